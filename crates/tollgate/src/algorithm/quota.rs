@@ -1,0 +1,137 @@
+//! A limit made ready to count: one type over all algorithms.
+
+use crate::algorithm::fixed_window::{FixedWindow, Window};
+use crate::algorithm::gcra::Meter;
+use crate::algorithm::leaky_bucket::LeakyBucket;
+use crate::algorithm::sliding_compact::{SlidingCompact, Steps};
+use crate::algorithm::sliding_counter::{Counts, SlidingCounter};
+use crate::algorithm::tiered_window::{TieredWindow, Tiers};
+use crate::algorithm::{Algorithm, Decision, Grant, sliding_log, token_bucket};
+use crate::limit::{Limit, Shape};
+use crate::time::{Time, nanos_of};
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Quota {
+    Bucket(Meter),
+    Leaky(LeakyBucket),
+    Fixed(FixedWindow),
+    Steps(SlidingCompact),
+    Counter(SlidingCounter),
+    Tiers(TieredWindow),
+}
+
+/// The state of any algorithm.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum State {
+    /// When a bucket is full, or a queue dry.
+    Instant(u64),
+    Window(Window),
+    Counts(Counts),
+    Steps(Steps),
+    Tiers(Tiers),
+}
+
+impl Quota {
+    pub fn new(limit: &Limit) -> Quota {
+        let (rate, burst) = (limit.rate(), limit.capacity());
+        let (count, period) = (rate.count(), rate.period());
+        match limit.shape() {
+            Shape::Gcra { .. } => Quota::Bucket(Meter::continuous(rate, burst)),
+            Shape::TokenBucket { refill, .. } => Quota::Bucket(token_bucket::meter(rate, burst, refill)),
+            Shape::LeakyBucket { release, .. } => Quota::Leaky(LeakyBucket::new(rate, burst, release)),
+            Shape::FixedWindow { start } => Quota::Fixed(FixedWindow { limit: count, period, start }),
+            Shape::SlidingLog => Quota::Steps(sliding_log::window(count, period)),
+            Shape::SlidingCompact { resolution } => {
+                let step_ns = nanos_of(resolution);
+                Quota::Steps(SlidingCompact { limit: count, steps: period.nanos() / step_ns, step_ns })
+            }
+            Shape::SlidingCounter => {
+                Quota::Counter(SlidingCounter { limit: count, window_ns: period.nanos() })
+            }
+            Shape::TieredWindow { levels } => Quota::Tiers(TieredWindow::new(count, period, levels)),
+        }
+    }
+
+    /// The state as a single number, where it is one.
+    pub fn mark(&self, state: &State) -> u64 {
+        match state {
+            State::Instant(instant) => *instant,
+            _ => 0,
+        }
+    }
+}
+
+/// Calls `$call` with the algorithm and its own kind of state. A state of another kind can only come
+/// from two keys with one fingerprint; it is no state of ours.
+macro_rules! with_own_state {
+    ($quota:expr, $state:expr, |$algorithm:ident, $own:ident| $call:expr, else $other:expr) => {
+        match ($quota, $state) {
+            (Quota::Bucket($algorithm), State::Instant($own)) => $call,
+            (Quota::Leaky($algorithm), State::Instant($own)) => $call,
+            (Quota::Fixed($algorithm), State::Window($own)) => $call,
+            (Quota::Steps($algorithm), State::Steps($own)) => $call,
+            (Quota::Counter($algorithm), State::Counts($own)) => $call,
+            (Quota::Tiers($algorithm), State::Tiers($own)) => $call,
+            _ => $other,
+        }
+    };
+}
+
+impl Algorithm for Quota {
+    type State = State;
+
+    fn fresh(&self) -> State {
+        match self {
+            Quota::Bucket(_) | Quota::Leaky(_) => State::Instant(0),
+            Quota::Fixed(window) => State::Window(window.fresh()),
+            Quota::Steps(window) => State::Steps(window.fresh()),
+            Quota::Counter(counter) => State::Counts(counter.fresh()),
+            Quota::Tiers(window) => State::Tiers(window.fresh()),
+        }
+    }
+
+    fn decide(&self, state: &State, now: Time, cost: u64) -> Decision {
+        with_own_state!(self, state, |algorithm, own| algorithm.decide(own, now, cost),
+            else self.decide(&self.fresh(), now, cost))
+    }
+
+    fn charge(&self, state: &mut State, now: Time, cost: u64) {
+        with_own_state!(self, &mut *state, |algorithm, own| algorithm.charge(own, now, cost), else {
+            *state = self.fresh();
+            self.charge(state, now, cost);
+        });
+    }
+
+    fn drain(&self, state: &mut State, now: Time, cost: u64) {
+        with_own_state!(self, state, |algorithm, own| algorithm.drain(own, now, cost), else ());
+    }
+
+    fn owe(&self, state: &mut State, now: Time, cost: u64) {
+        with_own_state!(self, state, |algorithm, own| algorithm.owe(own, now, cost), else ());
+    }
+
+    fn refund(&self, state: &mut State, grant: &Grant, amount: u64, now: Time) {
+        with_own_state!(self, state, |algorithm, own| algorithm.refund(own, grant, amount, now), else ());
+    }
+
+    fn adopt(&self, old: &Quota, state: State, now: Time) -> State {
+        match (self, old, state) {
+            (Quota::Bucket(new), Quota::Bucket(old), State::Instant(full_at)) => {
+                State::Instant(new.adopt(old, full_at, now))
+            }
+            (Quota::Leaky(new), Quota::Leaky(old), State::Instant(dry_at)) => {
+                State::Instant(new.adopt(old, dry_at, now))
+            }
+            // Windows count hits, whatever the limit on them.
+            (_, _, state) => state,
+        }
+    }
+
+    fn fresh_at(&self, state: &State) -> Time {
+        with_own_state!(self, state, |algorithm, own| algorithm.fresh_at(own), else Time::EPOCH)
+    }
+
+    fn used(&self, state: &State, now: Time) -> u64 {
+        with_own_state!(self, state, |algorithm, own| algorithm.used(own, now), else 0)
+    }
+}

@@ -1,0 +1,210 @@
+//! Sliding window in steps: (step, count) pairs at a chosen resolution.
+//!
+//! The window is the last `steps` steps, the running one included. Memory is bound by their number,
+//! not by the rate of requests.
+
+use std::collections::VecDeque;
+
+use crate::algorithm::{Admission, Algorithm, Decision, Grant};
+use crate::time::Time;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SlidingCompact {
+    pub(crate) limit: u64,
+    pub(crate) steps: u64,
+    pub(crate) step_ns: u64,
+}
+
+/// The counts of the steps that have any, oldest first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Steps {
+    pairs: VecDeque<(u64, u64)>,
+    total: u64,
+}
+
+impl Steps {
+    pub fn pairs(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
+        self.pairs.iter().copied()
+    }
+
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (u64, u64)>) -> Steps {
+        let mut steps = Steps::default();
+        pairs.into_iter().for_each(|(step, count)| steps.add(step, count));
+        steps
+    }
+
+    /// The memory behind it, in bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.pairs.capacity() * size_of::<(u64, u64)>()
+    }
+
+    /// The sum of steps `from..`.
+    fn sum_from(&self, from: u64) -> u64 {
+        let outside: u64 =
+            self.pairs.iter().take_while(|(step, _)| *step < from).map(|(_, count)| count).sum();
+        self.total - outside
+    }
+
+    /// The sum of steps `from..=to`.
+    pub(super) fn sum(&self, from: u64, to: u64) -> u64 {
+        let start = self.pairs.partition_point(|(step, _)| *step < from);
+        let end = self.pairs.partition_point(|(step, _)| *step <= to);
+        self.pairs.range(start..end.max(start)).map(|(_, count)| count).sum()
+    }
+
+    pub(super) fn forget_before(&mut self, from: u64) {
+        while let Some((_, count)) = self.pairs.front().copied().filter(|(step, _)| *step < from) {
+            self.total -= count;
+            self.pairs.pop_front();
+        }
+        if self.pairs.capacity() > 4 * self.pairs.len().max(4) {
+            self.pairs.shrink_to(2 * self.pairs.len());
+        }
+    }
+
+    pub(super) fn add(&mut self, step: u64, count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.total += count;
+        match self.pairs.back_mut() {
+            Some((last, sum)) if *last >= step => *sum += count,
+            _ => self.pairs.push_back((step, count)),
+        }
+    }
+
+    /// Takes up to `count` off a step; returns what was there to take.
+    pub(super) fn take(&mut self, step: u64, count: u64) -> u64 {
+        let Ok(at) = self.pairs.binary_search_by_key(&step, |(step, _)| *step) else {
+            return 0;
+        };
+        let taken = count.min(self.pairs[at].1);
+        self.pairs[at].1 -= taken;
+        self.total -= taken;
+        if self.pairs[at].1 == 0 {
+            self.pairs.remove(at);
+        }
+        taken
+    }
+
+    pub(super) fn oldest(&self) -> Option<(u64, u64)> {
+        self.pairs.front().copied()
+    }
+
+    pub(super) fn newest(&self) -> Option<u64> {
+        self.pairs.back().map(|(step, _)| *step)
+    }
+
+    /// The step, not before `from`, with which `count` units will have left.
+    pub(super) fn step_freeing(&self, from: u64, count: u64) -> Option<u64> {
+        let mut freed = 0;
+        self.pairs.iter().filter(|(step, _)| *step >= from).find_map(|(step, units)| {
+            freed += units;
+            (freed >= count).then_some(*step)
+        })
+    }
+}
+
+impl SlidingCompact {
+    pub(super) fn step_at(&self, now: Time) -> u64 {
+        now.nanos() / self.step_ns
+    }
+
+    /// The oldest step that counts at `now`.
+    pub(super) fn oldest_at(&self, now: Time) -> u64 {
+        (self.step_at(now) + 1).saturating_sub(self.steps)
+    }
+
+    /// When a step has left the window.
+    pub(super) fn gone_at(&self, step: u64) -> Time {
+        Time::from_nanos((step + self.steps).saturating_mul(self.step_ns))
+    }
+
+    /// Decides, given what is used in the window that begins with step `from`.
+    pub(super) fn decide_on(&self, steps: &Steps, used: u64, now: Time, cost: u64) -> Decision {
+        let left = self.limit.saturating_sub(used);
+        if cost > self.limit {
+            return Decision { admission: Admission::Never, left };
+        }
+        if cost <= left {
+            return Decision { admission: Admission::NOW, left };
+        }
+        let excess = used + cost - self.limit;
+        let freed = steps.step_freeing(self.oldest_at(now), excess);
+        let retry_after = freed.map_or(Time::MAX, |step| self.gone_at(step)).since(now);
+        Decision { admission: Admission::Deny { retry_after }, left }
+    }
+
+    /// Room that may be taken without exceeding `cap`.
+    pub(super) fn room(used: u64, cap: u64, cost: u64) -> u64 {
+        cost.min(cap.saturating_sub(used))
+    }
+}
+
+impl Algorithm for SlidingCompact {
+    type State = Steps;
+
+    fn fresh(&self) -> Steps {
+        Steps::default()
+    }
+
+    fn decide(&self, state: &Steps, now: Time, cost: u64) -> Decision {
+        self.decide_on(state, self.used(state, now), now, cost)
+    }
+
+    fn charge(&self, state: &mut Steps, now: Time, cost: u64) {
+        state.forget_before(self.oldest_at(now));
+        state.add(self.step_at(now), cost);
+    }
+
+    /// Counts the denied cost and forgets as much of the oldest: the latest tries fill the window.
+    fn drain(&self, state: &mut Steps, now: Time, cost: u64) {
+        self.charge(state, now, cost.min(self.limit));
+        while let Some((step, count)) = state.oldest().filter(|_| state.total > self.limit) {
+            state.take(step, count.min(state.total - self.limit));
+        }
+    }
+
+    fn owe(&self, state: &mut Steps, now: Time, cost: u64) {
+        let room = Self::room(self.used(state, now), self.limit.saturating_mul(2), cost);
+        self.charge(state, now, room);
+    }
+
+    fn refund(&self, state: &mut Steps, grant: &Grant, amount: u64, now: Time) {
+        let step = self.step_at(grant.at);
+        if step >= self.oldest_at(now) {
+            state.take(step, amount.min(grant.cost));
+        }
+    }
+
+    fn adopt(&self, _old: &SlidingCompact, state: Steps, _now: Time) -> Steps {
+        state
+    }
+
+    fn fresh_at(&self, state: &Steps) -> Time {
+        state.newest().map_or(Time::EPOCH, |step| self.gone_at(step))
+    }
+
+    fn used(&self, state: &Steps, now: Time) -> u64 {
+        state.sum_from(self.oldest_at(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Period;
+
+    #[test]
+    fn a_million_a_minute_at_one_second_needs_sixty_pairs() {
+        let window = SlidingCompact { limit: 1_000_000, steps: 60, step_ns: Period::SECOND.nanos() };
+        let mut state = window.fresh();
+        for tenth in 0..10_000u64 {
+            let now = Time::from_nanos(1_800_000_000_000_000_000 + tenth * 100_000_000);
+            if window.decide(&state, now, 5_000).is_allowed() {
+                window.charge(&mut state, now, 5_000);
+            }
+            assert!(state.pairs.len() <= 60);
+        }
+    }
+}

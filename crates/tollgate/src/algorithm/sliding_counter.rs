@@ -1,0 +1,150 @@
+//! Sliding window counter: the previous window, weighted by what is left of it, and the current one.
+//!
+//! Compared exactly: `previous × rest + (current + cost) × W <= limit × W`. Only what is shown is
+//! rounded. It assumes that the previous window's hits were spread evenly.
+
+use std::time::Duration;
+
+use crate::algorithm::{Admission, Algorithm, Decision, Grant};
+use crate::time::Time;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SlidingCounter {
+    pub(crate) limit: u64,
+    pub(crate) window_ns: u64,
+}
+
+/// Counts of window number `window` and of the one before; two empty counts are never seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    pub window: u64,
+    pub current: u64,
+    pub previous: u64,
+}
+
+impl SlidingCounter {
+    /// The counts as they stand at `now`.
+    pub fn roll(&self, counts: &Counts, now: Time) -> Counts {
+        let window = now.nanos() / self.window_ns;
+        match window.saturating_sub(counts.window) {
+            0 => *counts,
+            1 => Counts { window, current: 0, previous: counts.current },
+            _ => Counts { window, current: 0, previous: 0 },
+        }
+    }
+
+    /// What the previous window still weighs, times the window's length.
+    fn weight(&self, counts: &Counts, now: Time) -> u128 {
+        let elapsed = now.nanos().saturating_sub(counts.window * self.window_ns);
+        u128::from(counts.previous) * u128::from(self.window_ns - elapsed)
+    }
+
+    fn left(&self, counts: &Counts, now: Time) -> u64 {
+        let whole = u128::from(self.limit) * u128::from(self.window_ns);
+        let left = whole.saturating_sub(self.weight(counts, now)) / u128::from(self.window_ns);
+        u64::try_from(left).unwrap_or(u64::MAX).saturating_sub(counts.current)
+    }
+
+    /// The first instant of the window that begins at `start` at which `room` is left beside `previous`.
+    fn fits_at(&self, start: u64, previous: u64, room: u64) -> u64 {
+        // previous × (W − elapsed) <= room × W
+        let rest = u128::from(room) * u128::from(self.window_ns) / u128::from(previous.max(1));
+        start + self.window_ns.saturating_sub(u64::try_from(rest).unwrap_or(u64::MAX))
+    }
+
+    fn add(&self, counts: &mut Counts, now: Time, cost: u64, cap: u64) {
+        let rolled = self.roll(counts, now);
+        let current = rolled.current.saturating_add(cost).min(cap.max(rolled.current));
+        *counts = Counts { current, ..rolled };
+    }
+}
+
+impl Algorithm for SlidingCounter {
+    type State = Counts;
+
+    fn fresh(&self) -> Counts {
+        Counts::default()
+    }
+
+    fn decide(&self, state: &Counts, now: Time, cost: u64) -> Decision {
+        let counts = self.roll(state, now);
+        let left = self.left(&counts, now);
+        if cost > self.limit {
+            return Decision { admission: Admission::Never, left };
+        }
+        if cost <= left {
+            return Decision { admission: Admission::NOW, left };
+        }
+        let start = counts.window * self.window_ns;
+        let fits_at = match self.limit.checked_sub(counts.current + cost) {
+            Some(room) => self.fits_at(start, counts.previous, room),
+            None => self.fits_at(start + self.window_ns, counts.current, self.limit - cost),
+        };
+        let retry_after = Duration::from_nanos(fits_at.saturating_sub(now.nanos()));
+        Decision { admission: Admission::Deny { retry_after }, left }
+    }
+
+    fn charge(&self, state: &mut Counts, now: Time, cost: u64) {
+        self.add(state, now, cost, u64::MAX);
+    }
+
+    fn drain(&self, state: &mut Counts, now: Time, cost: u64) {
+        self.add(state, now, cost, self.limit);
+    }
+
+    fn owe(&self, state: &mut Counts, now: Time, cost: u64) {
+        self.add(state, now, cost, self.limit.saturating_mul(2));
+    }
+
+    fn refund(&self, state: &mut Counts, grant: &Grant, amount: u64, now: Time) {
+        let amount = amount.min(grant.cost);
+        let mut counts = self.roll(state, now);
+        match counts.window.checked_sub(grant.at.nanos() / self.window_ns) {
+            Some(0) => counts.current = counts.current.saturating_sub(amount),
+            Some(1) => counts.previous = counts.previous.saturating_sub(amount),
+            _ => return,
+        }
+        *state = counts;
+    }
+
+    fn adopt(&self, _old: &SlidingCounter, state: Counts, _now: Time) -> Counts {
+        state
+    }
+
+    fn fresh_at(&self, state: &Counts) -> Time {
+        let windows = match (state.current, state.previous) {
+            (0, 0) => return Time::EPOCH,
+            (0, _) => 1,
+            _ => 2,
+        };
+        Time::from_nanos((state.window + windows) * self.window_ns)
+    }
+
+    /// Rounded up: what is used is never shown smaller than it is.
+    fn used(&self, state: &Counts, now: Time) -> u64 {
+        let counts = self.roll(state, now);
+        let weight = self.weight(&counts, now).div_ceil(u128::from(self.window_ns));
+        counts.current.saturating_add(u64::try_from(weight).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Period;
+
+    #[test]
+    fn sixty_thousand_seven_hundred_is_more_than_fifty_five_thousand() {
+        let counter = SlidingCounter { limit: 55_000, window_ns: Period::MINUTE.nanos() };
+        let minute = 30_000_000;
+        let now = Time::from_secs(minute * 60 + 25);
+        let counts = Counts { window: minute, current: 31_534, previous: 50_000 };
+        let weighted = 50_000.0 / 60.0 * 35.0 + 31_534.0;
+        assert!((weighted - 60_700.67_f64).abs() < 0.01);
+        assert_eq!(counter.used(&counts, now), 60_701);
+        let decision = counter.decide(&counts, now, 1);
+        assert_eq!(decision.left, 0);
+        // 50000 × rest <= (55000 − 31535) × 60 s: 28.158 s must be left of the minute, that is second 31.842
+        assert_eq!(decision.admission, Admission::Deny { retry_after: Duration::from_millis(6_842) });
+    }
+}

@@ -1,0 +1,239 @@
+//! Tiered window: fine buckets at the edges of a sliding window, coarse ones in between.
+//!
+//! What is counted is exactly the last window in steps of the finest level. The coarser levels hold
+//! sums of the finer ones, so that a sliding day, precise to the second, is read in 142 buckets.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::sliding_compact::{SlidingCompact, Steps};
+use crate::algorithm::{Algorithm, Decision, Grant};
+use crate::limit::Levels;
+use crate::time::{NANOS_PER_SECOND, Period, Time};
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TieredWindow {
+    window: SlidingCompact,
+    levels: Levels,
+}
+
+/// The counts of every level, finest first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tiers {
+    levels: Vec<Steps>,
+}
+
+impl Tiers {
+    /// The finest level, of which all others are sums.
+    pub fn finest(&self) -> Option<&Steps> {
+        self.levels.first()
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.levels.capacity() * size_of::<Steps>() + self.levels.iter().map(Steps::heap_bytes).sum::<usize>()
+    }
+}
+
+/// Whole buckets of one level: `from..=to`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    pub level: usize,
+    pub from: u64,
+    pub to: u64,
+}
+
+/// Two edges of every level but the coarsest.
+pub type Runs = SmallVec<[Run; 7]>;
+
+impl TieredWindow {
+    pub fn new(limit: u64, period: Period, levels: Levels) -> TieredWindow {
+        let step = levels.finest().secs();
+        let window = SlidingCompact { limit, steps: period.secs() / step, step_ns: step * NANOS_PER_SECOND };
+        TieredWindow { window, levels }
+    }
+
+    /// The runs of buckets that make up the window at `now`: as coarse as fits, no step missed or
+    /// counted twice.
+    pub fn cover(&self, now: Time) -> Runs {
+        let (mut from, mut end) = (self.window.oldest_at(now), self.window.step_at(now) + 1);
+        let mut runs = Runs::new();
+        for level in 0..self.levels.units().len() {
+            let ratio = self.levels.units().get(level + 1).map(|coarser| coarser.secs() / self.unit(level));
+            // The part that coarser buckets cover whole, in their numbers.
+            let inner =
+                ratio.map(|ratio| (ratio, from.div_ceil(ratio), end / ratio)).filter(|(_, a, b)| a < b);
+            let Some((ratio, inner_from, inner_end)) = inner else {
+                push_run(&mut runs, level, from, end);
+                return runs;
+            };
+            push_run(&mut runs, level, from, inner_from * ratio);
+            push_run(&mut runs, level, inner_end * ratio, end);
+            (from, end) = (inner_from, inner_end);
+        }
+        runs
+    }
+
+    /// The number of buckets read for a decision at `now`.
+    pub fn buckets_read(&self, now: Time) -> u64 {
+        self.cover(now).iter().map(|run| run.to - run.from + 1).sum()
+    }
+
+    fn unit(&self, level: usize) -> u64 {
+        self.levels.units()[level].secs()
+    }
+
+    /// The bucket of `level` that holds a step of the finest one.
+    fn bucket(&self, level: usize, step: u64) -> u64 {
+        step * self.unit(0) / self.unit(level)
+    }
+
+    fn add(&self, tiers: &mut Tiers, step: u64, count: u64) {
+        tiers.levels.resize(self.levels.units().len(), Steps::default());
+        for level in 0..tiers.levels.len() {
+            tiers.levels[level].add(self.bucket(level, step), count);
+        }
+    }
+
+    fn take(&self, tiers: &mut Tiers, step: u64, count: u64) {
+        let Some(taken) = tiers.levels.first_mut().map(|finest| finest.take(step, count)) else { return };
+        for level in 1..tiers.levels.len() {
+            tiers.levels[level].take(self.bucket(level, step), taken);
+        }
+    }
+
+    /// Rebuilds the sums from the finest level.
+    pub fn tiers_of(&self, finest: impl IntoIterator<Item = (u64, u64)>) -> Tiers {
+        let mut tiers = Tiers::default();
+        finest.into_iter().for_each(|(step, count)| self.add(&mut tiers, step, count));
+        tiers
+    }
+}
+
+fn push_run(runs: &mut Runs, level: usize, from: u64, end: u64) {
+    if from < end {
+        runs.push(Run { level, from, to: end - 1 });
+    }
+}
+
+impl Algorithm for TieredWindow {
+    type State = Tiers;
+
+    fn fresh(&self) -> Tiers {
+        Tiers::default()
+    }
+
+    fn decide(&self, state: &Tiers, now: Time, cost: u64) -> Decision {
+        let empty = Steps::default();
+        let finest = state.finest().unwrap_or(&empty);
+        self.window.decide_on(finest, self.used(state, now), now, cost)
+    }
+
+    fn charge(&self, state: &mut Tiers, now: Time, cost: u64) {
+        let oldest = self.window.oldest_at(now);
+        for level in 0..state.levels.len() {
+            state.levels[level].forget_before(self.bucket(level, oldest));
+        }
+        if cost > 0 {
+            self.add(state, self.window.step_at(now), cost);
+        }
+    }
+
+    fn drain(&self, state: &mut Tiers, now: Time, cost: u64) {
+        self.charge(state, now, cost.min(self.window.limit));
+        while let Some((excess, (step, count))) = self
+            .used(state, now)
+            .checked_sub(self.window.limit)
+            .filter(|excess| *excess > 0)
+            .zip(state.finest().and_then(Steps::oldest))
+        {
+            self.take(state, step, count.min(excess));
+        }
+    }
+
+    fn owe(&self, state: &mut Tiers, now: Time, cost: u64) {
+        let cap = self.window.limit.saturating_mul(2);
+        self.charge(state, now, SlidingCompact::room(self.used(state, now), cap, cost));
+    }
+
+    fn refund(&self, state: &mut Tiers, grant: &Grant, amount: u64, now: Time) {
+        let step = self.window.step_at(grant.at);
+        if step >= self.window.oldest_at(now) {
+            self.take(state, step, amount.min(grant.cost));
+        }
+    }
+
+    fn adopt(&self, _old: &TieredWindow, state: Tiers, _now: Time) -> Tiers {
+        state
+    }
+
+    fn fresh_at(&self, state: &Tiers) -> Time {
+        let newest = state.finest().and_then(Steps::newest);
+        newest.map_or(Time::EPOCH, |step| self.window.gone_at(step))
+    }
+
+    fn used(&self, state: &Tiers, now: Time) -> u64 {
+        let runs = self.cover(now);
+        runs.iter().filter_map(|run| Some(state.levels.get(run.level)?.sum(run.from, run.to))).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Unit;
+    use crate::time::calendar::parse_rfc3339;
+
+    const DAY: u64 = 86_400;
+
+    fn day() -> TieredWindow {
+        TieredWindow::new(100, Period::DAY, Levels::SMH)
+    }
+
+    #[test]
+    fn at_half_past_eleven_the_day_is_read_in_142_buckets() {
+        let now = parse_rfc3339("2026-11-15T23:30:33Z").expect("a valid instant");
+        let midnight = now.secs() / DAY * DAY;
+        let second = |clock: u64| midnight + clock;
+        let minute = |clock: u64| midnight / 60 + clock;
+        let run = |level, from, to| Run { level, from, to };
+        let at = |h: u64, m: u64, s: u64| h * 3600 + m * 60 + s;
+        let cover = day().cover(now);
+        let expected = [
+            run(0, second(at(23, 30, 34)) - DAY, second(at(23, 30, 59)) - DAY), // 26
+            run(0, second(at(23, 30, 0)), second(at(23, 30, 33))),              // 34
+            run(1, minute(23 * 60 + 31) - 1440, minute(23 * 60 + 59) - 1440),   // 29
+            run(1, minute(23 * 60), minute(23 * 60 + 29)),                      // 30
+            run(2, midnight / 3600, midnight / 3600 + 22),                      // 23
+        ];
+        assert_eq!(cover.as_slice(), expected);
+        assert_eq!(day().buckets_read(now), 142);
+    }
+
+    #[test]
+    fn at_every_second_of_a_day_no_second_is_missed_or_counted_twice() {
+        let midnight = 20_000 * DAY;
+        let window = day();
+        for second in midnight..midnight + DAY {
+            let mut runs = window.cover(Time::from_secs(second));
+            assert!(window.buckets_read(Time::from_secs(second)) <= 142);
+            runs.sort_by_key(|run| run.from * window.unit(run.level));
+            let mut next = second + 1 - DAY;
+            for run in runs {
+                assert_eq!(run.from * window.unit(run.level), next, "a gap or an overlap at {second}");
+                next = (run.to + 1) * window.unit(run.level);
+            }
+            assert_eq!(next, second + 1);
+        }
+    }
+
+    #[test]
+    fn coarser_levels_are_as_precise_as_their_finest() {
+        let hours = Levels::new(&[Unit::Hour]).expect("valid");
+        let window = TieredWindow::new(5, Period::DAY, hours);
+        let mut state = window.fresh();
+        window.charge(&mut state, Time::from_secs(20_000 * DAY + 1800), 5);
+        let day_later = 20_001 * DAY;
+        assert!(!window.decide(&state, Time::from_secs(day_later - 1), 1).is_allowed());
+        assert!(window.decide(&state, Time::from_secs(day_later), 1).is_allowed());
+        assert_eq!(window.buckets_read(Time::from_secs(day_later)), 24);
+    }
+}

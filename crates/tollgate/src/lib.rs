@@ -1,0 +1,9 @@
+//! Tollgate, the library: who asks, what is allowed, and how it is counted.
+//!
+//! No I/O, no async runtime; time is passed in.
+
+pub mod time;
+
+pub mod limit;
+
+pub mod algorithm;

@@ -1,0 +1,248 @@
+//! What a rule promises: a rate, and the shape in which it is kept.
+//!
+//! A [`Limit`] is validated when it is made; the algorithms trust it afterwards. It does not know how
+//! anything is counted.
+
+use std::fmt;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::time::{Period, Time, Unit, nanos_of};
+
+mod rate;
+
+pub use rate::{Rate, RateError};
+
+/// How a rate is kept, with what each algorithm lets one choose.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Shape {
+    Gcra { burst: Option<u64> },
+    TokenBucket { burst: Option<u64>, refill: Refill },
+    LeakyBucket { burst: Option<u64>, release: Release },
+    FixedWindow { start: WindowStart },
+    SlidingLog,
+    SlidingCompact { resolution: Duration },
+    SlidingCounter,
+    TieredWindow { levels: Levels },
+}
+
+impl Shape {
+    /// The default of every rule.
+    pub const GCRA: Shape = Shape::Gcra { burst: None };
+
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Shape::Gcra { .. } => "gcra",
+            Shape::TokenBucket { .. } => "token-bucket",
+            Shape::LeakyBucket { .. } => "leaky-bucket",
+            Shape::FixedWindow { .. } => "fixed-window",
+            Shape::SlidingLog => "sliding-log",
+            Shape::SlidingCompact { .. } => "sliding-compact",
+            Shape::SlidingCounter => "sliding-counter",
+            Shape::TieredWindow { .. } => "tiered-window",
+        }
+    }
+
+    const fn burst(&self) -> Option<u64> {
+        match self {
+            Shape::Gcra { burst } | Shape::TokenBucket { burst, .. } | Shape::LeakyBucket { burst, .. } => {
+                *burst
+            }
+            _ => None,
+        }
+    }
+}
+
+/// When a token bucket gets its tokens back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Refill {
+    Continuous,
+    /// Each tick of the clock adds its share.
+    Tick(Duration),
+    /// The whole bucket, whenever a calendar period begins (UTC).
+    Calendar,
+}
+
+/// What a leaky bucket does with a request that has to wait for its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Release {
+    /// It is held until its turn; one that would wait longer than this is denied.
+    Hold { max_wait: Duration },
+    /// It passes at once as long as the queue has room for it (nginx's `nodelay`).
+    AtOnce,
+}
+
+/// Where a fixed window begins.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WindowStart {
+    /// On the clock and the calendar (UTC).
+    Aligned,
+    /// With the key's first request.
+    FirstHit,
+}
+
+/// The bucket sizes of a tiered window, finest first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Levels {
+    units: [Unit; Self::MAX],
+    len: u8,
+}
+
+impl Levels {
+    const MAX: usize = 4;
+    /// Seconds, minutes and hours.
+    pub const SMH: Levels = Levels { units: [Unit::Second, Unit::Minute, Unit::Hour, Unit::Hour], len: 3 };
+
+    /// Takes seconds, minutes, hours and days, finest first, each at most once.
+    pub fn new(units: &[Unit]) -> Result<Levels, LimitError> {
+        let fits = !units.is_empty()
+            && units.iter().all(|unit| *unit <= Unit::Day)
+            && units.windows(2).all(|pair| pair[0] < pair[1]);
+        if !fits {
+            return Err(LimitError::Levels);
+        }
+        let mut levels = Levels { units: [Unit::Second; Self::MAX], len: units.len() as u8 };
+        levels.units[..units.len()].copy_from_slice(units);
+        Ok(levels)
+    }
+
+    pub fn units(&self) -> &[Unit] {
+        &self.units[..usize::from(self.len)]
+    }
+
+    pub fn finest(&self) -> Unit {
+        self.units[0]
+    }
+}
+
+/// A rate with its shape: valid, and small enough to copy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Limit {
+    rate: Rate,
+    shape: Shape,
+}
+
+impl Limit {
+    pub fn new(rate: Rate, shape: Shape) -> Result<Limit, LimitError> {
+        let limit = Limit { rate, shape };
+        limit.validate()?;
+        Ok(limit)
+    }
+
+    /// The usual limit: GCRA, with the rate's number as its burst.
+    pub fn per(rate: Rate) -> Limit {
+        Limit { rate, shape: Shape::GCRA }
+    }
+
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    pub const fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The most that can pass at once; a cost above it never passes.
+    pub fn capacity(&self) -> u64 {
+        match self.rate.count() {
+            0 => 0,
+            count => self.shape.burst().unwrap_or(count),
+        }
+    }
+
+    /// Whether `other` counts the same thing by another number, so that what its keys have used can
+    /// be carried over.
+    pub fn counts_like(&self, other: &Limit) -> bool {
+        use Shape::*;
+        let same_shape = match (self.shape, other.shape) {
+            (Gcra { .. }, Gcra { .. }) | (LeakyBucket { .. }, LeakyBucket { .. }) => true,
+            (TokenBucket { refill: a, .. }, TokenBucket { refill: b, .. }) => a == b,
+            (a, b) => a == b,
+        };
+        same_shape && self.rate.period() == other.rate.period()
+    }
+
+    fn validate(&self) -> Result<(), LimitError> {
+        match self.shape {
+            Shape::TokenBucket { refill: Refill::Tick(tick), .. } => {
+                self.validate_tick(tick)?;
+                self.validate_bucket()
+            }
+            Shape::Gcra { .. } | Shape::TokenBucket { .. } | Shape::LeakyBucket { .. } => {
+                self.validate_bucket()
+            }
+            Shape::SlidingCompact { resolution } => self.validate_step(resolution),
+            Shape::TieredWindow { levels } => self.validate_step(Duration::from_secs(levels.finest().secs())),
+            Shape::FixedWindow { .. } | Shape::SlidingLog | Shape::SlidingCounter => Ok(()),
+        }
+    }
+
+    fn validate_bucket(&self) -> Result<(), LimitError> {
+        let (count, burst) = (self.rate.count(), self.capacity());
+        if count > 0 && burst == 0 {
+            return Err(LimitError::NoBurst);
+        }
+        let refill_ns = u128::from(burst) * u128::from(self.rate.period().nanos());
+        if burst > Self::MAX_BURST || refill_ns > u128::from(count.max(1)) * u128::from(Self::MAX_REFILL_NS) {
+            return Err(LimitError::Burst { burst, rate: self.rate });
+        }
+        Ok(())
+    }
+
+    fn validate_tick(&self, tick: Duration) -> Result<(), LimitError> {
+        if tick.is_zero() {
+            return Err(LimitError::NoTick);
+        }
+        let (share, token) = self.rate.share_of(tick);
+        let ticks = u128::from(Self::HORIZON.nanos() / nanos_of(tick));
+        let largest = (ticks * share).max(u128::from(self.capacity()) * token);
+        if largest > u128::from(Self::MAX_UNITS) {
+            return Err(LimitError::Tick { tick, rate: self.rate });
+        }
+        Ok(())
+    }
+
+    fn validate_step(&self, step: Duration) -> Result<(), LimitError> {
+        let window = self.rate.period().nanos();
+        match nanos_of(step) {
+            0 => Err(LimitError::NoResolution),
+            step_ns if window.is_multiple_of(step_ns) => Ok(()),
+            _ => Err(LimitError::Resolution { step, period: self.rate.period() }),
+        }
+    }
+
+    /// An empty bucket is full again within this time: 36 years.
+    const MAX_REFILL_NS: u64 = 1 << 60;
+    /// Instants and spans of a bucket, in its own units, stay below this, so that sums fit 64 bits.
+    const MAX_UNITS: u64 = 1 << 62;
+    const MAX_BURST: u64 = 1_000_000_000;
+    /// States are exact up to here (2106); time beyond it is taken as this instant.
+    pub const HORIZON: Time = Time::from_secs(u32::MAX as u64);
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.rate.fmt(f)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum LimitError {
+    #[error("burst is 0: nothing would ever pass; write the rate 0/m to deny everything")]
+    NoBurst,
+    #[error(
+        "burst {burst} is too large for {rate}: at most 1000000000, and an empty bucket must fill within 36 years"
+    )]
+    Burst { burst: u64, rate: Rate },
+    #[error("tick is 0: write a span such as 1s")]
+    NoTick,
+    #[error("tick {} is too fine for {rate}: write a longer one, or refill: continuous", crate::time::write_span(*tick))]
+    Tick { tick: Duration, rate: Rate },
+    #[error("resolution is 0: write a span such as 1s")]
+    NoResolution,
+    #[error("a window of 1{period} is not a whole number of steps of {}", crate::time::write_span(*step))]
+    Resolution { step: Duration, period: Period },
+    #[error("levels must be some of s, m, h, d, each once, finest first")]
+    Levels,
+}

@@ -1,0 +1,127 @@
+//! Time as the library sees it: nanoseconds of Unix time, passed in by the caller.
+//!
+//! Nothing below this module reads a clock. [`Clock`] is for those who call the library; what it
+//! returns never goes back inside a process.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub mod calendar;
+mod period;
+mod span;
+
+pub use period::{Period, Unit};
+pub use span::{parse_span, write_span};
+
+pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// An instant, in nanoseconds since 1970-01-01 UTC.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(u64);
+
+impl Time {
+    pub const EPOCH: Time = Time(0);
+    /// Never: later than any instant a limit can reach.
+    pub const MAX: Time = Time(u64::MAX);
+
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(seconds.saturating_mul(NANOS_PER_SECOND))
+    }
+
+    pub const fn nanos(self) -> u64 {
+        self.0
+    }
+
+    pub const fn secs(self) -> u64 {
+        self.0 / NANOS_PER_SECOND
+    }
+
+    /// How long from `earlier` until here; zero if it is not earlier.
+    pub const fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for Time {
+    type Output = Time;
+
+    fn add(self, span: Duration) -> Time {
+        Time(self.0.saturating_add(nanos_of(span)))
+    }
+}
+
+impl std::ops::Sub<Duration> for Time {
+    type Output = Time;
+
+    fn sub(self, span: Duration) -> Time {
+        Time(self.0.saturating_sub(nanos_of(span)))
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}", self.secs(), self.0 % NANOS_PER_SECOND)
+    }
+}
+
+/// The span in nanoseconds, at most `u64::MAX` (584 years).
+pub(crate) fn nanos_of(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Unix time that never goes back: the monotonic clock, re-anchored forward only.
+#[derive(Debug)]
+pub struct Clock {
+    started: Instant,
+    /// Unix nanoseconds at `started`; only ever raised.
+    anchor: AtomicU64,
+}
+
+impl Clock {
+    pub fn new() -> Self {
+        Self { started: Instant::now(), anchor: AtomicU64::new(unix_nanos()) }
+    }
+
+    pub fn now(&self) -> Time {
+        Time(self.anchor.load(Ordering::Relaxed).saturating_add(nanos_of(self.started.elapsed())))
+    }
+
+    /// Follows the system's clock forward (a resumed laptop, an NTP step). Call it now and then.
+    pub fn reanchor(&self) {
+        let anchor = unix_nanos().saturating_sub(nanos_of(self.started.elapsed()));
+        self.anchor.fetch_max(anchor, Ordering::Relaxed);
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn unix_nanos() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_follows_the_system_and_never_goes_back() {
+        let clock = Clock::new();
+        let mut last = clock.now();
+        for _ in 0..1000 {
+            clock.reanchor();
+            let now = clock.now();
+            assert!(now >= last);
+            last = now;
+        }
+        assert!(Time(unix_nanos()).since(last) < Duration::from_secs(5));
+    }
+}
