@@ -7,3 +7,13 @@ pub mod time;
 pub mod limit;
 
 pub mod algorithm;
+
+pub mod request;
+
+pub mod identity;
+
+pub mod fingerprint;
+pub mod store;
+
+mod codec;
+mod sync;

@@ -28,6 +28,14 @@ impl Tiers {
         self.levels.first()
     }
 
+    pub fn levels(&self) -> &[Steps] {
+        &self.levels
+    }
+
+    pub fn from_levels(levels: Vec<Steps>) -> Tiers {
+        Tiers { levels }
+    }
+
     pub fn heap_bytes(&self) -> usize {
         self.levels.capacity() * size_of::<Steps>() + self.levels.iter().map(Steps::heap_bytes).sum::<usize>()
     }
@@ -98,13 +106,6 @@ impl TieredWindow {
         for level in 1..tiers.levels.len() {
             tiers.levels[level].take(self.bucket(level, step), taken);
         }
-    }
-
-    /// Rebuilds the sums from the finest level.
-    pub fn tiers_of(&self, finest: impl IntoIterator<Item = (u64, u64)>) -> Tiers {
-        let mut tiers = Tiers::default();
-        finest.into_iter().for_each(|(step, count)| self.add(&mut tiers, step, count));
-        tiers
     }
 }
 

@@ -81,6 +81,14 @@ impl Period {
         (count > 0 && seconds <= Self::MAX_SECONDS).then_some(Period { count, unit })
     }
 
+    pub const fn count(self) -> u32 {
+        self.count
+    }
+
+    pub const fn unit(self) -> Unit {
+        self.unit
+    }
+
     pub const fn secs(self) -> u64 {
         self.count as u64 * self.unit.secs()
     }

@@ -1,0 +1,289 @@
+//! The canonical target of a request: method, host and path as rules match them.
+//!
+//! Invariant: the spellings of a target that servers take for one resource
+//! become one text, otherwise a limit is bypassed by spelling. Where servers
+//! disagree (`%2F`, `\`, `;x=y`) the reading that matches more wins; where
+//! neither does (`/a;x=%2F../b`), decoding comes first. Any input has a target;
+//! one that is canonical already is borrowed, never copied. Time and space are
+//! linear. This module must not know rules or patterns, and it bounds no
+//! length: the listener does.
+
+use std::borrow::Cow;
+
+use super::{
+    host,
+    percent::{self, Plus},
+};
+
+/// Where a request goes, in canonical form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target<'a> {
+    method: Cow<'a, str>,
+    host: Cow<'a, str>,
+    path: Cow<'a, str>,
+    query: Option<&'a str>,
+}
+
+impl<'a> Target<'a> {
+    /// Canonicalises a request's method, `Host` and request target.
+    ///
+    /// `raw_path` may carry a query and a fragment, and may be an absolute URI;
+    /// its authority is the host where `host` is empty. An empty `raw_path`
+    /// means that no path was given, and stays empty.
+    pub fn new(method: &'a str, host: &'a str, raw_path: &'a str) -> Self {
+        let whole = raw_path.split_once('#').map_or(raw_path, |(before, _)| before);
+        let (authority, local) = split_authority(whole).unwrap_or(("", whole));
+        let (path, query) = match local.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (local, None),
+        };
+        let mut host = host::canonical(host);
+        if host.is_empty() {
+            host = host::canonical(authority);
+        }
+        let path = if raw_path.is_empty() { Cow::Borrowed("") } else { canonical_path(path) };
+        Self { method: upper(method), host, path, query }
+    }
+
+    /// In ASCII upper case.
+    pub fn method(&self) -> &str {
+        &self.method
+    }
+
+    /// In ASCII lower case, without userinfo, port and trailing dot; an IPv6
+    /// address is in brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Decoded once; starts with a slash and, but for the root, ends without
+    /// one. Empty if no path was given.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// What followed the first `?`, as it was written.
+    pub fn query(&self) -> Option<&'a str> {
+        self.query
+    }
+}
+
+/// The segments of a canonical path; the root has none.
+pub fn segments(path: &str) -> impl DoubleEndedIterator<Item = &str> + Clone {
+    path.split('/').filter(|segment| !segment.is_empty())
+}
+
+/// Splits an absolute URI into authority and the rest (RFC 9112, 3.2.2).
+fn split_authority(raw: &str) -> Option<(&str, &str)> {
+    if raw.starts_with('/') {
+        return None; // the usual case, decided without a scan
+    }
+    let (scheme, rest) = raw.split_once("://")?;
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+    let end = rest.find(['/', '\\', '?']).unwrap_or(rest.len());
+    is_scheme.then(|| rest.split_at(end))
+}
+
+fn upper(method: &str) -> Cow<'_, str> {
+    if method.bytes().any(|b| b.is_ascii_lowercase()) {
+        Cow::Owned(method.to_ascii_uppercase())
+    } else {
+        Cow::Borrowed(method)
+    }
+}
+
+fn canonical_path(raw: &str) -> Cow<'_, str> {
+    if raw.is_empty() {
+        Cow::Borrowed("/")
+    } else if is_canonical(raw.as_bytes()) {
+        Cow::Borrowed(raw)
+    } else {
+        Cow::Owned(resolve(&percent::text(percent::decode(raw, Plus::Literal).collect())))
+    }
+}
+
+fn is_canonical(path: &[u8]) -> bool {
+    if path == b"/" {
+        return true;
+    }
+    path.starts_with(b"/")
+        && path.iter().enumerate().all(|(at, byte)| match byte {
+            b'/' => starts_a_name(&path[at + 1..]),
+            b'%' => percent::escape(&path[at..]).is_none(),
+            b';' | b'\\' => false,
+            _ => true,
+        })
+}
+
+fn starts_a_name(rest: &[u8]) -> bool {
+    !matches!(rest, [] | [b'/', ..] | [b'.'] | [b'.', b'/', ..] | [b'.', b'.'] | [b'.', b'.', b'/', ..])
+}
+
+/// Resolves a decoded path. `..` takes back what one segment added, so the
+/// whole is linear.
+fn resolve(decoded: &str) -> String {
+    let mut path = String::with_capacity(decoded.len() + 1);
+    for segment in decoded.split(['/', '\\']) {
+        // `..;x` climbs on servers that know matrix parameters
+        match segment.split_once(';').map_or(segment, |(name, _)| name) {
+            "" | "." => {}
+            ".." => path.truncate(path.rfind('/').unwrap_or(0)),
+            name => {
+                path.push('/');
+                path.push_str(name);
+            }
+        }
+    }
+    if path.is_empty() {
+        path.push('/');
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(raw_path: &str, expected: &str) {
+        assert_eq!(Target::new("GET", "h", raw_path).path(), expected, "{raw_path:?}");
+    }
+
+    #[track_caller]
+    fn check_borrowed(method: &str, host: &str, path: &str) {
+        let target = Target::new(method, host, path);
+        assert_eq!((target.method(), target.host(), target.path()), (method, host, path));
+        for part in [&target.method, &target.host, &target.path] {
+            assert!(matches!(part, Cow::Borrowed(_)), "{part:?} was copied");
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_login_is_login() {
+        let table = r"
+            /login login //login ///login /./login /././login /%6Cogin /%6cogin /%6c%6f%67%69%6e /login/
+            /login// /login/. /login/./ /a/../login /a/b/../../login /../login /../../login
+            /a/%2e%2e/login /a/%2E./login /a/.%2e/login /%2e/login /%2flogin /%2Flogin %2Flogin
+            /login%2F /a%2F..%2Flogin /login;x=1 /login; /login;x=1;y=2 /;x=1/login /login/;x
+            /login%3Bx=1 /a/..;/login /a/..;x=1/login /a/%2e%2e;/login /.;/login /login#f /login/#/f
+            /login#f?x /login?x /login?x#f /login? /login/?/../x \login /\login /a\..\login
+            /a/..%5clogin /login\ http://EXAMPLE.com:80/login HTTPS://h//login http://h/a/../login?x
+            http://u:p@h/login http://h\login /login/x/.. /login/x/../
+        ";
+        for raw in table.split_whitespace() {
+            check(raw, "/login");
+        }
+    }
+
+    #[test]
+    fn an_encoded_slash_separates_like_a_raw_one() {
+        let table = "/api/login /api%2Flogin /api%2flogin /api%2F%2flogin /api%5Clogin /api;v=1/login";
+        for raw in table.split_whitespace() {
+            check(raw, "/api/login");
+        }
+    }
+
+    #[test]
+    fn a_double_encoding_is_decoded_once() {
+        check("/api%252Flogin", "/api%2Flogin");
+        check("/a/%252e%252e/login", "/a/%2e%2e/login");
+        check("/%25252F", "/%252F");
+        check("/%256Cogin", "/%6Cogin");
+        check("/a%2%46b", "/a%2Fb");
+    }
+
+    #[test]
+    fn other_resources_stay_apart() {
+        for path in
+            ["/Login", "/login.", "/...", "/.login", "/..login", "/login ", "/login\0", "/log/in", "/é"]
+        {
+            check(path, path);
+        }
+        check("/login%00", "/login\0");
+        check("/%00/../login", "/login");
+        check("/login%20", "/login ");
+        check("/login%3Fx", "/login?x");
+        check("/login%23x", "/login#x");
+        check("/a+b", "/a+b");
+    }
+
+    #[test]
+    fn malformed_escapes_and_invalid_utf8_stay_escaped() {
+        check("/%", "/%");
+        check("/%zz/%4", "/%zz/%4");
+        check("/caf%c3%a9", "/café");
+        check("/%ff%fe", "/%FF%FE");
+        check("/a%c0%af..%c0%aflogin", "/a%C0%AF..%C0%AFlogin"); // overlong slashes
+    }
+
+    #[test]
+    fn the_root_is_a_slash_and_no_path_is_empty() {
+        let table = r"/ // . /. .. /../.. ?x #f ;x /;x %2F \ http://h http://h?x http://h#f";
+        for raw in table.split_whitespace() {
+            check(raw, "/");
+        }
+        check("", "");
+        check("*", "/*");
+        check("://h/p", "/:/h/p");
+        check("1http://h/p", "/1http:/h/p");
+    }
+
+    #[test]
+    fn the_query_is_kept_as_written() {
+        let query = |raw| Target::new("GET", "h", raw).query();
+        assert_eq!(query("/a"), None);
+        assert_eq!(query("/a?"), Some(""));
+        assert_eq!(query("/a?b=%2F+?c#d?e"), Some("b=%2F+?c"));
+        assert_eq!(query("/a#b?c"), None);
+        assert_eq!(query("/a%3Fb"), None);
+        assert_eq!(query("http://h?to=http://i/j"), Some("to=http://i/j"));
+    }
+
+    #[test]
+    fn an_absolute_uri_gives_the_host_only_where_none_was_given() {
+        let host = |host, raw| Target::new("GET", host, raw).host().to_owned();
+        assert_eq!(host("", "http://u@EXAMPLE.com.:80/login"), "example.com");
+        assert_eq!(host("", "http://[::1]:80?x"), "[::1]");
+        assert_eq!(host("a.example", "http://b.example/"), "a.example");
+        assert_eq!(host("", "/login?to=http://b.example/"), "");
+    }
+
+    #[test]
+    fn methods_are_upper_case() {
+        assert_eq!(Target::new("post", "", "").method(), "POST");
+        assert_eq!(Target::new("", "", "").method(), "");
+    }
+
+    #[test]
+    fn a_canonical_target_is_borrowed() {
+        for path in ["", "/", "/login", "/a/b.c/..d/e..", "/.well-known/x", "/100%", "/%zz", "/a b", "/é"] {
+            check_borrowed("GET", "example.com", path);
+        }
+        check_borrowed("M-SEARCH", "[2001:db8::1]", "/x");
+        check_borrowed("GET", "[::ffff:1.2.3.4]", "/x");
+        assert!(matches!(Target::new("GET", "h:80", "http://h/a?b").path, Cow::Borrowed("/a")));
+    }
+
+    #[test]
+    fn a_megabyte_takes_linear_time() {
+        let started = std::time::Instant::now();
+        let many = |unit: &str| unit.repeat((1 << 20) / unit.len());
+        check(&many("/"), "/");
+        check(&many("/a/.."), "/");
+        check(&many("%2e%2e%2f"), "/");
+        check(&many(";"), "/");
+        check(&(many("/a") + &many("/..").repeat(2) + "/login"), "/login");
+        check(&format!("/{}/../login", many("a")), "/login");
+        check(&format!("/{}", many("%ff")), &format!("/{}", many("%FF")));
+        assert!(started.elapsed().as_secs() < 10, "quadratic time would be minutes");
+    }
+
+    #[test]
+    fn segments_are_those_of_the_canonical_path() {
+        assert_eq!(segments("/api/login").collect::<Vec<_>>(), ["api", "login"]);
+        assert_eq!(segments("/api/login").next_back(), Some("login"));
+        assert_eq!(segments("/").count(), 0);
+        assert_eq!(segments("").count(), 0);
+    }
+}

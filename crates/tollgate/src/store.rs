@@ -1,0 +1,98 @@
+//! Where counters are kept, seen from outside: what is charged, and what came of it.
+//!
+//! A store charges all enforced charges of a request or none of them (I3). Shadow charges ride along:
+//! each is charged iff the request passes and it would allow it, and it never decides anything.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{Decision, Grant, Quota};
+use crate::fingerprint::Fingerprint;
+use crate::time::Time;
+
+pub mod memory;
+
+pub use memory::MemoryStore;
+
+/// One limit of one rule for one key.
+#[derive(Clone, Debug)]
+pub struct Charge {
+    pub fingerprint: Fingerprint,
+    pub quota: Quota,
+    pub cost: u64,
+    pub weight: Weight,
+    pub denied: DeniedHits,
+    /// The limits that this one has replaced, latest first: a key not found is looked up under them.
+    pub previous: SmallVec<[Predecessor; 1]>,
+}
+
+/// Whether a charge decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Weight {
+    Enforced,
+    Shadow,
+}
+
+/// What a denied hit costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeniedHits {
+    Free,
+    Counted,
+}
+
+/// A limit that another has replaced, and where the key's state was under it.
+#[derive(Clone, Copy, Debug)]
+pub struct Predecessor {
+    pub fingerprint: Fingerprint,
+    pub quota: Quota,
+}
+
+/// What came of the charges of one request, in their order.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub admitted: bool,
+    pub parts: SmallVec<[Part; 4]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub decision: Decision,
+    /// Until the key is as good as never seen.
+    pub reset_after: Duration,
+    /// Present iff this limit was charged.
+    pub grant: Option<Grant>,
+}
+
+/// The right to give a charge back, or to correct its cost. It is used up by either.
+#[derive(Debug)]
+pub struct Receipt {
+    pub(crate) items: SmallVec<[ReceiptItem; 4]>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ReceiptItem {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) quota: Quota,
+    pub(crate) grant: Grant,
+}
+
+impl Receipt {
+    /// The receipt for what was charged; `None` if nothing was.
+    pub fn of(charges: &[Charge], outcome: &Outcome) -> Option<Receipt> {
+        let items: SmallVec<_> = charges
+            .iter()
+            .zip(&outcome.parts)
+            .filter_map(|(charge, part)| {
+                let Charge { fingerprint, quota, .. } = *charge;
+                Some(ReceiptItem { fingerprint, quota, grant: part.grant? })
+            })
+            .collect();
+        (!items.is_empty()).then_some(Receipt { items })
+    }
+
+    /// When it was charged.
+    pub fn at(&self) -> Time {
+        self.items.first().map_or(Time::EPOCH, |item| item.grant.at)
+    }
+}

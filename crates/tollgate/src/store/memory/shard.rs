@@ -1,0 +1,372 @@
+//! One shard: a table of 16-byte slots in 64-byte lines, and a slab for what needs more.
+//!
+//! A key lives in one of two runs of four lines. Nothing is ever made empty again but by rebuilding,
+//! so the first empty slot ends a search; expired entries are taken over in place. At the cap the
+//! entry nearest to "never seen" goes first, and a newcomer that owes no more than all its neighbours
+//! is not kept (I8).
+
+use crate::algorithm::{Algorithm, Quota, State};
+use crate::fingerprint::Fingerprint;
+use crate::store::memory::packed::{Class, Classes};
+use crate::time::Time;
+
+const SLOTS_PER_LINE: usize = 4;
+const LINES_PER_RUN: usize = 4;
+/// Kinds of a slot beside the classes, in the lowest byte of its tag.
+const WIDE: u8 = 254;
+const VACANT: u8 = 255;
+/// Wide neighbours looked at when the slab is over its share.
+const ROOM_SEARCH: usize = 64;
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// 56 bits of fingerprint and the kind; zero is empty.
+    tag: u64,
+    word: u64,
+}
+
+#[repr(align(64))]
+#[derive(Clone, Copy, Default)]
+struct Line([Slot; SLOTS_PER_LINE]);
+
+struct Wide {
+    state: State,
+    fresh_at: Time,
+}
+
+pub(crate) struct Shard {
+    lines: Vec<Line>,
+    slab: Vec<Option<Wide>>,
+    free: Vec<usize>,
+    /// Bytes of the wide states.
+    wide_bytes: usize,
+    cap_bytes: usize,
+    entries: usize,
+    /// Where the search for wide entries to drop goes on.
+    hand: usize,
+}
+
+/// What keeping a state has cost others.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub(crate) evicted: u64,
+    pub(crate) unstored: u64,
+}
+
+impl Slot {
+    fn is_empty(&self) -> bool {
+        self.tag == 0
+    }
+
+    fn kind(&self) -> u8 {
+        self.tag as u8
+    }
+
+    fn holds(&self, fingerprint: Fingerprint) -> bool {
+        self.tag >> 8 == tag(fingerprint, 0) >> 8 && self.kind() != VACANT
+    }
+}
+
+fn tag(fingerprint: Fingerprint, kind: u8) -> u64 {
+    // A fingerprint whose kept bits are all zero would look empty.
+    ((fingerprint.0 >> 8).max(1) << 8) | u64::from(kind)
+}
+
+impl Shard {
+    pub(crate) fn new(cap_bytes: usize) -> Shard {
+        let lines = vec![Line::default(); LINES_PER_RUN];
+        Shard { lines, slab: Vec::new(), free: Vec::new(), wide_bytes: 0, cap_bytes, entries: 0, hand: 0 }
+    }
+
+    pub(crate) fn entries(&self) -> usize {
+        self.entries
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.lines.len() * size_of::<Line>() + self.wide_bytes
+    }
+
+    /// The state of a key and when it is as good as never seen.
+    pub(crate) fn get(&self, classes: &Classes, fingerprint: Fingerprint) -> Option<(State, Time)> {
+        let slot = self.slot(self.find(fingerprint)?);
+        match slot.kind() {
+            WIDE => {
+                let wide = self.slab[slot.word as usize].as_ref()?;
+                Some((wide.state.clone(), wide.fresh_at))
+            }
+            kind => {
+                let class = classes.get(kind)?;
+                Some((class.unpack(slot.word), class.fresh_at(slot.word)))
+            }
+        }
+    }
+
+    /// Forgets a key; says whether it was there.
+    pub(crate) fn remove(&mut self, fingerprint: Fingerprint) -> bool {
+        let Some(at) = self.find(fingerprint) else { return false };
+        self.vacate(at);
+        true
+    }
+
+    /// Keeps a state, growing or evicting where there is no room.
+    pub(crate) fn put(
+        &mut self,
+        classes: &Classes,
+        fingerprint: Fingerprint,
+        quota: &Quota,
+        state: &State,
+        now: Time,
+    ) -> Kept {
+        let mut kept = Kept::default();
+        let fresh_at = quota.fresh_at(state);
+        let packed = Class::of(quota).and_then(|class| Some((classes.number(class)?, class.pack(state)?)));
+        let at = match self.find(fingerprint) {
+            Some(at) => Some(at),
+            None if fresh_at <= now => return kept, // nothing to remember
+            None => self.claim(classes, fingerprint, fresh_at, now, &mut kept),
+        };
+        let Some(at) = at else {
+            kept.unstored += 1;
+            return kept;
+        };
+        match packed {
+            Some((kind, word)) => self.write_packed(at, fingerprint, kind, word),
+            None => self.write_wide(at, fingerprint, Wide { state: state.clone(), fresh_at }),
+        }
+        if packed.is_none() && self.bytes() > self.cap_bytes {
+            self.make_room(fingerprint, fresh_at, now, &mut kept);
+        }
+        kept
+    }
+
+    /// Every entry that is still worth keeping at `now`.
+    pub(crate) fn live(&self, classes: &Classes, now: Time) -> impl Iterator<Item = (u64, Entry<'_>)> {
+        let slots = self.lines.iter().flat_map(|line| line.0);
+        slots.filter(|slot| !slot.is_empty() && slot.kind() != VACANT).filter_map(move |slot| {
+            let fingerprint = slot.tag & !0xff;
+            match slot.kind() {
+                WIDE => {
+                    let wide = self.slab[slot.word as usize].as_ref()?;
+                    (wide.fresh_at > now).then_some((fingerprint, Entry::Wide(&wide.state, wide.fresh_at)))
+                }
+                kind => {
+                    let live = classes.get(kind)?.fresh_at(slot.word) > now;
+                    live.then_some((fingerprint, Entry::Packed(kind, slot.word)))
+                }
+            }
+        })
+    }
+
+    /// Puts back what `live` gave, into a shard with room for it.
+    pub(crate) fn restore(&mut self, classes: &Classes, fingerprint: Fingerprint, entry: Restored, now: Time) {
+        let fresh_at = match &entry {
+            Restored::Packed(kind, word) => classes.get(*kind).map_or(Time::EPOCH, |class| class.fresh_at(*word)),
+            Restored::Wide(_, fresh_at) => *fresh_at,
+        };
+        let place = match self.find(fingerprint) {
+            None if fresh_at > now => self.claim(classes, fingerprint, fresh_at, now, &mut Kept::default()),
+            _ => None, // a key counted since the start knows better
+        };
+        match (place, entry) {
+            (Some(at), Restored::Packed(kind, word)) => self.write_packed(at, fingerprint, kind, word),
+            (Some(at), Restored::Wide(state, fresh_at)) => {
+                self.write_wide(at, fingerprint, Wide { state, fresh_at });
+            }
+            (None, _) => {}
+        }
+    }
+
+    fn slot(&self, (line, slot): Place) -> Slot {
+        self.lines[line].0[slot]
+    }
+
+    /// The slots where a key may be, in the order in which they are filled.
+    fn places(&self, fingerprint: Fingerprint) -> impl Iterator<Item = Place> + use<> {
+        let lines = self.lines.len();
+        // Bits that neither choose the shard nor each other's run.
+        let halves = [fingerprint.0 << 6 >> 32, (fingerprint.0 >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32];
+        halves.into_iter().flat_map(move |half| {
+            let first = ((half * lines as u64) >> 32) as usize;
+            (0..LINES_PER_RUN).flat_map(move |n| (0..SLOTS_PER_LINE).map(move |slot| ((first + n) % lines, slot)))
+        })
+    }
+
+    fn find(&self, fingerprint: Fingerprint) -> Option<Place> {
+        for place in self.places(fingerprint) {
+            let slot = self.slot(place);
+            if slot.holds(fingerprint) {
+                return Some(place);
+            }
+            if slot.is_empty() {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn fresh_at(&self, classes: &Classes, slot: Slot) -> Time {
+        match slot.kind() {
+            VACANT => Time::EPOCH,
+            WIDE => self.slab[slot.word as usize].as_ref().map_or(Time::EPOCH, |wide| wide.fresh_at),
+            kind => classes.get(kind).map_or(Time::EPOCH, |class| class.fresh_at(slot.word)),
+        }
+    }
+
+    /// A slot for a key that is not there yet, made vacant.
+    fn claim(
+        &mut self,
+        classes: &Classes,
+        fingerprint: Fingerprint,
+        fresh_at: Time,
+        now: Time,
+        kept: &mut Kept,
+    ) -> Option<Place> {
+        loop {
+            let mut nearest: Option<(Time, Place)> = None;
+            for place in self.places(fingerprint) {
+                let slot = self.slot(place);
+                let theirs = if slot.is_empty() { Time::EPOCH } else { self.fresh_at(classes, slot) };
+                if theirs <= now {
+                    self.vacate(place);
+                    return Some(place);
+                }
+                if nearest.is_none_or(|(time, _)| theirs < time) {
+                    nearest = Some((theirs, place));
+                }
+            }
+            if self.grow(classes, now) {
+                continue;
+            }
+            // On equal debt the resident stays: a flood of new keys does not wash out old offenders.
+            let (_, place) = nearest.filter(|(theirs, _)| *theirs < fresh_at)?;
+            self.vacate(place);
+            kept.evicted += 1;
+            return Some(place);
+        }
+    }
+
+    /// Rebuilds the table half as large again, leaving out what has expired; `false` at the cap.
+    fn grow(&mut self, classes: &Classes, now: Time) -> bool {
+        let room = self.cap_bytes.saturating_sub(self.wide_bytes) / size_of::<Line>();
+        let lines = (self.lines.len() + self.lines.len() / 2).min(room);
+        if lines <= self.lines.len() {
+            return false;
+        }
+        let old = std::mem::replace(&mut self.lines, vec![Line::default(); lines]);
+        for slot in old.iter().flat_map(|line| line.0).filter(|slot| !slot.is_empty()) {
+            let fingerprint = Fingerprint(slot.tag & !0xff);
+            let live = self.fresh_at(classes, slot) > now;
+            let place = self.places(fingerprint).find(|place| self.slot(*place).is_empty()).filter(|_| live);
+            match place {
+                Some((line, n)) => self.lines[line].0[n] = slot,
+                None => self.release(slot),
+            }
+        }
+        true
+    }
+
+    fn write_packed(&mut self, (line, slot): Place, fingerprint: Fingerprint, kind: u8, word: u64) {
+        let old = self.lines[line].0[slot];
+        if old.kind() == WIDE && old.holds(fingerprint) {
+            self.free_wide(old.word as usize);
+        }
+        self.count_in(old);
+        self.lines[line].0[slot] = Slot { tag: tag(fingerprint, kind), word };
+    }
+
+    fn write_wide(&mut self, (line, slot): Place, fingerprint: Fingerprint, wide: Wide) {
+        let old = self.lines[line].0[slot];
+        let bytes = wide_bytes(&wide);
+        let index = match old.kind() {
+            WIDE if old.holds(fingerprint) => {
+                let index = old.word as usize;
+                self.wide_bytes -= self.slab[index].as_ref().map_or(0, wide_bytes);
+                index
+            }
+            _ => self.free.pop().unwrap_or_else(|| {
+                self.slab.push(None);
+                self.slab.len() - 1
+            }),
+        };
+        self.slab[index] = Some(wide);
+        self.wide_bytes += bytes;
+        self.count_in(old);
+        self.lines[line].0[slot] = Slot { tag: tag(fingerprint, WIDE), word: index as u64 };
+    }
+
+    fn count_in(&mut self, old: Slot) {
+        self.entries += usize::from(old.is_empty() || old.kind() == VACANT);
+    }
+
+    /// Lets the entry at a place go; the slot stays taken, so that searches pass over it.
+    fn vacate(&mut self, place: Place) {
+        let slot = self.slot(place);
+        if !slot.is_empty() {
+            self.release(slot);
+            self.lines[place.0].0[place.1] = Slot { tag: slot.tag | u64::from(VACANT), word: 0 };
+        }
+    }
+
+    /// Gives up what an entry holds.
+    fn release(&mut self, slot: Slot) {
+        if slot.kind() == WIDE {
+            self.free_wide(slot.word as usize);
+        }
+        self.entries -= usize::from(slot.kind() != VACANT);
+    }
+
+    fn free_wide(&mut self, index: usize) {
+        if let Some(wide) = self.slab[index].take() {
+            self.wide_bytes -= wide_bytes(&wide);
+            self.free.push(index);
+        }
+    }
+
+    /// Drops wide entries that owe less than the one just written, a bounded search at a time; if
+    /// that does not help, drops that one.
+    fn make_room(&mut self, fingerprint: Fingerprint, fresh_at: Time, now: Time, kept: &mut Kept) {
+        for _ in 0..ROOM_SEARCH.min(self.lines.len()) {
+            self.hand = (self.hand + 1) % self.lines.len();
+            for n in 0..SLOTS_PER_LINE {
+                let slot = self.slot((self.hand, n));
+                if slot.kind() != WIDE || slot.holds(fingerprint) {
+                    continue;
+                }
+                let theirs = self.slab[slot.word as usize].as_ref().map_or(Time::EPOCH, |wide| wide.fresh_at);
+                if theirs <= now || theirs < fresh_at {
+                    self.vacate((self.hand, n));
+                    kept.evicted += u64::from(theirs > now);
+                }
+                if self.bytes() <= self.cap_bytes {
+                    return;
+                }
+            }
+        }
+        self.remove(fingerprint);
+        kept.unstored += 1;
+    }
+}
+
+/// Line and slot.
+type Place = (usize, usize);
+
+/// An entry as it is saved.
+pub(crate) enum Entry<'a> {
+    Packed(u8, u64),
+    Wide(&'a State, Time),
+}
+
+/// An entry as it is read back.
+pub(crate) enum Restored {
+    Packed(u8, u64),
+    Wide(State, Time),
+}
+
+fn wide_bytes(wide: &Wide) -> usize {
+    let heap = match &wide.state {
+        State::Steps(steps) => steps.heap_bytes(),
+        State::Tiers(tiers) => tiers.heap_bytes(),
+        State::Instant(_) | State::Window(_) | State::Counts(_) => 0,
+    };
+    size_of::<Option<Wide>>() + heap
+}

@@ -1,0 +1,161 @@
+//! The memory store's part of a snapshot: its classes and every entry still worth keeping.
+//!
+//! States are in Unix time, so downtime counts as elapsed.
+
+use std::io::{self, Write};
+
+use crate::algorithm::State;
+use crate::algorithm::fixed_window::Window;
+use crate::algorithm::gcra::Flow;
+use crate::algorithm::sliding_compact::Steps;
+use crate::algorithm::sliding_counter::Counts;
+use crate::algorithm::tiered_window::Tiers;
+use crate::codec::{Decoder, Encoder};
+use crate::fingerprint::Fingerprint;
+use crate::store::memory::packed::{Class, Classes};
+use crate::store::memory::shard::{Entry, Restored};
+use crate::store::memory::{MemoryStore, shard_of};
+use crate::sync::lock;
+use crate::time::{Period, Time, Unit};
+
+const END: u64 = u64::MAX;
+const PACKED: u64 = 0;
+const WIDE: u64 = 1;
+
+impl MemoryStore {
+    pub(crate) fn save(&self, out: &mut Encoder<impl Write>, now: Time) -> io::Result<()> {
+        for class in (0..Classes::MAX as u8).map_while(|n| self.classes.get(n)) {
+            write_words(out, &class_words(&class))?;
+        }
+        out.word(END)?;
+        for shard in &self.shards {
+            for (fingerprint, entry) in lock(shard).live(&self.classes, now) {
+                match entry {
+                    Entry::Packed(kind, word) => {
+                        write_words(out, &[PACKED, fingerprint, u64::from(kind), word])?;
+                    }
+                    Entry::Wide(state, fresh_at) => {
+                        write_words(out, &[WIDE, fingerprint, fresh_at.nanos()])?;
+                        write_state(out, state)?;
+                    }
+                }
+            }
+        }
+        out.word(END)
+    }
+
+    /// Takes up what was saved; `None` if it makes no sense, with nothing promised about the rest.
+    pub(crate) fn load(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
+        let mut kinds = Vec::new();
+        while let Some(class) = read_class(from)? {
+            kinds.push(self.classes.number(class)?);
+        }
+        let mut entries = 0;
+        loop {
+            let (fingerprint, entry) = match from.word()? {
+                END => return Some(entries),
+                PACKED => {
+                    let fingerprint = Fingerprint(from.word()?);
+                    let kind = *kinds.get(usize::try_from(from.word()?).ok()?)?;
+                    (fingerprint, Restored::Packed(kind, from.word()?))
+                }
+                WIDE => {
+                    let fingerprint = Fingerprint(from.word()?);
+                    let fresh_at = Time::from_nanos(from.word()?);
+                    (fingerprint, Restored::Wide(read_state(from)?, fresh_at))
+                }
+                _ => return None,
+            };
+            lock(&self.shards[shard_of(fingerprint)]).restore(&self.classes, fingerprint, entry, now);
+            entries += 1;
+        }
+    }
+}
+
+fn write_words(out: &mut Encoder<impl Write>, words: &[u64]) -> io::Result<()> {
+    words.iter().try_for_each(|word| out.word(*word))
+}
+
+fn class_words(class: &Class) -> [u64; 4] {
+    match *class {
+        Class::Instant(Flow::Nanos) => [0, 0, 0, 0],
+        Class::Instant(Flow::Ticks { ticks, period_ns }) => [1, ticks, period_ns, 0],
+        Class::Instant(Flow::Steps { tick_ns, share }) => [2, tick_ns, share, 0],
+        Class::Instant(Flow::Calendar { period, refill }) => {
+            [3, u64::from(period.count()), unit_word(period.unit()), refill]
+        }
+        Class::Window(period) => [4, u64::from(period.count()), unit_word(period.unit()), 0],
+        Class::Counts { window_ns } => [5, window_ns, 0, 0],
+    }
+}
+
+fn read_class(from: &mut Decoder<'_>) -> Option<Option<Class>> {
+    let kind = from.word()?;
+    if kind == END {
+        return Some(None);
+    }
+    let words = [from.word()?, from.word()?, from.word()?];
+    let period = || Period::new(words[0], unit_of(words[1])?);
+    let whole = |n: u64| (n > 0).then_some(n);
+    Some(Some(match kind {
+        0 => Class::Instant(Flow::Nanos),
+        1 => Class::Instant(Flow::Ticks { ticks: whole(words[0])?, period_ns: whole(words[1])? }),
+        2 => Class::Instant(Flow::Steps { tick_ns: whole(words[0])?, share: whole(words[1])? }),
+        3 => Class::Instant(Flow::Calendar { period: period()?, refill: whole(words[2])? }),
+        4 => Class::Window(period()?),
+        5 => Class::Counts { window_ns: whole(words[0])? },
+        _ => return None,
+    }))
+}
+
+const UNITS: [Unit; 7] =
+    [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+
+fn unit_word(unit: Unit) -> u64 {
+    UNITS.iter().position(|known| *known == unit).expect("every unit is listed") as u64
+}
+
+fn unit_of(word: u64) -> Option<Unit> {
+    UNITS.get(usize::try_from(word).ok()?).copied()
+}
+
+fn write_state(out: &mut Encoder<impl Write>, state: &State) -> io::Result<()> {
+    match state {
+        State::Instant(instant) => write_words(out, &[0, *instant]),
+        State::Window(window) => write_words(out, &[1, window.name, window.count]),
+        State::Counts(counts) => write_words(out, &[2, counts.window, counts.current, counts.previous]),
+        State::Steps(steps) => {
+            out.word(3)?;
+            write_steps(out, steps)
+        }
+        State::Tiers(tiers) => {
+            write_words(out, &[4, tiers.levels().len() as u64])?;
+            tiers.levels().iter().try_for_each(|steps| write_steps(out, steps))
+        }
+    }
+}
+
+fn read_state(from: &mut Decoder<'_>) -> Option<State> {
+    Some(match from.word()? {
+        0 => State::Instant(from.word()?),
+        1 => State::Window(Window { name: from.word()?, count: from.word()? }),
+        2 => State::Counts(Counts { window: from.word()?, current: from.word()?, previous: from.word()? }),
+        3 => State::Steps(read_steps(from)?),
+        4 => {
+            let levels = from.word()?;
+            State::Tiers(Tiers::from_levels((0..levels).map(|_| read_steps(from)).collect::<Option<_>>()?))
+        }
+        _ => return None,
+    })
+}
+
+fn write_steps(out: &mut Encoder<impl Write>, steps: &Steps) -> io::Result<()> {
+    out.word(steps.pairs().len() as u64)?;
+    steps.pairs().try_for_each(|(step, count)| write_words(out, &[step, count]))
+}
+
+fn read_steps(from: &mut Decoder<'_>) -> Option<Steps> {
+    let pairs = from.word()?;
+    let pairs: Option<Vec<_>> = (0..pairs).map(|_| Some((from.word()?, from.word()?))).collect();
+    Some(Steps::from_pairs(pairs?))
+}
