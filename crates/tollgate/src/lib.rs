@@ -8,12 +8,47 @@ pub mod limit;
 
 pub mod algorithm;
 
+pub mod document;
+
 pub mod request;
 
 pub mod identity;
 
+pub mod hit;
+
+pub mod rule;
+
+mod key_list;
+
+pub mod ban;
+
 pub mod fingerprint;
+
 pub mod store;
+
+pub mod verdict;
+
+mod plan;
+
+pub mod policy;
+
+pub mod record;
+
+pub mod track;
+
+pub mod event;
+
+pub mod engine;
+
+pub mod headers;
 
 mod codec;
 mod sync;
+mod table;
+
+pub use engine::{Engine, EngineSetup};
+pub use hit::Hit;
+pub use limit::{Limit, Rate, Shape};
+pub use policy::Policy;
+pub use time::{Clock, Time};
+pub use verdict::{Reason, Verdict};

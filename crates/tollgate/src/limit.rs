@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::time::{Period, Time, Unit, nanos_of};
+use crate::time::{Period, Time, Unit, nanos_of, write_span};
 
 mod rate;
 
@@ -163,6 +163,41 @@ impl Limit {
         same_shape && self.rate.period() == other.rate.period()
     }
 
+    /// What tells its counters from those of a rule's other limits. Windows count hits whatever the
+    /// number that limits them; a bucket's state means something only with its rate and burst.
+    pub fn counter(&self) -> String {
+        let (name, rate, period, burst) = (self.shape.name(), self.rate, self.rate.period(), self.capacity());
+        match self.shape {
+            Shape::Gcra { .. } | Shape::LeakyBucket { .. } => format!("{name} {rate} {burst}"),
+            Shape::TokenBucket { refill: Refill::Continuous, .. } => format!("{name} {rate} {burst}"),
+            Shape::TokenBucket { refill: Refill::Calendar, .. } => format!("{name} calendar {rate} {burst}"),
+            Shape::TokenBucket { refill: Refill::Tick(tick), .. } => {
+                format!("{name} {} {rate} {burst}", write_span(tick))
+            }
+            Shape::FixedWindow { start: WindowStart::Aligned } => format!("{name} {period}"),
+            Shape::FixedWindow { start: WindowStart::FirstHit } => format!("{name} first-hit {period}"),
+            Shape::SlidingLog | Shape::SlidingCounter => format!("{name} {period}"),
+            Shape::SlidingCompact { resolution } => format!("{name} {} {period}", write_span(resolution)),
+            Shape::TieredWindow { levels } => {
+                let levels: Vec<_> = levels.units().iter().map(|unit| unit.word()).collect();
+                format!("{name} {} {period}", levels.join(","))
+            }
+        }
+    }
+
+    /// A state that was not touched for this long is as good as never seen.
+    pub fn longest_memory(&self) -> Duration {
+        let period = Duration::from_secs(self.rate.period().secs());
+        match self.shape {
+            Shape::Gcra { .. } | Shape::TokenBucket { .. } | Shape::LeakyBucket { .. } => {
+                let periods = self.capacity().div_ceil(self.rate.count().max(1)) + 1;
+                period.saturating_mul(u32::try_from(periods).unwrap_or(u32::MAX))
+            }
+            // A calendar month is longer than its 30 days, and a counter looks one window back.
+            _ => period * 2,
+        }
+    }
+
     fn validate(&self) -> Result<(), LimitError> {
         match self.shape {
             Shape::TokenBucket { refill: Refill::Tick(tick), .. } => {
@@ -237,11 +272,11 @@ pub enum LimitError {
     Burst { burst: u64, rate: Rate },
     #[error("tick is 0: write a span such as 1s")]
     NoTick,
-    #[error("tick {} is too fine for {rate}: write a longer one, or refill: continuous", crate::time::write_span(*tick))]
+    #[error("tick {} is too fine for {rate}: write a longer one, or refill: continuous", write_span(*tick))]
     Tick { tick: Duration, rate: Rate },
     #[error("resolution is 0: write a span such as 1s")]
     NoResolution,
-    #[error("a window of 1{period} is not a whole number of steps of {}", crate::time::write_span(*step))]
+    #[error("a window of 1{period} is not a whole number of steps of {}", write_span(*step))]
     Resolution { step: Duration, period: Period },
     #[error("levels must be some of s, m, h, d, each once, finest first")]
     Levels,

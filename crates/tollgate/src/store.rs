@@ -58,6 +58,8 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub decision: Decision,
+    /// What is left after this request.
+    pub remaining: u64,
     /// Until the key is as good as never seen.
     pub reset_after: Duration,
     /// Present iff this limit was charged.

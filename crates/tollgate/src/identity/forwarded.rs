@@ -20,20 +20,19 @@ pub const MAX_HOPS: usize = 64;
 /// trusted proxy's, or the leftmost if all are. An entry without a readable
 /// address ends the walk at the last known one.
 ///
-/// Each header is given as its lines in order of appearance. `Forwarded` takes
-/// precedence over `X-Forwarded-For`. A proxy that writes neither of them, or
-/// only the other, passes on what the client sent: give no lines of a header
-/// that the trusted proxies neither write nor remove.
+/// Each header is given as its lines in order of appearance. Where both are
+/// there `X-Forwarded-For` is read: it is the one that nearly every proxy
+/// appends to, while `Forwarded` passes through many as the client wrote it.
 pub fn client_ip(
     peer: IpAddr,
     forwarded: &[&str],
     x_forwarded_for: &[&str],
     trusted: &TrustedProxies,
 ) -> IpAddr {
-    if forwarded.iter().any(|line| !line.trim().is_empty()) {
-        walk(peer, from_the_right(forwarded).map(forwarded_for), trusted)
-    } else {
+    if x_forwarded_for.iter().any(|line| !line.trim().is_empty()) {
         walk(peer, x_forwarded_for.iter().rev().flat_map(|line| line.rsplit(',')).map(node), trusted)
+    } else {
+        walk(peer, from_the_right(forwarded).map(forwarded_for), trusted)
     }
 }
 
@@ -218,15 +217,16 @@ mod tests {
                 &[],
                 "203.0.113.9",
             );
-            check(&[spoofed, "for=203.0.113.9"], &["1.1.1.1"], "203.0.113.9");
+            check(&[spoofed, "for=203.0.113.9"], &[], "203.0.113.9");
+            check(&["for=1.1.1.1"], &[spoofed, "203.0.113.9"], "203.0.113.9");
         }
     }
 
     #[test]
-    fn forwarded_takes_precedence_over_x_forwarded_for() {
-        check(&["for=203.0.113.9"], &["1.1.1.1"], "203.0.113.9");
-        check(&["for=unknown"], &["1.1.1.1"], PEER);
-        check(&["", " "], &["203.0.113.9"], "203.0.113.9");
+    fn x_forwarded_for_takes_precedence_over_forwarded() {
+        check(&["for=1.1.1.1"], &["203.0.113.9"], "203.0.113.9");
+        check(&["for=1.1.1.1"], &["unknown"], PEER);
+        check(&["for=203.0.113.9"], &["", " "], "203.0.113.9");
     }
 
     #[test]

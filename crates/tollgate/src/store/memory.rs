@@ -70,8 +70,11 @@ impl MemoryStore {
                 charge.quota.charge(state, now, charge.cost);
                 let mark = charge.quota.mark(state);
                 part.grant = Some(Grant { at: now, cost: charge.cost, mark });
+                part.remaining = part.decision.left.saturating_sub(charge.cost);
             } else {
                 charge.quota.drain(state, now, charge.cost);
+                part.decision = charge.quota.decide(state, now, charge.cost); // the wait has grown
+                part.remaining = part.decision.left;
             }
             part.reset_after = charge.quota.fresh_at(state).since(now);
             for predecessor in &charge.previous {
@@ -106,10 +109,10 @@ impl MemoryStore {
         }
     }
 
-    /// The state of a key; `None` if it is as good as never seen.
-    pub fn read(&self, fingerprint: Fingerprint, now: Time) -> Option<State> {
-        let shard = lock(&self.shards[shard_of(fingerprint)]);
-        shard.get(&self.classes, fingerprint).filter(|(_, fresh_at)| *fresh_at > now).map(|(state, _)| state)
+    /// The state that a charge would find.
+    pub fn state_of(&self, charge: &Charge, now: Time) -> State {
+        let locked = self.lock_all(std::slice::from_ref(charge));
+        self.state(&locked, charge, now)
     }
 
     /// Forgets a key; says whether it was there.
@@ -169,7 +172,14 @@ impl MemoryStore {
         }
     }
 
-    fn put(&self, locked: &mut Locked<'_>, fingerprint: Fingerprint, quota: &Quota, state: &State, now: Time) {
+    fn put(
+        &self,
+        locked: &mut Locked<'_>,
+        fingerprint: Fingerprint,
+        quota: &Quota,
+        state: &State,
+        now: Time,
+    ) {
         let kept = locked.shard(fingerprint).put(&self.classes, fingerprint, quota, state, now);
         self.evicted.fetch_add(kept.evicted, Ordering::Relaxed);
         self.unstored.fetch_add(kept.unstored, Ordering::Relaxed);
@@ -185,7 +195,8 @@ fn decide(charges: &[Charge], states: &[State], now: Time) -> (bool, SmallVec<[P
         .map(|(charge, state)| {
             let decision = charge.quota.decide(state, now, charge.cost);
             admitted &= decision.is_allowed() || charge.weight == Weight::Shadow;
-            Part { decision, reset_after: charge.quota.fresh_at(state).since(now), grant: None }
+            let reset_after = charge.quota.fresh_at(state).since(now);
+            Part { decision, remaining: decision.left, reset_after, grant: None }
         })
         .collect();
     (admitted, parts)

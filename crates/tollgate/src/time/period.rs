@@ -47,7 +47,7 @@ impl Unit {
         }
     }
 
-    const fn word(self) -> &'static str {
+    pub(crate) const fn word(self) -> &'static str {
         match self {
             Unit::Second => "s",
             Unit::Minute => "m",

@@ -158,9 +158,17 @@ impl Shard {
     }
 
     /// Puts back what `live` gave, into a shard with room for it.
-    pub(crate) fn restore(&mut self, classes: &Classes, fingerprint: Fingerprint, entry: Restored, now: Time) {
+    pub(crate) fn restore(
+        &mut self,
+        classes: &Classes,
+        fingerprint: Fingerprint,
+        entry: Restored,
+        now: Time,
+    ) {
         let fresh_at = match &entry {
-            Restored::Packed(kind, word) => classes.get(*kind).map_or(Time::EPOCH, |class| class.fresh_at(*word)),
+            Restored::Packed(kind, word) => {
+                classes.get(*kind).map_or(Time::EPOCH, |class| class.fresh_at(*word))
+            }
             Restored::Wide(_, fresh_at) => *fresh_at,
         };
         let place = match self.find(fingerprint) {
@@ -184,10 +192,12 @@ impl Shard {
     fn places(&self, fingerprint: Fingerprint) -> impl Iterator<Item = Place> + use<> {
         let lines = self.lines.len();
         // Bits that neither choose the shard nor each other's run.
-        let halves = [fingerprint.0 << 6 >> 32, (fingerprint.0 >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32];
+        let halves =
+            [fingerprint.0 << 6 >> 32, (fingerprint.0 >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32];
         halves.into_iter().flat_map(move |half| {
             let first = ((half * lines as u64) >> 32) as usize;
-            (0..LINES_PER_RUN).flat_map(move |n| (0..SLOTS_PER_LINE).map(move |slot| ((first + n) % lines, slot)))
+            (0..LINES_PER_RUN)
+                .flat_map(move |n| (0..SLOTS_PER_LINE).map(move |slot| ((first + n) % lines, slot)))
         })
     }
 

@@ -1,0 +1,319 @@
+//! Keys that signatures are verified with (RFC 7517, RFC 7518, RFC 8037).
+//!
+//! A key is checked when it is read: its kind, its size and, where it names one, its
+//! algorithm. Verification matches on key and algorithm together, so that a public key can
+//! never serve as a secret. Must not know what a token says.
+
+use std::ops::RangeInclusive;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::hmac;
+use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey};
+use serde_json::Value;
+
+/// The shortest secret that is accepted: the output of SHA-256 (RFC 7518, 3.2).
+pub const MIN_SECRET_BYTES: usize = 32;
+
+/// Smallest and largest RSA modulus that the verification takes, in bytes.
+const RSA_MODULUS_BYTES: RangeInclusive<usize> = 256..=1024;
+
+/// One key of a set, fit for use.
+pub(crate) struct Key {
+    id: Option<String>,
+    /// The one algorithm this key is for, where the set says so.
+    algorithm: Option<Algorithm>,
+    material: Material,
+}
+
+enum Material {
+    Secret(Vec<u8>),
+    Rsa(RsaPublicKeyComponents<Vec<u8>>),
+    Point(Curve, Vec<u8>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Curve {
+    P256,
+    P384,
+    Ed25519,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hash {
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+/// How a token is signed: always names the kind of key it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Algorithm {
+    Hmac(Hash),
+    RsaPkcs1(Hash),
+    RsaPss(Hash),
+    Point(Curve),
+}
+
+/// Base64url without padding.
+pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok()
+}
+
+impl Key {
+    /// `None` is a key to be passed over.
+    pub(crate) fn from_jwk(jwk: &Value) -> Result<Option<Self>, &'static str> {
+        let text = |name: &str| jwk.get(name).and_then(Value::as_str);
+        let bytes = |name: &str| {
+            text(name)
+                .and_then(decode)
+                .ok_or("a member is missing or not base64url")
+        };
+        let operations = jwk.get("key_ops").and_then(Value::as_array);
+        if text("use").is_some_and(|purpose| purpose != "sig")
+            || operations.is_some_and(|list| !list.iter().any(|operation| operation == "verify"))
+        {
+            return Ok(None);
+        }
+        let material = match (text("kty"), text("crv")) {
+            (Some("oct"), _) => Material::secret(bytes("k")?)?,
+            (Some("RSA"), _) => Material::rsa(bytes("n")?, bytes("e")?)?,
+            (Some("EC"), Some("P-256")) => {
+                Material::point(Curve::P256, &[bytes("x")?, bytes("y")?])?
+            }
+            (Some("EC"), Some("P-384")) => {
+                Material::point(Curve::P384, &[bytes("x")?, bytes("y")?])?
+            }
+            (Some("OKP"), Some("Ed25519")) => Material::point(Curve::Ed25519, &[bytes("x")?])?,
+            _ => return Ok(None),
+        };
+        let id = text("kid").map(str::to_owned);
+        let Some(name) = text("alg") else {
+            return Ok(Some(Self {
+                id,
+                algorithm: None,
+                material,
+            }));
+        };
+        let Some(algorithm) = Algorithm::named(name) else {
+            return Ok(None);
+        };
+        let key = Self {
+            id,
+            algorithm: Some(algorithm),
+            material,
+        };
+        if key.fits(algorithm) {
+            Ok(Some(key))
+        } else {
+            Err("its algorithm does not fit it")
+        }
+    }
+
+    /// Whether the key's id is `id`, or no id was asked for.
+    pub(crate) fn answers_to(&self, id: Option<&str>) -> bool {
+        id.is_none() || self.id.as_deref() == id
+    }
+
+    /// Whether the key is of the kind and strength that `algorithm` needs.
+    pub(crate) fn fits(&self, algorithm: Algorithm) -> bool {
+        if self.algorithm.is_some_and(|only| only != algorithm) {
+            return false;
+        }
+        match (&self.material, algorithm) {
+            (Material::Secret(secret), Algorithm::Hmac(hash)) => {
+                secret.len() >= hash.output_bytes()
+            }
+            (Material::Rsa(_), Algorithm::RsaPkcs1(_) | Algorithm::RsaPss(_)) => true,
+            (Material::Point(curve, _), Algorithm::Point(wanted)) => *curve == wanted,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn verifies(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
+        match (&self.material, algorithm) {
+            (Material::Secret(secret), Algorithm::Hmac(hash)) => {
+                let key = hmac::Key::new(hash.hmac(), secret);
+                hmac::verify(&key, message, signature).is_ok()
+            }
+            (Material::Rsa(key), Algorithm::RsaPkcs1(hash)) => {
+                key.verify(hash.rsa_pkcs1(), message, signature).is_ok()
+            }
+            (Material::Rsa(key), Algorithm::RsaPss(hash)) => {
+                key.verify(hash.rsa_pss(), message, signature).is_ok()
+            }
+            (Material::Point(curve, point), Algorithm::Point(wanted)) if *curve == wanted => {
+                UnparsedPublicKey::new(curve.scheme(), point)
+                    .verify(message, signature)
+                    .is_ok()
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Material {
+    fn secret(secret: Vec<u8>) -> Result<Self, &'static str> {
+        if secret.len() < MIN_SECRET_BYTES {
+            return Err("its secret is shorter than 32 bytes");
+        }
+        Ok(Self::Secret(secret))
+    }
+
+    fn rsa(n: Vec<u8>, e: Vec<u8>) -> Result<Self, &'static str> {
+        let trimmed = |number: Vec<u8>| number.into_iter().skip_while(|byte| *byte == 0).collect();
+        let key = RsaPublicKeyComponents::<Vec<u8>> {
+            n: trimmed(n),
+            e: trimmed(e),
+        };
+        if !RSA_MODULUS_BYTES.contains(&key.n.len()) {
+            return Err("its modulus is not between 2048 and 8192 bits long");
+        }
+        Ok(Self::Rsa(key))
+    }
+
+    fn point(curve: Curve, coordinates: &[Vec<u8>]) -> Result<Self, &'static str> {
+        if coordinates
+            .iter()
+            .any(|number| number.len() != curve.coordinate_bytes())
+        {
+            return Err("a coordinate's length does not fit its curve");
+        }
+        let uncompressed: &[u8] = if curve == Curve::Ed25519 { &[] } else { &[4] };
+        Ok(Self::Point(
+            curve,
+            [uncompressed, &coordinates.concat()].concat(),
+        ))
+    }
+}
+
+impl Algorithm {
+    /// `none` has no place here, which is how it is refused.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "HS256" => Self::Hmac(Hash::Sha256),
+            "HS384" => Self::Hmac(Hash::Sha384),
+            "HS512" => Self::Hmac(Hash::Sha512),
+            "RS256" => Self::RsaPkcs1(Hash::Sha256),
+            "RS384" => Self::RsaPkcs1(Hash::Sha384),
+            "RS512" => Self::RsaPkcs1(Hash::Sha512),
+            "PS256" => Self::RsaPss(Hash::Sha256),
+            "PS384" => Self::RsaPss(Hash::Sha384),
+            "PS512" => Self::RsaPss(Hash::Sha512),
+            "ES256" => Self::Point(Curve::P256),
+            "ES384" => Self::Point(Curve::P384),
+            "EdDSA" | "Ed25519" => Self::Point(Curve::Ed25519), // RFC 8037, RFC 9864
+            _ => return None,
+        })
+    }
+}
+
+impl Hash {
+    fn output_bytes(self) -> usize {
+        self.hmac().digest_algorithm().output_len()
+    }
+
+    fn hmac(self) -> hmac::Algorithm {
+        match self {
+            Self::Sha256 => hmac::HMAC_SHA256,
+            Self::Sha384 => hmac::HMAC_SHA384,
+            Self::Sha512 => hmac::HMAC_SHA512,
+        }
+    }
+
+    fn rsa_pkcs1(self) -> &'static RsaParameters {
+        match self {
+            Self::Sha256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+            Self::Sha384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+            Self::Sha512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+        }
+    }
+
+    fn rsa_pss(self) -> &'static RsaParameters {
+        match self {
+            Self::Sha256 => &signature::RSA_PSS_2048_8192_SHA256,
+            Self::Sha384 => &signature::RSA_PSS_2048_8192_SHA384,
+            Self::Sha512 => &signature::RSA_PSS_2048_8192_SHA512,
+        }
+    }
+}
+
+impl Curve {
+    fn coordinate_bytes(self) -> usize {
+        if self == Self::P384 { 48 } else { 32 }
+    }
+
+    fn scheme(self) -> &'static dyn signature::VerificationAlgorithm {
+        match self {
+            Self::P256 => &signature::ECDSA_P256_SHA256_FIXED,
+            Self::P384 => &signature::ECDSA_P384_SHA384_FIXED,
+            Self::Ed25519 => &signature::ED25519,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The key, or why it is unusable; `None` where it is passed over.
+    fn check(jwk: Value) -> Result<Option<Key>, &'static str> {
+        Key::from_jwk(&jwk)
+    }
+
+    fn ones(bytes: usize) -> String {
+        URL_SAFE_NO_PAD.encode(vec![1; bytes])
+    }
+
+    #[test]
+    fn keys_of_other_kinds_and_for_other_uses_are_passed_over() {
+        let others = [
+            json!({"kty": "oct", "k": ones(32), "use": "enc"}),
+            json!({"kty": "oct", "k": ones(32), "key_ops": ["sign"]}),
+            json!({"kty": "oct", "k": ones(32), "alg": "A256GCM"}),
+            json!({"kty": "EC", "crv": "secp256k1", "x": ones(32), "y": ones(32)}),
+            json!({"kty": "AKP"}),
+            json!("text"),
+        ];
+        for other in others {
+            assert!(matches!(check(other.clone()), Ok(None)), "{other}");
+        }
+    }
+
+    #[test]
+    fn weak_and_broken_keys_are_refused() {
+        let refused = [
+            json!({"kty": "oct", "k": ones(31)}),
+            json!({"kty": "oct", "k": ones(32), "alg": "HS512"}),
+            json!({"kty": "oct", "k": ones(32), "alg": "RS256"}),
+            json!({"kty": "oct", "k": "+/=="}),
+            json!({"kty": "RSA", "n": ones(128), "e": "AQAB"}),
+            json!({"kty": "RSA", "n": ones(256)}),
+            json!({"kty": "EC", "crv": "P-256", "x": ones(31), "y": ones(32)}),
+            json!({"kty": "OKP", "crv": "Ed25519", "x": ones(33)}),
+        ];
+        for jwk in refused {
+            assert!(check(jwk.clone()).is_err(), "{jwk}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_only_fit_for_hashes_no_longer_than_itself() {
+        let key = check(json!({"kty": "oct", "k": ones(48)}))
+            .unwrap()
+            .unwrap();
+        assert!(key.fits(Algorithm::Hmac(Hash::Sha256)));
+        assert!(key.fits(Algorithm::Hmac(Hash::Sha384)));
+        assert!(!key.fits(Algorithm::Hmac(Hash::Sha512)));
+    }
+
+    #[test]
+    fn leading_zeros_of_a_modulus_do_not_count() {
+        let padded = URL_SAFE_NO_PAD.encode([vec![0], vec![1; 255]].concat());
+        assert!(check(json!({"kty": "RSA", "n": padded, "e": "AQAB"})).is_err());
+        let padded = URL_SAFE_NO_PAD.encode([vec![0], vec![1; 256]].concat());
+        assert!(check(json!({"kty": "RSA", "n": padded, "e": "AQAB"})).is_ok());
+    }
+}

@@ -1,0 +1,289 @@
+//! Turns the parser's events into nodes, without recursion.
+//!
+//! Every node is put in its place once it is complete, so an alias can only stand for a
+//! complete node and no tree can contain itself. Depth and what aliases add are bounded
+//! here. Must not know the schema.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
+
+use crate::document::node::{Entry, Extent, Node, Scalar, Value};
+use crate::document::problem::{Place, Problem, Problems};
+
+/// How deep lists and maps may nest, those that aliases bring in included.
+pub const MAX_DEPTH: usize = 64;
+
+/// How much memory anchors and aliases may add to a document: "billion laughs" end here.
+pub const MAX_ALIAS_BYTES: usize = 64 << 20;
+
+/// Up to this many keys, comparing each with each is quicker than hashing them.
+const FEW_KEYS: usize = 16;
+
+/// A document in the making. An `Err` is a problem that ends the reading; one that lets it
+/// go on is collected.
+#[derive(Default)]
+pub(crate) struct Builder<'a> {
+    root: Option<Node<'a>>,
+    open: Vec<Frame<'a>>,
+    /// Finished items of all open lists, innermost last: each list is allocated once, to size.
+    items: Vec<Node<'a>>,
+    /// The same for the entries of open maps.
+    entries: Vec<Entry<'a>>,
+    anchored: HashMap<usize, Node<'a>>,
+    alias_bytes: usize,
+    problems: Problems,
+}
+
+/// A list or map whose end has not been seen.
+struct Frame<'a> {
+    place: Place,
+    anchor: usize,
+    content: Content<'a>,
+}
+
+/// Where a frame's own part of the builder's items or entries starts.
+enum Content<'a> {
+    List { start: usize },
+    Map { start: usize, key: Option<(Place, Cow<'a, str>)> },
+}
+
+/// Finds scalars in the source, so that most of them need no memory of their own.
+struct Source<'a> {
+    text: &'a str,
+    /// The same position, which only moves forward, in characters and in bytes.
+    chars: usize,
+    bytes: usize,
+}
+
+impl<'a> Source<'a> {
+    /// The slice that starts at this marker and reads like `scalar`, if there is one.
+    fn slice(&mut self, marker: &Marker, scalar: &str, style: ScalarStyle) -> Option<&'a str> {
+        let quote = usize::from(style != ScalarStyle::Plain);
+        let ahead = (marker.index() + quote).checked_sub(self.chars)?;
+        let mut rest = self.text.get(self.bytes..)?.chars();
+        if ahead > 0 {
+            rest.nth(ahead - 1)?;
+        }
+        self.chars += ahead;
+        self.bytes = self.text.len() - rest.as_str().len();
+        rest.as_str().get(..scalar.len()).filter(|slice| *slice == scalar)
+    }
+}
+
+impl<'a> Builder<'a> {
+    /// The root of the one document in `text`, or `None` where there is none.
+    pub(crate) fn build(text: &'a str) -> Result<Option<Node<'a>>, Problems> {
+        let mut builder = Self::default();
+        if let Err(problem) = builder.run(text) {
+            builder.problems.push(problem);
+        }
+        builder.problems.or(builder.root)
+    }
+
+    fn run(&mut self, text: &'a str) -> Result<(), Problem> {
+        let mut documents = 0;
+        let mut source = Source { text, chars: 0, bytes: 0 };
+        for event in Parser::new_from_str(text) {
+            let (event, span) = event.map_err(|error| at(place_of(error.marker()), error.info()))?;
+            let place = place_of(&span.start);
+            match event {
+                Event::DocumentStart(_) => {
+                    documents += 1;
+                    if documents > 1 {
+                        return Err(at(place, "a second document starts here: write one per file"));
+                    }
+                }
+                Event::Scalar(text, style, anchor, tag) => {
+                    self.refuse_tag(place, tag.is_some());
+                    let text = match source.slice(&span.start, &text, style) {
+                        Some(slice) => Cow::Borrowed(slice),
+                        None => Cow::Owned(text.into_owned()),
+                    };
+                    let scalar = Scalar::new(text, style == ScalarStyle::Plain);
+                    let null = !self.key_is_next() && is_null(&scalar);
+                    let value = if null { Value::Null } else { Value::Scalar(scalar) };
+                    self.add(Node::new(place, value), anchor)?;
+                }
+                Event::SequenceStart(anchor, tag) => {
+                    self.refuse_tag(place, tag.is_some());
+                    let start = self.items.len();
+                    self.open(place, anchor, Content::List { start })?;
+                }
+                Event::MappingStart(anchor, tag) => {
+                    self.refuse_tag(place, tag.is_some());
+                    let start = self.entries.len();
+                    self.open(place, anchor, Content::Map { start, key: None })?;
+                }
+                Event::SequenceEnd | Event::MappingEnd => self.close()?,
+                Event::Alias(anchor) => self.expand(place, anchor)?,
+                Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn key_is_next(&self) -> bool {
+        let content = self.open.last().map(|frame| &frame.content);
+        matches!(content, Some(Content::Map { key: None, .. }))
+    }
+
+    fn refuse_tag(&mut self, place: Place, tagged: bool) {
+        if tagged {
+            self.problems.push(at(place, "tags such as '!!str' are not supported: quote text instead"));
+        }
+    }
+
+    fn open(&mut self, place: Place, anchor: usize, content: Content<'a>) -> Result<(), Problem> {
+        if self.key_is_next() {
+            return Err(at(place, "a key must be text, not a list or a map"));
+        }
+        if self.open.len() == MAX_DEPTH {
+            return Err(too_deep(place));
+        }
+        self.open.push(Frame { place, anchor, content });
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), Problem> {
+        let Some(Frame { place, anchor, content }) = self.open.pop() else {
+            return Ok(()); // the parser pairs ends with starts
+        };
+        let value = match content {
+            Content::List { start } => Value::List(self.items.drain(start..).collect()),
+            Content::Map { start, .. } => {
+                let entries: Vec<_> = self.entries.drain(start..).collect();
+                report_repeated_keys(&entries, &mut self.problems);
+                Value::Map(entries)
+            }
+        };
+        self.add(Node::new(place, value), anchor)
+    }
+
+    /// Puts a finished node where it belongs. The parser's number for "no anchor" is 0.
+    fn add(&mut self, node: Node<'a>, anchor: usize) -> Result<(), Problem> {
+        if anchor != 0 {
+            charge(&mut self.alias_bytes, node.extent(), node.place())?;
+            self.anchored.insert(anchor, node.clone());
+        }
+        match self.open.last_mut().map(|frame| &mut frame.content) {
+            None => self.root = Some(node),
+            Some(Content::List { .. }) => self.items.push(node),
+            Some(Content::Map { key, .. }) => match key.take() {
+                Some((place, text)) => self.entries.push(Entry::new(place, text, node)),
+                None => *key = Some(key_from(node, &mut self.problems)?),
+            },
+        }
+        Ok(())
+    }
+
+    /// Puts a copy of the anchored node where the alias stands; its places stay the anchor's.
+    fn expand(&mut self, place: Place, anchor: usize) -> Result<(), Problem> {
+        let Some(node) = self.anchored.get(&anchor) else {
+            return Err(at(place, "an alias cannot stand inside the value it stands for"));
+        };
+        let extent = node.extent();
+        if self.open.len() + extent.depth > MAX_DEPTH {
+            return Err(too_deep(place));
+        }
+        charge(&mut self.alias_bytes, extent, place)?;
+        let copy = node.clone();
+        self.add(copy, 0)
+    }
+}
+
+fn charge(alias_bytes: &mut usize, extent: Extent, place: Place) -> Result<(), Problem> {
+    *alias_bytes += extent.bytes;
+    if *alias_bytes > MAX_ALIAS_BYTES {
+        let bound = MAX_ALIAS_BYTES >> 20;
+        return Err(at(place, format!("aliases expand to more than {bound} MiB: use fewer")));
+    }
+    Ok(())
+}
+
+fn is_null(scalar: &Scalar) -> bool {
+    scalar.is_plain() && matches!(scalar.text(), "" | "~" | "null" | "Null" | "NULL")
+}
+
+fn key_from<'a>(node: Node<'a>, problems: &mut Problems) -> Result<(Place, Cow<'a, str>), Problem> {
+    let place = node.place();
+    let Value::Scalar(scalar) = node.into_value() else {
+        return Err(at(place, "a key must be text"));
+    };
+    match scalar.text() {
+        "<<" if scalar.is_plain() => {
+            problems.push(at(place, "merge keys '<<' are not supported: write the keys out"));
+        }
+        "" if scalar.is_plain() => problems.push(at(place, "a key is missing here")),
+        _ => {}
+    }
+    Ok((place, scalar.into_text()))
+}
+
+fn report_repeated_keys(entries: &[Entry], problems: &mut Problems) {
+    let mut report = |first: &Entry, again: &Entry| {
+        let (key, line, line_again) = (first.key(), first.place().line, again.place().line);
+        let message = format!("key '{key}' is given twice, on lines {line} and {line_again}");
+        problems.push(at(again.place(), message));
+    };
+    if entries.len() <= FEW_KEYS {
+        for (index, entry) in entries.iter().enumerate() {
+            if let Some(first) = entries[..index].iter().find(|held| held.key() == entry.key()) {
+                report(first, entry);
+            }
+        }
+        return;
+    }
+    let mut seen = HashMap::with_capacity(entries.len());
+    for entry in entries {
+        let first: &Entry = seen.entry(entry.key()).or_insert(entry);
+        if !std::ptr::eq(first, entry) {
+            report(first, entry);
+        }
+    }
+}
+
+fn at(place: Place, message: impl std::fmt::Display) -> Problem {
+    Problem::new(Some(place), "", message)
+}
+
+fn too_deep(place: Place) -> Problem {
+    at(place, format!("lists and maps are nested deeper than {MAX_DEPTH} levels"))
+}
+
+fn place_of(marker: &Marker) -> Place {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    Place { line: number(marker.line()), column: number(marker.col()).saturating_add(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice(text: &'static str, index: usize, scalar: &str, style: ScalarStyle) -> Option<&'static str> {
+        let mut source = Source { text, chars: 0, bytes: 0 };
+        source.slice(&Marker::new(index, 1, index), scalar, style)
+    }
+
+    #[test]
+    fn a_scalar_is_found_in_the_source_by_its_character() {
+        assert_eq!(slice("é: üx", 3, "üx", ScalarStyle::Plain), Some("üx"));
+        assert_eq!(slice("é: 'x'", 3, "x", ScalarStyle::SingleQuoted), Some("x"));
+    }
+
+    #[test]
+    fn a_scalar_that_reads_differently_is_not_borrowed() {
+        assert_eq!(slice("\"a\\tb\"", 0, "a\tb", ScalarStyle::DoubleQuoted), None);
+        assert_eq!(slice("ab", 1, "bc", ScalarStyle::Plain), None);
+        assert_eq!(slice("é", 0, "a", ScalarStyle::Plain), None);
+        assert_eq!(slice("ab", 7, "", ScalarStyle::Plain), None);
+    }
+
+    #[test]
+    fn plain_words_of_emptiness_are_null() {
+        let null = |text: &'static str, plain| is_null(&Scalar::new(text.into(), plain));
+        assert!(["", "~", "null", "NULL"].into_iter().all(|text| null(text, true)));
+        assert!(!null("", false) && !null("nil", true));
+    }
+}

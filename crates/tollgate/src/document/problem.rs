@@ -1,0 +1,310 @@
+//! Diagnostics of a configuration, collected so that one run shows all of them.
+//!
+//! A list of problems is always in the order of the file and never longer than
+//! [`MAX_PROBLEMS`]; what is beyond is only counted. Texts are safe to print: control
+//! characters are escaped and over-long texts are cut where a problem is made. This module
+//! must not know what is being read.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// How many problems are kept; the rest are counted.
+pub const MAX_PROBLEMS: usize = 100;
+
+/// How many characters of a message, a path or a file's name are kept.
+pub const MAX_TEXT_CHARS: usize = 400;
+
+/// How long a word may be for [`did_you_mean`] to look for its neighbours.
+const MAX_WORD_CHARS: usize = 64;
+
+/// Where something starts in a text: both count from 1, columns in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    pub line: u32,
+    pub column: u32,
+}
+
+/// One thing that is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    file: Option<Arc<str>>,
+    place: Option<Place>,
+    path: String,
+    message: String,
+}
+
+/// All that is wrong, in the order of the files and of the places in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems {
+    list: Vec<Problem>,
+    more: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+impl Problem {
+    /// `path` leads to the faulty value, such as `rules[3].limits[0]`; it may be empty.
+    pub fn new(place: Option<Place>, path: &str, message: impl fmt::Display) -> Self {
+        Self { file: None, place, path: printable(path), message: printable(&message.to_string()) }
+    }
+
+    pub fn file(&self) -> Option<&str> {
+        self.file.as_deref()
+    }
+
+    pub fn place(&self) -> Option<Place> {
+        self.place
+    }
+
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    fn position(&self) -> (Option<&str>, Option<Place>) {
+        (self.file(), self.place)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.file, self.place) {
+            (Some(file), Some(place)) => write!(f, "{file}:{place}: ")?,
+            (Some(file), None) => write!(f, "{file}: ")?,
+            (None, Some(place)) => write!(f, "{place}: ")?,
+            (None, None) => {}
+        }
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl Problems {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// How many problems there are, those that were not kept included.
+    pub fn count(&self) -> usize {
+        self.list.len() + self.more
+    }
+
+    /// Adds a problem at its place in the order; with equal places the first stays first.
+    pub fn push(&mut self, problem: Problem) {
+        let at = self.list.partition_point(|held| held.position() <= problem.position());
+        if at < MAX_PROBLEMS {
+            self.list.insert(at, problem);
+        } else {
+            self.more += 1;
+        }
+        if self.list.len() > MAX_PROBLEMS {
+            self.list.pop();
+            self.more += 1;
+        }
+    }
+
+    pub fn merge(&mut self, other: Problems) {
+        self.more += other.more;
+        for problem in other.list {
+            self.push(problem);
+        }
+    }
+
+    /// Says which file the problems are in; those that already have one keep it.
+    pub fn in_file(self, name: &str) -> Self {
+        let name: Arc<str> = printable(name).into();
+        let mut placed = Self { list: Vec::new(), more: self.more };
+        for mut problem in self.list {
+            problem.file.get_or_insert_with(|| Arc::clone(&name));
+            placed.push(problem);
+        }
+        placed
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.list.iter()
+    }
+
+    /// `value` where nothing is wrong, else the problems.
+    pub fn or<T>(self, value: T) -> Result<T, Self> {
+        if self.is_empty() { Ok(value) } else { Err(self) }
+    }
+}
+
+impl From<Problem> for Problems {
+    fn from(problem: Problem) -> Self {
+        Self { list: vec![problem], more: 0 }
+    }
+}
+
+impl<'a> IntoIterator for &'a Problems {
+    type Item = &'a Problem;
+    type IntoIter = std::slice::Iter<'a, Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.list.iter().enumerate() {
+            let break_before = if index == 0 { "" } else { "\n" };
+            write!(f, "{break_before}{problem}")?;
+        }
+        if self.more > 0 {
+            write!(f, "\n… and {} more", self.more)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// The known word that `word` was most likely meant to be, if one is near enough.
+pub fn did_you_mean<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let typed = folded(word)?;
+    let near = known.iter().filter_map(|candidate| {
+        let meant = folded(candidate)?;
+        let distance = edits_between(&typed, &meant);
+        // One slip per three letters: nothing is suggested for words of one or two letters.
+        (distance <= typed.len().max(meant.len()) / 3).then_some((distance, *candidate))
+    });
+    near.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
+}
+
+fn folded(word: &str) -> Option<Vec<char>> {
+    let folded: Vec<char> = word.chars().take(MAX_WORD_CHARS + 1).map(|c| c.to_ascii_lowercase()).collect();
+    (folded.len() <= MAX_WORD_CHARS).then_some(folded)
+}
+
+/// Insertions, deletions, replacements and swaps of neighbours (optimal string alignment).
+fn edits_between(a: &[char], b: &[char]) -> usize {
+    let mut before_last: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut fewest = replaced.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                fewest = fewest.min(before_last[j - 2] + 1);
+            }
+            row.push(fewest);
+        }
+        before_last = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+/// Cuts over-long text and escapes what could move a terminal's cursor or reorder its line.
+fn printable(text: &str) -> String {
+    let mut printed = String::with_capacity(text.len().min(MAX_TEXT_CHARS));
+    let mut chars = text.chars();
+    for c in chars.by_ref().take(MAX_TEXT_CHARS) {
+        if c.is_control() || reorders_text(c) {
+            printed.extend(c.escape_default());
+        } else {
+            printed.push(c);
+        }
+    }
+    if chars.next().is_some() {
+        printed.push('…');
+    }
+    printed
+}
+
+/// Line separators and the marks of bidirectional text.
+fn reorders_text(c: char) -> bool {
+    let marks = '\u{200e}'..='\u{200f}';
+    let breaks_and_overrides = '\u{2028}'..='\u{202e}';
+    let isolates = '\u{2066}'..='\u{2069}';
+    marks.contains(&c) || breaks_and_overrides.contains(&c) || isolates.contains(&c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(line: u32, column: u32, message: &str) -> Problem {
+        Problem::new(Some(Place { line, column }), "", message)
+    }
+
+    #[test]
+    fn a_problem_is_one_line_with_file_place_and_path() {
+        let place = Some(Place { line: 12, column: 14 });
+        let problem = Problem::new(place, "rules[3].limits[0]", "unknown unit 'fortnight'");
+        let problems = Problems::from(problem).in_file("rules.yaml");
+        let line = "rules.yaml:12:14: rules[3].limits[0]: unknown unit 'fortnight'";
+        assert_eq!(problems.to_string(), line);
+        assert_eq!(Problem::new(None, "", "empty").to_string(), "empty");
+    }
+
+    #[test]
+    fn problems_are_in_the_order_of_the_file_however_they_came() {
+        let mut problems = Problems::new();
+        problems.push(at(9, 1, "last"));
+        problems.push(at(2, 7, "second"));
+        problems.merge(at(2, 3, "first").into());
+        assert_eq!(problems.to_string(), "2:3: first\n2:7: second\n9:1: last");
+    }
+
+    #[test]
+    fn only_the_first_hundred_are_kept_and_the_rest_are_counted() {
+        let mut problems = Problems::new();
+        for line in (1..=412).rev() {
+            problems.push(at(line, 1, "wrong"));
+        }
+        assert_eq!((problems.iter().count(), problems.count()), (MAX_PROBLEMS, 412));
+        let text = problems.in_file("a.yaml").to_string();
+        assert!(text.starts_with("a.yaml:1:1: wrong\na.yaml:2:1"));
+        assert!(text.ends_with("a.yaml:100:1: wrong\n… and 312 more"), "{text}");
+    }
+
+    #[test]
+    fn problems_of_several_files_keep_their_file() {
+        let mut all = Problems::from(at(5, 1, "two")).in_file("b.yaml");
+        all.merge(Problems::from(at(7, 1, "one")).in_file("a.yaml"));
+        let all = all.in_file("c.yaml");
+        assert_eq!(all.to_string(), "a.yaml:7:1: one\nb.yaml:5:1: two");
+    }
+
+    #[test]
+    fn control_characters_are_escaped_and_long_texts_are_cut() {
+        let problem = Problem::new(None, "a\nb", "\u{1b}[2Jé\u{202e}");
+        assert_eq!(problem.to_string(), "a\\nb: \\u{1b}[2Jé\\u{202e}");
+        let long = Problem::new(None, "", "x".repeat(10_000));
+        assert_eq!(long.message().chars().count(), MAX_TEXT_CHARS + 1);
+    }
+
+    #[test]
+    fn a_slip_of_the_finger_finds_the_word_that_was_meant() {
+        let known = ["id", "match", "key", "limits", "limit", "max_wait", "on_store_error"];
+        assert_eq!(did_you_mean("limts", &known), Some("limits"));
+        assert_eq!(did_you_mean("lmiit", &known), Some("limit"));
+        assert_eq!(did_you_mean("max-wait", &known), Some("max_wait"));
+        assert_eq!(did_you_mean("Key", &known), Some("key"));
+        assert_eq!(did_you_mean("on_stroe_eror", &known), Some("on_store_error"));
+    }
+
+    #[test]
+    fn a_word_that_is_near_nothing_has_no_suggestion() {
+        assert_eq!(did_you_mean("burst", &["id", "key"]), None);
+        assert_eq!(did_you_mean("m", &["s", "h"]), None);
+        assert_eq!(did_you_mean("", &["s", "h"]), None);
+        assert_eq!(did_you_mean(&"k".repeat(1_000_000), &["key"]), None);
+    }
+}

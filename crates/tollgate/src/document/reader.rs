@@ -1,0 +1,277 @@
+//! Takes a map apart field by field and leaves no key unexplained.
+//!
+//! Every name that is asked for is known from then on; [`MapReader::finish`] reports the
+//! keys nobody asked for. Faults go to the list of problems and the field counts as absent,
+//! so that reading goes on and all faults show at once. A null counts as absent too.
+//! Must not know any schema.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+use crate::document::problem::{Problem, Problems, did_you_mean};
+use crate::document::{Entry, Node, Place};
+
+/// One map of a document while it is being read.
+#[must_use = "unknown keys are only reported by `finish`"]
+pub struct MapReader<'n, 'p> {
+    place: Place,
+    path: Cow<'n, str>,
+    entries: &'n [Entry<'n>],
+    known: Vec<&'static str>,
+    problems: &'p mut Problems,
+}
+
+impl<'n, 'p> MapReader<'n, 'p> {
+    /// Starts on a node that has to be a map; anything else is reported and read no further.
+    pub fn new(
+        node: &'n Node<'n>,
+        path: impl Into<Cow<'n, str>>,
+        problems: &'p mut Problems,
+    ) -> Option<Self> {
+        let (place, path) = (node.place(), path.into());
+        let Some(entries) = node.as_map() else {
+            problems.push(Problem::new(Some(place), &path, expected("a map", node)));
+            return None;
+        };
+        let known = Vec::with_capacity(KNOWN_NAMES);
+        Some(Self { place, path, entries, known, problems })
+    }
+
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The path of a field of this map, such as `rules[3].limits`.
+    pub fn path_of(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// The field's value of whatever kind.
+    pub fn optional(&mut self, name: &'static str) -> Option<&'n Node<'n>> {
+        self.known.push(name);
+        let entry = self.entries.iter().find(|entry| entry.key() == name)?;
+        Some(entry.value()).filter(|value| !value.is_null())
+    }
+
+    /// The field's value of whatever kind; that it is missing is reported.
+    pub fn required(&mut self, name: &'static str) -> Option<&'n Node<'n>> {
+        let value = self.optional(name);
+        if value.is_none() {
+            self.report(self.place, &self.path.clone(), format!("'{name}' is missing"));
+        }
+        value
+    }
+
+    pub fn optional_text(&mut self, name: &'static str) -> Option<&'n str> {
+        let value = self.optional(name)?;
+        self.typed(name, value, "text", Node::as_str)
+    }
+
+    pub fn required_text(&mut self, name: &'static str) -> Option<&'n str> {
+        let value = self.required(name)?;
+        self.typed(name, value, "text", Node::as_str)
+    }
+
+    pub fn optional_u64(&mut self, name: &'static str) -> Option<u64> {
+        let value = self.optional(name)?;
+        self.typed(name, value, "a whole number", Node::as_u64)
+    }
+
+    pub fn optional_bool(&mut self, name: &'static str) -> Option<bool> {
+        let value = self.optional(name)?;
+        self.typed(name, value, "true or false", Node::as_bool)
+    }
+
+    pub fn optional_list(&mut self, name: &'static str) -> Option<&'n [Node<'n>]> {
+        let value = self.optional(name)?;
+        self.typed(name, value, "a list", Node::as_list)
+    }
+
+    /// A field that is one value or a list of them, such as `key: ip` and `key: [ip, user]`.
+    pub fn one_or_many(&mut self, name: &'static str) -> Option<&'n [Node<'n>]> {
+        let value = self.optional(name)?;
+        Some(value.as_list().unwrap_or(std::slice::from_ref(value)))
+    }
+
+    /// A field that is a map itself, to be read and finished before going on with this one.
+    pub fn optional_map(&mut self, name: &'static str) -> Option<MapReader<'n, '_>> {
+        let value = self.optional(name)?;
+        MapReader::new(value, self.path_of(name), self.problems)
+    }
+
+    /// A field that is one of a few words.
+    pub fn optional_choice<T: Copy>(
+        &mut self,
+        name: &'static str,
+        choices: &[(&'static str, T)],
+    ) -> Option<T> {
+        let value = self.optional(name)?;
+        let word = self.typed(name, value, "text", Node::as_str)?;
+        let chosen = choices.iter().find(|(choice, _)| *choice == word);
+        if chosen.is_none() {
+            let words: Vec<_> = choices.iter().map(|(choice, _)| *choice).collect();
+            self.reject(name, value, format!("unknown value '{word}'{}", way_out(word, &words)));
+        }
+        chosen.map(|(_, choice)| *choice)
+    }
+
+    /// Reports a value of this map that is well-formed but makes no sense.
+    pub fn reject(&mut self, name: &str, value: &Node<'_>, message: impl Display) {
+        self.report(value.place(), &self.path_of(name), message);
+    }
+
+    /// Reports something about the map as a whole.
+    pub fn reject_map(&mut self, message: impl Display) {
+        self.report(self.place, &self.path.clone(), message);
+    }
+
+    /// For reading what is below a field by other means.
+    pub fn problems(&mut self) -> &mut Problems {
+        self.problems
+    }
+
+    /// Reports the keys that nobody asked for.
+    pub fn finish(self) {
+        for entry in self.entries {
+            let key = entry.key();
+            if !self.known.contains(&key) {
+                let message = format!("unknown key '{key}'{}", way_out(key, &self.known));
+                self.problems.push(Problem::new(Some(entry.place()), &self.path, message));
+            }
+        }
+    }
+
+    fn typed<T>(
+        &mut self,
+        name: &str,
+        value: &'n Node<'n>,
+        wanted: &str,
+        read: impl FnOnce(&'n Node<'n>) -> Option<T>,
+    ) -> Option<T> {
+        let typed = read(value);
+        if typed.is_none() {
+            self.reject(name, value, expected(wanted, value));
+        }
+        typed
+    }
+
+    fn report(&mut self, place: Place, path: &str, message: impl Display) {
+        self.problems.push(Problem::new(Some(place), path, message));
+    }
+}
+
+/// Room for the names of a usual map, so that asking for one does not allocate.
+const KNOWN_NAMES: usize = 32;
+
+/// `expected a list, found text 'abc'`.
+pub fn expected(wanted: &str, found: &Node<'_>) -> String {
+    match found.as_str() {
+        Some(text) => format!("expected {wanted}, found text '{text}'"),
+        None => format!("expected {wanted}, found {}", found.kind()),
+    }
+}
+
+/// The end of a message about a word that is not one of `known`.
+pub fn way_out(word: &str, known: &[&'static str]) -> String {
+    match did_you_mean(word, known) {
+        Some(meant) => format!(": did you mean '{meant}'?"),
+        None => format!(": use {}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::read;
+
+    /// What `take` reports about `text`, one problem per line.
+    fn check(text: &str, take: impl FnOnce(&mut MapReader<'_, '_>)) -> String {
+        let root = read(text).unwrap();
+        let mut problems = Problems::new();
+        if let Some(mut map) = MapReader::new(&root, "rules[0]", &mut problems) {
+            take(&mut map);
+            map.finish();
+        }
+        problems.to_string()
+    }
+
+    #[test]
+    fn fields_are_handed_out_by_name_and_type() {
+        let text = "{id: r1, cost: 2, track: on, key: ip, limits: [5/m], mode: shadow, tick: ~}";
+        let problems = check(text, |map| {
+            assert_eq!(map.required_text("id"), Some("r1"));
+            assert_eq!(map.optional_u64("cost"), Some(2));
+            assert_eq!(map.optional_bool("track"), Some(true));
+            assert_eq!(map.one_or_many("key").unwrap()[0].as_str(), Some("ip"));
+            assert_eq!(map.one_or_many("limits").unwrap()[0].as_str(), Some("5/m"));
+            assert_eq!(map.optional_choice("mode", &[("enforce", 1), ("shadow", 2)]), Some(2));
+            assert_eq!(map.optional_text("tick"), None);
+        });
+        assert_eq!(problems, "");
+    }
+
+    #[test]
+    fn an_unknown_key_is_reported_with_its_column() {
+        let ask = |map: &mut MapReader<'_, '_>| {
+            map.optional("limits");
+            map.optional("key");
+        };
+        let near = "1:5: rules[0]: unknown key 'limts': did you mean 'limits'?";
+        assert_eq!(check("{   limts: [5/m]}", ask), near);
+        let far = "1:2: rules[0]: unknown key 'zebra': use limits, key";
+        assert_eq!(check("{zebra: 1}", ask), far);
+    }
+
+    #[test]
+    fn a_wrong_type_is_reported_with_what_was_found() {
+        let text = "{limits: abc, cost: \"2\", id: [a], track: 1}";
+        let problems = check(text, |map| {
+            assert_eq!(map.optional_list("limits"), None);
+            assert_eq!(map.optional_u64("cost"), None);
+            assert_eq!(map.required_text("id"), None);
+            assert_eq!(map.optional_bool("track"), None);
+        });
+        let expected = "1:10: rules[0].limits: expected a list, found text 'abc'\n\
+                        1:21: rules[0].cost: expected a whole number, found text '2'\n\
+                        1:30: rules[0].id: expected text, found a list\n\
+                        1:42: rules[0].track: expected true or false, found text '1'";
+        assert_eq!(problems, expected);
+        assert_eq!(check("[a]", |_| ()), "1:1: rules[0]: expected a map, found a list");
+    }
+
+    #[test]
+    fn a_missing_field_is_reported_where_its_map_starts() {
+        let problems = check("\nid:\n", |map| assert_eq!(map.required_text("id"), None));
+        assert_eq!(problems, "2:1: rules[0]: 'id' is missing");
+    }
+
+    #[test]
+    fn an_unknown_word_is_reported_with_the_words_there_are() {
+        let choices = [("open", true), ("closed", false)];
+        let problems = check("{a: opne, b: x}", |map| {
+            assert_eq!(map.optional_choice("a", &choices), None);
+            assert_eq!(map.optional_choice("b", &choices), None);
+        });
+        let expected = "1:5: rules[0].a: unknown value 'opne': did you mean 'open'?\n\
+                        1:14: rules[0].b: unknown value 'x': use open, closed";
+        assert_eq!(problems, expected);
+    }
+
+    #[test]
+    fn a_map_in_a_map_has_a_longer_path() {
+        let problems = check("{ban: {after: x, four: 1h}, id: a}", |map| {
+            if let Some(mut ban) = map.optional_map("ban") {
+                assert_eq!(ban.optional_u64("after"), None);
+                assert_eq!(ban.optional_text("for"), None);
+                ban.finish();
+            }
+            assert_eq!(map.path_of("id"), "rules[0].id");
+            let id = map.optional("id").unwrap();
+            map.reject("id", id, "is taken");
+        });
+        let expected = "1:15: rules[0].ban.after: expected a whole number, found text 'x'\n\
+                        1:18: rules[0].ban: unknown key 'four': did you mean 'for'?\n\
+                        1:33: rules[0].id: is taken";
+        assert_eq!(problems, expected);
+    }
+}

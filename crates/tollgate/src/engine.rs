@@ -1,0 +1,313 @@
+//! The engine: a hit goes in, a verdict comes out.
+//!
+//! Plan, charge, conclude. The engine owns the policy in force, the memory store, the bans and what is
+//! shown to people; it reads no clock and does no I/O.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+
+use crate::ban::{Ban, BanList};
+use crate::event::{Event, EventKey, Events};
+use crate::fingerprint::{Fingerprint, Secret};
+use crate::hit::Hit;
+use crate::identity::{Attribute, Key};
+use crate::plan::{Plan, PlannedRule, RulePlan};
+use crate::policy::Policy;
+use crate::rule::{BanPolicy, Rule};
+use crate::store::{MemoryStore, Receipt};
+use crate::time::Time;
+use crate::verdict::{Reason, Verdict, VerdictId};
+
+mod inspect;
+mod snapshot;
+
+pub use inspect::{CounterReport, InspectError, KeyReport, Reading};
+pub use snapshot::SnapshotError;
+
+pub struct Engine {
+    policy: ArcSwap<Policy>,
+    store: MemoryStore,
+    secret: Secret,
+    bans: BanList,
+    events: Events,
+    log_keys: LogKeys,
+    node: u32,
+    sequence: AtomicU64,
+    decisions: [AtomicU64; Reason::ALL.len()],
+    ignored_matches: AtomicU64,
+}
+
+/// Whether keys are shown to those who read logs and events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogKeys {
+    #[default]
+    Redacted,
+    Plain,
+}
+
+/// How an engine is set up, for as long as it lives.
+#[derive(Clone, Debug)]
+pub struct EngineSetup {
+    pub memory_bytes: usize,
+    pub secret: Secret,
+    pub log_keys: LogKeys,
+    /// Tells this node's verdicts from those of others.
+    pub node: u32,
+}
+
+impl Default for EngineSetup {
+    fn default() -> Self {
+        let secret = Secret::random();
+        let node = secret.digest().part(b"node").finish().0 as u32;
+        EngineSetup { memory_bytes: 1 << 30, secret, log_keys: LogKeys::Redacted, node }
+    }
+}
+
+impl Engine {
+    /// An engine with its own secret and at most a gibibyte of counters.
+    pub fn new(policy: Policy) -> Engine {
+        Engine::with_setup(policy, EngineSetup::default())
+    }
+
+    pub fn with_setup(policy: Policy, setup: EngineSetup) -> Engine {
+        let bans = BanList::default();
+        bans.replace_file_bans(policy.file_bans(), Time::EPOCH);
+        Engine {
+            policy: ArcSwap::from_pointee(policy),
+            store: MemoryStore::new(setup.memory_bytes),
+            secret: setup.secret,
+            bans,
+            events: Events::default(),
+            log_keys: setup.log_keys,
+            node: setup.node,
+            sequence: AtomicU64::new(0),
+            decisions: Default::default(),
+            ignored_matches: AtomicU64::new(0),
+        }
+    }
+
+    /// Decides a hit and charges it if it passes.
+    pub fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+        let policy = self.policy.load();
+        let id = self.next_id(&policy);
+        let verdict = match policy.plan(hit, &self.bans, &self.secret, now) {
+            Plan::Rules(plan) => {
+                // A rule that refuses without counting spares all others (I3).
+                let refused = plan.is_refused();
+                let outcome = if refused {
+                    self.store.peek(&plan.charges, now)
+                } else {
+                    self.store.charge(&plan.charges, now)
+                };
+                let verdict = plan.conclude(id, &outcome);
+                self.note(&policy, &plan, &verdict, hit, now);
+                verdict
+            }
+            other => self.without_rules(id, other, hit, now),
+        };
+        self.decisions[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
+        verdict
+    }
+
+    /// What [`check`](Self::check) would answer; nothing is charged, tracked or held against anyone.
+    pub fn peek(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+        let policy = self.policy.load();
+        let id = self.next_id(&policy);
+        match policy.plan(hit, &self.bans, &self.secret, now) {
+            Plan::Rules(plan) => plan.conclude(id, &self.store.peek(&plan.charges, now)),
+            Plan::AllowListed => Verdict::without_limits(id, Reason::AllowList),
+            Plan::Banned(key, ban) => Verdict::banned(id, key, ban, now),
+        }
+    }
+
+    /// Decides independent hits, in order.
+    pub fn check_batch(&self, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
+        hits.iter().map(|hit| self.check(hit, now)).collect()
+    }
+
+    /// May this user, from this address, do one more thing?
+    pub fn request_allowed(&self, user_id: &str, ip: IpAddr, now: Time) -> Verdict {
+        self.check(&Hit::by(user_id).ip(ip), now)
+    }
+
+    /// Gives back what a verdict has charged, as far as time has not.
+    pub fn refund(&self, receipt: Receipt, now: Time) {
+        self.store.refund(receipt, now);
+    }
+
+    /// Corrects the cost of what a verdict has charged.
+    pub fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
+        self.store.settle(receipt, real_cost, now);
+    }
+
+    /// Puts a new policy in force; counters are kept. Returns the generations before and after.
+    pub fn apply(&self, policy: Policy, now: Time) -> (u64, u64) {
+        let old = self.policy.load_full();
+        let new = policy.succeed(&old, now);
+        let generations = (old.generation(), new.generation());
+        self.bans.replace_file_bans(new.file_bans(), now);
+        self.policy.store(Arc::new(new));
+        generations
+    }
+
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.load_full()
+    }
+
+    pub fn store(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// Bans a key; returns the ban that it replaces.
+    pub fn ban(&self, key: Key, ban: Ban, now: Time) -> Option<Ban> {
+        self.bans.insert(self.as_looked_up(key), ban, now)
+    }
+
+    /// Lifts a ban, and forgives what automatic ones were built on; returns what was lifted.
+    pub fn unban(&self, key: Key, now: Time) -> Option<Ban> {
+        let key = self.as_looked_up(key);
+        let policy = self.policy.load();
+        for rule in policy.rules().iter().filter(|rule| rule.ban.is_some()) {
+            self.bans.forgive(self.offender(rule, &key.to_string()));
+        }
+        self.bans.remove(&key, now)
+    }
+
+    pub fn find_ban(&self, key: Key, now: Time) -> Option<Ban> {
+        self.bans.get(&self.as_looked_up(key), now)
+    }
+
+    pub fn bans(&self, now: Time) -> Vec<(Key, Ban)> {
+        self.bans.all(now)
+    }
+
+    /// How many verdicts were given for each reason.
+    pub fn decisions(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
+        Reason::ALL
+            .into_iter()
+            .map(|reason| (reason, self.decisions[reason as usize].load(Ordering::Relaxed)))
+    }
+
+    /// Matches beyond the bound that were not looked at.
+    pub fn ignored_matches(&self) -> u64 {
+        self.ignored_matches.load(Ordering::Relaxed)
+    }
+
+    fn as_looked_up(&self, key: Key) -> Key {
+        key.grouped_in_combination(self.policy.load().settings().ipv6_prefix)
+    }
+
+    fn next_id(&self, policy: &Policy) -> VerdictId {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
+        VerdictId { node: self.node, generation: policy.generation(), sequence }
+    }
+
+    fn without_rules(&self, id: VerdictId, plan: Plan<'_>, hit: &Hit<'_>, now: Time) -> Verdict {
+        let verdict = match plan {
+            Plan::Banned(key, ban) => Verdict::banned(id, key, ban, now),
+            Plan::AllowListed | Plan::Rules(_) => Verdict::without_limits(id, Reason::AllowList),
+        };
+        let key = verdict.ban.as_ref().map(|(key, _)| key.to_string());
+        self.show(&verdict, None, key.as_deref(), hit, now);
+        verdict
+    }
+
+    /// Everything that follows from a verdict beside the answer: tallies, tracking, bans, the stream.
+    fn note(&self, policy: &Policy, plan: &RulePlan<'_>, verdict: &Verdict, hit: &Hit<'_>, now: Time) {
+        if plan.ignored > 0 {
+            self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
+        }
+        for planned in &plan.rules {
+            let denies = |limit: &&crate::verdict::LimitVerdict| {
+                Arc::ptr_eq(&limit.rule, planned.rule) && !limit.allowed
+            };
+            let denier = verdict.limits.iter().find(denies);
+            let record = policy.record_at(planned.number);
+            match denier {
+                None => record.count_allowed(),
+                Some(limit) if limit.is_enforced() => record.count_denied(),
+                Some(_) => record.count_shadow_denied(),
+            }
+            if planned.rule.track && denier.is_some() {
+                record.tracks.denied(planned.key, now);
+            } else if planned.rule.track {
+                record.tracks.tried(planned.key, now);
+            }
+            if let (Some(limit), Some(ban)) = (denier, &planned.rule.ban)
+                && limit.is_enforced()
+                && self.punish(policy, planned.rule, ban, hit, now)
+            {
+                record.count_banned();
+            }
+        }
+        self.show(verdict, plan_shown(plan, verdict), None, hit, now);
+    }
+
+    /// Counts a violation, and bans where it was one too many.
+    fn punish(&self, policy: &Policy, rule: &Rule, ban: &BanPolicy, hit: &Hit<'_>, now: Time) -> bool {
+        let Some(key) = key_of(policy, &ban.key, hit) else { return false };
+        let reason = format!("{} denials by rule {}", ban.after, rule.id);
+        let Some(earned) = self.bans.denied(self.offender(rule, &key.to_string()), ban, &reason, now) else {
+            return false;
+        };
+        let held = self.bans.get(&key, now).is_some_and(|held| held.until >= earned.until);
+        if !held {
+            self.bans.insert(key, earned, now);
+        }
+        true
+    }
+
+    fn offender(&self, rule: &Rule, key: &str) -> Fingerprint {
+        self.secret.digest().part(b"offender").part(rule.id.as_str().as_bytes()).part(key.as_bytes()).finish()
+    }
+
+    fn show(
+        &self,
+        verdict: &Verdict,
+        planned: Option<&PlannedRule<'_>>,
+        key: Option<&str>,
+        hit: &Hit<'_>,
+        now: Time,
+    ) {
+        let plain = |planned: &PlannedRule<'_>| {
+            let key = key_of(&self.policy.load(), &planned.rule.key, hit)?;
+            Some(EventKey::Plain(key.to_string().into()))
+        };
+        let key = match (self.log_keys, planned, key) {
+            (LogKeys::Plain, _, Some(key)) => EventKey::Plain(key.into()),
+            (LogKeys::Redacted, _, Some(key)) => {
+                EventKey::Redacted(self.secret.digest().part(key.as_bytes()).finish())
+            }
+            (LogKeys::Plain, Some(planned), None) => plain(planned).unwrap_or(EventKey::Unknown),
+            (LogKeys::Redacted, Some(planned), None) => EventKey::Redacted(planned.key),
+            (_, None, None) => EventKey::Unknown,
+        };
+        self.events.push(Event {
+            id: verdict.id,
+            at: now,
+            allowed: verdict.allowed,
+            reason: verdict.reason,
+            rule: planned.map(|planned| planned.rule.id.clone()),
+            key,
+        });
+    }
+}
+
+/// The planned rule that the verdict reports.
+fn plan_shown<'a, 'p>(plan: &'a RulePlan<'p>, verdict: &Verdict) -> Option<&'a PlannedRule<'p>> {
+    let reported = verdict.reported()?;
+    plan.rules.iter().find(|planned| Arc::ptr_eq(planned.rule, &reported.rule))
+}
+
+/// The key of a hit; `None` if a part is missing.
+fn key_of(policy: &Policy, attributes: &[Attribute], hit: &Hit<'_>) -> Option<Key> {
+    let part = |attribute: &Attribute| Some((attribute.clone(), policy.value(hit, attribute)?.into_owned()));
+    Key::new(attributes.iter().map(part).collect::<Option<Vec<_>>>()?).ok()
+}

@@ -1,0 +1,111 @@
+//! One key of one rule, as an operator looks at it.
+
+use crate::algorithm::sliding_counter::Counts;
+use crate::algorithm::{Algorithm, Quota, State};
+use crate::engine::Engine;
+use crate::identity::{Attribute, Key};
+use crate::limit::Limit;
+use crate::plan::key_parts_fit;
+use crate::time::Time;
+use crate::track::Track;
+
+/// What is known of a key under a rule.
+#[derive(Clone, Debug)]
+pub struct KeyReport {
+    pub rule: String,
+    pub key: Key,
+    pub limits: Vec<CounterReport>,
+    /// For rules that track.
+    pub track: Option<Track>,
+}
+
+/// The state of one limit for a key.
+#[derive(Clone, Debug)]
+pub struct CounterReport {
+    pub limit: Limit,
+    pub used: u64,
+    pub remaining: u64,
+    /// When it is as good as never seen; `None` if it is so now.
+    pub reset_at: Option<Time>,
+    pub reading: Reading,
+}
+
+/// What some algorithms can tell beside what is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reading {
+    Plain,
+    Counts { previous: u64, current: u64 },
+    Buckets { read: u64 },
+}
+
+impl Engine {
+    /// The state of a key; `Err` says why rule and key do not go together.
+    pub fn key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
+        let policy = self.policy.load();
+        let number = policy.rules.number(rule).ok_or_else(|| InspectError::NoRule(rule.to_owned()))?;
+        let key = key.grouped(policy.settings().ipv6_prefix);
+        let found = &policy.rules()[number];
+        key_parts_fit(found, &key).map_err(|wanted| InspectError::Key { rule: rule.to_owned(), wanted })?;
+        let (print, counters) = policy.counters_of(number, DOMAIN, &key, &self.secret, now);
+        let limits = counters
+            .iter()
+            .map(|(each, charge)| {
+                let state = self.store.state_of(charge, now);
+                report(each.limit, &charge.quota, &state, now)
+            })
+            .collect();
+        let track = found.track.then(|| policy.record_at(number).tracks.get(print).unwrap_or_default());
+        Ok(KeyReport { rule: rule.to_owned(), key, limits, track })
+    }
+
+    /// Forgets what a key has used and done; returns what was forgotten.
+    pub fn reset_key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
+        let report = self.key(rule, key, now)?;
+        let policy = self.policy.load();
+        if let Some(number) = policy.rules.number(rule) {
+            let (print, counters) = policy.counters_of(number, DOMAIN, &report.key, &self.secret, now);
+            for (_, charge) in counters {
+                self.store.reset(charge.fingerprint);
+                charge.previous.iter().for_each(|previous| _ = self.store.reset(previous.fingerprint));
+            }
+            policy.record_at(number).tracks.forget(print);
+        }
+        Ok(report)
+    }
+}
+
+/// Keys are looked up in the domain of requests that name none.
+const DOMAIN: &str = crate::hit::Hit::DEFAULT_DOMAIN;
+
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InspectError {
+    #[error("no rule '{0}'")]
+    NoRule(String),
+    #[error("rule {rule} is not counted by that key: it wants {}", names(wanted))]
+    Key { rule: String, wanted: Vec<Attribute> },
+}
+
+fn names(wanted: &[Attribute]) -> String {
+    match wanted {
+        [] => "an empty key, for it counts everybody together".to_owned(),
+        names => names.iter().map(|name| format!("{name}:…")).collect::<Vec<_>>().join("+"),
+    }
+}
+
+fn report(limit: Limit, quota: &Quota, state: &State, now: Time) -> CounterReport {
+    let reading = match (quota, state) {
+        (Quota::Counter(counter), State::Counts(counts)) => {
+            let Counts { previous, current, .. } = counter.roll(counts, now);
+            Reading::Counts { previous, current }
+        }
+        (Quota::Tiers(window), _) => Reading::Buckets { read: window.buckets_read(now) },
+        _ => Reading::Plain,
+    };
+    CounterReport {
+        limit,
+        used: quota.used(state, now),
+        remaining: quota.decide(state, now, 0).left,
+        reset_at: Some(quota.fresh_at(state)).filter(|at| *at > now),
+        reading,
+    }
+}

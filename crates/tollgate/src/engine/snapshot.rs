@@ -1,0 +1,134 @@
+//! A clean stop saved, and taken up again: counters, bans and strikes, and the rules they were under.
+//!
+//! Version 1: magic, version, secret, when, rules as text, counters, bans, offences, checksum. Times
+//! are Unix time: what passed while the process was down has passed.
+
+use std::io::{self, Write};
+
+use thiserror::Error;
+
+use crate::ban::{Ban, BanSource, Offence};
+use crate::codec::{Decoder, Encoder};
+use crate::engine::{Engine, EngineSetup};
+use crate::fingerprint::{Fingerprint, Secret};
+use crate::identity::Key;
+use crate::policy::Policy;
+use crate::time::Time;
+
+const MAGIC: [u8; 8] = *b"TOLLGATE";
+const VERSION: u64 = 1;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum SnapshotError {
+    #[error("it is not a snapshot")]
+    NotASnapshot,
+    #[error("it has format version {0}, this program reads version {VERSION}")]
+    Version(u64),
+    #[error("it is damaged: its checksum does not fit its contents")]
+    Checksum,
+    #[error("it is damaged: its contents make no sense")]
+    Contents,
+}
+
+/// What a snapshot brought back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Restored {
+    pub counters: u64,
+    pub bans: u64,
+    pub saved_at: Time,
+}
+
+impl Engine {
+    /// Writes all that should outlive the process; `rules` is the text of the policy in force.
+    pub fn save(&self, out: impl Write, rules: &str, now: Time) -> io::Result<()> {
+        let mut out = Encoder::new(out);
+        out.raw(&MAGIC)?;
+        out.word(VERSION)?;
+        out.raw(self.secret.bytes())?;
+        out.word(now.nanos())?;
+        out.text(rules)?;
+        self.store.save(&mut out, now)?;
+        let bans = self.bans.all(now);
+        let bans: Vec<_> = bans.iter().filter(|(_, ban)| ban.source != BanSource::File).collect();
+        out.word(bans.len() as u64)?;
+        for (key, ban) in bans {
+            out.text(&key.to_string())?;
+            out.text(&ban.reason)?;
+            out.text(ban.source.name())?;
+            out.word(ban.until.nanos())?;
+            out.word(u64::from(ban.strikes))?;
+        }
+        let offences = self.bans.offences();
+        out.word(offences.len() as u64)?;
+        for (Fingerprint(offender), touched, offence) in offences {
+            let Offence { denials, strikes, banned_until } = offence;
+            for word in
+                [offender, touched.nanos(), u64::from(strikes), banned_until.nanos(), denials.len() as u64]
+            {
+                out.word(word)?;
+            }
+            denials.iter().try_for_each(|at| out.word(at.nanos()))?;
+        }
+        out.finish()
+    }
+
+    /// An engine that goes on where a snapshot ended; an error leaves nothing half-restored behind.
+    ///
+    /// `former` reads the rules under which the snapshot was made, so that limits changed meanwhile
+    /// keep what their keys have used.
+    pub fn restore(
+        policy: Policy,
+        setup: EngineSetup,
+        bytes: &[u8],
+        former: impl FnOnce(&str) -> Option<Policy>,
+        now: Time,
+    ) -> Result<(Engine, Restored), SnapshotError> {
+        let magic = bytes.get(..MAGIC.len()).ok_or(SnapshotError::NotASnapshot)?;
+        if magic != MAGIC {
+            return Err(SnapshotError::NotASnapshot);
+        }
+        let mut from = Decoder::verified(bytes).ok_or(SnapshotError::Checksum)?;
+        let contents = SnapshotError::Contents;
+        from.raw::<{ MAGIC.len() }>().ok_or(contents)?;
+        match from.word().ok_or(contents)? {
+            VERSION => {}
+            other => return Err(SnapshotError::Version(other)),
+        }
+        let secret = Secret::from_bytes(from.raw().ok_or(contents)?);
+        let saved_at = Time::from_nanos(from.word().ok_or(contents)?);
+        let rules = from.text().ok_or(contents)?;
+        let policy = match former(rules) {
+            Some(old) => policy.succeed(&old, saved_at),
+            None => policy,
+        };
+        let engine = Engine::with_setup(policy, EngineSetup { secret, ..setup });
+        let counters = engine.store.load(&mut from, now).ok_or(contents)?;
+        let bans = engine.load_bans(&mut from, now).ok_or(contents)?;
+        engine.load_offences(&mut from).ok_or(contents)?;
+        Ok((engine, Restored { counters, bans, saved_at }))
+    }
+
+    fn load_bans(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
+        let count = from.word()?;
+        for _ in 0..count {
+            let key = Key::parse(from.text()?).ok()?;
+            let (reason, source) = (from.text()?.to_owned(), BanSource::parse(from.text()?)?);
+            let (until, strikes) = (Time::from_nanos(from.word()?), u32::try_from(from.word()?).ok()?);
+            if until > now {
+                self.bans.insert(key, Ban { until, reason, source, strikes }, now);
+            }
+        }
+        Some(count)
+    }
+
+    fn load_offences(&self, from: &mut Decoder<'_>) -> Option<()> {
+        for _ in 0..from.word()? {
+            let (offender, touched) = (Fingerprint(from.word()?), Time::from_nanos(from.word()?));
+            let (strikes, banned_until) = (u32::try_from(from.word()?).ok()?, Time::from_nanos(from.word()?));
+            let denials =
+                (0..from.word()?).map(|_| from.word().map(Time::from_nanos)).collect::<Option<_>>()?;
+            self.bans.restore_offence(offender, touched, Offence { denials, strikes, banned_until });
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,210 @@
+//! A hit: one request as the engine sees it, whatever protocol brought it.
+//!
+//! Everything is borrowed where it can be. Values come out in normal form, whoever put them in.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use smallvec::SmallVec;
+
+use crate::identity::address::{self, canonical_ip};
+use crate::identity::{Attribute, Source, key, normal};
+use crate::request::{Target, fields};
+
+/// What is done, by whom, and what it costs.
+#[derive(Clone, Debug)]
+pub struct Hit<'a> {
+    domain: Cow<'a, str>,
+    target: Target<'a>,
+    ip: Option<IpAddr>,
+    user: Option<Cow<'a, str>>,
+    email: Option<Cow<'a, str>>,
+    mac: Option<Cow<'a, str>>,
+    api_key: Option<Cow<'a, str>>,
+    fields: SmallVec<[Field<'a>; 4]>,
+    cost: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Field<'a> {
+    source: Source,
+    name: Cow<'a, str>,
+    value: Cow<'a, str>,
+}
+
+impl<'a> Hit<'a> {
+    pub const DEFAULT_DOMAIN: &'static str = "default";
+
+    /// A hit on a target; the parts may be empty, and are made canonical here.
+    pub fn on(method: &'a str, host: &'a str, path: &'a str) -> Hit<'a> {
+        Hit {
+            domain: Cow::Borrowed(Self::DEFAULT_DOMAIN),
+            target: Target::new(method, host, path),
+            ip: None,
+            user: None,
+            email: None,
+            mac: None,
+            api_key: None,
+            fields: SmallVec::new(),
+            cost: 1,
+        }
+    }
+
+    /// A hit by somebody on nothing in particular.
+    pub fn by(user: &'a str) -> Hit<'a> {
+        Hit::on("", "", "").user(user)
+    }
+
+    pub fn domain(mut self, domain: impl Into<Cow<'a, str>>) -> Self {
+        self.domain = domain.into();
+        self
+    }
+
+    pub fn ip(mut self, ip: IpAddr) -> Self {
+        self.ip = Some(canonical_ip(ip));
+        self
+    }
+
+    pub fn user(mut self, user: impl Into<Cow<'a, str>>) -> Self {
+        self.user = Some(user.into());
+        self
+    }
+
+    pub fn email(mut self, email: impl Into<Cow<'a, str>>) -> Self {
+        self.email = Some(email.into());
+        self
+    }
+
+    pub fn mac(mut self, mac: impl Into<Cow<'a, str>>) -> Self {
+        self.mac = Some(mac.into());
+        self
+    }
+
+    pub fn api_key(mut self, api_key: impl Into<Cow<'a, str>>) -> Self {
+        self.api_key = Some(api_key.into());
+        self
+    }
+
+    /// A field such as a header (its name in lower case), a verified claim or a caller's attribute.
+    pub fn field(
+        mut self,
+        source: Source,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Self {
+        self.fields.push(Field { source, name: name.into(), value: value.into() });
+        self
+    }
+
+    pub fn attribute(self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> Self {
+        self.field(Source::Attr, name, value)
+    }
+
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    pub fn domain_name(&self) -> &str {
+        &self.domain
+    }
+
+    pub fn target(&self) -> &Target<'a> {
+        &self.target
+    }
+
+    pub fn address(&self) -> Option<IpAddr> {
+        self.ip
+    }
+
+    pub fn units(&self) -> u64 {
+        self.cost
+    }
+
+    /// The value of an attribute in normal form; `None` if the request does not have it.
+    pub fn value(&self, attribute: &Attribute, ipv6_prefix: u8) -> Option<Cow<'_, str>> {
+        let present = |text: &'_ str| !text.is_empty();
+        match attribute {
+            Attribute::Ip => Some(Cow::Owned(address::group(self.ip?, ipv6_prefix).to_string())),
+            Attribute::User => normal::text(self.user.as_deref()?).map(Cow::Borrowed),
+            Attribute::Email => {
+                Some(key::email(self.email.as_deref()?).into()).filter(|text: &Cow<'_, str>| present(text))
+            }
+            Attribute::Mac => normal::mac(self.mac.as_deref()?),
+            Attribute::ApiKey => normal::text(self.api_key.as_deref()?).map(Cow::Borrowed),
+            Attribute::Path => Some(self.target.path()).filter(|text| present(text)).map(Cow::Borrowed),
+            Attribute::Method => Some(self.target.method()).filter(|text| present(text)).map(Cow::Borrowed),
+            Attribute::Host => Some(self.target.host()).filter(|text| present(text)).map(Cow::Borrowed),
+            Attribute::Field(source, name) => self.field_value(*source, name),
+        }
+    }
+
+    fn field_value(&self, source: Source, name: &str) -> Option<Cow<'_, str>> {
+        if let Some(value) = self.given(source, name).next() {
+            return normal::text(value).map(Cow::Borrowed);
+        }
+        match source {
+            Source::Cookie => {
+                let value =
+                    self.given(Source::Header, "cookie").find_map(|line| fields::cookie(line, name))?;
+                normal::text(value).map(Cow::Borrowed)
+            }
+            Source::Query => {
+                let value = fields::query(self.target.query()?, name)?;
+                normal::text(&value).map(|text| Cow::Owned(text.to_owned()))
+            }
+            _ => None,
+        }
+    }
+
+    /// All values given under a name, in order.
+    pub fn given(&self, source: Source, name: &str) -> impl Iterator<Item = &str> {
+        let same = move |field: &&Field<'_>| field.source == source && field.name == name;
+        self.fields.iter().filter(same).map(|field| field.value.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(hit: &Hit<'_>, attribute: &str) -> Option<String> {
+        let attribute = Attribute::parse(attribute).expect(attribute);
+        hit.value(&attribute, 64).map(Cow::into_owned)
+    }
+
+    #[test]
+    fn values_come_out_in_normal_form() {
+        let hit = Hit::on("post", "API.example.com:443", "//login?token=a%20b")
+            .ip("::ffff:1.2.3.4".parse().expect("valid"))
+            .user(" 42 ")
+            .email(" Ann@Example.com ")
+            .mac("AA-BB-CC-DD-EE-FF")
+            .field(Source::Header, "cookie", "a=1; session=xyz")
+            .attribute("plan", "pro");
+        for (attribute, expected) in [
+            ("ip", "1.2.3.4"),
+            ("user", "42"),
+            ("email", "ann@example.com"),
+            ("mac", "aa:bb:cc:dd:ee:ff"),
+            ("path", "/login"),
+            ("method", "POST"),
+            ("host", "api.example.com"),
+            ("cookie:session", "xyz"),
+            ("query:token", "a b"),
+            ("attr:plan", "pro"),
+        ] {
+            assert_eq!(value(&hit, attribute).as_deref(), Some(expected), "{attribute}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_or_empty_is_missing() {
+        let hit = Hit::on("", "", "").user("  ").attribute("plan", "").mac("nonsense");
+        for attribute in
+            ["ip", "user", "email", "mac", "api_key", "path", "host", "attr:plan", "query:x", "jwt:sub"]
+        {
+            assert_eq!(value(&hit, attribute), None, "{attribute}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The policy in force: rules, allow list and where identities come from, as one snapshot.
+//!
+//! A policy is built aside and swapped in whole; requests see the one before or the one after. It
+//! carries what it has replaced for as long as counters made under that may matter (I6).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::ban::{Ban, BanSource};
+use crate::document::{self, MapReader, Node, Problem, Problems};
+use crate::hit::Hit;
+use crate::identity::{Attribute, Key, normal};
+use crate::key_list::KeyList;
+use crate::record::Record;
+use crate::rule::{Rule, RuleSet, RuleSetError, parse};
+use crate::time::{Time, calendar};
+
+/// Earlier versions of a rule that are remembered.
+const MAX_FORMER: usize = 4;
+
+pub struct Policy {
+    pub(crate) rules: RuleSet,
+    /// Beside each rule, in the same order.
+    records: Vec<Arc<Record>>,
+    formers: Vec<Option<Arc<Former>>>,
+    pub(crate) allow: KeyList<()>,
+    file_bans: Vec<(Key, Ban)>,
+    settings: Settings,
+    generation: u64,
+}
+
+/// How identities are told from requests.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// IPv6 addresses that share this prefix are one client.
+    pub ipv6_prefix: u8,
+    /// Where an identity is found that a hit does not carry itself.
+    pub identity: Vec<(Attribute, Attribute)>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { ipv6_prefix: 64, identity: Vec::new() }
+    }
+}
+
+/// An earlier version of a rule, while counters made under it may still matter.
+pub(crate) struct Former {
+    pub(crate) rule: Arc<Rule>,
+    pub(crate) until: Time,
+    pub(crate) former: Option<Arc<Former>>,
+}
+
+/// What a configuration says about whom to let pass, whom to ban, and what to limit.
+#[derive(Default)]
+pub struct PolicyParts {
+    pub rules: Vec<Rule>,
+    pub allow: Vec<Key>,
+    pub bans: Vec<(Key, Ban)>,
+    pub settings: Settings,
+}
+
+impl Policy {
+    pub fn new(parts: PolicyParts) -> Result<Policy, RuleSetError> {
+        let rules = RuleSet::new(parts.rules)?;
+        let records = rules.rules().iter().map(|_| Arc::default()).collect();
+        let formers = rules.rules().iter().map(|_| None).collect();
+        let mut allow = KeyList::default();
+        for key in parts.allow {
+            allow.insert(key.grouped_in_combination(parts.settings.ipv6_prefix), ());
+        }
+        let grouped = |(key, ban): (Key, Ban)| (key.grouped_in_combination(parts.settings.ipv6_prefix), ban);
+        let file_bans = parts.bans.into_iter().map(grouped).collect();
+        Ok(Policy { rules, records, formers, allow, file_bans, settings: parts.settings, generation: 1 })
+    }
+
+    /// Reads `rules`, `allow` and `bans` from YAML or JSON.
+    pub fn from_yaml(text: &str) -> Result<Policy, Problems> {
+        let root = document::read(text)?;
+        let mut problems = Problems::new();
+        let mut parts = PolicyParts::default();
+        if !root.is_null()
+            && let Some(mut map) = MapReader::new(&root, "", &mut problems)
+        {
+            parts.read(&mut map);
+            map.finish();
+        }
+        problems.or(())?;
+        Policy::new(parts).map_err(|error| Problems::from(Problem::new(None, "rules", error)))
+    }
+
+    /// Takes over from the policy in force: its records, its generation, and what its keys have used.
+    pub fn succeed(mut self, old: &Policy, now: Time) -> Policy {
+        self.generation = old.generation + 1;
+        for (n, rule) in self.rules.rules().iter().enumerate() {
+            let Some(was) = old.rules.number(rule.id.as_str()) else { continue };
+            self.records[n] = Arc::clone(&old.records[was]);
+            let old_rule = &old.rules.rules()[was];
+            let former = old.formers[was].as_ref().filter(|former| former.until > now);
+            self.formers[n] = if old_rule == rule {
+                former.cloned()
+            } else {
+                let until = now + old_rule.longest_span();
+                let former = former.and_then(|former| former.at_most(MAX_FORMER - 1, now));
+                Some(Arc::new(Former { rule: Arc::clone(old_rule), until, former }))
+            };
+        }
+        self
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub fn rules(&self) -> &[Arc<Rule>] {
+        self.rules.rules()
+    }
+
+    pub fn rule(&self, id: &str) -> Option<&Arc<Rule>> {
+        self.rules.number(id).map(|n| &self.rules.rules()[n])
+    }
+
+    pub fn record(&self, id: &str) -> Option<&Arc<Record>> {
+        self.rules.number(id).map(|n| &self.records[n])
+    }
+
+    pub fn file_bans(&self) -> &[(Key, Ban)] {
+        &self.file_bans
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) fn record_at(&self, n: usize) -> &Arc<Record> {
+        &self.records[n]
+    }
+
+    /// The earlier versions of a rule that still matter, latest first.
+    pub(crate) fn formers_at(&self, n: usize, now: Time) -> impl Iterator<Item = &Arc<Rule>> {
+        let live = move |former: &&Arc<Former>| former.until > now;
+        let first = self.formers[n].as_ref().filter(live);
+        std::iter::successors(first, move |former| former.former.as_ref().filter(live))
+            .map(|former| &former.rule)
+    }
+
+    /// The value of an attribute: as the hit carries it, or from where the settings say.
+    pub fn value<'h>(&self, hit: &'h Hit<'_>, attribute: &Attribute) -> Option<Cow<'h, str>> {
+        let prefix = self.settings.ipv6_prefix;
+        hit.value(attribute, prefix).or_else(|| {
+            let (_, source) = self.settings.identity.iter().find(|(name, _)| name == attribute)?;
+            let value = hit.value(source, prefix)?;
+            match attribute {
+                Attribute::Mac => normal::mac(&value).map(|mac| Cow::Owned(mac.into_owned())),
+                Attribute::Email => Some(Cow::Owned(crate::identity::key::email(&value))),
+                _ => Some(value),
+            }
+        })
+    }
+}
+
+impl Former {
+    /// A copy of the chain cut to `depth` versions that still matter.
+    fn at_most(&self, depth: usize, now: Time) -> Option<Arc<Former>> {
+        if depth == 0 || self.until <= now {
+            return None;
+        }
+        let former = self.former.as_ref().and_then(|former| former.at_most(depth - 1, now));
+        Some(Arc::new(Former { rule: Arc::clone(&self.rule), until: self.until, former }))
+    }
+}
+
+impl PolicyParts {
+    /// Reads the keys of a configuration that make up a policy.
+    pub fn read(&mut self, map: &mut MapReader<'_, '_>) {
+        if let Some(node) = map.optional("rules") {
+            self.rules = parse::rules(node, &map.path_of("rules"), map.problems());
+        }
+        for (n, node) in map.optional_list("allow").unwrap_or_default().iter().enumerate() {
+            match node.as_str().ok_or("expected a key such as ip:10.0.0.0/8".to_owned()).and_then(key_of) {
+                Ok(key) => self.allow.push(key),
+                Err(message) => map.reject(&format!("allow[{n}]"), node, message),
+            }
+        }
+        let bans = map.optional("bans");
+        for (n, node) in bans.and_then(Node::as_list).unwrap_or_default().iter().enumerate() {
+            self.bans.extend(file_ban(node, &format!("bans[{n}]"), map.problems()));
+        }
+        if let Some(node) = bans.filter(|node| node.as_list().is_none()) {
+            map.reject("bans", node, document::expected("a list", node));
+        }
+    }
+}
+
+fn key_of(text: &str) -> Result<Key, String> {
+    Key::parse(text).map_err(|error| error.to_string())
+}
+
+/// `{ key: "ip:203.0.113.9", until: 2027-01-01T00:00:00Z, reason: scraping }`.
+fn file_ban(node: &Node<'_>, path: &str, problems: &mut Problems) -> Option<(Key, Ban)> {
+    let mut map = MapReader::new(node, path.to_owned(), problems)?;
+    let key = map.required_text("key").map(key_of);
+    let until_node = map.optional("until");
+    let until = until_node.map(|node| node.as_str().and_then(calendar::parse_rfc3339));
+    let reason = map.optional_text("reason").unwrap_or_default().to_owned();
+    if let (Some(None), Some(node)) = (until, until_node) {
+        map.reject("until", node, "expected an instant such as 2027-01-01T00:00:00Z");
+    }
+    if let (Some(Err(message)), Some(node)) = (&key, map.optional("key")) {
+        map.reject("key", node, message);
+    }
+    map.finish();
+    let until = until.unwrap_or(Some(Time::MAX))?;
+    Some((key?.ok()?, Ban { until, reason, source: BanSource::File, strikes: 0 }))
+}

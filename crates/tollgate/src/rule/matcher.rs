@@ -1,0 +1,260 @@
+//! Finds the rules that match a target: a trie of path segments per host pattern.
+//!
+//! The work grows with the depth of the path and the number of matches, not with the number of rules:
+//! at each segment there is one literal child to look up and one parameter child to follow.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use crate::request::target::{Target, segments};
+use crate::rule::pattern::{HostPattern, Pattern, Segment};
+
+/// Numbers of rules in their set.
+pub type Matches = SmallVec<[u32; 8]>;
+
+#[derive(Default)]
+pub struct Matcher {
+    any_host: Trie,
+    hosts: HashMap<HostPattern, Trie>,
+    below_hosts: bool,
+}
+
+#[derive(Default)]
+struct Trie {
+    root: Node,
+    /// Rules without a path: they match every request, with a path or without.
+    pathless: Leaf,
+}
+
+#[derive(Default)]
+struct Node {
+    literals: HashMap<Box<str>, Node>,
+    param: Option<Box<Node>>,
+    exact: Leaf,
+    open_ended: Leaf,
+}
+
+/// The rules of one pattern, by method.
+#[derive(Default)]
+struct Leaf {
+    any_method: Place,
+    methods: Vec<(Box<str>, Place)>,
+}
+
+/// Rules on the same method, host and path: a user's own rules stand in for the general ones.
+#[derive(Default)]
+struct Place {
+    rules: Vec<u32>,
+    /// Rules that a user's own one replaces.
+    replaceable: Vec<u32>,
+    by_uid: HashMap<Box<str>, Vec<u32>>,
+}
+
+/// How a rule relates to others on the same place.
+pub enum Standing<'r> {
+    Common,
+    /// Counted by user: a user's own rule replaces it.
+    General,
+    Own {
+        uid: &'r str,
+    },
+}
+
+impl Matcher {
+    pub fn insert(&mut self, pattern: &Pattern, standing: &Standing<'_>, rule: u32) {
+        let trie = match &pattern.host {
+            None => &mut self.any_host,
+            Some(host) => {
+                self.below_hosts |= matches!(host, HostPattern::Below(_));
+                self.hosts.entry(host.clone()).or_default()
+            }
+        };
+        let leaf = match &pattern.path {
+            None => &mut trie.pathless,
+            Some(path) => {
+                let node = path.segments.iter().fold(&mut trie.root, Node::child);
+                if path.open_ended { &mut node.open_ended } else { &mut node.exact }
+            }
+        };
+        let place = leaf.place(pattern.method.as_deref());
+        match standing {
+            Standing::Common => place.rules.push(rule),
+            Standing::General => place.replaceable.push(rule),
+            Standing::Own { uid } => place.by_uid.entry((*uid).into()).or_default().push(rule),
+        }
+    }
+
+    /// All rules that match, in the order in which they were inserted.
+    pub fn find(&self, target: &Target<'_>, user: Option<&str>) -> Matches {
+        let mut matches = Matches::new();
+        let mut search = Search { method: target.method(), user, matches: &mut matches };
+        search.trie(&self.any_host, target.path());
+        let host = target.host();
+        if !self.hosts.is_empty() && !host.is_empty() {
+            if let Some(trie) = self.hosts.get(&HostPattern::Exact(host.into())) {
+                search.trie(trie, target.path());
+            }
+            if self.below_hosts {
+                for parent in parents(host) {
+                    if let Some(trie) = self.hosts.get(&HostPattern::Below(parent.into())) {
+                        search.trie(trie, target.path());
+                    }
+                }
+            }
+        }
+        matches.sort_unstable();
+        matches
+    }
+}
+
+/// The domains above a host, nearest first.
+fn parents(host: &str) -> impl Iterator<Item = &str> {
+    /// A host name has at most 127 labels.
+    const MAX_LABELS: usize = 127;
+    host.match_indices('.').take(MAX_LABELS).map(|(dot, _)| &host[dot + 1..])
+}
+
+impl Node {
+    fn child<'n>(self: &'n mut Node, segment: &Segment) -> &'n mut Node {
+        match segment {
+            Segment::Literal(text) => self.literals.entry(text.clone()).or_default(),
+            Segment::Param(_) => self.param.get_or_insert_default(),
+        }
+    }
+}
+
+impl Leaf {
+    fn place(&mut self, method: Option<&str>) -> &mut Place {
+        let Some(method) = method else { return &mut self.any_method };
+        let at = self.methods.iter().position(|(known, _)| **known == *method).unwrap_or_else(|| {
+            self.methods.push((method.into(), Place::default()));
+            self.methods.len() - 1
+        });
+        &mut self.methods[at].1
+    }
+}
+
+struct Search<'s> {
+    method: &'s str,
+    user: Option<&'s str>,
+    matches: &'s mut Matches,
+}
+
+impl Search<'_> {
+    fn trie(&mut self, trie: &Trie, path: &str) {
+        self.leaf(&trie.pathless);
+        if !path.is_empty() {
+            self.node(&trie.root, segments(path));
+        }
+    }
+
+    /// A pattern is at most [`Pattern::MAX_SEGMENTS`] deep, and so is this recursion.
+    fn node<'p>(&mut self, node: &Node, mut rest: impl Iterator<Item = &'p str> + Clone) {
+        self.leaf(&node.open_ended);
+        let Some(segment) = rest.next() else {
+            return self.leaf(&node.exact);
+        };
+        if let Some(child) = node.literals.get(segment) {
+            self.node(child, rest.clone());
+        }
+        if let Some(child) = &node.param {
+            self.node(child, rest);
+        }
+    }
+
+    fn leaf(&mut self, leaf: &Leaf) {
+        self.place(&leaf.any_method);
+        for (method, place) in &leaf.methods {
+            if **method == *self.method {
+                self.place(place);
+            }
+        }
+    }
+
+    fn place(&mut self, place: &Place) {
+        self.matches.extend_from_slice(&place.rules);
+        match self.user.and_then(|user| place.by_uid.get(user)) {
+            Some(own) => self.matches.extend_from_slice(own),
+            None => self.matches.extend_from_slice(&place.replaceable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matcher(patterns: &[&str]) -> Matcher {
+        let mut matcher = Matcher::default();
+        for (n, text) in patterns.iter().enumerate() {
+            let (host, pattern) = text.split_once('|').unwrap_or(("", text));
+            let mut pattern =
+                if pattern.is_empty() { Pattern::default() } else { Pattern::parse(pattern).expect(pattern) };
+            pattern.host = (!host.is_empty()).then(|| HostPattern::parse(host).expect(host));
+            matcher.insert(&pattern, &Standing::Common, n as u32);
+        }
+        matcher
+    }
+
+    #[test]
+    fn every_matching_rule_is_found() {
+        let matcher = matcher(&[
+            "/users/{id}",
+            "GET /users/42",
+            "/users/**",
+            "",
+            "/**",
+            "api.example.com|/users/{id}",
+            "*.example.com|",
+            "POST /users/42",
+            "/users/{id}/orders",
+        ]);
+        let check = |method, host, path, expected: &[u32]| {
+            assert_eq!(matcher.find(&Target::new(method, host, path), None).as_slice(), expected, "{path}");
+        };
+        check("GET", "", "/users/42", &[0, 1, 2, 3, 4]);
+        check("GET", "api.example.com", "/users/7", &[0, 2, 3, 4, 5, 6]);
+        check("DELETE", "a.b.example.com", "/users", &[2, 3, 4, 6]);
+        check("GET", "example.com", "/users/42/orders/1", &[2, 3, 4]);
+        check("GET", "", "/users/42/orders", &[2, 3, 4, 8]);
+        check("GET", "", "/", &[3, 4]);
+        check("", "", "", &[3]);
+    }
+
+    #[test]
+    fn no_spelling_escapes_its_rule() {
+        let matcher = matcher(&["api.example.com|POST /login"]);
+        for path in [
+            "//login",
+            "/./login",
+            "/%6Cogin",
+            "/%6cogin",
+            "/login/",
+            "/a/../login",
+            "/%2flogin",
+            "/login?x=1",
+        ] {
+            for host in ["api.example.com", "API.Example.com", "api.example.com:8443", "api.example.com."] {
+                let target = Target::new("POST", host, path);
+                assert_eq!(matcher.find(&target, None).as_slice(), [0], "{host} {path}");
+            }
+        }
+        for path in ["/Login", "/logins", "/login/x", "/"] {
+            assert!(matcher.find(&Target::new("POST", "api.example.com", path), None).is_empty(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_users_own_rule_stands_in_for_the_general_one() {
+        let mut matcher = Matcher::default();
+        let search = Pattern::parse("/search").expect("valid");
+        matcher.insert(&search, &Standing::General, 0);
+        matcher.insert(&search, &Standing::Own { uid: "42" }, 1);
+        matcher.insert(&search, &Standing::Common, 2);
+        let target = Target::new("GET", "", "/search");
+        assert_eq!(matcher.find(&target, Some("42")).as_slice(), [1, 2]);
+        assert_eq!(matcher.find(&target, Some("7")).as_slice(), [0, 2]);
+        assert_eq!(matcher.find(&target, None).as_slice(), [0, 2]);
+    }
+}

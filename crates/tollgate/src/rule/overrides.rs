@@ -1,0 +1,70 @@
+//! Overrides: other limits for some keys of the same rule.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use crate::identity::Attribute;
+use crate::rule::RuleLimit;
+
+/// Limits for the keys that have these values.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Override {
+    pub values: Vec<(Attribute, String)>,
+    pub limits: Box<[RuleLimit]>,
+}
+
+/// The overrides of a rule, found by value: the one that names most attributes wins, then the first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Overrides {
+    list: Vec<Override>,
+    /// Most attributes first.
+    shapes: Vec<Shape>,
+}
+
+/// The overrides that name the same attributes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Shape {
+    /// Where the attributes stand in the rule's key.
+    positions: Vec<usize>,
+    by_value: HashMap<Vec<String>, usize>,
+}
+
+impl Overrides {
+    /// Every override's attributes are in `key`.
+    pub fn new(key: &[Attribute], list: Vec<Override>) -> Overrides {
+        let mut shapes: Vec<Shape> = Vec::new();
+        for (n, each) in list.iter().enumerate() {
+            let value_of = |attribute: &Attribute| {
+                each.values.iter().find(|(named, _)| named == attribute).map(|(_, value)| value.clone())
+            };
+            let positions: Vec<_> = (0..key.len()).filter(|at| value_of(&key[*at]).is_some()).collect();
+            let values: Vec<_> = positions.iter().filter_map(|at| value_of(&key[*at])).collect();
+            match shapes.iter_mut().find(|shape| shape.positions == positions) {
+                Some(shape) => _ = shape.by_value.entry(values).or_insert(n),
+                None => shapes.push(Shape { positions, by_value: HashMap::from([(values, n)]) }),
+            }
+        }
+        shapes.sort_by_key(|shape| std::cmp::Reverse(shape.positions.len()));
+        Overrides { list, shapes }
+    }
+
+    /// The limits for a key's values, given in the order of the rule's key.
+    pub fn find(&self, values: &[Cow<'_, str>]) -> Option<&[RuleLimit]> {
+        self.shapes.iter().find_map(|Shape { positions, by_value }| {
+            let wanted: Vec<String> = positions.iter().map(|at| values[*at].to_string()).collect();
+            by_value.get(&wanted).map(|n| self.list[*n].limits.as_ref())
+        })
+    }
+
+    pub fn limits(&self) -> impl Iterator<Item = &RuleLimit> {
+        self.list.iter().flat_map(|each| &each.limits)
+    }
+
+    pub fn list(&self) -> &[Override] {
+        &self.list
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}

@@ -1,0 +1,434 @@
+//! Rules as they are written: one map each, in YAML or JSON, in the long form or the short one.
+//!
+//! Nothing stops at the first problem: all of them are collected, each with its place.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::document::{MapReader, Node, Place, Problem, Problems};
+use crate::identity::{Attribute, Key};
+use crate::limit::Limit;
+use crate::rule::{
+    BanPolicy, CountWhen, HostPattern, Limits, MissingKey, Mode, OnExceed, OnStoreError, Override, Overrides,
+    Pattern, Rule, RuleId, RuleLimit,
+};
+use crate::time::parse_span;
+
+mod shape;
+
+/// Named bounds of a rule.
+const MAX_KEY_ATTRIBUTES: usize = 8;
+const MAX_LIMITS: usize = 8;
+const MAX_COST: u64 = 1_000_000_000;
+const MAX_BAN_AFTER: u64 = 1_000;
+
+pub(crate) const ON_STORE_ERROR: [(&str, OnStoreError); 3] =
+    [("open", OnStoreError::Open), ("closed", OnStoreError::Closed), ("local", OnStoreError::Local)];
+
+/// Reads a list of rules; those with problems are left out, and the problems collected.
+pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> {
+    let Some(nodes) = list.as_list() else {
+        problems.push(Problem::new(Some(list.place()), path, "expected a list of rules"));
+        return Vec::new();
+    };
+    let mut places: HashMap<RuleId, Place> = HashMap::with_capacity(nodes.len());
+    let mut rules = Vec::with_capacity(nodes.len());
+    for (n, node) in nodes.iter().enumerate() {
+        let path = format!("{path}[{n}]");
+        let Some(rule) = self::rule(node, &path, problems) else { continue };
+        match places.get(&rule.id) {
+            Some(first) => {
+                let message = format!("rule id '{}' is used twice, first at line {}", rule.id, first.line);
+                problems.push(Problem::new(Some(node.place()), &path, message));
+            }
+            None => _ = places.insert(rule.id.clone(), node.place()),
+        }
+        rules.push(rule);
+    }
+    rules
+}
+
+/// Reads one rule; `None` if it has a problem.
+pub fn rule(node: &Node<'_>, path: &str, problems: &mut Problems) -> Option<Rule> {
+    let before = problems.count();
+    let mut map = MapReader::new(node, path.to_owned(), problems)?;
+    let rule = read_rule(&mut map);
+    map.finish();
+    rule.filter(|_| problems.count() == before)
+}
+
+fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
+    let id = rule_id(map);
+    let short = Short::read(map);
+    let pattern = pattern(map, &short);
+    let key = attributes(map, "key").unwrap_or_else(|| short.default_key());
+    let uid = own_user(map, &short, &key);
+    let missing_key = map.optional_choice("missing_key", &MISSING_KEY).unwrap_or_default();
+    let on_exceed = map.optional_choice("on_exceed", &ON_EXCEED);
+    let shapes = shape::Shapes::read(map, on_exceed);
+    let cost = cost(map);
+    let read = Limiting { shapes: &shapes, cost };
+    let limits = limits(map, &short, &read);
+    let overrides = overrides(map, &key, &read);
+    let rule = Rule {
+        id: id?,
+        pattern,
+        uid,
+        limits: limits?,
+        overrides,
+        cost,
+        missing_key,
+        mode: map.optional_choice("mode", &MODE).unwrap_or_default(),
+        track: map.optional_bool("track").unwrap_or_default(),
+        on_exceed: on_exceed.unwrap_or_else(|| shapes.default_on_exceed()),
+        on_store_error: map.optional_choice("on_store_error", &ON_STORE_ERROR),
+        count_denied: map.optional_bool("count_denied").unwrap_or_default(),
+        count_when: count_when(map).unwrap_or_default(),
+        ban: ban(map, &key),
+        key,
+    };
+    Some(rule)
+}
+
+const MISSING_KEY: [(&str, MissingKey); 3] =
+    [("skip", MissingKey::Skip), ("deny", MissingKey::Deny), ("shared", MissingKey::Shared)];
+const ON_EXCEED: [(&str, OnExceed); 3] =
+    [("reject", OnExceed::Reject), ("hold", OnExceed::Hold), ("queue", OnExceed::Queue)];
+const MODE: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
+
+fn rule_id(map: &mut MapReader<'_, '_>) -> Option<RuleId> {
+    let node = map.required("id")?;
+    let id = node.as_str().and_then(RuleId::new);
+    if id.is_none() {
+        let shown = node.as_str().unwrap_or(node.kind());
+        map.reject("id", node, format!("'{shown}' is no id: 1 to {} of A-Z a-z 0-9 . _ -", RuleId::MAX_LEN));
+    }
+    id
+}
+
+/// The short form: `{id, uid, url, time, requests}`.
+struct Short<'n> {
+    url: Option<&'n Node<'n>>,
+    uid: Option<&'n Node<'n>>,
+    rate: Option<(String, &'n Node<'n>)>,
+}
+
+impl<'n> Short<'n> {
+    fn read(map: &mut MapReader<'n, '_>) -> Short<'n> {
+        let (url, uid) = (map.optional("url"), map.optional("uid"));
+        let (time, requests) = (map.optional("time"), map.optional("requests"));
+        let rate = match (time, requests) {
+            (Some(time), Some(requests)) => match (time.as_str(), requests.as_str()) {
+                (Some(unit), Some(number)) => Some((format!("{number}/{unit}"), requests)),
+                (None, _) => {
+                    map.reject("time", time, "expected a unit such as minute");
+                    None
+                }
+                (_, None) => {
+                    map.reject("requests", requests, "expected a number");
+                    None
+                }
+            },
+            (None, None) => None,
+            (Some(_), None) => {
+                map.reject_map("'time' needs 'requests' beside it");
+                None
+            }
+            (None, Some(_)) => {
+                map.reject_map("'requests' needs 'time' beside it");
+                None
+            }
+        };
+        Short { url, uid, rate }
+    }
+
+    fn is_used(&self) -> bool {
+        self.url.is_some() || self.uid.is_some() || self.rate.is_some()
+    }
+
+    fn default_key(&self) -> Vec<Attribute> {
+        if self.is_used() { vec![Attribute::User] } else { Vec::new() }
+    }
+}
+
+fn pattern(map: &mut MapReader<'_, '_>, short: &Short<'_>) -> Pattern {
+    let long = map.optional("match");
+    if let (Some(node), Some(_)) = (long, short.url) {
+        map.reject("match", node, "'match' and 'url' say the same: keep one");
+    }
+    let (name, node) = if long.is_some() { ("match", long) } else { ("url", short.url) };
+    let mut pattern = Pattern::default();
+    if let Some(node) = node {
+        match node.as_str().ok_or("expected [METHOD ]PATH".to_owned()).and_then(Pattern::parse) {
+            Ok(read) => pattern = read,
+            Err(message) => map.reject(name, node, message),
+        }
+    }
+    if let Some(node) = map.optional("host") {
+        match node.as_str().ok_or("expected a host".to_owned()).and_then(HostPattern::parse) {
+            Ok(host) => pattern.host = Some(host),
+            Err(message) => map.reject("host", node, message),
+        }
+    }
+    pattern
+}
+
+fn own_user(map: &mut MapReader<'_, '_>, short: &Short<'_>, key: &[Attribute]) -> Option<Box<str>> {
+    let node = short.uid?;
+    let uid = node.as_str().map(str::trim).filter(|uid| !uid.is_empty());
+    if uid.is_none() {
+        map.reject("uid", node, "expected a user id");
+    } else if !key.contains(&Attribute::User) {
+        map.reject("uid", node, "a rule for one user is counted by user: add user to its key");
+    }
+    uid.map(Into::into)
+}
+
+/// A list of attributes in the order of their names.
+fn attributes(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Vec<Attribute>> {
+    let nodes = map.one_or_many(name)?;
+    let mut attributes: Vec<Attribute> = Vec::new();
+    for node in nodes {
+        match node.as_str().ok_or("expected an attribute".to_owned()).and_then(Attribute::parse) {
+            Ok(attribute) if attributes.contains(&attribute) => {
+                map.reject(name, node, format!("{attribute} is named twice"));
+            }
+            Ok(attribute) => attributes.push(attribute),
+            Err(message) => map.reject(name, node, message),
+        }
+    }
+    if let Some(node) = nodes.get(MAX_KEY_ATTRIBUTES) {
+        map.reject(name, node, format!("more than {MAX_KEY_ATTRIBUTES} attributes"));
+    }
+    attributes.sort_by_cached_key(ToString::to_string);
+    Some(attributes)
+}
+
+fn cost(map: &mut MapReader<'_, '_>) -> u64 {
+    let cost = map.optional_u64("cost").unwrap_or(1);
+    if !(1..=MAX_COST).contains(&cost) {
+        map.reject_map(format!("cost {cost} is out of range: 1 to {MAX_COST}"));
+        return 1;
+    }
+    cost
+}
+
+/// What the limits of one rule have in common.
+struct Limiting<'r> {
+    shapes: &'r shape::Shapes,
+    cost: u64,
+}
+
+fn limits(map: &mut MapReader<'_, '_>, short: &Short<'_>, read: &Limiting<'_>) -> Option<Limits> {
+    let (one, many, by) = (map.optional("limit"), map.optional("limits"), map.optional("limits_by"));
+    let given = [one.is_some(), many.is_some(), by.is_some(), short.rate.is_some()];
+    match given.iter().filter(|given| **given).count() {
+        0 => {
+            map.reject_map("no limit: write limit: 5/m, limits: [5/m, 20/h] or limits_by");
+            return None;
+        }
+        1 => {}
+        _ => {
+            map.reject_map("more than one of 'limit', 'limits', 'limits_by' and 'time': keep one");
+            return None;
+        }
+    }
+    if let Some((rate, node)) = &short.rate {
+        let limit = read.limit(map, "requests", rate, node)?;
+        return Some(Limits::Same([RuleLimit::new(limit)].into()));
+    }
+    if let Some(node) = by {
+        return limits_by(map, node, read);
+    }
+    let (name, node) = if one.is_some() { ("limit", one?) } else { ("limits", many?) };
+    read.limits(map, name, node).map(Limits::Same)
+}
+
+impl Limiting<'_> {
+    fn limits(&self, map: &mut MapReader<'_, '_>, name: &str, node: &Node<'_>) -> Option<Box<[RuleLimit]>> {
+        let nodes = node.as_list().unwrap_or(std::slice::from_ref(node));
+        if nodes.is_empty() || nodes.len() > MAX_LIMITS {
+            map.reject(name, node, format!("expected 1 to {MAX_LIMITS} limits, found {}", nodes.len()));
+            return None;
+        }
+        let mut limits: Vec<Limit> = Vec::with_capacity(nodes.len());
+        let mut whole = true;
+        for (n, each) in nodes.iter().enumerate() {
+            let name = if node.as_list().is_some() { format!("{name}[{n}]") } else { name.to_owned() };
+            let Some(text) = each.as_str() else {
+                map.reject(&name, each, "expected a rate such as 5/m");
+                whole = false;
+                continue;
+            };
+            match self.limit(map, &name, text, each) {
+                Some(limit) if limits.iter().any(|known| known.rate().period() == limit.rate().period()) => {
+                    let period = limit.rate().period();
+                    map.reject(
+                        &name,
+                        each,
+                        format!("two limits per {period}: the smaller one would always decide"),
+                    );
+                    whole = false;
+                }
+                Some(limit) => limits.push(limit),
+                None => whole = false,
+            }
+        }
+        whole.then(|| limits.into_iter().map(RuleLimit::new).collect())
+    }
+
+    fn limit(&self, map: &mut MapReader<'_, '_>, name: &str, text: &str, node: &Node<'_>) -> Option<Limit> {
+        let made = text.parse().map_err(|error: crate::limit::RateError| error.to_string());
+        let made =
+            made.and_then(|rate| Limit::new(rate, self.shapes.shape()?).map_err(|error| error.to_string()));
+        match made {
+            Ok(limit) if limit.capacity() < self.cost && limit.rate().count() > 0 => {
+                let message = format!(
+                    "{limit} lets {} pass at once, less than the cost {}: nothing would ever pass",
+                    limit.capacity(),
+                    self.cost
+                );
+                map.reject(name, node, message);
+                None
+            }
+            Ok(limit) => Some(limit),
+            Err(message) => {
+                if !message.is_empty() {
+                    map.reject(name, node, message);
+                }
+                None
+            }
+        }
+    }
+}
+
+/// `{attr: plan, free: [10/m], pro: [100/m], default: [5/m]}`.
+fn limits_by(map: &mut MapReader<'_, '_>, node: &Node<'_>, read: &Limiting<'_>) -> Option<Limits> {
+    let Some(entries) = node.as_map() else {
+        map.reject("limits_by", node, "expected a map such as {attr: plan, free: [10/m], pro: [100/m]}");
+        return None;
+    };
+    let mut attribute = None;
+    let (mut values, mut default) = (Vec::new(), None);
+    for entry in entries {
+        let (name, path) = (entry.key(), format!("limits_by.{}", entry.key()));
+        match name {
+            "attr" => {
+                match entry.value().as_str().ok_or("expected an attribute".to_owned()).and_then(by_attribute)
+                {
+                    Ok(read) => attribute = Some(read),
+                    Err(message) => map.reject(&path, entry.value(), message),
+                }
+            }
+            "default" => default = read.limits(map, &path, entry.value()),
+            value => {
+                values.extend(read.limits(map, &path, entry.value()).map(|limits| (value.into(), limits)))
+            }
+        }
+    }
+    if attribute.is_none() {
+        map.reject("limits_by", node, "'attr' is missing: the attribute whose value chooses the limits");
+    }
+    Some(Limits::By { attribute: attribute?, values, default })
+}
+
+/// `plan` is the caller's attribute of that name; `header:x-plan` and the like say what they are.
+fn by_attribute(text: &str) -> Result<Attribute, String> {
+    match Attribute::parse(text) {
+        Err(_) if !text.contains(':') => Attribute::parse(&format!("attr:{text}")),
+        other => other,
+    }
+}
+
+fn overrides(map: &mut MapReader<'_, '_>, key: &[Attribute], read: &Limiting<'_>) -> Overrides {
+    let Some(nodes) = map.optional_list("overrides") else { return Overrides::default() };
+    let mut list = Vec::with_capacity(nodes.len());
+    for (n, node) in nodes.iter().enumerate() {
+        let path = format!("overrides[{n}]");
+        let Some(entries) = node.as_map() else {
+            map.reject(&path, node, "expected a map such as {user: \"42\", limits: [50/m]}");
+            continue;
+        };
+        let (mut values, mut limits) = (Vec::new(), None);
+        for entry in entries {
+            let (name, value) = (entry.key(), entry.value());
+            if matches!(name, "limit" | "limits") {
+                limits = read.limits(map, &format!("{path}.{name}"), value);
+                continue;
+            }
+            match override_value(key, name, value.as_str()) {
+                Ok(pair) => values.push(pair),
+                Err(message) => map.reject(&path, value, message),
+            }
+        }
+        match limits {
+            Some(limits) if !values.is_empty() => list.push(Override { values, limits }),
+            Some(_) => map.reject(&path, node, "names no attribute of the rule's key"),
+            None => map.reject(&path, node, "'limits' is missing or wrong"),
+        }
+    }
+    Overrides::new(key, list)
+}
+
+fn override_value(key: &[Attribute], name: &str, value: Option<&str>) -> Result<(Attribute, String), String> {
+    let attribute = Attribute::parse(name)?;
+    if !key.contains(&attribute) {
+        let names: Vec<_> = key.iter().map(ToString::to_string).collect();
+        return Err(format!("{attribute} is not in the rule's key [{}]", names.join(", ")));
+    }
+    let value = value.ok_or_else(|| format!("expected a value for {attribute}"))?;
+    let escaped = value.replace('%', "%25").replace('+', "%2B");
+    let key = Key::parse(&format!("{attribute}:{escaped}")).map_err(|error| error.to_string())?;
+    key.parts().first().cloned().ok_or_else(|| format!("no value for {attribute}"))
+}
+
+fn count_when(map: &mut MapReader<'_, '_>) -> Option<CountWhen> {
+    let node = map.optional("count_when")?;
+    let statuses = |list: &str| {
+        let codes: Result<Vec<u16>, _> = list.split(',').map(|code| code.trim().parse()).collect();
+        codes.ok().filter(|codes| codes.iter().all(|code| (100..600).contains(code)))
+    };
+    let read = match node.as_str() {
+        Some("always") => Some(CountWhen::Always),
+        Some("success") => Some(CountWhen::Success),
+        Some("failure") => Some(CountWhen::Failure),
+        Some(text) => text.strip_prefix("status:").and_then(statuses).map(CountWhen::Status),
+        None => None,
+    };
+    if read.is_none() {
+        map.reject("count_when", node, "expected always, success, failure or status:401,403");
+    }
+    read
+}
+
+fn ban(map: &mut MapReader<'_, '_>, rule_key: &[Attribute]) -> Option<BanPolicy> {
+    let mut map = map.optional_map("ban")?;
+    let key = attributes(&mut map, "key").unwrap_or_else(|| rule_key.to_vec());
+    if key.is_empty() {
+        map.reject_map("'key' is missing: whom to ban, such as [ip]");
+    }
+    let after = map.required("after").and_then(Node::as_u64).unwrap_or(0);
+    if !(1..=MAX_BAN_AFTER).contains(&after) {
+        map.reject_map(format!("'after' must be a number of denials from 1 to {MAX_BAN_AFTER}"));
+    }
+    let within = span(&mut map, "within").unwrap_or(Duration::from_secs(600));
+    let first = span(&mut map, "for").unwrap_or(Duration::from_secs(3_600));
+    let max = span(&mut map, "max").unwrap_or(first.max(Duration::from_secs(86_400)));
+    if max < first {
+        map.reject_map("'max' is shorter than 'for'");
+    }
+    map.finish();
+    let after = u32::try_from(after).ok()?;
+    Some(BanPolicy { key, after, within, first, max })
+}
+
+/// A span above zero.
+pub(crate) fn span(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
+    let node = map.optional(name)?;
+    let read = node.as_str().ok_or(Cow::Borrowed("expected a span such as 30s")).and_then(|text| {
+        let span = parse_span(text).map_err(Cow::Owned)?;
+        if span.is_zero() { Err(Cow::Owned(format!("'{text}' is no time at all"))) } else { Ok(span) }
+    });
+    read.map_err(|message| map.reject(name, node, message)).ok()
+}

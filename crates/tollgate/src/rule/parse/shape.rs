@@ -1,0 +1,136 @@
+//! The algorithm of a rule and the options that belong to it; options of other algorithms are rejected.
+
+use std::time::Duration;
+
+use crate::document::MapReader;
+use crate::limit::{Levels, Refill, Release, Shape, WindowStart};
+use crate::rule::OnExceed;
+use crate::rule::parse::span;
+use crate::time::Unit;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    Gcra,
+    TokenBucket,
+    LeakyBucket,
+    FixedWindow,
+    SlidingLog,
+    SlidingCompact,
+    SlidingCounter,
+    TieredWindow,
+}
+
+const NAMES: [(&str, Name); 8] = [
+    ("gcra", Name::Gcra),
+    ("token-bucket", Name::TokenBucket),
+    ("leaky-bucket", Name::LeakyBucket),
+    ("fixed-window", Name::FixedWindow),
+    ("sliding-log", Name::SlidingLog),
+    ("sliding-compact", Name::SlidingCompact),
+    ("sliding-counter", Name::SlidingCounter),
+    ("tiered-window", Name::TieredWindow),
+];
+
+#[derive(Clone, Copy)]
+enum RefillName {
+    Continuous,
+    Tick,
+    Calendar,
+}
+
+const REFILLS: [(&str, RefillName); 3] =
+    [("continuous", RefillName::Continuous), ("tick", RefillName::Tick), ("calendar", RefillName::Calendar)];
+const WINDOWS: [(&str, WindowStart); 2] =
+    [("aligned", WindowStart::Aligned), ("first-hit", WindowStart::FirstHit)];
+const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
+const ONE_SECOND: Duration = Duration::from_secs(1);
+
+/// The shape of a rule's limits; `None` after a problem.
+pub(super) struct Shapes {
+    name: Name,
+    shape: Option<Shape>,
+}
+
+impl Shapes {
+    pub(super) fn read(map: &mut MapReader<'_, '_>, on_exceed: Option<OnExceed>) -> Shapes {
+        let before = map.problems().count();
+        let name = algorithm(map);
+        let shape = Self::options(map, name, on_exceed);
+        let sound = map.problems().count() == before;
+        Shapes { name, shape: shape.filter(|_| sound) }
+    }
+
+    /// An empty message stands for a problem that has been reported.
+    pub(super) fn shape(&self) -> Result<Shape, String> {
+        self.shape.ok_or_else(String::new)
+    }
+
+    pub(super) fn default_on_exceed(&self) -> OnExceed {
+        if self.name == Name::LeakyBucket { OnExceed::Hold } else { OnExceed::Reject }
+    }
+
+    fn options(map: &mut MapReader<'_, '_>, name: Name, on_exceed: Option<OnExceed>) -> Option<Shape> {
+        let bucket = matches!(name, Name::Gcra | Name::TokenBucket | Name::LeakyBucket);
+        let holds =
+            name == Name::LeakyBucket && !matches!(on_exceed, Some(OnExceed::Reject | OnExceed::Queue));
+        if on_exceed == Some(OnExceed::Hold) && !holds {
+            map.reject_map("on_exceed: hold is for leaky-bucket only");
+        }
+        only(map, "burst", bucket, "gcra, token-bucket and leaky-bucket");
+        only(map, "refill", name == Name::TokenBucket, "token-bucket");
+        only(map, "window", name == Name::FixedWindow, "fixed-window");
+        only(map, "resolution", name == Name::SlidingCompact, "sliding-compact");
+        only(map, "levels", name == Name::TieredWindow, "tiered-window");
+        only(map, "max_wait", holds, "a leaky-bucket that holds");
+        let burst = map.optional_u64("burst");
+        let refill = map.optional_choice("refill", &REFILLS).unwrap_or(RefillName::Continuous);
+        only(map, "tick", matches!(refill, RefillName::Tick), "refill: tick");
+        let tick = span(map, "tick").unwrap_or(ONE_SECOND);
+        let max_wait = span(map, "max_wait").unwrap_or(DEFAULT_MAX_WAIT);
+        let start = map.optional_choice("window", &WINDOWS).unwrap_or(WindowStart::Aligned);
+        let resolution = span(map, "resolution").unwrap_or(ONE_SECOND);
+        let levels = levels(map)?;
+        let refill = match refill {
+            RefillName::Continuous => Refill::Continuous,
+            RefillName::Tick => Refill::Tick(tick),
+            RefillName::Calendar => Refill::Calendar,
+        };
+        let release = if holds { Release::Hold { max_wait } } else { Release::AtOnce };
+        Some(match name {
+            Name::Gcra => Shape::Gcra { burst },
+            Name::TokenBucket => Shape::TokenBucket { burst, refill },
+            Name::LeakyBucket => Shape::LeakyBucket { burst, release },
+            Name::FixedWindow => Shape::FixedWindow { start },
+            Name::SlidingLog => Shape::SlidingLog,
+            Name::SlidingCompact => Shape::SlidingCompact { resolution },
+            Name::SlidingCounter => Shape::SlidingCounter,
+            Name::TieredWindow => Shape::TieredWindow { levels },
+        })
+    }
+}
+
+fn algorithm(map: &mut MapReader<'_, '_>) -> Name {
+    if let Some(node) = map.optional("algorithm").filter(|node| node.as_str() == Some("concurrency")) {
+        map.reject("algorithm", node, "concurrency limits are not part of this version");
+        return Name::Gcra;
+    }
+    map.optional_choice("algorithm", &NAMES).unwrap_or(Name::Gcra)
+}
+
+fn only(map: &mut MapReader<'_, '_>, option: &'static str, fits: bool, of: &str) {
+    if let Some(node) = map.optional(option).filter(|_| !fits) {
+        map.reject(option, node, format!("'{option}' is for {of} only"));
+    }
+}
+
+fn levels(map: &mut MapReader<'_, '_>) -> Option<Levels> {
+    let Some(nodes) = map.one_or_many("levels") else { return Some(Levels::SMH) };
+    let units: Option<Vec<Unit>> = nodes.iter().map(|node| node.as_str().and_then(Unit::parse)).collect();
+    let levels = units.and_then(|units| Levels::new(&units).ok());
+    if let (None, Some(node)) = (levels, nodes.first()) {
+        map.reject("levels", node, "expected some of s, m, h, d, each once, finest first");
+    } else if nodes.is_empty() {
+        map.reject_map("'levels' is empty");
+    }
+    levels
+}

@@ -1,0 +1,91 @@
+//! A bounded table: when it is full, the least recently touched of a few entries makes room.
+
+use std::collections::HashMap;
+
+use crate::fingerprint::Fingerprint;
+use crate::time::Time;
+
+/// How many entries are compared when one must go.
+const SAMPLE: usize = 8;
+
+pub(crate) struct Table<V> {
+    index: HashMap<Fingerprint, usize>,
+    rows: Vec<Row<V>>,
+    capacity: usize,
+    /// Where the next sample begins.
+    hand: usize,
+    forgotten: u64,
+}
+
+struct Row<V> {
+    fingerprint: Fingerprint,
+    touched: Time,
+    value: V,
+}
+
+impl<V: Default> Table<V> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Table { index: HashMap::new(), rows: Vec::new(), capacity: capacity.max(1), hand: 0, forgotten: 0 }
+    }
+
+    /// The value of a key, new if it was not there.
+    pub(crate) fn touch(&mut self, fingerprint: Fingerprint, now: Time) -> &mut V {
+        let at = match self.index.get(&fingerprint) {
+            Some(at) => *at,
+            None => self.insert(fingerprint, now),
+        };
+        let row = &mut self.rows[at];
+        row.touched = row.touched.max(now);
+        &mut row.value
+    }
+
+    pub(crate) fn get(&self, fingerprint: Fingerprint) -> Option<&V> {
+        self.index.get(&fingerprint).map(|at| &self.rows[*at].value)
+    }
+
+    pub(crate) fn remove(&mut self, fingerprint: Fingerprint) -> Option<V> {
+        let at = self.index.remove(&fingerprint)?;
+        let row = self.rows.swap_remove(at);
+        if let Some(moved) = self.rows.get(at) {
+            self.index.insert(moved.fingerprint, at);
+        }
+        Some(row.value)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Fingerprint, Time, &V)> {
+        self.rows.iter().map(|row| (row.fingerprint, row.touched, &row.value))
+    }
+
+    fn insert(&mut self, fingerprint: Fingerprint, now: Time) -> usize {
+        if self.rows.len() >= self.capacity {
+            let sample = (0..SAMPLE).map(|n| (self.hand + n) % self.rows.len());
+            let oldest = sample.min_by_key(|at| self.rows[*at].touched).expect("a full table has rows");
+            self.hand = (self.hand + SAMPLE) % self.rows.len();
+            self.remove(self.rows[oldest].fingerprint);
+            self.forgotten += 1;
+        }
+        self.rows.push(Row { fingerprint, touched: now, value: V::default() });
+        self.index.insert(fingerprint, self.rows.len() - 1);
+        self.rows.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_table_forgets_the_least_recently_touched() {
+        let mut table: Table<u64> = Table::new(8);
+        for n in 0..100 {
+            *table.touch(Fingerprint(n), Time::from_secs(n)) += 1;
+            *table.touch(Fingerprint(0), Time::from_secs(n)) += 1;
+            assert!(table.rows.len() <= 8);
+        }
+        assert_eq!(table.get(Fingerprint(0)), Some(&101));
+        assert!(table.get(Fingerprint(99)).is_some());
+        assert_eq!(table.forgotten, 92);
+        assert_eq!(table.remove(Fingerprint(99)), Some(1));
+        assert_eq!(table.remove(Fingerprint(99)), None);
+    }
+}

@@ -1,0 +1,190 @@
+//! The verdict: whether a request passes, why, and what its sender should know.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::ban::Ban;
+use crate::identity::Key;
+use crate::limit::Limit;
+use crate::rule::{Mode, Rule};
+use crate::store::Receipt;
+use crate::time::{Time, calendar, write_span};
+
+#[derive(Debug)]
+pub struct Verdict {
+    pub id: VerdictId,
+    pub allowed: bool,
+    pub reason: Reason,
+    /// One for each limit that was looked at, in the order of the rules.
+    pub limits: SmallVec<[LimitVerdict; 2]>,
+    /// The limit to report: denied, the longest wait; allowed, the least left.
+    reported: Option<usize>,
+    /// Until the same request would pass; `None` if it passes now, or never will.
+    pub retry_after: Option<Duration>,
+    /// How long a leaky bucket makes it wait for its turn.
+    pub delay: Duration,
+    pub ban: Option<(Key, Ban)>,
+    /// For giving back what was charged.
+    pub receipt: Option<Receipt>,
+}
+
+/// Which node decided, under which rules, and when in its sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct VerdictId {
+    pub node: u32,
+    pub generation: u64,
+    pub sequence: u64,
+}
+
+impl fmt::Display for VerdictId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}-{}-{}", self.node, self.generation, self.sequence)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    Ok,
+    Limit,
+    Ban,
+    AllowList,
+    StoreError,
+    NoRule,
+}
+
+impl Reason {
+    pub const ALL: [Reason; 6] =
+        [Reason::Ok, Reason::Limit, Reason::Ban, Reason::AllowList, Reason::StoreError, Reason::NoRule];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reason::Ok => "ok",
+            Reason::Limit => "limit",
+            Reason::Ban => "ban",
+            Reason::AllowList => "allow_list",
+            Reason::StoreError => "store_error",
+            Reason::NoRule => "no_rule",
+        }
+    }
+}
+
+/// What one limit of one rule said.
+#[derive(Clone, Debug)]
+pub struct LimitVerdict {
+    pub rule: Arc<Rule>,
+    pub limit: Limit,
+    /// Whether the rule has other limits beside this one.
+    pub of_several: bool,
+    pub allowed: bool,
+    /// After this request; for a peek, now.
+    pub remaining: u64,
+    pub retry_after: Option<Duration>,
+    pub reset_after: Duration,
+    pub delay: Duration,
+}
+
+impl LimitVerdict {
+    pub fn is_enforced(&self) -> bool {
+        self.rule.mode == Mode::Enforce
+    }
+
+    /// How the limit is called in headers: the rule's id, and the rate where there are several.
+    pub fn policy(&self) -> String {
+        if self.of_several { format!("{}:{}", self.rule.id, self.limit) } else { self.rule.id.to_string() }
+    }
+}
+
+impl Verdict {
+    /// A verdict that no limit has a part in.
+    pub(crate) fn without_limits(id: VerdictId, reason: Reason) -> Verdict {
+        Verdict {
+            id,
+            allowed: true,
+            reason,
+            limits: SmallVec::new(),
+            reported: None,
+            retry_after: None,
+            delay: Duration::ZERO,
+            ban: None,
+            receipt: None,
+        }
+    }
+
+    pub(crate) fn banned(id: VerdictId, key: Key, ban: Ban, now: Time) -> Verdict {
+        let retry_after = (ban.until != Time::MAX).then(|| ban.until.since(now));
+        let verdict = Verdict::without_limits(id, Reason::Ban);
+        Verdict { allowed: false, retry_after, ban: Some((key, ban)), ..verdict }
+    }
+
+    /// The verdict of the limits that were asked, of which at least one is enforced or none is.
+    pub(crate) fn of_limits(id: VerdictId, limits: SmallVec<[LimitVerdict; 2]>) -> Verdict {
+        let enforced = || limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced());
+        let allowed = enforced().all(|(_, limit)| limit.allowed);
+        let reported = if allowed {
+            enforced().min_by_key(|(_, limit)| limit.remaining)
+        } else {
+            // `None`, never, is the longest wait; of equal ones the first is reported.
+            let wait = |limit: &LimitVerdict| limit.retry_after.unwrap_or(Duration::MAX);
+            enforced().filter(|(_, limit)| !limit.allowed).first_max_by_key(|(_, limit)| wait(limit))
+        };
+        let reported = reported.map(|(n, _)| n);
+        let retry_after = if allowed { None } else { reported.and_then(|n| limits[n].retry_after) };
+        let delay = if allowed { enforced().map(|(_, limit)| limit.delay).max() } else { None };
+        let reason = match (allowed, reported) {
+            (true, Some(_)) => Reason::Ok,
+            (true, None) => Reason::NoRule,
+            (false, _) => Reason::Limit,
+        };
+        let delay = delay.unwrap_or_default();
+        Verdict { allowed, limits, reported, retry_after, delay, ..Verdict::without_limits(id, reason) }
+    }
+
+    pub fn reported(&self) -> Option<&LimitVerdict> {
+        self.reported.map(|n| &self.limits[n])
+    }
+
+    /// The limits that decide, as headers show them.
+    pub fn enforced(&self) -> impl Iterator<Item = &LimitVerdict> {
+        self.limits.iter().filter(|limit| limit.is_enforced())
+    }
+
+    /// What to tell the one who was denied.
+    pub fn message(&self) -> Option<String> {
+        if self.allowed {
+            return None;
+        }
+        if let Some((_, ban)) = &self.ban {
+            let until = match ban.until {
+                Time::MAX => "until further notice".to_owned(),
+                until => format!("until {}", calendar::rfc3339(until)),
+            };
+            let reason = if ban.reason.is_empty() { String::new() } else { format!(": {}", ban.reason) };
+            return Some(format!("Banned {until}{reason}"));
+        }
+        let Some(reported) = self.reported() else { return Some("Denied".to_owned()) };
+        let limit = format!("rule {} allows {}", reported.rule.id, reported.limit);
+        Some(match self.retry_after {
+            Some(wait) => {
+                format!("Too many requests: {limit}, try again in {}", write_span(whole_seconds(wait)))
+            }
+            None => format!("Too many requests: {limit}, and this request can never pass"),
+        })
+    }
+}
+
+/// Rounded up, and at least one: what a client is told to wait.
+pub fn whole_seconds(wait: Duration) -> Duration {
+    Duration::from_secs((wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1))
+}
+
+trait FirstMax: Iterator + Sized {
+    /// Like `max_by_key`, but of equal ones the first.
+    fn first_max_by_key<K: Ord>(self, key: impl Fn(&Self::Item) -> K) -> Option<Self::Item> {
+        self.reduce(|best, next| if key(&next) > key(&best) { next } else { best })
+    }
+}
+
+impl<I: Iterator> FirstMax for I {}
