@@ -10,9 +10,11 @@ use std::fmt;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-pub use crate::claims::{Claims, LEEWAY_S};
-pub use crate::jwk::MIN_SECRET_BYTES;
-use crate::jwk::{Algorithm, Key, decode};
+mod claims;
+mod jwk;
+
+pub use claims::Claims;
+use jwk::{Algorithm, Key, decode};
 
 /// The longest token that is looked at.
 pub const MAX_TOKEN_BYTES: usize = 16 << 10;
@@ -59,10 +61,7 @@ impl KeySet {
     /// a key of a known kind that is broken or too weak rejects the set.
     pub fn from_json(text: &str) -> Result<Self, JwtError> {
         let set: Value = serde_json::from_str(text).map_err(|_| JwtError::NotAKeySet)?;
-        let list = set
-            .get("keys")
-            .and_then(Value::as_array)
-            .ok_or(JwtError::NotAKeySet)?;
+        let list = set.get("keys").and_then(Value::as_array).ok_or(JwtError::NotAKeySet)?;
         if list.len() > MAX_KEYS {
             return Err(JwtError::TooManyKeys);
         }
@@ -70,11 +69,7 @@ impl KeySet {
         for (index, jwk) in list.iter().enumerate() {
             keys.extend(Key::from_jwk(jwk).map_err(|why| JwtError::BadKey { index, why })?);
         }
-        if keys.is_empty() {
-            Err(JwtError::NoKeys)
-        } else {
-            Ok(Self { keys })
-        }
+        if keys.is_empty() { Err(JwtError::NoKeys) } else { Ok(Self { keys }) }
     }
 
     /// The claims of `token`, if its signature and its times hold at `now_unix_s`.
@@ -91,18 +86,14 @@ impl KeySet {
         if header.contains_key("crit") {
             return Err(JwtError::CriticalHeader);
         }
-        let name = header
-            .get("alg")
-            .and_then(Value::as_str)
-            .ok_or(JwtError::UnsupportedAlgorithm)?;
+        let name = header.get("alg").and_then(Value::as_str).ok_or(JwtError::UnsupportedAlgorithm)?;
         let algorithm = Algorithm::named(name).ok_or(JwtError::UnsupportedAlgorithm)?;
         let id = match header.get("kid") {
             None => None,
             Some(Value::String(id)) => Some(id.as_str()),
             Some(_) => return Err(JwtError::Malformed("its key id is not text")),
         };
-        let signature =
-            decode(signature).ok_or(JwtError::Malformed("its signature is not base64url"))?;
+        let signature = decode(signature).ok_or(JwtError::Malformed("its signature is not base64url"))?;
         self.verify_signature(id, algorithm, message.as_bytes(), &signature)?;
         let claims = Claims::new(json_object(payload)?);
         claims.check_times(now_unix_s)?;
@@ -132,9 +123,7 @@ impl KeySet {
 /// Says how many keys there are, never what they are.
 impl fmt::Debug for KeySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeySet")
-            .field("keys", &self.keys.len())
-            .finish()
+        f.debug_struct("KeySet").field("keys", &self.keys.len()).finish()
     }
 }
 
@@ -142,9 +131,7 @@ const THREE_PARTS: JwtError = JwtError::Malformed("it does not have three parts"
 
 fn json_object(part: &str) -> Result<Map<String, Value>, JwtError> {
     let parsed = decode(part).and_then(|json| serde_json::from_slice(&json).ok());
-    parsed.ok_or(JwtError::Malformed(
-        "a part is not a JSON object in base64url",
-    ))
+    parsed.ok_or(JwtError::Malformed("a part is not a JSON object in base64url"))
 }
 
 #[cfg(test)]
@@ -161,18 +148,14 @@ mod tests {
     const NOW: u64 = 1_800_000_000;
     const SECRET: [u8; 64] = [7; 64];
     /// Made for these tests by `openssl genpkey`; signs nothing else.
-    const RSA_TEST_KEY: &[u8] = include_bytes!("fixtures/jwt-test-rsa.pk8");
+    const RSA_TEST_KEY: &[u8] = include_bytes!("jwt/fixtures/jwt-test-rsa.pk8");
 
     fn base64(bytes: impl AsRef<[u8]>) -> String {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
     fn token(header: &Value, claims: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
-        let message = format!(
-            "{}.{}",
-            base64(header.to_string()),
-            base64(claims.to_string())
-        );
+        let message = format!("{}.{}", base64(header.to_string()), base64(claims.to_string()));
         let signature = base64(sign(message.as_bytes()));
         format!("{message}.{signature}")
     }
@@ -205,11 +188,7 @@ mod tests {
         let parts: Vec<_> = good.split('.').collect();
         let payload = base64(json!({"sub": "bob"}).to_string());
         let tampered = format!("{}.{payload}.{}", parts[0], parts[2]);
-        assert_eq!(
-            keys.verify(&tampered, NOW),
-            Err(JwtError::BadSignature),
-            "{algorithm}"
-        );
+        assert_eq!(keys.verify(&tampered, NOW), Err(JwtError::BadSignature), "{algorithm}");
     }
 
     /// The outcome of a token that the set's secret has signed.
@@ -222,9 +201,7 @@ mod tests {
         let hashes = [hmac::HMAC_SHA256, hmac::HMAC_SHA384, hmac::HMAC_SHA512];
         for (name, hash) in ["HS256", "HS384", "HS512"].into_iter().zip(hashes) {
             let key = hmac::Key::new(hash, &SECRET);
-            check(&secret_set(), name, |message| {
-                hmac::sign(&key, message).as_ref().to_vec()
-            });
+            check(&secret_set(), name, |message| hmac::sign(&key, message).as_ref().to_vec());
         }
     }
 
@@ -242,8 +219,7 @@ mod tests {
         for (name, padding) in paddings {
             check(&set(json!([jwk])), name, |message| {
                 let mut signature = vec![0; pair.public().modulus_len()];
-                pair.sign(padding, &SystemRandom::new(), message, &mut signature)
-                    .unwrap();
+                pair.sign(padding, &SystemRandom::new(), message, &mut signature).unwrap();
                 signature
             });
         }
@@ -253,16 +229,8 @@ mod tests {
     fn every_curve_verifies_and_notices_tampering() {
         let random = SystemRandom::new();
         let curves = [
-            (
-                "ES256",
-                "P-256",
-                &signature::ECDSA_P256_SHA256_FIXED_SIGNING,
-            ),
-            (
-                "ES384",
-                "P-384",
-                &signature::ECDSA_P384_SHA384_FIXED_SIGNING,
-            ),
+            ("ES256", "P-256", &signature::ECDSA_P256_SHA256_FIXED_SIGNING),
+            ("ES384", "P-384", &signature::ECDSA_P384_SHA384_FIXED_SIGNING),
         ];
         for (name, curve, scheme) in curves {
             let pkcs8 = EcdsaKeyPair::generate_pkcs8(scheme, &random).unwrap();
@@ -270,17 +238,13 @@ mod tests {
             let point = &pair.public_key().as_ref()[1..];
             let (x, y) = point.split_at(point.len() / 2);
             let keys = set(json!([{"kty": "EC", "crv": curve, "x": base64(x), "y": base64(y)}]));
-            check(&keys, name, |message| {
-                pair.sign(&random, message).unwrap().as_ref().to_vec()
-            });
+            check(&keys, name, |message| pair.sign(&random, message).unwrap().as_ref().to_vec());
         }
         let seed: [u8; 32] = rand::generate(&random).unwrap().expose();
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
         let x = base64(pair.public_key());
         let keys = set(json!([{"kty": "OKP", "crv": "Ed25519", "x": x, "alg": "EdDSA"}]));
-        check(&keys, "EdDSA", |message| {
-            pair.sign(message).as_ref().to_vec()
-        });
+        check(&keys, "EdDSA", |message| pair.sign(message).as_ref().to_vec());
     }
 
     #[test]
@@ -290,16 +254,10 @@ mod tests {
                        cGxlLmNvbS9pc19yb290Ijp0cnVlfQ";
         let secret = "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75\
                       aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow";
-        let (x, y) = (
-            "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
-            "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0",
-        );
-        let keys =
-            json!([{"kty": "oct", "k": secret}, {"kty": "EC", "crv": "P-256", "x": x, "y": y}]);
-        let a1 = (
-            "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9",
-            "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk",
-        );
+        let (x, y) =
+            ("f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU", "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0");
+        let keys = json!([{"kty": "oct", "k": secret}, {"kty": "EC", "crv": "P-256", "x": x, "y": y}]);
+        let a1 = ("eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9", "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk");
         let a3 = (
             "eyJhbGciOiJFUzI1NiJ9",
             "DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSA\
@@ -308,10 +266,7 @@ mod tests {
         for (header, signature) in [a1, a3] {
             let token = format!("{header}.{payload}.{signature}");
             let claims = set(keys.clone()).verify(&token, BEFORE_EXPIRY).unwrap();
-            assert_eq!(
-                claims.get("http://example.com/is_root").as_deref(),
-                Some("true")
-            );
+            assert_eq!(claims.get("http://example.com/is_root").as_deref(), Some("true"));
         }
     }
 
@@ -321,10 +276,7 @@ mod tests {
         assert!(at("exp", json!(NOW - 59)).is_ok());
         assert_eq!(at("exp", json!(NOW - 60)), Err(JwtError::Expired));
         assert!(at("nbf", json!(NOW + 60)).is_ok());
-        assert_eq!(
-            at("nbf", json!(NOW as f64 + 60.5)),
-            Err(JwtError::NotYetValid)
-        );
+        assert_eq!(at("nbf", json!(NOW as f64 + 60.5)), Err(JwtError::NotYetValid));
     }
 
     #[test]
@@ -333,24 +285,11 @@ mod tests {
             {"kty": "oct", "kid": "a", "k": base64([1; 32])},
             {"kty": "oct", "kid": "s", "k": base64(SECRET)},
         ]));
-        let outcome = |header: Value| {
-            keys.verify(&token(&header, &json!({}), hs256), NOW)
-                .map(drop)
-        };
+        let outcome = |header: Value| keys.verify(&token(&header, &json!({}), hs256), NOW).map(drop);
         assert_eq!(outcome(json!({"alg": "HS256", "kid": "s"})), Ok(()));
-        assert_eq!(
-            outcome(json!({"alg": "HS256"})),
-            Ok(()),
-            "all fitting keys are tried"
-        );
-        assert_eq!(
-            outcome(json!({"alg": "HS256", "kid": "a"})),
-            Err(JwtError::BadSignature)
-        );
-        assert_eq!(
-            outcome(json!({"alg": "HS256", "kid": "b"})),
-            Err(JwtError::NoFittingKey)
-        );
+        assert_eq!(outcome(json!({"alg": "HS256"})), Ok(()), "all fitting keys are tried");
+        assert_eq!(outcome(json!({"alg": "HS256", "kid": "a"})), Err(JwtError::BadSignature));
+        assert_eq!(outcome(json!({"alg": "HS256", "kid": "b"})), Err(JwtError::NoFittingKey));
         let no_text = outcome(json!({"alg": "HS256", "kid": 5}));
         assert!(matches!(no_text, Err(JwtError::Malformed(_))));
     }
@@ -359,19 +298,10 @@ mod tests {
     fn a_public_key_is_never_used_as_a_secret() {
         let (_, jwk) = rsa_jwk();
         let modulus = URL_SAFE_NO_PAD.decode(jwk["n"].as_str().unwrap()).unwrap();
-        let forged = token(
-            &json!({"alg": "HS256", "kid": "r"}),
-            &json!({}),
-            |message| {
-                hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &modulus), message)
-                    .as_ref()
-                    .to_vec()
-            },
-        );
-        assert_eq!(
-            set(json!([jwk])).verify(&forged, NOW),
-            Err(JwtError::NoFittingKey)
-        );
+        let forged = token(&json!({"alg": "HS256", "kid": "r"}), &json!({}), |message| {
+            hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &modulus), message).as_ref().to_vec()
+        });
+        assert_eq!(set(json!([jwk])).verify(&forged, NOW), Err(JwtError::NoFittingKey));
     }
 
     #[test]
@@ -385,20 +315,11 @@ mod tests {
     fn unsigned_critical_and_oversized_tokens_are_refused() {
         for none in ["none", "None", "nOnE", ""] {
             let unsigned = token(&json!({"alg": none}), &json!({}), |_| Vec::new());
-            assert_eq!(
-                secret_set().verify(&unsigned, NOW),
-                Err(JwtError::UnsupportedAlgorithm)
-            );
+            assert_eq!(secret_set().verify(&unsigned, NOW), Err(JwtError::UnsupportedAlgorithm));
         }
-        let critical = signed(
-            json!({"alg": "HS256", "crit": ["b64"], "b64": false}),
-            json!({}),
-        );
+        let critical = signed(json!({"alg": "HS256", "crit": ["b64"], "b64": false}), json!({}));
         assert_eq!(critical, Err(JwtError::CriticalHeader));
-        let large = signed(
-            json!({"alg": "HS256"}),
-            json!({"a": "x".repeat(MAX_TOKEN_BYTES)}),
-        );
+        let large = signed(json!({"alg": "HS256"}), json!({"a": "x".repeat(MAX_TOKEN_BYTES)}));
         assert_eq!(large, Err(JwtError::TooLong));
     }
 
@@ -408,16 +329,7 @@ mod tests {
         for cut in 0..good.len() {
             assert!(secret_set().verify(&good[..cut], NOW).is_err(), "{cut}");
         }
-        for broken in [
-            "",
-            ".",
-            "..",
-            "...",
-            "a.b.c",
-            "é.é.é",
-            &format!("{good}."),
-            &format!("{good}="),
-        ] {
+        for broken in ["", ".", "..", "...", "a.b.c", "é.é.é", &format!("{good}."), &format!("{good}=")] {
             let outcome = secret_set().verify(broken, NOW);
             assert!(matches!(outcome, Err(JwtError::Malformed(_))), "{broken}");
         }

@@ -1,1 +1,20 @@
-fn main() {}
+//! `tollgate`: the rate limiter as a server and on the command line.
+
+mod admin;
+mod answer;
+mod assemble;
+mod cli;
+mod client;
+mod config;
+mod connection;
+mod gate;
+mod jwt;
+mod metrics;
+mod reload;
+mod state;
+mod tokens;
+mod transport;
+
+fn main() -> std::process::ExitCode {
+    cli::run()
+}

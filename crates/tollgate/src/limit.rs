@@ -111,6 +111,11 @@ impl Levels {
         &self.units[..usize::from(self.len)]
     }
 
+    /// As they are written: `s`, `m`, `h`, `d`.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.units().iter().map(|unit| unit.word())
+    }
+
     pub fn finest(&self) -> Unit {
         self.units[0]
     }
@@ -179,7 +184,7 @@ impl Limit {
             Shape::SlidingLog | Shape::SlidingCounter => format!("{name} {period}"),
             Shape::SlidingCompact { resolution } => format!("{name} {} {period}", write_span(resolution)),
             Shape::TieredWindow { levels } => {
-                let levels: Vec<_> = levels.units().iter().map(|unit| unit.word()).collect();
+                let levels: Vec<_> = levels.names().collect();
                 format!("{name} {} {period}", levels.join(","))
             }
         }

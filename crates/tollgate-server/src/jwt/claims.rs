@@ -47,11 +47,7 @@ impl Claims {
 
     /// Times are seconds, possibly with a fraction (RFC 7519, 2).
     fn time(&self, name: &str) -> Result<Option<f64>, JwtError> {
-        let read = |value: &Value| {
-            value
-                .as_f64()
-                .ok_or(JwtError::Malformed("a time is no number"))
-        };
+        let read = |value: &Value| value.as_f64().ok_or(JwtError::Malformed("a time is no number"));
         self.claims.get(name).map(read).transpose()
     }
 }
@@ -99,20 +95,11 @@ mod tests {
     fn times_may_have_fractions_but_must_be_numbers() {
         let at = |json| claims_of(json).check_times(NOW);
         assert_eq!(at(json!({"exp": NOW as f64 - 59.5})), Ok(()));
-        assert_eq!(
-            at(json!({"exp": NOW as f64 - 60.5})),
-            Err(JwtError::Expired)
-        );
+        assert_eq!(at(json!({"exp": NOW as f64 - 60.5})), Err(JwtError::Expired));
         assert_eq!(at(json!({"exp": -1})), Err(JwtError::Expired));
         assert_eq!(at(json!({"nbf": 1e300})), Err(JwtError::NotYetValid));
-        assert!(matches!(
-            at(json!({"exp": "tomorrow"})),
-            Err(JwtError::Malformed(_))
-        ));
-        assert!(matches!(
-            at(json!({"nbf": null})),
-            Err(JwtError::Malformed(_))
-        ));
+        assert!(matches!(at(json!({"exp": "tomorrow"})), Err(JwtError::Malformed(_))));
+        assert!(matches!(at(json!({"nbf": null})), Err(JwtError::Malformed(_))));
     }
 
     #[test]

@@ -64,11 +64,7 @@ impl Key {
     /// `None` is a key to be passed over.
     pub(crate) fn from_jwk(jwk: &Value) -> Result<Option<Self>, &'static str> {
         let text = |name: &str| jwk.get(name).and_then(Value::as_str);
-        let bytes = |name: &str| {
-            text(name)
-                .and_then(decode)
-                .ok_or("a member is missing or not base64url")
-        };
+        let bytes = |name: &str| text(name).and_then(decode).ok_or("a member is missing or not base64url");
         let operations = jwk.get("key_ops").and_then(Value::as_array);
         if text("use").is_some_and(|purpose| purpose != "sig")
             || operations.is_some_and(|list| !list.iter().any(|operation| operation == "verify"))
@@ -78,36 +74,20 @@ impl Key {
         let material = match (text("kty"), text("crv")) {
             (Some("oct"), _) => Material::secret(bytes("k")?)?,
             (Some("RSA"), _) => Material::rsa(bytes("n")?, bytes("e")?)?,
-            (Some("EC"), Some("P-256")) => {
-                Material::point(Curve::P256, &[bytes("x")?, bytes("y")?])?
-            }
-            (Some("EC"), Some("P-384")) => {
-                Material::point(Curve::P384, &[bytes("x")?, bytes("y")?])?
-            }
+            (Some("EC"), Some("P-256")) => Material::point(Curve::P256, &[bytes("x")?, bytes("y")?])?,
+            (Some("EC"), Some("P-384")) => Material::point(Curve::P384, &[bytes("x")?, bytes("y")?])?,
             (Some("OKP"), Some("Ed25519")) => Material::point(Curve::Ed25519, &[bytes("x")?])?,
             _ => return Ok(None),
         };
         let id = text("kid").map(str::to_owned);
         let Some(name) = text("alg") else {
-            return Ok(Some(Self {
-                id,
-                algorithm: None,
-                material,
-            }));
+            return Ok(Some(Self { id, algorithm: None, material }));
         };
         let Some(algorithm) = Algorithm::named(name) else {
             return Ok(None);
         };
-        let key = Self {
-            id,
-            algorithm: Some(algorithm),
-            material,
-        };
-        if key.fits(algorithm) {
-            Ok(Some(key))
-        } else {
-            Err("its algorithm does not fit it")
-        }
+        let key = Self { id, algorithm: Some(algorithm), material };
+        if key.fits(algorithm) { Ok(Some(key)) } else { Err("its algorithm does not fit it") }
     }
 
     /// Whether the key's id is `id`, or no id was asked for.
@@ -121,9 +101,7 @@ impl Key {
             return false;
         }
         match (&self.material, algorithm) {
-            (Material::Secret(secret), Algorithm::Hmac(hash)) => {
-                secret.len() >= hash.output_bytes()
-            }
+            (Material::Secret(secret), Algorithm::Hmac(hash)) => secret.len() >= hash.output_bytes(),
             (Material::Rsa(_), Algorithm::RsaPkcs1(_) | Algorithm::RsaPss(_)) => true,
             (Material::Point(curve, _), Algorithm::Point(wanted)) => *curve == wanted,
             _ => false,
@@ -143,9 +121,7 @@ impl Key {
                 key.verify(hash.rsa_pss(), message, signature).is_ok()
             }
             (Material::Point(curve, point), Algorithm::Point(wanted)) if *curve == wanted => {
-                UnparsedPublicKey::new(curve.scheme(), point)
-                    .verify(message, signature)
-                    .is_ok()
+                UnparsedPublicKey::new(curve.scheme(), point).verify(message, signature).is_ok()
             }
             _ => false,
         }
@@ -162,10 +138,7 @@ impl Material {
 
     fn rsa(n: Vec<u8>, e: Vec<u8>) -> Result<Self, &'static str> {
         let trimmed = |number: Vec<u8>| number.into_iter().skip_while(|byte| *byte == 0).collect();
-        let key = RsaPublicKeyComponents::<Vec<u8>> {
-            n: trimmed(n),
-            e: trimmed(e),
-        };
+        let key = RsaPublicKeyComponents::<Vec<u8>> { n: trimmed(n), e: trimmed(e) };
         if !RSA_MODULUS_BYTES.contains(&key.n.len()) {
             return Err("its modulus is not between 2048 and 8192 bits long");
         }
@@ -173,17 +146,11 @@ impl Material {
     }
 
     fn point(curve: Curve, coordinates: &[Vec<u8>]) -> Result<Self, &'static str> {
-        if coordinates
-            .iter()
-            .any(|number| number.len() != curve.coordinate_bytes())
-        {
+        if coordinates.iter().any(|number| number.len() != curve.coordinate_bytes()) {
             return Err("a coordinate's length does not fit its curve");
         }
         let uncompressed: &[u8] = if curve == Curve::Ed25519 { &[] } else { &[4] };
-        Ok(Self::Point(
-            curve,
-            [uncompressed, &coordinates.concat()].concat(),
-        ))
+        Ok(Self::Point(curve, [uncompressed, &coordinates.concat()].concat()))
     }
 }
 
@@ -301,9 +268,7 @@ mod tests {
 
     #[test]
     fn a_secret_is_only_fit_for_hashes_no_longer_than_itself() {
-        let key = check(json!({"kty": "oct", "k": ones(48)}))
-            .unwrap()
-            .unwrap();
+        let key = check(json!({"kty": "oct", "k": ones(48)})).unwrap().unwrap();
         assert!(key.fits(Algorithm::Hmac(Hash::Sha256)));
         assert!(key.fits(Algorithm::Hmac(Hash::Sha384)));
         assert!(!key.fits(Algorithm::Hmac(Hash::Sha512)));

@@ -14,7 +14,8 @@ use crate::identity::attribute::Attribute;
 use crate::identity::normal;
 use crate::request::percent::{self, Plus};
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+/// The empty key is everybody together.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Key {
     parts: Vec<(Attribute, String)>,
 }

@@ -1,0 +1,124 @@
+//! Answers over HTTP: JSON, and problems as RFC 9457 writes them.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+use serde_json::json;
+
+use tollgate::{Reason, Verdict};
+
+use crate::connection::{Answer, BodyError};
+
+/// Where problem types are registered.
+macro_rules! registry {
+    () => {
+        "https://iana.org/assignments/http-problem-types#"
+    };
+}
+
+pub fn json(status: StatusCode, body: &impl Serialize) -> Answer {
+    let body = serde_json::to_vec(body).expect("what we answer is valid JSON");
+    with_type(status, "application/json", body)
+}
+
+pub fn text(status: StatusCode, content_type: &'static str, body: String) -> Answer {
+    with_type(status, content_type, body.into_bytes())
+}
+
+fn with_type(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(body)));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// A refusal as the registered problem types have it, for APIs that stand behind the gate.
+pub fn refusal(verdict: &Verdict) -> Answer {
+    let (kind, status) = match verdict.reason {
+        Reason::Ban => ("about:blank", StatusCode::FORBIDDEN),
+        Reason::StoreError => {
+            (concat!(registry!(), "temporary-reduced-capacity"), StatusCode::SERVICE_UNAVAILABLE)
+        }
+        _ => (concat!(registry!(), "quota-exceeded"), StatusCode::TOO_MANY_REQUESTS),
+    };
+    let violated: Vec<_> =
+        verdict.enforced().filter(|limit| !limit.allowed).map(|limit| limit.policy()).collect();
+    let mut body = json!({
+        "type": kind,
+        "title": status.canonical_reason(),
+        "status": status.as_u16(),
+        "detail": verdict.message(),
+    });
+    if !violated.is_empty() {
+        body["violated-policies"] = violated.into();
+    }
+    let body = serde_json::to_vec(&body).expect("a problem is valid JSON");
+    with_type(status, "application/problem+json", body)
+}
+
+/// A request that cannot be answered, and why.
+#[derive(Debug)]
+pub struct Problem {
+    pub status: StatusCode,
+    pub detail: String,
+    /// The part of the request at fault.
+    pub field: Option<String>,
+    /// The methods that would do.
+    pub allow: Option<&'static str>,
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
+        Problem { status, detail: detail.into(), field: None, allow: None }
+    }
+
+    pub fn bad_field(field: impl Into<String>, detail: impl Into<String>) -> Problem {
+        Problem { field: Some(field.into()), ..Problem::new(StatusCode::BAD_REQUEST, detail) }
+    }
+
+    pub fn not_found(path: &str) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, format!("there is nothing at {path}"))
+    }
+
+    pub fn method(allow: &'static str) -> Problem {
+        let detail = format!("use {allow} here");
+        Problem { allow: Some(allow), ..Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail) }
+    }
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Problem {
+        match error {
+            BodyError::TooLong { max } => {
+                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {max} bytes"))
+            }
+            BodyError::TooSlow => {
+                Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
+            }
+            BodyError::Broken => Problem::bad_field("body", "the body could not be read"),
+        }
+    }
+}
+
+impl From<Problem> for Answer {
+    fn from(problem: Problem) -> Answer {
+        let mut body = json!({
+            "type": "about:blank",
+            "title": problem.status.canonical_reason(),
+            "status": problem.status.as_u16(),
+            "detail": problem.detail,
+        });
+        if let Some(field) = problem.field {
+            body["field"] = field.into();
+        }
+        let body = serde_json::to_vec(&body).expect("a problem is valid JSON");
+        let mut answer = with_type(problem.status, "application/problem+json", body);
+        if let Some(allow) = problem.allow {
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        answer
+    }
+}

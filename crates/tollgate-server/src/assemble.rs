@@ -1,0 +1,80 @@
+//! From a configuration to a running gate: the only place that names concrete backends.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use tollgate::document::{Problem, Problems};
+use tollgate::engine::EngineSetup;
+use tollgate::{Engine, Policy, Time};
+
+use crate::config::Config;
+use crate::gate::{Gate, Live, claims_of};
+use crate::jwt::KeySet;
+use crate::state::StateFile;
+use crate::tokens::Tokens;
+
+/// A gate that goes on where the last clean stop ended.
+pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Result<Gate, Problems> {
+    let policy = config.take_policy()?;
+    let setup = EngineSetup {
+        memory_bytes: config.memory_bytes,
+        log_keys: config.log_keys,
+        ..EngineSetup::default()
+    };
+    let now = tollgate::Clock::new().now();
+    let live = live(config, &policy, text)?;
+    let saved = state.and_then(|state| Some((state, state.read()?)));
+    let restored = saved
+        .and_then(|(state, snapshot)| restored(config, &live.text, setup.clone(), &snapshot, state, now));
+    Ok(Gate::new(restored.unwrap_or_else(|| Engine::with_setup(policy, setup)), live))
+}
+
+/// The settings of a configuration that go live with its policy.
+pub fn live(config: &Config, policy: &Policy, text: String) -> Result<Live, Problems> {
+    let jwt = config.jwt_keys_file.as_deref().map(key_set).transpose();
+    let jwt = jwt.map_err(|error| Problem::new(None, "jwt.keys_file", format!("{error:#}")))?;
+    Ok(Live { headers: config.headers, jwt, claims: claims_of(policy), text })
+}
+
+pub fn tokens(config: &Config) -> Result<Option<Tokens>, Problems> {
+    let read = |path: &Path| {
+        let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        Tokens::parse(&text).map_err(|message| anyhow::anyhow!("{}: {message}", path.display()))
+    };
+    let tokens = config.tokens_file.as_deref().map(read).transpose();
+    Ok(tokens.map_err(|error| Problem::new(None, "tokens_file", format!("{error:#}")))?)
+}
+
+fn key_set(path: &Path) -> anyhow::Result<KeySet> {
+    let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    KeySet::from_json(&text).with_context(|| path.display().to_string())
+}
+
+/// A damaged snapshot is said and set aside; it does not stop the start.
+fn restored(
+    config: &Config,
+    text: &str,
+    setup: EngineSetup,
+    snapshot: &[u8],
+    state: &StateFile,
+    now: Time,
+) -> Option<Engine> {
+    let policy_of =
+        |text: &str| Config::parse(text, &config.state_dir).and_then(|mut config| config.take_policy()).ok();
+    match Engine::restore(policy_of(text)?, setup, snapshot, policy_of, now) {
+        Ok((engine, restored)) => {
+            tracing::info!(
+                counters = restored.counters,
+                bans = restored.bans,
+                "state taken up from the last stop"
+            );
+            Some(engine)
+        }
+        Err(error) => {
+            tracing::error!(file = %state.path().display(), %error, "the saved state is not used");
+            state.set_aside();
+            None
+        }
+    }
+}

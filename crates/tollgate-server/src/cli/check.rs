@@ -1,0 +1,109 @@
+//! `tollgate check`: may this request pass?
+
+use clap::Args;
+use hyper::Method;
+use serde_json::{Map, Value, json};
+
+use crate::cli::{Exit, out};
+use crate::client::{self, call};
+
+#[derive(Args)]
+pub struct CheckArgs {
+    /// The decision API of the server
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    http: String,
+    /// What is asked for: [METHOD ]PATH
+    #[arg(value_name = "TARGET", num_args = 0..=2)]
+    target: Vec<String>,
+    #[arg(long)]
+    host: Option<String>,
+    #[arg(long)]
+    ip: Option<String>,
+    #[arg(long)]
+    user: Option<String>,
+    #[arg(long)]
+    email: Option<String>,
+    #[arg(long)]
+    mac: Option<String>,
+    /// A header of the request
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
+    headers: Vec<(String, String)>,
+    /// An attribute of your own
+    #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = pair)]
+    attributes: Vec<(String, String)>,
+    #[arg(long, default_value_t = 1)]
+    cost: u64,
+    /// Only ask: nothing is charged
+    #[arg(long)]
+    peek: bool,
+    /// Print the verdict as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub fn run(args: &CheckArgs) -> Exit {
+    let answered = client::block_on(call(Method::POST, &args.http, "/v1/check", &[], Some(asked(args))));
+    let answered = match answered {
+        Ok(answered) => answered,
+        Err(error) => return out::unreachable(&error),
+    };
+    let Some(allowed) = answered.body.get("allowed").and_then(Value::as_bool) else {
+        return out::refused(&answered);
+    };
+    if args.json {
+        out::line(&answered.body);
+    } else {
+        out::line(sentence(&answered.body, allowed));
+    }
+    if allowed { Exit::Yes } else { Exit::No }
+}
+
+fn asked(args: &CheckArgs) -> Value {
+    let mut body = Map::new();
+    let (method, path) = match args.target.as_slice() {
+        [method, path] => (Some(method), Some(path)),
+        [path] => (None, Some(path)),
+        _ => (None, None),
+    };
+    let texts = [
+        ("method", method),
+        ("path", path),
+        ("host", args.host.as_ref()),
+        ("ip", args.ip.as_ref()),
+        ("user", args.user.as_ref()),
+        ("email", args.email.as_ref()),
+        ("mac", args.mac.as_ref()),
+    ];
+    body.extend(texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text?)))));
+    let map = |pairs: &[(String, String)]| -> Map<String, Value> {
+        pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect()
+    };
+    body.insert("headers".to_owned(), map(&args.headers).into());
+    body.insert("attributes".to_owned(), map(&args.attributes).into());
+    body.insert("cost".to_owned(), args.cost.into());
+    body.insert("peek".to_owned(), args.peek.into());
+    body.into()
+}
+
+fn sentence(verdict: &Value, allowed: bool) -> String {
+    let text = |name: &str| verdict[name].as_str().unwrap_or_default().to_owned();
+    match (allowed, verdict["rule"].is_string()) {
+        (true, true) => {
+            let delay = verdict["delay_ms"].as_u64().filter(|delay| *delay > 0);
+            let wait = delay.map_or_else(String::new, |delay| format!(", after {delay} ms"));
+            format!(
+                "allowed{wait}: {} left of {} (rule {})",
+                verdict["remaining"],
+                text("limit"),
+                text("rule")
+            )
+        }
+        (true, false) => format!("allowed: {}", text("reason")),
+        (false, _) => format!("denied: {}", text("message")),
+    }
+}

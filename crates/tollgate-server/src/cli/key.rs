@@ -1,0 +1,75 @@
+//! `tollgate key show|reset`.
+
+use clap::Subcommand;
+use hyper::Method;
+use serde_json::Value;
+
+use crate::cli::{AdminArgs, Exit, out};
+use crate::client::{self, call, escape};
+
+#[derive(Subcommand)]
+pub enum KeyCommand {
+    /// Show what a key has used of a rule
+    Show {
+        rule: String,
+        /// Such as email:ann@example.com or ip:203.0.113.9+user:42; none for a rule without a key
+        #[arg(default_value = "")]
+        key: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Forget what a key has used of a rule
+    Reset {
+        rule: String,
+        #[arg(default_value = "")]
+        key: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+}
+
+pub fn run(command: &KeyCommand) -> Exit {
+    let (method, rule, key, admin) = match command {
+        KeyCommand::Show { rule, key, admin } => (Method::GET, rule, key, admin),
+        KeyCommand::Reset { rule, key, admin } => (Method::DELETE, rule, key, admin),
+    };
+    let path = format!("/v1/keys?rule={}&key={}", escape(rule), escape(key));
+    let answered = match client::block_on(call(method, &admin.admin, &path, &[], None)) {
+        Ok(answered) => answered,
+        Err(error) => return out::unreachable(&error),
+    };
+    if answered.status >= 300 {
+        return out::refused(&answered);
+    }
+    if admin.json {
+        out::pretty(&answered.body);
+        return Exit::Yes;
+    }
+    let report = answered.body.get("reset").unwrap_or(&answered.body);
+    for limit in report["limits"].as_array().into_iter().flatten() {
+        out::line(counter(limit, matches!(command, KeyCommand::Reset { .. })));
+    }
+    if let Some(tries) = report.get("tries") {
+        let last = report["last_seen"].as_str().unwrap_or("never");
+        out::line(format!("tries {tries}, denials {}, last seen {last}", report["denials"]));
+        for at in report["latest"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            out::line(format!("  {at}"));
+        }
+    }
+    Exit::Yes
+}
+
+fn counter(limit: &Value, reset: bool) -> String {
+    let text = |name: &str| limit[name].as_str().unwrap_or_default();
+    let verb = if reset { "forgot" } else { "used" };
+    let mut line = format!("{} {}: {verb} {}", text("algorithm"), text("limit"), limit["used"]);
+    if !reset {
+        line += &format!(", {} left", limit["remaining"]);
+    }
+    for extra in ["previous", "current", "buckets_read"] {
+        if let Some(value) = limit.get(extra) {
+            line += &format!(", {} {value}", extra.replace('_', " "));
+        }
+    }
+    line
+}

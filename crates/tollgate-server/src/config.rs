@@ -1,0 +1,229 @@
+//! The configuration file: one YAML document, every key optional, unknown keys are errors.
+//!
+//! Reading collects all problems at once. What this version does not do is rejected by name, never
+//! ignored.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tollgate::document::{self, MapReader, Node, Problem, Problems};
+use tollgate::engine::LogKeys;
+use tollgate::headers::HeaderStyle;
+use tollgate::identity::Attribute;
+use tollgate::identity::address::TrustedProxies;
+use tollgate::policy::{Policy, PolicyParts};
+use tollgate::time::parse_span;
+
+mod listen;
+mod size;
+
+pub use listen::Listen;
+
+/// A larger file is rejected unread.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+pub struct Config {
+    pub listen: Listen,
+    pub memory_bytes: usize,
+    /// Where the snapshot of a clean stop is kept.
+    pub state_dir: PathBuf,
+    pub headers: HeaderStyle,
+    pub log_keys: LogKeys,
+    pub jwt_keys_file: Option<PathBuf>,
+    pub tokens_file: Option<PathBuf>,
+    pub policy: PolicyParts,
+    /// Settings that are understood but have no part in this version.
+    pub idle: Vec<String>,
+}
+
+impl Config {
+    /// Reads a file; relative paths in it are relative to it.
+    pub fn load(path: &Path) -> Result<(Config, String), Problems> {
+        let text = read_file(path)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let config =
+            Config::parse(&text, folder).map_err(|problems| problems.in_file(&path.display().to_string()))?;
+        Ok((config, text))
+    }
+
+    pub fn parse(text: &str, folder: &Path) -> Result<Config, Problems> {
+        let root = document::read(text)?;
+        let mut problems = Problems::new();
+        let empty = document::read("{}").unwrap_or_else(|_| unreachable!("an empty map is YAML"));
+        let root = if root.is_null() { &empty } else { &root };
+        let config = MapReader::new(root, "", &mut problems).map(|map| read(map, folder));
+        match config {
+            Some(config) => problems.or(config),
+            None => Err(problems),
+        }
+    }
+
+    /// The policy that the file asks for.
+    pub fn take_policy(&mut self) -> Result<Policy, Problems> {
+        Policy::new(std::mem::take(&mut self.policy))
+            .map_err(|error| Problem::new(None, "rules", error).into())
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, Problems> {
+    let problem = |message: String| {
+        Problems::from(Problem::new(None, "", message)).in_file(&path.display().to_string())
+    };
+    let length = fs::metadata(path).map_err(|error| problem(format!("cannot be read: {error}")))?.len();
+    if length > MAX_FILE_BYTES {
+        return Err(problem(format!("is larger than {MAX_FILE_BYTES} bytes")));
+    }
+    let bytes = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count();
+        problem(format!("is not UTF-8 text: see line {}", line + 1))
+    })
+}
+
+const HEADERS: [(&str, HeaderStyle); 4] = [
+    ("ietf", HeaderStyle::Ietf),
+    ("x-ratelimit", HeaderStyle::XRateLimit),
+    ("both", HeaderStyle::Both),
+    ("none", HeaderStyle::None),
+];
+const LOG_KEYS: [(&str, LogKeys); 2] = [("redacted", LogKeys::Redacted), ("plain", LogKeys::Plain)];
+const ON_STORE_ERROR: [(&str, ()); 3] = [("open", ()), ("closed", ()), ("local", ())];
+const STORE_KEYS: [(&str, ()); 2] = [("plain", ()), ("hashed", ())];
+const COMPAT: [(&str, ()); 2] = [("tollgate", ()), ("envoy", ())];
+const IDENTITIES: [(&str, Attribute); 4] = [
+    ("user", Attribute::User),
+    ("email", Attribute::Email),
+    ("mac", Attribute::Mac),
+    ("api_key", Attribute::ApiKey),
+];
+
+fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
+    let mut policy = PolicyParts::default();
+    policy.read(&mut map);
+    policy.settings.ipv6_prefix = ipv6_prefix(&mut map);
+    policy.settings.identity = identity(&mut map);
+    let mut idle = Vec::new();
+    let config = Config {
+        listen: Listen::read(&mut map, &mut idle),
+        memory_bytes: memory(&mut map),
+        state_dir: folder.join(map.optional_text("state_dir").unwrap_or("")),
+        headers: map.optional_choice("headers", &HEADERS).unwrap_or_default(),
+        log_keys: map.optional_choice("log_keys", &LOG_KEYS).unwrap_or_default(),
+        jwt_keys_file: jwt(&mut map).map(|file| folder.join(file)),
+        tokens_file: map.optional_text("tokens_file").map(|file| folder.join(file)),
+        policy,
+        idle: Vec::new(),
+    };
+    trusted_proxies(&mut map, &mut idle);
+    central_store(&mut map, &mut idle);
+    not_in_this_version(&mut map);
+    if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
+        && config.tokens_file.is_none()
+    {
+        map.reject_map(format!(
+            "listen.admin: {admin} can be reached from outside: set tokens_file, or listen on 127.0.0.1"
+        ));
+    }
+    map.finish();
+    Config { idle, ..config }
+}
+
+fn ipv6_prefix(map: &mut MapReader<'_, '_>) -> u8 {
+    let prefix = map.optional_u64("ipv6_prefix").unwrap_or(64);
+    match u8::try_from(prefix) {
+        Ok(prefix @ 1..=128) => prefix,
+        _ => {
+            map.reject_map(format!("ipv6_prefix: {prefix} is out of range: 1 to 128"));
+            64
+        }
+    }
+}
+
+fn identity(map: &mut MapReader<'_, '_>) -> Vec<(Attribute, Attribute)> {
+    let mut sources = Vec::new();
+    let Some(mut map) = map.optional_map("identity") else { return sources };
+    for (name, attribute) in IDENTITIES {
+        let Some(node) = map.optional(name) else { continue };
+        match node.as_str().ok_or("expected an attribute such as jwt:sub".to_owned()).and_then(Attribute::parse) {
+            Ok(source @ Attribute::Field(..)) => sources.push((attribute, source)),
+            Ok(source) => map.reject(name, node, format!("'{source}' is no field of a request: use jwt:X, header:X, cookie:X, query:X, json:X or form:X")),
+            Err(message) => map.reject(name, node, message),
+        }
+    }
+    map.finish();
+    sources
+}
+
+fn memory(map: &mut MapReader<'_, '_>) -> usize {
+    const DEFAULT: usize = 1 << 30;
+    let Some(node) = map.optional("memory") else { return DEFAULT };
+    let read = node.as_str().ok_or("expected a size such as 1GiB".to_owned()).and_then(size::parse);
+    read.map_err(|message| map.reject("memory", node, message)).unwrap_or(DEFAULT)
+}
+
+fn jwt(map: &mut MapReader<'_, '_>) -> Option<String> {
+    let mut map = map.optional_map("jwt")?;
+    let file = map.required_text("keys_file").map(str::to_owned);
+    map.finish();
+    file
+}
+
+/// Checked now, so that a configuration stays valid when the proxy comes to use it.
+fn trusted_proxies(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
+    let Some(nodes) = map.optional_list("trusted_proxies") else { return };
+    for (n, node) in nodes.iter().enumerate() {
+        let word = node.as_str().unwrap_or_default();
+        if let Err(error) = TrustedProxies::parse([word]) {
+            map.reject(&format!("trusted_proxies[{n}]"), node, error);
+        }
+    }
+    if !nodes.is_empty() {
+        idle.push("trusted_proxies".to_owned());
+    }
+}
+
+/// Settings of central stores: their values are checked, and idle while counters are in memory.
+fn central_store(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
+    map.optional_choice("on_store_error", &ON_STORE_ERROR);
+    map.optional_choice("store_keys", &STORE_KEYS);
+    map.optional_bool("deny_cache");
+    if let Some(node) = map.optional("store_deadline")
+        && let Err(message) = node.as_str().ok_or("expected a span".to_owned()).and_then(parse_deadline)
+    {
+        map.reject("store_deadline", node, message);
+    }
+    if map.optional("nodes").is_some() && map.optional_u64("nodes").is_some_and(|nodes| nodes == 0) {
+        map.reject_map("nodes: 0 nodes share no limits: at least 1");
+    }
+    for name in ["on_store_error", "store_keys", "deny_cache", "store_deadline", "nodes"] {
+        if map.optional(name).is_some() {
+            idle.push(name.to_owned());
+        }
+    }
+}
+
+fn parse_deadline(text: &str) -> Result<Duration, String> {
+    parse_span(text)
+}
+
+/// What the file may ask for and this version cannot do.
+fn not_in_this_version(map: &mut MapReader<'_, '_>) {
+    let empty = |node: &Node<'_>| node.as_list().is_some_and(<[_]>::is_empty);
+    if let Some(node) = map.optional("upstreams").filter(|node| !empty(node)) {
+        map.reject("upstreams", node, "the proxy is not part of this version: ask the decision API instead");
+    }
+    if let Some(node) = map.optional("counters").filter(|node| node.as_str() != Some("memory")) {
+        map.reject("counters", node, "only memory is part of this version");
+    }
+    if let Some(node) = map.optional("rules_db").filter(|node| node.as_str() != Some("none")) {
+        map.reject("rules_db", node, "only none is part of this version: rules are read from this file");
+    }
+    if let Some(node) = map.optional("envoy_config") {
+        map.reject("envoy_config", node, "Envoy's protocol is not part of this version");
+    }
+    map.optional_choice("compat", &COMPAT);
+}

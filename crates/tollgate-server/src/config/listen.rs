@@ -1,0 +1,81 @@
+//! The addresses to listen on.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use tollgate::document::MapReader;
+
+/// `None` where a listener is switched off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listen {
+    pub http: Option<SocketAddr>,
+    pub admin: Option<SocketAddr>,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        let local = |port| Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+        Listen { http: local(8080), admin: local(7070) }
+    }
+}
+
+/// Listeners whose protocols are not served yet.
+const IDLE: [&str; 3] = ["grpc", "resp", "proxy"];
+
+impl Listen {
+    pub(super) fn read(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) -> Listen {
+        let defaults = Listen::default();
+        let Some(mut map) = map.optional_map("listen") else { return defaults };
+        let http = address(&mut map, "http", defaults.http);
+        let admin = address(&mut map, "admin", defaults.admin);
+        let mut bound = vec![("http", http), ("admin", admin)];
+        for name in IDLE {
+            if let Some(asked) = address(&mut map, name, None) {
+                idle.push(format!("listen.{name}"));
+                bound.push((name, Some(asked)));
+            }
+        }
+        for (n, (name, first)) in bound.iter().enumerate() {
+            for (other, second) in &bound[n + 1..] {
+                if let (Some(first), Some(second)) = (first, second)
+                    && overlap(*first, *second)
+                {
+                    map.reject_map(format!("{name} and {other} would both listen on {second}"));
+                }
+            }
+        }
+        map.finish();
+        Listen { http, admin }
+    }
+}
+
+fn address(
+    map: &mut MapReader<'_, '_>,
+    name: &'static str,
+    default: Option<SocketAddr>,
+) -> Option<SocketAddr> {
+    let Some(node) = map.optional(name) else { return default };
+    match node.as_str() {
+        Some("off") => None,
+        Some(text) => match text.parse() {
+            Ok(address) => Some(address),
+            Err(_) => {
+                map.reject(
+                    name,
+                    node,
+                    format!("'{text}' is no address: write 127.0.0.1:8080, [::1]:8080 or off"),
+                );
+                default
+            }
+        },
+        None => {
+            map.reject(name, node, "expected an address such as 127.0.0.1:8080, or off");
+            default
+        }
+    }
+}
+
+/// Whether two addresses cannot both be bound; port 0 is any free port.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let same_ip = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() == b.port() && a.port() != 0 && same_ip
+}

@@ -1,0 +1,105 @@
+//! `/metrics` in Prometheus' text format. Label values come from the configuration only.
+
+use std::fmt::Write;
+
+use crate::gate::Gate;
+
+pub fn write(gate: &Gate) -> String {
+    let mut page = Page(String::with_capacity(8 << 10));
+    let (engine, now) = (&gate.engine, gate.now());
+    let policy = engine.policy();
+
+    page.metric("tollgate_build_info", "gauge", "The version that is running.");
+    page.sample("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+
+    page.metric("tollgate_decisions_total", "counter", "Verdicts, by reason.");
+    for (reason, count) in engine.decisions() {
+        page.sample("tollgate_decisions_total", &[("reason", reason.name())], count);
+    }
+
+    page.metric("tollgate_rule_hits_total", "counter", "Hits on a rule, by what it said to them.");
+    let records =
+        || policy.rules().iter().filter_map(|rule| Some((rule, policy.record(rule.id.as_str())?.tally())));
+    for (rule, tally) in records() {
+        let outcomes =
+            [("allowed", tally.allowed), ("denied", tally.denied), ("shadow_denied", tally.shadow_denied)];
+        for (outcome, count) in outcomes {
+            page.sample(
+                "tollgate_rule_hits_total",
+                &[("rule", rule.id.as_str()), ("outcome", outcome)],
+                count,
+            );
+        }
+    }
+    page.metric("tollgate_rule_bans_total", "counter", "Automatic bans, by the rule that led to them.");
+    for (rule, tally) in records().filter(|(rule, _)| rule.ban.is_some()) {
+        page.sample("tollgate_rule_bans_total", &[("rule", rule.id.as_str())], tally.banned);
+    }
+
+    page.one("tollgate_bans", "gauge", "Bans in force.", engine.bans(now).len() as u64);
+    page.one("tollgate_rules", "gauge", "Rules in force.", policy.rules().len() as u64);
+    page.one(
+        "tollgate_rules_generation",
+        "gauge",
+        "The generation of the rules in force.",
+        policy.generation(),
+    );
+    let (applied, rejected) = gate.reloads.count();
+    page.metric(
+        "tollgate_reloads_total",
+        "counter",
+        "Changes of the configuration file, by what came of them.",
+    );
+    page.sample("tollgate_reloads_total", &[("result", "applied")], applied);
+    page.sample("tollgate_reloads_total", &[("result", "rejected")], rejected);
+
+    let usage = engine.store().usage();
+    page.one("tollgate_store_keys", "gauge", "Keys in the memory store, expired ones included.", usage.keys);
+    page.one("tollgate_store_bytes", "gauge", "Bytes that the memory store uses.", usage.bytes);
+    page.one("tollgate_store_cap_bytes", "gauge", "Bytes that the memory store may use.", usage.cap_bytes);
+    page.one(
+        "tollgate_store_evicted_total",
+        "counter",
+        "Live keys that made room for others.",
+        usage.evicted,
+    );
+    page.one(
+        "tollgate_store_unstored_total",
+        "counter",
+        "Charges decided but not kept: memory is full.",
+        usage.unstored,
+    );
+    page.one(
+        "tollgate_events_dropped_total",
+        "counter",
+        "Decisions missing from the event stream.",
+        engine.events().dropped(),
+    );
+    page.one(
+        "tollgate_ignored_matches_total",
+        "counter",
+        "Rules not looked at: more than 64 matched.",
+        engine.ignored_matches(),
+    );
+    page.0
+}
+
+struct Page(String);
+
+impl Page {
+    fn metric(&mut self, name: &str, kind: &str, help: &str) {
+        writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}")
+            .expect("writing to a string cannot fail");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        let labels: Vec<_> = labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        writeln!(self.0, "{name}{labels} {value}").expect("writing to a string cannot fail");
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+        self.metric(name, kind, help);
+        self.sample(name, &[], value);
+    }
+}

@@ -1,0 +1,112 @@
+//! The decision API: `/v1/check`, `/v1/check/batch` and `/v1/request-allowed`.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use tollgate::headers::{HeaderStyle, headers};
+use tollgate::{Hit, Time, Verdict};
+
+use crate::answer::{self, Problem};
+use crate::connection::{Answer, read_body};
+use crate::gate::Gate;
+
+mod asked;
+mod told;
+
+pub use asked::Asked;
+pub use told::Told;
+
+/// Longer bodies are answered with 413.
+const MAX_CHECK_BYTES: usize = 256 << 10;
+const MAX_BATCH_BYTES: usize = 4 << 20;
+const MAX_BATCH: usize = 1_000;
+
+/// Answers one request.
+pub async fn handle(gate: Arc<Gate>, request: Request<Incoming>) -> Answer {
+    let answered = match request.uri().path() {
+        "/v1/check" => check(&gate, request).await,
+        "/v1/check/batch" => batch(&gate, request).await,
+        "/v1/request-allowed" => request_allowed(&gate, &request),
+        path => Err(Problem::not_found(path)),
+    };
+    answered.unwrap_or_else(Answer::from)
+}
+
+async fn check(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
+    if request.method() != Method::POST {
+        return Err(Problem::method("POST"));
+    }
+    let body = read_body(request.into_body(), MAX_CHECK_BYTES).await?;
+    let asked = Asked::parse(&body)?;
+    let now = gate.now();
+    Ok(answer(gate, &asked.decide(gate, now)?))
+}
+
+async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
+    if request.method() != Method::POST {
+        return Err(Problem::method("POST"));
+    }
+    let body = read_body(request.into_body(), MAX_BATCH_BYTES).await?;
+    let asked = Asked::parse_batch(&body)?;
+    if asked.len() > MAX_BATCH {
+        let detail = format!("{} checks in one batch: at most {MAX_BATCH}", asked.len());
+        return Err(Problem::bad_field("body", detail));
+    }
+    // All are looked at before any is charged: a bad one changes nothing.
+    for (n, each) in asked.iter().enumerate() {
+        each.hit().map_err(|problem| in_item(n, problem))?;
+    }
+    let now = gate.now();
+    let verdicts: Result<Vec<_>, _> = asked.iter().map(|each| each.decide(gate, now)).collect();
+    let told: Vec<_> =
+        verdicts?.iter().map(|verdict| Told::of(verdict).with_status(status(verdict))).collect();
+    Ok(answer::json(StatusCode::OK, &told))
+}
+
+fn in_item(n: usize, problem: Problem) -> Problem {
+    let field = problem.field.map(|field| format!("[{n}].{field}"));
+    Problem { field, detail: format!("[{n}]: {}", problem.detail), ..problem }
+}
+
+fn request_allowed(gate: &Gate, request: &Request<Incoming>) -> Result<Answer, Problem> {
+    if request.method() != Method::GET {
+        return Err(Problem::method("GET"));
+    }
+    let query = request.uri().query().unwrap_or_default();
+    let asked = Asked::from_query(query)?;
+    let now = gate.now();
+    Ok(answer(gate, &asked.decide(gate, now)?))
+}
+
+impl Asked<'_> {
+    fn decide(&self, gate: &Gate, now: Time) -> Result<Verdict, Problem> {
+        let hit: Hit<'_> = gate.identify(self.hit()?, now);
+        Ok(if self.peek { gate.engine.peek(&hit, now) } else { gate.engine.check(&hit, now) })
+    }
+}
+
+/// The verdict with its headers.
+fn answer(gate: &Gate, verdict: &Verdict) -> Answer {
+    let mut answer = answer::json(status(verdict), &Told::of(verdict));
+    write_headers(&mut answer, verdict, gate.live.load().headers);
+    answer
+}
+
+pub fn write_headers(answer: &mut Answer, verdict: &Verdict, style: HeaderStyle) {
+    for (name, value) in headers(verdict, style) {
+        let value = HeaderValue::from_str(&value).expect("rule ids and numbers fit a header");
+        answer.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+}
+
+pub fn status(verdict: &Verdict) -> StatusCode {
+    use tollgate::Reason;
+    match (verdict.allowed, verdict.reason) {
+        (true, _) => StatusCode::OK,
+        (false, Reason::Ban) => StatusCode::FORBIDDEN,
+        (false, Reason::StoreError) => StatusCode::SERVICE_UNAVAILABLE,
+        (false, _) => StatusCode::TOO_MANY_REQUESTS,
+    }
+}

@@ -1,0 +1,248 @@
+//! What a caller asks: the JSON of `/v1/check`, strictly read.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+use tollgate::Hit;
+use tollgate::identity::address::parse_ip;
+use tollgate::identity::{Source, normal};
+use tollgate::request::fields;
+
+use crate::answer::Problem;
+
+/// Longer values are rejected.
+const MAX_VALUE_BYTES: usize = 4_096;
+const MAX_PATH_BYTES: usize = 16 << 10;
+const MAX_FIELDS: usize = 256;
+const MAX_COST: u64 = 1_000_000_000;
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Asked<'a> {
+    #[serde(borrow)]
+    domain: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    path: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    host: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    ip: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    user: Option<Text<'a>>,
+    #[serde(borrow)]
+    email: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    mac: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    api_key: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    headers: BTreeMap<Cow<'a, str>, Text<'a>>,
+    #[serde(borrow)]
+    attributes: BTreeMap<Cow<'a, str>, Text<'a>>,
+    cost: Option<u64>,
+    pub peek: bool,
+}
+
+impl<'a> Asked<'a> {
+    pub fn parse(body: &'a [u8]) -> Result<Self, Problem> {
+        parse_json(body)
+    }
+
+    pub fn parse_batch(body: &'a [u8]) -> Result<Vec<Self>, Problem> {
+        parse_json(body)
+    }
+
+    /// `userId=&ipAddress=`
+    pub fn from_query(query: &'a str) -> Result<Self, Problem> {
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let name = pair.split('=').next().unwrap_or_default();
+            if !matches!(name, "userId" | "ipAddress") {
+                let detail = format!("unknown parameter '{name}': use userId and ipAddress");
+                return Err(Problem::bad_field(name, detail));
+            }
+        }
+        let value = |name| fields::query(query, name).filter(|value| !value.is_empty());
+        Ok(Asked { user: value("userId").map(Text), ip: value("ipAddress"), ..Asked::default() })
+    }
+
+    /// The hit that is asked about.
+    pub fn hit(&self) -> Result<Hit<'_>, Problem> {
+        let text = |name: &str, value: &'_ Option<Cow<'a, str>>, max: usize| match value {
+            Some(value) if value.len() > max => {
+                Err(Problem::bad_field(name, format!("'{name}' is longer than {max} bytes")))
+            }
+            _ => Ok(()),
+        };
+        text("domain", &self.domain, MAX_VALUE_BYTES)?;
+        text("method", &self.method, MAX_VALUE_BYTES)?;
+        text("host", &self.host, MAX_VALUE_BYTES)?;
+        text("path", &self.path, MAX_PATH_BYTES)?;
+        text("email", &self.email, MAX_VALUE_BYTES)?;
+        text("api_key", &self.api_key, MAX_VALUE_BYTES)?;
+        let user = self.user.as_ref().map(|Text(user)| user.clone());
+        text("user", &user, MAX_VALUE_BYTES)?;
+        let [method, host, path] =
+            [&self.method, &self.host, &self.path].map(|part| part.as_deref().unwrap_or_default());
+        let mut hit = Hit::on(method, host, path).cost(self.cost()?);
+        if let Some(ip) = &self.ip {
+            let detail = || format!("'ip' is not an IP address: {}", shorten(ip));
+            hit = hit.ip(parse_ip(ip).ok_or_else(|| Problem::bad_field("ip", detail()))?);
+        }
+        if let Some(mac) = &self.mac {
+            let detail = || format!("'mac' is not a MAC address: {}", shorten(mac));
+            hit = hit.mac(normal::mac(mac).ok_or_else(|| Problem::bad_field("mac", detail()))?.into_owned());
+        }
+        if let Some(domain) = self.domain.as_deref().filter(|domain| !domain.is_empty()) {
+            hit = hit.domain(domain);
+        }
+        if let Some(user) = user {
+            hit = hit.user(user.into_owned());
+        }
+        if let Some(email) = self.email.as_deref() {
+            hit = hit.email(email);
+        }
+        if let Some(api_key) = self.api_key.as_deref() {
+            hit = hit.api_key(api_key);
+        }
+        let hit = with_fields(hit, "headers", Source::Header, &self.headers)?;
+        with_fields(hit, "attributes", Source::Attr, &self.attributes)
+    }
+
+    fn cost(&self) -> Result<u64, Problem> {
+        match self.cost.unwrap_or(1) {
+            cost if cost > MAX_COST => Err(Problem::bad_field("cost", format!("'cost' is above {MAX_COST}"))),
+            cost => Ok(cost),
+        }
+    }
+}
+
+fn with_fields<'h>(
+    mut hit: Hit<'h>,
+    whole: &str,
+    source: Source,
+    fields: &'h BTreeMap<Cow<'_, str>, Text<'_>>,
+) -> Result<Hit<'h>, Problem> {
+    if fields.len() > MAX_FIELDS {
+        return Err(Problem::bad_field(whole, format!("'{whole}' has more than {MAX_FIELDS} entries")));
+    }
+    for (name, Text(value)) in fields {
+        if name.len().max(value.len()) > MAX_VALUE_BYTES {
+            let field = format!("{whole}.{}", shorten(name));
+            let detail = format!("'{field}' is longer than {MAX_VALUE_BYTES} bytes");
+            return Err(Problem::bad_field(field, detail));
+        }
+        let lower = source == Source::Header && name.bytes().any(|byte| byte.is_ascii_uppercase());
+        let name = if lower { Cow::Owned(name.to_ascii_lowercase()) } else { Cow::Borrowed(name.as_ref()) };
+        hit = hit.field(source, name, value.as_ref());
+    }
+    Ok(hit)
+}
+
+/// Input is quoted in answers, but not at any length.
+fn shorten(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_default).collect()
+}
+
+fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+    let text = std::str::from_utf8(body).map_err(|_| Problem::bad_field("body", "the body is not UTF-8"))?;
+    let mut json = serde_json::Deserializer::from_str(text);
+    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let (path, message) = (error.path().to_string(), error.into_inner().to_string());
+        // The message of an unknown or repeated field names it; its path stops one above.
+        let named = message.strip_prefix("unknown field `").or_else(|| message.strip_prefix("duplicate field `"));
+        let named = named.and_then(|rest| rest.split('`').next());
+        let field = match (named, path.as_str()) {
+            (Some(name), "." | "?") => name.to_owned(),
+            (Some(name), path) if path.ends_with(name) => path.to_owned(),
+            (Some(name), path) => format!("{path}.{name}"),
+            (None, "." | "?") => "body".to_owned(),
+            (None, path) => path.to_owned(),
+        };
+        let detail = format!("'{}': {}", shorten(&field), message);
+        Problem::bad_field(shorten(&field), detail)
+    })?;
+    json.end().map_err(|error| Problem::bad_field("body", format!("after the JSON: {error}")))?;
+    Ok(parsed)
+}
+
+/// A text, or a number or truth value taken as its text.
+#[derive(Default)]
+struct Text<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Cow<'de, str>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a text or a number")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Cow::Borrowed(text))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Cow::Owned(text.to_owned()))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+                Ok(Cow::Owned(number.to_string()))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+                Ok(Cow::Owned(number.to_string()))
+            }
+
+            fn visit_bool<E>(self, truth: bool) -> Result<Self::Value, E> {
+                Ok(Cow::Owned(truth.to_string()))
+            }
+        }
+        deserializer.deserialize_any(Visitor).map(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(body: &str) -> (String, String) {
+        let problem = Asked::parse(body.as_bytes()).and_then(|asked| asked.hit().map(drop)).expect_err(body);
+        (problem.field.unwrap_or_default(), problem.detail)
+    }
+
+    #[test]
+    fn bad_input_is_rejected_by_the_name_of_its_field() {
+        for (body, name) in [
+            (r#"{"ip": "1.2.3"}"#, "ip"),
+            (r#"{"mac": "xyz"}"#, "mac"),
+            (r#"{"colour": "red"}"#, "colour"),
+            (r#"{"cost": -1}"#, "cost"),
+            (r#"{"cost": "many"}"#, "cost"),
+            (r#"{"cost": 1.5}"#, "cost"),
+            (r#"{"peek": 1}"#, "peek"),
+            (r#"{"headers": []}"#, "headers"),
+            (r#"{"headers": {"a": {}}}"#, "headers.a"),
+            (r#"{"user": "a", "user": "b"}"#, "user"),
+            ("not json", "body"),
+            ("[]", "body"),
+            ("", "body"),
+            ("{} {}", "body"),
+        ] {
+            let (found, detail) = field(body);
+            assert_eq!(found, name, "{body}: {detail}");
+        }
+        let long = format!(r#"{{"user": "{}"}}"#, "x".repeat(5000));
+        assert_eq!(field(&long).0, "user");
+        let many = format!(
+            r#"{{"attributes": {{{}}}}}"#,
+            (0..300).map(|n| format!("\"{n}\":1")).collect::<Vec<_>>().join(",")
+        );
+        assert_eq!(field(&many).0, "attributes");
+        assert!(Asked::parse(b"\xff\xfe").is_err());
+    }
+}
