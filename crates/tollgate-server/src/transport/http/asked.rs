@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use tollgate::Hit;
 use tollgate::identity::address::parse_ip;
@@ -18,7 +21,7 @@ const MAX_FIELDS: usize = 256;
 const MAX_COST: u64 = 1_000_000_000;
 
 #[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct Asked<'a> {
     #[serde(borrow)]
     domain: Option<Cow<'a, str>>,
@@ -44,6 +47,25 @@ pub struct Asked<'a> {
     attributes: BTreeMap<Cow<'a, str>, Text<'a>>,
     cost: Option<u64>,
     pub peek: bool,
+}
+
+/// Only from a map: a derived `Deserialize` would take a list of values as well.
+impl<'de: 'a, 'a> Deserialize<'de> for Asked<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Asked<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
+                Asked::deserialize(MapAccessDeserializer::new(fields))
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
 }
 
 impl<'a> Asked<'a> {
@@ -152,7 +174,8 @@ fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let (path, message) = (error.path().to_string(), error.into_inner().to_string());
         // The message of an unknown or repeated field names it; its path stops one above.
-        let named = message.strip_prefix("unknown field `").or_else(|| message.strip_prefix("duplicate field `"));
+        let named =
+            message.strip_prefix("unknown field `").or_else(|| message.strip_prefix("duplicate field `"));
         let named = named.and_then(|rest| rest.split('`').next());
         let field = match (named, path.as_str()) {
             (Some(name), "." | "?") => name.to_owned(),
@@ -174,11 +197,11 @@ struct Text<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
+        struct Scalar;
+        impl<'de> Visitor<'de> for Scalar {
             type Value = Cow<'de, str>;
 
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text or a number")
             }
 
@@ -202,7 +225,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
                 Ok(Cow::Owned(truth.to_string()))
             }
         }
-        deserializer.deserialize_any(Visitor).map(Text)
+        deserializer.deserialize_any(Scalar).map(Text)
     }
 }
 
