@@ -58,6 +58,11 @@ pub struct EngineSetup {
     pub node: u32,
 }
 
+impl EngineSetup {
+    /// Less memory than this could not hold a key in every part of the store.
+    pub const MIN_MEMORY_BYTES: usize = MemoryStore::MIN_BYTES;
+}
+
 impl Default for EngineSetup {
     fn default() -> Self {
         let secret = Secret::random();

@@ -1,6 +1,6 @@
 //! Sizes of memory as people write them: `512MiB`, `1GiB`, `64MB`.
 
-use tollgate::store::MemoryStore;
+use tollgate::EngineSetup;
 
 pub(super) fn parse(text: &str) -> Result<usize, String> {
     let text = text.trim();
@@ -19,7 +19,7 @@ pub(super) fn parse(text: &str) -> Result<usize, String> {
     };
     let bytes = number.checked_mul(unit).and_then(|bytes| usize::try_from(bytes).ok());
     match bytes {
-        Some(bytes) if (MemoryStore::MIN_BYTES..=1 << 44).contains(&bytes) => Ok(bytes),
+        Some(bytes) if (EngineSetup::MIN_MEMORY_BYTES..=1 << 44).contains(&bytes) => Ok(bytes),
         _ => Err(format!("'{text}' is out of range: 1MiB to 16TiB")),
     }
 }

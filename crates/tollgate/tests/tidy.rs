@@ -1,0 +1,186 @@
+//! House rules that a machine can check: who may know whom, and how files look.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const MAX_LINES: usize = 500;
+
+struct Source {
+    path: PathBuf,
+    /// Without the unit tests at the end.
+    code: String,
+    text: String,
+}
+
+impl Source {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// The module of the crate that the file belongs to: `store` for `src/store/memory/shard.rs`.
+    fn module(&self) -> String {
+        let inner = self.path.iter().skip_while(|part| *part != "src").nth(1);
+        inner.map_or_else(String::new, |part| part.to_string_lossy().trim_end_matches(".rs").to_owned())
+    }
+
+    /// Lines of code that mention `word`.
+    fn lines_with<'s>(&'s self, word: &'s str) -> impl Iterator<Item = &'s str> {
+        let code = self.code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        code.filter(move |line| line.contains(word))
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn files_below(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder can be listed") {
+            let path = entry.expect("an entry can be read").path();
+            let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+            if path.is_dir() && !hidden && path.file_name().is_some_and(|name| name != "target") {
+                folders.push(path);
+            } else if path.to_string_lossy().ends_with(ending) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn sources(krate: &str) -> Vec<Source> {
+    let files = files_below(&root().join("crates").join(krate).join("src"), ".rs");
+    assert!(!files.is_empty(), "{krate} has sources");
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("a source can be read");
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default().to_owned();
+        Source { path, code, text }
+    };
+    files.into_iter().map(read).collect()
+}
+
+fn check_never_imports(krate: &str, modules: &[&str], forbidden: &[&str]) {
+    for source in sources(krate).iter().filter(|source| modules.contains(&source.module().as_str())) {
+        for word in forbidden {
+            for line in source.lines_with(&format!("crate::{word}")) {
+                let rest = line.split(&format!("crate::{word}")).nth(1).unwrap_or_default();
+                let whole_word = !rest.starts_with(|next: char| next.is_alphanumeric() || next == '_');
+                assert!(!whole_word, "{} knows {word}: {line}", source.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_library_depends_in_one_direction() {
+    let above_time = [
+        "limit",
+        "algorithm",
+        "document",
+        "request",
+        "identity",
+        "hit",
+        "rule",
+        "key_list",
+        "ban",
+        "store",
+        "verdict",
+        "plan",
+        "policy",
+        "record",
+        "track",
+        "event",
+        "engine",
+        "headers",
+    ];
+    check_never_imports("tollgate", &["time"], &above_time);
+    check_never_imports("tollgate", &["limit"], &above_time[1..]);
+    check_never_imports("tollgate", &["algorithm"], &above_time[2..]);
+    check_never_imports(
+        "tollgate",
+        &["request", "document"],
+        &["identity", "hit", "rule", "store", "policy", "engine"],
+    );
+    check_never_imports("tollgate", &["identity", "rule", "ban"], &["store", "plan", "policy", "engine"]);
+    check_never_imports(
+        "tollgate",
+        &["store"],
+        &["identity", "hit", "rule", "ban", "verdict", "plan", "policy", "engine"],
+    );
+    check_never_imports("tollgate", &["plan", "policy", "verdict"], &["engine", "event", "track"]);
+}
+
+#[test]
+fn the_library_reads_no_clock_and_does_no_io() {
+    let forbidden = [
+        "SystemTime",
+        "Instant::now",
+        "std::fs",
+        "std::net::Tcp",
+        "tokio",
+        "thread::",
+        "println",
+        "std::env",
+    ];
+    for source in sources("tollgate").iter().filter(|source| !source.path.ends_with("src/time.rs")) {
+        for word in forbidden {
+            assert_eq!(source.lines_with(word).next(), None, "{} uses {word}", source.name());
+        }
+    }
+}
+
+#[test]
+fn transports_know_neither_each_other_nor_a_backend() {
+    let transports = ["http", "rls", "resp", "proxy", "forward_auth"];
+    for source in sources("tollgate-server") {
+        let own = source.path.to_string_lossy().split("/transport/").nth(1).map(str::to_owned);
+        for other in
+            own.iter().flat_map(|own| transports.iter().filter(move |other| !own.starts_with(**other)))
+        {
+            let line = source.lines_with(&format!("transport::{other}")).next().map(str::to_owned);
+            assert_eq!(line, None, "{} knows {other}", source.name());
+        }
+        if !source.path.ends_with("src/assemble.rs") {
+            assert_eq!(source.lines_with("MemoryStore").next(), None, "{} names a backend", source.name());
+        }
+    }
+}
+
+#[test]
+fn every_source_says_what_it_is_and_stays_readable() {
+    for krate in ["tollgate", "tollgate-server"] {
+        for source in sources(krate) {
+            let name = source.name();
+            assert!(source.text.starts_with("//! "), "{name} does not say what it is");
+            let lines = source.text.lines().count();
+            assert!(lines <= MAX_LINES, "{name} has {lines} lines: split it by noun");
+            for word in ["todo!", "unimplemented!", "dbg!", "TODO", "FIXME"] {
+                assert!(!source.text.contains(word), "{name} has a {word}");
+            }
+            let stem = source.path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+            for word in ["util", "helper", "common", "manager", "misc"] {
+                assert!(!stem.contains(word), "{name} is not named after what it holds");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_text_names_the_machine_it_was_written_on() {
+    let endings = [".rs", ".md", ".toml", ".yaml", "scripts/test", "scripts/deny", ".ci/run"];
+    let places: Vec<String> =
+        ["home", "root", "Users", "work"].iter().map(|top| format!("/{top}/")).collect();
+    for path in endings.iter().flat_map(|ending| files_below(&root(), ending)) {
+        let text = fs::read_to_string(&path).expect("a text can be read");
+        for place in &places {
+            let named = text
+                .lines()
+                .find(|line| line.contains(&format!(" {place}")) || line.contains(&format!("\"{place}")));
+            assert_eq!(named, None, "{}", path.display());
+        }
+    }
+}
