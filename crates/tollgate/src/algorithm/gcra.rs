@@ -61,7 +61,7 @@ impl Meter {
     pub fn continuous(rate: Rate, burst: u64) -> Meter {
         let period_ns = rate.period().nanos();
         if rate.count() == 0 {
-            return Meter::CLOSED;
+            return Meter::closed(rate.period());
         }
         let token = (period_ns / rate.count()).max(1);
         let ticks = token * rate.count();
@@ -69,8 +69,11 @@ impl Meter {
         Meter { token, span: burst * token, flow }
     }
 
-    /// A bucket that holds nothing.
-    pub(super) const CLOSED: Meter = Meter { token: 1, span: 0, flow: Flow::Nanos };
+    /// A bucket that holds nothing. What was used under the limit before it is remembered, for a period
+    /// each.
+    pub(super) const fn closed(period: Period) -> Meter {
+        Meter { token: period.nanos(), span: 0, flow: Flow::Nanos }
+    }
 
     pub const fn flow(&self) -> Flow {
         self.flow
@@ -165,6 +168,8 @@ fn saturate(wide: u128) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn meter(rate: &str, burst: u64) -> Meter {
@@ -211,5 +216,19 @@ mod tests {
         };
         assert_eq!(passed(&mut full_at, Time::from_secs(1_000)), 100);
         assert_eq!(passed(&mut full_at, Time::from_secs(9_000_000)), 100);
+    }
+
+    #[test]
+    fn a_limit_of_zero_does_not_forget_what_was_used() {
+        // A limit set to zero and back within a second gave a second burst.
+        let (open, closed) = (meter("5/m", 5), meter("0/m", 0));
+        let now = Time::from_secs(1_800_000_000);
+        let mut full_at = open.fresh();
+        open.charge(&mut full_at, now, 5);
+        let full_at = closed.adopt(&open, full_at, now);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(closed.used(&full_at, later), 5);
+        let full_at = open.adopt(&closed, full_at, later);
+        assert!(!open.decide(&full_at, later, 1).is_allowed());
     }
 }
