@@ -75,6 +75,9 @@ impl Meter {
         Meter { token: period.nanos(), span: 0, flow: Flow::Nanos }
     }
 
+    /// No bucket is full later than this, so that the cost of a burst on top of it fits 64 bits.
+    const LATEST: u64 = 1 << 63;
+
     pub const fn flow(&self) -> Flow {
         self.flow
     }
@@ -132,16 +135,16 @@ impl Algorithm for Meter {
         if now > then && !self.flow.is_continuous() {
             return; // a refill has been here
         }
-        let kept = (amount.min(grant.cost) * self.token).saturating_sub(now.saturating_sub(then));
+        let kept = amount.min(grant.cost).saturating_mul(self.token).saturating_sub(now.saturating_sub(then));
         *full_at = (*full_at).saturating_sub(kept.min(self.debt(*full_at, now)));
     }
 
-    /// Five of five used is five of fifty used.
+    /// Five of five used is five of fifty used. A debt that outlives [`Self::LATEST`] is cut there.
     fn adopt(&self, old: &Meter, full_at: u64, now: Time) -> u64 {
         let debt = old.debt(full_at, old.flow.units_at(now));
         match mul_div_ceil(debt, self.token, old.token) {
             0 => self.fresh(),
-            debt => self.flow.units_at(now).saturating_add(debt),
+            debt => self.flow.units_at(now).saturating_add(debt).min(Self::LATEST),
         }
     }
 
@@ -216,6 +219,22 @@ mod tests {
         };
         assert_eq!(passed(&mut full_at, Time::from_secs(1_000)), 100);
         assert_eq!(passed(&mut full_at, Time::from_secs(9_000_000)), 100);
+    }
+
+    #[test]
+    fn a_million_used_of_one_a_day_is_denied() {
+        // The debt of 2700 years overflowed: a panic in debug, an open bucket in release.
+        let (old, new) = (meter("1_000_000/d", 1_000_000), meter("1/d", 1));
+        let now = Time::from_secs(1_800_000_000);
+        let mut full_at = old.fresh();
+        old.charge(&mut full_at, now, 1_000_000);
+        let grant = Grant { at: now, cost: 1_000_000, mark: full_at };
+        let mut full_at = new.adopt(&old, full_at, now);
+        assert!(!new.decide(&full_at, now, 1).is_allowed());
+        new.owe(&mut full_at, now, 1);
+        assert!(!new.decide(&full_at, now, 1).is_allowed());
+        new.refund(&mut full_at, &grant, 1_000_000, now);
+        assert!(new.decide(&full_at, now, 1).is_allowed());
     }
 
     #[test]
