@@ -86,6 +86,13 @@ impl Meter {
         self.span / self.token
     }
 
+    /// Takes `cost`, but no more than leads to a debt of `bound` units.
+    fn take(&self, full_at: &mut u64, now: Time, cost: u64, bound: u64) {
+        let now = self.flow.units_at(now);
+        let taken = (*full_at).max(now).saturating_add(cost.saturating_mul(self.token));
+        *full_at = taken.min(now + bound).max(*full_at);
+    }
+
     fn debt(&self, full_at: u64, now: u64) -> u64 {
         full_at.saturating_sub(now)
     }
@@ -118,15 +125,12 @@ impl Algorithm for Meter {
         *full_at = (*full_at).max(self.flow.units_at(now)) + cost * self.token;
     }
 
-    fn drain(&self, full_at: &mut u64, now: Time, _cost: u64) {
-        *full_at = (*full_at).max(self.flow.units_at(now) + self.span);
+    fn drain(&self, full_at: &mut u64, now: Time, cost: u64) {
+        self.take(full_at, now, cost, self.span);
     }
 
     fn owe(&self, full_at: &mut u64, now: Time, cost: u64) {
-        let now = self.flow.units_at(now);
-        let floor = now + 2 * self.span; // empty, and one burst below
-        let owed = (*full_at).max(now).saturating_add(cost.saturating_mul(self.token));
-        *full_at = owed.min(floor).max(*full_at);
+        self.take(full_at, now, cost, 2 * self.span); // empty, and one burst below
     }
 
     /// Gives back what time has not given back since the charge.
