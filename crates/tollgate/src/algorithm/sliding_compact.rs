@@ -157,11 +157,13 @@ impl Algorithm for SlidingCompact {
         state.add(self.step_at(now), cost);
     }
 
-    /// Counts the denied cost and forgets as much of the oldest: the latest tries fill the window.
+    /// Counts the denied cost and forgets as much of the oldest: the latest tries fill the window. What
+    /// was used above the limit (a debt, or under a larger one) stays used.
     fn drain(&self, state: &mut Steps, now: Time, cost: u64) {
+        let cap = self.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.limit));
-        while let Some((step, count)) = state.oldest().filter(|_| state.total > self.limit) {
-            state.take(step, count.min(state.total - self.limit));
+        while let Some((step, count)) = state.oldest().filter(|_| state.total > cap) {
+            state.take(step, count.min(state.total - cap));
         }
     }
 
@@ -206,5 +208,18 @@ mod tests {
             }
             assert!(state.pairs.len() <= 60);
         }
+    }
+
+    #[test]
+    fn a_counted_denial_does_not_forget_what_was_used_under_a_larger_limit() {
+        // 50 used, the limit lowered to 5 and raised again: a denial in between left 5 of 50 used.
+        let small = SlidingCompact { limit: 5, steps: 60, step_ns: Period::SECOND.nanos() };
+        let large = SlidingCompact { limit: 50, ..small };
+        let now = Time::from_secs(1_800_000_000);
+        let mut state = large.fresh();
+        large.charge(&mut state, now, 50);
+        assert!(!small.decide(&state, now, 1).is_allowed());
+        small.drain(&mut state, now, 1);
+        assert_eq!(large.used(&state, now), 50);
     }
 }

@@ -138,10 +138,11 @@ impl Algorithm for TieredWindow {
     }
 
     fn drain(&self, state: &mut Tiers, now: Time, cost: u64) {
+        let cap = self.window.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.window.limit));
         while let Some((excess, (step, count))) = self
             .used(state, now)
-            .checked_sub(self.window.limit)
+            .checked_sub(cap)
             .filter(|excess| *excess > 0)
             .zip(state.finest().and_then(Steps::oldest))
         {
@@ -223,6 +224,18 @@ mod tests {
             }
             assert_eq!(next, second + 1);
         }
+    }
+
+    #[test]
+    fn a_counted_denial_does_not_forget_what_was_used_under_a_larger_limit() {
+        // 50 used, the limit lowered to 5 and raised again: a denial in between left 5 of 50 used.
+        let (large, small) =
+            (TieredWindow::new(50, Period::DAY, Levels::SMH), TieredWindow::new(5, Period::DAY, Levels::SMH));
+        let now = Time::from_secs(20_000 * DAY);
+        let mut state = large.fresh();
+        large.charge(&mut state, now, 50);
+        small.drain(&mut state, now, 1);
+        assert_eq!(large.used(&state, now), 50);
     }
 
     #[test]
