@@ -120,8 +120,13 @@ impl SlidingCompact {
         Time::from_nanos((step + self.steps).saturating_mul(self.step_ns))
     }
 
+    /// When a step begins.
+    pub(super) fn start_of(&self, step: u64) -> Time {
+        Time::from_nanos(step.saturating_mul(self.step_ns))
+    }
+
     /// Decides, given what is used in the window that begins with step `from`.
-    pub(super) fn decide_on(&self, steps: &Steps, used: u64, now: Time, cost: u64) -> Decision {
+    pub(super) fn decide_on(&self, steps: &Steps, from: u64, used: u64, now: Time, cost: u64) -> Decision {
         let left = self.limit.saturating_sub(used);
         if cost > self.limit {
             return Decision { admission: Admission::Never, left };
@@ -130,7 +135,7 @@ impl SlidingCompact {
             return Decision { admission: Admission::NOW, left };
         }
         let excess = used + cost - self.limit;
-        let freed = steps.step_freeing(self.oldest_at(now), excess);
+        let freed = steps.step_freeing(from, excess);
         let retry_after = freed.map_or(Time::MAX, |step| self.gone_at(step)).since(now);
         Decision { admission: Admission::Deny { retry_after }, left }
     }
@@ -149,7 +154,7 @@ impl Algorithm for SlidingCompact {
     }
 
     fn decide(&self, state: &Steps, now: Time, cost: u64) -> Decision {
-        self.decide_on(state, self.used(state, now), now, cost)
+        self.decide_on(state, self.oldest_at(now), self.used(state, now), now, cost)
     }
 
     fn charge(&self, state: &mut Steps, now: Time, cost: u64) {
