@@ -93,7 +93,8 @@ impl Algorithm for SlidingCounter {
     }
 
     fn owe(&self, state: &mut Counts, now: Time, cost: u64) {
-        self.add(state, now, cost, self.limit.saturating_mul(2));
+        let room = self.limit.saturating_mul(2).saturating_sub(self.used(state, now));
+        self.add(state, now, cost.min(room), u64::MAX);
     }
 
     fn refund(&self, state: &mut Counts, grant: &Grant, amount: u64, now: Time) {
@@ -146,5 +147,16 @@ mod tests {
         assert_eq!(decision.left, 0);
         // 50000 × rest <= (55000 − 31535) × 60 s: 28.158 s must be left of the minute, that is second 31.842
         assert_eq!(decision.admission, Admission::Deny { retry_after: Duration::from_millis(6_842) });
+    }
+
+    #[test]
+    fn debts_of_two_windows_are_one_capacity_together() {
+        // Each window took a debt of its own: at its start, three capacities were owed.
+        let counter = SlidingCounter { limit: 5, window_ns: Period::MINUTE.nanos() };
+        let mut counts = counter.fresh();
+        counter.owe(&mut counts, Time::from_secs(1_800_000_000), 100);
+        let next = Time::from_secs(1_800_000_060);
+        counter.owe(&mut counts, next, 100);
+        assert_eq!(counter.used(&counts, next), 10);
     }
 }
