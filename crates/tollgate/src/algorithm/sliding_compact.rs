@@ -112,12 +112,12 @@ impl SlidingCompact {
 
     /// The oldest step that counts at `now`.
     pub(super) fn oldest_at(&self, now: Time) -> u64 {
-        (self.step_at(now) + 1).saturating_sub(self.steps)
+        self.step_at(now).saturating_sub(self.steps - 1)
     }
 
     /// When a step has left the window.
     pub(super) fn gone_at(&self, step: u64) -> Time {
-        Time::from_nanos((step + self.steps).saturating_mul(self.step_ns))
+        self.start_of(step.saturating_add(self.steps))
     }
 
     /// When a step begins.
@@ -213,6 +213,16 @@ mod tests {
             }
             assert!(state.pairs.len() <= 60);
         }
+    }
+
+    #[test]
+    fn a_window_at_the_end_of_time_still_counts() {
+        // Steps of a nanosecond: the one after the last does not fit 64 bits.
+        let window = SlidingCompact { limit: 1, steps: Period::SECOND.nanos(), step_ns: 1 };
+        let mut state = window.fresh();
+        window.charge(&mut state, Time::MAX, 1);
+        assert!(!window.decide(&state, Time::MAX, 1).is_allowed());
+        assert_eq!(window.fresh_at(&state), Time::MAX);
     }
 
     #[test]
