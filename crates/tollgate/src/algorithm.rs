@@ -37,7 +37,7 @@ pub trait Algorithm {
     /// Takes `cost`.
     fn charge(&self, state: &mut Self::State, now: Time, cost: u64);
 
-    /// Counts a denied hit (`count_denied`): takes what there is, down to empty and no further.
+    /// Counts a denied hit (`count_denied`): takes its cost, down to empty and no further.
     fn drain(&self, state: &mut Self::State, now: Time, cost: u64);
 
     /// Takes a cost that became known too late to deny it; the debt is at most one capacity.

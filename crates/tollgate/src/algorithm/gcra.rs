@@ -61,7 +61,7 @@ impl Meter {
     pub fn continuous(rate: Rate, burst: u64) -> Meter {
         let period_ns = rate.period().nanos();
         if rate.count() == 0 {
-            return Meter::CLOSED;
+            return Meter::closed(rate.period());
         }
         let token = (period_ns / rate.count()).max(1);
         let ticks = token * rate.count();
@@ -69,8 +69,14 @@ impl Meter {
         Meter { token, span: burst * token, flow }
     }
 
-    /// A bucket that holds nothing.
-    pub(super) const CLOSED: Meter = Meter { token: 1, span: 0, flow: Flow::Nanos };
+    /// A bucket that holds nothing. What was used under the limit before it is remembered, for a period
+    /// each.
+    pub(super) const fn closed(period: Period) -> Meter {
+        Meter { token: period.nanos(), span: 0, flow: Flow::Nanos }
+    }
+
+    /// No bucket is full later than this, so that the cost of a burst on top of it fits 64 bits.
+    const LATEST: u64 = 1 << 63;
 
     pub const fn flow(&self) -> Flow {
         self.flow
@@ -78,6 +84,13 @@ impl Meter {
 
     pub(super) fn burst(&self) -> u64 {
         self.span / self.token
+    }
+
+    /// Takes `cost`, but no more than leads to a debt of `bound` units.
+    fn take(&self, full_at: &mut u64, now: Time, cost: u64, bound: u64) {
+        let now = self.flow.units_at(now);
+        let taken = (*full_at).max(now).saturating_add(cost.saturating_mul(self.token));
+        *full_at = taken.min(now + bound).max(*full_at);
     }
 
     fn debt(&self, full_at: u64, now: u64) -> u64 {
@@ -112,15 +125,12 @@ impl Algorithm for Meter {
         *full_at = (*full_at).max(self.flow.units_at(now)) + cost * self.token;
     }
 
-    fn drain(&self, full_at: &mut u64, now: Time, _cost: u64) {
-        *full_at = (*full_at).max(self.flow.units_at(now) + self.span);
+    fn drain(&self, full_at: &mut u64, now: Time, cost: u64) {
+        self.take(full_at, now, cost, self.span);
     }
 
     fn owe(&self, full_at: &mut u64, now: Time, cost: u64) {
-        let now = self.flow.units_at(now);
-        let floor = now + 2 * self.span; // empty, and one burst below
-        let owed = (*full_at).max(now).saturating_add(cost.saturating_mul(self.token));
-        *full_at = owed.min(floor).max(*full_at);
+        self.take(full_at, now, cost, 2 * self.span); // empty, and one burst below
     }
 
     /// Gives back what time has not given back since the charge.
@@ -129,16 +139,16 @@ impl Algorithm for Meter {
         if now > then && !self.flow.is_continuous() {
             return; // a refill has been here
         }
-        let kept = (amount.min(grant.cost) * self.token).saturating_sub(now.saturating_sub(then));
+        let kept = amount.min(grant.cost).saturating_mul(self.token).saturating_sub(now.saturating_sub(then));
         *full_at = (*full_at).saturating_sub(kept.min(self.debt(*full_at, now)));
     }
 
-    /// Five of five used is five of fifty used.
+    /// Five of five used is five of fifty used. A debt that outlives [`Self::LATEST`] is cut there.
     fn adopt(&self, old: &Meter, full_at: u64, now: Time) -> u64 {
         let debt = old.debt(full_at, old.flow.units_at(now));
         match mul_div_ceil(debt, self.token, old.token) {
             0 => self.fresh(),
-            debt => self.flow.units_at(now).saturating_add(debt),
+            debt => self.flow.units_at(now).saturating_add(debt).min(Self::LATEST),
         }
     }
 
@@ -165,6 +175,8 @@ fn saturate(wide: u128) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn meter(rate: &str, burst: u64) -> Meter {
@@ -211,5 +223,35 @@ mod tests {
         };
         assert_eq!(passed(&mut full_at, Time::from_secs(1_000)), 100);
         assert_eq!(passed(&mut full_at, Time::from_secs(9_000_000)), 100);
+    }
+
+    #[test]
+    fn a_million_used_of_one_a_day_is_denied() {
+        // The debt of 2700 years overflowed: a panic in debug, an open bucket in release.
+        let (old, new) = (meter("1_000_000/d", 1_000_000), meter("1/d", 1));
+        let now = Time::from_secs(1_800_000_000);
+        let mut full_at = old.fresh();
+        old.charge(&mut full_at, now, 1_000_000);
+        let grant = Grant { at: now, cost: 1_000_000, mark: full_at };
+        let mut full_at = new.adopt(&old, full_at, now);
+        assert!(!new.decide(&full_at, now, 1).is_allowed());
+        new.owe(&mut full_at, now, 1);
+        assert!(!new.decide(&full_at, now, 1).is_allowed());
+        new.refund(&mut full_at, &grant, 1_000_000, now);
+        assert!(new.decide(&full_at, now, 1).is_allowed());
+    }
+
+    #[test]
+    fn a_limit_of_zero_does_not_forget_what_was_used() {
+        // A limit set to zero and back within a second gave a second burst.
+        let (open, closed) = (meter("5/m", 5), meter("0/m", 0));
+        let now = Time::from_secs(1_800_000_000);
+        let mut full_at = open.fresh();
+        open.charge(&mut full_at, now, 5);
+        let full_at = closed.adopt(&open, full_at, now);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(closed.used(&full_at, later), 5);
+        let full_at = open.adopt(&closed, full_at, later);
+        assert!(!open.decide(&full_at, later, 1).is_allowed());
     }
 }

@@ -134,4 +134,17 @@ mod tests {
         assert_eq!(admissions[2], Admission::Allow { delay: Duration::from_secs(2) });
         assert_eq!(admissions[3], Admission::Deny { retry_after: Duration::from_millis(500) });
     }
+
+    #[test]
+    fn a_counted_denial_takes_its_own_place_in_the_queue_and_no_other() {
+        // One hit denied for its wait filled the whole queue, and everybody waited for it.
+        let hold = Release::Hold { max_wait: Duration::from_millis(500) };
+        let bucket = LeakyBucket::new("1/s".parse().expect("valid"), 6, hold);
+        let now = Time::from_secs(1_800_000_000);
+        let mut dry_at = 0;
+        bucket.charge(&mut dry_at, now, 1);
+        assert!(!bucket.decide(&dry_at, now, 1).is_allowed());
+        bucket.drain(&mut dry_at, now, 1);
+        assert_eq!(bucket.used(&dry_at, now), 2);
+    }
 }

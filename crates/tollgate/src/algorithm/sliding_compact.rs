@@ -112,16 +112,21 @@ impl SlidingCompact {
 
     /// The oldest step that counts at `now`.
     pub(super) fn oldest_at(&self, now: Time) -> u64 {
-        (self.step_at(now) + 1).saturating_sub(self.steps)
+        self.step_at(now).saturating_sub(self.steps - 1)
     }
 
     /// When a step has left the window.
     pub(super) fn gone_at(&self, step: u64) -> Time {
-        Time::from_nanos((step + self.steps).saturating_mul(self.step_ns))
+        self.start_of(step.saturating_add(self.steps))
+    }
+
+    /// When a step begins.
+    pub(super) fn start_of(&self, step: u64) -> Time {
+        Time::from_nanos(step.saturating_mul(self.step_ns))
     }
 
     /// Decides, given what is used in the window that begins with step `from`.
-    pub(super) fn decide_on(&self, steps: &Steps, used: u64, now: Time, cost: u64) -> Decision {
+    pub(super) fn decide_on(&self, steps: &Steps, from: u64, used: u64, now: Time, cost: u64) -> Decision {
         let left = self.limit.saturating_sub(used);
         if cost > self.limit {
             return Decision { admission: Admission::Never, left };
@@ -130,7 +135,7 @@ impl SlidingCompact {
             return Decision { admission: Admission::NOW, left };
         }
         let excess = used + cost - self.limit;
-        let freed = steps.step_freeing(self.oldest_at(now), excess);
+        let freed = steps.step_freeing(from, excess);
         let retry_after = freed.map_or(Time::MAX, |step| self.gone_at(step)).since(now);
         Decision { admission: Admission::Deny { retry_after }, left }
     }
@@ -149,7 +154,7 @@ impl Algorithm for SlidingCompact {
     }
 
     fn decide(&self, state: &Steps, now: Time, cost: u64) -> Decision {
-        self.decide_on(state, self.used(state, now), now, cost)
+        self.decide_on(state, self.oldest_at(now), self.used(state, now), now, cost)
     }
 
     fn charge(&self, state: &mut Steps, now: Time, cost: u64) {
@@ -157,11 +162,13 @@ impl Algorithm for SlidingCompact {
         state.add(self.step_at(now), cost);
     }
 
-    /// Counts the denied cost and forgets as much of the oldest: the latest tries fill the window.
+    /// Counts the denied cost and forgets as much of the oldest: the latest tries fill the window. What
+    /// was used above the limit (a debt, or under a larger one) stays used.
     fn drain(&self, state: &mut Steps, now: Time, cost: u64) {
+        let cap = self.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.limit));
-        while let Some((step, count)) = state.oldest().filter(|_| state.total > self.limit) {
-            state.take(step, count.min(state.total - self.limit));
+        while let Some((step, count)) = state.oldest().filter(|_| state.total > cap) {
+            state.take(step, count.min(state.total - cap));
         }
     }
 
@@ -206,5 +213,28 @@ mod tests {
             }
             assert!(state.pairs.len() <= 60);
         }
+    }
+
+    #[test]
+    fn a_window_at_the_end_of_time_still_counts() {
+        // Steps of a nanosecond: the one after the last does not fit 64 bits.
+        let window = SlidingCompact { limit: 1, steps: Period::SECOND.nanos(), step_ns: 1 };
+        let mut state = window.fresh();
+        window.charge(&mut state, Time::MAX, 1);
+        assert!(!window.decide(&state, Time::MAX, 1).is_allowed());
+        assert_eq!(window.fresh_at(&state), Time::MAX);
+    }
+
+    #[test]
+    fn a_counted_denial_does_not_forget_what_was_used_under_a_larger_limit() {
+        // 50 used, the limit lowered to 5 and raised again: a denial in between left 5 of 50 used.
+        let small = SlidingCompact { limit: 5, steps: 60, step_ns: Period::SECOND.nanos() };
+        let large = SlidingCompact { limit: 50, ..small };
+        let now = Time::from_secs(1_800_000_000);
+        let mut state = large.fresh();
+        large.charge(&mut state, now, 50);
+        assert!(!small.decide(&state, now, 1).is_allowed());
+        small.drain(&mut state, now, 1);
+        assert_eq!(large.used(&state, now), 50);
     }
 }

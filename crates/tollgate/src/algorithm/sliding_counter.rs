@@ -49,7 +49,7 @@ impl SlidingCounter {
     fn fits_at(&self, start: u64, previous: u64, room: u64) -> u64 {
         // previous × (W − elapsed) <= room × W
         let rest = u128::from(room) * u128::from(self.window_ns) / u128::from(previous.max(1));
-        start + self.window_ns.saturating_sub(u64::try_from(rest).unwrap_or(u64::MAX))
+        start.saturating_add(self.window_ns.saturating_sub(u64::try_from(rest).unwrap_or(u64::MAX)))
     }
 
     fn add(&self, counts: &mut Counts, now: Time, cost: u64, cap: u64) {
@@ -78,7 +78,7 @@ impl Algorithm for SlidingCounter {
         let start = counts.window * self.window_ns;
         let fits_at = match self.limit.checked_sub(counts.current + cost) {
             Some(room) => self.fits_at(start, counts.previous, room),
-            None => self.fits_at(start + self.window_ns, counts.current, self.limit - cost),
+            None => self.fits_at(start.saturating_add(self.window_ns), counts.current, self.limit - cost),
         };
         let retry_after = Duration::from_nanos(fits_at.saturating_sub(now.nanos()));
         Decision { admission: Admission::Deny { retry_after }, left }
@@ -93,7 +93,8 @@ impl Algorithm for SlidingCounter {
     }
 
     fn owe(&self, state: &mut Counts, now: Time, cost: u64) {
-        self.add(state, now, cost, self.limit.saturating_mul(2));
+        let room = self.limit.saturating_mul(2).saturating_sub(self.used(state, now));
+        self.add(state, now, cost.min(room), u64::MAX);
     }
 
     fn refund(&self, state: &mut Counts, grant: &Grant, amount: u64, now: Time) {
@@ -117,7 +118,7 @@ impl Algorithm for SlidingCounter {
             (0, _) => 1,
             _ => 2,
         };
-        Time::from_nanos((state.window + windows) * self.window_ns)
+        Time::from_nanos((state.window + windows).saturating_mul(self.window_ns))
     }
 
     /// Rounded up: what is used is never shown smaller than it is.
@@ -146,5 +147,26 @@ mod tests {
         assert_eq!(decision.left, 0);
         // 50000 × rest <= (55000 − 31535) × 60 s: 28.158 s must be left of the minute, that is second 31.842
         assert_eq!(decision.admission, Admission::Deny { retry_after: Duration::from_millis(6_842) });
+    }
+
+    #[test]
+    fn a_window_at_the_end_of_time_still_counts() {
+        // The window after the last one does not fit 64 bits.
+        let counter = SlidingCounter { limit: 1, window_ns: Period::MINUTE.nanos() };
+        let mut counts = counter.fresh();
+        counter.charge(&mut counts, Time::MAX, 1);
+        assert!(!counter.decide(&counts, Time::MAX, 1).is_allowed());
+        assert_eq!(counter.fresh_at(&counts), Time::MAX);
+    }
+
+    #[test]
+    fn debts_of_two_windows_are_one_capacity_together() {
+        // Each window took a debt of its own: at its start, three capacities were owed.
+        let counter = SlidingCounter { limit: 5, window_ns: Period::MINUTE.nanos() };
+        let mut counts = counter.fresh();
+        counter.owe(&mut counts, Time::from_secs(1_800_000_000), 100);
+        let next = Time::from_secs(1_800_000_060);
+        counter.owe(&mut counts, next, 100);
+        assert_eq!(counter.used(&counts, next), 10);
     }
 }

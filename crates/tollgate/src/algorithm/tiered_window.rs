@@ -85,6 +85,13 @@ impl TieredWindow {
         self.cover(now).iter().map(|run| run.to - run.from + 1).sum()
     }
 
+    /// `now`, or the newest step: a caller whose clock was read a moment too early counts what others
+    /// have charged since.
+    fn reached(&self, state: &Tiers, now: Time) -> Time {
+        let newest = state.finest().and_then(Steps::newest);
+        newest.map_or(now, |step| now.max(self.window.start_of(step)))
+    }
+
     fn unit(&self, level: usize) -> u64 {
         self.levels.units()[level].secs()
     }
@@ -125,7 +132,8 @@ impl Algorithm for TieredWindow {
     fn decide(&self, state: &Tiers, now: Time, cost: u64) -> Decision {
         let empty = Steps::default();
         let finest = state.finest().unwrap_or(&empty);
-        self.window.decide_on(finest, self.used(state, now), now, cost)
+        let from = self.window.oldest_at(self.reached(state, now));
+        self.window.decide_on(finest, from, self.used(state, now), now, cost)
     }
 
     fn charge(&self, state: &mut Tiers, now: Time, cost: u64) {
@@ -139,10 +147,11 @@ impl Algorithm for TieredWindow {
     }
 
     fn drain(&self, state: &mut Tiers, now: Time, cost: u64) {
+        let cap = self.window.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.window.limit));
         while let Some((excess, (step, count))) = self
             .used(state, now)
-            .checked_sub(self.window.limit)
+            .checked_sub(cap)
             .filter(|excess| *excess > 0)
             .zip(state.finest().and_then(Steps::oldest))
         {
@@ -172,7 +181,7 @@ impl Algorithm for TieredWindow {
     }
 
     fn used(&self, state: &Tiers, now: Time) -> u64 {
-        let runs = self.cover(now);
+        let runs = self.cover(self.reached(state, now));
         runs.iter().filter_map(|run| Some(state.levels.get(run.level)?.sum(run.from, run.to))).sum()
     }
 }
@@ -224,6 +233,30 @@ mod tests {
             }
             assert_eq!(next, second + 1);
         }
+    }
+
+    #[test]
+    fn a_counted_denial_does_not_forget_what_was_used_under_a_larger_limit() {
+        // 50 used, the limit lowered to 5 and raised again: a denial in between left 5 of 50 used.
+        let (large, small) =
+            (TieredWindow::new(50, Period::DAY, Levels::SMH), TieredWindow::new(5, Period::DAY, Levels::SMH));
+        let now = Time::from_secs(20_000 * DAY);
+        let mut state = large.fresh();
+        large.charge(&mut state, now, 50);
+        small.drain(&mut state, now, 1);
+        assert_eq!(large.used(&state, now), 50);
+    }
+
+    #[test]
+    fn a_clock_read_a_moment_too_early_sees_what_others_have_charged() {
+        // Threads race: one charged the whole limit just after a second began, one asked just before it.
+        let window = day();
+        let mut state = window.fresh();
+        let after = Time::from_secs(20_000 * DAY);
+        window.charge(&mut state, after, 100);
+        let before = Time::from_nanos(after.nanos() - 1);
+        assert_eq!(window.used(&state, before), 100);
+        assert!(!window.decide(&state, before, 1).is_allowed());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::time::nanos_of;
 /// The meter of a token bucket.
 pub fn meter(rate: Rate, burst: u64, refill: Refill) -> Meter {
     if rate.count() == 0 {
-        return Meter::CLOSED;
+        return Meter::closed(rate.period());
     }
     match refill {
         Refill::Continuous => Meter::continuous(rate, burst),
