@@ -234,6 +234,9 @@ impl Limit {
         if tick.is_zero() {
             return Err(LimitError::NoTick);
         }
+        if tick.as_secs() > Period::MAX_SECONDS {
+            return Err(LimitError::LongTick);
+        }
         let (share, token) = self.rate.share_of(tick);
         let ticks = u128::from(Self::HORIZON.nanos() / nanos_of(tick));
         let largest = (ticks * share).max(u128::from(self.capacity()) * token);
@@ -277,6 +280,8 @@ pub enum LimitError {
     Burst { burst: u64, rate: Rate },
     #[error("tick is 0: write a span such as 1s")]
     NoTick,
+    #[error("tick is longer than a hundred years")]
+    LongTick,
     #[error("tick {} is too fine for {rate}: write a longer one, or refill: continuous", write_span(*tick))]
     Tick { tick: Duration, rate: Rate },
     #[error("resolution is 0: write a span such as 1s")]
