@@ -42,6 +42,8 @@ pub mod engine;
 
 pub mod headers;
 
+pub mod limiter;
+
 mod codec;
 mod sync;
 mod table;
@@ -49,6 +51,7 @@ mod table;
 pub use engine::{Engine, EngineSetup};
 pub use hit::Hit;
 pub use limit::{Limit, Rate, Shape};
+pub use limiter::Limiter;
 pub use policy::Policy;
 pub use time::{Clock, Time};
 pub use verdict::{Reason, Verdict};

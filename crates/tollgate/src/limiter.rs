@@ -1,0 +1,102 @@
+//! One limit, many keys: the library for those who need no rules.
+//!
+//! ```
+//! use tollgate::{Clock, Limiter};
+//!
+//! let limiter = Limiter::new("5/m".parse()?);
+//! let clock = Clock::new();
+//! assert!(limiter.check("user:42", clock.now()).is_allowed());
+//! # Ok::<(), tollgate::limit::RateError>(())
+//! ```
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{Decision, Quota};
+use crate::fingerprint::{Fingerprint, Secret};
+use crate::limit::{Limit, Rate};
+use crate::store::{Charge, DeniedHits, MemoryStore, Weight};
+use crate::time::Time;
+
+pub struct Limiter {
+    store: MemoryStore,
+    quota: Quota,
+    secret: Secret,
+}
+
+/// What a limiter can tell apart.
+pub trait LimiterKey {
+    fn fingerprint(&self, secret: &Secret) -> Fingerprint;
+}
+
+impl Limiter {
+    const DEFAULT_BYTES: usize = 1 << 30;
+
+    /// The usual limit, GCRA, in at most a gibibyte.
+    pub fn new(rate: Rate) -> Limiter {
+        Limiter::with_limit(&Limit::per(rate), Self::DEFAULT_BYTES)
+    }
+
+    /// Any limit, in at most `cap_bytes`.
+    pub fn with_limit(limit: &Limit, cap_bytes: usize) -> Limiter {
+        Limiter { store: MemoryStore::new(cap_bytes), quota: Quota::new(limit), secret: Secret::random() }
+    }
+
+    /// Takes one, if it is there.
+    pub fn check<K: LimiterKey + ?Sized>(&self, key: &K, now: Time) -> Decision {
+        self.check_n(key, 1, now)
+    }
+
+    /// Takes `cost`, or nothing.
+    pub fn check_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: Time) -> Decision {
+        let outcome = self.store.charge(&[self.charge(key, cost)], now);
+        outcome.parts[0].decision
+    }
+
+    /// Takes one for each key; the answers are appended in their order.
+    pub fn check_batch<K: LimiterKey + ?Sized>(&self, keys: &[&K], now: Time, answers: &mut Vec<Decision>) {
+        answers.extend(keys.iter().map(|key| self.check(*key, now)));
+    }
+
+    /// What [`check_n`](Self::check_n) would answer; nothing is taken.
+    pub fn peek_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: Time) -> Decision {
+        self.store.peek(&[self.charge(key, cost)], now).parts[0].decision
+    }
+
+    /// Forgets what a key has used; says whether there was anything.
+    pub fn reset<K: LimiterKey + ?Sized>(&self, key: &K) -> bool {
+        self.store.reset(key.fingerprint(&self.secret))
+    }
+
+    pub fn store(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    fn charge<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64) -> Charge {
+        Charge {
+            fingerprint: key.fingerprint(&self.secret),
+            quota: self.quota,
+            cost,
+            weight: Weight::Enforced,
+            denied: DeniedHits::Free,
+            previous: SmallVec::new(),
+        }
+    }
+}
+
+impl LimiterKey for str {
+    fn fingerprint(&self, secret: &Secret) -> Fingerprint {
+        secret.digest().part(self.as_bytes()).finish()
+    }
+}
+
+impl LimiterKey for [u8] {
+    fn fingerprint(&self, secret: &Secret) -> Fingerprint {
+        secret.digest().part(self).finish()
+    }
+}
+
+impl LimiterKey for u64 {
+    fn fingerprint(&self, secret: &Secret) -> Fingerprint {
+        secret.digest().part(&self.to_le_bytes()).finish()
+    }
+}
