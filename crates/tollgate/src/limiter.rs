@@ -23,6 +23,9 @@ pub struct Limiter {
     secret: Secret,
 }
 
+/// Keys whose places are fetched together.
+const BATCH: usize = 16;
+
 /// What a limiter can tell apart.
 pub trait LimiterKey {
     fn fingerprint(&self, secret: &Secret) -> Fingerprint;
@@ -48,13 +51,19 @@ impl Limiter {
 
     /// Takes `cost`, or nothing.
     pub fn check_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: Time) -> Decision {
-        let outcome = self.store.charge(&[self.charge(key, cost)], now);
-        outcome.parts[0].decision
+        self.store.charge_key(key.fingerprint(&self.secret), &self.quota, cost, now).decision
     }
 
     /// Takes one for each key; the answers are appended in their order.
     pub fn check_batch<K: LimiterKey + ?Sized>(&self, keys: &[&K], now: Time, answers: &mut Vec<Decision>) {
-        answers.extend(keys.iter().map(|key| self.check(*key, now)));
+        for keys in keys.chunks(BATCH) {
+            let prints: SmallVec<[Fingerprint; BATCH]> =
+                keys.iter().map(|key| key.fingerprint(&self.secret)).collect();
+            prints.iter().for_each(|print| self.store.prefetch(*print));
+            answers.extend(
+                prints.iter().map(|print| self.store.charge_key(*print, &self.quota, 1, now).decision),
+            );
+        }
     }
 
     /// What [`check_n`](Self::check_n) would answer; nothing is taken.

@@ -1,34 +1,50 @@
-//! Counters in memory: sharded, bounded in bytes, expiring without a sweeper.
+//! Counters in memory: lock-free for keys that are there, bounded in bytes, expiring without a sweeper.
 //!
-//! A request locks the shards of all its keys, in order, decides, and then charges all or none; nobody
-//! sees the state in between. It knows fingerprints only: no rules, no identities.
+//! A hit on a known key is one compare-and-swap of its slot; a denial writes nothing. New keys, growth
+//! and wide states take the lock of a shard. Several charges are all taken or none: they are asked
+//! first, then taken one by one, and given back if one of them is denied after all. In between others
+//! may see a charge that does not last: they can be denied by it, never let through. The store knows
+//! fingerprints only: no rules, no identities.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Grant, Quota, State};
+use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
-use crate::store::{Charge, DeniedHits, Outcome, Part, Receipt, Weight};
+use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, ReceiptItem, Weight};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
 
 mod packed;
+mod region;
 mod shard;
+mod slot;
 pub mod snapshot;
+mod table;
+mod wide;
 
-use packed::Classes;
-use shard::Shard;
+use packed::{Class, Classes, Demand, Intent};
+use region::Region;
+use shard::{Held, Kept, Shape, WIDE};
+use slot::Line;
+use table::{Table, kind_of, stored_bits};
 
-pub(crate) const SHARDS: usize = 64;
+const SHARDS: usize = 64;
 
 /// The memory store. All its operations are atomic, and none can fail.
 pub struct MemoryStore {
-    shards: Box<[Mutex<Shard>]>,
+    region: Region,
+    shards: Box<[Shard]>,
     classes: Classes,
     cap_bytes: usize,
     evicted: AtomicU64,
     unstored: AtomicU64,
+}
+
+struct Shard {
+    table: Table,
+    shape: Mutex<Shape>,
 }
 
 /// What the store holds and has let go.
@@ -50,47 +66,67 @@ impl MemoryStore {
     /// A store that holds at most `cap_bytes` (at least a mebibyte).
     pub fn new(cap_bytes: usize) -> MemoryStore {
         let cap_bytes = cap_bytes.max(Self::MIN_BYTES);
-        let shards = (0..SHARDS).map(|_| Mutex::new(Shard::new(cap_bytes / SHARDS))).collect();
-        let (evicted, unstored) = (AtomicU64::new(0), AtomicU64::new(0));
-        MemoryStore { shards, classes: Classes::default(), cap_bytes, evicted, unstored }
+        let shard_bytes = cap_bytes / SHARDS;
+        let lines = shard_bytes / size_of::<Line>();
+        let shard = || Shard { table: Table::new(lines), shape: Mutex::new(Shape::new(shard_bytes)) };
+        MemoryStore {
+            region: Region::reserve(SHARDS, lines),
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            classes: Classes::default(),
+            cap_bytes,
+            evicted: AtomicU64::new(0),
+            unstored: AtomicU64::new(0),
+        }
     }
 
     /// Decides all charges of one request and takes all or none.
     pub fn charge(&self, charges: &[Charge], now: Time) -> Outcome {
-        let mut locked = self.lock_all(charges);
-        let mut states = self.states(&locked, charges, now);
-        let (admitted, mut parts) = decide(charges, &states, now);
-        for ((charge, part), state) in charges.iter().zip(&mut parts).zip(&mut states) {
-            let passes = admitted && part.decision.is_allowed();
-            let drains = !part.decision.is_allowed() && charge.denied == DeniedHits::Counted;
-            if !passes && !drains {
-                continue;
-            }
-            if passes {
-                charge.quota.charge(state, now, charge.cost);
-                let mark = charge.quota.mark(state);
-                part.grant = Some(Grant { at: now, cost: charge.cost, mark });
-                part.remaining = part.decision.left.saturating_sub(charge.cost);
-            } else {
-                charge.quota.drain(state, now, charge.cost);
-                part.decision = charge.quota.decide(state, now, charge.cost); // the wait has grown
-                part.remaining = part.decision.left;
-            }
-            part.reset_after = charge.quota.fresh_at(state).since(now);
-            for predecessor in &charge.previous {
-                locked.shard(predecessor.fingerprint).remove(predecessor.fingerprint);
-            }
-            self.put(&mut locked, charge.fingerprint, &charge.quota, state, now);
+        if let [charge] = charges {
+            let part = self.run(charge, intent(charge), now);
+            let admitted = part.decision.is_allowed() || charge.weight == Weight::Shadow;
+            return Outcome { admitted, parts: SmallVec::from_iter([part]) };
         }
-        Outcome { admitted, parts }
+        // Asked first: a request that is denied charges nothing, not even for a moment (I3).
+        let mut outcome = self.peek(charges, now);
+        if outcome.admitted {
+            self.take_all(charges, &mut outcome, now);
+        }
+        if !outcome.admitted {
+            self.drain_denied(charges, &mut outcome, now);
+        }
+        outcome
     }
 
     /// Decides as [`charge`](Self::charge) would, and changes nothing.
     pub fn peek(&self, charges: &[Charge], now: Time) -> Outcome {
-        let locked = self.lock_all(charges);
-        let states = self.states(&locked, charges, now);
-        let (admitted, parts) = decide(charges, &states, now);
+        let mut admitted = true;
+        let parts = charges
+            .iter()
+            .map(|charge| {
+                let decide = |state: &State| {
+                    let decision = charge.quota.decide(state, now, charge.cost);
+                    let reset_after = charge.quota.fresh_at(state).since(now);
+                    Part { decision, remaining: decision.left, reset_after, grant: None }
+                };
+                let part = self.with_state(charge, now, decide);
+                admitted &= part.decision.is_allowed() || charge.weight == Weight::Shadow;
+                part
+            })
+            .collect();
         Outcome { admitted, parts }
+    }
+
+    /// Decides one cost for one key, and takes it if it is allowed.
+    #[inline]
+    pub fn charge_key(&self, fingerprint: Fingerprint, quota: &Quota, cost: u64, now: Time) -> Part {
+        self.run_key(fingerprint, &Demand { quota, cost, intent: Intent::Take, now }, &[])
+    }
+
+    /// Brings the places of a key nearer, for those who will ask for it soon.
+    #[inline]
+    pub fn prefetch(&self, fingerprint: Fingerprint) {
+        let n = shard_of(fingerprint);
+        self.shards[n].table.prefetch(self.region.shard(n), fingerprint);
     }
 
     /// Gives the charges of a receipt back, as far as time has not.
@@ -100,24 +136,18 @@ impl MemoryStore {
 
     /// Corrects the cost of a receipt's charges: the difference is given back, or owed.
     pub fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
-        for item in receipt.items {
-            let (quota, grant) = (item.quota, item.grant);
-            self.update(item.fingerprint, &quota, now, |state| match real_cost.checked_sub(grant.cost) {
-                Some(more) => quota.owe(state, now, more),
-                None => quota.refund(state, &grant, grant.cost - real_cost, now),
-            });
-        }
+        receipt.items.iter().for_each(|item| self.settle_item(item, real_cost, now));
     }
 
     /// The state that a charge would find.
     pub fn state_of(&self, charge: &Charge, now: Time) -> State {
-        let locked = self.lock_all(std::slice::from_ref(charge));
-        self.state(&locked, charge, now)
+        self.with_state(charge, now, State::clone)
     }
 
     /// Forgets a key; says whether it was there.
     pub fn reset(&self, fingerprint: Fingerprint) -> bool {
-        lock(&self.shards[shard_of(fingerprint)]).remove(fingerprint)
+        let n = shard_of(fingerprint);
+        lock(&self.shards[n].shape).remove(&self.held(n, Time::EPOCH), fingerprint)
     }
 
     pub fn usage(&self) -> Usage {
@@ -128,99 +158,243 @@ impl MemoryStore {
             ..Usage::default()
         };
         for shard in &self.shards {
-            let shard = lock(shard);
-            usage.keys += shard.entries() as u64;
-            usage.bytes += shard.bytes() as u64;
+            let shape = lock(&shard.shape);
+            usage.keys += shape.entries() as u64;
+            usage.bytes += shape.bytes(&shard.table) as u64;
         }
         usage
     }
 
-    fn lock_all(&self, charges: &[Charge]) -> Locked<'_> {
-        let mut wanted: SmallVec<[usize; 8]> = SmallVec::new();
-        for charge in charges {
-            wanted.push(shard_of(charge.fingerprint));
-            wanted.extend(charge.previous.iter().map(|previous| shard_of(previous.fingerprint)));
+    /// Takes every charge that is enforced, or none; then the shadow charges, each for itself.
+    fn take_all(&self, charges: &[Charge], outcome: &mut Outcome, now: Time) {
+        let mut taken: SmallVec<[ReceiptItem; 4]> = SmallVec::new();
+        let enforced = |charge: &&Charge| charge.weight == Weight::Enforced;
+        for (charge, part) in charges.iter().zip(&mut outcome.parts).filter(|(charge, _)| enforced(charge)) {
+            *part = self.run(charge, intent(charge), now);
+            let Some(grant) = part.grant else {
+                outcome.admitted = false; // somebody was faster
+                break;
+            };
+            taken.push(ReceiptItem { fingerprint: charge.fingerprint, quota: charge.quota, grant });
         }
-        wanted.sort_unstable(); // one order for all: no two requests wait for each other
-        wanted.dedup();
-        Locked(wanted.into_iter().map(|n| (n, lock(&self.shards[n]))).collect())
+        if !outcome.admitted {
+            taken.iter().for_each(|item| self.settle_item(item, 0, now));
+            for part in &mut outcome.parts {
+                part.remaining += part.grant.take().map_or(0, |grant| grant.cost);
+            }
+            return;
+        }
+        for (charge, part) in charges.iter().zip(&mut outcome.parts).filter(|(charge, _)| !enforced(charge)) {
+            *part = self.run(charge, intent(charge), now);
+        }
     }
 
-    fn states(&self, locked: &Locked<'_>, charges: &[Charge], now: Time) -> SmallVec<[State; 4]> {
-        charges.iter().map(|charge| self.state(locked, charge, now)).collect()
+    /// Counts a denied request under the limits that deny it and say so.
+    fn drain_denied(&self, charges: &[Charge], outcome: &mut Outcome, now: Time) {
+        for (charge, part) in charges.iter().zip(&mut outcome.parts) {
+            if charge.denied == DeniedHits::Counted && !part.decision.is_allowed() {
+                *part = self.run(charge, Intent::Drain, now);
+            }
+        }
     }
 
-    fn state(&self, locked: &Locked<'_>, charge: &Charge, now: Time) -> State {
-        let find = |fingerprint| locked.get(fingerprint).get(&self.classes, fingerprint);
-        if let Some((state, _)) = find(charge.fingerprint) {
-            return state;
+    fn run(&self, charge: &Charge, intent: Intent, now: Time) -> Part {
+        let demand = Demand { quota: &charge.quota, cost: charge.cost, intent, now };
+        self.run_key(charge.fingerprint, &demand, &charge.previous)
+    }
+
+    #[inline]
+    fn run_key(&self, fingerprint: Fingerprint, demand: &Demand<'_>, previous: &[Predecessor]) -> Part {
+        let n = shard_of(fingerprint);
+        let (table, lines) = (&self.shards[n].table, self.region.shard(n));
+        while let Some(slot) = table.find(lines, fingerprint) {
+            let (tag, word) = slot.load();
+            if tag >> table::KIND_BITS != stored_bits(fingerprint) {
+                continue; // it has just moved
+            }
+            let Some(class) = self.classes.get(kind_of(tag)) else { break };
+            let Some(run) = class.run(word, demand) else { break };
+            let Some(next) = run.next else { return run.part };
+            if slot.replace((tag, word), (tag, next)).is_ok() {
+                return run.part;
+            }
+            std::hint::spin_loop();
+        }
+        self.run_locked(fingerprint, demand, previous)
+    }
+
+    /// The same for keys that are new, wide, or have a predecessor.
+    #[cold]
+    fn run_locked(&self, fingerprint: Fingerprint, demand: &Demand<'_>, previous: &[Predecessor]) -> Part {
+        let mut locked = self.lock_all(fingerprint, previous);
+        let n = shard_of(fingerprint);
+        let (held, quota, now) = (self.held(n, demand.now), demand.quota, demand.now);
+        while let Some(slot) = held.table.find(held.lines, fingerprint) {
+            let (tag, word) = slot.load();
+            if kind_of(tag) == WIDE {
+                return self.run_wide(locked.shape(n), &held, fingerprint, word, demand);
+            }
+            let class = self.classes.get(kind_of(tag));
+            match class.and_then(|class| class.run(word, demand)) {
+                Some(run) => match run.next {
+                    Some(next) if slot.replace((tag, word), (tag, next)).is_err() => {}
+                    _ => return run.part,
+                },
+                // The state has outgrown its slot, or belongs to another key: it starts over in another.
+                None => {
+                    let found = locked.shape(n).take(slot);
+                    let own = class.zip(found).filter(|_| Class::of(quota) == class);
+                    let state = own.map_or_else(|| quota.fresh(), |(class, word)| class.unpack(word));
+                    return self.run_new(locked.shape(n), &held, fingerprint, state, demand);
+                }
+            }
+        }
+        let inherited = previous.iter().find_map(|previous| {
+            let n = shard_of(previous.fingerprint);
+            let state = locked.shape(n).take_state(&self.held(n, now), previous.fingerprint)?;
+            Some(quota.adopt(&previous.quota, state, now))
+        });
+        let state = inherited.unwrap_or_else(|| quota.fresh());
+        self.run_new(locked.shape(n), &held, fingerprint, state, demand)
+    }
+
+    /// Runs a quota on a state that has no slot, and gives it one.
+    fn run_new(
+        &self,
+        shape: &mut Shape,
+        held: &Held<'_>,
+        fingerprint: Fingerprint,
+        mut state: State,
+        demand: &Demand<'_>,
+    ) -> Part {
+        let (mut part, _) = demand.run(demand.quota, &mut state);
+        if let Some(grant) = &mut part.grant {
+            grant.mark = demand.quota.mark(&state);
+        }
+        self.count(&shape.insert(held, fingerprint, demand.quota, state));
+        part
+    }
+
+    fn run_wide(
+        &self,
+        shape: &mut Shape,
+        held: &Held<'_>,
+        fingerprint: Fingerprint,
+        index: u64,
+        demand: &Demand<'_>,
+    ) -> Part {
+        let ran = shape.change_wide(index, demand.quota, |state| demand.run(demand.quota, state));
+        let (part, changed) = ran.expect("a wide slot has its state in the slab");
+        if changed {
+            let mut kept = Kept::default();
+            shape.make_room(held, fingerprint, held.now + part.reset_after, &mut kept);
+            self.count(&kept);
+        }
+        part
+    }
+
+    /// Calls `look` with the state that a charge would find.
+    fn with_state<T>(&self, charge: &Charge, now: Time, look: impl FnOnce(&State) -> T) -> T {
+        let n = shard_of(charge.fingerprint);
+        let (table, lines) = (&self.shards[n].table, self.region.shard(n));
+        if let Some(slot) = table.find(lines, charge.fingerprint) {
+            let (tag, word) = slot.load();
+            let same = tag >> table::KIND_BITS == stored_bits(charge.fingerprint);
+            if let Some(class) = self.classes.get(kind_of(tag)).filter(|_| same) {
+                return look(&class.unpack(word));
+            }
+        }
+        let mut locked = self.lock_all(charge.fingerprint, &charge.previous);
+        if let Some(slot) = table.find(lines, charge.fingerprint) {
+            let pair = slot.load();
+            if let Some(wide) = locked.shape(n).wide(pair) {
+                return look(&wide.state);
+            }
+            if let Some(class) = self.classes.get(kind_of(pair.0)) {
+                return look(&class.unpack(pair.1));
+            }
         }
         let inherited = charge.previous.iter().find_map(|previous| {
-            let (state, _) = find(previous.fingerprint)?;
+            let n = shard_of(previous.fingerprint);
+            let state = locked.shape(n).state(&self.held(n, now), previous.fingerprint)?;
             Some(charge.quota.adopt(&previous.quota, state, now))
         });
-        inherited.unwrap_or_else(|| charge.quota.fresh())
+        look(&inherited.unwrap_or_else(|| charge.quota.fresh()))
     }
 
-    fn update(&self, fingerprint: Fingerprint, quota: &Quota, now: Time, change: impl FnOnce(&mut State)) {
+    fn settle_item(&self, item: &ReceiptItem, real_cost: u64, now: Time) {
+        let (quota, grant) = (&item.quota, &item.grant);
+        self.change(item.fingerprint, quota, now, |state| match real_cost.checked_sub(grant.cost) {
+            Some(more) => quota.owe(state, now, more),
+            None => quota.refund(state, grant, grant.cost - real_cost, now),
+        });
+    }
+
+    /// Changes the state of a key that is there.
+    fn change(&self, fingerprint: Fingerprint, quota: &Quota, now: Time, change: impl Fn(&mut State)) {
         let n = shard_of(fingerprint);
-        let mut locked = Locked(SmallVec::from_iter([(n, lock(&self.shards[n]))]));
-        let found = locked.get(fingerprint).get(&self.classes, fingerprint);
-        if let Some((mut state, _)) = found {
+        let held = self.held(n, now);
+        let mut shape = lock(&self.shards[n].shape);
+        while let Some(slot) = held.table.find(held.lines, fingerprint) {
+            let (tag, word) = slot.load();
+            if kind_of(tag) == WIDE {
+                shape.change_wide(word, quota, change);
+                return;
+            }
+            let Some(class) = self.classes.get(kind_of(tag)) else { return };
+            let mut state = class.unpack(word);
             change(&mut state);
-            self.put(&mut locked, fingerprint, quota, &state, now);
+            let Some(next) = class.pack(&state) else {
+                shape.take(slot);
+                self.count(&shape.insert(&held, fingerprint, quota, state));
+                return;
+            };
+            if slot.replace((tag, word), (tag, next)).is_ok() {
+                return;
+            }
         }
     }
 
-    fn put(
-        &self,
-        locked: &mut Locked<'_>,
-        fingerprint: Fingerprint,
-        quota: &Quota,
-        state: &State,
-        now: Time,
-    ) {
-        let kept = locked.shard(fingerprint).put(&self.classes, fingerprint, quota, state, now);
-        self.evicted.fetch_add(kept.evicted, Ordering::Relaxed);
-        self.unstored.fetch_add(kept.unstored, Ordering::Relaxed);
+    fn held(&self, n: usize, now: Time) -> Held<'_> {
+        Held { table: &self.shards[n].table, lines: self.region.shard(n), classes: &self.classes, now }
+    }
+
+    fn lock_all(&self, fingerprint: Fingerprint, previous: &[Predecessor]) -> Locked<'_> {
+        let all = previous.iter().map(|previous| previous.fingerprint).chain([fingerprint]);
+        let mut wanted: SmallVec<[usize; 4]> = all.map(shard_of).collect();
+        wanted.sort_unstable(); // one order for all: no two requests wait for each other
+        wanted.dedup();
+        Locked(wanted.into_iter().map(|n| (n, lock(&self.shards[n].shape))).collect())
+    }
+
+    fn count(&self, kept: &Kept) {
+        if kept.evicted > 0 {
+            self.evicted.fetch_add(kept.evicted, Ordering::Relaxed);
+        }
+        if kept.unstored > 0 {
+            self.unstored.fetch_add(kept.unstored, Ordering::Relaxed);
+        }
     }
 }
 
-/// Whether all enforced charges pass, and the answer to each as it would be if nothing is charged.
-fn decide(charges: &[Charge], states: &[State], now: Time) -> (bool, SmallVec<[Part; 4]>) {
-    let mut admitted = true;
-    let parts = charges
-        .iter()
-        .zip(states)
-        .map(|(charge, state)| {
-            let decision = charge.quota.decide(state, now, charge.cost);
-            admitted &= decision.is_allowed() || charge.weight == Weight::Shadow;
-            let reset_after = charge.quota.fresh_at(state).since(now);
-            Part { decision, remaining: decision.left, reset_after, grant: None }
-        })
-        .collect();
-    (admitted, parts)
+fn intent(charge: &Charge) -> Intent {
+    match charge.denied {
+        DeniedHits::Free => Intent::Take,
+        DeniedHits::Counted => Intent::TakeOrDrain,
+    }
 }
 
+#[inline]
 fn shard_of(fingerprint: Fingerprint) -> usize {
     (fingerprint.0 >> (64 - SHARDS.ilog2())) as usize
 }
 
-/// The shards of one request, locked in ascending order.
-struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
+/// The shards of a key and its predecessors, locked in ascending order.
+struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shape>); 2]>);
 
 impl Locked<'_> {
-    fn at(&self, fingerprint: Fingerprint) -> usize {
-        let wanted = shard_of(fingerprint);
-        self.0.iter().position(|(n, _)| *n == wanted).expect("the shards of all charges are locked")
-    }
-
-    fn get(&self, fingerprint: Fingerprint) -> &Shard {
-        &self.0[self.at(fingerprint)].1
-    }
-
-    fn shard(&mut self, fingerprint: Fingerprint) -> &mut Shard {
-        let at = self.at(fingerprint);
-        &mut self.0[at].1
+    fn shape(&mut self, n: usize) -> &mut Shape {
+        let held = self.0.iter_mut().find(|(held, _)| *held == n);
+        &mut held.expect("the shards of a key and its predecessors are locked").1
     }
 }

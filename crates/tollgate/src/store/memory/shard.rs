@@ -1,382 +1,344 @@
-//! One shard: a table of 16-byte slots in 64-byte lines, and a slab for what needs more.
+//! What changes the shape of a shard, under its lock: new keys, growth, eviction, and wide states.
 //!
-//! A key lives in one of two runs of four lines. Nothing is ever made empty again but by rebuilding,
-//! so the first empty slot ends a search; expired entries are taken over in place. At the cap the
-//! entry nearest to "never seen" goes first, and a newcomer that owes no more than all its neighbours
-//! is not kept (I8).
+//! Others may charge any packed slot meanwhile, so every slot is replaced as a whole pair that was
+//! seen, and what was seen is looked at again if that fails. At the cap the entry nearest to "never
+//! seen" goes first, and a newcomer that owes no more than all its neighbours is not kept (I8).
 
 use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::packed::{Class, Classes};
+use crate::store::memory::slot::{EMPTY, Line, Pair, SLOTS_PER_LINE, Slot};
+use crate::store::memory::table::{Table, divided_by, fingerprint_of, homes, kind_of, tag};
+use crate::store::memory::wide::{Slab, Wide};
 use crate::time::Time;
 
-const SLOTS_PER_LINE: usize = 4;
-const LINES_PER_RUN: usize = 4;
-/// Kinds of a slot beside the classes, in the lowest byte of its tag.
-const WIDE: u8 = 254;
-const VACANT: u8 = 255;
-/// Wide neighbours looked at when the slab is over its share.
+/// The kind of a slot whose word is the place of its state in the slab.
+pub(super) const WIDE: u8 = 255;
+/// The share of its slots that a shard fills before it grows: 20 bytes a key.
+const FULL: (usize, usize) = (4, 5);
+/// The part of the cap that is kept for wide states: an eighth.
+const WIDE_SHARE: usize = 8;
+/// Lines looked at when the wide states are over their share.
 const ROOM_SEARCH: usize = 64;
 
-#[derive(Clone, Copy, Default)]
-struct Slot {
-    /// 56 bits of fingerprint and the kind; zero is empty.
-    tag: u64,
-    word: u64,
-}
-
-#[repr(align(64))]
-#[derive(Clone, Copy, Default)]
-struct Line([Slot; SLOTS_PER_LINE]);
-
-struct Wide {
-    state: State,
-    fresh_at: Time,
-}
-
-pub(crate) struct Shard {
-    lines: Vec<Line>,
-    slab: Vec<Option<Wide>>,
-    free: Vec<usize>,
-    /// Bytes of the wide states.
-    wide_bytes: usize,
-    cap_bytes: usize,
+/// The part of a shard that its lock protects.
+pub(super) struct Shape {
+    slab: Slab,
     entries: usize,
+    cap_bytes: usize,
     /// Where the search for wide entries to drop goes on.
     hand: usize,
 }
 
 /// What keeping a state has cost others.
 #[derive(Default)]
-pub(crate) struct Kept {
-    pub(crate) evicted: u64,
-    pub(crate) unstored: u64,
+pub(super) struct Kept {
+    pub(super) evicted: u64,
+    pub(super) unstored: u64,
 }
 
-impl Slot {
-    fn is_empty(&self) -> bool {
-        self.tag == 0
-    }
+/// A shard as its lock's holder sees it.
+pub(super) struct Held<'s> {
+    pub(super) table: &'s Table,
+    pub(super) lines: &'s [Line],
+    pub(super) classes: &'s Classes,
+    pub(super) now: Time,
+}
 
-    fn kind(&self) -> u8 {
-        self.tag as u8
-    }
+/// An entry as it is read back from a snapshot.
+pub(super) enum Saved {
+    Packed(u8, u64),
+    Wide(Wide),
+}
 
-    fn holds(&self, fingerprint: Fingerprint) -> bool {
-        self.tag >> 8 == tag(fingerprint, 0) >> 8 && self.kind() != VACANT
+impl Held<'_> {
+    /// Every entry that is still worth keeping.
+    pub(super) fn live(&self, shape: &Shape) -> impl Iterator<Item = Pair> {
+        let in_use = &self.lines[..self.table.lines()];
+        let pairs = in_use.iter().flat_map(|line| &line.0).map(Slot::load);
+        pairs.filter(|pair| shape.fresh_at(self, *pair) > self.now)
     }
 }
 
-fn tag(fingerprint: Fingerprint, kind: u8) -> u64 {
-    // A fingerprint whose kept bits are all zero would look empty.
-    ((fingerprint.0 >> 8).max(1) << 8) | u64::from(kind)
-}
-
-impl Shard {
-    pub(crate) fn new(cap_bytes: usize) -> Shard {
-        let lines = vec![Line::default(); LINES_PER_RUN];
-        Shard { lines, slab: Vec::new(), free: Vec::new(), wide_bytes: 0, cap_bytes, entries: 0, hand: 0 }
+impl Shape {
+    pub(super) fn new(cap_bytes: usize) -> Shape {
+        Shape { slab: Slab::default(), entries: 0, cap_bytes, hand: 0 }
     }
 
-    pub(crate) fn entries(&self) -> usize {
+    pub(super) fn entries(&self) -> usize {
         self.entries
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.lines.len() * size_of::<Line>() + self.wide_bytes
+    pub(super) fn bytes(&self, table: &Table) -> usize {
+        table.lines() * size_of::<Line>() + self.slab.bytes()
     }
 
-    /// The state of a key and when it is as good as never seen.
-    pub(crate) fn get(&self, classes: &Classes, fingerprint: Fingerprint) -> Option<(State, Time)> {
-        let slot = self.slot(self.find(fingerprint)?);
-        match slot.kind() {
-            WIDE => {
-                let wide = self.slab[slot.word as usize].as_ref()?;
-                Some((wide.state.clone(), wide.fresh_at))
-            }
-            kind => {
-                let class = classes.get(kind)?;
-                Some((class.unpack(slot.word), class.fresh_at(slot.word)))
-            }
+    /// The wide state behind a pair, if it is one.
+    pub(super) fn wide(&self, (tag, word): Pair) -> Option<&Wide> {
+        if kind_of(tag) == WIDE { self.slab.get(word) } else { None }
+    }
+
+    /// The state of a key.
+    pub(super) fn state(&self, held: &Held<'_>, fingerprint: Fingerprint) -> Option<State> {
+        let pair = held.table.find(held.lines, fingerprint)?.load();
+        match self.wide(pair) {
+            Some(wide) => Some(wide.state.clone()),
+            None => Some(held.classes.get(kind_of(pair.0))?.unpack(pair.1)),
         }
     }
 
-    /// Forgets a key; says whether it was there.
-    pub(crate) fn remove(&mut self, fingerprint: Fingerprint) -> bool {
-        let Some(at) = self.find(fingerprint) else { return false };
-        self.vacate(at);
-        true
+    /// Takes the state of a key out, with all that was charged to it.
+    pub(super) fn take_state(&mut self, held: &Held<'_>, fingerprint: Fingerprint) -> Option<State> {
+        let slot = held.table.find(held.lines, fingerprint)?;
+        let wide = self.wide(slot.load()).map(|wide| wide.state.clone());
+        let kind = kind_of(slot.tag());
+        let word = self.take(slot)?;
+        wide.or_else(|| Some(held.classes.get(kind)?.unpack(word)))
     }
 
-    /// Keeps a state, growing or evicting where there is no room.
-    pub(crate) fn put(
+    /// Empties a slot; the word that it held last.
+    pub(super) fn take(&mut self, slot: &Slot) -> Option<u64> {
+        let pair = take(slot);
+        self.release(pair);
+        self.entries -= usize::from(pair != EMPTY);
+        (pair != EMPTY).then_some(pair.1)
+    }
+
+    /// Changes a wide state in place.
+    pub(super) fn change_wide<T>(
         &mut self,
-        classes: &Classes,
+        index: u64,
+        quota: &Quota,
+        change: impl FnOnce(&mut State) -> T,
+    ) -> Option<T> {
+        self.slab.change(index, |wide| {
+            let changed = change(&mut wide.state);
+            wide.fresh_at = quota.fresh_at(&wide.state);
+            changed
+        })
+    }
+
+    /// Keeps the state of a key that has no slot yet, growing or evicting where there is no room.
+    pub(super) fn insert(
+        &mut self,
+        held: &Held<'_>,
         fingerprint: Fingerprint,
         quota: &Quota,
-        state: &State,
-        now: Time,
+        state: State,
     ) -> Kept {
         let mut kept = Kept::default();
-        let fresh_at = quota.fresh_at(state);
-        let packed = Class::of(quota).and_then(|class| Some((classes.number(class)?, class.pack(state)?)));
-        let at = match self.find(fingerprint) {
-            Some(at) => Some(at),
-            None if fresh_at <= now => return kept, // nothing to remember
-            None => self.claim(classes, fingerprint, fresh_at, now, &mut kept),
-        };
-        let Some(at) = at else {
-            kept.unstored += 1;
-            return kept;
-        };
-        match packed {
-            Some((kind, word)) => self.write_packed(at, fingerprint, kind, word),
-            None => self.write_wide(at, fingerprint, Wide { state: state.clone(), fresh_at }),
+        let fresh_at = quota.fresh_at(&state);
+        if fresh_at <= held.now {
+            return kept; // nothing to remember
         }
-        if packed.is_none() && self.bytes() > self.cap_bytes {
-            self.make_room(fingerprint, fresh_at, now, &mut kept);
+        let packed =
+            Class::of(quota).and_then(|class| Some((held.classes.number(class)?, class.pack(&state)?)));
+        let (tag, word) = match packed {
+            Some((kind, word)) => (tag(fingerprint, kind), word),
+            None => (tag(fingerprint, WIDE), self.slab.add(Wide { state, fresh_at })),
+        };
+        if !self.place(held, fingerprint, (tag, word), fresh_at, &mut kept) {
+            kept.unstored += 1;
+            self.release((tag, word));
+        } else if packed.is_none() {
+            self.make_room(held, fingerprint, fresh_at, &mut kept);
         }
         kept
     }
 
-    /// Every entry that is still worth keeping at `now`.
-    pub(crate) fn live(&self, classes: &Classes, now: Time) -> impl Iterator<Item = (u64, Entry<'_>)> {
-        let slots = self.lines.iter().flat_map(|line| line.0);
-        slots.filter(|slot| !slot.is_empty() && slot.kind() != VACANT).filter_map(move |slot| {
-            let fingerprint = slot.tag & !0xff;
-            match slot.kind() {
-                WIDE => {
-                    let wide = self.slab[slot.word as usize].as_ref()?;
-                    (wide.fresh_at > now).then_some((fingerprint, Entry::Wide(&wide.state, wide.fresh_at)))
-                }
-                kind => {
-                    let live = classes.get(kind)?.fresh_at(slot.word) > now;
-                    live.then_some((fingerprint, Entry::Packed(kind, slot.word)))
-                }
+    /// Puts back what was saved, unless the key has been counted since.
+    pub(super) fn restore(&mut self, held: &Held<'_>, fingerprint: Fingerprint, saved: Saved) {
+        let (fresh_at, pair) = match saved {
+            Saved::Packed(kind, word) => {
+                let pair = (tag(fingerprint, kind), word);
+                (self.fresh_at(held, pair), pair)
             }
-        })
-    }
-
-    /// Puts back what `live` gave, into a shard with room for it.
-    pub(crate) fn restore(
-        &mut self,
-        classes: &Classes,
-        fingerprint: Fingerprint,
-        entry: Restored,
-        now: Time,
-    ) {
-        let fresh_at = match &entry {
-            Restored::Packed(kind, word) => {
-                classes.get(*kind).map_or(Time::EPOCH, |class| class.fresh_at(*word))
-            }
-            Restored::Wide(_, fresh_at) => *fresh_at,
+            Saved::Wide(wide) => (wide.fresh_at, (tag(fingerprint, WIDE), self.slab.add(wide))),
         };
-        let place = match self.find(fingerprint) {
-            None if fresh_at > now => self.claim(classes, fingerprint, fresh_at, now, &mut Kept::default()),
-            _ => None, // a key counted since the start knows better
-        };
-        match (place, entry) {
-            (Some(at), Restored::Packed(kind, word)) => self.write_packed(at, fingerprint, kind, word),
-            (Some(at), Restored::Wide(state, fresh_at)) => {
-                self.write_wide(at, fingerprint, Wide { state, fresh_at });
-            }
-            (None, _) => {}
+        let known = held.table.find(held.lines, fingerprint).is_some();
+        let wanted = !known && fresh_at > held.now;
+        if !wanted || !self.place(held, fingerprint, pair, fresh_at, &mut Kept::default()) {
+            self.release(pair);
         }
     }
 
-    fn slot(&self, (line, slot): Place) -> Slot {
-        self.lines[line].0[slot]
+    /// Forgets a key; says whether it was there.
+    pub(super) fn remove(&mut self, held: &Held<'_>, fingerprint: Fingerprint) -> bool {
+        let slot = held.table.find(held.lines, fingerprint);
+        slot.is_some_and(|slot| self.take(slot).is_some())
     }
 
-    /// The slots where a key may be, in the order in which they are filled.
-    fn places(&self, fingerprint: Fingerprint) -> impl Iterator<Item = Place> + use<> {
-        let lines = self.lines.len();
-        // Bits that neither choose the shard nor each other's run.
-        let halves =
-            [fingerprint.0 << 6 >> 32, (fingerprint.0 >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32];
-        halves.into_iter().flat_map(move |half| {
-            let first = ((half * lines as u64) >> 32) as usize;
-            (0..LINES_PER_RUN)
-                .flat_map(move |n| (0..SLOTS_PER_LINE).map(move |slot| ((first + n) % lines, slot)))
-        })
-    }
-
-    fn find(&self, fingerprint: Fingerprint) -> Option<Place> {
-        for place in self.places(fingerprint) {
-            let slot = self.slot(place);
-            if slot.holds(fingerprint) {
-                return Some(place);
-            }
-            if slot.is_empty() {
-                return None;
-            }
-        }
-        None
-    }
-
-    fn fresh_at(&self, classes: &Classes, slot: Slot) -> Time {
-        match slot.kind() {
-            VACANT => Time::EPOCH,
-            WIDE => self.slab[slot.word as usize].as_ref().map_or(Time::EPOCH, |wide| wide.fresh_at),
-            kind => classes.get(kind).map_or(Time::EPOCH, |class| class.fresh_at(slot.word)),
+    /// Gives up what an entry holds beside its slot.
+    fn release(&mut self, (tag, word): Pair) {
+        if tag != 0 && kind_of(tag) == WIDE {
+            self.slab.remove(word);
         }
     }
 
-    /// A slot for a key that is not there yet, made vacant.
-    fn claim(
+    pub(super) fn fresh_at(&self, held: &Held<'_>, (tag, word): Pair) -> Time {
+        match kind_of(tag) {
+            _ if tag == 0 => Time::EPOCH,
+            WIDE => self.slab.get(word).map_or(Time::EPOCH, |wide| wide.fresh_at),
+            kind => held.classes.get(kind).map_or(Time::EPOCH, |class| class.fresh_at(word)),
+        }
+    }
+
+    /// Finds a slot for a new entry and writes it there.
+    fn place(
         &mut self,
-        classes: &Classes,
+        held: &Held<'_>,
         fingerprint: Fingerprint,
+        pair: Pair,
         fresh_at: Time,
-        now: Time,
         kept: &mut Kept,
-    ) -> Option<Place> {
+    ) -> bool {
+        self.grow_if_full(held);
         loop {
-            let mut nearest: Option<(Time, Place)> = None;
-            for place in self.places(fingerprint) {
-                let slot = self.slot(place);
-                let theirs = if slot.is_empty() { Time::EPOCH } else { self.fresh_at(classes, slot) };
-                if theirs <= now {
-                    self.vacate(place);
-                    return Some(place);
-                }
-                if nearest.is_none_or(|(time, _)| theirs < time) {
-                    nearest = Some((theirs, place));
-                }
+            if self.take_over_expired(held, homes(fingerprint, held.table.lines()), pair) {
+                return true;
             }
-            if self.grow(classes, now) {
+            if self.displace(held, homes(fingerprint, held.table.lines())) || self.grow(held) {
                 continue;
             }
             // On equal debt the resident stays: a flood of new keys does not wash out old offenders.
-            let (_, place) = nearest.filter(|(theirs, _)| *theirs < fresh_at)?;
-            self.vacate(place);
-            kept.evicted += 1;
-            return Some(place);
+            let Some((theirs, slot, seen)) = self.nearest(held, fingerprint) else { return false };
+            if theirs >= fresh_at {
+                return false;
+            }
+            if slot.replace(seen, pair).is_ok() {
+                self.release(seen);
+                kept.evicted += 1;
+                return true;
+            }
         }
     }
 
-    /// Rebuilds the table half as large again, leaving out what has expired; `false` at the cap.
-    fn grow(&mut self, classes: &Classes, now: Time) -> bool {
-        let room = self.cap_bytes.saturating_sub(self.wide_bytes) / size_of::<Line>();
-        let lines = (self.lines.len() + self.lines.len() / 2).min(room);
-        if lines <= self.lines.len() {
+    /// Writes a pair over an empty or expired slot of some lines.
+    fn take_over_expired(&mut self, held: &Held<'_>, lines: [usize; 2], pair: Pair) -> bool {
+        for slot in lines.iter().flat_map(|line| &held.lines[*line].0) {
+            let seen = slot.load();
+            if self.fresh_at(held, seen) <= held.now && slot.replace(seen, pair).is_ok() {
+                self.release(seen);
+                self.entries += usize::from(seen == EMPTY);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Moves a resident of full lines to its other home, if there is room.
+    fn displace(&mut self, held: &Held<'_>, lines: [usize; 2]) -> bool {
+        for line in lines {
+            for slot in &held.lines[line].0 {
+                let fingerprint = fingerprint_of(slot.tag());
+                let other = homes(fingerprint, held.table.lines()).into_iter().find(|home| *home != line);
+                let free = other.and_then(|other| self.expired_slot(held, other));
+                let Some((free, seen)) = free else { continue };
+                if free.replace(seen, EMPTY).is_err() {
+                    continue; // it was not so expired after all
+                }
+                self.release(seen);
+                self.entries -= usize::from(seen != EMPTY);
+                let moved = take(slot);
+                // Nobody else turns an empty slot into an entry while we hold the lock.
+                free.replace(EMPTY, moved).expect("an empty slot stays empty under the lock");
+                return true;
+            }
+        }
+        false
+    }
+
+    fn expired_slot<'l>(&self, held: &Held<'l>, line: usize) -> Option<(&'l Slot, Pair)> {
+        let slots = held.lines[line].0.iter().map(|slot| (slot, slot.load()));
+        slots.into_iter().find(|(_, pair)| self.fresh_at(held, *pair) <= held.now)
+    }
+
+    /// The resident of a key's homes that is nearest to never seen.
+    fn nearest<'l>(&self, held: &Held<'l>, fingerprint: Fingerprint) -> Option<(Time, &'l Slot, Pair)> {
+        let slots = homes(fingerprint, held.table.lines()).into_iter().flat_map(|line| &held.lines[line].0);
+        let aged = slots.map(|slot| {
+            let pair = slot.load();
+            (self.fresh_at(held, pair), slot, pair)
+        });
+        aged.min_by_key(|(fresh_at, _, _)| *fresh_at)
+    }
+
+    fn grow_if_full(&mut self, held: &Held<'_>) {
+        let slots = held.table.lines() * SLOTS_PER_LINE;
+        if self.entries * FULL.1 >= slots * FULL.0 {
+            self.grow(held);
+        }
+    }
+
+    /// Adds a line and divides the keys of another one with it; `false` at the cap.
+    fn grow(&mut self, held: &Held<'_>) -> bool {
+        let lines = held.table.lines();
+        let wide = self.slab.bytes().max(self.cap_bytes / WIDE_SHARE);
+        if lines >= held.lines.len() || (lines + 1) * size_of::<Line>() + wide > self.cap_bytes {
             return false;
         }
-        let old = std::mem::replace(&mut self.lines, vec![Line::default(); lines]);
-        for slot in old.iter().flat_map(|line| line.0).filter(|slot| !slot.is_empty()) {
-            let fingerprint = Fingerprint(slot.tag & !0xff);
-            let live = self.fresh_at(classes, slot) > now;
-            let place = self.places(fingerprint).find(|place| self.slot(*place).is_empty()).filter(|_| live);
-            match place {
-                Some((line, n)) => self.lines[line].0[n] = slot,
-                None => self.release(slot),
+        let divided = divided_by(lines);
+        let mut free = held.lines[lines].0.iter();
+        for slot in &held.lines[divided].0 {
+            let seen = slot.load();
+            if seen == EMPTY {
+                continue;
+            }
+            let expired = self.fresh_at(held, seen) <= held.now;
+            let stays = homes(fingerprint_of(seen.0), lines + 1).contains(&divided);
+            if expired && slot.replace(seen, EMPTY).is_ok() {
+                self.release(seen);
+                self.entries -= 1;
+            } else if !stays {
+                let to = free.next().expect("a new line has room for all of an old one");
+                to.replace(EMPTY, take(slot)).expect("nobody knows the new line yet");
             }
         }
+        held.table.add_line();
         true
-    }
-
-    fn write_packed(&mut self, (line, slot): Place, fingerprint: Fingerprint, kind: u8, word: u64) {
-        let old = self.lines[line].0[slot];
-        if old.kind() == WIDE && old.holds(fingerprint) {
-            self.free_wide(old.word as usize);
-        }
-        self.count_in(old);
-        self.lines[line].0[slot] = Slot { tag: tag(fingerprint, kind), word };
-    }
-
-    fn write_wide(&mut self, (line, slot): Place, fingerprint: Fingerprint, wide: Wide) {
-        let old = self.lines[line].0[slot];
-        let bytes = wide_bytes(&wide);
-        let index = match old.kind() {
-            WIDE if old.holds(fingerprint) => {
-                let index = old.word as usize;
-                self.wide_bytes -= self.slab[index].as_ref().map_or(0, wide_bytes);
-                index
-            }
-            _ => self.free.pop().unwrap_or_else(|| {
-                self.slab.push(None);
-                self.slab.len() - 1
-            }),
-        };
-        self.slab[index] = Some(wide);
-        self.wide_bytes += bytes;
-        self.count_in(old);
-        self.lines[line].0[slot] = Slot { tag: tag(fingerprint, WIDE), word: index as u64 };
-    }
-
-    fn count_in(&mut self, old: Slot) {
-        self.entries += usize::from(old.is_empty() || old.kind() == VACANT);
-    }
-
-    /// Lets the entry at a place go; the slot stays taken, so that searches pass over it.
-    fn vacate(&mut self, place: Place) {
-        let slot = self.slot(place);
-        if !slot.is_empty() {
-            self.release(slot);
-            self.lines[place.0].0[place.1] = Slot { tag: slot.tag | u64::from(VACANT), word: 0 };
-        }
-    }
-
-    /// Gives up what an entry holds.
-    fn release(&mut self, slot: Slot) {
-        if slot.kind() == WIDE {
-            self.free_wide(slot.word as usize);
-        }
-        self.entries -= usize::from(slot.kind() != VACANT);
-    }
-
-    fn free_wide(&mut self, index: usize) {
-        if let Some(wide) = self.slab[index].take() {
-            self.wide_bytes -= wide_bytes(&wide);
-            self.free.push(index);
-        }
     }
 
     /// Drops wide entries that owe less than the one just written, a bounded search at a time; if
     /// that does not help, drops that one.
-    fn make_room(&mut self, fingerprint: Fingerprint, fresh_at: Time, now: Time, kept: &mut Kept) {
-        for _ in 0..ROOM_SEARCH.min(self.lines.len()) {
-            self.hand = (self.hand + 1) % self.lines.len();
-            for n in 0..SLOTS_PER_LINE {
-                let slot = self.slot((self.hand, n));
-                if slot.kind() != WIDE || slot.holds(fingerprint) {
+    pub(super) fn make_room(
+        &mut self,
+        held: &Held<'_>,
+        fingerprint: Fingerprint,
+        fresh_at: Time,
+        kept: &mut Kept,
+    ) {
+        let lines = held.table.lines();
+        for _ in 0..ROOM_SEARCH.min(lines) {
+            if self.bytes(held.table) <= self.cap_bytes {
+                return;
+            }
+            self.hand = (self.hand + 1) % lines;
+            for slot in &held.lines[self.hand].0 {
+                let seen = slot.load();
+                let own = seen.0 == tag(fingerprint, WIDE);
+                if kind_of(seen.0) != WIDE || own {
                     continue;
                 }
-                let theirs = self.slab[slot.word as usize].as_ref().map_or(Time::EPOCH, |wide| wide.fresh_at);
-                if theirs <= now || theirs < fresh_at {
-                    self.vacate((self.hand, n));
-                    kept.evicted += u64::from(theirs > now);
-                }
-                if self.bytes() <= self.cap_bytes {
-                    return;
+                let theirs = self.fresh_at(held, seen);
+                if (theirs <= held.now || theirs < fresh_at) && slot.replace(seen, EMPTY).is_ok() {
+                    self.release(seen);
+                    self.entries -= 1;
+                    kept.evicted += u64::from(theirs > held.now);
                 }
             }
         }
-        self.remove(fingerprint);
-        kept.unstored += 1;
+        if self.bytes(held.table) > self.cap_bytes {
+            self.remove(held, fingerprint);
+            kept.unstored += 1;
+        }
     }
 }
 
-/// Line and slot.
-type Place = (usize, usize);
-
-/// An entry as it is saved.
-pub(crate) enum Entry<'a> {
-    Packed(u8, u64),
-    Wide(&'a State, Time),
-}
-
-/// An entry as it is read back.
-pub(crate) enum Restored {
-    Packed(u8, u64),
-    Wide(State, Time),
-}
-
-fn wide_bytes(wide: &Wide) -> usize {
-    let heap = match &wide.state {
-        State::Steps(steps) => steps.heap_bytes(),
-        State::Tiers(tiers) => tiers.heap_bytes(),
-        State::Instant(_) | State::Window(_) | State::Counts(_) => 0,
-    };
-    size_of::<Option<Wide>>() + heap
+/// Takes an entry out of its slot with all that was charged to it.
+fn take(slot: &Slot) -> Pair {
+    let mut seen = slot.load();
+    while let Err(changed) = slot.replace(seen, EMPTY) {
+        seen = changed;
+    }
+    seen
 }

@@ -13,7 +13,9 @@ use crate::algorithm::tiered_window::Tiers;
 use crate::codec::{Decoder, Encoder};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::packed::{Class, Classes};
-use crate::store::memory::shard::{Entry, Restored};
+use crate::store::memory::shard::Saved;
+use crate::store::memory::table::{fingerprint_of, kind_of};
+use crate::store::memory::wide::Wide;
 use crate::store::memory::{MemoryStore, shard_of};
 use crate::sync::lock;
 use crate::time::{Period, Time, Unit};
@@ -28,15 +30,15 @@ impl MemoryStore {
             write_words(out, &class_words(&class))?;
         }
         out.word(END)?;
-        for shard in &self.shards {
-            for (fingerprint, entry) in lock(shard).live(&self.classes, now) {
-                match entry {
-                    Entry::Packed(kind, word) => {
-                        write_words(out, &[PACKED, fingerprint, u64::from(kind), word])?;
-                    }
-                    Entry::Wide(state, fresh_at) => {
-                        write_words(out, &[WIDE, fingerprint, fresh_at.nanos()])?;
-                        write_state(out, state)?;
+        for (n, shard) in self.shards.iter().enumerate() {
+            let (shape, held) = (lock(&shard.shape), self.held(n, now));
+            for pair in held.live(&shape) {
+                let Fingerprint(fingerprint) = fingerprint_of(pair.0);
+                match shape.wide(pair) {
+                    None => write_words(out, &[PACKED, fingerprint, u64::from(kind_of(pair.0)), pair.1])?,
+                    Some(wide) => {
+                        write_words(out, &[WIDE, fingerprint, wide.fresh_at.nanos()])?;
+                        write_state(out, &wide.state)?;
                     }
                 }
             }
@@ -52,21 +54,22 @@ impl MemoryStore {
         }
         let mut entries = 0;
         loop {
-            let (fingerprint, entry) = match from.word()? {
+            let (fingerprint, saved) = match from.word()? {
                 END => return Some(entries),
                 PACKED => {
                     let fingerprint = Fingerprint(from.word()?);
                     let kind = *kinds.get(usize::try_from(from.word()?).ok()?)?;
-                    (fingerprint, Restored::Packed(kind, from.word()?))
+                    (fingerprint, Saved::Packed(kind, from.word()?))
                 }
                 WIDE => {
                     let fingerprint = Fingerprint(from.word()?);
                     let fresh_at = Time::from_nanos(from.word()?);
-                    (fingerprint, Restored::Wide(read_state(from)?, fresh_at))
+                    (fingerprint, Saved::Wide(Wide { state: read_state(from)?, fresh_at }))
                 }
                 _ => return None,
             };
-            lock(&self.shards[shard_of(fingerprint)]).restore(&self.classes, fingerprint, entry, now);
+            let n = shard_of(fingerprint);
+            lock(&self.shards[n].shape).restore(&self.held(n, now), fingerprint, saved);
             entries += 1;
         }
     }
@@ -84,8 +87,8 @@ fn class_words(class: &Class) -> [u64; 4] {
         Class::Instant(Flow::Calendar { period, refill }) => {
             [3, u64::from(period.count()), unit_word(period.unit()), refill]
         }
-        Class::Window(period) => [4, u64::from(period.count()), unit_word(period.unit()), 0],
-        Class::Counts { window_ns } => [5, window_ns, 0, 0],
+        Class::Window { period, .. } => [4, u64::from(period.count()), unit_word(period.unit()), 0],
+        Class::Counts { window_ns, .. } => [5, window_ns, 0, 0],
     }
 }
 
@@ -102,8 +105,8 @@ fn read_class(from: &mut Decoder<'_>) -> Option<Option<Class>> {
         1 => Class::Instant(Flow::Ticks { ticks: whole(words[0])?, period_ns: whole(words[1])? }),
         2 => Class::Instant(Flow::Steps { tick_ns: whole(words[0])?, share: whole(words[1])? }),
         3 => Class::Instant(Flow::Calendar { period: period()?, refill: whole(words[2])? }),
-        4 => Class::Window(period()?),
-        5 => Class::Counts { window_ns: whole(words[0])? },
+        4 => Class::window(period()?),
+        5 => Class::counts(whole(words[0])?),
         _ => return None,
     }))
 }
