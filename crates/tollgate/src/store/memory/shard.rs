@@ -4,6 +4,8 @@
 //! seen, and what was seen is looked at again if that fails. At the cap the entry nearest to "never
 //! seen" goes first, and a newcomer that owes no more than all its neighbours is not kept (I8).
 
+use smallvec::SmallVec;
+
 use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::packed::{Class, Classes};
@@ -18,6 +20,10 @@ pub(super) const WIDE: u8 = 255;
 const FULL: (usize, usize) = (4, 5);
 /// The part of the cap that is kept for wide states: an eighth.
 const WIDE_SHARE: usize = 8;
+/// Lines looked at to make room for a new key.
+const SEARCH: usize = 48;
+/// A newcomer drives out a resident that owes less than this part of what it owes itself: an eighth.
+const OUTLIVES: u64 = 8;
 /// Lines looked at when the wide states are over their share.
 const ROOM_SEARCH: usize = 64;
 
@@ -28,6 +34,12 @@ pub(super) struct Shape {
     cap_bytes: usize,
     /// Where the search for wide entries to drop goes on.
     hand: usize,
+}
+
+/// A line that a search for room has reached, and the step and slot from which.
+struct Step {
+    line: usize,
+    from: Option<(usize, usize)>,
 }
 
 /// What keeping a state has cost others.
@@ -194,15 +206,15 @@ impl Shape {
     ) -> bool {
         self.grow_if_full(held);
         loop {
-            if self.take_over_expired(held, homes(fingerprint, held.table.lines()), pair) {
+            let homes = homes(fingerprint, held.table.lines());
+            if self.take_over_expired(held, homes, pair) {
                 return true;
             }
-            if self.displace(held, homes(fingerprint, held.table.lines())) || self.grow(held) {
+            if self.displace(held, homes) || self.grow(held) {
                 continue;
             }
-            // On equal debt the resident stays: a flood of new keys does not wash out old offenders.
-            let Some((theirs, slot, seen)) = self.nearest(held, fingerprint) else { return false };
-            if theirs >= fresh_at {
+            let Some((theirs, slot, seen)) = self.nearest(held, homes) else { return false };
+            if !outlives(fresh_at, theirs, held.now) {
                 return false;
             }
             if slot.replace(seen, pair).is_ok() {
@@ -213,9 +225,10 @@ impl Shape {
         }
     }
 
-    /// Writes a pair over an empty or expired slot of some lines.
-    fn take_over_expired(&mut self, held: &Held<'_>, lines: [usize; 2], pair: Pair) -> bool {
-        for slot in lines.iter().flat_map(|line| &held.lines[*line].0) {
+    /// Writes a pair over an empty or expired slot, in the emptier of two lines.
+    fn take_over_expired(&mut self, held: &Held<'_>, [a, b]: [usize; 2], pair: Pair) -> bool {
+        let order = if self.room(held, b) > self.room(held, a) { [b, a] } else { [a, b] };
+        for slot in order.iter().flat_map(|line| &held.lines[*line].0) {
             let seen = slot.load();
             if self.fresh_at(held, seen) <= held.now && slot.replace(seen, pair).is_ok() {
                 self.release(seen);
@@ -226,36 +239,59 @@ impl Shape {
         false
     }
 
-    /// Moves a resident of full lines to its other home, if there is room.
-    fn displace(&mut self, held: &Held<'_>, lines: [usize; 2]) -> bool {
-        for line in lines {
-            for slot in &held.lines[line].0 {
-                let fingerprint = fingerprint_of(slot.tag());
-                let other = homes(fingerprint, held.table.lines()).into_iter().find(|home| *home != line);
-                let free = other.and_then(|other| self.expired_slot(held, other));
-                let Some((free, seen)) = free else { continue };
-                if free.replace(seen, EMPTY).is_err() {
-                    continue; // it was not so expired after all
+    fn room(&self, held: &Held<'_>, line: usize) -> usize {
+        held.lines[line].0.iter().filter(|slot| self.fresh_at(held, slot.load()) <= held.now).count()
+    }
+
+    /// Makes room in one of two full lines: a resident moves to its other home, if need be after a
+    /// resident there has moved to its own, and so on. The search is bounded, nearest lines first.
+    fn displace(&mut self, held: &Held<'_>, homes_of_new: [usize; 2]) -> bool {
+        let mut reached: SmallVec<[Step; SEARCH]> = homes_of_new.map(|line| Step { line, from: None }).into();
+        let mut at = 0;
+        while at < reached.len() && reached.len() < SEARCH {
+            let line = reached[at].line;
+            for (n, slot) in held.lines[line].0.iter().enumerate() {
+                let homes = homes(fingerprint_of(slot.tag()), held.table.lines());
+                let Some(other) = homes.into_iter().find(|home| *home != line) else { continue };
+                if reached.iter().any(|step| step.line == other) {
+                    continue;
                 }
-                self.release(seen);
-                self.entries -= usize::from(seen != EMPTY);
-                let moved = take(slot);
-                // Nobody else turns an empty slot into an entry while we hold the lock.
-                free.replace(EMPTY, moved).expect("an empty slot stays empty under the lock");
-                return true;
+                reached.push(Step { line: other, from: Some((at, n)) });
+                if let Some((free, seen)) = self.expired_slot(held, other) {
+                    return self.shift(held, &reached, free, seen);
+                }
             }
+            at += 1;
         }
         false
     }
 
-    fn expired_slot<'l>(&self, held: &Held<'l>, line: usize) -> Option<(&'l Slot, Pair)> {
-        let slots = held.lines[line].0.iter().map(|slot| (slot, slot.load()));
-        slots.into_iter().find(|(_, pair)| self.fresh_at(held, *pair) <= held.now)
+    /// Moves residents along the path that ends at a free slot, the last one first.
+    fn shift(&mut self, held: &Held<'_>, reached: &[Step], mut free: &Slot, seen: Pair) -> bool {
+        if free.replace(seen, EMPTY).is_err() {
+            return true; // it was not so expired after all: look again
+        }
+        self.release(seen);
+        self.entries -= usize::from(seen != EMPTY);
+        let mut step = reached.last();
+        while let Some((from, n)) = step.and_then(|step| step.from) {
+            let slot = &held.lines[reached[from].line].0[n];
+            // Nobody else turns an empty slot into an entry while we hold the lock.
+            free.replace(EMPTY, take(slot)).expect("an empty slot stays empty under the lock");
+            free = slot;
+            step = reached.get(from);
+        }
+        true
     }
 
-    /// The resident of a key's homes that is nearest to never seen.
-    fn nearest<'l>(&self, held: &Held<'l>, fingerprint: Fingerprint) -> Option<(Time, &'l Slot, Pair)> {
-        let slots = homes(fingerprint, held.table.lines()).into_iter().flat_map(|line| &held.lines[line].0);
+    fn expired_slot<'l>(&self, held: &Held<'l>, line: usize) -> Option<(&'l Slot, Pair)> {
+        let mut slots = held.lines[line].0.iter().map(|slot| (slot, slot.load()));
+        slots.find(|(_, pair)| self.fresh_at(held, *pair) <= held.now)
+    }
+
+    /// The resident of two lines that is nearest to never seen.
+    fn nearest<'l>(&self, held: &Held<'l>, homes: [usize; 2]) -> Option<(Time, &'l Slot, Pair)> {
+        let slots = homes.into_iter().flat_map(|line| &held.lines[line].0);
         let aged = slots.map(|slot| {
             let pair = slot.load();
             (self.fresh_at(held, pair), slot, pair)
@@ -320,7 +356,9 @@ impl Shape {
                     continue;
                 }
                 let theirs = self.fresh_at(held, seen);
-                if (theirs <= held.now || theirs < fresh_at) && slot.replace(seen, EMPTY).is_ok() {
+                if (theirs <= held.now || outlives(fresh_at, theirs, held.now))
+                    && slot.replace(seen, EMPTY).is_ok()
+                {
                     self.release(seen);
                     self.entries -= 1;
                     kept.evicted += u64::from(theirs > held.now);
@@ -332,6 +370,14 @@ impl Shape {
             kept.unstored += 1;
         }
     }
+}
+
+/// Whether a newcomer is worth more than a resident. A resident that owes nearly as much stays, however
+/// late the newcomer comes: a flood of keys seen once does not wash out those who come back, and one
+/// that is driven out all the same would have waited an eighth longer at most.
+fn outlives(newcomer: Time, resident: Time, now: Time) -> bool {
+    let owed = |fresh_at: Time| u64::try_from(fresh_at.since(now).as_nanos()).unwrap_or(u64::MAX);
+    owed(resident).saturating_mul(OUTLIVES) < owed(newcomer)
 }
 
 /// Takes an entry out of its slot with all that was charged to it.

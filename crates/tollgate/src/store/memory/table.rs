@@ -40,24 +40,28 @@ impl Table {
     #[inline]
     pub(super) fn find<'l>(&self, lines: &'l [Line], fingerprint: Fingerprint) -> Option<&'l Slot> {
         let wanted = stored_bits(fingerprint);
-        let homes = homes(fingerprint, self.lines());
-        homes.into_iter().flat_map(|line| &lines[line].0).find(|slot| slot.tag() >> KIND_BITS == wanted)
+        let [first, second] = homes(fingerprint, self.lines()).map(|line| &lines[line]);
+        prefetch(second); // while the first one is on its way
+        first.0.iter().chain(&second.0).find(|slot| slot.tag() >> KIND_BITS == wanted)
     }
 
     /// Asks the processor to bring a key's lines nearer.
     #[inline]
     pub(super) fn prefetch(&self, lines: &[Line], fingerprint: Fingerprint) {
-        for line in homes(fingerprint, self.lines()) {
-            #[cfg(target_arch = "x86_64")]
-            {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                // SAFETY: a prefetch reads nothing, and the line exists.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(&lines[line]).cast()) };
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = &lines[line];
-        }
+        homes(fingerprint, self.lines()).into_iter().for_each(|line| prefetch(&lines[line]));
     }
+}
+
+#[inline]
+fn prefetch(line: &Line) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing, and the line exists.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 pub(super) const KIND_BITS: u32 = 8;
