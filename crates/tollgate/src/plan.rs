@@ -101,10 +101,9 @@ impl Policy {
         let digest = key_digest(secret, hit.domain_name(), rule, &values);
         let start = plan.charges.len();
         if !refused {
-            let cost = rule.cost.saturating_mul(hit.units());
             for each in limits {
                 let previous = self.predecessors(number, each, &values, attribute_value, &digest, now);
-                plan.charges.push(Charge { previous, ..charge(rule, each, &digest, cost) });
+                plan.charges.push(Charge { previous, ..charge(rule, each, &digest, hit.units()) });
             }
         }
         let (key, charges) = (digest.finish(), start..plan.charges.len());
@@ -183,11 +182,12 @@ fn key_digest(secret: &Secret, domain: &str, rule: &Rule, values: &[Cow<'_, str>
     values.iter().fold(digest, |digest, value| digest.part(value.as_bytes()))
 }
 
-fn charge(rule: &Rule, each: &RuleLimit, digest: &Digest, cost: u64) -> Charge {
+fn charge(rule: &Rule, each: &RuleLimit, digest: &Digest, units: u64) -> Charge {
     Charge {
         fingerprint: digest.clone().part(each.counter.as_bytes()).finish(),
         quota: each.quota,
-        cost,
+        cost: rule.cost.saturating_mul(units),
+        unit_cost: rule.cost,
         weight: if rule.mode == Mode::Enforce { Weight::Enforced } else { Weight::Shadow },
         denied: if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free },
         previous: SmallVec::new(),

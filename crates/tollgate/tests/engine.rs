@@ -54,3 +54,34 @@ fn a_request_that_no_rule_is_about_passes() {
     let verdict = engine.check(&Hit::on("GET", "", "/login"), NOW);
     assert_eq!((verdict.allowed, verdict.retry_after), (false, None));
 }
+
+/// A rule with a cost of its own was settled as if it had none.
+#[test]
+fn the_real_cost_is_in_the_units_of_the_hit() {
+    let engine = engine(
+        "rules:
+           - {id: dear, cost: 3, limit: 30/h}
+           - {id: cheap, limit: 30/h}",
+    );
+    let left = || {
+        let verdict = engine.peek(&Hit::on("GET", "", "/").cost(0), NOW);
+        verdict.limits.iter().map(|limit| limit.remaining).collect::<Vec<_>>()
+    };
+    let receipt = engine.check(&Hit::on("GET", "", "/").cost(2), NOW).receipt.expect("it was charged");
+    assert_eq!(left(), [24, 28]);
+    engine.settle(receipt, 5, NOW);
+    assert_eq!(left(), [15, 25]);
+    let receipt = engine.check(&Hit::on("GET", "", "/").cost(4), NOW).receipt.expect("it was charged");
+    engine.settle(receipt, 1, NOW);
+    assert_eq!(left(), [12, 24]);
+}
+
+/// A key that had become fresh in the meantime was not there to owe anything.
+#[test]
+fn a_cost_that_becomes_known_late_is_owed_by_a_fresh_key_too() {
+    let engine = engine("rules: [{id: all, limit: 60/m}]");
+    let receipt = engine.check(&Hit::on("GET", "", "/"), NOW).receipt.expect("it was charged");
+    let later = NOW + Duration::from_secs(60);
+    engine.settle(receipt, 31, later);
+    assert_eq!(reported(&engine.peek(&Hit::on("GET", "", "/"), later)), ("all", 30));
+}

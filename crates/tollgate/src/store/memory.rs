@@ -98,10 +98,11 @@ impl MemoryStore {
         self.settle(receipt, 0, now);
     }
 
-    /// Corrects the cost of a receipt's charges: the difference is given back, or owed.
+    /// Corrects the hit's cost after the fact: the difference is given back, or owed.
     pub fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
         for item in receipt.items {
             let (quota, grant) = (item.quota, item.grant);
+            let real_cost = item.unit_cost.saturating_mul(real_cost);
             self.update(item.fingerprint, &quota, now, |state| match real_cost.checked_sub(grant.cost) {
                 Some(more) => quota.owe(state, now, more),
                 None => quota.refund(state, &grant, grant.cost - real_cost, now),
@@ -166,10 +167,9 @@ impl MemoryStore {
         let n = shard_of(fingerprint);
         let mut locked = Locked(SmallVec::from_iter([(n, lock(&self.shards[n]))]));
         let found = locked.get(fingerprint).get(&self.classes, fingerprint);
-        if let Some((mut state, _)) = found {
-            change(&mut state);
-            self.put(&mut locked, fingerprint, quota, &state, now);
-        }
+        let mut state = found.map_or_else(|| quota.fresh(), |(state, _)| state);
+        change(&mut state);
+        self.put(&mut locked, fingerprint, quota, &state, now);
     }
 
     fn put(
