@@ -2,8 +2,9 @@
 //!
 //! A key lives in one of two runs of four lines. Nothing is ever made empty again but by rebuilding,
 //! so the first empty slot ends a search; expired entries are taken over in place. At the cap the
-//! entry nearest to "never seen" goes first, and a newcomer that owes no more than all its neighbours
-//! is not kept (I8).
+//! entry nearest to "never seen" goes first, and a newcomer that does not owe clearly more than one of
+//! its neighbours is not kept (I8). Table and slab each keep a share of the cap that the other cannot
+//! take, so that a flood of one kind of key does not switch the limits of the other kind off.
 
 use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
@@ -15,8 +16,15 @@ const LINES_PER_RUN: usize = 4;
 /// Kinds of a slot beside the classes, in the lowest byte of its tag.
 const WIDE: u8 = 254;
 const VACANT: u8 = 255;
-/// Wide neighbours looked at when the slab is over its share.
+/// Wide entries looked at with every write of one, so that what has expired does not pile up.
+const SWEEP: usize = 2;
+/// Wide entries looked at when the slab has no room.
 const ROOM_SEARCH: usize = 64;
+/// A resident makes room if it owes less than one part in this many of what a newcomer owes. Any flood
+/// of fresh keys owes a little more than an offender who has waited a little: that is not enough.
+const CLEARLY_MORE: u32 = 4;
+/// One part in this many of the cap is kept for the table, and one for the slab.
+const RESERVE: usize = 8;
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
@@ -30,16 +38,21 @@ struct Slot {
 struct Line([Slot; SLOTS_PER_LINE]);
 
 struct Wide {
+    fingerprint: Fingerprint,
     state: State,
     fresh_at: Time,
 }
 
+/// A place in the slab, and one in the list of free ones.
+const SLAB_ENTRY: usize = size_of::<Option<Wide>>() + size_of::<usize>();
+
 pub(crate) struct Shard {
     lines: Vec<Line>,
+    /// As much capacity as `free` has.
     slab: Vec<Option<Wide>>,
     free: Vec<usize>,
-    /// Bytes of the wide states.
-    wide_bytes: usize,
+    /// Bytes behind the wide states.
+    heap_bytes: usize,
     cap_bytes: usize,
     entries: usize,
     /// Where the search for wide entries to drop goes on.
@@ -75,7 +88,7 @@ fn tag(fingerprint: Fingerprint, kind: u8) -> u64 {
 impl Shard {
     pub(crate) fn new(cap_bytes: usize) -> Shard {
         let lines = vec![Line::default(); LINES_PER_RUN];
-        Shard { lines, slab: Vec::new(), free: Vec::new(), wide_bytes: 0, cap_bytes, entries: 0, hand: 0 }
+        Shard { lines, slab: Vec::new(), free: Vec::new(), heap_bytes: 0, cap_bytes, entries: 0, hand: 0 }
     }
 
     pub(crate) fn entries(&self) -> usize {
@@ -83,7 +96,20 @@ impl Shard {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.lines.len() * size_of::<Line>() + self.wide_bytes
+        self.line_bytes() + self.wide_bytes()
+    }
+
+    fn line_bytes(&self) -> usize {
+        self.lines.len() * size_of::<Line>()
+    }
+
+    fn wide_bytes(&self) -> usize {
+        self.slab.capacity() * SLAB_ENTRY + self.heap_bytes
+    }
+
+    /// What one of the two parts may take while the other takes `other`.
+    fn share(&self, other: usize) -> usize {
+        self.cap_bytes.saturating_sub(other.max(self.cap_bytes / RESERVE))
     }
 
     /// The state of a key and when it is as good as never seen.
@@ -131,10 +157,10 @@ impl Shard {
         };
         match packed {
             Some((kind, word)) => self.write_packed(at, fingerprint, kind, word),
-            None => self.write_wide(at, fingerprint, Wide { state: state.clone(), fresh_at }),
-        }
-        if packed.is_none() && self.bytes() > self.cap_bytes {
-            self.make_room(fingerprint, fresh_at, now, &mut kept);
+            None => {
+                let wide = Wide { fingerprint, state: state.clone(), fresh_at };
+                self.write_wide(at, wide, now, &mut kept);
+            }
         }
         kept
     }
@@ -178,7 +204,7 @@ impl Shard {
         match (place, entry) {
             (Some(at), Restored::Packed(kind, word)) => self.write_packed(at, fingerprint, kind, word),
             (Some(at), Restored::Wide(state, fresh_at)) => {
-                self.write_wide(at, fingerprint, Wide { state, fresh_at });
+                self.write_wide(at, Wide { fingerprint, state, fresh_at }, now, &mut Kept::default());
             }
             (None, _) => {}
         }
@@ -244,11 +270,10 @@ impl Shard {
                     nearest = Some((theirs, place));
                 }
             }
-            if self.grow(classes, now) {
+            if self.grow(classes, now, kept) {
                 continue;
             }
-            // On equal debt the resident stays: a flood of new keys does not wash out old offenders.
-            let (_, place) = nearest.filter(|(theirs, _)| *theirs < fresh_at)?;
+            let (_, place) = nearest.filter(|(theirs, _)| gives_way(*theirs, fresh_at, now))?;
             self.vacate(place);
             kept.evicted += 1;
             return Some(place);
@@ -256,11 +281,14 @@ impl Shard {
     }
 
     /// Rebuilds the table half as large again, leaving out what has expired; `false` at the cap.
-    fn grow(&mut self, classes: &Classes, now: Time) -> bool {
-        let room = self.cap_bytes.saturating_sub(self.wide_bytes) / size_of::<Line>();
+    fn grow(&mut self, classes: &Classes, now: Time, kept: &mut Kept) -> bool {
+        if self.free.len() == self.slab.len() {
+            (self.slab, self.free) = (Vec::new(), Vec::new());
+        }
+        let room = self.share(self.wide_bytes()) / size_of::<Line>();
         let lines = (self.lines.len() + self.lines.len() / 2).min(room);
-        if lines <= self.lines.len() {
-            return false;
+        if lines < self.lines.len() + self.lines.len() / 8 + 1 {
+            return false; // so little more would not hold all that are to move
         }
         let old = std::mem::replace(&mut self.lines, vec![Line::default(); lines]);
         for slot in old.iter().flat_map(|line| line.0).filter(|slot| !slot.is_empty()) {
@@ -269,7 +297,10 @@ impl Shard {
             let place = self.places(fingerprint).find(|place| self.slot(*place).is_empty()).filter(|_| live);
             match place {
                 Some((line, n)) => self.lines[line].0[n] = slot,
-                None => self.release(slot),
+                None => {
+                    self.release(slot);
+                    kept.evicted += u64::from(live);
+                }
             }
         }
         true
@@ -284,24 +315,38 @@ impl Shard {
         self.lines[line].0[slot] = Slot { tag: tag(fingerprint, kind), word };
     }
 
-    fn write_wide(&mut self, (line, slot): Place, fingerprint: Fingerprint, wide: Wide) {
+    /// Writes a wide state if the slab has or can make room for it, else forgets the key.
+    fn write_wide(&mut self, (line, slot): Place, wide: Wide, now: Time, kept: &mut Kept) {
         let old = self.lines[line].0[slot];
-        let bytes = wide_bytes(&wide);
-        let index = match old.kind() {
-            WIDE if old.holds(fingerprint) => {
-                let index = old.word as usize;
-                self.wide_bytes -= self.slab[index].as_ref().map_or(0, wide_bytes);
-                index
-            }
-            _ => self.free.pop().unwrap_or_else(|| {
-                self.slab.push(None);
-                self.slab.len() - 1
-            }),
+        let resident = old.holds(wide.fingerprint);
+        if resident && old.kind() == WIDE {
+            self.free_wide(old.word as usize); // its place is the first to be taken again
+        }
+        for _ in 0..SWEEP.min(self.slab.len()) {
+            self.drop_next(|theirs| theirs <= now);
+        }
+        let heap_bytes = heap_bytes(&wide.state);
+        // A resident that has grown goes before those that owe no more; a newcomer must owe clearly more.
+        let goes = |theirs: Time| {
+            gives_way(theirs, wide.fresh_at, now) || (resident && theirs <= wide.fresh_at) || theirs <= now
         };
-        self.slab[index] = Some(wide);
-        self.wide_bytes += bytes;
+        if !self.make_room(heap_bytes, goes, now, kept) {
+            kept.unstored += 1;
+            if resident {
+                self.entries -= 1;
+                self.lines[line].0[slot] = Slot { tag: old.tag | u64::from(VACANT), word: 0 };
+            }
+            return;
+        }
         self.count_in(old);
-        self.lines[line].0[slot] = Slot { tag: tag(fingerprint, WIDE), word: index as u64 };
+        self.heap_bytes += heap_bytes;
+        let tag = tag(wide.fingerprint, WIDE);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slab.push(None);
+            self.slab.len() - 1
+        });
+        self.slab[index] = Some(wide);
+        self.lines[line].0[slot] = Slot { tag, word: index as u64 };
     }
 
     fn count_in(&mut self, old: Slot) {
@@ -327,34 +372,58 @@ impl Shard {
 
     fn free_wide(&mut self, index: usize) {
         if let Some(wide) = self.slab[index].take() {
-            self.wide_bytes -= wide_bytes(&wide);
+            self.heap_bytes -= heap_bytes(&wide.state);
             self.free.push(index);
         }
     }
 
-    /// Drops wide entries that owe less than the one just written, a bounded search at a time; if
-    /// that does not help, drops that one.
-    fn make_room(&mut self, fingerprint: Fingerprint, fresh_at: Time, now: Time, kept: &mut Kept) {
-        for _ in 0..ROOM_SEARCH.min(self.lines.len()) {
-            self.hand = (self.hand + 1) % self.lines.len();
-            for n in 0..SLOTS_PER_LINE {
-                let slot = self.slot((self.hand, n));
-                if slot.kind() != WIDE || slot.holds(fingerprint) {
-                    continue;
-                }
-                let theirs = self.slab[slot.word as usize].as_ref().map_or(Time::EPOCH, |wide| wide.fresh_at);
-                if theirs <= now || theirs < fresh_at {
-                    self.vacate((self.hand, n));
-                    kept.evicted += u64::from(theirs > now);
-                }
-                if self.bytes() <= self.cap_bytes {
-                    return;
-                }
+    /// Whether a wide state fits, after dropping those of a bounded number that are to go.
+    fn make_room(
+        &mut self,
+        heap_bytes: usize,
+        goes: impl Fn(Time) -> bool,
+        now: Time,
+        kept: &mut Kept,
+    ) -> bool {
+        for _ in 0..ROOM_SEARCH.min(self.slab.len()) {
+            if self.fits(heap_bytes) {
+                return true;
             }
+            kept.evicted += u64::from(self.drop_next(&goes).is_some_and(|theirs| theirs > now));
         }
-        self.remove(fingerprint);
-        kept.unstored += 1;
+        self.fits(heap_bytes)
     }
+
+    /// Looks at the next wide entry and drops it if it is to go; returns when it would have been fresh.
+    fn drop_next(&mut self, goes: impl Fn(Time) -> bool) -> Option<Time> {
+        self.hand = (self.hand + 1) % self.slab.len();
+        let Wide { fingerprint, fresh_at, .. } = *self.slab[self.hand].as_ref()?;
+        goes(fresh_at).then(|| {
+            self.remove(fingerprint);
+            fresh_at
+        })
+    }
+
+    /// Whether the slab may take one more state; its place is reserved if so.
+    fn fits(&mut self, heap_bytes: usize) -> bool {
+        let share = self.share(self.line_bytes());
+        if self.wide_bytes() + heap_bytes > share {
+            return false;
+        }
+        if self.free.is_empty() && self.slab.len() == self.slab.capacity() {
+            let more = (share - self.wide_bytes() - heap_bytes) / SLAB_ENTRY;
+            let more = more.min(self.slab.len() / 8 + 4);
+            self.slab.reserve_exact(more);
+            self.free.reserve_exact(self.slab.capacity());
+            return more > 0;
+        }
+        true
+    }
+}
+
+/// Whether a resident that is fresh at `theirs` makes room for a newcomer that is fresh at `ours`.
+fn gives_way(theirs: Time, ours: Time, now: Time) -> bool {
+    theirs.since(now).saturating_mul(CLEARLY_MORE) < ours.since(now)
 }
 
 /// Line and slot.
@@ -372,11 +441,10 @@ pub(crate) enum Restored {
     Wide(State, Time),
 }
 
-fn wide_bytes(wide: &Wide) -> usize {
-    let heap = match &wide.state {
+fn heap_bytes(state: &State) -> usize {
+    match state {
         State::Steps(steps) => steps.heap_bytes(),
         State::Tiers(tiers) => tiers.heap_bytes(),
         State::Instant(_) | State::Window(_) | State::Counts(_) => 0,
-    };
-    size_of::<Option<Wide>>() + heap
+    }
 }
