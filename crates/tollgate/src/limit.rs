@@ -247,11 +247,11 @@ impl Limit {
     }
 
     fn validate_step(&self, step: Duration) -> Result<(), LimitError> {
-        let window = self.rate.period().nanos();
+        let window = Duration::from_secs(self.rate.period().secs());
         match nanos_of(step) {
             0 => Err(LimitError::NoResolution),
-            step_ns if window.is_multiple_of(step_ns) => Ok(()),
-            _ => Err(LimitError::Resolution { step, period: self.rate.period() }),
+            step_ns if nanos_of(window).is_multiple_of(step_ns) => Ok(()),
+            _ => Err(LimitError::Resolution { step, window }),
         }
     }
 
@@ -286,8 +286,8 @@ pub enum LimitError {
     Tick { tick: Duration, rate: Rate },
     #[error("resolution is 0: write a span such as 1s")]
     NoResolution,
-    #[error("a window of 1{period} is not a whole number of steps of {}", write_span(*step))]
-    Resolution { step: Duration, period: Period },
+    #[error("a window of {} is not a whole number of steps of {}", write_span(*window), write_span(*step))]
+    Resolution { step: Duration, window: Duration },
     #[error("levels must be some of s, m, h, d, each once, finest first")]
     Levels,
 }

@@ -62,7 +62,8 @@ pub enum Standing<'r> {
 }
 
 impl Matcher {
-    pub fn insert(&mut self, pattern: &Pattern, standing: &Standing<'_>, rule: u32) {
+    /// Adds a rule; returns how many of its pattern one request may now meet.
+    pub fn insert(&mut self, pattern: &Pattern, standing: &Standing<'_>, rule: u32) -> usize {
         let trie = match &pattern.host {
             None => &mut self.any_host,
             Some(host) => {
@@ -78,11 +79,22 @@ impl Matcher {
             }
         };
         let place = leaf.place(pattern.method.as_deref());
-        match standing {
-            Standing::Common => place.rules.push(rule),
-            Standing::General => place.replaceable.push(rule),
-            Standing::Own { uid } => place.by_uid.entry((*uid).into()).or_default().push(rule),
-        }
+        let others = match standing {
+            Standing::Common => {
+                place.rules.push(rule);
+                place.replaceable.len()
+            }
+            Standing::General => {
+                place.replaceable.push(rule);
+                place.replaceable.len()
+            }
+            Standing::Own { uid } => {
+                let own = place.by_uid.entry((*uid).into()).or_default();
+                own.push(rule);
+                own.len()
+            }
+        };
+        place.rules.len() + others
     }
 
     /// All rules that match, in the order in which they were inserted.

@@ -34,24 +34,18 @@ impl RuleSet {
     pub fn new(rules: Vec<Rule>) -> Result<RuleSet, RuleSetError> {
         u32::try_from(rules.len()).map_err(|_| RuleSetError::TooMany)?;
         let mut set = RuleSet { by_id: HashMap::with_capacity(rules.len()), ..RuleSet::default() };
-        let mut general: HashMap<(String, String), usize> = HashMap::new();
         for (n, rule) in rules.into_iter().enumerate() {
             if set.by_id.insert(rule.id.clone(), n as u32).is_some() {
                 return Err(RuleSetError::Duplicate(rule.id));
             }
             if rule.mode != Mode::Off {
-                set.matcher.insert(&rule.pattern, &standing(&rule), n as u32);
-            }
-            if rule.mode != Mode::Off && rule.uid.is_none() {
-                let host = rule.pattern.host.as_ref().map_or_else(String::new, ToString::to_string);
-                let count = general.entry((host, rule.pattern.to_string())).or_default();
-                *count += 1;
-                if *count > MAX_MATCHES {
+                let count = set.matcher.insert(&rule.pattern, &standing(&rule), n as u32);
+                if count > MAX_MATCHES {
                     let pattern = match rule.pattern.to_string() {
                         pattern if pattern.is_empty() => "every request".to_owned(),
                         pattern => pattern,
                     };
-                    return Err(RuleSetError::TooManyMatches { pattern, count: *count });
+                    return Err(RuleSetError::TooManyMatches { pattern, count });
                 }
             }
             set.rules.push(Arc::new(rule));
