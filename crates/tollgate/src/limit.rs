@@ -90,7 +90,7 @@ pub struct Levels {
 }
 
 impl Levels {
-    const MAX: usize = 4;
+    pub(crate) const MAX: usize = 4;
     /// Seconds, minutes and hours.
     pub const SMH: Levels = Levels { units: [Unit::Second, Unit::Minute, Unit::Hour, Unit::Hour], len: 3 };
 
@@ -258,8 +258,8 @@ impl Limit {
     /// An empty bucket is full again within this time: 36 years.
     const MAX_REFILL_NS: u64 = 1 << 60;
     /// Instants and spans of a bucket, in its own units, stay below this, so that sums fit 64 bits.
-    const MAX_UNITS: u64 = 1 << 62;
-    const MAX_BURST: u64 = 1_000_000_000;
+    pub(crate) const MAX_UNITS: u64 = 1 << 62;
+    pub(crate) const MAX_BURST: u64 = 1_000_000_000;
     /// States are exact up to here (2106); time beyond it is taken as this instant.
     pub const HORIZON: Time = Time::from_secs(u32::MAX as u64);
 }

@@ -83,17 +83,10 @@ impl Engine {
         former: impl FnOnce(&str) -> Option<Policy>,
         now: Time,
     ) -> Result<(Engine, Restored), SnapshotError> {
-        let magic = bytes.get(..MAGIC.len()).ok_or(SnapshotError::NotASnapshot)?;
-        if magic != MAGIC {
-            return Err(SnapshotError::NotASnapshot);
-        }
+        check_version(bytes)?;
         let mut from = Decoder::verified(bytes).ok_or(SnapshotError::Checksum)?;
         let contents = SnapshotError::Contents;
-        from.raw::<{ MAGIC.len() }>().ok_or(contents)?;
-        match from.word().ok_or(contents)? {
-            VERSION => {}
-            other => return Err(SnapshotError::Version(other)),
-        }
+        from.raw::<{ MAGIC.len() + size_of_val(&VERSION) }>().ok_or(contents)?;
         let secret = Secret::from_bytes(from.raw().ok_or(contents)?);
         let saved_at = Time::from_nanos(from.word().ok_or(contents)?);
         let rules = from.text().ok_or(contents)?;
@@ -130,5 +123,14 @@ impl Engine {
             self.bans.restore_offence(offender, touched, Offence { denials, strikes, banned_until });
         }
         Some(())
+    }
+}
+
+/// Magic and version come first in every version; what else is checked, and how, is up to each.
+fn check_version(bytes: &[u8]) -> Result<(), SnapshotError> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or(SnapshotError::NotASnapshot)?;
+    match rest.first_chunk().map(|word| u64::from_le_bytes(*word)) {
+        Some(other) if other != VERSION => Err(SnapshotError::Version(other)),
+        _ => Ok(()),
     }
 }
