@@ -15,7 +15,8 @@ use crate::time::Time;
 
 mod packed;
 mod shard;
-pub mod snapshot;
+mod slab;
+mod snapshot;
 
 use packed::Classes;
 use shard::Shard;
@@ -153,13 +154,13 @@ impl MemoryStore {
 
     fn state(&self, locked: &Locked<'_>, charge: &Charge, now: Time) -> State {
         let find = |fingerprint| locked.get(fingerprint).get(&self.classes, fingerprint);
-        if let Some((state, _)) = find(charge.fingerprint) {
+        if let Some(state) = find(charge.fingerprint) {
             return state;
         }
-        let inherited = charge.previous.iter().find_map(|previous| {
-            let (state, _) = find(previous.fingerprint)?;
-            Some(charge.quota.adopt(&previous.quota, state, now))
-        });
+        let inherited = charge
+            .previous
+            .iter()
+            .find_map(|previous| Some(charge.quota.adopt(&previous.quota, find(previous.fingerprint)?, now)));
         inherited.unwrap_or_else(|| charge.quota.fresh())
     }
 
@@ -167,7 +168,7 @@ impl MemoryStore {
         let n = shard_of(fingerprint);
         let mut locked = Locked(SmallVec::from_iter([(n, lock(&self.shards[n]))]));
         let found = locked.get(fingerprint).get(&self.classes, fingerprint);
-        let mut state = found.map_or_else(|| quota.fresh(), |(state, _)| state);
+        let mut state = found.unwrap_or_else(|| quota.fresh());
         change(&mut state);
         self.put(&mut locked, fingerprint, quota, &state, now);
     }

@@ -9,6 +9,7 @@
 use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::packed::{Class, Classes};
+use crate::store::memory::slab::{Slab, Wide};
 use crate::time::Time;
 
 const SLOTS_PER_LINE: usize = 4;
@@ -37,26 +38,11 @@ struct Slot {
 #[derive(Clone, Copy, Default)]
 struct Line([Slot; SLOTS_PER_LINE]);
 
-struct Wide {
-    fingerprint: Fingerprint,
-    state: State,
-    fresh_at: Time,
-}
-
-/// A place in the slab, and one in the list of free ones.
-const SLAB_ENTRY: usize = size_of::<Option<Wide>>() + size_of::<usize>();
-
 pub(crate) struct Shard {
     lines: Vec<Line>,
-    /// As much capacity as `free` has.
-    slab: Vec<Option<Wide>>,
-    free: Vec<usize>,
-    /// Bytes behind the wide states.
-    heap_bytes: usize,
+    slab: Slab,
     cap_bytes: usize,
     entries: usize,
-    /// Where the search for wide entries to drop goes on.
-    hand: usize,
 }
 
 /// What keeping a state has cost others.
@@ -87,8 +73,7 @@ fn tag(fingerprint: Fingerprint, kind: u8) -> u64 {
 
 impl Shard {
     pub(crate) fn new(cap_bytes: usize) -> Shard {
-        let lines = vec![Line::default(); LINES_PER_RUN];
-        Shard { lines, slab: Vec::new(), free: Vec::new(), heap_bytes: 0, cap_bytes, entries: 0, hand: 0 }
+        Shard { lines: vec![Line::default(); LINES_PER_RUN], slab: Slab::default(), cap_bytes, entries: 0 }
     }
 
     pub(crate) fn entries(&self) -> usize {
@@ -96,15 +81,11 @@ impl Shard {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.line_bytes() + self.wide_bytes()
+        self.line_bytes() + self.slab.bytes()
     }
 
     fn line_bytes(&self) -> usize {
         self.lines.len() * size_of::<Line>()
-    }
-
-    fn wide_bytes(&self) -> usize {
-        self.slab.capacity() * SLAB_ENTRY + self.heap_bytes
     }
 
     /// What one of the two parts may take while the other takes `other`.
@@ -112,18 +93,12 @@ impl Shard {
         self.cap_bytes.saturating_sub(other.max(self.cap_bytes / RESERVE))
     }
 
-    /// The state of a key and when it is as good as never seen.
-    pub(crate) fn get(&self, classes: &Classes, fingerprint: Fingerprint) -> Option<(State, Time)> {
+    /// The state of a key.
+    pub(crate) fn get(&self, classes: &Classes, fingerprint: Fingerprint) -> Option<State> {
         let slot = self.slot(self.find(fingerprint)?);
         match slot.kind() {
-            WIDE => {
-                let wide = self.slab[slot.word as usize].as_ref()?;
-                Some((wide.state.clone(), wide.fresh_at))
-            }
-            kind => {
-                let class = classes.get(kind)?;
-                Some((class.unpack(slot.word), class.fresh_at(slot.word)))
-            }
+            WIDE => Some(self.slab.get(slot.word as usize)?.state.clone()),
+            kind => Some(classes.get(kind)?.unpack(slot.word)),
         }
     }
 
@@ -172,7 +147,7 @@ impl Shard {
             let fingerprint = slot.tag & !0xff;
             match slot.kind() {
                 WIDE => {
-                    let wide = self.slab[slot.word as usize].as_ref()?;
+                    let wide = self.slab.get(slot.word as usize)?;
                     (wide.fresh_at > now).then_some((fingerprint, Entry::Wide(&wide.state, wide.fresh_at)))
                 }
                 kind => {
@@ -243,7 +218,7 @@ impl Shard {
     fn fresh_at(&self, classes: &Classes, slot: Slot) -> Time {
         match slot.kind() {
             VACANT => Time::EPOCH,
-            WIDE => self.slab[slot.word as usize].as_ref().map_or(Time::EPOCH, |wide| wide.fresh_at),
+            WIDE => self.slab.get(slot.word as usize).map_or(Time::EPOCH, |wide| wide.fresh_at),
             kind => classes.get(kind).map_or(Time::EPOCH, |class| class.fresh_at(slot.word)),
         }
     }
@@ -282,10 +257,8 @@ impl Shard {
 
     /// Rebuilds the table half as large again, leaving out what has expired; `false` at the cap.
     fn grow(&mut self, classes: &Classes, now: Time, kept: &mut Kept) -> bool {
-        if self.free.len() == self.slab.len() {
-            (self.slab, self.free) = (Vec::new(), Vec::new());
-        }
-        let room = self.share(self.wide_bytes()) / size_of::<Line>();
+        self.slab.shrink();
+        let room = self.share(self.slab.bytes()) / size_of::<Line>();
         let lines = (self.lines.len() + self.lines.len() / 2).min(room);
         if lines < self.lines.len() + self.lines.len() / 8 + 1 {
             return false; // so little more would not hold all that are to move
@@ -309,7 +282,7 @@ impl Shard {
     fn write_packed(&mut self, (line, slot): Place, fingerprint: Fingerprint, kind: u8, word: u64) {
         let old = self.lines[line].0[slot];
         if old.kind() == WIDE && old.holds(fingerprint) {
-            self.free_wide(old.word as usize);
+            self.slab.remove(old.word as usize);
         }
         self.count_in(old);
         self.lines[line].0[slot] = Slot { tag: tag(fingerprint, kind), word };
@@ -320,17 +293,16 @@ impl Shard {
         let old = self.lines[line].0[slot];
         let resident = old.holds(wide.fingerprint);
         if resident && old.kind() == WIDE {
-            self.free_wide(old.word as usize); // its place is the first to be taken again
+            self.slab.remove(old.word as usize); // its place is the first to be taken again
         }
         for _ in 0..SWEEP.min(self.slab.len()) {
             self.drop_next(|theirs| theirs <= now);
         }
-        let heap_bytes = heap_bytes(&wide.state);
         // A resident that has grown goes before those that owe no more; a newcomer must owe clearly more.
         let goes = |theirs: Time| {
             gives_way(theirs, wide.fresh_at, now) || (resident && theirs <= wide.fresh_at) || theirs <= now
         };
-        if !self.make_room(heap_bytes, goes, now, kept) {
+        if !self.make_room(&wide.state, goes, now, kept) {
             kept.unstored += 1;
             if resident {
                 self.entries -= 1;
@@ -339,14 +311,8 @@ impl Shard {
             return;
         }
         self.count_in(old);
-        self.heap_bytes += heap_bytes;
         let tag = tag(wide.fingerprint, WIDE);
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slab.push(None);
-            self.slab.len() - 1
-        });
-        self.slab[index] = Some(wide);
-        self.lines[line].0[slot] = Slot { tag, word: index as u64 };
+        self.lines[line].0[slot] = Slot { tag, word: self.slab.insert(wide) as u64 };
     }
 
     fn count_in(&mut self, old: Slot) {
@@ -365,59 +331,30 @@ impl Shard {
     /// Gives up what an entry holds.
     fn release(&mut self, slot: Slot) {
         if slot.kind() == WIDE {
-            self.free_wide(slot.word as usize);
+            self.slab.remove(slot.word as usize);
         }
         self.entries -= usize::from(slot.kind() != VACANT);
     }
 
-    fn free_wide(&mut self, index: usize) {
-        if let Some(wide) = self.slab[index].take() {
-            self.heap_bytes -= heap_bytes(&wide.state);
-            self.free.push(index);
-        }
-    }
-
     /// Whether a wide state fits, after dropping those of a bounded number that are to go.
-    fn make_room(
-        &mut self,
-        heap_bytes: usize,
-        goes: impl Fn(Time) -> bool,
-        now: Time,
-        kept: &mut Kept,
-    ) -> bool {
+    fn make_room(&mut self, state: &State, goes: impl Fn(Time) -> bool, now: Time, kept: &mut Kept) -> bool {
+        let share = self.share(self.line_bytes());
         for _ in 0..ROOM_SEARCH.min(self.slab.len()) {
-            if self.fits(heap_bytes) {
+            if self.slab.fits(state, share) {
                 return true;
             }
             kept.evicted += u64::from(self.drop_next(&goes).is_some_and(|theirs| theirs > now));
         }
-        self.fits(heap_bytes)
+        self.slab.fits(state, share)
     }
 
     /// Looks at the next wide entry and drops it if it is to go; returns when it would have been fresh.
     fn drop_next(&mut self, goes: impl Fn(Time) -> bool) -> Option<Time> {
-        self.hand = (self.hand + 1) % self.slab.len();
-        let Wide { fingerprint, fresh_at, .. } = *self.slab[self.hand].as_ref()?;
+        let Wide { fingerprint, fresh_at, .. } = *self.slab.next()?;
         goes(fresh_at).then(|| {
             self.remove(fingerprint);
             fresh_at
         })
-    }
-
-    /// Whether the slab may take one more state; its place is reserved if so.
-    fn fits(&mut self, heap_bytes: usize) -> bool {
-        let share = self.share(self.line_bytes());
-        if self.wide_bytes() + heap_bytes > share {
-            return false;
-        }
-        if self.free.is_empty() && self.slab.len() == self.slab.capacity() {
-            let more = (share - self.wide_bytes() - heap_bytes) / SLAB_ENTRY;
-            let more = more.min(self.slab.len() / 8 + 4);
-            self.slab.reserve_exact(more);
-            self.free.reserve_exact(self.slab.capacity());
-            return more > 0;
-        }
-        true
     }
 }
 
@@ -439,12 +376,4 @@ pub(crate) enum Entry<'a> {
 pub(crate) enum Restored {
     Packed(u8, u64),
     Wide(State, Time),
-}
-
-fn heap_bytes(state: &State) -> usize {
-    match state {
-        State::Steps(steps) => steps.heap_bytes(),
-        State::Tiers(tiers) => tiers.heap_bytes(),
-        State::Instant(_) | State::Window(_) | State::Counts(_) => 0,
-    }
 }
