@@ -193,6 +193,11 @@ impl Engine {
         self.bans.all(now)
     }
 
+    /// Automatic bans that found the list full of others.
+    pub fn dropped_bans(&self) -> u64 {
+        self.bans.dropped()
+    }
+
     /// How many verdicts were given for each reason.
     pub fn decisions(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL
@@ -259,14 +264,8 @@ impl Engine {
     fn punish(&self, policy: &Policy, rule: &Rule, ban: &BanPolicy, hit: &Hit<'_>, now: Time) -> bool {
         let Some(key) = key_of(policy, &ban.key, hit) else { return false };
         let reason = format!("{} denials by rule {}", ban.after, rule.id);
-        let Some(earned) = self.bans.denied(self.offender(rule, &key.to_string()), ban, &reason, now) else {
-            return false;
-        };
-        let held = self.bans.get(&key, now).is_some_and(|held| held.until >= earned.until);
-        if !held {
-            self.bans.insert(key, earned, now);
-        }
-        true
+        let earned = self.bans.denied(self.offender(rule, &key.to_string()), ban, &reason, now);
+        earned.is_some_and(|earned| self.bans.insert_earned(key, earned, now))
     }
 
     fn offender(&self, rule: &Rule, key: &str) -> Fingerprint {

@@ -26,16 +26,16 @@ use crate::verdict::{LimitVerdict, Verdict, VerdictId};
     clippy::large_enum_variant,
     reason = "it lives on the stack for one request, and rules are the usual case"
 )]
-pub enum Plan<'p> {
+pub(crate) enum Plan<'p> {
     AllowListed,
     Banned(Key, Ban),
     Rules(RulePlan<'p>),
 }
 
 /// The rules of a hit, and the charges they make.
-pub struct RulePlan<'p> {
+pub(crate) struct RulePlan<'p> {
     pub(crate) rules: SmallVec<[PlannedRule<'p>; 2]>,
-    pub charges: SmallVec<[Charge; 2]>,
+    pub(crate) charges: SmallVec<[Charge; 2]>,
     /// Rules that matched beyond the bound, and were not looked at.
     pub(crate) ignored: usize,
 }
@@ -53,7 +53,7 @@ pub(crate) struct PlannedRule<'p> {
 
 impl Policy {
     /// What a hit comes to: allow list, then bans, then rules.
-    pub fn plan<'p>(&'p self, hit: &Hit<'_>, bans: &BanList, secret: &Secret, now: Time) -> Plan<'p> {
+    pub(crate) fn plan<'p>(&'p self, hit: &Hit<'_>, bans: &BanList, secret: &Secret, now: Time) -> Plan<'p> {
         let value = |attribute: &Attribute| self.value(hit, attribute);
         if self.allow.find(hit.address(), value, |()| true).is_some() {
             return Plan::AllowListed;
@@ -196,12 +196,12 @@ fn charge(rule: &Rule, each: &RuleLimit, digest: &Digest, units: u64) -> Charge 
 
 impl RulePlan<'_> {
     /// Whether the charges may be made at all: a rule may have refused already.
-    pub fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         self.rules.iter().any(|rule| rule.refused && rule.rule.mode == Mode::Enforce)
     }
 
     /// The verdict that an outcome comes to.
-    pub fn conclude(&self, id: VerdictId, outcome: &Outcome) -> Verdict {
+    pub(crate) fn conclude(&self, id: VerdictId, outcome: &Outcome) -> Verdict {
         let mut limits = SmallVec::new();
         for planned in &self.rules {
             if planned.refused {

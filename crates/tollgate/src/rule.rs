@@ -14,7 +14,6 @@ pub mod parse;
 mod pattern;
 mod set;
 
-pub use matcher::Matcher;
 pub use overrides::{Override, Overrides};
 pub use pattern::{HostPattern, Pattern};
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError};

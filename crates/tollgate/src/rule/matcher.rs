@@ -11,10 +11,10 @@ use crate::request::target::{Target, segments};
 use crate::rule::pattern::{HostPattern, Pattern, Segment};
 
 /// Numbers of rules in their set.
-pub type Matches = SmallVec<[u32; 8]>;
+pub(crate) type Matches = SmallVec<[u32; 8]>;
 
 #[derive(Default)]
-pub struct Matcher {
+pub(crate) struct Matcher {
     any_host: Trie,
     hosts: HashMap<HostPattern, Trie>,
     below_hosts: bool,
@@ -52,7 +52,7 @@ struct Place {
 }
 
 /// How a rule relates to others on the same place.
-pub enum Standing<'r> {
+pub(crate) enum Standing<'r> {
     Common,
     /// Counted by user: a user's own rule replaces it.
     General,
@@ -63,7 +63,7 @@ pub enum Standing<'r> {
 
 impl Matcher {
     /// Adds a rule; returns how many of its pattern one request may now meet.
-    pub fn insert(&mut self, pattern: &Pattern, standing: &Standing<'_>, rule: u32) -> usize {
+    pub(crate) fn insert(&mut self, pattern: &Pattern, standing: &Standing<'_>, rule: u32) -> usize {
         let trie = match &pattern.host {
             None => &mut self.any_host,
             Some(host) => {
@@ -98,7 +98,7 @@ impl Matcher {
     }
 
     /// All rules that match, in the order in which they were inserted.
-    pub fn find(&self, target: &Target<'_>, user: Option<&str>) -> Matches {
+    pub(crate) fn find(&self, target: &Target<'_>, user: Option<&str>) -> Matches {
         let mut matches = Matches::new();
         let mut search = Search { method: target.method(), user, matches: &mut matches };
         search.trie(&self.any_host, target.path());

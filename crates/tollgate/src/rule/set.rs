@@ -55,7 +55,7 @@ impl RuleSet {
 
     /// The numbers of the rules that apply to a target, in their order. There may be more of them than
     /// [`MAX_MATCHES`]: no rule alone says so.
-    pub fn matching(&self, target: &Target<'_>, user: Option<&str>) -> Matches {
+    pub(crate) fn matching(&self, target: &Target<'_>, user: Option<&str>) -> Matches {
         self.matcher.find(target, user)
     }
 
