@@ -197,14 +197,8 @@ impl BanList {
         self.len.store(list.len(), Ordering::Release);
     }
 
-    /// Counts a denial of an offender; returns the ban that it earns.
-    pub(crate) fn denied(
-        &self,
-        offender: Fingerprint,
-        policy: &BanPolicy,
-        reason: &str,
-        now: Time,
-    ) -> Option<Ban> {
+    /// Counts a denial of an offender; returns the ban that it earns, for a reason to be filled in.
+    pub(crate) fn denied(&self, offender: Fingerprint, policy: &BanPolicy, now: Time) -> Option<Ban> {
         let mut offences = lock(&self.offences);
         let offence = offences.touch(offender, now);
         let oldest = now - policy.within;
@@ -225,7 +219,7 @@ impl BanList {
         let doubled = policy.first.saturating_mul(1u32.checked_shl(offence.strikes - 1).unwrap_or(u32::MAX));
         offence.banned_until = now + doubled.min(policy.max);
         let (until, strikes) = (offence.banned_until, offence.strikes);
-        Some(Ban { until, reason: reason.to_owned(), source: BanSource::Automatic, strikes })
+        Some(Ban { until, reason: String::new(), source: BanSource::Automatic, strikes })
     }
 
     /// Forgets an offender's denials and strikes.
@@ -270,10 +264,10 @@ mod tests {
         let offender = Fingerprint(1);
         let mut now = Time::from_secs(1_800_000_000);
         let offend = |now: Time| {
-            let first = bans.denied(offender, &policy(), "", now);
-            let second = bans.denied(offender, &policy(), "", now);
+            let first = bans.denied(offender, &policy(), now);
+            let second = bans.denied(offender, &policy(), now);
             assert_eq!((first, second), (None, None));
-            bans.denied(offender, &policy(), "", now).expect("the third denial bans")
+            bans.denied(offender, &policy(), now).expect("the third denial bans")
         };
         for (strikes, minutes) in [(1, 60), (2, 120), (3, 180), (4, 180)] {
             let ban = offend(now);
@@ -288,7 +282,7 @@ mod tests {
         let bans = BanList::default();
         for n in 0..100 {
             let now = Time::from_secs(1_800_000_000) + MINUTE * 5 * n;
-            assert_eq!(bans.denied(Fingerprint(1), &policy(), "", now), None);
+            assert_eq!(bans.denied(Fingerprint(1), &policy(), now), None);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::hit::Hit;
 use crate::identity::{Attribute, Key, normal};
 use crate::key_list::KeyList;
 use crate::record::Record;
-use crate::rule::{Limits, Rule, RuleSet, RuleSetError, parse};
+use crate::rule::{Rule, RuleSet, RuleSetError, parse};
 use crate::time::{Time, calendar};
 
 /// Earlier versions of a rule that are remembered.
@@ -135,11 +135,8 @@ impl Policy {
     /// Calls `visit` with every attribute that the policy may ask a hit for.
     pub fn for_each_attribute(&self, mut visit: impl FnMut(&Attribute)) {
         for rule in self.rules() {
-            rule.key.iter().for_each(&mut visit);
+            rule.attributes().for_each(&mut visit);
             rule.ban.iter().flat_map(|ban| &ban.key).for_each(&mut visit);
-            if let Limits::By { attribute, .. } = &rule.limits {
-                visit(attribute);
-            }
         }
         self.settings.identity.iter().for_each(|(_, source)| visit(source));
         let listed = self.allow.iter().map(|(key, ())| key).chain(self.file_bans.iter().map(|(key, _)| key));

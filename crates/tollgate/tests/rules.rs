@@ -294,6 +294,7 @@ fn a_missing_key_skips_denies_or_is_shared() {
     let denies = engine_of("deny");
     let verdict = denies.check(&nobody(), NOW);
     assert_eq!((verdict.allowed, verdict.retry_after), (false, None));
+    assert_eq!(verdict.message().as_deref(), Some("Denied: rule r needs user"));
     assert_eq!(met(&denies, &Hit::by("u")), [("r".into(), 1)]);
     let shared = engine_of("shared");
     assert_eq!(met(&shared, &nobody()), [("r".into(), 1)]);

@@ -77,3 +77,15 @@ fn generations_follow_each_other_and_verdicts_name_theirs() {
     assert_eq!((first.generation, engine.policy().generation()), (3, 3));
     assert_eq!((first.node, second.sequence), (second.node, first.sequence + 1));
 }
+
+#[test]
+fn policies_applied_at_once_follow_each_other() {
+    let engine = engine("rules: []");
+    let mut generations: Vec<_> = std::thread::scope(|scope| {
+        let apply = || (0..50).map(|_| engine.apply(policy("rules: []"), NOW)).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(apply)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no thread panics")).collect()
+    });
+    generations.sort_unstable();
+    assert_eq!(generations, (1..=200).map(|n| (n, n + 1)).collect::<Vec<_>>());
+}
