@@ -106,12 +106,13 @@ fn downtime_counts_as_elapsed() {
         let now = NOW + SECOND * (75 + down);
         assert_eq!(told(&restored(&bytes, &rules, now), now), told(&engine, now), "{down} s down");
     }
-    let now = NOW + HOUR;
-    let former = |_: &str| None;
-    let (_, back) =
-        Engine::restore(policy(&rules), EngineSetup::default(), &bytes, former, now).expect("sound");
-    assert_eq!(back.saved_at, NOW + SECOND * 75);
-    assert_eq!(back.counters, ALGORITHMS.len() as u64);
+    let back = |now| {
+        let restored = Engine::restore(policy(&rules), EngineSetup::default(), &bytes, |_| None, now);
+        restored.expect("the snapshot is sound").1
+    };
+    let soon = back(NOW + SECOND * 76);
+    assert_eq!((soon.saved_at, soon.counters), (NOW + SECOND * 75, ALGORITHMS.len() as u64));
+    assert_eq!(back(NOW + HOUR).counters, 0, "nothing of it matters any more");
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub enum SnapshotError {
     Contents,
 }
 
-/// What a snapshot brought back.
+/// What a snapshot brought back, that was not over by then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Restored {
     pub counters: u64,
@@ -102,16 +102,17 @@ impl Engine {
     }
 
     fn load_bans(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
-        let count = from.word()?;
-        for _ in 0..count {
+        let mut kept = 0;
+        for _ in 0..from.word()? {
             let key = Key::parse(from.text()?).ok()?;
             let (reason, source) = (from.text()?.to_owned(), BanSource::parse(from.text()?)?);
             let (until, strikes) = (Time::from_nanos(from.word()?), u32::try_from(from.word()?).ok()?);
             if until > now {
                 self.bans.insert(key, Ban { until, reason, source, strikes }, now);
+                kept += 1;
             }
         }
-        Some(count)
+        Some(kept)
     }
 
     fn load_offences(&self, from: &mut Decoder<'_>) -> Option<()> {

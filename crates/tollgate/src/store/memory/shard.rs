@@ -158,31 +158,32 @@ impl Shard {
         })
     }
 
-    /// Puts back what `live` gave, into a shard with room for it.
+    /// Puts back what `live` gave, as far as there is room; says whether it was kept.
     pub(crate) fn restore(
         &mut self,
         classes: &Classes,
         fingerprint: Fingerprint,
         entry: Restored,
         now: Time,
-    ) {
+    ) -> bool {
         let fresh_at = match &entry {
             Restored::Packed(kind, word) => {
                 classes.get(*kind).map_or(Time::EPOCH, |class| class.fresh_at(*word))
             }
             Restored::Wide(_, fresh_at) => *fresh_at,
         };
-        let place = match self.find(fingerprint) {
-            None if fresh_at > now => self.claim(classes, fingerprint, fresh_at, now, &mut Kept::default()),
-            _ => None, // a key counted since the start knows better
-        };
-        match (place, entry) {
-            (Some(at), Restored::Packed(kind, word)) => self.write_packed(at, fingerprint, kind, word),
-            (Some(at), Restored::Wide(state, fresh_at)) => {
-                self.write_wide(at, Wide { fingerprint, state, fresh_at }, now, &mut Kept::default());
-            }
-            (None, _) => {}
+        let mut kept = Kept::default();
+        if fresh_at <= now || self.find(fingerprint).is_some() {
+            return false;
         }
+        let Some(at) = self.claim(classes, fingerprint, fresh_at, now, &mut kept) else { return false };
+        match entry {
+            Restored::Packed(kind, word) => self.write_packed(at, fingerprint, kind, word),
+            Restored::Wide(state, fresh_at) => {
+                self.write_wide(at, Wide { fingerprint, state, fresh_at }, now, &mut kept);
+            }
+        }
+        kept.unstored == 0
     }
 
     fn slot(&self, (line, slot): Place) -> Slot {

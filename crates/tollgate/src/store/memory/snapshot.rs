@@ -67,8 +67,8 @@ impl MemoryStore {
                 }
                 _ => return None,
             };
-            lock(&self.shards[shard_of(fingerprint)]).restore(&self.classes, fingerprint, entry, now);
-            entries += 1;
+            let mut shard = lock(&self.shards[shard_of(fingerprint)]);
+            entries += u64::from(shard.restore(&self.classes, fingerprint, entry, now));
         }
     }
 }
