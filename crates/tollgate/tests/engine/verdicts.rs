@@ -272,3 +272,50 @@ fn headers_tell_policy_rest_and_wait() {
     assert_eq!(shown(&denied, HeaderStyle::Both), [ietf[0], ietf[1], x[0], x[1], x[2], "retry-after: 12"]);
     assert_eq!(shown(&denied, HeaderStyle::None), [""; 0]);
 }
+
+#[test]
+fn a_denied_request_passes_exactly_after_its_wait() {
+    for (n, first) in ALGORITHMS.iter().enumerate() {
+        for second in &ALGORITHMS[n..] {
+            let engine = engine(&format!(
+                "rules: [{{id: a, limit: 7/m, {first}}}, {{id: b, limit: 11/90s, {}}}]",
+                second.replace("tick: 5s", "tick: 7s")
+            ));
+            let mut now = NOW + Duration::from_nanos(n as u64 * 1_234_567_891);
+            for step in 0..40 {
+                let hit = Hit::by("u").cost(1 + step % 5);
+                let verdict = engine.check(&hit, now);
+                now = now + Duration::from_nanos(1_987_654_321 * (step % 3));
+                if verdict.allowed {
+                    continue;
+                }
+                let wait = engine.peek(&hit, now).retry_after.unwrap_or_default();
+                let passes = |wait| engine.peek(&hit, now + wait).allowed;
+                assert!(passes(wait), "{first}, {second}: step {step} after {wait:?}");
+                if let Some(too_short) = wait.checked_sub(Duration::from_nanos(1)) {
+                    assert!(!passes(too_short), "{first}, {second}: step {step} before {wait:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_clock_makes_the_engine_panic() {
+    for algorithm in ALGORITHMS {
+        for period in ["s", "m", "month", "100y"] {
+            let yaml =
+                format!("rules: [{{id: r, key: user, limit: 2/{period}, count_denied: true, {algorithm}}}]");
+            let Ok(policy) = Policy::from_yaml(&yaml) else { continue };
+            let engine = Engine::new(policy);
+            for nanos in [0, 1, u64::MAX / 2, u64::MAX - 1, u64::MAX, 1_800_000_000_000_000_000, 0] {
+                let now = Time::from_nanos(nanos);
+                for cost in [1, 1, 1, 3, u64::MAX] {
+                    let verdict = engine.check(&Hit::by("u").cost(cost), now);
+                    verdict.receipt.into_iter().for_each(|receipt| engine.settle(receipt, u64::MAX, now));
+                }
+                engine.key("r", key("user:u"), now).expect("they go together");
+            }
+        }
+    }
+}
