@@ -61,15 +61,21 @@ pub struct PolicyParts {
 }
 
 impl Policy {
-    pub fn new(parts: PolicyParts) -> Result<Policy, RuleSetError> {
+    pub fn new(mut parts: PolicyParts) -> Result<Policy, RuleSetError> {
+        let ipv6_prefix = parts.settings.ipv6_prefix;
+        for rule in &mut parts.rules {
+            let overrides = std::mem::take(&mut rule.overrides).grouped(&rule.key, ipv6_prefix);
+            let out_of_group = |range| RuleSetError::Range { rule: rule.id.clone(), range, ipv6_prefix };
+            rule.overrides = overrides.map_err(out_of_group)?;
+        }
         let rules = RuleSet::new(parts.rules)?;
         let records = rules.rules().iter().map(|_| Arc::default()).collect();
         let formers = rules.rules().iter().map(|_| None).collect();
         let mut allow = KeyList::default();
         for key in parts.allow {
-            allow.insert(key.grouped_in_combination(parts.settings.ipv6_prefix), ());
+            allow.insert(key.grouped_in_combination(ipv6_prefix), ());
         }
-        let grouped = |(key, ban): (Key, Ban)| (key.grouped_in_combination(parts.settings.ipv6_prefix), ban);
+        let grouped = |(key, ban): (Key, Ban)| (key.grouped_in_combination(ipv6_prefix), ban);
         let file_bans = parts.bans.into_iter().map(grouped).collect();
         Ok(Policy { rules, records, formers, allow, file_bans, settings: parts.settings, generation: 1 })
     }

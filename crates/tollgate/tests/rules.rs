@@ -269,6 +269,40 @@ fn values_of_overrides_are_compared_in_normal_form() {
     assert_eq!(met(&engine, &hit), [("e".into(), 8), ("m".into(), 8), ("h".into(), 8)]);
 }
 
+/// The address was compared with the network that its requests are counted under, and never found.
+#[test]
+fn an_override_for_an_ipv6_address_is_for_its_network() {
+    let with = |ip: &str| {
+        let yaml =
+            format!("rules: [{{id: r, key: ip, limit: 5/m, overrides: [{{ip: '{ip}', limit: 50/m}}]}}]");
+        met(&engine(&yaml), &Hit::by("u").ip("2001:db8:1:2::7".parse().expect("valid")))
+    };
+    for ip in ["2001:db8:1:2::9", "2001:DB8:1:2:0::7", "2001:db8:1:2::/64"] {
+        assert_eq!(with(ip), [("r".into(), 49)], "{ip}");
+    }
+    assert_eq!(with("2001:db8:1:3::7"), [("r".into(), 4)]);
+    for range in ["10.0.0.0/8", "2001:db8::/48"] {
+        let yaml =
+            format!("rules: [{{id: r, key: ip, limit: 5/m, overrides: [{{ip: '{range}', limit: 50/m}}]}}]");
+        let message =
+            format!("rule r has an override for {range}: write one address, or an IPv6 network of /64");
+        check_rejected(&yaml, &[message.as_str()]);
+    }
+}
+
+/// A range in a combination was accepted, and never matched anybody.
+#[test]
+fn a_range_of_addresses_stands_alone() {
+    check_rejected("allow: ['ip:10.0.0.0/8+user:u']", &["allow[0]: 10.0.0.0/8 is a range"]);
+    check_rejected("bans: [{key: 'ip:10.0.0.0/8+user:u'}]", &["bans[0].key: 10.0.0.0/8 is a range"]);
+    let engine = engine("bans: [{key: 'ip:2001:db8::7+user:u'}, {key: 'ip:10.1.2.3+user:u'}]");
+    let banned = |ip: &str| !engine.check(&Hit::by("u").ip(ip.parse().expect("valid")), NOW).allowed;
+    assert_eq!(
+        ["2001:db8::9", "2001:db8:1::9", "10.1.2.3", "10.1.2.4"].map(banned),
+        [true, false, true, false]
+    );
+}
+
 #[test]
 fn limits_can_depend_on_an_attribute() {
     let yaml = |default: &str| {

@@ -26,6 +26,10 @@ pub enum RuleSetError {
     Duplicate(RuleId),
     #[error("{count} rules on '{pattern}': at most {MAX_MATCHES} may match one request")]
     TooManyMatches { pattern: String, count: usize },
+    #[error(
+        "rule {rule} has an override for {range}: write one address, or an IPv6 network of /{ipv6_prefix}"
+    )]
+    Range { rule: RuleId, range: String, ipv6_prefix: u8 },
     #[error("more than {} rules", u32::MAX)]
     TooMany,
 }
