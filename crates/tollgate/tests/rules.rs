@@ -230,6 +230,19 @@ fn a_users_own_rule_stands_in_for_the_general_one() {
     assert!(engine.check(&Hit::on("GET", "", "/search").user("42"), NOW).allowed);
 }
 
+/// It replaced the general rule, and so decided by not deciding.
+#[test]
+fn a_users_own_rule_in_shadow_does_not_lift_the_general_one() {
+    let engine = engine(
+        "rules:
+           - {id: general, url: /search, time: minute, requests: 1}
+           - {id: own, uid: 42, url: /search, time: minute, requests: 9, mode: shadow}",
+    );
+    let hit = || Hit::on("GET", "", "/search").user("42");
+    assert_eq!(met(&engine, &hit()), [("general".into(), 0), ("own".into(), 8)]);
+    assert!(!engine.check(&hit(), NOW).allowed);
+}
+
 #[test]
 fn the_override_that_names_most_attributes_wins() {
     let engine = engine(
@@ -541,6 +554,8 @@ fn values_of_the_wrong_type_are_rejected() {
     check_option_rejected("count_when: status:99", "expected always, success, failure or status:401,403");
     check_option_rejected("limits_by: [5/m]", "expected a map such as {attr: plan");
     check_option_rejected("limits_by: {free: 5/m}", "'attr' is missing");
+    check_option_rejected("limits_by: {attr: plan}", "rules[0].limits_by: no limits: write some for a value");
+    check_option_rejected("limits_by: {attr: 'cookie:', free: 5/m}", "'cookie:' lacks a name");
     check_option_rejected("limits_by: {attr: plan, free: 5/x}", "rules[0].limits_by.free: unknown unit 'x'");
     check_option_rejected("overrides: {}", "rules[0].overrides: expected a list, found a map");
     check_option_rejected("key: user, overrides: [x]", "overrides[0]: expected a map such as");

@@ -48,7 +48,14 @@ struct Place {
     rules: Vec<u32>,
     /// Rules that a user's own one replaces.
     replaceable: Vec<u32>,
-    by_uid: HashMap<Box<str>, Vec<u32>>,
+    by_uid: HashMap<Box<str>, Own>,
+}
+
+/// The rules of one user.
+#[derive(Default)]
+struct Own {
+    rules: Vec<u32>,
+    stand_in: bool,
 }
 
 /// How a rule relates to others on the same place.
@@ -57,6 +64,10 @@ pub(crate) enum Standing<'r> {
     /// Counted by user: a user's own rule replaces it.
     General,
     Own {
+        uid: &'r str,
+    },
+    /// For one user, but in shadow: the general rule still decides.
+    Beside {
         uid: &'r str,
     },
 }
@@ -88,10 +99,11 @@ impl Matcher {
                 place.replaceable.push(rule);
                 place.replaceable.len()
             }
-            Standing::Own { uid } => {
+            Standing::Own { uid } | Standing::Beside { uid } => {
                 let own = place.by_uid.entry((*uid).into()).or_default();
-                own.push(rule);
-                own.len()
+                own.rules.push(rule);
+                own.stand_in |= matches!(standing, Standing::Own { .. });
+                own.rules.len()
             }
         };
         place.rules.len() + others
@@ -186,9 +198,12 @@ impl Search<'_> {
 
     fn place(&mut self, place: &Place) {
         self.matches.extend_from_slice(&place.rules);
-        match self.user.and_then(|user| place.by_uid.get(user)) {
-            Some(own) => self.matches.extend_from_slice(own),
-            None => self.matches.extend_from_slice(&place.replaceable),
+        let own = self.user.and_then(|user| place.by_uid.get(user));
+        if let Some(own) = own {
+            self.matches.extend_from_slice(&own.rules);
+        }
+        if !own.is_some_and(|own| own.stand_in) {
+            self.matches.extend_from_slice(&place.replaceable);
         }
     }
 }

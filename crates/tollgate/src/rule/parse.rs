@@ -315,6 +315,7 @@ fn limits_by(map: &mut MapReader<'_, '_>, node: &Node<'_>, read: &Limiting<'_>) 
         map.reject("limits_by", node, "expected a map such as {attr: plan, free: [10/m], pro: [100/m]}");
         return None;
     };
+    let before = map.problems().count();
     let mut attribute = None;
     let (mut values, mut default) = (Vec::new(), None);
     for entry in entries {
@@ -333,8 +334,14 @@ fn limits_by(map: &mut MapReader<'_, '_>, node: &Node<'_>, read: &Limiting<'_>) 
             }
         }
     }
+    if map.problems().count() > before {
+        return None;
+    }
     if attribute.is_none() {
         map.reject("limits_by", node, "'attr' is missing: the attribute whose value chooses the limits");
+    } else if values.is_empty() && default.is_none() {
+        map.reject("limits_by", node, "no limits: write some for a value, such as free: [10/m], or default");
+        return None;
     }
     Some(Limits::By { attribute: attribute?, values, default })
 }

@@ -75,6 +75,7 @@ impl RuleSet {
 
 fn standing(rule: &Rule) -> Standing<'_> {
     match &rule.uid {
+        Some(uid) if rule.mode == Mode::Shadow => Standing::Beside { uid },
         Some(uid) => Standing::Own { uid },
         None if rule.key == [Attribute::User] => Standing::General,
         None => Standing::Common,
