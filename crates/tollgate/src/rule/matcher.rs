@@ -27,12 +27,14 @@ struct Trie {
     pathless: Leaf,
 }
 
+/// A place in a path. There may be a million of them, most with nothing below or nothing on them.
 #[derive(Default)]
 struct Node {
-    literals: HashMap<Box<str>, Node>,
+    #[expect(clippy::box_collection, reason = "an empty map is six words, a missing one is one")]
+    literals: Option<Box<HashMap<Box<str>, Node>>>,
     param: Option<Box<Node>>,
-    exact: Leaf,
-    open_ended: Leaf,
+    exact: Option<Box<Leaf>>,
+    open_ended: Option<Box<Leaf>>,
 }
 
 /// The rules of one pattern, by method.
@@ -45,10 +47,11 @@ struct Leaf {
 /// Rules on the same method, host and path: a user's own rules stand in for the general ones.
 #[derive(Default)]
 struct Place {
-    rules: Vec<u32>,
+    rules: SmallVec<[u32; 4]>,
     /// Rules that a user's own one replaces.
-    replaceable: Vec<u32>,
-    by_uid: HashMap<Box<str>, Own>,
+    replaceable: SmallVec<[u32; 4]>,
+    #[expect(clippy::box_collection, reason = "an empty map is six words, a missing one is one")]
+    by_uid: Option<Box<HashMap<Box<str>, Own>>>,
 }
 
 /// The rules of one user.
@@ -86,7 +89,8 @@ impl Matcher {
             None => &mut trie.pathless,
             Some(path) => {
                 let node = path.segments.iter().fold(&mut trie.root, Node::child);
-                if path.open_ended { &mut node.open_ended } else { &mut node.exact }
+                let leaf = if path.open_ended { &mut node.open_ended } else { &mut node.exact };
+                leaf.get_or_insert_default()
             }
         };
         let place = leaf.place(pattern.method.as_deref());
@@ -100,7 +104,7 @@ impl Matcher {
                 place.replaceable.len()
             }
             Standing::Own { uid } | Standing::Beside { uid } => {
-                let own = place.by_uid.entry((*uid).into()).or_default();
+                let own = place.by_uid.get_or_insert_default().entry((*uid).into()).or_default();
                 own.rules.push(rule);
                 own.stand_in |= matches!(standing, Standing::Own { .. });
                 own.rules.len()
@@ -142,7 +146,7 @@ fn parents(host: &str) -> impl Iterator<Item = &str> {
 impl Node {
     fn child<'n>(self: &'n mut Node, segment: &Segment) -> &'n mut Node {
         match segment {
-            Segment::Literal(text) => self.literals.entry(text.clone()).or_default(),
+            Segment::Literal(text) => self.literals.get_or_insert_default().entry(text.clone()).or_default(),
             Segment::Param(_) => self.param.get_or_insert_default(),
         }
     }
@@ -175,11 +179,11 @@ impl Search<'_> {
 
     /// A pattern is at most [`Pattern::MAX_SEGMENTS`] deep, and so is this recursion.
     fn node<'p>(&mut self, node: &Node, mut rest: impl Iterator<Item = &'p str> + Clone) {
-        self.leaf(&node.open_ended);
+        node.open_ended.iter().for_each(|leaf| self.leaf(leaf));
         let Some(segment) = rest.next() else {
-            return self.leaf(&node.exact);
+            return node.exact.iter().for_each(|leaf| self.leaf(leaf));
         };
-        if let Some(child) = node.literals.get(segment) {
+        if let Some(child) = node.literals.as_ref().and_then(|literals| literals.get(segment)) {
             self.node(child, rest.clone());
         }
         if let Some(child) = &node.param {
@@ -198,7 +202,7 @@ impl Search<'_> {
 
     fn place(&mut self, place: &Place) {
         self.matches.extend_from_slice(&place.rules);
-        let own = self.user.and_then(|user| place.by_uid.get(user));
+        let own = self.user.and_then(|user| place.by_uid.as_ref()?.get(user));
         if let Some(own) = own {
             self.matches.extend_from_slice(&own.rules);
         }
