@@ -18,6 +18,7 @@ use crate::plan::{Plan, PlannedRule, RulePlan};
 use crate::policy::Policy;
 use crate::rule::{BanPolicy, Rule};
 use crate::store::{MemoryStore, Receipt};
+use crate::sync::{Mutex, lock};
 use crate::time::Time;
 use crate::verdict::{Reason, Verdict, VerdictId};
 
@@ -29,6 +30,8 @@ pub use snapshot::SnapshotError;
 
 pub struct Engine {
     policy: ArcSwap<Policy>,
+    /// Held while a policy takes over from another: they follow each other one at a time.
+    succession: Mutex<()>,
     store: MemoryStore,
     secret: Secret,
     bans: BanList,
@@ -82,6 +85,7 @@ impl Engine {
         bans.replace_file_bans(policy.file_bans(), Time::EPOCH);
         Engine {
             policy: ArcSwap::from_pointee(policy),
+            succession: Mutex::new(()),
             store: MemoryStore::new(setup.memory_bytes),
             secret: setup.secret,
             bans,
@@ -150,6 +154,7 @@ impl Engine {
 
     /// Puts a new policy in force; counters are kept. Returns the generations before and after.
     pub fn apply(&self, policy: Policy, now: Time) -> (u64, u64) {
+        let _turn = lock(&self.succession);
         let old = self.policy.load_full();
         let new = policy.succeed(&old, now);
         let generations = (old.generation(), new.generation());
@@ -191,6 +196,11 @@ impl Engine {
 
     pub fn bans(&self, now: Time) -> Vec<(Key, Ban)> {
         self.bans.all(now)
+    }
+
+    /// Automatic bans that found the list full of others.
+    pub fn dropped_bans(&self) -> u64 {
+        self.bans.dropped()
     }
 
     /// How many verdicts were given for each reason.
@@ -258,15 +268,11 @@ impl Engine {
     /// Counts a violation, and bans where it was one too many.
     fn punish(&self, policy: &Policy, rule: &Rule, ban: &BanPolicy, hit: &Hit<'_>, now: Time) -> bool {
         let Some(key) = key_of(policy, &ban.key, hit) else { return false };
-        let reason = format!("{} denials by rule {}", ban.after, rule.id);
-        let Some(earned) = self.bans.denied(self.offender(rule, &key.to_string()), ban, &reason, now) else {
-            return false;
-        };
-        let held = self.bans.get(&key, now).is_some_and(|held| held.until >= earned.until);
-        if !held {
-            self.bans.insert(key, earned, now);
-        }
-        true
+        let earned = self.bans.denied(self.offender(rule, &key.to_string()), ban, now);
+        earned.is_some_and(|earned| {
+            let reason = format!("{} denials by rule {}", ban.after, rule.id);
+            self.bans.insert_earned(key, Ban { reason, ..earned }, now)
+        })
     }
 
     fn offender(&self, rule: &Rule, key: &str) -> Fingerprint {

@@ -31,6 +31,11 @@ impl Secret {
         Secret(bytes)
     }
 
+    /// The fingerprint of a key with these parts, for those who charge a store themselves.
+    pub fn fingerprint<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Fingerprint {
+        parts.into_iter().fold(self.digest(), |digest, part| digest.part(part.as_bytes())).finish()
+    }
+
     pub(crate) fn digest(&self) -> Digest {
         Digest(SipHasher13::new_with_key(&self.0))
     }
@@ -67,9 +72,7 @@ mod tests {
 
     #[test]
     fn parts_keep_their_boundaries_and_secrets_differ() {
-        let of = |secret: &Secret, parts: &[&str]| {
-            parts.iter().fold(secret.digest(), |digest, part| digest.part(part.as_bytes())).finish()
-        };
+        let of = |secret: &Secret, parts: &[&'static str]| secret.fingerprint(parts.iter().copied());
         let secret = Secret::from_bytes([7; 16]);
         assert_eq!(of(&secret, &["ab", "c"]), of(&secret, &["ab", "c"]));
         assert_ne!(of(&secret, &["ab", "c"]), of(&secret, &["a", "bc"]));

@@ -90,7 +90,7 @@ pub struct Levels {
 }
 
 impl Levels {
-    const MAX: usize = 4;
+    pub(crate) const MAX: usize = 4;
     /// Seconds, minutes and hours.
     pub const SMH: Levels = Levels { units: [Unit::Second, Unit::Minute, Unit::Hour, Unit::Hour], len: 3 };
 
@@ -247,19 +247,19 @@ impl Limit {
     }
 
     fn validate_step(&self, step: Duration) -> Result<(), LimitError> {
-        let window = self.rate.period().nanos();
+        let window = Duration::from_secs(self.rate.period().secs());
         match nanos_of(step) {
             0 => Err(LimitError::NoResolution),
-            step_ns if window.is_multiple_of(step_ns) => Ok(()),
-            _ => Err(LimitError::Resolution { step, period: self.rate.period() }),
+            step_ns if nanos_of(window).is_multiple_of(step_ns) => Ok(()),
+            _ => Err(LimitError::Resolution { step, window }),
         }
     }
 
     /// An empty bucket is full again within this time: 36 years.
     const MAX_REFILL_NS: u64 = 1 << 60;
     /// Instants and spans of a bucket, in its own units, stay below this, so that sums fit 64 bits.
-    const MAX_UNITS: u64 = 1 << 62;
-    const MAX_BURST: u64 = 1_000_000_000;
+    pub(crate) const MAX_UNITS: u64 = 1 << 62;
+    pub(crate) const MAX_BURST: u64 = 1_000_000_000;
     /// States are exact up to here (2106); time beyond it is taken as this instant.
     pub const HORIZON: Time = Time::from_secs(u32::MAX as u64);
 }
@@ -286,8 +286,8 @@ pub enum LimitError {
     Tick { tick: Duration, rate: Rate },
     #[error("resolution is 0: write a span such as 1s")]
     NoResolution,
-    #[error("a window of 1{period} is not a whole number of steps of {}", write_span(*step))]
-    Resolution { step: Duration, period: Period },
+    #[error("a window of {} is not a whole number of steps of {}", write_span(*window), write_span(*step))]
+    Resolution { step: Duration, window: Duration },
     #[error("levels must be some of s, m, h, d, each once, finest first")]
     Levels,
 }

@@ -85,6 +85,7 @@ impl Limiter {
             fingerprint: key.fingerprint(&self.secret),
             quota: self.quota,
             cost,
+            unit_cost: 1,
             weight: Weight::Enforced,
             denied: DeniedHits::Free,
             previous: SmallVec::new(),

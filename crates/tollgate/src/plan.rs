@@ -26,16 +26,16 @@ use crate::verdict::{LimitVerdict, Verdict, VerdictId};
     clippy::large_enum_variant,
     reason = "it lives on the stack for one request, and rules are the usual case"
 )]
-pub enum Plan<'p> {
+pub(crate) enum Plan<'p> {
     AllowListed,
     Banned(Key, Ban),
     Rules(RulePlan<'p>),
 }
 
 /// The rules of a hit, and the charges they make.
-pub struct RulePlan<'p> {
+pub(crate) struct RulePlan<'p> {
     pub(crate) rules: SmallVec<[PlannedRule<'p>; 2]>,
-    pub charges: SmallVec<[Charge; 2]>,
+    pub(crate) charges: SmallVec<[Charge; 2]>,
     /// Rules that matched beyond the bound, and were not looked at.
     pub(crate) ignored: usize,
 }
@@ -53,7 +53,7 @@ pub(crate) struct PlannedRule<'p> {
 
 impl Policy {
     /// What a hit comes to: allow list, then bans, then rules.
-    pub fn plan<'p>(&'p self, hit: &Hit<'_>, bans: &BanList, secret: &Secret, now: Time) -> Plan<'p> {
+    pub(crate) fn plan<'p>(&'p self, hit: &Hit<'_>, bans: &BanList, secret: &Secret, now: Time) -> Plan<'p> {
         let value = |attribute: &Attribute| self.value(hit, attribute);
         if self.allow.find(hit.address(), value, |()| true).is_some() {
             return Plan::AllowListed;
@@ -101,10 +101,9 @@ impl Policy {
         let digest = key_digest(secret, hit.domain_name(), rule, &values);
         let start = plan.charges.len();
         if !refused {
-            let cost = rule.cost.saturating_mul(hit.units());
             for each in limits {
                 let previous = self.predecessors(number, each, &values, attribute_value, &digest, now);
-                plan.charges.push(Charge { previous, ..charge(rule, each, &digest, cost) });
+                plan.charges.push(Charge { previous, ..charge(rule, each, &digest, hit.units()) });
             }
         }
         let (key, charges) = (digest.finish(), start..plan.charges.len());
@@ -183,11 +182,12 @@ fn key_digest(secret: &Secret, domain: &str, rule: &Rule, values: &[Cow<'_, str>
     values.iter().fold(digest, |digest, value| digest.part(value.as_bytes()))
 }
 
-fn charge(rule: &Rule, each: &RuleLimit, digest: &Digest, cost: u64) -> Charge {
+fn charge(rule: &Rule, each: &RuleLimit, digest: &Digest, units: u64) -> Charge {
     Charge {
         fingerprint: digest.clone().part(each.counter.as_bytes()).finish(),
         quota: each.quota,
-        cost,
+        cost: rule.cost.saturating_mul(units),
+        unit_cost: rule.cost,
         weight: if rule.mode == Mode::Enforce { Weight::Enforced } else { Weight::Shadow },
         denied: if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free },
         previous: SmallVec::new(),
@@ -196,12 +196,12 @@ fn charge(rule: &Rule, each: &RuleLimit, digest: &Digest, cost: u64) -> Charge {
 
 impl RulePlan<'_> {
     /// Whether the charges may be made at all: a rule may have refused already.
-    pub fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         self.rules.iter().any(|rule| rule.refused && rule.rule.mode == Mode::Enforce)
     }
 
     /// The verdict that an outcome comes to.
-    pub fn conclude(&self, id: VerdictId, outcome: &Outcome) -> Verdict {
+    pub(crate) fn conclude(&self, id: VerdictId, outcome: &Outcome) -> Verdict {
         let mut limits = SmallVec::new();
         for planned in &self.rules {
             if planned.refused {
@@ -225,6 +225,7 @@ fn refusal(planned: &PlannedRule<'_>, limit: &RuleLimit) -> LimitVerdict {
         limit: limit.limit,
         of_several: planned.limits.len() > 1,
         allowed: false,
+        unkeyed: true,
         remaining: 0,
         retry_after: None,
         reset_after: Duration::ZERO,
@@ -243,6 +244,7 @@ fn limit_verdict(planned: &PlannedRule<'_>, limit: &RuleLimit, part: &Part) -> L
         limit: limit.limit,
         of_several: planned.limits.len() > 1,
         allowed: part.decision.is_allowed(),
+        unkeyed: false,
         remaining: part.remaining,
         retry_after,
         reset_after: part.reset_after,

@@ -12,7 +12,7 @@ use crate::hit::Hit;
 use crate::identity::{Attribute, Key, normal};
 use crate::key_list::KeyList;
 use crate::record::Record;
-use crate::rule::{Limits, Rule, RuleSet, RuleSetError, parse};
+use crate::rule::{Rule, RuleSet, RuleSetError, parse};
 use crate::time::{Time, calendar};
 
 /// Earlier versions of a rule that are remembered.
@@ -61,15 +61,21 @@ pub struct PolicyParts {
 }
 
 impl Policy {
-    pub fn new(parts: PolicyParts) -> Result<Policy, RuleSetError> {
+    pub fn new(mut parts: PolicyParts) -> Result<Policy, RuleSetError> {
+        let ipv6_prefix = parts.settings.ipv6_prefix;
+        for rule in &mut parts.rules {
+            let overrides = std::mem::take(&mut rule.overrides).grouped(&rule.key, ipv6_prefix);
+            let out_of_group = |range| RuleSetError::Range { rule: rule.id.clone(), range, ipv6_prefix };
+            rule.overrides = overrides.map_err(out_of_group)?;
+        }
         let rules = RuleSet::new(parts.rules)?;
         let records = rules.rules().iter().map(|_| Arc::default()).collect();
         let formers = rules.rules().iter().map(|_| None).collect();
         let mut allow = KeyList::default();
         for key in parts.allow {
-            allow.insert(key.grouped_in_combination(parts.settings.ipv6_prefix), ());
+            allow.insert(key.grouped_in_combination(ipv6_prefix), ());
         }
-        let grouped = |(key, ban): (Key, Ban)| (key.grouped_in_combination(parts.settings.ipv6_prefix), ban);
+        let grouped = |(key, ban): (Key, Ban)| (key.grouped_in_combination(ipv6_prefix), ban);
         let file_bans = parts.bans.into_iter().map(grouped).collect();
         Ok(Policy { rules, records, formers, allow, file_bans, settings: parts.settings, generation: 1 })
     }
@@ -135,11 +141,8 @@ impl Policy {
     /// Calls `visit` with every attribute that the policy may ask a hit for.
     pub fn for_each_attribute(&self, mut visit: impl FnMut(&Attribute)) {
         for rule in self.rules() {
-            rule.key.iter().for_each(&mut visit);
+            rule.attributes().for_each(&mut visit);
             rule.ban.iter().flat_map(|ban| &ban.key).for_each(&mut visit);
-            if let Limits::By { attribute, .. } = &rule.limits {
-                visit(attribute);
-            }
         }
         self.settings.identity.iter().for_each(|(_, source)| visit(source));
         let listed = self.allow.iter().map(|(key, ())| key).chain(self.file_bans.iter().map(|(key, _)| key));

@@ -2,6 +2,7 @@
 //!
 //! A rule belongs to an API, not to a user. It is valid once it exists; it knows nothing of stores.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Quota;
@@ -14,14 +15,13 @@ pub mod parse;
 mod pattern;
 mod set;
 
-pub use matcher::Matcher;
 pub use overrides::{Override, Overrides};
 pub use pattern::{HostPattern, Pattern};
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError};
 
 /// The name of a rule: `[A-Za-z0-9._-]{1,64}`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct RuleId(Box<str>);
+pub struct RuleId(Arc<str>);
 
 impl RuleId {
     pub const MAX_LEN: usize = 64;
@@ -176,6 +176,15 @@ impl Limits {
 }
 
 impl Rule {
+    /// What is asked of a request: the key, and the attribute that chooses the limits.
+    pub fn attributes(&self) -> impl Iterator<Item = &Attribute> {
+        let by = match &self.limits {
+            Limits::Same(_) => None,
+            Limits::By { attribute, .. } => Some(attribute),
+        };
+        self.key.iter().chain(by)
+    }
+
     /// Every limit that a key of this rule may meet.
     pub fn all_limits(&self) -> impl Iterator<Item = &RuleLimit> {
         self.limits.all().chain(self.overrides.limits())

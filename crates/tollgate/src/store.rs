@@ -21,6 +21,8 @@ pub struct Charge {
     pub fingerprint: Fingerprint,
     pub quota: Quota,
     pub cost: u64,
+    /// What one unit of the hit costs here: `cost` is this for each of its units.
+    pub unit_cost: u64,
     pub weight: Weight,
     pub denied: DeniedHits,
     /// The limits that this one has replaced, latest first: a key not found is looked up under them.
@@ -76,6 +78,7 @@ pub struct Receipt {
 pub(crate) struct ReceiptItem {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) quota: Quota,
+    pub(crate) unit_cost: u64,
     pub(crate) grant: Grant,
 }
 
@@ -86,8 +89,8 @@ impl Receipt {
             .iter()
             .zip(&outcome.parts)
             .filter_map(|(charge, part)| {
-                let Charge { fingerprint, quota, .. } = *charge;
-                Some(ReceiptItem { fingerprint, quota, grant: part.grant? })
+                let Charge { fingerprint, quota, unit_cost, .. } = *charge;
+                Some(ReceiptItem { fingerprint, quota, unit_cost, grant: part.grant? })
             })
             .collect();
         (!items.is_empty()).then_some(Receipt { items })

@@ -14,7 +14,6 @@ pub(crate) struct Table<V> {
     capacity: usize,
     /// Where the next sample begins.
     hand: usize,
-    forgotten: u64,
 }
 
 struct Row<V> {
@@ -25,7 +24,7 @@ struct Row<V> {
 
 impl<V: Default> Table<V> {
     pub(crate) fn new(capacity: usize) -> Self {
-        Table { index: HashMap::new(), rows: Vec::new(), capacity: capacity.max(1), hand: 0, forgotten: 0 }
+        Table { index: HashMap::new(), rows: Vec::new(), capacity: capacity.max(1), hand: 0 }
     }
 
     /// The value of a key, new if it was not there.
@@ -62,7 +61,6 @@ impl<V: Default> Table<V> {
             let oldest = sample.min_by_key(|at| self.rows[*at].touched).expect("a full table has rows");
             self.hand = (self.hand + SAMPLE) % self.rows.len();
             self.remove(self.rows[oldest].fingerprint);
-            self.forgotten += 1;
         }
         self.rows.push(Row { fingerprint, touched: now, value: V::default() });
         self.index.insert(fingerprint, self.rows.len() - 1);
@@ -84,7 +82,6 @@ mod tests {
         }
         assert_eq!(table.get(Fingerprint(0)), Some(&101));
         assert!(table.get(Fingerprint(99)).is_some());
-        assert_eq!(table.forgotten, 92);
         assert_eq!(table.remove(Fingerprint(99)), Some(1));
         assert_eq!(table.remove(Fingerprint(99)), None);
     }

@@ -3,6 +3,7 @@
 //! Kept beside the counters, outside the step that decides; what is forgotten here changes no verdict.
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 
 use crate::fingerprint::Fingerprint;
 use crate::sync::{Mutex, lock};
@@ -22,14 +23,9 @@ pub struct Track {
     pub latest: VecDeque<Time>,
 }
 
-/// The tracked keys of one rule.
-pub(crate) struct Tracks(Mutex<Table<Track>>);
-
-impl Default for Tracks {
-    fn default() -> Self {
-        Tracks(Mutex::new(Table::new(MAX_KEYS)))
-    }
-}
+/// The tracked keys of one rule; one that does not track takes no memory for them.
+#[derive(Default)]
+pub(crate) struct Tracks(OnceLock<Box<Mutex<Table<Track>>>>);
 
 impl Tracks {
     pub(crate) fn tried(&self, key: Fingerprint, now: Time) {
@@ -41,7 +37,7 @@ impl Tracks {
     }
 
     fn record(&self, key: Fingerprint, now: Time, denials: u64) {
-        let mut table = lock(&self.0);
+        let mut table = lock(self.0.get_or_init(|| Box::new(Mutex::new(Table::new(MAX_KEYS)))));
         let track = table.touch(key, now);
         track.tries += 1;
         track.denials += denials;
@@ -53,10 +49,12 @@ impl Tracks {
     }
 
     pub(crate) fn get(&self, key: Fingerprint) -> Option<Track> {
-        lock(&self.0).get(key).cloned()
+        lock(self.0.get()?).get(key).cloned()
     }
 
     pub(crate) fn forget(&self, key: Fingerprint) {
-        lock(&self.0).remove(key);
+        if let Some(table) = self.0.get() {
+            lock(table).remove(key);
+        }
     }
 }

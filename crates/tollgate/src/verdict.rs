@@ -79,6 +79,8 @@ pub struct LimitVerdict {
     /// Whether the rule has other limits beside this one.
     pub of_several: bool,
     pub allowed: bool,
+    /// Denied without counting: the request lacks what the rule tells clients apart by.
+    pub unkeyed: bool,
     /// After this request; for a peek, now.
     pub remaining: u64,
     pub retry_after: Option<Duration>,
@@ -165,6 +167,11 @@ impl Verdict {
             return Some(format!("Banned {until}{reason}"));
         }
         let Some(reported) = self.reported() else { return Some("Denied".to_owned()) };
+        if reported.unkeyed {
+            let rule = &reported.rule;
+            let needed: Vec<_> = rule.attributes().map(ToString::to_string).collect();
+            return Some(format!("Denied: rule {} needs {}", rule.id, needed.join(", ")));
+        }
         let limit = format!("rule {} allows {}", reported.rule.id, reported.limit);
         Some(match self.retry_after {
             Some(wait) => {

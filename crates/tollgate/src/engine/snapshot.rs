@@ -30,7 +30,7 @@ pub enum SnapshotError {
     Contents,
 }
 
-/// What a snapshot brought back.
+/// What a snapshot brought back, that was not over by then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Restored {
     pub counters: u64,
@@ -83,17 +83,10 @@ impl Engine {
         former: impl FnOnce(&str) -> Option<Policy>,
         now: Time,
     ) -> Result<(Engine, Restored), SnapshotError> {
-        let magic = bytes.get(..MAGIC.len()).ok_or(SnapshotError::NotASnapshot)?;
-        if magic != MAGIC {
-            return Err(SnapshotError::NotASnapshot);
-        }
+        check_version(bytes)?;
         let mut from = Decoder::verified(bytes).ok_or(SnapshotError::Checksum)?;
         let contents = SnapshotError::Contents;
-        from.raw::<{ MAGIC.len() }>().ok_or(contents)?;
-        match from.word().ok_or(contents)? {
-            VERSION => {}
-            other => return Err(SnapshotError::Version(other)),
-        }
+        from.raw::<{ MAGIC.len() + size_of_val(&VERSION) }>().ok_or(contents)?;
         let secret = Secret::from_bytes(from.raw().ok_or(contents)?);
         let saved_at = Time::from_nanos(from.word().ok_or(contents)?);
         let rules = from.text().ok_or(contents)?;
@@ -109,16 +102,17 @@ impl Engine {
     }
 
     fn load_bans(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
-        let count = from.word()?;
-        for _ in 0..count {
+        let mut kept = 0;
+        for _ in 0..from.word()? {
             let key = Key::parse(from.text()?).ok()?;
             let (reason, source) = (from.text()?.to_owned(), BanSource::parse(from.text()?)?);
             let (until, strikes) = (Time::from_nanos(from.word()?), u32::try_from(from.word()?).ok()?);
             if until > now {
                 self.bans.insert(key, Ban { until, reason, source, strikes }, now);
+                kept += 1;
             }
         }
-        Some(count)
+        Some(kept)
     }
 
     fn load_offences(&self, from: &mut Decoder<'_>) -> Option<()> {
@@ -130,5 +124,14 @@ impl Engine {
             self.bans.restore_offence(offender, touched, Offence { denials, strikes, banned_until });
         }
         Some(())
+    }
+}
+
+/// Magic and version come first in every version; what else is checked, and how, is up to each.
+fn check_version(bytes: &[u8]) -> Result<(), SnapshotError> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or(SnapshotError::NotASnapshot)?;
+    match rest.first_chunk().map(|word| u64::from_le_bytes(*word)) {
+        Some(other) if other != VERSION => Err(SnapshotError::Version(other)),
+        _ => Ok(()),
     }
 }

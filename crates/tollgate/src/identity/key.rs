@@ -28,6 +28,10 @@ pub enum KeyError {
     Attribute(String),
     #[error("'{value}' is not {expected}")]
     Value { value: String, expected: &'static str },
+    #[error(
+        "{0} is a range, and stands for one client in a combination: write an address, or the range alone"
+    )]
+    Range(String),
     #[error("key names {0} twice")]
     Twice(Attribute),
     #[error("key is longer than {max} bytes", max = Key::MAX_LEN)]
@@ -43,8 +47,11 @@ impl Key {
         if text.len() > Self::MAX_LEN {
             return Err(KeyError::TooLong);
         }
-        let parts: Result<Vec<_>, _> = text.split('+').map(part).collect();
-        Key::new(parts?)
+        let parts: Vec<_> = text.split('+').map(part).collect::<Result<_, _>>()?;
+        match parts.iter().find(|(attribute, value)| *attribute == Attribute::Ip && is_v4_range(value)) {
+            Some((_, range)) if parts.len() > 1 => Err(KeyError::Range(range.clone())),
+            _ => Key::new(parts),
+        }
     }
 
     /// A key of normalised values; they are put in order.
@@ -125,6 +132,11 @@ fn normal_value(attribute: &Attribute, value: &str) -> Result<String, KeyError> 
 /// An email in normal form; what is not one is still somebody's try, in lower case.
 pub(crate) fn email(value: &str) -> String {
     normal::email(value).map_or_else(|| value.trim().to_lowercase(), |email| email.into_owned())
+}
+
+/// Clients of IPv4 are told apart by address: nobody is a range.
+fn is_v4_range(value: &str) -> bool {
+    value.contains('/') && matches!(network(value), Some(IpNet::V4(_)))
 }
 
 fn network(text: &str) -> Option<IpNet> {
@@ -210,6 +222,7 @@ mod tests {
             ("ip:1.2.3.4/33", "is not an IP address"),
             ("mac:zz", "'zz' is not a MAC address"),
             ("user:1+user:2", "names user twice"),
+            ("user:1+ip:10.0.0.0/8", "10.0.0.0/8 is a range"),
             ("colour:red", "unknown attribute 'colour'"),
             ("header:x", "has no value"),
             ("", "has no value"),

@@ -11,10 +11,10 @@ use crate::request::target::{Target, segments};
 use crate::rule::pattern::{HostPattern, Pattern, Segment};
 
 /// Numbers of rules in their set.
-pub type Matches = SmallVec<[u32; 8]>;
+pub(crate) type Matches = SmallVec<[u32; 8]>;
 
 #[derive(Default)]
-pub struct Matcher {
+pub(crate) struct Matcher {
     any_host: Trie,
     hosts: HashMap<HostPattern, Trie>,
     below_hosts: bool,
@@ -27,12 +27,14 @@ struct Trie {
     pathless: Leaf,
 }
 
+/// A place in a path. There may be a million of them, most with nothing below or nothing on them.
 #[derive(Default)]
 struct Node {
-    literals: HashMap<Box<str>, Node>,
+    #[expect(clippy::box_collection, reason = "an empty map is six words, a missing one is one")]
+    literals: Option<Box<HashMap<Box<str>, Node>>>,
     param: Option<Box<Node>>,
-    exact: Leaf,
-    open_ended: Leaf,
+    exact: Option<Box<Leaf>>,
+    open_ended: Option<Box<Leaf>>,
 }
 
 /// The rules of one pattern, by method.
@@ -45,24 +47,37 @@ struct Leaf {
 /// Rules on the same method, host and path: a user's own rules stand in for the general ones.
 #[derive(Default)]
 struct Place {
-    rules: Vec<u32>,
+    rules: SmallVec<[u32; 4]>,
     /// Rules that a user's own one replaces.
-    replaceable: Vec<u32>,
-    by_uid: HashMap<Box<str>, Vec<u32>>,
+    replaceable: SmallVec<[u32; 4]>,
+    #[expect(clippy::box_collection, reason = "an empty map is six words, a missing one is one")]
+    by_uid: Option<Box<HashMap<Box<str>, Own>>>,
+}
+
+/// The rules of one user.
+#[derive(Default)]
+struct Own {
+    rules: Vec<u32>,
+    stand_in: bool,
 }
 
 /// How a rule relates to others on the same place.
-pub enum Standing<'r> {
+pub(crate) enum Standing<'r> {
     Common,
     /// Counted by user: a user's own rule replaces it.
     General,
     Own {
         uid: &'r str,
     },
+    /// For one user, but in shadow: the general rule still decides.
+    Beside {
+        uid: &'r str,
+    },
 }
 
 impl Matcher {
-    pub fn insert(&mut self, pattern: &Pattern, standing: &Standing<'_>, rule: u32) {
+    /// Adds a rule; returns how many of its pattern one request may now meet.
+    pub(crate) fn insert(&mut self, pattern: &Pattern, standing: &Standing<'_>, rule: u32) -> usize {
         let trie = match &pattern.host {
             None => &mut self.any_host,
             Some(host) => {
@@ -74,19 +89,32 @@ impl Matcher {
             None => &mut trie.pathless,
             Some(path) => {
                 let node = path.segments.iter().fold(&mut trie.root, Node::child);
-                if path.open_ended { &mut node.open_ended } else { &mut node.exact }
+                let leaf = if path.open_ended { &mut node.open_ended } else { &mut node.exact };
+                leaf.get_or_insert_default()
             }
         };
         let place = leaf.place(pattern.method.as_deref());
-        match standing {
-            Standing::Common => place.rules.push(rule),
-            Standing::General => place.replaceable.push(rule),
-            Standing::Own { uid } => place.by_uid.entry((*uid).into()).or_default().push(rule),
-        }
+        let others = match standing {
+            Standing::Common => {
+                place.rules.push(rule);
+                place.replaceable.len()
+            }
+            Standing::General => {
+                place.replaceable.push(rule);
+                place.replaceable.len()
+            }
+            Standing::Own { uid } | Standing::Beside { uid } => {
+                let own = place.by_uid.get_or_insert_default().entry((*uid).into()).or_default();
+                own.rules.push(rule);
+                own.stand_in |= matches!(standing, Standing::Own { .. });
+                own.rules.len()
+            }
+        };
+        place.rules.len() + others
     }
 
     /// All rules that match, in the order in which they were inserted.
-    pub fn find(&self, target: &Target<'_>, user: Option<&str>) -> Matches {
+    pub(crate) fn find(&self, target: &Target<'_>, user: Option<&str>) -> Matches {
         let mut matches = Matches::new();
         let mut search = Search { method: target.method(), user, matches: &mut matches };
         search.trie(&self.any_host, target.path());
@@ -118,7 +146,7 @@ fn parents(host: &str) -> impl Iterator<Item = &str> {
 impl Node {
     fn child<'n>(self: &'n mut Node, segment: &Segment) -> &'n mut Node {
         match segment {
-            Segment::Literal(text) => self.literals.entry(text.clone()).or_default(),
+            Segment::Literal(text) => self.literals.get_or_insert_default().entry(text.clone()).or_default(),
             Segment::Param(_) => self.param.get_or_insert_default(),
         }
     }
@@ -151,11 +179,11 @@ impl Search<'_> {
 
     /// A pattern is at most [`Pattern::MAX_SEGMENTS`] deep, and so is this recursion.
     fn node<'p>(&mut self, node: &Node, mut rest: impl Iterator<Item = &'p str> + Clone) {
-        self.leaf(&node.open_ended);
+        node.open_ended.iter().for_each(|leaf| self.leaf(leaf));
         let Some(segment) = rest.next() else {
-            return self.leaf(&node.exact);
+            return node.exact.iter().for_each(|leaf| self.leaf(leaf));
         };
-        if let Some(child) = node.literals.get(segment) {
+        if let Some(child) = node.literals.as_ref().and_then(|literals| literals.get(segment)) {
             self.node(child, rest.clone());
         }
         if let Some(child) = &node.param {
@@ -174,9 +202,12 @@ impl Search<'_> {
 
     fn place(&mut self, place: &Place) {
         self.matches.extend_from_slice(&place.rules);
-        match self.user.and_then(|user| place.by_uid.get(user)) {
-            Some(own) => self.matches.extend_from_slice(own),
-            None => self.matches.extend_from_slice(&place.replaceable),
+        let own = self.user.and_then(|user| place.by_uid.as_ref()?.get(user));
+        if let Some(own) = own {
+            self.matches.extend_from_slice(&own.rules);
+        }
+        if !own.is_some_and(|own| own.stand_in) {
+            self.matches.extend_from_slice(&place.replaceable);
         }
     }
 }

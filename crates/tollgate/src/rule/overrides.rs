@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::identity::Attribute;
+use crate::identity::{Attribute, address};
 use crate::rule::RuleLimit;
 
 /// Limits for the keys that have these values.
@@ -46,6 +46,25 @@ impl Overrides {
         }
         shapes.sort_by_key(|shape| std::cmp::Reverse(shape.positions.len()));
         Overrides { list, shapes }
+    }
+
+    /// The same overrides as clients are told apart: an IPv6 address stands for its group. An `Err` is a
+    /// range that is no group.
+    pub(crate) fn grouped(mut self, key: &[Attribute], ipv6_prefix: u8) -> Result<Overrides, String> {
+        let mut changed = false;
+        for (attribute, value) in self.list.iter_mut().flat_map(|each| &mut each.values) {
+            if *attribute != Attribute::Ip {
+                continue;
+            }
+            let address = value.split('/').next().and_then(address::parse_ip);
+            let group = address.map(|ip| address::group(ip, ipv6_prefix).to_string());
+            let Some(group) = group.filter(|group| !value.contains('/') || group == value) else {
+                return Err(value.clone());
+            };
+            changed |= group != *value;
+            *value = group;
+        }
+        Ok(if changed { Overrides::new(key, self.list) } else { self })
     }
 
     /// The limits for a key's values, given in the order of the rule's key.

@@ -36,17 +36,23 @@ pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> 
     let mut rules = Vec::with_capacity(nodes.len());
     for (n, node) in nodes.iter().enumerate() {
         let path = format!("{path}[{n}]");
-        let Some(rule) = self::rule(node, &path, problems) else { continue };
-        match places.get(&rule.id) {
+        rules.extend(self::rule(node, &path, problems));
+        let Some(id) = id_of(node) else { continue };
+        match places.get(&id) {
             Some(first) => {
-                let message = format!("rule id '{}' is used twice, first at line {}", rule.id, first.line);
+                let message = format!("rule id '{id}' is used twice, first at line {}", first.line);
                 problems.push(Problem::new(Some(node.place()), &path, message));
             }
-            None => _ = places.insert(rule.id.clone(), node.place()),
+            None => _ = places.insert(id, node.place()),
         }
-        rules.push(rule);
     }
     rules
+}
+
+/// The id of a rule, whatever else is wrong with it.
+fn id_of(node: &Node<'_>) -> Option<RuleId> {
+    let id = node.as_map()?.iter().find(|entry| entry.key() == "id")?;
+    id.value().as_str().and_then(RuleId::new)
 }
 
 /// Reads one rule; `None` if it has a problem.
@@ -309,6 +315,7 @@ fn limits_by(map: &mut MapReader<'_, '_>, node: &Node<'_>, read: &Limiting<'_>) 
         map.reject("limits_by", node, "expected a map such as {attr: plan, free: [10/m], pro: [100/m]}");
         return None;
     };
+    let before = map.problems().count();
     let mut attribute = None;
     let (mut values, mut default) = (Vec::new(), None);
     for entry in entries {
@@ -327,8 +334,14 @@ fn limits_by(map: &mut MapReader<'_, '_>, node: &Node<'_>, read: &Limiting<'_>) 
             }
         }
     }
+    if map.problems().count() > before {
+        return None;
+    }
     if attribute.is_none() {
         map.reject("limits_by", node, "'attr' is missing: the attribute whose value chooses the limits");
+    } else if values.is_empty() && default.is_none() {
+        map.reject("limits_by", node, "no limits: write some for a value, such as free: [10/m], or default");
+        return None;
     }
     Some(Limits::By { attribute: attribute?, values, default })
 }
@@ -351,6 +364,7 @@ fn overrides(map: &mut MapReader<'_, '_>, key: &[Attribute], read: &Limiting<'_>
             continue;
         };
         let (mut values, mut limits) = (Vec::new(), None);
+        let before = map.problems().count();
         for entry in entries {
             let (name, value) = (entry.key(), entry.value());
             if matches!(name, "limit" | "limits") {
@@ -364,8 +378,9 @@ fn overrides(map: &mut MapReader<'_, '_>, key: &[Attribute], read: &Limiting<'_>
         }
         match limits {
             Some(limits) if !values.is_empty() => list.push(Override { values, limits }),
+            _ if map.problems().count() > before => {}
             Some(_) => map.reject(&path, node, "names no attribute of the rule's key"),
-            None => map.reject(&path, node, "'limits' is missing or wrong"),
+            None => map.reject(&path, node, "'limits' is missing"),
         }
     }
     Overrides::new(key, list)
@@ -408,10 +423,13 @@ fn ban(map: &mut MapReader<'_, '_>, rule_key: &[Attribute]) -> Option<BanPolicy>
     if key.is_empty() {
         map.reject_map("'key' is missing: whom to ban, such as [ip]");
     }
-    let after = map.required("after").and_then(Node::as_u64).unwrap_or(0);
-    if !(1..=MAX_BAN_AFTER).contains(&after) {
-        map.reject_map(format!("'after' must be a number of denials from 1 to {MAX_BAN_AFTER}"));
-    }
+    let after = map.required("after").and_then(|node| {
+        let after = node.as_u64().filter(|after| (1..=MAX_BAN_AFTER).contains(after));
+        if after.is_none() {
+            map.reject("after", node, format!("expected a number of denials from 1 to {MAX_BAN_AFTER}"));
+        }
+        after
+    });
     let within = span(&mut map, "within").unwrap_or(Duration::from_secs(600));
     let first = span(&mut map, "for").unwrap_or(Duration::from_secs(3_600));
     let max = span(&mut map, "max").unwrap_or(first.max(Duration::from_secs(86_400)));
@@ -419,7 +437,7 @@ fn ban(map: &mut MapReader<'_, '_>, rule_key: &[Attribute]) -> Option<BanPolicy>
         map.reject_map("'max' is shorter than 'for'");
     }
     map.finish();
-    let after = u32::try_from(after).ok()?;
+    let after = u32::try_from(after?).ok()?;
     Some(BanPolicy { key, after, within, first, max })
 }
 

@@ -26,6 +26,10 @@ pub enum RuleSetError {
     Duplicate(RuleId),
     #[error("{count} rules on '{pattern}': at most {MAX_MATCHES} may match one request")]
     TooManyMatches { pattern: String, count: usize },
+    #[error(
+        "rule {rule} has an override for {range}: write one address, or an IPv6 network of /{ipv6_prefix}"
+    )]
+    Range { rule: RuleId, range: String, ipv6_prefix: u8 },
     #[error("more than {} rules", u32::MAX)]
     TooMany,
 }
@@ -34,24 +38,18 @@ impl RuleSet {
     pub fn new(rules: Vec<Rule>) -> Result<RuleSet, RuleSetError> {
         u32::try_from(rules.len()).map_err(|_| RuleSetError::TooMany)?;
         let mut set = RuleSet { by_id: HashMap::with_capacity(rules.len()), ..RuleSet::default() };
-        let mut general: HashMap<(String, String), usize> = HashMap::new();
         for (n, rule) in rules.into_iter().enumerate() {
             if set.by_id.insert(rule.id.clone(), n as u32).is_some() {
                 return Err(RuleSetError::Duplicate(rule.id));
             }
             if rule.mode != Mode::Off {
-                set.matcher.insert(&rule.pattern, &standing(&rule), n as u32);
-            }
-            if rule.mode != Mode::Off && rule.uid.is_none() {
-                let host = rule.pattern.host.as_ref().map_or_else(String::new, ToString::to_string);
-                let count = general.entry((host, rule.pattern.to_string())).or_default();
-                *count += 1;
-                if *count > MAX_MATCHES {
+                let count = set.matcher.insert(&rule.pattern, &standing(&rule), n as u32);
+                if count > MAX_MATCHES {
                     let pattern = match rule.pattern.to_string() {
                         pattern if pattern.is_empty() => "every request".to_owned(),
                         pattern => pattern,
                     };
-                    return Err(RuleSetError::TooManyMatches { pattern, count: *count });
+                    return Err(RuleSetError::TooManyMatches { pattern, count });
                 }
             }
             set.rules.push(Arc::new(rule));
@@ -61,7 +59,7 @@ impl RuleSet {
 
     /// The numbers of the rules that apply to a target, in their order. There may be more of them than
     /// [`MAX_MATCHES`]: no rule alone says so.
-    pub fn matching(&self, target: &Target<'_>, user: Option<&str>) -> Matches {
+    pub(crate) fn matching(&self, target: &Target<'_>, user: Option<&str>) -> Matches {
         self.matcher.find(target, user)
     }
 
@@ -77,6 +75,7 @@ impl RuleSet {
 
 fn standing(rule: &Rule) -> Standing<'_> {
     match &rule.uid {
+        Some(uid) if rule.mode == Mode::Shadow => Standing::Beside { uid },
         Some(uid) => Standing::Own { uid },
         None if rule.key == [Attribute::User] => Standing::General,
         None => Standing::Common,

@@ -19,10 +19,10 @@ use crate::time::Time;
 mod packed;
 mod region;
 mod shard;
+mod slab;
 mod slot;
-pub mod snapshot;
+mod snapshot;
 mod table;
-mod wide;
 
 use packed::{Class, Classes, Demand, Intent};
 use region::Region;
@@ -134,9 +134,12 @@ impl MemoryStore {
         self.settle(receipt, 0, now);
     }
 
-    /// Corrects the cost of a receipt's charges: the difference is given back, or owed.
+    /// Corrects the hit's cost after the fact: the difference is given back, or owed.
     pub fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
-        receipt.items.iter().for_each(|item| self.settle_item(item, real_cost, now));
+        receipt
+            .items
+            .iter()
+            .for_each(|item| self.settle_item(item, item.unit_cost.saturating_mul(real_cost), now));
     }
 
     /// The state that a charge would find.
@@ -175,7 +178,8 @@ impl MemoryStore {
                 outcome.admitted = false; // somebody was faster
                 break;
             };
-            taken.push(ReceiptItem { fingerprint: charge.fingerprint, quota: charge.quota, grant });
+            let Charge { fingerprint, quota, unit_cost, .. } = *charge;
+            taken.push(ReceiptItem { fingerprint, quota, unit_cost, grant });
         }
         if !outcome.admitted {
             taken.iter().for_each(|item| self.settle_item(item, 0, now));
@@ -232,7 +236,7 @@ impl MemoryStore {
         while let Some(slot) = held.table.find(held.lines, fingerprint) {
             let (tag, word) = slot.load();
             if kind_of(tag) == WIDE {
-                return self.run_wide(locked.shape(n), &held, fingerprint, word, demand);
+                return self.run_wide(locked.shape(n), &held, word, demand);
             }
             let class = self.classes.get(kind_of(tag));
             match class.and_then(|class| class.run(word, demand)) {
@@ -267,30 +271,15 @@ impl MemoryStore {
         mut state: State,
         demand: &Demand<'_>,
     ) -> Part {
-        let (mut part, _) = demand.run(demand.quota, &mut state);
-        if let Some(grant) = &mut part.grant {
-            grant.mark = demand.quota.mark(&state);
-        }
+        let part = demand.run_state(&mut state);
         self.count(&shape.insert(held, fingerprint, demand.quota, state));
         part
     }
 
-    fn run_wide(
-        &self,
-        shape: &mut Shape,
-        held: &Held<'_>,
-        fingerprint: Fingerprint,
-        index: u64,
-        demand: &Demand<'_>,
-    ) -> Part {
-        let ran = shape.change_wide(index, demand.quota, |state| demand.run(demand.quota, state));
-        let (part, changed) = ran.expect("a wide slot has its state in the slab");
-        if changed {
-            let mut kept = Kept::default();
-            shape.make_room(held, fingerprint, held.now + part.reset_after, &mut kept);
-            self.count(&kept);
-        }
-        part
+    fn run_wide(&self, shape: &mut Shape, held: &Held<'_>, place: u64, demand: &Demand<'_>) -> Part {
+        let (part, kept) = shape.change_wide(held, place, demand.quota, |state| demand.run_state(state));
+        self.count(&kept);
+        part.expect("a wide slot has its state in the slab")
     }
 
     /// Calls `look` with the state that a charge would find.
@@ -330,29 +319,33 @@ impl MemoryStore {
         });
     }
 
-    /// Changes the state of a key that is there.
+    /// Changes the state of a key, fresh if it is not there.
     fn change(&self, fingerprint: Fingerprint, quota: &Quota, now: Time, change: impl Fn(&mut State)) {
         let n = shard_of(fingerprint);
         let held = self.held(n, now);
         let mut shape = lock(&self.shards[n].shape);
+        let mut state = quota.fresh();
         while let Some(slot) = held.table.find(held.lines, fingerprint) {
             let (tag, word) = slot.load();
             if kind_of(tag) == WIDE {
-                shape.change_wide(word, quota, change);
-                return;
+                let (_, kept) = shape.change_wide(&held, word, quota, change);
+                return self.count(&kept);
             }
             let Some(class) = self.classes.get(kind_of(tag)) else { return };
-            let mut state = class.unpack(word);
-            change(&mut state);
-            let Some(next) = class.pack(&state) else {
-                shape.take(slot);
-                self.count(&shape.insert(&held, fingerprint, quota, state));
-                return;
-            };
-            if slot.replace((tag, word), (tag, next)).is_ok() {
-                return;
+            state = class.unpack(word);
+            let mut changed = state.clone();
+            change(&mut changed);
+            match class.pack(&changed) {
+                Some(next) if slot.replace((tag, word), (tag, next)).is_ok() => return,
+                Some(_) => {} // charged meanwhile: look again
+                None => {
+                    state = shape.take(slot).map_or(state, |word| class.unpack(word));
+                    break;
+                }
             }
         }
+        change(&mut state);
+        self.count(&shape.insert(&held, fingerprint, quota, state));
     }
 
     fn held(&self, n: usize, now: Time) -> Held<'_> {

@@ -144,9 +144,18 @@ impl Demand<'_> {
         Some(Run { part, next: Some(next) })
     }
 
+    /// Meets the demand on a state that is not packed.
+    pub(crate) fn run_state(&self, state: &mut State) -> Part {
+        let (mut part, _) = self.run(self.quota, state);
+        if let Some(grant) = &mut part.grant {
+            grant.mark = self.quota.mark(state);
+        }
+        part
+    }
+
     /// Decides, and changes the state as far as it is intended; says whether it has.
     #[inline]
-    pub(crate) fn run<A: Algorithm>(&self, algorithm: &A, state: &mut A::State) -> (Part, bool) {
+    fn run<A: Algorithm>(&self, algorithm: &A, state: &mut A::State) -> (Part, bool) {
         let Demand { cost, intent, now, .. } = *self;
         let decision = algorithm.decide(state, now, cost);
         let mut part = Part { decision, remaining: decision.left, reset_after: Duration::ZERO, grant: None };

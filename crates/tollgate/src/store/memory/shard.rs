@@ -2,38 +2,39 @@
 //!
 //! Others may charge any packed slot meanwhile, so every slot is replaced as a whole pair that was
 //! seen, and what was seen is looked at again if that fails. At the cap the entry nearest to "never
-//! seen" goes first, and a newcomer that owes no more than all its neighbours is not kept (I8).
+//! seen" goes first, if it owes clearly less than the newcomer; else that one is not kept (I8).
 
 use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::packed::{Class, Classes};
+use crate::store::memory::slab::{Slab, Wide};
 use crate::store::memory::slot::{EMPTY, Line, Pair, SLOTS_PER_LINE, Slot};
 use crate::store::memory::table::{Table, divided_by, fingerprint_of, homes, kind_of, tag};
-use crate::store::memory::wide::{Slab, Wide};
 use crate::time::Time;
 
 /// The kind of a slot whose word is the place of its state in the slab.
 pub(super) const WIDE: u8 = 255;
 /// The share of its slots that a shard fills before it grows: 20 bytes a key.
 const FULL: (usize, usize) = (4, 5);
-/// The part of the cap that is kept for wide states: an eighth.
-const WIDE_SHARE: usize = 8;
+/// One part in this many of the cap is kept for the table, and one for the slab.
+const RESERVE: usize = 8;
 /// Lines looked at to make room for a new key.
 const SEARCH: usize = 48;
-/// A newcomer drives out a resident that owes less than this part of what it owes itself: an eighth.
-const OUTLIVES: u64 = 8;
-/// Lines looked at when the wide states are over their share.
+/// Wide entries looked at with every write of one, so that what has expired does not pile up.
+const SWEEP: usize = 2;
+/// Wide entries looked at when the slab has no room.
 const ROOM_SEARCH: usize = 64;
+/// A resident makes room if it owes less than one part in this many of what a newcomer owes. Any flood
+/// of fresh keys owes a little more than an offender who has waited a little: that is not enough.
+const CLEARLY_MORE: u32 = 4;
 
 /// The part of a shard that its lock protects.
 pub(super) struct Shape {
     slab: Slab,
     entries: usize,
     cap_bytes: usize,
-    /// Where the search for wide entries to drop goes on.
-    hand: usize,
 }
 
 /// A line that a search for room has reached, and the step and slot from which.
@@ -74,7 +75,7 @@ impl Held<'_> {
 
 impl Shape {
     pub(super) fn new(cap_bytes: usize) -> Shape {
-        Shape { slab: Slab::default(), entries: 0, cap_bytes, hand: 0 }
+        Shape { slab: Slab::default(), entries: 0, cap_bytes }
     }
 
     pub(super) fn entries(&self) -> usize {
@@ -116,18 +117,28 @@ impl Shape {
         (pair != EMPTY).then_some(pair.1)
     }
 
-    /// Changes a wide state in place.
+    /// Changes a wide state in place; one that has outgrown all room is dropped.
     pub(super) fn change_wide<T>(
         &mut self,
-        index: u64,
+        held: &Held<'_>,
+        place: u64,
         quota: &Quota,
         change: impl FnOnce(&mut State) -> T,
-    ) -> Option<T> {
-        self.slab.change(index, |wide| {
+    ) -> (Option<T>, Kept) {
+        let changed = self.slab.change(place, |wide| {
             let changed = change(&mut wide.state);
             wide.fresh_at = quota.fresh_at(&wide.state);
-            changed
-        })
+            (changed, wide.fingerprint, wide.fresh_at)
+        });
+        let mut kept = Kept::default();
+        if let Some((_, fingerprint, fresh_at)) = changed {
+            self.sweep(held, fingerprint);
+            if !self.make_room(held, &State::Instant(0), fingerprint, fresh_at, &mut kept) {
+                self.remove(held, fingerprint);
+                kept.unstored += 1;
+            }
+        }
+        (changed.map(|(changed, _, _)| changed), kept)
     }
 
     /// Keeps the state of a key that has no slot yet, growing or evicting where there is no room.
@@ -138,40 +149,54 @@ impl Shape {
         quota: &Quota,
         state: State,
     ) -> Kept {
-        let mut kept = Kept::default();
         let fresh_at = quota.fresh_at(&state);
-        if fresh_at <= held.now {
-            return kept; // nothing to remember
-        }
         let packed =
             Class::of(quota).and_then(|class| Some((held.classes.number(class)?, class.pack(&state)?)));
-        let (tag, word) = match packed {
-            Some((kind, word)) => (tag(fingerprint, kind), word),
-            None => (tag(fingerprint, WIDE), self.slab.add(Wide { state, fresh_at })),
+        let saved = match packed {
+            Some((kind, word)) => Saved::Packed(kind, word),
+            None => Saved::Wide(Wide { fingerprint, state, fresh_at }),
         };
-        if !self.place(held, fingerprint, (tag, word), fresh_at, &mut kept) {
+        let mut kept = Kept::default();
+        if fresh_at > held.now && !self.add(held, fingerprint, saved, fresh_at, &mut kept) {
             kept.unstored += 1;
-            self.release((tag, word));
-        } else if packed.is_none() {
-            self.make_room(held, fingerprint, fresh_at, &mut kept);
         }
         kept
     }
 
-    /// Puts back what was saved, unless the key has been counted since.
-    pub(super) fn restore(&mut self, held: &Held<'_>, fingerprint: Fingerprint, saved: Saved) {
-        let (fresh_at, pair) = match saved {
-            Saved::Packed(kind, word) => {
-                let pair = (tag(fingerprint, kind), word);
-                (self.fresh_at(held, pair), pair)
+    /// Writes a new entry; `false` if there is no room for it.
+    fn add(
+        &mut self,
+        held: &Held<'_>,
+        fingerprint: Fingerprint,
+        saved: Saved,
+        fresh_at: Time,
+        kept: &mut Kept,
+    ) -> bool {
+        let pair = match saved {
+            Saved::Packed(kind, word) => (tag(fingerprint, kind), word),
+            Saved::Wide(wide) => {
+                self.sweep(held, fingerprint);
+                if !self.make_room(held, &wide.state, fingerprint, fresh_at, kept) {
+                    return false;
+                }
+                (tag(fingerprint, WIDE), self.slab.insert(wide))
             }
-            Saved::Wide(wide) => (wide.fresh_at, (tag(fingerprint, WIDE), self.slab.add(wide))),
         };
-        let known = held.table.find(held.lines, fingerprint).is_some();
-        let wanted = !known && fresh_at > held.now;
-        if !wanted || !self.place(held, fingerprint, pair, fresh_at, &mut Kept::default()) {
+        let placed = self.place(held, fingerprint, pair, fresh_at, kept);
+        if !placed {
             self.release(pair);
         }
+        placed
+    }
+
+    /// Puts back what was saved, as far as there is room; says whether it was kept.
+    pub(super) fn restore(&mut self, held: &Held<'_>, fingerprint: Fingerprint, saved: Saved) -> bool {
+        let fresh_at = match &saved {
+            Saved::Packed(kind, word) => self.fresh_at(held, (tag(fingerprint, *kind), *word)),
+            Saved::Wide(wide) => wide.fresh_at,
+        };
+        let known = held.table.find(held.lines, fingerprint).is_some();
+        !known && fresh_at > held.now && self.add(held, fingerprint, saved, fresh_at, &mut Kept::default())
     }
 
     /// Forgets a key; says whether it was there.
@@ -214,7 +239,7 @@ impl Shape {
                 continue;
             }
             let Some((theirs, slot, seen)) = self.nearest(held, homes) else { return false };
-            if !outlives(fresh_at, theirs, held.now) {
+            if !gives_way(theirs, fresh_at, held.now) {
                 return false;
             }
             if slot.replace(seen, pair).is_ok() {
@@ -246,7 +271,8 @@ impl Shape {
     /// Makes room in one of two full lines: a resident moves to its other home, if need be after a
     /// resident there has moved to its own, and so on. The search is bounded, nearest lines first.
     fn displace(&mut self, held: &Held<'_>, homes_of_new: [usize; 2]) -> bool {
-        let mut reached: SmallVec<[Step; SEARCH]> = homes_of_new.map(|line| Step { line, from: None }).into();
+        let mut reached: SmallVec<[Step; SEARCH]> =
+            homes_of_new.iter().map(|line| Step { line: *line, from: None }).collect();
         let mut at = 0;
         while at < reached.len() && reached.len() < SEARCH {
             let line = reached[at].line;
@@ -267,7 +293,7 @@ impl Shape {
     }
 
     /// Moves residents along the path that ends at a free slot, the last one first.
-    fn shift(&mut self, held: &Held<'_>, reached: &[Step], mut free: &Slot, seen: Pair) -> bool {
+    fn shift<'l>(&mut self, held: &Held<'l>, reached: &[Step], mut free: &'l Slot, seen: Pair) -> bool {
         if free.replace(seen, EMPTY).is_err() {
             return true; // it was not so expired after all: look again
         }
@@ -309,8 +335,8 @@ impl Shape {
     /// Adds a line and divides the keys of another one with it; `false` at the cap.
     fn grow(&mut self, held: &Held<'_>) -> bool {
         let lines = held.table.lines();
-        let wide = self.slab.bytes().max(self.cap_bytes / WIDE_SHARE);
-        if lines >= held.lines.len() || (lines + 1) * size_of::<Line>() + wide > self.cap_bytes {
+        let share = self.share(self.slab.bytes());
+        if lines >= held.lines.len() || (lines + 1) * size_of::<Line>() > share {
             return false;
         }
         let divided = divided_by(lines);
@@ -334,50 +360,52 @@ impl Shape {
         true
     }
 
-    /// Drops wide entries that owe less than the one just written, a bounded search at a time; if
-    /// that does not help, drops that one.
-    pub(super) fn make_room(
+    /// What one of table and slab may take while the other takes `other`.
+    fn share(&self, other: usize) -> usize {
+        self.cap_bytes.saturating_sub(other.max(self.cap_bytes / RESERVE))
+    }
+
+    /// Drops the expired among the next few wide entries.
+    fn sweep(&mut self, held: &Held<'_>, keep: Fingerprint) {
+        for _ in 0..SWEEP {
+            self.drop_next(held, keep, |theirs| theirs <= held.now);
+        }
+        self.slab.shrink();
+    }
+
+    /// Drops wide entries that have expired or owe clearly less, a bounded search at a time, until a
+    /// state fits; says whether it does.
+    fn make_room(
         &mut self,
         held: &Held<'_>,
-        fingerprint: Fingerprint,
+        state: &State,
+        keep: Fingerprint,
         fresh_at: Time,
         kept: &mut Kept,
-    ) {
-        let lines = held.table.lines();
-        for _ in 0..ROOM_SEARCH.min(lines) {
-            if self.bytes(held.table) <= self.cap_bytes {
-                return;
+    ) -> bool {
+        let share = self.share(held.table.lines() * size_of::<Line>());
+        for _ in 0..ROOM_SEARCH.min(self.slab.len()) {
+            if self.slab.fits(state, share) {
+                return true;
             }
-            self.hand = (self.hand + 1) % lines;
-            for slot in &held.lines[self.hand].0 {
-                let seen = slot.load();
-                let own = seen.0 == tag(fingerprint, WIDE);
-                if kind_of(seen.0) != WIDE || own {
-                    continue;
-                }
-                let theirs = self.fresh_at(held, seen);
-                if (theirs <= held.now || outlives(fresh_at, theirs, held.now))
-                    && slot.replace(seen, EMPTY).is_ok()
-                {
-                    self.release(seen);
-                    self.entries -= 1;
-                    kept.evicted += u64::from(theirs > held.now);
-                }
-            }
+            let goes = |theirs| theirs <= held.now || gives_way(theirs, fresh_at, held.now);
+            kept.evicted +=
+                u64::from(self.drop_next(held, keep, goes).is_some_and(|theirs| theirs > held.now));
         }
-        if self.bytes(held.table) > self.cap_bytes {
-            self.remove(held, fingerprint);
-            kept.unstored += 1;
-        }
+        self.slab.fits(state, share)
+    }
+
+    /// Looks at the next wide entry, and drops it if it `goes`; returns when it would have expired.
+    fn drop_next(&mut self, held: &Held<'_>, keep: Fingerprint, goes: impl Fn(Time) -> bool) -> Option<Time> {
+        let (fingerprint, fresh_at) = self.slab.next().map(|wide| (wide.fingerprint, wide.fresh_at))?;
+        let dropped = fingerprint != keep && goes(fresh_at) && self.remove(held, fingerprint);
+        dropped.then_some(fresh_at)
     }
 }
 
-/// Whether a newcomer is worth more than a resident. A resident that owes nearly as much stays, however
-/// late the newcomer comes: a flood of keys seen once does not wash out those who come back, and one
-/// that is driven out all the same would have waited an eighth longer at most.
-fn outlives(newcomer: Time, resident: Time, now: Time) -> bool {
-    let owed = |fresh_at: Time| u64::try_from(fresh_at.since(now).as_nanos()).unwrap_or(u64::MAX);
-    owed(resident).saturating_mul(OUTLIVES) < owed(newcomer)
+/// Whether a resident is worth less than a newcomer, by far.
+fn gives_way(resident: Time, newcomer: Time, now: Time) -> bool {
+    resident.since(now).saturating_mul(CLEARLY_MORE) < newcomer.since(now)
 }
 
 /// Takes an entry out of its slot with all that was charged to it.

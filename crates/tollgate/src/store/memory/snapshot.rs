@@ -12,10 +12,11 @@ use crate::algorithm::sliding_counter::Counts;
 use crate::algorithm::tiered_window::Tiers;
 use crate::codec::{Decoder, Encoder};
 use crate::fingerprint::Fingerprint;
+use crate::limit::{Levels, Limit};
 use crate::store::memory::packed::{Class, Classes};
 use crate::store::memory::shard::Saved;
+use crate::store::memory::slab::Wide;
 use crate::store::memory::table::{fingerprint_of, kind_of};
-use crate::store::memory::wide::Wide;
 use crate::store::memory::{MemoryStore, shard_of};
 use crate::sync::lock;
 use crate::time::{Period, Time, Unit};
@@ -64,13 +65,13 @@ impl MemoryStore {
                 WIDE => {
                     let fingerprint = Fingerprint(from.word()?);
                     let fresh_at = Time::from_nanos(from.word()?);
-                    (fingerprint, Saved::Wide(Wide { state: read_state(from)?, fresh_at }))
+                    (fingerprint, Saved::Wide(Wide { fingerprint, state: read_state(from)?, fresh_at }))
                 }
                 _ => return None,
             };
             let n = shard_of(fingerprint);
-            lock(&self.shards[n].shape).restore(&self.held(n, now), fingerprint, saved);
-            entries += 1;
+            let mut shape = lock(&self.shards[n].shape);
+            entries += u64::from(shape.restore(&self.held(n, now), fingerprint, saved));
         }
     }
 }
@@ -99,14 +100,26 @@ fn read_class(from: &mut Decoder<'_>) -> Option<Option<Class>> {
     }
     let words = [from.word()?, from.word()?, from.word()?];
     let period = || Period::new(words[0], unit_of(words[1])?);
-    let whole = |n: u64| (n > 0).then_some(n);
+    let up_to = |n: u64, most: u64| (1..=most).contains(&n).then_some(n);
+    const LONGEST_NS: u64 = Time::from_secs(Period::MAX_SECONDS).nanos();
     Some(Some(match kind {
         0 => Class::Instant(Flow::Nanos),
-        1 => Class::Instant(Flow::Ticks { ticks: whole(words[0])?, period_ns: whole(words[1])? }),
-        2 => Class::Instant(Flow::Steps { tick_ns: whole(words[0])?, share: whole(words[1])? }),
-        3 => Class::Instant(Flow::Calendar { period: period()?, refill: whole(words[2])? }),
+        1 => {
+            let period_ns = up_to(words[1], LONGEST_NS)?;
+            Class::Instant(Flow::Ticks { ticks: up_to(words[0], period_ns)?, period_ns })
+        }
+        2 => {
+            let tick_ns = up_to(words[0], u64::MAX)?;
+            let ticks = (Limit::HORIZON.nanos() / tick_ns).max(1);
+            let share = up_to(words[1], Limit::MAX_UNITS / ticks)?;
+            Class::Instant(Flow::Steps { tick_ns, share })
+        }
+        3 => {
+            let refill = up_to(words[2], Limit::MAX_BURST)?;
+            Class::Instant(Flow::Calendar { period: period()?, refill })
+        }
         4 => Class::window(period()?),
-        5 => Class::counts(whole(words[0])?),
+        5 => Class::counts(up_to(words[0], LONGEST_NS)?),
         _ => return None,
     }))
 }
@@ -145,7 +158,7 @@ fn read_state(from: &mut Decoder<'_>) -> Option<State> {
         2 => State::Counts(Counts { window: from.word()?, current: from.word()?, previous: from.word()? }),
         3 => State::Steps(read_steps(from)?),
         4 => {
-            let levels = from.word()?;
+            let levels = from.word().filter(|levels| *levels <= Levels::MAX as u64)?;
             State::Tiers(Tiers::from_levels((0..levels).map(|_| read_steps(from)).collect::<Option<_>>()?))
         }
         _ => return None,
@@ -160,5 +173,7 @@ fn write_steps(out: &mut Encoder<impl Write>, steps: &Steps) -> io::Result<()> {
 fn read_steps(from: &mut Decoder<'_>) -> Option<Steps> {
     let pairs = from.word()?;
     let pairs: Option<Vec<_>> = (0..pairs).map(|_| Some((from.word()?, from.word()?))).collect();
-    Some(Steps::from_pairs(pairs?))
+    let pairs = pairs?;
+    pairs.iter().try_fold(0u64, |sum, (_, count)| sum.checked_add(*count))?;
+    Some(Steps::from_pairs(pairs))
 }

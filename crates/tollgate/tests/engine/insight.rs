@@ -1,0 +1,136 @@
+//! What people can look at: keys, tracks and the stream of decisions.
+
+use super::*;
+
+#[test]
+fn tracked_keys_show_tries_denials_and_their_latest_times() {
+    let engine = engine(
+        "rules: [{id: r, key: user, limit: 5/h, track: true}, {id: untracked, key: user, limit: 5/h}]",
+    );
+    for n in 0..20 {
+        engine.check(&Hit::by("u"), NOW + SECOND * n);
+    }
+    let track = engine.key("r", key("user:u"), NOW).expect("they go together").track.expect("it tracks");
+    assert_eq!((track.tries, track.denials, track.last_seen), (20, 15, NOW + SECOND * 19));
+    let latest: Vec<_> = (4..20).map(|n| NOW + SECOND * n).collect();
+    assert_eq!(Vec::from(track.latest), latest);
+    let unseen = engine.key("r", key("user:v"), NOW).expect("they go together").track.expect("it tracks");
+    assert_eq!((unseen.tries, unseen.denials), (0, 0));
+    assert_eq!(engine.key("untracked", key("user:u"), NOW).expect("they go together").track, None);
+}
+
+#[test]
+fn a_key_report_says_what_is_used_for_every_algorithm() {
+    for algorithm in ALGORITHMS {
+        let engine = engine(&format!("rules: [{{id: r, key: user, limit: 6/m, {algorithm}}}]"));
+        let report = |now| engine.key("r", key("user:u"), now).expect("they go together").limits.remove(0);
+        assert_eq!(
+            (report(NOW).used, report(NOW).remaining, report(NOW).reset_at),
+            (0, 6, None),
+            "{algorithm}"
+        );
+        engine.check(&Hit::by("u").cost(4), NOW);
+        let charged = report(NOW);
+        assert_eq!((charged.used, charged.remaining), (4, 2), "{algorithm}");
+        assert!(charged.reset_at.is_some_and(|at| at > NOW && at <= NOW + MINUTE * 2), "{algorithm}");
+        let later = report(NOW + MINUTE * 2);
+        assert_eq!((later.used, later.remaining, later.reset_at), (0, 6, None), "{algorithm}");
+    }
+}
+
+#[test]
+fn a_key_report_says_how_windows_are_read() {
+    let engine = engine(
+        "rules:
+           - {id: tiers, key: user, limit: 9/d, algorithm: tiered-window}
+           - {id: counter, key: user, limit: 9/m, algorithm: sliding-counter}
+           - {id: log, key: user, limit: 9/m, algorithm: sliding-log}",
+    );
+    let now = parse_rfc3339("2026-11-15T23:30:33Z").expect("a valid instant");
+    let before = now - MINUTE;
+    engine.check(&Hit::by("u").cost(2), before);
+    engine.check(&Hit::by("u").cost(3), now);
+    let reading = |rule| engine.key(rule, key("user:u"), now).expect("they go together").limits[0].reading;
+    assert_eq!(reading("tiers"), Reading::Buckets { read: 142 });
+    assert_eq!(reading("counter"), Reading::Counts { previous: 2, current: 3 });
+    assert_eq!(reading("log"), Reading::Plain);
+}
+
+#[test]
+fn a_reset_key_starts_over_and_others_do_not() {
+    for algorithm in ALGORITHMS {
+        let rule = |limit| {
+            policy(&format!("rules: [{{id: r, key: user, limit: {limit}, track: true, {algorithm}}}]"))
+        };
+        let engine = Engine::new(rule("5/m"));
+        for user in ["u", "v"] {
+            allowed(&engine, &Hit::by(user), 5, NOW);
+        }
+        engine.apply(rule("6/m"), NOW); // the counters are still under the limit before
+        let forgotten = engine.reset_key("r", key("user:u"), NOW).expect("they go together");
+        assert_eq!((forgotten.limits[0].used, forgotten.track.map(|track| track.tries)), (5, Some(5)));
+        assert_eq!(left(&engine, Hit::by("u"), NOW), [6], "{algorithm}");
+        assert_eq!(left(&engine, Hit::by("v"), NOW), [1], "{algorithm}");
+        let report = engine.key("r", key("user:u"), NOW).expect("they go together");
+        assert_eq!(report.track.map(|track| track.tries), Some(0));
+    }
+}
+
+#[test]
+fn a_key_that_does_not_fit_its_rule_is_rejected_with_the_one_that_does() {
+    let engine = engine("rules: [{id: r, key: [user, ip], limit: 5/m}, {id: all, limit: 5/m}]");
+    let message =
+        |rule, text| engine.key(rule, key(text), NOW).expect_err("they do not go together").to_string();
+    assert_eq!(message("none", "user:u"), "no rule 'none'");
+    assert_eq!(message("r", "user:u"), "rule r is not counted by that key: it wants ip:…+user:…");
+    assert_eq!(
+        message("all", "user:u"),
+        "rule all is not counted by that key: it wants an empty key, for it counts everybody together"
+    );
+    assert!(engine.key("r", key("user:u+ip:192.0.2.1"), NOW).is_ok());
+    assert!(engine.key("all", Key::new(vec![]).expect("empty"), NOW).is_ok());
+    let missing = engine.reset_key("none", key("user:u"), NOW).expect_err("there is no such rule");
+    assert_eq!(missing, InspectError::NoRule("none".into()));
+}
+
+#[test]
+fn the_stream_of_decisions_is_bounded_and_ordered() {
+    let engine = engine("rules: []");
+    for _ in 0..event::RECENT + 500 {
+        engine.check(&Hit::by("u"), NOW);
+    }
+    let recent = engine.events().recent(usize::MAX);
+    assert_eq!((recent.len(), engine.events().recent(3).len()), (event::RECENT, 3));
+    assert!(recent.windows(2).all(|pair| pair[0].id.sequence == pair[1].id.sequence + 1), "newest first");
+    assert_eq!(engine.events().sampled().len(), (event::RECENT + 500) / 100);
+    assert_eq!(engine.events().find(recent[7].id).as_ref(), Some(&recent[7]));
+    assert_eq!(engine.events().dropped(), 0);
+}
+
+#[test]
+fn keys_are_shown_in_events_only_if_asked_for() {
+    let yaml = "rules: [{id: r, key: [email, ip], limit: 1/m}]
+bans: [{key: 'user:sensitive'}]
+allow: ['user:trusted']";
+    let shown = |log_keys| {
+        let setup = EngineSetup { log_keys, ..EngineSetup::default() };
+        let engine = Engine::with_setup(policy(yaml), setup);
+        let ip: IpAddr = [192, 0, 2, 77].into();
+        let hit = || Hit::on("GET", "", "/").ip(ip).email("sensitive@example.com");
+        engine.check(&hit(), NOW);
+        engine.check(&hit(), NOW);
+        engine.check(&Hit::by("sensitive"), NOW);
+        engine.check(&Hit::by("trusted"), NOW);
+        let events = engine.events().recent(9);
+        let debug = format!("{events:?}");
+        (events.iter().rev().map(|event| event.key.to_string()).collect::<Vec<_>>(), debug)
+    };
+    let (plain, _) = shown(LogKeys::Plain);
+    let both = "email:sensitive@example.com+ip:192.0.2.77";
+    assert_eq!(plain, [both, both, "user:sensitive", "-"]);
+    let (redacted, debug) = shown(LogKeys::Redacted);
+    assert!(!debug.contains("sensitive") && !debug.contains("192.0.2.77"), "{debug}");
+    assert!(redacted[..3].iter().all(|key| key.starts_with('#')), "{redacted:?}");
+    assert_eq!(redacted[0], redacted[1], "the same key has the same mark");
+    assert_ne!(redacted[0], redacted[2]);
+}

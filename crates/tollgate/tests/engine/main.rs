@@ -1,0 +1,76 @@
+//! The engine from outside: a policy as people write it, hits, and verdicts.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tollgate::ban::{Ban, BanSource};
+use tollgate::document::{self, MapReader, Problems};
+use tollgate::engine::{CounterReport, InspectError, LogKeys, Reading};
+use tollgate::event;
+use tollgate::headers::{HeaderStyle, headers};
+use tollgate::identity::{Attribute, Key, Source};
+use tollgate::policy::{PolicyParts, Settings};
+use tollgate::record::Tally;
+use tollgate::time::calendar::parse_rfc3339;
+use tollgate::verdict::Verdict;
+use tollgate::{Engine, EngineSetup, Hit, Policy, Reason, Time};
+
+mod bans;
+mod changes;
+mod identities;
+mod insight;
+mod verdicts;
+
+/// The beginning of a minute, an hour and a day.
+const NOW: Time = Time::from_secs(1_799_971_200);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// One of each algorithm, none of which holds requests.
+const ALGORITHMS: [&str; 11] = [
+    "algorithm: gcra",
+    "algorithm: token-bucket",
+    "algorithm: token-bucket, refill: tick, tick: 5s",
+    "algorithm: token-bucket, refill: calendar",
+    "algorithm: leaky-bucket, on_exceed: reject",
+    "algorithm: fixed-window",
+    "algorithm: fixed-window, window: first-hit",
+    "algorithm: sliding-log",
+    "algorithm: sliding-compact",
+    "algorithm: sliding-counter",
+    "algorithm: tiered-window",
+];
+
+fn policy(yaml: &str) -> Policy {
+    Policy::from_yaml(yaml).unwrap_or_else(|problems| panic!("{yaml}\n{problems}"))
+}
+
+fn engine(yaml: &str) -> Engine {
+    Engine::new(policy(yaml))
+}
+
+fn key(text: &str) -> Key {
+    Key::parse(text).expect("a valid key")
+}
+
+fn from(ip: &str) -> Hit<'static> {
+    Hit::on("GET", "", "/").ip(ip.parse().expect("a valid address"))
+}
+
+fn by_hand(until: Time) -> Ban {
+    Ban { until, reason: "scraping".into(), source: BanSource::Manual, strikes: 0 }
+}
+
+/// What each limit has left, without taking anything.
+fn left(engine: &Engine, hit: Hit<'_>, now: Time) -> Vec<u64> {
+    engine.peek(&hit.cost(0), now).limits.iter().map(|limit| limit.remaining).collect()
+}
+
+fn allowed(engine: &Engine, hit: &Hit<'_>, times: usize, now: Time) -> usize {
+    (0..times).filter(|_| engine.check(hit, now).allowed).count()
+}
+
+fn reported(verdict: &Verdict) -> (&str, u64) {
+    verdict.reported().map_or(("", 0), |limit| (limit.rule.id.as_str(), limit.remaining))
+}

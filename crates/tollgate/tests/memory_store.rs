@@ -1,0 +1,346 @@
+//! The memory store with real threads, at its cap, and against a model.
+
+use std::collections::HashMap;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::algorithm::{Algorithm, Grant, Quota, State};
+use tollgate::fingerprint::Secret;
+use tollgate::limit::{Levels, Refill, Release, WindowStart};
+use tollgate::store::{Charge, DeniedHits, MemoryStore, Receipt, Weight};
+use tollgate::{Limit, Shape, Time};
+
+const NOW: Time = Time::from_secs(1_800_000_000);
+const SECRET: Secret = Secret::from_bytes([7; 16]);
+const SECOND: Duration = Duration::from_secs(1);
+
+const SHAPES: [Shape; 11] = [
+    Shape::GCRA,
+    Shape::TokenBucket { burst: None, refill: Refill::Continuous },
+    Shape::TokenBucket { burst: None, refill: Refill::Tick(SECOND) },
+    Shape::TokenBucket { burst: None, refill: Refill::Calendar },
+    Shape::LeakyBucket { burst: None, release: Release::AtOnce },
+    Shape::FixedWindow { start: WindowStart::Aligned },
+    Shape::FixedWindow { start: WindowStart::FirstHit },
+    Shape::SlidingLog,
+    Shape::SlidingCompact { resolution: SECOND },
+    Shape::SlidingCounter,
+    Shape::TieredWindow { levels: Levels::SMH },
+];
+
+fn quota(rate: &str, shape: Shape) -> Quota {
+    let rate = rate.parse().expect("a valid rate");
+    Quota::new(&Limit::new(rate, shape).expect("a valid limit"))
+}
+
+fn charge(key: &str, quota: Quota) -> Charge {
+    Charge {
+        fingerprint: SECRET.fingerprint([key]),
+        quota,
+        cost: 1,
+        unit_cost: 1,
+        weight: Weight::Enforced,
+        denied: DeniedHits::Free,
+        previous: Default::default(),
+    }
+}
+
+fn passes(store: &MemoryStore, key: &str, quota: Quota, now: Time) -> bool {
+    store.charge(&[charge(key, quota)], now).admitted
+}
+
+fn used(store: &MemoryStore, key: &str, quota: Quota, now: Time) -> u64 {
+    quota.used(&store.state_of(&charge(key, quota), now), now)
+}
+
+/// A small generator of numbers that are the same in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+#[test]
+fn of_four_threads_at_one_instant_one_gets_the_last_token() {
+    const ROUNDS: usize = 100;
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    let rounds: Vec<(String, Quota)> = (0..ROUNDS)
+        .flat_map(|n| SHAPES.map(|shape| (format!("{n} {shape:?}"), quota("1/m", shape))))
+        .collect();
+    let admitted: Vec<AtomicU64> = rounds.iter().map(|_| AtomicU64::new(0)).collect();
+    let barrier = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for ((key, quota), admitted) in rounds.iter().zip(&admitted) {
+                    barrier.wait();
+                    admitted.fetch_add(u64::from(passes(&store, key, *quota, NOW)), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    for ((key, _), admitted) in rounds.iter().zip(admitted) {
+        assert_eq!(admitted.into_inner(), 1, "{key}");
+    }
+}
+
+#[test]
+fn several_keys_are_charged_all_or_none_whatever_their_order() {
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    let (own, shared) = (quota("300/h", Shape::GCRA), quota("1000/h", Shape::SlidingLog));
+    let keys = ["a", "b", "c", "d", "e"];
+    let admitted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (store, admitted) = (&store, &admitted);
+            scope.spawn(move || {
+                let mut numbers = Numbers(thread);
+                for _ in 0..1_000 {
+                    let key = keys[numbers.below(5) as usize];
+                    let mut charges = vec![charge(key, own), charge("shared", shared)];
+                    charges.rotate_left(numbers.below(2) as usize); // crossing orders must not block
+                    admitted.fetch_add(u64::from(store.charge(&charges, NOW).admitted), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let of_keys: u64 = keys.iter().map(|key| used(&store, key, own, NOW)).sum();
+    assert_eq!((of_keys, used(&store, "shared", shared, NOW)), (1_000, 1_000));
+    assert_eq!(admitted.into_inner(), 1_000);
+}
+
+#[test]
+fn a_charge_and_its_refund_leave_nothing_behind_under_contention() {
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    let limit = quota("2/h", Shape::GCRA);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    let charges = [charge("a", limit), charge("b", limit)];
+                    if let Some(receipt) = Receipt::of(&charges, &store.charge(&charges, NOW)) {
+                        store.refund(receipt, NOW);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!((used(&store, "a", limit, NOW), used(&store, "b", limit, NOW)), (0, 0));
+}
+
+/// Drives offenders to their limit, floods the store with made-up keys, and looks at who is remembered.
+fn check_flood(
+    offended: Quota,
+    hits: u64,
+    flooding: Quota,
+    flood_hits: u64,
+    flood_keys: u64,
+    step: Duration,
+) {
+    const OFFENDERS: u64 = 100;
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    let mut now = NOW;
+    let offender = |n: u64| format!("offender {n}");
+    for n in 0..OFFENDERS {
+        (0..hits).for_each(|_| assert!(passes(&store, &offender(n), offended, now)));
+    }
+    for n in 0..flood_keys {
+        now = now + step;
+        (0..flood_hits).for_each(|_| _ = passes(&store, &format!("made up {n}"), flooding, now));
+        if n % 1_000 == 0 {
+            let usage = store.usage();
+            assert!(usage.bytes <= usage.cap_bytes, "{usage:?}");
+        }
+    }
+    let usage = store.usage();
+    assert!(usage.bytes <= usage.cap_bytes, "{usage:?}");
+    assert!(usage.unstored + usage.evicted > flood_keys / 4, "the store was full: {usage:?}");
+    let forgotten = (0..OFFENDERS).filter(|n| passes(&store, &offender(*n), offended, now)).count();
+    assert_eq!(forgotten, 0, "offenders forgotten, with {usage:?}");
+}
+
+const FLOOD: u64 = 120_000;
+const MICROSECOND: Duration = Duration::from_micros(1);
+
+#[test]
+fn a_flood_of_keys_does_not_wash_out_offenders() {
+    let limit = quota("5/m", Shape::GCRA);
+    check_flood(limit, 5, limit, 1, FLOOD, 50 * MICROSECOND);
+}
+
+#[test]
+fn a_flood_of_keys_at_their_limit_does_not_wash_out_offenders() {
+    let limit = quota("5/m", Shape::GCRA);
+    check_flood(limit, 5, limit, 5, FLOOD, MICROSECOND);
+}
+
+/// All debts are equal then but for the time that has passed.
+#[test]
+fn offenders_are_remembered_with_a_burst_of_one() {
+    let limit = quota("1/m", Shape::Gcra { burst: Some(1) });
+    check_flood(limit, 1, limit, 1, FLOOD, 100 * MICROSECOND);
+}
+
+#[test]
+fn a_flood_of_wide_states_does_not_wash_out_offenders() {
+    let log = quota("5/m", Shape::SlidingLog);
+    check_flood(log, 5, log, 2, FLOOD / 2, 100 * MICROSECOND);
+    let tiers = quota("5/h", Shape::TieredWindow { levels: Levels::SMH });
+    check_flood(tiers, 5, tiers, 1, FLOOD / 4, 100 * MICROSECOND);
+}
+
+#[test]
+fn a_flood_of_one_kind_of_key_does_not_switch_off_the_limits_of_another() {
+    let (packed, log) = (quota("5/h", Shape::GCRA), quota("5/h", Shape::SlidingLog));
+    for (flooding, late) in [(packed, log), (log, packed)] {
+        let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+        for n in 0..FLOOD {
+            passes(&store, &format!("made up {n}"), flooding, NOW);
+        }
+        let now = NOW + SECOND;
+        let passed = (0..50).filter(|n| (0..6).all(|_| passes(&store, &format!("late {n}"), late, now)));
+        assert_eq!(passed.count(), 0, "a sixth of five passed");
+    }
+}
+
+#[test]
+fn what_has_expired_makes_room_without_growth() {
+    for shape in [Shape::GCRA, Shape::SlidingLog] {
+        let store = MemoryStore::new(64 << 20);
+        let limit = quota("2/s", shape);
+        let mut bytes = Vec::new();
+        for round in 0..12 {
+            let now = NOW + 3 * SECOND * round;
+            for n in 0..8_000 {
+                passes(&store, &format!("{round} {n}"), limit, now);
+            }
+            bytes.push(store.usage().bytes);
+        }
+        assert!(bytes[11] <= bytes[0] * 3 / 2, "{bytes:?}");
+        assert!(store.usage().evicted == 0 && store.usage().unstored == 0);
+    }
+}
+
+#[test]
+fn three_hundred_odd_rates_are_all_kept() {
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    for n in 0..300 {
+        let limit =
+            quota(&format!("2/{}s", 2 * n + 3), Shape::TokenBucket { burst: None, refill: Refill::Calendar });
+        let key = format!("key {n}");
+        let passed: Vec<_> = (0..3).map(|_| passes(&store, &key, limit, NOW)).collect();
+        assert_eq!(passed, [true, true, false], "rate {n}");
+    }
+}
+
+#[test]
+fn a_forgotten_key_starts_over() {
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    for shape in SHAPES {
+        let limit = quota("1/h", shape);
+        let key = format!("{shape:?}");
+        assert!(passes(&store, &key, limit, NOW) && !passes(&store, &key, limit, NOW));
+        assert!(store.reset(SECRET.fingerprint([key.as_str()])));
+        assert!(!store.reset(SECRET.fingerprint([key.as_str()])), "it was there once");
+        assert!(passes(&store, &key, limit, NOW));
+    }
+}
+
+/// The store as it would be without bounds, locks and packing.
+#[derive(Default)]
+struct Model {
+    states: HashMap<String, State>,
+}
+
+type Answer = (bool, Vec<(tollgate::algorithm::Decision, u64, Duration, bool)>);
+
+impl Model {
+    fn charge(&mut self, keys: &[String], charges: &[Charge], now: Time) -> Answer {
+        let state =
+            |key: &String, quota: &Quota| self.states.get(key).cloned().unwrap_or_else(|| quota.fresh());
+        let mut states: Vec<State> =
+            keys.iter().zip(charges).map(|(key, each)| state(key, &each.quota)).collect();
+        let decisions: Vec<_> = charges
+            .iter()
+            .zip(&states)
+            .map(|(each, state)| each.quota.decide(state, now, each.cost))
+            .collect();
+        let admitted = charges
+            .iter()
+            .zip(&decisions)
+            .all(|(each, decision)| decision.is_allowed() || each.weight == Weight::Shadow);
+        let mut parts = Vec::new();
+        for (n, (each, decision)) in charges.iter().zip(decisions).enumerate() {
+            let state = &mut states[n];
+            let (mut decision, mut remaining, mut charged) = (decision, decision.left, false);
+            if admitted && decision.is_allowed() {
+                each.quota.charge(state, now, each.cost);
+                (remaining, charged) = (decision.left - each.cost, true);
+            } else if !decision.is_allowed() && each.denied == DeniedHits::Counted {
+                each.quota.drain(state, now, each.cost);
+                decision = each.quota.decide(state, now, each.cost);
+                remaining = decision.left;
+            }
+            parts.push((decision, remaining, each.quota.fresh_at(state).since(now), charged));
+            self.states.insert(keys[n].clone(), state.clone());
+        }
+        (admitted, parts)
+    }
+
+    fn refund(&mut self, key: &str, quota: &Quota, grant: &Grant, now: Time) {
+        if let Some(state) = self.states.get_mut(key) {
+            quota.refund(state, grant, grant.cost, now);
+        }
+    }
+}
+
+#[test]
+fn random_histories_are_answered_as_the_pure_functions_say() {
+    for seed in 0..20 {
+        let store = MemoryStore::new(16 << 20);
+        let mut model = Model::default();
+        let mut numbers = Numbers(seed);
+        let mut now = NOW;
+        for step in 0..1_000 {
+            now = now + Duration::from_nanos(numbers.below(4) * numbers.below(500_000_000));
+            let first = numbers.below(11);
+            let keys_and_charges: Vec<(String, Charge)> = (0..=numbers.below(3))
+                .map(|n| {
+                    let shape = (first + n) as usize % SHAPES.len();
+                    let rate = ["7/s", "3/10s", "40/m"][numbers.below(3) as usize];
+                    let key = format!("{} {shape} {rate}", numbers.below(4));
+                    let mut each = charge(&key, quota(rate, SHAPES[shape]));
+                    each.cost = numbers.below(4);
+                    if numbers.below(4) == 0 {
+                        each.weight = Weight::Shadow;
+                    }
+                    if numbers.below(4) == 0 {
+                        each.denied = DeniedHits::Counted;
+                    }
+                    (key, each)
+                })
+                .collect();
+            let (keys, charges): (Vec<_>, Vec<_>) = keys_and_charges.into_iter().unzip();
+            let outcome = store.charge(&charges, now);
+            let parts = outcome.parts.iter();
+            let parts = parts
+                .map(|part| (part.decision, part.remaining, part.reset_after, part.grant.is_some()))
+                .collect();
+            let answer: Answer = (outcome.admitted, parts);
+            assert_eq!(answer, model.charge(&keys, &charges, now), "seed {seed}, step {step}");
+            if numbers.below(5) == 0
+                && let Some(receipt) = Receipt::of(&charges, &outcome)
+            {
+                now = now + Duration::from_nanos(numbers.below(300_000_000));
+                store.refund(receipt, now);
+                for ((key, each), part) in keys.iter().zip(&charges).zip(&outcome.parts) {
+                    part.grant.iter().for_each(|grant| model.refund(key, &each.quota, grant, now));
+                }
+            }
+        }
+    }
+}

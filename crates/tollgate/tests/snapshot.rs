@@ -1,0 +1,250 @@
+//! A clean stop and a start: what comes back, and that nothing else does.
+
+use std::hash::Hasher;
+use std::time::Duration;
+
+use siphasher::sip::SipHasher13;
+use tollgate::ban::{Ban, BanSource};
+use tollgate::engine::SnapshotError;
+use tollgate::identity::Key;
+use tollgate::{Engine, EngineSetup, Hit, Policy, Reason, Time};
+
+const NOW: Time = Time::from_secs(1_799_971_200);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+const ALGORITHMS: [&str; 13] = [
+    "algorithm: gcra",
+    "algorithm: gcra, limit: 7/11s", // no whole number of nanoseconds
+    "algorithm: token-bucket",
+    "algorithm: token-bucket, refill: tick, tick: 5s",
+    "algorithm: token-bucket, refill: calendar",
+    "algorithm: leaky-bucket, on_exceed: reject",
+    "algorithm: fixed-window",
+    "algorithm: fixed-window, window: first-hit",
+    "algorithm: sliding-log",
+    "algorithm: sliding-compact",
+    "algorithm: sliding-counter",
+    "algorithm: sliding-counter, limit: 600000000/m", // too large for eight bytes
+    "algorithm: tiered-window",
+];
+
+/// One rule for each algorithm, with a limit of 10/m unless it says another.
+fn all_rules() -> String {
+    let rule = |(n, options): (usize, &&str)| {
+        let limit = if options.contains("limit") { "" } else { "limit: 10/m, " };
+        format!("  - {{id: r{n}, match: /r{n}, key: user, {limit}{options}}}\n")
+    };
+    format!("rules:\n{}", ALGORITHMS.iter().enumerate().map(rule).collect::<String>())
+}
+
+fn policy(yaml: &str) -> Policy {
+    Policy::from_yaml(yaml).unwrap_or_else(|problems| panic!("{yaml}\n{problems}"))
+}
+
+fn saved(engine: &Engine, rules: &str, now: Time) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    engine.save(&mut bytes, rules, now).expect("a vector takes everything");
+    bytes
+}
+
+fn restored(bytes: &[u8], rules: &str, now: Time) -> Engine {
+    let former = |rules: &str| Policy::from_yaml(rules).ok();
+    let engine = Engine::restore(policy(rules), EngineSetup::default(), bytes, former, now);
+    engine.expect("the snapshot is sound").0
+}
+
+fn rejected(bytes: &[u8]) -> SnapshotError {
+    let restored = Engine::restore(policy(""), EngineSetup::default(), bytes, |_| None, NOW);
+    restored.map(|_| ()).expect_err("the snapshot is damaged")
+}
+
+/// All that a peek on every rule tells.
+fn told(engine: &Engine, now: Time) -> Vec<String> {
+    let target = |n| format!("/r{n}");
+    let told = |n| {
+        let verdict = engine.peek(&Hit::on("GET", "", &target(n)).user("u"), now);
+        let limits = verdict.limits.iter().map(|each| {
+            format!("{} {} {:?} {:?}", each.rule.id, each.remaining, each.retry_after, each.reset_after)
+        });
+        limits.collect::<String>()
+    };
+    (0..ALGORITHMS.len()).map(told).collect()
+}
+
+/// An engine that has counted something of every kind.
+fn used_engine() -> Engine {
+    let engine = Engine::new(policy(&all_rules()));
+    for second in [0, 20, 59, 61, 75] {
+        for n in 0..ALGORITHMS.len() {
+            let now = NOW + SECOND * second;
+            engine.check(&Hit::on("GET", "", &format!("/r{n}")).user("u").cost(3), now);
+        }
+    }
+    engine
+}
+
+#[test]
+fn every_algorithm_goes_on_where_it_was() {
+    let rules = all_rules();
+    let engine = used_engine();
+    let now = NOW + SECOND * 75;
+    let copy = restored(&saved(&engine, &rules, now), &rules, now);
+    for later in [0, 1, 12, 44, 45, 60, 120, 10_000] {
+        let now = now + SECOND * later;
+        assert_eq!(told(&copy, now), told(&engine, now), "{later} s later");
+    }
+}
+
+#[test]
+fn downtime_counts_as_elapsed() {
+    let rules = all_rules();
+    let engine = used_engine();
+    let bytes = saved(&engine, &rules, NOW + SECOND * 75);
+    for down in [10, 30, 60, 3_600] {
+        let now = NOW + SECOND * (75 + down);
+        assert_eq!(told(&restored(&bytes, &rules, now), now), told(&engine, now), "{down} s down");
+    }
+    let back = |now| {
+        let restored = Engine::restore(policy(&rules), EngineSetup::default(), &bytes, |_| None, now);
+        restored.expect("the snapshot is sound").1
+    };
+    let soon = back(NOW + SECOND * 76);
+    assert_eq!((soon.saved_at, soon.counters), (NOW + SECOND * 75, ALGORITHMS.len() as u64));
+    assert_eq!(back(NOW + HOUR).counters, 0, "nothing of it matters any more");
+}
+
+#[test]
+fn bans_and_strikes_survive() {
+    let rules = "rules: [{id: r, key: ip, limit: 1/d, ban: {after: 2, for: 1h}}]\nbans: [{key: 'user:file'}]";
+    let engine = Engine::new(policy(rules));
+    let hit = || Hit::by("u").ip([192, 0, 2, 1].into());
+    let manual =
+        Ban { until: NOW + HOUR * 9, reason: "by hand".into(), source: BanSource::Manual, strikes: 0 };
+    let manual_key = || Key::parse("user:a%2Bb+header:x-y:1 2").expect("a valid key");
+    engine.ban(manual_key(), manual.clone(), NOW);
+    (0..3).for_each(|_| _ = engine.check(&hit(), NOW));
+    assert_eq!(engine.check(&hit(), NOW).reason, Reason::Ban);
+
+    let bytes = saved(&engine, rules, NOW);
+    let copy = restored(&bytes, rules, NOW + MINUTE);
+    assert_eq!(copy.bans(NOW + MINUTE), engine.bans(NOW + MINUTE));
+    assert_eq!(copy.find_ban(manual_key(), NOW), Some(manual));
+    assert_eq!(copy.check(&hit(), NOW + MINUTE).reason, Reason::Ban);
+    let relapse = NOW + HOUR;
+    (0..2).for_each(|_| assert_eq!(copy.check(&hit(), relapse).reason, Reason::Limit));
+    let ban = copy.find_ban(Key::parse("ip:192.0.2.1").expect("valid"), relapse).expect("banned again");
+    assert_eq!((ban.strikes, ban.until), (2, relapse + HOUR * 2), "the second ban is twice as long");
+
+    let without = restored(&bytes, "rules: []", NOW);
+    assert!(without.check(&Hit::by("file"), NOW).allowed, "bans of the file are the file's");
+}
+
+#[test]
+fn denials_that_led_to_no_ban_yet_survive() {
+    let rules = "rules: [{id: r, key: ip, limit: 1/d, ban: {after: 2, for: 1h}}]";
+    let engine = Engine::new(policy(rules));
+    let hit = || Hit::by("u").ip([192, 0, 2, 1].into());
+    (0..2).for_each(|_| _ = engine.check(&hit(), NOW));
+    let copy = restored(&saved(&engine, rules, NOW), rules, NOW + MINUTE);
+    assert_eq!(copy.check(&hit(), NOW + MINUTE).reason, Reason::Limit);
+    assert_eq!(copy.check(&hit(), NOW + MINUTE).reason, Reason::Ban);
+}
+
+#[test]
+fn a_limit_changed_while_it_was_down_keeps_what_its_keys_have_used() {
+    for algorithm in ALGORITHMS.iter().filter(|options| !options.contains("limit")) {
+        let rules = |count| format!("rules: [{{id: r, key: user, limit: {count}/m, {algorithm}}}]");
+        let engine = Engine::new(policy(&rules(5)));
+        (0..5).for_each(|_| assert!(engine.check(&Hit::by("u"), NOW).allowed));
+        let bytes = saved(&engine, &rules(5), NOW);
+        let copy = restored(&bytes, &rules(50), NOW);
+        let verdict = copy.peek(&Hit::by("u"), NOW);
+        assert_eq!(verdict.limits[0].remaining, 45, "{algorithm}");
+        assert_eq!(verdict.id.generation, 2, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_second_snapshot_of_the_same_is_the_same() {
+    let (rules, now) = (all_rules(), NOW + SECOND * 75);
+    let first = saved(&used_engine(), &rules, now);
+    let second = saved(&restored(&first, &rules, now), &rules, now);
+    assert_eq!(first.len(), second.len());
+    assert_eq!(told(&restored(&second, &rules, now), now), told(&restored(&first, &rules, now), now));
+}
+
+#[test]
+fn a_smaller_cap_is_kept_to() {
+    let rules = "rules: [{id: log, match: /log, key: user, limit: 5/h, algorithm: sliding-log}, {id: r, key: user, limit: 5/h}]";
+    let engine = Engine::new(policy(rules));
+    for n in 0..40_000 {
+        engine.check(&Hit::on("GET", "", "/log").user(n.to_string()), NOW);
+    }
+    let bytes = saved(&engine, rules, NOW);
+    let setup = EngineSetup { memory_bytes: 1 << 20, ..EngineSetup::default() };
+    let (copy, _) = Engine::restore(policy(rules), setup, &bytes, |_| None, NOW).expect("sound");
+    let usage = copy.store().usage();
+    assert!(usage.bytes <= usage.cap_bytes && usage.keys > 1_000, "{usage:?}");
+}
+
+#[test]
+fn what_is_no_snapshot_is_rejected() {
+    for bytes in [&b""[..], b"TOLL", b"not a snapshot at all", &[0; 4096], b"TOLLGATF\x01\0\0\0\0\0\0\0"] {
+        assert_eq!(rejected(bytes), SnapshotError::NotASnapshot);
+    }
+    assert_eq!(rejected(b"TOLLGATE"), SnapshotError::Checksum);
+    assert_eq!(rejected(b"TOLLGATE\x01\0\0\0\0\0\0\0"), SnapshotError::Checksum);
+}
+
+#[test]
+fn every_damaged_byte_and_every_cut_is_noticed() {
+    let sound = saved(&used_engine(), "rules: []", NOW + SECOND * 75);
+    for at in 0..sound.len() {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 1 << (at % 8);
+        rejected(&damaged);
+        rejected(&sound[..at]);
+    }
+    rejected(&[sound.as_slice(), b"x"].concat());
+}
+
+fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(bytes.len() - 8);
+    let mut hasher = SipHasher13::new();
+    hasher.write(&bytes);
+    bytes.extend(hasher.finish().to_le_bytes());
+    bytes
+}
+
+#[test]
+fn another_version_is_named_whatever_follows() {
+    let mut other = saved(&used_engine(), "", NOW);
+    other[8] = 2;
+    assert_eq!(rejected(&other), SnapshotError::Version(2));
+    let message = rejected(&with_checksum(other)).to_string();
+    assert_eq!(message, "it has format version 2, this program reads version 1");
+}
+
+/// A checksum is no proof of sense: whoever can write the file can write one.
+#[test]
+fn nonsense_with_a_checksum_does_not_panic() {
+    let rules = all_rules();
+    let sound = saved(&used_engine(), &rules, NOW + SECOND * 75);
+    let start = 8 + 8 + 16 + 8 + 8 + rules.len();
+    for at in (start..sound.len() - 8).step_by(8) {
+        for word in [0, 1, 5, 300, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
+            let mut forged = sound.clone();
+            forged[at..at + 8].copy_from_slice(&u64::to_le_bytes(word));
+            let forged = with_checksum(forged);
+            let former = |_: &str| None;
+            let now = NOW + SECOND * 80;
+            if let Ok((engine, _)) =
+                Engine::restore(policy(&rules), EngineSetup::default(), &forged, former, now)
+            {
+                saved(&engine, &rules, now);
+            }
+        }
+    }
+}
