@@ -3,6 +3,7 @@
 mod admin;
 mod answer;
 mod assemble;
+mod body;
 mod cli;
 mod client;
 mod config;

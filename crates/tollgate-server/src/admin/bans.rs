@@ -11,6 +11,7 @@ use tollgate::time::{calendar, parse_span};
 
 use crate::admin::keys::candidates;
 use crate::answer::{self, Problem};
+use crate::body::{self, Object};
 use crate::connection::{Answer, read_body};
 use crate::gate::Gate;
 
@@ -35,9 +36,8 @@ pub fn list(gate: &Gate) -> Answer {
 }
 
 pub async fn add(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
-    let body = read_body(request.into_body(), MAX_BODY_BYTES).await?;
-    let asked: NewBan =
-        serde_json::from_slice(&body).map_err(|error| Problem::bad_field("body", error.to_string()))?;
+    let body = read_body(request, MAX_BODY_BYTES).await?;
+    let Object(asked): Object<NewBan> = body::parse(&body)?;
     let key = read_key("key", &asked.key)?;
     if asked.reason.len() > MAX_REASON_BYTES {
         return Err(Problem::bad_field(

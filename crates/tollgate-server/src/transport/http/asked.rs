@@ -10,6 +10,7 @@ use tollgate::identity::{Source, normal};
 use tollgate::request::fields;
 
 use crate::answer::Problem;
+use crate::body::{self, Object, shorten};
 
 /// Longer values are rejected.
 const MAX_VALUE_BYTES: usize = 4_096;
@@ -48,11 +49,12 @@ pub struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, Problem> {
-        parse_json(body)
+        body::parse(body).map(|Object(asked)| asked)
     }
 
     pub fn parse_batch(body: &'a [u8]) -> Result<Vec<Self>, Problem> {
-        parse_json(body)
+        let asked: Vec<Object<Self>> = body::parse(body)?;
+        Ok(asked.into_iter().map(|Object(each)| each).collect())
     }
 
     /// `userId=&ipAddress=`
@@ -139,33 +141,6 @@ fn with_fields<'h>(
         hit = hit.field(source, name, value.as_ref());
     }
     Ok(hit)
-}
-
-/// Input is quoted in answers, but not at any length.
-fn shorten(text: &str) -> String {
-    text.chars().take(64).flat_map(char::escape_default).collect()
-}
-
-fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
-    let text = std::str::from_utf8(body).map_err(|_| Problem::bad_field("body", "the body is not UTF-8"))?;
-    let mut json = serde_json::Deserializer::from_str(text);
-    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let (path, message) = (error.path().to_string(), error.into_inner().to_string());
-        // The message of an unknown or repeated field names it; its path stops one above.
-        let named = message.strip_prefix("unknown field `").or_else(|| message.strip_prefix("duplicate field `"));
-        let named = named.and_then(|rest| rest.split('`').next());
-        let field = match (named, path.as_str()) {
-            (Some(name), "." | "?") => name.to_owned(),
-            (Some(name), path) if path.ends_with(name) => path.to_owned(),
-            (Some(name), path) => format!("{path}.{name}"),
-            (None, "." | "?") => "body".to_owned(),
-            (None, path) => path.to_owned(),
-        };
-        let detail = format!("'{}': {}", shorten(&field), message);
-        Problem::bad_field(shorten(&field), detail)
-    })?;
-    json.end().map_err(|error| Problem::bad_field("body", format!("after the JSON: {error}")))?;
-    Ok(parsed)
 }
 
 /// A text, or a number or truth value taken as its text.
