@@ -17,7 +17,7 @@ const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 #[derive(Debug, Error)]
 pub enum ClientError {
-    #[error("'{url}' is no address: write http://127.0.0.1:7070")]
+    #[error("'{url}' is no address: write http://HOST:PORT")]
     Address { url: String },
     #[error("no answer from {url}: {why}; is the server running?")]
     Unreachable { url: String, why: String },

@@ -11,6 +11,7 @@ use crate::client::{self, call, escape};
 pub enum BanCommand {
     /// Ban a key, such as ip:203.0.113.9, ip:198.51.100.0/24 or ip:203.0.113.9+user:42
     Add {
+        /// What to ban
         key: String,
         /// How long, such as 1h or 7d
         #[arg(long = "for", value_name = "SPAN", conflicts_with = "until", default_value = "1h")]
@@ -18,7 +19,8 @@ pub enum BanCommand {
         /// Until when, such as 2027-01-01T00:00:00Z
         #[arg(long, value_name = "INSTANT")]
         until: Option<String>,
-        #[arg(long, default_value = "")]
+        /// Why, for those who look at the ban later and for the client
+        #[arg(long, default_value = "", hide_default_value = true)]
         reason: String,
         #[command(flatten)]
         admin: AdminArgs,
@@ -30,6 +32,7 @@ pub enum BanCommand {
     },
     /// Lift a ban, and say what was lifted
     Rm {
+        /// The key as `ban ls` shows it
         key: String,
         #[command(flatten)]
         admin: AdminArgs,

@@ -11,17 +11,20 @@ use crate::client::{self, call, escape};
 pub enum KeyCommand {
     /// Show what a key has used of a rule
     Show {
+        /// The id of the rule
         rule: String,
         /// Such as email:ann@example.com or ip:203.0.113.9+user:42; none for a rule without a key
-        #[arg(default_value = "")]
+        #[arg(default_value = "", hide_default_value = true)]
         key: String,
         #[command(flatten)]
         admin: AdminArgs,
     },
     /// Forget what a key has used of a rule
     Reset {
+        /// The id of the rule
         rule: String,
-        #[arg(default_value = "")]
+        /// As for `key show`
+        #[arg(default_value = "", hide_default_value = true)]
         key: String,
         #[command(flatten)]
         admin: AdminArgs,
