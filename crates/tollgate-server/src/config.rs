@@ -123,22 +123,23 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     not_in_this_version(&mut map);
     if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
         && config.tokens_file.is_none()
+        && let Some(node) = map.optional("listen")
     {
-        map.reject_map(format!(
-            "listen.admin: {admin} can be reached from outside: set tokens_file, or listen on 127.0.0.1"
-        ));
+        let message = format!("{admin} can be reached from outside: set tokens_file, or listen on 127.0.0.1");
+        map.reject("listen.admin", node, message);
     }
     map.finish();
     Config { idle, ..config }
 }
 
 fn ipv6_prefix(map: &mut MapReader<'_, '_>) -> u8 {
-    let prefix = map.optional_u64("ipv6_prefix").unwrap_or(64);
-    match u8::try_from(prefix) {
-        Ok(prefix @ 1..=128) => prefix,
+    const DEFAULT: u8 = 64;
+    let Some(node) = map.optional("ipv6_prefix") else { return DEFAULT };
+    match node.as_u64().and_then(|prefix| u8::try_from(prefix).ok()) {
+        Some(prefix @ 1..=128) => prefix,
         _ => {
-            map.reject_map(format!("ipv6_prefix: {prefix} is out of range: 1 to 128"));
-            64
+            map.reject("ipv6_prefix", node, "expected a number of bits from 1 to 128");
+            DEFAULT
         }
     }
 }
@@ -196,8 +197,8 @@ fn central_store(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
     {
         map.reject("store_deadline", node, message);
     }
-    if map.optional("nodes").is_some() && map.optional_u64("nodes").is_some_and(|nodes| nodes == 0) {
-        map.reject_map("nodes: 0 nodes share no limits: at least 1");
+    if let Some(node) = map.optional("nodes").filter(|node| node.as_u64().is_none_or(|nodes| nodes == 0)) {
+        map.reject("nodes", node, "expected the number of nodes that share the limits, at least 1");
     }
     for name in ["on_store_error", "store_keys", "deny_cache", "store_deadline", "nodes"] {
         if map.optional(name).is_some() {
