@@ -37,6 +37,15 @@ pub fn live(config: &Config, policy: &Policy, text: String) -> Result<Live, Prob
     Ok(Live { headers: config.headers, jwt, claims: claims_of(policy), text })
 }
 
+/// Where the state is kept. That it cannot be is better said at the start than at the stop.
+pub fn state_file(config: &Config) -> Result<StateFile, Problems> {
+    let folder = if config.state_dir.as_os_str().is_empty() { Path::new(".") } else { &config.state_dir };
+    if folder.is_dir() {
+        return Ok(StateFile::in_folder(folder));
+    }
+    Err(Problem::new(None, "state_dir", format!("there is no folder {}", folder.display())).into())
+}
+
 pub fn tokens(config: &Config) -> Result<Option<Tokens>, Problems> {
     let read = |path: &Path| {
         let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;

@@ -90,7 +90,7 @@ impl Server {
         let log = Log::follow(child.stderr.take().expect("stderr is piped"));
         let nowhere = SocketAddr::from(([0; 4], 0));
         let mut server = Server { child, log, folder: Arc::clone(folder), http: nowhere, admin: nowhere };
-        server.wait_for_log("rules in force");
+        server.wait_for_log(" in force, generation");
         server.http = server.logged_address("http listens on ").unwrap_or(nowhere);
         server.admin = server.logged_address("admin listens on ").unwrap_or(nowhere);
         server
