@@ -6,10 +6,10 @@ use std::path::Path;
 use anyhow::Context;
 use tollgate::document::{Problem, Problems};
 use tollgate::engine::EngineSetup;
-use tollgate::{Engine, Policy, Time};
+use tollgate::{Engine, Time};
 
 use crate::config::Config;
-use crate::gate::{Gate, Live, claims_of};
+use crate::gate::{Gate, Live};
 use crate::jwt::KeySet;
 use crate::state::StateFile;
 use crate::tokens::Tokens;
@@ -23,7 +23,7 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
         ..EngineSetup::default()
     };
     let now = tollgate::Clock::new().now();
-    let live = live(config, &policy, text)?;
+    let live = live(config, text)?;
     let saved = state.and_then(|state| Some((state, state.read()?)));
     let restored = saved
         .and_then(|(state, snapshot)| restored(config, &live.text, setup.clone(), &snapshot, state, now));
@@ -31,10 +31,10 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
 }
 
 /// The settings of a configuration that go live with its policy.
-pub fn live(config: &Config, policy: &Policy, text: String) -> Result<Live, Problems> {
+pub fn live(config: &Config, text: String) -> Result<Live, Problems> {
     let jwt = config.jwt_keys_file.as_deref().map(key_set).transpose();
     let jwt = jwt.map_err(|error| Problem::new(None, "jwt.keys_file", format!("{error:#}")))?;
-    Ok(Live { headers: config.headers, jwt, claims: claims_of(policy), text })
+    Ok(Live { headers: config.headers, jwt, text })
 }
 
 /// Where the state is kept. That it cannot be is better said at the start than at the stop.

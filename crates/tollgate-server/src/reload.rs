@@ -150,9 +150,7 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
     }
     let policy =
         config.take_policy().map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
-    let live = assemble::live(&config, &policy, text)
+    let live = assemble::live(&config, text)
         .map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
-    let generations = gate.engine.apply(policy, gate.now());
-    gate.live.store(Arc::new(live));
-    Ok(Some(generations))
+    Ok(Some(gate.apply(policy, live)))
 }

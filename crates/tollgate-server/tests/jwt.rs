@@ -111,6 +111,21 @@ fn claims_cannot_be_set_by_what_a_check_says() {
 }
 
 #[test]
+fn a_ban_by_hand_may_name_a_claim_that_no_rule_asks_for() {
+    let folder = folder();
+    let server = Server::start_in(&folder);
+    let bearer = format!("Bearer {}", signed(&json!({ "alg": "HS256" }), &json!({ "org": "evil" }), &SECRET));
+    assert_eq!(ask(&server, "/", &bearer), 200);
+    server.admin("POST", "/v1/bans", json!({ "key": "jwt:org:evil", "for": "1h" }).to_string());
+    assert_eq!(ask(&server, "/", &bearer), 403);
+    folder.configure(&RULES.replace("100/y", "99/y"));
+    server.wait_for_log("rules generation 1 → 2");
+    assert_eq!(ask(&server, "/", &bearer), 403, "after a reload");
+    assert_eq!(server.stop().0.code(), Some(0));
+    assert_eq!(ask(&Server::start_in(&folder), "/", &bearer), 403, "after a restart");
+}
+
+#[test]
 fn a_hangup_takes_up_changed_keys() {
     let folder = folder();
     let server = Server::start_in(&folder);

@@ -49,7 +49,7 @@ pub async fn add(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Prob
     let ban = Ban { until: until(&asked, now)?, reason: asked.reason, source: BanSource::Manual, strikes: 0 };
     let answer = written(&key, &ban);
     let until = ban.until;
-    gate.engine.ban(key, ban, now);
+    gate.ban(key, ban);
     tracing::info!(until = %shown(until), "ban added by hand");
     Ok(answer::json(StatusCode::CREATED, &answer))
 }
