@@ -207,6 +207,9 @@ fn a_ban_of_the_file_is_lifted_in_the_file() {
     );
     let refused = server.admin("DELETE", "/v1/bans/user:evil", "");
     assert_eq!(refused.status, 409, "{refused}");
+    // A shorter ban by hand once took its place, and could be lifted.
+    let shorter = json!({ "key": "user:evil", "for": "1h" }).to_string();
+    assert_eq!(server.admin("POST", "/v1/bans", shorter).status, 409);
     assert_eq!(server.check(&json!({ "user": "evil" })).status, 403);
 }
 

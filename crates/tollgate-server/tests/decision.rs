@@ -342,6 +342,15 @@ fn a_limit_is_not_bypassed_by_spelling() {
 }
 
 #[test]
+fn a_null_is_as_good_as_nothing() {
+    let server = Server::start("rules: [{ id: a, limit: 9/y }]");
+    let names = ["domain", "method", "path", "host", "ip", "user", "email", "mac", "api_key", "headers"];
+    let names = names.into_iter().chain(["attributes", "cost", "peek"]);
+    let nulls: serde_json::Map<_, _> = names.map(|name| (name.to_owned(), Value::Null)).collect();
+    assert_eq!(check(&server.check(&nulls.into()), 200, "ok")["remaining"], 8);
+}
+
+#[test]
 fn a_client_denied_by_its_own_limit_leaves_the_shared_one_alone() {
     let server = Server::start("rules: [{ id: shared, limit: 100/h }, { id: own, key: user, limit: 2/h }]");
     for _ in 0..20 {

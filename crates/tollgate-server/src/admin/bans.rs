@@ -47,6 +47,7 @@ pub async fn add(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Prob
     }
     let now = gate.now();
     let ban = Ban { until: until(&asked, now)?, reason: asked.reason, source: BanSource::Manual, strikes: 0 };
+    refuse_file_ban(gate, &key, now)?;
     let answer = written(&key, &ban);
     let until = ban.until;
     gate.ban(key, ban);
@@ -63,13 +64,21 @@ pub fn remove(gate: &Gate, raw_key: &str) -> Result<Answer, Problem> {
         let key = keys.first().map_or_else(|| raw_key.to_owned(), ToString::to_string);
         return Err(Problem::new(StatusCode::NOT_FOUND, format!("{key} is not banned")));
     };
-    if ban.source == BanSource::File {
-        let detail = format!("{key} is banned by the configuration file: take it out there");
-        return Err(Problem::new(StatusCode::CONFLICT, detail));
-    }
+    refuse_file_ban(gate, key, now)?;
     gate.engine.unban(key.clone(), now);
     tracing::info!("ban lifted by hand");
     Ok(answer::json(StatusCode::OK, &json!({ "removed": written(key, &ban) })))
+}
+
+/// A ban of the file is neither lifted here nor replaced by one that could be.
+fn refuse_file_ban(gate: &Gate, key: &Key, now: Time) -> Result<(), Problem> {
+    match gate.engine.find_ban(key.clone(), now) {
+        Some(ban) if ban.source == BanSource::File => {
+            let detail = format!("{key} is banned by the configuration file: change it there");
+            Err(Problem::new(StatusCode::CONFLICT, detail))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn read_key(field: &str, text: &str) -> Result<Key, Problem> {

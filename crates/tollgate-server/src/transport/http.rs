@@ -83,7 +83,7 @@ fn request_allowed(gate: &Gate, request: &Request<Incoming>) -> Result<Answer, P
 impl Asked<'_> {
     fn decide(&self, gate: &Gate, now: Time) -> Result<Verdict, Problem> {
         let hit: Hit<'_> = gate.identify(self.hit()?, now);
-        Ok(if self.peek { gate.engine.peek(&hit, now) } else { gate.engine.check(&hit, now) })
+        Ok(if self.is_peek() { gate.engine.peek(&hit, now) } else { gate.engine.check(&hit, now) })
     }
 }
 

@@ -18,6 +18,7 @@ const MAX_PATH_BYTES: usize = 16 << 10;
 const MAX_FIELDS: usize = 256;
 const MAX_COST: u64 = 1_000_000_000;
 
+/// A null is as good as nothing.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Asked<'a> {
@@ -40,11 +41,11 @@ pub struct Asked<'a> {
     #[serde(borrow)]
     api_key: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    headers: BTreeMap<Cow<'a, str>, Text<'a>>,
+    headers: Option<BTreeMap<Cow<'a, str>, Text<'a>>>,
     #[serde(borrow)]
-    attributes: BTreeMap<Cow<'a, str>, Text<'a>>,
+    attributes: Option<BTreeMap<Cow<'a, str>, Text<'a>>>,
     cost: Option<u64>,
-    pub peek: bool,
+    peek: Option<bool>,
 }
 
 impl<'a> Asked<'a> {
@@ -68,6 +69,11 @@ impl<'a> Asked<'a> {
         }
         let value = |name| fields::query(query, name).filter(|value| !value.is_empty());
         Ok(Asked { user: value("userId").map(Text), ip: value("ipAddress"), ..Asked::default() })
+    }
+
+    /// Whether nothing is to be charged.
+    pub fn is_peek(&self) -> bool {
+        self.peek.unwrap_or_default()
     }
 
     /// The hit that is asked about.
@@ -125,8 +131,9 @@ fn with_fields<'h>(
     mut hit: Hit<'h>,
     whole: &str,
     source: Source,
-    fields: &'h BTreeMap<Cow<'_, str>, Text<'_>>,
+    fields: &'h Option<BTreeMap<Cow<'_, str>, Text<'_>>>,
 ) -> Result<Hit<'h>, Problem> {
+    let Some(fields) = fields else { return Ok(hit) };
     if fields.len() > MAX_FIELDS {
         return Err(Problem::bad_field(whole, format!("'{whole}' has more than {MAX_FIELDS} entries")));
     }
