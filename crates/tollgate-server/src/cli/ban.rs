@@ -5,7 +5,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::cli::{AdminArgs, Exit, out};
-use crate::client::{self, call, escape};
+use crate::client::{self, call_admin, escape};
 
 #[derive(Subcommand)]
 pub enum BanCommand {
@@ -52,7 +52,7 @@ pub fn run(command: &BanCommand) -> Exit {
         BanCommand::Ls { admin } => (admin, Method::GET, "/v1/bans".to_owned(), None),
         BanCommand::Rm { key, admin } => (admin, Method::DELETE, format!("/v1/bans/{}", escape(key)), None),
     };
-    let answered = match client::block_on(call(method, &admin.admin, &path, &[], body)) {
+    let answered = match client::block_on(call_admin(method, &admin.admin, &path, body)) {
         Ok(answered) => answered,
         Err(error) => return out::unreachable(&error),
     };
