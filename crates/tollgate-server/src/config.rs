@@ -10,9 +10,10 @@ use std::time::Duration;
 use tollgate::document::{self, MapReader, Node, Problem, Problems};
 use tollgate::engine::LogKeys;
 use tollgate::headers::HeaderStyle;
-use tollgate::identity::Attribute;
 use tollgate::identity::address::TrustedProxies;
+use tollgate::identity::{Attribute, Source};
 use tollgate::policy::{Policy, PolicyParts};
+use tollgate::rule::{CountWhen, OnExceed, Rule};
 use tollgate::time::parse_span;
 
 mod listen;
@@ -106,7 +107,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     policy.read(&mut map);
     policy.settings.ipv6_prefix = ipv6_prefix(&mut map);
     policy.settings.identity = identity(&mut map);
-    let mut idle = Vec::new();
+    let mut idle = idle_in_rules(&policy.rules);
     let config = Config {
         listen: Listen::read(&mut map, &mut idle),
         memory_bytes: memory(&mut map),
@@ -205,6 +206,22 @@ fn central_store(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
             idle.push(name.to_owned());
         }
     }
+}
+
+/// What rules may say and only the proxy or a central store will do: each named once, with its first rule.
+fn idle_in_rules(rules: &[Rule]) -> Vec<String> {
+    type Says = fn(&Rule) -> bool;
+    fn from_body(attribute: &Attribute) -> bool {
+        matches!(attribute, Attribute::Field(Source::Json | Source::Form, _))
+    }
+    let kinds: [(&str, Says); 4] = [
+        ("on_exceed: queue", |rule| rule.on_exceed == OnExceed::Queue),
+        ("count_when", |rule| rule.count_when != CountWhen::Always),
+        ("on_store_error", |rule| rule.on_store_error.is_some()),
+        ("a key of json: or form:", |rule| rule.key.iter().any(from_body)),
+    ];
+    let first = |says: &Says| rules.iter().find(|rule| says(rule));
+    kinds.iter().filter_map(|(name, says)| Some(format!("{name} (rule {})", first(says)?.id))).collect()
 }
 
 fn parse_deadline(text: &str) -> Result<Duration, String> {

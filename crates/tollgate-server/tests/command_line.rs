@@ -2,10 +2,12 @@
 
 mod harness;
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
 
-use harness::{Folder, Ran, Server, tollgate};
+use harness::{Client, Folder, Ran, Server, binary, eventually, tollgate};
 use serde_json::{Value, json};
 
 const RULES: &str = "rules:
@@ -313,10 +315,24 @@ fn what_this_version_does_not_do_is_said() {
         let (_folder, path) = configured(config);
         fails(&tollgate(&["rules", "check", &path]), 3, &[words, "this version"]);
     }
-    let (_folder, path) = configured("nodes: 3\nlisten: { resp: 127.0.0.1:6380 }\n");
+    let (_folder, path) = configured(
+        "nodes: 3
+listen: { resp: 127.0.0.1:6380 }
+rules:
+  - { id: a, limit: 5/m, on_exceed: queue, on_store_error: closed }
+  - { id: b, limit: 5/m, count_when: failure, key: 'json:email' }
+",
+    );
     let ran = tollgate(&["rules", "check", &path]);
     assert_eq!(ran.code, Some(0));
-    for name in ["nodes", "listen.resp"] {
+    for name in [
+        "nodes",
+        "listen.resp",
+        "on_exceed: queue (rule a)",
+        "on_store_error (rule a)",
+        "count_when (rule b)",
+        "a key of json: or form: (rule b)",
+    ] {
         assert!(ran.stderr.contains(&format!("note: {name} has no effect in this version")), "{ran:?}");
     }
 }
@@ -343,5 +359,40 @@ fn the_demo_shows_five_of_seven_and_takes_free_ports_where_the_usual_ones_are_bu
     for listener in held {
         let port = listener.local_addr().expect("an address").port();
         assert!(ran.stderr.contains(&format!("port {port} is busy")), "{ran:?}");
+    }
+}
+
+#[test]
+fn the_demo_goes_on_serving_until_it_is_told_to_stop() {
+    let mut command = binary();
+    let mut demo = Running(command.arg("demo").stdout(Stdio::piped()).spawn().expect("the binary starts"));
+    let said = BufReader::new(demo.0.stdout.take().expect("stdout is piped"));
+    let said: Vec<_> =
+        said.lines().map_while(Result::ok).take_while(|line| !line.contains("Ctrl-C")).collect();
+    let api = said.iter().find_map(|line| line.strip_prefix("The API")?.trim().strip_prefix("http://"));
+    let api = api.and_then(|api| api.parse().ok()).unwrap_or_else(|| panic!("no address in {said:#?}"));
+    for status in [201, 201, 201, 429] {
+        let answer = Client::to(api).ask("POST", "/cab-booking", &[("x-user", "you")], b"");
+        assert_eq!(answer.status, status, "{answer}");
+        let refused = answer.header("content-type") == Some("application/problem+json");
+        assert_eq!(
+            (refused, answer.header("retry-after").is_some()),
+            (status == 429, status == 429),
+            "{answer}"
+        );
+    }
+    let id = demo.0.id().to_string();
+    assert!(Command::new("kill").args(["-s", "TERM", &id]).status().expect("kill runs").success());
+    eventually("the demo ends", || demo.0.try_wait().is_ok_and(|ended| ended.is_some()));
+    assert_eq!(demo.0.wait().expect("it has ended").code(), Some(0));
+}
+
+/// Killed when it is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
 }
