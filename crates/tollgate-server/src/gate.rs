@@ -11,6 +11,7 @@ use tollgate::identity::{Attribute, Key, Source};
 use tollgate::request::fields;
 use tollgate::{Clock, Engine, Hit, Policy, Time};
 
+use crate::history::History;
 use crate::jwt::KeySet;
 
 pub struct Gate {
@@ -26,8 +27,7 @@ pub struct Gate {
 pub struct Live {
     pub headers: HeaderStyle,
     pub jwt: Option<KeySet>,
-    /// The configuration in force, as it was written.
-    pub text: String,
+    pub history: History,
 }
 
 #[derive(Default)]

@@ -9,6 +9,7 @@ mod client;
 mod config;
 mod connection;
 mod gate;
+mod history;
 mod jwt;
 mod metrics;
 mod reload;

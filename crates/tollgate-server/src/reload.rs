@@ -142,7 +142,7 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
         );
         return Err(Problems::from(problem).in_file(&watched.path.display().to_string()));
     }
-    if gate.live.load().text == text && config.jwt_keys_file.is_none() {
+    if gate.live.load().history.text() == text && config.jwt_keys_file.is_none() {
         return Ok(None);
     }
     if Fixed::of(&config) != watched.fixed {
@@ -150,7 +150,13 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
     }
     let policy =
         config.take_policy().map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
-    let live = assemble::live(&config, text)
+    let history = &gate.live.load().history;
+    let history = if policy.rules() == gate.engine.policy().rules() {
+        history.reworded(text)
+    } else {
+        history.followed_by(text, gate.now())
+    };
+    let live = assemble::live(&config, history)
         .map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
     Ok(Some(gate.apply(policy, live)))
 }

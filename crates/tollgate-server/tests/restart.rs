@@ -209,3 +209,30 @@ fn an_interrupt_is_a_clean_stop_too() {
     server.wait_for_log("state saved");
     assert!(folder.path(SNAPSHOT).exists());
 }
+
+#[test]
+fn limits_changed_before_the_stop_keep_what_was_used() {
+    for algorithm in
+        ["gcra", "token-bucket", "fixed-window", "sliding-log", "sliding-counter", "tiered-window"]
+    {
+        let config =
+            |limit: u32| format!("rules: [{{ id: a, key: user, limit: {limit}/y, algorithm: {algorithm} }}]");
+        let folder = Folder::new();
+        folder.configure(&config(5));
+        let server = Server::start_in(&folder);
+        for _ in 0..5 {
+            hit(&server, "ann");
+        }
+        folder.configure(&config(50));
+        server.wait_for_log("rules generation 1 → 2");
+        stop(server);
+        let server = Server::start_in(&folder);
+        assert_eq!(server.used("a", "user:ann"), [5], "{algorithm}");
+        stop(server);
+        folder.configure(&config(20));
+        stop(Server::start_in(&folder));
+        let server = Server::start_in(&folder);
+        assert_eq!(server.used("a", "user:ann"), [5], "{algorithm}: changed again while it was down");
+        assert_eq!(server.check(&json!({ "user": "ann" })).json()["remaining"], 14, "{algorithm}");
+    }
+}
