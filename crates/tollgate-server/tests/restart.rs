@@ -5,7 +5,7 @@ mod harness;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use harness::{Folder, Server};
+use harness::{Folder, Server, eventually};
 use serde_json::json;
 
 const SNAPSHOT: &str = "tollgate.snapshot";
@@ -114,6 +114,23 @@ bans: [{ key: 'user:file' }]",
     assert_eq!(server.check(&json!({ "ip": "203.0.113.9" })).status, 403);
     assert_eq!((hit(&server, "ann"), hit(&server, "file")), (403, 403));
     assert_eq!([(); 2].map(|()| hit(&server, "bob")), [429, 403], "one denial before the stop, one after");
+}
+
+#[test]
+fn a_relapse_after_a_restart_is_a_relapse() {
+    let folder = Folder::new();
+    folder.configure(
+        "rules: [{ id: a, key: user, limit: 0/y, ban: { key: [user], after: 2, within: 1h, for: 2s, max: 1h } }]",
+    );
+    let strikes = |server: &Server| {
+        eventually("a ban", || hit(server, "ann") == 403);
+        server.admin("GET", "/v1/bans", "").json()["bans"][0]["strikes"].clone()
+    };
+    let server = Server::start_in(&folder);
+    assert_eq!(strikes(&server), 1);
+    eventually("its end", || hit(&server, "ann") == 429);
+    stop(server);
+    assert_eq!(strikes(&Server::start_in(&folder)), 2);
 }
 
 #[test]
