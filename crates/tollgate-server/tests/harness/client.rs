@@ -40,8 +40,9 @@ impl Client {
             head += &format!("{name}: {value}\r\n");
         }
         head += "\r\n";
-        self.write(head.as_bytes());
-        self.write(body);
+        // Most clients give up when they cannot send, and never see an answer that came early.
+        let sent = self.stream.get_mut().write_all(&[head.as_bytes(), body].concat());
+        sent.expect("the server takes the whole request");
         if method == "HEAD" { self.head() } else { self.answer() }
     }
 
