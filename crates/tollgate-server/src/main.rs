@@ -3,11 +3,13 @@
 mod admin;
 mod answer;
 mod assemble;
+mod body;
 mod cli;
 mod client;
 mod config;
 mod connection;
 mod gate;
+mod history;
 mod jwt;
 mod metrics;
 mod reload;
