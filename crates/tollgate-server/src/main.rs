@@ -12,6 +12,7 @@ mod gate;
 mod history;
 mod jwt;
 mod metrics;
+mod notice;
 mod reload;
 mod state;
 mod tokens;

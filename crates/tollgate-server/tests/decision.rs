@@ -184,7 +184,7 @@ fn the_style_of_headers_is_chosen() {
         }
         let denied = server.check(&json!({}));
         assert_eq!(denied.status, 429);
-        assert_eq!(denied.header("retry-after").is_some(), style != "none", "{style}");
+        assert!(denied.header("retry-after").is_some(), "{style}");
     }
 }
 

@@ -18,7 +18,7 @@ use crate::gate::Gate;
 use crate::reload::{self, Fixed, Sight, Watched};
 use crate::state::StateFile;
 use crate::transport::http;
-use crate::{assemble, tokens::Tokens};
+use crate::{assemble, notice, tokens::Tokens};
 
 pub fn run(path: &Path) -> Exit {
     log_to_stderr();
@@ -79,6 +79,7 @@ fn serve(
             let admin = Arc::new(Admin { gate: Arc::clone(&gate), tokens, shutdown: shutdown.clone() });
             servers.spawn(serve_admin(listener, shutdown.clone(), admin));
         }
+        servers.spawn(notice::watch(Arc::clone(&gate), shutdown.clone()));
         servers.spawn(reload::watch(Arc::clone(&gate), watched, hangup, shutdown));
         let policy = gate.engine.policy();
         let (count, generation) = (policy.rules().len(), policy.generation());
