@@ -19,6 +19,7 @@ use crate::tokens::{Role, Tokens};
 
 mod bans;
 mod keys;
+mod page;
 mod rules;
 
 pub struct Admin {
@@ -57,6 +58,7 @@ async fn route(admin: &Admin, request: Request<Incoming>) -> Result<Answer, Prob
     }
     admin.guard(&request)?;
     match path.as_str() {
+        "/" => only("GET, HEAD").map(|()| page::show(gate)),
         "/metrics" => {
             only("GET")?;
             Ok(answer::text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics::write(gate)))
@@ -105,7 +107,9 @@ impl Admin {
             None => refuse_by_origin(header(HOST), header(ORIGIN)),
         };
         let Some(problem) = refused else { return Ok(()) };
-        let (status, path) = (problem.status.as_u16(), request.uri().path());
+        // The collection only: what follows it may be a key.
+        let path: Vec<_> = request.uri().path().splitn(4, '/').take(3).collect();
+        let (status, path) = (problem.status.as_u16(), path.join("/"));
         tracing::warn!(status, path, method = %request.method(), "admin call refused");
         Err(problem)
     }

@@ -6,10 +6,11 @@ use std::path::Path;
 use anyhow::Context;
 use tollgate::document::{Problem, Problems};
 use tollgate::engine::EngineSetup;
-use tollgate::{Engine, Policy, Time};
+use tollgate::{Clock, Engine};
 
 use crate::config::Config;
-use crate::gate::{Gate, Live, claims_of};
+use crate::gate::{Gate, Live};
+use crate::history::History;
 use crate::jwt::KeySet;
 use crate::state::StateFile;
 use crate::tokens::Tokens;
@@ -22,19 +23,27 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
         log_keys: config.log_keys,
         ..EngineSetup::default()
     };
-    let now = tollgate::Clock::new().now();
-    let live = live(config, &policy, text)?;
-    let saved = state.and_then(|state| Some((state, state.read()?)));
-    let restored = saved
-        .and_then(|(state, snapshot)| restored(config, &live.text, setup.clone(), &snapshot, state, now));
-    Ok(Gate::new(restored.unwrap_or_else(|| Engine::with_setup(policy, setup)), live))
+    let live = live(config, History::new(text))?;
+    Ok(match state.and_then(|state| restored(state, &live.history, setup.clone())) {
+        Some((engine, history)) => Gate::new(engine, Live { history, ..live }),
+        None => Gate::new(Engine::with_setup(policy, setup), live),
+    })
 }
 
 /// The settings of a configuration that go live with its policy.
-pub fn live(config: &Config, policy: &Policy, text: String) -> Result<Live, Problems> {
+pub fn live(config: &Config, history: History) -> Result<Live, Problems> {
     let jwt = config.jwt_keys_file.as_deref().map(key_set).transpose();
     let jwt = jwt.map_err(|error| Problem::new(None, "jwt.keys_file", format!("{error:#}")))?;
-    Ok(Live { headers: config.headers, jwt, claims: claims_of(policy), text })
+    Ok(Live { headers: config.headers, jwt, history })
+}
+
+/// Where the state is kept. That it cannot be is better said at the start than at the stop.
+pub fn state_file(config: &Config) -> Result<StateFile, Problems> {
+    let folder = if config.state_dir.as_os_str().is_empty() { Path::new(".") } else { &config.state_dir };
+    if folder.is_dir() {
+        return Ok(StateFile::in_folder(folder));
+    }
+    Err(Problem::new(None, "state_dir", format!("there is no folder {}", folder.display())).into())
 }
 
 pub fn tokens(config: &Config) -> Result<Option<Tokens>, Problems> {
@@ -51,25 +60,26 @@ fn key_set(path: &Path) -> anyhow::Result<KeySet> {
     KeySet::from_json(&text).with_context(|| path.display().to_string())
 }
 
-/// A damaged snapshot is said and set aside; it does not stop the start.
-fn restored(
-    config: &Config,
-    text: &str,
-    setup: EngineSetup,
-    snapshot: &[u8],
-    state: &StateFile,
-    now: Time,
-) -> Option<Engine> {
-    let policy_of =
-        |text: &str| Config::parse(text, &config.state_dir).and_then(|mut config| config.take_policy()).ok();
-    match Engine::restore(policy_of(text)?, setup, snapshot, policy_of, now) {
+/// The engine of the last stop and its history. A damaged snapshot is said and set aside; it does not
+/// stop the start.
+fn restored(state: &StateFile, now_in_force: &History, setup: EngineSetup) -> Option<(Engine, History)> {
+    let (snapshot, policy) = (state.read()?, now_in_force.policy()?);
+    let mut saved = None;
+    let former = |text: &str| {
+        saved = History::read(text);
+        saved.as_ref()?.policy()
+    };
+    match Engine::restore(policy, setup, &snapshot, former, Clock::new().now()) {
         Ok((engine, restored)) => {
-            tracing::info!(
-                counters = restored.counters,
-                bans = restored.bans,
-                "state taken up from the last stop"
-            );
-            Some(engine)
+            let (counters, bans) = (restored.counters, restored.bans);
+            tracing::info!(counters, bans, "state taken up from the last stop");
+            let text = now_in_force.text().to_owned();
+            let history = match saved {
+                Some(saved) if saved.text() == text => saved,
+                Some(saved) => saved.followed_by(text, restored.saved_at),
+                None => now_in_force.clone(),
+            };
+            Some((engine, history))
         }
         Err(error) => {
             tracing::error!(file = %state.path().display(), %error, "the saved state is not used");

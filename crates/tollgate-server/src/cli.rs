@@ -28,7 +28,7 @@ pub enum Exit {
 
 /// A rate limiter: rules, bans and decisions, in front of an API or beside it.
 #[derive(Parser)]
-#[command(name = "tollgate", version, about, max_term_width = 100)]
+#[command(name = "tollgate", version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

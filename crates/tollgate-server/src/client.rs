@@ -17,7 +17,7 @@ const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 #[derive(Debug, Error)]
 pub enum ClientError {
-    #[error("'{url}' is no address: write http://127.0.0.1:7070")]
+    #[error("'{url}' is no address: write http://HOST:PORT")]
     Address { url: String },
     #[error("no answer from {url}: {why}; is the server running?")]
     Unreachable { url: String, why: String },
@@ -33,7 +33,19 @@ pub struct Answered {
     pub body: Value,
 }
 
-/// One request to `base`; the token of the environment goes with it.
+/// One request to the admin API at `base`; the token of the environment goes with it.
+pub async fn call_admin(
+    method: Method,
+    base: &str,
+    path: &str,
+    body: Option<Value>,
+) -> Result<Answered, ClientError> {
+    let bearer = std::env::var("TOLLGATE_TOKEN").map(|token| format!("Bearer {token}"));
+    let headers: Vec<_> = bearer.iter().map(|bearer| (AUTHORIZATION.as_str(), bearer.as_str())).collect();
+    call(method, base, path, &headers, body).await
+}
+
+/// One request to `base`.
 pub async fn call(
     method: Method,
     base: &str,
@@ -86,9 +98,6 @@ fn request(
     body: Option<Value>,
 ) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
     let mut request = Request::builder().method(method).uri(path).header(HOST, authority);
-    if let Ok(token) = std::env::var("TOLLGATE_TOKEN") {
-        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
-    }
     for (name, value) in headers {
         request = request.header(*name, *value);
     }

@@ -10,9 +10,10 @@ use std::time::Duration;
 use tollgate::document::{self, MapReader, Node, Problem, Problems};
 use tollgate::engine::LogKeys;
 use tollgate::headers::HeaderStyle;
-use tollgate::identity::Attribute;
 use tollgate::identity::address::TrustedProxies;
+use tollgate::identity::{Attribute, Source};
 use tollgate::policy::{Policy, PolicyParts};
+use tollgate::rule::{CountWhen, OnExceed, Rule};
 use tollgate::time::parse_span;
 
 mod listen;
@@ -106,7 +107,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     policy.read(&mut map);
     policy.settings.ipv6_prefix = ipv6_prefix(&mut map);
     policy.settings.identity = identity(&mut map);
-    let mut idle = Vec::new();
+    let mut idle = idle_in_rules(&policy.rules);
     let config = Config {
         listen: Listen::read(&mut map, &mut idle),
         memory_bytes: memory(&mut map),
@@ -123,22 +124,23 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     not_in_this_version(&mut map);
     if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
         && config.tokens_file.is_none()
+        && let Some(node) = map.optional("listen")
     {
-        map.reject_map(format!(
-            "listen.admin: {admin} can be reached from outside: set tokens_file, or listen on 127.0.0.1"
-        ));
+        let message = format!("{admin} can be reached from outside: set tokens_file, or listen on 127.0.0.1");
+        map.reject("listen.admin", node, message);
     }
     map.finish();
     Config { idle, ..config }
 }
 
 fn ipv6_prefix(map: &mut MapReader<'_, '_>) -> u8 {
-    let prefix = map.optional_u64("ipv6_prefix").unwrap_or(64);
-    match u8::try_from(prefix) {
-        Ok(prefix @ 1..=128) => prefix,
+    const DEFAULT: u8 = 64;
+    let Some(node) = map.optional("ipv6_prefix") else { return DEFAULT };
+    match node.as_u64().and_then(|prefix| u8::try_from(prefix).ok()) {
+        Some(prefix @ 1..=128) => prefix,
         _ => {
-            map.reject_map(format!("ipv6_prefix: {prefix} is out of range: 1 to 128"));
-            64
+            map.reject("ipv6_prefix", node, "expected a number of bits from 1 to 128");
+            DEFAULT
         }
     }
 }
@@ -196,14 +198,30 @@ fn central_store(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
     {
         map.reject("store_deadline", node, message);
     }
-    if map.optional("nodes").is_some() && map.optional_u64("nodes").is_some_and(|nodes| nodes == 0) {
-        map.reject_map("nodes: 0 nodes share no limits: at least 1");
+    if let Some(node) = map.optional("nodes").filter(|node| node.as_u64().is_none_or(|nodes| nodes == 0)) {
+        map.reject("nodes", node, "expected the number of nodes that share the limits, at least 1");
     }
     for name in ["on_store_error", "store_keys", "deny_cache", "store_deadline", "nodes"] {
         if map.optional(name).is_some() {
             idle.push(name.to_owned());
         }
     }
+}
+
+/// What rules may say and only the proxy or a central store will do: each named once, with its first rule.
+fn idle_in_rules(rules: &[Rule]) -> Vec<String> {
+    type Says = fn(&Rule) -> bool;
+    fn from_body(attribute: &Attribute) -> bool {
+        matches!(attribute, Attribute::Field(Source::Json | Source::Form, _))
+    }
+    let kinds: [(&str, Says); 4] = [
+        ("on_exceed: queue", |rule| rule.on_exceed == OnExceed::Queue),
+        ("count_when", |rule| rule.count_when != CountWhen::Always),
+        ("on_store_error", |rule| rule.on_store_error.is_some()),
+        ("a key of json: or form:", |rule| rule.key.iter().any(from_body)),
+    ];
+    let first = |says: &Says| rules.iter().find(|rule| says(rule));
+    kinds.iter().filter_map(|(name, says)| Some(format!("{name} (rule {})", first(says)?.id))).collect()
 }
 
 fn parse_deadline(text: &str) -> Result<Duration, String> {

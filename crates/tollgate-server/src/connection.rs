@@ -11,15 +11,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Incoming;
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Incoming};
+use hyper::header::EXPECT;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -31,6 +32,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may refuse to read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How much of a body that is too long is read to its end.
+const DISCARD_BYTES: usize = 32 << 20;
 const MAX_HEADER_BYTES: usize = 64 << 10;
 /// How long requests under way may take to finish at a stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -64,6 +67,7 @@ where
         let (Ok(place), accepted) = accepted else { break };
         match accepted {
             Ok((stream, peer)) => {
+                stream.set_nodelay(true).ok();
                 let (handler, shutdown) = (Arc::clone(&handler), shutdown.clone());
                 connections.spawn(async move {
                     converse(stream, peer, shutdown, handler).await;
@@ -84,12 +88,12 @@ where
     }
 }
 
-async fn converse<H, F>(stream: TcpStream, peer: SocketAddr, mut shutdown: Shutdown, handler: Arc<H>)
+async fn converse<S, H, F>(stream: S, peer: SocketAddr, mut shutdown: Shutdown, handler: Arc<H>)
 where
+    S: AsyncRead + AsyncWrite + Unpin,
     H: Fn(Request<Incoming>, SocketAddr) -> F + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
-    stream.set_nodelay(true).ok();
     let service = service_fn(move |request| {
         let answer = handler(request, peer);
         async move { Ok::<_, Infallible>(answer.await) }
@@ -121,31 +125,48 @@ pub enum BodyError {
 }
 
 /// Reads a whole body of at most `max` bytes.
-pub async fn read_body(body: Incoming, max: usize) -> Result<Bytes, BodyError> {
-    match timeout(BODY_TIMEOUT, Limited::new(body, max).collect()).await {
-        Err(_) => Err(BodyError::TooSlow),
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(BodyError::TooLong { max }),
-        Ok(Err(_)) => Err(BodyError::Broken),
+///
+/// A longer one is read on and thrown away, within bounds: a client that is still sending when its
+/// connection is closed would not see the answer. One that asks before it sends is told at once.
+pub async fn read_body(request: Request<Incoming>, max: usize) -> Result<Bytes, BodyError> {
+    let asks_first = request.headers().contains_key(EXPECT);
+    let mut body = request.into_body();
+    let announced = body.size_hint().lower();
+    if announced > DISCARD_BYTES as u64 || (asks_first && announced > max as u64) {
+        return Err(BodyError::TooLong { max });
     }
+    let read = async {
+        let (mut bytes, mut length) = (BytesMut::new(), 0);
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+            length += data.len();
+            if length <= max {
+                bytes.extend_from_slice(&data);
+            } else if length > DISCARD_BYTES {
+                break;
+            }
+        }
+        if length > max { Err(BodyError::TooLong { max }) } else { Ok(bytes.freeze()) }
+    };
+    timeout(BODY_TIMEOUT, read).await.unwrap_or(Err(BodyError::TooSlow))
 }
 
 /// A stream whose peer must read within [`WRITE_TIMEOUT`].
-struct Patient {
-    stream: TcpStream,
+struct Patient<S> {
+    stream: S,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
 }
 
-impl Patient {
-    fn new(stream: TcpStream) -> Patient {
+impl<S: Unpin> Patient<S> {
+    fn new(stream: S) -> Patient<S> {
         Patient { stream, deadline: Box::pin(sleep(WRITE_TIMEOUT)), waiting: false }
     }
 
     fn write_with<T>(
         &mut self,
         cx: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<std::io::Result<T>>,
+        write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<std::io::Result<T>>,
     ) -> Poll<std::io::Result<T>> {
         if let Poll::Ready(done) = write(Pin::new(&mut self.stream), cx) {
             self.waiting = false;
@@ -160,7 +181,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -170,7 +191,7 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -185,5 +206,111 @@ impl AsyncWrite for Patient {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         self.write_with(cx, |stream, cx| stream.poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+    use crate::answer::Problem;
+
+    /// A connection whose requests are answered with their bodies, and what ends it.
+    fn connect(buffer: usize) -> (DuplexStream, tokio::task::JoinHandle<()>, watch::Sender<bool>) {
+        let (client, server) = duplex(buffer);
+        let (stop, shutdown) = watch::channel(false);
+        let handler = |request: Request<Incoming>, _| async move {
+            match read_body(request, 1 << 20).await {
+                Ok(body) => Response::new(Full::new(body)),
+                Err(error) => Problem::from(error).into(),
+            }
+        };
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        (client, tokio::spawn(converse(server, peer, shutdown, Arc::new(handler))), stop)
+    }
+
+    /// Sends `request` and nothing more: what is answered until the end, and how long that took.
+    async fn silent_after(request: &[u8]) -> (String, Duration) {
+        let (mut client, served, _stop) = connect(1 << 20);
+        let start = Instant::now();
+        client.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        served.await.unwrap();
+        (String::from_utf8(answer).unwrap(), start.elapsed())
+    }
+
+    /// Time in tests is counted in whole milliseconds.
+    fn near(elapsed: Duration, expected: Duration) -> bool {
+        elapsed >= expected && elapsed < expected + Duration::from_millis(10)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_finishes_its_headers_is_cut_off() {
+        for request in ["", "P", "POST / HTTP/1.1\r\nhost: x\r\nx-a: "] {
+            let (answer, elapsed) = silent_after(request.as_bytes()).await;
+            assert!(near(elapsed, HEADER_TIMEOUT), "'{request}': {elapsed:?} {answer}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn headers_that_trickle_in_get_no_more_time_than_others() {
+        let (mut client, served, _stop) = connect(1 << 10);
+        let start = Instant::now();
+        client.write_all(b"POST / HTTP/1.1\r\nhost: x\r\n").await.unwrap();
+        while client.write_all(b"a").await.is_ok() && start.elapsed() < HEADER_TIMEOUT * 2 {
+            sleep(Duration::from_secs(1)).await;
+        }
+        served.await.unwrap();
+        assert!(start.elapsed() <= HEADER_TIMEOUT + Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_408_and_the_end_of_its_connection() {
+        for request in [
+            "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n",
+            "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n123456789",
+            "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n",
+        ] {
+            let (answer, elapsed) = silent_after(request.as_bytes()).await;
+            assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+            assert!(near(elapsed, BODY_TIMEOUT), "{elapsed:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_kept_open_may_idle_for_as_long_as_headers_may_take() {
+        let (answer, elapsed) =
+            silent_after(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
+        assert!(near(elapsed, HEADER_TIMEOUT), "{elapsed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_reads_is_cut_off() {
+        let (mut client, served, _stop) = connect(4 << 10);
+        let start = Instant::now();
+        let body = vec![b'x'; 64 << 10];
+        let head = format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+        client.write_all(head.as_bytes()).await.unwrap();
+        client.write_all(&body).await.unwrap();
+        served.await.unwrap();
+        assert!(near(start.elapsed(), WRITE_TIMEOUT), "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_closes_idle_connections_at_once() {
+        for (request, answered) in [("", 0), ("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n", 12)]
+        {
+            let (mut client, served, stop) = connect(1 << 10);
+            client.write_all(request.as_bytes()).await.unwrap();
+            let mut start_of_answer = vec![0; answered];
+            client.read_exact(&mut start_of_answer).await.unwrap();
+            let start = Instant::now();
+            stop.send_replace(true);
+            served.await.unwrap();
+            assert_eq!(start.elapsed(), Duration::ZERO);
+        }
     }
 }

@@ -3,13 +3,16 @@
 mod admin;
 mod answer;
 mod assemble;
+mod body;
 mod cli;
 mod client;
 mod config;
 mod connection;
 mod gate;
+mod history;
 mod jwt;
 mod metrics;
+mod notice;
 mod reload;
 mod state;
 mod tokens;

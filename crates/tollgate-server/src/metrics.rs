@@ -36,6 +36,12 @@ pub fn write(gate: &Gate) -> String {
         page.sample("tollgate_rule_bans_total", &[("rule", rule.id.as_str())], tally.banned);
     }
 
+    page.one(
+        "tollgate_bans_dropped_total",
+        "counter",
+        "Automatic bans not kept: the list is full.",
+        engine.dropped_bans(),
+    );
     page.one("tollgate_bans", "gauge", "Bans in force.", engine.bans(now).len() as u64);
     page.one("tollgate_rules", "gauge", "Rules in force.", policy.rules().len() as u64);
     page.one(

@@ -1,19 +1,20 @@
 //! Follows the configuration file: a change is taken up within a second, however it was made.
 //!
 //! The file is looked at, not subscribed to: that works for files edited in place, renamed over and
-//! swapped by symlink alike. A change counts once two looks in a row agree, so a file half-written is
-//! never taken for a whole one. What is wrong is said, and the rules in force stay.
+//! swapped by symlink alike. A change counts once two looks in a row agree, so that a file half-written is
+//! not taken for a whole one, and an empty file never counts. What is wrong is said, and the rules in
+//! force stay.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
-use tollgate::document::Problems;
+use tollgate::document::{Problem, Problems};
 
 use crate::assemble;
 use crate::config::{Config, Listen};
@@ -26,6 +27,8 @@ const YOUNG: Duration = Duration::from_secs(2);
 
 pub struct Watched {
     pub path: PathBuf,
+    /// The file as it was before it was read at the start: what changes from then on is a change.
+    pub seen: Option<Sight>,
     /// Settings that only a start can change, as they are.
     pub fixed: Fixed,
 }
@@ -52,43 +55,40 @@ impl Fixed {
 
 /// What a look at the file saw.
 #[derive(Clone, PartialEq, Eq)]
-struct Sight {
+pub struct Sight {
     device: u64,
     inode: u64,
     length: u64,
-    modified: Option<SystemTime>,
+    /// When the file was last touched in any way; unlike the time of its modification, nobody can set it.
+    changed: Option<SystemTime>,
     /// The contents, where the time stamp alone does not tell.
     contents: Option<Vec<u8>>,
 }
 
 impl Sight {
-    fn of(path: &Path) -> Option<Sight> {
+    pub fn of(path: &Path) -> Option<Sight> {
         let seen = fs::metadata(path).ok()?;
-        let modified = seen.modified().ok();
-        let young =
-            modified.is_none_or(|at| at.elapsed().is_ok_and(|age| age < YOUNG) || at > SystemTime::now());
+        let changed = u64::try_from(seen.ctime()).ok().map(|at| UNIX_EPOCH + Duration::from_secs(at));
+        let changed = changed.map(|at| at + Duration::from_nanos(seen.ctime_nsec().unsigned_abs()));
+        let young = changed.is_none_or(|at| at.elapsed().map_or(true, |age| age < YOUNG));
         let contents = if young { fs::read(path).ok() } else { None };
-        Some(Sight { device: seen.dev(), inode: seen.ino(), length: seen.len(), modified, contents })
+        Some(Sight { device: seen.dev(), inode: seen.ino(), length: seen.len(), changed, contents })
     }
 
     /// Whether nothing has changed since `earlier`, whose file may have been young then.
     fn same_as(&self, earlier: &Sight) -> bool {
-        let stamps = (self.device, self.inode, self.length, self.modified);
-        let same_stamps = stamps == (earlier.device, earlier.inode, earlier.length, earlier.modified);
+        let stamps = (self.device, self.inode, self.length, self.changed);
+        let same_stamps = stamps == (earlier.device, earlier.inode, earlier.length, earlier.changed);
         same_stamps
             && (self.contents.is_none() || earlier.contents.is_none() || self.contents == earlier.contents)
     }
 }
 
 /// Runs until the shutdown; a SIGHUP reads the file at once.
-pub async fn watch(gate: Arc<Gate>, watched: Watched, mut shutdown: Shutdown) {
+pub async fn watch(gate: Arc<Gate>, watched: Watched, mut hangup: Signal, mut shutdown: Shutdown) {
     let mut ticks = interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
-        tracing::error!("SIGHUP cannot be listened to");
-        return;
-    };
-    let mut in_force = Sight::of(&watched.path);
+    let mut in_force = watched.seen.clone();
     let mut changing: Option<Sight> = None;
     loop {
         tokio::select! {
@@ -134,7 +134,15 @@ fn apply(gate: &Gate, watched: &Watched) {
 
 fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Problems> {
     let (mut config, text) = Config::load(&watched.path)?;
-    if gate.live.load().text == text && config.jwt_keys_file.is_none() {
+    if text.trim().is_empty() {
+        let problem = Problem::new(
+            None,
+            "",
+            "is empty, as if it were being written: to have no rules, write rules: []",
+        );
+        return Err(Problems::from(problem).in_file(&watched.path.display().to_string()));
+    }
+    if gate.live.load().history.text() == text && config.jwt_keys_file.is_none() {
         return Ok(None);
     }
     if Fixed::of(&config) != watched.fixed {
@@ -142,8 +150,13 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
     }
     let policy =
         config.take_policy().map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
-    let live = assemble::live(&config, &policy, text)?;
-    let generations = gate.engine.apply(policy, gate.now());
-    gate.live.store(Arc::new(live));
-    Ok(Some(generations))
+    let history = &gate.live.load().history;
+    let history = if policy.rules() == gate.engine.policy().rules() {
+        history.reworded(text)
+    } else {
+        history.followed_by(text, gate.now())
+    };
+    let live = assemble::live(&config, history)
+        .map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
+    Ok(Some(gate.apply(policy, live)))
 }

@@ -33,7 +33,7 @@ impl StateFile {
         let unfinished = self.0.with_extension("snapshot.tmp");
         let file = create_private(&unfinished)?;
         let live = gate.live.load();
-        gate.engine.save(BufWriter::new(&file), &live.text, gate.now())?;
+        gate.engine.save(BufWriter::new(&file), &live.history.write(), gate.now())?;
         file.sync_all()?;
         fs::rename(&unfinished, &self.0)
     }

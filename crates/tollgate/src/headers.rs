@@ -14,6 +14,7 @@ pub enum HeaderStyle {
     Ietf,
     XRateLimit,
     Both,
+    /// `Retry-After` alone.
     None,
 }
 
@@ -22,10 +23,7 @@ pub type Headers = SmallVec<[(&'static str, String); 6]>;
 /// The headers of a verdict, names in lower case. Shadow rules never show.
 pub fn headers(verdict: &Verdict, style: HeaderStyle) -> Headers {
     let mut headers = Headers::new();
-    if style == HeaderStyle::None {
-        return headers;
-    }
-    if let Some(reported) = verdict.reported() {
+    if let Some(reported) = verdict.reported().filter(|_| style != HeaderStyle::None) {
         let reset = reset_seconds(verdict, reported);
         if matches!(style, HeaderStyle::Ietf | HeaderStyle::Both) {
             let policies: Vec<_> = verdict.enforced().map(policy).collect();

@@ -16,7 +16,7 @@ use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
 use crate::policy::Policy;
-use crate::rule::{MAX_MATCHES, MissingKey, Mode, Rule, RuleLimit};
+use crate::rule::{Limits, MAX_MATCHES, MissingKey, Mode, Rule, RuleLimit};
 use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, Weight};
 use crate::time::Time;
 use crate::verdict::{LimitVerdict, Verdict, VerdictId};
@@ -148,9 +148,13 @@ impl Policy {
         let values: Vec<Cow<'_, str>> =
             rule.key.iter().map(|attribute| value_of(attribute).unwrap_or_default().into()).collect();
         let digest = key_digest(secret, domain, rule, &values);
-        let limits: Vec<&RuleLimit> = match limits_for(rule, &values, value_of) {
-            Some(limits) => limits.iter().collect(),
-            None => rule.limits.all().collect(), // by an attribute that is no part of the key: all of them
+        let limits: Vec<&RuleLimit> = match (rule.overrides.find(&values), &rule.limits) {
+            (Some(limits), _) => limits.iter().collect(),
+            // Chosen by an attribute that is no part of the key: it may have met any of them.
+            (None, Limits::By { attribute, .. }) if !rule.key.contains(attribute) => {
+                distinct(rule.limits.all())
+            }
+            (None, limits) => limits.resolve(value_of).unwrap_or_default().iter().collect(),
         };
         let charges = limits
             .into_iter()
@@ -161,6 +165,17 @@ impl Policy {
             .collect();
         (digest.finish(), charges)
     }
+}
+
+/// One of the limits that share a counter.
+fn distinct<'r>(limits: impl Iterator<Item = &'r RuleLimit>) -> Vec<&'r RuleLimit> {
+    let mut distinct: Vec<&RuleLimit> = Vec::new();
+    for limit in limits {
+        if distinct.iter().all(|known| known.counter != limit.counter) {
+            distinct.push(limit);
+        }
+    }
+    distinct
 }
 
 fn limits_for<'r>(

@@ -11,6 +11,7 @@ use tollgate::time::{calendar, parse_span};
 
 use crate::admin::keys::candidates;
 use crate::answer::{self, Problem};
+use crate::body::{self, Object};
 use crate::connection::{Answer, read_body};
 use crate::gate::Gate;
 
@@ -35,9 +36,8 @@ pub fn list(gate: &Gate) -> Answer {
 }
 
 pub async fn add(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
-    let body = read_body(request.into_body(), MAX_BODY_BYTES).await?;
-    let asked: NewBan =
-        serde_json::from_slice(&body).map_err(|error| Problem::bad_field("body", error.to_string()))?;
+    let body = read_body(request, MAX_BODY_BYTES).await?;
+    let Object(asked): Object<NewBan> = body::parse(&body)?;
     let key = read_key("key", &asked.key)?;
     if asked.reason.len() > MAX_REASON_BYTES {
         return Err(Problem::bad_field(
@@ -47,9 +47,10 @@ pub async fn add(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Prob
     }
     let now = gate.now();
     let ban = Ban { until: until(&asked, now)?, reason: asked.reason, source: BanSource::Manual, strikes: 0 };
+    refuse_file_ban(gate, &key, now)?;
     let answer = written(&key, &ban);
     let until = ban.until;
-    gate.engine.ban(key, ban, now);
+    gate.ban(key, ban);
     tracing::info!(until = %shown(until), "ban added by hand");
     Ok(answer::json(StatusCode::CREATED, &answer))
 }
@@ -63,13 +64,21 @@ pub fn remove(gate: &Gate, raw_key: &str) -> Result<Answer, Problem> {
         let key = keys.first().map_or_else(|| raw_key.to_owned(), ToString::to_string);
         return Err(Problem::new(StatusCode::NOT_FOUND, format!("{key} is not banned")));
     };
-    if ban.source == BanSource::File {
-        let detail = format!("{key} is banned by the configuration file: take it out there");
-        return Err(Problem::new(StatusCode::CONFLICT, detail));
-    }
+    refuse_file_ban(gate, key, now)?;
     gate.engine.unban(key.clone(), now);
     tracing::info!("ban lifted by hand");
     Ok(answer::json(StatusCode::OK, &json!({ "removed": written(key, &ban) })))
+}
+
+/// A ban of the file is neither lifted here nor replaced by one that could be.
+fn refuse_file_ban(gate: &Gate, key: &Key, now: Time) -> Result<(), Problem> {
+    match gate.engine.find_ban(key.clone(), now) {
+        Some(ban) if ban.source == BanSource::File => {
+            let detail = format!("{key} is banned by the configuration file: change it there");
+            Err(Problem::new(StatusCode::CONFLICT, detail))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn read_key(field: &str, text: &str) -> Result<Key, Problem> {

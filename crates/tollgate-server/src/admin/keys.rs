@@ -20,13 +20,13 @@ pub fn handle(gate: &Gate, method: &Method, query: &str) -> Result<Answer, Probl
     };
     let now = gate.now();
     let reset = method == Method::DELETE;
-    let look = |key: Key| {
-        if reset { gate.engine.reset_key(rule, key, now) } else { gate.engine.key(rule, key, now) }
-    };
     // The first reading of the key that the rule is counted by.
-    let mut tried: Vec<_> = keys.into_iter().map(look).collect();
+    let mut tried: Vec<_> = keys.into_iter().map(|key| gate.engine.key(rule, key, now)).collect();
     let at = tried.iter().position(Result::is_ok).unwrap_or(0);
-    let report = tried.swap_remove(at).map_err(|error| match &error {
+    let found = tried.swap_remove(at);
+    let found =
+        if reset { found.and_then(|found| gate.engine.reset_key(rule, found.key, now)) } else { found };
+    let report = found.map_err(|error| match &error {
         InspectError::NoRule(_) => Problem::new(StatusCode::NOT_FOUND, error.to_string()),
         InspectError::Key { .. } => Problem::bad_field("key", error.to_string()),
     })?;
@@ -52,14 +52,15 @@ fn parameters<'q, const N: usize>(query: &'q str, names: [&str; N]) -> Result<[O
     Ok(values)
 }
 
-/// A key in a URL may be written as it is, or encoded once more: its readings, the plain one first.
+/// A key in a URL is encoded once more, as every value there; one written as it is does too, where
+/// that can be told. Its readings, the better one first.
 pub(super) fn candidates(raw: &str) -> Result<Vec<Key>, Problem> {
     let decoded = percent::text(percent::decode(raw, Plus::Literal).collect());
-    let readings = [Key::parse(raw), Key::parse(&decoded)];
+    let readings = [Key::parse(&decoded), Key::parse(raw)];
     let keys: Vec<_> = readings.iter().flatten().cloned().collect();
     match (keys.is_empty(), readings) {
         (false, _) => Ok(keys),
-        (true, [_, Err(error)]) => Err(Problem::bad_field("key", error.to_string())),
+        (true, [Err(error), _]) => Err(Problem::bad_field("key", error.to_string())),
         (true, _) => Err(Problem::bad_field("key", "no key")),
     }
 }

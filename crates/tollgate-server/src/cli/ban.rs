@@ -5,12 +5,13 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::cli::{AdminArgs, Exit, out};
-use crate::client::{self, call, escape};
+use crate::client::{self, call_admin, escape};
 
 #[derive(Subcommand)]
 pub enum BanCommand {
     /// Ban a key, such as ip:203.0.113.9, ip:198.51.100.0/24 or ip:203.0.113.9+user:42
     Add {
+        /// What to ban
         key: String,
         /// How long, such as 1h or 7d
         #[arg(long = "for", value_name = "SPAN", conflicts_with = "until", default_value = "1h")]
@@ -18,7 +19,8 @@ pub enum BanCommand {
         /// Until when, such as 2027-01-01T00:00:00Z
         #[arg(long, value_name = "INSTANT")]
         until: Option<String>,
-        #[arg(long, default_value = "")]
+        /// Why, for those who look at the ban later and for the client
+        #[arg(long, default_value = "", hide_default_value = true)]
         reason: String,
         #[command(flatten)]
         admin: AdminArgs,
@@ -30,6 +32,7 @@ pub enum BanCommand {
     },
     /// Lift a ban, and say what was lifted
     Rm {
+        /// The key as `ban ls` shows it
         key: String,
         #[command(flatten)]
         admin: AdminArgs,
@@ -49,7 +52,7 @@ pub fn run(command: &BanCommand) -> Exit {
         BanCommand::Ls { admin } => (admin, Method::GET, "/v1/bans".to_owned(), None),
         BanCommand::Rm { key, admin } => (admin, Method::DELETE, format!("/v1/bans/{}", escape(key)), None),
     };
-    let answered = match client::block_on(call(method, &admin.admin, &path, &[], body)) {
+    let answered = match client::block_on(call_admin(method, &admin.admin, &path, body)) {
         Ok(answered) => answered,
         Err(error) => return out::unreachable(&error),
     };

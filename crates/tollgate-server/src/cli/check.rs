@@ -12,25 +12,34 @@ pub struct CheckArgs {
     /// The decision API of the server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     http: String,
-    /// What is asked for: [METHOD ]PATH
+    /// What is asked for: [METHOD ]PATH, such as POST /login
     #[arg(value_name = "TARGET", num_args = 0..=2)]
     target: Vec<String>,
+    /// The host that is asked
     #[arg(long)]
     host: Option<String>,
+    /// The client's address
     #[arg(long)]
     ip: Option<String>,
+    /// The id of the user
     #[arg(long)]
     user: Option<String>,
+    /// The user's email address
     #[arg(long)]
     email: Option<String>,
+    /// The client's MAC address
     #[arg(long)]
     mac: Option<String>,
+    /// The client's API key
+    #[arg(long)]
+    api_key: Option<String>,
     /// A header of the request
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
     headers: Vec<(String, String)>,
     /// An attribute of your own
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = pair)]
     attributes: Vec<(String, String)>,
+    /// How much the request takes
     #[arg(long, default_value_t = 1)]
     cost: u64,
     /// Only ask: nothing is charged
@@ -65,19 +74,21 @@ pub fn run(args: &CheckArgs) -> Exit {
 
 fn asked(args: &CheckArgs) -> Value {
     let mut body = Map::new();
-    let (method, path) = match args.target.as_slice() {
-        [method, path] => (Some(method), Some(path)),
-        [path] => (None, Some(path)),
-        _ => (None, None),
+    // Quoted or not: `POST /login` may come as one argument or as two.
+    let target = args.target.join(" ");
+    let (method, path) = match target.trim().split_once(char::is_whitespace) {
+        Some((method, path)) => (Some(method), Some(path.trim_start())),
+        None => (None, Some(target.trim()).filter(|path| !path.is_empty())),
     };
     let texts = [
         ("method", method),
         ("path", path),
-        ("host", args.host.as_ref()),
-        ("ip", args.ip.as_ref()),
-        ("user", args.user.as_ref()),
-        ("email", args.email.as_ref()),
-        ("mac", args.mac.as_ref()),
+        ("host", args.host.as_deref()),
+        ("ip", args.ip.as_deref()),
+        ("user", args.user.as_deref()),
+        ("email", args.email.as_deref()),
+        ("mac", args.mac.as_deref()),
+        ("api_key", args.api_key.as_deref()),
     ];
     body.extend(texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text?)))));
     let map = |pairs: &[(String, String)]| -> Map<String, Value> {
@@ -103,7 +114,11 @@ fn sentence(verdict: &Value, allowed: bool) -> String {
                 text("rule")
             )
         }
-        (true, false) => format!("allowed: {}", text("reason")),
+        (true, false) => match text("reason").as_str() {
+            "no_rule" => "allowed: no rule applies".to_owned(),
+            "allow_list" => "allowed: on the allow list".to_owned(),
+            reason => format!("allowed: {reason}"),
+        },
         (false, _) => format!("denied: {}", text("message")),
     }
 }

@@ -16,7 +16,7 @@ use tollgate::identity::Source;
 use crate::admin::Admin;
 use crate::answer;
 use crate::assemble;
-use crate::cli::serve::{log_to_stderr, serve_admin, serve_http, until_told_to_stop};
+use crate::cli::serve::{StopSignals, log_to_stderr, serve_admin, serve_http};
 use crate::cli::{Exit, out};
 use crate::client::{Answered, call};
 use crate::config::Config;
@@ -46,6 +46,7 @@ async fn demo(once: bool) -> anyhow::Result<()> {
     let mut config = Config::parse(RULES, ".".as_ref()).context("the demo's own rules")?;
     let gate = assemble::gate(&mut config, RULES.to_owned(), None).context("the demo's own rules")?;
     let gate = Arc::new(gate);
+    let mut signals = StopSignals::listen()?;
     let (stop, shutdown) = watch::channel(false);
     let api = listen("the API", 8000).await?;
     let http = listen("the decision API", 8080).await?;
@@ -67,7 +68,7 @@ async fn demo(once: bool) -> anyhow::Result<()> {
     out::line(format!("The admin API     http://{}", at.admin));
     if !once {
         show_next(&at);
-        until_told_to_stop().await?;
+        signals.received().await;
     }
     stop.send_replace(true);
     while servers.join_next().await.is_some() {}

@@ -5,23 +5,26 @@ use hyper::Method;
 use serde_json::Value;
 
 use crate::cli::{AdminArgs, Exit, out};
-use crate::client::{self, call, escape};
+use crate::client::{self, call_admin, escape};
 
 #[derive(Subcommand)]
 pub enum KeyCommand {
     /// Show what a key has used of a rule
     Show {
+        /// The id of the rule
         rule: String,
         /// Such as email:ann@example.com or ip:203.0.113.9+user:42; none for a rule without a key
-        #[arg(default_value = "")]
+        #[arg(default_value = "", hide_default_value = true)]
         key: String,
         #[command(flatten)]
         admin: AdminArgs,
     },
     /// Forget what a key has used of a rule
     Reset {
+        /// The id of the rule
         rule: String,
-        #[arg(default_value = "")]
+        /// As for `key show`
+        #[arg(default_value = "", hide_default_value = true)]
         key: String,
         #[command(flatten)]
         admin: AdminArgs,
@@ -34,7 +37,7 @@ pub fn run(command: &KeyCommand) -> Exit {
         KeyCommand::Reset { rule, key, admin } => (Method::DELETE, rule, key, admin),
     };
     let path = format!("/v1/keys?rule={}&key={}", escape(rule), escape(key));
-    let answered = match client::block_on(call(method, &admin.admin, &path, &[], None)) {
+    let answered = match client::block_on(call_admin(method, &admin.admin, &path, None)) {
         Ok(answered) => answered,
         Err(error) => return out::unreachable(&error),
     };

@@ -12,6 +12,7 @@ use crate::config::Config;
 pub enum RulesCommand {
     /// Check a configuration file, and say all that is wrong with it
     Check {
+        /// The configuration file
         file: PathBuf,
         /// Print JSON
         #[arg(long)]

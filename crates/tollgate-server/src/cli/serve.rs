@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -15,28 +15,31 @@ use crate::cli::{Exit, out};
 use crate::config::Config;
 use crate::connection::{self, Shutdown};
 use crate::gate::Gate;
-use crate::reload::{self, Fixed, Watched};
+use crate::reload::{self, Fixed, Sight, Watched};
 use crate::state::StateFile;
 use crate::transport::http;
-use crate::{assemble, tokens::Tokens};
+use crate::{assemble, notice, tokens::Tokens};
 
 pub fn run(path: &Path) -> Exit {
     log_to_stderr();
+    let seen = Sight::of(path);
     let (mut config, text) = match Config::load(path) {
         Ok(loaded) => loaded,
         Err(problems) => return out::problems(&problems),
     };
-    let state = StateFile::in_folder(&config.state_dir);
-    let assembled = assemble::tokens(&config)
-        .and_then(|tokens| Ok((assemble::gate(&mut config, text, Some(&state))?, tokens)));
-    let (gate, tokens) = match assembled {
+    let assembled = assemble::state_file(&config).and_then(|state| {
+        let tokens = assemble::tokens(&config)?;
+        Ok((assemble::gate(&mut config, text, Some(&state))?, tokens, state))
+    });
+    let (gate, tokens, state) = match assembled {
         Ok(assembled) => assembled,
         Err(problems) => return out::problems(&problems.in_file(&path.display().to_string())),
     };
     for setting in &config.idle {
         tracing::warn!("{setting} has no effect in this version");
     }
-    let served = serve(gate, &config, tokens, path, &state);
+    let watched = Watched { path: path.to_owned(), seen, fixed: Fixed::of(&config) };
+    let served = serve(gate, &config, tokens, watched, &state);
     match served {
         Ok(()) => Exit::Yes,
         Err(error) => {
@@ -56,11 +59,14 @@ fn serve(
     gate: Gate,
     config: &Config,
     tokens: Option<Tokens>,
-    path: &Path,
+    watched: Watched,
     state: &StateFile,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
     runtime.block_on(async {
+        // Listened to before anything is announced: whoever sees the address may send a signal.
+        let mut signals = StopSignals::listen()?;
+        let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be listened to")?;
         let gate = Arc::new(gate);
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
@@ -73,11 +79,13 @@ fn serve(
             let admin = Arc::new(Admin { gate: Arc::clone(&gate), tokens, shutdown: shutdown.clone() });
             servers.spawn(serve_admin(listener, shutdown.clone(), admin));
         }
-        let watched = Watched { path: path.to_owned(), fixed: Fixed::of(config) };
-        servers.spawn(reload::watch(Arc::clone(&gate), watched, shutdown));
+        servers.spawn(notice::watch(Arc::clone(&gate), shutdown.clone()));
+        servers.spawn(reload::watch(Arc::clone(&gate), watched, hangup, shutdown));
         let policy = gate.engine.policy();
-        tracing::info!("{} rules in force, generation {}", policy.rules().len(), policy.generation());
-        until_told_to_stop().await?;
+        let (count, generation) = (policy.rules().len(), policy.generation());
+        let noun = if count == 1 { "rule" } else { "rules" };
+        tracing::info!("{count} {noun} in force, generation {generation}");
+        signals.received().await;
         tracing::info!("stopping");
         stop.send_replace(true);
         while servers.join_next().await.is_some() {}
@@ -107,12 +115,24 @@ pub async fn serve_admin(listener: TcpListener, shutdown: Shutdown, admin: Arc<A
     connection::serve(listener, shutdown, Arc::new(handler)).await;
 }
 
-pub async fn until_told_to_stop() -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be listened to")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be listened to")?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// SIGTERM and SIGINT, kept from the moment they are listened to.
+pub struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    pub fn listen() -> anyhow::Result<StopSignals> {
+        let terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be listened to")?;
+        let interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be listened to")?;
+        Ok(StopSignals { terminate, interrupt })
     }
-    Ok(())
+
+    /// Returns when the process is told to stop.
+    pub async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }

@@ -38,7 +38,7 @@ async fn check(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Proble
     if request.method() != Method::POST {
         return Err(Problem::method("POST"));
     }
-    let body = read_body(request.into_body(), MAX_CHECK_BYTES).await?;
+    let body = read_body(request, MAX_CHECK_BYTES).await?;
     let asked = Asked::parse(&body)?;
     let now = gate.now();
     Ok(answer(gate, &asked.decide(gate, now)?))
@@ -48,7 +48,7 @@ async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Proble
     if request.method() != Method::POST {
         return Err(Problem::method("POST"));
     }
-    let body = read_body(request.into_body(), MAX_BATCH_BYTES).await?;
+    let body = read_body(request, MAX_BATCH_BYTES).await?;
     let asked = Asked::parse_batch(&body)?;
     if asked.len() > MAX_BATCH {
         let detail = format!("{} checks in one batch: at most {MAX_BATCH}", asked.len());
@@ -83,7 +83,7 @@ fn request_allowed(gate: &Gate, request: &Request<Incoming>) -> Result<Answer, P
 impl Asked<'_> {
     fn decide(&self, gate: &Gate, now: Time) -> Result<Verdict, Problem> {
         let hit: Hit<'_> = gate.identify(self.hit()?, now);
-        Ok(if self.peek { gate.engine.peek(&hit, now) } else { gate.engine.check(&hit, now) })
+        Ok(if self.is_peek() { gate.engine.peek(&hit, now) } else { gate.engine.check(&hit, now) })
     }
 }
 

@@ -48,7 +48,9 @@ impl<'n, 'p> MapReader<'n, 'p> {
 
     /// The field's value of whatever kind.
     pub fn optional(&mut self, name: &'static str) -> Option<&'n Node<'n>> {
-        self.known.push(name);
+        if !self.known.contains(&name) {
+            self.known.push(name);
+        }
         let entry = self.entries.iter().find(|entry| entry.key() == name)?;
         Some(entry.value()).filter(|value| !value.is_null())
     }

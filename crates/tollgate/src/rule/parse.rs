@@ -77,24 +77,30 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let read = Limiting { shapes: &shapes, cost };
     let limits = limits(map, &short, &read);
     let overrides = overrides(map, &key, &read);
-    let rule = Rule {
+    // All is read before anything is given up: a key that nobody asked for would look unknown.
+    let mode = map.optional_choice("mode", &MODE).unwrap_or_default();
+    let track = map.optional_bool("track").unwrap_or_default();
+    let on_store_error = map.optional_choice("on_store_error", &ON_STORE_ERROR);
+    let count_denied = map.optional_bool("count_denied").unwrap_or_default();
+    let count_when = count_when(map).unwrap_or_default();
+    let ban = ban(map, &key);
+    Some(Rule {
         id: id?,
         pattern,
         uid,
+        key,
+        missing_key,
         limits: limits?,
         overrides,
         cost,
-        missing_key,
-        mode: map.optional_choice("mode", &MODE).unwrap_or_default(),
-        track: map.optional_bool("track").unwrap_or_default(),
+        mode,
+        track,
         on_exceed: on_exceed.unwrap_or_else(|| shapes.default_on_exceed()),
-        on_store_error: map.optional_choice("on_store_error", &ON_STORE_ERROR),
-        count_denied: map.optional_bool("count_denied").unwrap_or_default(),
-        count_when: count_when(map).unwrap_or_default(),
-        ban: ban(map, &key),
-        key,
-    };
-    Some(rule)
+        on_store_error,
+        count_denied,
+        count_when,
+        ban,
+    })
 }
 
 const MISSING_KEY: [(&str, MissingKey); 3] =

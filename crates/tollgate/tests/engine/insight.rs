@@ -134,3 +134,21 @@ allow: ['user:trusted']";
     assert_eq!(redacted[0], redacted[1], "the same key has the same mark");
     assert_ne!(redacted[0], redacted[2]);
 }
+
+#[test]
+fn a_key_with_limits_by_plan_shows_and_forgets_whichever_it_met() {
+    let engine = engine(
+        "rules: [{id: r, key: user, limits_by: {attr: plan, free: [2/m], pro: [9/m], default: [1/m]}}]",
+    );
+    let free = || Hit::by("u").attribute("plan", "free");
+    for _ in 0..3 {
+        engine.check(&free(), NOW);
+    }
+    let used = |engine: &Engine| -> Vec<_> {
+        let limits = engine.key("r", key("user:u"), NOW).expect("they go together").limits;
+        limits.iter().map(|limit| (limit.limit.to_string(), limit.used)).collect()
+    };
+    assert_eq!(used(&engine), [("2/m".into(), 2), ("9/m".into(), 0), ("1/m".into(), 0)]);
+    engine.reset_key("r", key("user:u"), NOW).expect("they go together");
+    assert!(engine.check(&free(), NOW).allowed);
+}

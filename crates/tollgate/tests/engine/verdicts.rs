@@ -270,7 +270,8 @@ fn headers_tell_policy_rest_and_wait() {
     let x = ["x-ratelimit-limit: 5", "x-ratelimit-remaining: 0", "x-ratelimit-reset: 12"];
     assert_eq!(shown(&denied, HeaderStyle::XRateLimit), [x[0], x[1], x[2], "retry-after: 12"]);
     assert_eq!(shown(&denied, HeaderStyle::Both), [ietf[0], ietf[1], x[0], x[1], x[2], "retry-after: 12"]);
-    assert_eq!(shown(&denied, HeaderStyle::None), [""; 0]);
+    assert_eq!(shown(&denied, HeaderStyle::None), ["retry-after: 12"]);
+    assert_eq!(shown(&allowed, HeaderStyle::None), [""; 0]);
 }
 
 #[test]

@@ -2,10 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use tollgate::Hit;
 use tollgate::identity::address::parse_ip;
@@ -13,6 +10,7 @@ use tollgate::identity::{Source, normal};
 use tollgate::request::fields;
 
 use crate::answer::Problem;
+use crate::body::{self, Object, shorten};
 
 /// Longer values are rejected.
 const MAX_VALUE_BYTES: usize = 4_096;
@@ -20,8 +18,9 @@ const MAX_PATH_BYTES: usize = 16 << 10;
 const MAX_FIELDS: usize = 256;
 const MAX_COST: u64 = 1_000_000_000;
 
+/// A null is as good as nothing.
 #[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default, remote = "Self")]
+#[serde(deny_unknown_fields, default)]
 pub struct Asked<'a> {
     #[serde(borrow)]
     domain: Option<Cow<'a, str>>,
@@ -42,39 +41,21 @@ pub struct Asked<'a> {
     #[serde(borrow)]
     api_key: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    headers: BTreeMap<Cow<'a, str>, Text<'a>>,
+    headers: Option<BTreeMap<Cow<'a, str>, Text<'a>>>,
     #[serde(borrow)]
-    attributes: BTreeMap<Cow<'a, str>, Text<'a>>,
+    attributes: Option<BTreeMap<Cow<'a, str>, Text<'a>>>,
     cost: Option<u64>,
-    pub peek: bool,
-}
-
-/// Only from a map: a derived `Deserialize` would take a list of values as well.
-impl<'de: 'a, 'a> Deserialize<'de> for Asked<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Asked<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
-                Asked::deserialize(MapAccessDeserializer::new(fields))
-            }
-        }
-        deserializer.deserialize_map(Fields)
-    }
+    peek: Option<bool>,
 }
 
 impl<'a> Asked<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, Problem> {
-        parse_json(body)
+        body::parse(body).map(|Object(asked)| asked)
     }
 
     pub fn parse_batch(body: &'a [u8]) -> Result<Vec<Self>, Problem> {
-        parse_json(body)
+        let asked: Vec<Object<Self>> = body::parse(body)?;
+        Ok(asked.into_iter().map(|Object(each)| each).collect())
     }
 
     /// `userId=&ipAddress=`
@@ -88,6 +69,11 @@ impl<'a> Asked<'a> {
         }
         let value = |name| fields::query(query, name).filter(|value| !value.is_empty());
         Ok(Asked { user: value("userId").map(Text), ip: value("ipAddress"), ..Asked::default() })
+    }
+
+    /// Whether nothing is to be charged.
+    pub fn is_peek(&self) -> bool {
+        self.peek.unwrap_or_default()
     }
 
     /// The hit that is asked about.
@@ -145,8 +131,9 @@ fn with_fields<'h>(
     mut hit: Hit<'h>,
     whole: &str,
     source: Source,
-    fields: &'h BTreeMap<Cow<'_, str>, Text<'_>>,
+    fields: &'h Option<BTreeMap<Cow<'_, str>, Text<'_>>>,
 ) -> Result<Hit<'h>, Problem> {
+    let Some(fields) = fields else { return Ok(hit) };
     if fields.len() > MAX_FIELDS {
         return Err(Problem::bad_field(whole, format!("'{whole}' has more than {MAX_FIELDS} entries")));
     }
@@ -163,45 +150,17 @@ fn with_fields<'h>(
     Ok(hit)
 }
 
-/// Input is quoted in answers, but not at any length.
-fn shorten(text: &str) -> String {
-    text.chars().take(64).flat_map(char::escape_default).collect()
-}
-
-fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
-    let text = std::str::from_utf8(body).map_err(|_| Problem::bad_field("body", "the body is not UTF-8"))?;
-    let mut json = serde_json::Deserializer::from_str(text);
-    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let (path, message) = (error.path().to_string(), error.into_inner().to_string());
-        // The message of an unknown or repeated field names it; its path stops one above.
-        let named =
-            message.strip_prefix("unknown field `").or_else(|| message.strip_prefix("duplicate field `"));
-        let named = named.and_then(|rest| rest.split('`').next());
-        let field = match (named, path.as_str()) {
-            (Some(name), "." | "?") => name.to_owned(),
-            (Some(name), path) if path.ends_with(name) => path.to_owned(),
-            (Some(name), path) => format!("{path}.{name}"),
-            (None, "." | "?") => "body".to_owned(),
-            (None, path) => path.to_owned(),
-        };
-        let detail = format!("'{}': {}", shorten(&field), message);
-        Problem::bad_field(shorten(&field), detail)
-    })?;
-    json.end().map_err(|error| Problem::bad_field("body", format!("after the JSON: {error}")))?;
-    Ok(parsed)
-}
-
 /// A text, or a number or truth value taken as its text.
 #[derive(Default)]
 struct Text<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Scalar;
-        impl<'de> Visitor<'de> for Scalar {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
             type Value = Cow<'de, str>;
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a text or a number")
             }
 
@@ -225,7 +184,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
                 Ok(Cow::Owned(truth.to_string()))
             }
         }
-        deserializer.deserialize_any(Scalar).map(Text)
+        deserializer.deserialize_any(Visitor).map(Text)
     }
 }
 
