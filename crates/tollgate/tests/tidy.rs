@@ -122,7 +122,7 @@ fn the_library_reads_no_clock_and_does_no_io() {
         "std::fs",
         "std::net::Tcp",
         "tokio",
-        "thread::",
+        "std::thread",
         "println",
         "std::env",
     ];

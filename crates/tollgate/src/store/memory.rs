@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
 use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, ReceiptItem, Weight};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, MutexGuard, lock, spin};
 use crate::time::Time;
 
 mod packed;
@@ -30,7 +30,9 @@ use shard::{Held, Kept, Shape, WIDE};
 use slot::Line;
 use table::{Table, kind_of, stored_bits};
 
-const SHARDS: usize = 64;
+const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
+/// A shard's lines are reserved up to its cap; the model checker needs few.
+const MAX_LINES: usize = if cfg!(shuttle) { 4 } else { 1 << 32 };
 
 /// The memory store. All its operations are atomic, and none can fail.
 pub struct MemoryStore {
@@ -67,7 +69,7 @@ impl MemoryStore {
     pub fn new(cap_bytes: usize) -> MemoryStore {
         let cap_bytes = cap_bytes.max(Self::MIN_BYTES);
         let shard_bytes = cap_bytes / SHARDS;
-        let lines = shard_bytes / size_of::<Line>();
+        let lines = (shard_bytes / size_of::<Line>()).min(MAX_LINES);
         let shard = || Shard { table: Table::new(lines), shape: Mutex::new(Shape::new(shard_bytes)) };
         MemoryStore {
             region: Region::reserve(SHARDS, lines),
@@ -171,10 +173,14 @@ impl MemoryStore {
     /// Takes every charge that is enforced, or none; then the shadow charges, each for itself.
     fn take_all(&self, charges: &[Charge], outcome: &mut Outcome, now: Time) {
         let mut taken: SmallVec<[ReceiptItem; 4]> = SmallVec::new();
-        let enforced = |charge: &&Charge| charge.weight == Weight::Enforced;
-        for (charge, part) in charges.iter().zip(&mut outcome.parts).filter(|(charge, _)| enforced(charge)) {
-            *part = self.run(charge, intent(charge), now);
-            let Some(grant) = part.grant else {
+        let enforced = |n: &usize| charges[*n].weight == Weight::Enforced;
+        let mut order: SmallVec<[usize; 8]> = (0..charges.len()).filter(enforced).collect();
+        // One order for all: of two that want the same keys, the first one gets them all.
+        order.sort_unstable_by_key(|n| charges[*n].fingerprint);
+        for n in order {
+            let charge = &charges[n];
+            outcome.parts[n] = self.run(charge, intent(charge), now);
+            let Some(grant) = outcome.parts[n].grant else {
                 outcome.admitted = false; // somebody was faster
                 break;
             };
@@ -188,8 +194,8 @@ impl MemoryStore {
             }
             return;
         }
-        for (charge, part) in charges.iter().zip(&mut outcome.parts).filter(|(charge, _)| !enforced(charge)) {
-            *part = self.run(charge, intent(charge), now);
+        for n in (0..charges.len()).filter(|n| !enforced(n)) {
+            outcome.parts[n] = self.run(&charges[n], intent(&charges[n]), now);
         }
     }
 
@@ -214,6 +220,7 @@ impl MemoryStore {
         while let Some(slot) = table.find(lines, fingerprint) {
             let (tag, word) = slot.load();
             if tag >> table::KIND_BITS != stored_bits(fingerprint) {
+                spin();
                 continue; // it has just moved
             }
             let Some(class) = self.classes.get(kind_of(tag)) else { break };
@@ -222,7 +229,7 @@ impl MemoryStore {
             if slot.replace((tag, word), (tag, next)).is_ok() {
                 return run.part;
             }
-            std::hint::spin_loop();
+            spin();
         }
         self.run_locked(fingerprint, demand, previous)
     }

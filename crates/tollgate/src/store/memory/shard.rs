@@ -37,6 +37,15 @@ pub(super) struct Shape {
     cap_bytes: usize,
 }
 
+/// Which slots a new entry may take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Vacancy {
+    /// Those of entries that have expired.
+    Expired,
+    /// Those and empty ones.
+    Any,
+}
+
 /// A line that a search for room has reached, and the step and slot from which.
 struct Step {
     line: usize,
@@ -229,10 +238,13 @@ impl Shape {
         fresh_at: Time,
         kept: &mut Kept,
     ) -> bool {
+        if self.take_over(held, homes(fingerprint, held.table.lines()), pair, Vacancy::Expired) {
+            return true; // and nothing has grown
+        }
         self.grow_if_full(held);
         loop {
             let homes = homes(fingerprint, held.table.lines());
-            if self.take_over_expired(held, homes, pair) {
+            if self.take_over(held, homes, pair, Vacancy::Any) {
                 return true;
             }
             if self.displace(held, homes) || self.grow(held) {
@@ -250,12 +262,13 @@ impl Shape {
         }
     }
 
-    /// Writes a pair over an empty or expired slot, in the emptier of two lines.
-    fn take_over_expired(&mut self, held: &Held<'_>, [a, b]: [usize; 2], pair: Pair) -> bool {
+    /// Writes a pair over a vacant slot, in the emptier of two lines.
+    fn take_over(&mut self, held: &Held<'_>, [a, b]: [usize; 2], pair: Pair, vacancy: Vacancy) -> bool {
         let order = if self.room(held, b) > self.room(held, a) { [b, a] } else { [a, b] };
         for slot in order.iter().flat_map(|line| &held.lines[*line].0) {
             let seen = slot.load();
-            if self.fresh_at(held, seen) <= held.now && slot.replace(seen, pair).is_ok() {
+            let vacant = self.fresh_at(held, seen) <= held.now && (seen != EMPTY || vacancy == Vacancy::Any);
+            if vacant && slot.replace(seen, pair).is_ok() {
                 self.release(seen);
                 self.entries += usize::from(seen == EMPTY);
                 return true;
