@@ -1,24 +1,32 @@
 //! Keyed fingerprints: who is counted under which limit, as 64 bits.
 //!
-//! Keys come from strangers, so the hash has a secret: without it nobody can make two keys collide.
+//! Keys come from strangers, so the hash has a secret: without it nobody can make two keys collide. It
+//! chains blocks of sixteen bytes, each through four keyed rounds of AES where the processor has them,
+//! and through SipHash-1-3 elsewhere. Fingerprints never leave the process but into its own snapshot,
+//! which says which of the two made them.
 
-use std::hash::Hasher;
+use std::fmt;
 
-use siphasher::sip::SipHasher13;
+mod rounds;
+
+use rounds::Rounds;
 
 /// The secret of a process or, with a shared store, of a fleet.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret([u8; Secret::LEN]);
+#[derive(Clone)]
+pub struct Secret {
+    bytes: [u8; Secret::LEN],
+    rounds: Rounds,
+}
 
 impl Secret {
     pub const LEN: usize = 16;
 
-    pub const fn from_bytes(bytes: [u8; Secret::LEN]) -> Secret {
-        Secret(bytes)
+    pub fn from_bytes(bytes: [u8; Secret::LEN]) -> Secret {
+        Secret { bytes, rounds: Rounds::new(&bytes) }
     }
 
     pub const fn bytes(&self) -> &[u8; Secret::LEN] {
-        &self.0
+        &self.bytes
     }
 
     /// A secret from the operating system's randomness.
@@ -28,7 +36,12 @@ impl Secret {
         let mut bytes = [0; Secret::LEN];
         bytes[..8].copy_from_slice(&word(1));
         bytes[8..].copy_from_slice(&word(2));
-        Secret(bytes)
+        Secret::from_bytes(bytes)
+    }
+
+    /// Which hash makes the fingerprints on this machine.
+    pub(crate) fn hash_name(&self) -> &'static str {
+        self.rounds.name()
     }
 
     /// The fingerprint of a key with these parts, for those who charge a store themselves.
@@ -36,31 +49,68 @@ impl Secret {
         parts.into_iter().fold(self.digest(), |digest, part| digest.part(part.as_bytes())).finish()
     }
 
-    pub(crate) fn digest(&self) -> Digest {
-        Digest(SipHasher13::new_with_key(&self.0))
+    #[inline]
+    pub(crate) fn digest(&self) -> Digest<'_> {
+        Digest { rounds: &self.rounds, state: 0 }
     }
 }
 
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl PartialEq for Secret {
+    fn eq(&self, other: &Secret) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }
 }
 
 /// A fingerprint in the making. Parts keep their boundaries: `ab` + `c` is not `a` + `bc`.
 #[derive(Clone)]
-pub(crate) struct Digest(SipHasher13);
+pub(crate) struct Digest<'s> {
+    rounds: &'s Rounds,
+    state: u128,
+}
 
-impl Digest {
-    pub(crate) fn part(mut self, bytes: &[u8]) -> Digest {
-        self.0.write(bytes);
-        self.0.write_u64(bytes.len() as u64);
+impl Digest<'_> {
+    /// Takes a part in blocks; the last one of fifteen bytes at most, with its length.
+    #[inline]
+    pub(crate) fn part(mut self, bytes: &[u8]) -> Self {
+        let mut rest = bytes;
+        while let Some((block, after)) = rest.split_first_chunk::<BLOCK>() {
+            self.state = self.rounds.absorb(self.state, u128::from_le_bytes(*block));
+            rest = after;
+        }
+        self.state = self.rounds.absorb_last(self.state, last_block(rest));
         self
     }
 
-    pub(crate) fn finish(self) -> Fingerprint {
-        Fingerprint(self.0.finish())
+    /// Takes a number as a part.
+    #[inline]
+    pub(crate) fn number(mut self, number: u64) -> Self {
+        self.state = self.rounds.absorb_last(self.state, u128::from(number) | (BLOCK as u128) << 120);
+        self
     }
+
+    #[inline]
+    pub(crate) fn finish(self) -> Fingerprint {
+        Fingerprint((self.state ^ self.state >> 64) as u64)
+    }
+}
+
+const BLOCK: usize = 16;
+
+/// Up to fifteen bytes, and in the sixteenth how many.
+#[inline]
+fn last_block(bytes: &[u8]) -> u128 {
+    let mut block = [0; BLOCK];
+    block[..bytes.len()].copy_from_slice(bytes);
+    block[BLOCK - 1] = bytes.len() as u8;
+    u128::from_le_bytes(block)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -68,6 +118,8 @@ pub struct Fingerprint(pub(crate) u64);
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -77,7 +129,31 @@ mod tests {
         assert_eq!(of(&secret, &["ab", "c"]), of(&secret, &["ab", "c"]));
         assert_ne!(of(&secret, &["ab", "c"]), of(&secret, &["a", "bc"]));
         assert_ne!(of(&secret, &["ab"]), of(&secret, &["ab", ""]));
+        assert_ne!(of(&secret, &["ab"]), of(&secret, &["ab\0"]));
+        let looks_like_a_last_block = "ab\0\0\0\0\0\0\0\0\0\0\0\0\0\u{2}";
+        assert_ne!(of(&secret, &[looks_like_a_last_block]), of(&secret, &["ab", ""]));
         assert_ne!(of(&secret, &["ab"]), of(&Secret::random(), &["ab"]));
         assert_ne!(Secret::random(), Secret::random());
+    }
+
+    #[test]
+    fn keys_of_all_lengths_and_their_neighbours_differ_in_all_bits() {
+        let secret = Secret::from_bytes([3; 16]);
+        let mut seen = HashSet::new();
+        let (mut ones, mut count) = ([0u32; 64], 0);
+        for length in 0..70 {
+            for changed in 0..length.max(1) {
+                let mut key = vec![b'x'; length];
+                if let Some(byte) = key.get_mut(changed) {
+                    *byte = b'y';
+                }
+                let Fingerprint(print) = secret.digest().part(&key).finish();
+                assert!(seen.insert(print), "{length} {changed}");
+                count += 1;
+                (0..64).for_each(|bit| ones[bit] += (print >> bit & 1) as u32);
+            }
+        }
+        assert!(ones.iter().all(|ones| (count * 2 / 5..count * 3 / 5).contains(ones)), "{ones:?} of {count}");
+        assert_ne!(secret.digest().number(7).finish(), secret.digest().part(&7u64.to_le_bytes()).finish());
     }
 }

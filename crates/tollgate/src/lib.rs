@@ -45,6 +45,9 @@ pub mod headers;
 pub mod limiter;
 
 mod codec;
+#[cfg(shuttle)]
+#[doc(hidden)]
+pub use sync::seeded;
 mod sync;
 mod table;
 

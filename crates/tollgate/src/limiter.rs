@@ -94,19 +94,22 @@ impl Limiter {
 }
 
 impl LimiterKey for str {
+    #[inline]
     fn fingerprint(&self, secret: &Secret) -> Fingerprint {
         secret.digest().part(self.as_bytes()).finish()
     }
 }
 
 impl LimiterKey for [u8] {
+    #[inline]
     fn fingerprint(&self, secret: &Secret) -> Fingerprint {
         secret.digest().part(self).finish()
     }
 }
 
 impl LimiterKey for u64 {
+    #[inline]
     fn fingerprint(&self, secret: &Secret) -> Fingerprint {
-        secret.digest().part(&self.to_le_bytes()).finish()
+        secret.digest().number(*self).finish()
     }
 }

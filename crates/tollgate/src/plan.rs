@@ -117,7 +117,7 @@ impl Policy {
         each: &RuleLimit,
         values: &[Cow<'_, str>],
         value: impl Fn(&Attribute) -> Option<String>,
-        digest: &Digest,
+        digest: &Digest<'_>,
         now: Time,
     ) -> SmallVec<[Predecessor; 1]> {
         let rule = &self.rules.rules()[number];
@@ -192,12 +192,12 @@ pub(crate) fn key_parts_fit(rule: &Rule, key: &Key) -> Result<(), Vec<Attribute>
     if fits { Ok(()) } else { Err(rule.key.clone()) }
 }
 
-fn key_digest(secret: &Secret, domain: &str, rule: &Rule, values: &[Cow<'_, str>]) -> Digest {
+fn key_digest<'s>(secret: &'s Secret, domain: &str, rule: &Rule, values: &[Cow<'_, str>]) -> Digest<'s> {
     let digest = secret.digest().part(domain.as_bytes()).part(rule.id.as_str().as_bytes());
     values.iter().fold(digest, |digest, value| digest.part(value.as_bytes()))
 }
 
-fn charge(rule: &Rule, each: &RuleLimit, digest: &Digest, units: u64) -> Charge {
+fn charge(rule: &Rule, each: &RuleLimit, digest: &Digest<'_>, units: u64) -> Charge {
     Charge {
         fingerprint: digest.clone().part(each.counter.as_bytes()).finish(),
         quota: each.quota,

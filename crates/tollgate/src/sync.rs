@@ -26,3 +26,28 @@ pub(crate) fn spin() {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Bugs that the models plant one at a time, to show that they would find them.
+#[cfg(shuttle)]
+#[doc(hidden)]
+pub mod seeded {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    pub const NONE: u8 = 0;
+    /// A charge replaces the state only, whoever the slot belongs to by now.
+    pub const HALF_A_SLOT: u8 = 1;
+    /// A key that was not found is inserted without looking again under the lock.
+    pub const NO_SECOND_LOOK: u8 = 2;
+    /// An entry is moved as it was seen, and what was charged meanwhile is lost.
+    pub const MOVED_AS_SEEN: u8 = 3;
+
+    static PLANTED: AtomicU8 = AtomicU8::new(NONE);
+
+    pub fn plant(bug: u8) {
+        PLANTED.store(bug, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is(bug: u8) -> bool {
+        PLANTED.load(Ordering::SeqCst) == bug
+    }
+}

@@ -5,14 +5,16 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub mod calendar;
 mod period;
 mod span;
+mod ticker;
 
 pub use period::{Period, Unit};
 pub use span::{parse_span, write_span};
+use ticker::Ticker;
 
 pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -74,26 +76,27 @@ pub(crate) fn nanos_of(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Unix time that never goes back: the monotonic clock, re-anchored forward only.
+/// Unix time that never goes back: monotonic, re-anchored forward only.
 #[derive(Debug)]
 pub struct Clock {
-    started: Instant,
-    /// Unix nanoseconds at `started`; only ever raised.
+    ticker: Ticker,
+    /// Unix nanoseconds when the ticker started; only ever raised.
     anchor: AtomicU64,
 }
 
 impl Clock {
     pub fn new() -> Self {
-        Self { started: Instant::now(), anchor: AtomicU64::new(unix_nanos()) }
+        Self { anchor: AtomicU64::new(unix_nanos()), ticker: Ticker::new() }
     }
 
+    #[inline]
     pub fn now(&self) -> Time {
-        Time(self.anchor.load(Ordering::Relaxed).saturating_add(nanos_of(self.started.elapsed())))
+        Time(self.anchor.load(Ordering::Relaxed).saturating_add(self.ticker.elapsed()))
     }
 
     /// Follows the system's clock forward (a resumed laptop, an NTP step). Call it now and then.
     pub fn reanchor(&self) {
-        let anchor = unix_nanos().saturating_sub(nanos_of(self.started.elapsed()));
+        let anchor = unix_nanos().saturating_sub(self.ticker.elapsed());
         self.anchor.fetch_max(anchor, Ordering::Relaxed);
     }
 }

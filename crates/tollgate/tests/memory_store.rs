@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Barrier;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tollgate::store::{Charge, DeniedHits, MemoryStore, Receipt, Weight};
 use tollgate::{Limit, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
-const SECRET: Secret = Secret::from_bytes([7; 16]);
+static SECRET: LazyLock<Secret> = LazyLock::new(|| Secret::from_bytes([7; 16]));
 const SECOND: Duration = Duration::from_secs(1);
 
 const SHAPES: [Shape; 11] = [

@@ -3,11 +3,13 @@
 //! `RUSTFLAGS="--cfg shuttle" cargo test --test shuttle --release --target-dir target/shuttle`
 #![cfg(shuttle)]
 
+use shuttle::rand::RngCore;
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 use tollgate::algorithm::{Algorithm, Quota};
 use tollgate::fingerprint::Secret;
+use tollgate::limit::WindowStart;
 use tollgate::store::{Charge, DeniedHits, MemoryStore, Receipt, Weight};
 use tollgate::{Limit, Shape, Time};
 
@@ -35,14 +37,21 @@ fn used(store: &MemoryStore, key: &str, quota: Quota) -> u64 {
     quota.used(&store.state_of(&charge(key, quota), NOW), NOW)
 }
 
-/// Runs a thread for each of the closures over one store, and waits for all.
+type Thread = Box<dyn FnOnce(&MemoryStore) -> u64 + Send>;
+
+/// Runs a thread for each of the functions over one store, and waits for all.
 fn race<const N: usize>(threads: [fn(&MemoryStore) -> u64; N]) -> (Arc<MemoryStore>, u64) {
-    let store = Arc::new(MemoryStore::new(MemoryStore::MIN_BYTES));
-    let sum = Arc::new(AtomicU64::new(0));
-    let threads = threads.map(|run| {
+    let threads = threads.into_iter().map(|run| Box::new(run) as Thread).collect();
+    race_on(MemoryStore::new(MemoryStore::MIN_BYTES), threads)
+}
+
+fn race_on(store: MemoryStore, threads: Vec<Thread>) -> (Arc<MemoryStore>, u64) {
+    let (store, sum) = (Arc::new(store), Arc::new(AtomicU64::new(0)));
+    let spawn = |run: Thread| {
         let (store, sum) = (Arc::clone(&store), Arc::clone(&sum));
         thread::spawn(move || _ = sum.fetch_add(run(&store), Ordering::SeqCst))
-    });
+    };
+    let threads: Vec<_> = threads.into_iter().map(spawn).collect();
     threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
     let sum = sum.load(Ordering::SeqCst);
     (store, sum)
@@ -119,4 +128,75 @@ fn a_refund_and_a_charge_lose_nothing_of_each_other() {
         assert_eq!(used(&store, "b", quota("2/h", Shape::SlidingLog)), 0);
     };
     shuttle::check_random(check, TRIES);
+}
+
+/// Charges keys over and over while others come, so that their entries are moved about.
+fn growth() {
+    const ROUNDS: u64 = 12;
+    let salt = shuttle::rand::thread_rng().next_u64(); // other keys, other homes
+    // A window with one hit looks the same for all keys: only the tag tells them apart.
+    let limit = quota("1000/h", Shape::FixedWindow { start: WindowStart::Aligned });
+    let charge_all = move |store: &MemoryStore, name: &str, count: u32| {
+        let admitted = (0..count).map(|n| store.charge(&[charge(&format!("{name} {salt} {n}"), limit)], NOW));
+        admitted.filter(|outcome| outcome.admitted).count() as u64
+    };
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    charge_all(&store, "moved", 3); // from here on they are charged without the lock
+    let charging = move |store: &MemoryStore| (0..ROUNDS).map(|_| charge_all(store, "moved", 3)).sum::<u64>();
+    let crowding = move |store: &MemoryStore| charge_all(store, "other", 12) - 12;
+    let (store, admitted) = race_on(store, vec![Box::new(charging), Box::new(crowding), Box::new(charging)]);
+    assert_eq!(admitted, 2 * 3 * ROUNDS);
+    for n in 0..3 {
+        assert_eq!(used(&store, &format!("moved {salt} {n}"), limit), 1 + 2 * ROUNDS, "an update was lost");
+    }
+    for n in 0..12 {
+        assert_eq!(used(&store, &format!("other {salt} {n}"), limit), 1, "a stranger's entry was charged");
+    }
+}
+
+/// Charges a key while it is forgotten and another one comes into its slot.
+fn change_of_hands() {
+    let salt = shuttle::rand::thread_rng().next_u64();
+    let limit = quota("9/h", Shape::FixedWindow { start: WindowStart::Aligned });
+    let (old, new) = (charge(&format!("old {salt}"), limit), charge(&format!("new {salt}"), limit));
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    store.charge(std::slice::from_ref(&old), NOW);
+    let (charged, forgotten) = (old.clone(), old.fingerprint);
+    let charging = move |store: &MemoryStore| u64::from(store.charge(&[charged], NOW).admitted);
+    let coming = move |store: &MemoryStore| {
+        store.reset(forgotten);
+        u64::from(store.charge(&[new], NOW).admitted)
+    };
+    let (store, _) = race_on(store, vec![Box::new(charging), Box::new(coming)]);
+    assert_eq!(used(&store, &format!("new {salt}"), limit), 1, "a stranger's entry was charged");
+}
+
+#[test]
+fn an_entry_that_moves_loses_no_update() {
+    shuttle::check_random(growth, TRIES);
+    shuttle::check_pct(growth, TRIES, 3);
+}
+
+#[test]
+fn a_slot_that_changes_hands_is_not_charged_for_the_one_before() {
+    shuttle::check_random(change_of_hands, TRIES);
+    shuttle::check_pct(change_of_hands, TRIES, 3);
+}
+
+#[test]
+fn the_models_find_the_bugs_that_are_planted() {
+    use tollgate::seeded::{HALF_A_SLOT, MOVED_AS_SEEN, NO_SECOND_LOOK, NONE, plant};
+    let finds = |bug: u8, model: fn()| {
+        plant(bug);
+        let found = std::panic::catch_unwind(|| {
+            shuttle::check_pct(model, TRIES, 3);
+            shuttle::check_random(model, 5 * TRIES);
+        })
+        .is_err();
+        plant(NONE);
+        assert!(found, "bug {bug} was not found");
+    };
+    finds(MOVED_AS_SEEN, growth);
+    finds(NO_SECOND_LOOK, growth);
+    finds(HALF_A_SLOT, change_of_hands);
 }

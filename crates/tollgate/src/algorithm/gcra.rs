@@ -82,10 +82,6 @@ impl Meter {
         self.flow
     }
 
-    pub(super) fn burst(&self) -> u64 {
-        self.span / self.token
-    }
-
     /// Takes `cost`, but no more than leads to a debt of `bound` units.
     fn take(&self, full_at: &mut u64, now: Time, cost: u64, bound: u64) {
         let now = self.flow.units_at(now);
@@ -110,7 +106,7 @@ impl Algorithm for Meter {
         let now_units = self.flow.units_at(now);
         let full_at = (*full_at).max(now_units); // long idle is full, not fuller
         let left = (now_units + self.span).saturating_sub(full_at) / self.token;
-        let admission = if cost > self.burst() {
+        let admission = if cost.saturating_mul(self.token) > self.span {
             Admission::Never
         } else if cost <= left {
             Admission::NOW

@@ -1,6 +1,6 @@
 //! A clean stop saved, and taken up again: counters, bans and strikes, and the rules they were under.
 //!
-//! Version 1: magic, version, secret, when, rules as text, counters, bans, offences, checksum. Times
+//! Version 1: magic, version, secret, hash, when, rules as text, counters, bans, offences, checksum. Times
 //! are Unix time: what passed while the process was down has passed.
 
 use std::io::{self, Write};
@@ -24,6 +24,8 @@ pub enum SnapshotError {
     NotASnapshot,
     #[error("it has format version {0}, this program reads version {VERSION}")]
     Version(u64),
+    #[error("it was made on a machine with another kind of processor")]
+    Hash,
     #[error("it is damaged: its checksum does not fit its contents")]
     Checksum,
     #[error("it is damaged: its contents make no sense")]
@@ -45,6 +47,7 @@ impl Engine {
         out.raw(&MAGIC)?;
         out.word(VERSION)?;
         out.raw(self.secret.bytes())?;
+        out.text(self.secret.hash_name())?;
         out.word(now.nanos())?;
         out.text(rules)?;
         self.store.save(&mut out, now)?;
@@ -88,6 +91,9 @@ impl Engine {
         let contents = SnapshotError::Contents;
         from.raw::<{ MAGIC.len() + size_of_val(&VERSION) }>().ok_or(contents)?;
         let secret = Secret::from_bytes(from.raw().ok_or(contents)?);
+        if from.text().ok_or(contents)? != secret.hash_name() {
+            return Err(SnapshotError::Hash);
+        }
         let saved_at = Time::from_nanos(from.word().ok_or(contents)?);
         let rules = from.text().ok_or(contents)?;
         let policy = match former(rules) {

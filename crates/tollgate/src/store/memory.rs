@@ -32,7 +32,7 @@ use table::{Table, kind_of, stored_bits};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
 /// A shard's lines are reserved up to its cap; the model checker needs few.
-const MAX_LINES: usize = if cfg!(shuttle) { 4 } else { 1 << 32 };
+const MAX_LINES: usize = if cfg!(shuttle) { 8 } else { 1 << 32 };
 
 /// The memory store. All its operations are atomic, and none can fail.
 pub struct MemoryStore {
@@ -218,16 +218,18 @@ impl MemoryStore {
         let n = shard_of(fingerprint);
         let (table, lines) = (&self.shards[n].table, self.region.shard(n));
         while let Some(slot) = table.find(lines, fingerprint) {
-            let (tag, word) = slot.load();
-            if tag >> table::KIND_BITS != stored_bits(fingerprint) {
-                spin();
-                continue; // it has just moved
-            }
-            let Some(class) = self.classes.get(kind_of(tag)) else { break };
-            let Some(run) = class.run(word, demand) else { break };
-            let Some(next) = run.next else { return run.part };
-            if slot.replace((tag, word), (tag, next)).is_ok() {
-                return run.part;
+            let (tag, word) = slot.glance();
+            let moved = tag >> table::KIND_BITS != stored_bits(fingerprint);
+            if !moved {
+                let Some(class) = self.classes.get(kind_of(tag)) else { break };
+                let Some(run) = class.run(word, demand) else { break };
+                let stands = match run.next {
+                    Some(next) => slot.replace((tag, word), (tag, next)).is_ok(),
+                    None => slot.load() == (tag, word),
+                };
+                if stands {
+                    return run.part;
+                }
             }
             spin();
         }
@@ -240,7 +242,7 @@ impl MemoryStore {
         let mut locked = self.lock_all(fingerprint, previous);
         let n = shard_of(fingerprint);
         let (held, quota, now) = (self.held(n, demand.now), demand.quota, demand.now);
-        while let Some(slot) = held.table.find(held.lines, fingerprint) {
+        while let Some(slot) = held.look_again(fingerprint) {
             let (tag, word) = slot.load();
             if kind_of(tag) == WIDE {
                 return self.run_wide(locked.shape(n), &held, word, demand);

@@ -12,6 +12,8 @@ use crate::store::memory::packed::{Class, Classes};
 use crate::store::memory::slab::{Slab, Wide};
 use crate::store::memory::slot::{EMPTY, Line, Pair, SLOTS_PER_LINE, Slot};
 use crate::store::memory::table::{Table, divided_by, fingerprint_of, homes, kind_of, tag};
+#[cfg(shuttle)]
+use crate::sync::seeded;
 use crate::time::Time;
 
 /// The kind of a slot whose word is the place of its state in the slab.
@@ -74,6 +76,15 @@ pub(super) enum Saved {
 }
 
 impl Held<'_> {
+    /// The slot of a key that was not found without the lock: it may have been on the move.
+    pub(super) fn look_again(&self, fingerprint: Fingerprint) -> Option<&Slot> {
+        #[cfg(shuttle)]
+        if seeded::is(seeded::NO_SECOND_LOOK) {
+            return None;
+        }
+        self.table.find(self.lines, fingerprint)
+    }
+
     /// Every entry that is still worth keeping.
     pub(super) fn live(&self, shape: &Shape) -> impl Iterator<Item = Pair> {
         let in_use = &self.lines[..self.table.lines()];
@@ -424,6 +435,11 @@ fn gives_way(resident: Time, newcomer: Time, now: Time) -> bool {
 /// Takes an entry out of its slot with all that was charged to it.
 fn take(slot: &Slot) -> Pair {
     let mut seen = slot.load();
+    #[cfg(shuttle)]
+    if seeded::is(seeded::MOVED_AS_SEEN) {
+        slot.overwrite(EMPTY);
+        return seen;
+    }
     while let Err(changed) = slot.replace(seen, EMPTY) {
         seen = changed;
     }

@@ -1,8 +1,8 @@
 //! A slot: tag and word, sixteen bytes that change together or not at all.
 //!
-//! Everything lock-free in the store goes through the three operations of this file. The tag alone may
-//! be read to find a slot; what is decided is decided on a whole pair, and what is written replaces the
-//! whole pair that was decided on, so a slot that changed hands meanwhile is never charged.
+//! Everything lock-free in the store goes through the operations of this file. Halves may be read to find
+//! a slot and to decide what to write; but a pair is replaced only if it is, as a whole, the one that was
+//! decided on, so a slot that changed hands meanwhile is never charged.
 
 /// Tag (56 bits of fingerprint, 8 bits of kind; zero is empty) and word (the state).
 pub(super) type Pair = (u64, u64);
@@ -38,14 +38,21 @@ mod atomic {
     impl Slot {
         #[inline]
         pub(in super::super) fn tag(&self) -> u64 {
-            if cfg!(target_endian = "big") {
-                return self.load().0;
-            }
-            // SAFETY: on a little-endian machine the tag is the first half of the pair, aligned to eight
-            // bytes, and only read here. Writers replace the pair in one instruction, so the half read
-            // is one that was written.
-            let tag = unsafe { &*std::ptr::from_ref(&self.0).cast::<AtomicU64>() };
-            tag.load(Ordering::Acquire)
+            self.halves()[usize::from(cfg!(target_endian = "big"))].load(Ordering::Acquire)
+        }
+
+        /// Tag and word, read one after the other: they may never have stood together.
+        #[inline]
+        pub(in super::super) fn glance(&self) -> Pair {
+            let word = self.halves()[usize::from(cfg!(target_endian = "little"))].load(Ordering::Acquire);
+            (self.tag(), word)
+        }
+
+        #[inline]
+        fn halves(&self) -> &[AtomicU64; 2] {
+            // SAFETY: the halves of the pair are aligned to eight bytes, and only read through this. Writers
+            // replace the pair in one instruction, so a half that is read is one that was written.
+            unsafe { &*std::ptr::from_ref(&self.0).cast::<[AtomicU64; 2]>() }
         }
 
         #[inline]
@@ -64,30 +71,55 @@ mod atomic {
 
 #[cfg(shuttle)]
 mod atomic {
-    //! The same three operations over a lock that the model checker schedules.
+    //! The same operations, with a step of the model checker before each of them.
+
+    use shuttle::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::Mutex;
 
     use super::Pair;
-    use crate::sync::{Mutex, lock};
+    use crate::sync::seeded;
 
     #[derive(Default)]
-    pub(in super::super) struct Slot(Mutex<Pair>);
+    pub(in super::super) struct Slot {
+        pair: Mutex<Pair>,
+        step: AtomicBool,
+    }
 
     impl Slot {
         pub(in super::super) fn tag(&self) -> u64 {
-            lock(&self.0).0
+            self.load().0
+        }
+
+        pub(in super::super) fn glance(&self) -> Pair {
+            let word = self.load().1;
+            (self.tag(), word)
         }
 
         pub(in super::super) fn load(&self) -> Pair {
-            *lock(&self.0)
+            self.with(|pair| *pair)
         }
 
         pub(in super::super) fn replace(&self, old: Pair, new: Pair) -> Result<(), Pair> {
-            let mut pair = lock(&self.0);
-            if *pair != old {
-                return Err(*pair);
-            }
-            *pair = new;
-            Ok(())
+            self.with(|pair| {
+                if seeded::is(seeded::HALF_A_SLOT) && old.0 == new.0 && old.1 == pair.1 {
+                    pair.1 = new.1;
+                    return Ok(());
+                }
+                if *pair != old {
+                    return Err(*pair);
+                }
+                *pair = new;
+                Ok(())
+            })
+        }
+
+        pub(in super::super) fn overwrite(&self, new: Pair) {
+            self.with(|pair| *pair = new);
+        }
+
+        fn with<T>(&self, act: impl FnOnce(&mut Pair) -> T) -> T {
+            self.step.load(Ordering::SeqCst);
+            act(&mut self.pair.lock().expect("no operation panics"))
         }
     }
 }
