@@ -1,0 +1,57 @@
+//! Bytes a key: resident memory after a million and ten million strings, grown from empty.
+
+use crate::effort::Effort;
+use crate::growth::{Growth, grown};
+use crate::roster;
+use crate::score::Scores;
+use crate::table::Table;
+
+pub const MILLION: &str = "bytes a key, 1 M strings";
+pub const TEN_MILLION: &str = "bytes a key, 10 M strings";
+
+/// Decision times while ten million keys are let in.
+pub type Histograms = Vec<(&'static str, Growth)>;
+
+pub fn measure(effort: &Effort, scores: &mut Scores) -> Histograms {
+    let candidates = roster::strings();
+    let (few, many) = (effort.keys(1_000_000), effort.keys(10_000_000));
+    for candidate in &candidates {
+        if candidate.name == roster::CACHED || (candidate.slow && few > effort.slow_keys) {
+            continue;
+        }
+        scores.put(MILLION, candidate.name, 1, grown(candidate.name, few).bytes_per_key);
+    }
+    let mut names = vec![roster::OURS, roster::FLOOR, roster::GOVERNOR];
+    for (name, _) in scores.rivals_by_value(MILLION, 1).into_iter().take(effort.rivals_at_most_keys) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let mut histograms = Vec::new();
+    for name in names {
+        let growth = grown(name, many);
+        scores.put(TEN_MILLION, name, 1, growth.bytes_per_key);
+        histograms.push((name, growth));
+    }
+    histograms
+}
+
+pub fn print_histograms(histograms: &Histograms) {
+    let mut table =
+        Table::new("One decision while 10 M keys are let in, one thread", ["", "p50", "p99", "p99.9", "max"]);
+    for (name, growth) in histograms {
+        let time = |ns: f64| match ns {
+            ns if ns < 10_000.0 => format!("{ns:.0} ns"),
+            ns if ns < 10_000_000.0 => format!("{:.0} µs", ns / 1e3),
+            ns => format!("{:.0} ms", ns / 1e6),
+        };
+        table.row([
+            (*name).to_owned(),
+            time(growth.p50_ns),
+            time(growth.p99_ns),
+            time(growth.p999_ns),
+            time(growth.max_ns),
+        ]);
+    }
+    table.print();
+}
