@@ -8,7 +8,7 @@ use tollgate::limit::{Levels, Refill, Release, WindowStart};
 use crate::contestant::Allowance;
 use crate::decisions::{THREADS, compare};
 use crate::effort::Effort;
-use crate::entrant::{Entrant, Manner, enter_built};
+use crate::entrant::{Manner, enter_built, prepare};
 use crate::keys::Draws;
 use crate::ours::Ours;
 use crate::score::{Scores, short};
@@ -42,13 +42,16 @@ fn first_cost(shape: Shape) -> u32 {
 pub fn measure(effort: &Effort, scores: &mut Scores) {
     eprintln!("measuring the algorithms");
     let keys = effort.keys(1_000_000);
-    let entrants: Vec<(&'static str, Box<dyn Entrant<String>>)> = shapes()
-        .into_iter()
-        .map(|shape| {
+    let entered = |shape: Shape| {
+        move || {
             let ours = Ours::with_shape(Allowance::Ample, shape);
-            (shape.name(), enter_built(shape.name(), ours, Allowance::Ample, first_cost(shape), keys))
-        })
-        .collect();
+            (
+                shape.name(),
+                enter_built::<String, _>(shape.name(), ours, Allowance::Ample, first_cost(shape), keys),
+            )
+        }
+    };
+    let entrants = prepare(shapes().into_iter().map(entered).collect());
     let all: Vec<_> = entrants.iter().collect();
     compare(LINE, &all, &Draws::uniform(keys), Manner::Single, effort, scores);
 }

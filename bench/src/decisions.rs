@@ -2,7 +2,7 @@
 
 use crate::contestant::Allowance;
 use crate::effort::Effort;
-use crate::entrant::{Entrant, Manner};
+use crate::entrant::{Manner, Named, prepare};
 use crate::keys::{Draws, Key, Random};
 use crate::roster::{self, Candidate};
 use crate::score::{Scores, median};
@@ -98,11 +98,10 @@ impl Contest<'_> {
         eprintln!("measuring {}", line::<K>(keys, spreads[0], allowance));
         let count = self.effort.keys(keys);
         let enters = |candidate: &Candidate<K>| !candidate.slow || count <= self.effort.slow_keys;
-        let entrants: Vec<(&'static str, Box<dyn Entrant<K>>)> = candidates
-            .into_iter()
-            .filter(enters)
-            .map(|candidate| (candidate.name, (candidate.enter)(candidate.name, allowance, count)))
-            .collect();
+        let entered = |candidate: Candidate<K>| {
+            move || (candidate.name, (candidate.enter)(candidate.name, allowance, count))
+        };
+        let entrants = prepare(candidates.into_iter().filter(enters).map(entered).collect());
         for spread in spreads {
             let draws = match spread {
                 Spread::Hot | Spread::Uniform | Spread::Batch => Draws::<K>::uniform(count),
@@ -120,7 +119,7 @@ impl Contest<'_> {
 /// Rounds in alternating order; the medians become scores.
 pub fn compare<K: Key>(
     title: &str,
-    entrants: &[&(&'static str, Box<dyn Entrant<K>>)],
+    entrants: &[&Named<K>],
     draws: &Draws<K>,
     manner: Manner,
     effort: &Effort,
@@ -133,7 +132,10 @@ pub fn compare<K: Key>(
         for turn in 0..entrants.len() {
             let n = (turn + round) % entrants.len();
             for (at, threads) in THREADS.into_iter().enumerate() {
-                times[n][at].push(entrants[n].1.measure(draws, manner, threads, start, effort));
+                let (name, entrant) = entrants[n];
+                let pace = entrant.measure(draws, manner, threads, start, effort);
+                scores.note(title, name, &pace);
+                times[n][at].push(pace.ns);
             }
         }
     }

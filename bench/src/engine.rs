@@ -3,7 +3,7 @@
 use crate::contestant::Allowance;
 use crate::decisions::compare;
 use crate::effort::Effort;
-use crate::entrant::{Entrant, Manner, enter};
+use crate::entrant::{Entrant, Manner, enter, prepare};
 use crate::keys::Draws;
 use crate::ours::OurEngine;
 use crate::rival::Limitador;
@@ -13,41 +13,62 @@ use crate::table::Table;
 
 pub const LINE: &str = "engine, 1 rule, 1 M users";
 pub const TRACKED: &str = "tollgate, tracking on";
-/// The names of engines with more matching rules.
-pub const MATCHING: [(&str, usize); 3] = [(OURS, 1), ("3 matching rules", 3), ("10 matching rules", 10)];
+pub const MATCHING_LINE: &str = "engine, rules that match, 100 k users";
+/// Names and numbers of the rules that match.
+pub const MATCHING: [(&str, usize); 3] =
+    [("1 matching rule", 1), ("3 matching rules", 3), ("10 matching rules", 10)];
+
+type Enter = fn(&'static str, Allowance, usize) -> Box<dyn Entrant<String>>;
 
 pub fn measure(effort: &Effort, scores: &mut Scores) {
     eprintln!("measuring the engine");
-    let keys = effort.keys(1_000_000);
-    let entered = |name, enter: fn(&'static str, Allowance, usize) -> Box<dyn Entrant<String>>| {
-        (name, enter(name, Allowance::Ample, keys))
-    };
-    let entrants = [
-        entered(OURS, enter::<String, OurEngine<1, false>>),
-        entered(TRACKED, enter::<String, OurEngine<1, true>>),
-        entered(LIMITADOR, enter::<String, Limitador>),
-        entered(MATCHING[1].0, enter::<String, OurEngine<3, false>>),
-        entered(MATCHING[2].0, enter::<String, OurEngine<10, false>>),
+    let engines: [(&'static str, Enter); 3] = [
+        (OURS, enter::<String, OurEngine<1, false>>),
+        (TRACKED, enter::<String, OurEngine<1, true>>),
+        (LIMITADOR, enter::<String, Limitador>),
     ];
+    contest(LINE, engines, effort.keys(1_000_000), effort, scores);
+    let engines: [(&'static str, Enter); 3] = [
+        (MATCHING[0].0, enter::<String, OurEngine<1, false>>),
+        (MATCHING[1].0, enter::<String, OurEngine<3, false>>),
+        (MATCHING[2].0, enter::<String, OurEngine<10, false>>),
+    ];
+    contest(MATCHING_LINE, engines, effort.keys(100_000), effort, scores);
+}
+
+fn contest(
+    line: &str,
+    engines: [(&'static str, Enter); 3],
+    keys: usize,
+    effort: &Effort,
+    scores: &mut Scores,
+) {
+    let entered = |(name, enter): (&'static str, Enter)| move || (name, enter(name, Allowance::Ample, keys));
+    let entrants = prepare(engines.into_iter().map(entered).collect());
     let all: Vec<_> = entrants.iter().collect();
-    compare(LINE, &all, &Draws::uniform(keys), Manner::Single, effort, scores);
+    compare(line, &all, &Draws::uniform(keys), Manner::Single, effort, scores);
 }
 
 pub fn print(scores: &Scores) {
+    let time = |line, name, threads| scores.get(line, name, threads).unwrap_or(f64::NAN);
     let mut table = Table::new(
-        "Engine: strings, 1 M users, uniform, allowed, ns",
-        ["", "1 thread", "2 threads", "1 thread, × limitador", "1 thread, × 1 rule"],
+        "Engine: 1 rule, 1 M users, uniform, allowed, ns",
+        ["", "1 thread", "2 threads", "1 thread, × limitador"],
     );
-    for name in [OURS, TRACKED, MATCHING[1].0, MATCHING[2].0, LIMITADOR] {
-        let time = |name, threads| scores.get(LINE, name, threads).unwrap_or(f64::NAN);
-        let one = time(name, 1);
-        table.row([
-            name.to_owned(),
-            short(one),
-            short(time(name, 2)),
-            format!("{:.3}", one / time(LIMITADOR, 1)),
-            format!("{:.2}", one / time(OURS, 1)),
-        ]);
+    for name in [OURS, TRACKED, LIMITADOR] {
+        let one = time(LINE, name, 1);
+        let share = format!("{:.3}", one / time(LINE, LIMITADOR, 1));
+        table.row([name.to_owned(), short(one), short(time(LINE, name, 2)), share]);
+    }
+    table.print();
+    let mut table = Table::new(
+        "Engine: rules that match, 100 k users, uniform, allowed, ns",
+        ["", "1 thread", "2 threads", "1 thread, × 1 rule"],
+    );
+    for (name, _) in MATCHING {
+        let one = time(MATCHING_LINE, name, 1);
+        let growth = format!("{:.2}", one / time(MATCHING_LINE, MATCHING[0].0, 1));
+        table.row([name.to_owned(), short(one), short(time(MATCHING_LINE, name, 2)), growth]);
     }
     table.print();
 }

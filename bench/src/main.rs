@@ -56,12 +56,20 @@ fn main() -> ExitCode {
     if smoke {
         effort = Effort::SMOKE;
     }
-    let kept = run(&effort, &|part| parts.is_empty() || parts.contains(&part));
-    if strict && !kept { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let outcome = run(&effort, &|part| parts.is_empty() || parts.contains(&part));
+    let failed = !outcome.correct || (strict && !outcome.kept);
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Measures and prints the wanted parts; says whether what must hold does.
-fn run(effort: &Effort, wants: &dyn Fn(&str) -> bool) -> bool {
+struct Outcome {
+    /// None of our decisions was wrong.
+    correct: bool,
+    /// What must hold does.
+    kept: bool,
+}
+
+/// Measures and prints the wanted parts.
+fn run(effort: &Effort, wants: &dyn Fn(&str) -> bool) -> Outcome {
     let start = Instant::now();
     let mut scores = Scores::default();
     println!("Tollgate and its rivals, {} run: medians of {} rounds", effort.name, effort.rounds);
@@ -87,9 +95,10 @@ fn run(effort: &Effort, wants: &dyn Fn(&str) -> bool) -> bool {
         let loads = rules::measure(effort, &mut scores);
         rules::print(&loads, &scores);
     }
+    let correct = scores.print_faults();
     let kept = promise::print(&scores);
     println!("\nmeasured in {:.0} s", start.elapsed().as_secs_f64());
-    kept
+    Outcome { correct, kept }
 }
 
 fn contest(effort: &Effort, wants: &dyn Fn(&str) -> bool, scores: &mut Scores) {
@@ -107,6 +116,7 @@ fn contest(effort: &Effort, wants: &dyn Fn(&str) -> bool, scores: &mut Scores) {
     }
     Contest { effort: *effort, wanted, scores }.run();
     let lines = scores.lines().to_vec();
-    let title = "Decisions: ns each (× ours as a share of theirs; * the best exact rival; ~ not exact)";
+    let title =
+        "Decisions: ns each (× ours as a share of theirs; * the best exact rival; ~ not exact; ! wrong)";
     comparison::print(title, scores, &lines, &THREADS);
 }

@@ -171,12 +171,12 @@ fn more_keys<K: crate::keys::Key>(scores: &Scores) -> Option<Promise> {
 }
 
 fn matching_rules(scores: &Scores, name: &'static str, count: usize) -> Option<Promise> {
-    let one = scores.get(engine::LINE, OURS, 1)?;
+    let one = scores.get(engine::MATCHING_LINE, engine::MATCHING[0].0, 1)?;
     Some(Promise {
         what: format!("engine, {name}"),
         target: ("linear".to_owned(), count as f64),
         floor: None,
-        measured: scores.get(engine::LINE, name, 1)? / one,
+        measured: scores.get(engine::MATCHING_LINE, name, 1)? / one,
         unit: "×",
     })
 }

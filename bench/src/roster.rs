@@ -13,6 +13,7 @@ pub const CACHED: &str = "cached clock";
 pub const FLOOR: &str = "floor";
 pub const LIMITADOR: &str = "limitador";
 pub const GOVERNOR: &str = "governor";
+pub const GOVERNOR_AHASH: &str = "gov+ahash";
 /// The names of those that estimate, or may overshoot, begin with this.
 pub const INEXACT: char = '~';
 
@@ -24,11 +25,11 @@ pub struct Candidate<K> {
     pub grow: fn(usize) -> Growth,
 }
 
-fn fast<K: Key, C: Contestant<K> + 'static>(name: &'static str) -> Candidate<K> {
+fn fast<K: Key, C: Contestant<K> + Send + 'static>(name: &'static str) -> Candidate<K> {
     Candidate { name, slow: false, enter: enter::<K, C>, grow: grow::<K, C> }
 }
 
-fn slow<K: Key, C: Contestant<K> + 'static>(name: &'static str) -> Candidate<K> {
+fn slow<K: Key, C: Contestant<K> + Send + 'static>(name: &'static str) -> Candidate<K> {
     Candidate { slow: true, ..fast::<K, C>(name) }
 }
 
@@ -38,7 +39,7 @@ pub fn strings() -> Vec<Candidate<String>> {
         fast::<String, OursCached>(CACHED),
         fast::<String, Floor>(FLOOR),
         fast::<String, Governor<String>>(GOVERNOR),
-        fast::<String, Governor<String, ahash::RandomState>>("gov+ahash"),
+        fast::<String, Governor<String, ahash::RandomState>>(GOVERNOR_AHASH),
         fast::<String, Quota<String>>("quota"),
         fast::<String, Gcra<String>>("gcra"),
         fast::<String, Throttlecrab>("throttlecrab"),
@@ -55,7 +56,7 @@ pub fn numbers() -> Vec<Candidate<u64>> {
         fast::<u64, OursCached>(CACHED),
         fast::<u64, Floor>(FLOOR),
         fast::<u64, Governor<u64>>(GOVERNOR),
-        fast::<u64, Governor<u64, ahash::RandomState>>("gov+ahash"),
+        fast::<u64, Governor<u64, ahash::RandomState>>(GOVERNOR_AHASH),
         fast::<u64, Quota<u64>>("quota"),
         fast::<u64, Gcra<u64>>("gcra"),
         fast::<u64, Pingora>("~pingora"),
@@ -66,7 +67,11 @@ pub fn names() -> Vec<&'static str> {
     strings().iter().map(|candidate| candidate.name).collect()
 }
 
+pub fn is_rival(name: &str) -> bool {
+    ![OURS, CACHED, FLOOR].contains(&name) && names().contains(&name)
+}
+
 /// A rival that counts every key exactly.
 pub fn is_exact_rival(name: &str) -> bool {
-    ![OURS, CACHED, FLOOR].contains(&name) && !name.starts_with(INEXACT)
+    is_rival(name) && !name.starts_with(INEXACT)
 }

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use crate::entrant::Pace;
 use crate::roster;
+use crate::table::Table;
 
 #[derive(Default)]
 pub struct Scores {
     lines: Vec<String>,
+    /// Wrong decisions, and out of how many, by line and name.
+    faults: BTreeMap<(String, &'static str), (usize, usize)>,
     values: BTreeMap<(String, &'static str, usize), f64>,
 }
 
@@ -20,6 +24,31 @@ impl Scores {
 
     pub fn get(&self, line: &str, name: &'static str, threads: usize) -> Option<f64> {
         self.values.get(&(line.to_owned(), name, threads)).copied()
+    }
+
+    /// Remembers wrong decisions.
+    pub fn note(&mut self, line: &str, name: &'static str, pace: &Pace) {
+        if pace.wrong > 0 {
+            let (wrong, of) = self.faults.entry((line.to_owned(), name)).or_default();
+            (*wrong, *of) = (*wrong + pace.wrong, *of + pace.decisions);
+        }
+    }
+
+    pub fn is_faulty(&self, line: &str, name: &'static str) -> bool {
+        self.faults.contains_key(&(line.to_owned(), name))
+    }
+
+    /// Lists wrong decisions; says whether none of ours was.
+    pub fn print_faults(&self) -> bool {
+        if !self.faults.is_empty() {
+            let mut table =
+                Table::new("Wrong decisions, in the rounds that had any", ["work", "who", "wrong", "of"]);
+            for ((line, name), (wrong, of)) in &self.faults {
+                table.row([line.clone(), (*name).to_owned(), wrong.to_string(), of.to_string()]);
+            }
+            table.print();
+        }
+        self.faults.keys().all(|(_, name)| roster::is_rival(name))
     }
 
     /// Lines in the order in which they were measured.
