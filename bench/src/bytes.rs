@@ -1,6 +1,7 @@
 //! Bytes a key: resident memory after a million and ten million strings, grown from empty.
 
 use crate::effort::Effort;
+use crate::entrant::Faults;
 use crate::growth::{Growth, grown};
 use crate::roster;
 use crate::score::Scores;
@@ -19,7 +20,9 @@ pub fn measure(effort: &Effort, scores: &mut Scores) -> Histograms {
         if candidate.name == roster::CACHED || (candidate.slow && few > effort.slow_keys) {
             continue;
         }
-        scores.put(MILLION, candidate.name, 1, grown(candidate.name, few).bytes_per_key);
+        let growth = grown(candidate.name, few);
+        scores.put(MILLION, candidate.name, 1, growth.bytes_per_key);
+        scores.note(MILLION, candidate.name, Faults { wrong: growth.wrong, decisions: few });
     }
     // governor's histogram is always shown; with another hasher it takes just as much.
     let mut names = vec![roster::OURS, roster::FLOOR, roster::GOVERNOR];
@@ -33,6 +36,7 @@ pub fn measure(effort: &Effort, scores: &mut Scores) -> Histograms {
     for name in names {
         let growth = grown(name, many);
         scores.put(TEN_MILLION, name, 1, growth.bytes_per_key);
+        scores.note(TEN_MILLION, name, Faults { wrong: growth.wrong, decisions: many });
         histograms.push((name, growth));
     }
     histograms

@@ -125,6 +125,9 @@ pub fn compare<K: Key>(
     effort: &Effort,
     scores: &mut Scores,
 ) {
+    for (name, entrant) in entrants.iter().copied() {
+        scores.note(title, name, entrant.entry());
+    }
     let mut random = Random::new(3);
     let mut times = vec![[const { Vec::new() }; THREADS.len()]; entrants.len()];
     for round in 0..effort.rounds {
@@ -134,7 +137,7 @@ pub fn compare<K: Key>(
             for (at, threads) in THREADS.into_iter().enumerate() {
                 let (name, entrant) = entrants[n];
                 let pace = entrant.measure(draws, manner, threads, start, effort);
-                scores.note(title, name, &pace);
+                scores.note(title, name, pace.faults);
                 times[n][at].push(pace.ns);
             }
         }

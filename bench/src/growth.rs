@@ -15,6 +15,8 @@ pub const CHILD: &str = "--grow";
 #[derive(Clone, Copy, Debug)]
 pub struct Growth {
     pub bytes_per_key: f64,
+    /// First hits that were denied.
+    pub wrong: usize,
     pub p50_ns: f64,
     pub p99_ns: f64,
     pub p999_ns: f64,
@@ -37,12 +39,12 @@ pub fn grow<K: Key, C: Contestant<K>>(keys: usize) -> Growth {
         times.add(took);
         max = max.max(took);
     }
-    assert_eq!(allowed, keys, "allowed, of first hits");
     let grown = resident_bytes().saturating_sub(before);
-    assert!(contestant.check(&K::nth(0)), "the first key is still allowed");
+    drop(contestant);
     let quantile = |share| ticks.nanos(times.quantile(share));
     Growth {
         bytes_per_key: grown as f64 / keys as f64,
+        wrong: keys - allowed,
         p50_ns: quantile(0.5),
         p99_ns: quantile(0.99),
         p999_ns: quantile(0.999),
@@ -53,9 +55,9 @@ pub fn grow<K: Key, C: Contestant<K>>(keys: usize) -> Growth {
 /// What a process of its own does: grows a contestant and says how it went.
 pub fn run_child(name: &str, keys: usize) {
     let candidate = roster::strings().into_iter().find(|candidate| candidate.name == name);
-    let Growth { bytes_per_key, p50_ns, p99_ns, p999_ns, max_ns } =
+    let Growth { bytes_per_key, wrong, p50_ns, p99_ns, p999_ns, max_ns } =
         (candidate.expect("the parent knows all names").grow)(keys);
-    println!("{bytes_per_key} {p50_ns} {p99_ns} {p999_ns} {max_ns}");
+    println!("{bytes_per_key} {wrong} {p50_ns} {p99_ns} {p999_ns} {max_ns}");
 }
 
 /// Grows a contestant in a process of its own.
@@ -68,10 +70,10 @@ pub fn grown(name: &'static str, keys: usize) -> Growth {
     assert!(output.status.success(), "growing {name} failed");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let &[bytes_per_key, p50_ns, p99_ns, p999_ns, max_ns] = &numbers[..] else {
+    let &[bytes_per_key, wrong, p50_ns, p99_ns, p999_ns, max_ns] = &numbers[..] else {
         panic!("growing {name} said '{text}'");
     };
-    Growth { bytes_per_key, p50_ns, p99_ns, p999_ns, max_ns }
+    Growth { bytes_per_key, wrong: wrong as usize, p50_ns, p99_ns, p999_ns, max_ns }
 }
 
 fn resident_bytes() -> usize {

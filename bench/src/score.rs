@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::entrant::Pace;
+use crate::entrant::Faults;
 use crate::roster;
 use crate::table::Table;
 
@@ -27,10 +27,10 @@ impl Scores {
     }
 
     /// Remembers wrong decisions.
-    pub fn note(&mut self, line: &str, name: &'static str, pace: &Pace) {
-        if pace.wrong > 0 {
+    pub fn note(&mut self, line: &str, name: &'static str, faults: Faults) {
+        if faults.wrong > 0 {
             let (wrong, of) = self.faults.entry((line.to_owned(), name)).or_default();
-            (*wrong, *of) = (*wrong + pace.wrong, *of + pace.decisions);
+            (*wrong, *of) = (*wrong + faults.wrong, *of + faults.decisions);
         }
     }
 
