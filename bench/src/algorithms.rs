@@ -53,7 +53,7 @@ pub fn measure(effort: &Effort, scores: &mut Scores) {
     };
     let entrants = prepare(shapes().into_iter().map(entered).collect());
     let all: Vec<_> = entrants.iter().collect();
-    compare(LINE, &all, &Draws::uniform(keys), Manner::Single, effort, scores);
+    compare(LINE, &all, &Draws::uniform(keys, effort.layout), Manner::Single, effort, scores);
 }
 
 pub fn print(scores: &Scores) {

@@ -104,8 +104,10 @@ impl Contest<'_> {
         let entrants = prepare(candidates.into_iter().filter(enters).map(entered).collect());
         for spread in spreads {
             let draws = match spread {
-                Spread::Hot | Spread::Uniform | Spread::Batch => Draws::<K>::uniform(count),
-                Spread::Zipf => Draws::<K>::zipf(count),
+                Spread::Hot | Spread::Uniform | Spread::Batch => {
+                    Draws::<K>::uniform(count, self.effort.layout)
+                }
+                Spread::Zipf => Draws::<K>::zipf(count, self.effort.layout),
             };
             let manner = if spread == Spread::Batch { Manner::Batch } else { Manner::Single };
             let able = |name: &str| spread != Spread::Batch || [roster::OURS, roster::FLOOR].contains(&name);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::keys::Layout;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effort {
     pub name: &'static str,
@@ -19,6 +21,7 @@ pub struct Effort {
     pub every_line: bool,
     /// Loading a million rules may take this long.
     pub load: Duration,
+    pub layout: Layout,
 }
 
 impl Effort {
@@ -32,6 +35,7 @@ impl Effort {
         rivals_at_most_keys: 4,
         every_line: true,
         load: Duration::from_secs(120),
+        layout: Layout::Warm,
     };
 
     pub const QUICK: Effort = Effort {
@@ -44,6 +48,7 @@ impl Effort {
         rivals_at_most_keys: 2,
         every_line: false,
         load: Duration::from_secs(20),
+        layout: Layout::Warm,
     };
 
     pub const SMOKE: Effort = Effort {
@@ -56,6 +61,7 @@ impl Effort {
         rivals_at_most_keys: 2,
         every_line: false,
         load: Duration::from_secs(3),
+        layout: Layout::Warm,
     };
 
     pub fn keys(&self, count: usize) -> usize {

@@ -46,7 +46,7 @@ fn contest(
     let entered = |(name, enter): (&'static str, Enter)| move || (name, enter(name, Allowance::Ample, keys));
     let entrants = prepare(engines.into_iter().map(entered).collect());
     let all: Vec<_> = entrants.iter().collect();
-    compare(line, &all, &Draws::uniform(keys), Manner::Single, effort, scores);
+    compare(line, &all, &Draws::uniform(keys, effort.layout), Manner::Single, effort, scores);
 }
 
 pub fn print(scores: &Scores) {

@@ -1,7 +1,7 @@
 //! Keys, and the order in which they are asked for.
 //!
-//! Keys lie in memory in that order: a request that was just read is in the cache, whatever the
-//! limiter then has to look up.
+//! Warm keys lie in memory in that order: a request that was just read is in the cache, whatever the
+//! limiter then has to look up. Cold ones lie anywhere, which costs everybody another miss.
 
 /// A key of a kind that is measured.
 pub trait Key: Clone + Send + Sync + 'static {
@@ -26,6 +26,12 @@ impl Key for u64 {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Layout {
+    Warm,
+    Cold,
+}
+
 /// Requests to come: more than a measurement takes, or all of the keys.
 pub struct Draws<K>(pub Vec<K>);
 
@@ -41,13 +47,13 @@ impl<K: Key> Draws<K> {
     }
 
     /// Any key as likely as any other.
-    pub fn uniform(keys: usize) -> Draws<K> {
+    pub fn uniform(keys: usize, layout: Layout) -> Draws<K> {
         let mut random = Random::new(1);
-        Draws((0..Self::count(keys)).map(|_| K::nth(random.below(keys))).collect())
+        Self::laid_out((0..Self::count(keys)).map(|_| random.below(keys)).collect(), layout)
     }
 
     /// The key of rank r with a likelihood of 1 / r^0.99.
-    pub fn zipf(keys: usize) -> Draws<K> {
+    pub fn zipf(keys: usize, layout: Layout) -> Draws<K> {
         const SKEW: f64 = 0.99;
         let mut sum = 0.0;
         let reach: Vec<f64> = (1..=keys)
@@ -60,9 +66,23 @@ impl<K: Key> Draws<K> {
         let mut draw = || {
             let at = random.unit() * sum;
             let rank = reach.partition_point(|reached| *reached < at).min(keys - 1);
-            K::nth(scatter(rank, keys))
+            scatter(rank, keys)
         };
-        Draws((0..Self::count(keys)).map(|_| draw()).collect())
+        Self::laid_out((0..Self::count(keys)).map(|_| draw()).collect(), layout)
+    }
+
+    fn laid_out(numbers: Vec<usize>, layout: Layout) -> Draws<K> {
+        let mut draws: Vec<K> = numbers.iter().map(|n| K::nth(*n)).collect();
+        if layout == Layout::Cold {
+            // Made again in another order than they are asked for.
+            let kept = draws.clone();
+            for rank in 0..numbers.len() {
+                let at = scatter(rank, numbers.len());
+                draws[at] = K::nth(numbers[at]);
+            }
+            drop(kept);
+        }
+        Draws(draws)
     }
 }
 
@@ -110,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_first_of_a_thousand_ranks_is_drawn_one_time_in_eight() {
-        let draws = Draws::<u64>::zipf(1000).0;
+        let draws = Draws::<u64>::zipf(1000, Layout::Warm).0;
         let share = draws.iter().filter(|key| **key == 0).count() as f64 / draws.len() as f64;
         assert!((0.12..0.14).contains(&share), "{share}");
     }

@@ -27,6 +27,7 @@ use std::time::Instant;
 
 use decisions::{Contest, Spread, THREADS};
 use effort::Effort;
+use keys::Layout;
 use score::Scores;
 
 const PARTS: [&str; 9] =
@@ -41,14 +42,19 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let smoke = std::env::var_os("BENCH_SMOKE").is_some_and(|value| value == "1");
-    let (mut effort, mut strict, mut parts) = (Effort::FULL, false, Vec::new());
+    let (mut effort, mut layout) = (Effort::FULL, Layout::Warm);
+    let (mut strict, mut parts) = (false, Vec::new());
     for argument in &arguments {
         match argument.as_str() {
             "--quick" => effort = Effort::QUICK,
             "--strict" => strict = true,
+            "--cold-keys" => layout = Layout::Cold,
             part if PARTS.contains(&part) => parts.push(part),
             other => {
-                eprintln!("unknown '{other}': use --quick, --strict, --build or {}", PARTS.join(", "));
+                eprintln!(
+                    "unknown '{other}': use --quick, --strict, --cold-keys, --build or {}",
+                    PARTS.join(", ")
+                );
                 return ExitCode::from(2);
             }
         }
@@ -56,6 +62,7 @@ fn main() -> ExitCode {
     if smoke {
         effort = Effort::SMOKE;
     }
+    effort.layout = layout;
     let outcome = run(&effort, &|part| parts.is_empty() || parts.contains(&part));
     let failed = !outcome.correct || (strict && !outcome.kept);
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
