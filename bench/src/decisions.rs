@@ -88,10 +88,11 @@ impl Contest<'_> {
         allowance: Allowance,
         spreads: &[Spread],
     ) {
-        let spreads: Vec<Spread> =
+        let mut spreads: Vec<Spread> =
             spreads.iter().copied().filter(|spread| self.wanted.contains(spread)).collect();
-        let needs_singles = spreads == [Spread::Batch];
-        let spreads = if needs_singles { vec![Spread::Uniform, Spread::Batch] } else { spreads };
+        if spreads.contains(&Spread::Batch) && !spreads.contains(&Spread::Uniform) {
+            spreads.insert(0, Spread::Uniform); // batches are compared with single decisions
+        }
         if spreads.is_empty() {
             return;
         }

@@ -72,17 +72,17 @@ impl<K: Key> Draws<K> {
     }
 
     fn laid_out(numbers: Vec<usize>, layout: Layout) -> Draws<K> {
-        let mut draws: Vec<K> = numbers.iter().map(|n| K::nth(*n)).collect();
-        if layout == Layout::Cold {
-            // Made again in another order than they are asked for.
-            let kept = draws.clone();
-            for rank in 0..numbers.len() {
-                let at = scatter(rank, numbers.len());
-                draws[at] = K::nth(numbers[at]);
-            }
-            drop(kept);
+        if layout == Layout::Warm {
+            return Draws(numbers.into_iter().map(K::nth).collect());
         }
-        Draws(draws)
+        // Made in another order than they are asked for.
+        let mut places: Vec<usize> = (0..numbers.len()).collect();
+        Random::new(4).shuffle(&mut places);
+        let mut draws = vec![None; numbers.len()];
+        for at in places {
+            draws[at] = Some(K::nth(numbers[at]));
+        }
+        Draws(draws.into_iter().flatten().collect())
     }
 }
 
@@ -112,6 +112,12 @@ impl Random {
         ((u128::from(self.word()) * bound as u128) >> 64) as usize
     }
 
+    fn shuffle(&mut self, values: &mut [usize]) {
+        for at in (1..values.len()).rev() {
+            values.swap(at, self.below(at + 1));
+        }
+    }
+
     fn unit(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -126,6 +132,12 @@ mod tests {
         let mut seen: Vec<usize> = (0..1000).map(|rank| scatter(rank, 1000)).collect();
         seen.sort_unstable();
         assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn cold_keys_are_asked_for_in_the_same_order() {
+        let draws = |layout| Draws::<String>::uniform(100, layout).0;
+        assert_eq!(draws(Layout::Cold), draws(Layout::Warm));
     }
 
     #[test]
