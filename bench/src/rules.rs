@@ -1,62 +1,110 @@
 //! Does matching slow down with the number of rules? And how long do they take to load?
 
 use std::fmt::Write;
-use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tollgate::{Engine, Hit, Policy, Time};
+use tollgate::{Clock, Engine, Hit};
 
-const COUNTS: [usize; 3] = [100, 10_000, 100_000];
-const ROUNDS: usize = 9;
-const HITS: u64 = 100_000;
+use crate::effort::Effort;
+use crate::ours::engine_of;
+use crate::score::{Scores, median, short};
+use crate::table::Table;
 
-pub fn measure() {
-    println!("rules, each on its own path; one request, matched, charged and concluded");
-    println!("{:>10}  {:>12}  {:>12}", "rules", "load", "one hit");
-    let engines: Vec<_> = COUNTS.iter().map(|count| loaded(*count)).collect();
-    let mut rounds = vec![Vec::new(); COUNTS.len()];
-    for _ in 0..ROUNDS {
-        for (engine, times) in engines.iter().zip(&mut rounds) {
-            times.push(hits(&engine.0));
-        }
-    }
-    let mut first = None;
-    for ((count, (_, load_ms)), mut times) in COUNTS.iter().zip(&engines).zip(rounds) {
-        times.sort_by(f64::total_cmp);
-        let median = times[ROUNDS / 2];
-        let base = *first.get_or_insert(median);
-        println!("{count:>10}  {load_ms:>9.0} ms  {median:>9.0} ns  {:>5.2} × the first", median / base);
-    }
+pub const LINE: &str = "rules loaded";
+/// Names and numbers of the rules loaded.
+pub const COUNTS: [(&str, usize); 3] = [("100", 100), ("10 k", 10_000), ("1 M", 1_000_000)];
+/// Paths that exist in every set.
+const PATHS: usize = 100;
+
+pub struct Loads(Vec<(&'static str, Result<Duration, String>)>);
+
+struct Loaded {
+    name: &'static str,
+    engine: Engine,
 }
 
-fn loaded(count: usize) -> (Engine, f64) {
+pub fn measure(effort: &Effort, scores: &mut Scores) -> Loads {
+    let (mut sets, mut loads) = (Vec::new(), Vec::new());
+    let mut each = Duration::ZERO;
+    for (name, count) in COUNTS {
+        let expected = each * count as u32;
+        if expected > effort.load {
+            let skipped = format!("skipped: would take about {} s", expected.as_secs());
+            loads.push((name, Err(skipped)));
+            continue;
+        }
+        eprintln!("loading {count} rules");
+        let (engine, load) = loaded(count);
+        each = load / count as u32;
+        loads.push((name, Ok(load)));
+        sets.push(Loaded { name, engine });
+    }
+    let mut times = vec![Vec::new(); sets.len()];
+    for round in 0..effort.rounds {
+        for turn in 0..sets.len() {
+            let n = (turn + round) % sets.len();
+            hits(&sets[n].engine, effort.warm);
+            times[n].push(hits(&sets[n].engine, effort.slice));
+        }
+    }
+    for (set, times) in sets.iter().zip(times) {
+        scores.put(LINE, set.name, 1, median(times));
+    }
+    Loads(loads)
+}
+
+pub fn print(loads: &Loads, scores: &Scores) {
+    let mut table = Table::new(
+        "Rules loaded, each on its own path; one matches, with two limits",
+        ["", "load", "ns", "× 100 rules"],
+    );
+    for (name, load) in &loads.0 {
+        match (load, scores.get(LINE, name, 1), scores.get(LINE, COUNTS[0].0, 1)) {
+            (Ok(load), Some(time), Some(first)) => table.row([
+                (*name).to_owned(),
+                format!("{:.2} s", load.as_secs_f64()),
+                short(time),
+                format!("{:.2}", time / first),
+            ]),
+            (Err(skipped), ..) => table.row([(*name).to_owned(), skipped.clone()]),
+            _ => {}
+        }
+    }
+    table.print();
+}
+
+fn loaded(count: usize) -> (Engine, Duration) {
     let mut yaml = String::from("rules:\n");
     for n in 0..count {
         writeln!(
             yaml,
-            "  - {{id: rule-{n}, match: \"POST /api/v{}/service-{}/items-{n}/{{id}}\", key: [ip, user], limits: [50/m, 2000/h], algorithm: sliding-counter}}",
-            n % 3,
-            n % 1_000,
+            "  - {{id: rule-{n}, match: \"POST {}/{{id}}\", key: [ip, user], limits: [1000000000/d, 900000000/h], algorithm: sliding-counter}}",
+            folder(n),
         )
         .expect("writing to a string cannot fail");
     }
     let start = Instant::now();
-    let policy = Policy::from_yaml(&yaml).expect("the rules are valid");
-    let load_ms = start.elapsed().as_secs_f64() * 1e3;
-    (Engine::new(policy), load_ms)
+    (engine_of(&yaml), start.elapsed())
 }
 
-/// Nanoseconds a hit, over paths that exist in every set.
-fn hits(engine: &Engine) -> f64 {
-    let now = Time::from_secs(1_800_000_000);
-    let ip = "203.0.113.9".parse().expect("an address");
-    let paths: Vec<String> =
-        (0..100).map(|n| format!("/api/v{}/service-{}/items-{n}/77", n % 3, n % 1_000)).collect();
+fn folder(n: usize) -> String {
+    format!("/api/v{}/service-{}/items-{n}", n % 3, n % 1_000)
+}
+
+/// Nanoseconds a hit.
+fn hits(engine: &Engine, time: Duration) -> f64 {
+    let (clock, ip) = (Clock::new(), "203.0.113.9".parse().expect("an address"));
+    let paths: Vec<String> = (0..PATHS).map(|n| format!("{}/77", folder(n))).collect();
+    let (mut decisions, mut allowed) = (0, 0);
     let start = Instant::now();
-    for n in 0..HITS {
-        let path = &paths[n as usize % paths.len()];
-        let hit = Hit::on("POST", "api.example.com", path).ip(ip).user("42");
-        black_box(engine.check(black_box(&hit), now));
+    while start.elapsed() < time {
+        for path in &paths {
+            let hit = Hit::on("POST", "api.example.com", path).ip(ip).user("42");
+            let verdict = engine.check(&hit, clock.now());
+            allowed += usize::from(verdict.allowed && verdict.limits.len() == 2);
+        }
+        decisions += paths.len();
     }
-    start.elapsed().as_nanos() as f64 / HITS as f64
+    assert_eq!(allowed, decisions, "matched one rule and allowed");
+    start.elapsed().as_nanos() as f64 / decisions as f64
 }

@@ -1,0 +1,168 @@
+//! Tollgate: the limiter for one limit, and the whole engine.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tollgate::algorithm::Decision;
+use tollgate::{Clock, Engine, EngineSetup, Hit, Limit, Limiter, Policy, Shape, Time};
+
+use crate::contestant::{Allowance, BATCH, Contestant};
+
+/// Enough for every key of every measurement.
+const CAP_BYTES: usize = 8 << 30;
+
+/// A limiter and a clock that is read for each decision, or for each batch.
+pub struct Ours {
+    limiter: Limiter,
+    clock: Clock,
+}
+
+impl Ours {
+    pub fn with_shape(allowance: Allowance, shape: Shape) -> Ours {
+        let rate = format!("{}/d", allowance.per_day()).parse().expect("a rate");
+        let limit = Limit::new(rate, shape).expect("a valid limit");
+        Ours { limiter: Limiter::with_limit(&limit, CAP_BYTES), clock: Clock::new() }
+    }
+}
+
+impl Contestant<String> for Ours {
+    type Scratch = Vec<Decision>;
+
+    fn new(allowance: Allowance, _: usize) -> Self {
+        Ours::with_shape(allowance, Shape::GCRA)
+    }
+
+    fn check(&self, key: &String) -> bool {
+        self.limiter.check(key.as_str(), self.clock.now()).is_allowed()
+    }
+
+    fn admit(&self, key: &String, cost: u32) -> bool {
+        self.limiter.check_n(key.as_str(), u64::from(cost), self.clock.now()).is_allowed()
+    }
+
+    fn check_batch(&self, keys: &[String; BATCH], answers: &mut Vec<Decision>) -> usize {
+        answers.clear();
+        let keys: [&str; BATCH] = std::array::from_fn(|n| keys[n].as_str());
+        self.limiter.check_batch(&keys, self.clock.now(), answers);
+        answers.iter().filter(|answer| answer.is_allowed()).count()
+    }
+}
+
+impl Contestant<u64> for Ours {
+    type Scratch = Vec<Decision>;
+
+    fn new(allowance: Allowance, _: usize) -> Self {
+        Ours::with_shape(allowance, Shape::GCRA)
+    }
+
+    fn check(&self, key: &u64) -> bool {
+        self.limiter.check(key, self.clock.now()).is_allowed()
+    }
+
+    fn admit(&self, key: &u64, cost: u32) -> bool {
+        self.limiter.check_n(key, u64::from(cost), self.clock.now()).is_allowed()
+    }
+
+    fn check_batch(&self, keys: &[u64; BATCH], answers: &mut Vec<Decision>) -> usize {
+        answers.clear();
+        let keys: [&u64; BATCH] = std::array::from_fn(|n| &keys[n]);
+        self.limiter.check_batch(&keys, self.clock.now(), answers);
+        answers.iter().filter(|answer| answer.is_allowed()).count()
+    }
+}
+
+/// A limiter and a clock that is read now and then: what those do who have a ticker.
+pub struct OursCached {
+    ours: Ours,
+    nanos: AtomicU64,
+}
+
+impl OursCached {
+    fn with(allowance: Allowance) -> OursCached {
+        let ours = Ours::with_shape(allowance, Shape::GCRA);
+        let nanos = AtomicU64::new(ours.clock.now().nanos());
+        OursCached { ours, nanos }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(self.nanos.load(Relaxed))
+    }
+
+    fn refresh(&self) {
+        self.nanos.store(self.ours.clock.now().nanos(), Relaxed);
+    }
+}
+
+impl Contestant<String> for OursCached {
+    type Scratch = ();
+
+    fn new(allowance: Allowance, _: usize) -> Self {
+        OursCached::with(allowance)
+    }
+
+    fn check(&self, key: &String) -> bool {
+        self.ours.limiter.check(key.as_str(), self.now()).is_allowed()
+    }
+
+    fn admit(&self, key: &String, cost: u32) -> bool {
+        self.ours.admit(key, cost)
+    }
+
+    fn tick(&self) {
+        self.refresh();
+    }
+}
+
+impl Contestant<u64> for OursCached {
+    type Scratch = ();
+
+    fn new(allowance: Allowance, _: usize) -> Self {
+        OursCached::with(allowance)
+    }
+
+    fn check(&self, key: &u64) -> bool {
+        self.ours.limiter.check(key, self.now()).is_allowed()
+    }
+
+    fn admit(&self, key: &u64, cost: u32) -> bool {
+        self.ours.admit(key, cost)
+    }
+
+    fn tick(&self) {
+        self.refresh();
+    }
+}
+
+/// The engine with `RULES` rules, each of which counts every user.
+pub struct OurEngine<const RULES: usize, const TRACK: bool> {
+    engine: Engine,
+    clock: Clock,
+}
+
+impl<const RULES: usize, const TRACK: bool> Contestant<String> for OurEngine<RULES, TRACK> {
+    type Scratch = ();
+
+    fn new(allowance: Allowance, _: usize) -> Self {
+        let mut yaml = String::from("rules:\n");
+        for n in 0..RULES {
+            let limit = allowance.per_day();
+            writeln!(yaml, "  - {{id: rule-{n}, key: user, limit: {limit}/d, track: {TRACK}}}")
+                .expect("writing to a string cannot fail");
+        }
+        OurEngine { engine: engine_of(&yaml), clock: Clock::new() }
+    }
+
+    fn check(&self, key: &String) -> bool {
+        let verdict = self.engine.check(&Hit::by(key), self.clock.now());
+        verdict.allowed && verdict.limits.len() == RULES
+    }
+
+    fn admit(&self, key: &String, cost: u32) -> bool {
+        self.engine.check(&Hit::by(key).cost(u64::from(cost)), self.clock.now()).allowed
+    }
+}
+
+pub fn engine_of(yaml: &str) -> Engine {
+    let policy = Policy::from_yaml(yaml).expect("the rules are valid");
+    Engine::with_setup(policy, EngineSetup { memory_bytes: CAP_BYTES, ..EngineSetup::default() })
+}
