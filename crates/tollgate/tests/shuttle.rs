@@ -3,6 +3,8 @@
 //! `RUSTFLAGS="--cfg shuttle" cargo test --test shuttle --release --target-dir target/shuttle`
 #![cfg(shuttle)]
 
+use std::sync::{PoisonError, RwLock};
+
 use shuttle::rand::RngCore;
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +16,8 @@ use tollgate::store::{Charge, DeniedHits, MemoryStore, Receipt, Weight};
 use tollgate::{Limit, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
+/// Held for reading by models of the store as it is, and for writing while a bug is planted in it.
+static AS_IT_IS: RwLock<()> = RwLock::new(());
 /// Orders tried.
 const TRIES: usize = 4_000;
 
@@ -63,6 +67,7 @@ fn last_token(shape: Shape) -> impl Fn(&MemoryStore) -> u64 {
 
 #[test]
 fn two_threads_never_both_get_the_last_token() {
+    let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
     let packed = |store: &MemoryStore| last_token(Shape::GCRA)(store);
     let wide = |store: &MemoryStore| last_token(Shape::SlidingLog)(store);
     shuttle::check_random(move || assert_eq!(race([packed, packed]).1, 1), TRIES);
@@ -73,6 +78,7 @@ fn two_threads_never_both_get_the_last_token() {
 #[test]
 #[should_panic(expected = "both got the last token")]
 fn asking_first_and_charging_later_would_be_a_race() {
+    let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
     let ask_first = |store: &MemoryStore| {
         let charges = [charge("key", quota("1/h", Shape::GCRA))];
         let admitted = store.peek(&charges, NOW).admitted;
@@ -94,6 +100,7 @@ fn both(store: &MemoryStore, keys: [&str; 2]) -> u64 {
 
 #[test]
 fn overlapping_keys_neither_deadlock_nor_are_charged_in_part() {
+    let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
     let circle = || {
         let threads: [fn(&MemoryStore) -> u64; 3] = [
             |store| both(store, ["a", "b"]),
@@ -112,6 +119,7 @@ fn overlapping_keys_neither_deadlock_nor_are_charged_in_part() {
 
 #[test]
 fn a_refund_and_a_charge_lose_nothing_of_each_other() {
+    let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
     let refunding = |store: &MemoryStore| {
         let charges = [charge("a", quota("2/h", Shape::GCRA)), charge("b", quota("2/h", Shape::SlidingLog))];
         if let Some(receipt) = Receipt::of(&charges, &store.charge(&charges, NOW)) {
@@ -149,9 +157,9 @@ fn growth() {
     for n in 0..3 {
         assert_eq!(used(&store, &format!("moved {salt} {n}"), limit), 1 + 2 * ROUNDS, "an update was lost");
     }
-    for n in 0..12 {
-        assert_eq!(used(&store, &format!("other {salt} {n}"), limit), 1, "a stranger's entry was charged");
-    }
+    let unstored = store.usage().unstored; // the model's table is small: not every key finds room
+    let others = (0..12).map(|n| used(&store, &format!("other {salt} {n}"), limit));
+    assert_eq!(others.sum::<u64>() + unstored, 12, "a stranger's entry was charged, or lost");
 }
 
 /// Charges a key while it is forgotten and another one comes into its slot.
@@ -173,18 +181,21 @@ fn change_of_hands() {
 
 #[test]
 fn an_entry_that_moves_loses_no_update() {
+    let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
     shuttle::check_random(growth, TRIES);
     shuttle::check_pct(growth, TRIES, 3);
 }
 
 #[test]
 fn a_slot_that_changes_hands_is_not_charged_for_the_one_before() {
+    let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
     shuttle::check_random(change_of_hands, TRIES);
     shuttle::check_pct(change_of_hands, TRIES, 3);
 }
 
 #[test]
 fn the_models_find_the_bugs_that_are_planted() {
+    let _planting = AS_IT_IS.write().unwrap_or_else(PoisonError::into_inner);
     use tollgate::seeded::{HALF_A_SLOT, MOVED_AS_SEEN, NO_SECOND_LOOK, NONE, plant};
     let finds = |bug: u8, model: fn()| {
         plant(bug);

@@ -23,6 +23,7 @@ pub enum Flow {
 
 impl Flow {
     /// The bucket's time at `now`.
+    #[inline]
     pub fn units_at(&self, now: Time) -> u64 {
         let now_ns = now.min(Limit::HORIZON).nanos();
         match *self {
@@ -34,6 +35,7 @@ impl Flow {
     }
 
     /// The first instant at which the bucket's time is `units`.
+    #[inline]
     pub fn time_of(&self, units: u64) -> Time {
         match *self {
             Flow::Nanos => Time::from_nanos(units),
@@ -102,6 +104,7 @@ impl Algorithm for Meter {
         0
     }
 
+    #[inline]
     fn decide(&self, full_at: &u64, now: Time, cost: u64) -> Decision {
         let now_units = self.flow.units_at(now);
         let full_at = (*full_at).max(now_units); // long idle is full, not fuller
@@ -117,6 +120,7 @@ impl Algorithm for Meter {
         Decision { admission, left }
     }
 
+    #[inline]
     fn charge(&self, full_at: &mut u64, now: Time, cost: u64) {
         *full_at = (*full_at).max(self.flow.units_at(now)) + cost * self.token;
     }
@@ -148,6 +152,7 @@ impl Algorithm for Meter {
         }
     }
 
+    #[inline]
     fn fresh_at(&self, full_at: &u64) -> Time {
         self.flow.time_of(*full_at)
     }

@@ -25,7 +25,7 @@ mod snapshot;
 mod table;
 
 use packed::{Class, Classes, Demand, Intent};
-use region::Region;
+use region::{Lines, Region};
 use shard::{Held, Kept, Shape, WIDE};
 use slot::Line;
 use table::{Table, kind_of, stored_bits};
@@ -36,8 +36,9 @@ const MAX_LINES: usize = if cfg!(shuttle) { 8 } else { 1 << 32 };
 
 /// The memory store. All its operations are atomic, and none can fail.
 pub struct MemoryStore {
-    region: Region,
     shards: Box<[Shard]>,
+    /// What the shards' lines are part of: it goes when they go.
+    _region: Region,
     classes: Classes,
     cap_bytes: usize,
     evicted: AtomicU64,
@@ -46,6 +47,7 @@ pub struct MemoryStore {
 
 struct Shard {
     table: Table,
+    lines: Lines,
     shape: Mutex<Shape>,
 }
 
@@ -70,10 +72,16 @@ impl MemoryStore {
         let cap_bytes = cap_bytes.max(Self::MIN_BYTES);
         let shard_bytes = cap_bytes / SHARDS;
         let lines = (shard_bytes / size_of::<Line>()).min(MAX_LINES);
-        let shard = || Shard { table: Table::new(lines), shape: Mutex::new(Shape::new(shard_bytes)) };
+        let region = Region::reserve(SHARDS, lines);
+        let shard = |n| Shard {
+            table: Table::new(lines),
+            // SAFETY: shards and region live and end together, in the store.
+            lines: unsafe { region.shard(n) },
+            shape: Mutex::new(Shape::new(shard_bytes)),
+        };
         MemoryStore {
-            region: Region::reserve(SHARDS, lines),
-            shards: (0..SHARDS).map(|_| shard()).collect(),
+            shards: (0..SHARDS).map(shard).collect(),
+            _region: region,
             classes: Classes::default(),
             cap_bytes,
             evicted: AtomicU64::new(0),
@@ -128,7 +136,7 @@ impl MemoryStore {
     #[inline]
     pub fn prefetch(&self, fingerprint: Fingerprint) {
         let n = shard_of(fingerprint);
-        self.shards[n].table.prefetch(self.region.shard(n), fingerprint);
+        self.shards[n].table.prefetch(&self.shards[n].lines, fingerprint);
     }
 
     /// Gives the charges of a receipt back, as far as time has not.
@@ -216,7 +224,7 @@ impl MemoryStore {
     #[inline]
     fn run_key(&self, fingerprint: Fingerprint, demand: &Demand<'_>, previous: &[Predecessor]) -> Part {
         let n = shard_of(fingerprint);
-        let (table, lines) = (&self.shards[n].table, self.region.shard(n));
+        let Shard { table, lines, .. } = &self.shards[n];
         while let Some(slot) = table.find(lines, fingerprint) {
             let (tag, word) = slot.glance();
             let moved = tag >> table::KIND_BITS != stored_bits(fingerprint);
@@ -256,7 +264,7 @@ impl MemoryStore {
                 // The state has outgrown its slot, or belongs to another key: it starts over in another.
                 None => {
                     let found = locked.shape(n).take(slot);
-                    let own = class.zip(found).filter(|_| Class::of(quota) == class);
+                    let own = class.zip(found).filter(|_| Class::of(quota).as_ref() == class);
                     let state = own.map_or_else(|| quota.fresh(), |(class, word)| class.unpack(word));
                     return self.run_new(locked.shape(n), &held, fingerprint, state, demand);
                 }
@@ -294,7 +302,7 @@ impl MemoryStore {
     /// Calls `look` with the state that a charge would find.
     fn with_state<T>(&self, charge: &Charge, now: Time, look: impl FnOnce(&State) -> T) -> T {
         let n = shard_of(charge.fingerprint);
-        let (table, lines) = (&self.shards[n].table, self.region.shard(n));
+        let Shard { table, lines, .. } = &self.shards[n];
         if let Some(slot) = table.find(lines, charge.fingerprint) {
             let (tag, word) = slot.load();
             let same = tag >> table::KIND_BITS == stored_bits(charge.fingerprint);
@@ -358,7 +366,7 @@ impl MemoryStore {
     }
 
     fn held(&self, n: usize, now: Time) -> Held<'_> {
-        Held { table: &self.shards[n].table, lines: self.region.shard(n), classes: &self.classes, now }
+        Held { table: &self.shards[n].table, lines: &self.shards[n].lines, classes: &self.classes, now }
     }
 
     fn lock_all(&self, fingerprint: Fingerprint, previous: &[Predecessor]) -> Locked<'_> {

@@ -231,8 +231,9 @@ impl Classes {
         (0..Self::MAX).find(|n| *self.0[*n].get_or_init(|| class) == class).map(|n| n as u8)
     }
 
-    pub(crate) fn get(&self, number: u8) -> Option<Class> {
-        self.0.get(usize::from(number))?.get().copied()
+    #[inline]
+    pub(crate) fn get(&self, number: u8) -> Option<&Class> {
+        self.0.get(usize::from(number))?.get()
     }
 }
 
@@ -267,7 +268,7 @@ mod tests {
             assert_eq!(classes.number(class(1)), Some(0));
         }
         assert_eq!(classes.number(class(999)), None);
-        assert_eq!(classes.get(1), Some(class(2)));
+        assert_eq!(classes.get(1), Some(&class(2)));
         assert_eq!(Classes::default().get(0), None);
     }
 }

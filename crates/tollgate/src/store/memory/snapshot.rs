@@ -28,7 +28,7 @@ const WIDE: u64 = 1;
 impl MemoryStore {
     pub(crate) fn save(&self, out: &mut Encoder<impl Write>, now: Time) -> io::Result<()> {
         for class in (0..Classes::MAX as u8).map_while(|n| self.classes.get(n)) {
-            write_words(out, &class_words(&class))?;
+            write_words(out, &class_words(class))?;
         }
         out.word(END)?;
         for (n, shard) in self.shards.iter().enumerate() {
