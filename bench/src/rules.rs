@@ -12,7 +12,8 @@ use crate::table::Table;
 
 pub const LINE: &str = "rules loaded";
 /// Names and numbers of the rules loaded.
-pub const COUNTS: [(&str, usize); 3] = [("100", 100), ("10 k", 10_000), ("1 M", 1_000_000)];
+pub const COUNTS: [(&str, usize); 4] =
+    [("100", 100), ("10 k", 10_000), ("100 k", 100_000), ("1 M", 1_000_000)];
 /// Paths that exist in every set.
 const PATHS: usize = 100;
 

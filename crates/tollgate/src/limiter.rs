@@ -88,7 +88,7 @@ impl Limiter {
             unit_cost: 1,
             weight: Weight::Enforced,
             denied: DeniedHits::Free,
-            previous: SmallVec::new(),
+            previous: Vec::new(),
         }
     }
 }

@@ -119,7 +119,7 @@ impl Policy {
         value: impl Fn(&Attribute) -> Option<String>,
         digest: &Digest<'_>,
         now: Time,
-    ) -> SmallVec<[Predecessor; 1]> {
+    ) -> Vec<Predecessor> {
         let rule = &self.rules.rules()[number];
         let was = |former: &'_ Arc<Rule>| {
             let limits = limits_for(former, values, &value).unwrap_or_default();
@@ -205,7 +205,7 @@ fn charge(rule: &Rule, each: &RuleLimit, digest: &Digest<'_>, units: u64) -> Cha
         unit_cost: rule.cost,
         weight: if rule.mode == Mode::Enforce { Weight::Enforced } else { Weight::Shadow },
         denied: if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free },
-        previous: SmallVec::new(),
+        previous: Vec::new(),
     }
 }
 

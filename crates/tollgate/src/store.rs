@@ -26,7 +26,7 @@ pub struct Charge {
     pub weight: Weight,
     pub denied: DeniedHits,
     /// The limits that this one has replaced, latest first: a key not found is looked up under them.
-    pub previous: SmallVec<[Predecessor; 1]>,
+    pub previous: Vec<Predecessor>,
 }
 
 /// Whether a charge decides.
@@ -54,7 +54,7 @@ pub struct Predecessor {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub admitted: bool,
-    pub parts: SmallVec<[Part; 4]>,
+    pub parts: SmallVec<[Part; 2]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ pub struct Part {
 /// The right to give a charge back, or to correct its cost. It is used up by either.
 #[derive(Debug)]
 pub struct Receipt {
-    pub(crate) items: SmallVec<[ReceiptItem; 4]>,
+    pub(crate) items: SmallVec<[ReceiptItem; 1]>,
 }
 
 #[derive(Debug)]

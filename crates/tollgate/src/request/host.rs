@@ -14,6 +14,9 @@ use std::{
 /// `raw` in ASCII lower case, without userinfo, port and one trailing dot. An
 /// IPv6 address is in brackets.
 pub fn canonical(raw: &str) -> Cow<'_, str> {
+    if is_plain(raw.as_bytes()) {
+        return Cow::Borrowed(raw);
+    }
     let host = raw.rsplit_once('@').map_or(raw, |(_userinfo, host)| host);
     if let Some(literal) = canonical_ipv6(host) {
         return literal;
@@ -26,6 +29,12 @@ pub fn canonical(raw: &str) -> Cow<'_, str> {
     } else {
         Cow::Borrowed(host)
     }
+}
+
+/// A name in lower case and nothing else: the usual case, in one pass.
+fn is_plain(host: &[u8]) -> bool {
+    let plain = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+    host.iter().all(plain) && host.last() != Some(&b'.')
 }
 
 /// An IPv6 host in the spelling of RFC 5952: `[0:0::1]:80` is `[::1]`.
