@@ -23,6 +23,9 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
         log_keys: config.log_keys,
         ..EngineSetup::default()
     };
+    setup.check_memory().map_err(|error| {
+        Problem::new(None, "memory", format!("{} bytes cannot be reserved: {error}", setup.memory_bytes))
+    })?;
     let live = live(config, History::new(text))?;
     Ok(match state.and_then(|state| restored(state, &live.history, setup.clone())) {
         Some((engine, history)) => Gate::new(engine, Live { history, ..live }),

@@ -4,6 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use hyper::Method;
+use serde_json::Value;
+
+use crate::client::{self, Answered};
 
 mod ban;
 mod check;
@@ -70,6 +74,18 @@ struct AdminArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+impl AdminArgs {
+    /// One call to the admin API; a refusal or a failure is said, and becomes the exit code.
+    fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Answered, Exit> {
+        let answered = client::block_on(client::call_admin(method, &self.admin, path, body));
+        match answered {
+            Ok(answered) if answered.status < 300 => Ok(answered),
+            Ok(refused) => Err(out::refused(&refused)),
+            Err(error) => Err(out::unreachable(&error)),
+        }
+    }
 }
 
 pub fn run() -> ExitCode {

@@ -64,6 +64,11 @@ pub struct EngineSetup {
 impl EngineSetup {
     /// Less memory than this could not hold a key in every part of the store.
     pub const MIN_MEMORY_BYTES: usize = MemoryStore::MIN_BYTES;
+
+    /// Whether the system gives that much memory to reserve; an engine panics where it does not.
+    pub fn check_memory(&self) -> std::io::Result<()> {
+        MemoryStore::try_new(self.memory_bytes).map(drop)
+    }
 }
 
 impl Default for EngineSetup {

@@ -5,7 +5,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::cli::{AdminArgs, Exit, out};
-use crate::client::{self, call_admin, escape};
+use crate::client::escape;
 
 #[derive(Subcommand)]
 pub enum BanCommand {
@@ -52,13 +52,10 @@ pub fn run(command: &BanCommand) -> Exit {
         BanCommand::Ls { admin } => (admin, Method::GET, "/v1/bans".to_owned(), None),
         BanCommand::Rm { key, admin } => (admin, Method::DELETE, format!("/v1/bans/{}", escape(key)), None),
     };
-    let answered = match client::block_on(call_admin(method, &admin.admin, &path, body)) {
+    let answered = match admin.call(method, &path, body) {
         Ok(answered) => answered,
-        Err(error) => return out::unreachable(&error),
+        Err(exit) => return exit,
     };
-    if answered.status >= 300 {
-        return out::refused(&answered);
-    }
     if admin.json {
         out::pretty(&answered.body);
         return Exit::Yes;

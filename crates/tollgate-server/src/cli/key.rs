@@ -5,7 +5,7 @@ use hyper::Method;
 use serde_json::Value;
 
 use crate::cli::{AdminArgs, Exit, out};
-use crate::client::{self, call_admin, escape};
+use crate::client::escape;
 
 #[derive(Subcommand)]
 pub enum KeyCommand {
@@ -37,13 +37,10 @@ pub fn run(command: &KeyCommand) -> Exit {
         KeyCommand::Reset { rule, key, admin } => (Method::DELETE, rule, key, admin),
     };
     let path = format!("/v1/keys?rule={}&key={}", escape(rule), escape(key));
-    let answered = match client::block_on(call_admin(method, &admin.admin, &path, None)) {
+    let answered = match admin.call(method, &path, None) {
         Ok(answered) => answered,
-        Err(error) => return out::unreachable(&error),
+        Err(exit) => return exit,
     };
-    if answered.status >= 300 {
-        return out::refused(&answered);
-    }
     if admin.json {
         out::pretty(&answered.body);
         return Exit::Yes;

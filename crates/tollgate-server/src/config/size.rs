@@ -12,9 +12,11 @@ pub(super) fn parse(text: &str) -> Result<usize, String> {
         "k" | "kib" => 1 << 10,
         "m" | "mib" => 1 << 20,
         "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
         "kb" => 1_000,
         "mb" => 1_000_000,
         "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
         _ => return Err(bad("unknown unit")),
     };
     let bytes = number.checked_mul(unit).and_then(|bytes| usize::try_from(bytes).ok());
@@ -31,6 +33,7 @@ mod tests {
     #[test]
     fn sizes_are_read() {
         assert_eq!(parse("1GiB"), Ok(1 << 30));
+        assert_eq!(parse("16TiB"), Ok(1 << 44));
         assert_eq!(parse("64 MB"), Ok(64_000_000));
         assert_eq!(parse("2097152"), Ok(2 << 20));
         for bad in ["", "lots", "1", "-1GiB", "1EB", "99999999GiB"] {

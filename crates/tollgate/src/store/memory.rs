@@ -6,6 +6,7 @@
 //! may see a charge that does not last: they can be denied by it, never let through. The store knows
 //! fingerprints only: no rules, no identities.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
@@ -68,25 +69,34 @@ impl MemoryStore {
     pub const MIN_BYTES: usize = 1 << 20;
 
     /// A store that holds at most `cap_bytes` (at least a mebibyte).
+    ///
+    /// # Panics
+    ///
+    /// Where the system does not give that much address space; see [`try_new`](Self::try_new).
     pub fn new(cap_bytes: usize) -> MemoryStore {
+        Self::try_new(cap_bytes).expect("the address space has room for the memory cap")
+    }
+
+    /// As [`new`](Self::new). Memory is reserved, not taken: that happens as keys come.
+    pub fn try_new(cap_bytes: usize) -> io::Result<MemoryStore> {
         let cap_bytes = cap_bytes.max(Self::MIN_BYTES);
         let shard_bytes = cap_bytes / SHARDS;
         let lines = (shard_bytes / size_of::<Line>()).min(MAX_LINES);
-        let region = Region::reserve(SHARDS, lines);
+        let region = Region::reserve(SHARDS, lines)?;
         let shard = |n| Shard {
             table: Table::new(lines),
             // SAFETY: shards and region live and end together, in the store.
             lines: unsafe { region.shard(n) },
             shape: Mutex::new(Shape::new(shard_bytes)),
         };
-        MemoryStore {
+        Ok(MemoryStore {
             shards: (0..SHARDS).map(shard).collect(),
             _region: region,
             classes: Classes::default(),
             cap_bytes,
             evicted: AtomicU64::new(0),
             unstored: AtomicU64::new(0),
-        }
+        })
     }
 
     /// Decides all charges of one request and takes all or none.

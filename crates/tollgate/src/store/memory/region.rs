@@ -3,6 +3,7 @@
 //! It never moves and is given back only with the store, so readers need no protection from it going
 //! away.
 
+use std::io;
 use std::ops::Deref;
 
 use crate::store::memory::slot::Line;
@@ -23,16 +24,15 @@ pub(super) struct Lines {
 }
 
 impl Region {
-    pub(super) fn reserve(shards: usize, lines_per_shard: usize) -> Region {
+    /// Fails where the system does not give that much address space.
+    pub(super) fn reserve(shards: usize, lines_per_shard: usize) -> io::Result<Region> {
         let lines = shards * lines_per_shard;
         #[cfg(not(shuttle))]
-        let memory = {
-            let map = memmap2::MmapOptions::new().len(lines * size_of::<Line>()).no_reserve_swap().map_anon();
-            map.expect("the address space has room for the memory cap")
-        };
+        let memory =
+            memmap2::MmapOptions::new().len(lines * size_of::<Line>()).no_reserve_swap().map_anon()?;
         #[cfg(shuttle)]
         let memory = (0..lines).map(|_| Line::default()).collect();
-        Region { memory, lines_per_shard }
+        Ok(Region { memory, lines_per_shard })
     }
 
     /// The lines of shard `n`.
