@@ -18,6 +18,35 @@ fn health_and_readiness_are_told_to_everybody() {
 }
 
 #[test]
+fn the_page_shows_the_rules_and_runs_no_scripts() {
+    let server = Server::start("rules: [{ id: login, match: POST /login, key: user, limits: [5/m, 20/h] }]");
+    server.check(&json!({ "method": "POST", "path": "/login", "user": "<script>" }));
+    let page = server.admin("GET", "/", "");
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(
+        page.header("content-security-policy").is_some_and(|policy| policy.starts_with("default-src 'none'"))
+    );
+    let text = page.text();
+    assert!(
+        text.contains("<td>login</td><td>POST /login</td><td>5/m, 20/h</td><td>enforce</td><td>1</td>"),
+        "{text}"
+    );
+    assert!(!text.contains("<script"), "{text}");
+    let elsewhere = Client::to(server.admin).ask("GET", "/", &[("host", "evil.example")], b"");
+    assert_eq!(elsewhere.status, 403);
+}
+
+#[test]
+fn an_earned_ban_is_heard_of_in_the_log() {
+    let server = Server::start(
+        "rules: [{ id: a, key: user, limit: 0/h, ban: { key: [user], after: 1, within: 1h, for: 1h, max: 1h } }]",
+    );
+    server.check(&json!({ "user": "somebody" }));
+    server.wait_for_log("keys were banned after repeated denials");
+    assert!(!server.log().contains("somebody"), "{}", server.log());
+}
+
+#[test]
 fn metrics_are_prometheus_text_with_labels_from_the_configuration_only() {
     let server = Server::start(
         "rules: [{ id: a, key: user, limit: 1/h, ban: { key: [user], after: 2, within: 1h, for: 1h, max: 1h } }]",
