@@ -235,21 +235,21 @@ impl MemoryStore {
     fn run_key(&self, fingerprint: Fingerprint, demand: &Demand<'_>, previous: &[Predecessor]) -> Part {
         let n = shard_of(fingerprint);
         let Shard { table, lines, .. } = &self.shards[n];
-        while let Some(slot) = table.find(lines, fingerprint) {
-            let (tag, word) = slot.glance();
-            let moved = tag >> table::KIND_BITS != stored_bits(fingerprint);
-            if !moved {
-                let Some(class) = self.classes.get(kind_of(tag)) else { break };
-                let Some(run) = class.run(word, demand) else { break };
+        if let Some(slot) = table.find(lines, fingerprint) {
+            let mut seen = slot.glance();
+            while seen.0 >> table::KIND_BITS == stored_bits(fingerprint) {
+                let Some(class) = self.classes.get(kind_of(seen.0)) else { break };
+                let Some(run) = class.run(seen.1, demand) else { break };
                 let stands = match run.next {
-                    Some(next) => slot.replace((tag, word), (tag, next)).is_ok(),
-                    None => slot.load() == (tag, word),
+                    Some(next) => slot.replace(seen, (seen.0, next)),
+                    None => slot.confirm(seen),
                 };
-                if stands {
-                    return run.part;
+                match stands {
+                    Ok(()) => return run.part,
+                    Err(now) => seen = now, // somebody was faster: decide on what they left
                 }
+                spin();
             }
-            spin();
         }
         self.run_locked(fingerprint, demand, previous)
     }

@@ -60,6 +60,13 @@ mod atomic {
             split(self.0.load(Ordering::Acquire))
         }
 
+        /// Whether the pair is `seen`; fails with what is there instead, and writes nothing.
+        #[inline]
+        pub(in super::super) fn confirm(&self, seen: Pair) -> Result<(), Pair> {
+            let now = self.load();
+            if now == seen { Ok(()) } else { Err(now) }
+        }
+
         /// Replaces `old` by `new`; fails with what is there instead.
         #[inline]
         pub(in super::super) fn replace(&self, old: Pair, new: Pair) -> Result<(), Pair> {
@@ -97,6 +104,11 @@ mod atomic {
 
         pub(in super::super) fn load(&self) -> Pair {
             self.with(|pair| *pair)
+        }
+
+        pub(in super::super) fn confirm(&self, seen: Pair) -> Result<(), Pair> {
+            let now = self.load();
+            if now == seen { Ok(()) } else { Err(now) }
         }
 
         pub(in super::super) fn replace(&self, old: Pair, new: Pair) -> Result<(), Pair> {
