@@ -51,7 +51,7 @@ impl Limiter {
 
     /// Takes `cost`, or nothing.
     pub fn check_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: Time) -> Decision {
-        self.store.charge_key(key.fingerprint(&self.secret), &self.quota, cost, now).decision
+        self.store.charge_key(key.fingerprint(&self.secret), &self.quota, cost, now)
     }
 
     /// Takes one for each key; the answers are appended in their order.
@@ -60,9 +60,7 @@ impl Limiter {
             let prints: SmallVec<[Fingerprint; BATCH]> =
                 keys.iter().map(|key| key.fingerprint(&self.secret)).collect();
             prints.iter().for_each(|print| self.store.prefetch(*print));
-            answers.extend(
-                prints.iter().map(|print| self.store.charge_key(*print, &self.quota, 1, now).decision),
-            );
+            answers.extend(prints.iter().map(|print| self.store.charge_key(*print, &self.quota, 1, now)));
         }
     }
 

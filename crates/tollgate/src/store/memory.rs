@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Quota, State};
+use crate::algorithm::gcra::Meter;
+use crate::algorithm::{Algorithm, Decision, Quota, State};
 use crate::fingerprint::Fingerprint;
 use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, ReceiptItem, Weight};
 use crate::sync::{Mutex, MutexGuard, lock, spin};
@@ -138,8 +139,17 @@ impl MemoryStore {
 
     /// Decides one cost for one key, and takes it if it is allowed.
     #[inline]
-    pub fn charge_key(&self, fingerprint: Fingerprint, quota: &Quota, cost: u64, now: Time) -> Part {
-        self.run_key(fingerprint, &Demand { quota, cost, intent: Intent::Take, now }, &[])
+    pub fn charge_key(&self, fingerprint: Fingerprint, quota: &Quota, cost: u64, now: Time) -> Decision {
+        let taken = match quota {
+            // The usual limit, without what a lone decision does not need.
+            Quota::Bucket(meter) => self.try_packed(fingerprint, |class, word| match class {
+                Class::Instant(_) => Some(take_instant(meter, word, cost, now)),
+                Class::Window { .. } | Class::Counts { .. } => None,
+            }),
+            _ => None,
+        };
+        let demand = Demand { quota, cost, intent: Intent::Take, now };
+        taken.unwrap_or_else(|| self.run_key(fingerprint, &demand, &[]).decision)
     }
 
     /// Brings the places of a key nearer, for those who will ask for it soon.
@@ -231,27 +241,37 @@ impl MemoryStore {
         self.run_key(charge.fingerprint, &demand, &charge.previous)
     }
 
-    #[inline]
     fn run_key(&self, fingerprint: Fingerprint, demand: &Demand<'_>, previous: &[Predecessor]) -> Part {
-        let n = shard_of(fingerprint);
-        let Shard { table, lines, .. } = &self.shards[n];
-        if let Some(slot) = table.find(lines, fingerprint) {
-            let mut seen = slot.glance();
-            while seen.0 >> table::KIND_BITS == stored_bits(fingerprint) {
-                let Some(class) = self.classes.get(kind_of(seen.0)) else { break };
-                let Some(run) = class.run(seen.1, demand) else { break };
-                let stands = match run.next {
-                    Some(next) => slot.replace(seen, (seen.0, next)),
-                    None => slot.confirm(seen),
-                };
-                match stands {
-                    Ok(()) => return run.part,
-                    Err(now) => seen = now, // somebody was faster: decide on what they left
-                }
-                spin();
+        let ran = self
+            .try_packed(fingerprint, |class, word| class.run(word, demand).map(|run| (run.part, run.next)));
+        ran.unwrap_or_else(|| self.run_locked(fingerprint, demand, previous))
+    }
+
+    /// Acts on the packed state of a key, without a lock. What `act` answers counts once the state that
+    /// it was given is replaced by the one it gives back, or still there if it gives none. `None` if the
+    /// key is not there, or not what `act` expects.
+    #[inline]
+    fn try_packed<T>(
+        &self,
+        fingerprint: Fingerprint,
+        act: impl Fn(&Class, u64) -> Option<(T, Option<u64>)>,
+    ) -> Option<T> {
+        let Shard { table, lines, .. } = &self.shards[shard_of(fingerprint)];
+        let slot = table.find(lines, fingerprint)?;
+        let mut seen = slot.glance();
+        while seen.0 >> table::KIND_BITS == stored_bits(fingerprint) {
+            let (answer, next) = act(self.classes.get(kind_of(seen.0))?, seen.1)?;
+            let stands = match next {
+                Some(next) => slot.replace(seen, (seen.0, next)),
+                None => slot.confirm(seen),
+            };
+            match stands {
+                Ok(()) => return Some(answer),
+                Err(now) => seen = now, // somebody was faster: act on what they left
             }
+            spin();
         }
-        self.run_locked(fingerprint, demand, previous)
+        None
     }
 
     /// The same for keys that are new, wide, or have a predecessor.
@@ -395,6 +415,17 @@ impl MemoryStore {
             self.unstored.fetch_add(kept.unstored, Ordering::Relaxed);
         }
     }
+}
+
+/// Decides on a bucket, and says what it is after that; `None` if nothing changes.
+#[inline]
+fn take_instant(meter: &Meter, full_at: u64, cost: u64, now: Time) -> (Decision, Option<u64>) {
+    let decision = meter.decide(&full_at, now, cost);
+    let mut next = full_at;
+    if decision.is_allowed() {
+        meter.charge(&mut next, now, cost);
+    }
+    (decision, decision.is_allowed().then_some(next))
 }
 
 fn intent(charge: &Charge) -> Intent {

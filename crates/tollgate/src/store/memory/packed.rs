@@ -83,16 +83,16 @@ impl Class {
     /// Meets a demand on a packed state; `None` if the new state does not fit, or was not the quota's own.
     #[inline]
     pub(crate) fn run(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
-        match (demand.quota, *self) {
+        match (demand.quota, self) {
             (Quota::Bucket(meter), Class::Instant(_)) => demand.run_packed(meter, word, Some),
             (Quota::Leaky(bucket), Class::Instant(_)) => demand.run_packed(bucket, word, Some),
             (Quota::Fixed(window), Class::Window { count_bits, .. }) => {
-                let pack = |window| pack_window(&window, count_bits);
-                demand.run_packed(window, unpack_window(word, count_bits), pack)
+                let pack = |window| pack_window(&window, *count_bits);
+                demand.run_packed(window, unpack_window(word, *count_bits), pack)
             }
             (Quota::Counter(counter), Class::Counts { count_bits, .. }) => {
-                let pack = |counts| pack_counts(&counts, count_bits);
-                demand.run_packed(counter, unpack_counts(word, count_bits), pack)
+                let pack = |counts| pack_counts(&counts, *count_bits);
+                demand.run_packed(counter, unpack_counts(word, *count_bits), pack)
             }
             _ => None,
         }
