@@ -85,6 +85,13 @@ fn read_file(path: &Path) -> Result<String, Problems> {
     })
 }
 
+/// How Envoy's requests are counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Compat {
+    Tollgate,
+    Envoy,
+}
+
 const HEADERS: [(&str, HeaderStyle); 4] = [
     ("ietf", HeaderStyle::Ietf),
     ("x-ratelimit", HeaderStyle::XRateLimit),
@@ -94,7 +101,7 @@ const HEADERS: [(&str, HeaderStyle); 4] = [
 const LOG_KEYS: [(&str, LogKeys); 2] = [("redacted", LogKeys::Redacted), ("plain", LogKeys::Plain)];
 const ON_STORE_ERROR: [(&str, ()); 3] = [("open", ()), ("closed", ()), ("local", ())];
 const STORE_KEYS: [(&str, ()); 2] = [("plain", ()), ("hashed", ())];
-const COMPAT: [(&str, ()); 2] = [("tollgate", ()), ("envoy", ())];
+const COMPAT: [(&str, Compat); 2] = [("tollgate", Compat::Tollgate), ("envoy", Compat::Envoy)];
 const IDENTITIES: [(&str, Attribute); 4] = [
     ("user", Attribute::User),
     ("email", Attribute::Email),
@@ -121,7 +128,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     };
     trusted_proxies(&mut map, &mut idle);
     central_store(&mut map, &mut idle);
-    not_in_this_version(&mut map);
+    not_in_this_version(&mut map, &mut idle);
     if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
         && config.tokens_file.is_none()
         && let Some(node) = map.optional("listen")
@@ -229,7 +236,7 @@ fn parse_deadline(text: &str) -> Result<Duration, String> {
 }
 
 /// What the file may ask for and this version cannot do.
-fn not_in_this_version(map: &mut MapReader<'_, '_>) {
+fn not_in_this_version(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
     let empty = |node: &Node<'_>| node.as_list().is_some_and(<[_]>::is_empty);
     if let Some(node) = map.optional("upstreams").filter(|node| !empty(node)) {
         map.reject("upstreams", node, "the proxy is not part of this version: ask the decision API instead");
@@ -243,5 +250,7 @@ fn not_in_this_version(map: &mut MapReader<'_, '_>) {
     if let Some(node) = map.optional("envoy_config") {
         map.reject("envoy_config", node, "Envoy's protocol is not part of this version");
     }
-    map.optional_choice("compat", &COMPAT);
+    if map.optional_choice("compat", &COMPAT) == Some(Compat::Envoy) {
+        idle.push("compat: envoy".to_owned());
+    }
 }
