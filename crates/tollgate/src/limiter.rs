@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{Decision, Quota};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::limit::{Limit, Rate};
-use crate::store::{Charge, DeniedHits, MemoryStore, Weight};
+use crate::store::{Charge, MemoryStore};
 use crate::time::Time;
 
 pub struct Limiter {
@@ -66,7 +66,8 @@ impl Limiter {
 
     /// What [`check_n`](Self::check_n) would answer; nothing is taken.
     pub fn peek_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: Time) -> Decision {
-        self.store.peek(&[self.charge(key, cost)], now).parts[0].decision
+        let charge = Charge::enforced(key.fingerprint(&self.secret), self.quota, cost);
+        self.store.peek(&[charge], now).parts[0].decision
     }
 
     /// Forgets what a key has used; says whether there was anything.
@@ -76,18 +77,6 @@ impl Limiter {
 
     pub fn store(&self) -> &MemoryStore {
         &self.store
-    }
-
-    fn charge<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64) -> Charge {
-        Charge {
-            fingerprint: key.fingerprint(&self.secret),
-            quota: self.quota,
-            cost,
-            unit_cost: 1,
-            weight: Weight::Enforced,
-            denied: DeniedHits::Free,
-            previous: Vec::new(),
-        }
     }
 }
 

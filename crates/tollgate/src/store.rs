@@ -29,6 +29,14 @@ pub struct Charge {
     pub previous: Vec<Predecessor>,
 }
 
+impl Charge {
+    /// A charge that decides, whose denials cost nothing, under a limit that has replaced none.
+    pub fn enforced(fingerprint: Fingerprint, quota: Quota, cost: u64) -> Charge {
+        let (weight, denied, previous) = (Weight::Enforced, DeniedHits::Free, Vec::new());
+        Charge { fingerprint, quota, cost, unit_cost: 1, weight, denied, previous }
+    }
+}
+
 /// Whether a charge decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Weight {

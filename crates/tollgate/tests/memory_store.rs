@@ -36,15 +36,7 @@ fn quota(rate: &str, shape: Shape) -> Quota {
 }
 
 fn charge(key: &str, quota: Quota) -> Charge {
-    Charge {
-        fingerprint: SECRET.fingerprint([key]),
-        quota,
-        cost: 1,
-        unit_cost: 1,
-        weight: Weight::Enforced,
-        denied: DeniedHits::Free,
-        previous: Default::default(),
-    }
+    Charge::enforced(SECRET.fingerprint([key]), quota, 1)
 }
 
 fn passes(store: &MemoryStore, key: &str, quota: Quota, now: Time) -> bool {
@@ -343,5 +335,30 @@ fn random_histories_are_answered_as_the_pure_functions_say() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_key_takes_the_memory_that_the_docs_say() {
+    // docs/algorithms.md: bytes a key after one hit of each of 100,000 keys.
+    let first_hit = Shape::FixedWindow { start: WindowStart::FirstHit };
+    let tiers = Shape::TieredWindow { levels: Levels::SMH };
+    let compact = Shape::SlidingCompact { resolution: SECOND };
+    let documented = [
+        (Shape::GCRA, 20),
+        (Shape::SlidingCounter, 20),
+        (first_hit, 88),
+        (Shape::SlidingLog, 152),
+        (compact, 152),
+        (tiers, 440),
+    ];
+    for (shape, bytes) in documented {
+        let store = MemoryStore::new(1 << 30);
+        let limit = quota("500/h", shape);
+        for n in 0..100_000 {
+            assert!(passes(&store, &format!("key {n}"), limit, NOW));
+        }
+        let measured = store.usage().bytes / 100_000;
+        assert!((bytes - 3..=bytes + 3).contains(&measured), "{shape:?}: {measured} bytes, not {bytes}");
     }
 }

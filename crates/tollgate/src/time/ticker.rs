@@ -1,4 +1,4 @@
-//! The processor's own counter as a clock: ten nanoseconds to read where the system's takes thirty.
+//! The processor's own counter as a clock: cheaper to read than the system's.
 //!
 //! The counter tells how much time has passed since an *anchor*, a moment when the system's clock was
 //! read. The anchor is renewed as time is asked for, once in a while, so that the two never part by
