@@ -1,0 +1,3 @@
+//! What needs a server: counters that several nodes share.
+
+pub mod counters;
