@@ -43,9 +43,6 @@ impl Allowance {
 }
 
 pub trait Contestant<K>: Sync + Sized {
-    /// What a thread keeps between batches.
-    type Scratch: Default;
-
     /// A contestant without keys. `keys` is how many will come: a hint for those that cannot grow.
     fn new(allowance: Allowance, keys: usize) -> Self;
 
@@ -56,7 +53,7 @@ pub trait Contestant<K>: Sync + Sized {
     fn admit(&self, key: &K, cost: u32) -> bool;
 
     /// How many of a batch are allowed.
-    fn check_batch(&self, keys: &[K; BATCH], _scratch: &mut Self::Scratch) -> usize {
+    fn check_batch(&self, keys: &[K; BATCH]) -> usize {
         keys.iter().filter(|key| self.check(key)).count()
     }
 

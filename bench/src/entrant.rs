@@ -143,7 +143,7 @@ impl<C> Entered<C> {
     where
         C: Contestant<K>,
     {
-        let (mut lap, mut scratch) = (Lap::default(), C::Scratch::default());
+        let mut lap = Lap::default();
         let start = Instant::now();
         while lap.elapsed < time {
             self.contestant.tick();
@@ -154,7 +154,7 @@ impl<C> Entered<C> {
                 }
                 Manner::Batch => {
                     for batch in chunk.as_chunks::<BATCH>().0 {
-                        lap.allowed += self.contestant.check_batch(batch, &mut scratch);
+                        lap.allowed += self.contestant.check_batch(batch);
                     }
                 }
             }

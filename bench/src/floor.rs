@@ -73,8 +73,6 @@ impl Floor {
 }
 
 impl<K: Hash> Contestant<K> for Floor {
-    type Scratch = ();
-
     fn new(allowance: Allowance, keys: usize) -> Self {
         let count = ((keys as f64 * Self::SLOTS_PER_KEY) as usize).max(Self::MIN_SLOTS);
         let ticks = Ticks::new();
@@ -98,7 +96,7 @@ impl<K: Hash> Contestant<K> for Floor {
         self.charge(self.hasher.hash_one(key) | 1, u64::from(cost), self.ticks.now())
     }
 
-    fn check_batch(&self, keys: &[K; BATCH], (): &mut ()) -> usize {
+    fn check_batch(&self, keys: &[K; BATCH]) -> usize {
         let now = self.ticks.now();
         let mut fingerprints = [0; BATCH];
         for (fingerprint, key) in fingerprints.iter_mut().zip(keys) {

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tollgate::algorithm::Decision;
 use tollgate::{Clock, Engine, EngineSetup, Hit, Limit, Limiter, Policy, Shape, Time};
 
 use crate::contestant::{Allowance, BATCH, Contestant};
@@ -26,48 +25,44 @@ impl Ours {
 }
 
 impl Contestant<String> for Ours {
-    type Scratch = Vec<Decision>;
-
     fn new(allowance: Allowance, _: usize) -> Self {
         Ours::with_shape(allowance, Shape::GCRA)
     }
 
     fn check(&self, key: &String) -> bool {
-        self.limiter.check(key.as_str(), self.clock.now()).is_allowed()
+        self.limiter.check(key.as_str(), &self.clock).is_allowed()
     }
 
     fn admit(&self, key: &String, cost: u32) -> bool {
-        self.limiter.check_n(key.as_str(), u64::from(cost), self.clock.now()).is_allowed()
+        self.limiter.check_n(key.as_str(), u64::from(cost), &self.clock).is_allowed()
     }
 
-    fn check_batch(&self, keys: &[String; BATCH], answers: &mut Vec<Decision>) -> usize {
-        answers.clear();
+    fn check_batch(&self, keys: &[String; BATCH]) -> usize {
         let keys: [&str; BATCH] = std::array::from_fn(|n| keys[n].as_str());
-        self.limiter.check_batch(&keys, self.clock.now(), answers);
-        answers.iter().filter(|answer| answer.is_allowed()).count()
+        let mut allowed = 0;
+        self.limiter.check_batch(&keys, &self.clock, |answer| allowed += usize::from(answer.is_allowed()));
+        allowed
     }
 }
 
 impl Contestant<u64> for Ours {
-    type Scratch = Vec<Decision>;
-
     fn new(allowance: Allowance, _: usize) -> Self {
         Ours::with_shape(allowance, Shape::GCRA)
     }
 
     fn check(&self, key: &u64) -> bool {
-        self.limiter.check(key, self.clock.now()).is_allowed()
+        self.limiter.check(key, &self.clock).is_allowed()
     }
 
     fn admit(&self, key: &u64, cost: u32) -> bool {
-        self.limiter.check_n(key, u64::from(cost), self.clock.now()).is_allowed()
+        self.limiter.check_n(key, u64::from(cost), &self.clock).is_allowed()
     }
 
-    fn check_batch(&self, keys: &[u64; BATCH], answers: &mut Vec<Decision>) -> usize {
-        answers.clear();
+    fn check_batch(&self, keys: &[u64; BATCH]) -> usize {
         let keys: [&u64; BATCH] = std::array::from_fn(|n| &keys[n]);
-        self.limiter.check_batch(&keys, self.clock.now(), answers);
-        answers.iter().filter(|answer| answer.is_allowed()).count()
+        let mut allowed = 0;
+        self.limiter.check_batch(&keys, &self.clock, |answer| allowed += usize::from(answer.is_allowed()));
+        allowed
     }
 }
 
@@ -94,8 +89,6 @@ impl OursCached {
 }
 
 impl Contestant<String> for OursCached {
-    type Scratch = ();
-
     fn new(allowance: Allowance, _: usize) -> Self {
         OursCached::with(allowance)
     }
@@ -114,8 +107,6 @@ impl Contestant<String> for OursCached {
 }
 
 impl Contestant<u64> for OursCached {
-    type Scratch = ();
-
     fn new(allowance: Allowance, _: usize) -> Self {
         OursCached::with(allowance)
     }
@@ -140,8 +131,6 @@ pub struct OurEngine<const RULES: usize, const TRACK: bool> {
 }
 
 impl<const RULES: usize, const TRACK: bool> Contestant<String> for OurEngine<RULES, TRACK> {
-    type Scratch = ();
-
     fn new(allowance: Allowance, _: usize) -> Self {
         let mut yaml = String::from("rules:\n");
         for n in 0..RULES {

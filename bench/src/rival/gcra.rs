@@ -19,8 +19,6 @@ impl<K> Contestant<K> for Gcra<K>
 where
     K: Eq + Hash + Clone + Display + Send + Sync + 'static,
 {
-    type Scratch = ();
-
     fn new(allowance: Allowance, _: usize) -> Self {
         let limit = RateLimit::new(allowance.per_day(), Duration::from_secs(Allowance::DAY_S));
         Gcra { limiter: RateLimiter::new(0), limit }

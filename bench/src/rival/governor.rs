@@ -18,8 +18,6 @@ where
     K: Hash + Eq + Clone + Send + Sync,
     S: BuildHasher + Clone + Default + Send + Sync,
 {
-    type Scratch = ();
-
     fn new(allowance: Allowance, _: usize) -> Self {
         let burst = NonZeroU32::new(allowance.per_day()).expect("an allowance is not 0");
         let each = Duration::from_secs(Allowance::DAY_S) / allowance.per_day();

@@ -13,8 +13,6 @@ pub struct Limitador {
 }
 
 impl Contestant<String> for Limitador {
-    type Scratch = ();
-
     fn new(allowance: Allowance, keys: usize) -> Self {
         let user = "user".try_into().expect("a variable");
         let limit = Limit::new("bench", u64::from(allowance.per_day()), Allowance::DAY_S, [], [user]);

@@ -13,8 +13,6 @@ pub struct Pingora {
 }
 
 impl<K: Hash> Contestant<K> for Pingora {
-    type Scratch = ();
-
     fn new(allowance: Allowance, _: usize) -> Self {
         let rate = Rate::new(Duration::from_secs(Allowance::DAY_S));
         Pingora { rate, per_day: allowance.per_day() as isize }

@@ -9,8 +9,6 @@ use crate::contestant::{Allowance, Contestant};
 pub struct Quota<K: Eq + Hash>(QuotaPool<K>);
 
 impl<K: Eq + Hash + Clone + Send + Sync> Contestant<K> for Quota<K> {
-    type Scratch = ();
-
     fn new(allowance: Allowance, _: usize) -> Self {
         let per_day = allowance.per_day();
         let policy =

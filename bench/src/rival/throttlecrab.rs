@@ -16,8 +16,6 @@ pub struct Throttlecrab {
 }
 
 impl Contestant<String> for Throttlecrab {
-    type Scratch = ();
-
     fn new(allowance: Allowance, _: usize) -> Self {
         let limiter = Mutex::new(RateLimiter::new(PeriodicStore::new()));
         Throttlecrab { limiter, per_day: i64::from(allowance.per_day()) }

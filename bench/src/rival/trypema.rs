@@ -14,8 +14,6 @@ pub struct Trypema {
 }
 
 impl Contestant<String> for Trypema {
-    type Scratch = ();
-
     fn new(allowance: Allowance, _: usize) -> Self {
         let provider = LocalRateLimiterProvider::builder()
             .window_size(WindowSize::days_or_panic(1))

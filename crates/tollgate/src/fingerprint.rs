@@ -9,7 +9,7 @@ use std::fmt;
 
 mod rounds;
 
-use rounds::Rounds;
+use rounds::{BLOCK, Rounds, last_block};
 
 /// The secret of a process or, with a shared store, of a fleet.
 #[derive(Clone)]
@@ -77,23 +77,15 @@ pub(crate) struct Digest<'s> {
 }
 
 impl Digest<'_> {
-    /// Takes a part in blocks; the last one of fifteen bytes at most, with its length.
     #[inline]
-    pub(crate) fn part(mut self, bytes: &[u8]) -> Self {
-        let mut rest = bytes;
-        while let Some((block, after)) = rest.split_first_chunk::<BLOCK>() {
-            self.state = self.rounds.absorb(self.state, u128::from_le_bytes(*block));
-            rest = after;
-        }
-        self.state = self.rounds.absorb_last(self.state, last_block(rest));
-        self
+    pub(crate) fn part(self, bytes: &[u8]) -> Self {
+        Digest { state: self.rounds.part(self.state, bytes), ..self }
     }
 
-    /// Takes a number as a part.
+    /// Takes a short part.
     #[inline]
-    pub(crate) fn number(mut self, number: u64) -> Self {
-        self.state = self.rounds.absorb_last(self.state, u128::from(number) | (BLOCK as u128) << 120);
-        self
+    pub(crate) fn short(self, part: Short) -> Self {
+        Digest { state: self.rounds.last(self.state, part.0), ..self }
     }
 
     #[inline]
@@ -102,24 +94,20 @@ impl Digest<'_> {
     }
 }
 
-const BLOCK: usize = 16;
+/// A part that fits one block: up to fifteen bytes, or a number. No two parts make the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Short(pub(crate) u128);
 
-/// Up to fifteen bytes, and in the sixteenth how many.
-#[inline]
-fn last_block(bytes: &[u8]) -> u128 {
-    let length = bytes.len();
-    // Two reads that overlap are faster than a copy of unknown length.
-    let low = if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
-        let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
-        let above = (u128::from(last) << 64) >> (8 * (BLOCK - length));
-        u128::from(first) | (above >> 64 << 64)
-    } else if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
-        u128::from(first) | u128::from(last) << (8 * (length - 4))
-    } else {
-        bytes.iter().rev().fold(0, |block, byte| block << 8 | u128::from(*byte))
-    };
-    low | (length as u128) << 120
+impl Short {
+    #[inline(always)]
+    pub(crate) fn bytes(bytes: &[u8]) -> Option<Short> {
+        (bytes.len() < BLOCK).then(|| Short(last_block(bytes)))
+    }
+
+    #[inline]
+    pub(crate) fn number(number: u64) -> Short {
+        Short(u128::from(number) | (BLOCK as u128) << 120)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -146,17 +134,6 @@ mod tests {
     }
 
     #[test]
-    fn a_last_block_is_its_bytes_and_their_number() {
-        for length in 0..BLOCK {
-            let bytes: Vec<u8> = (1..=length as u8).collect();
-            let mut block = [0; BLOCK];
-            block[..length].copy_from_slice(&bytes);
-            block[BLOCK - 1] = length as u8;
-            assert_eq!(last_block(&bytes), u128::from_le_bytes(block), "{length}");
-        }
-    }
-
-    #[test]
     fn keys_of_all_lengths_and_their_neighbours_differ_in_all_bits() {
         let secret = Secret::from_bytes([3; 16]);
         let mut seen = HashSet::new();
@@ -174,6 +151,9 @@ mod tests {
             }
         }
         assert!(ones.iter().all(|ones| (count * 2 / 5..count * 3 / 5).contains(ones)), "{ones:?} of {count}");
-        assert_ne!(secret.digest().number(7).finish(), secret.digest().part(&7u64.to_le_bytes()).finish());
+        let seven = 7u64.to_le_bytes();
+        assert_ne!(secret.digest().short(Short::number(7)).finish(), secret.digest().part(&seven).finish());
+        let short = Short::bytes(&seven).expect("eight bytes are short");
+        assert_eq!(secret.digest().short(short).finish(), secret.digest().part(&seven).finish());
     }
 }

@@ -5,30 +5,36 @@
 //!
 //! let limiter = Limiter::new("5/m".parse()?);
 //! let clock = Clock::new();
-//! assert!(limiter.check("user:42", clock.now()).is_allowed());
+//! assert!(limiter.check("user:42", &clock).is_allowed());
 //! # Ok::<(), tollgate::limit::RateError>(())
 //! ```
+
+use std::cell::Cell;
 
 use smallvec::SmallVec;
 
 use crate::algorithm::{Decision, Quota};
-use crate::fingerprint::{Fingerprint, Secret};
+use crate::fingerprint::{Fingerprint, Secret, Short};
 use crate::limit::{Limit, Rate};
+use crate::store::memory::{Kind, Place, Spot};
 use crate::store::{Charge, MemoryStore};
-use crate::time::Time;
+use crate::time::Now;
 
 pub struct Limiter {
     store: MemoryStore,
     quota: Quota,
+    kind: Kind,
     secret: Secret,
+    /// Tells its keys from those of other limiters, where a thread remembers one.
+    salt: u128,
 }
 
 /// Keys whose places are fetched together.
 const BATCH: usize = 16;
 
-/// What a limiter can tell apart.
+/// What a limiter can tell apart: strings, bytes and numbers.
 pub trait LimiterKey {
-    fn fingerprint(&self, secret: &Secret) -> Fingerprint;
+    fn parts(&self) -> KeyParts<'_>;
 }
 
 impl Limiter {
@@ -41,38 +47,62 @@ impl Limiter {
 
     /// Any limit, in at most `cap_bytes`.
     pub fn with_limit(limit: &Limit, cap_bytes: usize) -> Limiter {
-        Limiter { store: MemoryStore::new(cap_bytes), quota: Quota::new(limit), secret: Secret::random() }
+        let (store, quota, secret) = (MemoryStore::new(cap_bytes), Quota::new(limit), Secret::random());
+        Limiter { kind: store.kind(&quota), store, quota, salt: u128::from_le_bytes(*secret.bytes()), secret }
     }
 
     /// Takes one, if it is there.
-    pub fn check<K: LimiterKey + ?Sized>(&self, key: &K, now: Time) -> Decision {
+    #[inline(always)]
+    pub fn check<K: LimiterKey + ?Sized>(&self, key: &K, now: impl Now) -> Decision {
         self.check_n(key, 1, now)
     }
 
     /// Takes `cost`, or nothing.
-    pub fn check_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: Time) -> Decision {
-        self.store.charge_key(key.fingerprint(&self.secret), &self.quota, cost, now)
+    #[inline(always)]
+    pub fn check_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: impl Now) -> Decision {
+        let parts = key.parts();
+        // No two limiters take each other's keys for their own.
+        let name = parts.0.map_or(0, |Short(block)| block ^ self.salt);
+        let last = LAST.get();
+        if name != 0
+            && last.name == name
+            && let Some(decision) = self.store.charge_again(last.spot, &self.quota, cost, now.now())
+        {
+            return decision;
+        }
+        let place = self.store.place(parts.fingerprint(&self.secret));
+        let remember = |spot| LAST.set(Last { name, spot });
+        // A clock is read while the key's memory is on its way.
+        self.store.charge_at(&place, (&self.quota, self.kind), cost, now.now(), remember)
     }
 
-    /// Takes one for each key; the answers are appended in their order.
-    pub fn check_batch<K: LimiterKey + ?Sized>(&self, keys: &[&K], now: Time, answers: &mut Vec<Decision>) {
+    /// Takes one for each key, and gives the answers in their order.
+    #[inline]
+    pub fn check_batch<K: LimiterKey + ?Sized>(
+        &self,
+        keys: &[&K],
+        now: impl Now,
+        mut answer: impl FnMut(Decision),
+    ) {
+        let now = now.now();
         for keys in keys.chunks(BATCH) {
-            let prints: SmallVec<[Fingerprint; BATCH]> =
-                keys.iter().map(|key| key.fingerprint(&self.secret)).collect();
-            prints.iter().for_each(|print| self.store.prefetch(*print));
-            answers.extend(prints.iter().map(|print| self.store.charge_key(*print, &self.quota, 1, now)));
+            let places: SmallVec<[Place<'_>; BATCH]> =
+                keys.iter().map(|key| self.store.place(key.parts().fingerprint(&self.secret))).collect();
+            for place in &places {
+                answer(self.store.charge_at(place, (&self.quota, self.kind), 1, now, |_| ()));
+            }
         }
     }
 
     /// What [`check_n`](Self::check_n) would answer; nothing is taken.
-    pub fn peek_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: Time) -> Decision {
-        let charge = Charge::enforced(key.fingerprint(&self.secret), self.quota, cost);
-        self.store.peek(&[charge], now).parts[0].decision
+    pub fn peek_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: impl Now) -> Decision {
+        let charge = Charge::enforced(key.parts().fingerprint(&self.secret), self.quota, cost);
+        self.store.peek(&[charge], now.now()).parts[0].decision
     }
 
     /// Forgets what a key has used; says whether there was anything.
     pub fn reset<K: LimiterKey + ?Sized>(&self, key: &K) -> bool {
-        self.store.reset(key.fingerprint(&self.secret))
+        self.store.reset(key.parts().fingerprint(&self.secret))
     }
 
     pub fn store(&self) -> &MemoryStore {
@@ -81,22 +111,50 @@ impl Limiter {
 }
 
 impl LimiterKey for str {
-    #[inline]
-    fn fingerprint(&self, secret: &Secret) -> Fingerprint {
-        secret.digest().part(self.as_bytes()).finish()
+    #[inline(always)]
+    fn parts(&self) -> KeyParts<'_> {
+        self.as_bytes().parts()
     }
 }
 
 impl LimiterKey for [u8] {
-    #[inline]
-    fn fingerprint(&self, secret: &Secret) -> Fingerprint {
-        secret.digest().part(self).finish()
+    #[inline(always)]
+    fn parts(&self) -> KeyParts<'_> {
+        KeyParts(Short::bytes(self).ok_or(self))
     }
 }
 
 impl LimiterKey for u64 {
-    #[inline]
-    fn fingerprint(&self, secret: &Secret) -> Fingerprint {
-        secret.digest().number(*self).finish()
+    #[inline(always)]
+    fn parts(&self) -> KeyParts<'_> {
+        KeyParts(Ok(Short::number(*self)))
     }
+}
+
+/// A key as it is hashed: short, or bytes.
+#[derive(Clone, Copy)]
+pub struct KeyParts<'k>(Result<Short, &'k [u8]>);
+
+impl KeyParts<'_> {
+    #[inline(always)]
+    fn fingerprint(self, secret: &Secret) -> Fingerprint {
+        let digest = secret.digest();
+        match self.0 {
+            Ok(short) => digest.short(short),
+            Err(bytes) => digest.part(bytes),
+        }
+        .finish()
+    }
+}
+
+/// The short key that a thread has charged last, and where: clients come in bursts, and the requests of
+/// one connection come to one thread.
+#[derive(Clone, Copy)]
+struct Last {
+    name: u128,
+    spot: Spot,
+}
+
+thread_local! {
+    static LAST: Cell<Last> = const { Cell::new(Last { name: 0, spot: Spot::NOWHERE }) };
 }

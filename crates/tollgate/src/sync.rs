@@ -3,13 +3,13 @@
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicU64, Ordering},
 };
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicU64, Ordering},
 };
 
 use std::sync::PoisonError;

@@ -76,6 +76,25 @@ pub(crate) fn nanos_of(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Where the time of a decision comes from: an instant, or a clock that is read when it is needed.
+pub trait Now {
+    fn now(&self) -> Time;
+}
+
+impl Now for Time {
+    #[inline]
+    fn now(&self) -> Time {
+        *self
+    }
+}
+
+impl Now for &Clock {
+    #[inline]
+    fn now(&self) -> Time {
+        Clock::now(self)
+    }
+}
+
 /// Unix time that never goes back: monotonic, re-anchored forward only.
 #[derive(Debug)]
 pub struct Clock {

@@ -13,7 +13,7 @@ use tollgate::algorithm::{Algorithm, Quota};
 use tollgate::fingerprint::Secret;
 use tollgate::limit::WindowStart;
 use tollgate::store::{Charge, MemoryStore, Receipt};
-use tollgate::{Limit, Shape, Time};
+use tollgate::{Limit, Limiter, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 /// Held for reading by models of the store as it is, and for writing while a bug is planted in it.
@@ -175,6 +175,36 @@ fn change_of_hands() {
     assert_eq!(used(&store, &format!("new {salt}"), limit), 1, "a stranger's entry was charged");
 }
 
+/// The same for lone decisions, which remember where a key was.
+fn lone_growth() {
+    const ROUNDS: u64 = 8;
+    let limiter =
+        Arc::new(Limiter::with_limit(&Limit::per("1000/h".parse().expect("a rate")), MemoryStore::MIN_BYTES));
+    let all = |limiter: &Limiter, name: &str, count: u32| {
+        for n in 0..count {
+            assert!(limiter.check(format!("{name} {n}").as_str(), NOW).is_allowed());
+        }
+    };
+    all(&limiter, "moved", 2);
+    let threads =
+        [("moved", 2, ROUNDS), ("other", 12, 1), ("moved", 2, ROUNDS)].map(|(name, count, rounds)| {
+            let limiter = Arc::clone(&limiter);
+            thread::spawn(move || (0..rounds).for_each(|_| all(&limiter, name, count)))
+        });
+    threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
+    for n in 0..2 {
+        let left = limiter.peek_n(format!("moved {n}").as_str(), 1, NOW).left;
+        assert_eq!(left, 1000 - 1 - 2 * ROUNDS, "an update was lost");
+    }
+}
+
+#[test]
+fn a_lone_decision_loses_no_update_while_its_entry_moves() {
+    let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
+    shuttle::check_random(lone_growth, TRIES);
+    shuttle::check_pct(lone_growth, TRIES, 3);
+}
+
 #[test]
 fn an_entry_that_moves_loses_no_update() {
     let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
@@ -204,6 +234,7 @@ fn the_models_find_the_bugs_that_are_planted() {
         assert!(found, "bug {bug} was not found");
     };
     finds(MOVED_AS_SEEN, growth);
+    finds(MOVED_AS_SEEN, lone_growth);
     finds(NO_SECOND_LOOK, growth);
     finds(HALF_A_SLOT, change_of_hands);
 }

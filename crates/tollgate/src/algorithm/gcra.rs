@@ -25,18 +25,29 @@ impl Flow {
     /// The bucket's time at `now`.
     #[inline]
     pub fn units_at(&self, now: Time) -> u64 {
-        let now_ns = now.min(Limit::HORIZON).nanos();
-        match *self {
-            Flow::Nanos => now_ns,
-            Flow::Ticks { ticks, period_ns } => mul_div_floor(now_ns, ticks, period_ns),
-            Flow::Steps { tick_ns, share } => now_ns / tick_ns * share,
-            Flow::Calendar { period, refill } => period.index_at(Time::from_nanos(now_ns)) * refill,
-        }
+        let now = now.min(Limit::HORIZON);
+        if matches!(self, Flow::Nanos) { now.nanos() } else { self.converted(now) }
     }
 
     /// The first instant at which the bucket's time is `units`.
     #[inline]
     pub fn time_of(&self, units: u64) -> Time {
+        if matches!(self, Flow::Nanos) { Time::from_nanos(units) } else { self.reached(units) }
+    }
+
+    /// Out of the way of the usual flow, as is its counterpart.
+    #[inline(never)]
+    fn converted(&self, now: Time) -> u64 {
+        match *self {
+            Flow::Nanos => now.nanos(),
+            Flow::Ticks { ticks, period_ns } => mul_div_floor(now.nanos(), ticks, period_ns),
+            Flow::Steps { tick_ns, share } => now.nanos() / tick_ns * share,
+            Flow::Calendar { period, refill } => period.index_at(now) * refill,
+        }
+    }
+
+    #[inline(never)]
+    fn reached(&self, units: u64) -> Time {
         match *self {
             Flow::Nanos => Time::from_nanos(units),
             Flow::Ticks { ticks, period_ns } => Time::from_nanos(mul_div_ceil(units, period_ns, ticks)),
@@ -91,6 +102,28 @@ impl Meter {
         *full_at = taken.min(now + bound).max(*full_at);
     }
 
+    /// Decides and charges at once: the answer to [`decide`](Algorithm::decide), and what the state becomes
+    /// if that allows it.
+    #[inline(always)]
+    pub(crate) fn decided(&self, full_at: u64, now: Time, cost: u64) -> (Decision, Option<u64>) {
+        let now_units = self.flow.units_at(now);
+        let start = full_at.max(now_units);
+        let room = (now_units + self.span).saturating_sub(start);
+        let need = cost.saturating_mul(self.token);
+        if need <= room {
+            (Decision { admission: Admission::NOW, left: self.left(room) }, Some(start + need))
+        } else {
+            (self.decide(&full_at, now, cost), None)
+        }
+    }
+
+    /// How many tokens are in `room`. No token is nothing; who does not ask for the answer does not pay for
+    /// a division that cannot fail.
+    #[inline]
+    fn left(&self, room: u64) -> u64 {
+        room.checked_div(self.token).unwrap_or(0)
+    }
+
     fn debt(&self, full_at: u64, now: u64) -> u64 {
         full_at.saturating_sub(now)
     }
@@ -108,16 +141,17 @@ impl Algorithm for Meter {
     fn decide(&self, full_at: &u64, now: Time, cost: u64) -> Decision {
         let now_units = self.flow.units_at(now);
         let full_at = (*full_at).max(now_units); // long idle is full, not fuller
-        let left = (now_units + self.span).saturating_sub(full_at) / self.token;
-        let admission = if cost.saturating_mul(self.token) > self.span {
-            Admission::Never
-        } else if cost <= left {
+        let room = (now_units + self.span).saturating_sub(full_at);
+        let need = cost.saturating_mul(self.token);
+        let admission = if need <= room {
             Admission::NOW
+        } else if need > self.span {
+            Admission::Never
         } else {
-            let fits_at = full_at + cost * self.token - self.span;
+            let fits_at = full_at + need - self.span;
             Admission::Deny { retry_after: self.flow.time_of(fits_at).since(now) }
         };
-        Decision { admission, left }
+        Decision { admission, left: self.left(room) }
     }
 
     #[inline]

@@ -7,11 +7,15 @@ use siphasher::sip::SipHasher13;
 /// The keyed step, by AES where the processor has it.
 #[derive(Clone)]
 pub(super) struct Rounds {
-    keys: [u128; Rounds::COUNT],
+    keys: Keys,
     /// For the last block of a part: no other block can pass for one.
-    last_keys: [u128; Rounds::COUNT],
+    last_keys: Keys,
     aes: bool,
 }
+
+type Keys = [u128; Rounds::COUNT];
+
+pub(super) const BLOCK: usize = 16;
 
 impl Rounds {
     /// Four rounds of AES leave no differential more likely than 2^-113.
@@ -33,28 +37,65 @@ impl Rounds {
         if self.aes { "aes" } else { "siphash" }
     }
 
+    /// Takes a part in blocks; the last one of fifteen bytes at most, with its length.
     #[inline]
-    pub(super) fn absorb(&self, state: u128, block: u128) -> u128 {
-        self.step(&self.keys, state, block)
-    }
-
-    #[inline]
-    pub(super) fn absorb_last(&self, state: u128, block: u128) -> u128 {
-        self.step(&self.last_keys, state, block)
-    }
-
-    #[inline]
-    fn step(&self, keys: &[u128; Rounds::COUNT], state: u128, block: u128) -> u128 {
+    pub(super) fn part(&self, state: u128, bytes: &[u8]) -> u128 {
         #[cfg(target_arch = "x86_64")]
         if self.aes {
             // SAFETY: `aes` is set only where the processor has these instructions.
-            return unsafe { step_by_aes(keys, state, block) };
+            return unsafe { self.part_by_aes(state, bytes) };
         }
-        step_by_siphash(keys, state, block)
+        self.part_by(step_by_siphash, state, bytes)
+    }
+
+    /// Takes the last block of a part.
+    #[inline]
+    pub(super) fn last(&self, state: u128, block: u128) -> u128 {
+        #[cfg(target_arch = "x86_64")]
+        if self.aes {
+            // SAFETY: as above.
+            return unsafe { step_by_aes(&self.last_keys, state, block) };
+        }
+        step_by_siphash(&self.last_keys, state, block)
+    }
+
+    /// All of a part in one call: what needs the instructions cannot be inlined where they are not assumed.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "aes")]
+    fn part_by_aes(&self, state: u128, bytes: &[u8]) -> u128 {
+        self.part_by(|keys, state, block| step_by_aes(keys, state, block), state, bytes)
+    }
+
+    #[inline(always)]
+    fn part_by(&self, step: impl Fn(&Keys, u128, u128) -> u128, mut state: u128, bytes: &[u8]) -> u128 {
+        let mut rest = bytes;
+        while let Some((block, after)) = rest.split_first_chunk::<BLOCK>() {
+            state = step(&self.keys, state, u128::from_le_bytes(*block));
+            rest = after;
+        }
+        step(&self.last_keys, state, last_block(rest))
     }
 }
 
-fn step_by_siphash(keys: &[u128; Rounds::COUNT], state: u128, block: u128) -> u128 {
+/// Up to fifteen bytes, and in the sixteenth how many.
+#[inline(always)]
+pub(super) fn last_block(bytes: &[u8]) -> u128 {
+    let length = bytes.len();
+    debug_assert!(length < BLOCK);
+    // Two reads that overlap are faster than a copy of unknown length.
+    let (low, high) = if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        let last = u64::from_le_bytes(*last);
+        (u64::from_le_bytes(*first), last >> 1 >> (8 * (BLOCK - length) - 1))
+    } else if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        (u64::from(first) | u64::from(last) << (8 * (length - 4)), 0)
+    } else {
+        (bytes.iter().rev().fold(0, |block, byte| block << 8 | u64::from(*byte)), 0)
+    };
+    u128::from(high | (length as u64) << 56) << 64 | u128::from(low)
+}
+
+fn step_by_siphash(keys: &Keys, state: u128, block: u128) -> u128 {
     let half = |key: u128| {
         let mut hasher = SipHasher13::new_with_key(&key.to_le_bytes());
         hasher.write(&state.to_le_bytes());
@@ -73,7 +114,8 @@ fn has_aes() -> bool {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "aes")]
-fn step_by_aes(keys: &[u128; Rounds::COUNT], state: u128, block: u128) -> u128 {
+#[inline]
+fn step_by_aes(keys: &Keys, state: u128, block: u128) -> u128 {
     use std::arch::x86_64::{__m128i, _mm_aesenc_si128};
     // SAFETY: both types are sixteen bytes without meaning of their own.
     let vector = |bits: u128| unsafe { std::mem::transmute::<u128, __m128i>(bits) };
@@ -87,14 +129,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_depends_on_state_block_and_key_either_way() {
+    fn a_part_depends_on_state_bytes_and_key_either_way() {
         for aes in [has_aes(), false] {
             let rounds = |secret: u8| Rounds { aes, ..Rounds::new(&[secret; 16]) };
-            let step = rounds(1).absorb(5, 7);
-            assert_eq!(step, rounds(1).absorb(5, 7));
-            assert_ne!(step, rounds(2).absorb(5, 7));
-            assert_ne!(step, rounds(1).absorb(6, 7));
-            assert_ne!(step, rounds(1).absorb(5, 8));
+            for bytes in [&[7; 3][..], &[7; 9], &[7; 16], &[7; 40]] {
+                let part = rounds(1).part(5, bytes);
+                assert_eq!(part, rounds(1).part(5, bytes));
+                assert_ne!(part, rounds(2).part(5, bytes));
+                assert_ne!(part, rounds(1).part(6, bytes));
+                assert_ne!(part, rounds(1).part(5, &bytes[1..]));
+            }
+            assert_eq!(rounds(1).part(5, &[7; 9]), rounds(1).last(5, last_block(&[7; 9])));
+        }
+    }
+
+    #[test]
+    fn a_last_block_is_its_bytes_and_their_number() {
+        for length in 0..BLOCK {
+            let bytes: Vec<u8> = (1..=length as u8).collect();
+            let mut block = [0; BLOCK];
+            block[..length].copy_from_slice(&bytes);
+            block[BLOCK - 1] = length as u8;
+            assert_eq!(last_block(&bytes), u128::from_le_bytes(block), "{length}");
         }
     }
 }

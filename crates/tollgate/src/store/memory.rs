@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::gcra::Meter;
-use crate::algorithm::{Algorithm, Decision, Quota, State};
+use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
 use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, ReceiptItem, Weight};
-use crate::sync::{Mutex, MutexGuard, lock, spin};
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
 
+mod lone;
 mod packed;
 mod region;
 mod shard;
@@ -26,32 +26,33 @@ mod slot;
 mod snapshot;
 mod table;
 
+pub(crate) use lone::{Kind, Spot};
 use packed::{Class, Classes, Demand, Intent};
-use region::{Lines, Region};
+use region::Region;
 use shard::{Held, Kept, Shape, WIDE};
-use slot::Line;
+use slot::{Line, Slot};
+pub(crate) use table::Place;
 use table::{Table, kind_of, stored_bits};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
 /// A shard's lines are reserved up to its cap; the model checker needs few.
-const MAX_LINES: usize = if cfg!(shuttle) { 8 } else { 1 << 32 };
+const MAX_LINES: usize = if cfg!(shuttle) { 8 } else { 1 << 31 };
 
 /// The memory store. All its operations are atomic, and none can fail.
 pub struct MemoryStore {
-    shards: Box<[Shard]>,
-    /// What the shards' lines are part of: it goes when they go.
-    _region: Region,
+    /// How much of its lines each shard uses; read with every decision, and seldom written.
+    tables: [Table; SHARDS],
+    region: Region,
+    shapes: Box<[Padded<Mutex<Shape>>]>,
     classes: Classes,
     cap_bytes: usize,
     evicted: AtomicU64,
     unstored: AtomicU64,
 }
 
-struct Shard {
-    table: Table,
-    lines: Lines,
-    shape: Mutex<Shape>,
-}
+/// Alone on its cache line.
+#[repr(align(64))]
+struct Padded<T>(T);
 
 /// What the store holds and has let go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,16 +84,11 @@ impl MemoryStore {
         let cap_bytes = cap_bytes.max(Self::MIN_BYTES);
         let shard_bytes = cap_bytes / SHARDS;
         let lines = (shard_bytes / size_of::<Line>()).min(MAX_LINES);
-        let region = Region::reserve(SHARDS, lines)?;
-        let shard = |n| Shard {
-            table: Table::new(lines),
-            // SAFETY: shards and region live and end together, in the store.
-            lines: unsafe { region.shard(n) },
-            shape: Mutex::new(Shape::new(shard_bytes)),
-        };
+        let region = Region::reserve(lines)?;
         Ok(MemoryStore {
-            shards: (0..SHARDS).map(shard).collect(),
-            _region: region,
+            tables: std::array::from_fn(|_| Table::new(lines)),
+            region,
+            shapes: (0..SHARDS).map(|_| Padded(Mutex::new(Shape::new(shard_bytes)))).collect(),
             classes: Classes::default(),
             cap_bytes,
             evicted: AtomicU64::new(0),
@@ -137,28 +133,6 @@ impl MemoryStore {
         Outcome { admitted, parts }
     }
 
-    /// Decides one cost for one key, and takes it if it is allowed.
-    #[inline]
-    pub fn charge_key(&self, fingerprint: Fingerprint, quota: &Quota, cost: u64, now: Time) -> Decision {
-        let taken = match quota {
-            // The usual limit, without what a lone decision does not need.
-            Quota::Bucket(meter) => self.try_packed(fingerprint, |class, word| match class {
-                Class::Instant(_) => Some(take_instant(meter, word, cost, now)),
-                Class::Window { .. } | Class::Counts { .. } => None,
-            }),
-            _ => None,
-        };
-        let demand = Demand { quota, cost, intent: Intent::Take, now };
-        taken.unwrap_or_else(|| self.run_key(fingerprint, &demand, &[]).decision)
-    }
-
-    /// Brings the places of a key nearer, for those who will ask for it soon.
-    #[inline]
-    pub fn prefetch(&self, fingerprint: Fingerprint) {
-        let n = shard_of(fingerprint);
-        self.shards[n].table.prefetch(&self.shards[n].lines, fingerprint);
-    }
-
     /// Gives the charges of a receipt back, as far as time has not.
     pub fn refund(&self, receipt: Receipt, now: Time) {
         self.settle(receipt, 0, now);
@@ -180,7 +154,7 @@ impl MemoryStore {
     /// Forgets a key; says whether it was there.
     pub fn reset(&self, fingerprint: Fingerprint) -> bool {
         let n = shard_of(fingerprint);
-        lock(&self.shards[n].shape).remove(&self.held(n, Time::EPOCH), fingerprint)
+        self.lock(n).remove(&self.held(n, Time::EPOCH), fingerprint)
     }
 
     pub fn usage(&self) -> Usage {
@@ -190,10 +164,10 @@ impl MemoryStore {
             unstored: self.unstored.load(Ordering::Relaxed),
             ..Usage::default()
         };
-        for shard in &self.shards {
-            let shape = lock(&shard.shape);
+        for (n, table) in self.tables.iter().enumerate() {
+            let shape = self.lock(n);
             usage.keys += shape.entries() as u64;
-            usage.bytes += shape.bytes(&shard.table) as u64;
+            usage.bytes += shape.bytes(table) as u64;
         }
         usage
     }
@@ -242,36 +216,10 @@ impl MemoryStore {
     }
 
     fn run_key(&self, fingerprint: Fingerprint, demand: &Demand<'_>, previous: &[Predecessor]) -> Part {
-        let ran = self
-            .try_packed(fingerprint, |class, word| class.run(word, demand).map(|run| (run.part, run.next)));
+        let ran = try_packed(&self.place(fingerprint), |kind, word| {
+            self.classes.get(kind)?.run(word, demand).map(|run| (run.part, run.next))
+        });
         ran.unwrap_or_else(|| self.run_locked(fingerprint, demand, previous))
-    }
-
-    /// Acts on the packed state of a key, without a lock. What `act` answers counts once the state that
-    /// it was given is replaced by the one it gives back, or still there if it gives none. `None` if the
-    /// key is not there, or not what `act` expects.
-    #[inline]
-    fn try_packed<T>(
-        &self,
-        fingerprint: Fingerprint,
-        act: impl Fn(&Class, u64) -> Option<(T, Option<u64>)>,
-    ) -> Option<T> {
-        let Shard { table, lines, .. } = &self.shards[shard_of(fingerprint)];
-        let slot = table.find(lines, fingerprint)?;
-        let mut seen = slot.glance();
-        while seen.0 >> table::KIND_BITS == stored_bits(fingerprint) {
-            let (answer, next) = act(self.classes.get(kind_of(seen.0))?, seen.1)?;
-            let stands = match next {
-                Some(next) => slot.replace(seen, (seen.0, next)),
-                None => slot.confirm(seen),
-            };
-            match stands {
-                Ok(()) => return Some(answer),
-                Err(now) => seen = now, // somebody was faster: act on what they left
-            }
-            spin();
-        }
-        None
     }
 
     /// The same for keys that are new, wide, or have a predecessor.
@@ -332,8 +280,7 @@ impl MemoryStore {
     /// Calls `look` with the state that a charge would find.
     fn with_state<T>(&self, charge: &Charge, now: Time, look: impl FnOnce(&State) -> T) -> T {
         let n = shard_of(charge.fingerprint);
-        let Shard { table, lines, .. } = &self.shards[n];
-        if let Some(slot) = table.find(lines, charge.fingerprint) {
+        if let Some(slot) = self.find(charge.fingerprint) {
             let (tag, word) = slot.load();
             let same = tag >> table::KIND_BITS == stored_bits(charge.fingerprint);
             if let Some(class) = self.classes.get(kind_of(tag)).filter(|_| same) {
@@ -341,7 +288,7 @@ impl MemoryStore {
             }
         }
         let mut locked = self.lock_all(charge.fingerprint, &charge.previous);
-        if let Some(slot) = table.find(lines, charge.fingerprint) {
+        if let Some(slot) = self.find(charge.fingerprint) {
             let pair = slot.load();
             if let Some(wide) = locked.shape(n).wide(pair) {
                 return look(&wide.state);
@@ -370,7 +317,7 @@ impl MemoryStore {
     fn change(&self, fingerprint: Fingerprint, quota: &Quota, now: Time, change: impl Fn(&mut State)) {
         let n = shard_of(fingerprint);
         let held = self.held(n, now);
-        let mut shape = lock(&self.shards[n].shape);
+        let mut shape = self.lock(n);
         let mut state = quota.fresh();
         while let Some(slot) = held.table.find(held.lines, fingerprint) {
             let (tag, word) = slot.load();
@@ -396,7 +343,15 @@ impl MemoryStore {
     }
 
     fn held(&self, n: usize, now: Time) -> Held<'_> {
-        Held { table: &self.shards[n].table, lines: &self.shards[n].lines, classes: &self.classes, now }
+        Held { table: &self.tables[n], lines: self.region.shard(n), classes: &self.classes, now }
+    }
+
+    fn lock(&self, n: usize) -> MutexGuard<'_, Shape> {
+        lock(&self.shapes[n].0)
+    }
+
+    fn find(&self, fingerprint: Fingerprint) -> Option<&Slot> {
+        self.place(fingerprint).slot()
     }
 
     fn lock_all(&self, fingerprint: Fingerprint, previous: &[Predecessor]) -> Locked<'_> {
@@ -404,7 +359,7 @@ impl MemoryStore {
         let mut wanted: SmallVec<[usize; 4]> = all.map(shard_of).collect();
         wanted.sort_unstable(); // one order for all: no two requests wait for each other
         wanted.dedup();
-        Locked(wanted.into_iter().map(|n| (n, lock(&self.shards[n].shape))).collect())
+        Locked(wanted.into_iter().map(|n| (n, self.lock(n))).collect())
     }
 
     fn count(&self, kept: &Kept) {
@@ -417,15 +372,25 @@ impl MemoryStore {
     }
 }
 
-/// Decides on a bucket, and says what it is after that; `None` if nothing changes.
+/// Acts on the packed state of a key, without a lock. What `act` answers counts once the state that it was
+/// given is replaced by the one it gives back, or still there if it gives none. `None` if the key is not
+/// there, or not what `act` expects.
 #[inline]
-fn take_instant(meter: &Meter, full_at: u64, cost: u64, now: Time) -> (Decision, Option<u64>) {
-    let decision = meter.decide(&full_at, now, cost);
-    let mut next = full_at;
-    if decision.is_allowed() {
-        meter.charge(&mut next, now, cost);
+fn try_packed<T>(place: &Place<'_>, act: impl Fn(u8, u64) -> Option<(T, Option<u64>)>) -> Option<T> {
+    let slot = place.slot()?;
+    let mut seen = slot.glance();
+    while seen.0 >> table::KIND_BITS == stored_bits(place.fingerprint()) {
+        let (answer, next) = act(kind_of(seen.0), seen.1)?;
+        let stands = match next {
+            Some(next) => slot.replace(seen, (seen.0, next)),
+            None => slot.confirm(seen),
+        };
+        match stands {
+            Ok(()) => return Some(answer),
+            Err(now) => seen = now, // somebody was faster: act on what they left
+        }
     }
-    (decision, decision.is_allowed().then_some(next))
+    None
 }
 
 fn intent(charge: &Charge) -> Intent {

@@ -4,11 +4,14 @@
 //! away.
 
 use std::io;
-use std::ops::Deref;
+use std::marker::PhantomData;
 
-use crate::store::memory::slot::Line;
+use crate::store::memory::SHARDS;
+use crate::store::memory::slot::{Line, SLOTS_PER_LINE, Slot};
 
-/// `shards` runs of lines, all empty.
+/// A sequence of lines for each shard, all empty, woven together: the first line of each shard, then the second
+/// of each, and so on. Shards grow alike, so what is in use stays together at the beginning, where large
+/// pages spare most of the address look-ups of a table that no cache holds.
 pub(super) struct Region {
     #[cfg(not(shuttle))]
     memory: memmap2::MmapMut,
@@ -18,49 +21,91 @@ pub(super) struct Region {
 }
 
 /// The lines of one shard.
-pub(super) struct Lines {
+#[derive(Clone, Copy)]
+pub(super) struct Lines<'r> {
     first: *const Line,
     count: usize,
+    region: PhantomData<&'r Region>,
 }
 
 impl Region {
+    /// Below this a region is not worth large pages.
+    #[cfg(not(shuttle))]
+    const LARGE: usize = 64 << 20;
+
     /// Fails where the system does not give that much address space.
-    pub(super) fn reserve(shards: usize, lines_per_shard: usize) -> io::Result<Region> {
-        let lines = shards * lines_per_shard;
+    pub(super) fn reserve(lines_per_shard: usize) -> io::Result<Region> {
+        let lines = SHARDS * lines_per_shard;
         #[cfg(not(shuttle))]
-        let memory =
-            memmap2::MmapOptions::new().len(lines * size_of::<Line>()).no_reserve_swap().map_anon()?;
+        let memory = map(lines * size_of::<Line>())?;
         #[cfg(shuttle)]
         let memory = (0..lines).map(|_| Line::default()).collect();
         Ok(Region { memory, lines_per_shard })
     }
 
     /// The lines of shard `n`.
-    ///
-    /// # Safety
-    ///
-    /// They must not be used after the region is gone.
-    pub(super) unsafe fn shard(&self, n: usize) -> Lines {
-        assert!((n + 1) * self.lines_per_shard * size_of::<Line>() <= size_of_val(&self.memory[..]));
-        let first = self.memory.as_ptr().cast::<Line>();
-        // SAFETY: the memory holds that many lines, as was just asserted.
-        Lines { first: unsafe { first.add(n * self.lines_per_shard) }, count: self.lines_per_shard }
+    #[inline]
+    pub(super) fn shard(&self, n: usize) -> Lines<'_> {
+        assert!(n < SHARDS);
+        // Not beyond the memory: there are as many lines as shards, at least.
+        let first = self.memory.as_ptr().cast::<Line>().wrapping_add(n);
+        Lines { first, count: self.lines_per_shard, region: PhantomData }
     }
 }
 
-impl Deref for Lines {
-    type Target = [Line];
+impl Region {
+    /// A slot by its number in the whole region.
+    #[inline]
+    pub(super) fn slot(&self, number: usize) -> Option<&Slot> {
+        let (line, n) = (number / SLOTS_PER_LINE, number % SLOTS_PER_LINE);
+        if line >= self.lines_per_shard * SHARDS {
+            return None;
+        }
+        // SAFETY: the line is one of the region; see `Lines::at_unchecked`.
+        let line = unsafe { &*self.memory.as_ptr().cast::<Line>().add(line) };
+        Some(&line.0[n])
+    }
+
+    /// The number of a slot of this region.
+    #[inline]
+    pub(super) fn number_of(&self, slot: &Slot) -> usize {
+        (std::ptr::from_ref(slot).addr() - self.memory.as_ptr().addr()) / size_of::<Slot>()
+    }
+}
+
+impl<'r> Lines<'r> {
+    #[inline]
+    pub(super) fn len(self) -> usize {
+        self.count
+    }
 
     #[inline]
-    fn deref(&self) -> &[Line] {
-        // SAFETY: the memory is aligned to pages, zeroed, never resized, still there (as whoever made this
-        // has promised), and accessed through this function only; a line of zeroes is a valid empty line,
-        // and lines change through shared references by atomic operations only.
-        unsafe { std::slice::from_raw_parts(self.first, self.count) }
+    pub(super) fn at(self, n: usize) -> &'r Line {
+        assert!(n < self.count);
+        // SAFETY: as was just asserted.
+        unsafe { self.at_unchecked(n) }
+    }
+
+    /// # Safety
+    ///
+    /// `n` is less than the number of lines.
+    #[inline]
+    pub(super) unsafe fn at_unchecked(self, n: usize) -> &'r Line {
+        // SAFETY: the region has that many lines for each shard. Its memory is aligned to pages, zeroed, never
+        // resized, and accessed through this function only; a line of zeroes is a valid empty line, and lines
+        // change by atomic operations only.
+        unsafe { &*self.first.add(n * SHARDS) }
     }
 }
 
-// SAFETY: lines are made of atomics; the pointer is never written through but by them.
-unsafe impl Send for Lines {}
-// SAFETY: as above.
-unsafe impl Sync for Lines {}
+/// Memory that is taken as it is touched, in large pages where there are some.
+#[cfg(not(shuttle))]
+fn map(bytes: usize) -> io::Result<memmap2::MmapMut> {
+    let memory = memmap2::MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
+    #[cfg(target_os = "linux")]
+    if bytes >= Region::LARGE {
+        // Without them it is slower, and just as right.
+        let _ = memory.advise(memmap2::Advice::HugePage);
+    }
+    Ok(memory)
+}

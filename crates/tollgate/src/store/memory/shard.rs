@@ -9,9 +9,10 @@ use smallvec::SmallVec;
 use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::packed::{Class, Classes};
+use crate::store::memory::region::Lines;
 use crate::store::memory::slab::{Slab, Wide};
 use crate::store::memory::slot::{EMPTY, Line, Pair, SLOTS_PER_LINE, Slot};
-use crate::store::memory::table::{Table, divided_by, fingerprint_of, homes, kind_of, tag};
+use crate::store::memory::table::{Table, divided_by, fingerprint_of, kind_of, tag};
 #[cfg(shuttle)]
 use crate::sync::seeded;
 use crate::time::Time;
@@ -64,7 +65,7 @@ pub(super) struct Kept {
 /// A shard as its lock's holder sees it.
 pub(super) struct Held<'s> {
     pub(super) table: &'s Table,
-    pub(super) lines: &'s [Line],
+    pub(super) lines: Lines<'s>,
     pub(super) classes: &'s Classes,
     pub(super) now: Time,
 }
@@ -87,8 +88,8 @@ impl Held<'_> {
 
     /// Every entry that is still worth keeping.
     pub(super) fn live(&self, shape: &Shape) -> impl Iterator<Item = Pair> {
-        let in_use = &self.lines[..self.table.lines()];
-        let pairs = in_use.iter().flat_map(|line| &line.0).map(Slot::load);
+        let in_use = (0..self.table.extent().lines()).map(|n| self.lines.at(n));
+        let pairs = in_use.flat_map(|line| &line.0).map(Slot::load);
         pairs.filter(|pair| shape.fresh_at(self, *pair) > self.now)
     }
 }
@@ -103,7 +104,7 @@ impl Shape {
     }
 
     pub(super) fn bytes(&self, table: &Table) -> usize {
-        table.lines() * size_of::<Line>() + self.slab.bytes()
+        table.extent().lines() * size_of::<Line>() + self.slab.bytes()
     }
 
     /// The wide state behind a pair, if it is one.
@@ -249,12 +250,12 @@ impl Shape {
         fresh_at: Time,
         kept: &mut Kept,
     ) -> bool {
-        if self.take_over(held, homes(fingerprint, held.table.lines()), pair, Vacancy::Expired) {
+        if self.take_over(held, held.table.extent().homes(fingerprint), pair, Vacancy::Expired) {
             return true; // and nothing has grown
         }
         self.grow_if_full(held);
         loop {
-            let homes = homes(fingerprint, held.table.lines());
+            let homes = held.table.extent().homes(fingerprint);
             if self.take_over(held, homes, pair, Vacancy::Any) {
                 return true;
             }
@@ -276,7 +277,7 @@ impl Shape {
     /// Writes a pair over a vacant slot, in the emptier of two lines.
     fn take_over(&mut self, held: &Held<'_>, [a, b]: [usize; 2], pair: Pair, vacancy: Vacancy) -> bool {
         let order = if self.room(held, b) > self.room(held, a) { [b, a] } else { [a, b] };
-        for slot in order.iter().flat_map(|line| &held.lines[*line].0) {
+        for slot in order.iter().flat_map(|line| &held.lines.at(*line).0) {
             let seen = slot.load();
             let vacant = self.fresh_at(held, seen) <= held.now && (seen != EMPTY || vacancy == Vacancy::Any);
             if vacant && slot.replace(seen, pair).is_ok() {
@@ -289,7 +290,7 @@ impl Shape {
     }
 
     fn room(&self, held: &Held<'_>, line: usize) -> usize {
-        held.lines[line].0.iter().filter(|slot| self.fresh_at(held, slot.load()) <= held.now).count()
+        held.lines.at(line).0.iter().filter(|slot| self.fresh_at(held, slot.load()) <= held.now).count()
     }
 
     /// Makes room in one of two full lines: a resident moves to its other home, if need be after a
@@ -300,8 +301,8 @@ impl Shape {
         let mut at = 0;
         while at < reached.len() && reached.len() < SEARCH {
             let line = reached[at].line;
-            for (n, slot) in held.lines[line].0.iter().enumerate() {
-                let homes = homes(fingerprint_of(slot.tag()), held.table.lines());
+            for (n, slot) in held.lines.at(line).0.iter().enumerate() {
+                let homes = held.table.extent().homes(fingerprint_of(slot.tag()));
                 let Some(other) = homes.into_iter().find(|home| *home != line) else { continue };
                 if reached.iter().any(|step| step.line == other) {
                     continue;
@@ -325,7 +326,7 @@ impl Shape {
         self.entries -= usize::from(seen != EMPTY);
         let mut step = reached.last();
         while let Some((from, n)) = step.and_then(|step| step.from) {
-            let slot = &held.lines[reached[from].line].0[n];
+            let slot = &held.lines.at(reached[from].line).0[n];
             // Nobody else turns an empty slot into an entry while we hold the lock.
             free.replace(EMPTY, take(slot)).expect("an empty slot stays empty under the lock");
             free = slot;
@@ -335,13 +336,13 @@ impl Shape {
     }
 
     fn expired_slot<'l>(&self, held: &Held<'l>, line: usize) -> Option<(&'l Slot, Pair)> {
-        let mut slots = held.lines[line].0.iter().map(|slot| (slot, slot.load()));
+        let mut slots = held.lines.at(line).0.iter().map(|slot| (slot, slot.load()));
         slots.find(|(_, pair)| self.fresh_at(held, *pair) <= held.now)
     }
 
     /// The resident of two lines that is nearest to never seen.
     fn nearest<'l>(&self, held: &Held<'l>, homes: [usize; 2]) -> Option<(Time, &'l Slot, Pair)> {
-        let slots = homes.into_iter().flat_map(|line| &held.lines[line].0);
+        let slots = homes.into_iter().flat_map(|line| &held.lines.at(line).0);
         let aged = slots.map(|slot| {
             let pair = slot.load();
             (self.fresh_at(held, pair), slot, pair)
@@ -350,7 +351,7 @@ impl Shape {
     }
 
     fn grow_if_full(&mut self, held: &Held<'_>) {
-        let slots = held.table.lines() * SLOTS_PER_LINE;
+        let slots = held.table.extent().lines() * SLOTS_PER_LINE;
         if self.entries * FULL.1 >= slots * FULL.0 {
             self.grow(held);
         }
@@ -358,20 +359,20 @@ impl Shape {
 
     /// Adds a line and divides the keys of another one with it; `false` at the cap.
     fn grow(&mut self, held: &Held<'_>) -> bool {
-        let lines = held.table.lines();
+        let (lines, grown) = (held.table.extent().lines(), held.table.extent().grown());
         let share = self.share(self.slab.bytes());
         if lines >= held.lines.len() || (lines + 1) * size_of::<Line>() > share {
             return false;
         }
         let divided = divided_by(lines);
-        let mut free = held.lines[lines].0.iter();
-        for slot in &held.lines[divided].0 {
+        let mut free = held.lines.at(lines).0.iter();
+        for slot in &held.lines.at(divided).0 {
             let seen = slot.load();
             if seen == EMPTY {
                 continue;
             }
             let expired = self.fresh_at(held, seen) <= held.now;
-            let stays = homes(fingerprint_of(seen.0), lines + 1).contains(&divided);
+            let stays = grown.homes(fingerprint_of(seen.0)).contains(&divided);
             if expired && slot.replace(seen, EMPTY).is_ok() {
                 self.release(seen);
                 self.entries -= 1;
@@ -380,7 +381,7 @@ impl Shape {
                 to.replace(EMPTY, take(slot)).expect("nobody knows the new line yet");
             }
         }
-        held.table.add_line();
+        held.table.set(grown);
         true
     }
 
@@ -407,7 +408,7 @@ impl Shape {
         fresh_at: Time,
         kept: &mut Kept,
     ) -> bool {
-        let share = self.share(held.table.lines() * size_of::<Line>());
+        let share = self.share(held.table.extent().lines() * size_of::<Line>());
         for _ in 0..ROOM_SEARCH.min(self.slab.len()) {
             if self.slab.fits(state, share) {
                 return true;

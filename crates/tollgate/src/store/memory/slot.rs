@@ -41,10 +41,15 @@ mod atomic {
             self.halves()[usize::from(cfg!(target_endian = "big"))].load(Ordering::Acquire)
         }
 
+        #[inline]
+        pub(in super::super) fn word(&self) -> u64 {
+            self.halves()[usize::from(cfg!(target_endian = "little"))].load(Ordering::Acquire)
+        }
+
         /// Tag and word, read one after the other: they may never have stood together.
         #[inline]
         pub(in super::super) fn glance(&self) -> Pair {
-            let word = self.halves()[usize::from(cfg!(target_endian = "little"))].load(Ordering::Acquire);
+            let word = self.word();
             (self.tag(), word)
         }
 
@@ -97,8 +102,12 @@ mod atomic {
             self.load().0
         }
 
+        pub(in super::super) fn word(&self) -> u64 {
+            self.load().1
+        }
+
         pub(in super::super) fn glance(&self) -> Pair {
-            let word = self.load().1;
+            let word = self.word();
             (self.tag(), word)
         }
 

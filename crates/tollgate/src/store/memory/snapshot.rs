@@ -17,8 +17,7 @@ use crate::store::memory::packed::{Class, Classes};
 use crate::store::memory::shard::Saved;
 use crate::store::memory::slab::Wide;
 use crate::store::memory::table::{fingerprint_of, kind_of};
-use crate::store::memory::{MemoryStore, shard_of};
-use crate::sync::lock;
+use crate::store::memory::{MemoryStore, SHARDS, shard_of};
 use crate::time::{Period, Time, Unit};
 
 const END: u64 = u64::MAX;
@@ -31,8 +30,8 @@ impl MemoryStore {
             write_words(out, &class_words(class))?;
         }
         out.word(END)?;
-        for (n, shard) in self.shards.iter().enumerate() {
-            let (shape, held) = (lock(&shard.shape), self.held(n, now));
+        for n in 0..SHARDS {
+            let (shape, held) = (self.lock(n), self.held(n, now));
             for pair in held.live(&shape) {
                 let Fingerprint(fingerprint) = fingerprint_of(pair.0);
                 match shape.wide(pair) {
@@ -70,7 +69,7 @@ impl MemoryStore {
                 _ => return None,
             };
             let n = shard_of(fingerprint);
-            let mut shape = lock(&self.shards[n].shape);
+            let mut shape = self.lock(n);
             entries += u64::from(shape.restore(&self.held(n, now), fingerprint, saved));
         }
     }

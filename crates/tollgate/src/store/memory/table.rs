@@ -8,44 +8,126 @@
 //! find a key asks again under the shard's lock.
 
 use crate::fingerprint::Fingerprint;
+use crate::store::memory::region::Lines;
 use crate::store::memory::slot::{Line, Slot};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// Lines in use at the beginning.
 const FIRST_LINES: usize = if cfg!(shuttle) { 1 } else { 8 };
 
 pub(super) struct Table {
-    in_use: AtomicUsize,
+    /// The lines in use below, and above them the mask of bits that name one.
+    extent: AtomicU64,
+}
+
+/// How many lines are in use, at one moment.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    lines: u32,
+    mask: u32,
+}
+
+impl Extent {
+    fn of(lines: u32) -> Extent {
+        Extent { lines, mask: u32::MAX >> ((lines - 1) | 1).leading_zeros() }
+    }
+
+    /// The line that bits of a fingerprint name.
+    #[inline]
+    fn home(self, bits: u64) -> usize {
+        let line = bits as u32 & self.mask;
+        // Beyond what is in use: not divided yet.
+        (if line < self.lines { line } else { line & (self.mask >> 1) }) as usize
+    }
+
+    /// The two home lines of a key. They come from bits that neither choose the shard nor, as long as a
+    /// shard has less than 2^18 lines, each other.
+    #[inline]
+    pub(super) fn homes(self, fingerprint: Fingerprint) -> [usize; 2] {
+        [self.home(fingerprint.0 >> KIND_BITS), self.home(fingerprint.0 >> 26)]
+    }
+
+    pub(super) fn lines(self) -> usize {
+        self.lines as usize
+    }
+
+    /// With one line more.
+    pub(super) fn grown(self) -> Extent {
+        Extent::of(self.lines + 1)
+    }
 }
 
 impl Table {
     pub(super) fn new(max_lines: usize) -> Table {
-        Table { in_use: AtomicUsize::new(FIRST_LINES.min(max_lines)) }
+        let table = Table { extent: AtomicU64::new(0) };
+        table.set(Extent::of(FIRST_LINES.min(max_lines) as u32));
+        table
     }
 
     #[inline]
-    pub(super) fn lines(&self) -> usize {
-        self.in_use.load(Ordering::Acquire)
+    pub(super) fn extent(&self) -> Extent {
+        let both = self.extent.load(Ordering::Acquire);
+        Extent { lines: both as u32, mask: (both >> 32) as u32 }
     }
 
-    /// Says that one more line is in use; its keys have been moved there.
-    pub(super) fn add_line(&self) {
-        self.in_use.fetch_add(1, Ordering::Release);
+    /// Says how many lines are in use; what belongs into new ones has been moved there.
+    pub(super) fn set(&self, Extent { lines, mask }: Extent) {
+        self.extent.store(u64::from(mask) << 32 | u64::from(lines), Ordering::Release);
+    }
+
+    /// Where a key stands if it is known; the processor is asked to bring it nearer.
+    #[inline(always)]
+    pub(super) fn place<'l>(&self, lines: Lines<'l>, fingerprint: Fingerprint) -> Place<'l> {
+        // SAFETY: homes are lines in use, and a table never uses more lines than there are.
+        let homes = self.extent().homes(fingerprint).map(|line| unsafe { lines.at_unchecked(line) });
+        homes.into_iter().for_each(prefetch);
+        Place { fingerprint, homes }
     }
 
     /// The slot of a key, if it stands where it belongs.
+    pub(super) fn find<'l>(&self, lines: Lines<'l>, fingerprint: Fingerprint) -> Option<&'l Slot> {
+        self.place(lines, fingerprint).slot()
+    }
+}
+
+/// The home lines of a key. While a table grows they may be those it had a moment ago.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'l> {
+    fingerprint: Fingerprint,
+    homes: [&'l Line; 2],
+}
+
+impl<'l> Place<'l> {
     #[inline]
-    pub(super) fn find<'l>(&self, lines: &'l [Line], fingerprint: Fingerprint) -> Option<&'l Slot> {
-        let wanted = stored_bits(fingerprint);
-        let [first, second] = homes(fingerprint, self.lines()).map(|line| &lines[line]);
-        prefetch(second); // while the first one is on its way
-        first.0.iter().chain(&second.0).find(|slot| slot.tag() >> KIND_BITS == wanted)
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
     }
 
-    /// Asks the processor to bring a key's lines nearer.
-    #[inline]
-    pub(super) fn prefetch(&self, lines: &[Line], fingerprint: Fingerprint) {
-        homes(fingerprint, self.lines()).into_iter().for_each(|line| prefetch(&lines[line]));
+    /// The slot of the key, if it stands here.
+    #[inline(always)]
+    pub(super) fn slot(&self) -> Option<&'l Slot> {
+        let wanted = stored_bits(self.fingerprint);
+        self.find(|tag| tag >> KIND_BITS == wanted)
+    }
+
+    /// The slot with this tag, if it stands here.
+    #[inline(always)]
+    pub(super) fn slot_of(&self, wanted: u64) -> Option<&'l Slot> {
+        self.find(|tag| tag == wanted)
+    }
+
+    /// All eight are compared and none is jumped to: a jump that depends on memory would be guessed wrong
+    /// half the time, and keep the next request's memory from being asked for meanwhile.
+    #[inline(always)]
+    fn find(&self, is_wanted: impl Fn(u64) -> bool) -> Option<&'l Slot> {
+        let [first, second] = self.homes.map(|line| {
+            let mut found = None;
+            for slot in line.0.each_ref() {
+                found = if is_wanted(slot.tag()) { Some(slot) } else { found };
+            }
+            found
+        });
+        if first.is_some() { first } else { second }
     }
 }
 
@@ -79,24 +161,9 @@ pub(super) fn fingerprint_of(tag: u64) -> Fingerprint {
     Fingerprint(tag & !((1 << KIND_BITS) - 1))
 }
 
+#[inline]
 pub(super) fn kind_of(tag: u64) -> u8 {
     tag as u8
-}
-
-/// The two home lines of a key while `lines` are in use. They come from bits that neither choose the
-/// shard nor, as long as a shard has less than 2^18 lines, each other.
-#[inline]
-pub(super) fn homes(fingerprint: Fingerprint, lines: usize) -> [usize; 2] {
-    [home(fingerprint.0 >> KIND_BITS, lines), home(fingerprint.0 >> 26, lines)]
-}
-
-#[inline]
-fn home(bits: u64, lines: usize) -> usize {
-    let mask = lines.next_power_of_two() - 1;
-    match bits as usize & mask {
-        line if line < lines => line,
-        beyond => beyond & (mask >> 1), // not divided yet
-    }
 }
 
 /// The line whose keys are divided when line `lines` is added.
@@ -113,7 +180,8 @@ mod tests {
         for lines in 1..600 {
             for key in 0..2_000u64 {
                 let bits = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                let (before, after) = (home(bits, lines), home(bits, lines + 1));
+                let before = Extent::of(lines as u32);
+                let (before, after) = (before.home(bits), before.grown().home(bits));
                 assert!(before < lines && after <= lines);
                 assert!(after == before || (before == divided_by(lines) && after == lines), "{lines}");
             }

@@ -1,0 +1,75 @@
+//! One limit, many keys: what a thread remembers of its last key changes no answer.
+
+use std::time::Duration;
+
+use tollgate::limit::{Shape, WindowStart};
+use tollgate::store::MemoryStore;
+use tollgate::{Limit, Limiter, Time};
+
+const NOW: Time = Time::from_secs(1_800_000_000);
+const LONG: &str = "a key that is longer than the fifteen bytes of a short one";
+
+fn limiter(rate: &str) -> Limiter {
+    Limiter::new(rate.parse().expect("a rate"))
+}
+
+#[test]
+fn limiters_do_not_take_each_others_keys_for_their_own() {
+    let (one, two) = (limiter("2/h"), limiter("3/h"));
+    for key in ["", "ann", "exactly15bytes!", LONG] {
+        let passed = |limiter: &Limiter| u32::from(limiter.check(key, NOW).is_allowed());
+        let [mut by_one, mut by_two] = [0, 0];
+        for _ in 0..5 {
+            by_one += passed(&one);
+            by_two += passed(&two);
+        }
+        assert_eq!((by_one, by_two), (2, 3), "{key}");
+    }
+}
+
+#[test]
+fn strings_bytes_and_numbers_are_told_apart() {
+    let limiter = limiter("1/h");
+    assert!(limiter.check(&7u64, NOW).is_allowed());
+    assert!(limiter.check(&7u64.to_le_bytes()[..], NOW).is_allowed());
+    assert!(limiter.check("7", NOW).is_allowed());
+    assert!(!limiter.check(b"7".as_slice(), NOW).is_allowed(), "the same bytes");
+    assert!(!limiter.check(&7u64, NOW).is_allowed());
+}
+
+#[test]
+fn a_key_that_was_reset_or_pushed_out_starts_over() {
+    let limiter = Limiter::with_limit(&Limit::per("1/h".parse().expect("a rate")), MemoryStore::MIN_BYTES);
+    assert!(limiter.check("ann", NOW).is_allowed());
+    assert!(!limiter.check("ann", NOW).is_allowed());
+    assert!(limiter.reset("ann"));
+    assert!(limiter.check("ann", NOW).is_allowed());
+    // An hour later it is as good as never seen, and others take its place.
+    let later = NOW + Duration::from_secs(3_600);
+    for n in 0..100_000u64 {
+        limiter.check(&n, later);
+    }
+    assert!(limiter.check("ann", later).is_allowed());
+    assert_eq!(limiter.store().usage().evicted, 0);
+}
+
+#[test]
+fn a_batch_is_answered_like_one_after_the_other() {
+    let shapes = [
+        Shape::GCRA,
+        Shape::FixedWindow { start: WindowStart::Aligned },
+        Shape::SlidingCounter,
+        Shape::SlidingLog,
+    ];
+    for shape in shapes {
+        let limit = Limit::new("3/m".parse().expect("a rate"), shape).expect("a limit");
+        let new = || Limiter::with_limit(&limit, MemoryStore::MIN_BYTES);
+        let (batched, single) = (new(), new());
+        let keys: Vec<String> = (0..200).map(|n| format!("{}", n % 37)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let mut answers = Vec::new();
+        batched.check_batch(&keys, NOW, |answer| answers.push(answer));
+        let expected: Vec<_> = keys.iter().map(|key| single.check(*key, NOW)).collect();
+        assert_eq!(answers, expected, "{shape:?}");
+    }
+}
