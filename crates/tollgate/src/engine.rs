@@ -14,7 +14,7 @@ use crate::event::{Event, EventKey, Events};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
-use crate::plan::{Plan, PlannedRule, RulePlan};
+use crate::plan::{Plan, PlannedRule};
 use crate::policy::Policy;
 use crate::rule::{BanPolicy, Rule};
 use crate::store::{MemoryStore, Receipt};
@@ -107,21 +107,18 @@ impl Engine {
     pub fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
         let policy = self.policy.load();
         let id = self.next_id(&policy);
-        let verdict = match policy.plan(hit, &self.bans, &self.secret, now) {
-            Plan::Rules(plan) => {
-                // A rule that refuses without counting spares all others (I3).
-                let refused = plan.is_refused();
-                let outcome = if refused {
-                    self.store.peek(&plan.charges, now)
-                } else {
-                    self.store.charge(&plan.charges, now)
-                };
-                let verdict = plan.conclude(id, &outcome);
-                self.note(&policy, &plan, &verdict, hit, now);
-                verdict
-            }
-            other => self.without_rules(id, other, hit, now),
-        };
+        let mut plan = Plan::default();
+        let near = |fingerprint| self.store.prefetch(fingerprint);
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.bans, &self.secret, now, near) {
+            return self.exempted(Verdict::exempt(id, exempt, now), hit, now);
+        }
+        let mut verdict = plan.draft(id); // while the counters are on their way
+        // A rule that refuses without counting spares all others (I3).
+        let refused = plan.is_refused();
+        let charges = &plan.charges;
+        let outcome = if refused { self.store.peek(charges, now) } else { self.store.charge(charges, now) };
+        plan.conclude(&mut verdict, &outcome);
+        self.note(&policy, &plan, &verdict, hit, now);
         self.decisions[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
         verdict
     }
@@ -130,11 +127,13 @@ impl Engine {
     pub fn peek(&self, hit: &Hit<'_>, now: Time) -> Verdict {
         let policy = self.policy.load();
         let id = self.next_id(&policy);
-        match policy.plan(hit, &self.bans, &self.secret, now) {
-            Plan::Rules(plan) => plan.conclude(id, &self.store.peek(&plan.charges, now)),
-            Plan::AllowListed => Verdict::without_limits(id, Reason::AllowList),
-            Plan::Banned(key, ban) => Verdict::banned(id, key, ban, now),
+        let mut plan = Plan::default();
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.bans, &self.secret, now, |_| ()) {
+            return Verdict::exempt(id, exempt, now);
         }
+        let mut verdict = plan.draft(id);
+        plan.conclude(&mut verdict, &self.store.peek(&plan.charges, now));
+        verdict
     }
 
     /// Decides independent hits, in order.
@@ -229,26 +228,20 @@ impl Engine {
         VerdictId { node: self.node, generation: policy.generation(), sequence }
     }
 
-    fn without_rules(&self, id: VerdictId, plan: Plan<'_>, hit: &Hit<'_>, now: Time) -> Verdict {
-        let verdict = match plan {
-            Plan::Banned(key, ban) => Verdict::banned(id, key, ban, now),
-            Plan::AllowListed | Plan::Rules(_) => Verdict::without_limits(id, Reason::AllowList),
-        };
-        let key = verdict.ban.as_ref().map(|(key, _)| key.to_string());
+    fn exempted(&self, verdict: Verdict, hit: &Hit<'_>, now: Time) -> Verdict {
+        let key = verdict.ban.as_ref().map(|ban| ban.0.to_string());
         self.show(&verdict, None, key.as_deref(), hit, now);
+        self.decisions[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
         verdict
     }
 
     /// Everything that follows from a verdict beside the answer: tallies, tracking, bans, the stream.
-    fn note(&self, policy: &Policy, plan: &RulePlan<'_>, verdict: &Verdict, hit: &Hit<'_>, now: Time) {
+    fn note(&self, policy: &Policy, plan: &Plan<'_>, verdict: &Verdict, hit: &Hit<'_>, now: Time) {
         if plan.ignored > 0 {
             self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
         }
-        for planned in &plan.rules {
-            let denies = |limit: &&crate::verdict::LimitVerdict| {
-                Arc::ptr_eq(&limit.rule, planned.rule) && !limit.allowed
-            };
-            let denier = verdict.limits.iter().find(denies);
+        for (planned, limits) in plan.judged(verdict) {
+            let denier = limits.iter().find(|limit| !limit.allowed);
             let record = policy.record_at(planned.number);
             match denier {
                 None => record.count_allowed(),
@@ -317,7 +310,7 @@ impl Engine {
 }
 
 /// The planned rule that the verdict reports.
-fn plan_shown<'a, 'p>(plan: &'a RulePlan<'p>, verdict: &Verdict) -> Option<&'a PlannedRule<'p>> {
+fn plan_shown<'a, 'p>(plan: &'a Plan<'p>, verdict: &Verdict) -> Option<&'a PlannedRule<'p>> {
     let reported = verdict.reported()?;
     plan.rules.iter().find(|planned| Arc::ptr_eq(planned.rule, &reported.rule))
 }

@@ -2,7 +2,6 @@
 //!
 //! It is bounded and never blocks: a decision that finds the stream busy is dropped and counted.
 
-use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,9 +53,32 @@ pub struct Events {
 
 #[derive(Default)]
 struct Rings {
-    recent: VecDeque<Event>,
-    sampled: VecDeque<Event>,
+    recent: Ring<RECENT>,
+    sampled: Ring<SAMPLED>,
     seen: u64,
+}
+
+/// The latest `BOUND` events.
+#[derive(Default)]
+struct Ring<const BOUND: usize> {
+    events: Vec<Event>,
+    /// Where the next one goes, once it is full.
+    oldest: usize,
+}
+
+impl<const BOUND: usize> Ring<BOUND> {
+    fn push(&mut self, event: Event) {
+        if self.events.len() < BOUND {
+            return self.events.push(event);
+        }
+        self.events[self.oldest] = event;
+        self.oldest = if self.oldest + 1 == BOUND { 0 } else { self.oldest + 1 };
+    }
+
+    fn newest_first(&self) -> impl Iterator<Item = &Event> {
+        let (newer, older) = self.events.split_at(self.oldest);
+        newer.iter().rev().chain(older.iter().rev())
+    }
 }
 
 impl Events {
@@ -67,23 +89,23 @@ impl Events {
         };
         rings.seen += 1;
         if rings.seen % SAMPLE_EVERY == 1 {
-            ring_push(&mut rings.sampled, event.clone(), SAMPLED);
+            rings.sampled.push(event.clone());
         }
-        ring_push(&mut rings.recent, event, RECENT);
+        rings.recent.push(event);
     }
 
     /// The latest `count` decisions, newest first.
     pub fn recent(&self, count: usize) -> Vec<Event> {
-        self.read(|rings| rings.recent.iter().rev().take(count).cloned().collect())
+        self.read(|rings| rings.recent.newest_first().take(count).cloned().collect())
     }
 
     /// One in a hundred decisions, newest first.
     pub fn sampled(&self) -> Vec<Event> {
-        self.read(|rings| rings.sampled.iter().rev().cloned().collect())
+        self.read(|rings| rings.sampled.newest_first().cloned().collect())
     }
 
     pub fn find(&self, id: VerdictId) -> Option<Event> {
-        self.read(|rings| rings.recent.iter().rev().find(|event| event.id == id).cloned())
+        self.read(|rings| rings.recent.newest_first().find(|event| event.id == id).cloned())
     }
 
     pub fn dropped(&self) -> u64 {
@@ -93,11 +115,4 @@ impl Events {
     fn read<T>(&self, read: impl FnOnce(&Rings) -> T) -> T {
         read(&self.rings.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
-}
-
-fn ring_push(ring: &mut VecDeque<Event>, event: Event, bound: usize) {
-    if ring.len() == bound {
-        ring.pop_front();
-    }
-    ring.push_back(event);
 }

@@ -21,7 +21,7 @@ pub struct Hit<'a> {
     email: Option<Cow<'a, str>>,
     mac: Option<Cow<'a, str>>,
     api_key: Option<Cow<'a, str>>,
-    fields: SmallVec<[Field<'a>; 4]>,
+    fields: SmallVec<[Field<'a>; 1]>,
     cost: u64,
 }
 
@@ -36,6 +36,7 @@ impl<'a> Hit<'a> {
     pub const DEFAULT_DOMAIN: &'static str = "default";
 
     /// A hit on a target; the parts may be empty, and are made canonical here.
+    #[inline]
     pub fn on(method: &'a str, host: &'a str, path: &'a str) -> Hit<'a> {
         Hit {
             domain: Cow::Borrowed(Self::DEFAULT_DOMAIN),
@@ -51,35 +52,42 @@ impl<'a> Hit<'a> {
     }
 
     /// A hit by somebody on nothing in particular.
+    #[inline]
     pub fn by(user: &'a str) -> Hit<'a> {
         Hit::on("", "", "").user(user)
     }
 
+    #[inline]
     pub fn domain(mut self, domain: impl Into<Cow<'a, str>>) -> Self {
         self.domain = domain.into();
         self
     }
 
+    #[inline]
     pub fn ip(mut self, ip: IpAddr) -> Self {
         self.ip = Some(canonical_ip(ip));
         self
     }
 
+    #[inline]
     pub fn user(mut self, user: impl Into<Cow<'a, str>>) -> Self {
         self.user = Some(user.into());
         self
     }
 
+    #[inline]
     pub fn email(mut self, email: impl Into<Cow<'a, str>>) -> Self {
         self.email = Some(email.into());
         self
     }
 
+    #[inline]
     pub fn mac(mut self, mac: impl Into<Cow<'a, str>>) -> Self {
         self.mac = Some(mac.into());
         self
     }
 
+    #[inline]
     pub fn api_key(mut self, api_key: impl Into<Cow<'a, str>>) -> Self {
         self.api_key = Some(api_key.into());
         self
@@ -100,6 +108,7 @@ impl<'a> Hit<'a> {
         self.field(Source::Attr, name, value)
     }
 
+    #[inline]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self

@@ -4,7 +4,6 @@
 //! Neither charges anything nor waits for anything.
 
 use std::borrow::Cow;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,25 +16,21 @@ use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
 use crate::policy::Policy;
 use crate::rule::{Limits, MAX_MATCHES, MissingKey, Mode, Rule, RuleLimit};
-use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, Weight};
+use crate::store::{Charge, DeniedHits, Outcome, Predecessor, Receipt, Weight};
 use crate::time::Time;
 use crate::verdict::{LimitVerdict, Verdict, VerdictId};
 
-/// What a hit comes to, before anything is charged.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lives on the stack for one request, and rules are the usual case"
-)]
-pub(crate) enum Plan<'p> {
+/// Why no rule is asked.
+pub(crate) enum Exempt {
     AllowListed,
-    Banned(Key, Ban),
-    Rules(RulePlan<'p>),
+    Banned(Box<(Key, Ban)>),
 }
 
 /// The rules of a hit, and the charges they make.
-pub(crate) struct RulePlan<'p> {
-    pub(crate) rules: SmallVec<[PlannedRule<'p>; 2]>,
-    pub(crate) charges: SmallVec<[Charge; 2]>,
+#[derive(Default)]
+pub(crate) struct Plan<'p> {
+    pub(crate) rules: SmallVec<[PlannedRule<'p>; 4]>,
+    pub(crate) charges: SmallVec<[Charge; 4]>,
     /// Rules that matched beyond the bound, and were not looked at.
     pub(crate) ignored: usize,
 }
@@ -46,41 +41,47 @@ pub(crate) struct PlannedRule<'p> {
     /// The key under this rule.
     pub(crate) key: Fingerprint,
     limits: &'p [RuleLimit],
-    charges: Range<usize>,
     /// The rule denies without counting: its key is missing.
     refused: bool,
 }
 
 impl Policy {
-    /// What a hit comes to: allow list, then bans, then rules.
-    pub(crate) fn plan<'p>(&'p self, hit: &Hit<'_>, bans: &BanList, secret: &Secret, now: Time) -> Plan<'p> {
+    /// What a hit comes to: allow list, then bans, then rules. The plan is made where it will be used, and
+    /// `known` is told of each counter as soon as it is known: its memory may be far.
+    pub(crate) fn plan<'p>(
+        &'p self,
+        plan: &mut Plan<'p>,
+        hit: &Hit<'_>,
+        bans: &BanList,
+        secret: &Secret,
+        now: Time,
+        known: impl Fn(Fingerprint),
+    ) -> Result<(), Exempt> {
         let value = |attribute: &Attribute| self.value(hit, attribute);
         if self.allow.find(hit.address(), value, |()| true).is_some() {
-            return Plan::AllowListed;
+            return Err(Exempt::AllowListed);
         }
-        if let Some((key, ban)) = bans.check(hit.address(), value, now) {
-            return Plan::Banned(key, ban);
+        if let Some(banned) = bans.check(hit.address(), value, now) {
+            return Err(Exempt::Banned(Box::new(banned)));
         }
-        let user = value(&Attribute::User);
-        let matches = self.rules.matching(hit.target(), user.as_deref());
-        let mut plan = RulePlan {
-            rules: SmallVec::new(),
-            charges: SmallVec::new(),
-            ignored: matches.len().saturating_sub(MAX_MATCHES),
-        };
-        for number in matches.into_iter().take(MAX_MATCHES) {
-            self.plan_rule(&mut plan, number as usize, hit, secret, now);
+        let matches = self.rules.matching(hit.target(), || value(&Attribute::User));
+        plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
+        plan.rules.reserve(matches.len() - plan.ignored);
+        plan.charges.reserve(matches.len() - plan.ignored);
+        for number in matches.iter().take(MAX_MATCHES) {
+            self.plan_rule(plan, *number as usize, hit, secret, now, &known);
         }
-        Plan::Rules(plan)
+        Ok(())
     }
 
     fn plan_rule<'p>(
         &'p self,
-        plan: &mut RulePlan<'p>,
+        plan: &mut Plan<'p>,
         number: usize,
         hit: &Hit<'_>,
         secret: &Secret,
         now: Time,
+        known: impl Fn(Fingerprint),
     ) {
         let rule = &self.rules.rules()[number];
         let mut values: SmallVec<[Cow<'_, str>; 2]> = SmallVec::new();
@@ -99,15 +100,15 @@ impl Policy {
         let any_limit = || rule.limits.all().next().map(std::slice::from_ref).unwrap_or_default();
         let limits = limits.unwrap_or_else(any_limit);
         let digest = key_digest(secret, hit.domain_name(), rule, &values);
-        let start = plan.charges.len();
         if !refused {
             for each in limits {
+                let fingerprint = digest.clone().short(each.mark).finish();
+                known(fingerprint);
                 let previous = self.predecessors(number, each, &values, attribute_value, &digest, now);
-                plan.charges.push(Charge { previous, ..charge(rule, each, &digest, hit.units()) });
+                plan.charges.push(charge(rule, each, fingerprint, hit.units(), previous));
             }
         }
-        let (key, charges) = (digest.finish(), start..plan.charges.len());
-        plan.rules.push(PlannedRule { number, rule, key, limits, charges, refused });
+        plan.rules.push(PlannedRule { number, rule, key: digest.finish(), limits, refused });
     }
 
     /// Where a key's state was before its limit changed, as far as it is to be carried over.
@@ -126,7 +127,7 @@ impl Policy {
             let changed =
                 |was: &&RuleLimit| was.counter != each.counter && was.limit.counts_like(&each.limit);
             let was = limits.iter().find(changed).filter(|_| former.key == rule.key)?;
-            let fingerprint = digest.clone().part(was.counter.as_bytes()).finish();
+            let fingerprint = digest.clone().short(was.mark).finish();
             Some(Predecessor { fingerprint, quota: was.quota })
         };
         self.formers_at(number, now).filter_map(was).collect()
@@ -159,8 +160,9 @@ impl Policy {
         let charges = limits
             .into_iter()
             .map(|each| {
+                let fingerprint = digest.clone().short(each.mark).finish();
                 let previous = self.predecessors(number, each, &values, value_of, &digest, now);
-                (each, Charge { previous, ..charge(rule, each, &digest, 1) })
+                (each, charge(rule, each, fingerprint, 1, previous))
             })
             .collect();
         (digest.finish(), charges)
@@ -193,76 +195,91 @@ pub(crate) fn key_parts_fit(rule: &Rule, key: &Key) -> Result<(), Vec<Attribute>
 }
 
 fn key_digest<'s>(secret: &'s Secret, domain: &str, rule: &Rule, values: &[Cow<'_, str>]) -> Digest<'s> {
-    let digest = secret.digest().part(domain.as_bytes()).part(rule.id.as_str().as_bytes());
-    values.iter().fold(digest, |digest, value| digest.part(value.as_bytes()))
+    let digest = secret.digest().part(rule.id.as_str().as_bytes());
+    let digest = values.iter().fold(digest, |digest, value| digest.part(value.as_bytes()));
+    if domain == Hit::DEFAULT_DOMAIN { digest } else { digest.part(domain.as_bytes()) }
 }
 
-fn charge(rule: &Rule, each: &RuleLimit, digest: &Digest<'_>, units: u64) -> Charge {
+fn charge(
+    rule: &Rule,
+    each: &RuleLimit,
+    fingerprint: Fingerprint,
+    units: u64,
+    previous: Vec<Predecessor>,
+) -> Charge {
     Charge {
-        fingerprint: digest.clone().part(each.counter.as_bytes()).finish(),
+        fingerprint,
         quota: each.quota,
         cost: rule.cost.saturating_mul(units),
         unit_cost: rule.cost,
         weight: if rule.mode == Mode::Enforce { Weight::Enforced } else { Weight::Shadow },
         denied: if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free },
-        previous: Vec::new(),
+        previous,
     }
 }
 
-impl RulePlan<'_> {
+impl Plan<'_> {
     /// Whether the charges may be made at all: a rule may have refused already.
     pub(crate) fn is_refused(&self) -> bool {
         self.rules.iter().any(|rule| rule.refused && rule.rule.mode == Mode::Enforce)
     }
 
-    /// The verdict that an outcome comes to.
-    pub(crate) fn conclude(&self, id: VerdictId, outcome: &Outcome) -> Verdict {
-        let mut limits = SmallVec::new();
+    /// The verdict as far as it is known before anything is charged.
+    pub(crate) fn draft(&self, id: VerdictId) -> Verdict {
+        let mut verdict = Verdict::new(id);
+        verdict.limits.reserve(self.charges.len());
         for planned in &self.rules {
-            if planned.refused {
-                limits.extend(planned.limits.iter().take(1).map(|limit| refusal(planned, limit)));
-                continue;
+            for limit in planned.shown() {
+                verdict.limits.push(LimitVerdict {
+                    rule: Arc::clone(planned.rule),
+                    limit: limit.limit,
+                    of_several: planned.limits.len() > 1,
+                    allowed: false,
+                    unkeyed: planned.refused,
+                    remaining: 0,
+                    retry_after: None,
+                    reset_after: Duration::ZERO,
+                    delay: Duration::ZERO,
+                });
             }
-            let parts = &outcome.parts[planned.charges.clone()];
-            limits.extend(
-                planned.limits.iter().zip(parts).map(|(limit, part)| limit_verdict(planned, limit, part)),
-            );
         }
-        let mut verdict = Verdict::of_limits(id, limits);
-        verdict.receipt = Receipt::of(&self.charges, outcome);
         verdict
     }
-}
 
-fn refusal(planned: &PlannedRule<'_>, limit: &RuleLimit) -> LimitVerdict {
-    LimitVerdict {
-        rule: Arc::clone(planned.rule),
-        limit: limit.limit,
-        of_several: planned.limits.len() > 1,
-        allowed: false,
-        unkeyed: true,
-        remaining: 0,
-        retry_after: None,
-        reset_after: Duration::ZERO,
-        delay: Duration::ZERO,
+    /// Completes the draft by what came of the charges.
+    pub(crate) fn conclude(&self, verdict: &mut Verdict, outcome: &Outcome) {
+        let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
+        for (limit, part) in counted.zip(&outcome.parts) {
+            limit.allowed = part.decision.is_allowed();
+            limit.remaining = part.remaining;
+            limit.reset_after = part.reset_after;
+            match part.decision.admission {
+                Admission::Allow { delay } => limit.delay = delay,
+                Admission::Deny { retry_after } => limit.retry_after = Some(retry_after),
+                Admission::Never => {}
+            }
+        }
+        verdict.weigh();
+        verdict.receipt = Receipt::of(&self.charges, outcome);
+    }
+
+    /// The planned rules, each with its limits in the verdict.
+    pub(crate) fn judged<'v>(
+        &'v self,
+        verdict: &'v Verdict,
+    ) -> impl Iterator<Item = (&'v PlannedRule<'v>, &'v [LimitVerdict])> {
+        let mut rest = verdict.limits.as_slice();
+        self.rules.iter().map(move |planned| {
+            let (own, others) = rest.split_at(planned.shown().len());
+            rest = others;
+            (planned, own)
+        })
     }
 }
 
-fn limit_verdict(planned: &PlannedRule<'_>, limit: &RuleLimit, part: &Part) -> LimitVerdict {
-    let (retry_after, delay) = match part.decision.admission {
-        Admission::Allow { delay } => (None, delay),
-        Admission::Deny { retry_after } => (Some(retry_after), Duration::ZERO),
-        Admission::Never => (None, Duration::ZERO),
-    };
-    LimitVerdict {
-        rule: Arc::clone(planned.rule),
-        limit: limit.limit,
-        of_several: planned.limits.len() > 1,
-        allowed: part.decision.is_allowed(),
-        unkeyed: false,
-        remaining: part.remaining,
-        retry_after,
-        reset_after: part.reset_after,
-        delay,
+impl<'p> PlannedRule<'p> {
+    /// The limits that a verdict shows: of those that were not counted, one.
+    fn shown(&self) -> &'p [RuleLimit] {
+        if self.refused { &self.limits[..self.limits.len().min(1)] } else { self.limits }
     }
 }

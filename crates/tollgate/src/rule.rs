@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Quota;
+use crate::fingerprint::Short;
 use crate::identity::Attribute;
 use crate::limit::Limit;
 
@@ -135,13 +136,15 @@ pub struct BanPolicy {
 pub struct RuleLimit {
     pub limit: Limit,
     pub quota: Quota,
-    /// What tells its counters from those of the rule's other limits.
+    /// What tells its counters from those of the rule's other limits, in words and as a mark.
     pub counter: Box<str>,
+    pub(crate) mark: Short,
 }
 
 impl RuleLimit {
     pub fn new(limit: Limit) -> RuleLimit {
-        RuleLimit { limit, quota: Quota::new(&limit), counter: limit.counter().into() }
+        let counter = limit.counter();
+        RuleLimit { limit, quota: Quota::new(&limit), mark: Short::mark(&counter), counter: counter.into() }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Decision, Grant, Quota};
+use crate::algorithm::{Admission, Decision, Grant, Quota};
 use crate::fingerprint::Fingerprint;
 use crate::time::Time;
 
@@ -62,7 +62,7 @@ pub struct Predecessor {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub admitted: bool,
-    pub parts: SmallVec<[Part; 2]>,
+    pub parts: SmallVec<[Part; 4]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +74,16 @@ pub struct Part {
     pub reset_after: Duration,
     /// Present iff this limit was charged.
     pub grant: Option<Grant>,
+}
+
+impl Part {
+    /// Stands for a part that will be filled in.
+    pub(crate) const UNASKED: Part = Part {
+        decision: Decision { admission: Admission::NOW, left: 0 },
+        remaining: 0,
+        reset_after: Duration::ZERO,
+        grant: None,
+    };
 }
 
 /// The right to give a charge back, or to correct its cost. It is used up by either.
@@ -93,14 +103,13 @@ pub(crate) struct ReceiptItem {
 impl Receipt {
     /// The receipt for what was charged; `None` if nothing was.
     pub fn of(charges: &[Charge], outcome: &Outcome) -> Option<Receipt> {
-        let items: SmallVec<_> = charges
-            .iter()
-            .zip(&outcome.parts)
-            .filter_map(|(charge, part)| {
+        let mut items = SmallVec::with_capacity(charges.len());
+        for (charge, part) in charges.iter().zip(&outcome.parts) {
+            if let Some(grant) = part.grant {
                 let Charge { fingerprint, quota, unit_cost, .. } = *charge;
-                Some(ReceiptItem { fingerprint, quota, unit_cost, grant: part.grant? })
-            })
-            .collect();
+                items.push(ReceiptItem { fingerprint, quota, unit_cost, grant });
+            }
+        }
         (!items.is_empty()).then_some(Receipt { items })
     }
 

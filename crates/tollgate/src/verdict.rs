@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use crate::ban::Ban;
 use crate::identity::Key;
 use crate::limit::Limit;
+use crate::plan::Exempt;
 use crate::rule::{Mode, Rule};
 use crate::store::Receipt;
 use crate::time::{Time, calendar, write_span};
@@ -26,7 +27,7 @@ pub struct Verdict {
     pub retry_after: Option<Duration>,
     /// How long a leaky bucket makes it wait for its turn.
     pub delay: Duration,
-    pub ban: Option<(Key, Ban)>,
+    pub ban: Option<Box<(Key, Ban)>>,
     /// For giving back what was charged.
     pub receipt: Option<Receipt>,
 }
@@ -100,12 +101,12 @@ impl LimitVerdict {
 }
 
 impl Verdict {
-    /// A verdict that no limit has a part in.
-    pub(crate) fn without_limits(id: VerdictId, reason: Reason) -> Verdict {
+    /// A verdict on which nothing has had a say: it passes.
+    pub(crate) fn new(id: VerdictId) -> Verdict {
         Verdict {
             id,
             allowed: true,
-            reason,
+            reason: Reason::NoRule,
             limits: SmallVec::new(),
             reported: None,
             retry_after: None,
@@ -115,33 +116,40 @@ impl Verdict {
         }
     }
 
-    pub(crate) fn banned(id: VerdictId, key: Key, ban: Ban, now: Time) -> Verdict {
-        let retry_after = (ban.until != Time::MAX).then(|| ban.until.since(now));
-        let verdict = Verdict::without_limits(id, Reason::Ban);
-        Verdict { allowed: false, retry_after, ban: Some((key, ban)), ..verdict }
+    pub(crate) fn exempt(id: VerdictId, exempt: Exempt, now: Time) -> Verdict {
+        let verdict = Verdict::new(id);
+        match exempt {
+            Exempt::AllowListed => Verdict { reason: Reason::AllowList, ..verdict },
+            Exempt::Banned(ban) => {
+                let until = ban.1.until;
+                let retry_after = (until != Time::MAX).then(|| until.since(now));
+                Verdict { allowed: false, reason: Reason::Ban, retry_after, ban: Some(ban), ..verdict }
+            }
+        }
     }
 
-    /// The verdict of the limits that were asked, of which at least one is enforced or none is.
-    pub(crate) fn of_limits(id: VerdictId, limits: SmallVec<[LimitVerdict; 2]>) -> Verdict {
-        let enforced = || limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced());
-        let allowed = enforced().all(|(_, limit)| limit.allowed);
-        let reported = if allowed {
+    /// Comes to what its limits say, of which some, all or none are enforced.
+    pub(crate) fn weigh(&mut self) {
+        let enforced = || self.limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced());
+        self.allowed = enforced().all(|(_, limit)| limit.allowed);
+        let reported = if self.allowed {
             enforced().min_by_key(|(_, limit)| limit.remaining)
         } else {
             // `None`, never, is the longest wait; of equal ones the first is reported.
             let wait = |limit: &LimitVerdict| limit.retry_after.unwrap_or(Duration::MAX);
             enforced().filter(|(_, limit)| !limit.allowed).first_max_by_key(|(_, limit)| wait(limit))
         };
-        let reported = reported.map(|(n, _)| n);
-        let retry_after = if allowed { None } else { reported.and_then(|n| limits[n].retry_after) };
-        let delay = if allowed { enforced().map(|(_, limit)| limit.delay).max() } else { None };
-        let reason = match (allowed, reported) {
+        self.reported = reported.map(|(n, _)| n);
+        self.reason = match (self.allowed, reported) {
             (true, Some(_)) => Reason::Ok,
             (true, None) => Reason::NoRule,
             (false, _) => Reason::Limit,
         };
-        let delay = delay.unwrap_or_default();
-        Verdict { allowed, limits, reported, retry_after, delay, ..Verdict::without_limits(id, reason) }
+        if self.allowed {
+            self.delay = enforced().map(|(_, limit)| limit.delay).max().unwrap_or_default();
+        } else {
+            self.retry_after = reported.and_then(|(_, limit)| limit.retry_after);
+        }
     }
 
     pub fn reported(&self) -> Option<&LimitVerdict> {
@@ -158,7 +166,7 @@ impl Verdict {
         if self.allowed {
             return None;
         }
-        if let Some((_, ban)) = &self.ban {
+        if let Some((_, ban)) = self.ban.as_deref() {
             let until = match ban.until {
                 Time::MAX => "until further notice".to_owned(),
                 until => format!("until {}", calendar::rfc3339(until)),

@@ -1,6 +1,6 @@
 //! A clean stop saved, and taken up again: counters, bans and strikes, and the rules they were under.
 //!
-//! Version 1: magic, version, secret, hash, when, rules as text, counters, bans, offences, checksum. Times
+//! Version 2: magic, version, secret, hash, when, rules as text, counters, bans, offences, checksum. Times
 //! are Unix time: what passed while the process was down has passed.
 
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use crate::policy::Policy;
 use crate::time::Time;
 
 const MAGIC: [u8; 8] = *b"TOLLGATE";
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SnapshotError {

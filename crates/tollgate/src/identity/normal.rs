@@ -47,7 +47,12 @@ pub fn email(text: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Any other value, without surrounding space; blank is missing.
+#[inline]
 pub fn text(text: &str) -> Option<&str> {
+    let graphic = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_graphic);
+    if graphic(text.as_bytes().first()) && graphic(text.as_bytes().last()) {
+        return Some(text); // the usual case
+    }
     Some(text.trim()).filter(|text| !text.is_empty())
 }
 

@@ -31,7 +31,7 @@ impl<'a> Target<'a> {
     /// its authority is the host where `host` is empty. An empty `raw_path`
     /// means that no path was given, and stays empty.
     pub fn new(method: &'a str, host: &'a str, raw_path: &'a str) -> Self {
-        if is_plain(raw_path.as_bytes()) {
+        if raw_path.is_empty() || is_plain(raw_path.as_bytes()) {
             let (host, path) = (host::canonical(host), Cow::Borrowed(raw_path));
             return Self { method: upper(method), host, path, query: None };
         }
@@ -45,8 +45,7 @@ impl<'a> Target<'a> {
         if host.is_empty() {
             host = host::canonical(authority);
         }
-        let path = if raw_path.is_empty() { Cow::Borrowed("") } else { canonical_path(path) };
-        Self { method: upper(method), host, path, query }
+        Self { method: upper(method), host, path: canonical_path(path), query }
     }
 
     /// In ASCII upper case.

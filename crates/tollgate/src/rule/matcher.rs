@@ -139,7 +139,7 @@ impl Matcher {
     }
 
     /// All rules that match, in the order in which they were inserted.
-    pub(crate) fn find(&self, target: &Target<'_>, user: Option<&str>) -> Matches {
+    pub(crate) fn find<U: AsRef<str>>(&self, target: &Target<'_>, user: impl Fn() -> Option<U>) -> Matches {
         let mut matches = Matches::new();
         let mut search = Search { method: target.method(), user, matches: &mut matches };
         search.trie(&self.any_host, target.path());
@@ -156,7 +156,9 @@ impl Matcher {
                 }
             }
         }
-        matches.sort_unstable();
+        if matches.len() > 1 {
+            matches.sort_unstable();
+        }
         matches
     }
 }
@@ -188,13 +190,14 @@ impl Leaf {
     }
 }
 
-struct Search<'s> {
+struct Search<'s, F> {
     method: &'s str,
-    user: Option<&'s str>,
+    /// Asked for only where users have rules of their own.
+    user: F,
     matches: &'s mut Matches,
 }
 
-impl Search<'_> {
+impl<U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, F> {
     fn trie(&mut self, trie: &Trie, path: &str) {
         self.leaf(&trie.pathless);
         if !path.is_empty() {
@@ -227,7 +230,7 @@ impl Search<'_> {
 
     fn place(&mut self, place: &Place) {
         self.add(&place.rules);
-        let own = self.user.and_then(|user| place.by_uid.as_ref()?.get(user));
+        let own = place.by_uid.as_ref().and_then(|by_uid| by_uid.get((self.user)()?.as_ref()));
         if let Some(own) = own {
             self.add(&own.rules);
         }
@@ -258,6 +261,10 @@ mod tests {
         matcher
     }
 
+    fn nobody() -> Option<&'static str> {
+        None
+    }
+
     #[test]
     fn every_matching_rule_is_found() {
         let matcher = matcher(&[
@@ -272,7 +279,7 @@ mod tests {
             "/users/{id}/orders",
         ]);
         let check = |method, host, path, expected: &[u32]| {
-            assert_eq!(matcher.find(&Target::new(method, host, path), None).as_slice(), expected, "{path}");
+            assert_eq!(matcher.find(&Target::new(method, host, path), nobody).as_slice(), expected, "{path}");
         };
         check("GET", "", "/users/42", &[0, 1, 2, 3, 4]);
         check("GET", "api.example.com", "/users/7", &[0, 2, 3, 4, 5, 6]);
@@ -298,11 +305,11 @@ mod tests {
         ] {
             for host in ["api.example.com", "API.Example.com", "api.example.com:8443", "api.example.com."] {
                 let target = Target::new("POST", host, path);
-                assert_eq!(matcher.find(&target, None).as_slice(), [0], "{host} {path}");
+                assert_eq!(matcher.find(&target, nobody).as_slice(), [0], "{host} {path}");
             }
         }
         for path in ["/Login", "/logins", "/login/x", "/"] {
-            assert!(matcher.find(&Target::new("POST", "api.example.com", path), None).is_empty(), "{path}");
+            assert!(matcher.find(&Target::new("POST", "api.example.com", path), nobody).is_empty(), "{path}");
         }
     }
 
@@ -314,8 +321,8 @@ mod tests {
         matcher.insert(&search, &Standing::Own { uid: "42" }, 1);
         matcher.insert(&search, &Standing::Common, 2);
         let target = Target::new("GET", "", "/search");
-        assert_eq!(matcher.find(&target, Some("42")).as_slice(), [1, 2]);
-        assert_eq!(matcher.find(&target, Some("7")).as_slice(), [0, 2]);
-        assert_eq!(matcher.find(&target, None).as_slice(), [0, 2]);
+        assert_eq!(matcher.find(&target, || Some("42")).as_slice(), [1, 2]);
+        assert_eq!(matcher.find(&target, || Some("7")).as_slice(), [0, 2]);
+        assert_eq!(matcher.find(&target, nobody).as_slice(), [0, 2]);
     }
 }

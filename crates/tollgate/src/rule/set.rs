@@ -59,7 +59,11 @@ impl RuleSet {
 
     /// The numbers of the rules that apply to a target, in their order. There may be more of them than
     /// [`MAX_MATCHES`]: no rule alone says so.
-    pub(crate) fn matching(&self, target: &Target<'_>, user: Option<&str>) -> Matches {
+    pub(crate) fn matching<U: AsRef<str>>(
+        &self,
+        target: &Target<'_>,
+        user: impl Fn() -> Option<U>,
+    ) -> Matches {
         self.matcher.find(target, user)
     }
 

@@ -27,7 +27,7 @@ mod snapshot;
 mod table;
 
 pub(crate) use lone::{Kind, Spot};
-use packed::{Class, Classes, Demand, Intent};
+use packed::{Class, Classes, Demand, Intent, Run};
 use region::Region;
 use shard::{Held, Kept, Shape, WIDE};
 use slot::{Line, Slot};
@@ -101,10 +101,17 @@ impl MemoryStore {
         if let [charge] = charges {
             let part = self.run(charge, intent(charge), now);
             let admitted = part.decision.is_allowed() || charge.weight == Weight::Shadow;
-            return Outcome { admitted, parts: SmallVec::from_iter([part]) };
+            let mut parts = SmallVec::new();
+            parts.push(part);
+            return Outcome { admitted, parts };
         }
         // Asked first: a request that is denied charges nothing, not even for a moment (I3).
-        let mut outcome = self.peek(charges, now);
+        let denies = |charge: &Charge| charge.weight == Weight::Enforced && !self.allows(charge, now);
+        let mut outcome = if charges.iter().any(denies) {
+            self.peek(charges, now)
+        } else {
+            Outcome { admitted: true, parts: SmallVec::from_elem(Part::UNASKED, charges.len()) }
+        };
         if outcome.admitted {
             self.take_all(charges, &mut outcome, now);
         }
@@ -114,23 +121,43 @@ impl MemoryStore {
         outcome
     }
 
+    /// Whether a charge alone would be allowed.
+    fn allows(&self, charge: &Charge, now: Time) -> bool {
+        if let Quota::Bucket(meter) = &charge.quota
+            && let Some(slot) = self.find(charge.fingerprint)
+        {
+            let (tag, full_at) = slot.load();
+            if kind_of(tag) != WIDE && tag >> table::KIND_BITS == stored_bits(charge.fingerprint) {
+                return meter.decided(full_at, now, charge.cost).1.is_some();
+            }
+        }
+        self.look(charge, now).decision.is_allowed()
+    }
+
+    fn look(&self, charge: &Charge, now: Time) -> Part {
+        let demand = Demand { quota: &charge.quota, cost: charge.cost, intent: Intent::Look, now };
+        self.run_packed(charge.fingerprint, &demand)
+            .unwrap_or_else(|| self.with_state(charge, now, |state| demand.run_state(&mut state.clone())))
+    }
+
     /// Decides as [`charge`](Self::charge) would, and changes nothing.
     pub fn peek(&self, charges: &[Charge], now: Time) -> Outcome {
-        let mut admitted = true;
-        let parts = charges
-            .iter()
-            .map(|charge| {
-                let decide = |state: &State| {
-                    let decision = charge.quota.decide(state, now, charge.cost);
-                    let reset_after = charge.quota.fresh_at(state).since(now);
-                    Part { decision, remaining: decision.left, reset_after, grant: None }
-                };
-                let part = self.with_state(charge, now, decide);
-                admitted &= part.decision.is_allowed() || charge.weight == Weight::Shadow;
-                part
-            })
-            .collect();
-        Outcome { admitted, parts }
+        let mut outcome = Outcome { admitted: true, parts: SmallVec::new() };
+        for charge in charges {
+            let demand = Demand { quota: &charge.quota, cost: charge.cost, intent: Intent::Look, now };
+            let part = self.run_packed(charge.fingerprint, &demand).unwrap_or_else(|| {
+                self.with_state(charge, now, |state| demand.run_state(&mut state.clone()))
+            });
+            outcome.admitted &= part.decision.is_allowed() || charge.weight == Weight::Shadow;
+            outcome.parts.push(part);
+        }
+        outcome
+    }
+
+    /// Brings the places of a key nearer, for those who will charge it soon.
+    #[inline]
+    pub fn prefetch(&self, fingerprint: Fingerprint) {
+        self.place(fingerprint);
     }
 
     /// Gives the charges of a receipt back, as far as time has not.
@@ -174,25 +201,28 @@ impl MemoryStore {
 
     /// Takes every charge that is enforced, or none; then the shadow charges, each for itself.
     fn take_all(&self, charges: &[Charge], outcome: &mut Outcome, now: Time) {
-        let mut taken: SmallVec<[ReceiptItem; 4]> = SmallVec::new();
         let enforced = |n: &usize| charges[*n].weight == Weight::Enforced;
-        let mut order: SmallVec<[usize; 8]> = (0..charges.len()).filter(enforced).collect();
+        let mut order: SmallVec<[usize; 16]> = (0..charges.len()).filter(enforced).collect();
         // One order for all: of two that want the same keys, the first one gets them all.
         order.sort_unstable_by_key(|n| charges[*n].fingerprint);
         for n in order {
-            let charge = &charges[n];
-            outcome.parts[n] = self.run(charge, intent(charge), now);
-            let Some(grant) = outcome.parts[n].grant else {
+            outcome.parts[n] = self.run(&charges[n], intent(&charges[n]), now);
+            if outcome.parts[n].grant.is_none() {
                 outcome.admitted = false; // somebody was faster
                 break;
-            };
-            let Charge { fingerprint, quota, unit_cost, .. } = *charge;
-            taken.push(ReceiptItem { fingerprint, quota, unit_cost, grant });
+            }
         }
         if !outcome.admitted {
-            taken.iter().for_each(|item| self.settle_item(item, 0, now));
-            for part in &mut outcome.parts {
-                part.remaining += part.grant.take().map_or(0, |grant| grant.cost);
+            for item in Receipt::of(charges, outcome).iter().flat_map(|receipt| &receipt.items) {
+                self.settle_item(item, 0, now);
+            }
+            for (charge, part) in charges.iter().zip(&mut outcome.parts) {
+                match part.grant.take() {
+                    Some(grant) => part.remaining += grant.cost,
+                    // The one that denies has said so; the others are told as they are now.
+                    None if part.decision.is_allowed() => *part = self.look(charge, now),
+                    None => {}
+                }
             }
             return;
         }
@@ -216,10 +246,19 @@ impl MemoryStore {
     }
 
     fn run_key(&self, fingerprint: Fingerprint, demand: &Demand<'_>, previous: &[Predecessor]) -> Part {
-        let ran = try_packed(&self.place(fingerprint), |kind, word| {
-            self.classes.get(kind)?.run(word, demand).map(|run| (run.part, run.next))
-        });
-        ran.unwrap_or_else(|| self.run_locked(fingerprint, demand, previous))
+        self.run_packed(fingerprint, demand).unwrap_or_else(|| self.run_locked(fingerprint, demand, previous))
+    }
+
+    /// Meets a demand on a packed state that is there, without a lock.
+    #[inline]
+    fn run_packed(&self, fingerprint: Fingerprint, demand: &Demand<'_>) -> Option<Part> {
+        let place = self.place(fingerprint);
+        match demand.quota {
+            Quota::Bucket(meter) => {
+                try_packed(&place, |kind, full_at| (kind != WIDE).then(|| demand.run_bucket(meter, full_at)))
+            }
+            _ => try_packed(&place, |kind, word| self.classes.get(kind)?.run(word, demand)),
+        }
     }
 
     /// The same for keys that are new, wide, or have a predecessor.
@@ -372,21 +411,21 @@ impl MemoryStore {
     }
 }
 
-/// Acts on the packed state of a key, without a lock. What `act` answers counts once the state that it was
-/// given is replaced by the one it gives back, or still there if it gives none. `None` if the key is not
-/// there, or not what `act` expects.
+/// Acts on the packed state of a key. What came of it counts once the state that it was run on is replaced
+/// by the next one, or still there if there is none. `None` if the key is not there, or not what `run`
+/// expects.
 #[inline]
-fn try_packed<T>(place: &Place<'_>, act: impl Fn(u8, u64) -> Option<(T, Option<u64>)>) -> Option<T> {
+fn try_packed(place: &Place<'_>, run: impl Fn(u8, u64) -> Option<Run>) -> Option<Part> {
     let slot = place.slot()?;
     let mut seen = slot.glance();
     while seen.0 >> table::KIND_BITS == stored_bits(place.fingerprint()) {
-        let (answer, next) = act(kind_of(seen.0), seen.1)?;
+        let Run { part, next } = run(kind_of(seen.0), seen.1)?;
         let stands = match next {
             Some(next) => slot.replace(seen, (seen.0, next)),
             None => slot.confirm(seen),
         };
         match stands {
-            Ok(()) => return Some(answer),
+            Ok(()) => return Some(part),
             Err(now) => seen = now, // somebody was faster: act on what they left
         }
     }

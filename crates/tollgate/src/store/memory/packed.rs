@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::algorithm::fixed_window::{FixedWindow, Window};
-use crate::algorithm::gcra::Flow;
+use crate::algorithm::gcra::{Flow, Meter};
 use crate::algorithm::sliding_counter::{Counts, SlidingCounter};
 use crate::algorithm::{Algorithm, Grant, Quota, State};
 use crate::limit::{Limit, WindowStart};
@@ -116,6 +116,8 @@ pub(crate) enum Intent {
     TakeOrDrain,
     /// Count the cost if it is denied, and take nothing if it is allowed.
     Drain,
+    /// Change nothing.
+    Look,
 }
 
 /// What came of a demand on a packed state.
@@ -142,6 +144,33 @@ impl Demand<'_> {
             grant.mark = next; // of interest where the word is the instant itself
         }
         Some(Run { part, next: Some(next) })
+    }
+
+    /// Meets the demand on the usual state, the usual way in fewer steps.
+    #[inline]
+    pub(crate) fn run_bucket(&self, meter: &Meter, full_at: u64) -> Run {
+        let Demand { cost, intent, now, .. } = *self;
+        let (decision, next) = meter.decided(full_at, now, cost);
+        match (next, intent) {
+            (Some(next), Intent::Take | Intent::TakeOrDrain) => {
+                let remaining = decision.left.saturating_sub(cost);
+                let (reset_after, grant) =
+                    (meter.fresh_at(&next).since(now), Grant { at: now, cost, mark: next });
+                Run { part: Part { decision, remaining, reset_after, grant: Some(grant) }, next: Some(next) }
+            }
+            (None, Intent::TakeOrDrain | Intent::Drain) => {
+                let mut drained = full_at;
+                let (part, _) = self.run(meter, &mut drained);
+                Run { part, next: Some(drained) }
+            }
+            _ => {
+                let reset_after = meter.fresh_at(&full_at).since(now);
+                Run {
+                    part: Part { decision, remaining: decision.left, reset_after, grant: None },
+                    next: None,
+                }
+            }
+        }
     }
 
     /// Meets the demand on a state that is not packed.
