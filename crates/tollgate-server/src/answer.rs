@@ -45,7 +45,7 @@ pub fn refusal(verdict: &Verdict) -> Answer {
         _ => (concat!(registry!(), "quota-exceeded"), StatusCode::TOO_MANY_REQUESTS),
     };
     let violated: Vec<_> =
-        verdict.enforced().filter(|limit| !limit.allowed).map(|limit| limit.policy()).collect();
+        verdict.enforced().filter(|limit| !limit.allowed).map(|limit| limit.policy().to_string()).collect();
     let mut body = json!({
         "type": kind,
         "title": status.canonical_reason(),

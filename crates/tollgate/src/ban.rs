@@ -73,6 +73,8 @@ pub(crate) struct BanList {
     list: RwLock<List>,
     /// The length of the list, so that an empty one costs nothing.
     len: AtomicUsize,
+    /// How often the list has changed.
+    changes: AtomicU64,
     offences: Mutex<Table<Offence>>,
     dropped: AtomicU64,
     capacity: usize,
@@ -112,6 +114,7 @@ impl BanList {
         BanList {
             list: RwLock::default(),
             len: AtomicUsize::new(0),
+            changes: AtomicU64::new(0),
             offences: Mutex::new(Table::new(MAX_OFFENDERS)),
             dropped: AtomicU64::new(0),
             capacity,
@@ -135,7 +138,7 @@ impl BanList {
     pub(crate) fn insert(&self, key: Key, ban: Ban, now: Time) -> Option<Ban> {
         let mut list = self.write();
         let old = list.insert(key, ban, now);
-        self.len.store(list.keys.len(), Ordering::Release);
+        self.changed(list.keys.len());
         old
     }
 
@@ -156,8 +159,13 @@ impl BanList {
             }
         }
         list.insert(key, ban, now);
-        self.len.store(list.keys.len(), Ordering::Release);
+        self.changed(list.keys.len());
         true
+    }
+
+    /// Tells whether the list has changed between two calls.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Bans that were earned and found the list full.
@@ -169,7 +177,7 @@ impl BanList {
     pub(crate) fn remove(&self, key: &Key, now: Time) -> Option<Ban> {
         let mut list = self.write();
         let removed = list.keys.remove(key);
-        self.len.store(list.keys.len(), Ordering::Release);
+        self.changed(list.keys.len());
         removed.filter(|ban| ban.until > now)
     }
 
@@ -194,7 +202,7 @@ impl BanList {
                 list.insert(key.clone(), ban.clone());
             }
         }
-        self.len.store(list.len(), Ordering::Release);
+        self.changed(list.len());
     }
 
     /// Counts a denial of an offender; returns the ban that it earns, for a reason to be filled in.
@@ -236,6 +244,11 @@ impl BanList {
 
     pub(crate) fn restore_offence(&self, offender: Fingerprint, touched: Time, offence: Offence) {
         *lock(&self.offences).touch(offender, touched) = offence;
+    }
+
+    fn changed(&self, len: usize) {
+        self.len.store(len, Ordering::Release);
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     fn read(&self) -> RwLockReadGuard<'_, List> {

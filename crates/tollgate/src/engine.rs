@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use smallvec::SmallVec;
 
 use crate::ban::{Ban, BanList};
 use crate::event::{Event, EventKey, Events};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
-use crate::plan::{Plan, PlannedRule};
+use crate::plan::{Exempt, Plan, PlannedRule};
 use crate::policy::Policy;
 use crate::rule::{BanPolicy, Rule};
 use crate::store::{MemoryStore, Receipt};
@@ -27,6 +28,9 @@ mod snapshot;
 
 pub use inspect::{CounterReport, InspectError, KeyReport, Reading};
 pub use snapshot::SnapshotError;
+
+/// Hits of a batch that are planned ahead.
+const AHEAD: usize = 8;
 
 pub struct Engine {
     policy: ArcSwap<Policy>,
@@ -106,10 +110,32 @@ impl Engine {
     /// Decides a hit and charges it if it passes.
     pub fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
         let policy = self.policy.load();
-        let id = self.next_id(&policy);
         let mut plan = Plan::default();
-        let near = |fingerprint| self.store.prefetch(fingerprint);
-        if let Err(exempt) = policy.plan(&mut plan, hit, &self.bans, &self.secret, now, near) {
+        let planned = self.plan(&policy, &mut plan, hit, now);
+        self.decide(&policy, &plan, planned, hit, now)
+    }
+
+    /// What a hit comes to; its counters are asked to come nearer.
+    fn plan<'p>(
+        &self,
+        policy: &'p Policy,
+        plan: &mut Plan<'p>,
+        hit: &Hit<'_>,
+        now: Time,
+    ) -> Result<(), Exempt> {
+        policy.plan(plan, hit, &self.bans, &self.secret, now, |counter| self.store.prefetch(counter))
+    }
+
+    fn decide(
+        &self,
+        policy: &Policy,
+        plan: &Plan<'_>,
+        planned: Result<(), Exempt>,
+        hit: &Hit<'_>,
+        now: Time,
+    ) -> Verdict {
+        let id = self.next_id(policy);
+        if let Err(exempt) = planned {
             return self.exempted(Verdict::exempt(id, exempt, now), hit, now);
         }
         let mut verdict = plan.draft(id); // while the counters are on their way
@@ -118,7 +144,7 @@ impl Engine {
         let charges = &plan.charges;
         let outcome = if refused { self.store.peek(charges, now) } else { self.store.charge(charges, now) };
         plan.conclude(&mut verdict, &outcome);
-        self.note(&policy, &plan, &verdict, hit, now);
+        self.note(policy, plan, &verdict, hit, now);
         self.decisions[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
         verdict
     }
@@ -136,9 +162,25 @@ impl Engine {
         verdict
     }
 
-    /// Decides independent hits, in order.
+    /// Decides independent hits, in order. Some are planned ahead, so that the counters of one come nearer
+    /// while another is decided.
     pub fn check_batch(&self, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
-        hits.iter().map(|hit| self.check(hit, now)).collect()
+        let mut verdicts = Vec::with_capacity(hits.len());
+        let policy = self.policy.load();
+        for hits in hits.chunks(AHEAD) {
+            let bans = self.bans.changes();
+            let mut plans: [Plan<'_>; AHEAD] = Default::default();
+            let planned = hits.iter().zip(&mut plans);
+            let planned: SmallVec<[_; AHEAD]> =
+                planned.map(|(hit, plan)| self.plan(&policy, plan, hit, now)).collect();
+            for ((hit, plan), planned) in hits.iter().zip(&plans).zip(planned) {
+                verdicts.push(match self.bans.changes() == bans {
+                    true => self.decide(&policy, plan, planned, hit, now),
+                    false => self.check(hit, now), // one of those before may have been banned meanwhile
+                });
+            }
+        }
+        verdicts
     }
 
     /// May this user, from this address, do one more thing?

@@ -69,6 +69,7 @@ struct Ring<const BOUND: usize> {
 impl<const BOUND: usize> Ring<BOUND> {
     fn push(&mut self, event: Event) {
         if self.events.len() < BOUND {
+            self.events.reserve_exact(BOUND - self.events.len()); // once, and never again
             return self.events.push(event);
         }
         self.events[self.oldest] = event;

@@ -2,6 +2,7 @@
 //!
 //! The syntax of the draft is in this file only: a later revision will rename parameters.
 
+use std::fmt::{self, Write};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -18,35 +19,69 @@ pub enum HeaderStyle {
     None,
 }
 
-pub type Headers = SmallVec<[(&'static str, String); 6]>;
+/// Headers, names in lower case, written into one text that can be used for the next verdict.
+#[derive(Clone, Debug, Default)]
+pub struct Headers {
+    text: String,
+    /// Names, and where their values end.
+    ends: SmallVec<[(&'static str, usize); 6]>,
+}
 
-/// The headers of a verdict, names in lower case. Shadow rules never show.
+/// The headers of a verdict.
 pub fn headers(verdict: &Verdict, style: HeaderStyle) -> Headers {
-    let mut headers = Headers::new();
-    if let Some(reported) = verdict.reported().filter(|_| style != HeaderStyle::None) {
-        let reset = reset_seconds(verdict, reported);
-        if matches!(style, HeaderStyle::Ietf | HeaderStyle::Both) {
-            let policies: Vec<_> = verdict.enforced().map(policy).collect();
-            headers.push(("ratelimit-policy", policies.join(", ")));
-            let (name, remaining) = (reported.policy(), reported.remaining);
-            headers.push(("ratelimit", format!("\"{name}\";r={remaining};t={reset}")));
-        }
-        if matches!(style, HeaderStyle::XRateLimit | HeaderStyle::Both) {
-            headers.push(("x-ratelimit-limit", reported.limit.rate().count().to_string()));
-            headers.push(("x-ratelimit-remaining", reported.remaining.to_string()));
-            headers.push(("x-ratelimit-reset", reset.to_string()));
-        }
-    }
-    if let Some(wait) = verdict.retry_after {
-        headers.push(("retry-after", whole_seconds(wait).as_secs().to_string()));
-    }
+    let mut headers = Headers::default();
+    headers.write(verdict, style);
     headers
 }
 
-/// `"login-email";q=5;w=60`
-fn policy(limit: &LimitVerdict) -> String {
-    let rate = limit.limit.rate();
-    format!("\"{}\";q={};w={}", limit.policy(), rate.count(), rate.period().secs())
+impl Headers {
+    /// Writes the headers of a verdict over those of another. Shadow rules never show.
+    pub fn write(&mut self, verdict: &Verdict, style: HeaderStyle) {
+        self.text.clear();
+        self.ends.clear();
+        if let Some(reported) = verdict.reported().filter(|_| style != HeaderStyle::None) {
+            let (reset, remaining) = (reset_seconds(verdict, reported), reported.remaining);
+            if matches!(style, HeaderStyle::Ietf | HeaderStyle::Both) {
+                for (n, limit) in verdict.enforced().enumerate() {
+                    let (rate, comma) = (limit.limit.rate(), if n > 0 { ", " } else { "" });
+                    let (count, window) = (rate.count(), rate.period().secs());
+                    self.add(format_args!("{comma}\"{}\";q={count};w={window}", limit.policy()));
+                }
+                self.end("ratelimit-policy");
+                self.put("ratelimit", format_args!("\"{}\";r={remaining};t={reset}", reported.policy()));
+            }
+            if matches!(style, HeaderStyle::XRateLimit | HeaderStyle::Both) {
+                self.put("x-ratelimit-limit", format_args!("{}", reported.limit.rate().count()));
+                self.put("x-ratelimit-remaining", format_args!("{remaining}"));
+                self.put("x-ratelimit-reset", format_args!("{reset}"));
+            }
+        }
+        if let Some(wait) = verdict.retry_after {
+            self.put("retry-after", format_args!("{}", whole_seconds(wait).as_secs()));
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let mut start = 0;
+        self.ends.iter().map(move |(name, end)| {
+            let value = &self.text[start..*end];
+            start = *end;
+            (*name, value)
+        })
+    }
+
+    fn put(&mut self, name: &'static str, value: fmt::Arguments<'_>) {
+        self.add(value);
+        self.end(name);
+    }
+
+    fn add(&mut self, text: fmt::Arguments<'_>) {
+        self.text.write_fmt(text).expect("a string takes everything");
+    }
+
+    fn end(&mut self, name: &'static str) {
+        self.ends.push((name, self.text.len()));
+    }
 }
 
 /// The wait when denied, else until everything is there again; rounded up.

@@ -89,7 +89,7 @@ impl Part {
 /// The right to give a charge back, or to correct its cost. It is used up by either.
 #[derive(Debug)]
 pub struct Receipt {
-    pub(crate) items: SmallVec<[ReceiptItem; 1]>,
+    pub(crate) items: SmallVec<[ReceiptItem; 2]>,
 }
 
 #[derive(Debug)]
@@ -103,7 +103,8 @@ pub(crate) struct ReceiptItem {
 impl Receipt {
     /// The receipt for what was charged; `None` if nothing was.
     pub fn of(charges: &[Charge], outcome: &Outcome) -> Option<Receipt> {
-        let mut items = SmallVec::with_capacity(charges.len());
+        let granted = outcome.parts.iter().filter(|part| part.grant.is_some()).count();
+        let mut items = SmallVec::with_capacity(granted);
         for (charge, part) in charges.iter().zip(&outcome.parts) {
             if let Some(grant) = part.grant {
                 let Charge { fingerprint, quota, unit_cost, .. } = *charge;

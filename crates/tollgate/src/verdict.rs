@@ -95,8 +95,18 @@ impl LimitVerdict {
     }
 
     /// How the limit is called in headers: the rule's id, and the rate where there are several.
-    pub fn policy(&self) -> String {
-        if self.of_several { format!("{}:{}", self.rule.id, self.limit) } else { self.rule.id.to_string() }
+    pub fn policy(&self) -> PolicyName<'_> {
+        PolicyName(self)
+    }
+}
+
+/// What a limit is called in headers.
+pub struct PolicyName<'v>(&'v LimitVerdict);
+
+impl fmt::Display for PolicyName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LimitVerdict { rule, limit, of_several, .. } = self.0;
+        if *of_several { write!(f, "{}:{limit}", rule.id) } else { write!(f, "{}", rule.id) }
     }
 }
 

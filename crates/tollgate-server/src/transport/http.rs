@@ -95,8 +95,8 @@ fn answer(gate: &Gate, verdict: &Verdict) -> Answer {
 }
 
 pub fn write_headers(answer: &mut Answer, verdict: &Verdict, style: HeaderStyle) {
-    for (name, value) in headers(verdict, style) {
-        let value = HeaderValue::from_str(&value).expect("rule ids and numbers fit a header");
+    for (name, value) in headers(verdict, style).iter() {
+        let value = HeaderValue::from_str(value).expect("rule ids and numbers fit a header");
         answer.headers_mut().insert(HeaderName::from_static(name), value);
     }
 }

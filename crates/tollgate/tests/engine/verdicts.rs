@@ -167,7 +167,7 @@ fn of_several_denials_the_longest_wait_is_reported_and_of_equal_ones_the_first()
         let engine = engine(yaml);
         engine.check(&Hit::by("u"), NOW);
         let verdict = engine.check(&Hit::by("u").cost(cost), NOW);
-        let policy = verdict.reported().map(|limit| limit.policy());
+        let policy = verdict.reported().map(|limit| limit.policy().to_string());
         (policy.unwrap_or_default(), verdict.retry_after.map(|wait| wait.as_secs()))
     };
     let waits = "rules: [{id: a, limit: 1/m}, {id: b, limit: 1/h}, {id: c, limit: 9/d}]";
@@ -182,7 +182,7 @@ fn of_several_denials_the_longest_wait_is_reported_and_of_equal_ones_the_first()
 fn of_several_admissions_the_least_remaining_is_reported_and_of_equal_ones_the_first() {
     let of = |yaml: &str| {
         let verdict = engine(yaml).check(&Hit::by("u"), NOW);
-        (verdict.reported().map(|limit| limit.policy()).unwrap_or_default(), verdict.retry_after)
+        (verdict.reported().map(|limit| limit.policy().to_string()).unwrap_or_default(), verdict.retry_after)
     };
     assert_eq!(
         of("rules: [{id: a, limit: 9/m}, {id: b, limit: 3/m}, {id: c, limit: 5/m}]"),
@@ -200,7 +200,7 @@ fn a_cost_above_the_capacity_never_passes_and_takes_nothing() {
         assert_eq!((verdict.allowed, verdict.retry_after), (false, None), "{algorithm}");
         let message = verdict.message().expect("a denial has one");
         assert_eq!(message, "Too many requests: rule r allows 5/m, and this request can never pass");
-        assert!(headers(&verdict, HeaderStyle::Ietf).iter().all(|(name, _)| *name != "retry-after"));
+        assert!(headers(&verdict, HeaderStyle::Ietf).iter().all(|(name, _)| name != "retry-after"));
         assert_eq!(left(&engine, Hit::by("u"), NOW), [5], "{algorithm}");
     }
 }
