@@ -63,20 +63,24 @@ pub fn run_child(name: &str, keys: usize) {
 /// Grows a contestant in a process of its own.
 pub fn grown(name: &'static str, keys: usize) -> Growth {
     eprintln!("growing {name} to {keys} keys");
-    let program = std::env::current_exe().expect("a running program has a path");
-    let mut command = Command::new(program);
-    command.args([CHILD, name, &keys.to_string()]).stderr(Stdio::inherit());
-    let output = command.output().expect("the benchmark can run itself");
-    assert!(output.status.success(), "growing {name} failed");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let numbers = output_of_child(&[CHILD, name, &keys.to_string()]);
     let &[bytes_per_key, wrong, p50_ns, p99_ns, p999_ns, max_ns] = &numbers[..] else {
-        panic!("growing {name} said '{text}'");
+        panic!("growing {name} said {numbers:?}");
     };
     Growth { bytes_per_key, wrong: wrong as usize, p50_ns, p99_ns, p999_ns, max_ns }
 }
 
-fn resident_bytes() -> usize {
+/// The numbers that this program prints when it is run again, in a process of its own.
+pub fn output_of_child(arguments: &[&str]) -> Vec<f64> {
+    let program = std::env::current_exe().expect("a running program has a path");
+    let mut command = Command::new(program);
+    let output = command.args(arguments).stderr(Stdio::inherit()).output().expect("it can run itself");
+    assert!(output.status.success(), "{arguments:?} failed");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+pub fn resident_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux tells the resident memory");
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("it is listed");
     let kib = line.trim().trim_end_matches("kB").trim().parse::<usize>().expect("a number");

@@ -13,6 +13,7 @@ mod entrant;
 mod floor;
 mod growth;
 mod keys;
+mod logs;
 mod ours;
 mod promise;
 mod rival;
@@ -30,8 +31,8 @@ use effort::Effort;
 use keys::Layout;
 use score::Scores;
 
-const PARTS: [&str; 9] =
-    ["hot", "uniform", "zipf", "batch", "bytes", "algorithms", "engine", "rules", "growth"];
+const PARTS: [&str; 10] =
+    ["hot", "uniform", "zipf", "batch", "bytes", "logs", "algorithms", "engine", "rules", "growth"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -39,6 +40,12 @@ fn main() -> ExitCode {
         && child == growth::CHILD
     {
         growth::run_child(name, keys.parse().expect("the parent counts"));
+        return ExitCode::SUCCESS;
+    }
+    if let [child, users] = &arguments[..]
+        && child == logs::CHILD
+    {
+        logs::run_child(users.parse().expect("the parent counts"));
         return ExitCode::SUCCESS;
     }
     let smoke = std::env::var_os("BENCH_SMOKE").is_some_and(|value| value == "1");
@@ -89,6 +96,9 @@ fn run(effort: &Effort, wants: &dyn Fn(&str) -> bool) -> Outcome {
         let lines = [bytes::MILLION, bytes::TEN_MILLION].map(str::to_owned);
         comparison::print("Resident bytes a key, grown from empty (× ours)", &scores, &lines, &[1]);
         bytes::print_histograms(&histograms);
+    }
+    if wants("logs") {
+        logs::measure(effort, &mut scores);
     }
     if wants("algorithms") {
         algorithms::measure(effort, &mut scores);

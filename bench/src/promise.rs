@@ -7,6 +7,7 @@ use crate::bytes;
 use crate::contestant::Allowance::Ample;
 use crate::decisions::{Spread, line};
 use crate::engine;
+use crate::logs;
 use crate::roster::{CACHED, FLOOR, LIMITADOR, OURS};
 use crate::rules;
 use crate::score::{Scores, short};
@@ -92,6 +93,7 @@ fn promises(scores: &Scores) -> Vec<Promise> {
         batches(scores, &million),
         bytes_a_key(scores, bytes::MILLION, 26.0),
         bytes_a_key(scores, bytes::TEN_MILLION, 22.0),
+        full_logs(scores),
         whole_engine(scores),
         more_keys::<String>(scores),
         more_keys::<u64>(scores),
@@ -140,6 +142,17 @@ fn bytes_a_key(scores: &Scores, line: &str, target: f64) -> Option<Promise> {
         target: (format!("{target} B"), target),
         floor: Some(SLOT),
         measured: scores.get(line, OURS, 1)?,
+        unit: "B",
+    })
+}
+
+fn full_logs(scores: &Scores) -> Option<Promise> {
+    const TARGET: f64 = 2_500.0;
+    Some(Promise {
+        what: logs::LINE.to_owned(),
+        target: (format!("{TARGET} B"), TARGET),
+        floor: None,
+        measured: scores.get(logs::LINE, OURS, 1)?,
         unit: "B",
     })
 }

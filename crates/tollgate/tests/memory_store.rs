@@ -348,7 +348,7 @@ fn a_key_takes_the_memory_that_the_docs_say() {
         (Shape::GCRA, 20),
         (Shape::SlidingCounter, 20),
         (first_hit, 88),
-        (Shape::SlidingLog, 152),
+        (Shape::SlidingLog, 176),
         (compact, 152),
         (tiers, 440),
     ];
@@ -361,4 +361,27 @@ fn a_key_takes_the_memory_that_the_docs_say() {
         let measured = store.usage().bytes / 100_000;
         assert!((bytes - 3..=bytes + 3).contains(&measured), "{shape:?}: {measured} bytes, not {bytes}");
     }
+}
+
+#[test]
+fn a_full_log_of_500_an_hour_takes_two_and_a_half_kilobytes_a_user() {
+    const USERS: u64 = 1_000;
+    let (store, limit) = (MemoryStore::new(1 << 30), quota("500/h", Shape::SlidingLog));
+    let mut numbers = Numbers(5);
+    let mut measured = [0, 0];
+    for hit in 0..900u64 {
+        // An hour and three quarters of even traffic, jittered: users stay at their limit and windows slide on.
+        for user in 0..USERS {
+            let at = NOW + Duration::from_micros(hit * 7_000_000 + numbers.below(7_000_000));
+            passes(&store, &format!("user {user}"), limit, at);
+        }
+        match hit {
+            99 => measured[0] = store.usage().bytes / USERS,
+            899 => measured[1] = store.usage().bytes / USERS,
+            _ => {}
+        }
+    }
+    let [a_hundred, full] = measured;
+    assert!(full <= 2_500, "{full} bytes a user");
+    assert!(a_hundred <= 700, "{a_hundred} bytes a user with a hundred hits");
 }

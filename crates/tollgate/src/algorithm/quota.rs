@@ -5,6 +5,7 @@ use crate::algorithm::gcra::Meter;
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_compact::{SlidingCompact, Steps};
 use crate::algorithm::sliding_counter::{Counts, SlidingCounter};
+use crate::algorithm::sliding_log::{Log, SlidingLog};
 use crate::algorithm::tiered_window::{TieredWindow, Tiers};
 use crate::algorithm::{Algorithm, Decision, Grant, sliding_log, token_bucket};
 use crate::limit::{Limit, Shape};
@@ -15,6 +16,7 @@ pub enum Quota {
     Bucket(Meter),
     Leaky(LeakyBucket),
     Fixed(FixedWindow),
+    Log(SlidingLog),
     Steps(SlidingCompact),
     Counter(SlidingCounter),
     Tiers(TieredWindow),
@@ -27,6 +29,8 @@ pub enum State {
     Instant(u64),
     Window(Window),
     Counts(Counts),
+    /// Apart from the others: it is larger than they are.
+    Log(Box<Log>),
     Steps(Steps),
     Tiers(Tiers),
 }
@@ -40,10 +44,10 @@ impl Quota {
             Shape::TokenBucket { refill, .. } => Quota::Bucket(token_bucket::meter(rate, burst, refill)),
             Shape::LeakyBucket { release, .. } => Quota::Leaky(LeakyBucket::new(rate, burst, release)),
             Shape::FixedWindow { start } => Quota::Fixed(FixedWindow { limit: count, period, start }),
-            Shape::SlidingLog => Quota::Steps(sliding_log::window(count, period)),
+            Shape::SlidingLog => Quota::Log(sliding_log::window(count, period)),
             Shape::SlidingCompact { resolution } => {
                 let step_ns = nanos_of(resolution);
-                Quota::Steps(SlidingCompact { limit: count, steps: period.nanos() / step_ns, step_ns })
+                Quota::Steps(SlidingCompact::new(count, period.nanos() / step_ns, step_ns))
             }
             Shape::SlidingCounter => {
                 Quota::Counter(SlidingCounter { limit: count, window_ns: period.nanos() })
@@ -69,6 +73,7 @@ macro_rules! with_own_state {
             (Quota::Bucket($algorithm), State::Instant($own)) => $call,
             (Quota::Leaky($algorithm), State::Instant($own)) => $call,
             (Quota::Fixed($algorithm), State::Window($own)) => $call,
+            (Quota::Log($algorithm), State::Log($own)) => $call,
             (Quota::Steps($algorithm), State::Steps($own)) => $call,
             (Quota::Counter($algorithm), State::Counts($own)) => $call,
             (Quota::Tiers($algorithm), State::Tiers($own)) => $call,
@@ -84,6 +89,7 @@ impl Algorithm for Quota {
         match self {
             Quota::Bucket(_) | Quota::Leaky(_) => State::Instant(0),
             Quota::Fixed(window) => State::Window(window.fresh()),
+            Quota::Log(window) => State::Log(Box::new(window.fresh())),
             Quota::Steps(window) => State::Steps(window.fresh()),
             Quota::Counter(counter) => State::Counts(counter.fresh()),
             Quota::Tiers(window) => State::Tiers(window.fresh()),

@@ -4,18 +4,71 @@
 //! not by the rate of requests.
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 
 use crate::algorithm::{Admission, Algorithm, Decision, Grant};
 use crate::time::Time;
 
+/// A limit on the last `steps` steps; `K` says how their counts are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct SlidingCompact {
+pub struct Stepped<K> {
     pub(crate) limit: u64,
     pub(crate) steps: u64,
     pub(crate) step_ns: u64,
+    kept: PhantomData<K>,
 }
 
-/// The counts of the steps that have any, oldest first.
+pub trait Keeping {
+    type Pairs: Pairs;
+}
+
+pub type SlidingCompact = Stepped<InPairs>;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct InPairs;
+
+impl Keeping for InPairs {
+    type Pairs = Steps;
+}
+
+/// The counts of the steps that have any.
+pub trait Pairs: Default {
+    /// Steps and counts, oldest first.
+    fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_;
+
+    fn total(&self) -> u64;
+
+    fn forget_before(&mut self, from: u64);
+
+    /// Counts under a step, or under the newest one if that is later.
+    fn add(&mut self, step: u64, count: u64);
+
+    /// Takes up to `count` off a step; returns what was there to take.
+    fn take(&mut self, step: u64, count: u64) -> u64;
+
+    fn newest(&self) -> Option<u64>;
+
+    fn oldest(&self) -> Option<(u64, u64)> {
+        self.pairs().next()
+    }
+
+    /// The sum of steps `from..`.
+    fn sum_from(&self, from: u64) -> u64 {
+        let outside: u64 = self.pairs().take_while(|(step, _)| *step < from).map(|(_, count)| count).sum();
+        self.total() - outside
+    }
+
+    /// The step, not before `from`, with which `count` units will have left.
+    fn step_freeing(&self, from: u64, count: u64) -> Option<u64> {
+        let mut freed = 0;
+        self.pairs().filter(|(step, _)| *step >= from).find_map(|(step, units)| {
+            freed += units;
+            (freed >= count).then_some(step)
+        })
+    }
+}
+
+/// The counts of the steps that have any, oldest first: any run of them is found at once.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Steps {
     pairs: VecDeque<(u64, u64)>,
@@ -23,26 +76,17 @@ pub struct Steps {
 }
 
 impl Steps {
-    pub fn pairs(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
-        self.pairs.iter().copied()
+    pub fn len(&self) -> usize {
+        self.pairs.len()
     }
 
-    pub fn from_pairs(pairs: impl IntoIterator<Item = (u64, u64)>) -> Steps {
-        let mut steps = Steps::default();
-        pairs.into_iter().for_each(|(step, count)| steps.add(step, count));
-        steps
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
     }
 
     /// The memory behind it, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.pairs.capacity() * size_of::<(u64, u64)>()
-    }
-
-    /// The sum of steps `from..`.
-    fn sum_from(&self, from: u64) -> u64 {
-        let outside: u64 =
-            self.pairs.iter().take_while(|(step, _)| *step < from).map(|(_, count)| count).sum();
-        self.total - outside
     }
 
     /// The sum of steps `from..=to`.
@@ -51,8 +95,26 @@ impl Steps {
         let end = self.pairs.partition_point(|(step, _)| *step <= to);
         self.pairs.range(start..end.max(start)).map(|(_, count)| count).sum()
     }
+}
 
-    pub(super) fn forget_before(&mut self, from: u64) {
+impl FromIterator<(u64, u64)> for Steps {
+    fn from_iter<I: IntoIterator<Item = (u64, u64)>>(pairs: I) -> Steps {
+        let mut steps = Steps::default();
+        pairs.into_iter().for_each(|(step, count)| steps.add(step, count));
+        steps
+    }
+}
+
+impl Pairs for Steps {
+    fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.pairs.iter().copied()
+    }
+
+    fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn forget_before(&mut self, from: u64) {
         while let Some((_, count)) = self.pairs.front().copied().filter(|(step, _)| *step < from) {
             self.total -= count;
             self.pairs.pop_front();
@@ -62,7 +124,7 @@ impl Steps {
         }
     }
 
-    pub(super) fn add(&mut self, step: u64, count: u64) {
+    fn add(&mut self, step: u64, count: u64) {
         if count == 0 {
             return;
         }
@@ -73,8 +135,7 @@ impl Steps {
         }
     }
 
-    /// Takes up to `count` off a step; returns what was there to take.
-    pub(super) fn take(&mut self, step: u64, count: u64) -> u64 {
+    fn take(&mut self, step: u64, count: u64) -> u64 {
         let Ok(at) = self.pairs.binary_search_by_key(&step, |(step, _)| *step) else {
             return 0;
         };
@@ -87,25 +148,16 @@ impl Steps {
         taken
     }
 
-    pub(super) fn oldest(&self) -> Option<(u64, u64)> {
-        self.pairs.front().copied()
-    }
-
-    pub(super) fn newest(&self) -> Option<u64> {
+    fn newest(&self) -> Option<u64> {
         self.pairs.back().map(|(step, _)| *step)
-    }
-
-    /// The step, not before `from`, with which `count` units will have left.
-    pub(super) fn step_freeing(&self, from: u64, count: u64) -> Option<u64> {
-        let mut freed = 0;
-        self.pairs.iter().filter(|(step, _)| *step >= from).find_map(|(step, units)| {
-            freed += units;
-            (freed >= count).then_some(*step)
-        })
     }
 }
 
-impl SlidingCompact {
+impl<K> Stepped<K> {
+    pub(crate) const fn new(limit: u64, steps: u64, step_ns: u64) -> Stepped<K> {
+        Stepped { limit, steps, step_ns, kept: PhantomData }
+    }
+
     pub(super) fn step_at(&self, now: Time) -> u64 {
         now.nanos() / self.step_ns
     }
@@ -126,7 +178,14 @@ impl SlidingCompact {
     }
 
     /// Decides, given what is used in the window that begins with step `from`.
-    pub(super) fn decide_on(&self, steps: &Steps, from: u64, used: u64, now: Time, cost: u64) -> Decision {
+    pub(super) fn decide_on(
+        &self,
+        steps: &impl Pairs,
+        from: u64,
+        used: u64,
+        now: Time,
+        cost: u64,
+    ) -> Decision {
         let left = self.limit.saturating_sub(used);
         if cost > self.limit {
             return Decision { admission: Admission::Never, left };
@@ -146,53 +205,53 @@ impl SlidingCompact {
     }
 }
 
-impl Algorithm for SlidingCompact {
-    type State = Steps;
+impl<K: Keeping> Algorithm for Stepped<K> {
+    type State = K::Pairs;
 
-    fn fresh(&self) -> Steps {
-        Steps::default()
+    fn fresh(&self) -> K::Pairs {
+        K::Pairs::default()
     }
 
-    fn decide(&self, state: &Steps, now: Time, cost: u64) -> Decision {
+    fn decide(&self, state: &K::Pairs, now: Time, cost: u64) -> Decision {
         self.decide_on(state, self.oldest_at(now), self.used(state, now), now, cost)
     }
 
-    fn charge(&self, state: &mut Steps, now: Time, cost: u64) {
+    fn charge(&self, state: &mut K::Pairs, now: Time, cost: u64) {
         state.forget_before(self.oldest_at(now));
         state.add(self.step_at(now), cost);
     }
 
     /// Counts the denied cost and forgets as much of the oldest: the latest tries fill the window. What
     /// was used above the limit (a debt, or under a larger one) stays used.
-    fn drain(&self, state: &mut Steps, now: Time, cost: u64) {
+    fn drain(&self, state: &mut K::Pairs, now: Time, cost: u64) {
         let cap = self.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.limit));
-        while let Some((step, count)) = state.oldest().filter(|_| state.total > cap) {
-            state.take(step, count.min(state.total - cap));
+        while let Some((step, count)) = state.oldest().filter(|_| state.total() > cap) {
+            state.take(step, count.min(state.total() - cap));
         }
     }
 
-    fn owe(&self, state: &mut Steps, now: Time, cost: u64) {
+    fn owe(&self, state: &mut K::Pairs, now: Time, cost: u64) {
         let room = Self::room(self.used(state, now), self.limit.saturating_mul(2), cost);
         self.charge(state, now, room);
     }
 
-    fn refund(&self, state: &mut Steps, grant: &Grant, amount: u64, now: Time) {
+    fn refund(&self, state: &mut K::Pairs, grant: &Grant, amount: u64, now: Time) {
         let step = self.step_at(grant.at);
         if step >= self.oldest_at(now) {
             state.take(step, amount.min(grant.cost));
         }
     }
 
-    fn adopt(&self, _old: &SlidingCompact, state: Steps, _now: Time) -> Steps {
+    fn adopt(&self, _old: &Stepped<K>, state: K::Pairs, _now: Time) -> K::Pairs {
         state
     }
 
-    fn fresh_at(&self, state: &Steps) -> Time {
+    fn fresh_at(&self, state: &K::Pairs) -> Time {
         state.newest().map_or(Time::EPOCH, |step| self.gone_at(step))
     }
 
-    fn used(&self, state: &Steps, now: Time) -> u64 {
+    fn used(&self, state: &K::Pairs, now: Time) -> u64 {
         state.sum_from(self.oldest_at(now))
     }
 }
@@ -204,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_million_a_minute_at_one_second_needs_sixty_pairs() {
-        let window = SlidingCompact { limit: 1_000_000, steps: 60, step_ns: Period::SECOND.nanos() };
+        let window = SlidingCompact::new(1_000_000, 60, Period::SECOND.nanos());
         let mut state = window.fresh();
         for tenth in 0..10_000u64 {
             let now = Time::from_nanos(1_800_000_000_000_000_000 + tenth * 100_000_000);
@@ -218,7 +277,7 @@ mod tests {
     #[test]
     fn a_window_at_the_end_of_time_still_counts() {
         // Steps of a nanosecond: the one after the last does not fit 64 bits.
-        let window = SlidingCompact { limit: 1, steps: Period::SECOND.nanos(), step_ns: 1 };
+        let window = SlidingCompact::new(1, Period::SECOND.nanos(), 1);
         let mut state = window.fresh();
         window.charge(&mut state, Time::MAX, 1);
         assert!(!window.decide(&state, Time::MAX, 1).is_allowed());
@@ -228,7 +287,7 @@ mod tests {
     #[test]
     fn a_counted_denial_does_not_forget_what_was_used_under_a_larger_limit() {
         // 50 used, the limit lowered to 5 and raised again: a denial in between left 5 of 50 used.
-        let small = SlidingCompact { limit: 5, steps: 60, step_ns: Period::SECOND.nanos() };
+        let small = SlidingCompact::new(5, 60, Period::SECOND.nanos());
         let large = SlidingCompact { limit: 50, ..small };
         let now = Time::from_secs(1_800_000_000);
         let mut state = large.fresh();

@@ -1,17 +1,235 @@
-//! Sliding window log: the instants of the last window; exact.
+//! Sliding window log: the instants of the last window, to ten microseconds.
 //!
-//! A log is a sliding window whose step is the unit of time itself. Its memory grows with the limit.
+//! A log is a sliding window whose step is the unit of time itself. Its memory grows with the limit, so
+//! each hit is kept as how long it came after the one before, in as few half bytes as that takes: six for a
+//! few hundred hits an hour.
 
-use crate::algorithm::sliding_compact::SlidingCompact;
+use crate::algorithm::sliding_compact::{Keeping, Pairs, Stepped};
 use crate::time::Period;
 
-/// A window over single nanoseconds.
-pub fn window(limit: u64, period: Period) -> SlidingCompact {
-    SlidingCompact { limit, steps: period.nanos(), step_ns: 1 }
+/// The unit of a log, in nanoseconds.
+const STEP_NS: u64 = 10_000;
+
+pub type SlidingLog = Stepped<InLog>;
+
+/// A window over steps of ten microseconds.
+pub fn window(limit: u64, period: Period) -> SlidingLog {
+    Stepped::new(limit, period.nanos() / STEP_NS, STEP_NS)
 }
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct InLog;
+
+impl Keeping for InLog {
+    type Pairs = Log;
+}
+
+/// Steps and their counts, oldest first, in half bytes.
+///
+/// A number is how many half bytes it takes, and then those. An entry is its distance from the one before
+/// (without meaning for the oldest) and, behind a mark, its count if that is not one.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Log {
+    bytes: Vec<u8>,
+    /// Where the oldest entry begins, where the newest does, and where it ends, in half bytes.
+    head: u32,
+    last: u32,
+    end: u32,
+    oldest: u64,
+    newest: u64,
+    total: u64,
+}
+
+struct Entry {
+    distance: u64,
+    count: u64,
+    /// Where the next one begins.
+    next: u32,
+}
+
+impl Log {
+    /// The memory behind it, in bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.head == self.end
+    }
+
+    fn entry(&self, at: u32) -> Entry {
+        let (distance, mut next) = self.number(at);
+        let (mut count, mut bits) = (1, 0);
+        while next < self.end && self.half_byte(next) == COUNT {
+            let (part, end) = self.number(next + 1);
+            count = if bits == 0 { part } else { count | part << bits };
+            (bits, next) = (bits + NUMBER_BITS, end);
+        }
+        Entry { distance, count, next }
+    }
+
+    fn push(&mut self, distance: u64, count: u64) {
+        self.last = self.end;
+        self.push_number(distance);
+        if count != 1 {
+            self.push_half_byte(COUNT);
+            self.push_number(count & MOST);
+        }
+        if count > MOST {
+            self.push_half_byte(COUNT);
+            self.push_number(count >> NUMBER_BITS);
+        }
+    }
+
+    /// Makes room for one more entry: from the front, or from the heap, a little at a time.
+    fn make_room(&mut self) {
+        let (gone, size) = (self.head as usize / 2, self.bytes.len());
+        if self.bytes.capacity() - size >= MAX_ENTRY {
+            return;
+        }
+        if gone >= (size / SLACK).max(MAX_ENTRY) {
+            self.bytes.drain(..gone);
+            for place in [&mut self.head, &mut self.last, &mut self.end] {
+                *place -= 2 * gone as u32;
+            }
+        } else {
+            self.bytes.reserve_exact((size / SLACK).max(MAX_ENTRY));
+        }
+    }
+
+    fn pop(&mut self) {
+        let Entry { count, next, .. } = self.entry(self.head);
+        self.total -= count;
+        self.head = next;
+        if self.is_empty() {
+            self.bytes.clear();
+            (self.head, self.last, self.end) = (0, 0, 0);
+        } else {
+            self.oldest += self.entry(self.head).distance;
+        }
+    }
+
+    fn half_byte(&self, at: u32) -> u8 {
+        self.bytes[at as usize / 2] >> (4 * (at % 2)) & 0xf
+    }
+
+    fn push_half_byte(&mut self, half: u8) {
+        match self.end % 2 {
+            0 => self.bytes.push(half),
+            _ => *self.bytes.last_mut().expect("the first half of a byte is there") |= half << 4,
+        }
+        self.end += 1;
+    }
+
+    /// A number, and where it ends.
+    fn number(&self, at: u32) -> (u64, u32) {
+        let end = at + 1 + u32::from(self.half_byte(at));
+        let number = (at + 1..end).rev().fold(0, |number, at| number << 4 | u64::from(self.half_byte(at)));
+        (number, end)
+    }
+
+    fn push_number(&mut self, mut number: u64) {
+        self.push_half_byte((u64::BITS - number.leading_zeros()).div_ceil(4) as u8);
+        while number > 0 {
+            self.push_half_byte(number as u8 & 0xf);
+            number >>= 4;
+        }
+    }
+
+    /// Drops the newest entry's bytes, to be written anew.
+    fn rewind(&mut self) {
+        self.end = self.last;
+        self.bytes.truncate((self.end as usize).div_ceil(2));
+        if self.end % 2 == 1 {
+            *self.bytes.last_mut().expect("half of it belongs to the one before") &= 0xf;
+        }
+    }
+}
+
+impl Pairs for Log {
+    fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let (mut at, mut step) = (self.head, self.oldest);
+        std::iter::from_fn(move || {
+            let entry = (at < self.end).then(|| self.entry(at))?;
+            step += if at == self.head { 0 } else { entry.distance };
+            at = entry.next;
+            Some((step, entry.count))
+        })
+    }
+
+    fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn forget_before(&mut self, from: u64) {
+        while !self.is_empty() && self.oldest < from {
+            self.pop();
+        }
+        if self.bytes.capacity() > 4 * (self.bytes.len() - self.head as usize / 2).max(2 * MAX_ENTRY) {
+            let kept: Log = self.pairs().collect();
+            *self = kept;
+        }
+    }
+
+    fn add(&mut self, step: u64, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let step = step.min(MOST);
+        self.make_room();
+        self.total += count;
+        if self.is_empty() {
+            (self.oldest, self.newest) = (step, step);
+            self.push(0, count);
+        } else if step > self.newest {
+            self.push(step - self.newest, count);
+            self.newest = step;
+        } else {
+            let Entry { distance, count: before, .. } = self.entry(self.last);
+            self.rewind();
+            self.push(distance, before + count);
+        }
+    }
+
+    fn take(&mut self, step: u64, count: u64) -> u64 {
+        let mut taken = 0;
+        let kept = self.pairs().map(|(at, units)| {
+            let off = if at == step { count.min(units) } else { 0 };
+            taken += off;
+            (at, units - off)
+        });
+        let kept: Log = kept.collect();
+        if taken > 0 {
+            *self = kept;
+        }
+        taken
+    }
+
+    fn newest(&self) -> Option<u64> {
+        (!self.is_empty()).then_some(self.newest)
+    }
+}
+
+impl FromIterator<(u64, u64)> for Log {
+    fn from_iter<I: IntoIterator<Item = (u64, u64)>>(pairs: I) -> Log {
+        let mut log = Log::default();
+        pairs.into_iter().for_each(|(step, count)| log.add(step, count));
+        log
+    }
+}
+
+/// Stands before a count, or the rest of a large one. No number takes that many half bytes.
+const COUNT: u8 = 0xf;
+const NUMBER_BITS: u32 = 4 * (COUNT as u32 - 1);
+const MOST: u64 = (1 << NUMBER_BITS) - 1;
+/// Of its bytes a log wastes one in this many, at most, at either end.
+const SLACK: usize = 32;
+/// The bytes of the longest entry.
+const MAX_ENTRY: usize = 24;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use super::*;
@@ -28,11 +246,71 @@ mod tests {
             assert!(log.decide(&state, now, 1).is_allowed());
             log.charge(&mut state, now, 1);
         }
-        let retry_after = Duration::from_nanos(30_000_000_001);
-        let now = start + Duration::from_nanos(29_999_999_999);
+        let retry_after = Duration::from_micros(30_000_010);
+        let now = start + Duration::from_micros(29_999_990);
         assert_eq!(log.decide(&state, now, 1).admission, Admission::Deny { retry_after });
         assert!(log.decide(&state, now + retry_after, 1).is_allowed());
-        let two_leave_together = Duration::from_nanos(40_000_000_001);
+        let two_leave_together = Duration::from_micros(40_000_010);
         assert_eq!(log.decide(&state, now, 2).admission, Admission::Deny { retry_after: two_leave_together });
+    }
+
+    #[test]
+    fn a_log_is_the_pairs_that_were_added_less_what_was_taken_and_forgotten() {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut below = |bound: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % bound
+        };
+        for _ in 0..200 {
+            let (mut log, mut model) = (Log::default(), BTreeMap::new());
+            let mut now = 1_800_000_000_000_000;
+            for _ in 0..300 {
+                let apart = [3, 100, 10_000_000, 1 << 40][below(4) as usize];
+                now += below(apart);
+                match below(8) {
+                    0 => {
+                        let from = now - below(4 * apart);
+                        log.forget_before(from);
+                        model = model.split_off(&from);
+                    }
+                    1 => {
+                        let nth = below(model.len() as u64 + 1) as usize;
+                        let step = model.keys().nth(nth).copied().unwrap_or(7);
+                        let taken = log.take(step, 2);
+                        let left = model.remove(&step).unwrap_or(0u64);
+                        assert_eq!(taken, left.min(2));
+                        if left > 2 {
+                            model.insert(step, left - 2);
+                        }
+                    }
+                    _ => {
+                        let count = [1, 1, 1, 0, 5, 1 << 58][below(6) as usize];
+                        log.add(now, count);
+                        *model.entry(now).or_default() += count;
+                        model.retain(|_, count| *count > 0);
+                    }
+                }
+                assert!(log.pairs().eq(model.iter().map(|(step, count)| (*step, *count))));
+                assert_eq!(log.total(), model.values().sum());
+                assert_eq!(log.newest(), model.keys().next_back().copied());
+            }
+        }
+    }
+
+    #[test]
+    fn a_hit_takes_little_more_than_three_bytes() {
+        let log = window(500, Period::HOUR);
+        let mut state = log.fresh();
+        let mut now = Time::from_secs(1_800_000_000);
+        for n in 0..20_000u64 {
+            now = now + Duration::from_nanos(7_200_000_000 + n * 7_919_777 % 3_000_000_000);
+            if log.decide(&state, now, 1).is_allowed() {
+                log.charge(&mut state, now, 1);
+            }
+            assert!(state.heap_bytes() <= 1_700, "{} bytes", state.heap_bytes());
+        }
+        assert!(state.total() > 400);
     }
 }

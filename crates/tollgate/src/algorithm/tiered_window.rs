@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::sliding_compact::{SlidingCompact, Steps};
+use crate::algorithm::sliding_compact::{Pairs, SlidingCompact, Steps};
 use crate::algorithm::{Algorithm, Decision, Grant};
 use crate::limit::Levels;
 use crate::time::{NANOS_PER_SECOND, Period, Time};
@@ -55,7 +55,7 @@ pub type Runs = SmallVec<[Run; 7]>;
 impl TieredWindow {
     pub fn new(limit: u64, period: Period, levels: Levels) -> TieredWindow {
         let step = levels.finest().secs();
-        let window = SlidingCompact { limit, steps: period.secs() / step, step_ns: step * NANOS_PER_SECOND };
+        let window = SlidingCompact::new(limit, period.secs() / step, step * NANOS_PER_SECOND);
         TieredWindow { window, levels }
     }
 

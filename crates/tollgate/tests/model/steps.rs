@@ -1,6 +1,6 @@
 //! A sliding window: the count of every step there ever was, summed over the last window.
 //!
-//! The log's step is a nanosecond, a compacted window's its resolution, a tiered window's its finest
+//! The log's step is ten microseconds, a compacted window's its resolution, a tiered window's its finest
 //! level.
 
 use std::collections::{BTreeMap, HashMap};
@@ -22,7 +22,7 @@ pub struct Steps {
 impl Steps {
     pub fn new(limit: &Limit, every: Every) -> Steps {
         let step_ns = match limit.shape() {
-            Shape::SlidingLog => 1,
+            Shape::SlidingLog => 10_000,
             Shape::SlidingCompact { resolution } => resolution.as_nanos() as u64,
             Shape::TieredWindow { levels } => levels.finest().secs() * 1_000_000_000,
             other => panic!("{other:?} does not count steps"),

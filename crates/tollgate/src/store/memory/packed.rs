@@ -36,7 +36,7 @@ impl Class {
                 Some(Class::window(*period))
             }
             Quota::Counter(counter) => Some(Class::counts(counter.window_ns)),
-            Quota::Fixed(_) | Quota::Steps(_) | Quota::Tiers(_) => None,
+            Quota::Fixed(_) | Quota::Log(_) | Quota::Steps(_) | Quota::Tiers(_) => None,
         }
     }
 

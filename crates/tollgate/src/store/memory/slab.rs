@@ -95,6 +95,7 @@ impl Slab {
 
 fn heap_bytes(state: &State) -> usize {
     match state {
+        State::Log(log) => size_of_val(&**log) + log.heap_bytes(),
         State::Steps(steps) => steps.heap_bytes(),
         State::Tiers(tiers) => tiers.heap_bytes(),
         State::Instant(_) | State::Window(_) | State::Counts(_) => 0,

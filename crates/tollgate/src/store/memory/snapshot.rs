@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use crate::algorithm::State;
 use crate::algorithm::fixed_window::Window;
 use crate::algorithm::gcra::Flow;
-use crate::algorithm::sliding_compact::Steps;
+use crate::algorithm::sliding_compact::Pairs;
 use crate::algorithm::sliding_counter::Counts;
 use crate::algorithm::tiered_window::Tiers;
 use crate::codec::{Decoder, Encoder};
@@ -141,11 +141,15 @@ fn write_state(out: &mut Encoder<impl Write>, state: &State) -> io::Result<()> {
         State::Counts(counts) => write_words(out, &[2, counts.window, counts.current, counts.previous]),
         State::Steps(steps) => {
             out.word(3)?;
-            write_steps(out, steps)
+            write_pairs(out, steps)
         }
         State::Tiers(tiers) => {
             write_words(out, &[4, tiers.levels().len() as u64])?;
-            tiers.levels().iter().try_for_each(|steps| write_steps(out, steps))
+            tiers.levels().iter().try_for_each(|steps| write_pairs(out, steps))
+        }
+        State::Log(log) => {
+            out.word(5)?;
+            write_pairs(out, &**log)
         }
     }
 }
@@ -155,24 +159,25 @@ fn read_state(from: &mut Decoder<'_>) -> Option<State> {
         0 => State::Instant(from.word()?),
         1 => State::Window(Window { name: from.word()?, count: from.word()? }),
         2 => State::Counts(Counts { window: from.word()?, current: from.word()?, previous: from.word()? }),
-        3 => State::Steps(read_steps(from)?),
+        3 => State::Steps(read_pairs(from)?),
         4 => {
             let levels = from.word().filter(|levels| *levels <= Levels::MAX as u64)?;
-            State::Tiers(Tiers::from_levels((0..levels).map(|_| read_steps(from)).collect::<Option<_>>()?))
+            State::Tiers(Tiers::from_levels((0..levels).map(|_| read_pairs(from)).collect::<Option<_>>()?))
         }
+        5 => State::Log(Box::new(read_pairs(from)?)),
         _ => return None,
     })
 }
 
-fn write_steps(out: &mut Encoder<impl Write>, steps: &Steps) -> io::Result<()> {
-    out.word(steps.pairs().len() as u64)?;
-    steps.pairs().try_for_each(|(step, count)| write_words(out, &[step, count]))
+fn write_pairs(out: &mut Encoder<impl Write>, pairs: &impl Pairs) -> io::Result<()> {
+    out.word(pairs.pairs().count() as u64)?;
+    pairs.pairs().try_for_each(|(step, count)| write_words(out, &[step, count]))
 }
 
-fn read_steps(from: &mut Decoder<'_>) -> Option<Steps> {
+fn read_pairs<P: FromIterator<(u64, u64)>>(from: &mut Decoder<'_>) -> Option<P> {
     let pairs = from.word()?;
     let pairs: Option<Vec<_>> = (0..pairs).map(|_| Some((from.word()?, from.word()?))).collect();
     let pairs = pairs?;
     pairs.iter().try_fold(0u64, |sum, (_, count)| sum.checked_add(*count))?;
-    Some(Steps::from_pairs(pairs))
+    Some(pairs.into_iter().collect())
 }
