@@ -11,6 +11,8 @@ use tollgate::store::{DeniedHits, Part, Weight};
 
 pub mod breaker;
 pub mod name;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 /// One limit of one rule for one key.
 #[derive(Clone, Debug)]
