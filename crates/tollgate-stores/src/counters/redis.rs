@@ -17,5 +17,5 @@ mod store;
 mod terms;
 
 pub use address::{AddressError, RedisAddress};
-pub use store::{RedisSetup, RedisStore, Told, Transition};
+pub use store::{RedisSetup, RedisStore, Told, Transition, words_of_call};
 pub use terms::{RefusedLimit, UNIT, check};
