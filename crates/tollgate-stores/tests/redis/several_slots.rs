@@ -32,6 +32,18 @@ async fn denied_hits_do_not_drain_a_shared_limit_on_another_server() {
         assert!(!outcome.admitted && outcome.receipt.is_none());
         assert_eq!(left(&store, &mine).await, 2);
     }
+
+    // A cluster that is asked as if it were one server says how to ask.
+    let one = ready(&servers.servers[0].url()).await;
+    let mut told = Vec::new();
+    for user in 0..20 {
+        let mine = own("login", &format!("user:{user}"), limit("2/h", FIXED));
+        told.extend(hit(&one, &mine).await.err().map(|error| error.to_string()));
+    }
+    assert!(
+        !told.is_empty() && told.iter().all(|error| error.contains("write redis+cluster://")),
+        "{told:?}"
+    );
 }
 
 #[tokio::test]

@@ -138,7 +138,7 @@ impl RedisStore {
     /// How every server is doing.
     pub fn health(&self) -> Vec<ServerHealth> {
         match &self.0.topology {
-            Topology::One(link) => vec![link.breaker().health()],
+            Topology::One(link) => vec![link.health()],
             Topology::Cluster(cluster) => cluster.health(),
         }
     }
