@@ -38,15 +38,28 @@ async fn check_error(url: &str, part: &str) {
 
 #[tokio::test]
 async fn a_wrong_password_is_told() {
-    let arguments = ["--requirepass", "right", "--user", "me", "on", ">mine", "~tg1:*", "+@all"];
-    let Some(server) = Redis::start_with(Make::Redis, "logins to Redis", &arguments) else { return };
+    let Some(server) = Redis::start_with(Make::Redis, "logins to Redis", &["--requirepass", "right"]) else {
+        return;
+    };
+    // What the documentation says is enough.
+    let needed = "ping select role time script|load evalsha asking cluster|slots \
+                  get set del strlen getrange setrange append pexpire";
+    let rights: Vec<_> = needed.split_whitespace().map(|command| format!("+{command}")).collect();
+    let user: Vec<_> = ["AUTH", "right"].into_iter().collect();
+    let mut setuser = vec!["ACL", "SETUSER", "me", "on", ">mine", "~tg1:*"];
+    setuser.extend(rights.iter().map(String::as_str));
+    assert!(server.ask_all(&[&user, &setuser]).ends_with("+OK\r\n+OK\r\n"));
     let at = |login: &str| format!("redis://{login}127.0.0.1:{}", server.port);
     check_error(&at(":hunter2@"), "WRONGPASS").await;
     check_error(&at("me:hunter2@"), "WRONGPASS").await;
     check_error(&at(""), "NOAUTH").await;
     for login in [":right@", "me:mine@"] {
         let store = ready(&at(login)).await;
-        assert!(hit(&store, &own("login", login, five())).await.is_ok());
+        for shape in [Shape::GCRA, FIXED, Shape::SlidingLog, Shape::SlidingCounter] {
+            let charge = own("login", login, limit("5/h", shape));
+            assert!(hit(&store, &charge).await.is_ok() && hit(&store, &charge).await.is_ok());
+            assert_eq!(store.reset(&charge.counter, &charge.limit).await, Ok(true));
+        }
     }
 }
 
@@ -169,4 +182,20 @@ fn serve(each: impl Fn(&std::net::TcpStream) -> bool + Copy + Send + 'static) ->
         }
     });
     format!("redis://127.0.0.1:{port}")
+}
+
+/// A server closes what is idle: that is no outage.
+#[tokio::test]
+async fn a_connection_that_is_cut_is_made_again() {
+    let Some(server) = Redis::start(Make::Redis, "cut connections to Redis") else { return };
+    let store = ready(&server.url()).await;
+    let charge = own("login", "user:1", limit("1000/h", FIXED));
+    for _ in 0..10 {
+        server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+        let start = Instant::now();
+        while hit(&store, &charge).await.is_err() {
+            assert!(start.elapsed() < SOON);
+        }
+    }
+    assert_eq!(store.health()[0].opened, 0);
 }

@@ -77,6 +77,11 @@ impl Redis {
     pub fn ask(&self, words: &[&str]) -> String {
         ask(self.port, words)
     }
+
+    /// The same for several commands on one connection.
+    pub fn ask_all(&self, commands: &[&[&str]]) -> String {
+        try_ask_all(self.port, commands).unwrap_or_else(|error| panic!("{commands:?}: {error}"))
+    }
 }
 
 /// What the server at `port` answers to a command, as it comes over the wire.
@@ -85,13 +90,18 @@ pub fn ask(port: u16, words: &[&str]) -> String {
 }
 
 pub fn try_ask(port: u16, words: &[&str]) -> std::io::Result<String> {
+    try_ask_all(port, &[words])
+}
+
+fn try_ask_all(port: u16, commands: &[&[&str]]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    let mut command = format!("*{}\r\n", words.len());
-    for word in words {
-        command.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    let mut out = String::new();
+    for words in commands {
+        out.push_str(&format!("*{}\r\n", words.len()));
+        words.iter().for_each(|word| out.push_str(&format!("${}\r\n{word}\r\n", word.len())));
     }
-    stream.write_all(command.as_bytes())?;
+    stream.write_all(out.as_bytes())?;
     // The server answers what it has read, and closes then.
     stream.shutdown(Shutdown::Write)?;
     let mut answer = Vec::new();
