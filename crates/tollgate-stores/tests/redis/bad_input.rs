@@ -1,7 +1,9 @@
 //! What goes wrong between a store and its server: a clear error, no crash, and nothing falls open by accident.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,7 @@ use tollgate_stores::counters::name::Naming;
 
 use crate::hits::{FIXED, hit, left, limit, own, ready, shared, usual};
 use crate::servers::redis::{Make, Redis};
-use crate::servers::{SOON, free_port};
+use crate::servers::{SOON, free_port, wait_until};
 
 fn five() -> Limit {
     limit("5/h", Shape::GCRA)
@@ -149,39 +151,56 @@ async fn nobody_there_is_told_at_once() {
 
 #[tokio::test]
 async fn a_server_that_answers_garbage_is_told() {
-    check_error(
-        &serve(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").is_ok()),
-        "protocol",
-    )
-    .await;
-    check_error(&serve(|mut stream| stream.write_all(&[0xFF; 4096]).is_ok()), "protocol").await;
+    for garbage in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[0xFF; 4096]] {
+        let server = Strange::start(move |mut stream| stream.write_all(garbage).is_ok());
+        check_error(&server.url(), "protocol").await;
+    }
     let loading = b"-LOADING Redis is loading the dataset in memory\r\n";
-    check_error(&serve(|mut stream| stream.write_all(loading).is_ok()), "LOADING").await;
+    let server = Strange::start(|mut stream| stream.write_all(loading).is_ok());
+    check_error(&server.url(), "LOADING").await;
 }
 
 #[tokio::test]
 async fn a_server_that_accepts_and_never_answers_is_told() {
-    check_error(&serve(|_| true), "does not answer").await;
+    let server = Strange::start(|_| true);
+    check_error(&server.url(), "does not answer").await;
+    wait_until("no connection is left behind", || server.connections.load(Ordering::Relaxed) == 0);
 }
 
 #[tokio::test]
 async fn a_server_that_hangs_up_is_told() {
-    check_error(&serve(|_| false), "closed the connection").await;
+    check_error(&Strange::start(|_| false).url(), "closed the connection").await;
 }
 
-/// A server that does `each` for everything it reads, for as long as that says so; it ends with the test.
-fn serve(each: impl Fn(&std::net::TcpStream) -> bool + Copy + Send + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("an address").port();
-    thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            thread::spawn(move || {
-                let mut bytes = [0; 65536];
-                while stream.read(&mut bytes).is_ok_and(|read| read > 0) && each(&stream) {}
-            });
-        }
-    });
-    format!("redis://127.0.0.1:{port}")
+/// A server that does something for everything it reads, for as long as that says so; it ends with the tests.
+struct Strange {
+    port: u16,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Strange {
+    fn start(each: impl Fn(&TcpStream) -> bool + Copy + Send + 'static) -> Strange {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&connections);
+        thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let counted = Arc::clone(&counted);
+                counted.fetch_add(1, Ordering::Relaxed);
+                thread::spawn(move || {
+                    let mut bytes = [0; 65536];
+                    while stream.read(&mut bytes).is_ok_and(|read| read > 0) && each(&stream) {}
+                    counted.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+        });
+        Strange { port, connections }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
 }
 
 /// A server closes what is idle: that is no outage.

@@ -70,30 +70,30 @@ impl Connection {
         connection
     }
 
-    /// Queues a request that `write` writes.
-    pub(super) fn send(&self, write: impl FnOnce(&mut Vec<u8>)) -> Result<Pending, NotSent> {
+    /// Queues a request that `write` writes, right behind a command whose own answer does not matter, if there
+    /// is one.
+    pub(super) fn send(
+        &self,
+        before: Option<&[u8]>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Pending, NotSent> {
         let mut queue = self.lock();
-        queue.check()?;
+        if let Some(reason) = &queue.closed {
+            return Err(NotSent::Closed(reason.clone()));
+        }
+        if queue.waiting.len() >= MAX_IN_FLIGHT {
+            return Err(NotSent::Full);
+        }
+        if let Some(before) = before {
+            queue.waiting.push_back(None);
+            queue.out.extend_from_slice(before);
+        }
         let (sender, pending) = oneshot::channel();
         queue.waiting.push_back(Some(sender));
         write(&mut queue.out);
         drop(queue);
         self.wake.notify_one();
         Ok(pending)
-    }
-
-    /// The same behind a command whose own answer does not matter.
-    pub(super) fn send_after(
-        &self,
-        first: &[u8],
-        write: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Pending, NotSent> {
-        let mut queue = self.lock();
-        queue.check()?;
-        queue.waiting.push_back(None);
-        queue.out.extend_from_slice(first);
-        drop(queue);
-        self.send(write)
     }
 
     /// Why it is closed; `None` while it is open.
@@ -186,15 +186,5 @@ impl Connection {
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Queue {
-    fn check(&self) -> Result<(), NotSent> {
-        match &self.closed {
-            Some(reason) => Err(NotSent::Closed(reason.clone())),
-            None if self.waiting.len() >= MAX_IN_FLIGHT => Err(NotSent::Full),
-            None => Ok(()),
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,13 +72,36 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     if read.is_empty() { Err(format!("{}: no certificates in PEM", path.display())) } else { Ok(read) }
 }
 
+/// A connection that is closed when its owner goes, however that happens.
+pub(super) struct Dialed(Arc<Connection>);
+
+impl Dialed {
+    /// For those who send over it; it is still closed with its owner.
+    pub(super) fn shared(&self) -> Arc<Connection> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Deref for Dialed {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl Drop for Dialed {
+    fn drop(&mut self) {
+        self.0.close("it is not needed any more");
+    }
+}
+
 /// Connects, logs in and asks for nothing else: for sentinels.
-pub(super) async fn dial(endpoint: &Endpoint, manner: &Manner) -> Result<Arc<Connection>, String> {
+pub(super) async fn dial(endpoint: &Endpoint, manner: &Manner) -> Result<Dialed, String> {
     let opened = timeout(PATIENCE, open(endpoint, manner.tls.as_ref())).await;
     let stream = opened.map_err(|_| "no connection within a second".to_owned())?;
-    let connection = Connection::spawn(stream.map_err(|error| error.to_string())?);
-    let greeted = login(&connection, manner).await;
-    closing(&connection, greeted)?;
+    let connection = Dialed(Connection::spawn(stream.map_err(|error| error.to_string())?));
+    login(&connection, manner).await?;
     Ok(connection)
 }
 
@@ -86,16 +110,10 @@ pub(super) async fn dial_store(
     endpoint: &Endpoint,
     manner: &Manner,
     clock: &ServerClock,
-) -> Result<Arc<Connection>, String> {
+) -> Result<Dialed, String> {
     let connection = dial(endpoint, manner).await?;
-    let ready = prepare(&connection, manner, clock).await;
-    closing(&connection, ready)?;
+    prepare(&connection, manner, clock).await?;
     Ok(connection)
-}
-
-/// A connection that is of no use is closed.
-fn closing(connection: &Connection, ready: Result<(), String>) -> Result<(), String> {
-    ready.inspect_err(|reason| connection.close(reason))
 }
 
 async fn open(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>) -> io::Result<Box<dyn Stream>> {
@@ -148,7 +166,7 @@ async fn accept(connection: &Connection, words: &[&str]) -> Result<(), String> {
 
 /// One question with its own bound in time.
 pub(super) async fn ask(connection: &Connection, words: &[&str]) -> Result<Reply, String> {
-    let sent = connection.send(|out| out.extend_from_slice(&command(words)));
+    let sent = connection.send(None, |out| out.extend_from_slice(&command(words)));
     let pending = sent.map_err(String::from)?;
     match timeout(PATIENCE, pending).await {
         Ok(Ok(reply)) => Ok(reply),

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::address::Endpoint;
 use super::clock::ServerClock;
 use super::connection::{Connection, NotSent};
-use super::dial::{Manner, PATIENCE, ask, dial, dial_store};
+use super::dial::{Dialed, Manner, PATIENCE, ask, dial, dial_store};
 use super::resp::{Reply, command};
 use crate::counters::StoreError;
 use crate::counters::breaker::{Breaker, ServerHealth};
@@ -80,9 +80,8 @@ impl Link {
         let Shared { breaker, server, .. } = &*self.shared;
         breaker.admit()?;
         let connection = self.connected(deadline).await?;
-        let sent =
-            if asking { connection.send_after(&command(&["ASKING"]), write) } else { connection.send(write) };
-        let pending = match sent {
+        let before = asking.then(|| command(&["ASKING"]));
+        let pending = match connection.send(before.as_deref(), write) {
             Ok(pending) => pending,
             Err(NotSent::Full) => return Err(StoreError::Busy { server: server.clone() }),
             Err(NotSent::Closed(reason)) => return Err(self.unreachable(reason)),
@@ -154,7 +153,7 @@ async fn keep(
         match made.unwrap_or_else(|_| Err("it accepts connections but does not answer".to_owned())) {
             Ok(connection) => {
                 breaker.probe_succeeded();
-                current.send_replace(Some(Arc::clone(&connection)));
+                current.send_replace(Some(connection.shared()));
                 tokio::select! {
                     reason = connection.wait_closed() => tracing::debug!(server = %shared.server, %reason, "connection lost"),
                     () = breaker.opened() => connection.close("it has stopped answering"),
@@ -173,7 +172,7 @@ async fn keep(
     }
 }
 
-async fn connect(route: &Route, manner: &Manner, clock: &ServerClock) -> Result<Arc<Connection>, String> {
+async fn connect(route: &Route, manner: &Manner, clock: &ServerClock) -> Result<Dialed, String> {
     match route {
         Route::Fixed(endpoint) => dial_store(endpoint, manner, clock).await,
         Route::Sentinels { sentinels, service, manner: sentinel_manner } => {
@@ -197,7 +196,6 @@ async fn connect(route: &Route, manner: &Manner, clock: &ServerClock) -> Result<
 async fn primary_of(sentinel: &Endpoint, service: &str, manner: &Manner) -> Result<Endpoint, String> {
     let connection = dial(sentinel, manner).await.map_err(|error| format!("sentinel {sentinel}: {error}"))?;
     let reply = ask(&connection, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]).await;
-    connection.close("asked");
     let told = match reply.map_err(|error| format!("sentinel {sentinel}: {error}"))? {
         Reply::Array(parts) => parts,
         Reply::Error(error) => return Err(format!("sentinel {sentinel}: {error}")),

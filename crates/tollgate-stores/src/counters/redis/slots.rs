@@ -175,9 +175,7 @@ async fn read_map(shared: &Shared, seeds: &[Endpoint]) -> Result<Vec<Range>, Str
 
 async fn ask_map(endpoint: &Endpoint, manner: &Manner) -> Result<Vec<Range>, String> {
     let connection = dial(endpoint, manner).await?;
-    let reply = ask(&connection, &["CLUSTER", "SLOTS"]).await;
-    connection.close("asked");
-    match reply? {
+    match ask(&connection, &["CLUSTER", "SLOTS"]).await? {
         Reply::Error(error) => Err(error),
         reply => read_ranges(&reply, endpoint).ok_or_else(|| "no map of slots".to_owned()),
     }

@@ -160,7 +160,7 @@ impl RedisStore {
     async fn decide(&self, charges: &[CentralCharge], deed: Deed, when: When) -> CentralOutcome {
         let deadline = Instant::now() + self.0.deadline;
         let groups = self.groups(charges);
-        let owned = |group: &Group| charges[group.places[0]].counter.owner.is_some();
+        let owned = |group: &Group| group.places.iter().all(|place| charges[*place].counter.owner.is_some());
         // On one server there is one group, whoever owns what.
         let (first, second): (Vec<_>, Vec<_>) = groups.into_iter().partition(owned);
         let mut request = Request::of(self, charges.len(), deadline);
@@ -215,7 +215,13 @@ impl RedisStore {
         let deadline = Instant::now() + self.0.deadline;
         let calls: Vec<_> = groups.iter().map(|group| group.call(Deed::Settle, when, deadline)).collect();
         let answers = join_all(calls.iter().map(|call| self.0.topology.call(call))).await;
-        answers.into_iter().try_for_each(|answer| answer.map(|_| ()))
+        for (group, answer) in groups.iter().zip(answers) {
+            let (done, server) = answer?;
+            for (ask, part) in group.asks.iter().zip(done.parts) {
+                part.map_err(|reason| script::refused(&server, &ask.name, &reason))?;
+            }
+        }
+        Ok(())
     }
 }
 
