@@ -152,7 +152,7 @@ fn transports_know_neither_each_other_nor_a_backend() {
 
 #[test]
 fn every_source_says_what_it_is_and_stays_readable() {
-    for krate in ["tollgate", "tollgate-server"] {
+    for krate in ["tollgate", "tollgate-stores", "tollgate-server"] {
         for source in sources(krate) {
             let name = source.name();
             assert!(source.text.starts_with("//! "), "{name} does not say what it is");
