@@ -10,7 +10,19 @@ use tollgate::algorithm::Grant;
 use tollgate::store::{DeniedHits, Part, Weight};
 
 pub mod breaker;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod cells;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod demand;
+#[cfg(feature = "memcached")]
+pub mod memcached;
 pub mod name;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+pub mod place;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod request;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod state;
 
 /// One limit of one rule for one key.
 #[derive(Clone, Debug)]

@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+pub mod memcached;
 pub mod redis;
 
 /// What must happen soon, on a busy machine too.
@@ -110,7 +111,8 @@ pub fn find(command: &str) -> Option<PathBuf> {
 pub fn not_run(what: &str, why: &str) {
     eprintln!("\n!!! NOT RUN: {what}: {why}\n");
     if let Some(path) = std::env::var_os("TOLLGATE_NOT_RUN") {
-        let mut file = OpenOptions::new().create(true).append(true).open(path).expect("the list can be written");
+        let mut file =
+            OpenOptions::new().create(true).append(true).open(path).expect("the list can be written");
         writeln!(file, "{what}: {why}").expect("the list can be written");
     }
 }

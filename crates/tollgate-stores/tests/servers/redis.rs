@@ -48,7 +48,16 @@ impl Redis {
         let (folder, port) = (Folder::new(), free_port());
         let mut command = Command::new(program);
         command.current_dir(folder.root());
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]);
         command.args(arguments);
         let process = Process::start(&mut command, &folder.path("log"));
         let redis = Redis { process, folder, port };
