@@ -10,17 +10,18 @@ use conformance::{Answer, Subject};
 use servers::memcached::Memcached as Server;
 use tollgate::store::DeniedHits;
 use tollgate::{Limit, Time};
-use tollgate_stores::counters::memcached::{Memcached, MemcachedSettings};
+use tollgate_stores::counters::memcached::{self, MemcachedSetup, MemcachedStore};
 use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, Counter};
 
 /// A store whose deadline and lifetimes are not what is tested.
-fn patient() -> MemcachedSettings {
+fn patient(url: &str) -> MemcachedStore {
+    let setup = MemcachedSetup::new(url.parse().expect("a valid address"));
     let (deadline, slack) = (Duration::from_secs(20), Duration::from_secs(3600));
-    MemcachedSettings { deadline, slack, ..MemcachedSettings::default() }
+    MemcachedStore::open(MemcachedSetup { deadline, slack, ..setup })
 }
 
 /// The store, and the latest instant it was told: a reset happens then.
-struct Conforming(Memcached, Cell<Time>);
+struct Conforming(MemcachedStore, Cell<Time>);
 
 impl Subject for Conforming {
     type Receipt = CentralReceipt;
@@ -30,11 +31,11 @@ impl Subject for Conforming {
     }
 
     fn takes(&self, limit: &Limit) -> bool {
-        Memcached::refusal(limit, DeniedHits::Free).is_none()
+        memcached::check(limit, DeniedHits::Free).is_ok()
     }
 
     fn counts_denied(&self, limit: &Limit) -> bool {
-        Memcached::refusal(limit, DeniedHits::Counted).is_none()
+        memcached::check(limit, DeniedHits::Counted).is_ok()
     }
 
     async fn charge(&self, charges: &[CentralCharge], now: Time) -> Answer<CentralReceipt> {
@@ -66,7 +67,6 @@ async fn two_memcacheds_conform() {
     let what = "memcached: conformance";
     let (Some(one), Some(two)) = (Server::start(what), Server::start(what)) else { return };
     let url = format!("memcached://127.0.0.1:{},127.0.0.1:{}", one.port, two.port);
-    let store = Memcached::connect(&url, patient()).expect("a valid address");
-    conformance::check(&Conforming(store, Cell::default())).await;
+    conformance::check(&Conforming(patient(&url), Cell::default())).await;
     assert!(!one.keys().is_empty() && !two.keys().is_empty(), "both keep a share");
 }

@@ -1,15 +1,30 @@
 //! Where a store is, as one writes it: `scheme://user:password@host:port,host/path?option=value`.
 
+use std::fmt;
+
 use thiserror::Error;
 use tollgate::request::percent::{self, Plus};
 
-#[derive(Clone, PartialEq, Eq)]
-pub struct Place {
-    pub user: Option<(String, String)>,
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub login: Option<Login>,
     /// `host:port`, each once.
     pub servers: Vec<String>,
     pub path: Option<String>,
     pub options: Vec<(String, String)>,
+}
+
+/// Who connects. The password is shown to nobody.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub user: String,
+    pub password: String,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -37,11 +52,11 @@ impl Place {
         let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
         let (authority, path) =
             rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
-        let (user, hosts) = match authority.rsplit_once('@') {
+        let (login, hosts) = match authority.rsplit_once('@') {
             None => (None, authority),
-            Some((user, hosts)) => {
-                let (name, password) = user.split_once(':').ok_or(PlaceError::User)?;
-                (Some((decoded(name), decoded(password))), hosts)
+            Some((login, hosts)) => {
+                let (user, password) = login.split_once(':').ok_or(PlaceError::User)?;
+                (Some(Login { user: decoded(user), password: decoded(password) }), hosts)
             }
         };
         let mut servers = Vec::new();
@@ -59,7 +74,7 @@ impl Place {
             query.into_iter().flat_map(|query| query.split('&')).filter(|option| !option.is_empty());
         let options = options.map(|option| option.split_once('=').unwrap_or((option, "")));
         Ok(Place {
-            user,
+            login,
             servers,
             path: Some(decoded(path)).filter(|path| !path.is_empty()),
             options: options.map(|(name, value)| (decoded(name), decoded(value))).collect(),
@@ -104,7 +119,8 @@ mod tests {
         check("cassandra://a,b:1,10.0.0.1", &["a:9042", "b:1", "10.0.0.1:9042"]);
         check("cassandra://[::1],[::2]:7", &["[::1]:9042", "[::2]:7"]);
         let place = check("cassandra://us%3Aer:p%40ss@a/limits?consistency=one&serial=local", &["a:9042"]);
-        assert_eq!(place.user, Some(("us:er".to_owned(), "p@ss".to_owned())));
+        assert!(!format!("{place:?}").contains("p@ss"), "passwords are not shown");
+        assert_eq!(place.login, Some(Login { user: "us:er".to_owned(), password: "p@ss".to_owned() }));
         assert_eq!(place.path.as_deref(), Some("limits"));
         let option = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(place.options, [option("consistency", "one"), option("serial", "local")]);

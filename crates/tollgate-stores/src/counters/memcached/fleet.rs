@@ -8,12 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ring::digest::{SHA256, digest};
 use tollgate::Limit;
 
+use super::address::MemcachedAddress;
 use super::ring::Ring;
-use super::server::{Login, Server};
+use super::server::Server;
 use super::wire::MAX_KEY_BYTES;
 use crate::counters::Counter;
 use crate::counters::breaker::ServerHealth;
-use crate::counters::name::Naming;
+use crate::counters::name::{Naming, tag};
 
 /// What a key may add to its counter's name: a level and a number.
 const SUFFIX_BYTES: usize = 24;
@@ -32,9 +33,11 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    pub fn connect(addresses: &[String], login: Option<&Login>, naming: Naming, slack: Duration) -> Fleet {
-        let servers = addresses.iter().map(|address| Server::connect(address, login.cloned())).collect();
-        Fleet { servers, ring: Ring::new(addresses), naming, slack }
+    pub fn connect(address: &MemcachedAddress, naming: Naming, slack: Duration) -> Fleet {
+        let MemcachedAddress { servers, login } = address;
+        let ring = Ring::new(servers);
+        let servers = servers.iter().map(|server| Server::connect(server, login.clone())).collect();
+        Fleet { servers, ring, naming, slack }
     }
 
     /// What a counter is called, short enough for a key.
@@ -69,12 +72,6 @@ impl Fleet {
             _ => 0, // for ever: a shorter life would forget what counts
         }
     }
-}
-
-/// What counters of one owner have in common: the braces in their names.
-fn tag(name: &str) -> &str {
-    let inside = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
-    inside.map_or(name, |(tag, _)| tag)
 }
 
 fn short_hash(text: &str) -> String {

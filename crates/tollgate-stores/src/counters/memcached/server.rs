@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::wire::{self, Command, Reply};
 use crate::counters::StoreError;
 use crate::counters::breaker::{Breaker, ServerHealth};
+use crate::counters::place::Login;
 
 /// Questions that wait to be sent.
 const MAX_WAITING: usize = 4096;
@@ -26,13 +27,6 @@ const MAX_BATCH: usize = 256;
 /// A new connection answers within this, or is given up.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 16 * 1024;
-
-/// Who connects.
-#[derive(Clone)]
-pub struct Login {
-    pub user: String,
-    pub password: String,
-}
 
 #[derive(Debug)]
 pub struct Server {
