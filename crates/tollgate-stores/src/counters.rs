@@ -10,6 +10,8 @@ use tollgate::algorithm::Grant;
 use tollgate::store::{DeniedHits, Part, Weight};
 
 pub mod breaker;
+#[cfg(feature = "cassandra")]
+pub mod cassandra;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 mod cells;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]

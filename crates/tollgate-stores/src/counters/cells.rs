@@ -27,13 +27,13 @@ const MAX_TRIES: u32 = 12;
 const MAX_WAITING: usize = 1024;
 /// Charges that go into one transaction.
 const MAX_COMBINED: usize = 128;
-/// After a lost race the next try waits for up to this, times the number of tries.
-const MAX_PAUSE: Duration = Duration::from_micros(500);
 
 /// Where values are kept.
 pub(crate) trait Cells: Send + Sync + Sized + 'static {
     /// What tells a value that was read from what stands there later.
     type Seen: Clone + Send + Sync;
+    /// After a lost race the next try waits for up to this, times the number of tries.
+    const PAUSE: Duration;
 
     fn load(
         &self,
@@ -198,7 +198,7 @@ impl<C: Cells> Keeper<C> {
                     let answered = jobs.drain(..).zip(answers);
                     return answered.for_each(|(job, answer)| drop(job.answer.send(answer)));
                 }
-                Ok(None) => sleep(MAX_PAUSE.mul_f64(f64::from(tried + 1) * fastrand::f64())).await,
+                Ok(None) => sleep(C::PAUSE.mul_f64(f64::from(tried + 1) * fastrand::f64())).await,
                 Err(error) => {
                     return jobs.drain(..).for_each(|job| drop(job.answer.send(Err(error.clone()))));
                 }

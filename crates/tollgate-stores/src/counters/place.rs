@@ -42,7 +42,11 @@ pub enum PlaceError {
     #[error("'{extra}' means nothing here")]
     Extra { extra: String },
     #[error("{option}={value}: {expected}")]
-    Option { option: String, value: String, expected: &'static str },
+    Option { option: &'static str, value: String, expected: &'static str },
+    #[error("it names no keyspace: write cassandra://host/keyspace")]
+    NoKeyspace,
+    #[error("'{keyspace}' is no keyspace: letters, digits and _, a letter first, 48 at the most")]
+    Keyspace { keyspace: String },
 }
 
 impl Place {

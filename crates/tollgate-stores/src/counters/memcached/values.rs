@@ -1,6 +1,7 @@
 //! States kept as one value each, read and replaced by compare-and-swap.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -16,6 +17,7 @@ pub struct Values {
 
 impl Cells for Values {
     type Seen = Over;
+    const PAUSE: Duration = Duration::from_micros(300);
 
     async fn load(
         &self,
