@@ -21,6 +21,8 @@ pub mod memcached;
 pub mod name;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 pub mod place;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 mod request;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]

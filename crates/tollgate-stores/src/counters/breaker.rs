@@ -16,7 +16,7 @@ use crate::counters::StoreError;
 /// Failures in a row that open it.
 const FAILURES: u32 = 5;
 const FIRST_PROBE: Duration = Duration::from_millis(50);
-const LONGEST_PROBE: Duration = Duration::from_millis(800);
+const LONGEST_PROBE: Duration = Duration::from_millis(500);
 /// The shares of requests that pass after a probe was answered, each for a step.
 const RETURN: [f32; 3] = [0.125, 0.25, 0.5];
 const RETURN_STEP: Duration = Duration::from_millis(100);
@@ -133,6 +133,17 @@ impl Breaker {
         *state = State::Open { since, reason, probe_at, pause: FIRST_PROBE };
         self.closed.store(false, Ordering::Release);
         self.changed.notify_one();
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(*self.lock(), State::Open { .. })
+    }
+
+    /// Returns once it is open.
+    pub async fn opened(&self) {
+        while !self.is_open() {
+            self.changed.notified().await;
+        }
     }
 
     /// Returns when a probe is due: the one driver of this server then asks it something harmless.

@@ -91,7 +91,7 @@ impl Draw {
             let fixed = self.fixed(family, period)?;
             let limits: Vec<_> =
                 (0..6).filter_map(|_| self.limit(period, fixed)).filter(&takes).take(3).collect();
-            (!limits.is_empty()).then_some(limits)
+            (!limits.is_empty() && pay_in_time(&limits)).then_some(limits)
         })
     }
 
@@ -149,4 +149,14 @@ impl Draw {
         };
         Limit::new(Rate::new(count, period).ok()?, shape).ok()
     }
+}
+
+/// Whether a debt of two bursts under one limit is paid within a generation under another: one that is not is
+/// cut short by every store in its own way.
+fn pay_in_time(limits: &[Limit]) -> bool {
+    const GENERATION: u64 = 20 * Unit::Year.secs();
+    let burst = limits.iter().map(Limit::capacity).max().unwrap_or(0);
+    let slowest = limits.iter().map(|limit| limit.rate().count().max(1)).min().unwrap_or(1);
+    let period = limits.iter().map(|limit| limit.rate().period().secs()).max().unwrap_or(0);
+    2 * burst * period <= slowest * GENERATION
 }

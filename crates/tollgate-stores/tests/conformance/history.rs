@@ -9,9 +9,10 @@ use tollgate::time::Time;
 use tollgate_stores::counters::{CentralCharge, Counter};
 
 use super::reference::{Promise, Reference, Settleable};
-use super::{Answer, Draw, Scenario, Subject};
+use super::{Answer, Draw, Pace, Scenario, Subject};
 
 const STEPS: usize = 60;
+const BUSY_STEPS: usize = 300;
 /// States are exact until 2106; histories end before.
 const LAST: Time = Time::from_secs(4_000_000_000);
 /// Receipts that can be settled later, at the most.
@@ -22,6 +23,7 @@ pub struct History {
     draw: Draw,
     rules: Vec<Rule>,
     start: Time,
+    pace: Pace,
 }
 
 struct Rule {
@@ -77,14 +79,15 @@ impl History {
             .collect::<Option<Vec<_>>>()?;
         let start = Time::from_secs(1_800_000_000 + draw.below(400 * 86_400))
             + Duration::from_micros(draw.below(1_000_000));
-        Some(History { name, draw, rules, start })
+        Some(History { name, draw, rules, start, pace: scenario.pace })
     }
 
     pub async fn run<S: Subject>(mut self, subject: &S, reference: &mut Reference) {
         let start = self.start;
         let mut run =
             Run { subject, reference, now: start, retry_at: start, fresh_at: start, receipts: Vec::new() };
-        for step in 0..STEPS {
+        let steps = if self.pace == Pace::Busy { BUSY_STEPS } else { STEPS };
+        for step in 0..steps {
             run.now = self.after(&run);
             if run.now > LAST {
                 break;
@@ -93,7 +96,7 @@ impl History {
         }
         let all = self.charges(&run, 1);
         let answer = subject.peek(&all, run.now).await;
-        self.compare(STEPS, &run, &all, &answer, &run.reference.peek(&all, run.now));
+        self.compare(steps, &run, &all, &answer, &run.reference.peek(&all, run.now));
     }
 
     async fn play<S: Subject>(&mut self, step: usize, run: &mut Run<'_, S>) {
@@ -179,6 +182,7 @@ impl History {
         let left = run.reference.quota(&rule.limit).decide(&state, run.now, 0).left / rule.unit_cost;
         let capacity = rule.limit.capacity() / rule.unit_cost;
         match self.draw.below(12) {
+            _ if self.pace == Pace::Busy && !self.draw.one_in(20) => 1,
             0 => left.max(1),
             1 => left + 1,
             2 => capacity.max(1),
@@ -195,6 +199,9 @@ impl History {
         let rule = &self.rules[self.draw.below(self.rules.len() as u64) as usize];
         let period = Duration::from_secs(rule.limit.rate().period().secs());
         let at = match self.draw.below(12) {
+            _ if self.pace == Pace::Busy && !self.draw.one_in(20) => {
+                run.now + period / 1000 * self.draw.below(20) as u32
+            }
             0..4 => run.now,
             4 => run.now + unit,
             5 => run.retry_at - unit,

@@ -62,13 +62,25 @@ pub struct Scenario {
     /// What the rules count by, one of these each.
     pub families: &'static [Family],
     pub rules: usize,
+    pub pace: Pace,
+}
+
+/// How a history goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// Anything may happen next, at any instant.
+    Eventful,
+    /// Many hits, close together: states grow long.
+    Busy,
 }
 
 const fn alone(name: &'static str, families: &'static [Family]) -> Scenario {
-    Scenario { name, families, rules: 1 }
+    Scenario { name, families, rules: 1, pace: Pace::Eventful }
 }
 
-pub const SCENARIOS: [Scenario; 14] = [
+const LOGS: &[Family] = &[Family::SlidingLog, Family::SlidingCompact, Family::TieredWindow];
+
+pub const SCENARIOS: [Scenario; 15] = [
     alone("gcra", &[Family::Gcra]),
     alone("token bucket", &[Family::TokenBucket]),
     alone("token bucket with ticks", &[Family::TokenBucketTick]),
@@ -81,8 +93,9 @@ pub const SCENARIOS: [Scenario; 14] = [
     alone("sliding window, compacted", &[Family::SlidingCompact]),
     alone("sliding counter", &[Family::SlidingCounter]),
     alone("tiered window", &[Family::TieredWindow]),
-    Scenario { name: "several rules of one kind", families: &[Family::Gcra], rules: 3 },
-    Scenario { name: "several rules of every kind", families: &Family::ALL, rules: 5 },
+    Scenario { name: "long logs", families: LOGS, rules: 1, pace: Pace::Busy },
+    Scenario { name: "several rules of one kind", families: &[Family::Gcra], rules: 3, pace: Pace::Eventful },
+    Scenario { name: "several rules of every kind", families: &Family::ALL, rules: 5, pace: Pace::Eventful },
 ];
 
 /// Runs the whole list against a store.

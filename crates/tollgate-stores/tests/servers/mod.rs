@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub mod cassandra;
+pub mod cluster;
 pub mod memcached;
 pub mod redis;
+pub mod sentinel;
 
 /// What must happen soon, on a busy machine too.
 pub const SOON: Duration = Duration::from_secs(30);
