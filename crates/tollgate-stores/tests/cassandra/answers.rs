@@ -2,11 +2,11 @@
 
 use crate::central::Told;
 use crate::conformance;
-use crate::servers::cassandra::Cassandra;
 use crate::stores::patient;
+use crate::turn;
 
 #[tokio::test]
 async fn cassandra_conforms() {
-    let Some(server) = Cassandra::shared("conformance of Cassandra") else { return };
+    let Some((server, _turn)) = turn("conformance of Cassandra").await else { return };
     conformance::check(&Told::new(patient(&server.url("conformance")).await, 12)).await;
 }

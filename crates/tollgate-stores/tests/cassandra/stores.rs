@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use scylla::client::session_builder::SessionBuilder;
+use scylla::response::query_result::QueryRowsResult;
 use tollgate::store::DeniedHits;
 use tollgate::{Limit, Time};
 use tollgate_stores::counters::cassandra::{self, CassandraSetup, CassandraStore};
@@ -9,6 +11,7 @@ use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, C
 
 use crate::central::Store;
 use crate::servers::SOON;
+use crate::servers::cassandra::Cassandra;
 
 impl Store for CassandraStore {
     fn refusal(limit: &Limit, _denied: DeniedHits) -> Option<String> {
@@ -59,4 +62,13 @@ pub async fn initialise(url: &str) {
 
 pub fn setup(url: &str) -> CassandraSetup {
     CassandraSetup::new(url.parse().unwrap_or_else(|error| panic!("{url}: {error}")))
+}
+
+/// What the server itself says.
+pub async fn query(server: &Cassandra, statement: &str) -> Option<QueryRowsResult> {
+    let node = format!("127.0.0.1:{}", server.port);
+    let builder = SessionBuilder::new().known_node(node).user("cassandra", "cassandra");
+    let session = builder.build().await.expect("the server is there");
+    let answer = session.query_unpaged(statement, ()).await;
+    answer.unwrap_or_else(|error| panic!("{statement}: {error}")).into_rows_result().ok()
 }

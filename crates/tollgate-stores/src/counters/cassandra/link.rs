@@ -21,7 +21,7 @@ use super::schema::table;
 use crate::counters::StoreError;
 use crate::counters::breaker::Breaker;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// A connection that is silent for two of these is given up.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -153,7 +153,7 @@ async fn prepare(session: &Session, address: &CassandraAddress) -> Result<[Prepa
 impl Statements {
     /// Asks for a row that nobody has, in the way that charges are asked for.
     async fn probe(&self) -> Result<(), String> {
-        let nobody: (&str, Vec<&str>) = ("", vec![""]);
+        let nobody: (&str, Vec<&str>) = ("nobody", vec![""]);
         let asked = self.session.execute_unpaged(&self.read, nobody).await;
         asked.map(|_| ()).map_err(|error| text_of(&error))
     }

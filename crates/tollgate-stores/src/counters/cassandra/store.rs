@@ -82,7 +82,7 @@ impl CassandraStore {
         let name = self.inner.naming.name(counter, limit);
         let rows = &self.inner.rows.cells;
         rows.link.breaker.admit()?;
-        rows.delete(tag(&name), &name, Instant::now() + self.deadline).await
+        rows.delete(partition(&name), &name, Instant::now() + self.deadline).await
     }
 
     /// Returns once there is a session and the table is there; else why not.
@@ -105,12 +105,20 @@ impl CassandraStore {
     }
 }
 
+/// The partition of a counter: that of its owner, or its own. Partitions have names.
+fn partition(name: &str) -> &str {
+    match tag(name) {
+        "" => name,
+        tag => tag,
+    }
+}
+
 impl Inner {
     /// Does work in a partition, unless nobody is there to do it.
-    async fn run_in(&self, partition: String, work: Work, moment: Moment) -> Result<Vec<Ran>, StoreError> {
+    async fn run_in(&self, place: String, work: Work, moment: Moment) -> Result<Vec<Ran>, StoreError> {
         let breaker = &self.rows.cells.link.breaker;
         breaker.admit()?;
-        let ran = self.rows.run(partition, work, moment).await;
+        let ran = self.rows.run(place, work, moment).await;
         if matches!(ran, Err(StoreError::Deadline { .. })) {
             breaker.failed("it does not answer in time");
         }
@@ -119,9 +127,8 @@ impl Inner {
 }
 
 impl Charged for Inner {
-    /// A partition: that of the owner, or of the counter itself.
     fn place(&self, charge: &CentralCharge) -> String {
-        tag(&self.naming.name(&charge.counter, &charge.limit)).to_owned()
+        partition(&self.naming.name(&charge.counter, &charge.limit)).to_owned()
     }
 
     async fn run(
@@ -133,8 +140,8 @@ impl Charged for Inner {
         let names: Vec<_> =
             charges.iter().map(|charge| self.naming.name(&charge.counter, &charge.limit)).collect();
         let Some(first) = names.first() else { return Vec::new() };
-        let (partition, asked) = (tag(first).to_owned(), charges.len());
-        match self.run_in(partition, Work::Charge { charges, names, intent }, moment).await {
+        let (place, asked) = (partition(first).to_owned(), charges.len());
+        match self.run_in(place, Work::Charge { charges, names, intent }, moment).await {
             Ok(ran) => ran.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); asked],
         }
@@ -147,8 +154,8 @@ impl Charged for Inner {
         moment: Moment,
     ) -> Result<(), StoreError> {
         let name = self.naming.name(&item.counter, &item.limit);
-        let partition = tag(&name).to_owned();
+        let place = partition(&name).to_owned();
         let work = Work::Settle { item: item.clone(), name, real_cost };
-        self.run_in(partition, work, moment).await.map(|_| ())
+        self.run_in(place, work, moment).await.map(|_| ())
     }
 }
