@@ -1,8 +1,6 @@
 //! Many at once on one key: never above the limit, hardly below it.
 
-use tollgate::Shape;
-
-use crate::central::{FIXED, crowd, left, limit, now, own};
+use crate::central::{SHAPES, crowd};
 use crate::stores::{initialise, patient, usual};
 use crate::turn;
 
@@ -26,26 +24,12 @@ async fn one_of_the_processes() {
     crowd::hammer(store, &order).await;
 }
 
-/// Of many who ask at the same instant exactly as many pass as the limit says, whatever counts them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_never_both_get_the_last_token() {
     let Some((server, _turn)) = turn("the last token on Cassandra").await else { return };
     let url = server.url("last_token");
     let nodes = [patient(&url).await, patient(&url).await];
-    let tiers = Shape::TieredWindow { levels: tollgate::limit::Levels::SMH };
-    for shape in [Shape::GCRA, FIXED, Shape::SlidingCounter, Shape::SlidingLog, tiers] {
-        let charge = own("last", "user:1", limit("20/d", shape));
-        let at = now();
-        let asked = (0..60).map(|n| {
-            let (node, charge) = (nodes[n % 2].clone(), charge.clone());
-            tokio::spawn(async move { node.charge(&[charge], at).await })
-        });
-        let mut passed = 0;
-        for asked in asked.collect::<Vec<_>>() {
-            let outcome = asked.await.expect("it ends");
-            assert!(outcome.parts[0].is_ok(), "{:?}", outcome.parts[0]);
-            passed += u64::from(outcome.admitted);
-        }
-        assert_eq!((passed, left(&nodes[0], &charge).await), (20, 0), "{shape:?}");
+    for shape in SHAPES {
+        assert_eq!(crowd::race(&nodes, shape).await, 20, "{shape:?}");
     }
 }

@@ -86,11 +86,35 @@ async fn after_a_timeout_a_serial_read_tells_what_was_done() {
     assert_eq!(slow.held.load(Ordering::Relaxed), 10, "answers were held back");
 }
 
+/// One transaction of a key is under way at a time; those who wait go into the next one together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_wait_for_one_key_share_a_transaction() {
+    let Some((server, _turn)) = turn("combined charges on Cassandra").await else { return };
+    patient(&server.url("combined")).await;
+    let between = Delayed::start(server.port);
+    let store =
+        patient(&format!("cassandra://cassandra:cassandra@127.0.0.1:{}/combined", between.port)).await;
+    let charge = own("combined", "user:1", limit("1000/d", Shape::GCRA));
+    hit(&store, &charge).await.expect("it is charged");
+    let before = between.passed.load(Ordering::Relaxed);
+    let asked = (0..200).map(|_| {
+        let (store, charge) = (store.clone(), charge.clone());
+        tokio::spawn(async move { hit(&store, &charge).await })
+    });
+    for asked in asked.collect::<Vec<_>>() {
+        asked.await.expect("it ends").expect("it is charged");
+    }
+    let answers = between.passed.load(Ordering::Relaxed) - before;
+    assert!(answers <= 40, "200 charges took {answers} answers");
+    assert_eq!(left(&store, &charge).await, 799);
+}
+
 /// Passes everything on between a driver and a server, and holds answers back when told to.
 struct Delayed {
     port: u16,
     /// How many answers still pass, and for how long the others wait after them.
     order: Arc<Mutex<Option<(u32, Duration)>>>,
+    passed: Arc<AtomicU32>,
     held: Arc<AtomicU32>,
 }
 
@@ -98,16 +122,21 @@ impl Delayed {
     fn start(server: u16) -> Delayed {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
-        let (order, held) = (Arc::<Mutex<_>>::default(), Arc::<AtomicU32>::default());
-        let delayed = Delayed { port, order: order.clone(), held: held.clone() };
+        let delayed = Delayed { port, order: Arc::default(), passed: Arc::default(), held: Arc::default() };
+        let Delayed { order, passed, held, .. } = &delayed;
+        let (order, passed, held) = (order.clone(), passed.clone(), held.clone());
         thread::spawn(move || {
             for mut client in listener.incoming().flatten() {
                 let mut server = TcpStream::connect(("127.0.0.1", server)).expect("the server is there");
                 let (mut from, mut to) =
                     (server.try_clone().expect("a clone"), client.try_clone().expect("a clone"));
-                let (order, held) = (order.clone(), held.clone());
+                let (order, passed, held) = (order.clone(), passed.clone(), held.clone());
                 thread::spawn(move || std::io::copy(&mut client, &mut server));
-                thread::spawn(move || while pass_answer(&mut from, &mut to, &order, &held).is_ok() {});
+                thread::spawn(move || {
+                    while pass_answer(&mut from, &mut to, &order, &held).is_ok() {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
             }
         });
         delayed

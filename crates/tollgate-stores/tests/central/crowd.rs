@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use tollgate::Shape;
 
-use super::{Store, hit, limit, own};
+use super::{Store, hit, left, limit, now, own};
+use crate::servers::SOON;
 
 const FOR: Duration = Duration::from_secs(10);
 const ORDER: &str = "TOLLGATE_CROWD";
@@ -61,6 +62,28 @@ fn check_limit(processes: usize, times: &[u64]) {
 /// The address that a process of a crowd is to hammer; `None` if this is no such process.
 pub fn order() -> Option<String> {
     env::var(ORDER).ok()
+}
+
+/// Sixty who ask two nodes at the same instant for a limit of twenty: how many pass. What was denied is given
+/// back in the end.
+pub async fn race(nodes: &[impl Store; 2], shape: Shape) -> u64 {
+    let charge = own("race", "user:1", limit("20/d", shape));
+    let at = now();
+    let asked = (0..60).map(|n| {
+        let (node, charge) = (nodes[n % 2].clone(), charge.clone());
+        tokio::spawn(async move { node.charge(&[charge], at).await })
+    });
+    let mut passed = 0;
+    for asked in asked.collect::<Vec<_>>() {
+        let outcome = asked.await.expect("it ends");
+        assert!(outcome.parts[0].is_ok(), "{:?}", outcome.parts[0]);
+        passed += u64::from(outcome.admitted);
+    }
+    let start = Instant::now();
+    while passed + left(&nodes[0], &charge).await != 20 {
+        assert!(start.elapsed() < SOON, "what was denied is given back, {shape:?}");
+    }
+    passed
 }
 
 /// What each process does. What has no answer is not let through.

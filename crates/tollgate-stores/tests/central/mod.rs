@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::time::Duration;
 
-use tollgate::limit::WindowStart;
+use tollgate::limit::{Levels, WindowStart};
 use tollgate::store::{DeniedHits, Part, Weight};
 use tollgate::{Clock, Limit, Shape, Time};
 use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
@@ -17,6 +17,14 @@ pub mod crowd;
 pub mod load;
 pub mod strange;
 
+/// One of every way in which a store may keep a limit.
+pub const SHAPES: [Shape; 5] = [
+    Shape::GCRA,
+    FIXED,
+    Shape::SlidingCounter,
+    Shape::SlidingLog,
+    Shape::TieredWindow { levels: Levels::SMH },
+];
 pub const FIXED: Shape = Shape::FixedWindow { start: WindowStart::Aligned };
 
 pub trait Store: Clone + Send + Sync + 'static {

@@ -4,12 +4,12 @@ use std::fs;
 use std::io::Write;
 use std::time::Duration;
 
-use tollgate::limit::{Levels, Shape};
+use tollgate::Shape;
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::name::Naming;
 
 use crate::central::strange::{check_error, serve};
-use crate::central::{FIXED, Store, hit, limit, now, own};
+use crate::central::{FIXED, SHAPES, Store, hit, limit, now, own};
 use crate::servers::memcached::Memcached;
 use crate::servers::{Folder, free_port};
 use crate::stores::{patient, usual};
@@ -67,8 +67,7 @@ async fn a_key_of_the_wrong_type_has_no_answer_and_the_others_do() {
     let Some(server) = Memcached::start("values of other kinds on memcached") else { return };
     let store = patient(&server.url());
     let at = now();
-    let tiers = Shape::TieredWindow { levels: Levels::SMH };
-    for shape in [Shape::GCRA, FIXED, Shape::SlidingLog, Shape::SlidingCounter, tiers] {
+    for shape in SHAPES {
         let (bad, good) =
             (own("bad", "user:1", limit("5/d", shape)), own("good", "user:1", limit("99/d", FIXED)));
         let (seconds, name) = (at.secs(), Naming::Plain.name(&bad.counter, &bad.limit));

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tollgate::Shape;
 use tollgate_stores::counters::StoreError;
 
-use crate::central::{FIXED, crowd, hit, left, limit, now, own};
+use crate::central::{SHAPES, crowd, hit, limit, own};
 use crate::servers::SOON;
 use crate::servers::memcached::Memcached;
 use crate::stores::{patient, usual};
@@ -29,31 +29,14 @@ async fn one_of_the_processes() {
     crowd::hammer(store, &order).await;
 }
 
-/// Of many who ask at the same instant exactly as many pass as the limit says, whatever counts them.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_never_both_get_the_last_token() {
     let Some(server) = Memcached::start("the last token on memcached") else { return };
     let nodes = [patient(&server.url()), patient(&server.url())];
-    let tiers = Shape::TieredWindow { levels: tollgate::limit::Levels::SMH };
-    for shape in [Shape::GCRA, FIXED, Shape::SlidingCounter, Shape::SlidingLog, tiers] {
-        let charge = own("last", "user:1", limit("20/d", shape));
-        let at = now();
-        let asked = (0..60).map(|n| {
-            let (node, charge) = (nodes[n % 2].clone(), charge.clone());
-            tokio::spawn(async move { node.charge(&[charge], at).await })
-        });
-        let mut passed = 0;
-        for asked in asked.collect::<Vec<_>>() {
-            let outcome = asked.await.expect("it ends");
-            assert!(outcome.parts[0].is_ok(), "{:?}", outcome.parts[0]);
-            passed += u64::from(outcome.admitted);
-        }
+    for shape in SHAPES {
         // Who is denied may have stood in the way of another; never the other way round.
+        let passed = crowd::race(&nodes, shape).await;
         assert!((1..=20).contains(&passed), "{passed} of 20 pass, {shape:?}");
-        let start = Instant::now();
-        while passed + left(&nodes[0], &charge).await != 20 {
-            assert!(start.elapsed() < SOON, "what was denied is given back, {shape:?}");
-        }
     }
 }
 

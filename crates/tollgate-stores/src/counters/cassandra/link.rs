@@ -120,7 +120,9 @@ pub(super) async fn connect(address: &CassandraAddress) -> Result<Session, Strin
         .connection_timeout(CONNECT_TIMEOUT)
         .keepalive_interval(KEEPALIVE)
         .keepalive_timeout(KEEPALIVE)
-        .fetch_schema_metadata(false);
+        // Enough to know which server keeps a row.
+        .keyspaces_to_fetch([&address.keyspace])
+        .fetch_full_schema_metadata(false);
     if let Some(login) = &address.login {
         builder = builder.user(&login.user, &login.password);
     }
