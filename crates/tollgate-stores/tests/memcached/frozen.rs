@@ -38,7 +38,7 @@ async fn answers_again(store: &MemcachedStore, within: Duration) {
 async fn a_frozen_server_stalls_nobody() {
     let Some(server) = Memcached::start("a frozen memcached") else { return };
     let store = usual(&server.url());
-    answers_again(&store, SOON).await;
+    store.ready(SOON).await.expect("it answers");
     let shapes = [Shape::GCRA, FIXED];
     let loads =
         shapes.map(|shape| Load::start(&store, &own("l", "user:1", limit("100000/h", shape)), CALLERS));
@@ -67,7 +67,7 @@ async fn a_dead_server_takes_only_its_own_keys_with_it() {
     let what = "a dead memcached of two";
     let (Some(mut one), Some(two)) = (Memcached::start(what), Memcached::start(what)) else { return };
     let store = usual(&format!("memcached://127.0.0.1:{},127.0.0.1:{}", one.port, two.port));
-    answers_again(&store, SOON).await;
+    store.ready(SOON).await.expect("they answer");
     let user = |n: usize| own("login", &format!("user:{n}"), limit("5/h", Shape::GCRA));
     for n in 0..40 {
         hit(&store, &user(n)).await.expect("it is charged");
@@ -91,7 +91,7 @@ async fn a_dead_server_takes_only_its_own_keys_with_it() {
 async fn a_server_that_was_restarted_is_used_again() {
     let Some(mut server) = Memcached::start("a restarted memcached") else { return };
     let store = usual(&server.url());
-    answers_again(&store, SOON).await;
+    store.ready(SOON).await.expect("it answers");
     let charge = own("login", "user:1", limit("5/h", Shape::GCRA));
     hit(&store, &charge).await.expect("it is charged");
     server.restart();

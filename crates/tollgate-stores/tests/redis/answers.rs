@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tollgate::{Limit, Time};
-use tollgate_stores::counters::redis::{self, RedisSetup, RedisStore};
+use tollgate_stores::counters::redis::{self, RedisStore};
 use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, Counter};
 
 use crate::conformance::{self, Answer, Subject};
+use crate::hits::ready;
 use crate::servers::cluster::RedisCluster;
 use crate::servers::redis::{Make, Redis};
 use crate::servers::sentinel::SentinelGroup;
@@ -53,36 +54,26 @@ fn answer(outcome: CentralOutcome) -> Answer<CentralReceipt> {
     Answer { admitted: outcome.admitted, parts: outcome.parts, receipt: outcome.receipt }
 }
 
-/// The store at an address, ready.
-pub async fn store(url: &str) -> RedisStore {
-    let address = url.parse().unwrap_or_else(|error| panic!("{url}: {error}"));
-    // A busy machine is not what is tested here.
-    let setup = RedisSetup { deadline: Duration::from_secs(5), ..RedisSetup::new(address) };
-    let store = RedisStore::open(setup).expect("it opens");
-    store.ready(crate::servers::SOON).await.expect("it answers");
-    store
-}
-
 #[tokio::test]
 async fn redis_conforms() {
     let Some(server) = Redis::start(Make::Redis, "conformance of Redis") else { return };
-    conformance::check(&Told { store: store(&server.url()).await, histories: 40 }).await;
+    conformance::check(&Told { store: ready(&server.url()).await, histories: 40 }).await;
 }
 
 #[tokio::test]
 async fn valkey_conforms() {
     let Some(server) = Redis::start(Make::Valkey, "conformance of Valkey") else { return };
-    conformance::check(&Told { store: store(&server.url()).await, histories: 12 }).await;
+    conformance::check(&Told { store: ready(&server.url()).await, histories: 12 }).await;
 }
 
 #[tokio::test]
 async fn a_cluster_conforms() {
     let Some(servers) = RedisCluster::start("conformance of Redis Cluster") else { return };
-    conformance::check(&Told { store: store(&servers.url()).await, histories: 12 }).await;
+    conformance::check(&Told { store: ready(&servers.url()).await, histories: 12 }).await;
 }
 
 #[tokio::test]
 async fn a_sentinel_group_conforms() {
     let Some(servers) = SentinelGroup::start("conformance of Redis Sentinel") else { return };
-    conformance::check(&Told { store: store(&servers.url()).await, histories: 4 }).await;
+    conformance::check(&Told { store: ready(&servers.url()).await, histories: 4 }).await;
 }

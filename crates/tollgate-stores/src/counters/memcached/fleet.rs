@@ -6,21 +6,24 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ring::digest::{SHA256, digest};
+use tokio::time::{Instant, sleep};
 use tollgate::Limit;
 
 use super::address::MemcachedAddress;
 use super::ring::Ring;
 use super::server::Server;
-use super::wire::MAX_KEY_BYTES;
-use crate::counters::Counter;
+use super::wire::{Command, MAX_KEY_BYTES};
 use crate::counters::breaker::ServerHealth;
 use crate::counters::name::{Naming, tag};
+use crate::counters::{Counter, StoreError};
 
 /// What a key may add to its counter's name: a level and a number.
 const SUFFIX_BYTES: usize = 24;
 const MAX_NAME_BYTES: usize = MAX_KEY_BYTES - SUFFIX_BYTES;
 /// A lifetime above this would be taken for a date.
 const LONGEST_RELATIVE: u64 = 30 * 86_400;
+/// Between two questions whether a server is there.
+const READY_POLL: Duration = Duration::from_millis(10);
 /// The last date the server understands.
 const LAST_DATE: u64 = i32::MAX as u64;
 
@@ -52,6 +55,20 @@ impl Fleet {
     /// The server that keeps the counter of this name.
     pub fn server(&self, name: &str) -> &Server {
         &self.servers[self.ring.server_of(tag(name))]
+    }
+
+    /// Returns once all servers answer; else why one does not.
+    pub async fn ready(&self, deadline: Instant) -> Result<(), StoreError> {
+        for server in &self.servers {
+            let hello = || Command::Get { key: "tollgate".to_owned() };
+            while let Err(error) = server.ask_one(hello(), deadline).await {
+                if Instant::now() >= deadline {
+                    return Err(error);
+                }
+                sleep(READY_POLL).await;
+            }
+        }
+        Ok(())
     }
 
     pub fn health(&self) -> Vec<ServerHealth> {

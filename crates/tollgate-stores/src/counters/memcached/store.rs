@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tollgate::{Limit, Time};
 
 use super::address::MemcachedAddress;
@@ -88,6 +89,11 @@ impl MemcachedStore {
     /// Forgets a counter; says whether it was there.
     pub async fn reset(&self, counter: &Counter, limit: &Limit, now: Time) -> Result<bool, StoreError> {
         self.inner.reset(counter, limit, Moment::new(now, Self::RESET_DEADLINE)).await
+    }
+
+    /// Returns once all servers answer; else why one does not.
+    pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
+        self.inner.fleet.ready(Instant::now() + within).await
     }
 
     pub fn health(&self) -> Vec<ServerHealth> {

@@ -47,6 +47,8 @@ enum Refusal {
         to: Endpoint,
     },
     TryAgain,
+    /// A cluster is asked as if it were one server.
+    PartOfCluster,
     /// The server has become a replica.
     ReadOnly,
     /// The server will answer later: it loads its data, or its cluster is not whole.
@@ -104,6 +106,9 @@ impl Topology {
                     link.abandon("it has become a replica");
                     return Err(refused(&link, &error));
                 }
+                Refusal::PartOfCluster => {
+                    return Err(refused(&link, "it is part of a cluster: write redis+cluster://"));
+                }
                 Refusal::NotReady => return Err(link.unreachable(error)),
                 Refusal::Other => return Err(refused(&link, &error)),
             }
@@ -154,6 +159,7 @@ impl Topology {
         match (code, slot, to) {
             ("NOSCRIPT", ..) => Refusal::NoScript,
             ("MOVED", Some(slot), Some(to)) => Refusal::Moved { slot, to },
+            ("MOVED" | "ASK", _, None) => Refusal::PartOfCluster,
             ("ASK", _, Some(to)) => Refusal::Ask { to },
             ("TRYAGAIN", ..) => Refusal::TryAgain,
             ("READONLY", ..) => Refusal::ReadOnly,

@@ -16,7 +16,7 @@ use super::connection::{Connection, NotSent};
 use super::dial::{Manner, PATIENCE, ask, dial, dial_store};
 use super::resp::{Reply, command};
 use crate::counters::StoreError;
-use crate::counters::breaker::Breaker;
+use crate::counters::breaker::{Breaker, ServerHealth};
 
 /// How long one sentinel may take to answer.
 const SENTINEL_PATIENCE: Duration = Duration::from_millis(250);
@@ -115,6 +115,12 @@ impl Link {
                 Err(self.unreachable(trouble.unwrap_or_else(|| "no connection yet".to_owned())))
             }
         }
+    }
+
+    pub(super) fn health(&self) -> ServerHealth {
+        let health = self.shared.breaker.health();
+        let connecting = self.current.borrow().is_none().then(|| "no connection yet".to_owned());
+        ServerHealth { trouble: health.trouble.clone().or(connecting), ..health }
     }
 
     /// Gives the connection up: the server is not what it was.

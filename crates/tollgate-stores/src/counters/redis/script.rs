@@ -12,7 +12,16 @@ use super::resp::{Command, Reply};
 use super::terms::Terms;
 use crate::counters::{CentralCharge, CentralReceiptItem, StoreError};
 
-pub(super) const SOURCE: &str = include_str!("charge.lua");
+/// One chunk in parts. Windows come behind the answer of requests that have none.
+pub(super) const SOURCE: &str = concat!(
+    include_str!("script/prelude.lua"),
+    include_str!("script/bucket.lua"),
+    include_str!("script/run.lua"),
+    include_str!("script/calendar.lua"),
+    include_str!("script/fixed.lua"),
+    include_str!("script/counter.lua"),
+    include_str!("script/sliding.lua"),
+);
 
 /// The name by which the server knows the script.
 pub(super) static SHA: LazyLock<String> = LazyLock::new(|| {

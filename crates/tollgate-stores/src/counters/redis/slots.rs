@@ -87,8 +87,7 @@ impl Cluster {
     }
 
     pub(super) fn health(&self) -> Vec<ServerHealth> {
-        let mut health: Vec<_> =
-            self.shared.lock().links.values().map(|link| link.breaker().health()).collect();
+        let mut health: Vec<_> = self.shared.lock().links.values().map(|link| link.health()).collect();
         if let Err(trouble) = &*self.known.borrow() {
             let trouble = Some(trouble.clone());
             health.push(ServerHealth { server: "cluster".into(), trouble, refused: 0, opened: 0 });

@@ -16,6 +16,7 @@ use super::address::{Place, RedisAddress};
 use super::call::{Call, Topology};
 use super::dial::{Manner, tls_config};
 use super::link::{Link, Route};
+use super::resp::Reply;
 use super::script::{self, Ask, Deed, Done, When};
 use super::slots::{Cluster, slot_of};
 use crate::counters::breaker::ServerHealth;
@@ -137,7 +138,7 @@ impl RedisStore {
     /// How every server is doing.
     pub fn health(&self) -> Vec<ServerHealth> {
         match &self.0.topology {
-            Topology::One(link) => vec![link.breaker().health()],
+            Topology::One(link) => vec![link.health()],
             Topology::Cluster(cluster) => cluster.health(),
         }
     }
@@ -216,6 +217,17 @@ impl RedisStore {
         let answers = join_all(calls.iter().map(|call| self.0.topology.call(call))).await;
         answers.into_iter().try_for_each(|answer| answer.map(|_| ()))
     }
+}
+
+/// The words of a plain call for one slot, as they go to the server: for those who measure it.
+pub fn words_of_call(charges: &[CentralCharge]) -> Vec<String> {
+    let name = |charge: &CentralCharge| Naming::Plain.name(&charge.counter, &charge.limit);
+    let asks: Vec<_> = charges.iter().map(|charge| Ask::charge(name(charge), charge)).collect();
+    let mut out = Vec::new();
+    script::write_call(&mut out, Deed::Charge, When::Server, None, &asks);
+    let words = Reply::parse(&out).ok().flatten().map(|(words, _)| words);
+    let words = words.as_ref().and_then(Reply::elements).unwrap_or_default();
+    words.iter().map(|word| word.text().unwrap_or_default().to_owned()).collect()
 }
 
 impl Group {
