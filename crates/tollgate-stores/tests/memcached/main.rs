@@ -10,6 +10,5 @@ mod servers;
 mod answers;
 mod bad_input;
 mod crowd;
-mod frozen;
 mod keys;
 mod stores;

@@ -1,5 +1,7 @@
 //! Stores to ask.
 
+#![allow(dead_code)] // each set of tests uses its part
+
 use std::time::Duration;
 
 use tollgate::store::DeniedHits;

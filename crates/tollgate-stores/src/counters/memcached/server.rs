@@ -53,9 +53,14 @@ impl Server {
         Server { address: address.into(), breaker, questions }
     }
 
+    /// Whether it is of any use to ask.
+    pub fn admit(&self) -> Result<(), StoreError> {
+        self.breaker.admit()
+    }
+
     /// The answers to commands, in their order.
     pub async fn ask(&self, commands: Vec<Command>, deadline: Instant) -> Result<Vec<Reply>, StoreError> {
-        self.breaker.admit()?;
+        self.admit()?;
         let (answer, answered) = oneshot::channel();
         let question = Question { commands, answer: Some(answer) };
         self.questions.try_send(question).map_err(|_| StoreError::Busy { server: self.name() })?;

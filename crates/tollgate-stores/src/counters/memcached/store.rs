@@ -159,13 +159,19 @@ impl Charged for Inner {
             Method::Value => {
                 let name = self.fleet.name(&item.counter, &item.limit);
                 let work = Work::Settle { item: item.clone(), name: name.clone(), real_cost };
-                self.values.run(name, work, moment).await.map(|_| ())
+                self.run_value(name, work, moment).await.map(|_| ())
             }
         }
     }
 }
 
 impl Inner {
+    /// Does work on a value, unless nobody is there to do it: then it does not even wait for its turn.
+    async fn run_value(&self, name: String, work: Work, moment: Moment) -> Result<Vec<Ran>, StoreError> {
+        self.fleet.server(&name).admit()?;
+        self.values.run(name, work, moment).await
+    }
+
     async fn run_one(
         &self,
         charge: CentralCharge,
@@ -178,7 +184,7 @@ impl Inner {
             Method::Value => {
                 let name = self.fleet.name(&charge.counter, &charge.limit);
                 let work = Work::Charge { charges: vec![charge], names: vec![name.clone()], intent };
-                let ran = self.values.run(name.clone(), work, moment).await?;
+                let ran = self.run_value(name.clone(), work, moment).await?;
                 ran.into_iter().next().ok_or_else(|| self.fleet.server(&name).out_of_step())
             }
         }

@@ -7,6 +7,7 @@ use tollgate::limit::Shape;
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::memcached::{MemcachedSetup, MemcachedStore};
 
+use crate::ALONE;
 use crate::central::load::{Load, check_answered_in_time};
 use crate::central::{FIXED, Store, hit, left, limit, now, own};
 use crate::servers::memcached::Memcached;
@@ -36,6 +37,7 @@ async fn answers_again(store: &MemcachedStore, within: Duration) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_stalls_nobody() {
+    let _alone = ALONE.lock().await;
     let Some(server) = Memcached::start("a frozen memcached") else { return };
     let store = usual(&server.url());
     store.ready(SOON).await.expect("it answers");
@@ -64,6 +66,7 @@ async fn a_frozen_server_stalls_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_server_takes_only_its_own_keys_with_it() {
+    let _alone = ALONE.lock().await;
     let what = "a dead memcached of two";
     let (Some(mut one), Some(two)) = (Memcached::start(what), Memcached::start(what)) else { return };
     let store = usual(&format!("memcached://127.0.0.1:{},127.0.0.1:{}", one.port, two.port));
@@ -89,6 +92,7 @@ async fn a_dead_server_takes_only_its_own_keys_with_it() {
 
 #[tokio::test]
 async fn a_server_that_was_restarted_is_used_again() {
+    let _alone = ALONE.lock().await;
     let Some(mut server) = Memcached::start("a restarted memcached") else { return };
     let store = usual(&server.url());
     store.ready(SOON).await.expect("it answers");
