@@ -10,9 +10,23 @@ use tollgate::algorithm::Grant;
 use tollgate::store::{DeniedHits, Part, Weight};
 
 pub mod breaker;
+#[cfg(feature = "cassandra")]
+pub mod cassandra;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod cells;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod demand;
+#[cfg(feature = "memcached")]
+pub mod memcached;
 pub mod name;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+pub mod place;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod request;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod state;
 
 /// One limit of one rule for one key.
 #[derive(Clone, Debug)]

@@ -151,6 +151,20 @@ fn transports_know_neither_each_other_nor_a_backend() {
 }
 
 #[test]
+fn stores_know_neither_each_other_nor_the_server() {
+    let stores = ["redis", "memcached", "cassandra"];
+    for source in sources("tollgate-stores") {
+        assert_eq!(source.lines_with("tollgate_server").next(), None, "{} knows the server", source.name());
+        let path = source.path.to_string_lossy().into_owned();
+        let Some(inner) = path.split("/counters/").nth(1) else { continue };
+        for other in stores.iter().filter(|other| !inner.starts_with(**other)) {
+            let line = source.lines_with(&format!("counters::{other}::")).next().map(str::to_owned);
+            assert_eq!(line, None, "{} knows {other}", source.name());
+        }
+    }
+}
+
+#[test]
 fn every_source_says_what_it_is_and_stays_readable() {
     for krate in ["tollgate", "tollgate-stores", "tollgate-server"] {
         for source in sources(krate) {

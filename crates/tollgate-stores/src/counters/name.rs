@@ -73,6 +73,12 @@ impl Naming {
     }
 }
 
+/// What the names of one owner's counters have in common, and no others: their hash tag.
+pub fn tag(name: &str) -> &str {
+    let inside = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    inside.map_or(name, |(tag, _)| tag)
+}
+
 impl std::fmt::Debug for Naming {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

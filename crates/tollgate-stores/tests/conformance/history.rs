@@ -65,13 +65,14 @@ impl History {
                     owner,
                 };
                 let shadow = scenario.rules > 1 && draw.one_in(4);
+                let counted = draw.one_in(3) && limits.iter().all(|limit| subject.counts_denied(limit));
                 Some(Rule {
                     counter,
                     limit: limits[0],
                     limits,
                     unit_cost: draw.pick(&[1, 1, 3]),
                     weight: if shadow { Weight::Shadow } else { Weight::Enforced },
-                    denied: if draw.one_in(3) { DeniedHits::Counted } else { DeniedHits::Free },
+                    denied: if counted { DeniedHits::Counted } else { DeniedHits::Free },
                     changed: false,
                 })
             })

@@ -32,6 +32,11 @@ pub trait Subject {
     /// Whether the store takes such a limit at all: what it refuses in validation is not asked of it.
     fn takes(&self, limit: &Limit) -> bool;
 
+    /// Whether it counts denied hits under such a limit.
+    fn counts_denied(&self, _limit: &Limit) -> bool {
+        true
+    }
+
     /// How many histories a scenario has here.
     fn histories(&self) -> u64 {
         12

@@ -13,7 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+pub mod cassandra;
 pub mod cluster;
+pub mod memcached;
 pub mod redis;
 pub mod sentinel;
 

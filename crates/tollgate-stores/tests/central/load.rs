@@ -1,0 +1,62 @@
+//! Callers that ask a store all the time, and what they saw.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+use tollgate_stores::counters::{CentralCharge, StoreError};
+
+use super::{Store, hit};
+
+/// Between two requests of one caller.
+const PAUSE: Duration = Duration::from_millis(1);
+
+pub struct Load {
+    over: Arc<AtomicBool>,
+    callers: Vec<JoinHandle<Vec<Seen>>>,
+}
+
+/// One request as its caller saw it.
+#[derive(Debug)]
+pub struct Seen {
+    pub asked: Instant,
+    pub took: Duration,
+    pub error: Option<StoreError>,
+}
+
+impl Load {
+    pub fn start(store: &impl Store, charge: &CentralCharge, callers: usize) -> Load {
+        let over = Arc::new(AtomicBool::new(false));
+        let call = |_| tokio::spawn(call(store.clone(), charge.clone(), over.clone()));
+        Load { callers: (0..callers).map(call).collect(), over }
+    }
+
+    pub async fn stop(self) -> Vec<Seen> {
+        self.over.store(true, Ordering::Relaxed);
+        let mut seen = Vec::new();
+        for caller in self.callers {
+            seen.extend(caller.await.expect("a caller does not panic"));
+        }
+        seen
+    }
+}
+
+async fn call(store: impl Store, charge: CentralCharge, over: Arc<AtomicBool>) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let asked = Instant::now();
+        let error = hit(&store, &charge).await.err();
+        seen.push(Seen { asked, took: asked.elapsed(), error });
+        tokio::time::sleep(PAUSE).await;
+    }
+    seen
+}
+
+/// 99 % within the deadline and 20 ms, none later than 250 ms after it.
+pub fn check_answered_in_time(seen: &[Seen], deadline: Duration) {
+    let late = seen.iter().filter(|seen| seen.took > deadline + Duration::from_millis(20)).count();
+    assert!(late * 100 <= seen.len(), "{late} of {} are late", seen.len());
+    let longest = seen.iter().map(|seen| seen.took).max().unwrap_or_default();
+    assert!(longest <= deadline + Duration::from_millis(250), "one took {longest:?}");
+}
