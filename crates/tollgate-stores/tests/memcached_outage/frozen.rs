@@ -102,3 +102,19 @@ async fn a_server_that_was_restarted_is_used_again() {
     answers_again(&store, SOON).await;
     assert_eq!(left(&store, &charge).await, 5, "a memcached that starts knows nothing");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_closed_for_being_idle_is_no_outage() {
+    let _alone = ALONE.lock().await;
+    let idle = ["-o", "idle_timeout=1"];
+    let Some(server) = Memcached::start_with("idle connections to memcached", &idle) else { return };
+    let store = usual(&server.url());
+    store.ready(SOON).await.expect("it answers");
+    let kicked = || {
+        let kicks = server.ask("stats", "END").into_iter().find(|line| line.contains("idle_kicks"));
+        kicks.is_some_and(|line| !line.ends_with(" 0"))
+    };
+    wait_until("the server closes the connection", kicked);
+    hit(&store, &own("idle", "user:1", limit("5/h", FIXED))).await.expect("it is charged");
+    assert_eq!(store.health()[0].opened, 0);
+}
