@@ -15,6 +15,7 @@ use crate::conformance::{Answer, Subject};
 
 pub mod crowd;
 pub mod load;
+pub mod skew;
 pub mod strange;
 
 /// One of every way in which a store may keep a limit.
