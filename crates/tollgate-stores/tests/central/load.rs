@@ -23,6 +23,10 @@ pub struct Seen {
     pub asked: Instant,
     pub took: Duration,
     pub error: Option<StoreError>,
+    /// When it was let through by the store's clock, in microseconds.
+    pub admitted: Option<u64>,
+    /// Whether no request was sent to a server both when it was asked and when it was answered.
+    pub open: bool,
 }
 
 impl Load {
@@ -32,12 +36,14 @@ impl Load {
         Load { callers: (0..callers).map(call).collect(), over }
     }
 
+    /// Ends it; all that was seen, in order.
     pub async fn stop(self) -> Vec<Seen> {
         self.over.store(true, Ordering::Relaxed);
         let mut seen = Vec::new();
         for caller in self.callers {
             seen.extend(caller.await.expect("a caller does not panic"));
         }
+        seen.sort_by_key(|seen| seen.asked);
         seen
     }
 }
@@ -45,9 +51,12 @@ impl Load {
 async fn call(store: impl Store, charge: CentralCharge, over: Arc<AtomicBool>) -> Vec<Seen> {
     let mut seen = Vec::new();
     while !over.load(Ordering::Relaxed) {
-        let asked = Instant::now();
-        let error = hit(&store, &charge).await.err();
-        seen.push(Seen { asked, took: asked.elapsed(), error });
+        let (asked, open) = (Instant::now(), store.trouble().is_some());
+        let answer = hit(&store, &charge).await;
+        let took = asked.elapsed();
+        let admitted = answer.as_ref().ok().and_then(|part| Some(part.grant?.at.nanos() / 1000));
+        let open = open && store.trouble().is_some();
+        seen.push(Seen { asked, took, error: answer.err(), admitted, open });
         tokio::time::sleep(PAUSE).await;
     }
     seen

@@ -29,6 +29,9 @@ pub const SHAPES: [Shape; 5] = [
 pub const FIXED: Shape = Shape::FixedWindow { start: WindowStart::Aligned };
 
 pub trait Store: Clone + Send + Sync + 'static {
+    /// The unit in which it counts time.
+    const UNIT: Duration = Duration::from_nanos(1);
+
     /// Why the store cannot keep such a limit, if it cannot.
     fn refusal(limit: &Limit, denied: DeniedHits) -> Option<String>;
 
@@ -105,7 +108,7 @@ impl<S: Store> Subject for Told<S> {
     type Receipt = CentralReceipt;
 
     fn unit(&self) -> Duration {
-        Duration::from_nanos(1)
+        S::UNIT
     }
 
     fn takes(&self, limit: &Limit) -> bool {

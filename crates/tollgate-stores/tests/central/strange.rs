@@ -2,6 +2,8 @@
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,17 +14,27 @@ use crate::servers::SOON;
 
 /// A server that does `each` with everything it reads, for as long as that says so; its port.
 pub fn serve(each: impl Fn(&TcpStream) -> bool + Copy + Send + 'static) -> u16 {
+    serve_counted(each).0
+}
+
+/// The same, with the number of its connections.
+pub fn serve_counted(each: impl Fn(&TcpStream) -> bool + Copy + Send + 'static) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = connections.clone();
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
+            let counted = counted.clone();
+            counted.fetch_add(1, Ordering::Relaxed);
             thread::spawn(move || {
                 let mut bytes = [0; 65536];
                 while stream.read(&mut bytes).is_ok_and(|read| read > 0) && each(&stream) {}
+                counted.fetch_sub(1, Ordering::Relaxed);
             });
         }
     });
-    port
+    (port, connections)
 }
 
 /// A charge has no answer, each time within `patience`, and soon the reason says `part`.

@@ -1,41 +1,26 @@
 //! What goes wrong between a store and its server: a clear error, no crash, and nothing falls open by accident.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::io::Write;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tollgate::{Limit, Shape};
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::name::Naming;
 
-use crate::hits::{FIXED, hit, left, limit, own, ready, shared, usual};
+use crate::central::strange::{self, serve, serve_counted};
+use crate::central::{FIXED, hit, left, limit, own, shared};
 use crate::servers::redis::{Make, Redis};
 use crate::servers::{SOON, free_port, wait_until};
+use crate::stores::{ready, usual};
 
 fn five() -> Limit {
     limit("5/h", Shape::GCRA)
 }
 
-/// What a charge says on a store at `url`, once it says `part`; every answer must come in its time.
+/// A charge has no answer, and soon the reason says `part`.
 async fn check_error(url: &str, part: &str) {
-    let store = usual(url);
-    let start = Instant::now();
-    loop {
-        let asked = Instant::now();
-        let outcome = store.charge(&[own("login", "user:1", five())]).await;
-        assert!(asked.elapsed() < Duration::from_secs(2), "an answer in its time");
-        let error = outcome.parts[0].as_ref().expect_err("no answer").to_string();
-        assert!(outcome.receipt.is_none() && !error.contains("hunter2"), "{error}");
-        if error.contains(part) {
-            break;
-        }
-        assert!(start.elapsed() < SOON, "'{error}' does not say '{part}'");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    assert!(store.health()[0].trouble.as_ref().is_some_and(|trouble| trouble.contains(part)));
+    strange::check_error(usual(url), part, Duration::from_secs(2)).await;
 }
 
 #[tokio::test]
@@ -149,58 +134,29 @@ async fn nobody_there_is_told_at_once() {
     check_error(&format!("redis+sentinel://127.0.0.1:{}/main", free_port()), "refused").await;
 }
 
+fn at(port: u16) -> String {
+    format!("redis://127.0.0.1:{port}")
+}
+
 #[tokio::test]
 async fn a_server_that_answers_garbage_is_told() {
-    for garbage in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[0xFF; 4096]] {
-        let server = Strange::start(move |mut stream| stream.write_all(garbage).is_ok());
-        check_error(&server.url(), "protocol").await;
-    }
+    let http = serve(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").is_ok());
+    check_error(&at(http), "protocol").await;
+    check_error(&at(serve(|mut stream| stream.write_all(&[0xFF; 4096]).is_ok())), "protocol").await;
     let loading = b"-LOADING Redis is loading the dataset in memory\r\n";
-    let server = Strange::start(|mut stream| stream.write_all(loading).is_ok());
-    check_error(&server.url(), "LOADING").await;
+    check_error(&at(serve(|mut stream| stream.write_all(loading).is_ok())), "LOADING").await;
 }
 
 #[tokio::test]
 async fn a_server_that_accepts_and_never_answers_is_told() {
-    let server = Strange::start(|_| true);
-    check_error(&server.url(), "does not answer").await;
-    wait_until("no connection is left behind", || server.connections.load(Ordering::Relaxed) == 0);
+    let (port, connections) = serve_counted(|_| true);
+    check_error(&at(port), "does not answer").await;
+    wait_until("no connection is left behind", || connections.load(Ordering::Relaxed) == 0);
 }
 
 #[tokio::test]
 async fn a_server_that_hangs_up_is_told() {
-    check_error(&Strange::start(|_| false).url(), "closed the connection").await;
-}
-
-/// A server that does something for everything it reads, for as long as that says so; it ends with the tests.
-struct Strange {
-    port: u16,
-    connections: Arc<AtomicUsize>,
-}
-
-impl Strange {
-    fn start(each: impl Fn(&TcpStream) -> bool + Copy + Send + 'static) -> Strange {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
-        let connections = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&connections);
-        thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let counted = Arc::clone(&counted);
-                counted.fetch_add(1, Ordering::Relaxed);
-                thread::spawn(move || {
-                    let mut bytes = [0; 65536];
-                    while stream.read(&mut bytes).is_ok_and(|read| read > 0) && each(&stream) {}
-                    counted.fetch_sub(1, Ordering::Relaxed);
-                });
-            }
-        });
-        Strange { port, connections }
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
+    check_error(&at(serve(|_| false)), "closed the connection").await;
 }
 
 /// A server closes what is idle: that is no outage.

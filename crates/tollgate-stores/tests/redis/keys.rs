@@ -7,9 +7,10 @@ use tollgate::limit::{Levels, Refill, Release, WindowStart};
 use tollgate_stores::counters::name::Naming;
 use tollgate_stores::counters::redis::{RedisSetup, RedisStore};
 
-use crate::hits::{FIXED, hit, left, limit, own, ready};
+use crate::central::{FIXED, hit, left, limit, own};
 use crate::servers::SOON;
 use crate::servers::redis::{Make, Redis};
+use crate::stores::{ServerTime, ready};
 
 #[tokio::test]
 async fn every_key_is_readable_and_expires_by_itself() {
@@ -49,7 +50,7 @@ async fn hashed_keys_do_not_tell_who() {
     let Some(server) = Redis::start(Make::Redis, "hashed keys on Redis") else { return };
     let setup = RedisSetup::new(server.url().parse().expect("an address"));
     let naming = Naming::hashed(b"a secret of the fleet");
-    let store = RedisStore::open(RedisSetup { naming, ..setup }).expect("it opens");
+    let store = ServerTime(RedisStore::open(RedisSetup { naming, ..setup }).expect("it opens"));
     store.ready(SOON).await.expect("it answers");
     hit(&store, &own("login", "email:ceo@example.com", limit("5/h", Shape::GCRA)))
         .await

@@ -3,10 +3,11 @@
 use tollgate::Shape;
 use tollgate_stores::counters::name::Naming;
 
-use crate::hits::{FIXED, hit, left, limit, own, ready, shared};
+use crate::central::{FIXED, hit, left, limit, own, shared};
 use crate::servers::cluster::RedisCluster;
 use crate::servers::redis::ask;
 use crate::servers::wait_until;
+use crate::stores::ready;
 
 #[tokio::test]
 async fn denied_hits_do_not_drain_a_shared_limit_on_another_server() {

@@ -5,9 +5,10 @@ use std::fs;
 use rcgen::{CertificateParams, KeyPair};
 use tollgate::Shape;
 
-use crate::hits::{hit, limit, own, ready, usual};
+use crate::central::{hit, limit, own};
 use crate::servers::redis::{Make, Redis};
 use crate::servers::{Folder, free_port};
+use crate::stores::{ready, usual};
 
 #[tokio::test]
 async fn a_unix_socket_is_a_server_too() {

@@ -8,10 +8,11 @@ use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::redis::RedisSetup;
 
 use crate::ALONE;
-use crate::hits::{FIXED, hit, left, limit, own, patient, usual};
-use crate::load::{Load, check_answered_in_time};
+use crate::central::load::{Load, Seen, check_answered_in_time};
+use crate::central::{FIXED, hit, left, limit, own};
 use crate::servers::redis::{Make, Redis};
 use crate::servers::{SOON, wait_until};
+use crate::stores::{patient, usual};
 
 const CALLERS: usize = 32;
 
@@ -48,14 +49,14 @@ async fn a_frozen_server_stalls_nobody_and_charges_nothing_when_it_thaws() {
 
     check_answered_in_time(&before, RedisSetup::DEADLINE);
     check_answered_in_time(&frozen, RedisSetup::DEADLINE);
-    assert!(frozen.iter().all(|seen| seen.answer.is_err()));
+    assert!(frozen.iter().all(|seen| seen.error.is_some()));
     // Once the breaker is open nobody waits; each of them is counted.
-    let told: Vec<_> = before.iter().chain(&frozen).filter(|seen| seen.open == (true, true)).collect();
+    let told: Vec<_> = before.iter().chain(&frozen).filter(|seen| seen.open).collect();
     assert!(told.len() > 1000, "the breaker opens soon: {} were told", told.len());
     let waited = told.iter().filter(|seen| seen.took > Duration::from_millis(10)).count();
     assert!(waited * 200 <= told.len(), "{waited} of {} waited", told.len()); // the machine is busy at times
-    let not_asked = |seen: &&_| matches!(seen, Err(StoreError::Unreachable { .. }));
-    let refused = before.iter().chain(&frozen).map(|seen| &seen.answer).filter(not_asked).count() as u64;
+    let not_asked = |seen: &&Seen| matches!(seen.error, Some(StoreError::Unreachable { .. }));
+    let refused = before.iter().chain(&frozen).filter(not_asked).count() as u64;
     let health = &store.health()[0];
     assert!(
         health.refused >= told.len() as u64 && health.refused <= refused,
@@ -76,7 +77,7 @@ async fn a_frozen_server_stalls_nobody_and_charges_nothing_when_it_thaws() {
     let patient = patient(&server.url());
     patient.ready(SOON).await.expect("it answers");
     assert_eq!(left(&patient, &charge).await, 100_000, "the frozen calls charge nothing");
-    let asked = before.iter().filter(|seen| seen.answer.is_ok()).count() as u64 + 50 + 1;
+    let asked = before.iter().filter(|seen| seen.error.is_none()).count() as u64 + 50 + 1;
     assert!(calls(&server) > asked, "though the server has read some of them");
     assert!(store.health()[0].trouble.is_none());
 }

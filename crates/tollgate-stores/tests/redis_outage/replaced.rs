@@ -7,11 +7,12 @@ use tollgate_stores::counters::name::Naming;
 use tollgate_stores::counters::redis::RedisSetup;
 
 use crate::ALONE;
-use crate::hits::{hit, limit, own, usual};
-use crate::load::{Load, Seen, check_answered_in_time};
+use crate::central::load::{Load, Seen, check_answered_in_time};
+use crate::central::{hit, limit, own};
 use crate::servers::SOON;
 use crate::servers::cluster::RedisCluster;
 use crate::servers::sentinel::SentinelGroup;
+use crate::stores::usual;
 
 const RATE: u64 = 20;
 const BURST: u64 = 20;
@@ -19,7 +20,7 @@ const CALLERS: usize = 8;
 
 /// Never more than the limit and one burst, which the replica may not have heard of.
 fn check_admitted(seen: &[Seen]) {
-    let times: Vec<_> = seen.iter().filter_map(|seen| *seen.answer.as_ref().ok()?).collect();
+    let times: Vec<_> = seen.iter().filter_map(|seen| seen.admitted).collect();
     let (first, last) = (times.iter().min().expect("some pass"), times.iter().max().expect("some pass"));
     let allowed = BURST + RATE * (last - first) / 1_000_000;
     assert!(times.len() as u64 <= allowed + BURST, "{} of {allowed} and a burst", times.len());
@@ -27,7 +28,7 @@ fn check_admitted(seen: &[Seen]) {
 
 /// When the first strict decision came after `since`.
 fn first_answer(seen: &[Seen], since: Instant) -> Duration {
-    let after = seen.iter().find(|seen| seen.asked > since && seen.answer.is_ok()).expect("it comes back");
+    let after = seen.iter().find(|seen| seen.asked > since && seen.error.is_none()).expect("it comes back");
     after.asked - since
 }
 
@@ -57,10 +58,10 @@ async fn a_dead_primary_of_a_cluster_stalls_nobody_and_its_replica_takes_over() 
     check_answered_in_time(&others, RedisSetup::DEADLINE);
     check_admitted(&mine);
     check_admitted(&others);
-    let down = mine.iter().filter(|seen| seen.asked > died && seen.answer.is_err()).count();
+    let down = mine.iter().filter(|seen| seen.asked > died && seen.error.is_some()).count();
     assert!(down > 0, "somebody saw it");
     // The cluster itself may refuse for as long as a part of it is missing.
-    let unanswered = others.iter().filter(|seen| seen.asked < died && seen.answer.is_err()).count();
+    let unanswered = others.iter().filter(|seen| seen.asked < died && seen.error.is_some()).count();
     assert_eq!(unanswered, 0);
 }
 
