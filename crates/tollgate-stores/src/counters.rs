@@ -9,6 +9,25 @@ use tollgate::Limit;
 use tollgate::algorithm::Grant;
 use tollgate::store::{DeniedHits, Part, Weight};
 
+pub mod breaker;
+#[cfg(feature = "cassandra")]
+pub mod cassandra;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod cells;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod demand;
+#[cfg(feature = "memcached")]
+pub mod memcached;
+pub mod name;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+pub mod place;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod request;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod state;
+
 /// One limit of one rule for one key.
 #[derive(Clone, Debug)]
 pub struct CentralCharge {
@@ -42,6 +61,32 @@ pub struct CentralOutcome {
     pub parts: Vec<Result<Part, StoreError>>,
     /// For what stays charged; `None` if nothing does.
     pub receipt: Option<CentralReceipt>,
+}
+
+impl CentralOutcome {
+    /// What came of charges, each with its part.
+    pub fn of(
+        charges: &[CentralCharge],
+        admitted: bool,
+        parts: Vec<Result<Part, StoreError>>,
+    ) -> CentralOutcome {
+        let items: Vec<_> = charges
+            .iter()
+            .zip(&parts)
+            .filter_map(|(charge, part)| {
+                let CentralCharge { counter, limit, unit_cost, .. } = charge;
+                let grant = part.as_ref().ok()?.grant?;
+                Some(CentralReceiptItem {
+                    counter: counter.clone(),
+                    limit: *limit,
+                    unit_cost: *unit_cost,
+                    grant,
+                })
+            })
+            .collect();
+        let receipt = (!items.is_empty()).then_some(CentralReceipt { items });
+        CentralOutcome { admitted, parts, receipt }
+    }
 }
 
 /// The right to give charges back, or to correct their cost. It is used up by either.

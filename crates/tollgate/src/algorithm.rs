@@ -16,6 +16,7 @@ pub mod sliding_counter;
 pub mod sliding_log;
 pub mod tiered_window;
 pub mod token_bucket;
+mod unit;
 
 pub use quota::{Quota, State};
 

@@ -151,8 +151,26 @@ fn transports_know_neither_each_other_nor_a_backend() {
 }
 
 #[test]
+fn drivers_of_stores_know_neither_each_other_nor_rules() {
+    let drivers = ["redis", "memcached", "cassandra"];
+    for source in sources("tollgate-stores") {
+        let place = source.path.to_string_lossy().split("/counters/").nth(1).unwrap_or_default().to_owned();
+        let own = drivers.into_iter().find(|driver| place.starts_with(driver));
+        for other in drivers.into_iter().filter(|other| own.is_some_and(|own| own != *other)) {
+            let line = source.lines_with(&format!("counters::{other}")).next().map(str::to_owned);
+            assert_eq!(line, None, "{} knows {other}", source.name());
+        }
+        let above =
+            ["tollgate::engine", "tollgate::policy", "tollgate::rule", "tollgate::hit", "tollgate_server"];
+        for word in above {
+            assert_eq!(source.lines_with(word).next(), None, "{} uses {word}", source.name());
+        }
+    }
+}
+
+#[test]
 fn every_source_says_what_it_is_and_stays_readable() {
-    for krate in ["tollgate", "tollgate-server"] {
+    for krate in ["tollgate", "tollgate-stores", "tollgate-server"] {
         for source in sources(krate) {
             let name = source.name();
             assert!(source.text.starts_with("//! "), "{name} does not say what it is");

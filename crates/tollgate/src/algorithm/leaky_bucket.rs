@@ -18,7 +18,11 @@ pub struct LeakyBucket {
 
 impl LeakyBucket {
     pub fn new(rate: Rate, burst: u64, release: Release) -> LeakyBucket {
-        LeakyBucket { meter: Meter::continuous(rate, burst), release }
+        LeakyBucket::of(Meter::continuous(rate, burst), release)
+    }
+
+    pub(super) const fn of(meter: Meter, release: Release) -> LeakyBucket {
+        LeakyBucket { meter, release }
     }
 
     pub const fn meter(&self) -> &Meter {

@@ -1,0 +1,99 @@
+//! Decisions a second through the Redis store, with many callers at once. `bench/redis` runs it beside
+//! redis-benchmark with the same script.
+//!
+//! Usage: redis_throughput URL CALLERS DECISIONS RULES KEYS, or redis_throughput --call RULES, which prints the words of
+//! the same call for redis-benchmark.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tollgate::limit::Limit;
+use tollgate::store::{DeniedHits, Weight};
+use tollgate_stores::counters::redis::{RedisSetup, RedisStore, words_of_call};
+use tollgate_stores::counters::{CentralCharge, Counter};
+
+/// What redis-benchmark writes instead of this is a number of twelve digits.
+const RANDOM: &str = "__rand_int__";
+
+fn charges(key: &str, rules: usize) -> Vec<CentralCharge> {
+    let limit = Limit::per("1000/d".parse().expect("a rate"));
+    let charge = |n| CentralCharge {
+        counter: Counter {
+            domain: "default".into(),
+            rule: format!("rule-{n}").into(),
+            key: key.into(),
+            owner: Some(key.into()),
+        },
+        limit,
+        cost: 1,
+        unit_cost: 1,
+        weight: Weight::Enforced,
+        denied: DeniedHits::Free,
+    };
+    (0..rules).map(charge).collect()
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--call", rules] => {
+            let words = words_of_call(&charges(&format!("user:{RANDOM}"), rules.parse()?));
+            println_all(&words);
+            Ok(())
+        }
+        [url, callers, decisions, rules, keys] => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(measure(
+                url,
+                callers.parse()?,
+                decisions.parse()?,
+                rules.parse()?,
+                keys.parse()?,
+            ))
+        }
+        _ => Err("usage: redis_throughput URL CALLERS DECISIONS RULES KEYS".into()),
+    }
+}
+
+#[allow(clippy::print_stdout)] // it is what it is for
+fn println_all(words: &[String]) {
+    words.iter().for_each(|word| println!("{word}"));
+}
+
+async fn measure(
+    url: &str,
+    callers: u64,
+    decisions: u64,
+    rules: usize,
+    keys: u64,
+) -> Result<(), Box<dyn Error>> {
+    let setup = RedisSetup { deadline: Duration::from_secs(2), ..RedisSetup::new(url.parse()?) };
+    let store = RedisStore::open(setup)?;
+    store.ready(Duration::from_secs(5)).await?;
+    let (left, start) = (Arc::new(AtomicU64::new(decisions)), Instant::now());
+    let tasks: Vec<_> = (0..callers)
+        .map(|_| {
+            let (store, left) = (store.clone(), Arc::clone(&left));
+            tokio::spawn(async move {
+                let mut failed = 0u64;
+                while left
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                    .is_ok()
+                {
+                    let charges = charges(&format!("user:{:012}", fastrand::u64(..keys)), rules);
+                    failed += u64::from(store.charge(&charges).await.parts.iter().any(Result::is_err));
+                }
+                failed
+            })
+        })
+        .collect();
+    let mut failed = 0;
+    for task in tasks {
+        failed += task.await?;
+    }
+    let rate = decisions as f64 / start.elapsed().as_secs_f64();
+    println_all(&[format!("{rate:.0} {failed}")]);
+    Ok(())
+}

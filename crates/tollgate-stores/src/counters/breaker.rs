@@ -1,0 +1,273 @@
+//! A breaker per server: while a server does not answer, nobody waits for it.
+//!
+//! It opens when several requests in a row have failed, or at once when the connection is gone. While it is open
+//! the driver probes the server by itself, at jittered intervals; requests are told so without waiting. Once a
+//! probe is answered requests return gradually, so that a server that has just woken up is not run over.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::counters::StoreError;
+
+/// Failures in a row that open it.
+const FAILURES: u32 = 5;
+const FIRST_PROBE: Duration = Duration::from_millis(50);
+const LONGEST_PROBE: Duration = Duration::from_millis(500);
+/// The shares of requests that pass after a probe was answered, each for a step.
+const RETURN: [f32; 3] = [0.125, 0.25, 0.5];
+const RETURN_STEP: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub struct Breaker {
+    server: Box<str>,
+    closed: AtomicBool,
+    failures: AtomicU32,
+    refused: AtomicU64,
+    opened: AtomicU64,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Closed,
+    Open {
+        since: Instant,
+        reason: String,
+        probe_at: Instant,
+        pause: Duration,
+    },
+    /// `since` is when it opened, `from` when the first probe was answered.
+    Returning {
+        since: Instant,
+        from: Instant,
+    },
+}
+
+/// How a server is doing, for metrics and the health page.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerHealth {
+    pub server: Box<str>,
+    /// Why no request is sent to it; `None` while it answers.
+    pub trouble: Option<String>,
+    /// Requests that were told so without waiting.
+    pub refused: u64,
+    /// How often the breaker has opened.
+    pub opened: u64,
+}
+
+impl Breaker {
+    pub fn new(server: impl Into<Box<str>>) -> Breaker {
+        Breaker {
+            server: server.into(),
+            closed: AtomicBool::new(true),
+            failures: AtomicU32::new(0),
+            refused: AtomicU64::new(0),
+            opened: AtomicU64::new(0),
+            state: Mutex::new(State::Closed),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Whether a request may be sent now; if not, why. It never waits.
+    pub fn admit(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        let reason = match &*state {
+            State::Closed => return Ok(()),
+            State::Open { reason, .. } => reason.clone(),
+            State::Returning { since, from } => {
+                let step = (from.elapsed().as_millis() / RETURN_STEP.as_millis()) as usize;
+                match RETURN.get(step) {
+                    None => {
+                        let down = since.elapsed();
+                        self.close(&mut state, down);
+                        return Ok(());
+                    }
+                    Some(share) if fastrand::f32() < *share => return Ok(()),
+                    Some(_) => "it is returning gradually".to_owned(),
+                }
+            }
+        };
+        drop(state);
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Err(StoreError::Unreachable { server: self.server.to_string(), reason })
+    }
+
+    /// A request was answered.
+    pub fn succeeded(&self) {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A request was not answered.
+    pub fn failed(&self, reason: &str) {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        let returning = matches!(*self.lock(), State::Returning { .. });
+        if failures >= FAILURES || returning {
+            self.trip(reason);
+        }
+    }
+
+    /// No request can be answered: the connection is gone.
+    pub fn trip(&self, reason: &str) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let since = match &*state {
+            State::Open { .. } => return,
+            State::Returning { since, .. } => *since,
+            State::Closed => {
+                self.opened.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(server = %self.server, reason, "store does not answer: on_store_error is in force");
+                now
+            }
+        };
+        let (reason, probe_at) = (reason.to_owned(), now + jittered(FIRST_PROBE));
+        *state = State::Open { since, reason, probe_at, pause: FIRST_PROBE };
+        self.closed.store(false, Ordering::Release);
+        self.changed.notify_one();
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(*self.lock(), State::Open { .. })
+    }
+
+    /// Returns once it is open.
+    pub async fn opened(&self) {
+        while !self.is_open() {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Returns when a probe is due: the one driver of this server then asks it something harmless.
+    pub async fn probe_due(&self) {
+        loop {
+            let due = match &*self.lock() {
+                State::Open { probe_at, .. } => Some(*probe_at),
+                _ => None,
+            };
+            match due {
+                Some(due) => return sleep_until(due).await,
+                None => self.changed.notified().await,
+            }
+        }
+    }
+
+    /// A probe was answered, or a new connection is up.
+    pub fn probe_succeeded(&self) {
+        let mut state = self.lock();
+        if let State::Open { since, .. } = *state {
+            self.failures.store(0, Ordering::Relaxed);
+            *state = State::Returning { since, from: Instant::now() };
+        }
+    }
+
+    pub fn probe_failed(&self, why: &str) {
+        if let State::Open { probe_at, pause, reason, .. } = &mut *self.lock() {
+            *pause = (*pause * 2).min(LONGEST_PROBE);
+            *probe_at = Instant::now() + jittered(*pause);
+            *reason = why.to_owned();
+        }
+    }
+
+    pub fn health(&self) -> ServerHealth {
+        let trouble = match &*self.lock() {
+            State::Closed => None,
+            State::Open { reason, .. } => Some(reason.clone()),
+            State::Returning { .. } => Some("it is returning gradually".to_owned()),
+        };
+        ServerHealth {
+            server: self.server.clone(),
+            trouble,
+            refused: self.refused.load(Ordering::Relaxed),
+            opened: self.opened.load(Ordering::Relaxed),
+        }
+    }
+
+    fn close(&self, state: &mut State, down: Duration) {
+        *state = State::Closed;
+        self.closed.store(true, Ordering::Release);
+        tracing::info!(server = %self.server, down_ms = down.as_millis() as u64, "store answers again");
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Between half and one and a half of it, so that a fleet does not knock in step.
+pub fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn open() -> Breaker {
+        let breaker = Breaker::new("127.0.0.1:1");
+        for _ in 0..FAILURES {
+            assert_eq!(breaker.admit(), Ok(()));
+            breaker.failed("no answer");
+        }
+        breaker
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_opens_after_failures_in_a_row_and_tells_why_without_waiting() {
+        let breaker = open();
+        let told = breaker.admit().expect_err("open").to_string();
+        assert_eq!(told, "127.0.0.1:1 cannot be reached: no answer");
+        assert_eq!((breaker.health().refused, breaker.health().opened), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_in_between_keeps_it_closed() {
+        let breaker = Breaker::new("127.0.0.1:1");
+        for _ in 0..10 * FAILURES {
+            breaker.failed("no answer");
+            breaker.succeeded();
+        }
+        assert_eq!(breaker.admit(), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn probes_are_soon_and_then_rarer_and_requests_return_gradually() {
+        let breaker = open();
+        let start = Instant::now();
+        for _ in 0..8 {
+            breaker.probe_due().await;
+            breaker.probe_failed("still nothing");
+        }
+        assert!(start.elapsed() < 8 * LONGEST_PROBE.mul_f64(1.5));
+        breaker.probe_due().await;
+        breaker.probe_succeeded();
+        let passed = |_| (0..1000).filter(|_| breaker.admit().is_ok()).count();
+        let first = passed(());
+        advance(2 * RETURN_STEP).await;
+        let later = passed(());
+        assert!((50..250).contains(&first) && (400..600).contains(&later), "{first} then {later}");
+        advance(RETURN_STEP).await;
+        assert_eq!(passed(()), 1000);
+        assert_eq!(breaker.health().trouble, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_on_the_way_back_opens_it_again() {
+        let breaker = open();
+        breaker.probe_due().await;
+        breaker.probe_succeeded();
+        breaker.failed("no answer");
+        assert!((0..100).all(|_| breaker.admit().is_err()));
+        assert_eq!(breaker.health().opened, 1, "one outage");
+    }
+}

@@ -1,0 +1,175 @@
+//! The session with the cluster: made in the background, watched, and behind a breaker.
+//!
+//! The driver knows which server keeps a row and asks that one. It never sends anything twice: a
+//! transaction whose fate is unknown is looked up, not repeated.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use scylla::client::execution_profile::ExecutionProfile;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::policies::retry::FallthroughRetryPolicy;
+use scylla::statement::prepared::PreparedStatement;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::address::CassandraAddress;
+use super::schema::table;
+use crate::counters::StoreError;
+use crate::counters::breaker::Breaker;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// A connection that is silent for two of these is given up.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
+pub(super) struct Link {
+    pub(super) server: String,
+    pub(super) breaker: Arc<Breaker>,
+    ready: watch::Receiver<Option<Arc<Statements>>>,
+    tender: JoinHandle<()>,
+}
+
+/// A session, and what is asked of it.
+pub(super) struct Statements {
+    pub(super) session: Session,
+    pub(super) read: PreparedStatement,
+    pub(super) update: PreparedStatement,
+    pub(super) delete: PreparedStatement,
+}
+
+impl Link {
+    /// Connects in the background. Must be called on a runtime.
+    pub(super) fn open(address: CassandraAddress) -> Link {
+        let server = address.name();
+        let breaker = Arc::new(Breaker::new(server.as_str()));
+        let (made, ready) = watch::channel(None);
+        let tender = tokio::spawn(tend(address, breaker.clone(), made));
+        Link { server, breaker, ready, tender }
+    }
+
+    /// The statements, once there is a session.
+    pub(super) async fn statements(&self, deadline: Instant) -> Result<Arc<Statements>, StoreError> {
+        let mut ready = self.ready.clone();
+        let made = timeout_at(deadline, ready.wait_for(Option::is_some)).await;
+        let made = made.ok().and_then(|made| made.ok()?.clone());
+        made.ok_or_else(|| StoreError::Unreachable {
+            server: self.server.clone(),
+            reason: "there is no session yet".to_owned(),
+        })
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.tender.abort();
+    }
+}
+
+/// Makes the session, and asks whether the cluster is back whenever the breaker wants to know.
+async fn tend(
+    address: CassandraAddress,
+    breaker: Arc<Breaker>,
+    made: watch::Sender<Option<Arc<Statements>>>,
+) {
+    let session = loop {
+        match connect(&address).await {
+            Ok(session) => break session,
+            Err(reason) => wait(&breaker, &reason).await,
+        }
+    };
+    let mut prepared = prepare(&session, &address).await;
+    while let Err(reason) = &prepared {
+        wait(&breaker, reason).await;
+        prepared = prepare(&session, &address).await;
+    }
+    let Ok([read, update, delete]) = prepared else { return };
+    let statements = Arc::new(Statements { session, read, update, delete });
+    breaker.probe_succeeded();
+    made.send_replace(Some(statements.clone()));
+    loop {
+        breaker.probe_due().await;
+        match timeout(PROBE_TIMEOUT, statements.probe()).await {
+            Ok(Ok(())) => breaker.probe_succeeded(),
+            Ok(Err(reason)) => breaker.probe_failed(&reason),
+            Err(_) => breaker.probe_failed("it does not answer"),
+        }
+    }
+}
+
+async fn wait(breaker: &Breaker, reason: &str) {
+    breaker.trip(reason);
+    breaker.probe_failed(reason);
+    breaker.probe_due().await;
+}
+
+/// A session without a keyspace; why not, if there is none.
+pub(super) async fn connect(address: &CassandraAddress) -> Result<Session, String> {
+    let profile = ExecutionProfile::builder()
+        .consistency(address.consistency)
+        .serial_consistency(Some(address.serial))
+        .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
+        .request_timeout(None)
+        .build();
+    let mut builder = SessionBuilder::new()
+        .known_nodes(&address.servers)
+        .default_execution_profile_handle(profile.into_handle())
+        .connection_timeout(CONNECT_TIMEOUT)
+        .keepalive_interval(KEEPALIVE)
+        .keepalive_timeout(KEEPALIVE)
+        // Enough to know which server keeps a row.
+        .keyspaces_to_fetch([&address.keyspace])
+        .fetch_full_schema_metadata(false);
+    if let Some(login) = &address.login {
+        builder = builder.user(&login.user, &login.password);
+    }
+    match timeout(2 * CONNECT_TIMEOUT, builder.build()).await {
+        Ok(Ok(session)) => Ok(session),
+        Ok(Err(error)) => Err(text_of(&error)),
+        Err(_) => Err("it accepts connections and does not answer".to_owned()),
+    }
+}
+
+async fn prepare(session: &Session, address: &CassandraAddress) -> Result<[PreparedStatement; 3], String> {
+    let table = table(address);
+    let statement = async |text: String| {
+        let prepared = session.prepare(text).await;
+        prepared.map_err(|error| format!("{}; tollgate store init makes what is missing", text_of(&error)))
+    };
+    let mut read = statement(format!(
+        "SELECT counter, version, nonce, state FROM {table} WHERE owner = ? AND counter IN ?"
+    ))
+    .await?;
+    read.set_consistency(address.read_consistency());
+    let update = statement(format!(
+        "UPDATE {table} USING TTL ? SET version = ?, nonce = ?, state = ? WHERE owner = ? AND counter = ? IF version = ?"
+    ))
+    .await?;
+    let delete = statement(format!("DELETE FROM {table} WHERE owner = ? AND counter = ? IF EXISTS")).await?;
+    Ok([read, update, delete])
+}
+
+impl Statements {
+    /// Asks for a row that nobody has, in the way that charges are asked for.
+    async fn probe(&self) -> Result<(), String> {
+        let nobody: (&str, Vec<&str>) = ("nobody", vec![""]);
+        let asked = self.session.execute_unpaged(&self.read, nobody).await;
+        asked.map(|_| ()).map_err(|error| text_of(&error))
+    }
+}
+
+/// What an error says, down to its cause, each part once.
+pub(super) fn text_of(error: &dyn Error) -> String {
+    let (mut text, mut cause) = (error.to_string(), error.source());
+    while let Some(inner) = cause {
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = inner.source();
+    }
+    text
+}

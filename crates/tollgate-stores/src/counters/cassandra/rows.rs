@@ -1,0 +1,271 @@
+//! Rows: read serially, changed by lightweight transactions, found out about after a timeout.
+//!
+//! Every row has a version that only grows and the nonce of the transaction that wrote it. After a timeout
+//! they tell what became of it: our nonce, it was done; the version as before, it was not; anything else,
+//! nobody knows.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
+use scylla::response::query_result::QueryResult;
+use scylla::statement::batch::{Batch, BatchType};
+use scylla::value::CqlValue;
+use scylla::value::Row as Columns;
+use tokio::time::{Instant, timeout_at};
+
+use super::link::{Link, Statements, text_of};
+use crate::counters::StoreError;
+use crate::counters::cells::{Cells, Loaded, Swap, Write};
+
+/// Rows live no longer than the server can tell: a longer life has no end.
+const LAST_DATE: u64 = i32::MAX as u64;
+/// The part of the time left that a transaction gets; the rest is for finding out about it.
+const WRITE_SHARE: f64 = 0.6;
+
+/// A lane is a partition.
+pub(super) struct Rows {
+    pub(super) link: Link,
+    pub(super) slack: Duration,
+}
+
+/// A row as it stands.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Row {
+    version: Option<i64>,
+    nonce: Option<i64>,
+    state: Option<Vec<u8>>,
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Done,
+    NotDone,
+    Unknown,
+}
+
+impl Cells for Rows {
+    type Seen = Option<i64>;
+    const PAUSE: Duration = Duration::from_millis(4);
+
+    async fn load(
+        &self,
+        lane: &str,
+        names: &[String],
+        deadline: Instant,
+    ) -> Result<Vec<Loaded<Option<i64>>>, StoreError> {
+        let rows = self.read(lane, names, deadline).await?;
+        Ok(rows.into_iter().map(|row| Loaded { bytes: row.state, seen: row.version }).collect())
+    }
+
+    async fn swap(
+        &self,
+        lane: &str,
+        writes: &[Write<Option<i64>>],
+        deadline: Instant,
+    ) -> Result<Swap, StoreError> {
+        let statements = self.link.statements(deadline).await?;
+        let nonce = fastrand::i64(1..);
+        let left = deadline.saturating_duration_since(Instant::now());
+        let write_by = Instant::now() + left.mul_f64(WRITE_SHARE);
+        let fate = match timeout_at(write_by, self.write(&statements, lane, writes, nonce)).await {
+            Ok(Ok(result)) => match applied(result) {
+                Some(true) => Fate::Done,
+                Some(false) => Fate::NotDone,
+                None => return Err(self.refused("it does not say whether a transaction was done")),
+            },
+            Ok(Err(error)) if says_not_done(&error) => return Err(self.failed(&error)),
+            Ok(Err(_)) | Err(_) => self.find_out(lane, writes, nonce, deadline).await?,
+        };
+        match fate {
+            Fate::Done => {
+                self.link.breaker.succeeded();
+                Ok(Swap::Done)
+            }
+            Fate::NotDone => Ok(Swap::Lost),
+            Fate::Unknown => Err(StoreError::Deadline { server: self.link.server.clone() }),
+        }
+    }
+
+    fn server(&self, _lane: &str) -> String {
+        self.link.server.clone()
+    }
+}
+
+impl Rows {
+    /// Forgets a row; says whether it was there.
+    pub(super) async fn delete(&self, lane: &str, name: &str, deadline: Instant) -> Result<bool, StoreError> {
+        let statements = self.link.statements(deadline).await?;
+        let asked = statements.session.execute_unpaged(&statements.delete, (lane, name));
+        let result = self.within(deadline, asked).await?;
+        applied(result).ok_or_else(|| self.refused("it does not say whether a row was there"))
+    }
+
+    async fn read(&self, lane: &str, names: &[String], deadline: Instant) -> Result<Vec<Row>, StoreError> {
+        let statements = self.link.statements(deadline).await?;
+        let asked = statements.session.execute_unpaged(&statements.read, (lane, names));
+        let result = self.within(deadline, asked).await?;
+        let unreadable = || self.refused("it holds rows of another form: is the table ours?");
+        let result = result.into_rows_result().map_err(|_| unreadable())?;
+        let found = result.rows::<(String, Option<i64>, Option<i64>, Option<Vec<u8>>)>();
+        let mut rows = vec![Row::default(); names.len()];
+        for row in found.map_err(|_| unreadable())? {
+            let (name, version, nonce, state) = row.map_err(|_| unreadable())?;
+            if let Some(place) = names.iter().position(|known| *known == name) {
+                rows[place] = Row { version, nonce, state };
+            }
+        }
+        Ok(rows)
+    }
+
+    /// One transaction on one partition.
+    async fn write(
+        &self,
+        statements: &Statements,
+        lane: &str,
+        writes: &[Write<Option<i64>>],
+        nonce: i64,
+    ) -> Result<QueryResult, ExecutionError> {
+        let values = |write: &Write<Option<i64>>| {
+            let version = write.seen.map_or(0, |seen| seen.saturating_add(1)).max(now_micros());
+            let Write { name, seen, bytes, lifetime } = write.clone();
+            (self.ttl(lifetime), version, nonce, bytes, lane.to_owned(), name, seen)
+        };
+        if let [write] = writes {
+            return statements.session.execute_unpaged(&statements.update, values(write)).await;
+        }
+        let mut batch = Batch::new(BatchType::Unlogged);
+        writes.iter().for_each(|_| batch.append_statement(statements.update.clone()));
+        statements.session.batch(&batch, writes.iter().map(values).collect::<Vec<_>>()).await
+    }
+
+    /// Looks up what became of a transaction.
+    async fn find_out(
+        &self,
+        lane: &str,
+        writes: &[Write<Option<i64>>],
+        nonce: i64,
+        deadline: Instant,
+    ) -> Result<Fate, StoreError> {
+        let names: Vec<_> = writes.iter().map(|write| write.name.clone()).collect();
+        let rows = self.read(lane, &names, deadline).await?;
+        Ok(fate(&rows, writes, nonce))
+    }
+
+    /// Waits for an answer, and tells the breaker whether it came.
+    async fn within(
+        &self,
+        deadline: Instant,
+        asked: impl Future<Output = Result<QueryResult, ExecutionError>>,
+    ) -> Result<QueryResult, StoreError> {
+        match timeout_at(deadline, asked).await {
+            Ok(Ok(result)) => {
+                self.link.breaker.succeeded();
+                Ok(result)
+            }
+            Ok(Err(error)) => Err(self.failed(&error)),
+            Err(_) => {
+                self.link.breaker.failed("it does not answer in time");
+                Err(StoreError::Deadline { server: self.link.server.clone() })
+            }
+        }
+    }
+
+    fn failed(&self, error: &ExecutionError) -> StoreError {
+        let (server, reason) = (self.link.server.clone(), text_of(error));
+        let error = match error {
+            ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, _)) => match answer {
+                DbError::ReadTimeout { .. } | DbError::WriteTimeout { .. } => StoreError::Deadline { server },
+                DbError::Unavailable { .. } | DbError::Overloaded | DbError::IsBootstrapping => {
+                    StoreError::Unreachable { server, reason: reason.clone() }
+                }
+                _ => return StoreError::Refused { server, reason },
+            },
+            ExecutionError::RequestTimeout(_) => StoreError::Deadline { server },
+            ExecutionError::BadQuery(_) => return StoreError::Refused { server, reason },
+            _ => StoreError::Unreachable { server, reason: reason.clone() },
+        };
+        self.link.breaker.failed(&reason);
+        error
+    }
+
+    fn refused(&self, reason: &str) -> StoreError {
+        StoreError::Refused { server: self.link.server.clone(), reason: reason.to_owned() }
+    }
+
+    /// A lifetime in seconds; zero is for ever.
+    fn ttl(&self, lifetime: Duration) -> i32 {
+        let lifetime = lifetime.saturating_add(self.slack);
+        let seconds = lifetime.as_secs() + u64::from(lifetime.subsec_nanos() > 0);
+        let date = (now_micros() as u64 / 1_000_000).saturating_add(seconds);
+        if date <= LAST_DATE { i32::try_from(seconds.max(1)).unwrap_or(0) } else { 0 }
+    }
+}
+
+/// What the rows say about a transaction with this nonce. It wrote all of them, or none.
+fn fate(rows: &[Row], writes: &[Write<Option<i64>>], nonce: i64) -> Fate {
+    if rows.iter().any(|row| row.nonce == Some(nonce)) {
+        Fate::Done
+    } else if rows.iter().zip(writes).all(|(row, write)| row.version == write.seen) {
+        Fate::NotDone
+    } else {
+        Fate::Unknown
+    }
+}
+
+/// Whether an error says that nothing was done.
+fn says_not_done(error: &ExecutionError) -> bool {
+    match error {
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, _)) => matches!(
+            answer,
+            DbError::SyntaxError
+                | DbError::Invalid
+                | DbError::Unauthorized
+                | DbError::ConfigError
+                | DbError::Unavailable { .. }
+                | DbError::Overloaded
+                | DbError::IsBootstrapping
+        ),
+        ExecutionError::BadQuery(_) | ExecutionError::EmptyPlan | ExecutionError::ConnectionPoolError(_) => {
+            true
+        }
+        _ => false,
+    }
+}
+
+/// The first column of the answer to a transaction.
+fn applied(result: QueryResult) -> Option<bool> {
+    let rows = result.into_rows_result().ok()?;
+    let first = rows.first_row::<Columns>().ok()?;
+    first.columns.into_iter().next()?.as_ref().and_then(CqlValue::as_boolean)
+}
+
+fn now_micros() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(version: Option<i64>, nonce: Option<i64>) -> Row {
+        Row { version, nonce, state: None }
+    }
+
+    fn write(seen: Option<i64>) -> Write<Option<i64>> {
+        Write { name: "n".to_owned(), seen, bytes: Vec::new(), lifetime: Duration::ZERO }
+    }
+
+    #[test]
+    fn nonce_and_version_tell_what_became_of_a_transaction() {
+        let writes = [write(Some(7)), write(None)];
+        let rows = [row(Some(8), Some(42)), row(Some(8), Some(42))];
+        assert_eq!(fate(&rows, &writes, 42), Fate::Done);
+        assert_eq!(fate(&rows, &writes, 43), Fate::Unknown, "it was done and written over, or not at all");
+        let as_before = [row(Some(7), Some(41)), row(None, None)];
+        assert_eq!(fate(&as_before, &writes, 42), Fate::NotDone);
+        let over_one = [row(Some(8), Some(42)), row(Some(9), Some(50))];
+        assert_eq!(fate(&over_one, &writes, 42), Fate::Done, "another has written one of them since");
+    }
+}

@@ -1,0 +1,22 @@
+//! Memcached: one server, or several that share the keys.
+//!
+//! Windows of the clock are numbers that the server adds to, in one round trip; everything else is one
+//! value a counter, replaced by compare-and-swap. The nodes' clocks decide. Memcached forgets at will, when
+//! it is full or restarted: then its counters begin anew.
+
+mod address;
+mod buckets;
+mod closed;
+mod fleet;
+mod method;
+mod ring;
+mod server;
+mod store;
+mod tiers;
+mod values;
+mod windows;
+mod wire;
+
+pub use address::MemcachedAddress;
+pub use method::{RefusedLimit, check};
+pub use store::{MemcachedSetup, MemcachedStore};

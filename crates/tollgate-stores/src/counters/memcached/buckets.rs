@@ -1,0 +1,129 @@
+//! What is known of a tiered window: counts of buckets, coarse where nobody needs to know more.
+
+use tollgate::algorithm::State;
+use tollgate::algorithm::sliding_compact::Steps;
+use tollgate::algorithm::tiered_window::Tiers;
+use tollgate::limit::Levels;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Bucket {
+    pub level: usize,
+    pub number: u64,
+}
+
+impl Bucket {
+    /// The buckets of the next finer level that make up this one; none of the finest.
+    pub fn parts(&self, levels: &Levels) -> impl Iterator<Item = Bucket> + use<> {
+        let finer = self.level.checked_sub(1);
+        let ratio = finer.map_or(0, |finer| levels.units()[self.level].secs() / levels.units()[finer].secs());
+        let (from, level) = (self.number * ratio, finer.unwrap_or(0));
+        (from..from + ratio).map(move |number| Bucket { level, number })
+    }
+
+    /// Its first step of the finest level.
+    fn first_step(&self, levels: &Levels) -> u64 {
+        self.number * levels.units()[self.level].secs() / levels.finest().secs()
+    }
+}
+
+/// The window as it was read, and the parts that were looked at more closely.
+#[derive(Debug)]
+pub struct Buckets {
+    levels: Levels,
+    read: Vec<(Bucket, u64)>,
+    /// The same window, finer where it was refined; oldest first.
+    timeline: Vec<(Bucket, u64)>,
+}
+
+impl Buckets {
+    pub fn new(levels: Levels, mut read: Vec<(Bucket, u64)>) -> Buckets {
+        read.sort_by_key(|(bucket, _)| bucket.first_step(&levels));
+        Buckets { levels, timeline: read.clone(), read }
+    }
+
+    pub fn sum(&self) -> u64 {
+        self.read.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Coarse buckets in which the newest hit is, and the one with which `excess` hits will have left.
+    pub fn too_coarse(&self, excess: u64) -> Vec<Bucket> {
+        let newest = self.timeline.iter().rev().find(|(_, count)| *count > 0);
+        let mut left = 0;
+        let freeing = self.timeline.iter().find(|(_, count)| {
+            left += count;
+            left >= excess
+        });
+        let mut coarse: Vec<_> = newest
+            .into_iter()
+            .chain(freeing.filter(|_| excess > 0))
+            .map(|(bucket, _)| *bucket)
+            .filter(|bucket| bucket.level > 0)
+            .collect();
+        coarse.dedup();
+        coarse
+    }
+
+    /// Puts the parts of a bucket into its place. What they miss of it counts into the last: they were
+    /// read later, or lost.
+    pub fn refine(&mut self, bucket: &Bucket, mut parts: Vec<(Bucket, u64)>) {
+        let Some(at) = self.timeline.iter().position(|(known, _)| known == bucket) else { return };
+        let found: u64 = parts.iter().map(|(_, count)| count).sum();
+        if let Some((_, last)) = parts.last_mut() {
+            *last += self.timeline[at].1.saturating_sub(found);
+        }
+        self.timeline.splice(at..=at, parts);
+    }
+
+    /// The state that these counts are, exact where it was refined.
+    pub fn state(&self) -> State {
+        let level = |level: usize| {
+            let same = self.read.iter().filter(move |(bucket, _)| bucket.level == level);
+            Steps::from_pairs(same.map(|(bucket, count)| (bucket.number, *count)))
+        };
+        // A coarse bucket stands at its first step here, outside of what is summed from this level.
+        let finest = self.timeline.iter().map(|(bucket, count)| (bucket.first_step(&self.levels), *count));
+        let mut levels = vec![Steps::from_pairs(finest)];
+        levels.extend((1..self.levels.units().len()).map(level));
+        State::Tiers(Tiers::from_levels(levels))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn minutes_and_seconds() -> Buckets {
+        // Two whole minutes between seconds.
+        let bucket = |level, number, count| (Bucket { level, number }, count);
+        Buckets::new(
+            Levels::SMH,
+            vec![bucket(0, 360, 2), bucket(0, 179, 1), bucket(1, 5, 3), bucket(1, 4, 0), bucket(1, 3, 4)],
+        )
+    }
+
+    #[test]
+    fn only_what_decides_is_looked_at_more_closely() {
+        let mut buckets = minutes_and_seconds();
+        assert_eq!(buckets.sum(), 10);
+        assert_eq!(buckets.too_coarse(0), [], "the newest hit is known to the second");
+        assert_eq!(buckets.too_coarse(1), [], "the oldest hit is known to the second");
+        let coarse = Bucket { level: 1, number: 3 };
+        assert_eq!(buckets.too_coarse(2), [coarse]);
+        let seconds: Vec<_> = coarse.parts(&Levels::SMH).collect();
+        assert_eq!((seconds.len(), seconds[0]), (60, Bucket { level: 0, number: 180 }));
+        let counts = seconds.into_iter().map(|second| (second, u64::from(second.number < 184)));
+        buckets.refine(&coarse, counts.collect());
+        assert_eq!(buckets.too_coarse(2), []);
+        assert_eq!(buckets.sum(), 10);
+    }
+
+    #[test]
+    fn what_the_parts_have_lost_counts_until_the_end() {
+        let mut buckets = minutes_and_seconds();
+        let coarse = Bucket { level: 1, number: 5 };
+        buckets.refine(&coarse, coarse.parts(&Levels::SMH).map(|second| (second, 0)).collect());
+        let State::Tiers(tiers) = buckets.state() else { panic!("tiers") };
+        let finest: Vec<_> = tiers.finest().expect("levels").pairs().collect();
+        assert_eq!(finest, [(179, 1), (180, 4), (359, 3), (360, 2)]);
+    }
+}

@@ -1,0 +1,175 @@
+//! Memcached's meta protocol: commands as bytes, bytes as replies.
+//!
+//! Every command is answered, in order. Each carries a number that its answer repeats, so that an answer
+//! that is out of step is found out. Keys have no spaces and no control characters: names are escaped.
+
+use std::io::Write;
+
+use thiserror::Error;
+
+/// A value may not be longer; the server's own default bound.
+pub const MAX_VALUE_BYTES: usize = 1 << 20;
+/// Keys may not be longer.
+pub const MAX_KEY_BYTES: usize = 250;
+/// The first line of an answer may not be longer.
+const MAX_LINE_BYTES: usize = 2048;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    Get {
+        key: String,
+    },
+    /// Adds to a number; one that is not there begins with `amount` and lives for `ttl`.
+    Add {
+        key: String,
+        amount: u64,
+        ttl: u32,
+    },
+    /// Takes off a number, down to zero; one that is not there stays away.
+    Take {
+        key: String,
+        amount: u64,
+    },
+    Store {
+        key: String,
+        data: Vec<u8>,
+        over: Over,
+        ttl: u32,
+    },
+    Delete {
+        key: String,
+    },
+}
+
+/// What a value may be stored over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Over {
+    Nothing,
+    /// The value that had this number when it was read.
+    Unchanged(u64),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    Value {
+        data: Vec<u8>,
+        unique: u64,
+    },
+    Done,
+    Missing,
+    /// Stored over something else than was meant: somebody was faster.
+    Conflict,
+    /// The server cannot, or will not.
+    Refused(String),
+}
+
+/// Bytes that are no answer.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("it answers with something that is not memcached's: {0}")]
+pub struct Garbage(String);
+
+impl Command {
+    pub fn write(&self, out: &mut Vec<u8>, opaque: u32) {
+        let written = match self {
+            Command::Get { key } => write!(out, "mg {key} v c O{opaque}\r\n"),
+            Command::Add { key, amount, ttl } => {
+                write!(out, "ma {key} N{ttl} J{amount} D{amount} v O{opaque}\r\n")
+            }
+            Command::Take { key, amount } => write!(out, "ma {key} MD D{amount} v O{opaque}\r\n"),
+            Command::Store { key, data, over, ttl } => {
+                let line = write!(out, "ms {key} {} T{ttl} O{opaque} ", data.len());
+                let mode = match over {
+                    Over::Nothing => out.write_all(b"ME\r\n"),
+                    Over::Unchanged(unique) => write!(out, "C{unique}\r\n"),
+                };
+                line.and(mode).and_then(|()| out.write_all(data)).and_then(|()| out.write_all(b"\r\n"))
+            }
+            Command::Delete { key } => write!(out, "md {key} O{opaque}\r\n"),
+        };
+        written.expect("a buffer takes all that is written");
+    }
+}
+
+/// One answer, the opaque that it repeats, and its length.
+pub struct Read {
+    pub reply: Reply,
+    pub opaque: Option<u32>,
+    pub len: usize,
+}
+
+/// Reads the answer at the beginning of `bytes`; `None` if it is not whole yet.
+pub fn read(bytes: &[u8]) -> Result<Option<Read>, Garbage> {
+    let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
+        let looks_right = bytes.len() < MAX_LINE_BYTES && bytes.iter().take(2).all(u8::is_ascii_uppercase);
+        return if looks_right { Ok(None) } else { Err(garbage(bytes)) };
+    };
+    let line = std::str::from_utf8(&bytes[..end]).map_err(|_| garbage(bytes))?;
+    let mut words = line.split(' ');
+    let after = end + 2;
+    let (reply, len) = match words.next().unwrap_or_default() {
+        "VA" => {
+            let size = words.next().and_then(|size| size.parse().ok());
+            let size: usize = size.filter(|size| *size <= MAX_VALUE_BYTES).ok_or_else(|| garbage(bytes))?;
+            let len = after + size + 2;
+            if bytes.len() < len {
+                return Ok(None);
+            }
+            if &bytes[len - 2..len] != b"\r\n" {
+                return Err(garbage(bytes));
+            }
+            let unique = flag(line, 'c').unwrap_or_default();
+            (Reply::Value { data: bytes[after..after + size].to_vec(), unique }, len)
+        }
+        "HD" => (Reply::Done, after),
+        "EN" | "NF" => (Reply::Missing, after),
+        "EX" | "NS" => (Reply::Conflict, after),
+        "SERVER_ERROR" | "CLIENT_ERROR" | "ERROR" => (Reply::Refused(line.to_owned()), after),
+        _ => return Err(garbage(bytes)),
+    };
+    let opaque = flag(line, 'O').and_then(|opaque| u32::try_from(opaque).ok());
+    Ok(Some(Read { reply, opaque, len }))
+}
+
+fn flag(line: &str, name: char) -> Option<u64> {
+    line.split(' ').skip(1).find_map(|word| word.strip_prefix(name)?.parse().ok())
+}
+
+fn garbage(bytes: &[u8]) -> Garbage {
+    Garbage(bytes[..bytes.len().min(40)].escape_ascii().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(bytes: &[u8]) -> (Reply, Option<u32>, usize) {
+        let read = read(bytes).expect("memcached's").expect("whole");
+        (read.reply, read.opaque, read.len)
+    }
+
+    #[test]
+    fn an_answer_is_read_whole_or_not_at_all() {
+        let bytes = b"VA 5 c42 O7\r\nab\r\nc\r\nHD O8\r\n";
+        let value = Reply::Value { data: b"ab\r\nc".to_vec(), unique: 42 };
+        assert_eq!(whole(bytes), (value, Some(7), 20));
+        for end in 0..20 {
+            assert!(read(&bytes[..end]).expect("no garbage").is_none(), "{end} bytes");
+        }
+        assert_eq!(whole(&bytes[20..]), (Reply::Done, Some(8), 7));
+        assert_eq!(whole(b"EN\r\n"), (Reply::Missing, None, 4));
+        assert_eq!(whole(b"NS O1\r\n").0, Reply::Conflict);
+        let refused = "SERVER_ERROR out of memory storing object";
+        assert_eq!(whole(format!("{refused}\r\n").as_bytes()).0, Reply::Refused(refused.to_owned()));
+    }
+
+    #[test]
+    fn what_is_not_memcached_is_found_out_at_once() {
+        for bytes in [&b"\x16\x03\x01"[..], b"HTTP/1.1 400 Bad Request\r\n", b"+OK\r\n", b"VA x\r\n", b"\r\n"]
+        {
+            assert!(read(bytes).is_err(), "{}", bytes.escape_ascii());
+        }
+        assert!(read(b"VA 99999999 O1\r\n").is_err(), "a value that would fill the memory");
+        assert!(read(&[b'A'; MAX_LINE_BYTES]).is_err(), "a line without end");
+        assert!(read(b"VA 2 O1\r\nabcd").is_err(), "a value longer than it says");
+    }
+}

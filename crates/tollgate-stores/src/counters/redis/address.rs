@@ -1,0 +1,295 @@
+//! Where the servers are: `redis://user:password@host:port/db` and its relatives.
+//!
+//! Passwords never leave this type: neither errors nor `Debug` show them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A Redis or Valkey installation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RedisAddress {
+    pub(super) place: Place,
+    pub(super) login: Login,
+    /// How sentinels are logged in to, if they want that.
+    pub(super) sentinel_login: Login,
+    pub(super) database: u32,
+    pub(super) tls: Option<TlsFiles>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    Single(Endpoint),
+    Sentinel { sentinels: Vec<Endpoint>, service: String },
+    Cluster(Vec<Endpoint>),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Endpoint {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Endpoint::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Endpoint::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(super) struct Login {
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let password = self.password.as_ref().map(|_| "…");
+        f.debug_struct("Login").field("user", &self.user).field("password", &password).finish()
+    }
+}
+
+/// Certificates in PEM; without `ca` the system's are trusted.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct TlsFiles {
+    pub(super) ca: Option<PathBuf>,
+    pub(super) certificate: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum AddressError {
+    #[error(
+        "unknown scheme '{0}': use redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster or redis+unix"
+    )]
+    Scheme(String),
+    #[error("no scheme: write redis://host:port/database")]
+    NoScheme,
+    #[error("no host: write redis://host:port/database")]
+    NoHost,
+    #[error(
+        "one server expected, {0} found: several are written redis+cluster://a,b,c or redis+sentinel://a,b,c/service"
+    )]
+    SeveralHosts(usize),
+    #[error("port '{0}' is not a number between 1 and 65535")]
+    Port(String),
+    #[error("database '{0}' is not a number between 0 and 65535")]
+    Database(String),
+    #[error("a cluster has only database 0")]
+    ClusterDatabase,
+    #[error(
+        "no service: write redis+sentinel://a,b,c/service, where service is the name that the sentinels watch"
+    )]
+    NoService,
+    #[error("no socket: write redis+unix:///path/to/redis.sock")]
+    NoSocket,
+    #[error("unknown option '{0}': use db, ca, cert, key, sentinel_user or sentinel_password")]
+    Option(String),
+    #[error("option '{0}' is for rediss addresses")]
+    NotTls(String),
+    #[error("cert and key go together")]
+    HalfCertificate,
+    #[error("'{0}' is not percent-encoded text")]
+    Encoding(&'static str),
+}
+
+const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26379;
+
+impl FromStr for RedisAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<RedisAddress, AddressError> {
+        let (scheme, rest) = text.split_once("://").ok_or(AddressError::NoScheme)?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // A password may hold a slash, escaped or not; a host may not hold an @.
+        let (login, rest) = match rest.rsplit_once('@') {
+            Some((login, rest)) => (parse_login(login)?, rest),
+            None => (Login::default(), rest),
+        };
+        let (tls, kind) = match scheme.split_once('+').unwrap_or((scheme, "single")) {
+            ("redis", kind) => (None, kind),
+            ("rediss", kind) if kind != "unix" => (Some(TlsFiles::default()), kind),
+            _ => return Err(AddressError::Scheme(scheme.to_owned())),
+        };
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let mut database = None;
+        let place = match kind {
+            "single" => {
+                database = Some(path).filter(|path| !path.is_empty());
+                let mut hosts = parse_hosts(hosts, DEFAULT_PORT)?;
+                match hosts.len() {
+                    1 => Place::Single(hosts.swap_remove(0)),
+                    several => return Err(AddressError::SeveralHosts(several)),
+                }
+            }
+            "sentinel" => {
+                let (service, path) = path.split_once('/').unwrap_or((path, ""));
+                database = Some(path).filter(|path| !path.is_empty());
+                let service = decode(service, "service")?;
+                let sentinels = parse_hosts(hosts, DEFAULT_SENTINEL_PORT)?;
+                if service.is_empty() {
+                    return Err(AddressError::NoService);
+                }
+                Place::Sentinel { sentinels, service }
+            }
+            "cluster" => Place::Cluster(parse_hosts(hosts, DEFAULT_PORT)?),
+            "unix" if path.is_empty() => return Err(AddressError::NoSocket),
+            "unix" => Place::Single(Endpoint::Unix(PathBuf::from(format!("/{}", decode(path, "path")?)))),
+            _ => return Err(AddressError::Scheme(scheme.to_owned())),
+        };
+        let is_cluster = matches!(place, Place::Cluster(_));
+        if is_cluster && !path.is_empty() && path != "0" {
+            return Err(AddressError::ClusterDatabase);
+        }
+        let mut address = RedisAddress { place, login, sentinel_login: Login::default(), database: 0, tls };
+        address.read_options(query)?;
+        if let Some(database) = database {
+            address.database = parse_database(database)?;
+        }
+        if is_cluster && address.database != 0 {
+            return Err(AddressError::ClusterDatabase);
+        }
+        Ok(address)
+    }
+}
+
+impl RedisAddress {
+    fn read_options(&mut self, query: &str) -> Result<(), AddressError> {
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let value = decode(value, "option")?;
+            let file = |files: &mut Option<TlsFiles>, set: fn(&mut TlsFiles, PathBuf)| match files {
+                Some(files) => {
+                    set(files, PathBuf::from(&value));
+                    Ok(())
+                }
+                None => Err(AddressError::NotTls(name.to_owned())),
+            };
+            match name {
+                "db" => self.database = parse_database(&value)?,
+                "ca" => file(&mut self.tls, |files, path| files.ca = Some(path))?,
+                "cert" => file(&mut self.tls, |files, path| files.certificate = Some(path))?,
+                "key" => file(&mut self.tls, |files, path| files.key = Some(path))?,
+                "sentinel_user" => self.sentinel_login.user = Some(value),
+                "sentinel_password" => self.sentinel_login.password = Some(value),
+                _ => return Err(AddressError::Option(name.to_owned())),
+            }
+        }
+        let half = |files: &TlsFiles| files.certificate.is_some() != files.key.is_some();
+        if self.tls.as_ref().is_some_and(half) { Err(AddressError::HalfCertificate) } else { Ok(()) }
+    }
+}
+
+fn parse_login(text: &str) -> Result<Login, AddressError> {
+    let filled = |text: String| Some(text).filter(|text| !text.is_empty());
+    let (user, password) = text.split_once(':').unwrap_or((text, ""));
+    Ok(Login { user: filled(decode(user, "user")?), password: filled(decode(password, "password")?) })
+}
+
+fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<Endpoint>, AddressError> {
+    text.split(',').map(|host| parse_host(host.trim(), default_port)).collect()
+}
+
+/// Reads `host`, `host:port`, `[::1]` or `[::1]:port`.
+pub(super) fn parse_host(text: &str, default_port: u16) -> Result<Endpoint, AddressError> {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, port)) => (host, port.strip_prefix(':')),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    if host.is_empty() {
+        return Err(AddressError::NoHost);
+    }
+    let port = match port {
+        None => default_port,
+        Some(port) => {
+            let number = port.parse().ok().filter(|port| *port > 0);
+            number.ok_or_else(|| AddressError::Port(port.chars().take(20).collect()))?
+        }
+    };
+    Ok(Endpoint::Tcp { host: host.to_owned(), port })
+}
+
+fn parse_database(text: &str) -> Result<u32, AddressError> {
+    text.parse::<u16>().map(u32::from).map_err(|_| AddressError::Database(text.chars().take(20).collect()))
+}
+
+fn decode(text: &str, what: &'static str) -> Result<String, AddressError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
+        let (high, low) = (digit(rest.next()), digit(rest.next()));
+        let (high, low) = high.zip(low).ok_or(AddressError::Encoding(what))?;
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).map_err(|_| AddressError::Encoding(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> RedisAddress {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn tcp(host: &str, port: u16) -> Endpoint {
+        Endpoint::Tcp { host: host.to_owned(), port }
+    }
+
+    #[test]
+    fn every_kind_of_address_is_read() {
+        assert_eq!(read("redis://localhost").place, Place::Single(tcp("localhost", 6379)));
+        let full = read("rediss://me:p%40ss%2F@[::1]:7000/3?ca=/etc/ca.pem");
+        assert_eq!((full.place, full.database), (Place::Single(tcp("::1", 7000)), 3));
+        assert_eq!((full.login.user.as_deref(), full.login.password.as_deref()), (Some("me"), Some("p@ss/")));
+        assert_eq!(full.tls.and_then(|files| files.ca), Some(PathBuf::from("/etc/ca.pem")));
+        let sentinels = vec![tcp("a", 26379), tcp("b", 1)];
+        let group = read("redis+sentinel://:secret@a,b:1/main/2?sentinel_password=other");
+        assert_eq!(group.place, Place::Sentinel { sentinels, service: "main".to_owned() });
+        assert_eq!((group.database, group.sentinel_login.password.as_deref()), (2, Some("other")));
+        assert_eq!(read("redis+cluster://a,b:7").place, Place::Cluster(vec![tcp("a", 6379), tcp("b", 7)]));
+        let socket = read("redis+unix:///run/redis.sock?db=1");
+        assert_eq!(
+            (socket.place, socket.database),
+            (Place::Single(Endpoint::Unix("/run/redis.sock".into())), 1)
+        );
+    }
+
+    #[test]
+    fn bad_addresses_are_rejected_by_name_and_without_the_password() {
+        let cases = [
+            ("localhost:6379", "no scheme"),
+            ("http://localhost", "unknown scheme 'http'"),
+            ("rediss+unix:///x", "unknown scheme 'rediss+unix'"),
+            ("redis://", "no host"),
+            ("redis://a,b", "one server expected, 2 found"),
+            ("redis://u:hunter2@host:99999", "port '99999'"),
+            ("redis://u:hunter2@host/x", "database 'x'"),
+            ("redis://u:hunter2@host?shards=3", "unknown option 'shards'"),
+            ("redis://u:%zz@host", "'password' is not percent-encoded"),
+            ("redis://host?ca=/x", "option 'ca' is for rediss"),
+            ("rediss://host?cert=/x", "cert and key go together"),
+            ("redis+cluster://a,b/1", "only database 0"),
+            ("redis+cluster://a,b?db=1", "only database 0"),
+            ("redis+sentinel://a,b", "no service"),
+            ("redis+unix://", "no socket"),
+        ];
+        for (text, part) in cases {
+            let message = text.parse::<RedisAddress>().expect_err(text).to_string();
+            assert!(message.contains(part) && !message.contains("hunter2"), "{text}: {message}");
+        }
+        assert!(!format!("{:?}", read("redis://u:hunter2@host")).contains("hunter2"));
+    }
+}

@@ -1,0 +1,90 @@
+//! What the server's clock shows, as far as can be told from here: never ahead of it.
+//!
+//! When an answer arrives its server's time has passed already, so each one gives a lower bound of how far the
+//! clocks are apart. The largest bound of late is used: a deadline made with it never lies behind the caller's.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A bound is forgotten after one to two of these: clocks drift, and are set.
+const LATELY: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(super) struct ServerClock {
+    origin: Instant,
+    bounds: Mutex<Bounds>,
+}
+
+/// Microseconds that the server's clock is ahead of ours, at the least.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    since: Instant,
+    current: Option<i64>,
+    before: Option<i64>,
+}
+
+impl ServerClock {
+    pub(super) fn new() -> ServerClock {
+        let now = Instant::now();
+        let bounds = Bounds { since: now, current: None, before: None };
+        ServerClock { origin: now, bounds: Mutex::new(bounds) }
+    }
+
+    /// The server showed `server_us` at some moment before `now`.
+    pub(super) fn observe(&self, server_us: u64, now: Instant) {
+        let bound = i64::try_from(server_us).unwrap_or(i64::MAX) - self.local_us(now);
+        let mut bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_duration_since(bounds.since) > LATELY {
+            *bounds = Bounds { since: now, current: None, before: bounds.current };
+        }
+        bounds.current = bounds.current.max(Some(bound));
+    }
+
+    /// What the server's clock shows at least when ours shows `local`; `None` if it was never seen.
+    pub(super) fn at(&self, local: Instant) -> Option<u64> {
+        let bounds = *self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let bound = bounds.current.max(bounds.before)?;
+        u64::try_from(bound.saturating_add(self.local_us(local))).ok()
+    }
+
+    fn local_us(&self, local: Instant) -> i64 {
+        i64::try_from(local.saturating_duration_since(self.origin).as_micros()).unwrap_or(i64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_never_lies_behind_the_callers() {
+        let clock = ServerClock::new();
+        assert_eq!(clock.at(Instant::now()), None);
+        let start = Instant::now();
+        // The server shows 5000000 + what has passed; answers take between 1 and 9 ms.
+        for transit_ms in [9, 4, 1, 7] {
+            let shown = 5_000_000 + start.elapsed().as_micros() as u64;
+            advance(Duration::from_millis(transit_ms)).await;
+            clock.observe(shown, Instant::now());
+            let truth = 5_000_000 + start.elapsed().as_micros() as u64;
+            assert!(clock.at(Instant::now()).expect("seen") <= truth);
+        }
+        let truth = 5_000_000 + start.elapsed().as_micros() as u64;
+        assert_eq!(clock.at(Instant::now()), Some(truth - 1000), "the quickest answer counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_was_set_back_is_believed_after_a_while() {
+        let clock = ServerClock::new();
+        clock.observe(9_000_000_000, Instant::now());
+        for second in 1..30 {
+            advance(Duration::from_secs(1)).await;
+            clock.observe(second * 1_000_000, Instant::now());
+        }
+        assert_eq!(clock.at(Instant::now()), Some(29_000_000));
+    }
+}

@@ -1,0 +1,190 @@
+//! One connection: requests that come at the same time share its round trips.
+//!
+//! A request is written once, answered in its turn, or lost with the connection; nothing is ever sent again here.
+//! The requests under way are bounded. Whoever stops waiting leaves its place in the queue behind, so that
+//! answers keep finding their owners.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::{Notify, oneshot};
+
+use super::resp::Reply;
+
+/// Requests under way on one connection, at the most.
+pub(super) const MAX_IN_FLIGHT: usize = 8192;
+const READ_BYTES: usize = 64 * 1024;
+/// A buffer that a burst has made larger is given back.
+const KEPT_BYTES: usize = 1024 * 1024;
+
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+pub(super) struct Connection {
+    queue: Mutex<Queue>,
+    /// Something is to be written.
+    wake: Notify,
+    /// It is closed.
+    over: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    out: Vec<u8>,
+    /// In the order of their requests; `None` for an answer that nobody wants.
+    waiting: VecDeque<Option<oneshot::Sender<Reply>>>,
+    closed: Option<String>,
+}
+
+/// Why a request could not be sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum NotSent {
+    Full,
+    Closed(String),
+}
+
+/// The answer to come; an error if the connection is lost before.
+pub(super) type Pending = oneshot::Receiver<Reply>;
+
+impl Connection {
+    /// Serves a stream until it ends, in the background.
+    pub(super) fn spawn(stream: Box<dyn Stream>) -> Arc<Connection> {
+        let connection =
+            Arc::new(Connection { queue: Mutex::default(), wake: Notify::new(), over: Notify::new() });
+        let (reading, writing) = tokio::io::split(stream);
+        let (reader, writer) = (Arc::clone(&connection), Arc::clone(&connection));
+        tokio::spawn(async move {
+            let reason = match reader.read(reading).await {
+                Ok(()) => "the server closed the connection".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            reader.close(&reason);
+        });
+        tokio::spawn(async move {
+            if let Err(error) = writer.write(writing).await {
+                writer.close(&error.to_string());
+            }
+        });
+        connection
+    }
+
+    /// Queues a request that `write` writes, right behind a command whose own answer does not matter, if there
+    /// is one.
+    pub(super) fn send(
+        &self,
+        before: Option<&[u8]>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Pending, NotSent> {
+        let mut queue = self.lock();
+        if let Some(reason) = &queue.closed {
+            return Err(NotSent::Closed(reason.clone()));
+        }
+        if queue.waiting.len() >= MAX_IN_FLIGHT {
+            return Err(NotSent::Full);
+        }
+        if let Some(before) = before {
+            queue.waiting.push_back(None);
+            queue.out.extend_from_slice(before);
+        }
+        let (sender, pending) = oneshot::channel();
+        queue.waiting.push_back(Some(sender));
+        write(&mut queue.out);
+        drop(queue);
+        self.wake.notify_one();
+        Ok(pending)
+    }
+
+    /// Why it is closed; `None` while it is open.
+    pub(super) fn closed(&self) -> Option<String> {
+        self.lock().closed.clone()
+    }
+
+    /// Returns when it is closed.
+    pub(super) async fn wait_closed(&self) -> String {
+        loop {
+            let over = self.over.notified();
+            if let Some(reason) = self.closed() {
+                return reason;
+            }
+            over.await;
+        }
+    }
+
+    /// Gives everybody up who still waits.
+    pub(super) fn close(&self, reason: &str) {
+        let mut queue = self.lock();
+        if queue.closed.is_none() {
+            queue.closed = Some(reason.to_owned());
+            queue.waiting.clear();
+            queue.out = Vec::new();
+        }
+        drop(queue);
+        self.wake.notify_one();
+        self.over.notify_waiters();
+    }
+
+    async fn write(&self, mut stream: WriteHalf<Box<dyn Stream>>) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        loop {
+            self.wake.notified().await;
+            // Whoever is about to ask joins this write.
+            tokio::task::yield_now().await;
+            while self.take_out(&mut bytes)? {
+                stream.write_all(&bytes).await?;
+            }
+        }
+    }
+
+    /// What is to be written now; `false` if nothing is.
+    fn take_out(&self, bytes: &mut Vec<u8>) -> io::Result<bool> {
+        let mut queue = self.lock();
+        if queue.closed.is_some() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        bytes.clear();
+        if bytes.capacity() > KEPT_BYTES {
+            *bytes = Vec::new();
+        }
+        std::mem::swap(bytes, &mut queue.out);
+        Ok(!bytes.is_empty())
+    }
+
+    async fn read(&self, mut stream: ReadHalf<Box<dyn Stream>>) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(READ_BYTES);
+        loop {
+            let read = tokio::select! {
+                read = stream.read_buf(&mut bytes) => read?,
+                _ = self.wait_closed() => return Ok(()),
+            };
+            if read == 0 {
+                return Ok(());
+            }
+            let used = self.deliver(&bytes)?;
+            bytes.drain(..used);
+        }
+    }
+
+    /// Hands all whole replies out; says how many bytes they were.
+    fn deliver(&self, bytes: &[u8]) -> io::Result<usize> {
+        let garbage = || io::Error::new(io::ErrorKind::InvalidData, "it does not speak the Redis protocol");
+        let mut used = 0;
+        let mut replies = Vec::new();
+        while let Some((reply, length)) = Reply::parse(&bytes[used..]).map_err(|_| garbage())? {
+            used += length;
+            replies.push(reply);
+        }
+        let mut queue = self.lock();
+        for reply in replies {
+            let owner = queue.waiting.pop_front().ok_or_else(garbage)?;
+            // Who has stopped waiting does not want it any more.
+            owner.map(|owner| owner.send(reply).ok());
+        }
+        Ok(used)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,176 @@
+//! From an endpoint to a connection that is ready: TLS, login, database, script.
+
+use std::fs;
+use std::io;
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+
+use super::address::{Endpoint, Login, TlsFiles};
+use super::clock::ServerClock;
+use super::connection::{Connection, Stream};
+use super::resp::{Reply, command};
+use super::script;
+
+/// How long it may take until a server is ready.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How servers are talked to.
+#[derive(Clone)]
+pub(super) struct Manner {
+    pub(super) login: Login,
+    pub(super) database: u32,
+    pub(super) tls: Option<Arc<ClientConfig>>,
+}
+
+/// Reads the certificates once, so that a wrong path is told at the start.
+pub(super) fn tls_config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
+    let mut roots = RootCertStore::empty();
+    match &files.ca {
+        Some(path) => {
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    if roots.is_empty() {
+        return Err("no trusted certificates: name them with ?ca=/path/to/ca.pem".to_owned());
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots);
+    let config = match (&files.certificate, &files.key) {
+        (Some(certificate), Some(key)) => {
+            let chain = certificates(certificate)?;
+            let bytes = fs::read(key).map_err(|error| format!("{}: {error}", key.display()))?;
+            let key_der = PrivateKeyDer::from_pem_slice(&bytes);
+            let key_der = key_der.map_err(|_| format!("{}: no private key in PEM", key.display()))?;
+            builder.with_client_auth_cert(chain, key_der).map_err(|error| error.to_string())?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    Ok(Arc::new(config))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let read = read.map_err(|_| format!("{}: no certificates in PEM", path.display()))?;
+    if read.is_empty() { Err(format!("{}: no certificates in PEM", path.display())) } else { Ok(read) }
+}
+
+/// A connection that is closed when its owner goes, however that happens.
+pub(super) struct Dialed(Arc<Connection>);
+
+impl Dialed {
+    /// For those who send over it; it is still closed with its owner.
+    pub(super) fn shared(&self) -> Arc<Connection> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Deref for Dialed {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl Drop for Dialed {
+    fn drop(&mut self) {
+        self.0.close("it is not needed any more");
+    }
+}
+
+/// Connects, logs in and asks for nothing else: for sentinels.
+pub(super) async fn dial(endpoint: &Endpoint, manner: &Manner) -> Result<Dialed, String> {
+    let opened = timeout(PATIENCE, open(endpoint, manner.tls.as_ref())).await;
+    let stream = opened.map_err(|_| "no connection within a second".to_owned())?;
+    let connection = Dialed(Connection::spawn(stream.map_err(|error| error.to_string())?));
+    login(&connection, manner).await?;
+    Ok(connection)
+}
+
+/// Connects to a server that keeps counters, and makes sure that it can.
+pub(super) async fn dial_store(
+    endpoint: &Endpoint,
+    manner: &Manner,
+    clock: &ServerClock,
+) -> Result<Dialed, String> {
+    let connection = dial(endpoint, manner).await?;
+    prepare(&connection, manner, clock).await?;
+    Ok(connection)
+}
+
+async fn open(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>) -> io::Result<Box<dyn Stream>> {
+    match endpoint {
+        Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        Endpoint::Tcp { host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            stream.set_nodelay(true)?;
+            let Some(config) = tls else { return Ok(Box::new(stream)) };
+            let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+            Ok(Box::new(TlsConnector::from(Arc::clone(config)).connect(name, stream).await?))
+        }
+    }
+}
+
+async fn login(connection: &Connection, manner: &Manner) -> Result<(), String> {
+    match (&manner.login.user, &manner.login.password) {
+        (Some(user), Some(password)) => accept(connection, &["AUTH", user, password]).await,
+        (None, Some(password)) => accept(connection, &["AUTH", password]).await,
+        _ => accept(connection, &["PING"]).await,
+    }
+}
+
+async fn prepare(connection: &Connection, manner: &Manner, clock: &ServerClock) -> Result<(), String> {
+    if manner.database != 0 {
+        accept(connection, &["SELECT", &manner.database.to_string()]).await?;
+    }
+    // A replica would answer denials from what it has heard. Where ROLE is not allowed, writes tell.
+    if let Reply::Array(role) = ask(connection, &["ROLE"]).await?
+        && role.first().and_then(Reply::text).is_some_and(|role| role != "master")
+    {
+        return Err("it is a replica: name the primary, or its sentinels".to_owned());
+    }
+    accept(connection, &["SCRIPT", "LOAD", script::SOURCE]).await?;
+    let shown = ask(connection, &["TIME"]).await?;
+    let numbers: Vec<_> = shown.elements().unwrap_or_default().iter().filter_map(Reply::number).collect();
+    match numbers[..] {
+        [seconds, micros] => clock.observe(seconds.saturating_mul(1_000_000) + micros, Instant::now()),
+        _ => return Err("it does not tell the time".to_owned()),
+    }
+    Ok(())
+}
+
+async fn accept(connection: &Connection, words: &[&str]) -> Result<(), String> {
+    match ask(connection, words).await? {
+        Reply::Error(error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// One question with its own bound in time.
+pub(super) async fn ask(connection: &Connection, words: &[&str]) -> Result<Reply, String> {
+    let sent = connection.send(None, |out| out.extend_from_slice(&command(words)));
+    let pending = sent.map_err(String::from)?;
+    match timeout(PATIENCE, pending).await {
+        Ok(Ok(reply)) => Ok(reply),
+        Ok(Err(_)) => Err(connection.closed().unwrap_or_else(|| "the connection was lost".to_owned())),
+        Err(_) => Err("it accepts connections but does not answer".to_owned()),
+    }
+}

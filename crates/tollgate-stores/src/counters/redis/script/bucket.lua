@@ -1,0 +1,102 @@
+-- Buckets: when it is full again, in units that make every token a whole number of them. Time passes c continuously,
+-- s in steps, k by the calendar.
+local index_at, start_of
+
+local function units_at(c, flow, units, t)
+  if flow == 'c' then
+    if units == c.period then
+      return t
+    end
+    local whole = floor(t / c.period)
+    return whole * units + (muldiv(t - whole * c.period, units, c.period))
+  elseif flow == 's' then
+    return floor(t / tonumber(c.calendar)) * units
+  end
+  return index_at(c.calendar, t) * units
+end
+
+local function time_of(c, at)
+  if c.kind == 'c' then
+    if c.units == c.period then
+      return at
+    end
+    local whole = floor(at / c.units)
+    return whole * c.period + muldiv_up(at - whole * c.units, c.period, c.units)
+  elseif c.kind == 's' then
+    return ceil(at / c.units) * tonumber(c.calendar)
+  end
+  return start_of(c.calendar, ceil(at / c.units))
+end
+
+local bucket = {}
+
+function bucket.load(c)
+  local value = call('GET', c.key)
+  c.at, c.full = units_at(c, c.kind, c.units, now), 0
+  if not value then
+    return true
+  end
+  local full, rate = string.match(value, '^1 (%d+) (%l%d+/%d+)$')
+  if not full then
+    return false
+  end
+  c.full = tonumber(full)
+  if rate ~= c.rate then
+    -- Written under another number: what was used stays used.
+    local flow, token, units = string.match(rate, '(%l)(%d+)/(%d+)')
+    local debt = max(c.full - units_at(c, flow, tonumber(units), now), 0)
+    c.full = debt > 0 and min(c.at + muldiv_up(debt, c.token, tonumber(token)), WHOLE / 2) or 0
+    c.converted = true
+  end
+  return true
+end
+
+-- 0 allow, 1 deny, 2 never; the delay or the wait; what is left.
+function bucket.decide(c, cost)
+  local full = max(c.full, c.at)
+  local left = floor(max(c.at + c.span - full, 0) / c.token)
+  local wait, too_long = 0, 0
+  if c.max_wait then -- a queue that holds tells the wait, and denies one that is too long
+    wait = max(time_of(c, c.full) - now, 0)
+    too_long = max(wait - c.max_wait, 0)
+  end
+  if cost * c.token > c.span then
+    return 2, 0, left
+  elseif cost > left then
+    return 1, max(time_of(c, full + cost * c.token - c.span) - now, too_long), left
+  elseif too_long > 0 then
+    return 1, too_long, left
+  end
+  return 0, wait, left
+end
+
+function bucket.fresh_at(c)
+  return time_of(c, c.full)
+end
+
+function bucket.save(c)
+  write(c, time_of(c, c.full), string.format('1 %.0f %s', c.full, c.rate))
+end
+
+-- Takes `cost`: all of it for a charge, down to empty for a counted denial, to one capacity below for a debt.
+function bucket.take(c, cost, how)
+  local taken = max(c.full, c.at) + cost * c.token
+  if how ~= 'charge' then
+    taken = max(min(taken, c.at + (how == 'owe' and 2 or 1) * c.span), c.full)
+  end
+  c.full = taken
+  bucket.save(c)
+end
+
+-- Gives `amount` of a charge back, as far as time has not.
+function bucket.refund(c, amount, at, mark)
+  local gone = max(c.at - units_at(c, c.kind, c.units, at), 0)
+  if c.converted or (gone > 0 and c.kind ~= 'c') or (c.queue and c.full ~= mark) then
+    return
+  end
+  c.full = c.full - min(max(amount * c.token - gone, 0), max(c.full - c.at, 0))
+  bucket.save(c)
+end
+
+local kinds = { c = bucket, s = bucket, k = bucket }
+

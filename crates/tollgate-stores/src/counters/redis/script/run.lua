@@ -1,0 +1,97 @@
+-- What counter `i` is asked, with its state as it stands now.
+local function charge_of(i)
+  local a = 10 * i - 7
+  local kind, flags, first, second = ARGV[a + 1], tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
+  local third, fourth = tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
+  local c = {
+    key = KEYS[i], kind = kind, cost = tonumber(ARGV[a + 2]), does = kinds[kind],
+    shadow = flags % 2 >= 1, counted = flags % 4 >= 2, queue = flags >= 4,
+    -- a bucket's
+    token = first, units = second, period = third, span = fourth, rate = kind .. ARGV[a + 4] .. '/' .. ARGV[a + 5],
+    calendar = ARGV[a + 8], max_wait = tonumber(ARGV[a + 9]), full = 0, at = 0, converted = false,
+    -- a window's
+    limit = first, window = second, step = third, steps = fourth,
+    -- the answer
+    verdict = 0, wait = 0, left = 0, remaining = 0, granted = 0, failed = false,
+  }
+  -- A key that holds something else has no answer; the others do.
+  local read, fits = pcall(c.does.load, c)
+  if not read then
+    c.failed = type(fits) == 'table' and fits.err or tostring(fits)
+  elseif not fits then
+    c.failed = 'WRONGTYPE the value is no state of this version'
+  end
+  return c
+end
+
+local function settle(c, i)
+  if c.cost >= 0 then
+    c.does.take(c, c.cost, 'owe')
+  else
+    local at, mark = string.match(ARGV[10 * i + 3], '^(%d+) (%d+)$')
+    c.does.refund(c, -c.cost, tonumber(at), tonumber(mark))
+  end
+  c.does.load(c)
+  c.verdict, c.wait, c.left = c.does.decide(c, 0)
+  c.remaining = c.left
+end
+
+local function charge(c, admitted)
+  if admitted and c.verdict == 0 then
+    c.does.take(c, c.cost, 'charge')
+    c.remaining, c.granted = c.left - c.cost, 1
+  elseif c.verdict ~= 0 and c.counted then
+    c.does.take(c, c.cost, 'drain')
+    c.verdict, c.wait, c.left = c.does.decide(c, c.cost)
+    c.remaining = c.left
+  elseif c.converted then
+    c.does.save(c)
+  end
+end
+
+local function run()
+  local did, charges = ARGV[1], {}
+  local admitted = did ~= 'n'
+  for i = 1, #KEYS do
+    local c = charge_of(i)
+    charges[i] = c
+    if did ~= 's' and not c.failed then
+      c.verdict, c.wait, c.left = c.does.decide(c, c.cost)
+      c.remaining = c.left
+      admitted = admitted and (c.verdict == 0 or c.shadow)
+    end
+  end
+  local answer, n, states = { 1, now, admitted and 1 or 0 }, 3, {}
+  for i, c in ipairs(charges) do
+    if c.failed then
+      answer[n + 1], answer[n + 2] = 3, c.failed
+      n = n + 2
+    else
+      local before = did == 'd' and (call('GET', c.key) or '')
+      if did == 's' then
+        settle(c, i)
+      elseif did ~= 'p' then
+        charge(c, admitted)
+      end
+      if before then
+        states[#states + 1], states[#states + 2] = before, call('GET', c.key) or ''
+      end
+      answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = c.verdict, c.wait, c.left, c.remaining
+      answer[n + 5], answer[n + 6], answer[n + 7] = max(c.does.fresh_at(c) - now, 0), c.granted, c.full
+      n = n + 7
+    end
+  end
+  for i, state in ipairs(states) do
+    answer[n + i] = state
+  end
+  return answer
+end
+
+local continuous = true
+for i = 1, #KEYS do
+  continuous = continuous and ARGV[10 * i - 6] == 'c' and ARGV[10 * i + 1] == ''
+end
+if continuous then
+  return run()
+end
+

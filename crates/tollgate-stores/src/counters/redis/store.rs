@@ -1,0 +1,347 @@
+//! The store: which counters go to which slot, in which order, and what is given back.
+//!
+//! An owner's slots are asked first and in parallel, counters that many users share only once those have answered,
+//! so that a denied flood does not drain a shared limit. What was charged before another slot denied is given back
+//! by its receipt: in between others may be denied by it, never let through.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout_at};
+use tollgate::store::Part;
+use tollgate::{Limit, Time};
+
+use super::address::{Place, RedisAddress};
+use super::call::{Call, Topology};
+use super::dial::{Manner, tls_config};
+use super::link::{Link, Route};
+use super::resp::Reply;
+use super::script::{self, Ask, Deed, Done, When};
+use super::slots::{Cluster, slot_of};
+use crate::counters::breaker::ServerHealth;
+use crate::counters::name::Naming;
+use crate::counters::{
+    CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, Counter, StoreError,
+};
+
+/// How a store is reached and what it calls its counters.
+#[derive(Clone, Debug)]
+pub struct RedisSetup {
+    pub address: RedisAddress,
+    pub naming: Naming,
+    /// For each decision, all its calls together.
+    pub deadline: Duration,
+}
+
+impl RedisSetup {
+    pub const DEADLINE: Duration = Duration::from_millis(50);
+
+    pub fn new(address: RedisAddress) -> RedisSetup {
+        RedisSetup { address, naming: Naming::Plain, deadline: Self::DEADLINE }
+    }
+}
+
+/// Counters on Redis or Valkey. A clone is the same store.
+#[derive(Clone)]
+pub struct RedisStore(Arc<Inner>);
+
+struct Inner {
+    topology: Topology,
+    naming: Naming,
+    deadline: Duration,
+}
+
+/// The counters of one slot, by their place in the request.
+struct Group {
+    slot: u16,
+    places: Vec<usize>,
+    asks: Vec<Ask>,
+}
+
+/// A decision with the states around it: whoever charges finds what the one before has left.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Transition {
+    pub at: Time,
+    pub before: String,
+    pub after: String,
+}
+
+impl RedisStore {
+    /// Connects in the background, for as long as the store is used; a server that is down now may come up later.
+    /// Only certificates that cannot be read are an error. It must be called inside a tokio runtime.
+    pub fn open(setup: RedisSetup) -> Result<RedisStore, String> {
+        let RedisSetup { address, naming, deadline } = setup;
+        let tls = address.tls.as_ref().map(tls_config).transpose()?;
+        let manner = |login, database| Manner { login, database, tls: tls.clone() };
+        let store_manner = manner(address.login, address.database);
+        let topology = match address.place {
+            Place::Single(endpoint) => {
+                Topology::One(Arc::new(Link::open(Route::Fixed(endpoint), store_manner)))
+            }
+            Place::Sentinel { sentinels, service } => {
+                let manner = manner(address.sentinel_login, 0);
+                let route = Route::Sentinels { sentinels, service, manner };
+                Topology::One(Arc::new(Link::open(route, store_manner)))
+            }
+            Place::Cluster(seeds) => Topology::Cluster(Cluster::open(seeds, store_manner)),
+        };
+        Ok(RedisStore(Arc::new(Inner { topology, naming, deadline })))
+    }
+
+    /// Decides all charges of one request and takes all or none.
+    pub async fn charge(&self, charges: &[CentralCharge]) -> CentralOutcome {
+        self.decide(charges, Deed::Charge, When::Server).await
+    }
+
+    /// Decides as [`charge`](Self::charge) would, and changes nothing.
+    pub async fn peek(&self, charges: &[CentralCharge]) -> CentralOutcome {
+        self.decide(charges, Deed::Peek, When::Server).await
+    }
+
+    /// Gives the charges of a receipt back, as far as time has not.
+    pub async fn refund(&self, receipt: CentralReceipt) -> Result<(), StoreError> {
+        self.settle(receipt, 0).await
+    }
+
+    /// Corrects the hit's cost after the fact: the difference is given back, or owed.
+    pub async fn settle(&self, receipt: CentralReceipt, real_cost: u64) -> Result<(), StoreError> {
+        self.settle_items(&receipt.items, real_cost, When::Server).await
+    }
+
+    /// Forgets a counter; says whether it was there.
+    pub async fn reset(&self, counter: &Counter, limit: &Limit) -> Result<bool, StoreError> {
+        let name = self.0.naming.name(counter, limit);
+        let deadline = Instant::now() + self.0.deadline;
+        let reply = self.0.topology.command(slot_of(&name), &["DEL", &name], deadline).await?;
+        Ok(reply.number() == Some(1))
+    }
+
+    /// The store with the time told from here: for tests.
+    pub fn told(&self, now: Time) -> Told<'_> {
+        Told { store: self, when: When::Told(now) }
+    }
+
+    /// Returns once a server answers; an error says why none does.
+    pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
+        let deadline = Instant::now() + within;
+        loop {
+            let reply = self.0.topology.command(0, &["PING"], Instant::now() + self.0.deadline).await;
+            match reply {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    /// How every server is doing.
+    pub fn health(&self) -> Vec<ServerHealth> {
+        match &self.0.topology {
+            Topology::One(link) => vec![link.health()],
+            Topology::Cluster(cluster) => cluster.health(),
+        }
+    }
+
+    /// Charges one counter and tells the states around the decision: for those who check that none is lost.
+    pub async fn charge_and_tell(&self, charge: &CentralCharge) -> Result<(Part, Transition), StoreError> {
+        let group = self.groups(std::slice::from_ref(charge)).swap_remove(0);
+        let deadline = Instant::now() + self.0.deadline;
+        let call = group.call(Deed::ChargeAndTell, When::Server, deadline);
+        let (mut done, server) = self.0.topology.call(&call).await?;
+        let part = done
+            .parts
+            .swap_remove(0)
+            .map_err(|reason| script::refused(&server, &group.asks[0].name, &reason))?;
+        let [before, after] = <[String; 2]>::try_from(done.states).unwrap_or_default();
+        Ok((part, Transition { at: Time::from_nanos(done.now_us * 1000), before, after }))
+    }
+
+    async fn decide(&self, charges: &[CentralCharge], deed: Deed, when: When) -> CentralOutcome {
+        let deadline = Instant::now() + self.0.deadline;
+        let groups = self.groups(charges);
+        let owned = |group: &Group| group.places.iter().all(|place| charges[*place].counter.owner.is_some());
+        // On one server there is one group, whoever owns what.
+        let (first, second): (Vec<_>, Vec<_>) = groups.into_iter().partition(owned);
+        let mut request = Request::of(self, charges.len(), deadline);
+        request.ask(&first, deed, when).await;
+        let deed = if deed == Deed::Charge && request.denied { Deed::Denied } else { deed };
+        request.ask(&second, deed, when).await;
+        if request.denied {
+            request.give_back(charges, &first, &second, when).await;
+        }
+        let admitted = !request.denied;
+        let missing =
+            || Err(StoreError::Unreachable { server: String::new(), reason: "not asked".to_owned() });
+        let parts = request.parts.into_iter().map(|part| part.unwrap_or_else(missing)).collect();
+        CentralOutcome::of(charges, admitted, parts)
+    }
+
+    /// Divides a request by the slots of its counters; on one server all are asked together.
+    fn groups(&self, charges: &[CentralCharge]) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::with_capacity(1);
+        for (place, charge) in charges.iter().enumerate() {
+            let name = self.0.naming.name(&charge.counter, &charge.limit);
+            self.add(&mut groups, place, Ask::charge(name, charge));
+        }
+        groups
+    }
+
+    fn add(&self, groups: &mut Vec<Group>, place: usize, ask: Ask) {
+        let slot = match self.0.topology {
+            Topology::One(_) => 0,
+            Topology::Cluster(_) => slot_of(&ask.name),
+        };
+        match groups.iter_mut().find(|group| group.slot == slot) {
+            Some(group) => {
+                group.places.push(place);
+                group.asks.push(ask);
+            }
+            None => groups.push(Group { slot, places: vec![place], asks: vec![ask] }),
+        }
+    }
+
+    async fn settle_items(
+        &self,
+        items: &[CentralReceiptItem],
+        real_cost: u64,
+        when: When,
+    ) -> Result<(), StoreError> {
+        let mut groups = Vec::new();
+        for (place, item) in items.iter().enumerate() {
+            let name = self.0.naming.name(&item.counter, &item.limit);
+            self.add(&mut groups, place, Ask::settle(name, item, real_cost));
+        }
+        let deadline = Instant::now() + self.0.deadline;
+        let calls: Vec<_> = groups.iter().map(|group| group.call(Deed::Settle, when, deadline)).collect();
+        let answers = join_all(calls.iter().map(|call| self.0.topology.call(call))).await;
+        for (group, answer) in groups.iter().zip(answers) {
+            let (done, server) = answer?;
+            for (ask, part) in group.asks.iter().zip(done.parts) {
+                part.map_err(|reason| script::refused(&server, &ask.name, &reason))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The words of a plain call for one slot, as they go to the server: for those who measure it.
+pub fn words_of_call(charges: &[CentralCharge]) -> Vec<String> {
+    let name = |charge: &CentralCharge| Naming::Plain.name(&charge.counter, &charge.limit);
+    let asks: Vec<_> = charges.iter().map(|charge| Ask::charge(name(charge), charge)).collect();
+    let mut out = Vec::new();
+    script::write_call(&mut out, Deed::Charge, When::Server, None, &asks);
+    let words = Reply::parse(&out).ok().flatten().map(|(words, _)| words);
+    let words = words.as_ref().and_then(Reply::elements).unwrap_or_default();
+    words.iter().map(|word| word.text().unwrap_or_default().to_owned()).collect()
+}
+
+impl Group {
+    fn call(&self, deed: Deed, when: When, deadline: Instant) -> Call<'_> {
+        Call { slot: self.slot, deed, when, asks: &self.asks, deadline }
+    }
+}
+
+/// A request on its way: the parts that are known, and whether somebody has denied it.
+struct Request<'s> {
+    store: &'s RedisStore,
+    deadline: Instant,
+    parts: Vec<Option<Result<Part, StoreError>>>,
+    denied: bool,
+}
+
+impl<'s> Request<'s> {
+    fn of(store: &'s RedisStore, charges: usize, deadline: Instant) -> Request<'s> {
+        Request { store, deadline, parts: (0..charges).map(|_| None).collect(), denied: false }
+    }
+
+    /// Asks slots in parallel. Those that do not answer decide nothing: their rules say what that means.
+    async fn ask(&mut self, groups: &[Group], deed: Deed, when: When) {
+        let topology = &self.store.0.topology;
+        match groups {
+            [] => {}
+            [group] => {
+                let answer = topology.call(&group.call(deed, when, self.deadline)).await;
+                self.note(group, answer);
+            }
+            _ => {
+                let calls: Vec<_> =
+                    groups.iter().map(|group| group.call(deed, when, self.deadline)).collect();
+                let answers = join_all(calls.iter().map(|call| topology.call(call))).await;
+                for (group, answer) in groups.iter().zip(answers) {
+                    self.note(group, answer);
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, group: &Group, answer: Result<(Done, String), StoreError>) {
+        match answer {
+            Ok((done, server)) => {
+                self.denied |= !done.admitted;
+                for ((place, ask), part) in group.places.iter().zip(&group.asks).zip(done.parts) {
+                    let part = part.map_err(|reason| script::refused(&server, &ask.name, &reason));
+                    self.parts[*place] = Some(part);
+                }
+            }
+            Err(error) => {
+                group.places.iter().for_each(|place| self.parts[*place] = Some(Err(error.clone())));
+            }
+        }
+    }
+
+    /// Gives back what slots have taken before another one denied. It goes on if there is no time to wait for it.
+    async fn give_back(&mut self, charges: &[CentralCharge], first: &[Group], second: &[Group], when: When) {
+        let mut tasks = Vec::new();
+        for group in first.iter().chain(second) {
+            let mut taken = Group { slot: group.slot, places: Vec::new(), asks: Vec::new() };
+            for (place, ask) in group.places.iter().zip(&group.asks) {
+                let Some(Ok(part)) = &mut self.parts[*place] else { continue };
+                let Some(grant) = part.grant.take() else { continue };
+                part.remaining += grant.cost;
+                let CentralCharge { counter, limit, unit_cost, .. } = &charges[*place];
+                let (counter, limit, unit_cost) = (counter.clone(), *limit, *unit_cost);
+                let item = CentralReceiptItem { counter, limit, unit_cost, grant };
+                taken.places.push(*place);
+                taken.asks.push(Ask::settle(ask.name.clone(), &item, 0));
+            }
+            if taken.asks.is_empty() {
+                continue;
+            }
+            let inner = Arc::clone(&self.store.0);
+            tasks.push(tokio::spawn(async move {
+                let deadline = Instant::now() + inner.deadline;
+                let answer = inner.topology.call(&taken.call(Deed::Settle, when, deadline)).await;
+                (taken.places, answer)
+            }));
+        }
+        for task in tasks {
+            let Ok(Ok((places, Ok((done, _))))) = timeout_at(self.deadline, task).await else { continue };
+            for (place, settled) in places.into_iter().zip(done.parts) {
+                if let (Some(Ok(part)), Ok(settled)) = (&mut self.parts[place], settled) {
+                    (part.remaining, part.reset_after) = (settled.remaining, settled.reset_after);
+                }
+            }
+        }
+    }
+}
+
+/// The store as tests use it: told the time of everything it does.
+pub struct Told<'s> {
+    store: &'s RedisStore,
+    when: When,
+}
+
+impl Told<'_> {
+    pub async fn charge(&self, charges: &[CentralCharge]) -> CentralOutcome {
+        self.store.decide(charges, Deed::Charge, self.when).await
+    }
+
+    pub async fn peek(&self, charges: &[CentralCharge]) -> CentralOutcome {
+        self.store.decide(charges, Deed::Peek, self.when).await
+    }
+
+    pub async fn settle(&self, receipt: CentralReceipt, real_cost: u64) -> Result<(), StoreError> {
+        self.store.settle_items(&receipt.items, real_cost, self.when).await
+    }
+}

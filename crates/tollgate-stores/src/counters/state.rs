@@ -1,0 +1,252 @@
+//! A counter's state as one value, for stores that replace values whole.
+//!
+//! A version, then numbers in as few bytes as they need; steps as distances from one to the next. The
+//! state of a bucket means something only with its rate and burst, so it carries those it was written
+//! under: whoever reads it under other numbers converts it (I6). Which algorithm and which window it
+//! belongs to is said by the counter's name.
+
+use tollgate::algorithm::fixed_window::Window;
+use tollgate::algorithm::sliding_compact::Steps;
+use tollgate::algorithm::sliding_counter::Counts;
+use tollgate::algorithm::tiered_window::Tiers;
+use tollgate::algorithm::{Algorithm as _, Quota, State};
+use tollgate::limit::{Rate, Shape};
+use tollgate::{Limit, Time};
+
+/// A value of another version is refused: overwriting it would forget what a newer release has counted.
+const VERSION: u8 = 1;
+/// The longest that a number gets.
+const MAX_NUMBER_BYTES: u64 = 10;
+/// No bucket is full later than this.
+const LATEST: u64 = 1 << 63;
+
+/// The state under `limit`, as bytes.
+pub fn encode(limit: &Limit, state: &State) -> Vec<u8> {
+    let mut bytes = vec![VERSION];
+    match state {
+        State::Instant(at) => push_all(&mut bytes, [limit.rate().count(), limit.capacity(), *at]),
+        State::Window(Window { name, count }) => push_all(&mut bytes, [*name, *count]),
+        State::Counts(counts) => push_all(&mut bytes, [counts.window, counts.current, counts.previous]),
+        State::Steps(steps) => push_steps(&mut bytes, steps),
+        State::Tiers(tiers) => tiers.finest().into_iter().for_each(|finest| push_steps(&mut bytes, finest)),
+    }
+    bytes
+}
+
+/// The state of a counter that `limit` counts, and the limit it was written under; `None` if the bytes are
+/// no such state.
+pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<(Limit, State)> {
+    let (&version, mut rest) = bytes.split_first()?;
+    if version != VERSION {
+        return None;
+    }
+    let mut number = || pop(&mut rest);
+    let decoded = match Quota::new(limit).fresh() {
+        State::Instant(_) => {
+            let under = numbered(limit, number()?, number()?)?;
+            (under, State::Instant(number().filter(|at| *at <= LATEST)?))
+        }
+        State::Window(_) => {
+            (*limit, State::Window(Window { name: sane(number()?)?, count: sane(number()?)? }))
+        }
+        State::Counts(_) => {
+            let window = number()?;
+            window.checked_add(2)?.checked_mul(limit.rate().period().nanos())?;
+            let counts = Counts { window, current: sane(number()?)?, previous: sane(number()?)? };
+            (*limit, State::Counts(counts))
+        }
+        State::Steps(_) => (*limit, State::Steps(Steps::from_pairs(pop_steps(&mut rest)?))),
+        State::Tiers(_) => (*limit, State::Tiers(tiers(limit, &pop_steps(&mut rest)?))),
+    };
+    rest.is_empty().then_some(decoded)
+}
+
+/// Whether a state of one limit is a state of the other.
+pub fn interchangeable(one: &Limit, other: &Limit) -> bool {
+    one.rate() == other.rate() && one.capacity() == other.capacity()
+}
+
+/// The most bytes that a state of `limit` takes.
+pub fn max_bytes(limit: &Limit) -> u64 {
+    let (period_ns, count) = (limit.rate().period().nanos(), limit.rate().count());
+    let step_ns = match limit.shape() {
+        Shape::SlidingLog => 1,
+        Shape::SlidingCompact { resolution } => u64::try_from(resolution.as_nanos()).unwrap_or(u64::MAX),
+        Shape::TieredWindow { levels } => Time::from_secs(levels.finest().secs()).nanos(),
+        _ => return 1 + 3 * MAX_NUMBER_BYTES,
+    };
+    // A debt fills the window twice. The length of a number grows with its logarithm, so pairs that are
+    // all alike take the most.
+    let (steps, hits) = (period_ns / step_ns, count.saturating_mul(2));
+    let pairs = hits.min(steps).max(1) as f64;
+    let number_bytes = |sum: u64| 1.0 + (sum.max(1) as f64 / pairs).log(128.0).max(0.0);
+    1 + 2 * MAX_NUMBER_BYTES + (pairs * (number_bytes(steps) + number_bytes(hits))).ceil() as u64
+}
+
+/// A number to which costs can be added.
+fn sane(number: u64) -> Option<u64> {
+    (number < 1 << 62).then_some(number)
+}
+
+/// `limit` with another rate and burst, where such a limit can exist.
+fn numbered(limit: &Limit, count: u64, burst: u64) -> Option<Limit> {
+    let burst = (count > 0).then_some(burst);
+    let shape = match limit.shape() {
+        Shape::Gcra { .. } => Shape::Gcra { burst },
+        Shape::TokenBucket { refill, .. } => Shape::TokenBucket { burst, refill },
+        Shape::LeakyBucket { release, .. } => Shape::LeakyBucket { burst, release },
+        other => other,
+    };
+    Limit::new(Rate::new(count, limit.rate().period()).ok()?, shape).ok()
+}
+
+/// The finest level, and the others as its sums.
+fn tiers(limit: &Limit, finest: &[(u64, u64)]) -> Tiers {
+    let Shape::TieredWindow { levels } = limit.shape() else { return Tiers::default() };
+    let unit = levels.finest().secs();
+    let sums = |coarser: u64| {
+        let buckets = finest.iter().map(|(step, count)| (step.saturating_mul(unit) / coarser, *count));
+        Steps::from_pairs(buckets)
+    };
+    Tiers::from_levels(levels.units().iter().map(|each| sums(each.secs())).collect())
+}
+
+fn push_steps(bytes: &mut Vec<u8>, steps: &Steps) {
+    let mut last = 0;
+    for (step, count) in steps.pairs() {
+        push_all(bytes, [step - last, count]);
+        last = step;
+    }
+}
+
+fn pop_steps(rest: &mut &[u8]) -> Option<Vec<(u64, u64)>> {
+    let (mut pairs, mut last, mut sum) = (Vec::new(), 0u64, 0u64);
+    while !rest.is_empty() {
+        let (distance, count) = (pop(rest)?, pop(rest)?);
+        last = last.checked_add(distance)?;
+        sum = sane(sum.checked_add(count)?)?;
+        pairs.push((last, count));
+    }
+    Some(pairs)
+}
+
+fn push_all<const N: usize>(bytes: &mut Vec<u8>, numbers: [u64; N]) {
+    for mut number in numbers {
+        while number >= 0x80 {
+            bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+    }
+}
+
+fn pop(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0u64;
+    for place in 0..MAX_NUMBER_BYTES {
+        let (&byte, after) = rest.split_first()?;
+        *rest = after;
+        let bits = u64::from(byte & 0x7f);
+        number |= bits.checked_shl(7 * place as u32).filter(|shifted| shifted >> (7 * place) == bits)?;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const NOW: Time = Time::from_secs(1_800_000_000);
+
+    fn limit(rate: &str, shape: Shape) -> Limit {
+        Limit::new(rate.parse().expect("a valid rate"), shape).expect("a valid limit")
+    }
+
+    fn shapes() -> Vec<Shape> {
+        use tollgate::limit::{Levels, Refill, Release, WindowStart};
+        vec![
+            Shape::GCRA,
+            Shape::TokenBucket { burst: Some(7), refill: Refill::Tick(Duration::from_secs(1)) },
+            Shape::LeakyBucket { burst: Some(3), release: Release::AtOnce },
+            Shape::FixedWindow { start: WindowStart::FirstHit },
+            Shape::SlidingLog,
+            Shape::SlidingCompact { resolution: Duration::from_secs(1) },
+            Shape::SlidingCounter,
+            Shape::TieredWindow { levels: Levels::SMH },
+        ]
+    }
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        for shape in shapes() {
+            let limit = limit("60/h", shape);
+            let quota = Quota::new(&limit);
+            let mut state = quota.fresh();
+            for n in 0..100 {
+                let now = NOW + Duration::from_millis(n * 61_234);
+                if quota.decide(&state, now, 1).is_allowed() {
+                    quota.charge(&mut state, now, 1);
+                }
+                let (under, read) = decode(&limit, &encode(&limit, &state)).expect("our own bytes");
+                assert!(interchangeable(&under, &limit));
+                assert_eq!(quota.decide(&read, now, 2), quota.decide(&state, now, 2), "{shape:?}");
+                assert_eq!(quota.fresh_at(&read), quota.fresh_at(&state), "{shape:?}");
+                assert_eq!(quota.used(&read, now), quota.used(&state, now), "{shape:?}");
+                state = read;
+            }
+        }
+    }
+
+    #[test]
+    fn a_bucket_says_what_it_was_written_under() {
+        let (five, fifty) = (limit("5/m", Shape::GCRA), limit("50/m", Shape::Gcra { burst: Some(9) }));
+        let quota = Quota::new(&five);
+        let mut state = quota.fresh();
+        quota.charge(&mut state, NOW, 5);
+        let (under, read) = decode(&fifty, &encode(&five, &state)).expect("our own bytes");
+        assert!(interchangeable(&under, &five) && !interchangeable(&under, &fifty));
+        let adopted = Quota::new(&fifty).adopt(&Quota::new(&under), read, NOW);
+        assert_eq!(Quota::new(&fifty).used(&adopted, NOW), 5);
+        let closed = limit("0/m", Shape::GCRA);
+        let (under, _) = decode(&five, &encode(&closed, &quota.fresh())).expect("our own bytes");
+        assert!(interchangeable(&under, &closed));
+    }
+
+    #[test]
+    fn a_state_is_never_larger_than_foretold() {
+        let shapes = [
+            Shape::SlidingLog,
+            Shape::SlidingCompact { resolution: Duration::from_millis(250) },
+            Shape::TieredWindow { levels: tollgate::limit::Levels::SMH },
+        ];
+        for (shape, rate) in
+            shapes.iter().flat_map(|shape| ["3/m", "1000/h", "50000/m"].map(|rate| (*shape, rate)))
+        {
+            let limit = limit(rate, shape);
+            let (quota, count) = (Quota::new(&limit), limit.rate().count());
+            let mut state = quota.fresh();
+            for n in 0..2 * count {
+                // Uneven on purpose.
+                let at = NOW.nanos() + limit.rate().period().nanos() / (2 * count) * n + n * n % 977;
+                quota.charge(&mut state, Time::from_nanos(at), 1);
+            }
+            let bytes = encode(&limit, &state).len() as u64;
+            assert!(bytes <= max_bytes(&limit), "{shape:?} {rate}: {bytes} of {}", max_bytes(&limit));
+            assert!(bytes * 2 > max_bytes(&limit) || bytes < 100, "{shape:?} {rate}: {bytes}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_others_are_no_state() {
+        let log = limit("60/h", Shape::SlidingLog);
+        for bytes in [&b""[..], b"\0", b"\x02\x01\x01", b"\x01\xff", b"\x01\x05", &[0xff; 40], b"12345"] {
+            assert_eq!(decode(&log, bytes), None, "{bytes:?}");
+        }
+        let bucket = limit("5/m", Shape::GCRA);
+        assert_eq!(decode(&bucket, b"\x01\x05\x05\x00\x00"), None, "a byte too many");
+        assert_eq!(decode(&bucket, b"\x01\x05\x00\x00"), None, "no bucket of five has no burst");
+    }
+}

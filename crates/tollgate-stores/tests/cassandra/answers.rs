@@ -1,0 +1,18 @@
+//! Every answer is that of the pure functions.
+
+use crate::central::{Told, skew};
+use crate::conformance;
+use crate::stores::patient;
+use crate::turn;
+
+#[tokio::test]
+async fn cassandra_conforms() {
+    let Some((server, _turn)) = turn("conformance of Cassandra").await else { return };
+    conformance::check(&Told::new(patient(&server.url("conformance")).await, 12)).await;
+}
+
+#[tokio::test]
+async fn clocks_that_differ_let_no_more_through_than_is_said() {
+    let Some((server, _turn)) = turn("clocks that differ on Cassandra").await else { return };
+    skew::check(&patient(&server.url("skew")).await).await;
+}

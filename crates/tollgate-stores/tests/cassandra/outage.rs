@@ -1,0 +1,175 @@
+//! A server that stands still, and answers that come too late.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tollgate::Shape;
+use tollgate_stores::counters::StoreError;
+use tollgate_stores::counters::cassandra::CassandraSetup;
+
+use crate::central::load::{Load, check_answered_in_time};
+use crate::central::{Store, hit, left, limit, own};
+use crate::servers::cassandra::Cassandra;
+use crate::servers::{SOON, wait_until};
+use crate::stores::{initialise, patient, usual};
+use crate::turn;
+
+/// Returns when the process does not run any more.
+fn freeze(server: &Cassandra) {
+    server.process.signal("STOP");
+    let stat = format!("/proc/{}/stat", server.process.id());
+    let stopped = |text: String| text.split(") ").last().is_some_and(|rest| rest.starts_with('T'));
+    wait_until("the server stands still", || fs::read_to_string(&stat).is_ok_and(stopped));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_server_stalls_nobody() {
+    let Some((server, _turn)) = turn("a frozen Cassandra").await else { return };
+    let url = server.url("frozen");
+    initialise(&url).await;
+    let store = usual(&url);
+    store.ready(SOON).await.expect("it answers");
+    let load = Load::start(&store, &own("load", "user:1", limit("100000/h", Shape::GCRA)), 32);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    freeze(&server);
+    let frozen = Instant::now();
+    tokio::time::sleep(Duration::from_millis(3000)).await;
+    let seen = load.stop().await;
+    check_answered_in_time(&seen, CassandraSetup::DEADLINE);
+    let open = seen.iter().filter(|seen| seen.asked > frozen + Duration::from_millis(1500));
+    assert!(open.clone().all(|seen| matches!(seen.error, Some(StoreError::Unreachable { .. }))));
+    let waited = open.clone().filter(|seen| seen.took > Duration::from_millis(10)).count();
+    assert!(waited * 100 <= open.count(), "{waited} waited"); // the machine is busy at times
+    assert!(store.trouble().is_some());
+    server.process.signal("CONT");
+    let (thawed, charge) = (Instant::now(), own("again", "user:1", limit("100000/h", Shape::GCRA)));
+    let mut answered = 0;
+    while answered < 20 {
+        answered = if hit(&store, &charge).await.is_ok() { answered + 1 } else { 0 };
+        tokio::task::yield_now().await;
+        assert!(thawed.elapsed() < SOON, "it is back");
+    }
+}
+
+/// The answer to a transaction comes too late: a serial read finds out that it was done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_timeout_a_serial_read_tells_what_was_done() {
+    let Some((server, _turn)) = turn("late answers of Cassandra").await else { return };
+    let direct = patient(&server.url("late")).await;
+    let slow = Delayed::start(server.port);
+    let store = usual(&format!("cassandra://cassandra:cassandra@127.0.0.1:{}/late", slow.port));
+    store.ready(SOON).await.expect("it answers");
+    let charge = own("late", "user:1", limit("100/d", Shape::GCRA));
+    hit(&store, &charge).await.expect("it is charged");
+    let mut found_out = 0;
+    for _ in 0..10 {
+        // Answers to the read come at once; those to the transaction only after it was given up.
+        slow.hold_after(1, CassandraSetup::DEADLINE.mul_f64(0.75));
+        let before = left(&direct, &charge).await;
+        let answer = hit(&store, &charge).await;
+        let after = left(&direct, &charge).await;
+        match answer {
+            Ok(part) => {
+                assert!(part.grant.is_some());
+                assert_eq!(before - after, 1, "charged once, neither lost nor twice");
+                found_out += 1;
+            }
+            Err(error) => assert!(before - after <= 1, "{error}"),
+        }
+    }
+    assert!(found_out > 0, "some were found out about");
+    assert_eq!(slow.held.load(Ordering::Relaxed), 10, "answers were held back");
+}
+
+/// One transaction of a key is under way at a time; those who wait go into the next one together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_wait_for_one_key_share_a_transaction() {
+    let Some((server, _turn)) = turn("combined charges on Cassandra").await else { return };
+    patient(&server.url("combined")).await;
+    let between = Delayed::start(server.port);
+    let store =
+        patient(&format!("cassandra://cassandra:cassandra@127.0.0.1:{}/combined", between.port)).await;
+    let charge = own("combined", "user:1", limit("1000/d", Shape::GCRA));
+    hit(&store, &charge).await.expect("it is charged");
+    let before = between.passed.load(Ordering::Relaxed);
+    let asked = (0..200).map(|_| {
+        let (store, charge) = (store.clone(), charge.clone());
+        tokio::spawn(async move { hit(&store, &charge).await })
+    });
+    for asked in asked.collect::<Vec<_>>() {
+        asked.await.expect("it ends").expect("it is charged");
+    }
+    let answers = between.passed.load(Ordering::Relaxed) - before;
+    assert!(answers <= 40, "200 charges took {answers} answers");
+    assert_eq!(left(&store, &charge).await, 799);
+}
+
+/// Passes everything on between a driver and a server, and holds answers back when told to.
+struct Delayed {
+    port: u16,
+    /// How many answers still pass, and for how long the others wait after them.
+    order: Arc<Mutex<Option<(u32, Duration)>>>,
+    passed: Arc<AtomicU32>,
+    held: Arc<AtomicU32>,
+}
+
+impl Delayed {
+    fn start(server: u16) -> Delayed {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let delayed = Delayed { port, order: Arc::default(), passed: Arc::default(), held: Arc::default() };
+        let Delayed { order, passed, held, .. } = &delayed;
+        let (order, passed, held) = (order.clone(), passed.clone(), held.clone());
+        thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                let mut server = TcpStream::connect(("127.0.0.1", server)).expect("the server is there");
+                let (mut from, mut to) =
+                    (server.try_clone().expect("a clone"), client.try_clone().expect("a clone"));
+                let (order, passed, held) = (order.clone(), passed.clone(), held.clone());
+                thread::spawn(move || std::io::copy(&mut client, &mut server));
+                thread::spawn(move || {
+                    while pass_answer(&mut from, &mut to, &order, &held).is_ok() {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        delayed
+    }
+
+    fn hold_after(&self, answers: u32, wait: Duration) {
+        *self.order.lock().expect("no test panics with it") = Some((answers, wait));
+    }
+}
+
+/// One frame of the server's, now or later.
+fn pass_answer(
+    from: &mut TcpStream,
+    to: &mut TcpStream,
+    order: &Mutex<Option<(u32, Duration)>>,
+    held: &AtomicU32,
+) -> std::io::Result<()> {
+    let mut frame = vec![0; 9];
+    from.read_exact(&mut frame)?;
+    let len = u32::from_be_bytes([frame[5], frame[6], frame[7], frame[8]]) as usize;
+    frame.resize(9 + len, 0);
+    from.read_exact(&mut frame[9..])?;
+    let wait = match &mut *order.lock().expect("no test panics with it") {
+        Some((0, wait)) => Some(std::mem::take(wait)),
+        Some((answers, _)) => {
+            *answers -= 1;
+            None
+        }
+        None => None,
+    };
+    if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
+        held.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(wait);
+    }
+    to.write_all(&frame)
+}

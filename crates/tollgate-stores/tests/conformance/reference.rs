@@ -1,0 +1,121 @@
+//! The promise itself: what a store must answer, by the library's pure functions.
+//!
+//! A charge, admitted or not, finds the state of its counter converted to its own limit, and leaves it so (I6).
+//! All enforced charges are taken, or none; shadow charges are taken if the request passes and they allow it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tollgate::algorithm::{Algorithm, Grant, Quota, State};
+use tollgate::store::{DeniedHits, Part, Weight};
+use tollgate::{Limit, Time};
+use tollgate_stores::counters::{CentralCharge, Counter, name};
+
+use super::{round_admission, round_up};
+
+pub struct Reference {
+    unit: Duration,
+    states: HashMap<(Counter, String), (Limit, State)>,
+}
+
+/// What can be settled.
+pub struct Settleable {
+    pub counter: Counter,
+    pub limit: Limit,
+    pub unit_cost: u64,
+    pub grant: Grant,
+}
+
+pub struct Promise {
+    pub admitted: bool,
+    pub parts: Vec<Part>,
+    pub items: Vec<Settleable>,
+}
+
+impl Reference {
+    pub fn new(unit: Duration) -> Reference {
+        Reference { unit, states: HashMap::new() }
+    }
+
+    pub fn quota(&self, limit: &Limit) -> Quota {
+        Quota::in_unit(limit, self.unit)
+    }
+
+    /// The state that a charge under `limit` finds.
+    pub fn state(&self, counter: &Counter, limit: &Limit, now: Time) -> State {
+        match self.states.get(&(counter.clone(), name::kind(limit))) {
+            None => self.quota(limit).fresh(),
+            Some((old, state)) if old == limit => state.clone(),
+            Some((old, state)) => self.quota(limit).adopt(&self.quota(old), state.clone(), now),
+        }
+    }
+
+    pub fn charge(&mut self, charges: &[CentralCharge], now: Time) -> Promise {
+        for charge in charges {
+            let state = self.state(&charge.counter, &charge.limit, now);
+            self.put(&charge.counter, &charge.limit, state);
+        }
+        let mut promise = self.peek(charges, now);
+        for (charge, part) in charges.iter().zip(&mut promise.parts) {
+            let quota = self.quota(&charge.limit);
+            let mut state = self.state(&charge.counter, &charge.limit, now);
+            let allowed = part.decision.is_allowed();
+            if promise.admitted && allowed {
+                quota.charge(&mut state, now, charge.cost);
+                let grant = Grant { at: now, cost: charge.cost, mark: quota.mark(&state) };
+                part.grant = Some(grant);
+                part.remaining = part.decision.left - charge.cost;
+                let (counter, limit, unit_cost) = (charge.counter.clone(), charge.limit, charge.unit_cost);
+                promise.items.push(Settleable { counter, limit, unit_cost, grant });
+            } else if !allowed && charge.denied == DeniedHits::Counted {
+                quota.drain(&mut state, now, charge.cost);
+                part.decision = quota.decide(&state, now, charge.cost);
+                part.decision.admission = round_admission(part.decision.admission, self.unit);
+                part.remaining = part.decision.left;
+            } else {
+                continue;
+            }
+            part.reset_after = round_up(quota.fresh_at(&state).since(now), self.unit);
+            self.put(&charge.counter, &charge.limit, state);
+        }
+        promise
+    }
+
+    pub fn peek(&self, charges: &[CentralCharge], now: Time) -> Promise {
+        let mut admitted = true;
+        let parts = charges
+            .iter()
+            .map(|charge| {
+                let quota = self.quota(&charge.limit);
+                let state = self.state(&charge.counter, &charge.limit, now);
+                let mut decision = quota.decide(&state, now, charge.cost);
+                admitted &= decision.is_allowed() || charge.weight == Weight::Shadow;
+                decision.admission = round_admission(decision.admission, self.unit);
+                let reset_after = round_up(quota.fresh_at(&state).since(now), self.unit);
+                Part { decision, remaining: decision.left, reset_after, grant: None }
+            })
+            .collect();
+        Promise { admitted, parts, items: Vec::new() }
+    }
+
+    pub fn settle(&mut self, items: &[Settleable], real_cost: u64, now: Time) {
+        for Settleable { counter, limit, unit_cost, grant } in items {
+            let quota = self.quota(limit);
+            let mut state = self.state(counter, limit, now);
+            let real_cost = unit_cost * real_cost;
+            match real_cost.checked_sub(grant.cost) {
+                Some(more) => quota.owe(&mut state, now, more),
+                None => quota.refund(&mut state, grant, grant.cost - real_cost, now),
+            }
+            self.put(counter, limit, state);
+        }
+    }
+
+    pub fn reset(&mut self, counter: &Counter, limit: &Limit) {
+        self.states.remove(&(counter.clone(), name::kind(limit)));
+    }
+
+    fn put(&mut self, counter: &Counter, limit: &Limit, state: State) {
+        self.states.insert((counter.clone(), name::kind(limit)), (*limit, state));
+    }
+}

@@ -1,0 +1,21 @@
+//! Every answer is that of the pure functions.
+
+use crate::central::{Told, skew};
+use crate::conformance;
+use crate::servers::memcached::Memcached;
+use crate::stores::patient;
+
+#[tokio::test]
+async fn two_memcacheds_conform() {
+    let what = "conformance of memcached";
+    let (Some(one), Some(two)) = (Memcached::start(what), Memcached::start(what)) else { return };
+    let url = format!("memcached://127.0.0.1:{},127.0.0.1:{}", one.port, two.port);
+    conformance::check(&Told::new(patient(&url), 40)).await;
+    assert!(!one.keys().is_empty() && !two.keys().is_empty(), "both keep a share");
+}
+
+#[tokio::test]
+async fn clocks_that_differ_let_no_more_through_than_is_said() {
+    let Some(server) = Memcached::start("clocks that differ on memcached") else { return };
+    skew::check(&patient(&server.url())).await;
+}

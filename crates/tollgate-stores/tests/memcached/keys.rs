@@ -1,0 +1,123 @@
+//! What is on the server: keys that people can read, for as long as they count.
+
+use std::time::Duration;
+
+use tollgate::limit::{Levels, Shape};
+use tollgate_stores::counters::memcached::{MemcachedSetup, MemcachedStore};
+use tollgate_stores::counters::name::Naming;
+
+use crate::central::{FIXED, hit, limit, now, own, shared};
+use crate::servers::memcached::Memcached;
+use crate::stores::patient;
+
+const DAY: i64 = 86_400;
+
+#[tokio::test]
+async fn keys_say_rule_identity_and_window() {
+    let Some(server) = Memcached::start("keys on memcached") else { return };
+    let store = patient(&server.url());
+    hit(&store, &own("login", "user:42", limit("5/m", Shape::GCRA))).await.expect("it is charged");
+    assert_eq!(server.keys(), ["tg1:default:login:{user:42}:gcra-m"]);
+    let at = now();
+    store.charge(&[own("api", "ip:::1", limit("5/d", FIXED))], at).await;
+    let window = format!("tg1:default:api:{{ip:::1}}:fixed-window-d:{}", at.secs() / 86_400);
+    assert!(server.keys().contains(&window), "{window} in {:?}", server.keys());
+}
+
+#[tokio::test]
+async fn hashed_and_long_keys_tell_nothing_and_fit() {
+    let Some(server) = Memcached::start("hashed keys on memcached") else { return };
+    let address = server.url().parse().expect("a valid address");
+    let (naming, deadline) = (Naming::hashed(b"secret"), Duration::from_secs(20));
+    let hashed = MemcachedStore::open(MemcachedSetup { naming, deadline, ..MemcachedSetup::new(address) });
+    hit(&hashed, &own("login", "user:42", limit("5/m", Shape::GCRA))).await.expect("it is charged");
+    let store = patient(&server.url());
+    // Each part is within its bound, and the key they make is not.
+    let long = "x".repeat(99);
+    for shape in [Shape::GCRA, FIXED, Shape::TieredWindow { levels: Levels::SMH }] {
+        let (charge, at) = (own(&long, &long, limit("5/d", shape)), now());
+        for left in [4, 3] {
+            let part = store.charge(std::slice::from_ref(&charge), at).await.parts.swap_remove(0);
+            assert_eq!(part.expect("it is charged").remaining, left);
+        }
+    }
+    let keys = server.keys();
+    assert_eq!(keys.len(), 1 + 1 + 1 + 3, "{keys:?}");
+    assert!(keys.iter().all(|key| key.len() <= 250 && !key.contains("42}")), "{keys:?}");
+}
+
+#[tokio::test]
+async fn counters_live_as_long_as_they_count_and_a_second() {
+    let Some(server) = Memcached::start("lifetimes on memcached") else { return };
+    let store = patient_but_exact(&server);
+    let at = now();
+    let tiers = Shape::TieredWindow { levels: Levels::SMH };
+    for (shape, rate, shortest, longest) in [
+        (Shape::GCRA, "1/h", 3600, 3602),
+        (FIXED, "5/h", 0, 3602),
+        (Shape::SlidingCounter, "5/h", 3600, 7202),
+        (Shape::SlidingLog, "5/h", 3600, 3602),
+        (tiers, "5/d", DAY, DAY + 3602),
+        // Over thirty days the server takes a number for a date.
+        (Shape::GCRA, "1/month", 30 * DAY, 30 * DAY + 2),
+        (Shape::SlidingCounter, "5/month", 30 * DAY, 60 * DAY + 2),
+        (Shape::SlidingLog, "5/y", 365 * DAY, 365 * DAY + 2),
+    ] {
+        let before = server.keys();
+        let charge = own("long", "user:1", limit(rate, shape));
+        let outcome = store.charge(std::slice::from_ref(&charge), at).await;
+        assert!(outcome.admitted && outcome.parts[0].is_ok(), "{:?}", outcome.parts);
+        let new: Vec<_> = server.keys().into_iter().filter(|key| !before.contains(key)).collect();
+        assert!(!new.is_empty(), "{shape:?}");
+        for key in new {
+            let lifetime = server.lifetime(&key);
+            // The server has ticked since, or will in a moment.
+            assert!((shortest - 2..=longest).contains(&lifetime), "{key} lives for {lifetime} s");
+        }
+        let left = store.peek(&[charge], at).await.parts.swap_remove(0).expect("it answers").decision.left;
+        assert_eq!(left, limit(rate, shape).capacity() - 1, "{shape:?} is there");
+    }
+}
+
+#[tokio::test]
+async fn a_value_over_the_servers_bound_is_refused_and_others_are_charged() {
+    let Some(server) =
+        Memcached::start_with("large values on memcached", &["-I", "8k", "-o", "slab_chunk_max=8192"])
+    else {
+        return;
+    };
+    let store = patient(&server.url());
+    let big = limit("2000/d", Shape::SlidingLog);
+    let at = now();
+    let mut refused = None;
+    for n in 0..2000 {
+        let part = store.charge(&[own("big", "user:1", big)], at + Duration::from_millis(n * 7)).await;
+        refused = part.parts.into_iter().next().and_then(Result::err);
+        if refused.is_some() {
+            break;
+        }
+    }
+    let told = refused.expect("a value over the server's bound").to_string();
+    assert!(told.contains("too large"), "{told}");
+    hit(&store, &shared("small", limit("5/h", Shape::GCRA))).await.expect("others are charged");
+}
+
+/// Lifetimes as they are by default.
+fn patient_but_exact(server: &Memcached) -> MemcachedStore {
+    let setup = MemcachedSetup::new(server.url().parse().expect("a valid address"));
+    MemcachedStore::open(MemcachedSetup { deadline: Duration::from_secs(20), ..setup })
+}
+
+#[tokio::test]
+async fn windows_end_and_nothing_is_left_behind() {
+    let Some(server) = Memcached::start("expiry on memcached") else { return };
+    let store = patient_but_exact(&server);
+    let charge = own("short", "user:1", limit("2/s", Shape::SlidingLog));
+    hit(&store, &charge).await.expect("it is charged");
+    let key = server.keys().pop().expect("one key");
+    let start = std::time::Instant::now();
+    while server.ask(&format!("mg {key}\r\nmn"), "MN").contains(&"HD".to_owned()) {
+        assert!(start.elapsed() < Duration::from_secs(10), "it expires");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,14 @@
+//! Counters on real memcached servers.
+
+#[path = "../central/mod.rs"]
+mod central;
+#[path = "../conformance/mod.rs"]
+mod conformance;
+#[path = "../servers/mod.rs"]
+mod servers;
+
+mod answers;
+mod bad_input;
+mod crowd;
+mod keys;
+mod stores;

@@ -1,0 +1,97 @@
+//! What an operator finds on the server: readable keys, each with an end.
+
+use std::time::Duration;
+
+use tollgate::Shape;
+use tollgate::limit::{Levels, Refill, Release, WindowStart};
+use tollgate_stores::counters::name::Naming;
+use tollgate_stores::counters::redis::{RedisSetup, RedisStore};
+
+use crate::central::{FIXED, hit, left, limit, own};
+use crate::servers::SOON;
+use crate::servers::redis::{Make, Redis};
+use crate::stores::{ServerTime, ready};
+
+#[tokio::test]
+async fn every_key_is_readable_and_expires_by_itself() {
+    let Some(server) = Redis::start(Make::Redis, "keys on Redis") else { return };
+    let store = ready(&server.url()).await;
+    let bucket = |refill| Shape::TokenBucket { burst: None, refill };
+    let leaky = |release| Shape::LeakyBucket { burst: None, release };
+    let shapes = [
+        Shape::GCRA,
+        bucket(Refill::Continuous),
+        bucket(Refill::Tick(Duration::from_secs(1))),
+        bucket(Refill::Calendar),
+        leaky(Release::AtOnce),
+        FIXED,
+        Shape::FixedWindow { start: WindowStart::FirstHit },
+        Shape::SlidingLog,
+        Shape::SlidingCompact { resolution: Duration::from_secs(1) },
+        Shape::SlidingCounter,
+        Shape::TieredWindow { levels: Levels::SMH },
+    ];
+    for shape in shapes {
+        let charge = own("login", "user:42", limit("5/h", shape));
+        hit(&store, &charge).await.expect("it is charged");
+        hit(&store, &charge).await.expect("it is charged");
+        let name = Naming::Plain.name(&charge.counter, &charge.limit);
+        assert!(name.starts_with("tg1:default:login:{user:42}:"), "{name}");
+        let lives_ms: i64 =
+            server.ask(&["PTTL", &name]).trim().trim_start_matches(':').parse().expect("a number");
+        // Two windows for the weighted one; whatever counts is kept, and little longer.
+        assert!((1..=2 * 3_600_000 + 2000).contains(&lives_ms), "{name} lives for {lives_ms} ms");
+    }
+    assert_eq!(server.ask(&["DBSIZE"]), format!(":{}\r\n", shapes.len()));
+}
+
+#[tokio::test]
+async fn hashed_keys_do_not_tell_who() {
+    let Some(server) = Redis::start(Make::Redis, "hashed keys on Redis") else { return };
+    let setup = RedisSetup::new(server.url().parse().expect("an address"));
+    let naming = Naming::hashed(b"a secret of the fleet");
+    let store = ServerTime(RedisStore::open(RedisSetup { naming, ..setup }).expect("it opens"));
+    store.ready(SOON).await.expect("it answers");
+    hit(&store, &own("login", "email:ceo@example.com", limit("5/h", Shape::GCRA)))
+        .await
+        .expect("it is charged");
+    let keys = server.ask(&["KEYS", "*"]);
+    assert!(keys.contains("tg1:default:login:{#") && !keys.contains("ceo"), "{keys}");
+}
+
+#[tokio::test]
+async fn a_reset_forgets_one_counter() {
+    let Some(server) = Redis::start(Make::Redis, "resets on Redis") else { return };
+    let store = ready(&server.url()).await;
+    let (mine, yours) =
+        (own("login", "user:1", limit("5/h", FIXED)), own("login", "user:2", limit("5/h", FIXED)));
+    hit(&store, &mine).await.expect("it is charged");
+    hit(&store, &yours).await.expect("it is charged");
+    assert_eq!(store.reset(&mine.counter, &mine.limit).await, Ok(true));
+    assert_eq!(store.reset(&mine.counter, &mine.limit).await, Ok(false));
+    assert_eq!((left(&store, &mine).await, left(&store, &yours).await), (5, 4));
+}
+
+#[tokio::test]
+async fn a_server_that_has_forgotten_the_script_is_given_it_again() {
+    let Some(server) = Redis::start(Make::Redis, "NOSCRIPT on Redis") else { return };
+    let store = ready(&server.url()).await;
+    let charge = own("login", "user:1", limit("5/h", FIXED));
+    for used in 1..=3 {
+        server.ask(&["SCRIPT", "FLUSH"]);
+        assert_eq!(hit(&store, &charge).await.expect("it is charged").remaining, 5 - used);
+    }
+}
+
+/// Two hits in the same microsecond count twice.
+#[tokio::test]
+async fn a_log_counts_every_hit_of_one_instant() {
+    let Some(server) = Redis::start(Make::Redis, "the sliding log on Redis") else { return };
+    let store = ready(&server.url()).await;
+    let charge = own("log", "user:1", limit("3/h", Shape::SlidingLog));
+    let now = tollgate::Time::from_secs(1_800_000_000);
+    for expected in [true, true, true, false] {
+        let outcome = store.told(now).charge(std::slice::from_ref(&charge)).await;
+        assert_eq!(outcome.admitted, expected);
+    }
+}

@@ -1,0 +1,121 @@
+//! Real servers for tests: on free loopback ports, in folders of their own, gone when dropped.
+//!
+//! A server that cannot be had is told loudly, and its tests do not run: `scripts/test` collects what did not
+//! run, and fails with `--require-all`. Nothing here waits for a time to pass, but for a condition with a bound.
+
+#![allow(dead_code)] // each store uses its part
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+pub mod cassandra;
+pub mod cluster;
+pub mod memcached;
+pub mod redis;
+pub mod sentinel;
+
+/// What must happen soon, on a busy machine too.
+pub const SOON: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
+
+/// A folder that is gone with the test.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("tollgate-store-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("a folder for the test");
+        Folder(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// A process that ends with its owner.
+#[derive(Debug)]
+pub struct Process(Child);
+
+impl Process {
+    /// Starts a server; what it says goes to `log`.
+    pub fn start(command: &mut Command, log: &Path) -> Process {
+        let out = OpenOptions::new().create(true).append(true).open(log).expect("a log can be written");
+        let err = out.try_clone().expect("a file can be shared");
+        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
+        Process(child.unwrap_or_else(|error| panic!("{command:?} does not start: {error}")))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Sends a signal by name, such as `STOP` or `CONT`, to this process alone.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.id().to_string()).status();
+        assert!(status.is_ok_and(|status| status.success()), "signal {name} can be sent");
+    }
+
+    /// Ends it at once (SIGKILL), and returns when it is gone.
+    pub fn kill(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it has an address").port()
+}
+
+/// Returns once `holds`; panics, naming `what`, if that takes too long.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < SOON, "waited in vain: {what}");
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Where a command is: in the folder that `scripts/servers` fills, or on the PATH.
+pub fn find(command: &str) -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(root).chain(std::env::split_paths(&path).collect::<Vec<_>>());
+    folders.map(|folder| folder.join(command)).find(|file| file.is_file())
+}
+
+/// Says that tests do not run, and why: to people on stderr, and to `scripts/test` in its file.
+pub fn not_run(what: &str, why: &str) {
+    eprintln!("\n!!! NOT RUN: {what}: {why}\n");
+    if let Some(path) = std::env::var_os("TOLLGATE_NOT_RUN") {
+        let mut file =
+            OpenOptions::new().create(true).append(true).open(path).expect("the list can be written");
+        writeln!(file, "{what}: {why}").expect("the list can be written");
+    }
+}
