@@ -6,10 +6,10 @@
 //! belongs to is said by the counter's name.
 
 use tollgate::algorithm::fixed_window::Window;
-use tollgate::algorithm::sliding_compact::Steps;
+use tollgate::algorithm::sliding_compact::Pairs;
 use tollgate::algorithm::sliding_counter::Counts;
 use tollgate::algorithm::tiered_window::Tiers;
-use tollgate::algorithm::{Algorithm as _, Quota, State};
+use tollgate::algorithm::{Algorithm as _, Quota, State, sliding_log};
 use tollgate::limit::{Rate, Shape};
 use tollgate::{Limit, Time};
 
@@ -27,6 +27,7 @@ pub fn encode(limit: &Limit, state: &State) -> Vec<u8> {
         State::Instant(at) => push_all(&mut bytes, [limit.rate().count(), limit.capacity(), *at]),
         State::Window(Window { name, count }) => push_all(&mut bytes, [*name, *count]),
         State::Counts(counts) => push_all(&mut bytes, [counts.window, counts.current, counts.previous]),
+        State::Log(log) => push_steps(&mut bytes, &**log),
         State::Steps(steps) => push_steps(&mut bytes, steps),
         State::Tiers(tiers) => tiers.finest().into_iter().for_each(|finest| push_steps(&mut bytes, finest)),
     }
@@ -55,7 +56,8 @@ pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<(Limit, State)> {
             let counts = Counts { window, current: sane(number()?)?, previous: sane(number()?)? };
             (*limit, State::Counts(counts))
         }
-        State::Steps(_) => (*limit, State::Steps(Steps::from_pairs(pop_steps(&mut rest)?))),
+        State::Log(_) => (*limit, State::Log(Box::new(pop_steps(&mut rest)?.into_iter().collect()))),
+        State::Steps(_) => (*limit, State::Steps(pop_steps(&mut rest)?.into_iter().collect())),
         State::Tiers(_) => (*limit, State::Tiers(tiers(limit, &pop_steps(&mut rest)?))),
     };
     rest.is_empty().then_some(decoded)
@@ -70,7 +72,7 @@ pub fn interchangeable(one: &Limit, other: &Limit) -> bool {
 pub fn max_bytes(limit: &Limit) -> u64 {
     let (period_ns, count) = (limit.rate().period().nanos(), limit.rate().count());
     let step_ns = match limit.shape() {
-        Shape::SlidingLog => 1,
+        Shape::SlidingLog => sliding_log::STEP_NS,
         Shape::SlidingCompact { resolution } => u64::try_from(resolution.as_nanos()).unwrap_or(u64::MAX),
         Shape::TieredWindow { levels } => Time::from_secs(levels.finest().secs()).nanos(),
         _ => return 1 + 3 * MAX_NUMBER_BYTES,
@@ -106,12 +108,12 @@ fn tiers(limit: &Limit, finest: &[(u64, u64)]) -> Tiers {
     let unit = levels.finest().secs();
     let sums = |coarser: u64| {
         let buckets = finest.iter().map(|(step, count)| (step.saturating_mul(unit) / coarser, *count));
-        Steps::from_pairs(buckets)
+        buckets.collect()
     };
     Tiers::from_levels(levels.units().iter().map(|each| sums(each.secs())).collect())
 }
 
-fn push_steps(bytes: &mut Vec<u8>, steps: &Steps) {
+fn push_steps(bytes: &mut Vec<u8>, steps: &impl Pairs) {
     let mut last = 0;
     for (step, count) in steps.pairs() {
         push_all(bytes, [step - last, count]);

@@ -8,7 +8,7 @@ use crate::algorithm::sliding_compact::{Keeping, Pairs, Stepped};
 use crate::time::Period;
 
 /// The unit of a log, in nanoseconds.
-const STEP_NS: u64 = 10_000;
+pub const STEP_NS: u64 = 10_000;
 
 pub type SlidingLog = Stepped<InLog>;
 

@@ -1,7 +1,6 @@
 //! What is known of a tiered window: counts of buckets, coarse where nobody needs to know more.
 
 use tollgate::algorithm::State;
-use tollgate::algorithm::sliding_compact::Steps;
 use tollgate::algorithm::tiered_window::Tiers;
 use tollgate::limit::Levels;
 
@@ -78,11 +77,11 @@ impl Buckets {
     pub fn state(&self) -> State {
         let level = |level: usize| {
             let same = self.read.iter().filter(move |(bucket, _)| bucket.level == level);
-            Steps::from_pairs(same.map(|(bucket, count)| (bucket.number, *count)))
+            same.map(|(bucket, count)| (bucket.number, *count)).collect()
         };
         // A coarse bucket stands at its first step here, outside of what is summed from this level.
         let finest = self.timeline.iter().map(|(bucket, count)| (bucket.first_step(&self.levels), *count));
-        let mut levels = vec![Steps::from_pairs(finest)];
+        let mut levels = vec![finest.collect()];
         levels.extend((1..self.levels.units().len()).map(level));
         State::Tiers(Tiers::from_levels(levels))
     }
@@ -90,6 +89,8 @@ impl Buckets {
 
 #[cfg(test)]
 mod tests {
+    use tollgate::algorithm::sliding_compact::Pairs;
+
     use super::*;
 
     fn minutes_and_seconds() -> Buckets {

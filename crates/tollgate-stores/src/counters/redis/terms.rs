@@ -81,7 +81,7 @@ impl Terms {
             }
             Shape::FixedWindow { start: WindowStart::FirstHit } => window("h", 1),
             Shape::SlidingCounter => window("n", 1),
-            Shape::SlidingLog => window("w", 1),
+            Shape::SlidingLog => window("w", tollgate::algorithm::sliding_log::STEP_NS / 1000),
             Shape::SlidingCompact { resolution } => window("w", micros(resolution)),
             Shape::TieredWindow { levels } => window("w", finest_us(&levels)),
         }
