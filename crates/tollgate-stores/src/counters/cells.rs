@@ -172,9 +172,11 @@ impl<C: Cells> Keeper<C> {
 
     /// Runs what waits in a lane until nothing does.
     async fn drive(self: Arc<Self>, lane: String) {
+        let driving = Driving { keeper: &self, lane: &lane };
         while let Some(mut jobs) = self.next(&lane) {
             self.transact(&lane, &mut jobs).await;
         }
+        std::mem::forget(driving);
     }
 
     fn next(&self, lane: &str) -> Option<Vec<Job>> {
@@ -243,6 +245,18 @@ impl<C: Cells> Keeper<C> {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<Job>>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lane whose driver came to grief is free again: who waits is told, who comes next drives it.
+struct Driving<'k, C: Cells> {
+    keeper: &'k Keeper<C>,
+    lane: &'k str,
+}
+
+impl<C: Cells> Drop for Driving<'_, C> {
+    fn drop(&mut self) {
+        self.keeper.lock().remove(self.lane);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::central::load::{Load, check_answered_in_time};
 use crate::central::{FIXED, Store, hit, left, limit, now, own};
 use crate::servers::memcached::Memcached;
 use crate::servers::{SOON, wait_until};
-use crate::stores::usual;
+use crate::stores::{patient, usual};
 
 const CALLERS: usize = 32;
 
@@ -101,4 +101,24 @@ async fn a_server_that_was_restarted_is_used_again() {
     server.restart();
     answers_again(&store, SOON).await;
     assert_eq!(left(&store, &charge).await, 5, "a memcached that starts knows nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_closed_for_being_idle_is_no_outage() {
+    let _alone = ALONE.lock().await;
+    let idle = ["-o", "idle_timeout=1"];
+    let Some(server) = Memcached::start_with("idle connections to memcached", &idle) else { return };
+    let store = patient(&server.url());
+    store.ready(SOON).await.expect("it answers");
+    let kicked = || {
+        let kicks = server.ask("stats", "END").into_iter().find(|line| line.contains("idle_kicks"));
+        kicks.is_some_and(|line| !line.ends_with(" 0"))
+    };
+    wait_until("the server closes the connection", kicked);
+    // The one that was on its way when the connection closed is lost, and no other.
+    let charge = own("idle", "user:1", limit("5/h", FIXED));
+    if hit(&store, &charge).await.is_err() {
+        hit(&store, &charge).await.expect("it is charged");
+    }
+    assert_eq!(store.health()[0].opened, 0);
 }

@@ -26,6 +26,10 @@ const MAX_IN_FLIGHT: usize = 4096;
 const MAX_BATCH: usize = 256;
 /// A new connection answers within this, or is given up.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// A connection that is lost sooner is not made again at once.
+const LASTING: Duration = Duration::from_secs(1);
+/// Bytes that wait to be written.
+const MAX_OUTPUT_BYTES: usize = 4 << 20;
 const READ_BYTES: usize = 16 * 1024;
 
 #[derive(Debug)]
@@ -132,8 +136,11 @@ impl Line {
             match timeout(CONNECT_TIMEOUT, self.open()).await {
                 Ok(Ok(stream)) => {
                     self.breaker.probe_succeeded();
+                    let begun = Instant::now();
                     match self.serve(stream).await {
                         Ok(()) => return,
+                        // Closed for being idle, perhaps: that is no outage if a new one can be had.
+                        Err(_) if begun.elapsed() > LASTING && !self.breaker.is_open() => continue,
                         Err(reason) => self.breaker.trip(&reason),
                     }
                 }
@@ -178,7 +185,9 @@ impl Line {
         let (mut input, mut output) = (Vec::with_capacity(READ_BYTES), Vec::new());
         let (mut questions, mut opaque) = (Vec::new(), 0);
         loop {
+            let room = in_flight.len() < MAX_IN_FLIGHT && output.len() < MAX_OUTPUT_BYTES;
             tokio::select! {
+                biased; // nothing is sent on a connection that is known to be closed
                 read = reader.read_buf(&mut input) => {
                     if read.map_err(|error| error.to_string())? == 0 {
                         return Err("it closed the connection".to_owned());
@@ -188,7 +197,7 @@ impl Line {
                 wrote = writer.write(&output), if !output.is_empty() => {
                     output.drain(..wrote.map_err(|error| error.to_string())?);
                 }
-                count = self.asked.recv_many(&mut questions, MAX_BATCH), if in_flight.len() < MAX_IN_FLIGHT => {
+                count = self.asked.recv_many(&mut questions, MAX_BATCH), if room => {
                     if count == 0 {
                         return Ok(());
                     }
