@@ -16,6 +16,7 @@ use crate::connection::{Answer, Shutdown};
 use crate::gate::Gate;
 use crate::metrics;
 use crate::tokens::{Role, Tokens};
+use crate::transport::proxy::Proxy;
 
 mod bans;
 mod keys;
@@ -24,6 +25,7 @@ mod rules;
 
 pub struct Admin {
     pub gate: Arc<Gate>,
+    pub proxy: Option<Arc<Proxy>>,
     pub tokens: Option<Tokens>,
     pub shutdown: Shutdown,
 }
@@ -61,7 +63,8 @@ async fn route(admin: &Admin, request: Request<Incoming>) -> Result<Answer, Prob
         "/" => only("GET, HEAD").map(|()| page::show(gate)),
         "/metrics" => {
             only("GET")?;
-            Ok(answer::text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics::write(gate)))
+            let page = metrics::write(gate, admin.proxy.as_deref());
+            Ok(answer::text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page))
         }
         "/v1/rules" => only("GET").map(|()| rules::list(gate)),
         "/v1/bans" => {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use tollgate::document::{Problem, Problems};
@@ -14,6 +15,7 @@ use crate::history::History;
 use crate::jwt::KeySet;
 use crate::state::StateFile;
 use crate::tokens::Tokens;
+use crate::transport::proxy::Proxy;
 
 /// A gate that goes on where the last clean stop ended.
 pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Result<Gate, Problems> {
@@ -31,6 +33,12 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
         Some((engine, history)) => Gate::new(engine, Live { history, ..live }),
         None => Gate::new(Engine::with_setup(policy, setup), live),
     })
+}
+
+/// The proxy, where the configuration names upstreams.
+pub fn proxy(gate: &Arc<Gate>, config: &Config) -> Result<Option<Arc<Proxy>>, Problems> {
+    let proxy = config.proxy.clone().map(|config| Proxy::new(Arc::clone(gate), config)).transpose()?;
+    Ok(proxy.map(Arc::new))
 }
 
 /// The settings of a configuration that go live with its policy.

@@ -14,6 +14,7 @@ mod check;
 mod demo;
 mod key;
 mod out;
+mod proxy;
 mod rules;
 mod serve;
 
@@ -46,6 +47,8 @@ enum Command {
         #[arg(short, long, value_name = "FILE", default_value = "tollgate.yaml")]
         config: PathBuf,
     },
+    /// Put a limit in front of an API, without a configuration file
+    Proxy(proxy::ProxyArgs),
     /// See it work: a small API with limits, and a few requests against it
     Demo {
         /// Exit when the requests have been answered as they should
@@ -102,6 +105,7 @@ pub fn run() -> ExitCode {
 fn dispatch(command: Command) -> Exit {
     match command {
         Command::Serve { config } => serve::run(&config),
+        Command::Proxy(args) => proxy::run(&args),
         Command::Demo { once } => demo::run(once),
         Command::Check(args) => check::run(&args),
         Command::Rules(command) => rules::run(&command),

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
-use tollgate::headers::{HeaderStyle, headers};
 use tollgate::{Hit, Time, Verdict};
 
 use crate::answer::{self, Problem};
@@ -61,7 +59,7 @@ async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Proble
     let now = gate.now();
     let verdicts: Result<Vec<_>, _> = asked.iter().map(|each| each.decide(gate, now)).collect();
     let told: Vec<_> =
-        verdicts?.iter().map(|verdict| Told::of(verdict).with_status(status(verdict))).collect();
+        verdicts?.iter().map(|verdict| Told::of(verdict).with_status(answer::status(verdict))).collect();
     Ok(answer::json(StatusCode::OK, &told))
 }
 
@@ -89,24 +87,7 @@ impl Asked<'_> {
 
 /// The verdict with its headers.
 fn answer(gate: &Gate, verdict: &Verdict) -> Answer {
-    let mut answer = answer::json(status(verdict), &Told::of(verdict));
-    write_headers(&mut answer, verdict, gate.live.load().headers);
+    let mut answer = answer::json(answer::status(verdict), &Told::of(verdict));
+    answer::write_headers(&mut answer, verdict, gate.live.load().headers);
     answer
-}
-
-pub fn write_headers(answer: &mut Answer, verdict: &Verdict, style: HeaderStyle) {
-    for (name, value) in headers(verdict, style) {
-        let value = HeaderValue::from_str(&value).expect("rule ids and numbers fit a header");
-        answer.headers_mut().insert(HeaderName::from_static(name), value);
-    }
-}
-
-pub fn status(verdict: &Verdict) -> StatusCode {
-    use tollgate::Reason;
-    match (verdict.allowed, verdict.reason) {
-        (true, _) => StatusCode::OK,
-        (false, Reason::Ban) => StatusCode::FORBIDDEN,
-        (false, Reason::StoreError) => StatusCode::SERVICE_UNAVAILABLE,
-        (false, _) => StatusCode::TOO_MANY_REQUESTS,
-    }
 }
