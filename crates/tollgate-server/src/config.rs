@@ -20,9 +20,7 @@ mod proxy;
 mod size;
 
 pub use listen::Listen;
-pub use proxy::{
-    Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls,
-};
+pub use proxy::{Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls};
 
 /// A larger file is rejected unread.
 const MAX_FILE_BYTES: u64 = 256 << 20;

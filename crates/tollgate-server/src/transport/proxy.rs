@@ -18,6 +18,7 @@ mod conversation;
 mod exchange;
 mod forward;
 mod forwarded;
+mod heads;
 mod health;
 mod hops;
 mod inspect;

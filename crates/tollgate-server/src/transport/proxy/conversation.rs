@@ -23,12 +23,12 @@ use crate::connection::{MAX_HEADER_BYTES, Patient, Shutdown, told_to_stop};
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::exchange::Entrance;
 use crate::transport::proxy::forwarded::{Peer, Scheme};
+use crate::transport::proxy::heads::Remembered;
 
 /// From the end of one request to the last byte of the next one's head.
 const IDLE: Duration = Duration::from_secs(60);
 /// From the connection to its first bytes, and for TLS to the end of its handshake.
 const GREETING: Duration = Duration::from_secs(10);
-const MAX_HEADERS: usize = 100;
 const MAX_STREAMS: u32 = 128;
 const WINDOW_BYTES: u32 = 1 << 20;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -42,7 +42,7 @@ pub async fn converse(
     tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) {
-    let entrance = |scheme| Arc::new(Entrance { proxy, worker, peer: Peer::new(from, scheme) });
+    let entrance = |scheme| Entrance { proxy, worker, peer: Peer::new(from, scheme), heads: None };
     let ended = match tls {
         None => match timeout(GREETING, Greeted::read(stream)).await {
             Ok(Ok((stream, true))) => serve_http2(stream, entrance(Scheme::Http), shutdown).await,
@@ -62,10 +62,12 @@ pub async fn converse(
     }
 }
 
-async fn serve_http1<S>(stream: S, entrance: Arc<Entrance>, mut shutdown: Shutdown) -> hyper::Result<()>
+async fn serve_http1<S>(stream: S, entrance: Entrance, mut shutdown: Shutdown) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let (stream, heads) = Remembered::new(stream);
+    let entrance = Arc::new(Entrance { heads: Some(heads), ..entrance });
     let service = service_fn(move |request| {
         let entrance = Arc::clone(&entrance);
         async move { Ok::<_, Infallible>(entrance.exchange(request).await) }
@@ -74,7 +76,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)
         .max_buf_size(MAX_HEADER_BYTES)
-        .max_headers(MAX_HEADERS)
+        .max_header_size(MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(Patient::new(stream)), service)
         .with_upgrades();
     tokio::pin!(connection);
@@ -87,12 +89,12 @@ where
     }
 }
 
-async fn serve_http2<S>(stream: S, entrance: Arc<Entrance>, mut shutdown: Shutdown) -> hyper::Result<()>
+async fn serve_http2<S>(stream: S, entrance: Entrance, mut shutdown: Shutdown) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let traffic = Arc::new(Traffic::default());
-    let counted = Arc::clone(&traffic);
+    let (counted, entrance) = (Arc::clone(&traffic), Arc::new(entrance));
     let service = service_fn(move |request| {
         let (entrance, under_way) = (Arc::clone(&entrance), UnderWay::new(&counted));
         async move {

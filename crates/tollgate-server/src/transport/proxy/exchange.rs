@@ -22,6 +22,7 @@ use crate::transport::proxy::body::{Download, Reply, Upload};
 use crate::transport::proxy::connect::Wish;
 use crate::transport::proxy::forward::{self, Failure, Outgoing};
 use crate::transport::proxy::forwarded::Peer;
+use crate::transport::proxy::heads::Heads;
 use crate::transport::proxy::lease::Lease;
 use crate::transport::proxy::refusal::{self, Taste};
 use crate::transport::proxy::{Proxy, Route, balance, hops, inspect, merge, upgrade};
@@ -35,6 +36,8 @@ pub struct Entrance {
     pub proxy: Arc<Proxy>,
     pub worker: usize,
     pub peer: Peer,
+    /// What the client wrote, where HTTP/1.1 is spoken.
+    pub heads: Option<Arc<Heads>>,
 }
 
 impl Entrance {
@@ -48,19 +51,20 @@ impl Entrance {
                 answer::write_headers(&mut response, &verdict, self.proxy.gate.live.load().headers);
                 response
             }
-            Err(Refused::Problem(problem)) => {
-                if problem.status.is_client_error() {
-                    self.proxy.counts.rejected.fetch_add(1, Ordering::Relaxed);
-                }
-                refusal::problem(problem, Taste::of(accept.as_ref()))
+            Err(Refused::Ambiguous(problem)) => {
+                self.proxy.counts.rejected.fetch_add(1, Ordering::Relaxed);
+                let mut response = refusal::problem(problem, Taste::of(accept.as_ref()));
+                // Where the next request begins is as doubtful as this one.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                response
             }
+            Err(Refused::Problem(problem)) => refusal::problem(problem, Taste::of(accept.as_ref())),
         }
     }
 
     async fn serve(&self, request: Request<Incoming>) -> Result<Response<Reply>, Refused> {
         let (mut parts, body) = request.into_parts();
-        inspect::check(&parts)?;
-        let host = inspect::host(&parts)?;
+        let host = self.inspect(&parts).map_err(Refused::Ambiguous)?;
         let (route, now) = (self.proxy.route.load_full(), self.proxy.gate.now());
         let (verdict, sticky) = self.decide(&parts, &host, &route, now).await;
         if !verdict.allowed {
@@ -84,6 +88,13 @@ impl Entrance {
         }
         let idle = route.config.timeouts.idle;
         Ok(response.map(|rest| Reply::Streamed(Download::new(rest, idle, lease))))
+    }
+
+    /// The host that is asked, if the request means the same to everybody.
+    fn inspect(&self, parts: &Parts) -> Result<HeaderValue, Problem> {
+        self.heads.as_ref().map_or(Ok(()), |heads| heads.check(parts))?;
+        inspect::check(parts)?;
+        inspect::host(parts)
     }
 
     /// The verdict, and the key that the request sticks to an upstream by.
@@ -165,13 +176,9 @@ impl Entrance {
 /// Why a request is not served.
 pub enum Refused {
     Denied(Box<Verdict>),
+    /// Two servers would read it differently.
+    Ambiguous(Problem),
     Problem(Problem),
-}
-
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Refused {
-        Refused::Problem(problem)
-    }
 }
 
 impl From<Failure> for Refused {

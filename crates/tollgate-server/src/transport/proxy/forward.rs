@@ -181,7 +181,8 @@ async fn attempt(
     let reused = waiting.is_some();
     let mut sender = match waiting {
         Some(sender) => sender,
-        None => match connect(upstream, &route.tls, outgoing.wish, timeouts.connect).await {
+        // Boxed: it is large, and rare.
+        None => match Box::pin(connect(upstream, &route.tls, outgoing.wish, timeouts.connect)).await {
             Ok(sender) => {
                 if let Sender::Http2(shared) = &sender {
                     pool.put(Sender::Http2(shared.clone()), now);
