@@ -12,6 +12,7 @@ use crate::fingerprint::Fingerprint;
 use crate::time::Time;
 
 pub mod memory;
+mod split;
 
 pub use memory::MemoryStore;
 

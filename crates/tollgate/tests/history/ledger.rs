@@ -49,7 +49,9 @@ impl Ledger {
     /// Counts a refund that has changed something.
     pub fn refund(&mut self, id: usize, amount: u64, now: u64) {
         let (token, count, period_ns) = (self.token(), self.count(), u128::from(self.every.nanos()));
-        let continuous = self.is_continuous();
+        // Who leaves a queue with nobody behind leaves it as if it had never entered.
+        let leaks = matches!(self.limit.shape(), Shape::LeakyBucket { .. });
+        let continuous = self.is_continuous() && !leaks;
         self.only_hits = false;
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) {
             let ticks = |time: u64| u128::from(time) * count * token / period_ns;
