@@ -12,7 +12,7 @@ use tollgate::engine::LogKeys;
 use tollgate::headers::HeaderStyle;
 use tollgate::identity::{Attribute, Source};
 use tollgate::policy::{Policy, PolicyParts};
-use tollgate::rule::{CountWhen, OnExceed, Rule};
+use tollgate::rule::{OnExceed, Rule};
 use tollgate::time::parse_span;
 
 mod listen;
@@ -117,8 +117,8 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     policy.read(&mut map);
     policy.settings.ipv6_prefix = ipv6_prefix(&mut map);
     policy.settings.identity = identity(&mut map);
-    let mut idle = idle_in_rules(&policy.rules);
     let proxy = ProxyConfig::read(&mut map, folder);
+    let mut idle = idle_in_rules(&policy.rules, proxy.as_ref());
     let config = Config {
         listen: Listen::read(&mut map, proxy.is_some(), &mut idle),
         memory_bytes: memory(&mut map),
@@ -206,19 +206,19 @@ fn central_store(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
 }
 
 /// What rules may say and only the proxy or a central store will do: each named once, with its first rule.
-fn idle_in_rules(rules: &[Rule]) -> Vec<String> {
+fn idle_in_rules(rules: &[Rule], proxy: Option<&ProxyConfig>) -> Vec<String> {
     type Says = fn(&Rule) -> bool;
     fn from_body(attribute: &Attribute) -> bool {
         matches!(attribute, Attribute::Field(Source::Json | Source::Form, _))
     }
-    let kinds: [(&str, Says); 4] = [
-        ("on_exceed: queue", |rule| rule.on_exceed == OnExceed::Queue),
-        ("count_when", |rule| rule.count_when != CountWhen::Always),
+    let kinds: [(&str, Says); 3] = [
         ("on_store_error", |rule| rule.on_store_error.is_some()),
+        ("on_exceed: queue", |rule| rule.on_exceed == OnExceed::Queue),
         ("a key of json: or form:", |rule| rule.key.iter().any(from_body)),
     ];
+    let idle = if proxy.is_some() { &kinds[..2] } else { &kinds[..] };
     let first = |says: &Says| rules.iter().find(|rule| says(rule));
-    kinds.iter().filter_map(|(name, says)| Some(format!("{name} (rule {})", first(says)?.id))).collect()
+    idle.iter().filter_map(|(name, says)| Some(format!("{name} (rule {})", first(says)?.id))).collect()
 }
 
 fn parse_deadline(text: &str) -> Result<Duration, String> {

@@ -8,6 +8,7 @@ use tollgate::ban::Ban;
 use tollgate::headers::HeaderStyle;
 use tollgate::identity::{Key, Source};
 use tollgate::request::fields;
+use tollgate::store::Receipt;
 use tollgate::{Clock, Engine, Hit, Policy, Time, Verdict};
 
 use crate::history::History;
@@ -44,6 +45,16 @@ impl Gate {
         let asked = ArcSwap::from_pointee(Asked::of(&engine.policy(), &engine.bans(Time::EPOCH)));
         let (clock, live) = (Clock::new(), ArcSwap::from_pointee(live));
         Gate { engine, clock, live, asked, reloads: Reloads::default() }
+    }
+
+    /// Gives back what a verdict has charged, as far as time has not.
+    pub fn refund(&self, receipt: Receipt) {
+        self.engine.refund(receipt, self.now());
+    }
+
+    /// Corrects the cost of what a verdict has charged.
+    pub fn settle(&self, receipt: Receipt, real_cost: u64) {
+        self.engine.settle(receipt, real_cost, self.now());
     }
 
     /// Puts a new policy and its settings in force. At no instant a rule lacks what it asks for.

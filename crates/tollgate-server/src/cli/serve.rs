@@ -138,6 +138,7 @@ fn serve_proxy(
     if let Some(certificate) = certificate {
         servers.spawn(certificate.watch(shutdown.clone()));
     }
+    servers.spawn(Arc::clone(proxy).watch_held(shutdown.clone()));
     servers.spawn(proxy::watch_health(Arc::clone(proxy), shutdown.clone()));
     let serving = proxy::serve(Arc::clone(proxy), listener, tls, shutdown);
     servers.spawn(async move {

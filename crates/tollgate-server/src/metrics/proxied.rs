@@ -17,6 +17,12 @@ impl Page {
             let labels = [("upstream", upstream.address.as_str())];
             self.sample("tollgate_upstream_in_flight", &labels, upstream.in_flight as u64);
         }
+        self.one(
+            "tollgate_held_requests",
+            "gauge",
+            "Requests that wait for their turn.",
+            proxy.waiting() as u64,
+        );
         let counts = &proxy.counts;
         for (name, help, counter) in [
             ("tollgate_proxy_retries_total", "Requests sent to a second upstream.", &counts.retried),
@@ -35,6 +41,8 @@ impl Page {
                 "Requests that are not passed on: bad or too slow.",
                 &counts.rejected,
             ),
+            ("tollgate_held_total", "Requests that had to wait for their turn.", &counts.held),
+            ("tollgate_not_held_total", "Requests denied because too many waited already.", &counts.not_held),
         ] {
             self.one(name, "counter", help, counter.load(Ordering::Relaxed));
         }

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use tollgate::document::{Problem, Problems};
 
 use crate::config::{Balance, ProxyConfig};
+use crate::connection::Shutdown;
 use crate::gate::{Asked, Gate};
 
 mod balance;
@@ -16,16 +17,20 @@ mod body;
 mod connect;
 mod conversation;
 mod exchange;
+mod fields;
 mod forward;
 mod forwarded;
 mod heads;
 mod health;
+mod hold;
 mod hops;
+mod identify;
 mod inspect;
 mod lease;
 mod merge;
 mod pool;
 mod refusal;
+mod settlement;
 mod tls;
 mod upgrade;
 mod upstream;
@@ -37,12 +42,14 @@ pub use worker::serve;
 
 use balance::Turn;
 use connect::Tls;
+use hold::Room;
 use upstream::Upstream;
 
 pub struct Proxy {
     gate: Arc<Gate>,
     route: ArcSwap<Route>,
     workers: usize,
+    held: Arc<Room>,
     pub counts: Counts,
 }
 
@@ -53,6 +60,8 @@ pub struct Counts {
     pub unreachable: AtomicU64,
     pub too_slow: AtomicU64,
     pub rejected: AtomicU64,
+    pub held: AtomicU64,
+    pub not_held: AtomicU64,
 }
 
 /// Where requests go, as the file says.
@@ -74,7 +83,13 @@ impl Proxy {
     pub fn new(gate: Arc<Gate>, config: ProxyConfig) -> Result<Proxy, Problems> {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let route = Route::new(&gate, config, &[], workers)?;
-        Ok(Proxy { gate, route: ArcSwap::from_pointee(route), workers, counts: Counts::default() })
+        Ok(Proxy {
+            gate,
+            route: ArcSwap::from_pointee(route),
+            workers,
+            held: Arc::default(),
+            counts: Counts::default(),
+        })
     }
 
     /// Takes new settings. Upstreams that stay keep their connections and what is known of their health.
@@ -84,6 +99,16 @@ impl Proxy {
             self.route.store(Arc::new(Route::new(&self.gate, config, &known.upstreams, self.workers)?));
         }
         Ok(())
+    }
+
+    /// How many requests wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.held.waiting()
+    }
+
+    /// Calls requests when it is their turn, until the shutdown.
+    pub async fn watch_held(self: Arc<Self>, shutdown: Shutdown) {
+        hold::watch(Arc::clone(&self.held), Arc::clone(&self.gate), shutdown).await;
     }
 
     pub fn upstreams(&self) -> Vec<UpstreamReport> {

@@ -2,6 +2,7 @@
 //!
 //! Nothing is collected. A side that sends or takes nothing for too long ends the exchange.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
@@ -33,7 +34,7 @@ pub struct Stalled;
 /// A body from the client on its way to an upstream.
 pub struct Upload {
     /// What was read of it already.
-    prefix: Option<Bytes>,
+    prefix: VecDeque<Frame<Bytes>>,
     rest: Option<Incoming>,
     patience: Patience,
     go_ahead: Option<GoAhead>,
@@ -63,14 +64,14 @@ struct GoAhead {
 }
 
 impl Upload {
-    pub fn new(prefix: Option<Bytes>, rest: Incoming, idle: Duration) -> Upload {
-        let rest = Some(rest).filter(|rest| !rest.is_end_stream());
+    pub fn new(rest: Incoming, idle: Duration) -> Upload {
+        let (prefix, rest) = (VecDeque::new(), Some(rest).filter(|rest| !rest.is_end_stream()));
         Upload { prefix, rest, patience: Patience::new(idle), go_ahead: None, progress: None }
     }
 
     pub fn empty() -> Upload {
         Upload {
-            prefix: None,
+            prefix: VecDeque::new(),
             rest: None,
             patience: Patience::new(Duration::MAX),
             go_ahead: None,
@@ -87,6 +88,30 @@ impl Upload {
     /// How far it is; `None` if there is nothing to send.
     pub fn progress(&mut self) -> Option<Arc<Progress>> {
         (!self.is_end_stream()).then(|| Arc::clone(self.progress.get_or_insert_default()))
+    }
+
+    /// How much was read ahead.
+    pub fn prefix_bytes(&self) -> usize {
+        self.prefix.iter().filter_map(Frame::data_ref).map(Bytes::len).sum()
+    }
+
+    pub fn prefix(&self) -> impl Iterator<Item = &Bytes> {
+        self.prefix.iter().filter_map(Frame::data_ref)
+    }
+
+    /// Reads one frame ahead; `false` at the end of the body.
+    pub async fn read_ahead(&mut self) -> Result<bool, BodyError> {
+        let Some(rest) = &mut self.rest else { return Ok(false) };
+        match std::future::poll_fn(|cx| self.patience.poll_frame(rest, cx)).await {
+            Some(frame) => {
+                self.prefix.push_back(frame?);
+                Ok(true)
+            }
+            None => {
+                self.rest = None;
+                Ok(false)
+            }
+        }
     }
 
     fn end(&self) {
@@ -110,8 +135,8 @@ impl Body for Upload {
             }
             self.go_ahead = None;
         }
-        if let Some(prefix) = self.prefix.take() {
-            return Poll::Ready(Some(Ok(Frame::data(prefix))));
+        if let Some(read) = self.prefix.pop_front() {
+            return Poll::Ready(Some(Ok(read)));
         }
         let Upload { rest, patience, .. } = &mut *self;
         let frame = match rest {
@@ -125,11 +150,11 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.prefix.is_none() && self.rest.as_ref().is_none_or(Body::is_end_stream)
+        self.prefix.is_empty() && self.rest.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let read = self.prefix.as_ref().map_or(0, |prefix| prefix.len() as u64);
+        let read = self.prefix_bytes() as u64;
         let rest = self.rest.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint);
         match rest.exact() {
             Some(rest) => SizeHint::with_exact(rest + read),

@@ -1,23 +1,23 @@
 //! One request and its response.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
-use hyper::header::{ACCEPT, CONNECTION, EXPECT, HOST, HeaderValue, UPGRADE};
+use hyper::header::{ACCEPT, CONNECTION, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER, UPGRADE};
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode, Version};
 use tokio::sync::Notify;
 use tokio::time::timeout;
-use tollgate::identity::Source;
-use tollgate::{Hit, Time, Verdict};
+use tollgate::verdict::whole_seconds;
+use tollgate::{Time, Verdict};
 
 use crate::answer::{self, Problem};
-use crate::config::{Balance, HostHeader};
+use crate::config::HostHeader;
+use crate::gate::Gate;
 use crate::transport::proxy::body::{Download, Reply, Upload};
 use crate::transport::proxy::connect::Wish;
 use crate::transport::proxy::forward::{self, Failure, Outgoing};
@@ -25,11 +25,14 @@ use crate::transport::proxy::forwarded::Peer;
 use crate::transport::proxy::heads::Heads;
 use crate::transport::proxy::lease::Lease;
 use crate::transport::proxy::refusal::{self, Taste};
-use crate::transport::proxy::{Proxy, Route, balance, hops, inspect, merge, upgrade};
+use crate::transport::proxy::settlement::Charges;
+use crate::transport::proxy::{Proxy, Route, hops, inspect, merge, upgrade};
 
 /// How much of a body that nobody wants is read, so that its sender hears why.
 const DISCARD_BYTES: usize = 1 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
+/// How much of a body is read while its request waits.
+const AHEAD_BYTES: usize = 16 << 10;
 
 /// Where a request came in.
 pub struct Entrance {
@@ -51,6 +54,14 @@ impl Entrance {
                 answer::write_headers(&mut response, &verdict, self.proxy.gate.live.load().headers);
                 response
             }
+            Err(Refused::Full(wait)) => {
+                let detail = "Too many requests wait for their turn already";
+                let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, detail);
+                let mut response = refusal::problem(problem, Taste::of(accept.as_ref()));
+                let wait = HeaderValue::from(whole_seconds(wait).as_secs());
+                response.headers_mut().insert(RETRY_AFTER, wait);
+                response
+            }
             Err(Refused::Ambiguous(problem)) => {
                 self.proxy.counts.rejected.fetch_add(1, Ordering::Relaxed);
                 let mut response = refusal::problem(problem, Taste::of(accept.as_ref()));
@@ -66,17 +77,39 @@ impl Entrance {
         let (mut parts, body) = request.into_parts();
         let host = self.inspect(&parts).map_err(Refused::Ambiguous)?;
         let (route, now) = (self.proxy.route.load_full(), self.proxy.gate.now());
-        let (verdict, sticky) = self.decide(&parts, &host, &route, now).await;
+        let mut upload = Upload::new(body, route.config.timeouts.idle);
+        let decided = self.decide(&parts, &host, &route, &mut upload, now).await;
+        let (mut verdict, sticky) = decided.map_err(Failure::from)?;
         if !verdict.allowed {
-            discard(&parts, body);
+            discard(&parts, upload);
             return Err(Refused::Denied(Box::new(verdict)));
         }
-        let mut upload = Upload::new(None, body, route.config.timeouts.idle);
+        let mut charges = None;
+        if Charges::are_open(&verdict) {
+            let mut open = Charges::of(&mut verdict);
+            if !verdict.delay.is_zero() {
+                Box::pin(self.hold(&mut open, &verdict, &parts, &mut upload, &route, now)).await?;
+            } else {
+                open.waited(None);
+            }
+            charges = Some(open);
+        }
+        let permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
         let asked = self.prepare(&mut parts, &mut upload, &host, &route);
         let client = parts.extensions.remove::<OnUpgrade>();
         let wish = if asked.is_some() { Wish::Http1 } else { Wish::Any };
         let outgoing = Outgoing { parts, upload, wish, sticky };
-        let (mut response, lease) = forward::forward(&self.proxy, &route, self.worker, outgoing, now).await?;
+        let forwarded = forward::forward(&self.proxy, &route, self.worker, outgoing, now).await;
+        let (mut response, mut lease) = match forwarded {
+            Ok(forwarded) => forwarded,
+            Err(failure) => {
+                let problem = Problem::from(failure);
+                self.settle(charges, problem.status, &HeaderMap::new());
+                return Err(Refused::Problem(problem));
+            }
+        };
+        lease.hold(permits);
+        self.settle(charges, response.status(), response.headers());
         hops::remove_from_response(response.headers_mut());
         merge::write(response.headers_mut(), &verdict, self.proxy.gate.live.load().headers);
         *response.version_mut() = Version::HTTP_11;
@@ -90,40 +123,54 @@ impl Entrance {
         Ok(response.map(|rest| Reply::Streamed(Download::new(rest, idle, lease))))
     }
 
+    fn settle(&self, charges: Option<Charges>, status: StatusCode, headers: &HeaderMap) {
+        if let Some(mut charges) = charges {
+            charges.settle(&self.proxy.gate, status.as_u16(), headers);
+        }
+    }
+
+    /// Waits for the request's turn. Who goes away meanwhile, or finds no room, gives everything back.
+    async fn hold(
+        &self,
+        charges: &mut Charges,
+        verdict: &Verdict,
+        parts: &Parts,
+        upload: &mut Upload,
+        route: &Route,
+        now: Time,
+    ) -> Result<(), Refused> {
+        let gate = &self.proxy.gate;
+        let mut stay = Stay { gate, charges, over: false };
+        let Some((queue, place)) = stay.charges.take_place() else { return Ok(()) };
+        let (rule, mut place) = place.unzip();
+        let turn = now + verdict.delay;
+        let held = self.proxy.held.enter(gate, queue, turn, &mut place, route.config.max_held);
+        let Some(mut held) = held else {
+            self.proxy.counts.not_held.fetch_add(1, Ordering::Relaxed);
+            place.into_iter().for_each(|place| gate.refund(place));
+            return Err(Refused::Full(verdict.delay));
+        };
+        self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
+        // Its body is read ahead a little: only then the end of the connection is seen behind it.
+        let mut reads = !parts.headers.contains_key(EXPECT);
+        let place = loop {
+            tokio::select! {
+                place = held.turn() => break place,
+                more = upload.read_ahead(), if reads => {
+                    reads = more.map_err(Failure::from)? && upload.prefix_bytes() < AHEAD_BYTES;
+                }
+            }
+        };
+        stay.over = true;
+        stay.charges.waited(rule.zip(place));
+        Ok(())
+    }
+
     /// The host that is asked, if the request means the same to everybody.
     fn inspect(&self, parts: &Parts) -> Result<HeaderValue, Problem> {
         self.heads.as_ref().map_or(Ok(()), |heads| heads.check(parts))?;
         inspect::check(parts)?;
         inspect::host(parts)
-    }
-
-    /// The verdict, and the key that the request sticks to an upstream by.
-    async fn decide(
-        &self,
-        parts: &Parts,
-        host: &HeaderValue,
-        route: &Route,
-        now: Time,
-    ) -> (Verdict, Option<u64>) {
-        let gate = &self.proxy.gate;
-        let asked = gate.asked();
-        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        let host = host.to_str().unwrap_or_default();
-        let client = self.peer.client(&parts.headers, &route.config.trusted);
-        let mut hit = Hit::on(parts.method.as_str(), host, path).ip(client);
-        for name in &asked.headers {
-            for value in parts.headers.get_all(name) {
-                hit = hit.field(Source::Header, name.as_str(), text_of(value));
-            }
-        }
-        let hit = gate.identify(hit, now);
-        let sticky = match &route.config.balance {
-            Balance::Hash(attribute) => {
-                gate.engine.policy().value(&hit, attribute).map(|value| balance::key_of(&value))
-            }
-            _ => None,
-        };
-        (gate.check(&hit, now).await, sticky)
     }
 
     /// Makes the request one that we send; returns the protocol that its sender wants to change to.
@@ -173,9 +220,26 @@ impl Entrance {
     }
 }
 
+/// A wait in a queue: cut short, all that was charged is given back.
+struct Stay<'a> {
+    gate: &'a Gate,
+    charges: &'a mut Charges,
+    over: bool,
+}
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.charges.undo(self.gate);
+        }
+    }
+}
+
 /// Why a request is not served.
 pub enum Refused {
     Denied(Box<Verdict>),
+    /// Too many wait already; it would have had to wait for so long.
+    Full(Duration),
     /// Two servers would read it differently.
     Ambiguous(Problem),
     Problem(Problem),
@@ -189,7 +253,7 @@ impl From<Failure> for Refused {
 
 /// Reads a refused body away, within bounds: who is still sending does not see an answer. One who asks before
 /// sending needs none of this.
-fn discard(parts: &Parts, mut body: Incoming) {
+fn discard(parts: &Parts, mut body: Upload) {
     if body.is_end_stream() || parts.headers.contains_key(EXPECT) {
         return;
     }
@@ -203,10 +267,6 @@ fn discard(parts: &Parts, mut body: Incoming) {
         }
     };
     tokio::spawn(timeout(DISCARD_TIME, reading));
-}
-
-fn text_of(value: &HeaderValue) -> Cow<'_, str> {
-    String::from_utf8_lossy(value.as_bytes())
 }
 
 fn switch(

@@ -16,7 +16,7 @@ use tollgate::Time;
 use crate::answer::Problem;
 use crate::config::{HostHeader, Speech};
 use crate::transport::proxy::balance::choose;
-use crate::transport::proxy::body::{Progress, Stalled, Upload};
+use crate::transport::proxy::body::{BodyError, Progress, Stalled, Upload};
 use crate::transport::proxy::connect::{ConnectError, Wish, connect};
 use crate::transport::proxy::lease::Lease;
 use crate::transport::proxy::pool::Sender;
@@ -112,6 +112,12 @@ pub async fn forward(
 
 fn tried_key(outgoing: Option<&Outgoing>) -> Option<u64> {
     outgoing.and_then(|outgoing| outgoing.sticky)
+}
+
+impl From<BodyError> for Failure {
+    fn from(error: BodyError) -> Failure {
+        if error.is::<Stalled>() { Failure::SlowBody } else { Failure::BadBody }
+    }
 }
 
 impl Failure {

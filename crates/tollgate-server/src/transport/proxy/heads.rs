@@ -202,7 +202,8 @@ mod tests {
             let request = Request::builder().method(words.next().unwrap()).uri(words.next().unwrap());
             let lines = head.lines().skip(1).filter_map(|line| line.split_once(": "));
             let chunked = head.to_lowercase().contains("transfer-encoding: ");
-            let lines = lines.filter(|(name, _)| !(chunked && name.trim().eq_ignore_ascii_case("content-length")));
+            let lines =
+                lines.filter(|(name, _)| !(chunked && name.trim().eq_ignore_ascii_case("content-length")));
             let request = lines.fold(request, |request, (name, value)| request.header(name, value));
             passed.push(heads.check(&request.body(()).unwrap().into_parts().0).is_ok());
             body.as_bytes().chunks(size).for_each(|piece| heads.lock().add(piece));

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use tollgate::Time;
 
 use crate::transport::proxy::pool::Sender;
+use crate::transport::proxy::settlement::Permits;
 use crate::transport::proxy::upstream::Upstream;
 
 /// Counts as one exchange of its upstream until it is dropped; its connection serves another one only if it
@@ -15,12 +16,19 @@ pub struct Lease {
     worker: usize,
     sender: Option<Sender>,
     at: Time,
+    /// Given back with it.
+    permits: Option<Permits>,
 }
 
 impl Lease {
     pub fn new(upstream: Arc<Upstream>, worker: usize, at: Time) -> Lease {
         upstream.in_flight.fetch_add(1, Ordering::Relaxed);
-        Lease { upstream, worker, sender: None, at }
+        Lease { upstream, worker, sender: None, at, permits: None }
+    }
+
+    /// What is given back when the exchange is over, however it ends.
+    pub fn hold(&mut self, permits: Option<Permits>) {
+        self.permits = permits;
     }
 
     /// The connection to give back later.
