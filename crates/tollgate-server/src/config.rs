@@ -34,6 +34,8 @@ pub struct Config {
     pub log_keys: LogKeys,
     pub jwt_keys_file: Option<PathBuf>,
     pub tokens_file: Option<PathBuf>,
+    /// The secret that receipts are signed with, where nodes share it.
+    pub receipt_key_file: Option<PathBuf>,
     /// Where upstreams are named.
     pub proxy: Option<ProxyConfig>,
     pub policy: PolicyParts,
@@ -127,6 +129,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
         log_keys: map.optional_choice("log_keys", &LOG_KEYS).unwrap_or_default(),
         jwt_keys_file: jwt(&mut map).map(|file| folder.join(file)),
         tokens_file: map.optional_text("tokens_file").map(|file| folder.join(file)),
+        receipt_key_file: map.optional_text("receipt_key_file").map(|file| folder.join(file)),
         proxy,
         policy,
         idle: Vec::new(),

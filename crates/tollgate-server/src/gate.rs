@@ -13,6 +13,7 @@ use tollgate::{Clock, Engine, Hit, Policy, Time, Verdict};
 
 use crate::history::History;
 use crate::jwt::KeySet;
+use crate::receipt::{ReceiptError, Receipts, Settlement};
 
 mod asked;
 
@@ -25,6 +26,7 @@ pub struct Gate {
     /// What rules, settings and bans ask of a request.
     asked: ArcSwap<Asked>,
     pub reloads: Reloads,
+    pub receipts: Receipts,
 }
 
 /// Settings that change with the file, beside the policy.
@@ -44,7 +46,7 @@ impl Gate {
     pub fn new(engine: Engine, live: Live) -> Gate {
         let asked = ArcSwap::from_pointee(Asked::of(&engine.policy(), &engine.bans(Time::EPOCH)));
         let (clock, live) = (Clock::new(), ArcSwap::from_pointee(live));
-        Gate { engine, clock, live, asked, reloads: Reloads::default() }
+        Gate { engine, clock, live, asked, reloads: Reloads::default(), receipts: Receipts::own() }
     }
 
     /// Gives back what a verdict has charged, as far as time has not.
@@ -55,6 +57,15 @@ impl Gate {
     /// Corrects the cost of what a verdict has charged.
     pub fn settle(&self, receipt: Receipt, real_cost: u64) {
         self.engine.settle(receipt, real_cost, self.now());
+    }
+
+    /// Settles what a caller brings a receipt for; says how many charges that has changed.
+    pub fn settle_receipt(&self, receipt: &str, settlement: Settlement) -> Result<usize, ReceiptError> {
+        let (policy, node) = (self.engine.policy(), self.engine.node());
+        let settled = self.receipts.settle(receipt, settlement, &policy, node, self.now())?;
+        let count = settled.len();
+        settled.into_iter().for_each(|(receipt, cost)| self.settle(receipt, cost));
+        Ok(count)
     }
 
     /// Puts a new policy and its settings in force. At no instant a rule lacks what it asks for.

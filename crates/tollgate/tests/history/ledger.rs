@@ -70,7 +70,7 @@ impl Ledger {
             }
             Shape::FixedWindow { start: WindowStart::Aligned } => self.check_aligned(),
             Shape::FixedWindow { start: WindowStart::FirstHit } => self.check_first_hit(),
-            Shape::SlidingLog => self.check_steps(1),
+            Shape::SlidingLog | Shape::Concurrency => self.check_steps(1),
             Shape::SlidingCompact { resolution } => self.check_steps(resolution.as_nanos() as u64),
             Shape::TieredWindow { levels } => self.check_steps(levels.finest().secs() * 1_000_000_000),
             Shape::SlidingCounter => {}

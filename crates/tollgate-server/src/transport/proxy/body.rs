@@ -168,6 +168,10 @@ impl Body for Upload {
 }
 
 /// A body on its way to the client: our own answer, or an upstream's response.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are streamed, and a box would be one for each request"
+)]
 pub enum Reply {
     Whole(Full<Bytes>),
     Streamed(Download),

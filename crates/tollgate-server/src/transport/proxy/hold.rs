@@ -273,8 +273,7 @@ mod tests {
         let held: Vec<_> = (0..6).map(|_| waiters.enter(NOW).unwrap().0).collect();
         drop(held);
         assert_eq!(waiters.room.waiting(), 0);
-        let again: Vec<_> =
-            std::iter::from_fn(|| waiters.enter(NOW)).map(|(held, turn)| (held, turn)).collect();
+        let again: Vec<_> = std::iter::from_fn(|| waiters.enter(NOW)).collect();
         let turns: Vec<_> = again.iter().map(|(_, turn)| *turn).collect();
         assert_eq!(turns, [0, 1, 2, 3, 4, 5]);
     }

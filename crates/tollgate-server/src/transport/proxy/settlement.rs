@@ -13,6 +13,9 @@ use tollgate::store::Receipt;
 
 use crate::gate::Gate;
 
+/// A place in a queue, and the rule whose queue it is.
+pub type Place = (Arc<Rule>, Receipt);
+
 /// The receipts of a request that may still be settled. What is never settled stays charged.
 #[derive(Default)]
 pub struct Charges {
@@ -20,7 +23,7 @@ pub struct Charges {
     later: SmallVec<[(Arc<Rule>, Receipt); 1]>,
     permits: SmallVec<[Receipt; 1]>,
     /// Places in queues, the one with the longest wait first.
-    places: SmallVec<[(Arc<Rule>, Receipt); 1]>,
+    places: SmallVec<[Place; 1]>,
     rest: SmallVec<[Receipt; 1]>,
 }
 
@@ -58,13 +61,13 @@ impl Charges {
 
     /// The queue with the longest wait, and the place in it if there is no other: one who waits in several
     /// cannot move up in one.
-    pub fn take_place(&mut self) -> Option<(Fingerprint, Option<(Arc<Rule>, Receipt)>)> {
+    pub fn take_place(&mut self) -> Option<(Fingerprint, Option<Place>)> {
         let queue = self.places.first()?.1.queue()?;
         Some((queue, if self.places.len() == 1 { self.places.pop() } else { None }))
     }
 
     /// The wait is over: a place that was not taken back is charged as any other.
-    pub fn waited(&mut self, place: Option<(Arc<Rule>, Receipt)>) {
+    pub fn waited(&mut self, place: Option<Place>) {
         let all = self.places.drain(..).chain(place);
         self.later.extend(all.filter(|(rule, _)| rule.settles_later()));
     }
