@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -77,7 +78,16 @@ pub fn log_to_stderr() {
     format.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init().ok();
 }
 
+/// A connection is a file: as many may be open as the system lets us have.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the limit on open files stays as it is");
+    }
+}
+
 fn serve(served: Served, config: &Config) -> anyhow::Result<()> {
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
     runtime.block_on(async {
         // Listened to before anything is announced: whoever sees the address may send a signal.

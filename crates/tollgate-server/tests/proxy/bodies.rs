@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::api::Api;
 use crate::harness::{Client, eventually};
-use crate::in_front_of;
+use crate::{in_front_of, resident_kib};
 
 #[test]
 fn chunks_and_trailers_go_both_ways() {
@@ -108,12 +108,6 @@ fn a_long_upload_passes_in_constant_memory_and_no_faster_than_it_is_read() {
     std::io::Read::read_exact(&mut client, &mut answer).expect("an answer");
     assert_eq!(&answer, b"HTTP/1.1 200");
     assert!(resident_kib(server.id()) < before + (16 << 10), "nothing was collected");
-}
-
-fn resident_kib(process: u32) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory is known");
-    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
 #[test]

@@ -6,12 +6,16 @@ mod harness;
 mod api;
 mod bodies;
 mod command;
+mod crowd;
 mod hold;
 mod identity;
+mod limit_req;
 mod messages;
+mod nginx;
 mod protocols;
 mod settlement;
 mod smuggling;
+mod soak;
 mod upstreams;
 mod verdicts;
 
@@ -26,4 +30,11 @@ fn in_front_of(api: &Api, rest: &str) -> Server {
 /// Asks the proxy on a connection of its own.
 fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> Answer {
     Client::to(server.proxy).ask("GET", path, headers, b"")
+}
+
+/// The memory that a process has taken.
+fn resident_kib(process: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("the process runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory is known");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }

@@ -1,11 +1,12 @@
 //! HTTP/2 and TLS on both sides, and connections that change their protocol.
 
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use crate::api::Api;
 use crate::harness::{Client, Folder, Server, eventually, run};
+use crate::nginx::{Nginx, free_port};
 use crate::{get, in_front_of};
 
 /// A certificate for localhost that signs itself.
@@ -42,40 +43,6 @@ fn curl(args: &[&str]) -> String {
     let ran = run(&mut command);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     ran.stdout
-}
-
-/// nginx with a configuration of its own, in a folder of its own.
-struct Nginx(Child);
-
-impl Nginx {
-    fn start(folder: &Folder, server: &str) -> Nginx {
-        let path = folder.path("nginx.conf");
-        let base = folder.path("");
-        let (base, temp) = (
-            base.display(),
-            "client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;",
-        );
-        let text = format!(
-            "daemon off; error_log {base}/nginx.err; pid {base}/nginx.pid;\nevents {{}}\nhttp {{ access_log off; {temp} server {{ {server} }} }}\n"
-        );
-        std::fs::write(&path, text).expect("a file of the test");
-        let mut command = Command::new("nginx");
-        command.arg("-p").arg(folder.path("")).arg("-c").arg(&path).stderr(Stdio::null());
-        Nginx(command.spawn().expect("nginx is installed"))
-    }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        Command::new("kill").arg(self.0.id().to_string()).status().ok();
-        self.0.wait().ok();
-    }
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }
 
 fn with_tls(folder: &Arc<Folder>, api: &Api) -> Server {
@@ -134,19 +101,14 @@ fn upstreams_may_speak_either_version_with_and_without_tls() {
     let folder = Folder::new();
     certificate(&folder, "back");
     let (tls, plain, old) = (free_port(), free_port(), free_port());
-    let _nginx = Nginx::start(
-        &folder,
-        &format!(
-            "listen 127.0.0.1:{tls} ssl http2; listen 127.0.0.1:{plain} http2; listen 127.0.0.1:{old};
-             ssl_certificate {0}; ssl_certificate_key {1};
-             location / {{ add_header x-saw \"$server_protocol $host $http_x_forwarded_host\"; return 200 hello; }}",
-            folder.path("back.pem").display(),
-            folder.path("back.key").display()
-        ),
+    let http = format!(
+        "server {{ listen 127.0.0.1:{tls} ssl http2; listen 127.0.0.1:{plain} http2; listen 127.0.0.1:{old};
+         ssl_certificate {0}; ssl_certificate_key {1};
+         location / {{ add_header x-saw \"$server_protocol $host $http_x_forwarded_host\"; return 200 hello; }} }}",
+        folder.path("back.pem").display(),
+        folder.path("back.key").display()
     );
-    for port in [tls, plain, old] {
-        eventually("nginx listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-    }
+    let _nginx = Nginx::start(&folder, &http, &[tls, plain, old]);
     for (upstream, saw) in [
         (format!("https://localhost:{tls}"), "HTTP/2.0 api.example.com api.example.com"),
         (format!("h2c://127.0.0.1:{plain}"), "HTTP/2.0 api.example.com api.example.com"),
@@ -173,15 +135,13 @@ fn an_upstream_that_nobody_vouches_for_is_not_spoken_to() {
     certificate(&folder, "back");
     certificate(&folder, "other");
     let tls = free_port();
-    let _nginx = Nginx::start(
-        &folder,
-        &format!(
-            "listen 127.0.0.1:{tls} ssl; ssl_certificate {0}; ssl_certificate_key {1}; location / {{ return 200 hello; }}",
-            folder.path("back.pem").display(),
-            folder.path("back.key").display()
-        ),
+    let http = format!(
+        "server {{ listen 127.0.0.1:{tls} ssl; ssl_certificate {0}; ssl_certificate_key {1};
+         location / {{ return 200 hello; }} }}",
+        folder.path("back.pem").display(),
+        folder.path("back.key").display()
     );
-    eventually("nginx listens", || std::net::TcpStream::connect(("127.0.0.1", tls)).is_ok());
+    let _nginx = Nginx::start(&folder, &http, &[tls]);
     folder.configure(&format!(
         "upstreams: ['https://localhost:{tls}']\nproxy: {{ upstream_tls: {{ ca: other.pem }} }}\n"
     ));

@@ -70,7 +70,8 @@ where
     let entrance = Arc::new(Entrance { heads: Some(heads), ..entrance });
     let service = service_fn(move |request| {
         let entrance = Arc::clone(&entrance);
-        async move { Ok::<_, Infallible>(entrance.exchange(request).await) }
+        // Boxed: it is large, and a connection that idles has none.
+        Box::pin(async move { Ok::<_, Infallible>(entrance.exchange(request).await) })
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
