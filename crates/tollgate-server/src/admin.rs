@@ -21,6 +21,7 @@ use crate::transport::proxy::Proxy;
 mod bans;
 mod keys;
 mod page;
+mod queue;
 mod rules;
 
 pub struct Admin {
@@ -67,6 +68,10 @@ async fn route(admin: &Admin, request: Request<Incoming>) -> Result<Answer, Prob
             Ok(answer::text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page))
         }
         "/v1/rules" => only("GET").map(|()| rules::list(gate)),
+        "/v1/queue" => {
+            only("GET")?;
+            queue::list(admin, request.uri().query().unwrap_or_default()).await
+        }
         "/v1/bans" => {
             only("GET, POST")?;
             if method == Method::POST { bans::add(gate, request).await } else { Ok(bans::list(gate)) }
@@ -79,6 +84,9 @@ async fn route(admin: &Admin, request: Request<Incoming>) -> Result<Answer, Prob
             if let Some(id) = path.strip_prefix("/v1/rules/") {
                 only("GET")?;
                 return rules::show(gate, id);
+            }
+            if let Some(rest) = path.strip_prefix("/v1/queue/") {
+                return queue::one(admin, &method, rest).await;
             }
             if let Some(key) = path.strip_prefix("/v1/bans/") {
                 only("DELETE")?;

@@ -54,7 +54,8 @@ const MIN_KEY_BYTES: usize = 32;
 
 /// The proxy, where the configuration names upstreams.
 pub fn proxy(gate: &Arc<Gate>, config: &Config) -> Result<Option<Arc<Proxy>>, Problems> {
-    let proxy = config.proxy.clone().map(|config| Proxy::new(Arc::clone(gate), config)).transpose()?;
+    let proxy = config.proxy.clone().map(|proxy| Proxy::new(Arc::clone(gate), proxy, config.queue.clone()));
+    let proxy = proxy.transpose()?;
     Ok(proxy.map(Arc::new))
 }
 

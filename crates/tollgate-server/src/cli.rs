@@ -15,6 +15,7 @@ mod demo;
 mod key;
 mod out;
 mod proxy;
+mod queue;
 mod rules;
 mod serve;
 
@@ -63,6 +64,9 @@ enum Command {
     /// Ban keys, and lift bans
     #[command(subcommand)]
     Ban(ban::BanCommand),
+    /// Look at requests that were put aside, and decide what becomes of them
+    #[command(subcommand)]
+    Queue(queue::QueueCommand),
     /// Look at what a key has used, and reset it
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -110,6 +114,7 @@ fn dispatch(command: Command) -> Exit {
         Command::Check(args) => check::run(&args),
         Command::Rules(command) => rules::run(&command),
         Command::Ban(command) => ban::run(&command),
+        Command::Queue(command) => queue::run(&command),
         Command::Key(command) => key::run(&command),
     }
 }

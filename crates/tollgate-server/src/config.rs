@@ -17,10 +17,12 @@ use tollgate::time::parse_span;
 
 mod listen;
 mod proxy;
+mod queue;
 mod size;
 
 pub use listen::Listen;
 pub use proxy::{Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls};
+pub use queue::QueueConfig;
 
 /// A larger file is rejected unread.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -38,6 +40,8 @@ pub struct Config {
     pub receipt_key_file: Option<PathBuf>,
     /// Where upstreams are named.
     pub proxy: Option<ProxyConfig>,
+    /// Where a rule puts requests aside.
+    pub queue: Option<QueueConfig>,
     pub policy: PolicyParts,
     /// Settings that are understood but have no part in this version.
     pub idle: Vec<String>,
@@ -121,16 +125,20 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     policy.settings.identity = identity(&mut map);
     let proxy = ProxyConfig::read(&mut map, folder);
     let mut idle = idle_in_rules(&policy.rules, proxy.as_ref());
+    let state_dir = folder.join(map.optional_text("state_dir").unwrap_or(""));
+    let queue = QueueConfig::read(&mut map, &state_dir);
+    let queues = proxy.is_some() && policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
     let config = Config {
         listen: Listen::read(&mut map, proxy.is_some(), &mut idle),
         memory_bytes: memory(&mut map),
-        state_dir: folder.join(map.optional_text("state_dir").unwrap_or("")),
+        state_dir,
         headers: map.optional_choice("headers", &HEADERS).unwrap_or_default(),
         log_keys: map.optional_choice("log_keys", &LOG_KEYS).unwrap_or_default(),
         jwt_keys_file: jwt(&mut map).map(|file| folder.join(file)),
         tokens_file: map.optional_text("tokens_file").map(|file| folder.join(file)),
         receipt_key_file: map.optional_text("receipt_key_file").map(|file| folder.join(file)),
         proxy,
+        queue: Some(queue).filter(|_| queues),
         policy,
         idle: Vec::new(),
     };
@@ -219,7 +227,7 @@ fn idle_in_rules(rules: &[Rule], proxy: Option<&ProxyConfig>) -> Vec<String> {
         ("on_exceed: queue", |rule| rule.on_exceed == OnExceed::Queue),
         ("a key of json: or form:", |rule| rule.key.iter().any(from_body)),
     ];
-    let idle = if proxy.is_some() { &kinds[..2] } else { &kinds[..] };
+    let idle = if proxy.is_some() { &kinds[..1] } else { &kinds[..] };
     let first = |says: &Says| rules.iter().find(|rule| says(rule));
     idle.iter().filter_map(|(name, says)| Some(format!("{name} (rule {})", first(says)?.id))).collect()
 }

@@ -49,6 +49,11 @@ impl Gate {
         Gate { engine, clock, live, asked, reloads: Reloads::default(), receipts: Receipts::own() }
     }
 
+    /// What [`check`](Self::check) would say; nothing is charged or held against anyone.
+    pub async fn peek(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+        self.engine.peek(hit, now)
+    }
+
     /// Gives back what a verdict has charged, as far as time has not.
     pub fn refund(&self, receipt: Receipt) {
         self.engine.refund(receipt, self.now());

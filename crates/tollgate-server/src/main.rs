@@ -13,6 +13,7 @@ mod history;
 mod jwt;
 mod metrics;
 mod notice;
+mod queue;
 mod receipt;
 mod reload;
 mod state;

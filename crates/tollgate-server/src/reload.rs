@@ -17,7 +17,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tollgate::document::{Problem, Problems};
 
 use crate::assemble;
-use crate::config::{Config, KeyPair, Listen};
+use crate::config::{Config, KeyPair, Listen, QueueConfig};
 use crate::connection::{Shutdown, told_to_stop};
 use crate::gate::Gate;
 use crate::transport::proxy::Proxy;
@@ -44,6 +44,7 @@ pub struct Fixed {
     pub tokens_file: Option<PathBuf>,
     pub proxied: bool,
     pub tls: Option<KeyPair>,
+    pub queue: Option<QueueConfig>,
 }
 
 impl Fixed {
@@ -55,6 +56,7 @@ impl Fixed {
             tokens_file: config.tokens_file.clone(),
             proxied: config.proxy.is_some(),
             tls: config.proxy.as_ref().and_then(|proxy| proxy.tls.clone()),
+            queue: config.queue.clone(),
         }
     }
 }
@@ -152,7 +154,9 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
         return Ok(None);
     }
     if Fixed::of(&config) != watched.fixed {
-        tracing::warn!("listen, proxy.tls, memory, state_dir and tokens_file are changed by a restart only");
+        tracing::warn!(
+            "listen, proxy.tls, queue, memory, state_dir and tokens_file are changed by a restart only"
+        );
     }
     let policy =
         config.take_policy().map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;

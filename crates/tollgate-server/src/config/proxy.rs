@@ -235,7 +235,7 @@ fn balance(text: &str) -> Result<Balance, String> {
 }
 
 /// A span above zero.
-fn span(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
+pub(super) fn span(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
     let node = map.optional(name)?;
     let read = node.as_str().ok_or("expected a span such as 30s".to_owned()).and_then(parse_span);
     match read {

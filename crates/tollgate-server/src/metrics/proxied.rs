@@ -43,6 +43,13 @@ impl Page {
             ),
             ("tollgate_held_total", "Requests that had to wait for their turn.", &counts.held),
             ("tollgate_not_held_total", "Requests denied because too many waited already.", &counts.not_held),
+            ("tollgate_queued_total", "Requests put aside.", &counts.queued),
+            ("tollgate_replayed_total", "Queued requests that the API has answered.", &counts.replayed),
+            (
+                "tollgate_queue_given_up_total",
+                "Queued requests given up: too old, or tried too often.",
+                &counts.given_up,
+            ),
         ] {
             self.one(name, "counter", help, counter.load(Ordering::Relaxed));
         }

@@ -90,7 +90,7 @@ async fn request_allowed(gate: &Gate, request: &Request<Incoming>) -> Result<Ans
 impl Asked<'_> {
     async fn decide(&self, gate: &Gate, now: Time) -> Result<Verdict, Problem> {
         let hit: Hit<'_> = gate.identify(self.hit()?, now);
-        Ok(if self.is_peek() { gate.engine.peek(&hit, now) } else { gate.check(&hit, now).await })
+        Ok(if self.is_peek() { gate.peek(&hit, now).await } else { gate.check(&hit, now).await })
     }
 
     /// The verdict as its caller is told.

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use arc_swap::ArcSwap;
 use tollgate::document::{Problem, Problems};
 
-use crate::config::{Balance, ProxyConfig};
+use crate::config::{Balance, ProxyConfig, QueueConfig};
 use crate::connection::Shutdown;
 use crate::gate::{Asked, Gate};
 
@@ -16,6 +16,7 @@ mod balance;
 mod body;
 mod connect;
 mod conversation;
+mod enqueue;
 mod exchange;
 mod fields;
 mod forward;
@@ -30,6 +31,7 @@ mod lease;
 mod merge;
 mod pool;
 mod refusal;
+mod replay;
 mod settlement;
 mod tls;
 mod upgrade;
@@ -42,14 +44,18 @@ pub use worker::serve;
 
 use balance::Turn;
 use connect::Tls;
+pub use enqueue::Aside;
 use hold::Room;
 use upstream::Upstream;
 
 pub struct Proxy {
     gate: Arc<Gate>,
     route: ArcSwap<Route>,
+    /// Beside them, queued requests have connections of their own.
     workers: usize,
     held: Arc<Room>,
+    /// Where requests are put aside.
+    pub aside: Option<Arc<Aside>>,
     pub counts: Counts,
 }
 
@@ -62,6 +68,9 @@ pub struct Counts {
     pub rejected: AtomicU64,
     pub held: AtomicU64,
     pub not_held: AtomicU64,
+    pub queued: AtomicU64,
+    pub replayed: AtomicU64,
+    pub given_up: AtomicU64,
 }
 
 /// Where requests go, as the file says.
@@ -80,11 +89,13 @@ pub struct UpstreamReport {
 }
 
 impl Proxy {
-    pub fn new(gate: Arc<Gate>, config: ProxyConfig) -> Result<Proxy, Problems> {
+    pub fn new(gate: Arc<Gate>, config: ProxyConfig, queue: Option<QueueConfig>) -> Result<Proxy, Problems> {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let route = Route::new(&gate, config, &[], workers)?;
+        let aside = queue.map(Aside::open).transpose()?;
         Ok(Proxy {
             gate,
+            aside: aside.map(Arc::new),
             route: ArcSwap::from_pointee(route),
             workers,
             held: Arc::default(),
@@ -99,6 +110,11 @@ impl Proxy {
             self.route.store(Arc::new(Route::new(&self.gate, config, &known.upstreams, self.workers)?));
         }
         Ok(())
+    }
+
+    /// Sends queued requests when they may pass, until the shutdown.
+    pub async fn watch_queue(self: Arc<Self>, shutdown: Shutdown) {
+        replay::watch(self, shutdown).await;
     }
 
     /// How many requests wait for their turn.
@@ -134,7 +150,7 @@ impl Route {
         }
         let upstreams = config.upstreams.iter().map(|address| {
             let known = known.iter().find(|upstream| upstream.address == *address);
-            known.map_or_else(|| Arc::new(Upstream::new(address.clone(), workers)), Arc::clone)
+            known.map_or_else(|| Arc::new(Upstream::new(address.clone(), workers + 1)), Arc::clone)
         });
         let tls = tls::towards(&config.upstream_tls)
             .map_err(|error| Problem::new(None, "proxy.upstream_tls", format!("{error:#}")))?;

@@ -13,6 +13,7 @@ mod limit_req;
 mod messages;
 mod nginx;
 mod protocols;
+mod queue;
 mod settlement;
 mod smuggling;
 mod soak;

@@ -205,3 +205,19 @@ fn an_upgrade_to_http_is_never_passed_on() {
         assert_eq!(seen.header(name), None, "{name}");
     }
 }
+
+#[test]
+fn trailers_cross_from_one_version_to_the_other() {
+    let api = Api::saying(
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: grpc-status\r\n\r\n3\r\nabc\r\n0\r\ngrpc-status: 0\r\n\r\n",
+    );
+    let inner = in_front_of(&api, "");
+    let outer = Server::start(&format!("upstreams: ['h2c://{}']\n", inner.proxy));
+    let mut client = Client::to(outer.proxy);
+    client.write(
+        b"POST / HTTP/1.1\r\nhost: x\r\nte: trailers\r\ntransfer-encoding: chunked\r\ntrailer: x-md5\r\n\r\n2\r\nhi\r\n0\r\nx-md5: 9\r\n\r\n",
+    );
+    let answer = client.answer();
+    assert_eq!((answer.text().as_str(), answer.header("grpc-status")), ("abc", Some("0")));
+    assert_eq!(api.last().trailers, [("x-md5".to_owned(), "9".to_owned())]);
+}

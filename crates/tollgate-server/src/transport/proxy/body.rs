@@ -79,6 +79,13 @@ impl Upload {
         }
     }
 
+    /// A body that is there already.
+    pub fn of(bytes: Bytes) -> Upload {
+        let mut upload = Upload::empty();
+        upload.prefix.extend(Some(bytes).filter(|bytes| !bytes.is_empty()).map(Frame::data));
+        upload
+    }
+
     /// Sends nothing before the notice, or until waiting for it has become pointless.
     pub fn wait_for(&mut self, asked: Arc<Notify>) {
         let unasked = Box::pin(sleep_until(Instant::now() + CONTINUE_TIMEOUT));

@@ -20,9 +20,11 @@ use crate::config::HostHeader;
 use crate::gate::Gate;
 use crate::transport::proxy::body::{Download, Reply, Upload};
 use crate::transport::proxy::connect::Wish;
+use crate::transport::proxy::enqueue::STATUS_PATH;
 use crate::transport::proxy::forward::{self, Failure, Outgoing};
 use crate::transport::proxy::forwarded::Peer;
 use crate::transport::proxy::heads::Heads;
+use crate::transport::proxy::identify::Decided;
 use crate::transport::proxy::lease::Lease;
 use crate::transport::proxy::refusal::{self, Taste};
 use crate::transport::proxy::settlement::Charges;
@@ -76,10 +78,22 @@ impl Entrance {
     async fn serve(&self, request: Request<Incoming>) -> Result<Response<Reply>, Refused> {
         let (mut parts, body) = request.into_parts();
         let host = self.inspect(&parts).map_err(Refused::Ambiguous)?;
+        if let (Some(aside), Some(id)) = (&self.proxy.aside, parts.uri.path().strip_prefix(STATUS_PATH)) {
+            let shown = aside.show(&parts.method, id).await.map_err(Refused::Problem)?;
+            return Ok(shown.map(Reply::Whole));
+        }
         let (route, now) = (self.proxy.route.load_full(), self.proxy.gate.now());
         let mut upload = Upload::new(body, route.config.timeouts.idle);
         let decided = self.decide(&parts, &host, &route, &mut upload, now).await;
-        let (mut verdict, sticky) = decided.map_err(Failure::from)?;
+        let Decided { mut verdict, sticky, sender } = decided.map_err(Failure::from)?;
+        if let (Some(sender), Some(aside)) = (sender, &self.proxy.aside) {
+            let kept = Box::pin(aside.keep(&parts, &host, upload, sender, &verdict, now)).await;
+            let id = kept.map_err(|not| Refused::Problem(not.into()))?;
+            self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
+            let mut response = aside.accepted(&id, &verdict);
+            answer::write_headers(&mut response, &verdict, self.proxy.gate.live.load().headers);
+            return Ok(response);
+        }
         if !verdict.allowed {
             discard(&parts, upload);
             return Err(Refused::Denied(Box::new(verdict)));

@@ -10,13 +10,24 @@ use tollgate::{Hit, Time, Verdict};
 
 use crate::config::Balance;
 use crate::gate::Asked;
+use crate::queue::Sender;
 use crate::transport::proxy::body::{BodyError, Upload};
+use crate::transport::proxy::enqueue::{self, is_for_later};
 use crate::transport::proxy::exchange::Entrance;
 use crate::transport::proxy::fields::Prefix;
 use crate::transport::proxy::{Route, balance};
 
+/// What was decided about a request.
+pub struct Decided {
+    pub verdict: Verdict,
+    /// What it sticks to an upstream by.
+    pub sticky: Option<u64>,
+    /// Who sent it, where it is to be put aside.
+    pub sender: Option<Sender>,
+}
+
 impl Entrance {
-    /// The verdict, and the key that the request sticks to an upstream by.
+    /// Charges the request if it passes.
     pub async fn decide(
         &self,
         parts: &Parts,
@@ -24,7 +35,7 @@ impl Entrance {
         route: &Route,
         upload: &mut Upload,
         now: Time,
-    ) -> Result<(Verdict, Option<u64>), BodyError> {
+    ) -> Result<Decided, BodyError> {
         let gate = &self.proxy.gate;
         let asked = gate.asked();
         let mut hit = self.hit(parts, host, route, &asked);
@@ -43,7 +54,11 @@ impl Entrance {
             }
             _ => None,
         };
-        Ok((gate.check(&hit, now).await, sticky))
+        let verdict = gate.check(&hit, now).await;
+        let later = self.proxy.aside.is_some() && !verdict.allowed && is_for_later(&verdict);
+        let identity = later.then(|| enqueue::identity(&gate.engine.policy(), &hit));
+        let sender = hit.address().zip(identity).map(|(ip, identity)| Sender { ip, identity });
+        Ok(Decided { verdict, sticky, sender })
     }
 
     fn hit<'r>(&self, parts: &'r Parts, host: &'r HeaderValue, route: &Route, asked: &'r Asked) -> Hit<'r> {
