@@ -16,14 +16,17 @@ use crate::connection::{Answer, Shutdown};
 use crate::gate::Gate;
 use crate::metrics;
 use crate::tokens::{Role, Tokens};
+use crate::transport::proxy::Proxy;
 
 mod bans;
 mod keys;
 mod page;
+mod queue;
 mod rules;
 
 pub struct Admin {
     pub gate: Arc<Gate>,
+    pub proxy: Option<Arc<Proxy>>,
     pub tokens: Option<Tokens>,
     pub shutdown: Shutdown,
 }
@@ -61,9 +64,14 @@ async fn route(admin: &Admin, request: Request<Incoming>) -> Result<Answer, Prob
         "/" => only("GET, HEAD").map(|()| page::show(gate)),
         "/metrics" => {
             only("GET")?;
-            Ok(answer::text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics::write(gate)))
+            let page = metrics::write(gate, admin.proxy.as_deref());
+            Ok(answer::text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page))
         }
         "/v1/rules" => only("GET").map(|()| rules::list(gate)),
+        "/v1/queue" => {
+            only("GET")?;
+            queue::list(admin, request.uri().query().unwrap_or_default()).await
+        }
         "/v1/bans" => {
             only("GET, POST")?;
             if method == Method::POST { bans::add(gate, request).await } else { Ok(bans::list(gate)) }
@@ -76,6 +84,9 @@ async fn route(admin: &Admin, request: Request<Incoming>) -> Result<Answer, Prob
             if let Some(id) = path.strip_prefix("/v1/rules/") {
                 only("GET")?;
                 return rules::show(gate, id);
+            }
+            if let Some(rest) = path.strip_prefix("/v1/queue/") {
+                return queue::one(admin, &method, rest).await;
             }
             if let Some(key) = path.strip_prefix("/v1/bans/") {
                 only("DELETE")?;

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
-
+use tollgate::headers::{HeaderStyle, headers};
 use tollgate::{Reason, Verdict};
 
 use crate::connection::{Answer, BodyError};
@@ -35,14 +35,41 @@ fn with_type(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> A
     answer
 }
 
+/// A page for people.
+pub fn page(status: StatusCode, detail: &str) -> Answer {
+    let title = status.canonical_reason().unwrap_or("Error");
+    let detail =
+        detail.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+    let page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
+         <body><h1>{title}</h1>\n<p>{detail}</p></body></html>\n"
+    );
+    text(status, "text/html; charset=utf-8", page)
+}
+
+pub fn status(verdict: &Verdict) -> StatusCode {
+    match (verdict.allowed, verdict.reason) {
+        (true, _) => StatusCode::OK,
+        (false, Reason::Ban) => StatusCode::FORBIDDEN,
+        (false, Reason::StoreError) => StatusCode::SERVICE_UNAVAILABLE,
+        (false, _) => StatusCode::TOO_MANY_REQUESTS,
+    }
+}
+
+pub fn write_headers<B>(answer: &mut Response<B>, verdict: &Verdict, style: HeaderStyle) {
+    for (name, value) in headers(verdict, style).iter() {
+        let value = HeaderValue::from_str(value).expect("rule ids and numbers fit a header");
+        answer.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+}
+
 /// A refusal as the registered problem types have it, for APIs that stand behind the gate.
 pub fn refusal(verdict: &Verdict) -> Answer {
-    let (kind, status) = match verdict.reason {
-        Reason::Ban => ("about:blank", StatusCode::FORBIDDEN),
-        Reason::StoreError => {
-            (concat!(registry!(), "temporary-reduced-capacity"), StatusCode::SERVICE_UNAVAILABLE)
-        }
-        _ => (concat!(registry!(), "quota-exceeded"), StatusCode::TOO_MANY_REQUESTS),
+    let status = status(verdict);
+    let kind = match verdict.reason {
+        Reason::Ban => "about:blank",
+        Reason::StoreError => concat!(registry!(), "temporary-reduced-capacity"),
+        _ => concat!(registry!(), "quota-exceeded"),
     };
     let violated: Vec<_> =
         verdict.enforced().filter(|limit| !limit.allowed).map(|limit| limit.policy().to_string()).collect();

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use tollgate::document::{Problem, Problems};
@@ -12,8 +13,10 @@ use crate::config::Config;
 use crate::gate::{Gate, Live};
 use crate::history::History;
 use crate::jwt::KeySet;
+use crate::receipt::Receipts;
 use crate::state::StateFile;
 use crate::tokens::Tokens;
+use crate::transport::proxy::Proxy;
 
 /// A gate that goes on where the last clean stop ended.
 pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Result<Gate, Problems> {
@@ -27,10 +30,33 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
         Problem::new(None, "memory", format!("{} bytes cannot be reserved: {error}", setup.memory_bytes))
     })?;
     let live = live(config, History::new(text))?;
-    Ok(match state.and_then(|state| restored(state, &live.history, setup.clone())) {
+    let receipts = receipts(config)?;
+    let mut gate = match state.and_then(|state| restored(state, &live.history, setup.clone())) {
         Some((engine, history)) => Gate::new(engine, Live { history, ..live }),
         None => Gate::new(Engine::with_setup(policy, setup), live),
-    })
+    };
+    gate.receipts = receipts;
+    Ok(gate)
+}
+
+/// Receipts of the nodes that share a secret, or of this one alone.
+fn receipts(config: &Config) -> Result<Receipts, Problems> {
+    let Some(path) = &config.receipt_key_file else { return Ok(Receipts::own()) };
+    let problem = |why: String| Problem::new(None, "receipt_key_file", format!("{}: {why}", path.display()));
+    let secret = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
+    if secret.trim_ascii().len() < MIN_KEY_BYTES {
+        return Err(problem(format!("is shorter than {MIN_KEY_BYTES} bytes")).into());
+    }
+    Ok(Receipts::shared(secret.trim_ascii()))
+}
+
+const MIN_KEY_BYTES: usize = 32;
+
+/// The proxy, where the configuration names upstreams.
+pub fn proxy(gate: &Arc<Gate>, config: &Config) -> Result<Option<Arc<Proxy>>, Problems> {
+    let proxy = config.proxy.clone().map(|proxy| Proxy::new(Arc::clone(gate), proxy, config.queue.clone()));
+    let proxy = proxy.transpose()?;
+    Ok(proxy.map(Arc::new))
 }
 
 /// The settings of a configuration that go live with its policy.

@@ -14,6 +14,8 @@ mod check;
 mod demo;
 mod key;
 mod out;
+mod proxy;
+mod queue;
 mod rules;
 mod serve;
 
@@ -46,6 +48,8 @@ enum Command {
         #[arg(short, long, value_name = "FILE", default_value = "tollgate.yaml")]
         config: PathBuf,
     },
+    /// Put a limit in front of an API, without a configuration file
+    Proxy(proxy::ProxyArgs),
     /// See it work: a small API with limits, and a few requests against it
     Demo {
         /// Exit when the requests have been answered as they should
@@ -60,6 +64,9 @@ enum Command {
     /// Ban keys, and lift bans
     #[command(subcommand)]
     Ban(ban::BanCommand),
+    /// Look at requests that were put aside, and decide what becomes of them
+    #[command(subcommand)]
+    Queue(queue::QueueCommand),
     /// Look at what a key has used, and reset it
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -102,10 +109,12 @@ pub fn run() -> ExitCode {
 fn dispatch(command: Command) -> Exit {
     match command {
         Command::Serve { config } => serve::run(&config),
+        Command::Proxy(args) => proxy::run(&args),
         Command::Demo { once } => demo::run(once),
         Command::Check(args) => check::run(&args),
         Command::Rules(command) => rules::run(&command),
         Command::Ban(command) => ban::run(&command),
+        Command::Queue(command) => queue::run(&command),
         Command::Key(command) => key::run(&command),
     }
 }

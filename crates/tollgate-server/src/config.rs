@@ -7,19 +7,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollgate::document::{self, MapReader, Node, Problem, Problems};
+use tollgate::document::{self, MapReader, Problem, Problems};
 use tollgate::engine::LogKeys;
 use tollgate::headers::HeaderStyle;
-use tollgate::identity::address::TrustedProxies;
 use tollgate::identity::{Attribute, Source};
 use tollgate::policy::{Policy, PolicyParts};
-use tollgate::rule::{CountWhen, OnExceed, Rule};
+use tollgate::rule::{OnExceed, Rule};
 use tollgate::time::parse_span;
 
 mod listen;
+mod proxy;
+mod queue;
 mod size;
 
 pub use listen::Listen;
+pub use proxy::{Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls};
+pub use queue::QueueConfig;
 
 /// A larger file is rejected unread.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -33,6 +36,12 @@ pub struct Config {
     pub log_keys: LogKeys,
     pub jwt_keys_file: Option<PathBuf>,
     pub tokens_file: Option<PathBuf>,
+    /// The secret that receipts are signed with, where nodes share it.
+    pub receipt_key_file: Option<PathBuf>,
+    /// Where upstreams are named.
+    pub proxy: Option<ProxyConfig>,
+    /// Where a rule puts requests aside.
+    pub queue: Option<QueueConfig>,
     pub policy: PolicyParts,
     /// Settings that are understood but have no part in this version.
     pub idle: Vec<String>,
@@ -114,19 +123,25 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     policy.read(&mut map);
     policy.settings.ipv6_prefix = ipv6_prefix(&mut map);
     policy.settings.identity = identity(&mut map);
-    let mut idle = idle_in_rules(&policy.rules);
+    let proxy = ProxyConfig::read(&mut map, folder);
+    let mut idle = idle_in_rules(&policy.rules, proxy.as_ref());
+    let state_dir = folder.join(map.optional_text("state_dir").unwrap_or(""));
+    let queue = QueueConfig::read(&mut map, &state_dir);
+    let queues = proxy.is_some() && policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
     let config = Config {
-        listen: Listen::read(&mut map, &mut idle),
+        listen: Listen::read(&mut map, proxy.is_some(), &mut idle),
         memory_bytes: memory(&mut map),
-        state_dir: folder.join(map.optional_text("state_dir").unwrap_or("")),
+        state_dir,
         headers: map.optional_choice("headers", &HEADERS).unwrap_or_default(),
         log_keys: map.optional_choice("log_keys", &LOG_KEYS).unwrap_or_default(),
         jwt_keys_file: jwt(&mut map).map(|file| folder.join(file)),
         tokens_file: map.optional_text("tokens_file").map(|file| folder.join(file)),
+        receipt_key_file: map.optional_text("receipt_key_file").map(|file| folder.join(file)),
+        proxy,
+        queue: Some(queue).filter(|_| queues),
         policy,
         idle: Vec::new(),
     };
-    trusted_proxies(&mut map, &mut idle);
     central_store(&mut map, &mut idle);
     not_in_this_version(&mut map, &mut idle);
     if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
@@ -181,20 +196,6 @@ fn jwt(map: &mut MapReader<'_, '_>) -> Option<String> {
     file
 }
 
-/// Checked now, so that a configuration stays valid when the proxy comes to use it.
-fn trusted_proxies(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
-    let Some(nodes) = map.optional_list("trusted_proxies") else { return };
-    for (n, node) in nodes.iter().enumerate() {
-        let word = node.as_str().unwrap_or_default();
-        if let Err(error) = TrustedProxies::parse([word]) {
-            map.reject(&format!("trusted_proxies[{n}]"), node, error);
-        }
-    }
-    if !nodes.is_empty() {
-        idle.push("trusted_proxies".to_owned());
-    }
-}
-
 /// Settings of central stores: their values are checked, and idle while counters are in memory.
 fn central_store(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
     map.optional_choice("on_store_error", &ON_STORE_ERROR);
@@ -216,19 +217,19 @@ fn central_store(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
 }
 
 /// What rules may say and only the proxy or a central store will do: each named once, with its first rule.
-fn idle_in_rules(rules: &[Rule]) -> Vec<String> {
+fn idle_in_rules(rules: &[Rule], proxy: Option<&ProxyConfig>) -> Vec<String> {
     type Says = fn(&Rule) -> bool;
     fn from_body(attribute: &Attribute) -> bool {
         matches!(attribute, Attribute::Field(Source::Json | Source::Form, _))
     }
-    let kinds: [(&str, Says); 4] = [
-        ("on_exceed: queue", |rule| rule.on_exceed == OnExceed::Queue),
-        ("count_when", |rule| rule.count_when != CountWhen::Always),
+    let kinds: [(&str, Says); 3] = [
         ("on_store_error", |rule| rule.on_store_error.is_some()),
+        ("on_exceed: queue", |rule| rule.on_exceed == OnExceed::Queue),
         ("a key of json: or form:", |rule| rule.key.iter().any(from_body)),
     ];
+    let idle = if proxy.is_some() { &kinds[..1] } else { &kinds[..] };
     let first = |says: &Says| rules.iter().find(|rule| says(rule));
-    kinds.iter().filter_map(|(name, says)| Some(format!("{name} (rule {})", first(says)?.id))).collect()
+    idle.iter().filter_map(|(name, says)| Some(format!("{name} (rule {})", first(says)?.id))).collect()
 }
 
 fn parse_deadline(text: &str) -> Result<Duration, String> {
@@ -237,10 +238,6 @@ fn parse_deadline(text: &str) -> Result<Duration, String> {
 
 /// What the file may ask for and this version cannot do.
 fn not_in_this_version(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
-    let empty = |node: &Node<'_>| node.as_list().is_some_and(<[_]>::is_empty);
-    if let Some(node) = map.optional("upstreams").filter(|node| !empty(node)) {
-        map.reject("upstreams", node, "the proxy is not part of this version: ask the decision API instead");
-    }
     if let Some(node) = map.optional("counters").filter(|node| node.as_str() != Some("memory")) {
         map.reject("counters", node, "only memory is part of this version");
     }

@@ -28,17 +28,17 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 /// Connections open at once on one listener; more wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 16_384;
 /// From the end of one request to the last byte of the next one's headers.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may refuse to read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How much of a body that is too long is read to its end.
 const DISCARD_BYTES: usize = 32 << 20;
-const MAX_HEADER_BYTES: usize = 64 << 10;
+pub const MAX_HEADER_BYTES: usize = 64 << 10;
 /// How long requests under way may take to finish at a stop.
-const DRAIN: Duration = Duration::from_secs(5);
+pub const DRAIN: Duration = Duration::from_secs(5);
 /// After an error of `accept`, such as no more file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub type Answer = Response<Full<Bytes>>;
 
@@ -152,14 +152,14 @@ pub async fn read_body(request: Request<Incoming>, max: usize) -> Result<Bytes, 
 }
 
 /// A stream whose peer must read within [`WRITE_TIMEOUT`].
-struct Patient<S> {
+pub struct Patient<S> {
     stream: S,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
 }
 
 impl<S: Unpin> Patient<S> {
-    fn new(stream: S) -> Patient<S> {
+    pub fn new(stream: S) -> Patient<S> {
         Patient { stream, deadline: Box::pin(sleep(WRITE_TIMEOUT)), waiting: false }
     }
 
@@ -198,6 +198,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         buf: &[u8],
     ) -> Poll<std::io::Result<usize>> {
         self.write_with(cx, |stream, cx| stream.poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        self.write_with(cx, |stream, cx| stream.poll_write_vectored(cx, parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {

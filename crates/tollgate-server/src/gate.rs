@@ -1,26 +1,32 @@
 //! What every listener shares: the engine, its clock, and the settings that a reload may change.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use tollgate::ban::Ban;
 use tollgate::headers::HeaderStyle;
-use tollgate::identity::{Attribute, Key, Source};
+use tollgate::identity::{Key, Source};
 use tollgate::request::fields;
-use tollgate::{Clock, Engine, Hit, Policy, Time};
+use tollgate::store::Receipt;
+use tollgate::{Clock, Engine, Hit, Policy, Time, Verdict};
 
 use crate::history::History;
 use crate::jwt::KeySet;
+use crate::receipt::{ReceiptError, Receipts, Settlement};
+
+mod asked;
+
+pub use asked::Asked;
 
 pub struct Gate {
     pub engine: Engine,
     pub clock: Clock,
     pub live: ArcSwap<Live>,
-    /// The claims that rules, settings and bans ask for.
-    claims: ArcSwap<BTreeSet<Box<str>>>,
+    /// What rules, settings and bans ask of a request.
+    asked: ArcSwap<Asked>,
     pub reloads: Reloads,
+    pub receipts: Receipts,
 }
 
 /// Settings that change with the file, beside the policy.
@@ -38,29 +44,63 @@ pub struct Reloads {
 
 impl Gate {
     pub fn new(engine: Engine, live: Live) -> Gate {
-        let claims = ArcSwap::from_pointee(claims_of(&engine.policy(), &engine.bans(Time::EPOCH)));
+        let asked = ArcSwap::from_pointee(Asked::of(&engine.policy(), &engine.bans(Time::EPOCH)));
         let (clock, live) = (Clock::new(), ArcSwap::from_pointee(live));
-        Gate { engine, clock, live, claims, reloads: Reloads::default() }
+        Gate { engine, clock, live, asked, reloads: Reloads::default(), receipts: Receipts::own() }
     }
 
-    /// Puts a new policy and its settings in force. At no instant a rule lacks a claim that it asks for.
+    /// What [`check`](Self::check) would say; nothing is charged or held against anyone.
+    pub async fn peek(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+        self.engine.peek(hit, now)
+    }
+
+    /// Gives back what a verdict has charged, as far as time has not.
+    pub fn refund(&self, receipt: Receipt) {
+        self.engine.refund(receipt, self.now());
+    }
+
+    /// Corrects the cost of what a verdict has charged.
+    pub fn settle(&self, receipt: Receipt, real_cost: u64) {
+        self.engine.settle(receipt, real_cost, self.now());
+    }
+
+    /// Settles what a caller brings a receipt for; says how many charges that has changed.
+    pub fn settle_receipt(&self, receipt: &str, settlement: Settlement) -> Result<usize, ReceiptError> {
+        let (policy, node) = (self.engine.policy(), self.engine.node());
+        let settled = self.receipts.settle(receipt, settlement, &policy, node, self.now())?;
+        let count = settled.len();
+        settled.into_iter().for_each(|(receipt, cost)| self.settle(receipt, cost));
+        Ok(count)
+    }
+
+    /// Puts a new policy and its settings in force. At no instant a rule lacks what it asks for.
     pub fn apply(&self, policy: Policy, live: Live) -> (u64, u64) {
-        self.ask_for(claims_of(&policy, &[]));
+        self.ask_for(&Asked::of(&policy, &[]));
         self.live.store(Arc::new(live));
         self.engine.apply(policy, self.now())
     }
 
     /// Bans a key.
     pub fn ban(&self, key: Key, ban: Ban) {
-        self.ask_for(key.parts().iter().filter_map(|(attribute, _)| claim(attribute)).collect());
+        self.ask_for(&Asked::of_key(&key));
         self.engine.ban(key, ban, self.now());
     }
 
-    /// Adds to the claims that tokens are asked for. One that nobody needs any more does no harm.
-    fn ask_for(&self, claims: BTreeSet<Box<str>>) {
-        if !claims.is_subset(&self.claims.load()) {
-            self.claims.rcu(|asked| asked.union(&claims).cloned().collect::<BTreeSet<_>>());
+    /// Adds to what requests are asked for. What nobody needs any more does no harm.
+    pub fn ask_for(&self, more: &Asked) {
+        if !self.asked.load().covers(more) {
+            self.asked.rcu(|asked| asked.and(more));
         }
+    }
+
+    /// What rules, settings and bans ask of a request.
+    pub fn asked(&self) -> Arc<Asked> {
+        self.asked.load_full()
+    }
+
+    /// Decides a hit and charges it if it passes: the one way to a verdict that may have to wait.
+    pub async fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+        self.engine.check(hit, now)
     }
 
     pub fn now(&self) -> Time {
@@ -69,11 +109,11 @@ impl Gate {
 
     /// Adds the claims of a verified bearer token; a token that does not verify is nobody's.
     pub fn identify<'a>(&self, hit: Hit<'a>, now: Time) -> Hit<'a> {
-        let (live, asked) = (self.live.load(), self.claims.load());
-        let Some(keys) = live.jwt.as_ref().filter(|_| !asked.is_empty()) else { return hit };
+        let (live, asked) = (self.live.load(), self.asked.load());
+        let Some(keys) = live.jwt.as_ref().filter(|_| !asked.claims.is_empty()) else { return hit };
         let token = hit.given(Source::Header, "authorization").find_map(fields::bearer);
         let Some(Ok(claims)) = token.map(|token| keys.verify(token, now.secs())) else { return hit };
-        asked.iter().fold(hit, |hit, name| match claims.get(name) {
+        asked.claims.iter().fold(hit, |hit, name| match claims.get(name) {
             Some(value) => hit.field(Source::Jwt, name.to_string(), value.into_owned()),
             None => hit,
         })
@@ -83,21 +123,5 @@ impl Gate {
 impl Reloads {
     pub fn count(&self) -> (u64, u64) {
         (self.applied.load(Ordering::Relaxed), self.rejected.load(Ordering::Relaxed))
-    }
-}
-
-/// The claims that a policy and bans name.
-fn claims_of(policy: &Policy, bans: &[(Key, Ban)]) -> BTreeSet<Box<str>> {
-    let mut claims = BTreeSet::new();
-    policy.for_each_attribute(|attribute| claims.extend(claim(attribute)));
-    let banned = bans.iter().flat_map(|(key, _)| key.parts());
-    claims.extend(banned.filter_map(|(attribute, _)| claim(attribute)));
-    claims
-}
-
-fn claim(attribute: &Attribute) -> Option<Box<str>> {
-    match attribute {
-        Attribute::Field(Source::Jwt, name) => Some(name.clone()),
-        _ => None,
     }
 }

@@ -13,6 +13,8 @@ mod history;
 mod jwt;
 mod metrics;
 mod notice;
+mod queue;
+mod receipt;
 mod reload;
 mod state;
 mod tokens;

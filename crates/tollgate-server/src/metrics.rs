@@ -3,8 +3,11 @@
 use std::fmt::Write;
 
 use crate::gate::Gate;
+use crate::transport::proxy::Proxy;
 
-pub fn write(gate: &Gate) -> String {
+mod proxied;
+
+pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
     let mut page = Page(String::with_capacity(8 << 10));
     let (engine, now) = (&gate.engine, gate.now());
     let policy = engine.policy();
@@ -87,6 +90,9 @@ pub fn write(gate: &Gate) -> String {
         "Rules not looked at: more than 64 matched.",
         engine.ignored_matches(),
     );
+    if let Some(proxy) = proxy {
+        page.proxied(proxy);
+    }
     page.0
 }
 

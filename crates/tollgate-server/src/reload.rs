@@ -17,9 +17,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use tollgate::document::{Problem, Problems};
 
 use crate::assemble;
-use crate::config::{Config, Listen};
+use crate::config::{Config, KeyPair, Listen, QueueConfig};
 use crate::connection::{Shutdown, told_to_stop};
 use crate::gate::Gate;
+use crate::transport::proxy::Proxy;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A file touched so recently may change again within the resolution of its time stamp.
@@ -31,6 +32,7 @@ pub struct Watched {
     pub seen: Option<Sight>,
     /// Settings that only a start can change, as they are.
     pub fixed: Fixed,
+    pub proxy: Option<Arc<Proxy>>,
 }
 
 /// What a reload does not change.
@@ -40,6 +42,9 @@ pub struct Fixed {
     pub memory_bytes: usize,
     pub state_dir: PathBuf,
     pub tokens_file: Option<PathBuf>,
+    pub proxied: bool,
+    pub tls: Option<KeyPair>,
+    pub queue: Option<QueueConfig>,
 }
 
 impl Fixed {
@@ -49,6 +54,9 @@ impl Fixed {
             memory_bytes: config.memory_bytes,
             state_dir: config.state_dir.clone(),
             tokens_file: config.tokens_file.clone(),
+            proxied: config.proxy.is_some(),
+            tls: config.proxy.as_ref().and_then(|proxy| proxy.tls.clone()),
+            queue: config.queue.clone(),
         }
     }
 }
@@ -76,7 +84,7 @@ impl Sight {
     }
 
     /// Whether nothing has changed since `earlier`, whose file may have been young then.
-    fn same_as(&self, earlier: &Sight) -> bool {
+    pub fn same_as(&self, earlier: &Sight) -> bool {
         let stamps = (self.device, self.inode, self.length, self.changed);
         let same_stamps = stamps == (earlier.device, earlier.inode, earlier.length, earlier.changed);
         same_stamps
@@ -146,7 +154,9 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
         return Ok(None);
     }
     if Fixed::of(&config) != watched.fixed {
-        tracing::warn!("listen, memory, state_dir and tokens_file are changed by a restart only");
+        tracing::warn!(
+            "listen, proxy.tls, queue, memory, state_dir and tokens_file are changed by a restart only"
+        );
     }
     let policy =
         config.take_policy().map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
@@ -158,5 +168,8 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
     };
     let live = assemble::live(&config, history)
         .map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
+    if let (Some(proxy), Some(config)) = (&watched.proxy, config.proxy) {
+        proxy.apply(config).map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
+    }
     Ok(Some(gate.apply(policy, live)))
 }

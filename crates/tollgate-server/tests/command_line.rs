@@ -307,10 +307,8 @@ fn a_busy_port_is_1_and_named_with_what_it_was_for() {
 fn what_this_version_does_not_do_is_said() {
     for (config, words) in [
         ("counters: redis://127.0.0.1\n", "counters"),
-        ("upstreams: [http://127.0.0.1:3000]\n", "upstreams"),
         ("rules_db: sqlite:tollgate.db\n", "rules_db"),
         ("envoy_config: envoy/\n", "envoy_config"),
-        ("rules: [{ id: a, limit: 5/m, algorithm: concurrency }]\n", "concurrency"),
     ] {
         let (_folder, path) = configured(config);
         fails(&tollgate(&["rules", "check", &path]), 3, &[words, "this version"]);
@@ -330,7 +328,6 @@ rules:
         "listen.resp",
         "on_exceed: queue (rule a)",
         "on_store_error (rule a)",
-        "count_when (rule b)",
         "a key of json: or form: (rule b)",
     ] {
         assert!(ran.stderr.contains(&format!("note: {name} has no effect in this version")), "{ran:?}");

@@ -1,4 +1,4 @@
-//! How hits are counted: eight algorithms, each a pure function of limit, state, now and cost.
+//! How hits are counted: eight algorithms and a limit on what happens at once, each a pure function of limit, state, now and cost.
 //!
 //! The contract is written once, here. An algorithm knows neither keys nor rules nor where its state
 //! is kept, and it reads no clock.
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::time::Time;
 
+pub mod concurrency;
 pub mod fixed_window;
 pub mod gcra;
 pub mod leaky_bucket;

@@ -209,6 +209,11 @@ impl Engine {
         generations
     }
 
+    /// What tells this node's verdicts from those of others.
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+
     pub fn policy(&self) -> Arc<Policy> {
         self.policy.load_full()
     }

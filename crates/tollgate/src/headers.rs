@@ -1,6 +1,6 @@
 //! The verdict as HTTP headers: the IETF draft (revision 11), `Retry-After`, and the older `X-` names.
 //!
-//! The syntax of the draft is in this file only: a later revision will rename parameters.
+//! The syntax of the draft is in this module only: a later revision will rename parameters.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -8,6 +8,10 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::verdict::{LimitVerdict, Verdict, whole_seconds};
+
+mod joined;
+
+pub use joined::join_limits;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HeaderStyle {

@@ -17,14 +17,30 @@ pub use rate::{Rate, RateError};
 /// How a rate is kept, with what each algorithm lets one choose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Shape {
-    Gcra { burst: Option<u64> },
-    TokenBucket { burst: Option<u64>, refill: Refill },
-    LeakyBucket { burst: Option<u64>, release: Release },
-    FixedWindow { start: WindowStart },
+    Gcra {
+        burst: Option<u64>,
+    },
+    TokenBucket {
+        burst: Option<u64>,
+        refill: Refill,
+    },
+    LeakyBucket {
+        burst: Option<u64>,
+        release: Release,
+    },
+    FixedWindow {
+        start: WindowStart,
+    },
     SlidingLog,
-    SlidingCompact { resolution: Duration },
+    SlidingCompact {
+        resolution: Duration,
+    },
     SlidingCounter,
-    TieredWindow { levels: Levels },
+    TieredWindow {
+        levels: Levels,
+    },
+    /// So many at once, each for a period at the most.
+    Concurrency,
 }
 
 impl Shape {
@@ -41,6 +57,7 @@ impl Shape {
             Shape::SlidingCompact { .. } => "sliding-compact",
             Shape::SlidingCounter => "sliding-counter",
             Shape::TieredWindow { .. } => "tiered-window",
+            Shape::Concurrency => "concurrency",
         }
     }
 
@@ -181,7 +198,7 @@ impl Limit {
             }
             Shape::FixedWindow { start: WindowStart::Aligned } => format!("{name} {period}"),
             Shape::FixedWindow { start: WindowStart::FirstHit } => format!("{name} first-hit {period}"),
-            Shape::SlidingLog | Shape::SlidingCounter => format!("{name} {period}"),
+            Shape::SlidingLog | Shape::SlidingCounter | Shape::Concurrency => format!("{name} {period}"),
             Shape::SlidingCompact { resolution } => format!("{name} {} {period}", write_span(resolution)),
             Shape::TieredWindow { levels } => {
                 let levels: Vec<_> = levels.names().collect();
@@ -214,7 +231,9 @@ impl Limit {
             }
             Shape::SlidingCompact { resolution } => self.validate_step(resolution),
             Shape::TieredWindow { levels } => self.validate_step(Duration::from_secs(levels.finest().secs())),
-            Shape::FixedWindow { .. } | Shape::SlidingLog | Shape::SlidingCounter => Ok(()),
+            Shape::FixedWindow { .. } | Shape::SlidingLog | Shape::SlidingCounter | Shape::Concurrency => {
+                Ok(())
+            }
         }
     }
 

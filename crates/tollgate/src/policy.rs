@@ -15,6 +15,8 @@ use crate::record::Record;
 use crate::rule::{Rule, RuleSet, RuleSetError, parse};
 use crate::time::{Time, calendar};
 
+mod asks;
+
 /// Earlier versions of a rule that are remembered.
 const MAX_FORMER: usize = 4;
 

@@ -63,6 +63,8 @@ pub struct Rule {
     pub on_store_error: Option<OnStoreError>,
     pub count_denied: bool,
     pub count_when: CountWhen,
+    /// The header of a response that says what its request has cost, in lower case.
+    pub cost_from: Option<Box<str>>,
     pub ban: Option<BanPolicy>,
 }
 
@@ -178,7 +180,24 @@ impl Limits {
     }
 }
 
+impl CountWhen {
+    /// Whether a hit counts after a response with this status.
+    pub fn counts(&self, status: u16) -> bool {
+        match self {
+            CountWhen::Always => true,
+            CountWhen::Success => status < 400,
+            CountWhen::Failure => status >= 400,
+            CountWhen::Status(statuses) => statuses.contains(&status),
+        }
+    }
+}
+
 impl Rule {
+    /// Whether what a hit has cost is known only after its response.
+    pub fn settles_later(&self) -> bool {
+        self.count_when != CountWhen::Always || self.cost_from.is_some()
+    }
+
     /// What is asked of a request: the key, and the attribute that chooses the limits.
     pub fn attributes(&self) -> impl Iterator<Item = &Attribute> {
         let by = match &self.limits {

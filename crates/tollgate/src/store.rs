@@ -12,8 +12,11 @@ use crate::fingerprint::Fingerprint;
 use crate::time::Time;
 
 pub mod memory;
+mod part;
+mod split;
 
 pub use memory::MemoryStore;
+pub use part::ReceiptPart;
 
 /// One limit of one rule for one key.
 #[derive(Clone, Debug)]

@@ -60,6 +60,7 @@ fn written(rule: &Rule) -> Value {
     put("on_store_error", rule.on_store_error.map(on_store_error).into());
     put("count_denied", if rule.count_denied { true.into() } else { Value::Null });
     put("count_when", count_when(&rule.count_when).into());
+    put("cost_from", rule.cost_from.as_deref().into());
     put(
         "ban",
         rule.ban.as_ref().map_or(Value::Null, |ban| {
@@ -118,7 +119,7 @@ fn shape(shape: Shape, put: &mut impl FnMut(&str, Value)) {
         Shape::FixedWindow { start: WindowStart::FirstHit } => put("window", "first-hit".into()),
         Shape::SlidingCompact { resolution } => put("resolution", write_span(resolution).into()),
         Shape::TieredWindow { levels } => put("levels", levels.names().collect()),
-        Shape::SlidingLog | Shape::SlidingCounter => {}
+        Shape::SlidingLog | Shape::SlidingCounter | Shape::Concurrency => {}
     }
 }
 

@@ -22,7 +22,6 @@ use crate::client::{Answered, call};
 use crate::config::Config;
 use crate::connection::{self, Answer};
 use crate::gate::Gate;
-use crate::transport::http;
 
 const RULES: &str = include_str!("demo/rules.yaml");
 /// Reservations that the demo asks for, and how many of them pass.
@@ -58,7 +57,7 @@ async fn demo(once: bool) -> anyhow::Result<()> {
     let handler = move |request, peer| api_answer(Arc::clone(&api_gate), request, peer);
     servers.spawn(connection::serve(api, shutdown.clone(), Arc::new(handler)));
     servers.spawn(serve_http(http, shutdown.clone(), Arc::clone(&gate)));
-    let state = Arc::new(Admin { gate, tokens: None, shutdown: shutdown.clone() });
+    let state = Arc::new(Admin { gate, proxy: None, tokens: None, shutdown: shutdown.clone() });
     servers.spawn(serve_admin(admin, shutdown, state));
 
     show_limits(&at).await?;
@@ -107,7 +106,7 @@ async fn api_answer(gate: Arc<Gate>, request: Request<Incoming>, peer: SocketAdd
     );
     let verdict = gate.engine.check(&gate.identify(hit, now), now);
     let mut answer = if verdict.allowed { served(method, path) } else { answer::refusal(&verdict) };
-    http::write_headers(&mut answer, &verdict, gate.live.load().headers);
+    answer::write_headers(&mut answer, &verdict, gate.live.load().headers);
     answer
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -18,6 +19,7 @@ use crate::gate::Gate;
 use crate::reload::{self, Fixed, Sight, Watched};
 use crate::state::StateFile;
 use crate::transport::http;
+use crate::transport::proxy::{self, Certificate, Proxy};
 use crate::{assemble, notice, tokens::Tokens};
 
 pub fn run(path: &Path) -> Exit {
@@ -38,13 +40,34 @@ pub fn run(path: &Path) -> Exit {
     for setting in &config.idle {
         tracing::warn!("{setting} has no effect in this version");
     }
-    let watched = Watched { path: path.to_owned(), seen, fixed: Fixed::of(&config) };
-    let served = serve(gate, &config, tokens, watched, &state);
-    match served {
-        Ok(()) => Exit::Yes,
-        Err(error) => {
-            out::message(format!("error: {error:#}"));
-            Exit::No
+    let gate = Arc::new(gate);
+    let proxy = match assemble::proxy(&gate, &config) {
+        Ok(proxy) => proxy,
+        Err(problems) => return out::problems(&problems.in_file(&path.display().to_string())),
+    };
+    let watched = Watched { path: path.to_owned(), seen, fixed: Fixed::of(&config), proxy: proxy.clone() };
+    let served = Served { gate, proxy, tokens, watched: Some(watched), state: Some(state) };
+    served.run(&config)
+}
+
+/// What is served, and what comes with it where there is a file.
+pub struct Served {
+    pub gate: Arc<Gate>,
+    pub proxy: Option<Arc<Proxy>>,
+    pub tokens: Option<Tokens>,
+    pub watched: Option<Watched>,
+    pub state: Option<StateFile>,
+}
+
+impl Served {
+    /// Serves until the process is told to stop.
+    pub fn run(self, config: &Config) -> Exit {
+        match serve(self, config) {
+            Ok(()) => Exit::Yes,
+            Err(error) => {
+                out::message(format!("error: {error:#}"));
+                Exit::No
+            }
         }
     }
 }
@@ -55,32 +78,43 @@ pub fn log_to_stderr() {
     format.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init().ok();
 }
 
-fn serve(
-    gate: Gate,
-    config: &Config,
-    tokens: Option<Tokens>,
-    watched: Watched,
-    state: &StateFile,
-) -> anyhow::Result<()> {
+/// A connection is a file: as many may be open as the system lets us have.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the limit on open files stays as it is");
+    }
+}
+
+fn serve(served: Served, config: &Config) -> anyhow::Result<()> {
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
     runtime.block_on(async {
         // Listened to before anything is announced: whoever sees the address may send a signal.
         let mut signals = StopSignals::listen()?;
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be listened to")?;
-        let gate = Arc::new(gate);
+        let Served { gate, proxy, tokens, watched, state } = served;
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
         let http = bind("http", config.listen.http).await?;
         let admin = bind("admin", config.listen.admin).await?;
+        let proxied = bind("proxy", config.listen.proxy).await?;
         if let Some(listener) = http {
             servers.spawn(serve_http(listener, shutdown.clone(), Arc::clone(&gate)));
         }
+        if let (Some(listener), Some(proxy)) = (proxied, &proxy) {
+            serve_proxy(&mut servers, listener, shutdown.clone(), proxy, config)?;
+        }
         if let Some(listener) = admin {
-            let admin = Arc::new(Admin { gate: Arc::clone(&gate), tokens, shutdown: shutdown.clone() });
-            servers.spawn(serve_admin(listener, shutdown.clone(), admin));
+            let shutdown = shutdown.clone();
+            let admin =
+                Arc::new(Admin { gate: Arc::clone(&gate), proxy, tokens, shutdown: shutdown.clone() });
+            servers.spawn(serve_admin(listener, shutdown, admin));
         }
         servers.spawn(notice::watch(Arc::clone(&gate), shutdown.clone()));
-        servers.spawn(reload::watch(Arc::clone(&gate), watched, hangup, shutdown));
+        if let Some(watched) = watched {
+            servers.spawn(reload::watch(Arc::clone(&gate), watched, hangup, shutdown));
+        }
         let policy = gate.engine.policy();
         let (count, generation) = (policy.rules().len(), policy.generation());
         let noun = if count == 1 { "rule" } else { "rules" };
@@ -89,12 +123,41 @@ fn serve(
         tracing::info!("stopping");
         stop.send_replace(true);
         while servers.join_next().await.is_some() {}
-        match state.write(&gate) {
-            Ok(()) => tracing::info!(file = %state.path().display(), "state saved"),
-            Err(error) => tracing::error!(file = %state.path().display(), %error, "state could not be saved"),
+        match state.as_ref().map(|state| (state, state.write(&gate))) {
+            Some((state, Ok(()))) => tracing::info!(file = %state.path().display(), "state saved"),
+            Some((state, Err(error))) => {
+                tracing::error!(file = %state.path().display(), %error, "state could not be saved");
+            }
+            None => {}
         }
         Ok(())
     })
+}
+
+/// The proxy's listener, and the watches that go with it.
+fn serve_proxy(
+    servers: &mut JoinSet<()>,
+    listener: TcpListener,
+    shutdown: Shutdown,
+    proxy: &Arc<Proxy>,
+    config: &Config,
+) -> anyhow::Result<()> {
+    let files = config.proxy.as_ref().and_then(|proxy| proxy.tls.clone());
+    let certificate = files.map(Certificate::load).transpose().context("proxy.tls")?;
+    let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
+    if let Some(certificate) = certificate {
+        servers.spawn(certificate.watch(shutdown.clone()));
+    }
+    servers.spawn(Arc::clone(proxy).watch_held(shutdown.clone()));
+    servers.spawn(Arc::clone(proxy).watch_queue(shutdown.clone()));
+    servers.spawn(proxy::watch_health(Arc::clone(proxy), shutdown.clone()));
+    let serving = proxy::serve(Arc::clone(proxy), listener, tls, shutdown);
+    servers.spawn(async move {
+        if let Err(error) = serving.await {
+            tracing::error!("the proxy does not run: {error:#}");
+        }
+    });
+    Ok(())
 }
 
 pub async fn bind(name: &str, address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {

@@ -9,25 +9,34 @@ use tollgate::document::MapReader;
 pub struct Listen {
     pub http: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
+    /// Only where there are upstreams.
+    pub proxy: Option<SocketAddr>,
 }
 
 impl Default for Listen {
     fn default() -> Self {
         let local = |port| Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
-        Listen { http: local(8080), admin: local(7070) }
+        Listen { http: local(8080), admin: local(7070), proxy: local(8000) }
     }
 }
 
 /// Listeners whose protocols are not served yet.
-const IDLE: [&str; 3] = ["grpc", "resp", "proxy"];
+const IDLE: [&str; 2] = ["grpc", "resp"];
 
 impl Listen {
-    pub(super) fn read(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) -> Listen {
+    /// `proxied`: whether there are upstreams.
+    pub(super) fn read(map: &mut MapReader<'_, '_>, proxied: bool, idle: &mut Vec<String>) -> Listen {
         let defaults = Listen::default();
+        let defaults = Listen { proxy: defaults.proxy.filter(|_| proxied), ..defaults };
         let Some(mut map) = map.optional_map("listen") else { return defaults };
         let http = address(&mut map, "http", defaults.http);
         let admin = address(&mut map, "admin", defaults.admin);
-        let mut bound = vec![("http", http), ("admin", admin)];
+        let asked = address(&mut map, "proxy", defaults.proxy);
+        let proxy = asked.filter(|_| proxied);
+        if asked.is_some() && proxy.is_none() {
+            idle.push("listen.proxy without upstreams".to_owned());
+        }
+        let mut bound = vec![("http", http), ("admin", admin), ("proxy", proxy)];
         for name in IDLE {
             if let Some(asked) = address(&mut map, name, None) {
                 idle.push(format!("listen.{name}"));
@@ -44,7 +53,7 @@ impl Listen {
             }
         }
         map.finish();
-        Listen { http, admin }
+        Listen { http, admin, proxy }
     }
 }
 

@@ -1,18 +1,18 @@
-//! The decision API: `/v1/check`, `/v1/check/batch` and `/v1/request-allowed`.
+//! The decision API: `/v1/check`, `/v1/check/batch`, `/v1/settle` and `/v1/request-allowed`.
 
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
-use tollgate::headers::{HeaderStyle, headers};
 use tollgate::{Hit, Time, Verdict};
 
 use crate::answer::{self, Problem};
 use crate::connection::{Answer, read_body};
 use crate::gate::Gate;
+use crate::receipt;
 
 mod asked;
+mod settle;
 mod told;
 
 pub use asked::Asked;
@@ -28,7 +28,8 @@ pub async fn handle(gate: Arc<Gate>, request: Request<Incoming>) -> Answer {
     let answered = match request.uri().path() {
         "/v1/check" => check(&gate, request).await,
         "/v1/check/batch" => batch(&gate, request).await,
-        "/v1/request-allowed" => request_allowed(&gate, &request),
+        "/v1/settle" => settled(&gate, request).await,
+        "/v1/request-allowed" => request_allowed(&gate, &request).await,
         path => Err(Problem::not_found(path)),
     };
     answered.unwrap_or_else(Answer::from)
@@ -39,9 +40,15 @@ async fn check(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Proble
         return Err(Problem::method("POST"));
     }
     let body = read_body(request, MAX_CHECK_BYTES).await?;
-    let asked = Asked::parse(&body)?;
-    let now = gate.now();
-    Ok(answer(gate, &asked.decide(gate, now)?))
+    decided(gate, &Asked::parse(&body)?).await
+}
+
+async fn settled(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
+    if request.method() != Method::POST {
+        return Err(Problem::method("POST"));
+    }
+    let body = read_body(request, MAX_CHECK_BYTES).await?;
+    settle::settle(gate, &body)
 }
 
 async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
@@ -59,9 +66,11 @@ async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Proble
         each.hit().map_err(|problem| in_item(n, problem))?;
     }
     let now = gate.now();
-    let verdicts: Result<Vec<_>, _> = asked.iter().map(|each| each.decide(gate, now)).collect();
-    let told: Vec<_> =
-        verdicts?.iter().map(|verdict| Told::of(verdict).with_status(status(verdict))).collect();
+    let mut told = Vec::with_capacity(asked.len());
+    for each in &asked {
+        let verdict = each.decide(gate, now).await?;
+        told.push(each.told(gate, &verdict).with_status(answer::status(&verdict)));
+    }
     Ok(answer::json(StatusCode::OK, &told))
 }
 
@@ -70,43 +79,31 @@ fn in_item(n: usize, problem: Problem) -> Problem {
     Problem { field, detail: format!("[{n}]: {}", problem.detail), ..problem }
 }
 
-fn request_allowed(gate: &Gate, request: &Request<Incoming>) -> Result<Answer, Problem> {
+async fn request_allowed(gate: &Gate, request: &Request<Incoming>) -> Result<Answer, Problem> {
     if request.method() != Method::GET {
         return Err(Problem::method("GET"));
     }
     let query = request.uri().query().unwrap_or_default();
-    let asked = Asked::from_query(query)?;
-    let now = gate.now();
-    Ok(answer(gate, &asked.decide(gate, now)?))
+    decided(gate, &Asked::from_query(query)?).await
 }
 
 impl Asked<'_> {
-    fn decide(&self, gate: &Gate, now: Time) -> Result<Verdict, Problem> {
+    async fn decide(&self, gate: &Gate, now: Time) -> Result<Verdict, Problem> {
         let hit: Hit<'_> = gate.identify(self.hit()?, now);
-        Ok(if self.is_peek() { gate.engine.peek(&hit, now) } else { gate.engine.check(&hit, now) })
+        Ok(if self.is_peek() { gate.peek(&hit, now).await } else { gate.check(&hit, now).await })
+    }
+
+    /// The verdict as its caller is told.
+    fn told(&self, gate: &Gate, verdict: &Verdict) -> Told {
+        let expected = self.wants_receipt() || receipt::is_expected(verdict);
+        Told::of(verdict).with_receipt(expected.then(|| gate.receipts.write(verdict)).flatten())
     }
 }
 
 /// The verdict with its headers.
-fn answer(gate: &Gate, verdict: &Verdict) -> Answer {
-    let mut answer = answer::json(status(verdict), &Told::of(verdict));
-    write_headers(&mut answer, verdict, gate.live.load().headers);
-    answer
-}
-
-pub fn write_headers(answer: &mut Answer, verdict: &Verdict, style: HeaderStyle) {
-    for (name, value) in headers(verdict, style).iter() {
-        let value = HeaderValue::from_str(value).expect("rule ids and numbers fit a header");
-        answer.headers_mut().insert(HeaderName::from_static(name), value);
-    }
-}
-
-pub fn status(verdict: &Verdict) -> StatusCode {
-    use tollgate::Reason;
-    match (verdict.allowed, verdict.reason) {
-        (true, _) => StatusCode::OK,
-        (false, Reason::Ban) => StatusCode::FORBIDDEN,
-        (false, Reason::StoreError) => StatusCode::SERVICE_UNAVAILABLE,
-        (false, _) => StatusCode::TOO_MANY_REQUESTS,
-    }
+async fn decided(gate: &Gate, asked: &Asked<'_>) -> Result<Answer, Problem> {
+    let verdict = asked.decide(gate, gate.now()).await?;
+    let mut answer = answer::json(answer::status(&verdict), &asked.told(gate, &verdict));
+    answer::write_headers(&mut answer, &verdict, gate.live.load().headers);
+    Ok(answer)
 }

@@ -59,13 +59,36 @@ impl Client {
     /// `None` where the server hangs up instead.
     pub fn try_answer(&mut self) -> Option<Answer> {
         let mut answer = self.try_head()?;
+        if answer.header("transfer-encoding") == Some("chunked") {
+            return self.chunks(answer);
+        }
         let length = answer.header("content-length").map_or(0, |length| length.parse().expect("a length"));
         answer.body.resize(length, 0);
         self.stream.read_exact(&mut answer.body).ok()?;
         Some(answer)
     }
 
-    fn head(&mut self) -> Answer {
+    /// The chunks of a body, and the trailers behind them among the headers.
+    fn chunks(&mut self, mut answer: Answer) -> Option<Answer> {
+        loop {
+            let length =
+                usize::from_str_radix(self.line()?.split(';').next()?, 16).expect("the size of a chunk");
+            if length == 0 {
+                break;
+            }
+            let start = answer.body.len();
+            answer.body.resize(start + length, 0);
+            self.stream.read_exact(&mut answer.body[start..]).ok()?;
+            self.line()?;
+        }
+        while let Some((name, value)) = self.line()?.split_once(':') {
+            answer.headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        Some(answer)
+    }
+
+    /// The next answer without its body.
+    pub fn head(&mut self) -> Answer {
         self.try_head().expect("an answer")
     }
 
@@ -82,7 +105,14 @@ impl Client {
         Some(Answer { status, headers, body: Vec::new() })
     }
 
-    fn line(&mut self) -> Option<String> {
+    /// As many bytes as asked for, of whatever follows.
+    pub fn read(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.stream.read_exact(&mut bytes).expect("more bytes");
+        bytes
+    }
+
+    pub fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         match self.stream.read_line(&mut line) {
             Ok(0) => None,

@@ -25,6 +25,7 @@ pub use client::{Answer, Client};
 pub const SOON: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 const LISTEN: &str = "listen: { http: 127.0.0.1:0, admin: 127.0.0.1:0 }\n";
+const LISTEN_PROXY: &str = "listen: { http: 127.0.0.1:0, admin: 127.0.0.1:0, proxy: 127.0.0.1:0 }\n";
 const CONFIG: &str = "tollgate.yaml";
 
 /// A folder that is gone with the test.
@@ -51,7 +52,8 @@ impl Folder {
 
     /// A configuration on free ports, in the place where [`Server::start_in`] looks for it.
     pub fn configure(&self, rest: &str) -> PathBuf {
-        self.write(CONFIG, format!("{LISTEN}{rest}"))
+        let listen = if rest.contains("upstreams:") { LISTEN_PROXY } else { LISTEN };
+        self.write(CONFIG, format!("{listen}{rest}"))
     }
 }
 
@@ -68,6 +70,7 @@ pub struct Server {
     pub folder: Arc<Folder>,
     pub http: SocketAddr,
     pub admin: SocketAddr,
+    pub proxy: SocketAddr,
 }
 
 impl Server {
@@ -85,13 +88,21 @@ impl Server {
 
     pub fn start_at(folder: &Arc<Folder>, config: &Path) -> Server {
         let mut command = binary();
-        command.arg("serve").arg("-c").arg(config).stderr(Stdio::piped());
+        command.arg("serve").arg("-c").arg(config);
+        Server::run(folder, &mut command)
+    }
+
+    /// Starts a command that serves.
+    pub fn run(folder: &Arc<Folder>, command: &mut Command) -> Server {
+        command.stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let log = Log::follow(child.stderr.take().expect("stderr is piped"));
         let nowhere = SocketAddr::from(([0; 4], 0));
-        let mut server = Server { child, log, folder: Arc::clone(folder), http: nowhere, admin: nowhere };
+        let folder = Arc::clone(folder);
+        let mut server = Server { child, log, folder, http: nowhere, admin: nowhere, proxy: nowhere };
         server.wait_for_log(" in force, generation");
         server.http = server.logged_address("http listens on ").unwrap_or(nowhere);
+        server.proxy = server.logged_address("proxy listens on ").unwrap_or(nowhere);
         server.admin = server.logged_address("admin listens on ").unwrap_or(nowhere);
         server
     }

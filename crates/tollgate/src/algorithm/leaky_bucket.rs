@@ -29,6 +29,11 @@ impl LeakyBucket {
         &self.meter
     }
 
+    /// Whether requests wait in it.
+    pub const fn holds(&self) -> bool {
+        matches!(self.release, Release::Hold { .. })
+    }
+
     /// How long a request that enters now waits for its turn.
     fn wait(&self, dry_at: u64, now: Time) -> Duration {
         match self.release {
@@ -77,10 +82,12 @@ impl Algorithm for LeakyBucket {
         self.meter.owe(dry_at, now, cost);
     }
 
-    /// Leaves the queue, unless somebody has entered behind: their turn is already promised.
+    /// Leaves the queue, unless somebody has entered behind: their turn is already promised. Nobody behind,
+    /// the queue is as if it had never been entered; what has leaked since was of those in front.
     fn refund(&self, dry_at: &mut u64, grant: &Grant, amount: u64, now: Time) {
         if *dry_at == grant.mark {
-            self.meter.refund(dry_at, grant, amount, now);
+            let standing = dry_at.saturating_sub(self.meter.flow.units_at(now));
+            *dry_at -= amount.min(grant.cost).saturating_mul(self.meter.token).min(standing);
         }
     }
 

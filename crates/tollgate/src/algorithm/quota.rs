@@ -7,7 +7,7 @@ use crate::algorithm::sliding_compact::{SlidingCompact, Steps};
 use crate::algorithm::sliding_counter::{Counts, SlidingCounter};
 use crate::algorithm::sliding_log::{Log, SlidingLog};
 use crate::algorithm::tiered_window::{TieredWindow, Tiers};
-use crate::algorithm::{Algorithm, Decision, Grant, sliding_log, token_bucket};
+use crate::algorithm::{Algorithm, Decision, Grant, concurrency, sliding_log, token_bucket};
 use crate::limit::{Limit, Shape};
 use crate::time::{Time, nanos_of};
 
@@ -44,6 +44,7 @@ impl Quota {
             Shape::TokenBucket { refill, .. } => Quota::Bucket(token_bucket::meter(rate, burst, refill)),
             Shape::LeakyBucket { release, .. } => Quota::Leaky(LeakyBucket::new(rate, burst, release)),
             Shape::FixedWindow { start } => Quota::Fixed(FixedWindow { limit: count, period, start }),
+            Shape::Concurrency => Quota::Steps(concurrency::permits(count, period)),
             Shape::SlidingLog => Quota::Log(sliding_log::window(count, period)),
             Shape::SlidingCompact { resolution } => {
                 let step_ns = nanos_of(resolution);

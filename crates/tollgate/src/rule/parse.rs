@@ -83,6 +83,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let on_store_error = map.optional_choice("on_store_error", &ON_STORE_ERROR);
     let count_denied = map.optional_bool("count_denied").unwrap_or_default();
     let count_when = count_when(map).unwrap_or_default();
+    let cost_from = cost_from(map);
     let ban = ban(map, &key);
     Some(Rule {
         id: id?,
@@ -99,6 +100,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
         on_store_error,
         count_denied,
         count_when,
+        cost_from,
         ban,
     })
 }
@@ -421,6 +423,16 @@ fn count_when(map: &mut MapReader<'_, '_>) -> Option<CountWhen> {
         map.reject("count_when", node, "expected always, success, failure or status:401,403");
     }
     read
+}
+
+fn cost_from(map: &mut MapReader<'_, '_>) -> Option<Box<str>> {
+    let node = map.optional("cost_from")?;
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let name = node.as_str().filter(|name| !name.is_empty() && name.bytes().all(token));
+    if name.is_none() {
+        map.reject("cost_from", node, "expected the name of a header, such as x-cost");
+    }
+    name.map(|name| name.to_ascii_lowercase().into())
 }
 
 fn ban(map: &mut MapReader<'_, '_>, rule_key: &[Attribute]) -> Option<BanPolicy> {

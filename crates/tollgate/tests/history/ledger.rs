@@ -49,7 +49,9 @@ impl Ledger {
     /// Counts a refund that has changed something.
     pub fn refund(&mut self, id: usize, amount: u64, now: u64) {
         let (token, count, period_ns) = (self.token(), self.count(), u128::from(self.every.nanos()));
-        let continuous = self.is_continuous();
+        // Who leaves a queue with nobody behind leaves it as if it had never entered.
+        let leaks = matches!(self.limit.shape(), Shape::LeakyBucket { .. });
+        let continuous = self.is_continuous() && !leaks;
         self.only_hits = false;
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) {
             let ticks = |time: u64| u128::from(time) * count * token / period_ns;
@@ -69,6 +71,7 @@ impl Ledger {
             Shape::FixedWindow { start: WindowStart::Aligned } => self.check_aligned(),
             Shape::FixedWindow { start: WindowStart::FirstHit } => self.check_first_hit(),
             Shape::SlidingLog => self.check_steps(10_000),
+            Shape::Concurrency => self.check_steps(1_000),
             Shape::SlidingCompact { resolution } => self.check_steps(resolution.as_nanos() as u64),
             Shape::TieredWindow { levels } => self.check_steps(levels.finest().secs() * 1_000_000_000),
             Shape::SlidingCounter => {}

@@ -1,6 +1,5 @@
 //! A leaky bucket as the queue it is: who stands in it, in order, and how much of each has not leaked.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use tollgate::limit::{Limit, Release, Shape};
@@ -22,14 +21,13 @@ pub struct Leaky {
     /// Front first, as it stood at `at`.
     queue: Vec<Waiting>,
     at: u64,
-    hits: HashMap<usize, u64>,
 }
 
 impl Leaky {
     pub fn new(limit: &Limit, every: Every) -> Leaky {
         let Shape::LeakyBucket { release, .. } = limit.shape() else { panic!("not a leaky bucket") };
         let (capacity, flow) = (limit.capacity(), Flow::continuous(limit.rate().count(), every));
-        Leaky { every, capacity, release, flow, queue: Vec::new(), at: 0, hits: HashMap::new() }
+        Leaky { every, capacity, release, flow, queue: Vec::new(), at: 0 }
     }
 
     fn water(&self, now: u64) -> u128 {
@@ -91,7 +89,6 @@ impl Model for Leaky {
 
     fn charge(&mut self, id: usize, now: u64, cost: u64) {
         self.enter(Some(id), now, cost, self.capacity);
-        self.hits.insert(id, now);
     }
 
     fn drain(&mut self, now: u64, cost: u64) {
@@ -103,10 +100,9 @@ impl Model for Leaky {
     }
 
     fn refund(&mut self, id: usize, amount: u64, now: u64) {
-        let back = self.flow.not_given_back(amount, self.hits[&id], now);
         self.leak(now);
         if let Some(last) = self.queue.last_mut().filter(|last| last.id == Some(id)) {
-            last.water -= back;
+            last.water -= (u128::from(amount) * self.flow.token).min(last.water);
         }
         self.queue.retain(|waiting| waiting.water > 0);
     }

@@ -74,9 +74,10 @@ pub fn of(limit: &Limit, every: Every) -> Box<dyn Model> {
         Shape::Gcra { .. } | Shape::TokenBucket { .. } => Box::new(Bucket::new(limit, every)),
         Shape::LeakyBucket { .. } => Box::new(Leaky::new(limit, every)),
         Shape::FixedWindow { start } => Box::new(Fixed::new(limit, every, start)),
-        Shape::SlidingLog | Shape::SlidingCompact { .. } | Shape::TieredWindow { .. } => {
-            Box::new(Steps::new(limit, every))
-        }
+        Shape::SlidingLog
+        | Shape::SlidingCompact { .. }
+        | Shape::TieredWindow { .. }
+        | Shape::Concurrency => Box::new(Steps::new(limit, every)),
         Shape::SlidingCounter => Box::new(Counter::new(limit, every)),
     }
 }

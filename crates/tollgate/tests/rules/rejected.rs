@@ -114,7 +114,7 @@ fn options_of_other_algorithms_are_rejected() {
     check_option_rejected("algorithm: leaky-bucket, on_exceed: reject, max_wait: 1s", "'max_wait' is for");
     check_option_rejected("on_exceed: hold", "on_exceed: hold is for leaky-bucket only");
     check_option_rejected("algorithm: gcra, on_exceed: hold", "on_exceed: hold is for leaky-bucket only");
-    check_option_rejected("algorithm: concurrency", "concurrency limits are not part of this version");
+    check_option_rejected("algorithm: concurrency, burst: 5", "'burst' is for");
     check_option_rejected("algorithm: gcr", "unknown value 'gcr': did you mean 'gcra'?");
 }
 

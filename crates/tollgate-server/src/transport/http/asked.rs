@@ -46,6 +46,7 @@ pub struct Asked<'a> {
     attributes: Option<BTreeMap<Cow<'a, str>, Text<'a>>>,
     cost: Option<u64>,
     peek: Option<bool>,
+    receipt: Option<bool>,
 }
 
 impl<'a> Asked<'a> {
@@ -74,6 +75,11 @@ impl<'a> Asked<'a> {
     /// Whether nothing is to be charged.
     pub fn is_peek(&self) -> bool {
         self.peek.unwrap_or_default()
+    }
+
+    /// Whether the caller wants a receipt in any case.
+    pub fn wants_receipt(&self) -> bool {
+        self.receipt.unwrap_or_default()
     }
 
     /// The hit that is asked about.

@@ -22,6 +22,9 @@ pub struct Told {
     delay_ms: u64,
     message: Option<String>,
     rules: Vec<ToldRule>,
+    /// Where something is left to settle, or the caller has asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -50,7 +53,12 @@ impl Told {
             delay_ms: millis(verdict.delay),
             message: verdict.message(),
             rules: verdict.limits.iter().map(ToldRule::of).collect(),
+            receipt: None,
         }
+    }
+
+    pub fn with_receipt(self, receipt: Option<String>) -> Told {
+        Told { receipt, ..self }
     }
 
     /// In a batch each verdict carries the status that it would have alone.

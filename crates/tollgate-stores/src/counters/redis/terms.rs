@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tollgate::Limit;
-use tollgate::algorithm::Quota;
 use tollgate::algorithm::gcra::{Flow, Meter};
+use tollgate::algorithm::{Quota, concurrency, sliding_log};
 use tollgate::limit::{Levels, Refill, Release, Shape, WindowStart};
 use tollgate::time::{Period, Unit};
 
@@ -81,7 +81,8 @@ impl Terms {
             }
             Shape::FixedWindow { start: WindowStart::FirstHit } => window("h", 1),
             Shape::SlidingCounter => window("n", 1),
-            Shape::SlidingLog => window("w", tollgate::algorithm::sliding_log::STEP_NS / 1000),
+            Shape::Concurrency => window("w", concurrency::STEP_NS / 1000),
+            Shape::SlidingLog => window("w", sliding_log::STEP_NS / 1000),
             Shape::SlidingCompact { resolution } => window("w", micros(resolution)),
             Shape::TieredWindow { levels } => window("w", finest_us(&levels)),
         }

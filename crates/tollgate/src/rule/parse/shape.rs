@@ -18,9 +18,10 @@ enum Name {
     SlidingCompact,
     SlidingCounter,
     TieredWindow,
+    Concurrency,
 }
 
-const NAMES: [(&str, Name); 8] = [
+const NAMES: [(&str, Name); 9] = [
     ("gcra", Name::Gcra),
     ("token-bucket", Name::TokenBucket),
     ("leaky-bucket", Name::LeakyBucket),
@@ -29,6 +30,7 @@ const NAMES: [(&str, Name); 8] = [
     ("sliding-compact", Name::SlidingCompact),
     ("sliding-counter", Name::SlidingCounter),
     ("tiered-window", Name::TieredWindow),
+    ("concurrency", Name::Concurrency),
 ];
 
 #[derive(Clone, Copy)]
@@ -105,15 +107,12 @@ impl Shapes {
             Name::SlidingCompact => Shape::SlidingCompact { resolution },
             Name::SlidingCounter => Shape::SlidingCounter,
             Name::TieredWindow => Shape::TieredWindow { levels },
+            Name::Concurrency => Shape::Concurrency,
         })
     }
 }
 
 fn algorithm(map: &mut MapReader<'_, '_>) -> Name {
-    if let Some(node) = map.optional("algorithm").filter(|node| node.as_str() == Some("concurrency")) {
-        map.reject("algorithm", node, "concurrency limits are not part of this version");
-        return Name::Gcra;
-    }
     map.optional_choice("algorithm", &NAMES).unwrap_or(Name::Gcra)
 }
 

@@ -1,0 +1,71 @@
+//! `tollgate proxy --to URL --limit RATE`: a limit in front of an API, without a file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::assemble;
+use crate::cli::serve::{Served, log_to_stderr};
+use crate::cli::{Exit, out};
+use crate::config::Config;
+
+#[derive(Args)]
+pub struct ProxyArgs {
+    /// Where the API is, such as http://127.0.0.1:3000; several share the requests
+    #[arg(long, value_name = "URL", required = true)]
+    to: Vec<String>,
+    /// How much each client may do, such as 5/s; several must all hold
+    #[arg(long, value_name = "RATE", required = true)]
+    limit: Vec<String>,
+    /// By what clients are told apart
+    #[arg(long, value_name = "ATTRIBUTE", default_value = "ip")]
+    key: Vec<String>,
+    /// How much a client may do at once, where that is not the number of its rate
+    #[arg(long, value_name = "NUMBER")]
+    burst: Option<u64>,
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
+    listen: String,
+    /// Where health, metrics and the admin API are
+    #[arg(long, value_name = "ADDRESS", default_value = "off")]
+    admin: String,
+    /// A proxy in front whose word about the client's address is taken
+    #[arg(long, value_name = "NETWORK")]
+    trusted_proxy: Vec<String>,
+}
+
+pub fn run(args: &ProxyArgs) -> Exit {
+    log_to_stderr();
+    let text = file_of(args).to_string();
+    let assembled = Config::parse(&text, Path::new("")).and_then(|mut config| {
+        let gate = Arc::new(assemble::gate(&mut config, text, None)?);
+        let proxy = assemble::proxy(&gate, &config)?;
+        Ok((config, Served { gate, proxy, tokens: None, watched: None, state: None }))
+    });
+    match assembled {
+        Ok((config, served)) => served.run(&config),
+        Err(problems) => {
+            // The lines are those of a file that nobody has written.
+            for problem in &problems {
+                out::message(format!("error: {}: {}", problem.path(), problem.message()));
+            }
+            Exit::Usage
+        }
+    }
+}
+
+/// The file that says the same as the arguments.
+fn file_of(args: &ProxyArgs) -> Value {
+    let mut rule = json!({ "id": "limit", "key": args.key, "limits": args.limit });
+    if let Some(burst) = args.burst {
+        rule["burst"] = burst.into();
+    }
+    json!({
+        "listen": { "http": "off", "admin": args.admin, "proxy": args.listen },
+        "upstreams": args.to,
+        "trusted_proxies": args.trusted_proxy,
+        "rules": [rule],
+    })
+}

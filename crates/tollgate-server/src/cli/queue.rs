@@ -1,0 +1,81 @@
+//! `tollgate queue`: requests that were put aside.
+
+use clap::{Args, Subcommand};
+use hyper::Method;
+use serde_json::Value;
+
+use crate::cli::{AdminArgs, Exit, out};
+use crate::client::escape;
+
+#[derive(Subcommand)]
+pub enum QueueCommand {
+    /// List requests, the oldest first
+    Ls {
+        /// Only those in this state: queued, sending, done or dead
+        #[arg(long)]
+        state: Option<String>,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Show one request
+    Show(OneArgs),
+    /// Send a request again, with all its tries
+    Retry(OneArgs),
+    /// Remove a request
+    Drop(OneArgs),
+}
+
+#[derive(Args)]
+pub struct OneArgs {
+    /// The id of the request
+    id: String,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+pub fn run(command: &QueueCommand) -> Exit {
+    let done = match command {
+        QueueCommand::Ls { state, admin } => list(admin, state.as_deref()),
+        QueueCommand::Show(args) => one(args, Method::GET, ""),
+        QueueCommand::Retry(args) => one(args, Method::POST, "/retry"),
+        QueueCommand::Drop(args) => one(args, Method::DELETE, ""),
+    };
+    done.err().unwrap_or(Exit::Yes)
+}
+
+fn list(admin: &AdminArgs, state: Option<&str>) -> Result<(), Exit> {
+    let query = state.map_or_else(String::new, |state| format!("?state={}", escape(state)));
+    let answered = admin.call(Method::GET, &format!("/v1/queue{query}"), None)?;
+    if admin.json {
+        out::pretty(&answered.body);
+        return Ok(());
+    }
+    for item in answered.body["items"].as_array().into_iter().flatten() {
+        out::line(line(item));
+    }
+    Ok(())
+}
+
+fn one(args: &OneArgs, method: Method, action: &str) -> Result<(), Exit> {
+    let path = format!("/v1/queue/{}{action}", escape(&args.id));
+    let answered = args.admin.call(method.clone(), &path, None)?;
+    if args.admin.json || method == Method::GET {
+        out::pretty(&answered.body);
+    } else {
+        out::line(line(&answered.body));
+    }
+    Ok(())
+}
+
+fn line(item: &Value) -> String {
+    let text = |name: &str| item[name].as_str().unwrap_or_default();
+    let error = item["error"].as_str().map_or_else(String::new, |error| format!("  {error}"));
+    format!(
+        "{}  {:<7}  {} {}  tries {}{error}",
+        text("id"),
+        text("state"),
+        text("method"),
+        text("target"),
+        item["tries"]
+    )
+}

@@ -1,0 +1,304 @@
+//! The proxy's part of the file: `upstreams`, `proxy` and `trusted_proxies`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::http::uri::Authority;
+use tollgate::document::{MapReader, Node};
+use tollgate::identity::Attribute;
+use tollgate::identity::address::TrustedProxies;
+use tollgate::time::parse_span;
+
+const MAX_UPSTREAMS: usize = 256;
+const MAX_HELD: u64 = 1_000_000;
+
+/// What the proxy is told by the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProxyConfig {
+    pub upstreams: Vec<Address>,
+    pub balance: Balance,
+    pub host: HostHeader,
+    pub timeouts: Timeouts,
+    pub health: Option<HealthCheck>,
+    pub max_held: usize,
+    pub tls: Option<KeyPair>,
+    pub upstream_tls: UpstreamTls,
+    pub trusted: TrustedProxies,
+}
+
+/// Where an upstream is, and how it is spoken to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Address {
+    pub speech: Speech,
+    /// With its port, always.
+    pub authority: Authority,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Speech {
+    /// `http://`: HTTP/1.1.
+    Http1,
+    /// `h2c://`: HTTP/2 without TLS.
+    Http2,
+    /// `https://`: HTTP/2 or HTTP/1.1, as the upstream prefers.
+    Tls,
+}
+
+/// Which upstream takes the next request.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Balance {
+    #[default]
+    RoundRobin,
+    LeastConnections,
+    /// The same value always goes to the same upstream, as long as it is up.
+    Hash(Attribute),
+}
+
+/// The `Host` that upstreams see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HostHeader {
+    /// The client's.
+    #[default]
+    Keep,
+    /// The upstream's own.
+    Upstream,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Timeouts {
+    pub connect: Duration,
+    /// From the whole request to the head of its response.
+    pub response: Duration,
+    /// Without a byte, in either direction.
+    pub idle: Duration,
+    /// How long a connection to an upstream is kept for the next request.
+    pub keep_alive: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let secs = Duration::from_secs;
+        Timeouts { connect: secs(2), response: secs(60), idle: secs(60), keep_alive: secs(50) }
+    }
+}
+
+/// Active checks: a request to each upstream, again and again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HealthCheck {
+    pub path: String,
+    pub every: Duration,
+}
+
+/// A certificate chain and its key, as PEM files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyPair {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+/// How upstreams with TLS are trusted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct UpstreamTls {
+    /// Whom to trust, as a PEM file; the system's authorities where it is not given.
+    pub ca: Option<PathBuf>,
+    /// The name in the upstreams' certificates, where it is not that of their address.
+    pub server_name: Option<String>,
+}
+
+impl ProxyConfig {
+    /// What a proxy in front of `upstreams` does where nothing else is said.
+    fn in_front_of(upstreams: Vec<Address>, trusted: TrustedProxies) -> ProxyConfig {
+        ProxyConfig {
+            upstreams,
+            balance: Balance::default(),
+            host: HostHeader::default(),
+            timeouts: Timeouts::default(),
+            health: None,
+            max_held: 10_000,
+            tls: None,
+            upstream_tls: UpstreamTls::default(),
+            trusted,
+        }
+    }
+
+    /// `None` where the file names no upstream.
+    pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Option<ProxyConfig> {
+        let trusted = trusted_proxies(map);
+        let upstreams = upstreams(map);
+        let mut config = ProxyConfig::in_front_of(upstreams, trusted);
+        if let Some(mut map) = map.optional_map("proxy") {
+            read_settings(&mut map, &mut config, folder);
+            map.finish();
+        }
+        Some(config).filter(|config| !config.upstreams.is_empty())
+    }
+}
+
+fn upstreams(map: &mut MapReader<'_, '_>) -> Vec<Address> {
+    let nodes = map.optional_list("upstreams").unwrap_or_default();
+    let mut upstreams: Vec<Address> = Vec::with_capacity(nodes.len());
+    for (n, node) in nodes.iter().enumerate() {
+        let name = format!("upstreams[{n}]");
+        match node
+            .as_str()
+            .ok_or("expected an address such as http://127.0.0.1:3000".to_owned())
+            .and_then(Address::parse)
+        {
+            Ok(address) if upstreams.contains(&address) => map.reject(&name, node, "is listed twice"),
+            Ok(_) if upstreams.len() == MAX_UPSTREAMS => {
+                map.reject(&name, node, format!("more than {MAX_UPSTREAMS} upstreams"));
+                break;
+            }
+            Ok(address) => upstreams.push(address),
+            Err(message) => map.reject(&name, node, message),
+        }
+    }
+    upstreams
+}
+
+fn trusted_proxies(map: &mut MapReader<'_, '_>) -> TrustedProxies {
+    let nodes = map.optional_list("trusted_proxies").unwrap_or_default();
+    for (n, node) in nodes.iter().enumerate() {
+        let word = node.as_str().unwrap_or_default();
+        if let Err(error) = TrustedProxies::parse([word]) {
+            map.reject(&format!("trusted_proxies[{n}]"), node, error);
+        }
+    }
+    TrustedProxies::parse(nodes.iter().filter_map(Node::as_str)).unwrap_or_default()
+}
+
+const HOSTS: [(&str, HostHeader); 2] = [("keep", HostHeader::Keep), ("upstream", HostHeader::Upstream)];
+
+fn read_settings(map: &mut MapReader<'_, '_>, config: &mut ProxyConfig, folder: &Path) {
+    if let Some(node) = map.optional("balance") {
+        match node.as_str().ok_or(BALANCES.to_owned()).and_then(balance) {
+            Ok(read) => config.balance = read,
+            Err(message) => map.reject("balance", node, message),
+        }
+    }
+    config.host = map.optional_choice("host", &HOSTS).unwrap_or_default();
+    for (name, timeout) in [
+        ("connect_timeout", &mut config.timeouts.connect),
+        ("response_timeout", &mut config.timeouts.response),
+        ("idle_timeout", &mut config.timeouts.idle),
+        ("keep_alive", &mut config.timeouts.keep_alive),
+    ] {
+        *timeout = span(map, name).unwrap_or(*timeout);
+    }
+    if let Some(node) = map.optional("max_held") {
+        match node.as_u64().filter(|held| *held <= MAX_HELD) {
+            Some(held) => config.max_held = held as usize,
+            None => map.reject("max_held", node, format!("expected a number of requests up to {MAX_HELD}")),
+        }
+    }
+    config.health = health(map);
+    if let Some(mut map) = map.optional_map("tls") {
+        let (cert, key) = (map.required_text("cert"), map.required_text("key"));
+        config.tls =
+            cert.zip(key).map(|(cert, key)| KeyPair { cert: folder.join(cert), key: folder.join(key) });
+        map.finish();
+    }
+    if let Some(mut map) = map.optional_map("upstream_tls") {
+        config.upstream_tls = UpstreamTls {
+            ca: map.optional_text("ca").map(|file| folder.join(file)),
+            server_name: map.optional_text("server_name").map(str::to_owned),
+        };
+        map.finish();
+    }
+}
+
+fn health(map: &mut MapReader<'_, '_>) -> Option<HealthCheck> {
+    let mut map = map.optional_map("health")?;
+    let path = map.required_text("path").map(str::to_owned);
+    let every = span(&mut map, "every").unwrap_or(Duration::from_secs(5));
+    if let Some(node) =
+        map.optional("path").filter(|_| path.as_ref().is_some_and(|path| !path.starts_with('/')))
+    {
+        map.reject("path", node, "a path begins with /");
+    }
+    map.finish();
+    Some(HealthCheck { path: path?, every })
+}
+
+const BALANCES: &str = "expected round-robin, least-connections or hash:ATTRIBUTE, such as hash:user";
+
+fn balance(text: &str) -> Result<Balance, String> {
+    match text {
+        "round-robin" => Ok(Balance::RoundRobin),
+        "least-connections" => Ok(Balance::LeastConnections),
+        _ => match text.strip_prefix("hash:") {
+            Some(attribute) => Attribute::parse(attribute).map(Balance::Hash),
+            None => Err(BALANCES.to_owned()),
+        },
+    }
+}
+
+/// A span above zero.
+pub(super) fn span(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
+    let node = map.optional(name)?;
+    let read = node.as_str().ok_or("expected a span such as 30s".to_owned()).and_then(parse_span);
+    match read {
+        Ok(span) if !span.is_zero() => return Some(span),
+        Ok(_) => map.reject(name, node, "is no time at all"),
+        Err(message) => map.reject(name, node, message),
+    }
+    None
+}
+
+impl Address {
+    pub fn parse(text: &str) -> Result<Address, String> {
+        let bad =
+            |why: &str| format!("'{text}' {why}: write http://HOST:PORT, https://HOST or h2c://HOST:PORT");
+        let uri: Uri = text.parse().map_err(|_| bad("is no address"))?;
+        let (speech, port) = match uri.scheme_str() {
+            Some("http") => (Speech::Http1, 80),
+            Some("h2c") => (Speech::Http2, 80),
+            Some("https") => (Speech::Tls, 443),
+            _ => return Err(bad("is no address")),
+        };
+        let authority = uri.authority().ok_or_else(|| bad("has no host"))?;
+        if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
+            return Err(bad("has a path, and requests keep their own"));
+        }
+        if authority.as_str().contains('@') {
+            return Err(bad("has a user"));
+        }
+        let authority = match authority.port_u16() {
+            Some(_) => authority.clone(),
+            None => format!("{}:{port}", authority.host()).parse().map_err(|_| bad("has a bad host"))?,
+        };
+        Ok(Address { speech, authority })
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let scheme = match self.speech {
+            Speech::Http1 => "http",
+            Speech::Http2 => "h2c",
+            Speech::Tls => "https",
+        };
+        write!(f, "{scheme}://{}", self.authority)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_is_an_address_with_a_port() {
+        for (text, shown) in [
+            ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
+            ("http://api.internal/", "http://api.internal:80"),
+            ("https://[::1]", "https://[::1]:443"),
+            ("h2c://grpc:50051", "h2c://grpc:50051"),
+        ] {
+            assert_eq!(Address::parse(text).map(|address| address.to_string()), Ok(shown.to_owned()));
+        }
+        for bad in ["", "127.0.0.1:3000", "ftp://x", "http://", "http://h/path", "http://u@h", "http://h?x"] {
+            assert!(Address::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The queue in an SQLite file. One thread owns it; whoever asks waits for that thread.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use thiserror::Error;
+use tokio::sync::oneshot;
+use tollgate::Time;
+
+use crate::queue::{Item, Sender, State};
+
+/// How long answered requests can still be asked about.
+const KEEP_DONE: Duration = Duration::from_secs(3_600);
+/// Dead ones wait for somebody to look at them, but not for ever.
+const KEEP_DEAD: Duration = Duration::from_secs(7 * 86_400);
+
+const SCHEMA: &str = "
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = FULL;
+    CREATE TABLE IF NOT EXISTS item (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        state INTEGER NOT NULL,
+        method TEXT NOT NULL, target TEXT NOT NULL, host TEXT NOT NULL,
+        headers TEXT NOT NULL, body BLOB NOT NULL, sender TEXT NOT NULL,
+        queued_at INTEGER NOT NULL, expires_at INTEGER NOT NULL, next_at INTEGER NOT NULL,
+        tries INTEGER NOT NULL, status INTEGER, error TEXT
+    );
+    CREATE INDEX IF NOT EXISTS item_due ON item (state, next_at);
+    PRAGMA user_version = 1;
+";
+
+const COLUMNS: &str = "id, state, method, target, host, headers, body, sender, queued_at, expires_at, next_at, tries, status, error";
+
+#[derive(Debug, Error)]
+pub enum QueueError {
+    #[error("the queue is full")]
+    Full,
+    #[error("the queue cannot be used: {0}")]
+    Broken(#[from] rusqlite::Error),
+    #[error("the queue cannot be used: {0}")]
+    File(#[from] std::io::Error),
+    #[error("the queue has ended")]
+    Ended,
+}
+
+type Job = Box<dyn FnOnce(&Connection) + Send>;
+
+/// A handle on the file.
+pub struct Queue {
+    jobs: mpsc::Sender<Job>,
+    max_items: usize,
+}
+
+impl Queue {
+    /// Opens the file, or makes it. What was under way at the end is queued again.
+    pub fn open(path: &Path, max_items: usize) -> Result<Queue, QueueError> {
+        // It holds what people have sent: nobody else may read it.
+        OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+        let connection = Connection::open(path)?;
+        connection.busy_timeout(Duration::from_secs(5))?;
+        connection.execute_batch(SCHEMA)?;
+        connection.execute(
+            "UPDATE item SET state = ?1 WHERE state = ?2",
+            [State::Queued as u8, State::Sending as u8],
+        )?;
+        let (jobs, asked) = mpsc::channel::<Job>();
+        thread::Builder::new().name("queue".to_owned()).spawn(move || {
+            for job in asked {
+                job(&connection);
+            }
+        })?;
+        Ok(Queue { jobs, max_items })
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Connection) -> Result<T, QueueError> + Send + 'static,
+    ) -> Result<T, QueueError> {
+        let (tell, told) = oneshot::channel();
+        let job = Box::new(move |connection: &Connection| _ = tell.send(job(connection)));
+        self.jobs.send(job).map_err(|_| QueueError::Ended)?;
+        told.await.map_err(|_| QueueError::Ended)?
+    }
+
+    /// Puts a request aside; when this returns it is on disk.
+    pub async fn push(&self, item: Item) -> Result<(), QueueError> {
+        let max = self.max_items;
+        self.ask(move |connection| {
+            let waiting: usize = connection.query_row(
+                "SELECT count(*) FROM item WHERE state IN (0, 1)",
+                [],
+                |row| row.get(0),
+            )?;
+            if waiting >= max {
+                return Err(QueueError::Full);
+            }
+            let headers = serde_json::to_string(&item.headers).expect("texts are valid JSON");
+            let sender = serde_json::to_string(&item.sender).expect("texts are valid JSON");
+            connection.prepare_cached(
+                "INSERT INTO item (id, state, method, target, host, headers, body, sender, queued_at, expires_at, next_at, tries)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0)",
+            )?.execute(params![
+                item.id, item.state as u8, item.method, item.target, item.host, headers, item.body, sender,
+                signed(item.queued_at), signed(item.expires_at), signed(item.next_at)
+            ])?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Takes the oldest requests that are due, at most `count`, and when the next one will be.
+    pub async fn take_due(&self, now: Time, count: usize) -> Result<(Vec<Item>, Option<Time>), QueueError> {
+        self.ask(move |connection| {
+            let sql = format!(
+                "SELECT {COLUMNS} FROM item WHERE state = 0 AND next_at <= ?1 ORDER BY sequence LIMIT ?2"
+            );
+            let mut query = connection.prepare_cached(&sql)?;
+            let due: Vec<Item> =
+                query.query_map(params![signed(now), count], read)?.collect::<Result<_, _>>()?;
+            for item in &due {
+                connection.prepare_cached("UPDATE item SET state = 1 WHERE id = ?1")?.execute([&item.id])?;
+            }
+            let next: Option<i64> =
+                connection
+                    .query_row("SELECT min(next_at) FROM item WHERE state = 0", [], |row| row.get(0))?;
+            Ok((due, next.map(time)))
+        })
+        .await
+    }
+
+    /// Writes down what came of a try.
+    pub async fn update(&self, item: Item) -> Result<(), QueueError> {
+        self.ask(move |connection| {
+            connection
+                .prepare_cached(
+                    "UPDATE item SET state = ?2, next_at = ?3, tries = ?4, status = ?5, error = ?6, expires_at = ?7 WHERE id = ?1",
+                )?
+                .execute(params![
+                    item.id, item.state as u8, signed(item.next_at), item.tries, item.status, item.error,
+                    signed(item.expires_at)
+                ])?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Forgets what nobody will ask about any more.
+    pub async fn sweep(&self, now: Time) -> Result<(), QueueError> {
+        self.ask(move |connection| {
+            let before = |age: Duration| signed(now).saturating_sub(age.as_nanos() as i64);
+            connection.execute(
+                "DELETE FROM item WHERE (state = 2 AND next_at < ?1) OR (state = 3 AND next_at < ?2)",
+                [before(KEEP_DONE), before(KEEP_DEAD)],
+            )?;
+            Ok(())
+        })
+        .await
+    }
+
+    pub async fn find(&self, id: &str) -> Result<Option<Item>, QueueError> {
+        let id = id.to_owned();
+        self.ask(move |connection| {
+            let sql = format!("SELECT {COLUMNS} FROM item WHERE id = ?1");
+            Ok(connection.prepare_cached(&sql)?.query_row([id], read).optional()?)
+        })
+        .await
+    }
+
+    /// The oldest requests first, of one state or of all.
+    pub async fn list(&self, state: Option<State>, count: usize) -> Result<Vec<Item>, QueueError> {
+        self.ask(move |connection| {
+            let sql = format!(
+                "SELECT {COLUMNS} FROM item WHERE ?1 IS NULL OR state = ?1 ORDER BY sequence LIMIT ?2"
+            );
+            let mut query = connection.prepare_cached(&sql)?;
+            let found = query.query_map(params![state.map(|state| state as u8), count], read)?;
+            Ok(found.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Removes a request, whatever its state; says whether it was there.
+    pub async fn remove(&self, id: &str) -> Result<bool, QueueError> {
+        let id = id.to_owned();
+        self.ask(move |connection| Ok(connection.execute("DELETE FROM item WHERE id = ?1", [id])? > 0)).await
+    }
+
+    /// How many there are in each state.
+    pub async fn counts(&self) -> Result<Vec<(State, u64)>, QueueError> {
+        self.ask(move |connection| {
+            let mut query = connection.prepare_cached("SELECT count(*) FROM item WHERE state = ?1")?;
+            let count = |state: State| Ok((state, query.query_row([state as u8], |row| row.get(0))?));
+            State::ALL.into_iter().map(count).collect()
+        })
+        .await
+    }
+}
+
+/// Instants as SQLite has numbers; those beyond it are its last one.
+fn signed(at: Time) -> i64 {
+    i64::try_from(at.nanos()).unwrap_or(i64::MAX)
+}
+
+fn time(at: i64) -> Time {
+    Time::from_nanos(at.unsigned_abs())
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<Item> {
+    let json = |at: usize, error: serde_json::Error| {
+        rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
+    };
+    let state: u8 = row.get(1)?;
+    let (headers, sender): (String, String) = (row.get(5)?, row.get(7)?);
+    Ok(Item {
+        id: row.get(0)?,
+        state: State::ALL.into_iter().find(|known| *known as u8 == state).unwrap_or(State::Dead),
+        method: row.get(2)?,
+        target: row.get(3)?,
+        host: row.get(4)?,
+        headers: serde_json::from_str(&headers).map_err(|error| json(5, error))?,
+        body: row.get(6)?,
+        sender: serde_json::from_str::<Sender>(&sender).map_err(|error| json(7, error))?,
+        queued_at: time(row.get(8)?),
+        expires_at: time(row.get(9)?),
+        next_at: time(row.get(10)?),
+        tries: row.get(11)?,
+        status: row.get(12)?,
+        error: row.get(13)?,
+    })
+}

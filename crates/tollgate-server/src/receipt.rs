@@ -1,0 +1,251 @@
+//! Receipts for callers of the decision API: signed, and good for one settlement.
+//!
+//! A receipt says what was charged, under which rules. It is the caller's to keep; what it says is believed
+//! because of its signature, and once only.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::hmac;
+use ring::rand::SystemRandom;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tollgate::algorithm::Grant;
+use tollgate::limit::Shape;
+use tollgate::rule::Rule;
+use tollgate::store::{Receipt, ReceiptPart};
+use tollgate::{Policy, Time, Verdict};
+
+/// A receipt that nobody has used by then stays charged.
+const MAX_AGE: Duration = Duration::from_secs(3_600);
+/// Settlements remembered; with more than these in an hour, further ones are refused.
+const MAX_USED: usize = 1_000_000;
+const MAX_BYTES: usize = 16 << 10;
+
+pub struct Receipts {
+    key: hmac::Key,
+    used: Mutex<Used>,
+}
+
+/// What was used in this hour and in the one before.
+#[derive(Default)]
+struct Used {
+    now: HashSet<Id>,
+    before: HashSet<Id>,
+    since: Time,
+}
+
+type Id = (u32, u64, u64);
+
+#[derive(Serialize, Deserialize)]
+struct Written {
+    id: Id,
+    at: u64,
+    charges: Vec<WrittenCharge>,
+}
+
+/// Rule, counter, fingerprint, cost of a unit, and the grant.
+#[derive(Serialize, Deserialize)]
+struct WrittenCharge(String, String, u64, u64, (u64, u64, u64));
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ReceiptError {
+    #[error("the receipt is not one of ours")]
+    Forged,
+    #[error("the receipt is of another node: settle it there")]
+    Elsewhere,
+    #[error("the receipt is older than an hour: what it was for stays charged")]
+    TooOld,
+    #[error("the receipt was used already")]
+    Used,
+    #[error("too many receipts were used within an hour")]
+    TooMany,
+}
+
+/// What a caller says about the end of what it had asked for.
+#[derive(Clone, Copy, Default)]
+pub struct Settlement {
+    pub cost: Option<u64>,
+    pub status: Option<u16>,
+}
+
+impl Receipts {
+    /// Receipts of this process alone.
+    pub fn own() -> Receipts {
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
+        Receipts::new(key.expect("the system has random numbers"))
+    }
+
+    /// Receipts that every node with the same secret takes for its own.
+    pub fn shared(secret: &[u8]) -> Receipts {
+        Receipts::new(hmac::Key::new(hmac::HMAC_SHA256, secret))
+    }
+
+    fn new(key: hmac::Key) -> Receipts {
+        Receipts { key, used: Mutex::default() }
+    }
+
+    /// The receipt of a verdict, if it charged anything.
+    pub fn write(&self, verdict: &Verdict) -> Option<String> {
+        let receipt = verdict.receipt.as_ref().filter(|_| verdict.allowed)?;
+        let charged = verdict.limits.iter().filter(|limit| limit.allowed);
+        let charges = charged.zip(receipt.parts()).map(|(limit, part)| {
+            let ReceiptPart { fingerprint, unit_cost, grant } = part;
+            let grant = (grant.at.nanos(), grant.cost, grant.mark);
+            WrittenCharge(limit.rule.id.to_string(), limit.limit.counter(), fingerprint, unit_cost, grant)
+        });
+        let id = (verdict.id.node, verdict.id.generation, verdict.id.sequence);
+        let written = Written { id, at: receipt.at().nanos(), charges: charges.collect() };
+        let mut bytes = serde_json::to_vec(&written).expect("numbers and texts are valid JSON");
+        let signature = hmac::sign(&self.key, &bytes);
+        bytes.extend_from_slice(signature.as_ref());
+        Some(URL_SAFE_NO_PAD.encode(bytes))
+    }
+
+    /// Takes a receipt for good; hands over what to give back or to correct.
+    pub fn settle(
+        &self,
+        text: &str,
+        settlement: Settlement,
+        policy: &Policy,
+        node: u32,
+        now: Time,
+    ) -> Result<Vec<(Receipt, u64)>, ReceiptError> {
+        let written = self.read(text).ok_or(ReceiptError::Forged)?;
+        if written.id.0 != node {
+            return Err(ReceiptError::Elsewhere);
+        }
+        if now.since(Time::from_nanos(written.at)) >= MAX_AGE {
+            return Err(ReceiptError::TooOld);
+        }
+        self.use_up(written.id, now)?;
+        Ok(written.charges.into_iter().filter_map(|charge| charge.settled(settlement, policy)).collect())
+    }
+
+    fn read(&self, text: &str) -> Option<Written> {
+        let bytes = URL_SAFE_NO_PAD.decode(Some(text).filter(|text| text.len() <= MAX_BYTES)?).ok()?;
+        let (written, signature) = bytes.split_at_checked(bytes.len().checked_sub(SIGNATURE_BYTES)?)?;
+        hmac::verify(&self.key, written, signature).ok()?;
+        serde_json::from_slice(written).ok()
+    }
+
+    fn use_up(&self, id: Id, now: Time) -> Result<(), ReceiptError> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.since(used.since) >= MAX_AGE {
+            used.before = std::mem::take(&mut used.now);
+            used.since = now;
+        }
+        if used.now.contains(&id) || used.before.contains(&id) {
+            return Err(ReceiptError::Used);
+        }
+        if used.now.len() >= MAX_USED {
+            return Err(ReceiptError::TooMany);
+        }
+        used.now.insert(id);
+        Ok(())
+    }
+}
+
+const SIGNATURE_BYTES: usize = 32;
+
+impl WrittenCharge {
+    /// What is to be corrected, and to which cost; a rule that has changed since keeps its charge.
+    fn settled(self, settlement: Settlement, policy: &Policy) -> Option<(Receipt, u64)> {
+        let WrittenCharge(rule, counter, fingerprint, unit_cost, (at, cost, mark)) = self;
+        let rule = policy.rule(&rule)?;
+        let limit = rule.all_limits().find(|limit| *limit.counter == *counter)?;
+        let grant = Grant { at: Time::from_nanos(at), cost, mark };
+        let part = ReceiptPart { fingerprint, unit_cost, grant };
+        let real_cost = real_cost(rule, limit.limit.shape(), settlement)?;
+        Some((Receipt::from_part(part, limit.quota), real_cost))
+    }
+}
+
+/// `None` where the charge stays as it is.
+fn real_cost(rule: &Rule, shape: Shape, settlement: Settlement) -> Option<u64> {
+    let counts = settlement.status.is_none_or(|status| rule.count_when.counts(status));
+    if shape == Shape::Concurrency || !counts {
+        return Some(0);
+    }
+    settlement.cost
+}
+
+/// Whether a caller should come back with the receipt.
+pub fn is_expected(verdict: &Verdict) -> bool {
+    verdict.allowed
+        && verdict
+            .limits
+            .iter()
+            .any(|limit| limit.rule.settles_later() || limit.limit.shape() == Shape::Concurrency)
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::{Engine, Hit};
+
+    use super::*;
+
+    const NOW: Time = Time::from_secs(1_800_000_000);
+    const BACK: Settlement = Settlement { cost: Some(0), status: None };
+
+    fn engine() -> Engine {
+        Engine::new(Policy::from_yaml("rules: [{ id: a, limit: 5/m }]").unwrap())
+    }
+
+    fn settle(
+        receipts: &Receipts,
+        engine: &Engine,
+        text: &str,
+        node: u32,
+        now: Time,
+    ) -> Result<usize, ReceiptError> {
+        let settled = receipts.settle(text, BACK, &engine.policy(), node, now)?;
+        let count = settled.len();
+        settled.into_iter().for_each(|(receipt, cost)| engine.settle(receipt, cost, now));
+        Ok(count)
+    }
+
+    #[test]
+    fn a_receipt_is_good_once_and_for_an_hour() {
+        let (engine, receipts) = (engine(), Receipts::own());
+        let verdict = engine.check(&Hit::on("GET", "h", "/").cost(5), NOW);
+        let (text, node) = (receipts.write(&verdict).unwrap(), verdict.id.node);
+        assert_eq!(settle(&receipts, &engine, &text, node, NOW), Ok(1));
+        assert_eq!(settle(&receipts, &engine, &text, node, NOW), Err(ReceiptError::Used));
+        assert!(engine.check(&Hit::on("GET", "h", "/").cost(5), NOW).allowed, "all of it was given back");
+        let late = NOW + MAX_AGE;
+        let verdict = engine.check(&Hit::on("GET", "h", "/"), NOW + Duration::from_secs(60));
+        let text = receipts.write(&verdict).unwrap();
+        assert_eq!(settle(&receipts, &engine, &text, node, late + MAX_AGE), Err(ReceiptError::TooOld));
+        assert_eq!(settle(&receipts, &engine, &text, node + 1, late), Err(ReceiptError::Elsewhere));
+    }
+
+    #[test]
+    fn a_receipt_that_was_touched_is_nobodys() {
+        let (engine, receipts) = (engine(), Receipts::own());
+        let verdict = engine.check(&Hit::on("GET", "h", "/"), NOW);
+        let (text, node) = (receipts.write(&verdict).unwrap(), verdict.id.node);
+        for at in 0..text.len() {
+            let mut touched = text.clone().into_bytes();
+            touched[at] = if touched[at] == b'A' { b'B' } else { b'A' };
+            let touched = String::from_utf8(touched).unwrap();
+            assert_eq!(settle(&receipts, &engine, &touched, node, NOW), Err(ReceiptError::Forged), "{at}");
+        }
+        assert_eq!(settle(&Receipts::own(), &engine, &text, node, NOW), Err(ReceiptError::Forged));
+        for nonsense in ["", "x", &"A".repeat(1 << 20)] {
+            assert_eq!(settle(&receipts, &engine, nonsense, node, NOW), Err(ReceiptError::Forged));
+        }
+    }
+
+    #[test]
+    fn nodes_with_one_secret_take_each_others_receipts_for_real() {
+        let engine = engine();
+        let verdict = engine.check(&Hit::on("GET", "h", "/"), NOW);
+        let text = Receipts::shared(b"secret").write(&verdict).unwrap();
+        let read = Receipts::shared(b"secret").read(&text);
+        assert!(read.is_some() && Receipts::shared(b"other").read(&text).is_none());
+    }
+}

@@ -1,0 +1,159 @@
+//! The reverse proxy: a request is decided, sent to an API server, and its response brought back.
+//!
+//! Each worker is a thread with its own connections on both sides; they share only what a reload changes.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use arc_swap::ArcSwap;
+use tollgate::document::{Problem, Problems};
+
+use crate::config::{Balance, ProxyConfig, QueueConfig};
+use crate::connection::Shutdown;
+use crate::gate::{Asked, Gate};
+
+mod balance;
+mod body;
+mod connect;
+mod conversation;
+mod enqueue;
+mod exchange;
+mod fields;
+mod forward;
+mod forwarded;
+mod heads;
+mod health;
+mod hold;
+mod hops;
+mod identify;
+mod inspect;
+mod lease;
+mod merge;
+mod pool;
+mod refusal;
+mod replay;
+mod settlement;
+mod tls;
+mod upgrade;
+mod upstream;
+mod worker;
+
+pub use health::watch as watch_health;
+pub use tls::Certificate;
+pub use worker::serve;
+
+use balance::Turn;
+use connect::Tls;
+pub use enqueue::Aside;
+use hold::Room;
+use upstream::Upstream;
+
+pub struct Proxy {
+    gate: Arc<Gate>,
+    route: ArcSwap<Route>,
+    /// Beside them, queued requests have connections of their own.
+    workers: usize,
+    held: Arc<Room>,
+    /// Where requests are put aside.
+    pub aside: Option<Arc<Aside>>,
+    pub counts: Counts,
+}
+
+/// What is counted for people.
+#[derive(Default)]
+pub struct Counts {
+    pub retried: AtomicU64,
+    pub unreachable: AtomicU64,
+    pub too_slow: AtomicU64,
+    pub rejected: AtomicU64,
+    pub held: AtomicU64,
+    pub not_held: AtomicU64,
+    pub queued: AtomicU64,
+    pub replayed: AtomicU64,
+    pub given_up: AtomicU64,
+}
+
+/// Where requests go, as the file says.
+struct Route {
+    config: ProxyConfig,
+    upstreams: Vec<Arc<Upstream>>,
+    turn: Turn,
+    tls: Tls,
+}
+
+/// How an upstream is doing.
+pub struct UpstreamReport {
+    pub address: String,
+    pub up: bool,
+    pub in_flight: usize,
+}
+
+impl Proxy {
+    pub fn new(gate: Arc<Gate>, config: ProxyConfig, queue: Option<QueueConfig>) -> Result<Proxy, Problems> {
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let route = Route::new(&gate, config, &[], workers)?;
+        let aside = queue.map(Aside::open).transpose()?;
+        Ok(Proxy {
+            gate,
+            aside: aside.map(Arc::new),
+            route: ArcSwap::from_pointee(route),
+            workers,
+            held: Arc::default(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Takes new settings. Upstreams that stay keep their connections and what is known of their health.
+    pub fn apply(&self, config: ProxyConfig) -> Result<(), Problems> {
+        let known = self.route.load();
+        if known.config != config {
+            self.route.store(Arc::new(Route::new(&self.gate, config, &known.upstreams, self.workers)?));
+        }
+        Ok(())
+    }
+
+    /// Sends queued requests when they may pass, until the shutdown.
+    pub async fn watch_queue(self: Arc<Self>, shutdown: Shutdown) {
+        replay::watch(self, shutdown).await;
+    }
+
+    /// How many requests wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.held.waiting()
+    }
+
+    /// Calls requests when it is their turn, until the shutdown.
+    pub async fn watch_held(self: Arc<Self>, shutdown: Shutdown) {
+        hold::watch(Arc::clone(&self.held), Arc::clone(&self.gate), shutdown).await;
+    }
+
+    pub fn upstreams(&self) -> Vec<UpstreamReport> {
+        let (route, now) = (self.route.load(), self.gate.now());
+        let report = |upstream: &Arc<Upstream>| UpstreamReport {
+            address: upstream.address.to_string(),
+            up: upstream.is_up(now),
+            in_flight: upstream.in_flight.load(std::sync::atomic::Ordering::Relaxed),
+        };
+        route.upstreams.iter().map(report).collect()
+    }
+}
+
+impl Route {
+    fn new(
+        gate: &Gate,
+        config: ProxyConfig,
+        known: &[Arc<Upstream>],
+        workers: usize,
+    ) -> Result<Route, Problems> {
+        if let Balance::Hash(attribute) = &config.balance {
+            gate.ask_for(&Asked::of_attribute(attribute));
+        }
+        let upstreams = config.upstreams.iter().map(|address| {
+            let known = known.iter().find(|upstream| upstream.address == *address);
+            known.map_or_else(|| Arc::new(Upstream::new(address.clone(), workers + 1)), Arc::clone)
+        });
+        let tls = tls::towards(&config.upstream_tls)
+            .map_err(|error| Problem::new(None, "proxy.upstream_tls", format!("{error:#}")))?;
+        Ok(Route { upstreams: upstreams.collect(), config, turn: Turn::default(), tls })
+    }
+}

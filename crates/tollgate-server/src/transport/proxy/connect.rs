@@ -1,0 +1,105 @@
+//! A new connection to an upstream.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::config::Speech;
+use crate::transport::proxy::pool::Sender;
+use crate::transport::proxy::upstream::Upstream;
+
+/// Responses with longer heads are not passed on.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// An HTTP/2 connection that does not answer is given up.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const WINDOW_BYTES: u32 = 1 << 20;
+
+/// How upstreams with TLS are spoken to.
+pub struct Tls {
+    /// Prefers HTTP/2.
+    pub any: Arc<ClientConfig>,
+    pub http1: Arc<ClientConfig>,
+    pub server_name: Option<ServerName<'static>>,
+}
+
+/// Whether an exchange can share its connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    Any,
+    /// An upgrade takes a whole connection of HTTP/1.1.
+    Http1,
+}
+
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    #[error("it took too long to connect")]
+    TooSlow,
+    #[error("{0}")]
+    Refused(#[from] io::Error),
+    #[error("{0}")]
+    Handshake(#[from] hyper::Error),
+    #[error("it speaks HTTP/2 only, which has no upgrades")]
+    NoUpgrades,
+}
+
+pub async fn connect(
+    upstream: &Upstream,
+    tls: &Tls,
+    wish: Wish,
+    within: Duration,
+) -> Result<Sender, ConnectError> {
+    let connecting = async {
+        let authority = &upstream.address.authority;
+        let stream = TcpStream::connect(authority.as_str()).await?;
+        stream.set_nodelay(true)?;
+        match (upstream.address.speech, wish) {
+            (Speech::Http1, _) => http1(stream).await,
+            (Speech::Http2, Wish::Any) => http2(stream).await,
+            (Speech::Http2, Wish::Http1) => Err(ConnectError::NoUpgrades),
+            (Speech::Tls, wish) => {
+                let config = if wish == Wish::Any { &tls.any } else { &tls.http1 };
+                let name = match &tls.server_name {
+                    Some(name) => name.clone(),
+                    None => ServerName::try_from(authority.host().trim_matches(['[', ']']).to_owned())
+                        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
+                };
+                let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
+                let http2_agreed = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                if http2_agreed { http2(stream).await } else { http1(stream).await }
+            }
+        }
+    };
+    timeout(within, connecting).await.unwrap_or(Err(ConnectError::TooSlow))
+}
+
+async fn http1(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, ConnectError> {
+    let handshake = http1::Builder::new().max_buf_size(MAX_HEAD_BYTES).handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = handshake?;
+    tokio::spawn(connection.with_upgrades());
+    Ok(Sender::Http1(sender))
+}
+
+async fn http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, ConnectError> {
+    let handshake = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .max_header_list_size(MAX_HEAD_BYTES as u32)
+        .handshake(TokioIo::new(stream))
+        .await;
+    let (sender, connection) = handshake?;
+    tokio::spawn(connection);
+    Ok(Sender::Http2(sender))
+}

@@ -1,0 +1,234 @@
+//! One client's connection: TLS, the choice of protocol, and its bounds.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::connection::{MAX_HEADER_BYTES, Patient, Shutdown, told_to_stop};
+use crate::transport::proxy::Proxy;
+use crate::transport::proxy::exchange::Entrance;
+use crate::transport::proxy::forwarded::{Peer, Scheme};
+use crate::transport::proxy::heads::Remembered;
+
+/// From the end of one request to the last byte of the next one's head.
+const IDLE: Duration = Duration::from_secs(60);
+/// From the connection to its first bytes, and for TLS to the end of its handshake.
+const GREETING: Duration = Duration::from_secs(10);
+const MAX_STREAMS: u32 = 128;
+const WINDOW_BYTES: u32 = 1 << 20;
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Serves one connection to its end.
+pub async fn converse(
+    proxy: Arc<Proxy>,
+    worker: usize,
+    stream: TcpStream,
+    from: SocketAddr,
+    tls: Option<Arc<ServerConfig>>,
+    shutdown: Shutdown,
+) {
+    let entrance = |scheme| Entrance { proxy, worker, peer: Peer::new(from, scheme), heads: None };
+    let ended = match tls {
+        None => match timeout(GREETING, Greeted::read(stream)).await {
+            Ok(Ok((stream, true))) => serve_http2(stream, entrance(Scheme::Http), shutdown).await,
+            Ok(Ok((stream, false))) => serve_http1(stream, entrance(Scheme::Http), shutdown).await,
+            Ok(Err(_)) | Err(_) => return,
+        },
+        Some(config) => match timeout(GREETING, TlsAcceptor::from(config).accept(stream)).await {
+            Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
+                Box::pin(serve_http2(stream, entrance(Scheme::Https), shutdown)).await
+            }
+            Ok(Ok(stream)) => Box::pin(serve_http1(stream, entrance(Scheme::Https), shutdown)).await,
+            Ok(Err(_)) | Err(_) => return,
+        },
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+async fn serve_http1<S>(stream: S, entrance: Entrance, mut shutdown: Shutdown) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (stream, heads) = Remembered::new(stream);
+    let entrance = Arc::new(Entrance { heads: Some(heads), ..entrance });
+    let service = service_fn(move |request| {
+        let entrance = Arc::clone(&entrance);
+        // Boxed: it is large, and a connection that idles has none.
+        Box::pin(async move { Ok::<_, Infallible>(entrance.exchange(request).await) })
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_buf_size(MAX_HEADER_BYTES)
+        .max_header_size(MAX_HEADER_BYTES)
+        .serve_connection(TokioIo::new(Patient::new(stream)), service)
+        .with_upgrades();
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = told_to_stop(&mut shutdown) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    }
+}
+
+async fn serve_http2<S>(stream: S, entrance: Entrance, mut shutdown: Shutdown) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let traffic = Arc::new(Traffic::default());
+    let (counted, entrance) = (Arc::clone(&traffic), Arc::new(entrance));
+    let service = service_fn(move |request| {
+        let (entrance, under_way) = (Arc::clone(&entrance), UnderWay::new(&counted));
+        async move {
+            let response = entrance.exchange(request).await;
+            drop(under_way);
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(IDLE)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_BYTES as u32)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .serve_connection(TokioIo::new(Patient::new(stream)), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = told_to_stop(&mut shutdown) => {}
+        () = traffic.idle() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
+}
+
+/// The requests of a connection that serves several at once.
+#[derive(Default)]
+struct Traffic {
+    seen: AtomicU64,
+    under_way: AtomicUsize,
+}
+
+impl Traffic {
+    /// Returns when there was none for [`IDLE`].
+    async fn idle(&self) {
+        let mut known = None;
+        loop {
+            let now = (self.seen.load(Ordering::Relaxed), self.under_way.load(Ordering::Relaxed));
+            if now.1 == 0 && known == Some(now) {
+                return;
+            }
+            known = Some(now);
+            sleep(IDLE).await;
+        }
+    }
+}
+
+struct UnderWay(Arc<Traffic>);
+
+impl UnderWay {
+    fn new(traffic: &Arc<Traffic>) -> UnderWay {
+        traffic.seen.fetch_add(1, Ordering::Relaxed);
+        traffic.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(Arc::clone(traffic))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream whose first bytes were read to see which protocol it speaks.
+pub struct Greeted<S> {
+    greeting: Bytes,
+    stream: S,
+}
+
+impl<S: AsyncRead + Unpin> Greeted<S> {
+    /// Whether HTTP/2 is spoken, as soon as that is certain.
+    async fn read(mut stream: S) -> io::Result<(Greeted<S>, bool)> {
+        let mut greeting = BytesMut::with_capacity(PREFACE.len());
+        loop {
+            let read =
+                (&mut stream).take((PREFACE.len() - greeting.len()) as u64).read_buf(&mut greeting).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let http2 = greeting[..] == PREFACE[..greeting.len()];
+            if !http2 || greeting.len() == PREFACE.len() {
+                return Ok((Greeted { greeting: greeting.freeze(), stream }, http2));
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.greeting.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let count = self.greeting.len().min(buf.remaining());
+        buf.put_slice(&self.greeting[..count]);
+        self.greeting.advance(count);
+        // Hyper asks again only when the buffer was not enough for it: the rest may have arrived already.
+        if buf.remaining() > 0 {
+            let more = Pin::new(&mut self.stream).poll_read(cx, buf);
+            if let Poll::Ready(Err(error)) = more {
+                return Poll::Ready(Err(error));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,170 @@
+//! A request that is put aside instead of refused, and what its sender can ask about it later.
+
+use hyper::header::{HeaderValue, LOCATION};
+use hyper::http::request::Parts;
+use hyper::{Method, Response, StatusCode};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::json;
+use tollgate::document::{self, Problems};
+use tollgate::rule::OnExceed;
+use tollgate::{Hit, Policy, Reason, Time, Verdict};
+
+use crate::answer::{self, Problem};
+use crate::config::QueueConfig;
+use crate::connection::Answer;
+use crate::queue::{Item, Queue, QueueError, Sender, State};
+use crate::transport::proxy::body::{BodyError, Reply, Upload};
+
+/// Where a sender asks what became of its request. The id is its secret.
+pub const STATUS_PATH: &str = "/.tollgate/queue/";
+
+/// The queue, where a rule puts requests aside.
+pub struct Aside {
+    pub queue: Queue,
+    pub config: QueueConfig,
+}
+
+/// Whether all that denied would rather put the request aside.
+pub fn is_for_later(verdict: &Verdict) -> bool {
+    let mut denying = verdict.enforced().filter(|limit| !limit.allowed).peekable();
+    // What can never pass has no later.
+    let passes_later =
+        verdict.reason == Reason::Limit && verdict.retry_after.is_some() && denying.peek().is_some();
+    passes_later && denying.all(|limit| limit.rule.on_exceed == OnExceed::Queue)
+}
+
+/// Everything that a policy may ask about the sender, resolved now.
+pub fn identity(policy: &Policy, hit: &Hit<'_>) -> Vec<(String, String)> {
+    let mut identity: Vec<(String, String)> = Vec::new();
+    policy.for_each_attribute(|attribute| {
+        let name = attribute.to_string();
+        if identity.iter().all(|(known, _)| *known != name)
+            && let Some(value) = policy.value(hit, attribute)
+        {
+            identity.push((name, value.into_owned()));
+        }
+    });
+    identity
+}
+
+/// Why a request could not be put aside.
+pub enum NotAside {
+    Body(BodyError),
+    TooLong(usize),
+    Queue(QueueError),
+}
+
+impl Aside {
+    pub fn open(config: QueueConfig) -> Result<Aside, Problems> {
+        let problem =
+            |error| document::Problem::new(None, "queue", format!("{}: {error}", config.file.display()));
+        let queue = Queue::open(&config.file, config.max_items).map_err(problem)?;
+        Ok(Aside { queue, config })
+    }
+
+    /// Keeps a request; returns its id.
+    pub async fn keep(
+        &self,
+        parts: &Parts,
+        host: &HeaderValue,
+        mut upload: Upload,
+        sender: Sender,
+        verdict: &Verdict,
+        now: Time,
+    ) -> Result<String, NotAside> {
+        let body = self.read(&mut upload).await?;
+        let chosen = self.config.headers.iter().flat_map(|name| {
+            let lines = parts.headers.get_all(name).iter();
+            lines.map(|line| (name.to_string(), String::from_utf8_lossy(line.as_bytes()).into_owned()))
+        });
+        let item = Item {
+            id: new_id(),
+            method: parts.method.to_string(),
+            target: parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
+            host: host.to_str().unwrap_or_default().to_owned(),
+            headers: chosen.collect(),
+            body,
+            sender,
+            state: State::Queued,
+            queued_at: now,
+            expires_at: now + self.config.ttl,
+            // Not before it can pass; nor after it is too old, which is found out then.
+            next_at: now + verdict.retry_after.unwrap_or_default().min(self.config.ttl),
+            tries: 0,
+            status: None,
+            error: None,
+        };
+        let id = item.id.clone();
+        self.queue.push(item).await.map_err(NotAside::Queue)?;
+        Ok(id)
+    }
+
+    async fn read(&self, upload: &mut Upload) -> Result<Vec<u8>, NotAside> {
+        loop {
+            if upload.prefix_bytes() > self.config.max_body {
+                return Err(NotAside::TooLong(self.config.max_body));
+            }
+            if !upload.read_ahead().await.map_err(NotAside::Body)? {
+                return Ok(upload.prefix().flat_map(|piece| piece.iter().copied()).collect());
+            }
+        }
+    }
+
+    /// What the sender is told: it is kept, or to come back later and that it is kept all the same.
+    pub fn accepted(&self, id: &str, verdict: &Verdict) -> Response<Reply> {
+        let place = format!("{STATUS_PATH}{id}");
+        let mut answer = if self.config.answer == 429 {
+            answer::refusal(verdict)
+        } else {
+            let body = json!({ "status": State::Queued.name(), "id": id, "status_url": place });
+            answer::json(StatusCode::ACCEPTED, &body)
+        };
+        let place = HeaderValue::from_str(&place).expect("an id is plain text");
+        answer.headers_mut().insert(LOCATION, place);
+        answer.map(Reply::Whole)
+    }
+
+    /// Answers somebody who asks what became of a request.
+    pub async fn show(&self, method: &Method, id: &str) -> Result<Answer, Problem> {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            return Err(Problem::method("GET, HEAD"));
+        }
+        let broken = |error: QueueError| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
+        let found = self.queue.find(id).await.map_err(broken)?;
+        let item =
+            found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "no such request, or no longer"))?;
+        let body = json!({
+            "id": item.id,
+            "status": item.state.name(),
+            "tries": item.tries,
+            "response_status": item.status,
+        });
+        Ok(answer::json(StatusCode::OK, &body))
+    }
+}
+
+impl From<NotAside> for Problem {
+    fn from(not: NotAside) -> Problem {
+        match not {
+            NotAside::Body(_) => Problem::new(StatusCode::BAD_REQUEST, "the body could not be read"),
+            NotAside::TooLong(max) => Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("a request with more than {max} bytes is not queued"),
+            ),
+            NotAside::Queue(QueueError::Full) => {
+                Problem::new(StatusCode::TOO_MANY_REQUESTS, "the queue is full")
+            }
+            NotAside::Queue(error) => {
+                tracing::error!(%error, "a request could not be queued");
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the request could not be queued")
+            }
+        }
+    }
+}
+
+/// 128 bits that nobody can guess.
+fn new_id() -> String {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,298 @@
+//! One request and its response.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+use hyper::header::{ACCEPT, CONNECTION, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER, UPGRADE};
+use hyper::http::request::Parts;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Request, Response, StatusCode, Version};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tollgate::verdict::whole_seconds;
+use tollgate::{Time, Verdict};
+
+use crate::answer::{self, Problem};
+use crate::config::HostHeader;
+use crate::gate::Gate;
+use crate::transport::proxy::body::{Download, Reply, Upload};
+use crate::transport::proxy::connect::Wish;
+use crate::transport::proxy::enqueue::STATUS_PATH;
+use crate::transport::proxy::forward::{self, Failure, Outgoing};
+use crate::transport::proxy::forwarded::Peer;
+use crate::transport::proxy::heads::Heads;
+use crate::transport::proxy::identify::Decided;
+use crate::transport::proxy::lease::Lease;
+use crate::transport::proxy::refusal::{self, Taste};
+use crate::transport::proxy::settlement::Charges;
+use crate::transport::proxy::{Proxy, Route, hops, inspect, merge, upgrade};
+
+/// How much of a body that nobody wants is read, so that its sender hears why.
+const DISCARD_BYTES: usize = 1 << 20;
+const DISCARD_TIME: Duration = Duration::from_secs(5);
+/// How much of a body is read while its request waits.
+const AHEAD_BYTES: usize = 16 << 10;
+
+/// Where a request came in.
+pub struct Entrance {
+    pub proxy: Arc<Proxy>,
+    pub worker: usize,
+    pub peer: Peer,
+    /// What the client wrote, where HTTP/1.1 is spoken.
+    pub heads: Option<Arc<Heads>>,
+}
+
+impl Entrance {
+    /// Answers one request.
+    pub async fn exchange(&self, request: Request<Incoming>) -> Response<Reply> {
+        let accept = request.headers().get(ACCEPT).cloned();
+        match self.serve(request).await {
+            Ok(response) => response,
+            Err(Refused::Denied(verdict)) => {
+                let mut response = refusal::denied(&verdict, Taste::of(accept.as_ref()));
+                answer::write_headers(&mut response, &verdict, self.proxy.gate.live.load().headers);
+                response
+            }
+            Err(Refused::Full(wait)) => {
+                let detail = "Too many requests wait for their turn already";
+                let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, detail);
+                let mut response = refusal::problem(problem, Taste::of(accept.as_ref()));
+                let wait = HeaderValue::from(whole_seconds(wait).as_secs());
+                response.headers_mut().insert(RETRY_AFTER, wait);
+                response
+            }
+            Err(Refused::Ambiguous(problem)) => {
+                self.proxy.counts.rejected.fetch_add(1, Ordering::Relaxed);
+                let mut response = refusal::problem(problem, Taste::of(accept.as_ref()));
+                // Where the next request begins is as doubtful as this one.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                response
+            }
+            Err(Refused::Problem(problem)) => refusal::problem(problem, Taste::of(accept.as_ref())),
+        }
+    }
+
+    async fn serve(&self, request: Request<Incoming>) -> Result<Response<Reply>, Refused> {
+        let (mut parts, body) = request.into_parts();
+        let host = self.inspect(&parts).map_err(Refused::Ambiguous)?;
+        if let (Some(aside), Some(id)) = (&self.proxy.aside, parts.uri.path().strip_prefix(STATUS_PATH)) {
+            let shown = aside.show(&parts.method, id).await.map_err(Refused::Problem)?;
+            return Ok(shown.map(Reply::Whole));
+        }
+        let (route, now) = (self.proxy.route.load_full(), self.proxy.gate.now());
+        let mut upload = Upload::new(body, route.config.timeouts.idle);
+        let decided = self.decide(&parts, &host, &route, &mut upload, now).await;
+        let Decided { mut verdict, sticky, sender } = decided.map_err(Failure::from)?;
+        if let (Some(sender), Some(aside)) = (sender, &self.proxy.aside) {
+            let kept = Box::pin(aside.keep(&parts, &host, upload, sender, &verdict, now)).await;
+            let id = kept.map_err(|not| Refused::Problem(not.into()))?;
+            self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
+            let mut response = aside.accepted(&id, &verdict);
+            answer::write_headers(&mut response, &verdict, self.proxy.gate.live.load().headers);
+            return Ok(response);
+        }
+        if !verdict.allowed {
+            discard(&parts, upload);
+            return Err(Refused::Denied(Box::new(verdict)));
+        }
+        let mut charges = None;
+        if Charges::are_open(&verdict) {
+            let mut open = Charges::of(&mut verdict);
+            if !verdict.delay.is_zero() {
+                Box::pin(self.hold(&mut open, &verdict, &parts, &mut upload, &route, now)).await?;
+            } else {
+                open.waited(None);
+            }
+            charges = Some(open);
+        }
+        let permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
+        let asked = self.prepare(&mut parts, &mut upload, &host, &route);
+        let client = parts.extensions.remove::<OnUpgrade>();
+        let wish = if asked.is_some() { Wish::Http1 } else { Wish::Any };
+        let outgoing = Outgoing { parts, upload, wish, sticky };
+        let forwarded = forward::forward(&self.proxy, &route, self.worker, outgoing, now).await;
+        let (mut response, mut lease) = match forwarded {
+            Ok(forwarded) => forwarded,
+            Err(failure) => {
+                let problem = Problem::from(failure);
+                self.settle(charges, problem.status, &HeaderMap::new());
+                return Err(Refused::Problem(problem));
+            }
+        };
+        lease.hold(permits);
+        self.settle(charges, response.status(), response.headers());
+        hops::remove_from_response(response.headers_mut());
+        merge::write(response.headers_mut(), &verdict, self.proxy.gate.live.load().headers);
+        *response.version_mut() = Version::HTTP_11;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let (Some(client), Some(protocol)) = (client, asked) else {
+                return Err(Failure::Nonsense.into());
+            };
+            return Ok(switch(response, client, &protocol, lease));
+        }
+        let idle = route.config.timeouts.idle;
+        Ok(response.map(|rest| Reply::Streamed(Download::new(rest, idle, lease))))
+    }
+
+    fn settle(&self, charges: Option<Charges>, status: StatusCode, headers: &HeaderMap) {
+        if let Some(mut charges) = charges {
+            charges.settle(&self.proxy.gate, status.as_u16(), headers);
+        }
+    }
+
+    /// Waits for the request's turn. Who goes away meanwhile, or finds no room, gives everything back.
+    async fn hold(
+        &self,
+        charges: &mut Charges,
+        verdict: &Verdict,
+        parts: &Parts,
+        upload: &mut Upload,
+        route: &Route,
+        now: Time,
+    ) -> Result<(), Refused> {
+        let gate = &self.proxy.gate;
+        let mut stay = Stay { gate, charges, over: false };
+        let Some((queue, place)) = stay.charges.take_place() else { return Ok(()) };
+        let (rule, mut place) = place.unzip();
+        let turn = now + verdict.delay;
+        let held = self.proxy.held.enter(gate, queue, turn, &mut place, route.config.max_held);
+        let Some(mut held) = held else {
+            self.proxy.counts.not_held.fetch_add(1, Ordering::Relaxed);
+            place.into_iter().for_each(|place| gate.refund(place));
+            return Err(Refused::Full(verdict.delay));
+        };
+        self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
+        // Its body is read ahead a little: only then the end of the connection is seen behind it.
+        let mut reads = !parts.headers.contains_key(EXPECT);
+        let place = loop {
+            tokio::select! {
+                place = held.turn() => break place,
+                more = upload.read_ahead(), if reads => {
+                    reads = more.map_err(Failure::from)? && upload.prefix_bytes() < AHEAD_BYTES;
+                }
+            }
+        };
+        stay.over = true;
+        stay.charges.waited(rule.zip(place));
+        Ok(())
+    }
+
+    /// The host that is asked, if the request means the same to everybody.
+    fn inspect(&self, parts: &Parts) -> Result<HeaderValue, Problem> {
+        self.heads.as_ref().map_or(Ok(()), |heads| heads.check(parts))?;
+        inspect::check(parts)?;
+        inspect::host(parts)
+    }
+
+    /// Makes the request one that we send; returns the protocol that its sender wants to change to.
+    fn prepare(
+        &self,
+        parts: &mut Parts,
+        upload: &mut Upload,
+        host: &HeaderValue,
+        route: &Route,
+    ) -> Option<HeaderValue> {
+        let asked = Some(parts.version).filter(|version| *version == Version::HTTP_11);
+        let asked = asked.and_then(|_| hops::wanted_upgrade(&parts.headers));
+        hops::remove_from_request(&mut parts.headers);
+        self.peer.announce(&mut parts.headers, host, &route.config.trusted);
+        if route.config.host == HostHeader::Keep {
+            parts.headers.insert(HOST, host.clone());
+        } else {
+            parts.headers.remove(HOST);
+        }
+        if let Some(protocol) = &asked {
+            parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            parts.headers.insert(UPGRADE, protocol.clone());
+        } else {
+            parts.extensions.clear();
+        }
+        if parts.headers.contains_key(EXPECT) {
+            self.expect(parts, upload);
+        }
+        asked
+    }
+
+    /// The body is sent once the upstream asks for it, and our client is asked only then.
+    fn expect(&self, parts: &mut Parts, upload: &mut Upload) {
+        if parts.version != Version::HTTP_11 {
+            parts.headers.remove(EXPECT);
+            return;
+        }
+        let asked = Arc::new(Notify::new());
+        upload.wait_for(Arc::clone(&asked));
+        let mut carrier = Request::new(());
+        hyper::ext::on_informational(&mut carrier, move |response| {
+            if response.status() == StatusCode::CONTINUE {
+                asked.notify_one();
+            }
+        });
+        parts.extensions.extend(std::mem::take(carrier.extensions_mut()));
+    }
+}
+
+/// A wait in a queue: cut short, all that was charged is given back.
+struct Stay<'a> {
+    gate: &'a Gate,
+    charges: &'a mut Charges,
+    over: bool,
+}
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.charges.undo(self.gate);
+        }
+    }
+}
+
+/// Why a request is not served.
+pub enum Refused {
+    Denied(Box<Verdict>),
+    /// Too many wait already; it would have had to wait for so long.
+    Full(Duration),
+    /// Two servers would read it differently.
+    Ambiguous(Problem),
+    Problem(Problem),
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Refused {
+        Refused::Problem(failure.into())
+    }
+}
+
+/// Reads a refused body away, within bounds: who is still sending does not see an answer. One who asks before
+/// sending needs none of this.
+fn discard(parts: &Parts, mut body: Upload) {
+    if body.is_end_stream() || parts.headers.contains_key(EXPECT) {
+        return;
+    }
+    let reading = async move {
+        let mut read = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            read += frame.data_ref().map_or(0, bytes::Bytes::len);
+            if read > DISCARD_BYTES {
+                break;
+            }
+        }
+    };
+    tokio::spawn(timeout(DISCARD_TIME, reading));
+}
+
+fn switch(
+    mut response: Response<Incoming>,
+    client: OnUpgrade,
+    protocol: &HeaderValue,
+    lease: Lease,
+) -> Response<Reply> {
+    let upstream = hyper::upgrade::on(&mut response);
+    upgrade::join(client, upstream, lease);
+    let mut response = response.map(|_| Reply::Whole(http_body_util::Full::default()));
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    response.headers_mut().entry(UPGRADE).or_insert_with(|| protocol.clone());
+    response
+}

@@ -1,0 +1,317 @@
+//! Sends a request to an upstream, and to another one where that is safe.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::header::{HOST, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::http::uri::{PathAndQuery, Uri};
+use hyper::{Method, Request, Response, StatusCode, Version};
+use tokio::time::timeout;
+use tollgate::Time;
+
+use crate::answer::Problem;
+use crate::config::{HostHeader, Speech};
+use crate::transport::proxy::balance::choose;
+use crate::transport::proxy::body::{BodyError, Progress, Stalled, Upload};
+use crate::transport::proxy::connect::{ConnectError, Wish, connect};
+use crate::transport::proxy::lease::Lease;
+use crate::transport::proxy::pool::Sender;
+use crate::transport::proxy::upstream::Upstream;
+use crate::transport::proxy::{Proxy, Route};
+
+/// A request on its way out.
+pub struct Outgoing {
+    pub parts: Parts,
+    pub upload: Upload,
+    pub wish: Wish,
+    /// What it sticks to an upstream by.
+    pub sticky: Option<u64>,
+}
+
+/// Why there is no response.
+#[derive(Debug)]
+pub enum Failure {
+    Unreachable(String),
+    TooSlow,
+    /// The upstream broke off, or said something that is no HTTP.
+    Broken(String),
+    /// It changed the protocol without being asked.
+    Nonsense,
+    /// The client's own body ended too early or was no body.
+    BadBody,
+    SlowBody,
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Problem {
+        let (status, detail) = match failure {
+            Failure::Unreachable(_) => (StatusCode::BAD_GATEWAY, "the API server cannot be reached"),
+            Failure::Broken(_) => (StatusCode::BAD_GATEWAY, "the API server broke off before it answered"),
+            Failure::Nonsense => {
+                (StatusCode::BAD_GATEWAY, "the API server answered what nobody had asked for")
+            }
+            Failure::TooSlow => (StatusCode::GATEWAY_TIMEOUT, "the API server did not answer in time"),
+            Failure::BadBody => (StatusCode::BAD_REQUEST, "the body could not be read"),
+            Failure::SlowBody => (StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive"),
+        };
+        Problem::new(status, detail)
+    }
+}
+
+/// What came of one try.
+struct Tried {
+    failure: Failure,
+    /// The request, where it is certain that nothing was done with it.
+    unsent: Option<Outgoing>,
+    /// An old connection had been closed: this says nothing about the upstream.
+    stale: bool,
+}
+
+/// The response, and the connection that it comes on.
+pub async fn forward(
+    proxy: &Proxy,
+    route: &Arc<Route>,
+    worker: usize,
+    mut outgoing: Outgoing,
+    now: Time,
+) -> Result<(Response<Incoming>, Lease), Failure> {
+    let replay = Replay::of(&outgoing);
+    let choose =
+        |sticky, tried| choose(&route.upstreams, &route.config.balance, &route.turn, sticky, tried, now);
+    let (mut upstream, mut pooled) = (choose(outgoing.sticky, None), true);
+    let mut retried = false;
+    while let Some(target) = upstream {
+        let tried = match attempt(route, target, worker, outgoing, pooled, now).await {
+            Ok(done) => {
+                target.succeeded();
+                return Ok(done);
+            }
+            Err(tried) => tried,
+        };
+        let again = tried
+            .unsent
+            .or_else(|| replay.as_ref().filter(|_| tried.failure.is_repeatable()).map(Replay::again));
+        if tried.stale
+            && let Some(again) = again
+        {
+            (outgoing, pooled) = (again, false);
+            continue;
+        }
+        tried.failure.note(proxy, target, now);
+        let other = choose(tried_key(again.as_ref()), Some(target)).filter(|_| !retried);
+        let (Some(again), Some(other)) = (again, other) else { return Err(tried.failure) };
+        proxy.counts.retried.fetch_add(1, Ordering::Relaxed);
+        (outgoing, upstream, pooled, retried) = (again, Some(other), true, true);
+    }
+    Err(Failure::Unreachable("no upstream".to_owned()))
+}
+
+fn tried_key(outgoing: Option<&Outgoing>) -> Option<u64> {
+    outgoing.and_then(|outgoing| outgoing.sticky)
+}
+
+impl From<BodyError> for Failure {
+    fn from(error: BodyError) -> Failure {
+        if error.is::<Stalled>() { Failure::SlowBody } else { Failure::BadBody }
+    }
+}
+
+impl Failure {
+    /// Whether a request that changes nothing may be sent again after it.
+    fn is_repeatable(&self) -> bool {
+        matches!(self, Failure::Unreachable(_) | Failure::Broken(_))
+    }
+
+    /// Counts it, and holds it against the upstream where it was the upstream's.
+    fn note(&self, proxy: &Proxy, upstream: &Upstream, now: Time) {
+        let (counter, why) = match self {
+            Failure::Unreachable(why) | Failure::Broken(why) => (&proxy.counts.unreachable, why.as_str()),
+            Failure::TooSlow => (&proxy.counts.too_slow, "no answer in time"),
+            Failure::Nonsense | Failure::BadBody | Failure::SlowBody => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        upstream.failed(now);
+        tracing::debug!(upstream = %upstream.address, why, "an upstream failed");
+    }
+}
+
+/// A request without a body that changes nothing: it may be sent twice.
+struct Replay {
+    method: Method,
+    uri: Uri,
+    headers: hyper::HeaderMap,
+    sticky: Option<u64>,
+}
+
+impl Replay {
+    fn of(outgoing: &Outgoing) -> Option<Replay> {
+        let parts = &outgoing.parts;
+        let harmless = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
+        let empty = hyper::body::Body::is_end_stream(&outgoing.upload);
+        (harmless && empty && outgoing.wish == Wish::Any).then(|| Replay {
+            method: parts.method.clone(),
+            uri: parts.uri.clone(),
+            headers: parts.headers.clone(),
+            sticky: outgoing.sticky,
+        })
+    }
+
+    fn again(&self) -> Outgoing {
+        let (mut parts, ()) = Request::new(()).into_parts();
+        (parts.method, parts.uri, parts.headers) =
+            (self.method.clone(), self.uri.clone(), self.headers.clone());
+        Outgoing { parts, upload: Upload::empty(), wish: Wish::Any, sticky: self.sticky }
+    }
+}
+
+async fn attempt(
+    route: &Arc<Route>,
+    upstream: &Arc<Upstream>,
+    worker: usize,
+    outgoing: Outgoing,
+    pooled: bool,
+    now: Time,
+) -> Result<(Response<Incoming>, Lease), Tried> {
+    let timeouts = &route.config.timeouts;
+    let mut lease = Lease::new(Arc::clone(upstream), worker, now);
+    let pool = upstream.pool(worker);
+    let waiting = match outgoing.wish {
+        _ if !pooled => None,
+        Wish::Any => pool.take(now, timeouts.keep_alive),
+        Wish::Http1 => pool.take_http1(now, timeouts.keep_alive),
+    };
+    let reused = waiting.is_some();
+    let mut sender = match waiting {
+        Some(sender) => sender,
+        // Boxed: it is large, and rare.
+        None => match Box::pin(connect(upstream, &route.tls, outgoing.wish, timeouts.connect)).await {
+            Ok(sender) => {
+                if let Sender::Http2(shared) = &sender {
+                    pool.put(Sender::Http2(shared.clone()), now);
+                }
+                sender
+            }
+            Err(error) => return Err(Tried { failure: error.into(), unsent: Some(outgoing), stale: false }),
+        },
+    };
+    let Outgoing { parts, mut upload, wish, sticky } = outgoing;
+    let progress = upload.progress();
+    let upgrading = wish == Wish::Http1;
+    let request = address(parts, upload, &sender, upstream, route.config.host);
+    let sent = send(&mut sender, request, progress, timeouts.response).await;
+    match sent {
+        Ok(response) => {
+            if !upgrading || response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                lease.keep(sender);
+            }
+            Ok((response, lease))
+        }
+        Err((failure, unsent)) => {
+            let unsent = unsent.map(|request| {
+                let (parts, upload) = request.into_parts();
+                Outgoing { parts, upload, wish, sticky }
+            });
+            let stale = reused && matches!(failure, Failure::Broken(_));
+            Err(Tried { failure, unsent, stale })
+        }
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Failure {
+        Failure::Unreachable(error.to_string())
+    }
+}
+
+/// Writes the request's line and host as the connection's protocol has them.
+fn address(
+    mut parts: Parts,
+    upload: Upload,
+    sender: &Sender,
+    upstream: &Upstream,
+    host: HostHeader,
+) -> Request<Upload> {
+    let path = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    if host == HostHeader::Upstream || !parts.headers.contains_key(HOST) {
+        parts.headers.insert(HOST, upstream.host.clone());
+    }
+    match sender {
+        Sender::Http1(_) => {
+            parts.version = Version::HTTP_11;
+            if parts.uri.authority().is_some() {
+                parts.uri = Uri::from(path);
+            }
+        }
+        Sender::Http2(_) => {
+            parts.version = Version::HTTP_2;
+            let host = parts.headers.remove(HOST).unwrap_or_else(|| HeaderValue::from_static(""));
+            let authority = host.to_str().ok().filter(|host| !host.is_empty());
+            let authority = authority.unwrap_or(upstream.address.authority.as_str());
+            let scheme = if upstream.address.speech == Speech::Tls { "https" } else { "http" };
+            let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(path);
+            parts.uri = uri.build().unwrap_or(parts.uri);
+        }
+    }
+    Request::from_parts(parts, upload)
+}
+
+type Unsent = Option<Request<Upload>>;
+
+async fn send(
+    sender: &mut Sender,
+    request: Request<Upload>,
+    progress: Option<Arc<Progress>>,
+    within: std::time::Duration,
+) -> Result<Response<Incoming>, (Failure, Unsent)> {
+    let broken = |error: hyper::Error| Failure::Broken(error.to_string());
+    match sender {
+        Sender::Http1(sender) => {
+            if !sender.is_ready()
+                && let Err(error) = sender.ready().await
+            {
+                return Err((broken(error), Some(request)));
+            }
+            answered(sender.try_send_request(request), progress, within).await
+        }
+        Sender::Http2(sender) => {
+            if let Err(error) = sender.ready().await {
+                return Err((broken(error), Some(request)));
+            }
+            answered(sender.try_send_request(request), progress, within).await
+        }
+    }
+}
+
+/// The response, unless it takes too long: that is counted from the end of the upload.
+async fn answered(
+    sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Upload>>>>,
+    progress: Option<Arc<Progress>>,
+    within: std::time::Duration,
+) -> Result<Response<Incoming>, (Failure, Unsent)> {
+    tokio::pin!(sending);
+    loop {
+        let uploading = progress.as_ref().is_some_and(|progress| !progress.has_ended());
+        match timeout(within, sending.as_mut()).await {
+            Ok(Ok(response)) => return Ok(response),
+            Ok(Err(mut error)) => {
+                let unsent = error.take_message();
+                return Err((failure(error.into_error()), unsent));
+            }
+            Err(_) if uploading => {}
+            Err(_) => return Err((Failure::TooSlow, None)),
+        }
+    }
+}
+
+/// Whose fault it was: an error from a body is the client's.
+fn failure(error: hyper::Error) -> Failure {
+    if !error.is_user() {
+        return Failure::Broken(error.to_string());
+    }
+    let stalled = error.source().is_some_and(|source| source.is::<Stalled>());
+    if stalled { Failure::SlowBody } else { Failure::BadBody }
+}

@@ -1,0 +1,75 @@
+//! Active checks: each upstream is asked for a path, again and again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::HOST;
+use hyper::{Method, Request};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::config::HealthCheck;
+use crate::connection::{Shutdown, told_to_stop};
+use crate::transport::proxy::body::Upload;
+use crate::transport::proxy::connect::{Wish, connect};
+use crate::transport::proxy::pool::Sender;
+use crate::transport::proxy::upstream::Upstream;
+use crate::transport::proxy::{Proxy, Route};
+
+/// How often idle connections and the settings are looked at where there are no checks.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Checks upstreams and lets go of old connections, until the shutdown.
+pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
+    loop {
+        let route = proxy.route.load_full();
+        let pause = match &route.config.health {
+            Some(check) => {
+                check_all(&route, check).await;
+                check.every
+            }
+            None => {
+                route.upstreams.iter().for_each(|upstream| upstream.checked(true));
+                PAUSE
+            }
+        };
+        let now = proxy.gate.now();
+        for pool in route.upstreams.iter().flat_map(|upstream| upstream.pools()) {
+            pool.sweep(now, route.config.timeouts.keep_alive);
+        }
+        tokio::select! {
+            () = told_to_stop(&mut shutdown) => return,
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+async fn check_all(route: &Arc<Route>, check: &HealthCheck) {
+    let mut checks = JoinSet::new();
+    for upstream in &route.upstreams {
+        let (route, upstream, check) = (Arc::clone(route), Arc::clone(upstream), check.clone());
+        checks.spawn(async move {
+            let passes = timeout(check.every, answers(&route, &upstream, &check)).await.unwrap_or(false);
+            upstream.checked(passes);
+        });
+    }
+    while checks.join_next().await.is_some() {}
+}
+
+/// Whether an upstream answers with a status below 400.
+async fn answers(route: &Route, upstream: &Upstream, check: &HealthCheck) -> bool {
+    let Ok(mut sender) = connect(upstream, &route.tls, Wish::Any, route.config.timeouts.connect).await else {
+        return false;
+    };
+    let (scheme, authority) =
+        (if matches!(sender, Sender::Http2(_)) { "http://" } else { "" }, &upstream.address.authority);
+    let uri =
+        if scheme.is_empty() { check.path.clone() } else { format!("{scheme}{authority}{}", check.path) };
+    let request = Request::builder().method(Method::GET).uri(uri).header(HOST, upstream.host.clone());
+    let Ok(request) = request.body(Upload::empty()) else { return false };
+    let response = match &mut sender {
+        Sender::Http1(sender) => sender.send_request(request).await,
+        Sender::Http2(sender) => sender.send_request(request).await,
+    };
+    response.is_ok_and(|response| response.status().as_u16() < 400)
+}

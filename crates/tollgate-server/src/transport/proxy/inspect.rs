@@ -1,0 +1,79 @@
+//! What is wrong with a request before anybody is asked: messages that two servers would read differently
+//! are refused, not mended.
+
+use hyper::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode, Version};
+
+use crate::answer::Problem;
+
+/// The host that a request asks, as one header; the request's line has precedence over its header.
+pub fn host(parts: &Parts) -> Result<HeaderValue, Problem> {
+    let mut lines = parts.headers.get_all(HOST).iter();
+    let (header, more) = (lines.next(), lines.next());
+    if more.is_some() {
+        return Err(bad("host", "there is more than one Host header"));
+    }
+    if let Some(authority) = parts.uri.authority() {
+        let named = authority.as_str().rsplit_once('@').map_or(authority.as_str(), |(_user, host)| host);
+        if parts.version == Version::HTTP_2
+            && header.is_some_and(|host| !host.as_bytes().eq_ignore_ascii_case(named.as_bytes()))
+        {
+            return Err(bad("host", "Host and :authority name different hosts"));
+        }
+        return HeaderValue::from_str(named).map_err(|_| bad("host", "the host cannot be read"));
+    }
+    match header {
+        Some(host) if host.as_bytes().iter().all(|byte| is_host_byte(*byte)) => Ok(host.clone()),
+        Some(_) => Err(bad("host", "the Host header is no host")),
+        None if parts.version < Version::HTTP_11 => Ok(HeaderValue::from_static("")),
+        None => Err(bad("host", "the Host header is missing")),
+    }
+}
+
+fn is_host_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(&byte)
+}
+
+/// Refuses what cannot be passed on faithfully.
+pub fn check(parts: &Parts) -> Result<(), Problem> {
+    if parts.method == Method::CONNECT {
+        return Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "this is no tunnel: CONNECT is refused"));
+    }
+    if let Some(coding) = parts.headers.get(TRANSFER_ENCODING) {
+        check_coding(&parts.headers, coding)?;
+    }
+    if let Some(expected) = parts.headers.get(EXPECT)
+        && !expected.as_bytes().eq_ignore_ascii_case(b"100-continue")
+    {
+        return Err(Problem::new(StatusCode::EXPECTATION_FAILED, "only 100-continue can be expected"));
+    }
+    Ok(())
+}
+
+/// Chunks and nothing else, said once; and no length beside them.
+fn check_coding(headers: &HeaderMap, coding: &HeaderValue) -> Result<(), Problem> {
+    if headers.contains_key(CONTENT_LENGTH) {
+        return Err(both_lengths());
+    }
+    if headers.get_all(TRANSFER_ENCODING).iter().count() > 1
+        || !coding.as_bytes().eq_ignore_ascii_case(b"chunked")
+    {
+        return Err(Problem {
+            field: Some("transfer-encoding".to_owned()),
+            ..Problem::new(
+                StatusCode::NOT_IMPLEMENTED,
+                "the only transfer encoding that is understood is chunked",
+            )
+        });
+    }
+    Ok(())
+}
+
+pub fn both_lengths() -> Problem {
+    bad("content-length", "Content-Length and Transfer-Encoding contradict each other")
+}
+
+fn bad(field: &str, detail: &str) -> Problem {
+    Problem::bad_field(field, detail)
+}

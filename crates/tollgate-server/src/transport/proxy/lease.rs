@@ -1,0 +1,51 @@
+//! A connection to an upstream, lent to one exchange.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tollgate::Time;
+
+use crate::transport::proxy::pool::Sender;
+use crate::transport::proxy::settlement::Permits;
+use crate::transport::proxy::upstream::Upstream;
+
+/// Counts as one exchange of its upstream until it is dropped; its connection serves another one only if it
+/// was given back.
+pub struct Lease {
+    upstream: Arc<Upstream>,
+    worker: usize,
+    sender: Option<Sender>,
+    at: Time,
+    /// Given back with it.
+    permits: Option<Permits>,
+}
+
+impl Lease {
+    pub fn new(upstream: Arc<Upstream>, worker: usize, at: Time) -> Lease {
+        upstream.in_flight.fetch_add(1, Ordering::Relaxed);
+        Lease { upstream, worker, sender: None, at, permits: None }
+    }
+
+    /// What is given back when the exchange is over, however it ends.
+    pub fn hold(&mut self, permits: Option<Permits>) {
+        self.permits = permits;
+    }
+
+    /// The connection to give back later.
+    pub fn keep(&mut self, sender: Sender) {
+        self.sender = Some(sender);
+    }
+
+    /// The exchange has ended as it should: the connection may serve another one.
+    pub fn give_back(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            self.upstream.pool(self.worker).put(sender, self.at);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.upstream.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,77 @@
+//! Connections to one upstream that wait for their next request, for one worker.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper::client::conn::{http1, http2};
+use tollgate::Time;
+
+use crate::transport::proxy::body::Upload;
+
+/// Connections kept for one upstream by each worker.
+const MAX_IDLE: usize = 256;
+
+/// The sending end of a connection.
+pub enum Sender {
+    Http1(http1::SendRequest<Upload>),
+    /// Shared: its exchanges do not wait for each other.
+    Http2(http2::SendRequest<Upload>),
+}
+
+#[derive(Default)]
+pub struct Pool(Mutex<Connections>);
+
+#[derive(Default)]
+struct Connections {
+    /// The latest used last.
+    idle: Vec<(http1::SendRequest<Upload>, Time)>,
+    shared: Option<http2::SendRequest<Upload>>,
+}
+
+impl Pool {
+    /// A connection that is open as far as anybody can tell.
+    pub fn take(&self, now: Time, keep_alive: Duration) -> Option<Sender> {
+        let mut connections = self.lock();
+        if let Some(shared) = &connections.shared {
+            if !shared.is_closed() {
+                return Some(Sender::Http2(shared.clone()));
+            }
+            connections.shared = None;
+        }
+        while let Some((sender, since)) = connections.idle.pop() {
+            if !sender.is_closed() && now.since(since) < keep_alive {
+                return Some(Sender::Http1(sender));
+            }
+        }
+        None
+    }
+
+    /// One for HTTP/1.1 alone: an upgrade takes the whole connection.
+    pub fn take_http1(&self, now: Time, keep_alive: Duration) -> Option<Sender> {
+        let mut connections = self.lock();
+        let (sender, since) = connections.idle.pop()?;
+        (!sender.is_closed() && now.since(since) < keep_alive).then_some(Sender::Http1(sender))
+    }
+
+    pub fn put(&self, sender: Sender, now: Time) {
+        let mut connections = self.lock();
+        match sender {
+            Sender::Http1(sender) if !sender.is_closed() && connections.idle.len() < MAX_IDLE => {
+                connections.idle.push((sender, now));
+            }
+            Sender::Http1(_) => {}
+            Sender::Http2(sender) => connections.shared = Some(sender),
+        }
+    }
+
+    /// Lets go of connections that waited too long.
+    pub fn sweep(&self, now: Time, keep_alive: Duration) {
+        let mut connections = self.lock();
+        connections.idle.retain(|(sender, since)| !sender.is_closed() && now.since(*since) < keep_alive);
+        connections.shared.take_if(|shared| shared.is_closed());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,183 @@
+//! Sends queued requests to the API at the rate that their rules allow.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::Request;
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tollgate::{Time, Verdict};
+
+use crate::connection::{Shutdown, told_to_stop};
+use crate::queue::{Item, State};
+use crate::transport::proxy::Proxy;
+use crate::transport::proxy::body::Upload;
+use crate::transport::proxy::connect::Wish;
+use crate::transport::proxy::enqueue::Aside;
+use crate::transport::proxy::forward::{self, Outgoing};
+use crate::transport::proxy::forwarded::{Peer, Scheme};
+use crate::transport::proxy::settlement::Charges;
+
+/// Requests under way to the API at once.
+const AT_ONCE: usize = 16;
+/// Looked at this often where nothing is known to be due sooner.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const SWEEP_EVERY: u32 = 120;
+const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Runs until the shutdown; what is under way then is sent again at the next start.
+pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
+    let Some(aside) = proxy.aside.clone() else { return };
+    let mut under_way = JoinSet::new();
+    for look in 0u32.. {
+        while under_way.try_join_next().is_some() {}
+        let free = AT_ONCE - under_way.len().min(AT_ONCE);
+        let now = proxy.gate.now();
+        let pause = match aside.queue.take_due(now, free).await {
+            Ok((due, next)) => {
+                for item in due {
+                    // One after the other: the oldest is the first to pass.
+                    if let Some((item, verdict)) = decide(&proxy, &aside, item).await {
+                        under_way.spawn(send(Arc::clone(&proxy), Arc::clone(&aside), item, verdict));
+                    }
+                }
+                next.map_or(LOOK_EVERY, |next| next.since(now).clamp(Duration::from_millis(1), LOOK_EVERY))
+            }
+            Err(error) => {
+                tracing::error!(%error, "queued requests cannot be sent");
+                LOOK_EVERY
+            }
+        };
+        if look.is_multiple_of(SWEEP_EVERY)
+            && let Err(error) = aside.queue.sweep(now).await
+        {
+            tracing::error!(%error, "the queue cannot be swept");
+        }
+        tokio::select! {
+            () = told_to_stop(&mut shutdown) => return,
+            _ = under_way.join_next(), if !under_way.is_empty() => {}
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+/// Charges a request as any other; `None` if it has to wait on, or has become too old.
+async fn decide(proxy: &Proxy, aside: &Aside, mut item: Item) -> Option<(Item, Verdict)> {
+    let now = proxy.gate.now();
+    if now >= item.expires_at {
+        (item.state, item.error) = (State::Dead, Some("too old".to_owned()));
+        save(proxy, aside, item).await;
+        return None;
+    }
+    // Looked at first: that it has to wait on is nobody's violation.
+    let mut verdict = proxy.gate.peek(&item.hit(), now).await;
+    if verdict.allowed {
+        verdict = proxy.gate.check(&item.hit(), now).await;
+    }
+    if !verdict.allowed {
+        let wait = verdict.retry_after.unwrap_or(LONGEST_BACKOFF);
+        item.put_off((now + wait).min(item.expires_at));
+        save(proxy, aside, item).await;
+        return None;
+    }
+    Some((item, verdict))
+}
+
+/// One try with a request that may pass.
+async fn send(proxy: Arc<Proxy>, aside: Arc<Aside>, mut item: Item, mut verdict: Verdict) {
+    if !verdict.delay.is_zero() {
+        sleep(verdict.delay).await;
+    }
+    let answered = deliver(&proxy, &item, &mut verdict).await;
+    item.tries += 1;
+    let now = proxy.gate.now();
+    match answered {
+        // What the API may do better next time is tried again; all else is its answer.
+        Ok(status) if status < 500 && status != 429 => {
+            (item.state, item.status, item.error, item.next_at) = (State::Done, Some(status), None, now);
+            proxy.counts.replayed.fetch_add(1, Ordering::Relaxed);
+        }
+        failed => {
+            item.status = failed.as_ref().ok().copied();
+            item.error = Some(failed.map_or_else(|why| why, |status| format!("answered with {status}")));
+            let wait =
+                aside.config.backoff.saturating_mul(1 << (item.tries - 1).min(16)).min(LONGEST_BACKOFF);
+            if item.tries >= aside.config.max_tries {
+                (item.state, item.next_at) = (State::Dead, now);
+                tracing::warn!(id = item.id, tries = item.tries, "a queued request was given up");
+            } else {
+                item.put_off(now + wait);
+            }
+        }
+    }
+    save(&proxy, &aside, item).await;
+}
+
+impl Item {
+    /// Waits for its next try.
+    fn put_off(&mut self, until: Time) {
+        (self.state, self.next_at) = (State::Queued, until);
+    }
+}
+
+async fn save(proxy: &Proxy, aside: &Aside, item: Item) {
+    if item.state == State::Dead {
+        proxy.counts.given_up.fetch_add(1, Ordering::Relaxed);
+    }
+    if let Err(error) = aside.queue.update(item).await {
+        tracing::error!(%error, "what came of a queued request could not be written down: it will be sent again");
+    }
+}
+
+/// The status that the API answers with; its body is of no use to anybody any more.
+async fn deliver(proxy: &Arc<Proxy>, item: &Item, verdict: &mut Verdict) -> Result<u16, String> {
+    let (route, now) = (proxy.route.load_full(), proxy.gate.now());
+    let mut charges = Charges::of(verdict);
+    charges.waited(None);
+    let permits = charges.permits(&proxy.gate);
+    let outgoing = outgoing(item, route.config.host).ok_or("it can no longer be written as a request")?;
+    let forwarded = forward::forward(proxy, &route, proxy.workers, outgoing, now).await;
+    let (response, mut lease) = match forwarded {
+        Ok(forwarded) => forwarded,
+        Err(failure) => {
+            let problem = crate::answer::Problem::from(failure);
+            charges.settle(&proxy.gate, problem.status.as_u16(), &HeaderMap::new());
+            return Err(problem.detail);
+        }
+    };
+    lease.hold(permits);
+    charges.settle(&proxy.gate, response.status().as_u16(), response.headers());
+    let status = response.status().as_u16();
+    let mut body = response.into_body();
+    let drained = async { while let Some(Ok(_)) = body.frame().await {} };
+    if timeout(route.config.timeouts.idle, drained).await.is_ok() {
+        lease.give_back();
+    }
+    Ok(status)
+}
+
+fn outgoing(item: &Item, host: crate::config::HostHeader) -> Option<Outgoing> {
+    let mut request = Request::builder().method(item.method.as_str()).uri(item.target.as_str());
+    for (name, value) in &item.headers {
+        request = request.header(name, value);
+    }
+    let (mut parts, ()) = request.body(()).ok()?.into_parts();
+    let asked = HeaderValue::from_str(&item.host).ok()?;
+    Peer::new((item.sender.ip, 0).into(), Scheme::Http).announce(
+        &mut parts.headers,
+        &asked,
+        &Default::default(),
+    );
+    if host == crate::config::HostHeader::Keep {
+        parts.headers.insert(HOST, asked);
+    }
+    let id = HeaderValue::from_str(&item.id).ok()?;
+    parts.headers.entry(IDEMPOTENCY_KEY).or_insert(id);
+    let upload = Upload::of(Bytes::copy_from_slice(&item.body));
+    Some(Outgoing { parts, upload, wish: Wish::Any, sticky: None })
+}

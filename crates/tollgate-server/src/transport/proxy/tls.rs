@@ -1,0 +1,144 @@
+//! Certificates: ours, read again when their files change, and whom we trust upstream.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use arc_swap::ArcSwap;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::config::{KeyPair, UpstreamTls};
+use crate::connection::{Shutdown, told_to_stop};
+use crate::reload::Sight;
+use crate::transport::proxy::connect::Tls;
+
+/// How often the files of a certificate are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The certificate in force.
+#[derive(Debug)]
+pub struct Certificate {
+    files: KeyPair,
+    key: ArcSwap<CertifiedKey>,
+}
+
+impl Certificate {
+    pub fn load(files: KeyPair) -> anyhow::Result<Arc<Certificate>> {
+        let key = ArcSwap::from_pointee(read(&files)?);
+        Ok(Arc::new(Certificate { files, key }))
+    }
+
+    /// Serves HTTP/2 and HTTP/1.1, as the client prefers.
+    pub fn server_config(self: &Arc<Self>) -> anyhow::Result<Arc<ServerConfig>> {
+        let builder = ServerConfig::builder_with_provider(ring::default_provider().into());
+        let builder = builder.with_safe_default_protocol_versions().context("no TLS version")?;
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::clone(self) as _);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// Follows the files until the shutdown. What cannot be used is said, and the certificate in force stays.
+    pub async fn watch(self: Arc<Self>, mut shutdown: Shutdown) {
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let look = || (Sight::of(&self.files.cert), Sight::of(&self.files.key));
+        let mut seen = look();
+        loop {
+            tokio::select! {
+                () = told_to_stop(&mut shutdown) => return,
+                _ = ticks.tick() => {
+                    let now = look();
+                    if same(&now, &seen) {
+                        continue;
+                    }
+                    match read(&self.files) {
+                        Ok(key) => {
+                            seen = now;
+                            self.key.store(Arc::new(key));
+                            tracing::info!(file = %self.files.cert.display(), "a new certificate is in force");
+                        }
+                        // Tried again with the next look: one of the files may still be on its way.
+                        Err(error) => tracing::error!("the certificate in force stays: {error:#}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+type Look = (Option<Sight>, Option<Sight>);
+
+fn same(now: &Look, seen: &Look) -> bool {
+    let same = |now: &Option<Sight>, seen: &Option<Sight>| match (now, seen) {
+        (Some(now), Some(seen)) => now.same_as(seen),
+        (None, None) => true,
+        _ => false,
+    };
+    same(&now.0, &seen.0) && same(&now.1, &seen.1)
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.key.load_full())
+    }
+}
+
+fn read(files: &KeyPair) -> anyhow::Result<CertifiedKey> {
+    let (cert, key) = (files.cert.display(), files.key.display());
+    let chain = certificates(&files.cert)?;
+    let private = fs::read(&files.key).with_context(|| format!("{key} cannot be read"))?;
+    let private =
+        PrivateKeyDer::from_pem_slice(&private).map_err(|error| anyhow!("{key}: no private key: {error}"))?;
+    let private = ring::default_provider()
+        .key_provider
+        .load_private_key(private)
+        .with_context(|| format!("{key} cannot be used"))?;
+    let pair = CertifiedKey::new(chain, private);
+    pair.keys_match().with_context(|| format!("{key} is not the key of {cert}"))?;
+    Ok(pair)
+}
+
+fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let shown = path.display();
+    let text = fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let chain = chain.map_err(|error| anyhow!("{shown}: {error}"))?;
+    if chain.is_empty() {
+        return Err(anyhow!("{shown} holds no certificate"));
+    }
+    Ok(chain)
+}
+
+/// How upstreams are trusted.
+pub fn towards(settings: &UpstreamTls) -> anyhow::Result<Tls> {
+    let mut roots = RootCertStore::empty();
+    match &settings.ca {
+        Some(file) => {
+            for certificate in certificates(file)? {
+                roots.add(certificate).with_context(|| format!("{} cannot be trusted", file.display()))?;
+            }
+        }
+        None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
+    }
+    let server_name = settings.server_name.clone().map(ServerName::try_from).transpose();
+    let config = |protocols: &[&[u8]]| -> anyhow::Result<Arc<ClientConfig>> {
+        let builder = ClientConfig::builder_with_provider(ring::default_provider().into());
+        let builder = builder.with_safe_default_protocol_versions().context("no TLS version")?;
+        let mut config = builder.with_root_certificates(roots.clone()).with_no_client_auth();
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Ok(Arc::new(config))
+    };
+    Ok(Tls {
+        any: config(&[b"h2", b"http/1.1"])?,
+        http1: config(&[b"http/1.1"])?,
+        server_name: server_name.context("upstream_tls.server_name is no name")?,
+    })
+}

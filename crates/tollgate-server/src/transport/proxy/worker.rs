@@ -1,0 +1,118 @@
+//! Workers: a thread each, with a runtime of its own, so that an exchange never changes threads.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::Context;
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::connection::{ACCEPT_PAUSE, DRAIN, MAX_CONNECTIONS, Shutdown, told_to_stop};
+use crate::transport::proxy::Proxy;
+use crate::transport::proxy::conversation::converse;
+
+/// A connection on its way to its worker.
+struct Accepted {
+    stream: std::net::TcpStream,
+    from: SocketAddr,
+    place: OwnedSemaphorePermit,
+}
+
+struct Worker {
+    connections: mpsc::UnboundedSender<Accepted>,
+    busy: Arc<AtomicUsize>,
+    ended: oneshot::Receiver<()>,
+}
+
+/// Accepts connections until the shutdown turns true, and hands each to the worker with the fewest.
+pub async fn serve(
+    proxy: Arc<Proxy>,
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    mut shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let start = |number| Worker::start(Arc::clone(&proxy), number, tls.clone(), shutdown.clone());
+    let workers: Vec<_> = (0..proxy.workers).map(start).collect::<anyhow::Result<_>>()?;
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let place = Arc::clone(&places).acquire_owned();
+        let accepted = tokio::select! {
+            () = told_to_stop(&mut shutdown) => break,
+            accepted = async { (place.await, listener.accept().await) } => accepted,
+        };
+        let (Ok(place), accepted) = accepted else { break };
+        match accepted.and_then(|(stream, from)| Ok((stream.into_std()?, from))) {
+            Ok((stream, from)) => {
+                let least = workers.iter().min_by_key(|worker| worker.busy.load(Ordering::Relaxed));
+                let Some(worker) = least else { break };
+                worker.busy.fetch_add(1, Ordering::Relaxed);
+                worker.connections.send(Accepted { stream, from, place }).ok();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    for worker in workers {
+        drop(worker.connections);
+        worker.ended.await.ok();
+    }
+    Ok(())
+}
+
+impl Worker {
+    fn start(
+        proxy: Arc<Proxy>,
+        number: usize,
+        tls: Option<Arc<ServerConfig>>,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<Worker> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
+        let (connections, accepted) = mpsc::unbounded_channel();
+        let (done, ended) = oneshot::channel();
+        let busy = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&busy);
+        let work = move || {
+            runtime.block_on(work(proxy, number, accepted, counted, tls, shutdown));
+            done.send(()).ok();
+        };
+        thread::Builder::new().name(format!("proxy-{number}")).spawn(work).context("no thread")?;
+        Ok(Worker { connections, busy, ended })
+    }
+}
+
+async fn work(
+    proxy: Arc<Proxy>,
+    number: usize,
+    mut accepted: mpsc::UnboundedReceiver<Accepted>,
+    busy: Arc<AtomicUsize>,
+    tls: Option<Arc<ServerConfig>>,
+    shutdown: Shutdown,
+) {
+    let mut connections = JoinSet::new();
+    while let Some(Accepted { stream, from, place }) = accepted.recv().await {
+        let (proxy, tls, shutdown) = (Arc::clone(&proxy), tls.clone(), shutdown.clone());
+        let busy = Arc::clone(&busy);
+        connections.spawn(async move {
+            if let Ok(stream) = TcpStream::from_std(stream) {
+                stream.set_nodelay(true).ok();
+                converse(proxy, number, stream, from, tls, shutdown).await;
+            }
+            busy.fetch_sub(1, Ordering::Relaxed);
+            drop(place);
+        });
+        while connections.try_join_next().is_some() {}
+    }
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if timeout(DRAIN, drained).await.is_err() {
+        tracing::warn!("some connections did not finish in time and were closed");
+    }
+}

@@ -1,0 +1,180 @@
+//! Several upstreams: who gets a request, and what happens when one is gone.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use crate::api::Api;
+use crate::harness::{Client, Server, eventually};
+use crate::{get, in_front_of};
+
+/// An API that says its number.
+fn numbered(number: usize) -> Api {
+    Api::start(move |_, stream| {
+        stream.write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{number}").as_bytes()).is_ok()
+    })
+}
+
+fn in_front_of_all(apis: &[Api], rest: &str) -> Server {
+    let urls: Vec<_> = apis.iter().map(|api| format!("'{}'", api.url())).collect();
+    Server::start(&format!("upstreams: [{}]\n{rest}", urls.join(", ")))
+}
+
+/// An address where nobody listens.
+fn nobody() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address")
+}
+
+fn tally(server: &Server, count: usize) -> BTreeMap<String, usize> {
+    let mut tally = BTreeMap::new();
+    for _ in 0..count {
+        *tally.entry(get(server, "/", &[]).text()).or_default() += 1;
+    }
+    tally
+}
+
+#[test]
+fn they_take_turns() {
+    let apis = [numbered(0), numbered(1), numbered(2)];
+    let server = in_front_of_all(&apis, "");
+    assert_eq!(tally(&server, 30).into_values().collect::<Vec<_>>(), [10, 10, 10]);
+}
+
+#[test]
+fn a_key_sticks_to_its_upstream() {
+    let apis = [numbered(0), numbered(1), numbered(2)];
+    let server = in_front_of_all(&apis, "proxy: { balance: 'hash:header:x-user' }");
+    let ask = |user: &str| get(&server, "/", &[("x-user", user)]).text();
+    let mut places = BTreeMap::new();
+    for n in 0..30 {
+        let user = format!("user-{n}");
+        let place = ask(&user);
+        assert!((0..3).all(|_| ask(&user) == place));
+        *places.entry(place).or_insert(0) += 1;
+    }
+    assert_eq!(places.len(), 3, "{places:?}");
+}
+
+#[test]
+fn the_least_busy_is_asked() {
+    let slow = Api::start(|request, stream| {
+        if request.target() == "/stuck" {
+            std::io::Read::read(stream, &mut [0; 1]).ok();
+            return false;
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\ns").is_ok()
+    });
+    let apis = [slow, numbered(1)];
+    let server = in_front_of_all(&apis, "proxy: { balance: least-connections }");
+    let mut stuck = Vec::new();
+    while apis[0].received().iter().filter(|request| request.target() == "/stuck").count() == 0 {
+        let mut client = Client::to(server.proxy);
+        client.write(b"GET /stuck HTTP/1.1\r\nhost: x\r\n\r\n");
+        eventually("it arrives", || apis.iter().map(|api| api.received().len()).sum::<usize>() > stuck.len());
+        stuck.push(client);
+    }
+    assert_eq!(tally(&server, 10), BTreeMap::from([("1".to_owned(), 10)]));
+}
+
+#[test]
+fn one_that_is_down_costs_nobody_an_answer() {
+    let up = numbered(1);
+    let server = Server::start(&format!("upstreams: ['http://{}', '{}']\n", nobody(), up.url()));
+    assert_eq!(tally(&server, 20), BTreeMap::from([("1".to_owned(), 20)]));
+    let posts = [(); 5].map(|()| Client::to(server.proxy).ask("POST", "/", &[], b"x").status);
+    assert_eq!(posts, [200; 5], "nothing was sent yet: any request may go to another");
+    server.wait_for_log("an upstream is down");
+    assert!(server.admin("GET", "/metrics", "").text().contains("tollgate_upstream_up"));
+}
+
+#[test]
+fn where_all_are_down_the_answer_is_502() {
+    let server = Server::start(&format!("upstreams: ['http://{}', 'http://{}']\n", nobody(), nobody()));
+    for _ in 0..5 {
+        let answer = get(&server, "/", &[]);
+        assert_eq!((answer.status, answer.header("content-type")), (502, Some("application/problem+json")));
+        assert_eq!(answer.json()["detail"], "the API server cannot be reached");
+    }
+    let page = get(&server, "/", &[("accept", "text/html")]);
+    assert_eq!((page.status, page.header("content-type")), (502, Some("text/html; charset=utf-8")));
+}
+
+#[test]
+fn what_may_have_been_done_is_not_done_again() {
+    let breaks = || Api::start(|_, _| false);
+    let apis = [breaks(), breaks()];
+    let server = in_front_of_all(&apis, "");
+    let answer = Client::to(server.proxy).ask("POST", "/pay", &[], b"100");
+    assert_eq!(
+        (answer.status, answer.json()["detail"].as_str()),
+        (502, Some("the API server broke off before it answered"))
+    );
+    let arrived = || apis.iter().map(|api| api.received().len()).sum::<usize>();
+    assert_eq!(arrived(), 1);
+    assert_eq!(get(&server, "/", &[]).status, 502);
+    assert_eq!(arrived(), 3, "what only reads is tried on the other one, once");
+}
+
+#[test]
+fn a_connection_that_was_closed_meanwhile_is_nobodys_fault() {
+    // The upstream closes idle connections; the next request must not suffer from it.
+    let api = Api::start(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok();
+        false
+    });
+    let server = in_front_of(&api, "");
+    for _ in 0..50 {
+        assert_eq!(get(&server, "/", &[]).status, 200);
+    }
+}
+
+#[test]
+fn an_api_that_does_not_answer_is_504() {
+    let api = Api::start(|_, stream| {
+        std::io::Read::read(stream, &mut [0; 1]).ok();
+        false
+    });
+    let server = in_front_of(&api, "proxy: { response_timeout: 200ms }");
+    let start = Instant::now();
+    let answer = get(&server, "/", &[]);
+    assert_eq!(
+        (answer.status, answer.json()["detail"].as_str()),
+        (504, Some("the API server did not answer in time"))
+    );
+    assert!(start.elapsed().as_millis() >= 200);
+}
+
+#[test]
+fn a_response_that_stops_in_the_middle_is_cut_off() {
+    let api = Api::start(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").ok();
+        std::io::Read::read(stream, &mut [0; 1]).ok();
+        false
+    });
+    let server = in_front_of(&api, "proxy: { idle_timeout: 200ms }");
+    let mut client = Client::to(server.proxy);
+    client.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert_eq!(client.head().status, 200);
+    assert_eq!(client.read(4), b"half");
+    assert!(client.try_answer().is_none(), "the client sees that it is not whole");
+}
+
+#[test]
+fn a_health_check_takes_an_upstream_out_and_back_in() {
+    let (sick, well) = (std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true)), numbered(1));
+    let is_sick = std::sync::Arc::clone(&sick);
+    let other = Api::start(move |request, stream| {
+        let failing = request.target() == "/healthz" && is_sick.load(std::sync::atomic::Ordering::SeqCst);
+        let status = if failing { "503 Out" } else { "200 OK" };
+        stream.write_all(format!("HTTP/1.1 {status}\r\ncontent-length: 1\r\n\r\n0").as_bytes()).is_ok()
+    });
+    let apis = [other, well];
+    let server = in_front_of_all(&apis, "proxy: { health: { path: /healthz, every: 50ms } }");
+    server.wait_for_log("an upstream fails its health check");
+    assert_eq!(tally(&server, 10), BTreeMap::from([("1".to_owned(), 10)]));
+    sick.store(false, std::sync::atomic::Ordering::SeqCst);
+    server.wait_for_log("an upstream passes its health check again");
+    assert_eq!(tally(&server, 10).len(), 2);
+}

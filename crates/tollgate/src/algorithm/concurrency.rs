@@ -1,0 +1,38 @@
+//! Concurrency: at most so many at the same time.
+//!
+//! A permit is a charge that its receipt gives back. One that is never given back expires: a window over the
+//! permits of the longest time one may be held, from which those given back are taken out.
+
+use crate::algorithm::sliding_compact::SlidingCompact;
+use crate::time::Period;
+
+/// When a permit was given is kept to the microsecond.
+pub const STEP_NS: u64 = 1_000;
+
+/// `limit` permits at once, each for `longest` at the most.
+pub fn permits(limit: u64, longest: Period) -> SlidingCompact {
+    SlidingCompact::new(limit, longest.nanos() / STEP_NS, STEP_NS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::{Algorithm, Grant};
+    use crate::time::Time;
+
+    #[test]
+    fn a_permit_is_free_when_it_is_given_back_or_has_expired() {
+        let permits = permits(2, Period::MINUTE);
+        let (mut state, start) = (permits.fresh(), Time::from_secs(1_800_000_000));
+        permits.charge(&mut state, start, 1);
+        permits.charge(&mut state, start, 1);
+        assert!(!permits.decide(&state, start, 1).is_allowed());
+        permits.refund(&mut state, &Grant { at: start, cost: 1, mark: 0 }, 1, start + Duration::from_secs(1));
+        assert!(permits.decide(&state, start + Duration::from_secs(1), 1).is_allowed());
+        permits.charge(&mut state, start + Duration::from_secs(1), 1);
+        assert!(!permits.decide(&state, start + Duration::from_secs(59), 1).is_allowed());
+        assert!(permits.decide(&state, start + Duration::from_secs(60), 1).is_allowed(), "it has expired");
+    }
+}

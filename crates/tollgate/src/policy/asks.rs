@@ -1,0 +1,27 @@
+//! What must be known of a request before it can be decided.
+
+use crate::identity::{Attribute, Key};
+use crate::policy::Policy;
+use crate::request::Target;
+
+impl Policy {
+    /// Whether the decision on a target looks at an attribute that `picks`: in the key of a rule for it, through
+    /// an identity that the key names, or in a list of keys.
+    pub fn asks(&self, target: &Target<'_>, picks: impl Fn(&Attribute) -> bool) -> bool {
+        let identities = &self.settings.identity;
+        let looks_at = |attribute: &Attribute| {
+            picks(attribute) || identities.iter().any(|(name, source)| name == attribute && picks(source))
+        };
+        let in_key = |key: &Key| key.parts().iter().any(|(attribute, _)| looks_at(attribute));
+        if self.allow.iter().any(|(key, ())| in_key(key)) || self.file_bans.iter().any(|(key, _)| in_key(key))
+        {
+            return true;
+        }
+        // A rule for one user is passed over here: the general one beside it asks for the same user.
+        self.rules.matching(target, || None::<&str>).into_iter().any(|number| {
+            let rule = &self.rules.rules()[number as usize];
+            let banned = rule.ban.iter().flat_map(|ban| &ban.key);
+            rule.attributes().chain(banned).any(looks_at)
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! A receipt in numbers, for those who write it down and bring it back later.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{Grant, Quota};
+use crate::fingerprint::Fingerprint;
+use crate::store::{Receipt, ReceiptItem};
+
+/// One charge of a receipt; under which limit is known from elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReceiptPart {
+    /// The key's fingerprint: it means something to the node that charged.
+    pub fingerprint: u64,
+    pub unit_cost: u64,
+    pub grant: Grant,
+}
+
+impl Receipt {
+    pub fn parts(&self) -> impl Iterator<Item = ReceiptPart> + '_ {
+        self.items.iter().map(|item| {
+            let ReceiptItem { fingerprint, unit_cost, grant, .. } = *item;
+            ReceiptPart { fingerprint: fingerprint.0, unit_cost, grant }
+        })
+    }
+
+    /// A receipt that was written down. Whoever calls this vouches for it: it can be used once only.
+    pub fn from_part(part: ReceiptPart, quota: Quota) -> Receipt {
+        let ReceiptPart { fingerprint, unit_cost, grant } = part;
+        let fingerprint = Fingerprint(fingerprint);
+        Receipt { items: SmallVec::from_iter([ReceiptItem { fingerprint, quota, unit_cost, grant }]) }
+    }
+}
