@@ -55,7 +55,7 @@ async fn route(admin: &Admin, request: Request<Incoming>) -> Result<Answer, Prob
         }
     };
     match path.as_str() {
-        "/healthz" => return only("GET, HEAD").map(|()| health()),
+        "/healthz" => return only("GET, HEAD").map(|()| health(gate)),
         "/readyz" => return only("GET, HEAD").map(|()| readiness(admin)),
         _ => {}
     }
@@ -78,7 +78,7 @@ async fn route(admin: &Admin, request: Request<Incoming>) -> Result<Answer, Prob
         }
         "/v1/keys" => {
             only("GET, DELETE")?;
-            keys::handle(gate, &method, request.uri().query().unwrap_or_default())
+            keys::handle(gate, &method, request.uri().query().unwrap_or_default()).await
         }
         path => {
             if let Some(id) = path.strip_prefix("/v1/rules/") {
@@ -97,8 +97,18 @@ async fn route(admin: &Admin, request: Request<Incoming>) -> Result<Answer, Prob
     }
 }
 
-fn health() -> Answer {
-    answer::json(StatusCode::OK, &json!({ "status": "ok" }))
+/// Alive; and whether limits hold as they should.
+fn health(gate: &Gate) -> Answer {
+    let Some(central) = gate.central.get() else {
+        return answer::json(StatusCode::OK, &json!({ "status": "ok" }));
+    };
+    let servers: Vec<_> = central
+        .health()
+        .iter()
+        .map(|server| json!({ "server": server.server, "up": server.trouble.is_none(), "trouble": server.trouble }))
+        .collect();
+    let (status, protection) = if central.is_impaired() { ("impaired", "off") } else { ("ok", "on") };
+    answer::json(StatusCode::OK, &json!({ "status": status, "protection": protection, "store": servers }))
 }
 
 /// By the time this answers, every listener is bound and the first rules are in force.

@@ -18,6 +18,7 @@ mod proxy;
 mod queue;
 mod rules;
 mod serve;
+mod store;
 
 /// What the caller's shell is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +71,9 @@ enum Command {
     /// Look at what a key has used, and reset it
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Set up the store that counters are kept in
+    #[command(subcommand)]
+    Store(store::StoreCommand),
 }
 
 /// Where the admin API is, and how its answers are shown. A token is read from TOLLGATE_TOKEN.
@@ -116,5 +120,6 @@ fn dispatch(command: Command) -> Exit {
         Command::Ban(command) => ban::run(&command),
         Command::Queue(command) => queue::run(&command),
         Command::Key(command) => key::run(&command),
+        Command::Store(command) => store::run(&command),
     }
 }

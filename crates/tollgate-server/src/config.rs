@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use tollgate::document::{self, MapReader, Problem, Problems};
 use tollgate::engine::LogKeys;
@@ -13,16 +12,17 @@ use tollgate::headers::HeaderStyle;
 use tollgate::identity::{Attribute, Source};
 use tollgate::policy::{Policy, PolicyParts};
 use tollgate::rule::{OnExceed, Rule};
-use tollgate::time::parse_span;
 
 mod listen;
 mod proxy;
 mod queue;
 mod size;
+mod store;
 
 pub use listen::Listen;
 pub use proxy::{Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls};
 pub use queue::QueueConfig;
+pub use store::{StoreConfig, StoreKeys};
 
 /// A larger file is rejected unread.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -42,6 +42,8 @@ pub struct Config {
     pub proxy: Option<ProxyConfig>,
     /// Where a rule puts requests aside.
     pub queue: Option<QueueConfig>,
+    /// Where counters are kept, if not in memory.
+    pub store: Option<StoreConfig>,
     pub policy: PolicyParts,
     /// Settings that are understood but have no part in this version.
     pub idle: Vec<String>,
@@ -108,8 +110,6 @@ const HEADERS: [(&str, HeaderStyle); 4] = [
     ("none", HeaderStyle::None),
 ];
 const LOG_KEYS: [(&str, LogKeys); 2] = [("redacted", LogKeys::Redacted), ("plain", LogKeys::Plain)];
-const ON_STORE_ERROR: [(&str, ()); 3] = [("open", ()), ("closed", ()), ("local", ())];
-const STORE_KEYS: [(&str, ()); 2] = [("plain", ()), ("hashed", ())];
 const COMPAT: [(&str, Compat); 2] = [("tollgate", Compat::Tollgate), ("envoy", Compat::Envoy)];
 const IDENTITIES: [(&str, Attribute); 4] = [
     ("user", Attribute::User),
@@ -123,8 +123,11 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     policy.read(&mut map);
     policy.settings.ipv6_prefix = ipv6_prefix(&mut map);
     policy.settings.identity = identity(&mut map);
+    policy.settings.store = store::settings(&mut map);
     let proxy = ProxyConfig::read(&mut map, folder);
-    let mut idle = idle_in_rules(&policy.rules, proxy.as_ref());
+    let mut idle = Vec::new();
+    let store = StoreConfig::read(&mut map, folder, &policy.rules, &mut idle);
+    idle.extend(idle_in_rules(&policy.rules, proxy.as_ref(), store.as_ref()));
     let state_dir = folder.join(map.optional_text("state_dir").unwrap_or(""));
     let queue = QueueConfig::read(&mut map, &state_dir);
     let queues = proxy.is_some() && policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
@@ -139,10 +142,10 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
         receipt_key_file: map.optional_text("receipt_key_file").map(|file| folder.join(file)),
         proxy,
         queue: Some(queue).filter(|_| queues),
+        store,
         policy,
         idle: Vec::new(),
     };
-    central_store(&mut map, &mut idle);
     not_in_this_version(&mut map, &mut idle);
     if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
         && config.tokens_file.is_none()
@@ -196,28 +199,8 @@ fn jwt(map: &mut MapReader<'_, '_>) -> Option<String> {
     file
 }
 
-/// Settings of central stores: their values are checked, and idle while counters are in memory.
-fn central_store(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
-    map.optional_choice("on_store_error", &ON_STORE_ERROR);
-    map.optional_choice("store_keys", &STORE_KEYS);
-    map.optional_bool("deny_cache");
-    if let Some(node) = map.optional("store_deadline")
-        && let Err(message) = node.as_str().ok_or("expected a span".to_owned()).and_then(parse_deadline)
-    {
-        map.reject("store_deadline", node, message);
-    }
-    if let Some(node) = map.optional("nodes").filter(|node| node.as_u64().is_none_or(|nodes| nodes == 0)) {
-        map.reject("nodes", node, "expected the number of nodes that share the limits, at least 1");
-    }
-    for name in ["on_store_error", "store_keys", "deny_cache", "store_deadline", "nodes"] {
-        if map.optional(name).is_some() {
-            idle.push(name.to_owned());
-        }
-    }
-}
-
 /// What rules may say and only the proxy or a central store will do: each named once, with its first rule.
-fn idle_in_rules(rules: &[Rule], proxy: Option<&ProxyConfig>) -> Vec<String> {
+fn idle_in_rules(rules: &[Rule], proxy: Option<&ProxyConfig>, store: Option<&StoreConfig>) -> Vec<String> {
     type Says = fn(&Rule) -> bool;
     fn from_body(attribute: &Attribute) -> bool {
         matches!(attribute, Attribute::Field(Source::Json | Source::Form, _))
@@ -227,20 +210,16 @@ fn idle_in_rules(rules: &[Rule], proxy: Option<&ProxyConfig>) -> Vec<String> {
         ("on_exceed: queue", |rule| rule.on_exceed == OnExceed::Queue),
         ("a key of json: or form:", |rule| rule.key.iter().any(from_body)),
     ];
-    let idle = if proxy.is_some() { &kinds[..1] } else { &kinds[..] };
+    let idle =
+        kinds.iter().enumerate().filter(|(n, _)| if *n == 0 { store.is_none() } else { proxy.is_none() });
     let first = |says: &Says| rules.iter().find(|rule| says(rule));
-    idle.iter().filter_map(|(name, says)| Some(format!("{name} (rule {})", first(says)?.id))).collect()
-}
-
-fn parse_deadline(text: &str) -> Result<Duration, String> {
-    parse_span(text)
+    idle.map(|(_, kind)| kind)
+        .filter_map(|(name, says)| Some(format!("{name} (rule {})", first(says)?.id)))
+        .collect()
 }
 
 /// What the file may ask for and this version cannot do.
 fn not_in_this_version(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
-    if let Some(node) = map.optional("counters").filter(|node| node.as_str() != Some("memory")) {
-        map.reject("counters", node, "only memory is part of this version");
-    }
     if let Some(node) = map.optional("rules_db").filter(|node| node.as_str() != Some("none")) {
         map.reject("rules_db", node, "only none is part of this version: rules are read from this file");
     }

@@ -1,10 +1,11 @@
 //! What every listener shares: the engine, its clock, and the settings that a reload may change.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use tollgate::ban::Ban;
+use tollgate::engine::{InspectError, KeyReport};
 use tollgate::headers::HeaderStyle;
 use tollgate::identity::{Key, Source};
 use tollgate::request::fields;
@@ -16,8 +17,10 @@ use crate::jwt::KeySet;
 use crate::receipt::{ReceiptError, Receipts, Settlement};
 
 mod asked;
+mod central;
 
 pub use asked::Asked;
+pub use central::Central;
 
 pub struct Gate {
     pub engine: Engine,
@@ -27,6 +30,8 @@ pub struct Gate {
     asked: ArcSwap<Asked>,
     pub reloads: Reloads,
     pub receipts: Receipts,
+    /// Counters on servers, once they are opened.
+    pub central: OnceLock<Central>,
 }
 
 /// Settings that change with the file, beside the policy.
@@ -46,22 +51,32 @@ impl Gate {
     pub fn new(engine: Engine, live: Live) -> Gate {
         let asked = ArcSwap::from_pointee(Asked::of(&engine.policy(), &engine.bans(Time::EPOCH)));
         let (clock, live) = (Clock::new(), ArcSwap::from_pointee(live));
-        Gate { engine, clock, live, asked, reloads: Reloads::default(), receipts: Receipts::own() }
+        let (reloads, receipts) = (Reloads::default(), Receipts::own());
+        Gate { engine, clock, live, asked, reloads, receipts, central: OnceLock::new() }
     }
 
     /// What [`check`](Self::check) would say; nothing is charged or held against anyone.
     pub async fn peek(&self, hit: &Hit<'_>, now: Time) -> Verdict {
-        self.engine.peek(hit, now)
+        match self.central.get() {
+            None => self.engine.peek(hit, now),
+            Some(central) => self.engine.peek_central(hit, now, &central.store).await,
+        }
     }
 
     /// Gives back what a verdict has charged, as far as time has not.
     pub fn refund(&self, receipt: Receipt) {
-        self.engine.refund(receipt, self.now());
+        self.settle(receipt, 0);
     }
 
     /// Corrects the cost of what a verdict has charged.
     pub fn settle(&self, receipt: Receipt, real_cost: u64) {
-        self.engine.settle(receipt, real_cost, self.now());
+        let (here, there) = receipt.apart();
+        if let Some(receipt) = here {
+            self.engine.settle(receipt, real_cost, self.now());
+        }
+        if let (Some(receipt), Some(central)) = (there, self.central.get()) {
+            central.settle(receipt, real_cost, self.now());
+        }
     }
 
     /// Settles what a caller brings a receipt for; says how many charges that has changed.
@@ -100,7 +115,26 @@ impl Gate {
 
     /// Decides a hit and charges it if it passes: the one way to a verdict that may have to wait.
     pub async fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
-        self.engine.check(hit, now)
+        match self.central.get() {
+            None => self.engine.check(hit, now),
+            Some(central) => central.check(&self.engine, hit, now).await,
+        }
+    }
+
+    /// What is known of a key under a rule.
+    pub async fn key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
+        match self.central.get() {
+            None => self.engine.key(rule, key, now),
+            Some(central) => self.engine.key_central(rule, key, now, &central.store).await,
+        }
+    }
+
+    /// Forgets what a key has used; returns what was forgotten.
+    pub async fn reset_key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
+        match self.central.get() {
+            None => self.engine.reset_key(rule, key, now),
+            Some(central) => self.engine.reset_key_central(rule, key, now, &central.store).await,
+        }
     }
 
     pub fn now(&self) -> Time {

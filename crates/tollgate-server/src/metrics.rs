@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::gate::Gate;
 use crate::transport::proxy::Proxy;
 
+mod central;
 mod proxied;
 
 pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
@@ -90,6 +91,9 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         "Rules not looked at: more than 64 matched.",
         engine.ignored_matches(),
     );
+    if let Some(central) = gate.central.get() {
+        page.central(central);
+    }
     if let Some(proxy) = proxy {
         page.proxied(proxy);
     }

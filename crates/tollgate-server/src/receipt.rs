@@ -91,7 +91,7 @@ impl Receipts {
     /// The receipt of a verdict, if it charged anything.
     pub fn write(&self, verdict: &Verdict) -> Option<String> {
         let receipt = verdict.receipt.as_ref().filter(|_| verdict.allowed)?;
-        let charged = verdict.limits.iter().filter(|limit| limit.allowed);
+        let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
         let charges = charged.zip(receipt.parts()).map(|(limit, part)| {
             let ReceiptPart { fingerprint, unit_cost, grant } = part;
             let grant = (grant.at.nanos(), grant.cost, grant.mark);

@@ -17,7 +17,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tollgate::document::{Problem, Problems};
 
 use crate::assemble;
-use crate::config::{Config, KeyPair, Listen, QueueConfig};
+use crate::config::{Config, KeyPair, Listen, QueueConfig, StoreConfig};
 use crate::connection::{Shutdown, told_to_stop};
 use crate::gate::Gate;
 use crate::transport::proxy::Proxy;
@@ -45,6 +45,7 @@ pub struct Fixed {
     pub proxied: bool,
     pub tls: Option<KeyPair>,
     pub queue: Option<QueueConfig>,
+    pub store: Option<StoreConfig>,
 }
 
 impl Fixed {
@@ -57,6 +58,7 @@ impl Fixed {
             proxied: config.proxy.is_some(),
             tls: config.proxy.as_ref().and_then(|proxy| proxy.tls.clone()),
             queue: config.queue.clone(),
+            store: config.store.clone(),
         }
     }
 }

@@ -23,9 +23,14 @@ use crate::sync::{Mutex, lock};
 use crate::time::Time;
 use crate::verdict::{Reason, Verdict, VerdictId};
 
+mod central;
+mod denials;
 mod inspect;
 mod snapshot;
 
+use denials::Denials;
+
+pub use central::CentralVerdict;
 pub use inspect::{CounterReport, InspectError, KeyReport, Reading};
 pub use snapshot::SnapshotError;
 
@@ -45,6 +50,7 @@ pub struct Engine {
     sequence: AtomicU64,
     decisions: [AtomicU64; Reason::ALL.len()],
     ignored_matches: AtomicU64,
+    denials: Denials,
 }
 
 /// Whether keys are shown to those who read logs and events.
@@ -104,6 +110,7 @@ impl Engine {
             sequence: AtomicU64::new(0),
             decisions: Default::default(),
             ignored_matches: AtomicU64::new(0),
+            denials: Denials::default(),
         }
     }
 

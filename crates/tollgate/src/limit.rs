@@ -157,6 +157,21 @@ impl Limit {
         Limit { rate, shape: Shape::GCRA }
     }
 
+    /// What one of `nodes` nodes may let through, so that all together do not fall short of the limit.
+    pub fn share(&self, nodes: u64) -> Limit {
+        use Shape::*;
+        let part = |number: u64| number.div_ceil(nodes.max(1));
+        let rate = self.rate.with_count(part(self.rate.count()));
+        let shape = match self.shape {
+            Gcra { burst } => Gcra { burst: burst.map(part) },
+            TokenBucket { burst, refill } => TokenBucket { burst: burst.map(part), refill },
+            LeakyBucket { burst, release } => LeakyBucket { burst: burst.map(part), release },
+            other => other,
+        };
+        let share = Limit { rate, shape };
+        if share.validate().is_ok() { share } else { *self }
+    }
+
     pub const fn rate(&self) -> Rate {
         self.rate
     }

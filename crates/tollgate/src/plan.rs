@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Admission;
 use crate::ban::{Ban, BanList};
 use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
 use crate::policy::Policy;
 use crate::rule::{Limits, MAX_MATCHES, MissingKey, Mode, Rule, RuleLimit};
-use crate::store::{Charge, DeniedHits, Outcome, Predecessor, Receipt, Weight};
+use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, Weight};
 use crate::time::Time;
 use crate::verdict::{LimitVerdict, Verdict, VerdictId};
 
@@ -236,6 +235,7 @@ impl Plan<'_> {
                     of_several: planned.limits.len() > 1,
                     allowed: false,
                     unkeyed: planned.refused,
+                    skipped: false,
                     remaining: 0,
                     retry_after: None,
                     reset_after: Duration::ZERO,
@@ -250,17 +250,29 @@ impl Plan<'_> {
     pub(crate) fn conclude(&self, verdict: &mut Verdict, outcome: &Outcome) {
         let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
         for (limit, part) in counted.zip(&outcome.parts) {
-            limit.allowed = part.decision.is_allowed();
-            limit.remaining = part.remaining;
-            limit.reset_after = part.reset_after;
-            match part.decision.admission {
-                Admission::Allow { delay } => limit.delay = delay,
-                Admission::Deny { retry_after } => limit.retry_after = Some(retry_after),
-                Admission::Never => {}
-            }
+            limit.conclude(part);
         }
         verdict.weigh();
         verdict.receipt = Receipt::of(&self.charges, outcome);
+    }
+
+    /// The same where some charges were not asked, and decide nothing.
+    pub(crate) fn conclude_asked(&self, verdict: &mut Verdict, parts: &[Option<Part>]) {
+        let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
+        for (limit, part) in counted.zip(parts) {
+            match part {
+                Some(part) => limit.conclude(part),
+                None => (limit.allowed, limit.skipped) = (true, true),
+            }
+        }
+        verdict.weigh();
+    }
+
+    /// Every charge with its rule and its limit.
+    pub(crate) fn charged(&self) -> impl Iterator<Item = (&'_ Arc<Rule>, &'_ RuleLimit, &'_ Charge)> {
+        let counted = self.rules.iter().filter(|planned| !planned.refused);
+        let limits = counted.flat_map(|planned| planned.limits.iter().map(|limit| (planned.rule, limit)));
+        limits.zip(&self.charges).map(|((rule, limit), charge)| (rule, limit, charge))
     }
 
     /// The planned rules, each with its limits in the verdict.

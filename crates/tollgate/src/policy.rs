@@ -12,7 +12,7 @@ use crate::hit::Hit;
 use crate::identity::{Attribute, Key, normal};
 use crate::key_list::KeyList;
 use crate::record::Record;
-use crate::rule::{Rule, RuleSet, RuleSetError, parse};
+use crate::rule::{OnStoreError, Rule, RuleSet, RuleSetError, parse};
 use crate::time::{Time, calendar};
 
 mod asks;
@@ -38,11 +38,29 @@ pub struct Settings {
     pub ipv6_prefix: u8,
     /// Where an identity is found that a hit does not carry itself.
     pub identity: Vec<(Attribute, Attribute)>,
+    pub store: StoreSettings,
+}
+
+/// What holds where counters are kept elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoreSettings {
+    /// The failure mode of rules that do not have their own.
+    pub on_error: OnStoreError,
+    /// How many nodes share the limits, for rules that fail to local.
+    pub nodes: u64,
+    /// Whether a key that was just denied is told so without asking again.
+    pub deny_cache: bool,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        StoreSettings { on_error: OnStoreError::Open, nodes: 1, deny_cache: true }
+    }
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { ipv6_prefix: 64, identity: Vec::new() }
+        Settings { ipv6_prefix: 64, identity: Vec::new(), store: StoreSettings::default() }
     }
 }
 

@@ -9,8 +9,11 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Admission, Decision, Grant, Quota};
 use crate::fingerprint::Fingerprint;
+use crate::limit::Limit;
+use crate::store::central::Counter;
 use crate::time::Time;
 
+pub mod central;
 pub mod memory;
 mod part;
 mod split;
@@ -101,6 +104,15 @@ pub(crate) struct ReceiptItem {
     pub(crate) quota: Quota,
     pub(crate) unit_cost: u64,
     pub(crate) grant: Grant,
+    /// Where it was charged, if not in memory.
+    pub(crate) elsewhere: Option<Box<Elsewhere>>,
+}
+
+/// A counter that is kept elsewhere, and the limit on it.
+#[derive(Clone, Debug)]
+pub(crate) struct Elsewhere {
+    pub(crate) counter: Counter,
+    pub(crate) limit: Limit,
 }
 
 impl Receipt {
@@ -111,7 +123,7 @@ impl Receipt {
         for (charge, part) in charges.iter().zip(&outcome.parts) {
             if let Some(grant) = part.grant {
                 let Charge { fingerprint, quota, unit_cost, .. } = *charge;
-                items.push(ReceiptItem { fingerprint, quota, unit_cost, grant });
+                items.push(ReceiptItem { fingerprint, quota, unit_cost, grant, elsewhere: None });
             }
         }
         (!items.is_empty()).then_some(Receipt { items })

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::algorithm::Admission;
 use crate::ban::Ban;
 use crate::identity::Key;
 use crate::limit::Limit;
 use crate::plan::Exempt;
 use crate::rule::{Mode, Rule};
-use crate::store::Receipt;
+use crate::store::{Part, Receipt};
 use crate::time::{Time, calendar, write_span};
 
 #[derive(Debug)]
@@ -82,6 +83,8 @@ pub struct LimitVerdict {
     pub allowed: bool,
     /// Denied without counting: the request lacks what the rule tells clients apart by.
     pub unkeyed: bool,
+    /// Its counter could not be asked: it decides nothing.
+    pub skipped: bool,
     /// After this request; for a peek, now.
     pub remaining: u64,
     pub retry_after: Option<Duration>,
@@ -91,7 +94,24 @@ pub struct LimitVerdict {
 
 impl LimitVerdict {
     pub fn is_enforced(&self) -> bool {
-        self.rule.mode == Mode::Enforce
+        self.rule.mode == Mode::Enforce && !self.skipped
+    }
+
+    /// Whether it was charged, if the request passes.
+    pub fn is_charged(&self) -> bool {
+        self.allowed && !self.skipped
+    }
+
+    /// Completes it by what came of its charge.
+    pub(crate) fn conclude(&mut self, part: &Part) {
+        self.allowed = part.decision.is_allowed();
+        self.remaining = part.remaining;
+        self.reset_after = part.reset_after;
+        match part.decision.admission {
+            Admission::Allow { delay } => self.delay = delay,
+            Admission::Deny { retry_after } => self.retry_after = Some(retry_after),
+            Admission::Never => {}
+        }
     }
 
     /// How the limit is called in headers: the rule's id, and the rate where there are several.
@@ -184,7 +204,9 @@ impl Verdict {
             let reason = if ban.reason.is_empty() { String::new() } else { format!(": {}", ban.reason) };
             return Some(format!("Banned {until}{reason}"));
         }
-        let Some(reported) = self.reported() else { return Some("Denied".to_owned()) };
+        let Some(reported) = self.reported() else {
+            return Some("Denied: what was used cannot be looked up at the moment".to_owned());
+        };
         if reported.unkeyed {
             let rule = &reported.rule;
             let needed: Vec<_> = rule.attributes().map(ToString::to_string).collect();

@@ -11,7 +11,7 @@ use crate::answer::{self, Problem};
 use crate::connection::Answer;
 use crate::gate::Gate;
 
-pub fn handle(gate: &Gate, method: &Method, query: &str) -> Result<Answer, Problem> {
+pub async fn handle(gate: &Gate, method: &Method, query: &str) -> Result<Answer, Problem> {
     let [rule, key] = parameters(query, ["rule", "key"])?;
     let rule = rule.ok_or_else(|| Problem::bad_field("rule", "'rule' is missing"))?;
     let keys = match key {
@@ -21,14 +21,19 @@ pub fn handle(gate: &Gate, method: &Method, query: &str) -> Result<Answer, Probl
     let now = gate.now();
     let reset = method == Method::DELETE;
     // The first reading of the key that the rule is counted by.
-    let mut tried: Vec<_> = keys.into_iter().map(|key| gate.engine.key(rule, key, now)).collect();
+    let mut tried = Vec::with_capacity(keys.len());
+    for key in keys {
+        tried.push(gate.key(rule, key, now).await);
+    }
     let at = tried.iter().position(Result::is_ok).unwrap_or(0);
-    let found = tried.swap_remove(at);
-    let found =
-        if reset { found.and_then(|found| gate.engine.reset_key(rule, found.key, now)) } else { found };
+    let found = match tried.swap_remove(at) {
+        Ok(found) if reset => gate.reset_key(rule, found.key, now).await,
+        found => found,
+    };
     let report = found.map_err(|error| match &error {
         InspectError::NoRule(_) => Problem::new(StatusCode::NOT_FOUND, error.to_string()),
         InspectError::Key { .. } => Problem::bad_field("key", error.to_string()),
+        InspectError::Store(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
     })?;
     let body = written(&report);
     Ok(answer::json(StatusCode::OK, &if reset { json!({ "reset": body }) } else { body }))

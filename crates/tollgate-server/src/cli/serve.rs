@@ -15,7 +15,7 @@ use crate::admin::{self, Admin};
 use crate::cli::{Exit, out};
 use crate::config::Config;
 use crate::connection::{self, Shutdown};
-use crate::gate::Gate;
+use crate::gate::{Central, Gate};
 use crate::reload::{self, Fixed, Sight, Watched};
 use crate::state::StateFile;
 use crate::transport::http;
@@ -94,6 +94,7 @@ fn serve(served: Served, config: &Config) -> anyhow::Result<()> {
         let mut signals = StopSignals::listen()?;
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be listened to")?;
         let Served { gate, proxy, tokens, watched, state } = served;
+        open_central(&gate, config)?;
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
         let http = bind("http", config.listen.http).await?;
@@ -132,6 +133,14 @@ fn serve(served: Served, config: &Config) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Connects to the store that nodes share, where there is one. It may come up later.
+fn open_central(gate: &Gate, config: &Config) -> anyhow::Result<()> {
+    let Some(store) = &config.store else { return Ok(()) };
+    let central = Central::open(store).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+    tracing::info!("counters are on {}", central.name);
+    gate.central.set(central).map_err(|_| anyhow::anyhow!("the store is opened once"))
 }
 
 /// The proxy's listener, and the watches that go with it.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tollgate::store::DeniedHits;
+use tollgate::store::central::Central;
 use tollgate::{Limit, Time};
 
 use crate::counters::breaker::ServerHealth;
@@ -132,6 +133,27 @@ macro_rules! ask {
     };
 }
 
+impl Central for CentralStore {
+    async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+        ask!(self, |store| store.charge(charges, now).await, redis: store.charge(charges).await)
+    }
+
+    async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+        ask!(self, |store| store.peek(charges, now).await, redis: store.peek(charges).await)
+    }
+
+    async fn reset(&self, counter: &Counter, limit: &Limit, now: Time) -> Result<bool, StoreError> {
+        match self {
+            #[cfg(feature = "redis")]
+            CentralStore::Redis(store) => store.reset(counter, limit).await,
+            #[cfg(feature = "memcached")]
+            CentralStore::Memcached(store) => store.reset(counter, limit, now).await,
+            #[cfg(feature = "cassandra")]
+            CentralStore::Cassandra(store) => store.reset(counter, limit).await,
+        }
+    }
+}
+
 impl CentralStore {
     /// Connects in the background. It must be called inside a tokio runtime.
     pub fn open(address: CentralAddress, naming: Naming, deadline: Duration) -> Result<CentralStore, String> {
@@ -153,16 +175,6 @@ impl CentralStore {
         }
     }
 
-    /// Decides all charges of one request and takes all or none.
-    pub async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        ask!(self, |store| store.charge(charges, now).await, redis: store.charge(charges).await)
-    }
-
-    /// Decides as [`charge`](Self::charge) would, and changes nothing.
-    pub async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        ask!(self, |store| store.peek(charges, now).await, redis: store.peek(charges).await)
-    }
-
     /// Gives the charges of a receipt back, as far as time has not.
     pub async fn refund(&self, receipt: CentralReceipt, now: Time) -> Result<(), StoreError> {
         self.settle(receipt, 0, now).await
@@ -171,18 +183,6 @@ impl CentralStore {
     /// Corrects the hit's cost after the fact: the difference is given back, or owed.
     pub async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
         ask!(self, |store| store.settle(receipt, real_cost, now).await, redis: store.settle(receipt, real_cost).await)
-    }
-
-    /// Forgets a counter; says whether it was there.
-    pub async fn reset(&self, counter: &Counter, limit: &Limit, now: Time) -> Result<bool, StoreError> {
-        match self {
-            #[cfg(feature = "redis")]
-            CentralStore::Redis(store) => store.reset(counter, limit).await,
-            #[cfg(feature = "memcached")]
-            CentralStore::Memcached(store) => store.reset(counter, limit, now).await,
-            #[cfg(feature = "cassandra")]
-            CentralStore::Cassandra(store) => store.reset(counter, limit).await,
-        }
     }
 
     /// Returns once a server answers; an error says why none does.

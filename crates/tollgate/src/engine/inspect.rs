@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
 use crate::plan::key_parts_fit;
+use crate::store::central::StoreError;
 use crate::time::Time;
 use crate::track::Track;
 
@@ -75,7 +76,7 @@ impl Engine {
 }
 
 /// Keys are looked up in the domain of requests that name none.
-const DOMAIN: &str = crate::hit::Hit::DEFAULT_DOMAIN;
+pub(super) const DOMAIN: &str = crate::hit::Hit::DEFAULT_DOMAIN;
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InspectError {
@@ -83,6 +84,8 @@ pub enum InspectError {
     NoRule(String),
     #[error("rule {rule} is not counted by that key: it wants {}", names(wanted))]
     Key { rule: String, wanted: Vec<Attribute> },
+    #[error("{0}")]
+    Store(StoreError),
 }
 
 fn names(wanted: &[Attribute]) -> String {

@@ -24,6 +24,11 @@ impl Rate {
         Ok(Rate { count, period })
     }
 
+    /// A slower one.
+    pub(crate) fn with_count(self, count: u64) -> Rate {
+        Rate { count: count.min(self.count), ..self }
+    }
+
     pub const fn count(&self) -> u64 {
         self.count
     }

@@ -27,6 +27,14 @@ impl Receipt {
     pub fn from_part(part: ReceiptPart, quota: Quota) -> Receipt {
         let ReceiptPart { fingerprint, unit_cost, grant } = part;
         let fingerprint = Fingerprint(fingerprint);
-        Receipt { items: SmallVec::from_iter([ReceiptItem { fingerprint, quota, unit_cost, grant }]) }
+        Receipt {
+            items: SmallVec::from_iter([ReceiptItem {
+                fingerprint,
+                quota,
+                unit_cost,
+                grant,
+                elsewhere: None,
+            }]),
+        }
     }
 }

@@ -43,7 +43,7 @@ fn an_identity_that_a_hit_does_not_carry_comes_from_where_the_settings_say() {
     let identity = identity.map(|(name, source)| (attribute(name), attribute(source))).to_vec();
     let rules = "rules: [{id: u, key: user, limit: 1/m}, {id: e, key: email, limit: 9/m}, {id: m, key: mac, limit: 9/m}]\n\
                  bans: [{key: 'user:evil'}]";
-    let engine = with_settings(rules, Settings { ipv6_prefix: 56, identity });
+    let engine = with_settings(rules, Settings { ipv6_prefix: 56, identity, ..Settings::default() });
     let token = |sub| Hit::on("GET", "", "/").field(Source::Jwt, "sub", sub);
     assert!(engine.check(&token("42"), NOW).allowed);
     assert!(!engine.check(&Hit::by("42"), NOW).allowed, "the same user");

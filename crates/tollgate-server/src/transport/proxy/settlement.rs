@@ -39,7 +39,7 @@ impl Charges {
         let (mut charges, mut longest) = (Charges::default(), Duration::ZERO);
         let Some(receipt) = verdict.receipt.take() else { return charges };
         // All that allowed was charged, in this order.
-        let charged = verdict.limits.iter().filter(|limit| limit.allowed);
+        let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
         for (limit, receipt) in charged.zip(receipt.split()) {
             if limit.limit.shape() == Shape::Concurrency {
                 charges.permits.push(receipt);

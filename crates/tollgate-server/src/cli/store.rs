@@ -1,0 +1,51 @@
+//! `tollgate store`: the servers that counters are kept on.
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use tollgate_stores::counters::cassandra;
+use tollgate_stores::counters::central::CentralAddress;
+
+use crate::cli::{Exit, out};
+use crate::client;
+use crate::config::Config;
+
+#[derive(Subcommand)]
+pub enum StoreCommand {
+    /// Make the tables that a store needs; what is there already stays as it is
+    Init {
+        /// The configuration file
+        #[arg(short, long, value_name = "FILE", default_value = "tollgate.yaml")]
+        config: PathBuf,
+    },
+}
+
+pub fn run(command: &StoreCommand) -> Exit {
+    let StoreCommand::Init { config } = command;
+    init(config)
+}
+
+fn init(path: &Path) -> Exit {
+    let config = match Config::load(path) {
+        Ok((config, _)) => config,
+        Err(problems) => return out::problems(&problems),
+    };
+    let Some(store) = config.store else {
+        out::line("counters are kept in memory: there is nothing to make");
+        return Exit::Yes;
+    };
+    let CentralAddress::Cassandra(address) = &store.address else {
+        out::line(format!("{} needs no tables", store.name));
+        return Exit::Yes;
+    };
+    match client::block_on(cassandra::init(address)) {
+        Ok(()) => {
+            out::line(format!("{} is ready", store.name));
+            Exit::Yes
+        }
+        Err(error) => {
+            out::message(format!("error: {error}"));
+            Exit::Unreachable
+        }
+    }
+}

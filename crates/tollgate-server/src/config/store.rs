@@ -1,0 +1,139 @@
+//! Where counters are kept, and what happens when they cannot be asked.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tollgate::document::MapReader;
+use tollgate::policy::StoreSettings;
+use tollgate::rule::{OnStoreError, Rule};
+use tollgate::store::DeniedHits;
+use tollgate::time::parse_span;
+use tollgate_stores::counters::central::CentralAddress;
+
+/// A store on servers that several nodes share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreConfig {
+    pub address: CentralAddress,
+    /// As it is written, without login and options: for logs.
+    pub name: String,
+    /// For each decision, all its calls together.
+    pub deadline: Duration,
+    pub keys: StoreKeys,
+}
+
+/// How identities are written into the store.
+#[derive(Clone, PartialEq, Eq)]
+pub enum StoreKeys {
+    Plain,
+    /// Under the secret in this file, which all nodes share.
+    Hashed(PathBuf),
+}
+
+const ON_STORE_ERROR: [(&str, OnStoreError); 3] =
+    [("open", OnStoreError::Open), ("closed", OnStoreError::Closed), ("local", OnStoreError::Local)];
+const STORE_KEYS: [(&str, bool); 2] = [("plain", false), ("hashed", true)];
+/// A longer deadline would make requests wait for what nobody waits for.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The settings that rules share, whether counters are elsewhere or not.
+pub fn settings(map: &mut MapReader<'_, '_>) -> StoreSettings {
+    let default = StoreSettings::default();
+    let nodes = map.optional("nodes").map(|node| (node, node.as_u64().filter(|nodes| *nodes > 0)));
+    if let Some((node, None)) = nodes {
+        map.reject("nodes", node, "expected the number of nodes that share the limits, at least 1");
+    }
+    StoreSettings {
+        on_error: map.optional_choice("on_store_error", &ON_STORE_ERROR).unwrap_or(default.on_error),
+        nodes: nodes.and_then(|(_, nodes)| nodes).unwrap_or(default.nodes),
+        deny_cache: map.optional_bool("deny_cache").unwrap_or(default.deny_cache),
+    }
+}
+
+impl StoreConfig {
+    /// `None` where counters are in memory: settings of central stores are idle then.
+    pub fn read(
+        map: &mut MapReader<'_, '_>,
+        folder: &Path,
+        rules: &[Rule],
+        idle: &mut Vec<String>,
+    ) -> Option<StoreConfig> {
+        let deadline = deadline(map);
+        let hashed = map.optional_choice("store_keys", &STORE_KEYS).unwrap_or_default();
+        let secret = map.optional_text("store_secret_file").map(|file| folder.join(file));
+        let node = map.optional("counters");
+        let Some(node) = node.filter(|node| node.as_str() != Some("memory")) else {
+            let settings = [
+                "on_store_error",
+                "store_keys",
+                "store_secret_file",
+                "deny_cache",
+                "store_deadline",
+                "nodes",
+            ];
+            idle.extend(
+                settings.iter().filter(|name| map.optional(name).is_some()).map(|name| (*name).to_owned()),
+            );
+            return None;
+        };
+        let text = node.as_str().unwrap_or_default();
+        let address: CentralAddress =
+            text.parse().map_err(|error| map.reject("counters", node, format!("{error}"))).ok()?;
+        for rule in rules {
+            refuse_limits(map, &address, rule);
+        }
+        let keys = match (hashed, secret) {
+            (false, _) => StoreKeys::Plain,
+            (true, Some(file)) => StoreKeys::Hashed(file),
+            (true, None) => {
+                map.reject(
+                    "store_keys",
+                    node,
+                    "hashed needs store_secret_file: a secret that all nodes share",
+                );
+                return None;
+            }
+        };
+        let deadline = deadline.unwrap_or_else(|| address.default_deadline());
+        Some(StoreConfig { name: without_login(text), address, deadline, keys })
+    }
+}
+
+fn deadline(map: &mut MapReader<'_, '_>) -> Option<Duration> {
+    let node = map.optional("store_deadline")?;
+    let read = node.as_str().ok_or("expected a span such as 50ms".to_owned()).and_then(parse_span);
+    match read {
+        Ok(span) if !span.is_zero() && span <= LONGEST_DEADLINE => return Some(span),
+        Ok(_) => map.reject("store_deadline", node, "expected a span above 0 and up to 1m"),
+        Err(message) => map.reject("store_deadline", node, message),
+    }
+    None
+}
+
+/// Says which limits of a rule the store cannot keep, and why.
+fn refuse_limits(map: &mut MapReader<'_, '_>, address: &CentralAddress, rule: &Rule) {
+    let denied = if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free };
+    for each in rule.all_limits() {
+        if let (Err(why), Some(node)) = (address.check(&each.limit, denied), map.optional("counters")) {
+            map.reject("counters", node, format!("limit {} of rule {}: {why}", each.limit, rule.id));
+        }
+    }
+}
+
+/// What of an address may be shown: scheme and servers.
+fn without_login(address: &str) -> String {
+    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, servers)| servers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_login_is_shown() {
+        assert_eq!(without_login("redis://u:p%40@host:1/0?x=y"), "redis://host:1/0");
+        assert_eq!(without_login("memcached://a,b"), "memcached://a,b");
+        assert_eq!(without_login("redis://u:p@a@host"), "redis://host");
+    }
+}

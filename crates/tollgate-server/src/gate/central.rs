@@ -1,0 +1,87 @@
+//! Counters on servers, as the gate asks them.
+
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::runtime::Handle;
+use tollgate::document::Problem;
+use tollgate::store::central::CentralReceipt;
+use tollgate::{Engine, Hit, Time, Verdict};
+use tollgate_stores::counters::breaker::ServerHealth;
+use tollgate_stores::counters::central::CentralStore;
+use tollgate_stores::counters::name::Naming;
+
+use crate::config::{StoreConfig, StoreKeys};
+
+pub struct Central {
+    pub store: CentralStore,
+    pub name: String,
+    /// What is given back, is given back by itself.
+    runtime: Handle,
+    settlements: AtomicU64,
+}
+
+/// The secret under which names are hashed is as long as a key of its hash, at least.
+const MIN_SECRET_BYTES: usize = 32;
+
+impl Central {
+    /// Connects in the background. It must be called inside a runtime.
+    pub fn open(config: &StoreConfig) -> Result<Central, Problem> {
+        let problem = |message: String| Problem::new(None, "counters", message);
+        let store = CentralStore::open(config.address.clone(), naming(&config.keys)?, config.deadline);
+        let store = store.map_err(problem)?;
+        Ok(Central {
+            store,
+            name: config.name.clone(),
+            runtime: Handle::current(),
+            settlements: AtomicU64::new(0),
+        })
+    }
+
+    pub async fn check(&self, engine: &Engine, hit: &Hit<'_>, now: Time) -> Verdict {
+        let decided = engine.check_central(hit, now, &self.store).await;
+        if let Some(receipt) = decided.give_back {
+            self.settle(receipt, 0, now);
+        }
+        decided.verdict
+    }
+
+    /// Corrects the cost of a charge, without anybody waiting for it. A charge that cannot be corrected stays.
+    pub fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) {
+        let (store, runtime) = (self.store.clone(), self.runtime.clone());
+        let settled = async move { store.settle(receipt, real_cost, now).await };
+        let name = self.name.clone();
+        self.settlements.fetch_add(1, Ordering::Relaxed);
+        runtime.spawn(async move {
+            if let Err(error) = settled.await {
+                tracing::debug!(store = name, %error, "a charge could not be corrected");
+            }
+        });
+    }
+
+    /// Corrections that were asked for.
+    pub fn settlements(&self) -> u64 {
+        self.settlements.load(Ordering::Relaxed)
+    }
+
+    pub fn health(&self) -> Vec<ServerHealth> {
+        self.store.health()
+    }
+
+    /// Whether a server does not answer: what it counts is not protected as usual.
+    pub fn is_impaired(&self) -> bool {
+        self.health().iter().any(|server| server.trouble.is_some())
+    }
+}
+
+fn naming(keys: &StoreKeys) -> Result<Naming, Problem> {
+    let StoreKeys::Hashed(path) = keys else { return Ok(Naming::Plain) };
+    let problem = |why: String| Problem::new(None, "store_secret_file", format!("{}: {why}", path.display()));
+    let secret = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
+    match secret.trim_ascii() {
+        short if short.len() < MIN_SECRET_BYTES => {
+            Err(problem(format!("is shorter than {MIN_SECRET_BYTES} bytes")))
+        }
+        secret => Ok(Naming::hashed(secret)),
+    }
+}

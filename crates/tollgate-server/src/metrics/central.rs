@@ -1,0 +1,45 @@
+//! The store that nodes share, for those who watch it.
+
+use crate::gate::Central;
+use crate::metrics::Page;
+
+impl Page {
+    pub(super) fn central(&mut self, central: &Central) {
+        let servers = central.health();
+        self.metric("tollgate_central_up", "gauge", "Whether a server of the central store answers.");
+        for server in &servers {
+            let up = u64::from(server.trouble.is_none());
+            self.sample("tollgate_central_up", &[("server", &server.server)], up);
+        }
+        self.metric(
+            "tollgate_central_refused_total",
+            "counter",
+            "Charges that did not wait for a server that is down.",
+        );
+        for server in &servers {
+            self.sample("tollgate_central_refused_total", &[("server", &server.server)], server.refused);
+        }
+        self.metric("tollgate_central_outages_total", "counter", "How often a server was found down.");
+        for server in &servers {
+            self.sample("tollgate_central_outages_total", &[("server", &server.server)], server.opened);
+        }
+        self.one(
+            "tollgate_central_protected",
+            "gauge",
+            "1 while all servers answer; 0 while on_store_error is in force for some keys.",
+            u64::from(!central.is_impaired()),
+        );
+        self.one(
+            "tollgate_central_contended_total",
+            "counter",
+            "Charges without an answer: others changed the same counter each time.",
+            central.store.contended(),
+        );
+        self.one(
+            "tollgate_central_settlements_total",
+            "counter",
+            "Charges that were given back or corrected.",
+            central.settlements(),
+        );
+    }
+}

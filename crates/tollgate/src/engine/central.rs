@@ -1,0 +1,290 @@
+//! Decisions over counters that are kept elsewhere: the same plan, the same verdict, and what to do when a
+//! counter cannot be asked.
+//!
+//! A denial by a limit that was asked stands. Else a rule that fails closed refuses, one that fails to local
+//! counts its share in memory, and one that fails open is skipped. Shadow rules never matter.
+
+use std::borrow::Cow;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::algorithm::Quota;
+use crate::engine::inspect::{CounterReport, DOMAIN};
+use crate::engine::{Engine, InspectError, KeyReport, Reading};
+use crate::fingerprint::Fingerprint;
+use crate::hit::Hit;
+use crate::identity::{Attribute, Key, Source};
+use crate::limit::Limit;
+use crate::plan::{Plan, key_parts_fit};
+use crate::policy::Policy;
+use crate::rule::{OnStoreError, Rule};
+use crate::store::central::{Central, CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
+use crate::store::{Charge, Elsewhere, Part, Receipt, ReceiptItem, Weight};
+use crate::time::Time;
+use crate::verdict::{Reason, Verdict};
+
+/// What came of a hit whose counters are elsewhere.
+pub struct CentralVerdict {
+    pub verdict: Verdict,
+    /// Charged for a request that was refused after all: to be given back.
+    pub give_back: Option<CentralReceipt>,
+    /// Why a counter could not be asked, if one could not.
+    pub error: Option<StoreError>,
+}
+
+impl Engine {
+    /// As [`check`](Self::check), by counters that are kept elsewhere.
+    pub async fn check_central(&self, hit: &Hit<'_>, now: Time, central: &impl Central) -> CentralVerdict {
+        let policy = self.policy.load_full();
+        let mut plan = Plan::default();
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.bans, &self.secret, now, |_| ()) {
+            let verdict = Verdict::exempt(self.next_id(&policy), exempt, now);
+            return CentralVerdict::of(self.exempted(verdict, hit, now));
+        }
+        let charges = central_charges(&policy, &plan, hit);
+        let outcome = match self.denials.find(&policy, &plan, now) {
+            Some(outcome) => outcome,
+            None if plan.is_refused() => central.peek(&charges, now).await,
+            None => central.charge(&charges, now).await,
+        };
+        if policy.settings().store.deny_cache {
+            self.denials.learn(&policy, &plan, &outcome, now);
+        }
+        let verdict = plan.draft(self.next_id(&policy));
+        let concluded = self.conclude(&policy, &plan, verdict, charges, outcome, now);
+        self.note(&policy, &plan, &concluded.verdict, hit, now);
+        self.decisions[concluded.verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
+        concluded
+    }
+
+    /// As [`peek`](Self::peek), by counters that are kept elsewhere.
+    pub async fn peek_central(&self, hit: &Hit<'_>, now: Time, central: &impl Central) -> Verdict {
+        let policy = self.policy.load_full();
+        let (mut plan, id) = (Plan::default(), self.next_id(&policy));
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.bans, &self.secret, now, |_| ()) {
+            return Verdict::exempt(id, exempt, now);
+        }
+        let outcome = central.peek(&central_charges(&policy, &plan, hit), now).await;
+        let mut verdict = plan.draft(id);
+        let failed = failures(&policy, &plan, &outcome);
+        let parts: Vec<_> = outcome.parts.into_iter().map(Result::ok).collect();
+        plan.conclude_asked(&mut verdict, &parts);
+        settle_failures(&mut verdict, &failed);
+        verdict
+    }
+
+    fn conclude(
+        &self,
+        policy: &Policy,
+        plan: &Plan<'_>,
+        mut verdict: Verdict,
+        charges: Vec<CentralCharge>,
+        outcome: CentralOutcome,
+        now: Time,
+    ) -> CentralVerdict {
+        let failed = failures(policy, plan, &outcome);
+        let error = outcome.parts.iter().find_map(|part| part.as_ref().err()).cloned();
+        let mut parts: Vec<_> = outcome.parts.into_iter().map(Result::ok).collect();
+        let closed = failed.iter().any(|(_, mode)| *mode == OnStoreError::Closed);
+        let mut local = Vec::new();
+        if outcome.admitted && !plan.is_refused() && !closed {
+            local = shares(policy, plan, &failed);
+            self.count_locally(&local, &mut parts, now);
+        }
+        plan.conclude_asked(&mut verdict, &parts);
+        settle_failures(&mut verdict, &failed);
+        if !verdict.allowed {
+            return CentralVerdict { verdict, give_back: outcome.receipt, error };
+        }
+        let place = |central: CentralCharge| Elsewhere { counter: central.counter, limit: central.limit };
+        let mut charged: Vec<_> = plan
+            .charges
+            .iter()
+            .cloned()
+            .zip(charges.into_iter().map(|central| Some(Box::new(place(central)))))
+            .collect();
+        local.into_iter().for_each(|(n, charge)| charged[n] = (charge, None));
+        verdict.receipt = receipt(charged, &parts);
+        CentralVerdict { verdict, give_back: None, error }
+    }
+
+    /// Counts the node's shares of limits, all or none.
+    fn count_locally(&self, shares: &[(usize, Charge)], parts: &mut [Option<Part>], now: Time) {
+        let charges: Vec<Charge> = shares.iter().map(|(_, charge)| charge.clone()).collect();
+        let outcome = self.store.charge(&charges, now);
+        for ((n, _), part) in shares.iter().zip(outcome.parts) {
+            parts[*n] = Some(part);
+        }
+    }
+
+    /// The state of a key, as far as a store elsewhere tells it.
+    pub async fn key_central(
+        &self,
+        rule: &str,
+        key: Key,
+        now: Time,
+        central: &impl Central,
+    ) -> Result<KeyReport, InspectError> {
+        let policy = self.policy.load_full();
+        let (number, key) = self.found(&policy, rule, key)?;
+        let (print, charges) = self.charges_of(&policy, number, &key, now);
+        let outcome = central.peek(&charges, now).await;
+        let mut limits = Vec::with_capacity(charges.len());
+        for (charge, part) in charges.iter().zip(outcome.parts) {
+            let part = part.map_err(InspectError::Store)?;
+            limits.push(CounterReport {
+                limit: charge.limit,
+                used: charge.limit.capacity().saturating_sub(part.decision.left),
+                remaining: part.decision.left,
+                reset_at: (part.reset_after > Duration::ZERO).then(|| now + part.reset_after),
+                reading: Reading::Plain,
+            });
+        }
+        let record = policy.record_at(number);
+        let track = policy.rules()[number].track.then(|| record.tracks.get(print).unwrap_or_default());
+        Ok(KeyReport { rule: rule.to_owned(), key, limits, track })
+    }
+
+    /// Forgets what a key has used and done; returns what was forgotten.
+    pub async fn reset_key_central(
+        &self,
+        rule: &str,
+        key: Key,
+        now: Time,
+        central: &impl Central,
+    ) -> Result<KeyReport, InspectError> {
+        let report = self.key_central(rule, key.clone(), now, central).await?;
+        let policy = self.policy.load_full();
+        let (number, key) = self.found(&policy, rule, key)?;
+        let (print, charges) = self.charges_of(&policy, number, &key, now);
+        for charge in &charges {
+            central.reset(&charge.counter, &charge.limit, now).await.map_err(InspectError::Store)?;
+        }
+        self.denials.clear();
+        policy.record_at(number).tracks.forget(print);
+        Ok(report)
+    }
+
+    fn found(&self, policy: &Policy, rule: &str, key: Key) -> Result<(usize, Key), InspectError> {
+        let number = policy.rules.number(rule).ok_or_else(|| InspectError::NoRule(rule.to_owned()))?;
+        let key = key.grouped(policy.settings().ipv6_prefix);
+        key_parts_fit(&policy.rules()[number], &key)
+            .map_err(|wanted| InspectError::Key { rule: rule.to_owned(), wanted })?;
+        Ok((number, key))
+    }
+
+    fn charges_of(
+        &self,
+        policy: &Policy,
+        number: usize,
+        key: &Key,
+        now: Time,
+    ) -> (Fingerprint, Vec<CentralCharge>) {
+        let (print, counters) = policy.counters_of(number, DOMAIN, key, &self.secret, now);
+        let counter = counter(DOMAIN, &policy.rules()[number], key);
+        let charges =
+            counters.iter().map(|(each, charge)| central_charge(counter.clone(), each.limit, charge));
+        (print, charges.collect())
+    }
+}
+
+impl CentralVerdict {
+    fn of(verdict: Verdict) -> CentralVerdict {
+        CentralVerdict { verdict, give_back: None, error: None }
+    }
+}
+
+/// The enforced charges that have no answer, and what their rules say about that.
+fn failures(policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome) -> Vec<(usize, OnStoreError)> {
+    let by_default = policy.settings().store.on_error;
+    let all = plan.charged().zip(&outcome.parts).enumerate();
+    let failed = all.filter(|(_, ((_, _, charge), part))| part.is_err() && charge.weight == Weight::Enforced);
+    failed.map(|(n, ((rule, _, _), _))| (n, rule.on_store_error.unwrap_or(by_default))).collect()
+}
+
+/// What failures make of a verdict that is otherwise complete.
+fn settle_failures(verdict: &mut Verdict, failed: &[(usize, OnStoreError)]) {
+    if !verdict.allowed || failed.is_empty() {
+        return; // a denial stands, whoever else was not asked
+    }
+    verdict.reason = Reason::StoreError;
+    verdict.allowed = failed.iter().all(|(_, mode)| *mode != OnStoreError::Closed);
+}
+
+/// The node's share of each limit that fails to local.
+fn shares(policy: &Policy, plan: &Plan<'_>, failed: &[(usize, OnStoreError)]) -> Vec<(usize, Charge)> {
+    let nodes = policy.settings().store.nodes;
+    let is_local = |n: usize| failed.contains(&(n, OnStoreError::Local));
+    let local = plan.charged().enumerate().filter(|(n, _)| is_local(*n));
+    local.map(|(n, (_, limit, charge))| (n, share(&limit.limit, charge, nodes))).collect()
+}
+
+/// As part of a whole it is a counter of its own: what was used of either says nothing of the other.
+fn share(limit: &Limit, charge: &Charge, nodes: u64) -> Charge {
+    let fingerprint = Fingerprint(charge.fingerprint.0.rotate_left(32) ^ nodes);
+    Charge { fingerprint, quota: Quota::new(&limit.share(nodes)), previous: Vec::new(), ..charge.clone() }
+}
+
+/// The receipt for what was charged, there or here.
+fn receipt(charged: Vec<(Charge, Option<Box<Elsewhere>>)>, parts: &[Option<Part>]) -> Option<Receipt> {
+    let items = charged.into_iter().zip(parts).filter_map(|((charge, elsewhere), part)| {
+        let Charge { fingerprint, quota, unit_cost, .. } = charge;
+        Some(ReceiptItem { fingerprint, quota, unit_cost, grant: part.as_ref()?.grant?, elsewhere })
+    });
+    Some(Receipt { items: items.collect() }).filter(|receipt| !receipt.items.is_empty())
+}
+
+fn central_charges(policy: &Policy, plan: &Plan<'_>, hit: &Hit<'_>) -> Vec<CentralCharge> {
+    let mut charges = Vec::with_capacity(plan.charges.len());
+    let mut last: Option<(&Rule, Counter)> = None;
+    for (rule, limit, charge) in plan.charged() {
+        let counter = match last.take() {
+            Some((same, counter)) if std::ptr::eq(same, &**rule) => counter,
+            _ => {
+                let value = |attribute: &Attribute| {
+                    policy.value(hit, attribute).map_or_else(String::new, Cow::into_owned)
+                };
+                let parts = rule.key.iter().map(|attribute| (attribute.clone(), value(attribute))).collect();
+                // A rule names no attribute twice.
+                counter(hit.domain_name(), rule, &Key::new(parts).unwrap_or_default())
+            }
+        };
+        charges.push(central_charge(counter.clone(), limit.limit, charge));
+        last = Some((rule, counter));
+    }
+    charges
+}
+
+fn central_charge(counter: Counter, limit: Limit, charge: &Charge) -> CentralCharge {
+    let Charge { cost, unit_cost, weight, denied, .. } = *charge;
+    CentralCharge { counter, limit, cost, unit_cost, weight, denied }
+}
+
+fn counter(domain: &str, rule: &Rule, key: &Key) -> Counter {
+    let owner =
+        key.parts().iter().filter_map(|part| Some((rank(&part.0)?, part))).min_by_key(|(rank, _)| *rank);
+    let owner = owner.and_then(|(_, (name, value))| Key::new(vec![(name.clone(), value.clone())]).ok());
+    Counter {
+        domain: domain.into(),
+        rule: rule.id.as_str().into(),
+        key: key.to_string().into(),
+        owner: owner.map(|owner| owner.to_string().into()),
+    }
+}
+
+/// How well an attribute tells one client from all others; `None` for what many clients share.
+fn rank(attribute: &Attribute) -> Option<u8> {
+    match attribute {
+        Attribute::User => Some(0),
+        Attribute::ApiKey => Some(1),
+        Attribute::Email => Some(2),
+        Attribute::Field(Source::Jwt, _) => Some(3),
+        Attribute::Field(Source::Cookie | Source::Header | Source::Json | Source::Form, _) => Some(4),
+        Attribute::Mac => Some(5),
+        Attribute::Ip => Some(6),
+        Attribute::Field(Source::Attr | Source::Query, _)
+        | Attribute::Path
+        | Attribute::Method
+        | Attribute::Host => None,
+    }
+}
