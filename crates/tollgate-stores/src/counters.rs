@@ -14,6 +14,8 @@ pub mod breaker;
 pub mod cassandra;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 mod cells;
+#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+pub mod central;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 mod demand;
 #[cfg(feature = "memcached")]

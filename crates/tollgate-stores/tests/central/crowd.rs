@@ -16,6 +16,8 @@ const FOR: Duration = Duration::from_secs(10);
 const ORDER: &str = "TOLLGATE_CROWD";
 const RATE: u64 = 20;
 const BURST: u64 = 20;
+/// How often a crowd may try to reach its share.
+const TIMES: u32 = 3;
 
 /// Lets processes that run the test `one` hammer a key, and checks what they say: in every interval no more
 /// than the limit, and at least 90 % of it.
@@ -23,13 +25,29 @@ pub fn check(one: &str, url: &str, processes: usize) {
     check_share(one, url, processes, 90);
 }
 
-/// The same with another share of the limit, in per cent.
+/// The same with another share of the limit, in per cent. A machine that was held up by others is asked again;
+/// one admission too many is never forgiven.
 pub fn check_share(one: &str, url: &str, processes: usize, share: u64) {
+    let due = allowed(FOR.as_nanos() as u64);
+    for time in 1..=TIMES {
+        let times = admissions(one, &format!("{url} user:{processes}-{time}"), processes);
+        check_limit(processes, &times);
+        let count = times.len() as u64;
+        eprintln!("{processes} processes: {count} of {due}");
+        if count * 100 >= due * share {
+            return;
+        }
+    }
+    panic!("{processes} processes: less than {share} % of {due}, {TIMES} times");
+}
+
+/// When the processes of a crowd were let through, in nanoseconds.
+fn admissions(one: &str, order: &str, processes: usize) -> Vec<u64> {
     let this = env::current_exe().expect("the test knows itself");
     let mut crowd: Vec<_> = (0..processes)
         .map(|_| {
             let mut command = Command::new(&this);
-            command.args(["--exact", one, "--nocapture"]).env(ORDER, format!("{url} user:{processes}"));
+            command.args(["--exact", one, "--nocapture"]).env(ORDER, order);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the test starts itself")
         })
         .collect();
@@ -43,25 +61,26 @@ pub fn check_share(one: &str, url: &str, processes: usize, share: u64) {
     let mut times: Vec<u64> = admitted.collect();
     crowd.iter_mut().for_each(|process| assert!(process.wait().is_ok_and(|status| status.success())));
     times.sort_unstable();
-    check_limit(processes, &times, share);
+    times
+}
+
+/// What the limit allows within a span.
+fn allowed(span_ns: u64) -> u64 {
+    BURST + (u128::from(RATE * span_ns) / 1_000_000_000) as u64
 }
 
 fn lines(process: &mut Child) -> impl Iterator<Item = String> + use<> {
     BufReader::new(process.stdout.take().expect("it talks")).lines().map_while(Result::ok)
 }
 
-/// I1, in every interval between two admissions; and a share of what the limit allows.
-fn check_limit(processes: usize, times: &[u64], share: u64) {
-    let allowed = |span_ns: u64| BURST + (u128::from(RATE * span_ns) / 1_000_000_000) as u64;
+/// I1, in every interval between two admissions.
+fn check_limit(processes: usize, times: &[u64]) {
     for (n, first) in times.iter().enumerate() {
         for (before, last) in times[n..].iter().enumerate() {
             let (count, span) = (before as u64 + 1, last - first);
             assert!(count <= allowed(span), "{processes} processes: {count} within {span} ns");
         }
     }
-    let (count, due) = (times.len() as u64, allowed(FOR.as_nanos() as u64));
-    eprintln!("{processes} processes: {count} of {due}");
-    assert!(count * 100 >= due * share, "{processes} processes: {count} of {due}");
 }
 
 /// The address that a process of a crowd is to hammer; `None` if this is no such process.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use thiserror::Error;
+use tollgate::request::percent::{self, Plus};
 
 /// A Redis or Valkey installation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,8 +96,6 @@ pub enum AddressError {
     NotTls(String),
     #[error("cert and key go together")]
     HalfCertificate,
-    #[error("'{0}' is not percent-encoded text")]
-    Encoding(&'static str),
 }
 
 const DEFAULT_PORT: u16 = 6379;
@@ -110,7 +109,7 @@ impl FromStr for RedisAddress {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         // A password may hold a slash, escaped or not; a host may not hold an @.
         let (login, rest) = match rest.rsplit_once('@') {
-            Some((login, rest)) => (parse_login(login)?, rest),
+            Some((login, rest)) => (parse_login(login), rest),
             None => (Login::default(), rest),
         };
         let (tls, kind) = match scheme.split_once('+').unwrap_or((scheme, "single")) {
@@ -132,7 +131,7 @@ impl FromStr for RedisAddress {
             "sentinel" => {
                 let (service, path) = path.split_once('/').unwrap_or((path, ""));
                 database = Some(path).filter(|path| !path.is_empty());
-                let service = decode(service, "service")?;
+                let service = decode(service);
                 let sentinels = parse_hosts(hosts, DEFAULT_SENTINEL_PORT)?;
                 if service.is_empty() {
                     return Err(AddressError::NoService);
@@ -141,7 +140,7 @@ impl FromStr for RedisAddress {
             }
             "cluster" => Place::Cluster(parse_hosts(hosts, DEFAULT_PORT)?),
             "unix" if path.is_empty() => return Err(AddressError::NoSocket),
-            "unix" => Place::Single(Endpoint::Unix(PathBuf::from(format!("/{}", decode(path, "path")?)))),
+            "unix" => Place::Single(Endpoint::Unix(PathBuf::from(format!("/{}", decode(path))))),
             _ => return Err(AddressError::Scheme(scheme.to_owned())),
         };
         let is_cluster = matches!(place, Place::Cluster(_));
@@ -164,7 +163,7 @@ impl RedisAddress {
     fn read_options(&mut self, query: &str) -> Result<(), AddressError> {
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            let value = decode(value, "option")?;
+            let value = decode(value);
             let file = |files: &mut Option<TlsFiles>, set: fn(&mut TlsFiles, PathBuf)| match files {
                 Some(files) => {
                     set(files, PathBuf::from(&value));
@@ -187,10 +186,10 @@ impl RedisAddress {
     }
 }
 
-fn parse_login(text: &str) -> Result<Login, AddressError> {
-    let filled = |text: String| Some(text).filter(|text| !text.is_empty());
+fn parse_login(text: &str) -> Login {
+    let filled = |text: &str| Some(decode(text)).filter(|text| !text.is_empty());
     let (user, password) = text.split_once(':').unwrap_or((text, ""));
-    Ok(Login { user: filled(decode(user, "user")?), password: filled(decode(password, "password")?) })
+    Login { user: filled(user), password: filled(password) }
 }
 
 fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<Endpoint>, AddressError> {
@@ -220,20 +219,8 @@ fn parse_database(text: &str) -> Result<u32, AddressError> {
     text.parse::<u16>().map(u32::from).map_err(|_| AddressError::Database(text.chars().take(20).collect()))
 }
 
-fn decode(text: &str, what: &'static str) -> Result<String, AddressError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
-        let (high, low) = (digit(rest.next()), digit(rest.next()));
-        let (high, low) = high.zip(low).ok_or(AddressError::Encoding(what))?;
-        bytes.push((high * 16 + low) as u8);
-    }
-    String::from_utf8(bytes).map_err(|_| AddressError::Encoding(what))
+fn decode(text: &str) -> String {
+    percent::text(percent::decode(text, Plus::Literal).collect())
 }
 
 #[cfg(test)]
@@ -278,7 +265,6 @@ mod tests {
             ("redis://u:hunter2@host:99999", "port '99999'"),
             ("redis://u:hunter2@host/x", "database 'x'"),
             ("redis://u:hunter2@host?shards=3", "unknown option 'shards'"),
-            ("redis://u:%zz@host", "'password' is not percent-encoded"),
             ("redis://host?ca=/x", "option 'ca' is for rediss"),
             ("rediss://host?cert=/x", "cert and key go together"),
             ("redis+cluster://a,b/1", "only database 0"),

@@ -18,6 +18,8 @@ use crate::counters::StoreError;
 
 /// Answers that nothing was done, at the most, before it is given up.
 const MAX_TRIES: usize = 8;
+/// Answers that the deadline had passed, at the most.
+const MAX_LATE: usize = 3;
 /// Between two tries while a slot is on the move.
 const MOVING: Duration = Duration::from_millis(2);
 
@@ -68,7 +70,7 @@ impl Topology {
     pub(super) async fn call(&self, call: &Call<'_>) -> Result<(Done, String), StoreError> {
         let Call { slot, deed, when, asks, deadline } = *call;
         let mut link = self.link(slot, deadline).await?;
-        let mut asking = false;
+        let (mut asking, mut late) = (false, 0);
         for _ in 0..MAX_TRIES {
             let until = link.clock().at(deadline);
             let write = |out: &mut Vec<u8>| script::write_call(out, deed, when, until, asks);
@@ -84,7 +86,8 @@ impl Topology {
                     // Nothing was done. If there is time by our clock, the server's was not known well enough.
                     Some(Answer::TooLate { server_us }) => {
                         link.clock().observe(server_us, Instant::now());
-                        if Instant::now() < deadline {
+                        late += 1;
+                        if late < MAX_LATE && Instant::now() < deadline {
                             continue;
                         }
                         return Err(StoreError::Deadline { server: link.server().to_owned() });
