@@ -29,6 +29,8 @@ pub mod redis;
 mod request;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 mod state;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod told;
 
 /// One limit of one rule for one key.
 #[derive(Clone, Debug)]

@@ -79,7 +79,7 @@ pub(crate) enum Swap {
 
 /// When something is asked, and until when it is of use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub struct Moment {
     pub now: Time,
     pub deadline: Instant,
     patience: Duration,

@@ -17,7 +17,7 @@ use super::demand::{Intent, Ran};
 use super::{CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, StoreError};
 
 /// A store as one request sees it.
-pub(crate) trait Charged: Send + Sync + 'static {
+pub trait Charged: Send + Sync + 'static {
     /// Charges of the same place are kept together.
     fn place(&self, charge: &CentralCharge) -> String;
 

@@ -15,6 +15,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct Load {
     over: Arc<AtomicBool>,
     callers: Vec<JoinHandle<Vec<Seen>>>,
+    pulse: JoinHandle<Duration>,
 }
 
 /// One request as its caller saw it.
@@ -22,6 +23,8 @@ pub struct Load {
 pub struct Seen {
     pub asked: Instant,
     pub took: Duration,
+    /// The longest time for which the machine has stopped everybody: not the store's doing.
+    pub stalled: Duration,
     pub error: Option<StoreError>,
     /// When it was let through by the store's clock, in microseconds.
     pub admitted: Option<u64>,
@@ -33,7 +36,8 @@ impl Load {
     pub fn start(store: &impl Store, charge: &CentralCharge, callers: usize) -> Load {
         let over = Arc::new(AtomicBool::new(false));
         let call = |_| tokio::spawn(call(store.clone(), charge.clone(), over.clone()));
-        Load { callers: (0..callers).map(call).collect(), over }
+        let pulse = tokio::spawn(pulse(over.clone()));
+        Load { callers: (0..callers).map(call).collect(), pulse, over }
     }
 
     /// Ends it; all that was seen, in order.
@@ -43,6 +47,8 @@ impl Load {
         for caller in self.callers {
             seen.extend(caller.await.expect("a caller does not panic"));
         }
+        let stalled = self.pulse.await.expect("it beats until the end");
+        seen.iter_mut().for_each(|seen| seen.stalled = stalled);
         seen.sort_by_key(|seen| seen.asked);
         seen
     }
@@ -56,14 +62,28 @@ async fn call(store: impl Store, charge: CentralCharge, over: Arc<AtomicBool>) -
         let took = asked.elapsed();
         let admitted = answer.as_ref().ok().and_then(|part| Some(part.grant?.at.nanos() / 1000));
         let open = open && store.trouble().is_some();
-        seen.push(Seen { asked, took, error: answer.err(), admitted, open });
+        let stalled = Duration::ZERO;
+        seen.push(Seen { asked, took, stalled, error: answer.err(), admitted, open });
         tokio::time::sleep(PAUSE).await;
     }
     seen
 }
 
-/// 99 % within the deadline and 20 ms, none later than 250 ms after it.
+/// How much too long the longest of many short pauses was.
+async fn pulse(over: Arc<AtomicBool>) -> Duration {
+    let mut stalled = Duration::ZERO;
+    while !over.load(Ordering::Relaxed) {
+        let paused = Instant::now();
+        tokio::time::sleep(PAUSE).await;
+        stalled = stalled.max(paused.elapsed() - PAUSE);
+    }
+    stalled
+}
+
+/// 99 % within the deadline and 20 ms, none later than 250 ms after it; where the machine has stopped everybody for
+/// a while, that is added.
 pub fn check_answered_in_time(seen: &[Seen], deadline: Duration) {
+    let deadline = deadline + seen.iter().map(|seen| seen.stalled).max().unwrap_or_default();
     let late = seen.iter().filter(|seen| seen.took > deadline + Duration::from_millis(20)).count();
     assert!(late * 100 <= seen.len(), "{late} of {} are late", seen.len());
     let longest = seen.iter().map(|seen| seen.took).max().unwrap_or_default();

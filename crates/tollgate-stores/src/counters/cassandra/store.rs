@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate::{Limit, Time};
+use tollgate::Limit;
 
 use super::address::CassandraAddress;
 use super::link::Link;
@@ -13,38 +13,21 @@ use crate::counters::breaker::ServerHealth;
 use crate::counters::cells::{Keeper, Moment, Work};
 use crate::counters::demand::{Intent, Ran};
 use crate::counters::name::{Naming, tag};
-use crate::counters::request::{self, Charged};
-use crate::counters::{
-    CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, Counter, StoreError,
-};
+use crate::counters::request::Charged;
+use crate::counters::told::{ToldAddress, ToldSetup, ToldStore};
+use crate::counters::{CentralCharge, CentralReceiptItem, Counter, StoreError};
 
-#[derive(Clone, Debug)]
-pub struct CassandraSetup {
-    pub address: CassandraAddress,
-    pub naming: Naming,
-    /// For each decision, all its round trips together.
-    pub deadline: Duration,
-    /// How much longer than they are needed counters are kept.
-    pub slack: Duration,
-}
-
-impl CassandraSetup {
-    pub const DEADLINE: Duration = Duration::from_millis(500);
-    pub const SLACK: Duration = Duration::from_secs(1);
-
-    pub fn new(address: CassandraAddress) -> CassandraSetup {
-        CassandraSetup { address, naming: Naming::Plain, deadline: Self::DEADLINE, slack: Self::SLACK }
-    }
-}
+pub type CassandraSetup = ToldSetup<CassandraAddress>;
 
 /// Counters on Cassandra or ScyllaDB.
-#[derive(Clone)]
-pub struct CassandraStore {
-    inner: Arc<Inner>,
-    deadline: Duration,
+pub type CassandraStore = ToldStore<Cluster>;
+
+impl ToldAddress for CassandraAddress {
+    const DEADLINE: Duration = Duration::from_millis(500);
 }
 
-struct Inner {
+/// The rows, and what they are called.
+pub struct Cluster {
     naming: Naming,
     rows: Arc<Keeper<Rows>>,
 }
@@ -54,27 +37,7 @@ impl CassandraStore {
     pub fn open(setup: CassandraSetup) -> CassandraStore {
         let CassandraSetup { address, naming, deadline, slack } = setup;
         let rows = Keeper::new(Rows { link: Link::open(address), slack });
-        CassandraStore { inner: Arc::new(Inner { naming, rows }), deadline }
-    }
-
-    /// Decides all charges of one request and takes all or none.
-    pub async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        request::charge(&self.inner, charges, Moment::new(now, self.deadline)).await
-    }
-
-    /// Decides as [`charge`](Self::charge) would, and changes nothing.
-    pub async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        request::peek(&self.inner, charges, Moment::new(now, self.deadline)).await
-    }
-
-    /// Gives the charges of a receipt back, as far as time has not.
-    pub async fn refund(&self, receipt: CentralReceipt, now: Time) -> Result<(), StoreError> {
-        self.settle(receipt, 0, now).await
-    }
-
-    /// Corrects the hit's cost after the fact: the difference is given back, or owed.
-    pub async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
-        request::settle(&self.inner, receipt, real_cost, Moment::new(now, self.deadline)).await
+        ToldStore::new(Cluster { naming, rows }, deadline)
     }
 
     /// Forgets a counter; says whether it was there.
@@ -113,7 +76,7 @@ fn partition(name: &str) -> &str {
     }
 }
 
-impl Inner {
+impl Cluster {
     /// Does work in a partition, unless nobody is there to do it.
     async fn run_in(&self, place: String, work: Work, moment: Moment) -> Result<Vec<Ran>, StoreError> {
         let breaker = &self.rows.cells.link.breaker;
@@ -126,7 +89,7 @@ impl Inner {
     }
 }
 
-impl Charged for Inner {
+impl Charged for Cluster {
     fn place(&self, charge: &CentralCharge) -> String {
         partition(&self.naming.name(&charge.counter, &charge.limit)).to_owned()
     }

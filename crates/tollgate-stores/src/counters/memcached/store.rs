@@ -16,37 +16,17 @@ use super::wire::{Command, Reply};
 use crate::counters::breaker::ServerHealth;
 use crate::counters::cells::{Keeper, Moment, Work};
 use crate::counters::demand::{Intent, Ran};
-use crate::counters::name::Naming;
-use crate::counters::request::{self, Charged};
-use crate::counters::{
-    CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, Counter, StoreError,
-};
+use crate::counters::request::Charged;
+use crate::counters::told::{ToldAddress, ToldSetup, ToldStore};
+use crate::counters::{CentralCharge, CentralReceiptItem, Counter, StoreError};
 
-#[derive(Clone, Debug)]
-pub struct MemcachedSetup {
-    pub address: MemcachedAddress,
-    pub naming: Naming,
-    /// For each decision, all its round trips together.
-    pub deadline: Duration,
-    /// How much longer than they are needed counters are kept; a second at least.
-    pub slack: Duration,
-}
-
-impl MemcachedSetup {
-    pub const DEADLINE: Duration = Duration::from_millis(50);
-    /// The server's clock ticks once a second.
-    pub const SLACK: Duration = Duration::from_secs(1);
-
-    pub fn new(address: MemcachedAddress) -> MemcachedSetup {
-        MemcachedSetup { address, naming: Naming::Plain, deadline: Self::DEADLINE, slack: Self::SLACK }
-    }
-}
+pub type MemcachedSetup = ToldSetup<MemcachedAddress>;
 
 /// Counters on memcached.
-#[derive(Clone)]
-pub struct MemcachedStore {
-    inner: Arc<Inner>,
-    deadline: Duration,
+pub type MemcachedStore = ToldStore<Servers>;
+
+impl ToldAddress for MemcachedAddress {
+    const DEADLINE: Duration = Duration::from_millis(50);
 }
 
 impl MemcachedStore {
@@ -57,33 +37,13 @@ impl MemcachedStore {
     pub fn open(setup: MemcachedSetup) -> MemcachedStore {
         let MemcachedSetup { address, naming, deadline, slack } = setup;
         let fleet = Arc::new(Fleet::connect(&address, naming, slack.max(MemcachedSetup::SLACK)));
-        let inner = Inner {
+        let servers = Servers {
             values: Keeper::new(Values { fleet: fleet.clone() }),
             windows: Windows { fleet: fleet.clone(), closed: Default::default() },
             tiers: TierSums { fleet: fleet.clone() },
             fleet,
         };
-        MemcachedStore { inner: Arc::new(inner), deadline }
-    }
-
-    /// Decides all charges of one request and takes all or none.
-    pub async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        request::charge(&self.inner, charges, Moment::new(now, self.deadline)).await
-    }
-
-    /// Decides as [`charge`](Self::charge) would, and changes nothing.
-    pub async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        request::peek(&self.inner, charges, Moment::new(now, self.deadline)).await
-    }
-
-    /// Gives the charges of a receipt back, as far as time has not.
-    pub async fn refund(&self, receipt: CentralReceipt, now: Time) -> Result<(), StoreError> {
-        self.settle(receipt, 0, now).await
-    }
-
-    /// Corrects the hit's cost after the fact: the difference is given back, or owed.
-    pub async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
-        request::settle(&self.inner, receipt, real_cost, Moment::new(now, self.deadline)).await
+        ToldStore::new(servers, deadline)
     }
 
     /// Forgets a counter; says whether it was there.
@@ -106,14 +66,15 @@ impl MemcachedStore {
     }
 }
 
-struct Inner {
+/// The servers, and each way to keep a limit on them.
+pub struct Servers {
     fleet: Arc<Fleet>,
     windows: Windows,
     tiers: TierSums,
     values: Arc<Keeper<Values>>,
 }
 
-impl Inner {
+impl Servers {
     async fn reset(&self, counter: &Counter, limit: &Limit, moment: Moment) -> Result<bool, StoreError> {
         match Method::of(limit) {
             Method::Window(kind) => self.windows.reset(kind, counter, limit, moment).await,
@@ -128,7 +89,7 @@ impl Inner {
     }
 }
 
-impl Charged for Inner {
+impl Charged for Servers {
     /// Every counter is a place of its own.
     fn place(&self, charge: &CentralCharge) -> String {
         self.fleet.name(&charge.counter, &charge.limit)
@@ -165,7 +126,7 @@ impl Charged for Inner {
     }
 }
 
-impl Inner {
+impl Servers {
     /// Does work on a value, unless nobody is there to do it: then it does not even wait for its turn.
     async fn run_value(&self, name: String, work: Work, moment: Moment) -> Result<Vec<Ran>, StoreError> {
         self.fleet.server(&name).admit()?;
