@@ -3,17 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tollgate::Limit;
 use tollgate::document::MapReader;
 use tollgate::policy::StoreSettings;
-use tollgate::rule::{OnStoreError, Rule};
+use tollgate::rule::{Limits, OnStoreError, Rule};
 use tollgate::store::DeniedHits;
 use tollgate::time::parse_span;
 use tollgate_stores::counters::central::CentralAddress;
 
 /// A store on servers that several nodes share.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct StoreConfig {
     pub address: CentralAddress,
+    /// The address as it is written, to tell a change; it may hold a password.
+    written: String,
     /// As it is written, without login and options: for logs.
     pub name: String,
     /// For each decision, all its calls together.
@@ -48,6 +51,14 @@ pub fn settings(map: &mut MapReader<'_, '_>) -> StoreSettings {
         deny_cache: map.optional_bool("deny_cache").unwrap_or(default.deny_cache),
     }
 }
+
+impl PartialEq for StoreConfig {
+    fn eq(&self, other: &StoreConfig) -> bool {
+        (&self.written, self.deadline, &self.keys) == (&other.written, other.deadline, &other.keys)
+    }
+}
+
+impl Eq for StoreConfig {}
 
 impl StoreConfig {
     /// `None` where counters are in memory: settings of central stores are idle then.
@@ -94,7 +105,8 @@ impl StoreConfig {
             }
         };
         let deadline = deadline.unwrap_or_else(|| address.default_deadline());
-        Some(StoreConfig { name: without_login(text), address, deadline, keys })
+        let (written, name) = (text.to_owned(), without_login(text));
+        Some(StoreConfig { address, written, name, deadline, keys })
     }
 }
 
@@ -112,11 +124,24 @@ fn deadline(map: &mut MapReader<'_, '_>) -> Option<Duration> {
 /// Says which limits of a rule the store cannot keep, and why.
 fn refuse_limits(map: &mut MapReader<'_, '_>, address: &CentralAddress, rule: &Rule) {
     let denied = if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free };
+    if let (Some((one, other)), Some(node)) = (alike(rule), map.optional("counters")) {
+        let message = format!("limits {one} and {other} of rule {} would share a counter there", rule.id);
+        map.reject("counters", node, message);
+    }
     for each in rule.all_limits() {
         if let (Err(why), Some(node)) = (address.check(&each.limit, denied), map.optional("counters")) {
             map.reject("counters", node, format!("limit {} of rule {}: {why}", each.limit, rule.id));
         }
     }
+}
+
+/// Two limits on the same request that count the same thing. A store's names do not tell them apart.
+fn alike(rule: &Rule) -> Option<(Limit, Limit)> {
+    let Limits::Same(limits) = &rule.limits else { return None };
+    let pairs =
+        limits.iter().enumerate().flat_map(|(n, one)| limits[n + 1..].iter().map(move |other| (one, other)));
+    let mut limits = pairs.map(|(one, other)| (one.limit, other.limit));
+    limits.find(|(one, other)| one.counts_like(other))
 }
 
 /// What of an address may be shown: scheme and servers.

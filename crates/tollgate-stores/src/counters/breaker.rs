@@ -1,11 +1,11 @@
 //! A breaker per server: while a server does not answer, nobody waits for it.
 //!
-//! It opens when several requests in a row have failed, or at once when the connection is gone. While it is open
+//! It opens when several requests in a row have failed for a while, or at once when the connection is gone. While it is open
 //! the driver probes the server by itself, at jittered intervals; requests are told so without waiting. Once a
 //! probe is answered requests return gradually, so that a server that has just woken up is not run over.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,8 +13,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::counters::StoreError;
 
-/// Failures in a row that open it.
+/// Failures in a row that open it, if they go on for this long: a server that pauses for a moment is not down.
 const FAILURES: u32 = 5;
+const SILENCE: Duration = Duration::from_millis(100);
 const FIRST_PROBE: Duration = Duration::from_millis(50);
 const LONGEST_PROBE: Duration = Duration::from_millis(500);
 /// The shares of requests that pass after a probe was answered, each for a step.
@@ -26,6 +27,8 @@ pub struct Breaker {
     server: Box<str>,
     closed: AtomicBool,
     failures: AtomicU32,
+    /// When the first of the failures in a row was.
+    failing_since: Mutex<Instant>,
     refused: AtomicU64,
     opened: AtomicU64,
     state: Mutex<State>,
@@ -66,6 +69,7 @@ impl Breaker {
             server: server.into(),
             closed: AtomicBool::new(true),
             failures: AtomicU32::new(0),
+            failing_since: Mutex::new(Instant::now()),
             refused: AtomicU64::new(0),
             opened: AtomicU64::new(0),
             state: Mutex::new(State::Closed),
@@ -110,8 +114,15 @@ impl Breaker {
     /// A request was not answered.
     pub fn failed(&self, reason: &str) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        let lasting = {
+            let mut since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
+            if failures == 1 {
+                *since = Instant::now();
+            }
+            since.elapsed() >= SILENCE
+        };
         let returning = matches!(*self.lock(), State::Returning { .. });
-        if failures >= FAILURES || returning {
+        if (failures >= FAILURES && lasting) || returning {
             self.trip(reason);
         }
     }
@@ -197,8 +208,8 @@ impl Breaker {
         tracing::info!(server = %self.server, down_ms = down.as_millis() as u64, "store answers again");
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -213,18 +224,31 @@ mod tests {
 
     use super::*;
 
-    fn open() -> Breaker {
+    async fn open() -> Breaker {
         let breaker = Breaker::new("127.0.0.1:1");
         for _ in 0..FAILURES {
             assert_eq!(breaker.admit(), Ok(()));
             breaker.failed("no answer");
+            advance(SILENCE / (FAILURES - 1)).await;
         }
         breaker
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_server_that_pauses_for_a_moment_is_not_down() {
+        let breaker = Breaker::new("127.0.0.1:1");
+        for _ in 0..1000 {
+            breaker.failed("no answer");
+        }
+        assert_eq!(breaker.admit(), Ok(()));
+        advance(SILENCE).await;
+        breaker.failed("no answer");
+        assert!(breaker.admit().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn it_opens_after_failures_in_a_row_and_tells_why_without_waiting() {
-        let breaker = open();
+        let breaker = open().await;
         let told = breaker.admit().expect_err("open").to_string();
         assert_eq!(told, "127.0.0.1:1 cannot be reached: no answer");
         assert_eq!((breaker.health().refused, breaker.health().opened), (1, 1));
@@ -242,7 +266,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn probes_are_soon_and_then_rarer_and_requests_return_gradually() {
-        let breaker = open();
+        let breaker = open().await;
         let start = Instant::now();
         for _ in 0..8 {
             breaker.probe_due().await;
@@ -263,7 +287,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_on_the_way_back_opens_it_again() {
-        let breaker = open();
+        let breaker = open().await;
         breaker.probe_due().await;
         breaker.probe_succeeded();
         breaker.failed("no answer");

@@ -216,7 +216,7 @@ mod tests {
         #[cfg(feature = "redis")]
         {
             assert!(matches!("redis+cluster://a,b".parse(), Ok(CentralAddress::Redis(_))));
-            assert!(message("redis://u:hunter2@host:x").contains("port 'x'"));
+            assert!(message("redis://u:hunter2@host:99999").contains("port '99999'"));
         }
         #[cfg(feature = "memcached")]
         assert!(matches!("memcached://a,b".parse(), Ok(CentralAddress::Memcached(_))));

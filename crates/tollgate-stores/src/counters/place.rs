@@ -53,16 +53,16 @@ impl Place {
     pub fn parse(url: &str, scheme: &'static str, default_port: u16) -> Result<Place, PlaceError> {
         let rest = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://"));
         let rest = rest.ok_or(PlaceError::Scheme { scheme })?;
-        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
-        let (authority, path) =
-            rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
-        let (login, hosts) = match authority.rsplit_once('@') {
-            None => (None, authority),
-            Some((login, hosts)) => {
+        // A password may hold anything; what comes after the last @ holds no password.
+        let (login, rest) = match rest.rsplit_once('@') {
+            None => (None, rest),
+            Some((login, rest)) => {
                 let (user, password) = login.split_once(':').ok_or(PlaceError::User)?;
-                (Some(Login { user: decoded(user), password: decoded(password) }), hosts)
+                (Some(Login { user: decoded(user), password: decoded(password) }), rest)
             }
         };
+        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let mut servers = Vec::new();
         for host in hosts.split(',').map(str::trim).filter(|host| !host.is_empty()) {
             let server = server(host, default_port)?;
@@ -128,6 +128,8 @@ mod tests {
         assert_eq!(place.path.as_deref(), Some("limits"));
         let option = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(place.options, [option("consistency", "one"), option("serial", "local")]);
+        let place = check("cassandra://me:a/b?c@d@host/limits", &["host:9042"]);
+        assert_eq!(place.login.map(|login| login.password).as_deref(), Some("a/b?c@d"));
     }
 
     #[test]

@@ -251,4 +251,32 @@ mod tests {
         assert_eq!(decode(&bucket, b"\x01\x05\x05\x00\x00"), None, "a byte too many");
         assert_eq!(decode(&bucket, b"\x01\x05\x00\x00"), None, "no bucket of five has no burst");
     }
+
+    /// Whatever a stranger has put there is refused, or harmless.
+    #[test]
+    fn strange_bytes_crash_nobody() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for (shape, _) in shapes().into_iter().flat_map(|shape| (0..5_000).map(move |n| (shape, n))) {
+            let limit = limit("60/h", shape);
+            let mut bytes = vec![VERSION];
+            let long = random.bool();
+            bytes.extend(
+                (0..random.usize(..14)).map(|_| if long { random.u8(0x80..) } else { random.u8(..) }),
+            );
+            bytes.push(random.u8(..0x80));
+            let Some((under, state)) = decode(&limit, &bytes) else { continue };
+            let (quota, cost) = (Quota::new(&limit), random.u64(..100));
+            let grant = tollgate::algorithm::Grant { at: NOW, cost, mark: quota.mark(&state) };
+            let mut state = quota.adopt(&Quota::new(&under), state, NOW);
+            if quota.decide(&state, NOW, cost).is_allowed() {
+                quota.charge(&mut state, NOW, cost);
+            }
+            quota.drain(&mut state, NOW, cost);
+            quota.owe(&mut state, NOW, cost);
+            quota.refund(&mut state, &grant, cost, NOW);
+            let (_, read) = decode(&limit, &encode(&limit, &state)).expect("what was taken up can be kept");
+            assert_eq!(quota.used(&read, NOW), quota.used(&state, NOW), "{shape:?} {bytes:?}");
+            quota.fresh_at(&read);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Every answer is that of the pure functions.
 
-use crate::central::{Told, skew};
+use crate::central::{Told, skew, together};
 use crate::conformance;
 use crate::stores::patient;
 use crate::turn;
@@ -15,4 +15,10 @@ async fn cassandra_conforms() {
 async fn clocks_that_differ_let_no_more_through_than_is_said() {
     let Some((server, _turn)) = turn("clocks that differ on Cassandra").await else { return };
     skew::check(&patient(&server.url("skew")).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denied_hits_do_not_drain_the_shared_limit() {
+    let Some((server, _turn)) = turn("several limits on Cassandra").await else { return };
+    together::check(&patient(&server.url("several")).await).await;
 }

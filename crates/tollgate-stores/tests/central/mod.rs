@@ -17,6 +17,7 @@ pub mod crowd;
 pub mod load;
 pub mod skew;
 pub mod strange;
+pub mod together;
 
 /// One of every way in which a store may keep a limit.
 pub const SHAPES: [Shape; 5] = [

@@ -1,6 +1,6 @@
 //! Every answer is that of the pure functions.
 
-use crate::central::{Told, skew};
+use crate::central::{Told, skew, together};
 use crate::conformance;
 use crate::servers::memcached::Memcached;
 use crate::stores::patient;
@@ -18,4 +18,11 @@ async fn two_memcacheds_conform() {
 async fn clocks_that_differ_let_no_more_through_than_is_said() {
     let Some(server) = Memcached::start("clocks that differ on memcached") else { return };
     skew::check(&patient(&server.url())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denied_hits_do_not_drain_the_shared_limit() {
+    let what = "several limits on memcached";
+    let (Some(one), Some(two)) = (Memcached::start(what), Memcached::start(what)) else { return };
+    together::check(&patient(&format!("memcached://127.0.0.1:{},127.0.0.1:{}", one.port, two.port))).await;
 }

@@ -33,8 +33,10 @@ impl Cassandra {
     }
 
     pub fn start(what: &str) -> Option<Cassandra> {
-        let jars = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cassandra/lib");
-        let (Some(java), true) = (find("java"), jars.is_dir()) else {
+        let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cassandra");
+        // Written last: without it some of the jars may be missing.
+        let (jars, fetched) = (home.join("lib"), home.join("version").is_file());
+        let (Some(java), true) = (find("java"), fetched) else {
             not_run(what, "no Cassandra; scripts/get-cassandra fetches it from Maven Central");
             return None;
         };

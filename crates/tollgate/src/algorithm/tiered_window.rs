@@ -101,6 +101,13 @@ impl TieredWindow {
         step * self.unit(0) / self.unit(level)
     }
 
+    /// Forgets what is in no bucket of the window that begins with step `oldest`.
+    fn forget_before(&self, tiers: &mut Tiers, oldest: u64) {
+        for level in 0..tiers.levels.len() {
+            tiers.levels[level].forget_before(self.bucket(level, oldest));
+        }
+    }
+
     fn add(&self, tiers: &mut Tiers, step: u64, count: u64) {
         tiers.levels.resize(self.levels.units().len(), Steps::default());
         for level in 0..tiers.levels.len() {
@@ -137,10 +144,7 @@ impl Algorithm for TieredWindow {
     }
 
     fn charge(&self, state: &mut Tiers, now: Time, cost: u64) {
-        let oldest = self.window.oldest_at(now);
-        for level in 0..state.levels.len() {
-            state.levels[level].forget_before(self.bucket(level, oldest));
-        }
+        self.forget_before(state, self.window.oldest_at(now));
         if cost > 0 {
             self.add(state, self.window.step_at(now), cost);
         }
@@ -149,6 +153,8 @@ impl Algorithm for TieredWindow {
     fn drain(&self, state: &mut Tiers, now: Time, cost: u64) {
         let cap = self.window.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.window.limit));
+        // What does not count any more is not in the way of what does.
+        self.forget_before(state, self.window.oldest_at(self.reached(state, now)));
         while let Some((excess, (step, count))) = self
             .used(state, now)
             .checked_sub(cap)
@@ -245,6 +251,20 @@ mod tests {
         large.charge(&mut state, now, 50);
         small.drain(&mut state, now, 1);
         assert_eq!(large.used(&state, now), 50);
+    }
+
+    #[test]
+    fn a_denial_counted_by_a_clock_that_lags_does_not_wait_for_what_is_gone() {
+        // The oldest hits had left the window that others had reached: taken one by one, they freed nothing.
+        let window = day();
+        let mut state = window.fresh();
+        let before = Time::from_secs(20_000 * DAY);
+        window.charge(&mut state, before, 1 << 60);
+        let after = Time::from_secs(20_001 * DAY);
+        window.add(&mut state, window.window.step_at(after), 100);
+        let lagging = Time::from_nanos(after.nanos() - 1);
+        window.drain(&mut state, lagging, 1);
+        assert_eq!(window.used(&state, after), 100);
     }
 
     #[test]

@@ -90,6 +90,8 @@ pub enum AddressError {
     NoService,
     #[error("no socket: write redis+unix:///path/to/redis.sock")]
     NoSocket,
+    #[error("a ? or @ in a user or password is written %3F or %40")]
+    Unescaped,
     #[error("unknown option '{0}': use db, ca, cert, key, sentinel_user or sentinel_password")]
     Option(String),
     #[error("option '{0}' is for rediss addresses")]
@@ -107,6 +109,9 @@ impl FromStr for RedisAddress {
     fn from_str(text: &str) -> Result<RedisAddress, AddressError> {
         let (scheme, rest) = text.split_once("://").ok_or(AddressError::NoScheme)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if query.contains('@') {
+            return Err(AddressError::Unescaped);
+        }
         // A password may hold a slash, escaped or not; a host may not hold an @.
         let (login, rest) = match rest.rsplit_once('@') {
             Some((login, rest)) => (parse_login(login), rest),
@@ -209,14 +214,20 @@ pub(super) fn parse_host(text: &str, default_port: u16) -> Result<Endpoint, Addr
         None => default_port,
         Some(port) => {
             let number = port.parse().ok().filter(|port| *port > 0);
-            number.ok_or_else(|| AddressError::Port(port.chars().take(20).collect()))?
+            number.ok_or_else(|| AddressError::Port(shown(port)))?
         }
     };
     Ok(Endpoint::Tcp { host: host.to_owned(), port })
 }
 
 fn parse_database(text: &str) -> Result<u32, AddressError> {
-    text.parse::<u16>().map(u32::from).map_err(|_| AddressError::Database(text.chars().take(20).collect()))
+    text.parse::<u16>().map(u32::from).map_err(|_| AddressError::Database(shown(text)))
+}
+
+/// Digits, but nothing that could be part of a password.
+fn shown(text: &str) -> String {
+    let digits = text.len() <= 10 && text.bytes().all(|byte| byte.is_ascii_digit());
+    if digits { text.to_owned() } else { "…".to_owned() }
 }
 
 fn decode(text: &str) -> String {
@@ -263,7 +274,10 @@ mod tests {
             ("redis://", "no host"),
             ("redis://a,b", "one server expected, 2 found"),
             ("redis://u:hunter2@host:99999", "port '99999'"),
-            ("redis://u:hunter2@host/x", "database 'x'"),
+            ("redis://u:hunter2@host/70000", "database '70000'"),
+            ("redis://u:hunter2", "port '…'"),
+            ("redis://u:1/hunter2", "database '…'"),
+            ("redis://u:1?hunter2@host", "written %3F or %40"),
             ("redis://u:hunter2@host?shards=3", "unknown option 'shards'"),
             ("redis://host?ca=/x", "option 'ca' is for rediss"),
             ("rediss://host?cert=/x", "cert and key go together"),
