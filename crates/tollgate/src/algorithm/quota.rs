@@ -53,10 +53,11 @@ impl Quota {
         }
     }
 
-    /// The state as a single number, where it is one.
+    /// The state as a single number, where it is one; the step that was charged, where there are steps.
     pub fn mark(&self, state: &State) -> u64 {
         match state {
             State::Instant(instant) => *instant,
+            State::Steps(steps) => steps.newest().unwrap_or(0),
             _ => 0,
         }
     }
