@@ -94,6 +94,6 @@ impl Admission {
 pub struct Grant {
     pub at: Time,
     pub cost: u64,
-    /// The state right after the charge, where it is a single number; zero elsewhere.
+    /// The state right after the charge, where it is a single number; the step charged; zero elsewhere.
     pub mark: u64,
 }

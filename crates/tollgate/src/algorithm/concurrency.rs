@@ -19,7 +19,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Grant};
+    use crate::algorithm::{Algorithm, Grant, Quota};
     use crate::time::Time;
 
     #[test]
@@ -34,5 +34,20 @@ mod tests {
         permits.charge(&mut state, start + Duration::from_secs(1), 1);
         assert!(!permits.decide(&state, start + Duration::from_secs(59), 1).is_allowed());
         assert!(permits.decide(&state, start + Duration::from_secs(60), 1).is_allowed(), "it has expired");
+    }
+
+    #[test]
+    fn permits_taken_in_a_race_are_given_back() {
+        // The clock of the second was behind: its permit stood under the first one's instant, and leaked.
+        let quota = Quota::Steps(permits(5, Period::MINUTE));
+        let (mut state, now) = (quota.fresh(), Time::from_secs(1_800_000_000));
+        let grants = [now + Duration::from_nanos(5), now].map(|at| {
+            quota.charge(&mut state, at, 1);
+            Grant { at, cost: 1, mark: quota.mark(&state) }
+        });
+        for grant in grants {
+            quota.refund(&mut state, &grant, 1, now + Duration::from_secs(1));
+        }
+        assert_eq!(quota.used(&state, now), 0);
     }
 }

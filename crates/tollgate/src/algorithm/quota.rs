@@ -3,7 +3,7 @@
 use crate::algorithm::fixed_window::{FixedWindow, Window};
 use crate::algorithm::gcra::Meter;
 use crate::algorithm::leaky_bucket::LeakyBucket;
-use crate::algorithm::sliding_compact::{SlidingCompact, Steps};
+use crate::algorithm::sliding_compact::{Pairs as _, SlidingCompact, Steps};
 use crate::algorithm::sliding_counter::{Counts, SlidingCounter};
 use crate::algorithm::sliding_log::{Log, SlidingLog};
 use crate::algorithm::tiered_window::{TieredWindow, Tiers};
@@ -57,10 +57,12 @@ impl Quota {
         }
     }
 
-    /// The state as a single number, where it is one.
+    /// The state as a single number, where it is one; the step that was charged, where there are steps.
     pub fn mark(&self, state: &State) -> u64 {
         match state {
             State::Instant(instant) => *instant,
+            State::Log(log) => log.newest().unwrap_or(0),
+            State::Steps(steps) => steps.newest().unwrap_or(0),
             _ => 0,
         }
     }

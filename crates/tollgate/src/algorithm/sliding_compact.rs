@@ -237,7 +237,8 @@ impl<K: Keeping> Algorithm for Stepped<K> {
     }
 
     fn refund(&self, state: &mut K::Pairs, grant: &Grant, amount: u64, now: Time) {
-        let step = self.step_at(grant.at);
+        // Where threads raced, the charge went to a step a little later than its own.
+        let step = if grant.mark == 0 { self.step_at(grant.at) } else { grant.mark };
         if step >= self.oldest_at(now) {
             state.take(step, amount.min(grant.cost));
         }

@@ -1,20 +1,16 @@
 //! One client's connection: TLS, the choice of protocol, and its bounds.
 
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -23,7 +19,7 @@ use crate::connection::{MAX_HEADER_BYTES, Patient, Shutdown, told_to_stop};
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::exchange::Entrance;
 use crate::transport::proxy::forwarded::{Peer, Scheme};
-use crate::transport::proxy::heads::Remembered;
+use crate::transport::proxy::stream::{ClientStream, Protocol};
 
 /// From the end of one request to the last byte of the next one's head.
 const IDLE: Duration = Duration::from_secs(60);
@@ -31,7 +27,6 @@ const IDLE: Duration = Duration::from_secs(60);
 const GREETING: Duration = Duration::from_secs(10);
 const MAX_STREAMS: u32 = 128;
 const WINDOW_BYTES: u32 = 1 << 20;
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves one connection to its end.
 pub async fn converse(
@@ -44,16 +39,18 @@ pub async fn converse(
 ) {
     let entrance = |scheme| Entrance { proxy, worker, peer: Peer::new(from, scheme), heads: None };
     let ended = match tls {
-        None => match timeout(GREETING, Greeted::read(stream)).await {
-            Ok(Ok((stream, true))) => serve_http2(stream, entrance(Scheme::Http), shutdown).await,
-            Ok(Ok((stream, false))) => serve_http1(stream, entrance(Scheme::Http), shutdown).await,
+        None => match timeout(GREETING, ClientStream::greet(stream)).await {
+            Ok(Ok((stream, Protocol::Http2))) => serve_http2(stream, entrance(Scheme::Http), shutdown).await,
+            Ok(Ok((stream, Protocol::Http1))) => serve_http1(stream, entrance(Scheme::Http), shutdown).await,
             Ok(Err(_)) | Err(_) => return,
         },
         Some(config) => match timeout(GREETING, TlsAcceptor::from(config).accept(stream)).await {
             Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
-                Box::pin(serve_http2(stream, entrance(Scheme::Https), shutdown)).await
+                Box::pin(serve_http2(ClientStream::new(stream), entrance(Scheme::Https), shutdown)).await
             }
-            Ok(Ok(stream)) => Box::pin(serve_http1(stream, entrance(Scheme::Https), shutdown)).await,
+            Ok(Ok(stream)) => {
+                Box::pin(serve_http1(ClientStream::new(stream), entrance(Scheme::Https), shutdown)).await
+            }
             Ok(Err(_)) | Err(_) => return,
         },
     };
@@ -62,11 +59,15 @@ pub async fn converse(
     }
 }
 
-async fn serve_http1<S>(stream: S, entrance: Entrance, mut shutdown: Shutdown) -> hyper::Result<()>
+async fn serve_http1<S>(
+    stream: ClientStream<S>,
+    entrance: Entrance,
+    mut shutdown: Shutdown,
+) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (stream, heads) = Remembered::new(stream);
+    let (stream, heads) = stream.remembered();
     let entrance = Arc::new(Entrance { heads: Some(heads), ..entrance });
     let service = service_fn(move |request| {
         let entrance = Arc::clone(&entrance);
@@ -90,7 +91,11 @@ where
     }
 }
 
-async fn serve_http2<S>(stream: S, entrance: Entrance, mut shutdown: Shutdown) -> hyper::Result<()>
+async fn serve_http2<S>(
+    stream: ClientStream<S>,
+    entrance: Entrance,
+    mut shutdown: Shutdown,
+) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -157,78 +162,5 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A stream whose first bytes were read to see which protocol it speaks.
-pub struct Greeted<S> {
-    greeting: Bytes,
-    stream: S,
-}
-
-impl<S: AsyncRead + Unpin> Greeted<S> {
-    /// Whether HTTP/2 is spoken, as soon as that is certain.
-    async fn read(mut stream: S) -> io::Result<(Greeted<S>, bool)> {
-        let mut greeting = BytesMut::with_capacity(PREFACE.len());
-        loop {
-            let read =
-                (&mut stream).take((PREFACE.len() - greeting.len()) as u64).read_buf(&mut greeting).await?;
-            if read == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let http2 = greeting[..] == PREFACE[..greeting.len()];
-            if !http2 || greeting.len() == PREFACE.len() {
-                return Ok((Greeted { greeting: greeting.freeze(), stream }, http2));
-            }
-        }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Greeted<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.greeting.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buf);
-        }
-        let count = self.greeting.len().min(buf.remaining());
-        buf.put_slice(&self.greeting[..count]);
-        self.greeting.advance(count);
-        // Hyper asks again only when the buffer was not enough for it: the rest may have arrived already.
-        if buf.remaining() > 0 {
-            let more = Pin::new(&mut self.stream).poll_read(cx, buf);
-            if let Poll::Ready(Err(error)) = more {
-                return Poll::Ready(Err(error));
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -17,10 +17,10 @@ use tollgate::{Time, Verdict};
 
 use crate::answer::{self, Problem};
 use crate::config::HostHeader;
-use crate::gate::Gate;
+use crate::queue::Sender;
 use crate::transport::proxy::body::{Download, Reply, Upload};
 use crate::transport::proxy::connect::Wish;
-use crate::transport::proxy::enqueue::STATUS_PATH;
+use crate::transport::proxy::enqueue::{Aside, STATUS_PATH};
 use crate::transport::proxy::forward::{self, Failure, Outgoing};
 use crate::transport::proxy::forwarded::Peer;
 use crate::transport::proxy::heads::Heads;
@@ -33,8 +33,6 @@ use crate::transport::proxy::{Proxy, Route, hops, inspect, merge, upgrade};
 /// How much of a body that nobody wants is read, so that its sender hears why.
 const DISCARD_BYTES: usize = 1 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
-/// How much of a body is read while its request waits.
-const AHEAD_BYTES: usize = 16 << 10;
 
 /// Where a request came in.
 pub struct Entrance {
@@ -43,6 +41,15 @@ pub struct Entrance {
     pub peer: Peer,
     /// What the client wrote, where HTTP/1.1 is spoken.
     pub heads: Option<Arc<Heads>>,
+}
+
+/// A request on its way through.
+pub struct Visit {
+    pub parts: Parts,
+    pub host: HeaderValue,
+    pub upload: Upload,
+    pub route: Arc<Route>,
+    pub now: Time,
 }
 
 impl Entrance {
@@ -76,45 +83,47 @@ impl Entrance {
     }
 
     async fn serve(&self, request: Request<Incoming>) -> Result<Response<Reply>, Refused> {
-        let (mut parts, body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         let host = self.inspect(&parts).map_err(Refused::Ambiguous)?;
         if let (Some(aside), Some(id)) = (&self.proxy.aside, parts.uri.path().strip_prefix(STATUS_PATH)) {
             let shown = aside.show(&parts.method, id).await.map_err(Refused::Problem)?;
             return Ok(shown.map(Reply::Whole));
         }
         let (route, now) = (self.proxy.route.load_full(), self.proxy.gate.now());
-        let mut upload = Upload::new(body, route.config.timeouts.idle);
-        let decided = self.decide(&parts, &host, &route, &mut upload, now).await;
-        let Decided { mut verdict, sticky, sender } = decided.map_err(Failure::from)?;
-        if let (Some(sender), Some(aside)) = (sender, &self.proxy.aside) {
-            let kept = Box::pin(aside.keep(&parts, &host, upload, sender, &verdict, now)).await;
-            let id = kept.map_err(|not| Refused::Problem(not.into()))?;
-            self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
-            let mut response = aside.accepted(&id, &verdict);
-            answer::write_headers(&mut response, &verdict, self.proxy.gate.live.load().headers);
-            return Ok(response);
+        let upload = Upload::new(body, route.config.timeouts.idle);
+        let mut visit = Visit { parts, host, upload, route, now };
+        let Decided { verdict, sticky, sender } = self.decide(&mut visit).await.map_err(Failure::from)?;
+        match (&self.proxy.aside, sender) {
+            _ if verdict.allowed => self.pass(visit, verdict, sticky).await,
+            (Some(aside), Some(sender)) => Box::pin(self.put_aside(aside, visit, sender, &verdict)).await,
+            _ => {
+                discard(visit);
+                Err(Refused::Denied(Box::new(verdict)))
+            }
         }
-        if !verdict.allowed {
-            discard(&parts, upload);
-            return Err(Refused::Denied(Box::new(verdict)));
-        }
+    }
+
+    /// Sends the request to an upstream, when it is its turn.
+    async fn pass(
+        &self,
+        mut visit: Visit,
+        mut verdict: Verdict,
+        sticky: Option<u64>,
+    ) -> Result<Response<Reply>, Refused> {
         let mut charges = None;
         if Charges::are_open(&verdict) {
             let mut open = Charges::of(&mut verdict);
-            if !verdict.delay.is_zero() {
-                Box::pin(self.hold(&mut open, &verdict, &parts, &mut upload, &route, now)).await?;
-            } else {
-                open.waited(None);
-            }
+            Box::pin(self.wait(&mut visit, &mut open, &verdict)).await?;
             charges = Some(open);
         }
         let permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
-        let asked = self.prepare(&mut parts, &mut upload, &host, &route);
-        let client = parts.extensions.remove::<OnUpgrade>();
-        let wish = if asked.is_some() { Wish::Http1 } else { Wish::Any };
+        let protocol = self.prepare(&mut visit);
+        let Visit { mut parts, upload, route, now, .. } = visit;
+        let client = parts.extensions.remove::<OnUpgrade>().zip(protocol);
+        let wish = if client.is_some() { Wish::Http1 } else { Wish::Any };
         let outgoing = Outgoing { parts, upload, wish, sticky };
         let forwarded = forward::forward(&self.proxy, &route, self.worker, outgoing, now).await;
-        let (mut response, mut lease) = match forwarded {
+        let (response, mut lease) = match forwarded {
             Ok(forwarded) => forwarded,
             Err(failure) => {
                 let problem = Problem::from(failure);
@@ -124,60 +133,49 @@ impl Entrance {
         };
         lease.hold(permits);
         self.settle(charges, response.status(), response.headers());
+        self.bring_back(response, lease, &verdict, client, route.config.timeouts.idle)
+    }
+
+    /// The upstream's response as the client gets it.
+    fn bring_back(
+        &self,
+        mut response: Response<Incoming>,
+        lease: Lease,
+        verdict: &Verdict,
+        client: Option<(OnUpgrade, HeaderValue)>,
+        idle: Duration,
+    ) -> Result<Response<Reply>, Refused> {
         hops::remove_from_response(response.headers_mut());
-        merge::write(response.headers_mut(), &verdict, self.proxy.gate.live.load().headers);
+        merge::write(response.headers_mut(), verdict, self.proxy.gate.live.load().headers);
         *response.version_mut() = Version::HTTP_11;
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let (Some(client), Some(protocol)) = (client, asked) else {
-                return Err(Failure::Nonsense.into());
-            };
-            return Ok(switch(response, client, &protocol, lease));
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(response.map(|rest| Reply::Streamed(Download::new(rest, idle, lease))));
         }
-        let idle = route.config.timeouts.idle;
-        Ok(response.map(|rest| Reply::Streamed(Download::new(rest, idle, lease))))
+        let (client, protocol) = client.ok_or(Failure::Nonsense)?;
+        Ok(switch(response, client, &protocol, lease))
+    }
+
+    /// Keeps the request for later.
+    async fn put_aside(
+        &self,
+        aside: &Aside,
+        visit: Visit,
+        sender: Sender,
+        verdict: &Verdict,
+    ) -> Result<Response<Reply>, Refused> {
+        let Visit { parts, host, upload, now, .. } = visit;
+        let kept = aside.keep(&parts, &host, upload, sender, verdict, now).await;
+        let id = kept.map_err(|not| Refused::Problem(not.into()))?;
+        self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
+        let mut response = aside.accepted(&id, verdict);
+        answer::write_headers(&mut response, verdict, self.proxy.gate.live.load().headers);
+        Ok(response)
     }
 
     fn settle(&self, charges: Option<Charges>, status: StatusCode, headers: &HeaderMap) {
         if let Some(mut charges) = charges {
             charges.settle(&self.proxy.gate, status.as_u16(), headers);
         }
-    }
-
-    /// Waits for the request's turn. Who goes away meanwhile, or finds no room, gives everything back.
-    async fn hold(
-        &self,
-        charges: &mut Charges,
-        verdict: &Verdict,
-        parts: &Parts,
-        upload: &mut Upload,
-        route: &Route,
-        now: Time,
-    ) -> Result<(), Refused> {
-        let gate = &self.proxy.gate;
-        let mut stay = Stay { gate, charges, over: false };
-        let Some((queue, place)) = stay.charges.take_place() else { return Ok(()) };
-        let (rule, mut place) = place.unzip();
-        let turn = now + verdict.delay;
-        let held = self.proxy.held.enter(gate, queue, turn, &mut place, route.config.max_held);
-        let Some(mut held) = held else {
-            self.proxy.counts.not_held.fetch_add(1, Ordering::Relaxed);
-            place.into_iter().for_each(|place| gate.refund(place));
-            return Err(Refused::Full(verdict.delay));
-        };
-        self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
-        // Its body is read ahead a little: only then the end of the connection is seen behind it.
-        let mut reads = !parts.headers.contains_key(EXPECT);
-        let place = loop {
-            tokio::select! {
-                place = held.turn() => break place,
-                more = upload.read_ahead(), if reads => {
-                    reads = more.map_err(Failure::from)? && upload.prefix_bytes() < AHEAD_BYTES;
-                }
-            }
-        };
-        stay.over = true;
-        stay.charges.waited(rule.zip(place));
-        Ok(())
     }
 
     /// The host that is asked, if the request means the same to everybody.
@@ -188,13 +186,8 @@ impl Entrance {
     }
 
     /// Makes the request one that we send; returns the protocol that its sender wants to change to.
-    fn prepare(
-        &self,
-        parts: &mut Parts,
-        upload: &mut Upload,
-        host: &HeaderValue,
-        route: &Route,
-    ) -> Option<HeaderValue> {
+    fn prepare(&self, visit: &mut Visit) -> Option<HeaderValue> {
+        let Visit { parts, host, upload, route, .. } = visit;
         let asked = Some(parts.version).filter(|version| *version == Version::HTTP_11);
         let asked = asked.and_then(|_| hops::wanted_upgrade(&parts.headers));
         hops::remove_from_request(&mut parts.headers);
@@ -234,21 +227,6 @@ impl Entrance {
     }
 }
 
-/// A wait in a queue: cut short, all that was charged is given back.
-struct Stay<'a> {
-    gate: &'a Gate,
-    charges: &'a mut Charges,
-    over: bool,
-}
-
-impl Drop for Stay<'_> {
-    fn drop(&mut self) {
-        if !self.over {
-            self.charges.undo(self.gate);
-        }
-    }
-}
-
 /// Why a request is not served.
 pub enum Refused {
     Denied(Box<Verdict>),
@@ -267,7 +245,8 @@ impl From<Failure> for Refused {
 
 /// Reads a refused body away, within bounds: who is still sending does not see an answer. One who asks before
 /// sending needs none of this.
-fn discard(parts: &Parts, mut body: Upload) {
+fn discard(visit: Visit) {
+    let Visit { parts, upload: mut body, .. } = visit;
     if body.is_end_stream() || parts.headers.contains_key(EXPECT) {
         return;
     }

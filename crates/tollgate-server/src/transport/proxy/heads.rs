@@ -3,14 +3,10 @@
 //! Hyper reads chunks then and drops the length; a server in front of us may have read the length. Only the
 //! bytes tell, so the bytes of a head are kept until its request is looked at.
 
-use std::io;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hyper::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::answer::Problem;
 use crate::connection::MAX_HEADER_BYTES;
@@ -35,6 +31,13 @@ struct Kept {
 impl Heads {
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what was read.
+    pub fn add(&self, read: &[u8]) {
+        if !read.is_empty() {
+            self.lock().add(read);
+        }
     }
 
     /// Looks at the head of the request that has just been read.
@@ -132,60 +135,6 @@ fn has_line(head: &[u8], name: &[u8]) -> bool {
     })
 }
 
-/// A stream whose bytes are kept for [`Heads`].
-pub struct Remembered<S> {
-    stream: S,
-    heads: Arc<Heads>,
-}
-
-impl<S> Remembered<S> {
-    pub fn new(stream: S) -> (Remembered<S>, Arc<Heads>) {
-        let heads = Arc::new(Heads::default());
-        (Remembered { stream, heads: Arc::clone(&heads) }, heads)
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Remembered<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.heads.lock().add(&buf.filled()[before..]);
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Remembered<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use hyper::Request;
@@ -197,7 +146,7 @@ mod tests {
         let heads = Heads::default();
         let mut passed = Vec::new();
         for (head, body) in requests {
-            head.as_bytes().chunks(size).for_each(|piece| heads.lock().add(piece));
+            head.as_bytes().chunks(size).for_each(|piece| heads.add(piece));
             let mut words = head.split_whitespace();
             let request = Request::builder().method(words.next().unwrap()).uri(words.next().unwrap());
             let lines = head.lines().skip(1).filter_map(|line| line.split_once(": "));
@@ -206,7 +155,7 @@ mod tests {
                 lines.filter(|(name, _)| !(chunked && name.trim().eq_ignore_ascii_case("content-length")));
             let request = lines.fold(request, |request, (name, value)| request.header(name, value));
             passed.push(heads.check(&request.body(()).unwrap().into_parts().0).is_ok());
-            body.as_bytes().chunks(size).for_each(|piece| heads.lock().add(piece));
+            body.as_bytes().chunks(size).for_each(|piece| heads.add(piece));
         }
         passed
     }
@@ -240,11 +189,11 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded() {
         let heads = Heads::default();
-        (0..100).for_each(|_| heads.lock().add(&[b'x'; 64 << 10]));
+        (0..100).for_each(|_| heads.add(&[b'x'; 64 << 10]));
         assert!(heads.lock().bytes.len() <= 2 * MAX_KEPT);
         let kept = Heads::default();
         kept.lock().skip = 1 << 30;
-        (0..100).for_each(|_| kept.lock().add(&[b'x'; 64 << 10]));
+        (0..100).for_each(|_| kept.add(&[b'x'; 64 << 10]));
         assert!(kept.lock().bytes.is_empty());
     }
 }

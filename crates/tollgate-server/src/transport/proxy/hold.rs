@@ -38,6 +38,8 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     /// The look that counts; all others are out of date.
     look: Option<Time>,
+    /// One was called and is not on its way yet: the next one waits for that, or it might overtake.
+    calling: bool,
 }
 
 struct Waiting {
@@ -90,7 +92,7 @@ impl Room {
 
     /// Sees to it that the first of a queue is called at its turn.
     fn look_at(&self, queues: &mut Queues, key: Fingerprint) {
-        let Some(queue) = queues.by_key.get_mut(&key) else { return };
+        let Some(queue) = queues.by_key.get_mut(&key).filter(|queue| !queue.calling) else { return };
         let Some(first) = queue.waiting.front().map(|first| first.turn) else {
             queues.by_key.remove(&key);
             return;
@@ -117,17 +119,27 @@ impl Room {
                 continue;
             };
             queue.look = None;
-            let mut called = 0;
-            while queue.waiting.front().is_some_and(|first| first.turn <= now)
-                && let Some(first) = queue.waiting.pop_front()
-            {
-                called += 1;
-                first.called.send(first.place).ok();
+            let due = queue.waiting.front().is_some_and(|first| first.turn <= now);
+            match if due { queue.waiting.pop_front() } else { None } {
+                Some(first) => {
+                    queue.calling = true;
+                    queues.waiting -= 1;
+                    first.called.send(first.place).ok();
+                }
+                // Who was first has left, and nobody could move up.
+                None => self.look_at(&mut queues, key),
             }
-            queues.waiting -= called;
-            self.look_at(&mut queues, key);
         }
         None
+    }
+
+    /// One who was called is on its way, or has gone: the next may be called.
+    fn went(&self, key: Fingerprint) {
+        let mut queues = self.lock();
+        if let Some(queue) = queues.by_key.get_mut(&key) {
+            queue.calling = false;
+            self.look_at(&mut queues, key);
+        }
     }
 
     /// Takes one out of its queue; those behind move up, and what is left over at the end is returned.
@@ -159,6 +171,7 @@ impl Held {
     pub async fn turn(&mut self) -> Option<Receipt> {
         let place = (&mut self.called).await.ok().flatten();
         self.done = true;
+        self.room.went(self.key);
         place
     }
 }
@@ -168,8 +181,12 @@ impl Drop for Held {
         if self.done {
             return;
         }
+        let mut place = self.room.leave(self.key, self.number);
         // Called in the meantime: the place is its own again.
-        let place = self.room.leave(self.key, self.number).or_else(|| self.called.try_recv().ok().flatten());
+        if let Ok(own) = self.called.try_recv() {
+            self.room.went(self.key);
+            place = own;
+        }
         if let Some(place) = place {
             self.gate.refund(place);
         }
@@ -226,7 +243,10 @@ mod tests {
 
         fn is_called(&self, held: &mut Held) -> bool {
             let called = held.called.try_recv().is_ok();
-            held.done |= called;
+            if called {
+                held.done = true;
+                self.room.went(held.key);
+            }
             called
         }
     }
@@ -276,6 +296,23 @@ mod tests {
         let again: Vec<_> = std::iter::from_fn(|| waiters.enter(NOW)).collect();
         let turns: Vec<_> = again.iter().map(|(_, turn)| *turn).collect();
         assert_eq!(turns, [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn nobody_is_called_early_where_the_first_could_not_be_followed() {
+        let waiters = Waiters::new();
+        let (first, _) = waiters.enter(NOW).unwrap();
+        let key = first.key;
+        // One who waits in another queue too has no place to hand on.
+        let fixed = waiters.room.enter(&waiters.gate, key, after(2), &mut None, 10).unwrap();
+        let mut last = waiters.room.enter(&waiters.gate, key, after(4), &mut None, 10).unwrap();
+        drop((first, fixed));
+        for second in [2, 3] {
+            waiters.room.call(after(second));
+            assert!(!waiters.is_called(&mut last), "second {second}");
+        }
+        waiters.room.call(after(4));
+        assert!(waiters.is_called(&mut last));
     }
 
     #[test]

@@ -6,14 +6,14 @@ use hyper::body::Body;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use tollgate::identity::{Attribute, Source};
-use tollgate::{Hit, Time, Verdict};
+use tollgate::{Hit, Verdict};
 
 use crate::config::Balance;
 use crate::gate::Asked;
 use crate::queue::Sender;
-use crate::transport::proxy::body::{BodyError, Upload};
+use crate::transport::proxy::body::BodyError;
 use crate::transport::proxy::enqueue::{self, is_for_later};
-use crate::transport::proxy::exchange::Entrance;
+use crate::transport::proxy::exchange::{Entrance, Visit};
 use crate::transport::proxy::fields::Prefix;
 use crate::transport::proxy::{Route, balance};
 
@@ -28,14 +28,9 @@ pub struct Decided {
 
 impl Entrance {
     /// Charges the request if it passes.
-    pub async fn decide(
-        &self,
-        parts: &Parts,
-        host: &HeaderValue,
-        route: &Route,
-        upload: &mut Upload,
-        now: Time,
-    ) -> Result<Decided, BodyError> {
+    pub async fn decide(&self, visit: &mut Visit) -> Result<Decided, BodyError> {
+        let Visit { parts, host, upload, route, now } = visit;
+        let now = *now;
         let gate = &self.proxy.gate;
         let asked = gate.asked();
         let mut hit = self.hit(parts, host, route, &asked);

@@ -1,0 +1,113 @@
+//! A client's stream: its first bytes were read to see which protocol it speaks, and its heads are remembered.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+use crate::transport::proxy::heads::Heads;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+pub struct ClientStream<S> {
+    stream: S,
+    /// What was read before it is asked for.
+    greeting: Bytes,
+    heads: Option<Arc<Heads>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    Http1,
+    Http2,
+}
+
+impl<S: AsyncRead + Unpin> ClientStream<S> {
+    /// A stream of which nothing was read.
+    pub fn new(stream: S) -> ClientStream<S> {
+        ClientStream { stream, greeting: Bytes::new(), heads: None }
+    }
+
+    /// Reads until it is certain which protocol is spoken.
+    pub async fn greet(mut stream: S) -> io::Result<(ClientStream<S>, Protocol)> {
+        let mut greeting = BytesMut::with_capacity(PREFACE.len());
+        loop {
+            let missing = (PREFACE.len() - greeting.len()) as u64;
+            let read = (&mut stream).take(missing).read_buf(&mut greeting).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let http2 = greeting[..] == PREFACE[..greeting.len()];
+            if !http2 || greeting.len() == PREFACE.len() {
+                let protocol = if http2 { Protocol::Http2 } else { Protocol::Http1 };
+                return Ok((ClientStream { stream, greeting: greeting.freeze(), heads: None }, protocol));
+            }
+        }
+    }
+
+    /// Keeps what is read from now on.
+    pub fn remembered(self) -> (ClientStream<S>, Arc<Heads>) {
+        let heads = Arc::new(Heads::default());
+        (ClientStream { heads: Some(Arc::clone(&heads)), ..self }, heads)
+    }
+
+    fn poll_stream(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.greeting.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let count = self.greeting.len().min(buf.remaining());
+        buf.put_slice(&self.greeting[..count]);
+        self.greeting.advance(count);
+        // Most of the time the rest of the request has arrived with it.
+        if buf.remaining() > 0
+            && let Poll::Ready(Err(error)) = Pin::new(&mut self.stream).poll_read(cx, buf)
+        {
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = self.poll_stream(cx, buf);
+        if let Some(heads) = &self.heads {
+            heads.add(&buf.filled()[before..]);
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
