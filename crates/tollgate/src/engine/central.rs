@@ -43,13 +43,16 @@ impl Engine {
         }
         let charges = central_charges(&policy, &plan, hit);
         let outcome = match self.denials.find(&policy, &plan, now) {
-            Some(outcome) => outcome,
-            None if plan.is_refused() => central.peek(&charges, now).await,
-            None => central.charge(&charges, now).await,
+            Some(known) => known,
+            None => {
+                let outcome = match plan.is_refused() {
+                    true => central.peek(&charges, now).await,
+                    false => central.charge(&charges, now).await,
+                };
+                self.denials.learn(&policy, &plan, &outcome, now);
+                outcome
+            }
         };
-        if policy.settings().store.deny_cache {
-            self.denials.learn(&policy, &plan, &outcome, now);
-        }
         let verdict = plan.draft(self.next_id(&policy));
         let concluded = self.conclude(&policy, &plan, verdict, charges, outcome, now);
         self.note(&policy, &plan, &concluded.verdict, hit, now);

@@ -60,6 +60,9 @@ impl Denials {
 
     /// Remembers what was denied.
     pub(super) fn learn(&self, policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome, now: Time) {
+        if !policy.settings().store.deny_cache {
+            return;
+        }
         for ((rule, limit, charge), part) in plan.charged().zip(&outcome.parts) {
             if let Ok(part) = part
                 && let Admission::Deny { retry_after } = part.decision.admission

@@ -16,6 +16,7 @@ use tollgate::verdict::Verdict;
 use tollgate::{Engine, EngineSetup, Hit, Policy, Reason, Time};
 
 mod bans;
+mod central;
 mod changes;
 mod identities;
 mod insight;

@@ -1,0 +1,106 @@
+//! Nodes that share their counters on a real Redis: one limit for all, and what happens while it does not answer.
+
+mod harness;
+#[path = "../../tollgate-stores/tests/servers/mod.rs"]
+mod servers;
+
+use harness::{Folder, Server, eventually, tollgate};
+use serde_json::{Value, json};
+use servers::redis::{Make, Redis};
+
+fn redis(what: &str) -> Option<Redis> {
+    Redis::start(Make::Redis, what)
+}
+
+fn node(redis: &Redis, rest: &str) -> Server {
+    Server::start(&format!("counters: {}\n{rest}", redis.url()))
+}
+
+fn check(server: &Server, user: &str) -> (u16, Value) {
+    let answer = server.check(&json!({ "user": user }));
+    (answer.status, answer.json())
+}
+
+#[test]
+fn three_nodes_share_one_limit() {
+    let Some(redis) = redis("three nodes share one limit") else { return };
+    let rules = "rules: [{ id: a, key: user, limit: 10/d }, { id: all, limit: 1000/d }]";
+    let nodes: Vec<Server> = (0..3).map(|_| node(&redis, rules)).collect();
+    eventually("every node is connected", || {
+        nodes
+            .iter()
+            .all(|node| node.check(&json!({ "user": "probe", "peek": true })).json()["reason"] == "ok")
+    });
+    let answers: Vec<_> = (0..30).map(|n| check(&nodes[n % 3], "ann")).collect();
+    assert_eq!(answers.iter().filter(|(status, _)| *status == 200).count(), 10);
+    assert!(answers.iter().all(|(status, body)| matches!(
+        (status, body["reason"].as_str()),
+        (200, Some("ok")) | (429, Some("limit"))
+    )));
+    assert_eq!(answers[9].1["remaining"], 0);
+    assert!(redis.ask(&["KEYS", "tg1:*"]).contains("tg1:default:a:{user:ann}:gcra-d"), "keys can be read");
+    // Looked up, and forgotten, on whichever node.
+    assert_eq!(nodes[1].used("a", "user:ann"), [10]);
+    assert_eq!(nodes[2].admin("DELETE", "/v1/keys?rule=a&key=user:ann", "").status, 200);
+    eventually("the other nodes have forgotten the denial", || check(&nodes[0], "ann").0 == 200);
+}
+
+#[test]
+fn while_redis_stands_still_rules_do_as_they_say_and_protection_is_said_to_be_off() {
+    let Some(redis) = redis("rules without their store") else { return };
+    let rules = "rules:
+      - { id: open, match: /open, key: user, limit: 1/d }
+      - { id: closed, match: /closed, key: user, limit: 100/d, on_store_error: closed }
+      - { id: local, match: /local, key: user, limit: 4/d, on_store_error: local }
+nodes: 2";
+    let server = node(&redis, rules);
+    let ask = |path: &str| {
+        let answer = server.check(&json!({ "user": "ann", "path": path }));
+        (answer.status, answer.json()["reason"].as_str().unwrap_or_default().to_owned())
+    };
+    eventually("it is connected", || ask("/closed") == (200, "ok".to_owned()));
+    assert_eq!((ask("/open").0, ask("/open").0), (200, 429));
+    let health = || server.admin("GET", "/healthz", "").json();
+    assert_eq!(health()["protection"], "on");
+
+    redis.process.signal("STOP");
+    eventually("the first ones have waited for nothing", || {
+        health()["protection"] == "off" || ask("/closed").0 == 0
+    });
+    assert_eq!(ask("/open"), (200, "store_error".to_owned()));
+    assert_eq!(ask("/closed"), (503, "store_error".to_owned()));
+    let local: Vec<_> = (0..4).map(|_| ask("/local").0).collect();
+    assert_eq!(local, [200, 200, 429, 429], "half of four for each of two nodes");
+    let metrics = server.admin("GET", "/metrics", "").text();
+    assert!(metrics.contains("tollgate_central_protected 0"), "{metrics}");
+    server.wait_for_log("store does not answer: on_store_error is in force");
+
+    redis.process.signal("CONT");
+    eventually("it decides again", || ask("/closed") == (200, "ok".to_owned()));
+    eventually("and says so", || health()["protection"] == "on");
+    server.wait_for_log("store answers again");
+    assert_eq!(server.log().matches("store does not answer").count(), 1, "one line for one outage");
+}
+
+#[test]
+fn what_the_store_cannot_keep_is_rejected_with_the_reason() {
+    let folder = Folder::new();
+    for (config, says) in [
+        ("counters: mysql://u:hunter2@host\n", "unknown store 'mysql'"),
+        ("counters: redis://host:x\n", "port 'x'"),
+        ("counters: redis://h\nstore_keys: hashed\n", "hashed needs store_secret_file"),
+        ("counters: redis://h\nstore_deadline: 0s\n", "expected a span above 0"),
+        ("counters: redis://h\nrules: [{ id: a, limit: 2_000_000/s }]\n", "limit 2000000/s of rule a"),
+        ("counters: redis://h\nrules: [{ id: a, limits: [5/m, 10/m] }]\n", "would share a counter"),
+        (
+            "counters: memcached://h\nrules: [{ id: a, limit: 1_000_000/h, algorithm: sliding-log }]\n",
+            "bytes a key",
+        ),
+    ] {
+        let file = folder.configure(config);
+        let ran = tollgate(&["rules", "check", file.to_str().expect("a path")]);
+        assert_eq!(ran.code, Some(3), "{config}: {}", ran.stderr);
+        assert!(ran.stderr.contains(says), "{config}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("hunter2"), "no password is shown: {}", ran.stderr);
+    }
+}

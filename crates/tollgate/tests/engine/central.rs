@@ -1,0 +1,271 @@
+//! Counters elsewhere: what a request comes to when some of them cannot be asked.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use tollgate::Limit;
+use tollgate::algorithm::{Algorithm, Grant, Quota, State};
+use tollgate::engine::CentralVerdict;
+use tollgate::policy::StoreSettings;
+use tollgate::rule::OnStoreError;
+use tollgate::store::central::{Central, CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
+use tollgate::store::{Part, Weight};
+
+use super::*;
+
+/// A store in which the rules of some names cannot be asked. It answers at once.
+#[derive(Default)]
+struct Faulty {
+    down: Vec<&'static str>,
+    states: Mutex<HashMap<Counter, State>>,
+    asked: AtomicU64,
+}
+
+impl Faulty {
+    fn without(down: &[&'static str]) -> Faulty {
+        Faulty { down: down.to_vec(), ..Faulty::default() }
+    }
+
+    fn decide(&self, charges: &[CentralCharge], take: bool, now: Time) -> CentralOutcome {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let mut states = self.states.lock().unwrap();
+        let decide = |charge: &CentralCharge| {
+            let state = states.get(&charge.counter).cloned();
+            let quota = Quota::new(&charge.limit);
+            let decision = quota.decide(&state.unwrap_or_else(|| quota.fresh()), now, charge.cost);
+            Part { decision, remaining: decision.left, reset_after: SECOND, grant: None }
+        };
+        let answer = |charge: &CentralCharge| match self.down.contains(&&*charge.counter.rule) {
+            true => Err(StoreError::Deadline { server: "test".to_owned() }),
+            false => Ok(decide(charge)),
+        };
+        let mut parts: Vec<_> = charges.iter().map(answer).collect();
+        let denies = |(charge, part): (&CentralCharge, &Result<Part, StoreError>)| {
+            charge.weight == Weight::Enforced && part.as_ref().is_ok_and(|part| !part.decision.is_allowed())
+        };
+        let admitted = !charges.iter().zip(&parts).any(denies);
+        for (charge, part) in charges.iter().zip(&mut parts) {
+            if let Ok(part) = part
+                && take
+                && admitted
+                && part.decision.is_allowed()
+            {
+                let quota = Quota::new(&charge.limit);
+                let state = states.entry(charge.counter.clone()).or_insert_with(|| quota.fresh());
+                quota.charge(state, now, charge.cost);
+                part.remaining -= charge.cost;
+                part.grant = Some(Grant { at: now, cost: charge.cost, mark: quota.mark(state) });
+            }
+        }
+        CentralOutcome::of(charges, admitted, parts)
+    }
+
+    fn give_back(&self, receipt: CentralReceipt, now: Time) {
+        let mut states = self.states.lock().unwrap();
+        for item in receipt.items {
+            let state = states.get_mut(&item.counter).expect("it was charged");
+            Quota::new(&item.limit).refund(state, &item.grant, item.grant.cost, now);
+        }
+    }
+
+    fn used(&self, rule: &str, limit: &str, now: Time) -> u64 {
+        let quota = Quota::new(&Limit::per(limit.parse().unwrap()));
+        let states = self.states.lock().unwrap();
+        states
+            .iter()
+            .find(|(counter, _)| &*counter.rule == rule)
+            .map_or(0, |(_, state)| quota.used(state, now))
+    }
+}
+
+impl Central for Faulty {
+    async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+        self.decide(charges, true, now)
+    }
+
+    async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+        self.decide(charges, false, now)
+    }
+
+    async fn reset(&self, counter: &Counter, _: &Limit, _: Time) -> Result<bool, StoreError> {
+        Ok(self.states.lock().unwrap().remove(counter).is_some())
+    }
+}
+
+/// What a future that never waits comes to.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the test's store answers at once"),
+    }
+}
+
+fn check(engine: &Engine, store: &Faulty, hit: &Hit<'_>, now: Time) -> CentralVerdict {
+    ready(engine.check_central(hit, now, store))
+}
+
+fn with_store(rules: &str, store: StoreSettings) -> Engine {
+    let root = document::read(rules).expect("YAML");
+    let (mut parts, mut problems) = (PolicyParts::default(), Problems::new());
+    let mut map = MapReader::new(&root, "", &mut problems).expect("a map");
+    parts.read(&mut map);
+    parts.settings.store = store;
+    Engine::new(Policy::new(parts).expect("valid rules"))
+}
+
+#[test]
+fn counters_elsewhere_decide_as_those_in_memory_do() {
+    for algorithm in ALGORITHMS {
+        let rules =
+            format!("rules: [{{id: a, key: user, limit: 3/m, {algorithm}}}, {{id: all, limit: 100/m}}]");
+        let (near, far, store) = (engine(&rules), engine(&rules), Faulty::default());
+        for n in 0..8 {
+            let (now, hit) = (NOW + SECOND * n, Hit::by("ann"));
+            let (here, there) = (near.check(&hit, now), check(&far, &store, &hit, now).verdict);
+            let told = |verdict: &Verdict| (verdict.allowed, verdict.reason, verdict.retry_after);
+            let left =
+                |verdict: &Verdict| verdict.limits.iter().map(|limit| limit.remaining).collect::<Vec<_>>();
+            assert_eq!(told(&here), told(&there), "{algorithm} {n}");
+            if here.allowed {
+                assert_eq!(left(&here), left(&there), "{algorithm} {n}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rule_that_fails_open_is_skipped_and_one_that_fails_closed_refuses() {
+    let rules = "rules:
+      - {id: a, key: user, limit: 5/m}
+      - {id: b, key: user, limit: 5/m, on_store_error: open}
+      - {id: c, key: user, limit: 5/m, on_store_error: closed}";
+    let engine = engine(rules);
+    let open = Faulty::without(&["b"]);
+    let decided = check(&engine, &open, &Hit::by("ann"), NOW);
+    assert_eq!((decided.verdict.allowed, decided.verdict.reason), (true, Reason::StoreError));
+    assert_eq!(decided.verdict.enforced().count(), 2, "b has no part in it");
+    assert!(decided.verdict.receipt.is_some() && decided.error.is_some());
+
+    let closed = Faulty::without(&["c"]);
+    let decided = check(&engine, &closed, &Hit::by("ann"), NOW);
+    assert_eq!((decided.verdict.allowed, decided.verdict.reason), (false, Reason::StoreError));
+    assert_eq!(decided.verdict.retry_after, None);
+    assert_eq!(closed.used("a", "5/m", NOW), 1);
+    closed.give_back(decided.give_back.expect("a and b were charged"), NOW);
+    assert_eq!(closed.used("a", "5/m", NOW), 0, "a refusal gives back what was charged");
+}
+
+#[test]
+fn a_denial_by_a_counter_that_was_asked_stands() {
+    let rules =
+        "rules: [{id: a, key: user, limit: 1/m}, {id: c, key: user, limit: 5/m, on_store_error: closed}]";
+    let (engine, store) = (engine(rules), Faulty::without(&["c"]));
+    store.decide(&charges_of(&engine, "a"), true, NOW);
+    let verdict = check(&engine, &store, &Hit::by("ann"), NOW).verdict;
+    assert_eq!((verdict.allowed, verdict.reason), (false, Reason::Limit));
+    assert_eq!(verdict.reported().map(|limit| limit.rule.id.to_string()).as_deref(), Some("a"));
+}
+
+/// A charge of one rule for ann, as the engine would make it.
+fn charges_of(engine: &Engine, rule: &str) -> Vec<CentralCharge> {
+    let probe = Faulty::default();
+    ready(engine.check_central(&Hit::by("ann"), NOW, &probe));
+    let counter = probe.states.lock().unwrap().keys().find(|counter| &*counter.rule == rule).cloned();
+    let limit = engine.policy().rule(rule).and_then(|rule| Some(rule.limits.all().next()?.limit));
+    let (counter, limit) = (counter.expect("it was charged"), limit.expect("it has a limit"));
+    let (weight, denied) = (Weight::Enforced, tollgate::store::DeniedHits::Free);
+    vec![CentralCharge { counter, limit, cost: 1, unit_cost: 1, weight, denied }]
+}
+
+#[test]
+fn a_rule_that_fails_to_local_counts_the_nodes_share() {
+    let settings = StoreSettings { on_error: OnStoreError::Local, nodes: 3, deny_cache: true };
+    let engine = with_store("rules: [{id: a, key: user, limit: 10/h}]", settings);
+    let store = Faulty::without(&["a"]);
+    let decided: Vec<_> = (0..6).map(|_| check(&engine, &store, &Hit::by("ann"), NOW).verdict).collect();
+    let allowed = decided.iter().filter(|verdict| verdict.allowed).count();
+    assert_eq!(allowed, 4, "a third of ten, rounded up");
+    assert_eq!((decided[0].reason, decided[5].reason), (Reason::StoreError, Reason::Limit));
+    // What was counted here is given back here.
+    let receipt = decided.into_iter().find_map(|verdict| verdict.receipt).expect("it was charged");
+    let (here, there) = receipt.apart();
+    assert!(there.is_none());
+    engine.refund(here.expect("it was counted in memory"), NOW);
+    assert!(check(&engine, &store, &Hit::by("ann"), NOW).verdict.allowed);
+}
+
+#[test]
+fn shadow_rules_that_cannot_be_asked_do_not_matter() {
+    let rules = "rules: [{id: a, key: user, limit: 5/m}, {id: s, key: user, limit: 1/m, mode: shadow, on_store_error: closed}]";
+    let (engine, store) = (engine(rules), Faulty::without(&["s"]));
+    let verdict = check(&engine, &store, &Hit::by("ann"), NOW).verdict;
+    assert_eq!((verdict.allowed, verdict.reason), (true, Reason::Ok));
+}
+
+#[test]
+fn who_was_just_denied_is_told_so_without_asking_again() {
+    let engine = engine(
+        "rules: [{id: a, key: user, limit: 2/m, ban: {key: user, after: 100, within: 1h, for: 1h, max: 1d}}]",
+    );
+    let store = Faulty::default();
+    let ask = |cost, now| check(&engine, &store, &Hit::by("ann").cost(cost), now).verdict;
+    assert!(ask(2, NOW).allowed);
+    let asked = || store.asked.load(Ordering::Relaxed);
+    assert_eq!(ask(1, NOW).retry_after, Some(SECOND * 30));
+    let before = asked();
+    for tenth in 0..10 {
+        let verdict = ask(1, NOW + SECOND / 10 * tenth);
+        assert_eq!(verdict.retry_after, Some(SECOND * 30 - SECOND / 10 * tenth));
+        assert_eq!((verdict.reason, verdict.limits[0].remaining), (Reason::Limit, 0));
+    }
+    assert_eq!(asked(), before, "no round trip");
+    let tally = engine.policy().record("a").expect("a record").tally();
+    assert_eq!(tally.denied, 11, "they count as tries");
+    ask(1, NOW + SECOND);
+    assert_eq!(asked(), before + 1, "for a second");
+    // A reset and a changed limit are seen at once.
+    ready(engine.reset_key_central("a", key("user:ann"), NOW + SECOND, &store)).expect("it can be reset");
+    assert!(ask(2, NOW + SECOND).allowed);
+    assert!(!ask(1, NOW + SECOND).allowed);
+    engine.apply(policy("rules: [{id: a, key: user, limit: 9/m}]"), NOW + SECOND);
+    let before = asked();
+    ask(1, NOW + SECOND);
+    assert_eq!(asked(), before + 1, "under other rules it is asked anew");
+}
+
+#[test]
+fn a_denial_that_may_be_undone_is_asked_for_each_time() {
+    for option in ["count_denied: true", "count_when: success", "algorithm: concurrency"] {
+        let rules = format!("rules: [{{id: a, key: user, limit: 1/m, {option}}}]");
+        let (engine, store) = (engine(&rules), Faulty::default());
+        for _ in 0..4 {
+            check(&engine, &store, &Hit::by("ann"), NOW);
+        }
+        assert_eq!(store.asked.load(Ordering::Relaxed), 4, "{option}");
+    }
+    let settings = StoreSettings { deny_cache: false, ..StoreSettings::default() };
+    let (engine, store) =
+        (with_store("rules: [{id: a, key: user, limit: 1/m}]", settings), Faulty::default());
+    for _ in 0..4 {
+        check(&engine, &store, &Hit::by("ann"), NOW);
+    }
+    assert_eq!(store.asked.load(Ordering::Relaxed), 4, "switched off");
+}
+
+#[test]
+fn a_key_is_looked_up_where_it_is_counted() {
+    let engine = engine("rules: [{id: a, key: [user, ip], limit: 5/m}]");
+    let store = Faulty::default();
+    let hit = Hit::by("ann").ip("1.2.3.4".parse().expect("an address"));
+    check(&engine, &store, &hit, NOW);
+    let counters: Vec<Counter> = store.states.lock().unwrap().keys().cloned().collect();
+    assert_eq!((&*counters[0].key, counters[0].owner.as_deref()), ("ip:1.2.3.4+user:ann", Some("user:ann")));
+    let report = ready(engine.key_central("a", key("ip:1.2.3.4+user:ann"), NOW, &store)).expect("a report");
+    assert_eq!((report.limits[0].used, report.limits[0].remaining), (1, 4));
+    let unknown = ready(engine.key_central("b", key("user:ann"), NOW, &store));
+    assert!(matches!(unknown, Err(InspectError::NoRule(_))));
+}
