@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::Shape;
 use tollgate::limit::{Levels, Refill, Release, WindowStart};
+use tollgate::{Shape, Time};
+use tollgate_stores::counters::CentralCharge;
 use tollgate_stores::counters::name::Naming;
 use tollgate_stores::counters::redis::{RedisSetup, RedisStore};
 
@@ -89,9 +90,24 @@ async fn a_log_counts_every_hit_of_one_instant() {
     let Some(server) = Redis::start(Make::Redis, "the sliding log on Redis") else { return };
     let store = ready(&server.url()).await;
     let charge = own("log", "user:1", limit("3/h", Shape::SlidingLog));
-    let now = tollgate::Time::from_secs(1_800_000_000);
+    let now = Time::from_secs(1_800_000_000);
     for expected in [true, true, true, false] {
         let outcome = store.told(now).charge(std::slice::from_ref(&charge)).await;
         assert_eq!(outcome.admitted, expected);
+    }
+}
+
+/// Running sums have six bytes: a key that never rests would have filled them.
+#[tokio::test]
+async fn a_log_counts_on_when_its_sums_grow_large() {
+    let Some(server) = Redis::start(Make::Redis, "large sums on Redis") else { return };
+    let store = ready(&server.url()).await;
+    let third = 10_000_000_000_000;
+    let charge =
+        |cost| CentralCharge { cost, ..own("log", "user:1", limit("30000000000000/d", Shape::SlidingLog)) };
+    for step in 0..60 {
+        let now = Time::from_secs(1_800_000_000 + step * 8 * 3600);
+        assert!(store.told(now).charge(&[charge(third)]).await.admitted, "step {step}");
+        assert_eq!(store.told(now).peek(&[charge(1)]).await.admitted, step < 2, "step {step}");
     }
 }

@@ -75,9 +75,23 @@ local function write_head(c)
   c.head = c.first
 end
 
+-- Sums are kept in six bytes: long before they are full, they begin anew.
+local function rebase(c)
+  local entries = { struct.pack('>c2I4I6', 'w1', 0, 0) }
+  for i = c.first, c.n - 1 do
+    local step, sum = entry(c.key, i)
+    entries[#entries + 1] = struct.pack('>I7I6', step, sum - c.base)
+  end
+  call('SET', c.key, table.concat(entries), 'KEEPTTL')
+  c.sum, c.n, c.base, c.first, c.head = c.sum - c.base, c.n - c.first, 0, 0, 0
+end
+
 local function add_entry(c, cost)
   if cost == 0 then
     return
+  end
+  if c.first < c.n and c.sum + cost >= WHOLE / 64 then
+    rebase(c)
   end
   if c.first >= c.n then
     call('SET', c.key, struct.pack('>c2I4I6I7I6', 'w1', 0, 0, c.now_step, cost))
