@@ -23,8 +23,8 @@ use crate::transport::proxy::stream::{ClientStream, Protocol};
 
 /// From the end of one request to the last byte of the next one's head.
 const IDLE: Duration = Duration::from_secs(60);
-/// From the connection to its first bytes, and for TLS to the end of its handshake.
-const GREETING: Duration = Duration::from_secs(10);
+/// From the connection to the end of its TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 const MAX_STREAMS: u32 = 128;
 const WINDOW_BYTES: u32 = 1 << 20;
 
@@ -39,12 +39,12 @@ pub async fn converse(
 ) {
     let entrance = |scheme| Entrance { proxy, worker, peer: Peer::new(from, scheme), heads: None };
     let ended = match tls {
-        None => match timeout(GREETING, ClientStream::greet(stream)).await {
+        None => match timeout(IDLE, ClientStream::greet(stream)).await {
             Ok(Ok((stream, Protocol::Http2))) => serve_http2(stream, entrance(Scheme::Http), shutdown).await,
             Ok(Ok((stream, Protocol::Http1))) => serve_http1(stream, entrance(Scheme::Http), shutdown).await,
             Ok(Err(_)) | Err(_) => return,
         },
-        Some(config) => match timeout(GREETING, TlsAcceptor::from(config).accept(stream)).await {
+        Some(config) => match timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
             Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
                 Box::pin(serve_http2(ClientStream::new(stream), entrance(Scheme::Https), shutdown)).await
             }

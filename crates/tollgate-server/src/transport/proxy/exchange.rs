@@ -111,7 +111,7 @@ impl Entrance {
         sticky: Option<u64>,
     ) -> Result<Response<Reply>, Refused> {
         let mut charges = None;
-        if Charges::are_open(&verdict) {
+        if Charges::are_open(&verdict) || (self.proxy.held.is_busy() && Charges::have_place(&verdict)) {
             let mut open = Charges::of(&mut verdict);
             Box::pin(self.wait(&mut visit, &mut open, &verdict)).await?;
             charges = Some(open);

@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use crate::gate::Gate;
 #[derive(Default)]
 pub struct Room {
     queues: Mutex<Queues>,
+    /// How many queues there are, to be read without the lock.
+    busy: AtomicUsize,
     changed: Notify,
 }
 
@@ -81,8 +84,19 @@ impl Room {
         let queue = queues.by_key.entry(key).or_default();
         let behind = queue.waiting.partition_point(|other| other.turn <= turn);
         queue.waiting.insert(behind, Waiting { number, turn, place: place.take(), called: call });
+        self.busy.store(queues.by_key.len(), Ordering::Relaxed);
         self.look_at(&mut queues, key);
         Some(Held { room: Arc::clone(self), gate: Arc::clone(gate), key, number, called, done: false })
+    }
+
+    /// Whether anybody waits, or was called and is not on its way yet.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether somebody in the queue of `key` does: who comes now is behind, however late that one is.
+    pub fn is_busy_for(&self, key: Fingerprint) -> bool {
+        self.is_busy() && self.lock().by_key.contains_key(&key)
     }
 
     /// How many wait.
@@ -95,6 +109,7 @@ impl Room {
         let Some(queue) = queues.by_key.get_mut(&key).filter(|queue| !queue.calling) else { return };
         let Some(first) = queue.waiting.front().map(|first| first.turn) else {
             queues.by_key.remove(&key);
+            self.busy.store(queues.by_key.len(), Ordering::Relaxed);
             return;
         };
         if queue.look.is_none_or(|look| first < look) {

@@ -7,7 +7,7 @@ use hyper::header::HeaderMap;
 use smallvec::SmallVec;
 use tollgate::Verdict;
 use tollgate::fingerprint::Fingerprint;
-use tollgate::limit::Shape;
+use tollgate::limit::{Release, Shape};
 use tollgate::rule::Rule;
 use tollgate::store::Receipt;
 
@@ -32,6 +32,12 @@ impl Charges {
     pub fn are_open(verdict: &Verdict) -> bool {
         let open = |rule: &Rule, shape| rule.settles_later() || shape == Shape::Concurrency;
         !verdict.delay.is_zero() || verdict.limits.iter().any(|limit| open(&limit.rule, limit.limit.shape()))
+    }
+
+    /// Whether the verdict gave the request a place in a queue.
+    pub fn have_place(verdict: &Verdict) -> bool {
+        let holds = |shape| matches!(shape, Shape::LeakyBucket { release: Release::Hold { .. }, .. });
+        verdict.limits.iter().any(|limit| holds(limit.limit.shape()))
     }
 
     /// Takes the verdict's receipt apart.
@@ -59,10 +65,15 @@ impl Charges {
         charges
     }
 
+    /// The queue with the longest wait.
+    pub fn queue(&self) -> Option<Fingerprint> {
+        self.places.first()?.1.queue()
+    }
+
     /// The queue with the longest wait, and the place in it if there is no other: one who waits in several
     /// cannot move up in one.
     pub fn take_place(&mut self) -> Option<(Fingerprint, Option<Place>)> {
-        let queue = self.places.first()?.1.queue()?;
+        let queue = self.queue()?;
         Some((queue, if self.places.len() == 1 { self.places.pop() } else { None }))
     }
 

@@ -21,7 +21,8 @@ impl Entrance {
         charges: &mut Charges,
         verdict: &Verdict,
     ) -> Result<(), Refused> {
-        if verdict.delay.is_zero() {
+        let behind = charges.queue().is_some_and(|queue| self.proxy.held.is_busy_for(queue));
+        if verdict.delay.is_zero() && !behind {
             charges.waited(None);
             return Ok(());
         }
