@@ -91,8 +91,7 @@ fn what_the_store_cannot_keep_is_rejected_with_the_reason() {
         ("counters: redis://host:x\n", "is not a number between 1 and 65535"),
         ("counters: redis://h\nstore_keys: hashed\n", "hashed needs store_secret_file"),
         ("counters: redis://h\nstore_deadline: 0s\n", "expected a span above 0"),
-        ("counters: redis://h\nrules: [{ id: a, limit: 2_000_000/s }]\n", "limit 2000000/s of rule a"),
-        ("counters: redis://h\nrules: [{ id: a, limits: [5/m, 10/m] }]\n", "would share a counter"),
+        ("counters: redis://h\nrules: [{ id: a, limit: 3_000_000/s }]\n", "limit 3000000/s of rule a"),
         (
             "counters: memcached://h\nrules: [{ id: a, limit: 1_000_000/h, algorithm: sliding-log }]\n",
             "bytes a key",

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollgate::Limit;
 use tollgate::document::MapReader;
 use tollgate::policy::StoreSettings;
-use tollgate::rule::{Limits, OnStoreError, Rule};
+use tollgate::rule::{OnStoreError, Rule};
 use tollgate::store::DeniedHits;
 use tollgate::time::parse_span;
 use tollgate_stores::counters::central::CentralAddress;
@@ -124,24 +123,11 @@ fn deadline(map: &mut MapReader<'_, '_>) -> Option<Duration> {
 /// Says which limits of a rule the store cannot keep, and why.
 fn refuse_limits(map: &mut MapReader<'_, '_>, address: &CentralAddress, rule: &Rule) {
     let denied = if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free };
-    if let (Some((one, other)), Some(node)) = (alike(rule), map.optional("counters")) {
-        let message = format!("limits {one} and {other} of rule {} would share a counter there", rule.id);
-        map.reject("counters", node, message);
-    }
     for each in rule.all_limits() {
         if let (Err(why), Some(node)) = (address.check(&each.limit, denied), map.optional("counters")) {
             map.reject("counters", node, format!("limit {} of rule {}: {why}", each.limit, rule.id));
         }
     }
-}
-
-/// Two limits on the same request that count the same thing. A store's names do not tell them apart.
-fn alike(rule: &Rule) -> Option<(Limit, Limit)> {
-    let Limits::Same(limits) = &rule.limits else { return None };
-    let pairs =
-        limits.iter().enumerate().flat_map(|(n, one)| limits[n + 1..].iter().map(move |other| (one, other)));
-    let mut limits = pairs.map(|(one, other)| (one.limit, other.limit));
-    limits.find(|(one, other)| one.counts_like(other))
 }
 
 /// What of an address may be shown: scheme and servers.

@@ -82,22 +82,14 @@ impl Breaker {
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut state = self.lock();
+        let state = self.lock_returned();
         let reason = match &*state {
             State::Closed => return Ok(()),
             State::Open { reason, .. } => reason.clone(),
-            State::Returning { since, from } => {
-                let step = (from.elapsed().as_millis() / RETURN_STEP.as_millis()) as usize;
-                match RETURN.get(step) {
-                    None => {
-                        let down = since.elapsed();
-                        self.close(&mut state, down);
-                        return Ok(());
-                    }
-                    Some(share) if fastrand::f32() < *share => return Ok(()),
-                    Some(_) => "it is returning gradually".to_owned(),
-                }
-            }
+            State::Returning { from, .. } => match share_after(*from) {
+                Some(share) if fastrand::f32() >= share => "it is returning gradually".to_owned(),
+                _ => return Ok(()),
+            },
         };
         drop(state);
         self.refused.fetch_add(1, Ordering::Relaxed);
@@ -189,7 +181,7 @@ impl Breaker {
     }
 
     pub fn health(&self) -> ServerHealth {
-        let trouble = match &*self.lock() {
+        let trouble = match &*self.lock_returned() {
             State::Closed => None,
             State::Open { reason, .. } => Some(reason.clone()),
             State::Returning { .. } => Some("it is returning gradually".to_owned()),
@@ -202,15 +194,28 @@ impl Breaker {
         }
     }
 
-    fn close(&self, state: &mut State, down: Duration) {
-        *state = State::Closed;
-        self.closed.store(true, Ordering::Release);
-        tracing::info!(server = %self.server, down_ms = down.as_millis() as u64, "store answers again");
+    /// The state; where the return is complete, it is closed by whoever looks first.
+    fn lock_returned(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if let State::Returning { since, from } = *state
+            && share_after(from).is_none()
+        {
+            *state = State::Closed;
+            self.closed.store(true, Ordering::Release);
+            let down_ms = since.elapsed().as_millis() as u64;
+            tracing::info!(server = %self.server, down_ms, "store answers again");
+        }
+        state
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The share of requests that pass so long after a probe was answered; `None` once all do.
+fn share_after(from: Instant) -> Option<f32> {
+    RETURN.get((from.elapsed().as_millis() / RETURN_STEP.as_millis()) as usize).copied()
 }
 
 /// Between half and one and a half of it, so that a fleet does not knock in step.

@@ -32,7 +32,7 @@ impl Faulty {
 
     fn decide(&self, charges: &[CentralCharge], take: bool, now: Time) -> CentralOutcome {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let mut states = self.states.lock().unwrap();
+        let mut states = self.states.lock().expect("no test panics with it");
         let decide = |charge: &CentralCharge| {
             let state = states.get(&charge.counter).cloned();
             let quota = Quota::new(&charge.limit);
@@ -65,7 +65,7 @@ impl Faulty {
     }
 
     fn give_back(&self, receipt: CentralReceipt, now: Time) {
-        let mut states = self.states.lock().unwrap();
+        let mut states = self.states.lock().expect("no test panics with it");
         for item in receipt.items {
             let state = states.get_mut(&item.counter).expect("it was charged");
             Quota::new(&item.limit).refund(state, &item.grant, item.grant.cost, now);
@@ -73,8 +73,8 @@ impl Faulty {
     }
 
     fn used(&self, rule: &str, limit: &str, now: Time) -> u64 {
-        let quota = Quota::new(&Limit::per(limit.parse().unwrap()));
-        let states = self.states.lock().unwrap();
+        let quota = Quota::new(&Limit::per(limit.parse().expect("a rate")));
+        let states = self.states.lock().expect("no test panics with it");
         states
             .iter()
             .find(|(counter, _)| &*counter.rule == rule)
@@ -92,7 +92,7 @@ impl Central for Faulty {
     }
 
     async fn reset(&self, counter: &Counter, _: &Limit, _: Time) -> Result<bool, StoreError> {
-        Ok(self.states.lock().unwrap().remove(counter).is_some())
+        Ok(self.states.lock().expect("no test panics with it").remove(counter).is_some())
     }
 }
 
@@ -174,7 +174,13 @@ fn a_denial_by_a_counter_that_was_asked_stands() {
 fn charges_of(engine: &Engine, rule: &str) -> Vec<CentralCharge> {
     let probe = Faulty::default();
     ready(engine.check_central(&Hit::by("ann"), NOW, &probe));
-    let counter = probe.states.lock().unwrap().keys().find(|counter| &*counter.rule == rule).cloned();
+    let counter = probe
+        .states
+        .lock()
+        .expect("no test panics with it")
+        .keys()
+        .find(|counter| &*counter.rule == rule)
+        .cloned();
     let limit = engine.policy().rule(rule).and_then(|rule| Some(rule.limits.all().next()?.limit));
     let (counter, limit) = (counter.expect("it was charged"), limit.expect("it has a limit"));
     let (weight, denied) = (Weight::Enforced, tollgate::store::DeniedHits::Free);
@@ -262,7 +268,8 @@ fn a_key_is_looked_up_where_it_is_counted() {
     let store = Faulty::default();
     let hit = Hit::by("ann").ip("1.2.3.4".parse().expect("an address"));
     check(&engine, &store, &hit, NOW);
-    let counters: Vec<Counter> = store.states.lock().unwrap().keys().cloned().collect();
+    let counters: Vec<Counter> =
+        store.states.lock().expect("no test panics with it").keys().cloned().collect();
     assert_eq!((&*counters[0].key, counters[0].owner.as_deref()), ("ip:1.2.3.4+user:ann", Some("user:ann")));
     let report = ready(engine.key_central("a", key("ip:1.2.3.4+user:ann"), NOW, &store)).expect("a report");
     assert_eq!((report.limits[0].used, report.limits[0].remaining), (1, 4));
