@@ -80,7 +80,10 @@ impl Gate {
     }
 
     /// Settles what a caller brings a receipt for; says how many charges that has changed.
-    pub fn settle_receipt(&self, receipt: &str, settlement: Settlement) -> Result<usize, ReceiptError> {
+    pub async fn settle_receipt(&self, receipt: &str, settlement: Settlement) -> Result<usize, ReceiptError> {
+        if let (Some(central), Some(id)) = (self.central.get(), self.receipts.shared_id(receipt)) {
+            central.claim(&id, self.now()).await?;
+        }
         let (policy, node) = (self.engine.policy(), self.engine.node());
         let settled = self.receipts.settle(receipt, settlement, &policy, node, self.now())?;
         let count = settled.len();

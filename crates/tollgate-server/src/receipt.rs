@@ -16,11 +16,12 @@ use thiserror::Error;
 use tollgate::algorithm::Grant;
 use tollgate::limit::Shape;
 use tollgate::rule::Rule;
+use tollgate::store::central::Counter;
 use tollgate::store::{Receipt, ReceiptPart};
 use tollgate::{Policy, Time, Verdict};
 
 /// A receipt that nobody has used by then stays charged.
-const MAX_AGE: Duration = Duration::from_secs(3_600);
+pub const MAX_AGE: Duration = Duration::from_secs(3_600);
 /// Settlements remembered; with more than these in an hour, further ones are refused.
 const MAX_USED: usize = 1_000_000;
 const MAX_BYTES: usize = 16 << 10;
@@ -47,9 +48,12 @@ struct Written {
     charges: Vec<WrittenCharge>,
 }
 
-/// Rule, counter, fingerprint, cost of a unit, and the grant.
+/// Rule, counter, fingerprint, cost of a unit, and the grant; and what a store calls the counter.
 #[derive(Serialize, Deserialize)]
-struct WrittenCharge(String, String, u64, u64, (u64, u64, u64));
+struct WrittenCharge(String, String, u64, u64, (u64, u64, u64), Option<WrittenCounter>);
+
+/// Domain, key and owner.
+type WrittenCounter = (Box<str>, Box<str>, Option<Box<str>>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ReceiptError {
@@ -63,6 +67,8 @@ pub enum ReceiptError {
     Used,
     #[error("too many receipts were used within an hour")]
     TooMany,
+    #[error("the store that counters are kept in does not answer: try again")]
+    Unknown,
 }
 
 /// What a caller says about the end of what it had asked for.
@@ -93,9 +99,17 @@ impl Receipts {
         let receipt = verdict.receipt.as_ref().filter(|_| verdict.allowed)?;
         let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
         let charges = charged.zip(receipt.parts()).map(|(limit, part)| {
-            let ReceiptPart { fingerprint, unit_cost, grant } = part;
+            let ReceiptPart { fingerprint, unit_cost, grant, counter } = part;
             let grant = (grant.at.nanos(), grant.cost, grant.mark);
-            WrittenCharge(limit.rule.id.to_string(), limit.limit.counter(), fingerprint, unit_cost, grant)
+            let counter = counter.map(|Counter { domain, key, owner, .. }| (domain, key, owner));
+            WrittenCharge(
+                limit.rule.id.to_string(),
+                limit.limit.counter(),
+                fingerprint,
+                unit_cost,
+                grant,
+                counter,
+            )
         });
         let id = (verdict.id.node, verdict.id.generation, verdict.id.sequence);
         let written = Written { id, at: receipt.at().nanos(), charges: charges.collect() };
@@ -115,7 +129,7 @@ impl Receipts {
         now: Time,
     ) -> Result<Vec<(Receipt, u64)>, ReceiptError> {
         let written = self.read(text).ok_or(ReceiptError::Forged)?;
-        if written.id.0 != node {
+        if written.id.0 != node && !written.is_shared() {
             return Err(ReceiptError::Elsewhere);
         }
         if now.since(Time::from_nanos(written.at)) >= MAX_AGE {
@@ -123,6 +137,13 @@ impl Receipts {
         }
         self.use_up(written.id, now)?;
         Ok(written.charges.into_iter().filter_map(|charge| charge.settled(settlement, policy)).collect())
+    }
+
+    /// What tells a receipt from all others of all nodes, if any of them may settle it.
+    pub fn shared_id(&self, text: &str) -> Option<String> {
+        let written = self.read(text).filter(Written::is_shared)?;
+        let (node, generation, sequence) = written.id;
+        Some(format!("{node}-{generation}-{sequence}-{}", written.at))
     }
 
     fn read(&self, text: &str) -> Option<Written> {
@@ -151,16 +172,24 @@ impl Receipts {
 
 const SIGNATURE_BYTES: usize = 32;
 
+impl Written {
+    /// Whether every node can settle it: its counters are where all nodes find them.
+    fn is_shared(&self) -> bool {
+        self.charges.iter().all(|WrittenCharge(.., elsewhere)| elsewhere.is_some())
+    }
+}
+
 impl WrittenCharge {
     /// What is to be corrected, and to which cost; a rule that has changed since keeps its charge.
     fn settled(self, settlement: Settlement, policy: &Policy) -> Option<(Receipt, u64)> {
-        let WrittenCharge(rule, counter, fingerprint, unit_cost, (at, cost, mark)) = self;
-        let rule = policy.rule(&rule)?;
+        let WrittenCharge(id, counter, fingerprint, unit_cost, (at, cost, mark), elsewhere) = self;
+        let rule = policy.rule(&id)?;
         let limit = rule.all_limits().find(|limit| *limit.counter == *counter)?;
         let grant = Grant { at: Time::from_nanos(at), cost, mark };
-        let part = ReceiptPart { fingerprint, unit_cost, grant };
+        let name = |(domain, key, owner)| Counter { domain, rule: id.as_str().into(), key, owner };
+        let part = ReceiptPart { fingerprint, unit_cost, grant, counter: elsewhere.map(name) };
         let real_cost = real_cost(rule, limit.limit.shape(), settlement)?;
-        Some((Receipt::from_part(part, limit.quota), real_cost))
+        Some((Receipt::from_part(part, limit.limit), real_cost))
     }
 }
 

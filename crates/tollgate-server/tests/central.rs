@@ -84,6 +84,25 @@ nodes: 2";
 }
 
 #[test]
+fn a_receipt_is_settled_once_on_whichever_node() {
+    let Some(redis) = redis("receipts of nodes that share a store") else { return };
+    let folder = Folder::new();
+    let key = folder.write("receipts", "a secret of thirty-two bytes, at least");
+    let rules = "rules: [{ id: login, key: user, limit: 3/d, count_when: failure }]";
+    let config = format!("receipt_key_file: {}\n{rules}", key.display());
+    let [one, two] = [(); 2].map(|()| node(&redis, &config));
+    eventually("both are connected", || {
+        [&one, &two].iter().all(|node| check(node, "probe").1["reason"] == "ok")
+    });
+    let (status, body) = check(&one, "ann");
+    assert_eq!((status, one.used("login", "user:ann")), (200, vec![1]));
+    let settled = json!({ "receipt": body["receipt"], "status": 200 }).to_string();
+    let settle = |node: &Server| node.ask("POST", "/v1/settle", &settled).status;
+    assert_eq!((settle(&two), settle(&one), settle(&two)), (200, 409, 409));
+    eventually("it is given back", || one.used("login", "user:ann") == [0]);
+}
+
+#[test]
 fn what_the_store_cannot_keep_is_rejected_with_the_reason() {
     let folder = Folder::new();
     for (config, says) in [

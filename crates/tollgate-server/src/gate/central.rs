@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
 use tollgate::document::Problem;
-use tollgate::store::central::CentralReceipt;
-use tollgate::{Engine, Hit, Time, Verdict};
+use tollgate::store::central::{Central as _, CentralCharge, CentralReceipt, Counter};
+use tollgate::store::{DeniedHits, Weight};
+use tollgate::time::Period;
+use tollgate::{Engine, Hit, Limit, Rate, Time, Verdict};
 use tollgate_stores::counters::breaker::ServerHealth;
 use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::Naming;
 
 use crate::config::{StoreConfig, StoreKeys};
+use crate::receipt::ReceiptError;
 
 pub struct Central {
     pub store: CentralStore,
@@ -44,6 +47,21 @@ impl Central {
             self.settle(receipt, 0, now);
         }
         decided.verdict
+    }
+
+    /// Takes a receipt for good, on behalf of all nodes. It is a counter that lets one through.
+    pub async fn claim(&self, id: &str, now: Time) -> Result<(), ReceiptError> {
+        const RULE: &str = "_receipt"; // no rule of a file has this domain
+        let counter =
+            Counter { domain: "_".into(), rule: RULE.into(), key: id.into(), owner: Some(id.into()) };
+        let once = Rate::new(1, Period::HOUR).map_err(|_| ReceiptError::Unknown)?;
+        let (limit, weight, denied) = (Limit::per(once), Weight::Enforced, DeniedHits::Free);
+        let charge = CentralCharge { counter, limit, cost: 1, unit_cost: 1, weight, denied };
+        match &self.store.charge(&[charge], now).await.parts[..] {
+            [Ok(part)] if part.decision.is_allowed() => Ok(()),
+            [Ok(_)] => Err(ReceiptError::Used),
+            _ => Err(ReceiptError::Unknown),
+        }
     }
 
     /// Corrects the cost of a charge, without anybody waiting for it. A charge that cannot be corrected stays.

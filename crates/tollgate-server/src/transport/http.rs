@@ -48,7 +48,7 @@ async fn settled(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Prob
         return Err(Problem::method("POST"));
     }
     let body = read_body(request, MAX_CHECK_BYTES).await?;
-    settle::settle(gate, &body)
+    settle::settle(gate, &body).await
 }
 
 async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {

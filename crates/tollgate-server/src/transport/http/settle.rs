@@ -22,13 +22,13 @@ struct Settled<'a> {
 }
 
 /// Settles once; without `cost` and `status`, everything is given back.
-pub fn settle(gate: &Gate, body: &[u8]) -> Result<Answer, Problem> {
+pub async fn settle(gate: &Gate, body: &[u8]) -> Result<Answer, Problem> {
     let Object(Settled { receipt, cost, status }) = body::parse(body)?;
     if status.is_some_and(|status| !(100..600).contains(&status)) {
         return Err(Problem::bad_field("status", "'status' is no status of HTTP: 100 to 599"));
     }
     let cost = if status.is_none() { Some(cost.unwrap_or(0)) } else { cost };
-    let charges = gate.settle_receipt(&receipt, Settlement { cost, status }).map_err(refused)?;
+    let charges = gate.settle_receipt(&receipt, Settlement { cost, status }).await.map_err(refused)?;
     Ok(answer::json(StatusCode::OK, &json!({ "settled": charges })))
 }
 
@@ -37,7 +37,7 @@ fn refused(error: ReceiptError) -> Problem {
         ReceiptError::Forged => StatusCode::BAD_REQUEST,
         ReceiptError::Elsewhere | ReceiptError::Used => StatusCode::CONFLICT,
         ReceiptError::TooOld => StatusCode::GONE,
-        ReceiptError::TooMany => StatusCode::SERVICE_UNAVAILABLE,
+        ReceiptError::TooMany | ReceiptError::Unknown => StatusCode::SERVICE_UNAVAILABLE,
     };
     Problem { field: Some("receipt".to_owned()), ..Problem::new(status, error.to_string()) }
 }
