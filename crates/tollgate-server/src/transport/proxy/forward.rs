@@ -63,6 +63,14 @@ impl From<Failure> for Problem {
     }
 }
 
+/// Which connection a try uses.
+#[derive(Clone, Copy)]
+enum Line {
+    /// One that was kept, where there is one.
+    Kept,
+    New,
+}
+
 /// What came of one try.
 struct Tried {
     failure: Failure,
@@ -81,9 +89,9 @@ pub async fn forward(
     let replay = outgoing.as_ref().and_then(Replay::of);
     let sticky = outgoing.as_ref().and_then(|outgoing| outgoing.sticky);
     let choose = |tried| choose(&route.upstreams, &route.config.balance, &route.turn, sticky, tried, now);
-    let (mut upstream, mut pooled, mut retried) = (choose(None), true, false);
+    let (mut upstream, mut line, mut retried) = (choose(None), Line::Kept, false);
     while let Some(target) = upstream {
-        let tried = match attempt(route, target, worker, outgoing, pooled, now).await {
+        let tried = match attempt(route, target, worker, outgoing, line, now).await {
             Ok(done) => {
                 target.succeeded();
                 return Ok(done);
@@ -94,14 +102,14 @@ pub async fn forward(
             *outgoing = replay.as_ref().map(Replay::again);
         }
         if tried.stale && outgoing.is_some() {
-            pooled = false;
+            line = Line::New;
             continue;
         }
         tried.failure.note(proxy, target, now);
         let other = choose(Some(target)).filter(|_| !retried && outgoing.is_some());
         let Some(other) = other else { return Err(tried.failure) };
         proxy.counts.retried.fetch_add(1, Ordering::Relaxed);
-        (upstream, pooled, retried) = (Some(other), true, true);
+        (upstream, line, retried) = (Some(other), Line::Kept, true);
     }
     Err(Failure::Unreachable("no upstream".to_owned()))
 }
@@ -166,16 +174,16 @@ async fn attempt(
     upstream: &Arc<Upstream>,
     worker: usize,
     outgoing: &mut Option<Outgoing>,
-    pooled: bool,
+    line: Line,
     now: Time,
 ) -> Result<(Response<Incoming>, Lease), Tried> {
     let timeouts = &route.config.timeouts;
     let mut lease = Lease::new(Arc::clone(upstream), worker, now);
     let (pool, wish) = (upstream.pool(worker), outgoing.as_ref().map_or(Wish::Any, |outgoing| outgoing.wish));
-    let waiting = match wish {
-        _ if !pooled => None,
-        Wish::Any => pool.take(now, timeouts.keep_alive),
-        Wish::Http1 => pool.take_http1(now, timeouts.keep_alive),
+    let waiting = match (line, wish) {
+        (Line::New, _) => None,
+        (Line::Kept, Wish::Any) => pool.take(now, timeouts.keep_alive),
+        (Line::Kept, Wish::Http1) => pool.take_http1(now, timeouts.keep_alive),
     };
     let reused = waiting.is_some();
     let mut sender = match waiting {
