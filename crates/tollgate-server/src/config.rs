@@ -132,7 +132,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     let queue = QueueConfig::read(&mut map, &state_dir);
     let queues = proxy.is_some() && policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
     let config = Config {
-        listen: Listen::read(&mut map, proxy.is_some(), &mut idle),
+        listen: Listen::read(&mut map, proxy.as_ref(), &mut idle),
         memory_bytes: memory(&mut map),
         state_dir,
         headers: map.optional_choice("headers", &HEADERS).unwrap_or_default(),

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tollgate::document::MapReader;
 
+use crate::config::ProxyConfig;
+
 /// `None` where a listener is switched off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listen {
@@ -24,15 +26,18 @@ impl Default for Listen {
 const IDLE: [&str; 2] = ["grpc", "resp"];
 
 impl Listen {
-    /// `proxied`: whether there are upstreams.
-    pub(super) fn read(map: &mut MapReader<'_, '_>, proxied: bool, idle: &mut Vec<String>) -> Listen {
+    pub(super) fn read(
+        map: &mut MapReader<'_, '_>,
+        proxy: Option<&ProxyConfig>,
+        idle: &mut Vec<String>,
+    ) -> Listen {
         let defaults = Listen::default();
-        let defaults = Listen { proxy: defaults.proxy.filter(|_| proxied), ..defaults };
+        let defaults = Listen { proxy: defaults.proxy.filter(|_| proxy.is_some()), ..defaults };
         let Some(mut map) = map.optional_map("listen") else { return defaults };
         let http = address(&mut map, "http", defaults.http);
         let admin = address(&mut map, "admin", defaults.admin);
         let asked = address(&mut map, "proxy", defaults.proxy);
-        let proxy = asked.filter(|_| proxied);
+        let proxy = asked.filter(|_| proxy.is_some());
         if asked.is_some() && proxy.is_none() {
             idle.push("listen.proxy without upstreams".to_owned());
         }

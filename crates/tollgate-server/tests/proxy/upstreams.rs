@@ -178,3 +178,30 @@ fn a_health_check_takes_an_upstream_out_and_back_in() {
     server.wait_for_log("an upstream passes its health check again");
     assert_eq!(tally(&server, 10).len(), 2);
 }
+
+#[test]
+fn an_upload_that_nobody_reads_to_its_end_holds_up_nobody_else() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            // The head is read, the body is not, and the connection stays open.
+            std::thread::spawn(move || {
+                while std::io::Read::read(&mut stream, &mut [0; 4096]).is_ok_and(|count| count > 0) {
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok();
+                }
+            });
+        }
+    });
+    let server = Server::start(&format!("upstreams: ['http://{address}']\n"));
+    let mut stuck = Vec::new();
+    for _ in 0..5 {
+        let mut client = Client::to(server.proxy);
+        client.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n");
+        assert_eq!(client.head().status, 200);
+        stuck.push(client);
+        let start = Instant::now();
+        assert_eq!(get(&server, "/", &[]).status, 200);
+        assert!(start.elapsed().as_secs() < 10);
+    }
+}

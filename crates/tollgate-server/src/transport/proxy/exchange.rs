@@ -92,9 +92,9 @@ impl Entrance {
         let (route, now) = (self.proxy.route.load_full(), self.proxy.gate.now());
         let upload = Upload::new(body, route.config.timeouts.idle);
         let mut visit = Visit { parts, host, upload, route, now };
-        let Decided { verdict, sticky, sender } = self.decide(&mut visit).await.map_err(Failure::from)?;
+        let Decided { mut verdict, sticky, sender } = self.decide(&mut visit).await.map_err(Failure::from)?;
         match (&self.proxy.aside, sender) {
-            _ if verdict.allowed => self.pass(visit, verdict, sticky).await,
+            _ if verdict.allowed => self.pass(&mut visit, &mut verdict, sticky).await,
             (Some(aside), Some(sender)) => Box::pin(self.put_aside(aside, visit, sender, &verdict)).await,
             _ => {
                 discard(visit);
@@ -106,23 +106,26 @@ impl Entrance {
     /// Sends the request to an upstream, when it is its turn.
     async fn pass(
         &self,
-        mut visit: Visit,
-        mut verdict: Verdict,
+        visit: &mut Visit,
+        verdict: &mut Verdict,
         sticky: Option<u64>,
     ) -> Result<Response<Reply>, Refused> {
         let mut charges = None;
-        if Charges::are_open(&verdict) || (self.proxy.held.is_busy() && Charges::have_place(&verdict)) {
-            let mut open = Charges::of(&mut verdict);
-            Box::pin(self.wait(&mut visit, &mut open, &verdict)).await?;
+        if Charges::are_open(verdict) || (self.proxy.held.is_busy() && Charges::have_place(verdict)) {
+            let mut open = Box::new(Charges::of(verdict));
+            Box::pin(self.wait(visit, &mut open, verdict)).await?;
             charges = Some(open);
         }
         let permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
-        let protocol = self.prepare(&mut visit);
-        let Visit { mut parts, upload, route, now, .. } = visit;
-        let client = parts.extensions.remove::<OnUpgrade>().zip(protocol);
+        let protocol = self.prepare(visit);
+        let client = visit.parts.extensions.remove::<OnUpgrade>().zip(protocol);
         let wish = if client.is_some() { Wish::Http1 } else { Wish::Any };
-        let outgoing = Outgoing { parts, upload, wish, sticky };
-        let forwarded = forward::forward(&self.proxy, &route, self.worker, outgoing, now).await;
+        let (route, now) = (&visit.route, visit.now);
+        // Only moved, never kept twice: a request is large.
+        let parts = std::mem::replace(&mut visit.parts, Request::new(()).into_parts().0);
+        let upload = std::mem::replace(&mut visit.upload, Upload::empty());
+        let mut outgoing = Some(Outgoing { parts, upload, wish, sticky });
+        let forwarded = forward::forward(&self.proxy, route, self.worker, &mut outgoing, now).await;
         let (response, mut lease) = match forwarded {
             Ok(forwarded) => forwarded,
             Err(failure) => {
@@ -133,7 +136,7 @@ impl Entrance {
         };
         lease.hold(permits);
         self.settle(charges, response.status(), response.headers());
-        self.bring_back(response, lease, &verdict, client, route.config.timeouts.idle)
+        self.bring_back(response, lease, verdict, client, route.config.timeouts.idle)
     }
 
     /// The upstream's response as the client gets it.
@@ -172,7 +175,7 @@ impl Entrance {
         Ok(response)
     }
 
-    fn settle(&self, charges: Option<Charges>, status: StatusCode, headers: &HeaderMap) {
+    fn settle(&self, charges: Option<Box<Charges>>, status: StatusCode, headers: &HeaderMap) {
         if let Some(mut charges) = charges {
             charges.settle(&self.proxy.gate, status.as_u16(), headers);
         }

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
@@ -62,56 +63,55 @@ impl From<Failure> for Problem {
     }
 }
 
+/// Which connection a try uses.
+#[derive(Clone, Copy)]
+enum Line {
+    /// One that was kept, where there is one.
+    Kept,
+    New,
+}
+
 /// What came of one try.
 struct Tried {
     failure: Failure,
-    /// The request, where it is certain that nothing was done with it.
-    unsent: Option<Outgoing>,
     /// An old connection had been closed: this says nothing about the upstream.
     stale: bool,
 }
 
-/// The response, and the connection that it comes on.
+/// The response, and the connection that it comes on. What is asked is taken out of `outgoing` when it is sent.
 pub async fn forward(
     proxy: &Proxy,
-    route: &Arc<Route>,
+    route: &Route,
     worker: usize,
-    mut outgoing: Outgoing,
+    outgoing: &mut Option<Outgoing>,
     now: Time,
 ) -> Result<(Response<Incoming>, Lease), Failure> {
-    let replay = Replay::of(&outgoing);
-    let choose =
-        |sticky, tried| choose(&route.upstreams, &route.config.balance, &route.turn, sticky, tried, now);
-    let (mut upstream, mut pooled) = (choose(outgoing.sticky, None), true);
-    let mut retried = false;
+    let replay = outgoing.as_ref().and_then(Replay::of);
+    let sticky = outgoing.as_ref().and_then(|outgoing| outgoing.sticky);
+    let choose = |tried| choose(&route.upstreams, &route.config.balance, &route.turn, sticky, tried, now);
+    let (mut upstream, mut line, mut retried) = (choose(None), Line::Kept, false);
     while let Some(target) = upstream {
-        let tried = match attempt(route, target, worker, outgoing, pooled, now).await {
+        let tried = match attempt(route, target, worker, outgoing, line, now).await {
             Ok(done) => {
                 target.succeeded();
                 return Ok(done);
             }
             Err(tried) => tried,
         };
-        let again = tried
-            .unsent
-            .or_else(|| replay.as_ref().filter(|_| tried.failure.is_repeatable()).map(Replay::again));
-        if tried.stale
-            && let Some(again) = again
-        {
-            (outgoing, pooled) = (again, false);
+        if outgoing.is_none() && tried.failure.is_repeatable() {
+            *outgoing = replay.as_ref().map(Replay::again);
+        }
+        if tried.stale && outgoing.is_some() {
+            line = Line::New;
             continue;
         }
         tried.failure.note(proxy, target, now);
-        let other = choose(tried_key(again.as_ref()), Some(target)).filter(|_| !retried);
-        let (Some(again), Some(other)) = (again, other) else { return Err(tried.failure) };
+        let other = choose(Some(target)).filter(|_| !retried && outgoing.is_some());
+        let Some(other) = other else { return Err(tried.failure) };
         proxy.counts.retried.fetch_add(1, Ordering::Relaxed);
-        (outgoing, upstream, pooled, retried) = (again, Some(other), true, true);
+        (upstream, line, retried) = (Some(other), Line::Kept, true);
     }
     Err(Failure::Unreachable("no upstream".to_owned()))
-}
-
-fn tried_key(outgoing: Option<&Outgoing>) -> Option<u64> {
-    outgoing.and_then(|outgoing| outgoing.sticky)
 }
 
 impl From<BodyError> for Failure {
@@ -168,55 +168,47 @@ impl Replay {
     }
 }
 
+/// One try. A request that stays in `outgoing` was not sent.
 async fn attempt(
-    route: &Arc<Route>,
+    route: &Route,
     upstream: &Arc<Upstream>,
     worker: usize,
-    outgoing: Outgoing,
-    pooled: bool,
+    outgoing: &mut Option<Outgoing>,
+    line: Line,
     now: Time,
 ) -> Result<(Response<Incoming>, Lease), Tried> {
     let timeouts = &route.config.timeouts;
     let mut lease = Lease::new(Arc::clone(upstream), worker, now);
-    let pool = upstream.pool(worker);
-    let waiting = match outgoing.wish {
-        _ if !pooled => None,
-        Wish::Any => pool.take(now, timeouts.keep_alive),
-        Wish::Http1 => pool.take_http1(now, timeouts.keep_alive),
+    let (pool, wish) = (upstream.pool(worker), outgoing.as_ref().map_or(Wish::Any, |outgoing| outgoing.wish));
+    let waiting = match (line, wish) {
+        (Line::New, _) => None,
+        (Line::Kept, Wish::Any) => pool.take(now, timeouts.keep_alive),
+        (Line::Kept, Wish::Http1) => pool.take_http1(now, timeouts.keep_alive),
     };
     let reused = waiting.is_some();
     let mut sender = match waiting {
         Some(sender) => sender,
         // Boxed: it is large, and rare.
-        None => match Box::pin(connect(upstream, &route.tls, outgoing.wish, timeouts.connect)).await {
+        None => match Box::pin(connect(upstream, &route.tls, wish, timeouts.connect)).await {
             Ok(sender) => {
                 if let Sender::Http2(shared) = &sender {
                     pool.put(Sender::Http2(shared.clone()), now);
                 }
                 sender
             }
-            Err(error) => return Err(Tried { failure: error.into(), unsent: Some(outgoing), stale: false }),
+            Err(error) => return Err(Tried { failure: error.into(), stale: false }),
         },
     };
-    let Outgoing { parts, mut upload, wish, sticky } = outgoing;
-    let progress = upload.progress();
-    let upgrading = wish == Wish::Http1;
-    let request = address(parts, upload, &sender, upstream, route.config.host);
-    let sent = send(&mut sender, request, progress, timeouts.response).await;
-    match sent {
+    match send(&mut sender, outgoing, upstream, route).await {
         Ok(response) => {
-            if !upgrading || response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            if wish == Wish::Any || response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 lease.keep(sender);
             }
             Ok((response, lease))
         }
-        Err((failure, unsent)) => {
-            let unsent = unsent.map(|request| {
-                let (parts, upload) = request.into_parts();
-                Outgoing { parts, upload, wish, sticky }
-            });
+        Err(failure) => {
             let stale = reused && matches!(failure, Failure::Broken(_));
-            Err(Tried { failure, unsent, stale })
+            Err(Tried { failure, stale })
         }
     }
 }
@@ -236,8 +228,12 @@ fn address(
     host: HostHeader,
 ) -> Request<Upload> {
     let path = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    if host == HostHeader::Upstream || !parts.headers.contains_key(HOST) {
+    if host == HostHeader::Upstream {
         parts.headers.insert(HOST, upstream.host.clone());
+    } else if !parts.headers.contains_key(HOST) {
+        // Written for HTTP/2 before, or from a client that named no host.
+        let named = parts.uri.authority().and_then(|named| HeaderValue::from_str(named.as_str()).ok());
+        parts.headers.insert(HOST, named.unwrap_or_else(|| upstream.host.clone()));
     }
     match sender {
         Sender::Http1(_) => {
@@ -259,39 +255,43 @@ fn address(
     Request::from_parts(parts, upload)
 }
 
-type Unsent = Option<Request<Upload>>;
-
+/// Sends the request as soon as the connection takes one.
 async fn send(
     sender: &mut Sender,
-    request: Request<Upload>,
-    progress: Option<Arc<Progress>>,
-    within: std::time::Duration,
-) -> Result<Response<Incoming>, (Failure, Unsent)> {
-    let broken = |error: hyper::Error| Failure::Broken(error.to_string());
-    match sender {
-        Sender::Http1(sender) => {
-            if !sender.is_ready()
-                && let Err(error) = sender.ready().await
-            {
-                return Err((broken(error), Some(request)));
-            }
-            answered(sender.try_send_request(request), progress, within).await
-        }
-        Sender::Http2(sender) => {
-            if let Err(error) = sender.ready().await {
-                return Err((broken(error), Some(request)));
-            }
-            answered(sender.try_send_request(request), progress, within).await
-        }
-    }
+    outgoing: &mut Option<Outgoing>,
+    upstream: &Upstream,
+    route: &Route,
+) -> Result<Response<Incoming>, Failure> {
+    let ready = match sender {
+        Sender::Http1(sender) if sender.is_ready() => Ok(()),
+        Sender::Http1(sender) => sender.ready().await,
+        Sender::Http2(sender) => sender.ready().await,
+    };
+    ready.map_err(|error| Failure::Broken(error.to_string()))?;
+    let Some(Outgoing { parts, mut upload, wish, sticky }) = outgoing.take() else {
+        return Err(Failure::Nonsense);
+    };
+    let (progress, within) = (upload.progress(), route.config.timeouts.response);
+    let request = address(parts, upload, sender, upstream, route.config.host);
+    let answered = match sender {
+        Sender::Http1(sender) => answered(sender.try_send_request(request), progress, within).await,
+        Sender::Http2(sender) => answered(sender.try_send_request(request), progress, within).await,
+    };
+    answered.map_err(|(failure, unsent)| {
+        *outgoing = unsent.map(|request| {
+            let (parts, upload) = request.into_parts();
+            Outgoing { parts, upload, wish, sticky }
+        });
+        failure
+    })
 }
 
 /// The response, unless it takes too long: that is counted from the end of the upload.
 async fn answered(
     sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Upload>>>>,
     progress: Option<Arc<Progress>>,
-    within: std::time::Duration,
-) -> Result<Response<Incoming>, (Failure, Unsent)> {
+    within: Duration,
+) -> Result<Response<Incoming>, (Failure, Option<Request<Upload>>)> {
     tokio::pin!(sending);
     loop {
         let uploading = progress.as_ref().is_some_and(|progress| !progress.has_ended());

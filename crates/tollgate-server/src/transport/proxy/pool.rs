@@ -28,6 +28,22 @@ struct Connections {
     shared: Option<http2::SendRequest<Upload>>,
 }
 
+impl Connections {
+    /// The latest one that takes a request now. One that is still busy with an upload that its upstream did not
+    /// want to read may stay so for long.
+    fn take_idle(&mut self, now: Time, keep_alive: Duration) -> Option<Sender> {
+        for n in (0..self.idle.len()).rev() {
+            let (sender, since) = &self.idle[n];
+            if sender.is_closed() || now.since(*since) >= keep_alive {
+                self.idle.remove(n);
+            } else if sender.is_ready() {
+                return Some(Sender::Http1(self.idle.remove(n).0));
+            }
+        }
+        None
+    }
+}
+
 impl Pool {
     /// A connection that is open as far as anybody can tell.
     pub fn take(&self, now: Time, keep_alive: Duration) -> Option<Sender> {
@@ -38,19 +54,12 @@ impl Pool {
             }
             connections.shared = None;
         }
-        while let Some((sender, since)) = connections.idle.pop() {
-            if !sender.is_closed() && now.since(since) < keep_alive {
-                return Some(Sender::Http1(sender));
-            }
-        }
-        None
+        connections.take_idle(now, keep_alive)
     }
 
     /// One for HTTP/1.1 alone: an upgrade takes the whole connection.
     pub fn take_http1(&self, now: Time, keep_alive: Duration) -> Option<Sender> {
-        let mut connections = self.lock();
-        let (sender, since) = connections.idle.pop()?;
-        (!sender.is_closed() && now.since(since) < keep_alive).then_some(Sender::Http1(sender))
+        self.lock().take_idle(now, keep_alive)
     }
 
     pub fn put(&self, sender: Sender, now: Time) {

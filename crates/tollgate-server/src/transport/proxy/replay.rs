@@ -141,7 +141,7 @@ async fn deliver(proxy: &Arc<Proxy>, item: &Item, verdict: &mut Verdict) -> Resu
     charges.waited(None);
     let permits = charges.permits(&proxy.gate);
     let outgoing = outgoing(item, route.config.host).ok_or("it can no longer be written as a request")?;
-    let forwarded = forward::forward(proxy, &route, proxy.workers, outgoing, now).await;
+    let forwarded = forward::forward(proxy, &route, proxy.workers, &mut Some(outgoing), now).await;
     let (response, mut lease) = match forwarded {
         Ok(forwarded) => forwarded,
         Err(failure) => {
