@@ -306,7 +306,6 @@ fn a_busy_port_is_1_and_named_with_what_it_was_for() {
 #[test]
 fn what_this_version_does_not_do_is_said() {
     for (config, words) in [
-        ("counters: redis://127.0.0.1\n", "counters"),
         ("rules_db: sqlite:tollgate.db\n", "rules_db"),
         ("envoy_config: envoy/\n", "envoy_config"),
     ] {

@@ -88,9 +88,10 @@ function bucket.take(c, cost, how)
   bucket.save(c)
 end
 
--- Gives `amount` of a charge back, as far as time has not.
+-- Gives `amount` of a charge back, as far as time has not. Who leaves a queue with nobody behind leaves it as if it had
+-- never been entered: what has leaked since was of those in front.
 function bucket.refund(c, amount, at, mark)
-  local gone = max(c.at - units_at(c, c.kind, c.units, at), 0)
+  local gone = c.queue and 0 or max(c.at - units_at(c, c.kind, c.units, at), 0)
   if c.converted or (gone > 0 and c.kind ~= 'c') or (c.queue and c.full ~= mark) then
     return
   end
