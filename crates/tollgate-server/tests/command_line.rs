@@ -305,10 +305,9 @@ fn a_busy_port_is_1_and_named_with_what_it_was_for() {
 
 #[test]
 fn what_this_version_does_not_do_is_said() {
-    for (config, words) in [
-        ("rules_db: sqlite:tollgate.db\n", "rules_db"),
-        ("envoy_config: envoy/\n", "envoy_config"),
-    ] {
+    for (config, words) in
+        [("rules_db: sqlite:tollgate.db\n", "rules_db"), ("envoy_config: envoy/\n", "envoy_config")]
+    {
         let (_folder, path) = configured(config);
         fails(&tollgate(&["rules", "check", &path]), 3, &[words, "this version"]);
     }
