@@ -29,6 +29,16 @@ fn haproxy_sticky_by_address_failing_closed() {
 }
 
 #[test]
+fn haproxy_round_robin_over_redis_failing_open() {
+    check("haproxy", "redis", "open");
+}
+
+#[test]
+fn nginx_round_robin_over_redis_failing_closed() {
+    check("nginx", "redis", "closed");
+}
+
+#[test]
 fn nginx_sticky_by_user_failing_open() {
     check("nginx", "user", "open");
 }

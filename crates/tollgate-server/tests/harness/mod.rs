@@ -8,6 +8,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -245,7 +246,8 @@ pub fn tollgate(args: &[&str]) -> Ran {
 }
 
 pub fn run(command: &mut Command) -> Ran {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().expect("the binary starts");
     let read = |mut from: Box<dyn Read + Send>| {
         thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -257,7 +259,9 @@ pub fn run(command: &mut Command) -> Ran {
     let stderr = read(Box::new(child.stderr.take().expect("stderr is piped")));
     let ended = wait(&mut child, SOON);
     if ended.is_none() {
-        child.kill().ok();
+        // With all that it has started: what is left would keep the output open.
+        let group = format!("-{}", child.id());
+        Command::new("kill").args(["-KILL", "--", &group]).status().ok();
         child.wait().ok();
     }
     let [stdout, stderr] = [stdout, stderr].map(|text| text.join().expect("the output can be read"));
