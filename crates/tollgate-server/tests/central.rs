@@ -6,6 +6,8 @@ mod servers;
 
 use harness::{Folder, Server, eventually, tollgate};
 use serde_json::{Value, json};
+use servers::cassandra::Cassandra;
+use servers::memcached::Memcached;
 use servers::redis::{Make, Redis};
 
 fn redis(what: &str) -> Option<Redis> {
@@ -81,6 +83,46 @@ nodes: 2";
     eventually("and says so", || health()["protection"] == "on");
     server.wait_for_log("store answers again");
     assert_eq!(server.log().matches("store does not answer").count(), 1, "one line for one outage");
+}
+
+#[test]
+fn hashed_names_show_nobody() {
+    let Some(redis) = redis("hashed names on redis") else { return };
+    let folder = Folder::new();
+    let secret = folder.write("secret", "a secret of thirty-two bytes, at least");
+    let rules = "rules: [{ id: a, key: user, limit: 3/d }]";
+    let config = format!("store_keys: hashed\nstore_secret_file: {}\n{rules}", secret.display());
+    let nodes = [(); 2].map(|()| node(&redis, &config));
+    eventually("both are connected", || nodes.iter().all(|node| check(node, "probe").1["reason"] == "ok"));
+    let passed = (0..6).filter(|n| check(&nodes[n % 2], "ann").0 == 200).count();
+    assert_eq!(passed, 3, "both call her the same");
+    let keys = redis.ask(&["KEYS", "*"]);
+    assert!(keys.contains("tg1:default:a:{#") && !keys.contains("ann"), "{keys}");
+}
+
+#[test]
+fn memcached_and_cassandra_are_one_line_too() {
+    let rules = "store_deadline: 5s\nrules: [{ id: a, key: user, limit: 4/d }, { id: w, limit: 90/d, algorithm: fixed-window }]";
+    let shared = |url: &str| {
+        let nodes = [(); 2].map(|()| Server::start(&format!("counters: {url}\n{rules}")));
+        let reason = |node: &Server| check(node, "probe").1["reason"].clone();
+        eventually("both are connected", || nodes.iter().all(|node| reason(node) == "ok"));
+        let passed = (0..8).filter(|n| check(&nodes[n % 2], "ann").0 == 200).count();
+        assert_eq!(passed, 4, "{url}");
+        assert_eq!(nodes[0].used("a", "user:ann"), [4], "{url}");
+    };
+    if let Some(memcached) = Memcached::start("nodes that share a memcached") {
+        shared(&memcached.url());
+    }
+    if let Some(cassandra) = Cassandra::start("nodes that share a Cassandra") {
+        let folder = Folder::new();
+        let url = cassandra.url("limits");
+        let file = folder.configure(&format!("counters: {url}\n"));
+        let init = || tollgate(&["store", "init", "-c", file.to_str().expect("a path")]);
+        eventually("a new server knows its first user", || init().code == Some(0));
+        assert_eq!(init().code, Some(0), "what is there stays");
+        shared(&url);
+    }
 }
 
 #[test]
