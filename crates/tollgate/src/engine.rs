@@ -123,6 +123,7 @@ impl Engine {
     }
 
     /// What a hit comes to; its counters are asked to come nearer.
+    #[inline(always)]
     fn plan<'p>(
         &self,
         policy: &'p Policy,
@@ -133,6 +134,7 @@ impl Engine {
         policy.plan(plan, hit, &self.bans, &self.secret, now, |counter| self.store.prefetch(counter))
     }
 
+    #[inline(always)]
     fn decide(
         &self,
         policy: &Policy,

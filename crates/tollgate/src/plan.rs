@@ -253,7 +253,7 @@ impl Plan<'_> {
             limit.conclude(part);
         }
         verdict.weigh();
-        verdict.receipt = Receipt::of(&self.charges, outcome);
+        Receipt::write(&mut verdict.receipt, &self.charges, outcome);
     }
 
     /// The same where some charges were not asked, and decide nothing.

@@ -118,15 +118,21 @@ pub(crate) struct Elsewhere {
 impl Receipt {
     /// The receipt for what was charged; `None` if nothing was.
     pub fn of(charges: &[Charge], outcome: &Outcome) -> Option<Receipt> {
-        let granted = outcome.parts.iter().filter(|part| part.grant.is_some()).count();
-        let mut items = SmallVec::with_capacity(granted);
+        let mut receipt = None;
+        Receipt::write(&mut receipt, charges, outcome);
+        receipt
+    }
+
+    /// The same, written where it will be kept.
+    #[inline]
+    pub(crate) fn write(receipt: &mut Option<Receipt>, charges: &[Charge], outcome: &Outcome) {
         for (charge, part) in charges.iter().zip(&outcome.parts) {
             if let Some(grant) = part.grant {
                 let Charge { fingerprint, quota, unit_cost, .. } = *charge;
-                items.push(ReceiptItem { fingerprint, quota, unit_cost, grant, elsewhere: None });
+                let receipt = receipt.get_or_insert_with(|| Receipt { items: SmallVec::new() });
+                receipt.items.push(ReceiptItem { fingerprint, quota, unit_cost, grant, elsewhere: None });
             }
         }
-        (!items.is_empty()).then_some(Receipt { items })
     }
 
     /// When it was charged.
