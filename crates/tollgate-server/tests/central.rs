@@ -145,6 +145,33 @@ fn a_receipt_is_settled_once_on_whichever_node() {
 }
 
 #[test]
+fn permits_are_shared_and_given_back_on_whichever_node() {
+    let rules = "rules: [{ id: jobs, key: user, limit: 2/5m, algorithm: concurrency }]";
+    let shared = |url: &str| {
+        let folder = Folder::new();
+        let key = folder.write("receipts", "a secret of thirty-two bytes, at least");
+        let config =
+            format!("counters: {url}\nstore_deadline: 5s\nreceipt_key_file: {}\n{rules}", key.display());
+        let [one, two] = [(); 2].map(|()| Server::start(&config));
+        eventually("both are connected", || {
+            [&one, &two].iter().all(|node| check(node, "probe").1["reason"] != "store_error")
+        });
+        let (first, second) = (check(&one, "ann"), check(&two, "ann"));
+        assert_eq!((first.0, second.0, check(&one, "ann").0), (200, 200, 429), "{url}");
+        let done = json!({ "receipt": first.1["receipt"] }).to_string();
+        assert_eq!(two.ask("POST", "/v1/settle", done).status, 200, "{url}");
+        eventually("there is a permit again", || check(&one, "ann").0 == 200);
+        assert_eq!(check(&two, "ann").0, 429, "{url}");
+    };
+    if let Some(redis) = redis("permits on redis") {
+        shared(&redis.url());
+    }
+    if let Some(memcached) = Memcached::start("permits on memcached") {
+        shared(&memcached.url());
+    }
+}
+
+#[test]
 fn what_the_store_cannot_keep_is_rejected_with_the_reason() {
     let folder = Folder::new();
     for (config, says) in [

@@ -9,7 +9,7 @@ use tollgate::algorithm::fixed_window::Window;
 use tollgate::algorithm::sliding_compact::Pairs;
 use tollgate::algorithm::sliding_counter::Counts;
 use tollgate::algorithm::tiered_window::Tiers;
-use tollgate::algorithm::{Algorithm as _, Quota, State, sliding_log};
+use tollgate::algorithm::{Algorithm as _, Quota, State, concurrency, sliding_log};
 use tollgate::limit::{Rate, Shape};
 use tollgate::{Limit, Time};
 
@@ -72,6 +72,7 @@ pub fn interchangeable(one: &Limit, other: &Limit) -> bool {
 pub fn max_bytes(limit: &Limit) -> u64 {
     let (period_ns, count) = (limit.rate().period().nanos(), limit.rate().count());
     let step_ns = match limit.shape() {
+        Shape::Concurrency => concurrency::STEP_NS,
         Shape::SlidingLog => sliding_log::STEP_NS,
         Shape::SlidingCompact { resolution } => u64::try_from(resolution.as_nanos()).unwrap_or(u64::MAX),
         Shape::TieredWindow { levels } => Time::from_secs(levels.finest().secs()).nanos(),
