@@ -11,7 +11,7 @@ use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
 use crate::rule::{
     BanPolicy, CountWhen, HostPattern, Limits, MissingKey, Mode, OnExceed, OnStoreError, Override, Overrides,
-    Pattern, Rule, RuleId, RuleLimit,
+    Pattern, Rule, RuleId, RuleLimit, Terms,
 };
 use crate::time::parse_span;
 
@@ -85,10 +85,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let count_when = count_when(map).unwrap_or_default();
     let cost_from = cost_from(map);
     let ban = ban(map, &key);
-    Some(Rule {
-        id: id?,
-        pattern,
-        uid,
+    let terms = Terms {
         key,
         missing_key,
         limits: limits?,
@@ -102,7 +99,8 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
         count_when,
         cost_from,
         ban,
-    })
+    };
+    Some(Rule { id: id?, pattern, uid, terms: terms.into() })
 }
 
 const MISSING_KEY: [(&str, MissingKey); 3] =
@@ -181,7 +179,7 @@ fn pattern(map: &mut MapReader<'_, '_>, short: &Short<'_>) -> Pattern {
     }
     if let Some(node) = map.optional("host") {
         match node.as_str().ok_or("expected a host".to_owned()).and_then(HostPattern::parse) {
-            Ok(host) => pattern.host = Some(host),
+            Ok(host) => pattern.host = Some(host.into()),
             Err(message) => map.reject("host", node, message),
         }
     }
