@@ -19,7 +19,7 @@ mod place;
 
 use place::{Leaf, Place, Standing};
 
-pub(crate) type Matches<'r> = SmallVec<[&'r Arc<RuleInForce>; 8]>;
+pub(crate) type Matches<'r> = SmallVec<[&'r Arc<RuleInForce>; 4]>;
 
 #[derive(Clone, Default)]
 pub(crate) struct Matcher {
@@ -349,7 +349,10 @@ impl<U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, F> {
     }
 
     /// Most places have no rules, or one.
+    #[inline]
     fn add(&mut self, numbers: &[u32]) {
-        numbers.iter().for_each(|number| self.matches.push(&self.rules[*number as usize]));
+        for number in numbers {
+            self.matches.push(&self.rules[*number as usize]);
+        }
     }
 }

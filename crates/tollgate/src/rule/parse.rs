@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::document::{MapReader, Node, Place, Problem, Problems};
 use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
+use crate::rule::pool::Pool;
 use crate::rule::{
     BanPolicy, CountWhen, HostPattern, Limits, MissingKey, Mode, OnExceed, OnStoreError, Override, Overrides,
     Pattern, Rule, RuleId, RuleLimit, Terms,
@@ -34,9 +35,10 @@ pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> 
     };
     let mut places: HashMap<RuleId, Place> = HashMap::with_capacity(nodes.len());
     let mut rules = Vec::with_capacity(nodes.len());
+    let mut pool = Pool::default();
     for (n, node) in nodes.iter().enumerate() {
         let path = format!("{path}[{n}]");
-        rules.extend(self::rule(node, &path, problems));
+        rules.extend(self::rule(node, &path, problems).map(|rule| pool.sharing(rule)));
         let Some(id) = id_of(node) else { continue };
         match places.get(&id) {
             Some(first) => {

@@ -17,13 +17,14 @@ pub(crate) struct Pool {
 impl Pool {
     const MAX: usize = 1024;
 
-    /// Has the rule share what it has in common with others.
-    pub(crate) fn share(&mut self, rule: &mut Rule) {
+    /// The same rule, sharing what it has in common with others.
+    pub(crate) fn sharing(&mut self, mut rule: Rule) -> Rule {
         shared(&mut self.terms, &mut rule.terms);
         shared(&mut self.patterns, rule.pattern.text_mut());
         if let Some(host) = &mut rule.pattern.host {
             shared(&mut self.hosts, host);
         }
+        rule
     }
 }
 

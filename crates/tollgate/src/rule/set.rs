@@ -77,7 +77,7 @@ impl RuleSet {
             return Ok(());
         }
         self.matcher.remove(&self.rules, &was, number as u32);
-        let next = was.followed_by(self.sharing(rule), was.place(), now);
+        let next = was.followed_by(lock(&self.pool).sharing(rule), was.place(), now);
         self.rules.replace(number, Arc::new(next));
         self.match_by(number)
     }
@@ -104,14 +104,9 @@ impl RuleSet {
     fn add(&mut self, rule: Rule, place: u32) -> Result<(), RuleSetError> {
         let number = self.rules.len();
         u32::try_from(number).map_err(|_| RuleSetError::TooMany)?;
-        let rule = RuleInForce::new(self.sharing(rule), place);
+        let rule = RuleInForce::new(lock(&self.pool).sharing(rule), place);
         self.rules.push(Arc::new(rule));
         self.know(number)
-    }
-
-    fn sharing(&self, mut rule: Rule) -> Rule {
-        lock(&self.pool).share(&mut rule);
-        rule
     }
 
     /// Has a rule found by its id, and by what it matches.
