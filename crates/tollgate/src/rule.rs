@@ -15,6 +15,7 @@ use crate::limit::Limit;
 mod in_force;
 mod index;
 mod matcher;
+mod once;
 mod overrides;
 pub mod parse;
 mod pattern;

@@ -4,10 +4,11 @@
 //! which nobody ever asks for, so what is known begins with the first hit or the first edit.
 
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::record::{Record, Tally};
 use crate::rule::Rule;
+use crate::rule::once::Once;
 use crate::time::Time;
 
 /// Earlier versions of a rule that are remembered.
@@ -16,13 +17,8 @@ const MAX_FORMER: usize = 4;
 pub struct RuleInForce {
     rule: Rule,
     place: u32,
-    past: OnceLock<Box<Past>>,
-}
-
-#[derive(Default)]
-struct Past {
     /// Outlives the rule's edits.
-    record: Arc<Record>,
+    record: Once<Record>,
     former: Option<Arc<Former>>,
 }
 
@@ -38,7 +34,7 @@ impl RuleInForce {
     pub(crate) const LAST: u32 = u32::MAX;
 
     pub(crate) fn new(rule: Rule, place: u32) -> RuleInForce {
-        RuleInForce { rule, place, past: OnceLock::new() }
+        RuleInForce { rule, place, record: Once::default(), former: None }
     }
 
     /// What stands in a place of its own, in that order; then the others, by id.
@@ -52,33 +48,29 @@ impl RuleInForce {
 
     /// The next version of this rule: it has the same record, and knows what it has replaced.
     pub(crate) fn followed_by(&self, rule: Rule, place: u32, now: Time) -> RuleInForce {
-        let next = RuleInForce::new(rule, place);
-        let former = || self.past.get().and_then(|past| past.former.as_ref());
-        let past = if next.rule != self.rule {
-            let until = now + self.rule.longest_span();
-            let former = former().and_then(|former| former.at_most(MAX_FORMER - 1, now));
-            let former = Some(Arc::new(Former { rule: self.rule.clone(), until, former }));
-            Some(Past { record: Arc::clone(self.record()), former })
-        } else {
-            self.past.get().map(|past| Past { record: Arc::clone(&past.record), former: former().cloned() })
-        };
-        past.into_iter().for_each(|past| _ = next.past.set(Box::new(past)));
-        next
+        if rule == self.rule {
+            let record = self.record.get().map_or_else(Once::default, |_| Once::of(self.record.share()));
+            return RuleInForce { rule, place, record, former: self.former.clone() };
+        }
+        let until = now + self.rule.longest_span();
+        let former = self.former.as_ref().and_then(|former| former.at_most(MAX_FORMER - 1, now));
+        let former = Some(Arc::new(Former { rule: self.rule.clone(), until, former }));
+        RuleInForce { rule, place, record: Once::of(self.record.share()), former }
     }
 
-    pub fn record(&self) -> &Arc<Record> {
-        &self.past.get_or_init(Box::default).record
+    pub fn record(&self) -> &Record {
+        self.record.get_or_begin()
     }
 
     /// How often the rule allowed and denied.
     pub fn tally(&self) -> Tally {
-        self.past.get().map_or_else(Tally::default, |past| past.record.tally())
+        self.record.get().map_or_else(Tally::default, Record::tally)
     }
 
     /// The earlier versions of the rule that still matter, latest first.
     pub(crate) fn formers(&self, now: Time) -> impl Iterator<Item = &Rule> {
         let live = move |former: &&Arc<Former>| former.until > now;
-        let first = self.past.get().and_then(|past| past.former.as_ref()).filter(live);
+        let first = self.former.as_ref().filter(live);
         std::iter::successors(first, move |former| former.former.as_ref().filter(live))
             .map(|former| &former.rule)
     }
