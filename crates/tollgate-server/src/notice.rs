@@ -25,7 +25,7 @@ impl Counts {
     fn of(gate: &Gate) -> Counts {
         let (policy, usage) = (gate.engine.policy(), gate.engine.store().usage());
         let punishing = policy.rules().iter().filter(|rule| rule.ban.is_some());
-        let banned = punishing.filter_map(|rule| Some(policy.record(rule.id.as_str())?.tally().banned)).sum();
+        let banned = punishing.map(|rule| rule.tally().banned).sum();
         let dropped_bans = gate.engine.dropped_bans();
         Counts { banned, dropped_bans, evicted: usage.evicted, unstored: usage.unstored }
     }

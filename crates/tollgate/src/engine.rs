@@ -16,8 +16,8 @@ use crate::fingerprint::{Fingerprint, Secret};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
 use crate::plan::{Exempt, Plan, PlannedRule};
-use crate::policy::Policy;
-use crate::rule::{BanPolicy, Rule};
+use crate::policy::{Change, Policy};
+use crate::rule::{BanPolicy, Rule, RuleSetError};
 use crate::store::{MemoryStore, Receipt};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
@@ -218,6 +218,21 @@ impl Engine {
         generations
     }
 
+    /// Changes some rules of the policy in force, all or none; counters are kept. Returns the generations
+    /// before and after.
+    pub fn change(
+        &self,
+        changes: impl IntoIterator<Item = Change>,
+        now: Time,
+    ) -> Result<(u64, u64), RuleSetError> {
+        let _turn = lock(&self.succession);
+        let old = self.policy.load_full();
+        let new = old.changed(changes, now)?;
+        let generations = (old.generation(), new.generation());
+        self.policy.store(Arc::new(new));
+        Ok(generations)
+    }
+
     /// What tells this node's verdicts from those of others.
     pub fn node(&self) -> u32 {
         self.node
@@ -298,7 +313,7 @@ impl Engine {
         }
         for (planned, limits) in plan.judged(verdict) {
             let denier = limits.iter().find(|limit| !limit.allowed);
-            let record = policy.record_at(planned.number);
+            let record = planned.rule.record();
             match denier {
                 None => record.count_allowed(),
                 Some(limit) if limit.is_enforced() => record.count_denied(),

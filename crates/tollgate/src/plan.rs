@@ -14,7 +14,7 @@ use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
 use crate::policy::Policy;
-use crate::rule::{Limits, MAX_MATCHES, MissingKey, Mode, Rule, RuleLimit};
+use crate::rule::{Limits, MAX_MATCHES, MissingKey, Mode, Rule, RuleInForce, RuleLimit};
 use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, Weight};
 use crate::time::Time;
 use crate::verdict::{LimitVerdict, Verdict, VerdictId};
@@ -35,8 +35,7 @@ pub(crate) struct Plan<'p> {
 }
 
 pub(crate) struct PlannedRule<'p> {
-    pub(crate) number: usize,
-    pub(crate) rule: &'p Arc<Rule>,
+    pub(crate) rule: &'p Arc<RuleInForce>,
     /// The key under this rule.
     pub(crate) key: Fingerprint,
     limits: &'p [RuleLimit],
@@ -67,8 +66,8 @@ impl Policy {
         plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
         plan.rules.reserve(matches.len() - plan.ignored);
         plan.charges.reserve(matches.len() - plan.ignored);
-        for number in matches.iter().take(MAX_MATCHES) {
-            self.plan_rule(plan, *number as usize, hit, secret, now, &known);
+        for rule in matches.iter().take(MAX_MATCHES) {
+            self.plan_rule(plan, rule, hit, secret, now, &known);
         }
         Ok(())
     }
@@ -76,13 +75,12 @@ impl Policy {
     fn plan_rule<'p>(
         &'p self,
         plan: &mut Plan<'p>,
-        number: usize,
+        rule: &'p Arc<RuleInForce>,
         hit: &Hit<'_>,
         secret: &Secret,
         now: Time,
         known: impl Fn(Fingerprint),
     ) {
-        let rule = &self.rules.rules()[number];
         let mut values: SmallVec<[Cow<'_, str>; 2]> = SmallVec::new();
         let mut missing = false;
         for attribute in &rule.key {
@@ -103,45 +101,22 @@ impl Policy {
             for each in limits {
                 let fingerprint = digest.clone().short(each.mark).finish();
                 known(fingerprint);
-                let previous = self.predecessors(number, each, &values, attribute_value, &digest, now);
+                let previous = predecessors(rule, each, &values, attribute_value, &digest, now);
                 plan.charges.push(charge(rule, each, fingerprint, hit.units(), previous));
             }
         }
-        plan.rules.push(PlannedRule { number, rule, key: digest.finish(), limits, refused });
-    }
-
-    /// Where a key's state was before its limit changed, as far as it is to be carried over.
-    fn predecessors(
-        &self,
-        number: usize,
-        each: &RuleLimit,
-        values: &[Cow<'_, str>],
-        value: impl Fn(&Attribute) -> Option<String>,
-        digest: &Digest<'_>,
-        now: Time,
-    ) -> Vec<Predecessor> {
-        let rule = &self.rules.rules()[number];
-        let was = |former: &'_ Arc<Rule>| {
-            let limits = limits_for(former, values, &value).unwrap_or_default();
-            let changed =
-                |was: &&RuleLimit| was.counter != each.counter && was.limit.counts_like(&each.limit);
-            let was = limits.iter().find(changed).filter(|_| former.key == rule.key)?;
-            let fingerprint = digest.clone().short(was.mark).finish();
-            Some(Predecessor { fingerprint, quota: was.quota })
-        };
-        self.formers_at(number, now).filter_map(was).collect()
+        plan.rules.push(PlannedRule { rule, key: digest.finish(), limits, refused });
     }
 
     /// The counters of one key of a rule, as [`Policy::plan`] would charge them.
     pub(crate) fn counters_of<'p>(
-        &'p self,
-        number: usize,
+        &self,
+        rule: &'p RuleInForce,
         domain: &str,
         key: &Key,
         secret: &Secret,
         now: Time,
     ) -> (Fingerprint, Vec<(&'p RuleLimit, Charge)>) {
-        let rule = &self.rules.rules()[number];
         let value_of = |attribute: &Attribute| {
             key.parts().iter().find(|(name, _)| name == attribute).map(|(_, value)| value.clone())
         };
@@ -160,12 +135,31 @@ impl Policy {
             .into_iter()
             .map(|each| {
                 let fingerprint = digest.clone().short(each.mark).finish();
-                let previous = self.predecessors(number, each, &values, value_of, &digest, now);
+                let previous = predecessors(rule, each, &values, value_of, &digest, now);
                 (each, charge(rule, each, fingerprint, 1, previous))
             })
             .collect();
         (digest.finish(), charges)
     }
+}
+
+/// Where a key's state was before its limit changed, as far as it is to be carried over.
+fn predecessors(
+    rule: &RuleInForce,
+    each: &RuleLimit,
+    values: &[Cow<'_, str>],
+    value: impl Fn(&Attribute) -> Option<String>,
+    digest: &Digest<'_>,
+    now: Time,
+) -> Vec<Predecessor> {
+    let was = |former: &'_ Rule| {
+        let limits = limits_for(former, values, &value).unwrap_or_default();
+        let changed = |was: &&RuleLimit| was.counter != each.counter && was.limit.counts_like(&each.limit);
+        let was = limits.iter().find(changed).filter(|_| former.key == rule.key)?;
+        let fingerprint = digest.clone().short(was.mark).finish();
+        Some(Predecessor { fingerprint, quota: was.quota })
+    };
+    rule.formers(now).filter_map(was).collect()
 }
 
 /// One of the limits that share a counter.
@@ -269,7 +263,7 @@ impl Plan<'_> {
     }
 
     /// Every charge with its rule and its limit.
-    pub(crate) fn charged(&self) -> impl Iterator<Item = (&'_ Arc<Rule>, &'_ RuleLimit, &'_ Charge)> {
+    pub(crate) fn charged(&self) -> impl Iterator<Item = (&'_ Arc<RuleInForce>, &'_ RuleLimit, &'_ Charge)> {
         let counted = self.rules.iter().filter(|planned| !planned.refused);
         let limits = counted.flat_map(|planned| planned.limits.iter().map(|limit| (planned.rule, limit)));
         limits.zip(&self.charges).map(|((rule, limit), charge)| (rule, limit, charge))

@@ -11,22 +11,18 @@ use crate::document::{self, MapReader, Node, Problem, Problems};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key, normal};
 use crate::key_list::KeyList;
-use crate::record::Record;
-use crate::rule::{OnStoreError, Rule, RuleSet, RuleSetError, parse};
+use crate::rule::{OnStoreError, Rule, RuleInForce, RuleSet, RuleSetError, Rules, parse};
 use crate::time::{Time, calendar};
 
 mod asks;
+mod change;
 
-/// Earlier versions of a rule that are remembered.
-const MAX_FORMER: usize = 4;
+pub use change::Change;
 
 pub struct Policy {
     pub(crate) rules: RuleSet,
-    /// Beside each rule, in the same order.
-    records: Vec<Arc<Record>>,
-    formers: Vec<Option<Arc<Former>>>,
-    pub(crate) allow: KeyList<()>,
-    file_bans: Vec<(Key, Ban)>,
+    pub(crate) allow: Arc<KeyList<()>>,
+    file_bans: Arc<[(Key, Ban)]>,
     settings: Settings,
     generation: u64,
 }
@@ -64,13 +60,6 @@ impl Default for Settings {
     }
 }
 
-/// An earlier version of a rule, while counters made under it may still matter.
-pub(crate) struct Former {
-    pub(crate) rule: Arc<Rule>,
-    pub(crate) until: Time,
-    pub(crate) former: Option<Arc<Former>>,
-}
-
 /// What a configuration says about whom to let pass, whom to ban, and what to limit.
 #[derive(Default)]
 pub struct PolicyParts {
@@ -84,20 +73,16 @@ impl Policy {
     pub fn new(mut parts: PolicyParts) -> Result<Policy, RuleSetError> {
         let ipv6_prefix = parts.settings.ipv6_prefix;
         for rule in &mut parts.rules {
-            let overrides = std::mem::take(&mut rule.overrides).grouped(&rule.key, ipv6_prefix);
-            let out_of_group = |range| RuleSetError::Range { rule: rule.id.clone(), range, ipv6_prefix };
-            rule.overrides = overrides.map_err(out_of_group)?;
+            group_overrides(rule, ipv6_prefix)?;
         }
         let rules = RuleSet::new(parts.rules)?;
-        let records = rules.rules().iter().map(|_| Arc::default()).collect();
-        let formers = rules.rules().iter().map(|_| None).collect();
         let mut allow = KeyList::default();
         for key in parts.allow {
             allow.insert(key.grouped_in_combination(ipv6_prefix), ());
         }
         let grouped = |(key, ban): (Key, Ban)| (key.grouped_in_combination(ipv6_prefix), ban);
         let file_bans = parts.bans.into_iter().map(grouped).collect();
-        Ok(Policy { rules, records, formers, allow, file_bans, settings: parts.settings, generation: 1 })
+        Ok(Policy { rules, allow: allow.into(), file_bans, settings: parts.settings, generation: 1 })
     }
 
     /// Reads `rules`, `allow` and `bans` from YAML or JSON.
@@ -118,18 +103,14 @@ impl Policy {
     /// Takes over from the policy in force: its records, its generation, and what its keys have used.
     pub fn succeed(mut self, old: &Policy, now: Time) -> Policy {
         self.generation = old.generation + 1;
-        for (n, rule) in self.rules.rules().iter().enumerate() {
-            let Some(was) = old.rules.number(rule.id.as_str()) else { continue };
-            self.records[n] = Arc::clone(&old.records[was]);
-            let old_rule = &old.rules.rules()[was];
-            let former = old.formers[was].as_ref().filter(|former| former.until > now);
-            self.formers[n] = if old_rule == rule {
-                former.cloned()
-            } else {
-                let until = now + old_rule.longest_span();
-                let former = former.and_then(|former| former.at_most(MAX_FORMER - 1, now));
-                Some(Arc::new(Former { rule: Arc::clone(old_rule), until, former }))
+        for number in 0..self.rules.rules().len() {
+            let rule = &self.rules.rules()[number];
+            let Some(was) = old.rules.get(rule.id.as_str()) else { continue };
+            let next = match was == rule && was.place() == rule.place() {
+                true => Arc::clone(was),
+                false => Arc::new(was.followed_by(Rule::clone(rule), rule.place(), now)),
             };
+            self.rules.hand_over(number, next);
         }
         self
     }
@@ -138,16 +119,13 @@ impl Policy {
         self.generation
     }
 
-    pub fn rules(&self) -> &[Arc<Rule>] {
+    /// All rules: in the order in which they were given, until some are changed.
+    pub fn rules(&self) -> &Rules {
         self.rules.rules()
     }
 
-    pub fn rule(&self, id: &str) -> Option<&Arc<Rule>> {
-        self.rules.number(id).map(|n| &self.rules.rules()[n])
-    }
-
-    pub fn record(&self, id: &str) -> Option<&Arc<Record>> {
-        self.rules.number(id).map(|n| &self.records[n])
+    pub fn rule(&self, id: &str) -> Option<&Arc<RuleInForce>> {
+        self.rules.get(id)
     }
 
     pub fn file_bans(&self) -> &[(Key, Ban)] {
@@ -160,25 +138,13 @@ impl Policy {
 
     /// Calls `visit` with every attribute that the policy may ask a hit for.
     pub fn for_each_attribute(&self, mut visit: impl FnMut(&Attribute)) {
-        for rule in self.rules() {
+        for rule in self.rules().iter() {
             rule.attributes().for_each(&mut visit);
             rule.ban.iter().flat_map(|ban| &ban.key).for_each(&mut visit);
         }
         self.settings.identity.iter().for_each(|(_, source)| visit(source));
         let listed = self.allow.iter().map(|(key, ())| key).chain(self.file_bans.iter().map(|(key, _)| key));
         listed.flat_map(Key::parts).for_each(|(attribute, _)| visit(attribute));
-    }
-
-    pub(crate) fn record_at(&self, n: usize) -> &Arc<Record> {
-        &self.records[n]
-    }
-
-    /// The earlier versions of a rule that still matter, latest first.
-    pub(crate) fn formers_at(&self, n: usize, now: Time) -> impl Iterator<Item = &Arc<Rule>> {
-        let live = move |former: &&Arc<Former>| former.until > now;
-        let first = self.formers[n].as_ref().filter(live);
-        std::iter::successors(first, move |former| former.former.as_ref().filter(live))
-            .map(|former| &former.rule)
     }
 
     /// The value of an attribute: as the hit carries it, or from where the settings say.
@@ -196,15 +162,16 @@ impl Policy {
     }
 }
 
-impl Former {
-    /// A copy of the chain cut to `depth` versions that still matter.
-    fn at_most(&self, depth: usize, now: Time) -> Option<Arc<Former>> {
-        if depth == 0 || self.until <= now {
-            return None;
-        }
-        let former = self.former.as_ref().and_then(|former| former.at_most(depth - 1, now));
-        Some(Arc::new(Former { rule: Arc::clone(&self.rule), until: self.until, former }))
+/// Has the overrides of a rule tell clients apart as everything else does.
+fn group_overrides(rule: &mut Rule, ipv6_prefix: u8) -> Result<(), RuleSetError> {
+    if rule.overrides.is_empty() {
+        return Ok(());
     }
+    let grouped = rule.overrides.clone().grouped(&rule.key, ipv6_prefix);
+    let out_of_group = |range| RuleSetError::Range { rule: rule.id.clone(), range, ipv6_prefix };
+    let overrides = grouped.map_err(out_of_group)?;
+    Arc::make_mut(&mut rule.terms).overrides = overrides;
+    Ok(())
 }
 
 impl PolicyParts {

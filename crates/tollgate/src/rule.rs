@@ -2,6 +2,8 @@
 //!
 //! A rule belongs to an API, not to a user. It is valid once it exists; it knows nothing of stores.
 
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,15 +12,22 @@ use crate::fingerprint::Short;
 use crate::identity::Attribute;
 use crate::limit::Limit;
 
+mod in_force;
+mod index;
 mod matcher;
+mod once;
 mod overrides;
 pub mod parse;
 mod pattern;
+mod pool;
 mod set;
+mod slots;
 
+pub use in_force::RuleInForce;
 pub use overrides::{Override, Overrides};
 pub use pattern::{HostPattern, Pattern};
-pub use set::{MAX_MATCHES, RuleSet, RuleSetError};
+pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
+pub use slots::Slots;
 
 /// The name of a rule: `[A-Za-z0-9._-]{1,64}`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -44,12 +53,20 @@ impl std::fmt::Display for RuleId {
     }
 }
 
+/// A rule is what it is about, and its terms. There may be a million of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     pub id: RuleId,
     pub pattern: Pattern,
     /// The one user whom this rule is for; it stands in for the general rule there.
     pub uid: Option<Box<str>>,
+    /// Rules with the same terms share them.
+    pub terms: Arc<Terms>,
+}
+
+/// What a rule promises, and to whom; read as if it were part of the rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Terms {
     /// What is counted together, in the order of the names; empty counts everybody together.
     pub key: Vec<Attribute>,
     pub missing_key: MissingKey,
@@ -192,7 +209,23 @@ impl CountWhen {
     }
 }
 
-impl Rule {
+impl Deref for Rule {
+    type Target = Terms;
+
+    fn deref(&self) -> &Terms {
+        &self.terms
+    }
+}
+
+/// By what mostly tells them apart.
+impl Hash for Terms {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.key, self.cost, self.mode.name()).hash(state);
+        self.all_limits().for_each(|each| each.limit.hash(state));
+    }
+}
+
+impl Terms {
     /// Whether what a hit has cost is known only after its response.
     pub fn settles_later(&self) -> bool {
         self.count_when != CountWhen::Always || self.cost_from.is_some()

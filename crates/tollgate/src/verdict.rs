@@ -11,7 +11,7 @@ use crate::ban::Ban;
 use crate::identity::Key;
 use crate::limit::Limit;
 use crate::plan::Exempt;
-use crate::rule::{Mode, Rule};
+use crate::rule::{Mode, RuleInForce};
 use crate::store::{Part, Receipt};
 use crate::time::{Time, calendar, write_span};
 
@@ -76,7 +76,7 @@ impl Reason {
 /// What one limit of one rule said.
 #[derive(Clone, Debug)]
 pub struct LimitVerdict {
-    pub rule: Arc<Rule>,
+    pub rule: Arc<RuleInForce>,
     pub limit: Limit,
     /// Whether the rule has other limits beside this one.
     pub of_several: bool,

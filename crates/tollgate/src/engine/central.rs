@@ -17,7 +17,7 @@ use crate::identity::{Attribute, Key, Source};
 use crate::limit::Limit;
 use crate::plan::{Plan, key_parts_fit};
 use crate::policy::Policy;
-use crate::rule::{OnStoreError, Rule};
+use crate::rule::{OnStoreError, Rule, RuleInForce};
 use crate::store::central::{Central, CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
 use crate::store::{Charge, Elsewhere, Part, Receipt, ReceiptItem, Weight};
 use crate::time::Time;
@@ -129,8 +129,8 @@ impl Engine {
         central: &impl Central,
     ) -> Result<KeyReport, InspectError> {
         let policy = self.policy.load_full();
-        let (number, key) = self.found(&policy, rule, key)?;
-        let (print, charges) = self.charges_of(&policy, number, &key, now);
+        let (found, key) = self.found(&policy, rule, key)?;
+        let (print, charges) = self.charges_of(&policy, found, &key, now);
         let outcome = central.peek(&charges, now).await;
         let mut limits = Vec::with_capacity(charges.len());
         for (charge, part) in charges.iter().zip(outcome.parts) {
@@ -143,8 +143,7 @@ impl Engine {
                 reading: Reading::Plain,
             });
         }
-        let record = policy.record_at(number);
-        let track = policy.rules()[number].track.then(|| record.tracks.get(print).unwrap_or_default());
+        let track = found.track.then(|| found.record().tracks.get(print).unwrap_or_default());
         Ok(KeyReport { rule: rule.to_owned(), key, limits, track })
     }
 
@@ -158,33 +157,37 @@ impl Engine {
     ) -> Result<KeyReport, InspectError> {
         let report = self.key_central(rule, key.clone(), now, central).await?;
         let policy = self.policy.load_full();
-        let (number, key) = self.found(&policy, rule, key)?;
-        let (print, charges) = self.charges_of(&policy, number, &key, now);
+        let (found, key) = self.found(&policy, rule, key)?;
+        let (print, charges) = self.charges_of(&policy, found, &key, now);
         for charge in &charges {
             central.reset(&charge.counter, &charge.limit, now).await.map_err(InspectError::Store)?;
         }
         self.denials.clear();
-        policy.record_at(number).tracks.forget(print);
+        found.record().tracks.forget(print);
         Ok(report)
     }
 
-    fn found(&self, policy: &Policy, rule: &str, key: Key) -> Result<(usize, Key), InspectError> {
-        let number = policy.rules.number(rule).ok_or_else(|| InspectError::NoRule(rule.to_owned()))?;
+    fn found<'p>(
+        &self,
+        policy: &'p Policy,
+        rule: &str,
+        key: Key,
+    ) -> Result<(&'p RuleInForce, Key), InspectError> {
+        let found = policy.rule(rule).ok_or_else(|| InspectError::NoRule(rule.to_owned()))?;
         let key = key.grouped(policy.settings().ipv6_prefix);
-        key_parts_fit(&policy.rules()[number], &key)
-            .map_err(|wanted| InspectError::Key { rule: rule.to_owned(), wanted })?;
-        Ok((number, key))
+        key_parts_fit(found, &key).map_err(|wanted| InspectError::Key { rule: rule.to_owned(), wanted })?;
+        Ok((found, key))
     }
 
     fn charges_of(
         &self,
         policy: &Policy,
-        number: usize,
+        rule: &RuleInForce,
         key: &Key,
         now: Time,
     ) -> (Fingerprint, Vec<CentralCharge>) {
-        let (print, counters) = policy.counters_of(number, DOMAIN, key, &self.secret, now);
-        let counter = counter(DOMAIN, &policy.rules()[number], key);
+        let (print, counters) = policy.counters_of(rule, DOMAIN, key, &self.secret, now);
+        let counter = counter(DOMAIN, rule, key);
         let charges =
             counters.iter().map(|(each, charge)| central_charge(counter.clone(), each.limit, charge));
         (print, charges.collect())
@@ -242,7 +245,7 @@ fn central_charges(policy: &Policy, plan: &Plan<'_>, hit: &Hit<'_>) -> Vec<Centr
     let mut last: Option<(&Rule, Counter)> = None;
     for (rule, limit, charge) in plan.charged() {
         let counter = match last.take() {
-            Some((same, counter)) if std::ptr::eq(same, &**rule) => counter,
+            Some((same, counter)) if std::ptr::eq(same, &***rule) => counter,
             _ => {
                 let value = |attribute: &Attribute| {
                     policy.value(hit, attribute).map_or_else(String::new, Cow::into_owned)

@@ -43,11 +43,10 @@ impl Engine {
     /// The state of a key; `Err` says why rule and key do not go together.
     pub fn key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
         let policy = self.policy.load();
-        let number = policy.rules.number(rule).ok_or_else(|| InspectError::NoRule(rule.to_owned()))?;
+        let found = policy.rule(rule).ok_or_else(|| InspectError::NoRule(rule.to_owned()))?;
         let key = key.grouped(policy.settings().ipv6_prefix);
-        let found = &policy.rules()[number];
         key_parts_fit(found, &key).map_err(|wanted| InspectError::Key { rule: rule.to_owned(), wanted })?;
-        let (print, counters) = policy.counters_of(number, DOMAIN, &key, &self.secret, now);
+        let (print, counters) = policy.counters_of(found, DOMAIN, &key, &self.secret, now);
         let limits = counters
             .iter()
             .map(|(each, charge)| {
@@ -55,7 +54,7 @@ impl Engine {
                 report(each.limit, &charge.quota, &state, now)
             })
             .collect();
-        let track = found.track.then(|| policy.record_at(number).tracks.get(print).unwrap_or_default());
+        let track = found.track.then(|| found.record().tracks.get(print).unwrap_or_default());
         Ok(KeyReport { rule: rule.to_owned(), key, limits, track })
     }
 
@@ -63,13 +62,13 @@ impl Engine {
     pub fn reset_key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
         let report = self.key(rule, key, now)?;
         let policy = self.policy.load();
-        if let Some(number) = policy.rules.number(rule) {
-            let (print, counters) = policy.counters_of(number, DOMAIN, &report.key, &self.secret, now);
+        if let Some(found) = policy.rule(rule) {
+            let (print, counters) = policy.counters_of(found, DOMAIN, &report.key, &self.secret, now);
             for (_, charge) in counters {
                 self.store.reset(charge.fingerprint);
                 charge.previous.iter().for_each(|previous| _ = self.store.reset(previous.fingerprint));
             }
-            policy.record_at(number).tracks.forget(print);
+            found.record().tracks.forget(print);
         }
         Ok(report)
     }

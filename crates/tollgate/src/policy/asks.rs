@@ -18,8 +18,7 @@ impl Policy {
             return true;
         }
         // A rule for one user is passed over here: the general one beside it asks for the same user.
-        self.rules.matching(target, || None::<&str>).into_iter().any(|number| {
-            let rule = &self.rules.rules()[number as usize];
+        self.rules.matching(target, || None::<&str>).into_iter().any(|rule| {
             let banned = rule.ban.iter().flat_map(|ban| &ban.key);
             rule.attributes().chain(banned).any(looks_at)
         })

@@ -9,9 +9,10 @@ use std::time::Duration;
 use crate::document::{MapReader, Node, Place, Problem, Problems};
 use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
+use crate::rule::pool::Pool;
 use crate::rule::{
     BanPolicy, CountWhen, HostPattern, Limits, MissingKey, Mode, OnExceed, OnStoreError, Override, Overrides,
-    Pattern, Rule, RuleId, RuleLimit,
+    Pattern, Rule, RuleId, RuleLimit, Terms,
 };
 use crate::time::parse_span;
 
@@ -34,9 +35,10 @@ pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> 
     };
     let mut places: HashMap<RuleId, Place> = HashMap::with_capacity(nodes.len());
     let mut rules = Vec::with_capacity(nodes.len());
+    let mut pool = Pool::default();
     for (n, node) in nodes.iter().enumerate() {
         let path = format!("{path}[{n}]");
-        rules.extend(self::rule(node, &path, problems));
+        rules.extend(self::rule(node, &path, problems).map(|rule| pool.sharing(rule)));
         let Some(id) = id_of(node) else { continue };
         match places.get(&id) {
             Some(first) => {
@@ -85,10 +87,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let count_when = count_when(map).unwrap_or_default();
     let cost_from = cost_from(map);
     let ban = ban(map, &key);
-    Some(Rule {
-        id: id?,
-        pattern,
-        uid,
+    let terms = Terms {
         key,
         missing_key,
         limits: limits?,
@@ -102,7 +101,8 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
         count_when,
         cost_from,
         ban,
-    })
+    };
+    Some(Rule { id: id?, pattern, uid, terms: terms.into() })
 }
 
 const MISSING_KEY: [(&str, MissingKey); 3] =
@@ -181,7 +181,7 @@ fn pattern(map: &mut MapReader<'_, '_>, short: &Short<'_>) -> Pattern {
     }
     if let Some(node) = map.optional("host") {
         match node.as_str().ok_or("expected a host".to_owned()).and_then(HostPattern::parse) {
-            Ok(host) => pattern.host = Some(host),
+            Ok(host) => pattern.host = Some(host.into()),
             Err(message) => map.reject("host", node, message),
         }
     }

@@ -4,24 +4,17 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::request::host;
 use crate::request::target::{Target, segments};
 
 /// A path's segment in a pattern.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Segment {
-    Literal(Box<str>),
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Segment<'p> {
+    Literal(&'p str),
     /// `{name}`: exactly one segment, whatever it is.
-    Param(Box<str>),
-}
-
-/// The path of a pattern.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PathPattern {
-    pub segments: Vec<Segment>,
-    /// `/**` at the end: this path and everything below.
-    pub open_ended: bool,
+    Param,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -31,11 +24,22 @@ pub enum HostPattern {
     Below(Box<str>),
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// There may be a million of them: a pattern is its text, which many may share, and is taken apart where
+/// that is needed.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
-    pub method: Option<Box<str>>,
-    pub host: Option<HostPattern>,
-    pub path: Option<PathPattern>,
+    /// `[METHOD ]PATH`, or nothing.
+    text: Arc<str>,
+    pub host: Option<Arc<HostPattern>>,
+}
+
+/// A path that ends so stands for itself and everything below.
+const OPEN_END: &str = "/**";
+
+impl Default for Pattern {
+    fn default() -> Self {
+        Pattern { text: "".into(), host: None }
+    }
 }
 
 impl Pattern {
@@ -51,51 +55,114 @@ impl Pattern {
             (Some(word), None, _) => return Err(format!("'{word}' is no path: a path begins with /")),
             _ => return Err(format!("'{text}' is not [METHOD ]PATH, such as POST /login")),
         };
-        let method = method.map(parse_method).transpose()?;
-        Ok(Pattern { method, host: None, path: Some(PathPattern::parse(path)?) })
+        let path = parse_path(path)?;
+        let text = match method.map(parse_method).transpose()? {
+            Some(method) => format!("{method} {path}").into(),
+            None => path.into(),
+        };
+        Ok(Pattern { text, host: None })
+    }
+
+    pub fn method(&self) -> Option<&str> {
+        self.parts().0
+    }
+
+    /// The path; `None` matches every request, with a path or without.
+    pub fn path(&self) -> Option<&str> {
+        Some(self.parts().1).filter(|path| !path.is_empty())
+    }
+
+    /// No method has a slash in it, and no path is without.
+    #[inline]
+    fn parts(&self) -> (Option<&str>, &str) {
+        if self.text.is_empty() || self.text.starts_with('/') {
+            return (None, &self.text);
+        }
+        self.text.split_once(' ').map_or((None, ""), |(method, path)| (Some(method), path))
+    }
+
+    /// Whether everything below the path is meant as well.
+    pub(crate) fn is_open_ended(&self) -> bool {
+        self.text.ends_with(OPEN_END)
+    }
+
+    pub(crate) fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
+        let path = self.parts().1;
+        segments(path.strip_suffix(OPEN_END).unwrap_or(path)).map(|text| match text.starts_with('{') {
+            true => Segment::Param,
+            false => Segment::Literal(text),
+        })
+    }
+
+    /// Whether a request with this method and path is meant, on whatever host.
+    #[inline]
+    pub(crate) fn meets(&self, method: &str, path: &str) -> bool {
+        let (own_method, own_path) = self.parts();
+        own_method.is_none_or(|own| own == method) && (own_path == path || self.meets_segments(path))
+    }
+
+    fn meets_segments(&self, path: &str) -> bool {
+        let mut rest = segments(path);
+        for own in self.segments() {
+            match (own, rest.next()) {
+                (_, None) => return false,
+                (Segment::Param, Some(_)) => {}
+                (Segment::Literal(text), Some(segment)) if text == segment => {}
+                _ => return false,
+            }
+        }
+        self.is_open_ended() || rest.next().is_none()
+    }
+
+    /// The text itself, to be shared with other patterns.
+    pub(crate) fn text_mut(&mut self) -> &mut Arc<str> {
+        &mut self.text
     }
 }
 
-fn parse_method(word: &str) -> Result<Box<str>, String> {
+fn parse_method(word: &str) -> Result<String, String> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if !word.bytes().all(token) || word == "*" {
         return Err(format!("'{word}' is no method: leave it out for any method"));
     }
-    Ok(word.to_ascii_uppercase().into())
+    Ok(word.to_ascii_uppercase())
 }
 
-impl PathPattern {
-    fn parse(path: &str) -> Result<PathPattern, String> {
-        if !path.starts_with('/') {
-            return Err(format!("'{path}' is no path: a path begins with /"));
-        }
-        if path.contains(['?', '#']) {
-            return Err(format!("'{path}' has a query: match the path, and use query:NAME as a key"));
-        }
-        let (path, open_ended) = match path.strip_suffix("/**") {
-            Some(path) => (path, true),
-            None => (path, false),
-        };
-        let target = Target::new("", "", if path.is_empty() { "/" } else { path });
-        let segments: Result<Vec<_>, _> = segments(target.path()).map(Segment::parse).collect();
-        let segments = segments.map_err(|segment| {
-            format!("'{segment}' in '{path}': write a whole segment, {{name}}, or /** at the end")
-        })?;
-        if segments.len() > Pattern::MAX_SEGMENTS {
+/// The path in canonical form.
+fn parse_path(path: &str) -> Result<String, String> {
+    if !path.starts_with('/') {
+        return Err(format!("'{path}' is no path: a path begins with /"));
+    }
+    if path.contains(['?', '#']) {
+        return Err(format!("'{path}' has a query: match the path, and use query:NAME as a key"));
+    }
+    let (path, end) = match path.strip_suffix(OPEN_END) {
+        Some(path) => (path, OPEN_END),
+        None => (path, ""),
+    };
+    let target = Target::new("", "", if path.is_empty() { "/" } else { path });
+    let mut written = String::with_capacity(path.len() + end.len());
+    for (n, segment) in segments(target.path()).enumerate() {
+        if n == Pattern::MAX_SEGMENTS {
             return Err(format!("more than {} segments", Pattern::MAX_SEGMENTS));
         }
-        Ok(PathPattern { segments, open_ended })
+        check_segment(segment).map_err(|segment| {
+            format!("'{segment}' in '{path}': write a whole segment, {{name}}, or /** at the end")
+        })?;
+        written.push('/');
+        written.push_str(segment);
     }
+    written.push_str(end);
+    Ok(if written.is_empty() { "/".to_owned() } else { written })
 }
 
-impl Segment {
-    fn parse(text: &str) -> Result<Segment, String> {
-        let inner = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-        match inner {
-            Some(name) if !name.is_empty() && !name.contains(['{', '}']) => Ok(Segment::Param(name.into())),
-            _ if text.contains(['{', '}', '*']) => Err(text.to_owned()),
-            _ => Ok(Segment::Literal(text.into())),
-        }
+/// A literal, or the name of a parameter in braces.
+fn check_segment(text: &str) -> Result<(), &str> {
+    let inner = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    match inner {
+        Some(name) if !name.is_empty() && !name.contains(['{', '}']) => Ok(()),
+        _ if text.contains(['{', '}', '*']) => Err(text),
+        _ => Ok(()),
     }
 }
 
@@ -123,29 +190,10 @@ impl fmt::Display for HostPattern {
     }
 }
 
-impl fmt::Display for PathPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for segment in &self.segments {
-            match segment {
-                Segment::Literal(text) => write!(f, "/{text}")?,
-                Segment::Param(name) => write!(f, "/{{{name}}}")?,
-            }
-        }
-        match (self.open_ended, self.segments.is_empty()) {
-            (true, _) => f.write_str("/**"),
-            (false, true) => f.write_str("/"),
-            (false, false) => Ok(()),
-        }
-    }
-}
-
 /// The `match:` of the pattern; empty where it matches every request.
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(method) = &self.method {
-            write!(f, "{method} ")?;
-        }
-        self.path.iter().try_for_each(|path| path.fmt(f))
+        f.write_str(&self.text)
     }
 }
 

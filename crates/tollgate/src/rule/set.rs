@@ -1,23 +1,45 @@
 //! The rules in force: found by target, known by id.
+//!
+//! A copy of a set shares everything with it, and a change to the copy costs what has changed.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::identity::Attribute;
 use crate::request::Target;
-use crate::rule::matcher::{Matcher, Matches, Standing};
-use crate::rule::{Mode, Rule, RuleId};
+use crate::rule::index::{Hashed, Index, hash};
+use crate::rule::matcher::{Matcher, Matches};
+use crate::rule::pool::Pool;
+use crate::rule::slots::Slots;
+use crate::rule::{Mode, Rule, RuleId, RuleInForce};
+use crate::sync::{Mutex, lock};
+use crate::time::Time;
 
 /// No request is charged under more rules than this.
 pub const MAX_MATCHES: usize = 64;
 
-#[derive(Default)]
+/// Rules by their number in a set. The numbers say nothing of their order.
+pub type Rules = Slots<Arc<RuleInForce>>;
+
+#[derive(Clone, Default)]
 pub struct RuleSet {
-    rules: Vec<Arc<Rule>>,
-    by_id: HashMap<RuleId, u32>,
+    rules: Rules,
+    by_id: Index<Numbered>,
     matcher: Matcher,
+    pool: Arc<Mutex<Pool>>,
+}
+
+/// The number of a rule, under the hash of something of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbered {
+    pub(crate) hash: u32,
+    pub(crate) number: u32,
+}
+
+impl Hashed for Numbered {
+    fn hash(&self) -> u32 {
+        self.hash
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -36,52 +58,112 @@ pub enum RuleSetError {
 
 impl RuleSet {
     pub fn new(rules: Vec<Rule>) -> Result<RuleSet, RuleSetError> {
-        u32::try_from(rules.len()).map_err(|_| RuleSetError::TooMany)?;
-        let mut set = RuleSet { by_id: HashMap::with_capacity(rules.len()), ..RuleSet::default() };
-        for (n, rule) in rules.into_iter().enumerate() {
-            if set.by_id.insert(rule.id.clone(), n as u32).is_some() {
+        let mut set = RuleSet::default();
+        for (place, rule) in rules.into_iter().enumerate() {
+            if set.number(rule.id.as_str()).is_some() {
                 return Err(RuleSetError::Duplicate(rule.id));
             }
-            if rule.mode != Mode::Off {
-                let count = set.matcher.insert(&rule.pattern, &standing(&rule), n as u32);
-                if count > MAX_MATCHES {
-                    let pattern = match rule.pattern.to_string() {
-                        pattern if pattern.is_empty() => "every request".to_owned(),
-                        pattern => pattern,
-                    };
-                    return Err(RuleSetError::TooManyMatches { pattern, count });
-                }
-            }
-            set.rules.push(Arc::new(rule));
+            let place = u32::try_from(place).map_err(|_| RuleSetError::TooMany)?;
+            set.add(rule, place)?;
         }
         Ok(set)
     }
 
-    /// The numbers of the rules that apply to a target, in their order. There may be more of them than
+    /// Adds a rule, or puts it in the place of the one with its id. After an error the set is of no use.
+    pub(crate) fn put(&mut self, rule: Rule, now: Time) -> Result<(), RuleSetError> {
+        let Some(number) = self.number(rule.id.as_str()) else { return self.add(rule, RuleInForce::LAST) };
+        let was = Arc::clone(&self.rules[number]);
+        if **was == rule {
+            return Ok(());
+        }
+        self.matcher.remove(&self.rules, &was, number as u32);
+        let next = was.followed_by(lock(&self.pool).sharing(rule), was.place(), now);
+        self.rules.replace(number, Arc::new(next));
+        self.match_by(number)
+    }
+
+    /// Takes a rule out. The last one gets its number, so that numbers have no gaps.
+    pub(crate) fn remove(&mut self, id: &str) -> Result<(), RuleSetError> {
+        let Some(number) = self.number(id) else { return Ok(()) };
+        let last = self.rules.len() - 1;
+        self.forget(number);
+        if number != last {
+            let moved = self.forget(last);
+            self.rules.replace(number, moved);
+        }
+        self.rules.pop();
+        if number != last { self.know(number) } else { Ok(()) }
+    }
+
+    /// Replaces a rule by itself with another past, or in another place.
+    pub(crate) fn hand_over(&mut self, number: usize, rule: Arc<RuleInForce>) {
+        debug_assert!(self.rules[number] == rule);
+        self.rules.replace(number, rule);
+    }
+
+    fn add(&mut self, rule: Rule, place: u32) -> Result<(), RuleSetError> {
+        let number = self.rules.len();
+        u32::try_from(number).map_err(|_| RuleSetError::TooMany)?;
+        let rule = RuleInForce::new(lock(&self.pool).sharing(rule), place);
+        self.rules.push(Arc::new(rule));
+        self.know(number)
+    }
+
+    /// Has a rule found by its id, and by what it matches.
+    fn know(&mut self, number: usize) -> Result<(), RuleSetError> {
+        let hash = hash(self.rules[number].id.as_str());
+        self.by_id.insert(Numbered { hash, number: number as u32 });
+        self.match_by(number)
+    }
+
+    /// Has a rule found no more; it keeps its number as yet.
+    fn forget(&mut self, number: usize) -> Arc<RuleInForce> {
+        let rule = Arc::clone(&self.rules[number]);
+        self.by_id.remove(hash(rule.id.as_str()), |known| known.number == number as u32);
+        self.matcher.remove(&self.rules, &rule, number as u32);
+        rule
+    }
+
+    fn match_by(&mut self, number: usize) -> Result<(), RuleSetError> {
+        let rule = &self.rules[number];
+        if rule.mode == Mode::Off {
+            return Ok(());
+        }
+        let count = self.matcher.insert(&self.rules, rule, number as u32);
+        if count <= MAX_MATCHES {
+            return Ok(());
+        }
+        let pattern = match rule.pattern.to_string() {
+            pattern if pattern.is_empty() => "every request".to_owned(),
+            pattern => pattern,
+        };
+        Err(RuleSetError::TooManyMatches { pattern, count })
+    }
+
+    /// The rules that apply to a target, in their order. There may be more of them than
     /// [`MAX_MATCHES`]: no rule alone says so.
     pub(crate) fn matching<U: AsRef<str>>(
         &self,
         target: &Target<'_>,
         user: impl Fn() -> Option<U>,
-    ) -> Matches {
-        self.matcher.find(target, user)
+    ) -> Matches<'_> {
+        self.matcher.find(&self.rules, target, user)
     }
 
-    pub fn number(&self, id: &str) -> Option<usize> {
-        self.by_id.get(&RuleId::new(id)?).map(|n| *n as usize)
+    fn number(&self, id: &str) -> Option<usize> {
+        let mut found = self.by_id.find(hash(id)).map(|known| known.number as usize);
+        found.find(|number| self.rules[*number].id.as_str() == id)
     }
 
-    /// All rules, in their order.
-    pub fn rules(&self) -> &[Arc<Rule>] {
+    pub fn get(&self, id: &str) -> Option<&Arc<RuleInForce>> {
+        self.number(id).map(|number| &self.rules[number])
+    }
+
+    /// All rules: in the order in which they were given, until some are changed.
+    pub fn rules(&self) -> &Rules {
         &self.rules
     }
 }
 
-fn standing(rule: &Rule) -> Standing<'_> {
-    match &rule.uid {
-        Some(uid) if rule.mode == Mode::Shadow => Standing::Beside { uid },
-        Some(uid) => Standing::Own { uid },
-        None if rule.key == [Attribute::User] => Standing::General,
-        None => Standing::Common,
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -89,7 +89,7 @@ fn denials_become_a_ban_of_another_key() {
     );
     assert_eq!((ban.until, ban.reason.as_str()), (NOW + HOUR, "3 denials by rule login"));
     let policy = engine.policy();
-    let tally = policy.record("login").expect("it is there").tally();
+    let tally = policy.rule("login").expect("it is there").tally();
     assert_eq!(tally, Tally { allowed: 3, denied: 3, shadow_denied: 0, banned: 1 });
 }
 

@@ -229,7 +229,7 @@ fn who_was_just_denied_is_told_so_without_asking_again() {
         assert_eq!((verdict.reason, verdict.limits[0].remaining), (Reason::Limit, 0));
     }
     assert_eq!(asked(), before, "no round trip");
-    let tally = engine.policy().record("a").expect("a record").tally();
+    let tally = engine.policy().rule("a").expect("a record").tally();
     assert_eq!(tally.denied, 11, "they count as tries");
     ask(1, NOW + SECOND);
     assert_eq!(asked(), before + 1, "for a second");

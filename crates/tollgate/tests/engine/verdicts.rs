@@ -87,7 +87,7 @@ fn shadow_rules_never_touch_the_verdict_and_are_counted_on_their_own() {
         verdict.limits.iter().map(|each| (each.rule.id.as_str(), each.allowed, each.is_enforced())).collect();
     assert_eq!(shown, [("real", false, true), ("tried", false, false), ("never", false, false)]);
     assert_eq!((reported(&verdict), verdict.retry_after), (("real", 0), Some(Duration::from_secs(720))));
-    let tally = |id| engine.policy().record(id).expect("it is there").tally();
+    let tally = |id| engine.policy().rule(id).expect("it is there").tally();
     assert_eq!(tally("real"), Tally { allowed: 5, denied: 5, shadow_denied: 0, banned: 0 });
     assert_eq!(tally("tried"), Tally { allowed: 2, denied: 0, shadow_denied: 8, banned: 0 });
     assert_eq!(tally("never"), Tally { allowed: 0, denied: 0, shadow_denied: 10, banned: 0 });

@@ -117,7 +117,7 @@ fn every_other_option_is_read() {
     assert_eq!(rule("count_when: success").count_when, CountWhen::Success);
     assert_eq!(rule("count_when: failure").count_when, CountWhen::Failure);
     assert_eq!(rule("count_when: 'status:401,403'").count_when, CountWhen::Status(vec![401, 403]));
-    let ban = rule("key: ip, ban: {after: 3}").ban.expect("it bans");
+    let ban = rule("key: ip, ban: {after: 3}").ban.clone().expect("it bans");
     let seconds = |n| Duration::from_secs(n);
     assert_eq!((ban.within, ban.first, ban.max), (seconds(600), seconds(3_600), seconds(86_400)));
     assert_eq!(ban.key, rule("key: ip").key, "the rule's key is banned where no other is named");

@@ -8,19 +8,19 @@ use smallvec::SmallVec;
 use tollgate::Verdict;
 use tollgate::fingerprint::Fingerprint;
 use tollgate::limit::{Release, Shape};
-use tollgate::rule::Rule;
+use tollgate::rule::{Rule, RuleInForce};
 use tollgate::store::Receipt;
 
 use crate::gate::Gate;
 
 /// A place in a queue, and the rule whose queue it is.
-pub type Place = (Arc<Rule>, Receipt);
+pub type Place = (Arc<RuleInForce>, Receipt);
 
 /// The receipts of a request that may still be settled. What is never settled stays charged.
 #[derive(Default)]
 pub struct Charges {
     /// Of rules that look at the response.
-    later: SmallVec<[(Arc<Rule>, Receipt); 1]>,
+    later: SmallVec<[(Arc<RuleInForce>, Receipt); 1]>,
     permits: SmallVec<[Receipt; 1]>,
     /// Places in queues, the one with the longest wait first.
     places: SmallVec<[Place; 1]>,

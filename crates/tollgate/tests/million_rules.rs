@@ -1,0 +1,141 @@
+//! What rules cost when there are very many: bytes in memory, and bytes copied by one change.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use tollgate::document::{self, Problems};
+use tollgate::policy::{Change, PolicyParts};
+use tollgate::rule::{Rule, RuleId, parse};
+use tollgate::{Engine, Hit, Policy, Time};
+
+struct Counting;
+
+thread_local! {
+    static IN_USE: Cell<isize> = const { Cell::new(0) };
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What an allocation takes of the system: a word for its size, in steps of two.
+fn taken(layout: Layout) -> usize {
+    (layout.size() + 8).next_multiple_of(16).max(32)
+}
+
+// SAFETY: the system's allocator does all the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        IN_USE.set(IN_USE.get() + taken(layout) as isize);
+        ALLOCATED.set(ALLOCATED.get() + taken(layout));
+        // SAFETY: as the caller has promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        IN_USE.set(IN_USE.get() - taken(layout) as isize);
+        // SAFETY: as the caller has promised.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const NOW: Time = Time::from_secs(1_800_000_000);
+/// A rule costs no more than this, with everything that finds it.
+const MAX_BYTES_A_RULE: usize = 250;
+/// One change allocates no more than this.
+const MAX_BYTES_A_CHANGE: usize = 64 << 10;
+
+fn rule(yaml: &str) -> Rule {
+    let mut problems = Problems::new();
+    let rule = parse::rule(&document::read(yaml).expect("YAML"), "", &mut problems);
+    rule.unwrap_or_else(|| panic!("{yaml}: {problems}"))
+}
+
+fn short(n: usize) -> String {
+    format!("{{id: r{n:06}, uid: '{n:06}', url: /search, time: minute, requests: 5}}")
+}
+
+fn long(n: usize) -> String {
+    format!("{{id: r{n:06}, match: GET /api/v1/items/{n:06}, key: user, limit: 5/m}}")
+}
+
+/// A policy of so many rules, and the bytes that it takes.
+fn policy(count: usize, form: fn(usize) -> String) -> (Policy, usize) {
+    let before = IN_USE.get();
+    let mut policy = Policy::new(PolicyParts::default()).expect("valid");
+    let numbers: Vec<usize> = (0..count).collect();
+    for page in numbers.chunks(1_000) {
+        let changes = page.iter().map(|n| Change::Put(rule(&form(*n))));
+        policy = policy.changed(changes, NOW).expect("valid rules");
+    }
+    drop(numbers);
+    (policy, (IN_USE.get() - before) as usize)
+}
+
+#[test]
+fn a_rule_costs_a_quarter_of_a_kilobyte_at_the_most() {
+    for (name, form) in [("short", short as fn(usize) -> String), ("long", long)] {
+        let count = 1_000_000 / 16; // the leaves of the index are as full as with a million
+        let (policy, bytes) = policy(count, form);
+        let each = bytes / count;
+        assert_eq!(policy.rules().len(), count);
+        assert!(each <= MAX_BYTES_A_RULE, "{name}: {each} bytes for each of {count} rules");
+    }
+}
+
+/// What one change allocates.
+fn allocated(engine: &Engine, change: Change) -> usize {
+    let before = ALLOCATED.get();
+    engine.change([change], NOW).expect("a valid change");
+    ALLOCATED.get() - before
+}
+
+#[test]
+fn a_change_costs_what_it_changes_whatever_the_number_of_rules() {
+    for form in [short, long] {
+        let few_and_many = [1_000, 100_000].map(|count| {
+            let engine = Engine::new(policy(count, form).0);
+            let edited = form(count / 2).replace(": 5", ": 50");
+            [
+                allocated(&engine, Change::Put(rule(&edited))),
+                allocated(&engine, Change::Put(rule(&form(count)))),
+                allocated(&engine, Change::Remove(RuleId::new("r000007").expect("an id"))),
+            ]
+        });
+        let [few, many] = few_and_many;
+        for (few, many) in few.into_iter().zip(many) {
+            assert!(many <= MAX_BYTES_A_CHANGE, "{many} bytes");
+            assert!(many <= 4 * few, "{few} bytes among a thousand, {many} among a hundred thousand");
+        }
+    }
+}
+
+#[test]
+fn among_many_rules_the_right_one_is_found() {
+    let count = 20_000;
+    let users = Engine::new(policy(count, short).0);
+    let paths = Engine::new(policy(count, long).0);
+    for n in (0..count).step_by(997) {
+        let (user, path) = (format!("{n:06}"), format!("/api/v1/items/{n:06}"));
+        let verdict = users.check(&Hit::on("GET", "", "/search").user(&user), NOW);
+        assert_eq!(
+            verdict.limits.iter().map(|limit| limit.rule.id.as_str()).collect::<Vec<_>>(),
+            [format!("r{n:06}")]
+        );
+        let verdict = paths.check(&Hit::on("GET", "", &path).user("ann"), NOW);
+        assert_eq!(verdict.limits.len(), 1, "{path}");
+        assert!(paths.check(&Hit::on("POST", "", &path).user("ann"), NOW).limits.is_empty());
+    }
+    assert!(users.check(&Hit::on("GET", "", "/search").user("nobody"), NOW).limits.is_empty());
+}
+
+/// `cargo test --release -p tollgate --test million_rules -- --ignored --nocapture`
+#[test]
+#[ignore = "takes half a minute: prints what a million rules cost"]
+fn a_million_rules_fit_250_megabytes() {
+    for (name, form) in [("short", short as fn(usize) -> String), ("long", long)] {
+        let (policy, bytes) = policy(1_000_000, form);
+        eprintln!("{name}: {} bytes a rule", bytes / policy.rules().len());
+        assert!(bytes <= 250_000_000, "{name}: {bytes} bytes");
+    }
+}
