@@ -1,3 +1,4 @@
-//! What needs a server: counters that several nodes share.
+//! What needs a server or a database: counters that several nodes share, and rules that change while they run.
 
 pub mod counters;
+pub mod rules;
