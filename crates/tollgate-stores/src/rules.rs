@@ -9,6 +9,8 @@ mod error;
 mod item;
 mod mirror;
 mod plan;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod row;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -3,21 +3,27 @@
 use std::path::Path;
 #[cfg(feature = "sqlite")]
 use std::sync::Arc;
+#[cfg(feature = "sqlite")]
 use std::time::Duration;
 
 use tollgate::Time;
 
+#[cfg(feature = "postgres")]
+use crate::rules::postgres::PostgresDb;
 #[cfg(feature = "sqlite")]
 use crate::rules::sqlite::SqliteDb;
 use crate::rules::{Author, Change, DbError, Edit, Feed, Item, Logged, Stored, Version};
 
 /// How often a node looks for changes of others.
+#[cfg(feature = "sqlite")]
 const POLL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
 pub enum RulesDb {
     #[cfg(feature = "sqlite")]
     Sqlite(Arc<SqliteDb>),
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresDb),
 }
 
 /// The same call on either; SQLite's on a thread that may block.
@@ -26,17 +32,24 @@ macro_rules! ask {
         match $db {
             #[cfg(feature = "sqlite")]
             RulesDb::Sqlite(db) => { let db = Arc::clone(db); blocking(move || db.$name($($argument),*)).await }
+            #[cfg(feature = "postgres")]
+            RulesDb::Postgres(db) => db.$name($($argument),*).await,
         }
     };
 }
 
 impl RulesDb {
     /// Opens `sqlite:PATH` (relative to `folder`) or `postgres://primary/db?replica=host2,host3`.
+    #[cfg_attr(not(feature = "sqlite"), allow(unused_variables))]
     pub async fn open(address: &str, folder: &Path) -> Result<RulesDb, DbError> {
         #[cfg(feature = "sqlite")]
         if let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
             let path = folder.join(path);
             return blocking(move || SqliteDb::open(&path)).await.map(|db| RulesDb::Sqlite(Arc::new(db)));
+        }
+        #[cfg(feature = "postgres")]
+        if address.starts_with("postgres://") || address.starts_with("postgresql://") {
+            return PostgresDb::open(address.parse()?).await.map(RulesDb::Postgres);
         }
         let why = "write sqlite:PATH or postgres://primary/db?replica=host2,host3".to_owned();
         Err(DbError::Address { text: address.to_owned(), why })
@@ -98,6 +111,8 @@ impl RulesDb {
                     tokio::time::sleep(POLL).await;
                 }
             }
+            #[cfg(feature = "postgres")]
+            RulesDb::Postgres(db) => db.changed_since(known).await,
         }
     }
 }

@@ -6,7 +6,7 @@ use tollgate::ban::{Ban, BanSource};
 use tollgate::document::{self, Node, Problem, Problems};
 use tollgate::rule::{Rule, parse};
 
-use crate::rules::DbError;
+use crate::rules::{DbError, Kind};
 
 /// The words of the short form, which have columns of their own; first, and in this order.
 pub(super) const COLUMNS: [&str; 6] = ["id", "uid", "url", "time", "requests", "algorithm"];
@@ -89,6 +89,11 @@ pub fn ban_of(text: &str) -> Result<Ban, DbError> {
         source,
         strikes: strikes.ok_or_else(corrupt)?,
     })
+}
+
+/// When a thing is over by itself, in nanoseconds; one for ever is never looked for.
+pub(super) fn expiry(kind: Kind, text: &str) -> Result<Option<i64>, DbError> {
+    Ok(if kind == Kind::Ban { i64::try_from(ban_of(text)?.until.nanos()).ok() } else { None })
 }
 
 fn compact(node: &Node<'_>) -> String {

@@ -2,10 +2,12 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tollgate_stores::rules::{Edit, Expected};
 
 use crate::scenario::{author, open, rule};
+use crate::servers::SOON;
 
 const ADDRESS: &str = "TOLLGATE_TEST_RULES_DB";
 const WRITER: &str = "TOLLGATE_TEST_WRITER";
@@ -18,7 +20,9 @@ const MADE: &str = "made ";
 async fn edits_until_it_is_killed() {
     let (Ok(address), Ok(writer)) = (std::env::var(ADDRESS), std::env::var(WRITER)) else { return };
     let db = open(&address).await;
-    for n in 0.. {
+    let start = Instant::now();
+    // A test that fails does not kill it.
+    for n in (0..).take_while(|_| start.elapsed() < SOON) {
         let id = format!("{writer}-{n}");
         let edits = vec![
             Edit::rule(rule(&id, 1 + n), Expected::Nothing),
@@ -29,9 +33,7 @@ async fn edits_until_it_is_killed() {
                 let mut out = std::io::stdout();
                 writeln!(out, "\n{MADE}{id}").and_then(|()| out.flush()).expect("somebody listens");
             }
-            Err(error) if error.is_transient() => {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await
-            }
+            Err(error) if error.is_transient() => tokio::time::sleep(Duration::from_millis(5)).await,
             Err(error) => panic!("{error}"),
         }
     }

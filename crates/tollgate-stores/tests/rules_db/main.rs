@@ -4,8 +4,10 @@
 mod servers;
 
 mod killed;
+mod postgres;
 mod scenario;
 mod sqlite;
+mod standby;
 
 /// One test for each scenario on a database; `$start` gives its address and what must outlive the test.
 macro_rules! stamp {

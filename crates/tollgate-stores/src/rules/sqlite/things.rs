@@ -4,7 +4,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tollgate::Time;
 
 use crate::rules::row::RuleRow;
-use crate::rules::{Change, DbError, Item, Kind, Stored, Version, ban_of};
+use crate::rules::text::expiry;
+use crate::rules::{Change, DbError, Item, Kind, Stored, Version};
 
 pub(super) const RULE: &str = "id, v, uid, method, url, unit, requests, algorithm, options";
 
@@ -58,7 +59,7 @@ pub(super) fn put(connection: &Connection, change: &Change) -> Result<(), DbErro
         }
         (kind, Some(text)) => {
             let sql = "INSERT OR REPLACE INTO thing (kind, name, v, until, body) VALUES (?1, ?2, ?3, ?4, ?5)";
-            let until = until(kind, text)?;
+            let until = expiry(kind, text)?;
             let values = params![kind as i16, item.name, version.packed(), until, text];
             connection.prepare_cached(sql)?.execute(values)?;
         }
@@ -68,11 +69,6 @@ pub(super) fn put(connection: &Connection, change: &Change) -> Result<(), DbErro
         }
     }
     Ok(())
-}
-
-/// When a thing is over by itself; one for ever is never looked for.
-fn until(kind: Kind, text: &str) -> Result<Option<i64>, DbError> {
-    Ok(if kind == Kind::Ban { i64::try_from(ban_of(text)?.until.nanos()).ok() } else { None })
 }
 
 pub(super) fn remove_expired(connection: &Connection, now: Time, batch: usize) -> Result<usize, DbError> {
