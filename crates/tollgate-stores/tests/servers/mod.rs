@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 pub mod cassandra;
 pub mod cluster;
 pub mod memcached;
+pub mod postgres;
 pub mod redis;
 pub mod sentinel;
 
@@ -72,6 +73,18 @@ impl Process {
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.id().to_string()).status();
         assert!(status.is_ok_and(|status| status.success()), "signal {name} can be sent");
+    }
+
+    /// Sends a signal that ends it, and returns when it is gone.
+    pub fn end(&mut self, signal: &str) {
+        if !self.has_ended() {
+            self.signal(signal);
+            wait_until("a process ends", || self.has_ended());
+        }
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
     }
 
     /// Ends it at once (SIGKILL), and returns when it is gone.

@@ -1,0 +1,24 @@
+//! A database of what an operator changes while traffic flows: rules, bans, allow entries and settings.
+//!
+//! Every change has a number of one sequence, and an entry in a log that is only appended to; the log is
+//! also what nodes read to follow. What is written is decided once, by [`plan`], for every database.
+
+mod db;
+mod edit;
+mod error;
+mod item;
+mod mirror;
+mod plan;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+mod row;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+mod text;
+
+pub use db::RulesDb;
+pub use edit::{Author, Edit, Expected, MAX_EDITS};
+pub use error::DbError;
+pub use item::{Change, Enforce, Feed, Item, Kind, Logged, Stored, Version};
+pub use mirror::Mirror;
+pub use text::{RuleText, ban_of, rules_of};

@@ -1,0 +1,126 @@
+//! The database that an address names. What blocks runs on threads made for it.
+
+use std::path::Path;
+#[cfg(feature = "sqlite")]
+use std::sync::Arc;
+#[cfg(feature = "sqlite")]
+use std::time::Duration;
+
+use tollgate::Time;
+
+#[cfg(feature = "postgres")]
+use crate::rules::postgres::PostgresDb;
+#[cfg(feature = "sqlite")]
+use crate::rules::sqlite::SqliteDb;
+use crate::rules::{Author, Change, DbError, Edit, Feed, Item, Logged, Stored, Version};
+
+/// How often a node looks for changes of others.
+#[cfg(feature = "sqlite")]
+const POLL: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Debug)]
+pub enum RulesDb {
+    #[cfg(feature = "sqlite")]
+    Sqlite(Arc<SqliteDb>),
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresDb),
+}
+
+/// The same call on either; SQLite's on a thread that may block.
+macro_rules! ask {
+    ($db:expr, $name:ident($($argument:expr),*)) => {
+        match $db {
+            #[cfg(feature = "sqlite")]
+            RulesDb::Sqlite(db) => { let db = Arc::clone(db); blocking(move || db.$name($($argument),*)).await }
+            #[cfg(feature = "postgres")]
+            RulesDb::Postgres(db) => db.$name($($argument),*).await,
+        }
+    };
+}
+
+impl RulesDb {
+    /// Opens `sqlite:PATH` (relative to `folder`) or `postgres://primary/db?replica=host2,host3`.
+    #[cfg_attr(not(feature = "sqlite"), allow(unused_variables))]
+    pub async fn open(address: &str, folder: &Path) -> Result<RulesDb, DbError> {
+        #[cfg(feature = "sqlite")]
+        if let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
+            let path = folder.join(path);
+            return blocking(move || SqliteDb::open(&path)).await.map(|db| RulesDb::Sqlite(Arc::new(db)));
+        }
+        #[cfg(feature = "postgres")]
+        if address.starts_with("postgres://") || address.starts_with("postgresql://") {
+            return PostgresDb::open(address.parse()?).await.map(RulesDb::Postgres);
+        }
+        let why = "write sqlite:PATH or postgres://primary/db?replica=host2,host3".to_owned();
+        Err(DbError::Address { text: address.to_owned(), why })
+    }
+
+    /// Makes all of the edits, or none; what comes back is on the disk.
+    pub async fn edit(&self, author: Author, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
+        ask!(self, edit(&author, edits))
+    }
+
+    /// Takes one change back, as a new change; a conflict if the thing was changed again since.
+    pub async fn rollback(&self, author: Author, version: Version) -> Result<Vec<Change>, DbError> {
+        ask!(self, rollback(&author, version))
+    }
+
+    /// Removes bans that are over, at most `batch`, and says how many.
+    pub async fn remove_expired(&self, now: Time, batch: usize) -> Result<usize, DbError> {
+        ask!(self, remove_expired(now, batch))
+    }
+
+    pub async fn version(&self) -> Result<Version, DbError> {
+        ask!(self, version())
+    }
+
+    pub async fn get(&self, item: Item) -> Result<Option<Stored>, DbError> {
+        ask!(self, get(&item))
+    }
+
+    pub async fn changes_since(&self, version: Version, limit: usize) -> Result<Feed, DbError> {
+        ask!(self, changes_since(version, limit))
+    }
+
+    /// The log, latest first, before a version.
+    pub async fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<Logged>, DbError> {
+        ask!(self, log(before, limit))
+    }
+
+    /// Gives out everything in batches, each with the number of things in all; the version that they are of.
+    pub async fn load(
+        &self,
+        each: impl FnMut(Vec<Stored>, u64) + Send + 'static,
+    ) -> Result<Version, DbError> {
+        ask!(self, load(each))
+    }
+
+    /// Returns once there is a change after `known`, or once `known` is not in the past any more.
+    pub async fn changed_since(&self, known: Version) -> Result<(), DbError> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            RulesDb::Sqlite(db) => {
+                let mut seen = None;
+                loop {
+                    let asked = Arc::clone(db);
+                    let data = blocking(move || asked.data_version()).await?;
+                    // The version is read only where the file has changed.
+                    if seen.replace(data) != Some(data) && self.version().await? != known {
+                        return Ok(());
+                    }
+                    tokio::time::sleep(POLL).await;
+                }
+            }
+            #[cfg(feature = "postgres")]
+            RulesDb::Postgres(db) => db.changed_since(known).await,
+        }
+    }
+}
+
+#[cfg(feature = "sqlite")]
+async fn blocking<T: Send + 'static>(
+    job: impl FnOnce() -> Result<T, DbError> + Send + 'static,
+) -> Result<T, DbError> {
+    let done = tokio::task::spawn_blocking(job).await;
+    done.map_err(|error| DbError::Unreadable { place: "SQLite".to_owned(), why: error.to_string() })?
+}

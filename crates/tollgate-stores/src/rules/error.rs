@@ -1,0 +1,49 @@
+//! Why the database did not do what it was asked to.
+
+use thiserror::Error;
+
+use crate::rules::{Item, Version};
+
+#[derive(Debug, Error)]
+pub enum DbError {
+    /// Somebody else was faster: read it again.
+    #[error("{item} is {} now, not what the edit expects: read it again (edit {})", shown(*.found), .edit + 1)]
+    Conflict { edit: usize, item: Item, found: Option<Version> },
+    #[error("{item} exists already (edit {})", .edit + 1)]
+    Exists { edit: usize, item: Item },
+    #[error("there is no {item} (edit {})", .edit + 1)]
+    Missing { edit: usize, item: Item },
+    #[error("{item} is edited twice in one go (edit {})", .edit + 1)]
+    Twice { edit: usize, item: Item },
+    #[error("{count} edits in one go are too many: at most {max}")]
+    TooMany { count: usize, max: usize },
+    #[error("there is no change {0} in the log")]
+    NoChange(Version),
+    #[error("'{text}' is no address of a rules database: {why}")]
+    Address { text: String, why: String },
+    #[error("the rules database has the schema {found}, this program knows {known}: upgrade the program")]
+    Schema { found: i64, known: i64 },
+    /// Nothing was written.
+    #[error("{place} cannot be written now, nothing was changed: {why}")]
+    Unwritable { place: String, why: String },
+    /// The connection was lost while the change was being made final.
+    #[error(
+        "the connection to {place} was lost in a change, which may have been made: read before trying again"
+    )]
+    Unknown { place: String },
+    #[error("{place} cannot be read now: {why}")]
+    Unreadable { place: String, why: String },
+    #[error("the rules database holds what cannot be read: {0}")]
+    Corrupt(String),
+}
+
+impl DbError {
+    /// Whether the same call may succeed later.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Unwritable { .. } | Self::Unknown { .. } | Self::Unreadable { .. })
+    }
+}
+
+fn shown(found: Option<Version>) -> String {
+    found.map_or_else(|| "deleted".to_owned(), |version| format!("at version {version}"))
+}

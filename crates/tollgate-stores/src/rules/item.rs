@@ -1,0 +1,204 @@
+//! What the database holds, and how a change of it looks.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tollgate::Time;
+
+/// When something was changed: the timeline of the server, and a number that every change raises by one.
+///
+/// A promoted standby starts a new timeline, so that what it writes is never taken for old. Both are kept in
+/// one integer; SQLite has the timeline 0 only.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Version(i64);
+
+const NUMBER_BITS: u32 = 40;
+
+impl Version {
+    /// Before any change.
+    pub const ZERO: Version = Version(0);
+
+    pub fn new(timeline: u32, number: u64) -> Version {
+        let number = i64::try_from(number).unwrap_or(i64::MAX) & ((1 << NUMBER_BITS) - 1);
+        Version((i64::from(timeline) << NUMBER_BITS) | number)
+    }
+
+    pub const fn timeline(self) -> u32 {
+        (self.0 >> NUMBER_BITS) as u32
+    }
+
+    pub const fn number(self) -> u64 {
+        (self.0 & ((1 << NUMBER_BITS) - 1)) as u64
+    }
+
+    /// The version of the next change on a timeline.
+    pub(super) fn next_on(self, timeline: u32) -> Version {
+        Version::new(timeline.max(self.timeline()), self.number() + 1)
+    }
+
+    pub(super) const fn packed(self) -> i64 {
+        self.0
+    }
+
+    pub(super) const fn unpack(packed: i64) -> Version {
+        Version(packed)
+    }
+}
+
+/// `2-1047`, as in an ETag.
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.timeline(), self.number())
+    }
+}
+
+impl FromStr for Version {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Version, String> {
+        let parts = text.split_once('-').and_then(|(timeline, number)| {
+            let (timeline, number) = (timeline.parse::<u32>().ok()?, number.parse::<u64>().ok()?);
+            Some(Version::new(timeline, number)).filter(|version| version.number() == number)
+        });
+        parts.ok_or_else(|| format!("'{text}' is no version: expected TIMELINE-NUMBER such as 0-17"))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    Rule = 0,
+    Ban = 1,
+    Allow = 2,
+    Setting = 3,
+}
+
+impl Kind {
+    pub(super) const ALL: [Kind; 4] = [Kind::Rule, Kind::Ban, Kind::Allow, Kind::Setting];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Rule => "rule",
+            Kind::Ban => "ban",
+            Kind::Allow => "allow",
+            Kind::Setting => "setting",
+        }
+    }
+
+    pub(super) fn from_code(code: i16) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as i16 == code)
+    }
+}
+
+/// The name of one thing in the database: a rule's id, a banned or allowed key, a setting.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Item {
+    pub kind: Kind,
+    pub name: Box<str>,
+}
+
+impl Item {
+    pub fn new(kind: Kind, name: impl Into<Box<str>>) -> Item {
+        Item { kind, name: name.into() }
+    }
+
+    pub fn rule(id: &str) -> Item {
+        Item::new(Kind::Rule, id)
+    }
+
+    /// The switch of the whole fleet.
+    pub fn enforce() -> Item {
+        Item::new(Kind::Setting, "enforce")
+    }
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.name(), self.name)
+    }
+}
+
+/// The panic switch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Enforce {
+    #[default]
+    On,
+    Shadow,
+    Off,
+}
+
+impl Enforce {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Enforce::On => "on",
+            Enforce::Shadow => "shadow",
+            Enforce::Off => "off",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Enforce> {
+        [Enforce::On, Enforce::Shadow, Enforce::Off].into_iter().find(|enforce| enforce.name() == name)
+    }
+}
+
+/// A thing as it is now: a rule or a ban as JSON, the note of an allow entry, the value of a setting.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stored {
+    pub item: Item,
+    /// The change that made it so.
+    pub version: Version,
+    pub text: String,
+}
+
+/// One change: what the thing became, `None` if it was deleted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    pub item: Item,
+    pub version: Version,
+    /// The change before this one, if the thing was there.
+    pub previous: Option<Version>,
+    pub text: Option<String>,
+}
+
+/// A change in the log: who, when, before and after.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Logged {
+    pub change: Change,
+    pub before: Option<String>,
+    pub who: String,
+    pub at: Time,
+    /// The change that this one takes back.
+    pub undoes: Option<Version>,
+}
+
+/// What has happened since a version.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Feed {
+    /// In their order; fewer than were asked for means that there are no more.
+    Changes(Vec<Change>),
+    /// The version is not in this database's past, as after the loss of a primary: load everything again.
+    Diverged,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_timeline_is_later_than_any_number_of_an_old_one() {
+        let (old, new) = (Version::new(1, 1_000_000), Version::new(2, 7));
+        assert!(new > old && old > Version::ZERO);
+        assert_eq!((new.timeline(), new.number()), (2, 7));
+        assert_eq!(Version::unpack(new.packed()), new);
+        assert_eq!(old.next_on(2), Version::new(2, 1_000_001));
+    }
+
+    #[test]
+    fn a_version_is_read_as_it_is_written() {
+        for version in [Version::ZERO, Version::new(0, 17), Version::new(3, (1 << 40) - 1)] {
+            assert_eq!(version.to_string().parse(), Ok(version));
+        }
+        for text in ["", "7", "1-", "a-1", "1-99999999999999"] {
+            assert!(text.parse::<Version>().is_err(), "{text}");
+        }
+    }
+}

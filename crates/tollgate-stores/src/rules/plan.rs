@@ -1,0 +1,104 @@
+//! From edits to changes: what is checked and numbered before anything is written. Pure, and the same for
+//! every database.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::rules::{Change, DbError, Edit, Expected, Item, Logged, MAX_EDITS, Stored, Version};
+
+/// What the items of some edits are now.
+pub(super) type Current = HashMap<Item, Stored>;
+
+/// The items that edits are about, each once.
+pub(super) fn check_items(edits: &[Edit]) -> Result<(), DbError> {
+    if edits.len() > MAX_EDITS {
+        return Err(DbError::TooMany { count: edits.len(), max: MAX_EDITS });
+    }
+    let mut seen = HashSet::with_capacity(edits.len());
+    match edits.iter().position(|edit| !seen.insert(&edit.item)) {
+        Some(edit) => Err(DbError::Twice { edit, item: edits[edit].item.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// The changes that edits lead to, numbered after `last`. An edit that changes nothing is none.
+pub(super) fn plan(
+    edits: Vec<Edit>,
+    current: &Current,
+    last: Version,
+    timeline: u32,
+) -> Result<Vec<Change>, DbError> {
+    let (mut last, mut changes) = (last, Vec::with_capacity(edits.len()));
+    for (edit, Edit { item, expected, text }) in edits.into_iter().enumerate() {
+        let now = current.get(&item);
+        match (expected, now) {
+            (Expected::Nothing, Some(_)) => return Err(DbError::Exists { edit, item }),
+            (Expected::At(version), now) if now.map(|now| now.version) != Some(version) => {
+                return Err(DbError::Conflict { edit, item, found: now.map(|now| now.version) });
+            }
+            _ => {}
+        }
+        if text.is_none() && now.is_none() && expected != Expected::Nothing {
+            return Err(DbError::Missing { edit, item });
+        }
+        if now.map(|now| &now.text) == text.as_ref() {
+            continue;
+        }
+        last = last.next_on(timeline);
+        changes.push(Change { item, version: last, previous: now.map(|now| now.version), text });
+    }
+    Ok(changes)
+}
+
+/// The edit that takes a change back. It conflicts if the thing was changed again since.
+pub(super) fn undo(logged: Logged) -> Edit {
+    let Change { item, version, text, .. } = logged.change;
+    let expected = if text.is_some() { Expected::At(version) } else { Expected::Nothing };
+    Edit { item, expected, text: logged.before }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edit(name: &str, expected: Expected, text: Option<&str>) -> Edit {
+        Edit { item: Item::rule(name), expected, text: text.map(str::to_owned) }
+    }
+
+    fn current() -> Current {
+        let item = Item::rule("a");
+        [(item.clone(), Stored { item, version: Version::new(0, 3), text: "old".into() })].into()
+    }
+
+    fn check(expected: Expected, name: &str, text: Option<&str>) -> String {
+        match plan(vec![edit(name, expected, text)], &current(), Version::new(0, 9), 0) {
+            Ok(changes) => changes.iter().map(|change| change.version.to_string()).collect(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn an_edit_is_made_only_on_what_its_author_has_seen() {
+        let seen = Expected::At(Version::new(0, 3));
+        assert_eq!(check(seen, "a", Some("new")), "0-10");
+        assert_eq!(check(seen, "a", None), "0-10");
+        assert_eq!(check(Expected::Anything, "b", Some("new")), "0-10");
+        let late = check(Expected::At(Version::new(0, 2)), "a", Some("new"));
+        assert!(late.starts_with("rule a is at version 0-3 now"), "{late}");
+        let gone = check(seen, "b", Some("new"));
+        assert!(gone.starts_with("rule b is deleted now"), "{gone}");
+        assert!(check(Expected::Nothing, "a", Some("new")).starts_with("rule a exists"));
+        assert!(check(Expected::Anything, "b", None).starts_with("there is no rule b"));
+    }
+
+    #[test]
+    fn an_edit_that_changes_nothing_takes_no_number() {
+        assert_eq!(check(Expected::Anything, "a", Some("old")), "");
+    }
+
+    #[test]
+    fn one_thing_is_edited_once_in_one_go() {
+        let edits = ["a", "b", "a"].map(|name| edit(name, Expected::Anything, None));
+        let told = check_items(&edits).expect_err("a is there twice").to_string();
+        assert_eq!(told, "rule a is edited twice in one go (edit 3)");
+    }
+}

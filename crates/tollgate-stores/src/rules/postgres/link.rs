@@ -1,0 +1,96 @@
+//! A connection to one server, and what its failures mean.
+
+use std::future::poll_fn;
+
+use tokio::sync::mpsc;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{AsyncMessage, Client, NoTls};
+
+use super::Node;
+use crate::rules::DbError;
+
+/// Notifications that wait to be heard; more of them say nothing new.
+const MAX_HEARD: usize = 16;
+
+/// Why a job on a connection failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Server(tokio_postgres::Error),
+    /// It took longer than it may.
+    Slow,
+    /// The server did its part: the edit itself was refused.
+    Refused(DbError),
+}
+
+impl From<tokio_postgres::Error> for Failure {
+    fn from(error: tokio_postgres::Error) -> Failure {
+        Failure::Server(error)
+    }
+}
+
+impl From<DbError> for Failure {
+    fn from(error: DbError) -> Failure {
+        Failure::Refused(error)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) client: Client,
+    pub(super) name: String,
+    pub(super) replica: bool,
+    pub(super) heard: mpsc::Receiver<()>,
+}
+
+impl Link {
+    pub(super) async fn connect(node: &Node) -> Result<Link, String> {
+        let connecting = node.config.connect(NoTls).await;
+        let (client, mut connection) = connecting.map_err(|error| why(&error))?;
+        let (tell, heard) = mpsc::channel(MAX_HEARD);
+        // It ends with the client.
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+                if matches!(message, AsyncMessage::Notification(_)) {
+                    tell.try_send(()).ok();
+                }
+            }
+        });
+        Ok(Link { client, name: node.name.clone(), replica: node.replica, heard })
+    }
+
+    pub(super) fn unreadable(&self, error: tokio_postgres::Error) -> DbError {
+        DbError::Unreadable { place: self.name.clone(), why: why(&error) }
+    }
+
+    /// What a reader is told.
+    pub(super) fn told(&self, failure: Failure) -> DbError {
+        match failure {
+            Failure::Refused(error) => error,
+            Failure::Server(error) => self.unreadable(error),
+            Failure::Slow => {
+                DbError::Unreadable { place: self.name.clone(), why: "no answer in time".to_owned() }
+            }
+        }
+    }
+}
+
+/// Whether a server that said this may still be asked: it is not going, and not what it was taken for.
+pub(super) fn is_usable_after(error: &tokio_postgres::Error) -> bool {
+    let going = [
+        SqlState::ADMIN_SHUTDOWN,
+        SqlState::CRASH_SHUTDOWN,
+        SqlState::CANNOT_CONNECT_NOW,
+        SqlState::READ_ONLY_SQL_TRANSACTION,
+    ];
+    error.code().is_some_and(|code| !going.contains(code))
+}
+
+/// The server's own words; the driver's are `db error`.
+pub(super) fn why(error: &tokio_postgres::Error) -> String {
+    use std::error::Error;
+    match (error.as_db_error(), error.source()) {
+        (Some(told), _) => told.message().to_owned(),
+        (None, Some(source)) => source.to_string(),
+        (None, None) => error.to_string(),
+    }
+}

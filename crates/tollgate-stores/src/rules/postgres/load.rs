@@ -1,0 +1,46 @@
+//! Reads everything, as of one moment, without ever holding all of it.
+
+use std::pin::pin;
+
+use futures_util::StreamExt;
+use tokio_postgres::{Client, Row};
+
+use super::link::Failure;
+use super::{log, things};
+use crate::rules::{Stored, Version};
+
+/// Things given out at once.
+const BATCH: usize = 1_000;
+
+pub(super) async fn all(client: &Client, mut each: impl FnMut(Vec<Stored>, u64)) -> Result<Version, Failure> {
+    client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    let version = log::last(client).await?;
+    let count = "SELECT (SELECT count(*) FROM tollgate.rule) + (SELECT count(*) FROM tollgate.thing)";
+    let total = client.query_one(count, &[]).await?.get::<_, i64>(0).unsigned_abs();
+    let rules = format!("SELECT {} FROM tollgate.rule", things::RULE);
+    stream(client, &rules, |row| Ok(things::read_rule(row)), |batch| each(batch, total)).await?;
+    let others = format!("SELECT {} FROM tollgate.thing", things::THING);
+    stream(client, &others, |row| Ok(things::read_thing(row)?), |batch| each(batch, total)).await?;
+    client.batch_execute("COMMIT").await?;
+    Ok(version)
+}
+
+async fn stream(
+    client: &Client,
+    sql: &str,
+    read: impl Fn(&Row) -> Result<Stored, Failure>,
+    mut each: impl FnMut(Vec<Stored>),
+) -> Result<(), Failure> {
+    let mut rows = pin!(client.query_raw(sql, Vec::<i32>::new()).await?);
+    let mut batch = Vec::with_capacity(BATCH);
+    while let Some(row) = rows.next().await {
+        batch.push(read(&row?)?);
+        if batch.len() == BATCH {
+            each(std::mem::replace(&mut batch, Vec::with_capacity(BATCH)));
+        }
+    }
+    if !batch.is_empty() {
+        each(batch);
+    }
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! The log of changes: appended to, never rewritten. Who and when is kept once for all changes made in one go.
+
+use tokio_postgres::{GenericClient, Row};
+use tollgate::Time;
+
+use super::link::Failure;
+use super::things::item;
+use crate::rules::{Author, Change, DbError, Feed, Logged, Version};
+
+/// Where changes are told.
+pub(super) const CHANNEL: &str = "tollgate_rules";
+const CHUNK: usize = 10_000;
+
+/// What a server is at the moment.
+pub(super) struct State {
+    pub(super) in_recovery: bool,
+    pub(super) timeline: u32,
+    /// Whether the tables are there: a standby may not have them yet.
+    pub(super) ready: bool,
+    pub(super) last: Version,
+}
+
+/// A standby knows its timeline from the server it follows, or from the last checkpoint that it has replayed.
+const STATE: &str = "SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN
+        greatest((SELECT timeline_id FROM pg_control_checkpoint()),
+                 (SELECT max(received_tli) FROM pg_stat_wal_receiver))
+    ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END";
+
+pub(super) async fn state(client: &impl GenericClient) -> Result<State, tokio_postgres::Error> {
+    let row = client.query_one(STATE, &[]).await?;
+    let timeline = row.get::<_, i32>(1).unsigned_abs();
+    let ready = super::schema::found(client).await? > 0;
+    let last = if ready { read_last(client).await? } else { Version::ZERO };
+    Ok(State { in_recovery: row.get(0), timeline, ready, last })
+}
+
+/// Until the end of the transaction nobody else changes anything, and everybody reads.
+pub(super) async fn lock(client: &impl GenericClient) -> Result<(), tokio_postgres::Error> {
+    // What is acknowledged must be on the disk, whatever the server's default is.
+    let durable = "SELECT set_config('synchronous_commit', 'on', true)
+        WHERE current_setting('synchronous_commit') = 'off'";
+    client.query(durable, &[]).await?;
+    client.batch_execute("LOCK TABLE tollgate.log IN EXCLUSIVE MODE").await
+}
+
+pub(super) async fn last(client: &impl GenericClient) -> Result<Version, Failure> {
+    Ok(read_last(client).await?)
+}
+
+async fn read_last(client: &impl GenericClient) -> Result<Version, tokio_postgres::Error> {
+    let row = client.query_one("SELECT coalesce(max(v), 0) FROM tollgate.log", &[]).await?;
+    Ok(Version::unpack(row.get(0)))
+}
+
+pub(super) async fn append(
+    client: &impl GenericClient,
+    author: &Author,
+    changes: &[Change],
+    undoes: Option<Version>,
+) -> Result<(), Failure> {
+    let (Some(first), Some(last)) = (changes.first(), changes.last()) else { return Ok(()) };
+    let at = i64::try_from(author.at.nanos()).unwrap_or(i64::MAX);
+    let sql = "INSERT INTO tollgate.author (first, who, at, undoes) VALUES ($1, $2, $3, $4)";
+    client.execute(sql, &[&first.version.packed(), &author.who, &at, &undoes.map(Version::packed)]).await?;
+    for chunk in changes.chunks(CHUNK) {
+        let versions: Vec<i64> = chunk.iter().map(|change| change.version.packed()).collect();
+        let kinds: Vec<i16> = chunk.iter().map(|change| change.item.kind as i16).collect();
+        let names: Vec<&str> = chunk.iter().map(|change| &*change.item.name).collect();
+        let previous: Vec<Option<i64>> =
+            chunk.iter().map(|change| change.previous.map(Version::packed)).collect();
+        let texts: Vec<Option<&str>> = chunk.iter().map(|change| change.text.as_deref()).collect();
+        let sql = "INSERT INTO tollgate.log (v, kind, name, previous, body)
+            SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::bigint[], $5::text[])";
+        client.execute(sql, &[&versions, &kinds, &names, &previous, &texts]).await?;
+    }
+    client.execute("SELECT pg_notify($1, $2)", &[&CHANNEL, &last.version.to_string()]).await?;
+    Ok(())
+}
+
+/// The changes after a version, if that version is one of this database's. A standby may not have it yet.
+pub(super) async fn since(
+    client: &impl GenericClient,
+    version: Version,
+    limit: usize,
+) -> Result<Feed, Failure> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM tollgate.log WHERE v = $1)";
+    let known: bool = client.query_one(sql, &[&version.packed()]).await?.get(0);
+    if version != Version::ZERO && !known {
+        let State { in_recovery, timeline, last, .. } = state(client).await?;
+        let behind = in_recovery && timeline <= version.timeline() && last < version;
+        return Ok(if behind { Feed::Changes(Vec::new()) } else { Feed::Diverged });
+    }
+    let sql = "SELECT v, kind, name, previous, body FROM tollgate.log WHERE v > $1 ORDER BY v LIMIT $2";
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = client.query(sql, &[&version.packed(), &limit]).await?;
+    Ok(Feed::Changes(rows.iter().map(read).collect::<Result<_, _>>()?))
+}
+
+const LOGGED: &str = "SELECT log.v, kind, name, previous, body, who, at, undoes,
+        (SELECT earlier.body FROM tollgate.log AS earlier WHERE earlier.v = log.previous)
+    FROM tollgate.log
+    JOIN tollgate.author ON author.first = (SELECT max(first) FROM tollgate.author WHERE first <= log.v)";
+
+pub(super) async fn find(client: &impl GenericClient, version: Version) -> Result<Option<Logged>, Failure> {
+    let row = client.query_opt(&format!("{LOGGED} WHERE log.v = $1"), &[&version.packed()]).await?;
+    Ok(row.as_ref().map(read_logged).transpose()?)
+}
+
+pub(super) async fn page(
+    client: &impl GenericClient,
+    before: Option<Version>,
+    limit: usize,
+) -> Result<Vec<Logged>, Failure> {
+    let before = before.map_or(i64::MAX, Version::packed);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let sql = format!("{LOGGED} WHERE log.v < $1 ORDER BY log.v DESC LIMIT $2");
+    let rows = client.query(&sql, &[&before, &limit]).await?;
+    Ok(rows.iter().map(read_logged).collect::<Result<_, _>>()?)
+}
+
+fn read_logged(row: &Row) -> Result<Logged, DbError> {
+    Ok(Logged {
+        change: read(row)?,
+        who: row.get(5),
+        at: Time::from_nanos(row.get::<_, i64>(6).unsigned_abs()),
+        undoes: row.get::<_, Option<i64>>(7).map(Version::unpack),
+        before: row.get(8),
+    })
+}
+
+fn read(row: &Row) -> Result<Change, DbError> {
+    Ok(Change {
+        item: item(row.get(1), row.get(2))?,
+        version: Version::unpack(row.get(0)),
+        previous: row.get::<_, Option<i64>>(3).map(Version::unpack),
+        text: row.get(4),
+    })
+}

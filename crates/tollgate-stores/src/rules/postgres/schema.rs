@@ -1,0 +1,63 @@
+//! The tables, and how a database comes to have them when ten nodes start at once.
+
+use tokio_postgres::{Client, GenericClient};
+
+use super::link::why;
+use crate::rules::DbError;
+
+/// Held while the schema is changed; any number that others are unlikely to take.
+const LOCK: i64 = 0x746f_6c6c_6761_7465;
+
+/// Each makes the next version of the schema from the one before.
+const MIGRATIONS: [&str; 1] = ["
+    CREATE SCHEMA tollgate;
+    CREATE TABLE tollgate.schema (version bigint NOT NULL);
+    INSERT INTO tollgate.schema VALUES (0);
+    CREATE TABLE tollgate.rule (
+        id text PRIMARY KEY, v bigint NOT NULL, uid text, method text, url text,
+        unit text, requests bigint, algorithm text, options text
+    );
+    CREATE TABLE tollgate.thing (
+        kind smallint NOT NULL, name text NOT NULL, v bigint NOT NULL, until bigint, body text NOT NULL,
+        PRIMARY KEY (kind, name)
+    );
+    CREATE INDEX thing_until ON tollgate.thing (until) WHERE until IS NOT NULL;
+    CREATE TABLE tollgate.author (first bigint PRIMARY KEY, who text NOT NULL, at bigint NOT NULL, undoes bigint);
+    CREATE TABLE tollgate.log (
+        v bigint PRIMARY KEY, kind smallint NOT NULL, name text NOT NULL, previous bigint, body text
+    );
+"];
+
+pub(super) async fn migrate(client: &mut Client) -> Result<(), DbError> {
+    let done = async {
+        let transaction = client.transaction().await?;
+        transaction.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+        let (found, known) = (found(&transaction).await?, MIGRATIONS.len() as i64);
+        let missing = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..));
+        let Some(missing) = missing else { return Ok(Err(DbError::Schema { found, known })) };
+        for migration in missing {
+            transaction.batch_execute(migration).await?;
+        }
+        if !missing.is_empty() {
+            transaction.execute("UPDATE tollgate.schema SET version = $1", &[&known]).await?;
+        }
+        transaction.commit().await.map(Ok)
+    };
+    let done: Result<_, tokio_postgres::Error> = done.await;
+    done.map_err(|error| DbError::Unwritable {
+        place: "the schema of the rules".to_owned(),
+        why: why(&error),
+    })?
+}
+
+/// The version of the schema that is there; 0 for none.
+pub(super) async fn found(client: &impl GenericClient) -> Result<i64, tokio_postgres::Error> {
+    // Not to_regclass: its cache may not know yet what another has done under the lock.
+    let sql =
+        "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = 'tollgate' AND tablename = 'schema')";
+    let there = client.query_one(sql, &[]).await?;
+    if !there.get::<_, bool>(0) {
+        return Ok(0);
+    }
+    Ok(client.query_one("SELECT version FROM tollgate.schema", &[]).await?.get(0))
+}

@@ -1,0 +1,129 @@
+//! The database in an SQLite file, which several processes of one machine may share.
+//!
+//! One connection writes, one reads, so that what this process has written is seen as a change like any other.
+//! A change that was acknowledged is on the disk.
+
+mod load;
+mod log;
+mod schema;
+mod things;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use tollgate::Time;
+
+use crate::rules::plan::{self, Current};
+use crate::rules::{Author, Change, DbError, Edit, Feed, Item, Logged, Stored, Version};
+
+#[derive(Debug)]
+pub struct SqliteDb {
+    path: PathBuf,
+    writer: Mutex<Connection>,
+    reader: Mutex<Connection>,
+}
+
+impl SqliteDb {
+    /// Opens the file, or makes it.
+    pub fn open(path: &Path) -> Result<SqliteDb, DbError> {
+        let writer = schema::open(path)?;
+        let reader = schema::connect(path)?;
+        Ok(SqliteDb { path: path.to_owned(), writer: Mutex::new(writer), reader: Mutex::new(reader) })
+    }
+
+    /// Makes all of the edits, or none.
+    pub fn edit(&self, author: &Author, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
+        plan::check_items(&edits)?;
+        self.write(|transaction| make(transaction, author, edits, None))
+    }
+
+    /// Takes one change back, as a new change.
+    pub fn rollback(&self, author: &Author, version: Version) -> Result<Vec<Change>, DbError> {
+        self.write(|transaction| {
+            let logged = log::find(transaction, version)?.ok_or(DbError::NoChange(version))?;
+            make(transaction, author, vec![plan::undo(logged)], Some(version))
+        })
+    }
+
+    /// Removes bans that are over, at most `batch`: nodes let them go by themselves, so that it is no change.
+    pub fn remove_expired(&self, now: Time, batch: usize) -> Result<usize, DbError> {
+        self.write(|transaction| things::remove_expired(transaction, now, batch))
+    }
+
+    pub fn version(&self) -> Result<Version, DbError> {
+        log::last(&lock(&self.reader))
+    }
+
+    /// A number that differs after any change of the file, whoever made it; cheaper than the version.
+    pub fn data_version(&self) -> Result<i64, DbError> {
+        Ok(lock(&self.reader).pragma_query_value(None, "data_version", |row| row.get(0))?)
+    }
+
+    pub fn get(&self, item: &Item) -> Result<Option<Stored>, DbError> {
+        things::get(&lock(&self.reader), item)
+    }
+
+    pub fn changes_since(&self, version: Version, limit: usize) -> Result<Feed, DbError> {
+        let mut reader = lock(&self.reader);
+        let transaction = reader.transaction()?;
+        log::since(&transaction, version, limit)
+    }
+
+    /// The log, latest first, before a version.
+    pub fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<Logged>, DbError> {
+        let mut reader = lock(&self.reader);
+        let transaction = reader.transaction()?;
+        log::page(&transaction, before, limit)
+    }
+
+    /// Gives out everything that there is, in batches with the number of things in all, as of one version.
+    pub fn load(&self, each: impl FnMut(Vec<Stored>, u64)) -> Result<Version, DbError> {
+        load::all(schema::connect(&self.path)?, each)
+    }
+
+    fn write<T>(&self, job: impl FnOnce(&Transaction<'_>) -> Result<T, DbError>) -> Result<T, DbError> {
+        let mut writer = lock(&self.writer);
+        let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let done = job(&transaction)?;
+        transaction.commit()?;
+        Ok(done)
+    }
+}
+
+fn make(
+    transaction: &Transaction<'_>,
+    author: &Author,
+    edits: Vec<Edit>,
+    undoes: Option<Version>,
+) -> Result<Vec<Change>, DbError> {
+    let mut current = Current::new();
+    for edit in &edits {
+        current.extend(things::get(transaction, &edit.item)?.map(|stored| (stored.item.clone(), stored)));
+    }
+    let changes = plan::plan(edits, &current, log::last(transaction)?, 0)?;
+    for change in &changes {
+        things::put(transaction, change)?;
+    }
+    log::append(transaction, author, &changes, undoes)?;
+    Ok(changes)
+}
+
+// A thread that panicked has rolled its transaction back.
+fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    connection.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl From<rusqlite::Error> for DbError {
+    fn from(error: rusqlite::Error) -> DbError {
+        use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull, PermissionDenied, ReadOnly};
+        let (place, why) = ("the SQLite file".to_owned(), error.to_string());
+        match error.sqlite_error_code() {
+            Some(DatabaseBusy | DatabaseLocked | DiskFull | PermissionDenied | ReadOnly) => {
+                DbError::Unwritable { place, why }
+            }
+            Some(_) => DbError::Unreadable { place, why },
+            None => DbError::Corrupt(why),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The tables, and how a file comes to have them when ten processes open it at once.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+
+use crate::rules::DbError;
+
+/// How long a writer waits for another process.
+const BUSY: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(5);
+
+/// Each makes the next version of the schema from the one before.
+const MIGRATIONS: [&str; 1] = ["
+    CREATE TABLE rule (
+        id TEXT PRIMARY KEY, v INTEGER NOT NULL, uid TEXT, method TEXT, url TEXT,
+        unit TEXT, requests INTEGER, algorithm TEXT, options TEXT
+    ) WITHOUT ROWID;
+    CREATE TABLE thing (
+        kind INTEGER NOT NULL, name TEXT NOT NULL, v INTEGER NOT NULL, until INTEGER, body TEXT NOT NULL,
+        PRIMARY KEY (kind, name)
+    ) WITHOUT ROWID;
+    CREATE INDEX thing_until ON thing (until) WHERE until IS NOT NULL;
+    CREATE TABLE author (first INTEGER PRIMARY KEY, who TEXT NOT NULL, at INTEGER NOT NULL, undoes INTEGER);
+    CREATE TABLE log (
+        v INTEGER PRIMARY KEY, kind INTEGER NOT NULL, name TEXT NOT NULL, previous INTEGER, body TEXT
+    );
+"];
+
+/// Opens the file, or makes it, and brings its schema up to date.
+pub(super) fn open(path: &Path) -> Result<Connection, DbError> {
+    let made = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+    made.map_err(|error| DbError::Unwritable {
+        place: format!("the SQLite file {}", path.display()),
+        why: error.to_string(),
+    })?;
+    let mut connection = connect(path)?;
+    write_ahead(&connection)?;
+    migrate(&mut connection)?;
+    Ok(connection)
+}
+
+pub(super) fn connect(path: &Path) -> Result<Connection, DbError> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY)?;
+    connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA cache_size = -8000;")?;
+    Ok(connection)
+}
+
+/// Two processes that switch a file at once may both be told that it is busy, without having waited.
+fn write_ahead(connection: &Connection) -> Result<(), DbError> {
+    let start = Instant::now();
+    loop {
+        match connection.pragma_update(None, "journal_mode", "WAL") {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && start.elapsed() < BUSY =>
+            {
+                thread::sleep(RETRY);
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
+fn migrate(connection: &mut Connection) -> Result<(), DbError> {
+    let known = MIGRATIONS.len() as i64;
+    if schema(connection)? == known {
+        return Ok(());
+    }
+    // Whoever comes second finds the work done.
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let found = schema(&transaction)?;
+    let missing = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..));
+    for migration in missing.ok_or(DbError::Schema { found, known })? {
+        transaction.execute_batch(migration)?;
+    }
+    transaction.pragma_update(None, "user_version", known)?;
+    Ok(transaction.commit()?)
+}
+
+fn schema(connection: &Connection) -> Result<i64, DbError> {
+    Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
+}

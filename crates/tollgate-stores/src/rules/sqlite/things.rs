@@ -1,0 +1,79 @@
+//! What there is now: one row for each thing.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tollgate::Time;
+
+use crate::rules::row::RuleRow;
+use crate::rules::text::expiry;
+use crate::rules::{Change, DbError, Item, Kind, Stored, Version};
+
+pub(super) const RULE: &str = "id, v, uid, method, url, unit, requests, algorithm, options";
+
+pub(super) fn get(connection: &Connection, item: &Item) -> Result<Option<Stored>, DbError> {
+    if item.kind == Kind::Rule {
+        let mut query = connection.prepare_cached(&format!("SELECT {RULE} FROM rule WHERE id = ?1"))?;
+        return Ok(query.query_row([&item.name], read_rule).optional()?);
+    }
+    let mut query = connection.prepare_cached("SELECT v, body FROM thing WHERE kind = ?1 AND name = ?2")?;
+    let read = |row: &Row<'_>| {
+        Ok(Stored { item: item.clone(), version: Version::unpack(row.get(0)?), text: row.get(1)? })
+    };
+    Ok(query.query_row(params![item.kind as i16, item.name], read).optional()?)
+}
+
+pub(super) fn read_rule(row: &Row<'_>) -> rusqlite::Result<Stored> {
+    let rule = RuleRow {
+        id: row.get(0)?,
+        uid: row.get(2)?,
+        method: row.get(3)?,
+        url: row.get(4)?,
+        unit: row.get(5)?,
+        requests: row.get(6)?,
+        algorithm: row.get(7)?,
+        options: row.get(8)?,
+    };
+    Ok(Stored { item: Item::rule(&rule.id), version: Version::unpack(row.get(1)?), text: rule.text() })
+}
+
+pub(super) fn put(connection: &Connection, change: &Change) -> Result<(), DbError> {
+    let Change { item, version, text, .. } = change;
+    match (item.kind, text) {
+        (Kind::Rule, Some(text)) => {
+            let rule = RuleRow::split(text)?;
+            let sql =
+                format!("INSERT OR REPLACE INTO rule ({RULE}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)");
+            connection.prepare_cached(&sql)?.execute(params![
+                rule.id,
+                version.packed(),
+                rule.uid,
+                rule.method,
+                rule.url,
+                rule.unit,
+                rule.requests,
+                rule.algorithm,
+                rule.options
+            ])?;
+        }
+        (Kind::Rule, None) => {
+            connection.prepare_cached("DELETE FROM rule WHERE id = ?1")?.execute([&item.name])?;
+        }
+        (kind, Some(text)) => {
+            let sql = "INSERT OR REPLACE INTO thing (kind, name, v, until, body) VALUES (?1, ?2, ?3, ?4, ?5)";
+            let until = expiry(kind, text)?;
+            let values = params![kind as i16, item.name, version.packed(), until, text];
+            connection.prepare_cached(sql)?.execute(values)?;
+        }
+        (kind, None) => {
+            let sql = "DELETE FROM thing WHERE kind = ?1 AND name = ?2";
+            connection.prepare_cached(sql)?.execute(params![kind as i16, item.name])?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn remove_expired(connection: &Connection, now: Time, batch: usize) -> Result<usize, DbError> {
+    let sql = "DELETE FROM thing WHERE (kind, name) IN (
+        SELECT kind, name FROM thing WHERE until IS NOT NULL AND until <= ?1 ORDER BY until LIMIT ?2)";
+    let now = i64::try_from(now.nanos()).unwrap_or(i64::MAX);
+    Ok(connection.prepare_cached(sql)?.execute(params![now, batch])?)
+}

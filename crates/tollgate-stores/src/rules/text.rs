@@ -1,0 +1,157 @@
+//! Rules and bans as the database holds them: compact JSON that the library's own parser reads.
+
+use serde_json::{Map, Number, Value};
+use tollgate::Time;
+use tollgate::ban::{Ban, BanSource};
+use tollgate::document::{self, Node, Problem, Problems};
+use tollgate::rule::{Rule, parse};
+
+use crate::rules::{DbError, Kind};
+
+/// The words of the short form, which have columns of their own; first, and in this order.
+pub(super) const COLUMNS: [&str; 6] = ["id", "uid", "url", "time", "requests", "algorithm"];
+/// What is true or false. Elsewhere `off` is a word.
+const TRUTHS: [&str; 2] = ["track", "count_denied"];
+
+/// A valid rule, written as compactly as it can be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RuleText {
+    id: Box<str>,
+    text: String,
+}
+
+impl RuleText {
+    /// Reads one rule, in YAML or JSON.
+    pub fn parse(text: &str) -> Result<RuleText, Problems> {
+        RuleText::from_node(&document::read(text)?, "rule")
+    }
+
+    pub fn from_node(node: &Node<'_>, path: &str) -> Result<RuleText, Problems> {
+        let mut problems = Problems::new();
+        match parse::rule(node, path, &mut problems) {
+            Some(rule) => RuleText::of(&rule, node, path),
+            None => Err(problems),
+        }
+    }
+
+    fn of(rule: &Rule, node: &Node<'_>, path: &str) -> Result<RuleText, Problems> {
+        let text = compact(node);
+        let again = document::read(&text).and_then(|node| {
+            let mut problems = Problems::new();
+            let again = parse::rule(&node, path, &mut problems);
+            problems.or(again)
+        })?;
+        if again.as_ref() != Some(rule) {
+            let why =
+                "means something else when it is written as JSON: write numbers and truth values plainly";
+            let mut problems = Problems::new();
+            problems.push(Problem::new(Some(node.place()), path, why));
+            return Err(problems);
+        }
+        Ok(RuleText { id: rule.id.as_str().into(), text })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub fn into_text(self) -> String {
+        self.text
+    }
+}
+
+/// The rules of a text: a list, or a map with one under `rules`. One bad rule, and there is none; its line is named.
+pub fn rules_of(text: &str) -> Result<Vec<RuleText>, Problems> {
+    let root = document::read(text)?;
+    let under = root.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "rules"));
+    let list = under.map_or(&root, |entry| entry.value());
+    let mut problems = Problems::new();
+    let rules = parse::rules(list, "rules", &mut problems);
+    let rules = problems.or(rules)?;
+    let nodes = list.as_list().unwrap_or_default();
+    let read = rules.iter().zip(nodes).enumerate();
+    read.map(|(n, (rule, node))| RuleText::of(rule, node, &format!("rules[{n}]"))).collect()
+}
+
+/// The ban that a text describes.
+pub fn ban_of(text: &str) -> Result<Ban, DbError> {
+    let corrupt = || DbError::Corrupt(format!("the ban {text}"));
+    let ban: Value = serde_json::from_str(text).map_err(|_| corrupt())?;
+    let source = ban["source"].as_str().and_then(BanSource::parse).ok_or_else(corrupt)?;
+    let strikes = ban["strikes"].as_u64().and_then(|strikes| u32::try_from(strikes).ok());
+    Ok(Ban {
+        until: ban["until"].as_u64().map(Time::from_nanos).ok_or_else(corrupt)?,
+        reason: ban["reason"].as_str().ok_or_else(corrupt)?.to_owned(),
+        source,
+        strikes: strikes.ok_or_else(corrupt)?,
+    })
+}
+
+/// When a thing is over by itself, in nanoseconds; one for ever is never looked for.
+pub(super) fn expiry(kind: Kind, text: &str) -> Result<Option<i64>, DbError> {
+    Ok(if kind == Kind::Ban { i64::try_from(ban_of(text)?.until.nanos()).ok() } else { None })
+}
+
+fn compact(node: &Node<'_>) -> String {
+    let Value::Object(mut all) = json(node, "") else { return "{}".to_owned() };
+    let mut map = Map::new();
+    for name in COLUMNS {
+        map.extend(all.shift_remove(name).map(|value| (name.to_owned(), value)));
+    }
+    map.extend(all);
+    Value::Object(map).to_string()
+}
+
+fn json(node: &Node<'_>, name: &str) -> Value {
+    if let Some(entries) = node.as_map() {
+        let entries = entries.iter().map(|entry| (entry.key().to_owned(), json(entry.value(), entry.key())));
+        return Value::Object(entries.collect());
+    }
+    if let Some(nodes) = node.as_list() {
+        return Value::Array(nodes.iter().map(|node| json(node, "")).collect());
+    }
+    let Some(text) = node.as_str() else { return Value::Null };
+    match (node.as_u64(), node.as_bool()) {
+        (Some(number), _) if number.to_string() == text && name != "uid" => Number::from(number).into(),
+        (_, Some(truth)) if TRUTHS.contains(&name) => truth.into(),
+        _ => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_written_compactly_and_in_one_order() {
+        let yaml = "requests: 5\nurl: GET /search\ntime: minute\nuid: 42\nid: short\nmode: off\ntrack: yes\n";
+        let text = r#"{"id":"short","uid":"42","url":"GET /search","time":"minute","requests":5,"mode":"off","track":true}"#;
+        let rule = RuleText::parse(yaml).expect("valid");
+        assert_eq!((rule.id(), rule.as_str()), ("short", text));
+        assert_eq!(RuleText::parse(text).expect("valid"), rule);
+    }
+
+    #[test]
+    fn what_a_rule_means_survives() {
+        let yaml = "rules:\n- {id: a, match: POST /login, key: [email, ip], limits: [5/m, 20/h], algorithm: sliding-log, \
+                    ban: {key: [ip], after: 3, within: 10m, for: 1h, max: 24h}, overrides: [{email: a@b.c, limits: [50/m]}]}\n\
+                    - {id: b, limit: 007/m, cost: 2}\n";
+        assert_eq!(rules_of(yaml).expect("valid").len(), 2);
+        let told = rules_of("- {id: a, limit: 9/m, cost: 007}").expect_err("a number that JSON lacks");
+        assert!(told.to_string().contains("cost"), "{told}");
+    }
+
+    #[test]
+    fn one_bad_rule_among_many_is_named_by_its_line() {
+        let mut yaml: String = (0..1_000).map(|n| format!("- {{id: r{n}, limit: 5/m}}\n")).collect();
+        yaml += "- {id: bad, limit: five}\n- {id: r7, limit: 5/m}\n- {id: odd, limit: 5/m, colour: red}\n";
+        let told = rules_of(&yaml).expect_err("three are bad").to_string();
+        for line in ["1001:", "1002:", "1003:"] {
+            assert!(told.contains(line), "{told}");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Databases of rules: every scenario on SQLite and on a real PostgreSQL.
+
+#[path = "../servers/mod.rs"]
+mod servers;
+
+mod killed;
+mod postgres;
+mod scenario;
+mod sqlite;
+mod standby;
+
+/// One test for each scenario on a database; `$start` gives its address and what must outlive the test.
+macro_rules! stamp {
+    ($start:expr; $($name:ident),* $(,)?) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                let Some((address, _server)) = $start else { return };
+                crate::scenario::$name(&address).await;
+            }
+        )*
+    };
+}
+pub(crate) use stamp;
+
+macro_rules! stamp_all {
+    ($start:expr) => {
+        crate::stamp! {
+            $start;
+            every_change_has_a_number_and_an_entry_in_the_log,
+            of_two_who_saw_the_same_version_one_is_refused,
+            writers_at_once_lose_no_change_and_leave_no_gap,
+            one_bad_edit_among_many_changes_nothing,
+            one_change_is_taken_back_as_a_new_one,
+            bans_that_are_over_are_removed_in_small_batches,
+            the_switch_and_the_allow_list_are_changes_like_any_other,
+            ten_that_open_at_once_do_not_fight,
+            a_change_is_seen_by_three_nodes_within_a_second,
+            ten_thousand_changes_in_batches_lose_none,
+            a_version_from_another_past_is_told,
+            no_acknowledged_edit_is_lost_when_writers_are_killed,
+        }
+    };
+}
+pub(crate) use stamp_all;

@@ -1,0 +1,333 @@
+//! What every database of rules must do.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tollgate::Time;
+use tollgate::ban::{Ban, BanSource};
+use tollgate::identity::Key;
+use tollgate_stores::rules::{
+    Author, DbError, Edit, Enforce, Expected, Feed, Item, Kind, Mirror, RuleText, RulesDb, Version, ban_of,
+};
+
+use crate::killed;
+
+pub async fn open(address: &str) -> RulesDb {
+    RulesDb::open(address, Path::new(".")).await.expect("the database opens")
+}
+
+pub fn author(who: &str) -> Author {
+    Author { who: who.to_owned(), at: Time::from_secs(1_800_000_000) }
+}
+
+pub fn rule(id: &str, requests: u64) -> RuleText {
+    let text = format!("{{id: {id}, uid: u7, url: GET /search, time: minute, requests: {requests}}}");
+    RuleText::parse(&text).expect("a valid rule")
+}
+
+async fn put(db: &RulesDb, id: &str, requests: u64, expected: Expected) -> Result<Version, DbError> {
+    let changes = db.edit(author("ann"), vec![Edit::rule(rule(id, requests), expected)]).await?;
+    Ok(changes[0].version)
+}
+
+async fn text_of(db: &RulesDb, id: &str) -> Option<String> {
+    db.get(Item::rule(id)).await.expect("it can be read").map(|stored| stored.text)
+}
+
+/// Everything, as a node that starts now sees it.
+pub async fn loaded(db: &RulesDb) -> Mirror {
+    let rows = Arc::new(Mutex::new(Vec::new()));
+    let given = Arc::clone(&rows);
+    let version = db.load(move |batch, _| given.lock().expect("no panic").extend(batch)).await;
+    let rows = std::mem::take(&mut *rows.lock().expect("no panic"));
+    Mirror::load(version.expect("it can be read"), rows)
+}
+
+/// Brings a mirror up to date, in small steps.
+pub async fn follow(db: &RulesDb, mirror: &mut Mirror) {
+    while let Feed::Changes(changes) = db.changes_since(mirror.seen(), 7).await.expect("it can be read") {
+        if changes.is_empty() {
+            return;
+        }
+        changes.into_iter().for_each(|change| _ = mirror.apply(change));
+    }
+    panic!("the past of the database has changed");
+}
+
+pub fn same_state(one: &Mirror, other: &Mirror) {
+    let sorted = |mirror: &Mirror| {
+        let mut all: Vec<_> =
+            mirror.live().map(|(item, version, text)| (item.clone(), version, text.to_owned())).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(sorted(one), sorted(other));
+}
+
+pub async fn every_change_has_a_number_and_an_entry_in_the_log(address: &str) {
+    let db = open(address).await;
+    assert_eq!(db.version().await.expect("it can be read"), Version::ZERO);
+    let made = put(&db, "a", 5, Expected::Nothing).await.expect("created");
+    let changed = put(&db, "a", 6, Expected::At(made)).await.expect("updated");
+    let gone = db.edit(author("bob"), vec![Edit::delete(Item::rule("a"), Expected::At(changed))]).await;
+    let gone = gone.expect("deleted")[0].version;
+    assert_eq!([made, changed, gone].map(Version::number), [1, 2, 3]);
+    assert_eq!(db.version().await.expect("it can be read"), gone);
+    assert_eq!(text_of(&db, "a").await, None);
+
+    let log = db.log(None, 10).await.expect("it can be read");
+    let told: Vec<_> = log.iter().map(|entry| (entry.change.version.number(), entry.who.as_str())).collect();
+    assert_eq!(told, [(3, "bob"), (2, "ann"), (1, "ann")]);
+    let (five, six) = (rule("a", 5).into_text(), rule("a", 6).into_text());
+    let texts: Vec<_> =
+        log.iter().map(|entry| (entry.before.as_deref(), entry.change.text.as_deref())).collect();
+    assert_eq!(texts, [(Some(&*six), None), (Some(&*five), Some(&*six)), (None, Some(&*five))]);
+    assert_eq!(log[0].at, Time::from_secs(1_800_000_000));
+    let earlier = db.log(Some(changed), 10).await.expect("it can be read");
+    assert_eq!(earlier, log[2..]);
+    let missing = db.edit(author("bob"), vec![Edit::delete(Item::rule("a"), Expected::Anything)]).await;
+    assert!(matches!(missing, Err(DbError::Missing { .. })), "{missing:?}");
+}
+
+pub async fn of_two_who_saw_the_same_version_one_is_refused(address: &str) {
+    let db = open(address).await;
+    let mut seen = put(&db, "a", 1, Expected::Nothing).await.expect("created");
+    let others = [open(address).await, open(address).await];
+    for round in 0..20 {
+        let (one, two) = tokio::join!(
+            put(&others[0], "a", 100 + round, Expected::At(seen)),
+            put(&others[1], "a", 200 + round, Expected::At(seen)),
+        );
+        let (won, lost) = if one.is_ok() { (one, two) } else { (two, one) };
+        seen = won.expect("one of them is first");
+        match lost {
+            Err(DbError::Conflict { found, .. }) => assert_eq!(found, Some(seen)),
+            other => panic!("the second must be told: {other:?}"),
+        }
+    }
+    let twice = put(&db, "a", 9, Expected::Nothing).await;
+    assert!(matches!(twice, Err(DbError::Exists { .. })), "{twice:?}");
+}
+
+pub async fn writers_at_once_lose_no_change_and_leave_no_gap(address: &str) {
+    const WRITERS: u64 = 4;
+    const EDITS: u64 = 40;
+    let db = open(address).await;
+    let mut mirror = loaded(&db).await;
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let address = address.to_owned();
+            tokio::spawn(async move {
+                let db = open(&address).await;
+                for n in 0..EDITS {
+                    put(&db, &format!("shared-{}", n % 5), writer * 1_000 + n + 1, Expected::Anything)
+                        .await
+                        .expect("written");
+                }
+            })
+        })
+        .collect();
+    while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
+        follow(&db, &mut mirror).await;
+    }
+    for writer in writers {
+        writer.await.expect("no writer panics");
+    }
+    follow(&db, &mut mirror).await;
+    same_state(&mirror, &loaded(&db).await);
+    let Feed::Changes(all) = db.changes_since(Version::ZERO, 1_000).await.expect("it can be read") else {
+        panic!("the beginning is in every past");
+    };
+    let numbers: Vec<_> = all.iter().map(|change| change.version.number()).collect();
+    assert_eq!(numbers, (1..=WRITERS * EDITS).collect::<Vec<_>>());
+}
+
+pub async fn one_bad_edit_among_many_changes_nothing(address: &str) {
+    let db = open(address).await;
+    put(&db, "r500", 5, Expected::Nothing).await.expect("created");
+    let many = |count| (0..count).map(|n| Edit::rule(rule(&format!("r{n}"), 5), Expected::Nothing));
+    let refused = db.edit(author("ann"), many(1_000).collect()).await.expect_err("r500 is there");
+    assert!(matches!(refused, DbError::Exists { edit: 500, .. }), "{refused}");
+    assert_eq!(loaded(&db).await.live().count(), 1);
+    assert_eq!(db.log(None, 10).await.expect("it can be read").len(), 1);
+    let twice = many(3).chain(many(1)).collect();
+    let refused = db.edit(author("ann"), twice).await.expect_err("r0 is there twice");
+    assert!(matches!(refused, DbError::Twice { edit: 3, .. }), "{refused}");
+    db.edit(author("ann"), many(500).collect()).await.expect("all are new");
+    assert_eq!(loaded(&db).await.live().count(), 501);
+}
+
+pub async fn one_change_is_taken_back_as_a_new_one(address: &str) {
+    let db = open(address).await;
+    let first = put(&db, "a", 5, Expected::Nothing).await.expect("created");
+    let second = put(&db, "a", 6, Expected::At(first)).await.expect("updated");
+    let late = db.rollback(author("bob"), first).await.expect_err("it was changed since");
+    assert!(matches!(late, DbError::Conflict { .. }), "{late}");
+    let back = db.rollback(author("bob"), second).await.expect("taken back");
+    assert_eq!(text_of(&db, "a").await, Some(rule("a", 5).into_text()));
+    let log = db.log(None, 1).await.expect("it can be read").remove(0);
+    assert_eq!((log.undoes, log.who.as_str(), log.change.version), (Some(second), "bob", back[0].version));
+
+    let gone = db.edit(author("ann"), vec![Edit::delete(Item::rule("a"), Expected::Anything)]).await;
+    let gone = gone.expect("deleted")[0].version;
+    db.rollback(author("bob"), gone).await.expect("made again");
+    assert_eq!(text_of(&db, "a").await, Some(rule("a", 5).into_text()));
+    let unknown = db.rollback(author("bob"), Version::new(7, 7)).await.expect_err("never made");
+    assert!(matches!(unknown, DbError::NoChange(_)), "{unknown}");
+}
+
+fn ban(until: Time) -> Ban {
+    Ban { until, reason: "scraping \"quotes\"".to_owned(), source: BanSource::Automatic, strikes: 3 }
+}
+
+pub async fn bans_that_are_over_are_removed_in_small_batches(address: &str) {
+    let db = open(address).await;
+    let now = Time::from_secs(1_000);
+    let edits = (0..25).map(|n| {
+        let until = if n < 20 { Time::from_secs(900 + n) } else { now + Duration::from_secs(n) };
+        let key = Key::parse(&format!("ip:10.0.{n}.0/24")).expect("a key");
+        Edit::ban(&key, &ban(until), Expected::Nothing)
+    });
+    let for_ever = Key::parse("user:evil").expect("a key");
+    let edits = edits.chain([Edit::ban(&for_ever, &ban(Time::MAX), Expected::Nothing)]);
+    db.edit(author("ann"), edits.collect()).await.expect("banned");
+    let version = db.version().await.expect("it can be read");
+    let mut removed = Vec::new();
+    while removed.last() != Some(&0) {
+        removed.push(db.remove_expired(now, 8).await.expect("removed"));
+    }
+    assert_eq!(removed, [8, 8, 4, 0]);
+    assert_eq!(db.version().await.expect("it can be read"), version, "what is over is no change");
+    let left = loaded(&db).await;
+    assert_eq!(left.live().count(), 6);
+    let text = left.get(&Item::new(Kind::Ban, "user:evil")).expect("for ever").to_owned();
+    assert_eq!(ban_of(&text).expect("a ban"), ban(Time::MAX));
+}
+
+pub async fn the_switch_and_the_allow_list_are_changes_like_any_other(address: &str) {
+    let db = open(address).await;
+    let health = Key::parse("user:health-check").expect("a key");
+    let edits = vec![
+        Edit::enforce(Enforce::Shadow, Expected::Anything),
+        Edit::allow(&health, "the load balancer", Expected::Nothing),
+    ];
+    let changes = db.edit(author("ann"), edits.clone()).await.expect("made");
+    assert_eq!(changes.len(), 2);
+    let again = db.edit(author("ann"), edits[..1].to_vec()).await.expect("nothing to do");
+    assert_eq!(again, [], "what changes nothing takes no number");
+    let state = loaded(&db).await;
+    assert_eq!(state.get(&Item::enforce()).and_then(Enforce::parse), Some(Enforce::Shadow));
+    assert_eq!(state.get(&Item::new(Kind::Allow, "user:health-check")), Some("the load balancer"));
+    assert_eq!(Feed::Changes(changes), db.changes_since(Version::ZERO, 10).await.expect("it can be read"));
+}
+
+pub async fn ten_that_open_at_once_do_not_fight(address: &str) {
+    let opening: Vec<_> = (0..10)
+        .map(|n| {
+            let address = address.to_owned();
+            tokio::spawn(async move {
+                put(&open(&address).await, &format!("r{n}"), 5, Expected::Nothing).await.expect("written");
+            })
+        })
+        .collect();
+    for one in opening {
+        one.await.expect("no panic");
+    }
+    assert_eq!(loaded(&open(address).await).await.live().count(), 10);
+}
+
+pub async fn a_change_is_seen_by_three_nodes_within_a_second(address: &str) {
+    let db = open(address).await;
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(open(address).await);
+    }
+    for round in 1..=5 {
+        let known = db.version().await.expect("it can be read");
+        let waiting: Vec<_> = nodes
+            .iter()
+            .map(|node| {
+                let node = node.clone();
+                tokio::spawn(async move {
+                    node.changed_since(known).await.expect("it can be read");
+                    let seen = node.changes_since(known, 10).await.expect("it can be read");
+                    (seen, Instant::now())
+                })
+            })
+            .collect();
+        let version = put(&db, "a", round, Expected::Anything).await.expect("written");
+        let written = Instant::now();
+        for node in waiting {
+            let (seen, when) = node.await.expect("no panic");
+            let Feed::Changes(changes) = seen else { panic!("one past") };
+            assert_eq!(changes.iter().map(|change| change.version).collect::<Vec<_>>(), [version]);
+            assert!(when.saturating_duration_since(written) < Duration::from_secs(1), "seen too late");
+        }
+    }
+}
+
+pub async fn ten_thousand_changes_in_batches_lose_none(address: &str) {
+    let (db, reader) = (open(address).await, open(address).await);
+    let mut mirror = Mirror::default();
+    let (mut random, mut made) = (fastrand::Rng::with_seed(5), 0);
+    while made < 10_000 {
+        let first = random.u64(0..2_000);
+        let edits = (0..random.u64(1..=100)).map(|n| {
+            let rule = rule(&format!("r{}", (first + n) % 2_000), 1 + random.u64(0..1_000_000));
+            Edit::rule(rule, Expected::Anything)
+        });
+        made += db.edit(author("ann"), edits.collect()).await.expect("written").len();
+        if random.bool() {
+            follow(&reader, &mut mirror).await;
+        }
+    }
+    follow(&reader, &mut mirror).await;
+    assert_eq!(mirror.seen().number() as usize, made);
+    same_state(&mirror, &loaded(&reader).await);
+}
+
+pub async fn a_version_from_another_past_is_told(address: &str) {
+    let db = open(address).await;
+    let version = put(&db, "a", 5, Expected::Nothing).await.expect("created");
+    for strange in
+        [Version::new(version.timeline(), 2), Version::new(version.timeline() + 1, version.number())]
+    {
+        let feed = db.changes_since(strange, 10).await.expect("it can be read");
+        assert_eq!(feed, Feed::Diverged, "{strange}");
+    }
+    assert_eq!(db.changes_since(version, 10).await.expect("it can be read"), Feed::Changes(vec![]));
+}
+
+pub async fn no_acknowledged_edit_is_lost_when_writers_are_killed(address: &str) {
+    let db = open(address).await;
+    let (mut mirror, mut made) = (loaded(&db).await, HashSet::new());
+    let mut random = fastrand::Rng::with_seed(9);
+    for round in 0..6 {
+        let writers = [format!("x{round}"), format!("y{round}")].map(|name| killed::start(address, &name));
+        let killing = writers.map(|writer| {
+            let count = random.usize(5..40);
+            tokio::task::spawn_blocking(move || killed::kill_after(writer, count))
+        });
+        for killed in killing {
+            made.extend(killed.await.expect("no panic"));
+        }
+    }
+    follow(&db, &mut mirror).await;
+    same_state(&mirror, &loaded(&db).await);
+    for id in &made {
+        assert!(mirror.get(&Item::rule(id)).is_some(), "{id} was acknowledged and is lost");
+    }
+    whole_or_not_at_all(&mirror);
+}
+
+/// A writer's last edit says which of its rules must be there: both were written in one go.
+fn whole_or_not_at_all(mirror: &Mirror) {
+    let ids: Vec<_> = mirror.live().map(|(item, ..)| item.name.to_string()).collect();
+    for writer in ids.iter().filter_map(|id| id.strip_suffix("-last")) {
+        let count = ids.iter().filter(|id| id.starts_with(&format!("{writer}-"))).count() - 1;
+        let last = mirror.get(&Item::rule(&format!("{writer}-last"))).expect("it is there");
+        assert!(last.contains(&format!("\"requests\":{count}")), "{writer}: {count} rules, {last}");
+    }
+}
