@@ -16,12 +16,14 @@ use tollgate::rule::{OnExceed, Rule};
 mod listen;
 mod proxy;
 mod queue;
+mod rules_db;
 mod size;
 mod store;
 
 pub use listen::Listen;
 pub use proxy::{Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls};
 pub use queue::QueueConfig;
+pub use rules_db::RulesDbConfig;
 pub use store::{StoreConfig, StoreKeys};
 
 /// A larger file is rejected unread.
@@ -44,6 +46,7 @@ pub struct Config {
     pub queue: Option<QueueConfig>,
     /// Where counters are kept, if not in memory.
     pub store: Option<StoreConfig>,
+    pub rules_db: Option<RulesDbConfig>,
     pub policy: PolicyParts,
     /// Settings that are understood but have no part in this version.
     pub idle: Vec<String>,
@@ -130,6 +133,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     idle.extend(idle_in_rules(&policy.rules, proxy.as_ref(), store.as_ref()));
     let state_dir = folder.join(map.optional_text("state_dir").unwrap_or(""));
     let queue = QueueConfig::read(&mut map, &state_dir);
+    let rules_db = RulesDbConfig::read(&mut map, folder, &state_dir);
     let queues = proxy.is_some() && policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
     let config = Config {
         listen: Listen::read(&mut map, proxy.as_ref(), &mut idle),
@@ -143,6 +147,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
         proxy,
         queue: Some(queue).filter(|_| queues),
         store,
+        rules_db,
         policy,
         idle: Vec::new(),
     };
@@ -220,9 +225,6 @@ fn idle_in_rules(rules: &[Rule], proxy: Option<&ProxyConfig>, store: Option<&Sto
 
 /// What the file may ask for and this version cannot do.
 fn not_in_this_version(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
-    if let Some(node) = map.optional("rules_db").filter(|node| node.as_str() != Some("none")) {
-        map.reject("rules_db", node, "only none is part of this version: rules are read from this file");
-    }
     if let Some(node) = map.optional("envoy_config") {
         map.reject("envoy_config", node, "Envoy's protocol is not part of this version");
     }

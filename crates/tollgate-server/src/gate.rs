@@ -9,12 +9,14 @@ use tollgate::engine::{InspectError, KeyReport};
 use tollgate::headers::HeaderStyle;
 use tollgate::identity::{Key, Source};
 use tollgate::request::fields;
+use tollgate::rule::RuleSetError;
 use tollgate::store::Receipt;
 use tollgate::{Clock, Engine, Hit, Policy, Time, Verdict};
 
 use crate::history::History;
 use crate::jwt::KeySet;
 use crate::receipt::{ReceiptError, Receipts, Settlement};
+use crate::rulebook::Rulebook;
 
 mod asked;
 mod central;
@@ -32,6 +34,8 @@ pub struct Gate {
     pub receipts: Receipts,
     /// Counters on servers, once they are opened.
     pub central: OnceLock<Central>,
+    /// The rules database, where there is one.
+    pub rulebook: OnceLock<Arc<Rulebook>>,
 }
 
 /// Settings that change with the file, beside the policy.
@@ -52,7 +56,16 @@ impl Gate {
         let asked = ArcSwap::from_pointee(Asked::of(&engine.policy(), &engine.bans(Time::EPOCH)));
         let (clock, live) = (Clock::new(), ArcSwap::from_pointee(live));
         let (reloads, receipts) = (Reloads::default(), Receipts::own());
-        Gate { engine, clock, live, asked, reloads, receipts, central: OnceLock::new() }
+        Gate {
+            engine,
+            clock,
+            live,
+            asked,
+            reloads,
+            receipts,
+            central: OnceLock::new(),
+            rulebook: OnceLock::new(),
+        }
     }
 
     /// What [`check`](Self::check) would say; nothing is charged or held against anyone.
@@ -91,11 +104,16 @@ impl Gate {
         Ok(count)
     }
 
-    /// Puts a new policy and its settings in force. At no instant a rule lacks what it asks for.
-    pub fn apply(&self, policy: Policy, live: Live) -> (u64, u64) {
+    /// Puts the rules and settings of the file in force, beside the rules of the database. At no instant a
+    /// rule lacks what it asks for.
+    pub fn apply(&self, policy: Policy, live: Live) -> Result<(u64, u64), RuleSetError> {
         self.ask_for(&Asked::of(&policy, &[]));
+        let generations = self.engine.apply_list(policy, self.now())?;
         self.live.store(Arc::new(live));
-        self.engine.apply(policy, self.now())
+        if let Some(rulebook) = self.rulebook.get() {
+            rulebook.list_changed();
+        }
+        Ok(generations)
     }
 
     /// Bans a key.

@@ -16,6 +16,7 @@ mod notice;
 mod queue;
 mod receipt;
 mod reload;
+mod rulebook;
 mod state;
 mod tokens;
 mod transport;

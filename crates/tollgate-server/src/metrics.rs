@@ -7,6 +7,7 @@ use crate::transport::proxy::Proxy;
 
 mod central;
 mod proxied;
+mod rulebook;
 
 pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
     let mut page = Page(String::with_capacity(8 << 10));
@@ -90,6 +91,9 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         "Rules not looked at: more than 64 matched.",
         engine.ignored_matches(),
     );
+    if let Some(rulebook) = gate.rulebook.get() {
+        page.rulebook(rulebook);
+    }
     if let Some(central) = gate.central.get() {
         page.central(central);
     }

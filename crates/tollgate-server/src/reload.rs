@@ -15,9 +15,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate::document::{Problem, Problems};
+use tollgate::rule::{RuleId, RuleSetError};
 
 use crate::assemble;
-use crate::config::{Config, KeyPair, Listen, QueueConfig, StoreConfig};
+use crate::config::{Config, KeyPair, Listen, QueueConfig, RulesDbConfig, StoreConfig};
 use crate::connection::{Shutdown, told_to_stop};
 use crate::gate::Gate;
 use crate::transport::proxy::Proxy;
@@ -46,6 +47,7 @@ pub struct Fixed {
     pub tls: Option<KeyPair>,
     pub queue: Option<QueueConfig>,
     pub store: Option<StoreConfig>,
+    pub rules_db: Option<RulesDbConfig>,
 }
 
 impl Fixed {
@@ -59,6 +61,7 @@ impl Fixed {
             tls: config.proxy.as_ref().and_then(|proxy| proxy.tls.clone()),
             queue: config.queue.clone(),
             store: config.store.clone(),
+            rules_db: config.rules_db.clone(),
         }
     }
 }
@@ -157,21 +160,34 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
     }
     if Fixed::of(&config) != watched.fixed {
         tracing::warn!(
-            "listen, proxy.tls, queue, memory, state_dir and tokens_file are changed by a restart only"
+            "listen, proxy.tls, queue, memory, counters, rules_db, state_dir and tokens_file are changed by a restart only"
         );
     }
     let policy =
         config.take_policy().map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
     let history = &gate.live.load().history;
-    let history = if policy.rules() == gate.engine.policy().rules() {
+    let history = if policy.lists_as(&gate.engine.policy()) {
         history.reworded(text)
     } else {
         history.followed_by(text, gate.now())
     };
     let live = assemble::live(&config, history)
         .map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
+    let in_file = |message: String| {
+        Problems::from(Problem::new(None, "rules", message)).in_file(&watched.path.display().to_string())
+    };
+    let clash = |id: &RuleId| in_file(format!("rule id '{id}' is that of a rule in the rules database"));
+    let in_force = gate.engine.policy();
+    let is_added = |id: &RuleId| in_force.rule(id.as_str()).is_some_and(|rule| rule.is_added());
+    if let Some(rule) = policy.rules().iter().find(|rule| is_added(&rule.id)) {
+        return Err(clash(&rule.id));
+    }
     if let (Some(proxy), Some(config)) = (&watched.proxy, config.proxy) {
         proxy.apply(config).map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
     }
-    Ok(Some(gate.apply(policy, live)))
+    let applied = gate.apply(policy, live).map_err(|error| match &error {
+        RuleSetError::Duplicate(id) => clash(id),
+        error => in_file(error.to_string()),
+    });
+    applied.map(Some)
 }

@@ -209,13 +209,13 @@ impl Engine {
 
     /// Puts a new policy in force; counters are kept. Returns the generations before and after.
     pub fn apply(&self, policy: Policy, now: Time) -> (u64, u64) {
-        let _turn = lock(&self.succession);
-        let old = self.policy.load_full();
-        let new = policy.succeed(&old, now);
-        let generations = (old.generation(), new.generation());
-        self.bans.replace_file_bans(new.file_bans(), now);
-        self.policy.store(Arc::new(new));
-        generations
+        self.revise(|old| policy.succeed(old, now), now)
+    }
+
+    /// Puts a new list of rules in force beside those that came by changes, which stay; an id that is in both
+    /// is an error.
+    pub fn apply_list(&self, policy: Policy, now: Time) -> Result<(u64, u64), RuleSetError> {
+        self.try_revise(|old| Ok(policy.with_added(old, now)?.succeed(old, now)), now)
     }
 
     /// Changes some rules of the policy in force, all or none; counters are kept. Returns the generations
@@ -225,10 +225,28 @@ impl Engine {
         changes: impl IntoIterator<Item = Change>,
         now: Time,
     ) -> Result<(u64, u64), RuleSetError> {
+        self.try_revise(|old| old.changed(changes, now), now)
+    }
+
+    /// Puts in force what follows from the policy in force, which nobody else changes meanwhile.
+    pub fn revise(&self, next: impl FnOnce(&Policy) -> Policy, now: Time) -> (u64, u64) {
+        let revised: Result<_, std::convert::Infallible> = self.try_revise(|old| Ok(next(old)), now);
+        revised.unwrap_or_else(|never| match never {})
+    }
+
+    /// Like [`revise`](Self::revise); after an error the policy in force stays.
+    pub fn try_revise<E>(
+        &self,
+        next: impl FnOnce(&Policy) -> Result<Policy, E>,
+        now: Time,
+    ) -> Result<(u64, u64), E> {
         let _turn = lock(&self.succession);
         let old = self.policy.load_full();
-        let new = old.changed(changes, now)?;
+        let new = next(&old)?;
         let generations = (old.generation(), new.generation());
+        if !std::ptr::eq(old.file_bans(), new.file_bans()) {
+            self.bans.replace_file_bans(new.file_bans(), now);
+        }
         self.policy.store(Arc::new(new));
         Ok(generations)
     }

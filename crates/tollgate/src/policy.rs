@@ -17,7 +17,7 @@ use crate::time::{Time, calendar};
 mod asks;
 mod change;
 
-pub use change::Change;
+pub use change::{Change, Draft};
 
 pub struct Policy {
     pub(crate) rules: RuleSet,
@@ -122,6 +122,18 @@ impl Policy {
     /// All rules: in the order in which they were given, until some are changed.
     pub fn rules(&self) -> &Rules {
         self.rules.rules()
+    }
+
+    /// Whether it was made with the same list of rules as another one, whatever was added to either.
+    pub fn lists_as(&self, other: &Policy) -> bool {
+        fn listed(policy: &Policy) -> impl Iterator<Item = &Arc<RuleInForce>> {
+            policy.rules().iter().filter(|rule| !rule.is_added())
+        }
+        let same = |rule: &Arc<RuleInForce>| {
+            let there = other.rule(rule.id.as_str());
+            there.is_some_and(|there| there == rule && there.place() == rule.place())
+        };
+        listed(self).count() == listed(other).count() && listed(self).all(same)
     }
 
     pub fn rule(&self, id: &str) -> Option<&Arc<RuleInForce>> {

@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::connection::{self, Shutdown};
 use crate::gate::{Central, Gate};
 use crate::reload::{self, Fixed, Sight, Watched};
+use crate::rulebook::{self, Rulebook};
 use crate::state::StateFile;
 use crate::transport::http;
 use crate::transport::proxy::{self, Certificate, Proxy};
@@ -95,22 +96,31 @@ fn serve(served: Served, config: &Config) -> anyhow::Result<()> {
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be listened to")?;
         let Served { gate, proxy, tokens, watched, state } = served;
         open_central(&gate, config)?;
+        let rulebook = open_rulebook(&gate, config, watched.is_some()).await?;
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
         let http = bind("http", config.listen.http).await?;
         let admin = bind("admin", config.listen.admin).await?;
         let proxied = bind("proxy", config.listen.proxy).await?;
+        if let Some(listener) = admin {
+            let (shutdown, proxy) = (shutdown.clone(), proxy.clone());
+            let admin =
+                Arc::new(Admin { gate: Arc::clone(&gate), proxy, tokens, shutdown: shutdown.clone() });
+            servers.spawn(serve_admin(listener, shutdown, admin));
+        }
+        if let Some(rulebook) = rulebook {
+            servers.spawn(rulebook::follow(Arc::clone(&rulebook), Arc::clone(&gate), shutdown.clone()));
+            // Requests wait for the first rules, unless these cannot be had.
+            tokio::select! {
+                () = rulebook.first_look() => {}
+                () = signals.received() => return Ok(()),
+            }
+        }
         if let Some(listener) = http {
             servers.spawn(serve_http(listener, shutdown.clone(), Arc::clone(&gate)));
         }
         if let (Some(listener), Some(proxy)) = (proxied, &proxy) {
             serve_proxy(&mut servers, listener, shutdown.clone(), proxy, config)?;
-        }
-        if let Some(listener) = admin {
-            let shutdown = shutdown.clone();
-            let admin =
-                Arc::new(Admin { gate: Arc::clone(&gate), proxy, tokens, shutdown: shutdown.clone() });
-            servers.spawn(serve_admin(listener, shutdown, admin));
         }
         servers.spawn(notice::watch(Arc::clone(&gate), shutdown.clone()));
         if let Some(watched) = watched {
@@ -141,6 +151,28 @@ fn open_central(gate: &Gate, config: &Config) -> anyhow::Result<()> {
     let central = Central::open(store).map_err(|problem| anyhow::anyhow!("{problem}"))?;
     tracing::info!("counters are on {}", central.name);
     gate.central.set(central).map_err(|_| anyhow::anyhow!("the store is opened once"))
+}
+
+/// The rules database that the file names. One that is not asked for may be missing; a server may come up later.
+async fn open_rulebook(
+    gate: &Gate,
+    config: &Config,
+    has_file: bool,
+) -> anyhow::Result<Option<Arc<Rulebook>>> {
+    let Some(asked) = config.rules_db.as_ref().filter(|_| has_file) else { return Ok(None) };
+    let rulebook = Arc::new(Rulebook::new(asked, config.store.clone()));
+    if asked.is_file()
+        && let Err(error) = rulebook.open().await
+    {
+        if asked.is_asked_for {
+            return Err(anyhow::anyhow!("rules_db: {error}"));
+        }
+        tracing::warn!("{error}; only the rules of the configuration are in force");
+        return Ok(None);
+    }
+    tracing::info!("rules are in {}", rulebook.name);
+    gate.rulebook.set(Arc::clone(&rulebook)).map_err(|_| anyhow::anyhow!("the rules are opened once"))?;
+    Ok(Some(rulebook))
 }
 
 /// The proxy's listener, and the watches that go with it.

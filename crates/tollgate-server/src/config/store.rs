@@ -88,9 +88,8 @@ impl StoreConfig {
         let text = node.as_str().unwrap_or_default();
         let address: CentralAddress =
             text.parse().map_err(|error| map.reject("counters", node, format!("{error}"))).ok()?;
-        for rule in rules {
-            refuse_limits(map, &address, rule);
-        }
+        let refusals = rules.iter().filter_map(|rule| refusal(&address, rule));
+        refusals.for_each(|why| map.reject("counters", node, why));
         let keys = match (hashed, secret) {
             (false, _) => StoreKeys::Plain,
             (true, Some(file)) => StoreKeys::Hashed(file),
@@ -107,6 +106,11 @@ impl StoreConfig {
         let (written, name) = (text.to_owned(), without_login(text));
         Some(StoreConfig { address, written, name, deadline, keys })
     }
+
+    /// Why the store cannot keep a rule's counters.
+    pub fn refusal(&self, rule: &Rule) -> Option<String> {
+        refusal(&self.address, rule)
+    }
 }
 
 fn deadline(map: &mut MapReader<'_, '_>) -> Option<Duration> {
@@ -120,18 +124,17 @@ fn deadline(map: &mut MapReader<'_, '_>) -> Option<Duration> {
     None
 }
 
-/// Says which limits of a rule the store cannot keep, and why.
-fn refuse_limits(map: &mut MapReader<'_, '_>, address: &CentralAddress, rule: &Rule) {
+/// Says which limit of a rule the store cannot keep, and why.
+fn refusal(address: &CentralAddress, rule: &Rule) -> Option<String> {
     let denied = if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free };
-    for each in rule.all_limits() {
-        if let (Err(why), Some(node)) = (address.check(&each.limit, denied), map.optional("counters")) {
-            map.reject("counters", node, format!("limit {} of rule {}: {why}", each.limit, rule.id));
-        }
-    }
+    rule.all_limits().find_map(|each| {
+        let why = address.check(&each.limit, denied).err()?;
+        Some(format!("limit {} of rule {}: {why}", each.limit, rule.id))
+    })
 }
 
 /// What of an address may be shown: scheme and servers.
-fn without_login(address: &str) -> String {
+pub(super) fn without_login(address: &str) -> String {
     let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
     format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, servers)| servers))

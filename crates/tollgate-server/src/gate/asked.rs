@@ -8,6 +8,7 @@ use hyper::header::{AUTHORIZATION, COOKIE, HeaderName};
 use tollgate::Policy;
 use tollgate::ban::Ban;
 use tollgate::identity::{Attribute, Key, Source};
+use tollgate::rule::Rule;
 
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Asked {
@@ -24,6 +25,13 @@ impl Asked {
         let mut asked = Asked::default();
         policy.for_each_attribute(|attribute| asked.add(attribute));
         bans.iter().for_each(|(key, _)| asked.add_key(key));
+        asked
+    }
+
+    pub fn of_rule(rule: &Rule) -> Asked {
+        let mut asked = Asked::default();
+        rule.attributes().for_each(|attribute| asked.add(attribute));
+        rule.ban.iter().flat_map(|ban| &ban.key).for_each(|attribute| asked.add(attribute));
         asked
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate::Time;
 
 #[cfg(feature = "postgres")]
-use crate::rules::postgres::PostgresDb;
+use crate::rules::postgres::{PostgresAddress, PostgresDb};
 #[cfg(feature = "sqlite")]
 use crate::rules::sqlite::SqliteDb;
 use crate::rules::{Author, Change, DbError, Edit, Feed, Item, Logged, Stored, Version};
@@ -51,8 +51,30 @@ impl RulesDb {
         if address.starts_with("postgres://") || address.starts_with("postgresql://") {
             return PostgresDb::open(address.parse()?).await.map(RulesDb::Postgres);
         }
-        let why = "write sqlite:PATH or postgres://primary/db?replica=host2,host3".to_owned();
-        Err(DbError::Address { text: address.to_owned(), why })
+        Err(not_an_address(address))
+    }
+
+    /// Whether an address can be opened, as far as that can be told without opening it.
+    pub fn check(address: &str) -> Result<(), DbError> {
+        #[cfg(feature = "sqlite")]
+        if address.strip_prefix("sqlite:").is_some_and(|path| !path.is_empty()) {
+            return Ok(());
+        }
+        #[cfg(feature = "postgres")]
+        if address.starts_with("postgres://") || address.starts_with("postgresql://") {
+            return address.parse::<PostgresAddress>().map(|_| ());
+        }
+        Err(not_an_address(address))
+    }
+
+    /// How many changes the server that is read is behind the primary; `None` where that is not known.
+    pub async fn lag(&self) -> Option<u64> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            RulesDb::Sqlite(_) => Some(0),
+            #[cfg(feature = "postgres")]
+            RulesDb::Postgres(db) => db.lag().await.ok()?.changes,
+        }
     }
 
     /// Makes all of the edits, or none; what comes back is on the disk.
@@ -115,6 +137,11 @@ impl RulesDb {
             RulesDb::Postgres(db) => db.changed_since(known).await,
         }
     }
+}
+
+fn not_an_address(text: &str) -> DbError {
+    let why = "write sqlite:PATH or postgres://primary/db?replica=host2,host3, or none".to_owned();
+    DbError::Address { text: text.to_owned(), why }
 }
 
 #[cfg(feature = "sqlite")]

@@ -15,31 +15,64 @@ pub enum Change {
     Remove(RuleId),
 }
 
-impl Policy {
-    /// This policy with some rules changed, in the order given: all of the changes or, where one of them is
-    /// not possible, none. Everything else is shared; a changed rule keeps its record, and what its keys have
-    /// used.
-    pub fn changed(
-        &self,
-        changes: impl IntoIterator<Item = Change>,
-        now: Time,
-    ) -> Result<Policy, RuleSetError> {
-        let mut rules = self.rules.clone();
-        for change in changes {
-            match change {
-                Change::Put(mut rule) => {
-                    group_overrides(&mut rule, self.settings.ipv6_prefix)?;
-                    rules.put(rule, now)?;
-                }
-                Change::Remove(id) => rules.remove(id.as_str())?,
+/// A policy in the making: another one, changed step by step. What is not changed is shared with it.
+pub struct Draft(Policy);
+
+impl Draft {
+    /// Makes one change; an error leaves the draft as it was. A changed rule keeps its record, and what its
+    /// keys have used.
+    pub fn make(&mut self, change: Change, now: Time) -> Result<(), RuleSetError> {
+        match change {
+            Change::Put(mut rule) => {
+                group_overrides(&mut rule, self.0.settings.ipv6_prefix)?;
+                self.0.rules.put(rule, now)
             }
+            Change::Remove(id) => self.0.rules.remove(id.as_str()),
         }
-        Ok(Policy {
-            rules,
+    }
+
+    pub fn policy(&self) -> &Policy {
+        &self.0
+    }
+
+    pub fn finish(self) -> Policy {
+        self.0
+    }
+}
+
+impl Policy {
+    /// The next policy, as yet the same as this one.
+    pub fn draft(&self) -> Draft {
+        Draft(Policy {
+            rules: self.rules.clone(),
             allow: Arc::clone(&self.allow),
             file_bans: Arc::clone(&self.file_bans),
             settings: self.settings.clone(),
             generation: self.generation + 1,
         })
+    }
+
+    /// This policy with some rules changed, in the order given: all of the changes or, where one of them is
+    /// not possible, none.
+    pub fn changed(
+        &self,
+        changes: impl IntoIterator<Item = Change>,
+        now: Time,
+    ) -> Result<Policy, RuleSetError> {
+        let mut draft = self.draft();
+        changes.into_iter().try_for_each(|change| draft.make(change, now))?;
+        Ok(draft.finish())
+    }
+
+    /// This policy with the rules that were added to another one.
+    pub(crate) fn with_added(self, other: &Policy, now: Time) -> Result<Policy, RuleSetError> {
+        let mut draft = Draft(self);
+        for rule in other.rules().iter().filter(|rule| rule.is_added()) {
+            if draft.policy().rule(rule.id.as_str()).is_some() {
+                return Err(RuleSetError::Duplicate(rule.id.clone()));
+            }
+            draft.make(Change::Put(Rule::clone(rule)), now)?;
+        }
+        Ok(draft.finish())
     }
 }

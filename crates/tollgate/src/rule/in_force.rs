@@ -46,6 +46,11 @@ impl RuleInForce {
         self.place
     }
 
+    /// Whether it came by a change, not with the list that the policy was made with.
+    pub fn is_added(&self) -> bool {
+        self.place == Self::LAST
+    }
+
     /// The next version of this rule: it has the same record, and knows what it has replaced.
     pub(crate) fn followed_by(&self, rule: Rule, place: u32, now: Time) -> RuleInForce {
         if rule == self.rule {

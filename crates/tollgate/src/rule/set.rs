@@ -69,16 +69,27 @@ impl RuleSet {
         Ok(set)
     }
 
-    /// Adds a rule, or puts it in the place of the one with its id. After an error the set is of no use.
+    /// Adds a rule, or puts it in the place of the one with its id. An error leaves the set as it was.
     pub(crate) fn put(&mut self, rule: Rule, now: Time) -> Result<(), RuleSetError> {
-        let Some(number) = self.number(rule.id.as_str()) else { return self.add(rule, RuleInForce::LAST) };
+        let Some(number) = self.number(rule.id.as_str()) else {
+            let id = rule.id.clone();
+            return self
+                .add(rule, RuleInForce::LAST)
+                .or_else(|error| self.remove(id.as_str()).and(Err(error)));
+        };
         let was = Arc::clone(&self.rules[number]);
         if **was == rule {
             return Ok(());
         }
-        self.matcher.remove(&self.rules, &was, number as u32);
         let next = was.followed_by(lock(&self.pool).sharing(rule), was.place(), now);
-        self.rules.replace(number, Arc::new(next));
+        let put = self.exchange(number, Arc::new(next));
+        put.or_else(|error| self.exchange(number, was).and(Err(error)))
+    }
+
+    fn exchange(&mut self, number: usize, rule: Arc<RuleInForce>) -> Result<(), RuleSetError> {
+        let was = Arc::clone(&self.rules[number]);
+        self.matcher.remove(&self.rules, &was, number as u32);
+        self.rules.replace(number, rule);
         self.match_by(number)
     }
 

@@ -1,0 +1,161 @@
+//! The rules database as this node sees it: what is in it, and how far it is in force here.
+//!
+//! Edits go to the database and come back as changes like anybody's; an edit is answered once it is in
+//! force on this node. While the database cannot be reached the last good rules stay in force (I10).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+use tollgate::rule::Rule;
+use tollgate::{Policy, Time};
+use tollgate_stores::rules::{Author, Change, DbError, Edit, Item, Logged, RulesDb, Stored, Version};
+
+use crate::config::{RulesDbConfig, StoreConfig};
+
+mod follow;
+mod load;
+mod taken;
+
+pub use follow::follow;
+
+/// An edit is answered after this even if it is not in force here yet: it is in the database.
+const IN_FORCE_WITHIN: Duration = Duration::from_secs(2);
+
+pub struct Rulebook {
+    address: String,
+    folder: PathBuf,
+    /// As it is written, without login and options: for messages.
+    pub name: String,
+    db: OnceLock<RulesDb>,
+    in_force: watch::Sender<Option<Version>>,
+    state: Mutex<State>,
+    /// Rung when what was left out may fit now.
+    again: Notify,
+    /// What limits the rules here, beside the library: where their counters are kept.
+    store: Option<StoreConfig>,
+}
+
+#[derive(Default)]
+struct State {
+    trouble: Option<String>,
+    /// Things of the database that cannot be in force here, and why.
+    left_out: BTreeMap<Item, String>,
+    lag: Option<u64>,
+}
+
+/// How the database and this node stand to each other.
+pub struct Standing {
+    /// `None` until the first rules were read.
+    pub version: Option<Version>,
+    pub trouble: Option<String>,
+    /// Changes that the server which is read lacks; `None` where that is not known.
+    pub lag: Option<u64>,
+    pub left_out: Vec<(Item, String)>,
+}
+
+impl Rulebook {
+    pub fn new(config: &RulesDbConfig, store: Option<StoreConfig>) -> Rulebook {
+        Rulebook {
+            address: config.address.clone(),
+            folder: config.folder.clone(),
+            name: config.name.clone(),
+            db: OnceLock::new(),
+            in_force: watch::Sender::new(None),
+            state: Mutex::default(),
+            again: Notify::new(),
+            store,
+        }
+    }
+
+    /// Opens the database, or finds it open.
+    pub async fn open(&self) -> Result<&RulesDb, DbError> {
+        if let Some(db) = self.db.get() {
+            return Ok(db);
+        }
+        let db = RulesDb::open(&self.address, &self.folder).await?;
+        Ok(self.db.get_or_init(|| db))
+    }
+
+    /// Makes all of the edits, or none. When this returns they are on the disk, and in force on this node unless
+    /// it is cut off.
+    pub async fn edit(&self, who: &str, edits: Vec<Edit>, now: Time) -> Result<Vec<Change>, DbError> {
+        let author = Author { who: who.to_owned(), at: now };
+        let changes = self.opened()?.edit(author, edits).await?;
+        self.settled(&changes).await;
+        Ok(changes)
+    }
+
+    /// Takes one change back, as a new change.
+    pub async fn rollback(&self, who: &str, version: Version, now: Time) -> Result<Vec<Change>, DbError> {
+        let author = Author { who: who.to_owned(), at: now };
+        let changes = self.opened()?.rollback(author, version).await?;
+        self.settled(&changes).await;
+        Ok(changes)
+    }
+
+    pub async fn get(&self, item: Item) -> Result<Option<Stored>, DbError> {
+        self.opened()?.get(item).await
+    }
+
+    /// The log, latest first, before a version.
+    pub async fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<Logged>, DbError> {
+        self.opened()?.log(before, limit).await
+    }
+
+    /// Why a rule cannot be in force on this node.
+    pub fn refusal(&self, policy: &Policy, rule: &Rule) -> Option<String> {
+        taken::refusal(policy, self.store.as_ref(), rule)
+    }
+
+    /// Waits until a change is in force here, and says whether it is.
+    pub async fn reached(&self, version: Version, within: Duration) -> bool {
+        let mut in_force = self.in_force.subscribe();
+        let there = in_force.wait_for(|seen| seen.is_some_and(|seen| seen >= version));
+        matches!(timeout(within, there).await, Ok(Ok(_)))
+    }
+
+    /// Waits until the first rules are in force, or cannot be had for the time being.
+    pub async fn first_look(&self) {
+        let mut in_force = self.in_force.subscribe();
+        in_force.wait_for(|seen| seen.is_some() || self.state().trouble.is_some()).await.ok();
+    }
+
+    /// Whether the first rules were read.
+    pub fn is_ready(&self) -> bool {
+        self.in_force.borrow().is_some()
+    }
+
+    pub fn standing(&self) -> Standing {
+        let (version, state) = (*self.in_force.borrow(), self.state());
+        let left_out = state.left_out.iter().map(|(item, why)| (item.clone(), why.clone())).collect();
+        Standing { version, trouble: state.trouble.clone(), lag: state.lag, left_out }
+    }
+
+    /// The list of the file has changed: what did not fit beside it may fit now.
+    pub fn list_changed(&self) {
+        if !self.state().left_out.is_empty() {
+            self.again.notify_one();
+        }
+    }
+
+    async fn settled(&self, changes: &[Change]) {
+        if let Some(last) = changes.iter().map(|change| change.version).max() {
+            self.reached(last, IN_FORCE_WITHIN).await;
+        }
+    }
+
+    fn opened(&self) -> Result<&RulesDb, DbError> {
+        self.db.get().ok_or_else(|| {
+            let why = self.state().trouble.clone().unwrap_or_else(|| "it is being opened".to_owned());
+            DbError::Unreadable { place: self.name.clone(), why }
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

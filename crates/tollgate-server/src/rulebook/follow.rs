@@ -1,0 +1,153 @@
+//! Follows the database: everything once, then each change.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tollgate_stores::rules::{Change, DbError, Feed, RulesDb, Version};
+
+use crate::connection::{Shutdown, told_to_stop};
+use crate::gate::Gate;
+use crate::rulebook::{Rulebook, load, taken};
+
+/// Changes read at once.
+const PAGE: usize = 1_000;
+/// After trouble the database is asked again this often.
+const AGAIN: Duration = Duration::from_millis(300);
+/// How often bans that are over are looked for, and how many are removed at once.
+const TIDY_EVERY: Duration = Duration::from_secs(30);
+const TIDY_BATCH: usize = 500;
+const LAG_EVERY: Duration = Duration::from_secs(5);
+
+/// Runs until the shutdown.
+pub async fn follow(rulebook: Arc<Rulebook>, gate: Arc<Gate>, mut shutdown: Shutdown) {
+    tokio::select! {
+        () = told_to_stop(&mut shutdown) => {}
+        () = follow_on(&rulebook, &gate) => {}
+        () = tidy(&rulebook, &gate) => {}
+        () = watch_lag(&rulebook) => {}
+    }
+}
+
+async fn follow_on(rulebook: &Rulebook, gate: &Arc<Gate>) {
+    loop {
+        let Err(error) = try_follow(rulebook, gate).await;
+        let trouble = error.to_string();
+        if rulebook.state().trouble.replace(trouble.clone()).as_deref() != Some(&trouble) {
+            tracing::error!("rules database: {trouble}; the rules in force stay");
+            rulebook.in_force.send_modify(|_| {}); // who waits for the first look has it
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+/// Follows until there is trouble.
+async fn try_follow(rulebook: &Rulebook, gate: &Arc<Gate>) -> Result<std::convert::Infallible, DbError> {
+    let db = rulebook.open().await?;
+    let in_force = *rulebook.in_force.borrow();
+    let mut seen = match in_force {
+        Some(seen) => seen,
+        None => load::load(rulebook, gate, db).await?,
+    };
+    loop {
+        reached(rulebook, seen);
+        tokio::select! {
+            changed = db.changed_since(seen) => {
+                changed?;
+                seen = catch_up(rulebook, gate, db, seen).await?;
+            }
+            () = rulebook.again.notified() => seen = load::load(rulebook, gate, db).await?,
+        }
+    }
+}
+
+/// Takes in what has changed since a version.
+async fn catch_up(
+    rulebook: &Rulebook,
+    gate: &Arc<Gate>,
+    db: &RulesDb,
+    mut seen: Version,
+) -> Result<Version, DbError> {
+    loop {
+        match db.changes_since(seen, PAGE).await? {
+            Feed::Diverged => {
+                tracing::warn!("the rules database has another past than this node: reading all of it");
+                return load::load(rulebook, gate, db).await;
+            }
+            Feed::Changes(changes) if changes.is_empty() => return Ok(seen),
+            Feed::Changes(changes) => {
+                let next = following(seen, changes);
+                let Some(last) = next.last().map(|change| change.version) else { return Ok(seen) };
+                taken::changes(rulebook, gate, next);
+                seen = last;
+                reached(rulebook, seen);
+            }
+        }
+    }
+}
+
+/// The changes that come right after a version, each after the one before: what was seen already, or comes
+/// before what it follows, is left for the next look.
+fn following(seen: Version, mut changes: Vec<Change>) -> Vec<Change> {
+    changes.sort_by_key(|change| change.version);
+    let mut last = seen;
+    changes.retain(|change| {
+        let follows = change.version > last && change.version.number() == last.number() + 1;
+        if follows {
+            last = change.version;
+        }
+        follows
+    });
+    changes
+}
+
+fn reached(rulebook: &Rulebook, version: Version) {
+    if rulebook.state().trouble.take().is_some() {
+        tracing::info!("rules database: it can be read again");
+    }
+    rulebook.in_force.send_if_modified(|seen| seen.replace(version) != Some(version));
+}
+
+/// Removes bans that are over, a few at a time.
+async fn tidy(rulebook: &Rulebook, gate: &Gate) {
+    let mut ticks = interval(TIDY_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        let Some(db) = rulebook.db.get() else { continue };
+        while db.remove_expired(gate.now(), TIDY_BATCH).await.is_ok_and(|removed| removed == TIDY_BATCH) {}
+    }
+}
+
+async fn watch_lag(rulebook: &Rulebook) {
+    let mut ticks = interval(LAG_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        if let Some(db) = rulebook.db.get() {
+            rulebook.state().lag = db.lag().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_stores::rules::Item;
+
+    fn change(timeline: u32, number: u64) -> Change {
+        let version = Version::new(timeline, number);
+        Change { item: Item::rule("a"), version, previous: None, text: None }
+    }
+
+    #[test]
+    fn only_what_follows_is_taken() {
+        let seen = Version::new(1, 5);
+        let numbers = |changes: Vec<Change>| -> Vec<_> {
+            following(seen, changes).iter().map(|change| change.version.number()).collect()
+        };
+        assert_eq!(numbers(vec![change(1, 7), change(1, 6), change(1, 6), change(1, 4)]), [6, 7]);
+        assert_eq!(numbers(vec![change(1, 7), change(1, 8)]), [0; 0], "the one between is missing");
+        assert_eq!(numbers(vec![change(2, 6), change(2, 7)]), [6, 7], "after a promotion");
+    }
+}

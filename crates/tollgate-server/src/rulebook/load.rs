@@ -1,0 +1,138 @@
+//! Everything in the database brought into force, without ever holding all of it as text.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use tollgate::Time;
+use tollgate::policy::{self, Draft};
+use tollgate::rule::RuleId;
+use tollgate_stores::rules::{Change, DbError, Item, Kind, Logged, RulesDb, Stored, Version};
+
+use crate::config::StoreConfig;
+use crate::gate::Gate;
+use crate::rulebook::Rulebook;
+use crate::rulebook::taken::{self, Others, Taken};
+
+/// Batches read ahead of those that are being taken in.
+const AHEAD: usize = 4;
+/// How often the progress of a long load is told.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+/// So many of the latest changes tell what rules were before.
+const FORMER: usize = 1_000;
+
+/// What comes from the database.
+enum Loaded {
+    Batch(Vec<Stored>, u64),
+    End(Result<Version, DbError>),
+}
+
+/// Puts everything in force, all at once; after an error nothing has changed.
+pub(super) async fn load(rulebook: &Rulebook, gate: &Arc<Gate>, db: &RulesDb) -> Result<Version, DbError> {
+    // A start finds counters that were made under earlier limits; the log knows these.
+    let former = if rulebook.is_ready() { Vec::new() } else { db.log(None, FORMER).await? };
+    let (sender, loaded) = sync_channel(AHEAD);
+    let source = db.clone();
+    // On a thread that may block: it waits where the rules are taken in more slowly than they are read.
+    spawn_blocking(move || {
+        let batches = sender.clone();
+        let each = move |batch, total| _ = batches.send(Loaded::Batch(batch, total));
+        let end = Handle::current().block_on(source.load(each));
+        sender.send(Loaded::End(end)).ok();
+    });
+    let gate = Arc::clone(gate);
+    let store = rulebook.store.clone();
+    let taking = spawn_blocking(move || take(&gate, store.as_ref(), &loaded, former));
+    let broken = |why: String| DbError::Unreadable { place: rulebook.name.clone(), why };
+    let (version, left_out) = taking.await.map_err(|error| broken(error.to_string()))??;
+    rulebook.state().left_out = left_out;
+    Ok(version)
+}
+
+type LeftOut = BTreeMap<Item, String>;
+
+fn take(
+    gate: &Gate,
+    store: Option<&StoreConfig>,
+    loaded: &Receiver<Loaded>,
+    former: Vec<Logged>,
+) -> Result<(Version, LeftOut), DbError> {
+    let (mut others, mut left_out, mut version) = (Others::default(), LeftOut::new(), Version::ZERO);
+    let now = gate.now();
+    gate.engine.try_revise(
+        |old| {
+            let added = old.rules().iter().filter(|rule| rule.is_added());
+            let mut gone: HashSet<Box<str>> = added.map(|rule| rule.id.as_str().into()).collect();
+            let mut taken = Taken::new(gate, store, old.draft());
+            version = taken_in(loaded, |stored| {
+                if stored.item.kind != Kind::Rule {
+                    return others.put(stored);
+                }
+                gone.remove(&stored.item.name);
+                left_out.extend(taken.put(&stored.item, &stored.text, now));
+            })?;
+            gone.iter().for_each(|id| taken.remove(id, now));
+            let mut draft = taken.finish();
+            relive(&mut draft, former, version);
+            Ok::<_, DbError>(draft.finish())
+        },
+        now,
+    )?;
+    left_out.extend(others.replace(gate));
+    Ok((version, left_out))
+}
+
+/// Hands on what comes, with a word now and then where it takes long.
+fn taken_in(loaded: &Receiver<Loaded>, mut each: impl FnMut(Stored)) -> Result<Version, DbError> {
+    let (start, mut told, mut count) = (Instant::now(), Instant::now(), 0);
+    loop {
+        match loaded.recv() {
+            Ok(Loaded::Batch(batch, total)) => {
+                count += batch.len() as u64;
+                batch.into_iter().for_each(&mut each);
+                if told.elapsed() >= TELL_EVERY {
+                    told = Instant::now();
+                    let percent = (100 * count).checked_div(total).unwrap_or(100).min(100);
+                    tracing::info!("rules database: {count} of {total} read ({percent} %)");
+                }
+            }
+            Ok(Loaded::End(end)) => {
+                let version = end?;
+                let took = start.elapsed().as_secs_f64();
+                tracing::info!("rules database: {count} read in {took:.1} s, version {version}");
+                return Ok(version);
+            }
+            Err(_) => {
+                let why = "reading has ended early".to_owned();
+                return Err(DbError::Unreadable { place: "the rules database".to_owned(), why });
+            }
+        }
+    }
+}
+
+/// Has the rules that were edited lately remember what they were: each lives through its edits again.
+fn relive(draft: &mut Draft, former: Vec<Logged>, version: Version) {
+    let mut lives: HashMap<RuleId, Vec<Logged>> = HashMap::new();
+    for logged in former.into_iter().rev() {
+        let Change { item, version: at, .. } = &logged.change;
+        if let Some(id) = RuleId::new(&item.name).filter(|_| item.kind == Kind::Rule && *at <= version) {
+            lives.entry(id).or_default().push(logged);
+        }
+    }
+    // What is not in force was left out, or is gone: its past does not matter.
+    lives.retain(|id, _| draft.policy().rule(id.as_str()).is_some_and(|rule| rule.is_added()));
+    for (id, life) in lives {
+        draft.make(policy::Change::Remove(id.clone()), Time::EPOCH).ok();
+        let born = life.first().and_then(|first| Some((first.before.as_deref()?, first.at)));
+        let later = life.iter().map(|logged| (logged.change.text.as_deref(), logged.at));
+        for (text, at) in born.map(|(text, at)| (Some(text), at)).into_iter().chain(later) {
+            let rule = text.and_then(|text| taken::read(text).ok());
+            let step = rule.map_or_else(|| policy::Change::Remove(id.clone()), policy::Change::Put);
+            // A step that does not fit any more loses its past only: the last one is in force, so it fits.
+            draft.make(step, at).ok();
+        }
+    }
+}
