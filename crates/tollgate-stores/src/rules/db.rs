@@ -118,6 +118,12 @@ impl RulesDb {
         Ok(with_before.collect())
     }
 
+    /// What [`rollback`](Self::rollback) would do.
+    pub async fn preview_rollback(&self, version: Version) -> Result<Vec<(Change, Option<String>)>, DbError> {
+        let logged = self.logged(version).await?.ok_or(DbError::NoChange(version))?;
+        self.preview(vec![plan::undo(logged)]).await
+    }
+
     pub async fn page(&self, page: Page) -> Result<Vec<Stored>, DbError> {
         ask!(self, page(&page))
     }
