@@ -1,6 +1,10 @@
 //! `/metrics` in Prometheus' text format. Label values come from the configuration only.
 
 use std::fmt::Write;
+use std::sync::Arc;
+
+use tollgate::record::Tally;
+use tollgate::rule::RuleInForce;
 
 use crate::gate::Gate;
 use crate::transport::proxy::Proxy;
@@ -23,7 +27,9 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
     }
 
     page.metric("tollgate_rule_hits_total", "counter", "Hits on a rule, by what it said to them.");
-    let records = || policy.rules().iter().map(|rule| (rule, rule.tally()));
+    // A database may have a million rules: of these, those that were ever hit.
+    let shown = |rule: &&Arc<RuleInForce>| !rule.is_added() || rule.tally() != Tally::default();
+    let records = || policy.rules().iter().filter(shown).map(|rule| (rule, rule.tally()));
     for (rule, tally) in records() {
         let outcomes =
             [("allowed", tally.allowed), ("denied", tally.denied), ("shadow_denied", tally.shadow_denied)];

@@ -3,6 +3,7 @@
 //! Plan, charge, conclude. The engine owns the policy in force, the memory store, the bans and what is
 //! shown to people; it reads no clock and does no I/O.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -209,13 +210,14 @@ impl Engine {
 
     /// Puts a new policy in force; counters are kept. Returns the generations before and after.
     pub fn apply(&self, policy: Policy, now: Time) -> (u64, u64) {
-        self.revise(|old| policy.succeed(old, now), now)
+        let revised: Result<_, Infallible> = self.revise(|old| Ok(policy.succeed(old, now)), now);
+        revised.unwrap_or_else(|never| match never {})
     }
 
     /// Puts a new list of rules in force beside those that came by changes, which stay; an id that is in both
     /// is an error.
     pub fn apply_list(&self, policy: Policy, now: Time) -> Result<(u64, u64), RuleSetError> {
-        self.try_revise(|old| Ok(policy.with_added(old, now)?.succeed(old, now)), now)
+        self.revise(|old| Ok(policy.with_added(old, now)?.succeed(old, now)), now)
     }
 
     /// Changes some rules of the policy in force, all or none; counters are kept. Returns the generations
@@ -225,17 +227,12 @@ impl Engine {
         changes: impl IntoIterator<Item = Change>,
         now: Time,
     ) -> Result<(u64, u64), RuleSetError> {
-        self.try_revise(|old| old.changed(changes, now), now)
+        self.revise(|old| old.changed(changes, now), now)
     }
 
-    /// Puts in force what follows from the policy in force, which nobody else changes meanwhile.
-    pub fn revise(&self, next: impl FnOnce(&Policy) -> Policy, now: Time) -> (u64, u64) {
-        let revised: Result<_, std::convert::Infallible> = self.try_revise(|old| Ok(next(old)), now);
-        revised.unwrap_or_else(|never| match never {})
-    }
-
-    /// Like [`revise`](Self::revise); after an error the policy in force stays.
-    pub fn try_revise<E>(
+    /// Puts in force what follows from the policy in force, which nobody else changes meanwhile; after an error
+    /// it stays. Returns the generations before and after.
+    pub fn revise<E>(
         &self,
         next: impl FnOnce(&Policy) -> Result<Policy, E>,
         now: Time,

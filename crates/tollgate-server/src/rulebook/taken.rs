@@ -17,11 +17,12 @@ pub(super) struct Taken<'a> {
     gate: &'a Gate,
     store: Option<&'a StoreConfig>,
     draft: Draft,
+    is_changed: bool,
 }
 
 impl<'a> Taken<'a> {
     pub(super) fn new(gate: &'a Gate, store: Option<&'a StoreConfig>, draft: Draft) -> Taken<'a> {
-        Taken { gate, store, draft }
+        Taken { gate, store, draft, is_changed: false }
     }
 
     /// Takes a rule in, or says why not.
@@ -40,6 +41,7 @@ impl<'a> Taken<'a> {
         let asked = Asked::of_rule(&rule);
         self.draft.make(policy::Change::Put(rule), now).map_err(|error| error.to_string())?;
         self.gate.ask_for(&asked);
+        self.is_changed = true;
         Ok(())
     }
 
@@ -48,11 +50,13 @@ impl<'a> Taken<'a> {
         let held = self.draft.policy().rule(id).filter(|rule| rule.is_added());
         if let Some(id) = held.map(|rule| rule.id.clone()) {
             self.draft.make(policy::Change::Remove(id), now).ok(); // to go is always possible
+            self.is_changed = true;
         }
     }
 
-    pub(super) fn finish(self) -> Draft {
-        self.draft
+    /// What has come of it; `None` if nothing is to be changed.
+    pub(super) fn finish(self) -> Option<Draft> {
+        Some(self.draft).filter(|_| self.is_changed)
     }
 }
 
@@ -75,8 +79,10 @@ pub(super) fn changes(rulebook: &Rulebook, gate: &Gate, changes: Vec<Change>) {
     let (rules, others): (Vec<_>, Vec<_>) =
         changes.into_iter().partition(|change| change.item.kind == Kind::Rule);
     if !rules.is_empty() {
-        let generations = gate.engine.revise(|old| revised(rulebook, gate, old, rules, now), now);
-        tracing::info!("rules generation {} → {}", generations.0, generations.1);
+        let revised = gate.engine.revise(|old| revised(rulebook, gate, old, rules, now).ok_or(()), now);
+        if let Ok((before, after)) = revised {
+            tracing::info!("rules generation {before} → {after}");
+        }
     }
     for Change { item, text, .. } in others {
         let taken = match text {
@@ -87,7 +93,7 @@ pub(super) fn changes(rulebook: &Rulebook, gate: &Gate, changes: Vec<Change>) {
     }
 }
 
-fn revised(rulebook: &Rulebook, gate: &Gate, old: &Policy, rules: Vec<Change>, now: Time) -> Policy {
+fn revised(rulebook: &Rulebook, gate: &Gate, old: &Policy, rules: Vec<Change>, now: Time) -> Option<Policy> {
     let mut taken = Taken::new(gate, rulebook.store.as_ref(), old.draft());
     for Change { item, text, .. } in rules {
         let why = match text {
@@ -99,7 +105,7 @@ fn revised(rulebook: &Rulebook, gate: &Gate, old: &Policy, rules: Vec<Change>, n
         };
         note(rulebook, item, why);
     }
-    taken.finish().finish()
+    taken.finish().map(Draft::finish)
 }
 
 fn note(rulebook: &Rulebook, item: Item, why: Option<String>) {
