@@ -12,11 +12,12 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
 use crate::ban::{Ban, BanList};
+use crate::enforce::{Enforce, Switch};
 use crate::event::{Event, EventKey, Events};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
-use crate::plan::{Exempt, Plan, PlannedRule};
+use crate::plan::{Conditions, Exempt, Plan, PlannedRule};
 use crate::policy::{Change, Policy};
 use crate::rule::{BanPolicy, Rule, RuleSetError};
 use crate::store::{MemoryStore, Receipt};
@@ -45,12 +46,14 @@ pub struct Engine {
     store: MemoryStore,
     secret: Secret,
     bans: BanList,
+    switch: Switch,
     events: Events,
     log_keys: LogKeys,
     node: u32,
     sequence: AtomicU64,
     decisions: [AtomicU64; Reason::ALL.len()],
     ignored_matches: AtomicU64,
+    shadow_bans: AtomicU64,
     denials: Denials,
 }
 
@@ -105,12 +108,14 @@ impl Engine {
             store: MemoryStore::new(setup.memory_bytes),
             secret: setup.secret,
             bans,
+            switch: Switch::default(),
             events: Events::default(),
             log_keys: setup.log_keys,
             node: setup.node,
             sequence: AtomicU64::new(0),
             decisions: Default::default(),
             ignored_matches: AtomicU64::new(0),
+            shadow_bans: AtomicU64::new(0),
             denials: Denials::default(),
         }
     }
@@ -132,7 +137,12 @@ impl Engine {
         hit: &Hit<'_>,
         now: Time,
     ) -> Result<(), Exempt> {
-        policy.plan(plan, hit, &self.bans, &self.secret, now, |counter| self.store.prefetch(counter))
+        policy.plan(plan, hit, &self.conditions(now), |counter| self.store.prefetch(counter))
+    }
+
+    #[inline(always)]
+    fn conditions(&self, now: Time) -> Conditions<'_> {
+        Conditions { enforce: self.switch.get(), bans: &self.bans, secret: &self.secret, now }
     }
 
     #[inline(always)]
@@ -164,7 +174,7 @@ impl Engine {
         let policy = self.policy.load();
         let id = self.next_id(&policy);
         let mut plan = Plan::default();
-        if let Err(exempt) = policy.plan(&mut plan, hit, &self.bans, &self.secret, now, |_| ()) {
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.conditions(now), |_| ()) {
             return Verdict::exempt(id, exempt, now);
         }
         let mut verdict = plan.draft(id);
@@ -248,6 +258,15 @@ impl Engine {
         Ok(generations)
     }
 
+    /// Turns the panic switch; it stays there whatever policy is in force. No counter or ban is lost.
+    pub fn set_enforce(&self, enforce: Enforce) {
+        self.switch.set(enforce);
+    }
+
+    pub fn enforce(&self) -> Enforce {
+        self.switch.get()
+    }
+
     /// What tells this node's verdicts from those of others.
     pub fn node(&self) -> u32 {
         self.node
@@ -293,6 +312,11 @@ impl Engine {
         self.bans.dropped()
     }
 
+    /// Requests of banned keys that passed, for the switch stood on shadow.
+    pub fn shadow_bans(&self) -> u64 {
+        self.shadow_bans.load(Ordering::Relaxed)
+    }
+
     /// How many verdicts were given for each reason.
     pub fn decisions(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL
@@ -325,6 +349,9 @@ impl Engine {
     fn note(&self, policy: &Policy, plan: &Plan<'_>, verdict: &Verdict, hit: &Hit<'_>, now: Time) {
         if plan.ignored > 0 {
             self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
+        }
+        if plan.banned {
+            self.shadow_bans.fetch_add(1, Ordering::Relaxed);
         }
         for (planned, limits) in plan.judged(verdict) {
             let denier = limits.iter().find(|limit| !limit.allowed);
