@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use tollgate::Enforce;
 use tollgate::record::Tally;
 use tollgate::rule::RuleInForce;
 
@@ -60,6 +61,11 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         "The generation of the rules in force.",
         policy.generation(),
     );
+    page.metric("tollgate_enforce", "gauge", "The panic switch: 1 for the position it is in.");
+    for position in Enforce::ALL {
+        let is_set = u64::from(engine.enforce() == position);
+        page.sample("tollgate_enforce", &[("position", position.name())], is_set);
+    }
     let (applied, rejected) = gate.reloads.count();
     page.metric(
         "tollgate_reloads_total",

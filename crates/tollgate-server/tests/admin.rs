@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 #[test]
 fn health_and_readiness_are_told_to_everybody() {
     let server = Server::start("rules: [{ id: a, limit: 1/h }]");
-    assert_eq!(server.admin("GET", "/healthz", "").json(), json!({ "status": "ok" }));
+    let health = server.admin("GET", "/healthz", "").json();
+    assert_eq!((&health["status"], &health["enforce"]), (&json!("ok"), &json!("on")));
     let ready = server.admin("GET", "/readyz", "");
     assert_eq!((ready.status, ready.json()), (200, json!({ "status": "ready", "rules_generation": 1 })));
     let mut client = Client::to(server.admin);

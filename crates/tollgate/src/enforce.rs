@@ -14,7 +14,7 @@ pub enum Enforce {
 }
 
 impl Enforce {
-    const ALL: [Enforce; 3] = [Enforce::On, Enforce::Shadow, Enforce::Off];
+    pub const ALL: [Enforce; 3] = [Enforce::On, Enforce::Shadow, Enforce::Off];
 
     pub const fn name(self) -> &'static str {
         match self {

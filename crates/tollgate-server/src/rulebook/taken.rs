@@ -5,7 +5,8 @@
 use tollgate::document::{self, Problems};
 use tollgate::policy::{self, Draft, Policy};
 use tollgate::rule::{Rule, parse};
-use tollgate::{Time, identity::Key};
+use tollgate::identity::Key;
+use tollgate::{Enforce, Time};
 use tollgate_stores::rules::{Change, Item, Kind, Stored, ban_of};
 
 use crate::config::StoreConfig;
@@ -128,6 +129,9 @@ impl Others {
     /// Takes all of it in; says what does not fit.
     pub(super) fn replace(self, gate: &Gate) -> Vec<(Item, String)> {
         let now = gate.now();
+        if !self.0.iter().any(|stored| stored.item == Item::enforce()) {
+            set_enforce(gate, Enforce::On);
+        }
         let left_out = self.0.into_iter().filter_map(|stored| {
             let why = put_other(gate, &stored.item, &stored.text, now).err()?;
             tracing::error!("rules database: {} is not in force here: {why}", stored.item.kind.name());
@@ -145,14 +149,27 @@ fn put_other(gate: &Gate, item: &Item, text: &str, now: Time) -> Result<(), Stri
                 gate.ban(key(item)?, ban);
             }
         }
+        Kind::Setting if *item == Item::enforce() => {
+            let enforce = Enforce::parse(text).ok_or_else(|| format!("'{text}' is none of on, shadow, off"))?;
+            set_enforce(gate, enforce);
+        }
         Kind::Rule | Kind::Allow | Kind::Setting => {}
     }
     Ok(())
 }
 
+fn set_enforce(gate: &Gate, enforce: Enforce) {
+    let before = gate.engine.enforce();
+    if enforce != before {
+        tracing::warn!("enforce {} → {}", before.name(), enforce.name());
+        gate.engine.set_enforce(enforce);
+    }
+}
+
 fn remove_other(gate: &Gate, item: &Item, now: Time) -> Result<(), String> {
     match item.kind {
         Kind::Ban => _ = gate.engine.unban(key(item)?, now),
+        Kind::Setting if *item == Item::enforce() => set_enforce(gate, Enforce::On),
         Kind::Rule | Kind::Allow | Kind::Setting => {}
     }
     Ok(())
