@@ -7,7 +7,7 @@ use http_body_util::Full;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tollgate::document::{self, Problems};
 use tollgate::headers::{HeaderStyle, headers};
 use tollgate::{Reason, Verdict};
@@ -99,12 +99,12 @@ pub struct Problem {
     /// The methods that would do.
     pub allow: Option<Cow<'static, str>>,
     /// What else there is to say, each under its name.
-    pub more: Map<String, Value>,
+    pub more: Vec<(&'static str, Value)>,
 }
 
 impl Problem {
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
-        Problem { status, detail: detail.into(), field: None, allow: None, more: Map::new() }
+        Problem { status, detail: detail.into(), field: None, allow: None, more: Vec::new() }
     }
 
     pub fn bad_field(field: impl Into<String>, detail: impl Into<String>) -> Problem {
@@ -112,8 +112,8 @@ impl Problem {
     }
 
     /// Says one thing more.
-    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Problem {
-        self.more.insert(name.to_owned(), value.into());
+    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Problem {
+        self.more.push((name, value.into()));
         self
     }
 

@@ -18,9 +18,9 @@ impl Admin {
         let header = |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
         let judged = match &self.tokens {
             Some(tokens) => by_token(tokens, header(AUTHORIZATION), needed),
-            None => by_origin(header(HOST), header(ORIGIN)).map(|()| LOCAL.to_owned()),
+            None => by_origin(header(HOST), header(ORIGIN)).map(|()| LOCAL),
         };
-        judged.map_err(|(who, problem)| {
+        judged.map(str::to_owned).map_err(|(who, problem)| {
             // The collection only: what follows it may be a key.
             let path: Vec<_> = request.uri().path().splitn(4, '/').take(3).collect();
             let (status, path) = (problem.status.as_u16(), path.join("/"));
@@ -32,10 +32,14 @@ impl Admin {
 }
 
 /// A refusal: who was refused, as far as that is known, and why.
-type Refused = (String, Problem);
+type Refused<'t> = (&'t str, Problem);
 
-fn by_token(tokens: &Tokens, authorization: Option<&str>, needed: Role) -> Result<String, Refused> {
-    let nobody = |detail: &str| (String::new(), Problem::new(StatusCode::UNAUTHORIZED, detail));
+fn by_token<'t>(
+    tokens: &'t Tokens,
+    authorization: Option<&str>,
+    needed: Role,
+) -> Result<&'t str, Refused<'t>> {
+    let nobody = |detail: &str| ("", Problem::new(StatusCode::UNAUTHORIZED, detail));
     let Some(token) = authorization.and_then(fields::bearer) else {
         return Err(nobody("send a token: Authorization: Bearer …"));
     };
@@ -44,14 +48,14 @@ fn by_token(tokens: &Tokens, authorization: Option<&str>, needed: Role) -> Resul
         Some((role, name)) if role < needed => {
             let detail =
                 format!("the token's role is {}, and this needs the role {}", role.name(), needed.name());
-            Err((name.to_owned(), Problem::new(StatusCode::FORBIDDEN, detail)))
+            Err((name, Problem::new(StatusCode::FORBIDDEN, detail)))
         }
-        Some((_, name)) => Ok(name.to_owned()),
+        Some((_, name)) => Ok(name),
     }
 }
 
-fn by_origin(asked_host: Option<&str>, origin: Option<&str>) -> Result<(), Refused> {
-    let forbidden = |detail: &str| Err((String::new(), Problem::new(StatusCode::FORBIDDEN, detail)));
+fn by_origin(asked_host: Option<&str>, origin: Option<&str>) -> Result<(), Refused<'static>> {
+    let forbidden = |detail: &str| Err(("", Problem::new(StatusCode::FORBIDDEN, detail)));
     let Some(asked_host) = asked_host else { return forbidden("the Host header is missing") };
     if !is_local(asked_host) {
         return forbidden(

@@ -2,6 +2,7 @@
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
+use tollgate::Enforce;
 
 use crate::admin::Admin;
 use crate::answer;
@@ -11,6 +12,11 @@ use crate::gate::Gate;
 /// Alive; and whether limits hold as they should.
 pub fn health(gate: &Gate) -> Answer {
     let mut health = central_health(gate);
+    let enforce = gate.engine.enforce();
+    health["enforce"] = enforce.name().into();
+    if enforce != Enforce::On {
+        health["protection"] = "off".into();
+    }
     if let Some(rulebook) = gate.rulebook.get() {
         let standing = rulebook.standing();
         if standing.trouble.is_some() || !standing.left_out.is_empty() {

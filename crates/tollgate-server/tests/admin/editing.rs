@@ -120,11 +120,11 @@ fn a_bad_rule_is_rejected_by_the_name_of_its_field_and_changes_nothing() {
         (json!({ "id": "a", "limit": "5/m", "colour": "red" }), "colour"),
         (json!({ "id": "a b", "limit": "5/m" }), "id"),
         (json!({ "limit": "5/m" }), "id"),
-        (json!({ "id": "a" }), "limits"),
+        (json!({ "id": "a" }), "body"),
         (json!({ "id": "a", "limit": "5/m", "mode": "loud" }), "mode"),
         (
             json!({ "id": "a", "key": "email", "limit": "5/m", "overrides": [{ "ip": "1.2.3.4", "limit": "9/m" }] }),
-            "overrides[0].ip",
+            "overrides[0]",
         ),
         (json!([]), "body"),
         (json!("text"), "body"),

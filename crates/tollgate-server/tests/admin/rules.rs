@@ -14,7 +14,7 @@ const RULES: &str = r#"
   - { id: nodelay, key: "header:X-A", limit: 5/m, algorithm: leaky-bucket, on_exceed: reject }
   - { id: fixed, key: "cookie:c", limit: 30/10s, algorithm: fixed-window, window: first-hit, on_store_error: closed }
   - { id: log, key: "query:q", limit: 5/m, algorithm: sliding-log, count_denied: true }
-  - { id: compact, key: "attr:a", limit: 5/m, algorithm: sliding-compact, resolution: 5s }
+  - { id: compact, key: "attr:a", limit: 5/m, algorithm: sliding-compact, resolution: 5s, enforce_percent: 10 }
   - { id: counter, key: host, limit: 5/m, algorithm: sliding-counter, ban: { key: [ip], after: 3, within: 10m, for: 1h, max: 24h } }
   - { id: tiers, key: path, limit: 5/d, algorithm: tiered-window, levels: [m, h] }
   - { id: by, key: user, limits_by: { attr: plan, free: [10/m], pro: [100/m, 1000/h] } }
@@ -69,6 +69,7 @@ fn a_rule_reads_back_as_it_was_written() {
             "counter",
             json!({ "ban": { "key": ["ip"], "after": 3, "within": "10m", "for": "1h", "max": "1d" } }),
         ),
+        ("compact", json!({ "resolution": "5s", "enforce_percent": 10 })),
         ("tiers", json!({ "levels": ["m", "h"] })),
         ("own", json!({ "uid": "42" })),
     ] {

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use tollgate::Policy;
 use tollgate::rule::RuleId;
-use tollgate_stores::rules::{Kind, Page};
+use tollgate_stores::rules::{Kind, Page, Stored, Version};
 
 use crate::admin::call::{self, Call};
 use crate::admin::edit::failed;
@@ -14,6 +14,7 @@ use crate::admin::rules::{of_database, of_file, of_stored, written};
 use crate::answer::{self, Problem};
 use crate::connection::Answer;
 use crate::gate::Gate;
+use crate::rulebook::Rulebook;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
@@ -101,12 +102,26 @@ async fn of_the_database(gate: &Gate, policy: &Policy, page: Page) -> Result<Vec
     };
     match found {
         Ok(found) => {
-            let shown = |stored| of_stored(rulebook, stored);
-            Ok(found.iter().map(|stored| (stored.item.name.to_string(), shown(stored))).collect())
+            let seen = rulebook.standing().version;
+            let shown = found.iter().map(|stored| shown(rulebook, policy, stored, seen));
+            Ok(found.iter().map(|stored| stored.item.name.to_string()).zip(shown).collect())
         }
         Err(error) if error.is_transient() => Ok(in_force(policy, &page)),
         Err(error) => Err(failed(error)),
     }
+}
+
+/// A rule as it is in force here, with its version if the node has that.
+fn shown(rulebook: &Rulebook, policy: &Policy, stored: &Stored, seen: Option<Version>) -> Value {
+    if let Some(rule) = policy.rule(&stored.item.name).filter(|rule| rule.is_added()) {
+        let version = Some(stored.version).filter(|version| seen.is_some_and(|seen| seen >= *version));
+        return of_database(written(rule), version, None);
+    }
+    let mut shown = of_stored(rulebook, stored);
+    if shown["left_out"].is_null() {
+        shown["left_out"] = "it is not in force here yet".into();
+    }
+    shown
 }
 
 /// The first rules of a page by their ids; there is no order to go by, so all ids are looked at, and no more.
