@@ -3,9 +3,9 @@
 //! What does not fit on this node is left out, and why is kept; the rest is taken all the same.
 
 use tollgate::document::{self, Problems};
+use tollgate::identity::Key;
 use tollgate::policy::{self, Draft, Policy};
 use tollgate::rule::{Rule, parse};
-use tollgate::identity::Key;
 use tollgate::{Enforce, Time};
 use tollgate_stores::rules::{Change, Item, Kind, Stored, ban_of};
 
@@ -150,7 +150,8 @@ fn put_other(gate: &Gate, item: &Item, text: &str, now: Time) -> Result<(), Stri
             }
         }
         Kind::Setting if *item == Item::enforce() => {
-            let enforce = Enforce::parse(text).ok_or_else(|| format!("'{text}' is none of on, shadow, off"))?;
+            let enforce =
+                Enforce::parse(text).ok_or_else(|| format!("'{text}' is none of on, shadow, off"))?;
             set_enforce(gate, enforce);
         }
         Kind::Rule | Kind::Allow | Kind::Setting => {}
