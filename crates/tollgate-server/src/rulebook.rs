@@ -16,6 +16,7 @@ use tollgate_stores::rules::{Author, Change, DbError, Edit, Item, Logged, RulesD
 
 use crate::config::{RulesDbConfig, StoreConfig};
 
+mod earned;
 mod follow;
 mod load;
 mod taken;

@@ -49,6 +49,7 @@ fn id_of(change: &Change) -> &RuleId {
     match change {
         Change::Put(rule) => &rule.id,
         Change::Remove(id) => id,
+        Change::Allow(_) | Change::Disallow(_) => unreachable!("only rules are changed here"),
     }
 }
 
@@ -74,6 +75,7 @@ impl Listed {
                 self.first.retain(|rule| rule.id != *id);
                 self.then.retain(|rule| rule.id != *id);
             }
+            Change::Allow(_) | Change::Disallow(_) => unreachable!("only rules are changed here"),
         }
     }
 
