@@ -21,7 +21,7 @@ mod store;
 
 pub use listen::Listen;
 pub use proxy::{Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls};
-pub use queue::QueueConfig;
+pub use queue::{QueueConfig, QueuePlace};
 pub use store::{StoreConfig, StoreKeys};
 
 /// A larger file is rejected unread.
@@ -129,7 +129,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     let store = StoreConfig::read(&mut map, folder, &policy.rules, &mut idle);
     idle.extend(idle_in_rules(&policy.rules, proxy.as_ref(), store.as_ref()));
     let state_dir = folder.join(map.optional_text("state_dir").unwrap_or(""));
-    let queue = QueueConfig::read(&mut map, &state_dir);
+    let queue = QueueConfig::read(&mut map, &state_dir, store.as_ref());
     let queues = proxy.is_some() && policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
     let config = Config {
         listen: Listen::read(&mut map, proxy.as_ref(), &mut idle),

@@ -91,6 +91,7 @@ pub struct UpstreamReport {
 }
 
 impl Proxy {
+    /// It must be called inside a tokio runtime: a queue may be on a server.
     pub fn new(gate: Arc<Gate>, config: ProxyConfig, queue: Option<QueueConfig>) -> Result<Proxy, Problems> {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let route = Route::new(&gate, config, &[], workers)?;

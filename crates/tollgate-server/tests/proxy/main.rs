@@ -2,6 +2,8 @@
 
 #[path = "../harness/mod.rs"]
 mod harness;
+#[path = "../../../tollgate-stores/tests/servers/mod.rs"]
+mod servers;
 
 mod api;
 mod bodies;
@@ -15,6 +17,7 @@ mod nginx;
 mod protocols;
 mod queue;
 mod settlement;
+mod shared_queue;
 mod smuggling;
 mod soak;
 mod upstreams;
