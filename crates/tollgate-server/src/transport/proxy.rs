@@ -29,6 +29,7 @@ mod identify;
 mod inspect;
 mod lease;
 mod merge;
+mod multipart;
 mod pool;
 mod refusal;
 mod replay;
