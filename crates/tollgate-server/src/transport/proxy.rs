@@ -39,6 +39,7 @@ mod tls;
 mod turn;
 mod upgrade;
 mod upstream;
+mod websocket;
 mod worker;
 
 pub use health::watch as watch_health;

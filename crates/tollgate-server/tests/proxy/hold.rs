@@ -6,7 +6,7 @@ use crate::api::Api;
 use crate::harness::{Client, Server, eventually};
 use crate::{get, in_front_of};
 
-fn metric(server: &Server, name: &str) -> u64 {
+pub fn metric(server: &Server, name: &str) -> u64 {
     let page = server.admin("GET", "/metrics", "").text();
     let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name)).expect(name);
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")

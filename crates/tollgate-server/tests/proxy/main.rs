@@ -10,6 +10,7 @@ mod bodies;
 mod command;
 mod crowd;
 mod hold;
+mod http2;
 mod identity;
 mod limit_req;
 mod messages;

@@ -29,7 +29,7 @@ pub struct Decided {
 impl Entrance {
     /// Charges the request if it passes.
     pub async fn decide(&self, visit: &mut Visit) -> Result<Decided, BodyError> {
-        let Visit { parts, host, upload, route, now } = visit;
+        let Visit { parts, host, upload, route, now, .. } = visit;
         let now = *now;
         let gate = &self.proxy.gate;
         let asked = gate.asked();
