@@ -173,6 +173,7 @@ fn serve_proxy(
     }
     servers.spawn(Arc::clone(proxy).watch_held(shutdown.clone()));
     servers.spawn(Arc::clone(proxy).watch_queue(shutdown.clone()));
+    servers.spawn(proxy::watch_trust(Arc::clone(proxy), shutdown.clone()));
     servers.spawn(proxy::watch_health(Arc::clone(proxy), shutdown.clone()));
     let serving = proxy::serve(Arc::clone(proxy), listener, tls, shutdown);
     servers.spawn(async move {

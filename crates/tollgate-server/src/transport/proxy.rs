@@ -43,7 +43,7 @@ mod websocket;
 mod worker;
 
 pub use health::watch as watch_health;
-pub use tls::Certificate;
+pub use tls::{Certificate, watch_trust};
 pub use worker::serve;
 
 use balance::Turn;
@@ -82,7 +82,7 @@ struct Route {
     config: ProxyConfig,
     upstreams: Vec<Arc<Upstream>>,
     turn: Turn,
-    tls: Tls,
+    tls: ArcSwap<Tls>,
 }
 
 /// How an upstream is doing.
@@ -159,6 +159,11 @@ impl Route {
         });
         let tls = tls::towards(&config.upstream_tls)
             .map_err(|error| Problem::new(None, "proxy.upstream_tls", format!("{error:#}")))?;
-        Ok(Route { upstreams: upstreams.collect(), config, turn: Turn::default(), tls })
+        Ok(Route {
+            upstreams: upstreams.collect(),
+            config,
+            turn: Turn::default(),
+            tls: ArcSwap::from_pointee(tls),
+        })
     }
 }

@@ -160,6 +160,35 @@ fn other_tunnels_are_refused_and_an_api_that_takes_no_websocket_is_heard() {
 }
 
 #[test]
+fn what_would_be_two_requests_over_http1_is_never_two() {
+    let api = Api::echo();
+    let server = in_front_of(&api, "");
+    let hidden = "GET /hidden HTTP/1.1\r\nhost: x\r\n\r\n";
+    for (name, value, body) in [
+        ("content-length", "0", hidden.to_owned()),
+        ("content-length", "5", format!("hello{hidden}")),
+        ("content-length", "500", hidden.to_owned()),
+        ("transfer-encoding", "chunked", format!("0\r\n\r\n{hidden}")),
+        ("connection", "content-length", hidden.to_owned()),
+    ] {
+        with_client(&server, |client| async move {
+            let mut client = client.ready().await.expect("the connection takes a request");
+            let request = Request::post("http://x/").version(Version::HTTP_2).header(name, value);
+            let sent = client.send_request(request.body(()).expect("a request"), false);
+            // What the client itself does not send cannot harm anybody.
+            let Ok((response, mut body_of)) = sent else { return };
+            body_of.send_data(Bytes::from(body), true).ok();
+            response.await.ok();
+        });
+        assert_eq!(crate::get(&server, "/next", &[]).status, 200, "others are served as ever");
+    }
+    // Of what was passed on nobody can read more than its sender's own client would.
+    for request in api.received() {
+        assert!(request.body.is_empty() && matches!(request.target(), "/" | "/next"), "{request:?}");
+    }
+}
+
+#[test]
 fn a_request_that_is_cancelled_while_it_waits_gives_its_place_back() {
     let api = Api::echo();
     let rules = "rules: [{ id: q, algorithm: leaky-bucket, limit: 1/h, burst: 4, max_wait: 5h }]";
