@@ -22,7 +22,7 @@ mod store;
 
 pub use listen::Listen;
 pub use proxy::{Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls};
-pub use queue::QueueConfig;
+pub use queue::{QueueConfig, QueuePlace};
 pub use rules_db::RulesDbConfig;
 pub use store::{StoreConfig, StoreKeys};
 
@@ -132,9 +132,11 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     let store = StoreConfig::read(&mut map, folder, &policy.rules, &mut idle);
     idle.extend(idle_in_rules(&policy.rules, proxy.as_ref(), store.as_ref()));
     let state_dir = folder.join(map.optional_text("state_dir").unwrap_or(""));
-    let queue = QueueConfig::read(&mut map, &state_dir);
+    let queue = QueueConfig::read(&mut map, &state_dir, store.as_ref());
     let rules_db = RulesDbConfig::read(&mut map, folder, &state_dir);
-    let queues = proxy.is_some() && policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
+    // Rules of the database may want a queue, too: there is one where the file names it.
+    let wants_queue = policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
+    let queues = proxy.is_some() && (wants_queue || map.optional("queue").is_some());
     let config = Config {
         listen: Listen::read(&mut map, proxy.as_ref(), &mut idle),
         memory_bytes: memory(&mut map),
