@@ -90,12 +90,15 @@ fn read_file(path: &Path) -> Result<String, Problems> {
         return Err(problem(format!("is larger than {MAX_FILE_BYTES} bytes")));
     }
     let bytes = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
+    utf8(bytes, &path.display().to_string())
+}
+
+/// The text that the bytes of a file are; one that is none names its line.
+pub fn utf8(bytes: Vec<u8>, file: &str) -> Result<String, Problems> {
     String::from_utf8(bytes).map_err(|error| {
-        let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count();
-        problem(format!("is not UTF-8 text: see line {}", line + 1))
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        Problems::from(Problem::new(None, "", format!("is not UTF-8 text: see line {line}"))).in_file(file)
     })
 }
 
