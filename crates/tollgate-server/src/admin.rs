@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
 use hyper::{Method, Request, StatusCode};
 use serde_json::{Value, json};
+use tollgate::Enforce;
 use tollgate::request::{fields, host};
 
 use crate::answer::{self, Problem};
@@ -100,6 +101,11 @@ async fn route(admin: &Admin, request: Request<Incoming>) -> Result<Answer, Prob
 /// Alive; and whether limits hold as they should.
 fn health(gate: &Gate) -> Answer {
     let mut health = central_health(gate);
+    let enforce = gate.engine.enforce();
+    health["enforce"] = enforce.name().into();
+    if enforce != Enforce::On {
+        health["protection"] = "off".into();
+    }
     if let Some(rulebook) = gate.rulebook.get() {
         let standing = rulebook.standing();
         if standing.trouble.is_some() || !standing.left_out.is_empty() {

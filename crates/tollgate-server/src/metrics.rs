@@ -1,6 +1,11 @@
 //! `/metrics` in Prometheus' text format. Label values come from the configuration only.
 
 use std::fmt::Write;
+use std::sync::Arc;
+
+use tollgate::Enforce;
+use tollgate::record::Tally;
+use tollgate::rule::RuleInForce;
 
 use crate::gate::Gate;
 use crate::transport::proxy::Proxy;
@@ -23,7 +28,9 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
     }
 
     page.metric("tollgate_rule_hits_total", "counter", "Hits on a rule, by what it said to them.");
-    let records = || policy.rules().iter().map(|rule| (rule, rule.tally()));
+    // A database may have a million rules: of these, those that were ever hit.
+    let shown = |rule: &&Arc<RuleInForce>| !rule.is_added() || rule.tally() != Tally::default();
+    let records = || policy.rules().iter().filter(shown).map(|rule| (rule, rule.tally()));
     for (rule, tally) in records() {
         let outcomes =
             [("allowed", tally.allowed), ("denied", tally.denied), ("shadow_denied", tally.shadow_denied)];
@@ -54,6 +61,11 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         "The generation of the rules in force.",
         policy.generation(),
     );
+    page.metric("tollgate_enforce", "gauge", "The panic switch: 1 for the position it is in.");
+    for position in Enforce::ALL {
+        let is_set = u64::from(engine.enforce() == position);
+        page.sample("tollgate_enforce", &[("position", position.name())], is_set);
+    }
     let (applied, rejected) = gate.reloads.count();
     page.metric(
         "tollgate_reloads_total",

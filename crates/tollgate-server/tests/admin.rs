@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 #[test]
 fn health_and_readiness_are_told_to_everybody() {
     let server = Server::start("rules: [{ id: a, limit: 1/h }]");
-    assert_eq!(server.admin("GET", "/healthz", "").json(), json!({ "status": "ok" }));
+    let health = server.admin("GET", "/healthz", "").json();
+    assert_eq!((&health["status"], &health["enforce"]), (&json!("ok"), &json!("on")));
     let ready = server.admin("GET", "/readyz", "");
     assert_eq!((ready.status, ready.json()), (200, json!({ "status": "ready", "rules_generation": 1 })));
     let mut client = Client::to(server.admin);
@@ -100,7 +101,7 @@ const RULES: &str = r#"
   - { id: nodelay, key: "header:X-A", limit: 5/m, algorithm: leaky-bucket, on_exceed: reject }
   - { id: fixed, key: "cookie:c", limit: 30/10s, algorithm: fixed-window, window: first-hit, on_store_error: closed }
   - { id: log, key: "query:q", limit: 5/m, algorithm: sliding-log, count_denied: true }
-  - { id: compact, key: "attr:a", limit: 5/m, algorithm: sliding-compact, resolution: 5s }
+  - { id: compact, key: "attr:a", limit: 5/m, algorithm: sliding-compact, resolution: 5s, enforce_percent: 10 }
   - { id: counter, key: host, limit: 5/m, algorithm: sliding-counter, ban: { key: [ip], after: 3, within: 10m, for: 1h, max: 24h } }
   - { id: tiers, key: path, limit: 5/d, algorithm: tiered-window, levels: [m, h] }
   - { id: by, key: user, limits_by: { attr: plan, free: [10/m], pro: [100/m, 1000/h] } }
@@ -145,6 +146,7 @@ fn a_rule_reads_back_as_it_was_written() {
             "counter",
             json!({ "ban": { "key": ["ip"], "after": 3, "within": "10m", "for": "1h", "max": "1d" } }),
         ),
+        ("compact", json!({ "resolution": "5s", "enforce_percent": 10 })),
         ("tiers", json!({ "levels": ["m", "h"] })),
         ("own", json!({ "uid": "42" })),
     ] {

@@ -19,6 +19,7 @@ mod text;
 pub use db::RulesDb;
 pub use edit::{Author, Edit, Expected, MAX_EDITS};
 pub use error::DbError;
-pub use item::{Change, Enforce, Feed, Item, Kind, Logged, Stored, Version};
+pub use item::{Change, Feed, Item, Kind, Logged, Stored, Version};
 pub use mirror::Mirror;
 pub use text::{RuleText, ban_of, rules_of};
+pub use tollgate::Enforce;

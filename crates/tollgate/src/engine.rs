@@ -3,6 +3,7 @@
 //! Plan, charge, conclude. The engine owns the policy in force, the memory store, the bans and what is
 //! shown to people; it reads no clock and does no I/O.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +12,12 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
 use crate::ban::{Ban, BanList};
+use crate::enforce::{Enforce, Switch};
 use crate::event::{Event, EventKey, Events};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
-use crate::plan::{Exempt, Plan, PlannedRule};
+use crate::plan::{Conditions, Exempt, Plan, PlannedRule};
 use crate::policy::{Change, Policy};
 use crate::rule::{BanPolicy, Rule, RuleSetError};
 use crate::store::{MemoryStore, Receipt};
@@ -44,12 +46,14 @@ pub struct Engine {
     store: MemoryStore,
     secret: Secret,
     bans: BanList,
+    switch: Switch,
     events: Events,
     log_keys: LogKeys,
     node: u32,
     sequence: AtomicU64,
     decisions: [AtomicU64; Reason::ALL.len()],
     ignored_matches: AtomicU64,
+    shadow_bans: AtomicU64,
     denials: Denials,
 }
 
@@ -104,12 +108,14 @@ impl Engine {
             store: MemoryStore::new(setup.memory_bytes),
             secret: setup.secret,
             bans,
+            switch: Switch::default(),
             events: Events::default(),
             log_keys: setup.log_keys,
             node: setup.node,
             sequence: AtomicU64::new(0),
             decisions: Default::default(),
             ignored_matches: AtomicU64::new(0),
+            shadow_bans: AtomicU64::new(0),
             denials: Denials::default(),
         }
     }
@@ -131,7 +137,12 @@ impl Engine {
         hit: &Hit<'_>,
         now: Time,
     ) -> Result<(), Exempt> {
-        policy.plan(plan, hit, &self.bans, &self.secret, now, |counter| self.store.prefetch(counter))
+        policy.plan(plan, hit, &self.conditions(now), |counter| self.store.prefetch(counter))
+    }
+
+    #[inline(always)]
+    fn conditions(&self, now: Time) -> Conditions<'_> {
+        Conditions { enforce: self.switch.get(), bans: &self.bans, secret: &self.secret, now }
     }
 
     #[inline(always)]
@@ -163,7 +174,7 @@ impl Engine {
         let policy = self.policy.load();
         let id = self.next_id(&policy);
         let mut plan = Plan::default();
-        if let Err(exempt) = policy.plan(&mut plan, hit, &self.bans, &self.secret, now, |_| ()) {
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.conditions(now), |_| ()) {
             return Verdict::exempt(id, exempt, now);
         }
         let mut verdict = plan.draft(id);
@@ -209,13 +220,14 @@ impl Engine {
 
     /// Puts a new policy in force; counters are kept. Returns the generations before and after.
     pub fn apply(&self, policy: Policy, now: Time) -> (u64, u64) {
-        self.revise(|old| policy.succeed(old, now), now)
+        let revised: Result<_, Infallible> = self.revise(|old| Ok(policy.succeed(old, now)), now);
+        revised.unwrap_or_else(|never| match never {})
     }
 
     /// Puts a new list of rules in force beside those that came by changes, which stay; an id that is in both
     /// is an error.
     pub fn apply_list(&self, policy: Policy, now: Time) -> Result<(u64, u64), RuleSetError> {
-        self.try_revise(|old| Ok(policy.with_added(old, now)?.succeed(old, now)), now)
+        self.revise(|old| Ok(policy.with_added(old, now)?.succeed(old, now)), now)
     }
 
     /// Changes some rules of the policy in force, all or none; counters are kept. Returns the generations
@@ -225,17 +237,12 @@ impl Engine {
         changes: impl IntoIterator<Item = Change>,
         now: Time,
     ) -> Result<(u64, u64), RuleSetError> {
-        self.try_revise(|old| old.changed(changes, now), now)
+        self.revise(|old| old.changed(changes, now), now)
     }
 
-    /// Puts in force what follows from the policy in force, which nobody else changes meanwhile.
-    pub fn revise(&self, next: impl FnOnce(&Policy) -> Policy, now: Time) -> (u64, u64) {
-        let revised: Result<_, std::convert::Infallible> = self.try_revise(|old| Ok(next(old)), now);
-        revised.unwrap_or_else(|never| match never {})
-    }
-
-    /// Like [`revise`](Self::revise); after an error the policy in force stays.
-    pub fn try_revise<E>(
+    /// Puts in force what follows from the policy in force, which nobody else changes meanwhile; after an error
+    /// it stays. Returns the generations before and after.
+    pub fn revise<E>(
         &self,
         next: impl FnOnce(&Policy) -> Result<Policy, E>,
         now: Time,
@@ -249,6 +256,15 @@ impl Engine {
         }
         self.policy.store(Arc::new(new));
         Ok(generations)
+    }
+
+    /// Turns the panic switch; it stays there whatever policy is in force. No counter or ban is lost.
+    pub fn set_enforce(&self, enforce: Enforce) {
+        self.switch.set(enforce);
+    }
+
+    pub fn enforce(&self) -> Enforce {
+        self.switch.get()
     }
 
     /// What tells this node's verdicts from those of others.
@@ -296,6 +312,11 @@ impl Engine {
         self.bans.dropped()
     }
 
+    /// Requests of banned keys that passed, for the switch stood on shadow.
+    pub fn shadow_bans(&self) -> u64 {
+        self.shadow_bans.load(Ordering::Relaxed)
+    }
+
     /// How many verdicts were given for each reason.
     pub fn decisions(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL
@@ -328,6 +349,9 @@ impl Engine {
     fn note(&self, policy: &Policy, plan: &Plan<'_>, verdict: &Verdict, hit: &Hit<'_>, now: Time) {
         if plan.ignored > 0 {
             self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
+        }
+        if plan.banned {
+            self.shadow_bans.fetch_add(1, Ordering::Relaxed);
         }
         for (planned, limits) in plan.judged(verdict) {
             let denier = limits.iter().find(|limit| !limit.allowed);

@@ -22,6 +22,8 @@ mod key_list;
 
 pub mod ban;
 
+pub mod enforce;
+
 pub mod fingerprint;
 
 pub mod store;
@@ -51,6 +53,7 @@ pub use sync::seeded;
 mod sync;
 mod table;
 
+pub use enforce::Enforce;
 pub use engine::{Engine, EngineSetup};
 pub use hit::Hit;
 pub use limit::{Limit, Rate, Shape};

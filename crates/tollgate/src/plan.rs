@@ -10,6 +10,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::ban::{Ban, BanList};
+use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
@@ -21,8 +22,18 @@ use crate::verdict::{LimitVerdict, Verdict, VerdictId};
 
 /// Why no rule is asked.
 pub(crate) enum Exempt {
+    /// Nothing is enforced at all.
+    SwitchedOff,
     AllowListed,
     Banned(Box<(Key, Ban)>),
+}
+
+/// What beside the policy decides what a hit comes to.
+pub(crate) struct Conditions<'e> {
+    pub(crate) enforce: Enforce,
+    pub(crate) bans: &'e BanList,
+    pub(crate) secret: &'e Secret,
+    pub(crate) now: Time,
 }
 
 /// The rules of a hit, and the charges they make.
@@ -30,6 +41,8 @@ pub(crate) enum Exempt {
 pub(crate) struct Plan<'p> {
     pub(crate) rules: SmallVec<[PlannedRule<'p>; 4]>,
     pub(crate) charges: SmallVec<[Charge; 4]>,
+    /// Somebody who is banned, while bans are only counted.
+    pub(crate) banned: bool,
     /// Rules that matched beyond the bound, and were not looked at.
     pub(crate) ignored: usize,
 }
@@ -38,6 +51,8 @@ pub(crate) struct PlannedRule<'p> {
     pub(crate) rule: &'p Arc<RuleInForce>,
     /// The key under this rule.
     pub(crate) key: Fingerprint,
+    /// Whether the rule decides here, or is only counted.
+    mode: Mode,
     limits: &'p [RuleLimit],
     /// The rule denies without counting: its key is missing.
     refused: bool,
@@ -50,24 +65,26 @@ impl Policy {
         &'p self,
         plan: &mut Plan<'p>,
         hit: &Hit<'_>,
-        bans: &BanList,
-        secret: &Secret,
-        now: Time,
+        under: &Conditions<'_>,
         known: impl Fn(Fingerprint),
     ) -> Result<(), Exempt> {
+        if under.enforce == Enforce::Off {
+            return Err(Exempt::SwitchedOff);
+        }
         let value = |attribute: &Attribute| self.value(hit, attribute);
         if self.allow.find(hit.address(), value, |()| true).is_some() {
             return Err(Exempt::AllowListed);
         }
-        if let Some(banned) = bans.check(hit.address(), value, now) {
-            return Err(Exempt::Banned(Box::new(banned)));
+        match under.bans.check(hit.address(), value, under.now) {
+            Some(banned) if under.enforce == Enforce::On => return Err(Exempt::Banned(Box::new(banned))),
+            banned => plan.banned = banned.is_some(),
         }
         let matches = self.rules.matching(hit.target(), || value(&Attribute::User));
         plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
         plan.rules.reserve(matches.len() - plan.ignored);
         plan.charges.reserve(matches.len() - plan.ignored);
         for rule in matches.iter().take(MAX_MATCHES) {
-            self.plan_rule(plan, rule, hit, secret, now, &known);
+            self.plan_rule(plan, rule, hit, under, &known);
         }
         Ok(())
     }
@@ -77,8 +94,7 @@ impl Policy {
         plan: &mut Plan<'p>,
         rule: &'p Arc<RuleInForce>,
         hit: &Hit<'_>,
-        secret: &Secret,
-        now: Time,
+        under: &Conditions<'_>,
         known: impl Fn(Fingerprint),
     ) {
         let mut values: SmallVec<[Cow<'_, str>; 2]> = SmallVec::new();
@@ -96,16 +112,19 @@ impl Policy {
         let refused = limits.is_none() || (missing && rule.missing_key == MissingKey::Deny);
         let any_limit = || rule.limits.all().next().map(std::slice::from_ref).unwrap_or_default();
         let limits = limits.unwrap_or_else(any_limit);
-        let digest = key_digest(secret, hit.domain_name(), rule, &values);
+        let digest = key_digest(under.secret, hit.domain_name(), rule, &values);
+        let enforced =
+            under.enforce == Enforce::On && rule.enforced.has(&rule.id, values.iter().map(AsRef::as_ref));
+        let mode = if enforced { rule.mode } else { Mode::Shadow };
         if !refused {
             for each in limits {
                 let fingerprint = digest.clone().short(each.mark).finish();
                 known(fingerprint);
-                let previous = predecessors(rule, each, &values, attribute_value, &digest, now);
-                plan.charges.push(charge(rule, each, fingerprint, hit.units(), previous));
+                let previous = predecessors(rule, each, &values, attribute_value, &digest, under.now);
+                plan.charges.push(charge(rule, mode, each, fingerprint, hit.units(), previous));
             }
         }
-        plan.rules.push(PlannedRule { rule, key: digest.finish(), limits, refused });
+        plan.rules.push(PlannedRule { rule, key: digest.finish(), mode, limits, refused });
     }
 
     /// The counters of one key of a rule, as [`Policy::plan`] would charge them.
@@ -136,7 +155,7 @@ impl Policy {
             .map(|each| {
                 let fingerprint = digest.clone().short(each.mark).finish();
                 let previous = predecessors(rule, each, &values, value_of, &digest, now);
-                (each, charge(rule, each, fingerprint, 1, previous))
+                (each, charge(rule, rule.mode, each, fingerprint, 1, previous))
             })
             .collect();
         (digest.finish(), charges)
@@ -195,6 +214,7 @@ fn key_digest<'s>(secret: &'s Secret, domain: &str, rule: &Rule, values: &[Cow<'
 
 fn charge(
     rule: &Rule,
+    mode: Mode,
     each: &RuleLimit,
     fingerprint: Fingerprint,
     units: u64,
@@ -205,7 +225,7 @@ fn charge(
         quota: each.quota,
         cost: rule.cost.saturating_mul(units),
         unit_cost: rule.cost,
-        weight: if rule.mode == Mode::Enforce { Weight::Enforced } else { Weight::Shadow },
+        weight: if mode == Mode::Enforce { Weight::Enforced } else { Weight::Shadow },
         denied: if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free },
         previous,
     }
@@ -214,7 +234,7 @@ fn charge(
 impl Plan<'_> {
     /// Whether the charges may be made at all: a rule may have refused already.
     pub(crate) fn is_refused(&self) -> bool {
-        self.rules.iter().any(|rule| rule.refused && rule.rule.mode == Mode::Enforce)
+        self.rules.iter().any(|rule| rule.refused && rule.mode == Mode::Enforce)
     }
 
     /// The verdict as far as it is known before anything is charged.
@@ -226,6 +246,7 @@ impl Plan<'_> {
                 verdict.limits.push(LimitVerdict {
                     rule: Arc::clone(planned.rule),
                     limit: limit.limit,
+                    mode: planned.mode,
                     of_several: planned.limits.len() > 1,
                     allowed: false,
                     unkeyed: planned.refused,

@@ -21,12 +21,14 @@ pub mod parse;
 mod pattern;
 mod pool;
 mod set;
+mod share;
 mod slots;
 
 pub use in_force::RuleInForce;
 pub use overrides::{Override, Overrides};
 pub use pattern::{HostPattern, Pattern};
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
+pub use share::Share;
 pub use slots::Slots;
 
 /// The name of a rule: `[A-Za-z0-9._-]{1,64}`.
@@ -74,6 +76,8 @@ pub struct Terms {
     pub overrides: Overrides,
     pub cost: u64,
     pub mode: Mode,
+    /// For the keys outside of it the rule is in shadow.
+    pub enforced: Share,
     pub track: bool,
     pub on_exceed: OnExceed,
     /// The failure mode, where the rule has its own.

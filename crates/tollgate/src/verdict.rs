@@ -54,6 +54,7 @@ pub enum Reason {
     Ban,
     AllowList,
     StoreError,
+    /// No enforced rule has looked at it: none matches, or enforcing is switched to shadow or off.
     NoRule,
 }
 
@@ -78,6 +79,8 @@ impl Reason {
 pub struct LimitVerdict {
     pub rule: Arc<RuleInForce>,
     pub limit: Limit,
+    /// How the rule was applied to this request.
+    pub mode: Mode,
     /// Whether the rule has other limits beside this one.
     pub of_several: bool,
     pub allowed: bool,
@@ -94,7 +97,7 @@ pub struct LimitVerdict {
 
 impl LimitVerdict {
     pub fn is_enforced(&self) -> bool {
-        self.rule.mode == Mode::Enforce && !self.skipped
+        self.mode == Mode::Enforce && !self.skipped
     }
 
     /// Whether it was charged, if the request passes.
@@ -149,6 +152,7 @@ impl Verdict {
     pub(crate) fn exempt(id: VerdictId, exempt: Exempt, now: Time) -> Verdict {
         let verdict = Verdict::new(id);
         match exempt {
+            Exempt::SwitchedOff => verdict,
             Exempt::AllowListed => Verdict { reason: Reason::AllowList, ..verdict },
             Exempt::Banned(ban) => {
                 let until = ban.1.until;

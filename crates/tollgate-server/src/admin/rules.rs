@@ -55,6 +55,8 @@ fn written(rule: &Rule) -> Value {
     }
     put("cost", if rule.cost == 1 { Value::Null } else { rule.cost.into() });
     put("mode", rule.mode.name().into());
+    let percent = rule.enforced.percent();
+    put("enforce_percent", if percent == 100 { Value::Null } else { percent.into() });
     put("track", if rule.track { true.into() } else { Value::Null });
     put("on_exceed", on_exceed(rule.on_exceed).into());
     put("on_store_error", rule.on_store_error.map(on_store_error).into());

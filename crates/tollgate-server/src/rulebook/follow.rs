@@ -46,7 +46,7 @@ async fn try_follow(rulebook: &Rulebook, gate: &Arc<Gate>) -> Result<std::conver
     let db = rulebook.open().await?;
     let in_force = *rulebook.in_force.borrow();
     let mut seen = match in_force {
-        Some(seen) => seen,
+        Some(seen) => db.version().await.map(|_| seen)?,
         None => load::load(rulebook, gate, db).await?,
     };
     loop {

@@ -52,6 +52,12 @@ pub(super) async fn load(rulebook: &Rulebook, gate: &Arc<Gate>, db: &RulesDb) ->
     Ok(version)
 }
 
+/// Why a load leaves the policy as it is.
+enum Stop {
+    Unchanged,
+    Failed(DbError),
+}
+
 type LeftOut = BTreeMap<Item, String>;
 
 fn take(
@@ -62,7 +68,7 @@ fn take(
 ) -> Result<(Version, LeftOut), DbError> {
     let (mut others, mut left_out, mut version) = (Others::default(), LeftOut::new(), Version::ZERO);
     let now = gate.now();
-    gate.engine.try_revise(
+    let revised = gate.engine.revise(
         |old| {
             let added = old.rules().iter().filter(|rule| rule.is_added());
             let mut gone: HashSet<Box<str>> = added.map(|rule| rule.id.as_str().into()).collect();
@@ -73,14 +79,18 @@ fn take(
                 }
                 gone.remove(&stored.item.name);
                 left_out.extend(taken.put(&stored.item, &stored.text, now));
-            })?;
+            })
+            .map_err(Stop::Failed)?;
             gone.iter().for_each(|id| taken.remove(id, now));
-            let mut draft = taken.finish();
+            let mut draft = taken.finish().ok_or(Stop::Unchanged)?;
             relive(&mut draft, former, version);
-            Ok::<_, DbError>(draft.finish())
+            Ok(draft.finish())
         },
         now,
-    )?;
+    );
+    if let Err(Stop::Failed(error)) = revised {
+        return Err(error);
+    }
     left_out.extend(others.replace(gate));
     Ok((version, left_out))
 }

@@ -3,9 +3,10 @@
 //! What does not fit on this node is left out, and why is kept; the rest is taken all the same.
 
 use tollgate::document::{self, Problems};
+use tollgate::identity::Key;
 use tollgate::policy::{self, Draft, Policy};
 use tollgate::rule::{Rule, parse};
-use tollgate::{Time, identity::Key};
+use tollgate::{Enforce, Time};
 use tollgate_stores::rules::{Change, Item, Kind, Stored, ban_of};
 
 use crate::config::StoreConfig;
@@ -17,11 +18,12 @@ pub(super) struct Taken<'a> {
     gate: &'a Gate,
     store: Option<&'a StoreConfig>,
     draft: Draft,
+    is_changed: bool,
 }
 
 impl<'a> Taken<'a> {
     pub(super) fn new(gate: &'a Gate, store: Option<&'a StoreConfig>, draft: Draft) -> Taken<'a> {
-        Taken { gate, store, draft }
+        Taken { gate, store, draft, is_changed: false }
     }
 
     /// Takes a rule in, or says why not.
@@ -40,6 +42,7 @@ impl<'a> Taken<'a> {
         let asked = Asked::of_rule(&rule);
         self.draft.make(policy::Change::Put(rule), now).map_err(|error| error.to_string())?;
         self.gate.ask_for(&asked);
+        self.is_changed = true;
         Ok(())
     }
 
@@ -48,11 +51,13 @@ impl<'a> Taken<'a> {
         let held = self.draft.policy().rule(id).filter(|rule| rule.is_added());
         if let Some(id) = held.map(|rule| rule.id.clone()) {
             self.draft.make(policy::Change::Remove(id), now).ok(); // to go is always possible
+            self.is_changed = true;
         }
     }
 
-    pub(super) fn finish(self) -> Draft {
-        self.draft
+    /// What has come of it; `None` if nothing is to be changed.
+    pub(super) fn finish(self) -> Option<Draft> {
+        Some(self.draft).filter(|_| self.is_changed)
     }
 }
 
@@ -75,8 +80,10 @@ pub(super) fn changes(rulebook: &Rulebook, gate: &Gate, changes: Vec<Change>) {
     let (rules, others): (Vec<_>, Vec<_>) =
         changes.into_iter().partition(|change| change.item.kind == Kind::Rule);
     if !rules.is_empty() {
-        let generations = gate.engine.revise(|old| revised(rulebook, gate, old, rules, now), now);
-        tracing::info!("rules generation {} → {}", generations.0, generations.1);
+        let revised = gate.engine.revise(|old| revised(rulebook, gate, old, rules, now).ok_or(()), now);
+        if let Ok((before, after)) = revised {
+            tracing::info!("rules generation {before} → {after}");
+        }
     }
     for Change { item, text, .. } in others {
         let taken = match text {
@@ -87,7 +94,7 @@ pub(super) fn changes(rulebook: &Rulebook, gate: &Gate, changes: Vec<Change>) {
     }
 }
 
-fn revised(rulebook: &Rulebook, gate: &Gate, old: &Policy, rules: Vec<Change>, now: Time) -> Policy {
+fn revised(rulebook: &Rulebook, gate: &Gate, old: &Policy, rules: Vec<Change>, now: Time) -> Option<Policy> {
     let mut taken = Taken::new(gate, rulebook.store.as_ref(), old.draft());
     for Change { item, text, .. } in rules {
         let why = match text {
@@ -99,7 +106,7 @@ fn revised(rulebook: &Rulebook, gate: &Gate, old: &Policy, rules: Vec<Change>, n
         };
         note(rulebook, item, why);
     }
-    taken.finish().finish()
+    taken.finish().map(Draft::finish)
 }
 
 fn note(rulebook: &Rulebook, item: Item, why: Option<String>) {
@@ -122,6 +129,9 @@ impl Others {
     /// Takes all of it in; says what does not fit.
     pub(super) fn replace(self, gate: &Gate) -> Vec<(Item, String)> {
         let now = gate.now();
+        if !self.0.iter().any(|stored| stored.item == Item::enforce()) {
+            set_enforce(gate, Enforce::On);
+        }
         let left_out = self.0.into_iter().filter_map(|stored| {
             let why = put_other(gate, &stored.item, &stored.text, now).err()?;
             tracing::error!("rules database: {} is not in force here: {why}", stored.item.kind.name());
@@ -139,14 +149,28 @@ fn put_other(gate: &Gate, item: &Item, text: &str, now: Time) -> Result<(), Stri
                 gate.ban(key(item)?, ban);
             }
         }
+        Kind::Setting if *item == Item::enforce() => {
+            let enforce =
+                Enforce::parse(text).ok_or_else(|| format!("'{text}' is none of on, shadow, off"))?;
+            set_enforce(gate, enforce);
+        }
         Kind::Rule | Kind::Allow | Kind::Setting => {}
     }
     Ok(())
 }
 
+fn set_enforce(gate: &Gate, enforce: Enforce) {
+    let before = gate.engine.enforce();
+    if enforce != before {
+        tracing::warn!("enforce {} → {}", before.name(), enforce.name());
+        gate.engine.set_enforce(enforce);
+    }
+}
+
 fn remove_other(gate: &Gate, item: &Item, now: Time) -> Result<(), String> {
     match item.kind {
         Kind::Ban => _ = gate.engine.unban(key(item)?, now),
+        Kind::Setting if *item == Item::enforce() => set_enforce(gate, Enforce::On),
         Kind::Rule | Kind::Allow | Kind::Setting => {}
     }
     Ok(())

@@ -117,29 +117,6 @@ impl fmt::Display for Item {
     }
 }
 
-/// The panic switch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Enforce {
-    #[default]
-    On,
-    Shadow,
-    Off,
-}
-
-impl Enforce {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Enforce::On => "on",
-            Enforce::Shadow => "shadow",
-            Enforce::Off => "off",
-        }
-    }
-
-    pub fn parse(name: &str) -> Option<Enforce> {
-        [Enforce::On, Enforce::Shadow, Enforce::Off].into_iter().find(|enforce| enforce.name() == name)
-    }
-}
-
 /// A thing as it is now: a rule or a ban as JSON, the note of an allow entry, the value of a setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stored {

@@ -37,7 +37,7 @@ impl Engine {
     pub async fn check_central(&self, hit: &Hit<'_>, now: Time, central: &impl Central) -> CentralVerdict {
         let policy = self.policy.load_full();
         let mut plan = Plan::default();
-        if let Err(exempt) = policy.plan(&mut plan, hit, &self.bans, &self.secret, now, |_| ()) {
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.conditions(now), |_| ()) {
             let verdict = Verdict::exempt(self.next_id(&policy), exempt, now);
             return CentralVerdict::of(self.exempted(verdict, hit, now));
         }
@@ -64,7 +64,7 @@ impl Engine {
     pub async fn peek_central(&self, hit: &Hit<'_>, now: Time, central: &impl Central) -> Verdict {
         let policy = self.policy.load_full();
         let (mut plan, id) = (Plan::default(), self.next_id(&policy));
-        if let Err(exempt) = policy.plan(&mut plan, hit, &self.bans, &self.secret, now, |_| ()) {
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.conditions(now), |_| ()) {
             return Verdict::exempt(id, exempt, now);
         }
         let outcome = central.peek(&central_charges(&policy, &plan, hit), now).await;

@@ -12,7 +12,7 @@ use crate::limit::Limit;
 use crate::rule::pool::Pool;
 use crate::rule::{
     BanPolicy, CountWhen, HostPattern, Limits, MissingKey, Mode, OnExceed, OnStoreError, Override, Overrides,
-    Pattern, Rule, RuleId, RuleLimit, Terms,
+    Pattern, Rule, RuleId, RuleLimit, Share, Terms,
 };
 use crate::time::parse_span;
 
@@ -81,6 +81,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let overrides = overrides(map, &key, &read);
     // All is read before anything is given up: a key that nobody asked for would look unknown.
     let mode = map.optional_choice("mode", &MODE).unwrap_or_default();
+    let enforced = enforced(map, &key, uid.as_deref());
     let track = map.optional_bool("track").unwrap_or_default();
     let on_store_error = map.optional_choice("on_store_error", &ON_STORE_ERROR);
     let count_denied = map.optional_bool("count_denied").unwrap_or_default();
@@ -94,6 +95,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
         overrides,
         cost,
         mode,
+        enforced,
         track,
         on_exceed: on_exceed.unwrap_or_else(|| shapes.default_on_exceed()),
         on_store_error,
@@ -217,6 +219,19 @@ fn attributes(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Vec<Att
     }
     attributes.sort_by_cached_key(ToString::to_string);
     Some(attributes)
+}
+
+/// The share of keys for which a rule is enforced.
+fn enforced(map: &mut MapReader<'_, '_>, key: &[Attribute], uid: Option<&str>) -> Share {
+    let Some(node) = map.optional("enforce_percent") else { return Share::ALL };
+    let share = match node.as_u64().and_then(Share::new) {
+        None => Err("expected a whole number from 0 to 100"),
+        // In shadow it would stand in for the general rule all the same, and nobody would be limited.
+        Some(_) if uid.is_some() => Err("a rule for one user is enforced or not: use mode"),
+        Some(_) if key.is_empty() => Err("the rule has no key whose values could be told apart: use mode"),
+        Some(share) => Ok(share),
+    };
+    share.map_err(|message| map.reject("enforce_percent", node, message)).unwrap_or(Share::ALL)
 }
 
 fn cost(map: &mut MapReader<'_, '_>) -> u64 {

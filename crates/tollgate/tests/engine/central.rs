@@ -276,3 +276,30 @@ fn a_key_is_looked_up_where_it_is_counted() {
     let unknown = ready(engine.key_central("b", key("user:ann"), NOW, &store));
     assert!(matches!(unknown, Err(InspectError::NoRule(_))));
 }
+
+#[test]
+fn the_panic_switch_holds_where_rules_fail_closed() {
+    let settings = StoreSettings { on_error: OnStoreError::Closed, ..StoreSettings::default() };
+    let engine = with_store(
+        "{rules: [{id: a, key: user, limit: 1/h}, {id: b, limit: 0/h}], bans: [{key: 'user:evil'}]}",
+        settings,
+    );
+    let (store, hit) = (Faulty::without(&["a"]), Hit::by("ann"));
+    assert_eq!(check(&engine, &store, &hit, NOW).verdict.reason, Reason::Limit, "the one that can be asked");
+    assert_eq!(check(&engine, &Faulty::without(&["a", "b"]), &hit, NOW).verdict.reason, Reason::StoreError);
+    for (enforce, limits) in [(Enforce::Shadow, 2), (Enforce::Off, 0)] {
+        engine.set_enforce(enforce);
+        for hit in [&hit, &Hit::by("evil")] {
+            let asked = store.asked.load(Ordering::Relaxed);
+            let checked = check(&engine, &store, hit, NOW);
+            let peeked = ready(engine.peek_central(hit, NOW, &store));
+            assert!(checked.give_back.is_none());
+            for verdict in [checked.verdict, peeked] {
+                assert_eq!((verdict.allowed, verdict.reason), (true, Reason::NoRule), "{enforce:?}");
+                assert_eq!(verdict.limits.len(), limits);
+            }
+            let asked_now = store.asked.load(Ordering::Relaxed) - asked;
+            assert_eq!(asked_now, limits as u64, "a check and a peek, or nothing at all");
+        }
+    }
+}

@@ -13,11 +13,12 @@ use tollgate::policy::{PolicyParts, Settings};
 use tollgate::record::Tally;
 use tollgate::time::calendar::parse_rfc3339;
 use tollgate::verdict::Verdict;
-use tollgate::{Engine, EngineSetup, Hit, Policy, Reason, Time};
+use tollgate::{Enforce, Engine, EngineSetup, Hit, Policy, Reason, Time};
 
 mod bans;
 mod central;
 mod changes;
+mod enforcing;
 mod identities;
 mod insight;
 mod verdicts;

@@ -150,11 +150,20 @@ fn options_that_do_not_go_together_are_rejected() {
     check_option_rejected("algorithm: leaky-bucket, max_wait: soon", "no number in 'soon'");
     check_option_rejected("uid: 42, key: ip", "a rule for one user is counted by user: add user to its key");
     check_option_rejected("match: /a, url: /a", "'match' and 'url' say the same: keep one");
+    check_option_rejected("key: user, uid: 42, enforce_percent: 5", "a rule for one user is enforced or not");
+    check_option_rejected(
+        "key: [], enforce_percent: 5",
+        "the rule has no key whose values could be told apart",
+    );
 }
 
 #[test]
 fn values_of_the_wrong_type_are_rejected() {
     check_option_rejected("cost: much", "rules[0].cost: expected a whole number, found text 'much'");
+    for percent in ["101", "-1", "2.5", "ten", "10%"] {
+        let option = format!("enforce_percent: {percent}");
+        check_option_rejected(&option, "rules[0].enforce_percent: expected a whole number from 0 to 100");
+    }
     check_option_rejected("cost: 0", "cost 0 is out of range: 1 to 1000000000");
     check_option_rejected("burst: [5]", "rules[0].burst: expected a whole number, found a list");
     check_option_rejected("track: maybe", "rules[0].track: expected true or false, found text 'maybe'");

@@ -75,7 +75,7 @@ impl ToldRule {
             allowed: limit.allowed,
             remaining: limit.remaining,
             retry_after_ms: limit.retry_after.map(millis),
-            mode: limit.rule.mode.name(),
+            mode: limit.mode.name(),
         }
     }
 }

@@ -1,0 +1,99 @@
+//! Somebody who edits the database, and what the nodes have of it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::runtime::Runtime;
+use tollgate::Time;
+use tollgate_stores::rules::{Author, Change, DbError, Edit, Expected, Item, RuleText, RulesDb};
+
+use crate::harness::{Server, eventually};
+
+/// What the issue allows from a change to its being in force everywhere.
+pub const LIVE_WITHIN: Duration = Duration::from_secs(1);
+
+pub struct Editor {
+    runtime: Runtime,
+    db: RulesDb,
+}
+
+impl Editor {
+    pub fn open(address: &str, folder: &Path) -> Editor {
+        let runtime = Runtime::new().expect("a runtime");
+        let db = runtime.block_on(RulesDb::open(address, folder)).expect("the database opens");
+        Editor { runtime, db }
+    }
+
+    pub fn try_edit(&self, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
+        let author = Author { who: "test".to_owned(), at: tollgate::Clock::new().now() };
+        self.runtime.block_on(self.db.edit(author, edits))
+    }
+
+    pub fn edit(&self, edits: Vec<Edit>) -> Vec<Change> {
+        self.try_edit(edits).expect("the database can be written")
+    }
+
+    pub fn put(&self, id: &str, options: &str) -> Vec<Change> {
+        self.edit(vec![rule(id, options)])
+    }
+
+    /// Everything that the database holds, read anew: rule ids with their limits.
+    pub fn rules(&self) -> BTreeMap<String, String> {
+        let (sender, loaded) = std::sync::mpsc::channel();
+        let each = move |batch, _| _ = sender.send(batch);
+        self.runtime.block_on(self.db.load(each)).expect("the database can be read");
+        let stored = loaded.into_iter().flatten();
+        stored.map(|stored| (stored.item.name.to_string(), limit_in(&stored.text))).collect()
+    }
+}
+
+pub fn rule(id: &str, options: &str) -> Edit {
+    let text = format!("{{id: {id}, key: user, {options}}}");
+    Edit::rule(RuleText::parse(&text).expect("a valid rule"), Expected::Anything)
+}
+
+pub fn deletion(id: &str) -> Edit {
+    Edit::delete(Item::rule(id), Expected::Anything)
+}
+
+fn limit_in(text: &str) -> String {
+    let rule: Value = serde_json::from_str(text).expect("a rule is JSON");
+    rule["limit"].as_str().expect("these tests give one limit").to_owned()
+}
+
+/// The rules in force on a node that came from the database, with their limits.
+pub fn in_force(server: &Server) -> BTreeMap<String, String> {
+    let (mut rules, mut after) = (BTreeMap::new(), String::new());
+    loop {
+        let page = server.admin("GET", &format!("/v1/rules?limit=1000{after}"), "").json();
+        for rule in page["rules"].as_array().expect("a list of rules") {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            rules.insert(text(&rule["id"]), text(&rule["limits"][0]));
+        }
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => return rules,
+        }
+    }
+}
+
+pub fn agree(nodes: &[Server], expected: &BTreeMap<String, String>) {
+    eventually("every node has what the database has", || {
+        nodes.iter().all(|node| &in_force(node) == expected)
+    });
+}
+
+/// Waits for what must come within the bound of the issue.
+pub fn live(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    eventually(what, &mut holds);
+    // Asking takes its time too on a busy machine: only what is far above the bound is the program's.
+    let took = start.elapsed();
+    assert!(took < 2 * LIVE_WITHIN, "{what}: {took:?}");
+}
+
+pub fn now() -> Time {
+    tollgate::Clock::new().now()
+}

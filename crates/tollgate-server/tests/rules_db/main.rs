@@ -1,0 +1,12 @@
+//! Nodes that follow a rules database: a change is in force on all of them within a second, none is lost, and the
+//! last good rules stay in force whatever happens to the database.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+#[path = "../../../tollgate-stores/tests/servers/mod.rs"]
+mod servers;
+
+mod editor;
+mod fleet;
+mod outage;
+mod sqlite;
