@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
@@ -89,6 +89,8 @@ pub struct Connection {
     sender: SendRequest<Upload>,
     /// How many answers have come by this connection.
     answers: u64,
+    /// How long nothing may move.
+    idle: Duration,
 }
 
 impl Connection {
@@ -105,7 +107,7 @@ impl Connection {
     async fn open(base: &str, token: Option<HeaderValue>) -> Result<Connection, ClientError> {
         let authority = authority(base)?;
         let sender = connect(base, &authority).await?;
-        Ok(Connection { base: base.to_owned(), authority, token, sender, answers: 0 })
+        Ok(Connection { base: base.to_owned(), authority, token, sender, answers: 0, idle: IDLE })
     }
 
     /// One request, and the JSON that is answered.
@@ -116,34 +118,46 @@ impl Connection {
     /// As [`Connection::ask`], with a count of what has gone out.
     pub async fn ask_counting(&mut self, call: Call<'_>, sent: &Sent) -> Result<Answered, ClientError> {
         let (head, body) = self.send(call, sent).await?.into_parts();
-        let collected = timeout(IDLE, Limited::new(body, MAX_ANSWER_BYTES).collect()).await;
-        let body = collected.map_err(|_| self.unreachable("it took too long"))?;
-        let body = body.map_err(|error| self.answer(error.to_string()))?.to_bytes();
-        let body = serde_json::from_slice(&body).unwrap_or_default();
-        Ok(Answered { status: head.status.as_u16(), headers: head.headers, body })
+        let said = self.collect(body).await?;
+        Ok(Answered { status: head.status.as_u16(), headers: head.headers, body: said })
     }
 
     /// One request whose answer is handed on as it comes. A refusal is returned as an answer.
     pub async fn download(
         &mut self,
         call: Call<'_>,
-        mut each: impl FnMut(&[u8]) -> io::Result<()>,
+        each: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Answered, ClientError> {
-        let (head, mut body) = self.send(call, &Sent::default()).await?.into_parts();
-        let refused = !head.status.is_success();
-        let mut said = Vec::new();
-        loop {
-            let frame = timeout(IDLE, body.frame()).await.map_err(|_| self.unreachable("it fell silent"))?;
-            let Some(frame) = frame else { break };
-            let Ok(data) = frame.map_err(|error| self.unreachable(error))?.into_data() else { continue };
-            if refused {
-                said.extend_from_slice(&data[..data.len().min(MAX_ANSWER_BYTES - said.len())]);
-            } else {
-                each(&data).map_err(|error| ClientError::Output { url: self.base.clone(), error })?;
-            }
-        }
-        let body = serde_json::from_slice(&said).unwrap_or_default();
+        let (head, body) = self.send(call, &Sent::default()).await?.into_parts();
+        let body = match head.status.is_success() {
+            true => self.receive(body, each).await.map(|()| Value::Null)?,
+            false => self.collect(body).await?,
+        };
         Ok(Answered { status: head.status.as_u16(), headers: head.headers, body })
+    }
+
+    /// The JSON of a body; null where it is none.
+    async fn collect(&self, body: Incoming) -> Result<Value, ClientError> {
+        let mut said = Vec::new();
+        self.receive(body, |data| {
+            said.extend_from_slice(data);
+            if said.len() > MAX_ANSWER_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(()) }
+        })
+        .await?;
+        Ok(serde_json::from_slice(&said).unwrap_or_default())
+    }
+
+    async fn receive(
+        &self,
+        mut body: Incoming,
+        mut each: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), ClientError> {
+        loop {
+            let frame = timeout(self.idle, body.frame()).await;
+            let Some(frame) = frame.map_err(|_| self.unreachable("it fell silent"))? else { return Ok(()) };
+            let Ok(data) = frame.map_err(|error| self.unreachable(error))?.into_data() else { continue };
+            each(&data).map_err(|error| ClientError::Output { url: self.base.clone(), error })?;
+        }
     }
 
     async fn send(&mut self, call: Call<'_>, sent: &Sent) -> Result<Response<Incoming>, ClientError> {
@@ -166,7 +180,7 @@ impl Connection {
         tokio::pin!(answer);
         loop {
             let before = sent.bytes();
-            if let Ok(answer) = timeout(IDLE, answer.as_mut()).await {
+            if let Ok(answer) = timeout(self.idle, answer.as_mut()).await {
                 return answer.map_err(|error| self.unreachable(error));
             }
             let moves = sent.bytes() > before;
@@ -256,4 +270,72 @@ pub fn escape(text: &str) -> String {
         }
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body_util::Full;
+    use hyper::service::service_fn;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const PROBES: usize = 3;
+
+    /// A server that answers an import after it was asked [`PROBES`] times whether it lives, and nothing else ever.
+    async fn slow_server() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let probes = Arc::new(AtomicUsize::new(0));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let probes = Arc::clone(&probes);
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let probes = Arc::clone(&probes);
+                    async move {
+                        match request.uri().path() {
+                            "/healthz" => _ = probes.fetch_add(1, Ordering::Relaxed),
+                            "/import" => {
+                                while probes.load(Ordering::Relaxed) < PROBES {
+                                    tokio::time::sleep(Duration::from_millis(1)).await;
+                                }
+                            }
+                            _ => std::future::pending().await,
+                        }
+                        let length = request.into_body().collect().await?.to_bytes().len();
+                        Ok::<_, hyper::Error>(Response::new(Full::new(Bytes::from(length.to_string()))))
+                    }
+                });
+                let serving = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(serving.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        url
+    }
+
+    #[tokio::test]
+    async fn a_server_that_works_on_an_import_and_still_lives_is_waited_for() {
+        let url = slow_server().await;
+        let mut connection = Connection::to(&url).await.expect("a connection");
+        connection.idle = Duration::from_millis(20);
+        let body = Bytes::from(vec![b'x'; 1 << 20]);
+        let call = Call::new(Method::POST, "/import").long("text/plain", body);
+        let sent = Sent::default();
+        let answered = connection.ask_counting(call, &sent).await.expect("an answer");
+        assert_eq!((answered.status, answered.body), (200, Value::from(1 << 20)));
+        assert_eq!(sent.bytes(), 1 << 20);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_move_is_given_up() {
+        let url = slow_server().await;
+        let mut connection = Connection::to(&url).await.expect("a connection");
+        connection.idle = Duration::from_millis(20);
+        let answered = connection.ask(Call::new(Method::GET, "/silent")).await;
+        let error = answered.err().expect("no answer").to_string();
+        assert!(error.contains(&url) && error.contains("it took too long"), "{error}");
+    }
 }

@@ -28,7 +28,7 @@ pub enum AllowCommand {
   tollgate allow ls")]
     Ls {
         /// At most so many
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         limit: Option<u64>,
         #[command(flatten)]
         admin: AdminArgs,

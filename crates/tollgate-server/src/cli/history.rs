@@ -13,7 +13,7 @@ use crate::client::escape;
 #[derive(Args)]
 pub struct PageArgs {
     /// At most so many changes
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Only changes before this version
     #[arg(long, value_name = "VERSION")]
@@ -54,22 +54,21 @@ fn print(
     listing.print(admin, wanted, |changes| changes.iter().flat_map(described).collect())
 }
 
-/// A change: when, who and which version, then what it made of the thing.
+/// A change: which, who and when, then what it made of the thing.
 fn described(change: &Value) -> Vec<String> {
-    let name = format!("{} {}", change["what"].as_str().unwrap_or_default(), text(change, "name"));
-    let lines = difference::lines(&name, &change["before"], &change["after"]);
-    [stamp(change)].into_iter().chain(lines.into_iter().map(|line| format!("  {line}"))).collect()
+    let what = change["what"].as_str().unwrap_or_default();
+    let unseen = if what == "rule" { "id" } else { "key" };
+    let name = out::plain(&format!("{what} {}", change["name"].as_str().unwrap_or_default()));
+    let lines = difference::lines(&name, &change["before"], &change["after"], &[unseen]);
+    let stamp = Some(stamp(change)).filter(|stamp| !stamp.is_empty());
+    stamp.into_iter().chain(lines.into_iter().map(|line| format!("  {line}"))).collect()
 }
 
-/// `version 0-17, ann at 2026-11-15T11:01:51Z`
+/// `version 0-17, by ann, at 2026-11-15T11:01:51Z`, as far as it is known.
 pub fn stamp(change: &Value) -> String {
-    let undoes =
-        change["undoes"].as_str().map_or_else(String::new, |undone| format!(", takes back {undone}"));
-    format!("version {}, {} at {}{undoes}", text(change, "version"), text(change, "who"), text(change, "at"))
-}
-
-fn text(change: &Value, name: &str) -> String {
-    out::plain(change[name].as_str().unwrap_or("?"))
+    let words = [("version", "version"), ("who", "by"), ("at", "at"), ("undoes", "takes back")];
+    let known = words.iter().filter_map(|(name, word)| Some(format!("{word} {}", change[*name].as_str()?)));
+    out::plain(&known.collect::<Vec<_>>().join(", "))
 }
 
 pub fn rollback(version: &str, dry_run: bool, admin: &AdminArgs) -> Result<(), Exit> {

@@ -14,6 +14,9 @@ use crate::client::escape;
 mod apply;
 mod check;
 
+/// What an answer says of a rule, and the rule does not.
+const OF_THE_ANSWER: [&str; 2] = ["version", "source"];
+
 #[derive(Subcommand)]
 pub enum RulesCommand {
     /// List the rules in force: those of the configuration file, then those of the database
@@ -127,7 +130,7 @@ pub struct LsArgs {
     #[arg(long, value_name = "ID")]
     prefix: Option<String>,
     /// At most so many
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
     #[command(flatten)]
     admin: AdminArgs,
@@ -214,7 +217,7 @@ fn origin(session: &mut Session, id: &str) -> String {
 /// As it would stand in a file, with neither its version nor its source.
 fn print_rule(rule: &Value) {
     let mut map = rule.as_object().cloned().unwrap_or_default();
-    map.retain(|name, _| !["version", "source"].contains(&name.as_str()));
+    map.retain(|name, _| !OF_THE_ANSWER.contains(&name.as_str()));
     yaml::item(&map).iter().for_each(out::line);
 }
 
@@ -233,7 +236,9 @@ fn remove(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
     if admin.json {
         out::pretty(&answered.body);
     } else {
-        difference::lines(id, &answered.body["removed"], &Value::Null).iter().for_each(out::line);
+        let unseen = ["id", "version", "source"];
+        let lines = difference::lines(id, &answered.body["removed"], &Value::Null, &unseen);
+        lines.iter().for_each(out::line);
     }
     Ok(())
 }

@@ -89,7 +89,7 @@ fn print_diff(done: &Value) {
     let diff = done["diff"].as_array().map_or(&[][..], Vec::as_slice);
     for change in diff {
         let id = out::plain(change["id"].as_str().unwrap_or_default());
-        difference::lines(&id, &change["before"], &change["after"]).iter().for_each(out::line);
+        difference::lines(&id, &change["before"], &change["after"], &["id"]).iter().for_each(out::line);
     }
     say_more(changes(done), diff.len());
 }
