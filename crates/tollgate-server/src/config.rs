@@ -13,6 +13,8 @@ use tollgate::identity::{Attribute, Source};
 use tollgate::policy::{Policy, PolicyParts};
 use tollgate::rule::{OnExceed, Rule};
 
+use crate::tokens;
+
 mod listen;
 mod proxy;
 mod queue;
@@ -157,9 +159,12 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     not_in_this_version(&mut map, &mut idle);
     if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
         && config.tokens_file.is_none()
+        && std::env::var_os(tokens::VARIABLE).is_none()
         && let Some(node) = map.optional("listen")
     {
-        let message = format!("{admin} can be reached from outside: set tokens_file, or listen on 127.0.0.1");
+        let message = format!(
+            "{admin} can be reached from outside: set tokens_file or TOLLGATE_TOKENS, or listen on 127.0.0.1"
+        );
         map.reject("listen.admin", node, message);
     }
     map.finish();

@@ -57,7 +57,7 @@ async fn demo(once: bool) -> anyhow::Result<()> {
     let handler = move |request, peer| api_answer(Arc::clone(&api_gate), request, peer);
     servers.spawn(connection::serve(api, shutdown.clone(), Arc::new(handler)));
     servers.spawn(serve_http(http, shutdown.clone(), Arc::clone(&gate)));
-    let state = Arc::new(Admin { gate, proxy: None, tokens: None, shutdown: shutdown.clone() });
+    let state = Arc::new(Admin::new(gate, None, None, shutdown.clone()));
     servers.spawn(serve_admin(admin, shutdown, state));
 
     show_limits(&at).await?;
