@@ -15,7 +15,7 @@ mod apply;
 mod check;
 
 /// What an answer says of a rule, and the rule does not.
-const OF_THE_ANSWER: [&str; 2] = ["version", "source"];
+const OF_THE_ANSWER: [&str; 3] = ["version", "source", "left_out"];
 
 #[derive(Subcommand)]
 pub enum RulesCommand {
@@ -171,15 +171,16 @@ fn list(args: &LsArgs) -> Result<(), Exit> {
     let head = &["ID", "MATCH", "KEY", "LIMITS", "ALGORITHM", "MODE", "SOURCE"];
     listing.print_table(&args.admin, head, |rule| {
         let text = |name: &str| rule[name].as_str().unwrap_or_default().to_owned();
-        let pattern = [text("host"), text("match"), text("url")].concat();
-        let pattern = if pattern.is_empty() { "every request".to_owned() } else { pattern };
+        let pattern = [text("host"), text("match"), text("url")].join(" ");
+        let pattern = if pattern.trim().is_empty() { "every request" } else { pattern.trim() };
         let key = words(&rule["key"], "+");
         let key = if rule["uid"].is_null() { key } else { format!("user:{}", text("uid")) };
         let limits = match &rule["limits_by"]["attr"] {
             Value::String(attribute) => format!("by {attribute}"),
             _ => words(&rule["limits"], ", "),
         };
-        vec![text("id"), pattern, key, limits, text("algorithm"), text("mode"), text("source")]
+        let mode = if rule["left_out"].is_null() { text("mode") } else { "left out".to_owned() };
+        vec![text("id"), pattern.to_owned(), key, limits, text("algorithm"), mode, text("source")]
     })
 }
 
@@ -199,10 +200,13 @@ fn show(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
         return Ok(());
     }
     let is_stored = rule["source"] == "database";
+    let left_out =
+        rule["left_out"].as_str().map(|why| format!("# not in force on this node: {}", out::plain(why)));
     let written =
         if is_stored { session.get(&format!("/v1/rules/{}?as=written", escape(id)))? } else { rule };
     let from = if is_stored { origin(&mut session, id) } else { "from the configuration file".to_owned() };
     out::line(format!("# {from}"));
+    left_out.iter().for_each(out::line);
     print_rule(written.get("rule").unwrap_or(&written));
     Ok(())
 }
@@ -236,7 +240,7 @@ fn remove(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
     if admin.json {
         out::pretty(&answered.body);
     } else {
-        let unseen = ["id", "version", "source"];
+        let unseen = [&OF_THE_ANSWER[..], &["id"]].concat();
         let lines = difference::lines(id, &answered.body["removed"], &Value::Null, &unseen);
         lines.iter().for_each(out::line);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::cli::progress::Progress;
@@ -17,18 +17,20 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub struct Session {
     runtime: Runtime,
     connection: Connection,
+    json: bool,
 }
 
 impl Session {
     pub fn open(admin: &AdminArgs) -> Result<Session, Exit> {
         let runtime = client::runtime();
         let connection = runtime.block_on(Connection::to_admin(&admin.admin));
-        Ok(Session { connection: connection.map_err(|error| out::failed(&error))?, runtime })
+        let connection = connection.map_err(|error| out::failed(&error))?;
+        Ok(Session { runtime, connection, json: admin.json })
     }
 
     pub fn ask(&mut self, method: Method, path: &str, body: Option<Value>) -> Result<Answered, Exit> {
         let answered = self.runtime.block_on(self.connection.ask(Call::new(method, path).json(body)));
-        accepted(answered)
+        self.accepted(answered)
     }
 
     pub fn get(&mut self, path: &str) -> Result<Value, Exit> {
@@ -55,7 +57,7 @@ impl Session {
             }
         });
         drop(progress);
-        accepted(answered)
+        self.accepted(answered)
     }
 
     /// Writes what is answered to stdout as it comes. A reader that has had enough is no error.
@@ -70,7 +72,21 @@ impl Session {
         drop(progress);
         match written {
             Err(ClientError::Output { error, .. }) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            written => accepted(written).map(drop),
+            written => self.accepted(written).map(drop),
+        }
+    }
+
+    fn accepted(&self, answered: Result<Answered, ClientError>) -> Result<Answered, Exit> {
+        match answered {
+            Ok(answered) if answered.status < 300 => Ok(answered),
+            Ok(refused) => match refused.body.get("problems") {
+                Some(problems) if self.json => {
+                    out::pretty(&json!({ "valid": false, "problems": problems }));
+                    Err(Exit::InvalidConfiguration)
+                }
+                _ => Err(out::refused(&refused)),
+            },
+            Err(error) => Err(out::failed(&error)),
         }
     }
 }
@@ -82,12 +98,4 @@ async fn follow(sent: &Sent, total: u64, progress: &Progress) -> std::convert::I
     }
     progress.step("waiting for the server", None);
     std::future::pending().await
-}
-
-fn accepted(answered: Result<Answered, ClientError>) -> Result<Answered, Exit> {
-    match answered {
-        Ok(answered) if answered.status < 300 => Ok(answered),
-        Ok(refused) => Err(out::refused(&refused)),
-        Err(error) => Err(out::failed(&error)),
-    }
 }

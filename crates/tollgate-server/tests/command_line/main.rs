@@ -7,7 +7,9 @@ mod bans;
 mod checks;
 mod demo;
 mod files;
+mod history;
 mod keys;
+mod rules;
 mod usage;
 
 use harness::{Ran, Server, tollgate};
@@ -43,6 +45,20 @@ impl Shell {
     fn check(&self, args: &[&str]) -> Ran {
         let url = format!("http://{}", self.0.http);
         tollgate(&[&["check", "--http", &url], args].concat())
+    }
+
+    /// What a command prints, which must succeed.
+    fn done(&self, args: &[&str]) -> String {
+        let ran = self.admin(args);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.stdout
+    }
+
+    /// A rule of the database.
+    fn put(&self, rule: &Value) {
+        let path = format!("/v1/rules/{}", rule["id"].as_str().expect("an id"));
+        let answer = self.0.admin("PUT", &path, rule.to_string());
+        assert!(answer.status < 300, "{answer}");
     }
 
     fn admin(&self, args: &[&str]) -> Ran {
