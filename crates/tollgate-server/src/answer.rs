@@ -1,11 +1,14 @@
 //! Answers over HTTP: JSON, and problems as RFC 9457 writes them.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
+use tollgate::document::{self, Problems};
 use tollgate::headers::{HeaderStyle, headers};
 use tollgate::{Reason, Verdict};
 
@@ -94,25 +97,63 @@ pub struct Problem {
     /// The part of the request at fault.
     pub field: Option<String>,
     /// The methods that would do.
-    pub allow: Option<&'static str>,
+    pub allow: Option<Cow<'static, str>>,
+    /// What else there is to say, each under its name.
+    pub more: Vec<(&'static str, Value)>,
 }
 
 impl Problem {
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
-        Problem { status, detail: detail.into(), field: None, allow: None }
+        Problem { status, detail: detail.into(), field: None, allow: None, more: Vec::new() }
     }
 
     pub fn bad_field(field: impl Into<String>, detail: impl Into<String>) -> Problem {
         Problem { field: Some(field.into()), ..Problem::new(StatusCode::BAD_REQUEST, detail) }
     }
 
+    /// Says one thing more.
+    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Problem {
+        self.more.push((name, value.into()));
+        self
+    }
+
     pub fn not_found(path: &str) -> Problem {
         Problem::new(StatusCode::NOT_FOUND, format!("there is nothing at {path}"))
     }
 
-    pub fn method(allow: &'static str) -> Problem {
+    pub fn method(allow: impl Into<Cow<'static, str>>) -> Problem {
+        let allow = allow.into();
         let detail = format!("use {allow} here");
         Problem { allow: Some(allow), ..Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail) }
+    }
+}
+
+/// What is wrong with a text, by line and path.
+impl From<Problems> for Problem {
+    fn from(problems: Problems) -> Problem {
+        let list = problems.iter().map(|problem| {
+            json!({
+                "line": problem.place().map(|place| place.line),
+                "column": problem.place().map(|place| place.column),
+                "path": problem.path(),
+                "message": problem.message(),
+            })
+        });
+        let list: Value = list.collect();
+        let field = problems.iter().next().map_or_else(|| "body".to_owned(), at_fault);
+        Problem::bad_field(field, problems.to_string()).with("problems", list)
+    }
+}
+
+/// The part of a text that a problem is about. A key that is unknown or missing is named in the message only.
+fn at_fault(problem: &document::Problem) -> String {
+    let quoted = problem.message().split('\'').nth(1);
+    let named = ["unknown key", "missing"].iter().any(|word| problem.message().contains(word));
+    match (problem.path(), quoted.filter(|_| named)) {
+        ("", None) => "body".to_owned(),
+        ("", Some(name)) => name.to_owned(),
+        (path, None) => path.to_owned(),
+        (path, Some(name)) => format!("{path}.{name}"),
     }
 }
 
@@ -141,10 +182,13 @@ impl From<Problem> for Answer {
         if let Some(field) = problem.field {
             body["field"] = field.into();
         }
+        for (name, value) in problem.more {
+            body[name] = value;
+        }
         let body = serde_json::to_vec(&body).expect("a problem is valid JSON");
         let mut answer = with_type(problem.status, "application/problem+json", body);
-        if let Some(allow) = problem.allow {
-            answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+        if let Some(allow) = problem.allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
+            answer.headers_mut().insert(ALLOW, allow);
         }
         answer
     }

@@ -15,7 +15,7 @@ use crate::history::History;
 use crate::jwt::KeySet;
 use crate::receipt::Receipts;
 use crate::state::StateFile;
-use crate::tokens::Tokens;
+use crate::tokens::{self, Tokens};
 use crate::transport::proxy::Proxy;
 
 /// A gate that goes on where the last clean stop ended.
@@ -75,13 +75,18 @@ pub fn state_file(config: &Config) -> Result<StateFile, Problems> {
     Err(Problem::new(None, "state_dir", format!("there is no folder {}", folder.display())).into())
 }
 
+/// The tokens of the file and of the environment; `None` where neither has any.
 pub fn tokens(config: &Config) -> Result<Option<Tokens>, Problems> {
     let read = |path: &Path| {
         let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
         Tokens::parse(&text).map_err(|message| anyhow::anyhow!("{}: {message}", path.display()))
     };
     let tokens = config.tokens_file.as_deref().map(read).transpose();
-    Ok(tokens.map_err(|error| Problem::new(None, "tokens_file", format!("{error:#}")))?)
+    let tokens = tokens.map_err(|error| Problem::new(None, "tokens_file", format!("{error:#}")))?;
+    let Some(text) = std::env::var_os(tokens::VARIABLE) else { return Ok(tokens) };
+    let text = text.to_str().ok_or("it is not UTF-8".to_owned());
+    let more = text.and_then(Tokens::parse).map_err(|why| Problem::new(None, tokens::VARIABLE, why))?;
+    Ok(Some(tokens.unwrap_or_default().and(more)))
 }
 
 fn key_set(path: &Path) -> anyhow::Result<KeySet> {

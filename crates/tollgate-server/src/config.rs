@@ -13,6 +13,8 @@ use tollgate::identity::{Attribute, Source};
 use tollgate::policy::{Policy, PolicyParts};
 use tollgate::rule::{OnExceed, Rule};
 
+use crate::tokens;
+
 mod listen;
 mod proxy;
 mod queue;
@@ -90,12 +92,15 @@ fn read_file(path: &Path) -> Result<String, Problems> {
         return Err(problem(format!("is larger than {MAX_FILE_BYTES} bytes")));
     }
     let bytes = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
+    utf8(bytes, &path.display().to_string())
+}
+
+/// The text that the bytes of a file are; one that is none names its line.
+pub fn utf8(bytes: Vec<u8>, file: &str) -> Result<String, Problems> {
     String::from_utf8(bytes).map_err(|error| {
-        let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count();
-        problem(format!("is not UTF-8 text: see line {}", line + 1))
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        Problems::from(Problem::new(None, "", format!("is not UTF-8 text: see line {line}"))).in_file(file)
     })
 }
 
@@ -156,9 +161,12 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     not_in_this_version(&mut map, &mut idle);
     if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
         && config.tokens_file.is_none()
+        && std::env::var_os(tokens::VARIABLE).is_none()
         && let Some(node) = map.optional("listen")
     {
-        let message = format!("{admin} can be reached from outside: set tokens_file, or listen on 127.0.0.1");
+        let message = format!(
+            "{admin} can be reached from outside: set tokens_file or TOLLGATE_TOKENS, or listen on 127.0.0.1"
+        );
         map.reject("listen.admin", node, message);
     }
     map.finish();

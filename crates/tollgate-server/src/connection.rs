@@ -4,6 +4,7 @@
 //! connections at once and gives the others a moment to finish.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -51,10 +52,11 @@ pub async fn told_to_stop(shutdown: &mut Shutdown) {
 }
 
 /// Serves HTTP/1.1 until the shutdown turns true.
-pub async fn serve<H, F>(listener: TcpListener, mut shutdown: Shutdown, handler: Arc<H>)
+pub async fn serve<H, F, B>(listener: TcpListener, mut shutdown: Shutdown, handler: Arc<H>)
 where
     H: Fn(Request<Incoming>, SocketAddr) -> F + Send + Sync + 'static,
-    F: Future<Output = Answer> + Send + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
@@ -88,11 +90,12 @@ where
     }
 }
 
-async fn converse<S, H, F>(stream: S, peer: SocketAddr, mut shutdown: Shutdown, handler: Arc<H>)
+async fn converse<S, H, F, B>(stream: S, peer: SocketAddr, mut shutdown: Shutdown, handler: Arc<H>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     H: Fn(Request<Incoming>, SocketAddr) -> F + Send + Sync + 'static,
-    F: Future<Output = Answer> + Send + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     let service = service_fn(move |request| {
         let answer = handler(request, peer);
@@ -129,10 +132,20 @@ pub enum BodyError {
 /// A longer one is read on and thrown away, within bounds: a client that is still sending when its
 /// connection is closed would not see the answer. One that asks before it sends is told at once.
 pub async fn read_body(request: Request<Incoming>, max: usize) -> Result<Bytes, BodyError> {
+    read_body_within(request, max, BODY_TIMEOUT).await
+}
+
+/// Like [`read_body`], for bodies that take their time.
+pub async fn read_body_within(
+    request: Request<Incoming>,
+    max: usize,
+    within: Duration,
+) -> Result<Bytes, BodyError> {
+    let discard = DISCARD_BYTES.max(max);
     let asks_first = request.headers().contains_key(EXPECT);
     let mut body = request.into_body();
     let announced = body.size_hint().lower();
-    if announced > DISCARD_BYTES as u64 || (asks_first && announced > max as u64) {
+    if announced > discard as u64 || (asks_first && announced > max as u64) {
         return Err(BodyError::TooLong { max });
     }
     let read = async {
@@ -142,13 +155,13 @@ pub async fn read_body(request: Request<Incoming>, max: usize) -> Result<Bytes, 
             length += data.len();
             if length <= max {
                 bytes.extend_from_slice(&data);
-            } else if length > DISCARD_BYTES {
+            } else if length > discard {
                 break;
             }
         }
         if length > max { Err(BodyError::TooLong { max }) } else { Ok(bytes.freeze()) }
     };
-    timeout(BODY_TIMEOUT, read).await.unwrap_or(Err(BodyError::TooSlow))
+    timeout(within, read).await.unwrap_or(Err(BodyError::TooSlow))
 }
 
 /// A stream whose peer must read within [`WRITE_TIMEOUT`].

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tollgate::rule::Rule;
 use tollgate::{Policy, Time};
-use tollgate_stores::rules::{Author, Change, DbError, Edit, Item, Logged, RulesDb, Stored, Version};
+use tollgate_stores::rules::{Author, Change, DbError, Edit, Item, RulesDb, Stored, Version};
 
 use crate::config::{RulesDbConfig, StoreConfig};
 
@@ -22,6 +22,7 @@ mod load;
 mod taken;
 
 pub use follow::follow;
+pub use taken::read;
 
 /// An edit is answered after this even if it is not in force here yet: it is in the database.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(2);
@@ -85,7 +86,7 @@ impl Rulebook {
     /// it is cut off.
     pub async fn edit(&self, who: &str, edits: Vec<Edit>, now: Time) -> Result<Vec<Change>, DbError> {
         let author = Author { who: who.to_owned(), at: now };
-        let changes = self.opened()?.edit(author, edits).await?;
+        let changes = self.db()?.edit(author, edits).await?;
         self.settled(&changes).await;
         Ok(changes)
     }
@@ -93,18 +94,13 @@ impl Rulebook {
     /// Takes one change back, as a new change.
     pub async fn rollback(&self, who: &str, version: Version, now: Time) -> Result<Vec<Change>, DbError> {
         let author = Author { who: who.to_owned(), at: now };
-        let changes = self.opened()?.rollback(author, version).await?;
+        let changes = self.db()?.rollback(author, version).await?;
         self.settled(&changes).await;
         Ok(changes)
     }
 
     pub async fn get(&self, item: Item) -> Result<Option<Stored>, DbError> {
-        self.opened()?.get(item).await
-    }
-
-    /// The log, latest first, before a version.
-    pub async fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<Logged>, DbError> {
-        self.opened()?.log(before, limit).await
+        self.db()?.get(item).await
     }
 
     /// Why a rule cannot be in force on this node.
@@ -143,13 +139,19 @@ impl Rulebook {
         }
     }
 
+    /// Why a thing of the database is not in force here.
+    pub fn left_out(&self, item: &Item) -> Option<String> {
+        self.state().left_out.get(item).cloned()
+    }
+
     async fn settled(&self, changes: &[Change]) {
         if let Some(last) = changes.iter().map(|change| change.version).max() {
             self.reached(last, IN_FORCE_WITHIN).await;
         }
     }
 
-    fn opened(&self) -> Result<&RulesDb, DbError> {
+    /// The database, once it is open.
+    pub fn db(&self) -> Result<&RulesDb, DbError> {
         self.db.get().ok_or_else(|| {
             let why = self.state().trouble.clone().unwrap_or_else(|| "it is being opened".to_owned());
             DbError::Unreadable { place: self.name.clone(), why }

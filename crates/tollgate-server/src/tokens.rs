@@ -1,7 +1,7 @@
-//! Who may use the admin API: bearer tokens with roles, read from a file.
+//! Who may use the admin API: bearer tokens with roles and names, from a file or the environment.
 //!
-//! One token a line, `ROLE TOKEN`, where the token is written plainly or as `sha256:` and 64 hex
-//! digits. Only digests are kept, and compared in constant time.
+//! One token a line, `ROLE TOKEN [NAME]`, where the token is written plainly or as `sha256:` and 64 hex
+//! digits. Only digests are kept, and compared in constant time. The name is what the log of changes says.
 
 use ring::digest::{SHA256, digest};
 
@@ -16,36 +16,81 @@ pub enum Role {
     Admin,
 }
 
-#[derive(Default)]
-pub struct Tokens(Vec<(Role, [u8; 32])>);
+impl Role {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Read => "read",
+            Role::Operate => "operate",
+            Role::Admin => "admin",
+        }
+    }
+}
 
+#[derive(Default)]
+pub struct Tokens(Vec<Token>);
+
+struct Token {
+    role: Role,
+    digest: [u8; 32],
+    name: Box<str>,
+}
+
+/// The variable of the environment that has the lines of a file in it.
+pub const VARIABLE: &str = "TOLLGATE_TOKENS";
 /// Shorter tokens could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
+
+const MAX_NAME_CHARS: usize = 64;
 
 impl Tokens {
     /// Problems name the line, never the token.
     pub fn parse(text: &str) -> Result<Tokens, String> {
         let lines = text.lines().enumerate().map(|(n, line)| (n + 1, line.trim()));
-        let tokens = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(n, line)| {
-            let (role, token) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-            let role = match role {
-                "read" => Role::Read,
-                "operate" => Role::Operate,
-                "admin" => Role::Admin,
-                _ => return Err(format!("line {n}: a line is a role (read, operate or admin) and a token")),
-            };
-            Ok((role, token_digest(token.trim()).map_err(|why| format!("line {n}: {why}"))?))
-        });
+        let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+        let tokens = lines.map(|(n, line)| Token::parse(n, line).map_err(|why| format!("line {n}: {why}")));
         let tokens: Vec<_> = tokens.collect::<Result<_, String>>()?;
         if tokens.is_empty() { Err("there is no token in it".to_owned()) } else { Ok(Tokens(tokens)) }
     }
 
-    /// The role of a token.
-    pub fn role(&self, token: &str) -> Option<Role> {
+    pub fn and(mut self, more: Tokens) -> Tokens {
+        self.0.extend(more.0);
+        self
+    }
+
+    /// The role of a token, and its name.
+    pub fn find(&self, token: &str) -> Option<(Role, &str)> {
         let given = sha256(token);
         // All are compared, so that the time does not tell which one is near.
-        self.0.iter().filter(|(_, known)| same(known, &given)).map(|(role, _)| *role).max()
+        let known = self.0.iter().filter(|known| same(&known.digest, &given));
+        known.map(|known| (known.role, &*known.name)).max_by_key(|(role, _)| *role)
     }
+}
+
+impl Token {
+    fn parse(line: usize, text: &str) -> Result<Token, &'static str> {
+        let mut words = text.split_whitespace();
+        let role = match words.next() {
+            Some("read") => Role::Read,
+            Some("operate") => Role::Operate,
+            Some("admin") => Role::Admin,
+            _ => return Err("a line is a role (read, operate or admin), a token and, if you like, a name"),
+        };
+        let digest = token_digest(words.next().unwrap_or_default())?;
+        let name = match words.next() {
+            Some(name) if !is_name(name) => return Err("the name is not 1 to 64 of A-Z a-z 0-9 . _ @ -"),
+            Some(name) => name.into(),
+            None => format!("{}-{line}", role.name()).into(),
+        };
+        match words.next() {
+            Some(_) => Err("there is more on the line than a role, a token and a name"),
+            None => Ok(Token { role, digest, name }),
+        }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte);
+    text.len() <= MAX_NAME_CHARS && text.bytes().all(plain)
 }
 
 fn token_digest(token: &str) -> Result<[u8; 32], &'static str> {
@@ -82,20 +127,32 @@ mod tests {
         let text = "# who may do what\nread only-for-looking-at\n\nadmin sha256:\
                     2ab0eab48d4ab2afcaf2ea5ecba6b2cf6d0ff9b3ea0a6bb5b7a97e0dfdd7ffcf";
         let tokens = Tokens::parse(text).expect("valid");
-        assert_eq!(tokens.role("only-for-looking-at"), Some(Role::Read));
-        assert_eq!(tokens.role("something else entirely"), None);
-        assert_eq!(tokens.role(""), None);
+        assert_eq!(tokens.find("only-for-looking-at"), Some((Role::Read, "read-2")));
+        assert_eq!(tokens.find("something else entirely"), None);
+        assert_eq!(tokens.find(""), None);
         let hex: String = sha256("correct horse battery").iter().map(|byte| format!("{byte:02x}")).collect();
-        let tokens = Tokens::parse(&format!("admin sha256:{hex}")).expect("valid");
-        assert_eq!(tokens.role("correct horse battery"), Some(Role::Admin));
+        let tokens =
+            tokens.and(Tokens::parse(&format!("admin sha256:{hex}  ann@example.com ")).expect("valid"));
+        assert_eq!(tokens.find("correct horse battery"), Some((Role::Admin, "ann@example.com")));
+        assert_eq!(tokens.find("only-for-looking-at"), Some((Role::Read, "read-2")));
     }
 
     #[test]
     fn a_bad_file_is_rejected_by_line_and_never_quoted() {
-        for text in ["", "read", "king 0123456789abcdef", "read short", "read sha256:abcd", "read sha256:zz"]
-        {
+        for text in [
+            "",
+            "read",
+            "king 0123456789abcdef",
+            "read short",
+            "read sha256:abcd",
+            "read sha256:zz",
+            "read 0123456789abcdef a/b",
+            "read 0123456789abcdef ann king",
+        ] {
             let message = Tokens::parse(text).err().expect(text);
-            assert!(!message.contains("short") && !message.contains("king"), "{message}");
+            let quoted =
+                ["short", "king", "0123456789abcdef", "a/b"].iter().any(|word| message.contains(word));
+            assert!(!quoted, "{message}");
         }
     }
 }

@@ -184,7 +184,8 @@ fn unknown_paths_are_404_and_wrong_methods_405_with_allow() {
         ("PATCH", "/v1/bans", "GET, POST"),
         ("GET", "/v1/bans/user:ann", "DELETE"),
         ("PUT", "/v1/keys", "GET, DELETE"),
-        ("POST", "/v1/rules", "GET"),
+        ("PATCH", "/v1/rules", "GET, POST"),
+        ("POST", "/v1/rules/a", "GET, PUT, DELETE"),
     ] {
         let answer = server.admin(method, path, "{}");
         problem(&answer, 405);
@@ -244,7 +245,7 @@ fn bad_bans_and_keys_are_rejected_by_the_name_of_their_field() {
         let answer = problem(&server.admin("POST", "/v1/bans", body.to_string()), 400);
         assert_eq!(answer["field"], field, "{body}: {answer}");
     }
-    assert_eq!(server.admin("GET", "/v1/bans", "").json(), json!({ "bans": [] }));
+    assert_eq!(server.admin("GET", "/v1/bans", "").json(), json!({ "bans": [], "next": null, "total": 0 }));
     for (query, status, field) in [
         ("", 400, json!("rule")),
         ("?rule=all&rule=all", 400, json!("rule")),

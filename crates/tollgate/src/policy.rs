@@ -143,14 +143,19 @@ impl Policy {
 
     /// Whether it was made with the same list of rules as another one, whatever was added to either.
     pub fn lists_as(&self, other: &Policy) -> bool {
-        fn listed(policy: &Policy) -> impl Iterator<Item = &Arc<RuleInForce>> {
-            policy.rules().iter().filter(|rule| !rule.is_added())
-        }
         let same = |rule: &Arc<RuleInForce>| {
             let there = other.rule(rule.id.as_str());
             there.is_some_and(|there| there == rule && there.place() == rule.place())
         };
-        listed(self).count() == listed(other).count() && listed(self).all(same)
+        let listed = self.listed();
+        listed.len() == other.listed().len() && listed.into_iter().all(same)
+    }
+
+    /// The rules that it was made with, in their order; none that was added since.
+    pub fn listed(&self) -> Vec<&Arc<RuleInForce>> {
+        let mut listed: Vec<_> = self.rules().iter().filter(|rule| !rule.is_added()).collect();
+        listed.sort_by_key(|rule| rule.place());
+        listed
     }
 
     pub fn rule(&self, id: &str) -> Option<&Arc<RuleInForce>> {

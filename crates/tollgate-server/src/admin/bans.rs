@@ -1,18 +1,20 @@
 //! `/v1/bans`: list, add, lift.
 
-use hyper::body::Incoming;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate::Time;
 use tollgate::ban::{Ban, BanSource};
 use tollgate::identity::Key;
 use tollgate::time::{calendar, parse_span};
+use tollgate_stores::rules::{Current, Edit, Item, Kind, Version};
 
+use crate::admin::call::{self, Call};
+use crate::admin::edit::{Made, Terms, failed, tagged};
 use crate::admin::keys::candidates;
 use crate::answer::{self, Problem};
 use crate::body::{self, Object};
-use crate::connection::{Answer, read_body};
+use crate::connection::Answer;
 use crate::gate::Gate;
 
 const MAX_BODY_BYTES: usize = 64 << 10;
@@ -30,44 +32,131 @@ struct NewBan {
     reason: String,
 }
 
-pub fn list(gate: &Gate) -> Answer {
-    let bans: Vec<_> = gate.engine.bans(gate.now()).iter().map(|(key, ban)| written(key, ban)).collect();
-    answer::json(StatusCode::OK, &json!({ "bans": bans }))
+/// `?limit=100&after=KEY`: in the order of their keys.
+pub async fn list(call: Call) -> Result<Answer, Problem> {
+    let [limit, after] = call.parameters(["limit", "after"])?;
+    let limit = call::limit(limit.as_deref())?;
+    if let Some(after) = &after {
+        read_key("after", after)?;
+    }
+    let gate = call.gate();
+    let bans = gate.engine.bans(gate.now());
+    let start =
+        bans.partition_point(|(key, _)| after.as_ref().is_some_and(|after| key.to_string() <= *after));
+    let page = &bans[start..bans.len().min(start + limit)];
+    let next = (start + page.len() < bans.len()).then(|| page.last().map(|(key, _)| key.to_string()));
+    let stored = stored(gate, page).await;
+    let shown = page.iter().map(|(key, ban)| {
+        let name = key.to_string();
+        let version = stored.get(&item(&name)).map(|stored| stored.version);
+        versioned(written(&name, ban), version)
+    });
+    let body = json!({ "bans": shown.collect::<Value>(), "next": next, "total": bans.len() });
+    Ok(answer::json(StatusCode::OK, &body))
 }
 
-pub async fn add(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
-    let body = read_body(request, MAX_BODY_BYTES).await?;
-    let Object(asked): Object<NewBan> = body::parse(&body)?;
-    let key = read_key("key", &asked.key)?;
-    if asked.reason.len() > MAX_REASON_BYTES {
-        return Err(Problem::bad_field(
-            "reason",
-            format!("'reason' is longer than {MAX_REASON_BYTES} bytes"),
-        ));
+/// What the database has of some bans; nothing while it cannot be read.
+async fn stored(gate: &Gate, bans: &[(Key, Ban)]) -> Current {
+    let Some(rulebook) = gate.rulebook.get() else { return Current::new() };
+    let items = bans.iter().map(|(key, _)| item(&key.to_string())).collect();
+    match rulebook.db() {
+        Ok(db) => db.find(items).await.unwrap_or_default(),
+        Err(_) => Current::new(),
     }
-    let now = gate.now();
-    let ban = Ban { until: until(&asked, now)?, reason: asked.reason, source: BanSource::Manual, strikes: 0 };
+}
+
+pub async fn add(mut call: Call) -> Result<Answer, Problem> {
+    let terms = Terms::of(&call)?;
+    let body = call.body(MAX_BODY_BYTES).await?;
+    let Object(asked): Object<NewBan> = body::parse(&body)?;
+    let (gate, now) = (call.gate(), call.gate().now());
+    let (key, ban) = asked.read(gate, now)?;
     refuse_file_ban(gate, &key, now)?;
-    let answer = written(&key, &ban);
-    let until = ban.until;
-    gate.ban(key, ban);
-    tracing::info!(until = %shown(until), "ban added by hand");
-    Ok(answer::json(StatusCode::CREATED, &answer))
+    let (name, until) = (key.to_string(), ban.until);
+    let shown = written(&name, &ban);
+    let version = match gate.rulebook.get() {
+        Some(rulebook) => {
+            let item = item(&name);
+            let expected = terms.expected(rulebook, &item).await?;
+            match call.make(&terms, vec![Edit::ban(&key, &ban, expected)]).await? {
+                Made::Would(answer) => return Ok(answer),
+                Made::Done(changes) => match changes.last() {
+                    Some(change) => Some(change.version),
+                    None => rulebook.get(item).await.map_err(failed)?.map(|stored| stored.version),
+                },
+            }
+        }
+        None => {
+            let before = gate.engine.find_ban(key.clone(), now);
+            if terms.dry_run {
+                return Ok(would(&name, before.as_ref(), Some(&ban)));
+            }
+            gate.ban(key, ban);
+            None
+        }
+    };
+    tracing::info!(until = %shown_until(until), who = call.who, "ban added by hand");
+    Ok(tagged(answer::json(StatusCode::CREATED, &versioned(shown, version)), version))
 }
 
 /// Lifts a ban and says what was lifted.
-pub fn remove(gate: &Gate, raw_key: &str) -> Result<Answer, Problem> {
-    let now = gate.now();
-    let keys = candidates(raw_key)?;
+pub async fn remove(call: Call) -> Result<Answer, Problem> {
+    let terms = Terms::of(&call)?;
+    let (gate, now) = (call.gate(), call.gate().now());
+    let keys = candidates(&call.name)?;
     let found = keys.iter().find_map(|key| Some((key, gate.engine.find_ban(key.clone(), now)?)));
     let Some((key, ban)) = found else {
-        let key = keys.first().map_or_else(|| raw_key.to_owned(), ToString::to_string);
+        let key = keys.first().map_or_else(|| call.name.clone(), ToString::to_string);
         return Err(Problem::new(StatusCode::NOT_FOUND, format!("{key} is not banned")));
     };
     refuse_file_ban(gate, key, now)?;
-    gate.engine.unban(key.clone(), now);
-    tracing::info!("ban lifted by hand");
-    Ok(answer::json(StatusCode::OK, &json!({ "removed": written(key, &ban) })))
+    let name = looked_up(gate, key.clone()).to_string();
+    let stored = match gate.rulebook.get() {
+        Some(rulebook) => rulebook.get(item(&name)).await.map_err(failed)?,
+        None => None,
+    };
+    let version = stored.as_ref().map(|stored| stored.version);
+    match stored {
+        Some(stored) => {
+            let expected = terms.expected(call.rulebook()?, &stored.item).await?;
+            if let Made::Would(answer) = call.make(&terms, vec![Edit::delete(stored.item, expected)]).await? {
+                return Ok(answer);
+            }
+        }
+        // An automatic one may be known to this node only.
+        None if terms.dry_run => return Ok(would(&name, Some(&ban), None)),
+        None => _ = gate.engine.unban(key.clone(), now),
+    }
+    tracing::info!(who = call.who, "ban lifted by hand");
+    Ok(answer::json(StatusCode::OK, &json!({ "removed": versioned(written(&name, &ban), version) })))
+}
+
+/// What an edit would change on a node without a database.
+fn would(name: &str, before: Option<&Ban>, after: Option<&Ban>) -> Answer {
+    let shown = |ban: Option<&Ban>| ban.map(|ban| written(name, ban));
+    let change = json!({ "what": "ban", "name": name, "before": shown(before), "after": shown(after) });
+    answer::json(StatusCode::OK, &json!({ "dry_run": true, "changes": [change] }))
+}
+
+fn item(name: &str) -> Item {
+    Item::new(Kind::Ban, name)
+}
+
+/// The key as requests are looked up by.
+fn looked_up(gate: &Gate, key: Key) -> Key {
+    key.grouped_in_combination(gate.engine.policy().settings().ipv6_prefix)
+}
+
+impl NewBan {
+    fn read(self, gate: &Gate, now: Time) -> Result<(Key, Ban), Problem> {
+        let key = looked_up(gate, read_key("key", &self.key)?);
+        if self.reason.len() > MAX_REASON_BYTES {
+            let detail = format!("'reason' is longer than {MAX_REASON_BYTES} bytes");
+            return Err(Problem::bad_field("reason", detail));
+        }
+        let until = until(&self, now)?;
+        Ok((key, Ban { until, reason: self.reason, source: BanSource::Manual, strikes: 0 }))
+    }
 }
 
 /// A ban of the file is neither lifted here nor replaced by one that could be.
@@ -105,9 +194,9 @@ fn until(asked: &NewBan, now: Time) -> Result<Time, Problem> {
     }
 }
 
-fn written(key: &Key, ban: &Ban) -> Value {
+pub fn written(key: &str, ban: &Ban) -> Value {
     json!({
-        "key": key.to_string(),
+        "key": key,
         "until": (ban.until != Time::MAX).then(|| calendar::rfc3339(ban.until)),
         "reason": ban.reason,
         "source": ban.source.name(),
@@ -115,6 +204,11 @@ fn written(key: &Key, ban: &Ban) -> Value {
     })
 }
 
-fn shown(until: Time) -> String {
+fn versioned(mut ban: Value, version: Option<Version>) -> Value {
+    ban["version"] = version.map(|version| version.to_string()).into();
+    ban
+}
+
+fn shown_until(until: Time) -> String {
     if until == Time::MAX { "further notice".to_owned() } else { calendar::rfc3339(until) }
 }

@@ -1,60 +1,53 @@
 //! `/v1/keys?rule=…&key=…`: what a key has used, and forgetting it.
 
-use hyper::{Method, StatusCode};
+use hyper::StatusCode;
 use serde_json::{Value, json};
 use tollgate::engine::{CounterReport, InspectError, KeyReport, Reading};
 use tollgate::identity::Key;
 use tollgate::request::percent::{self, Plus};
 use tollgate::time::calendar::rfc3339;
 
+use crate::admin::call::Call;
 use crate::answer::{self, Problem};
 use crate::connection::Answer;
-use crate::gate::Gate;
 
-pub async fn handle(gate: &Gate, method: &Method, query: &str) -> Result<Answer, Problem> {
-    let [rule, key] = parameters(query, ["rule", "key"])?;
+pub async fn show(call: Call) -> Result<Answer, Problem> {
+    let report = find(&call).await?;
+    Ok(answer::json(StatusCode::OK, &written(&report)))
+}
+
+/// Forgets what a key has used, and says what was forgotten.
+pub async fn reset(call: Call) -> Result<Answer, Problem> {
+    let found = find(&call).await?;
+    let (gate, rule) = (call.gate(), found.rule.to_string());
+    let report = gate.reset_key(&rule, found.key, gate.now()).await.map_err(not_found)?;
+    tracing::info!(rule, who = call.who, "a key was reset by hand");
+    Ok(answer::json(StatusCode::OK, &json!({ "reset": written(&report) })))
+}
+
+/// What is known of the key under the first of its readings that the rule is counted by.
+async fn find(call: &Call) -> Result<KeyReport, Problem> {
+    let [rule, key] = call.raw_parameters(["rule", "key"])?;
     let rule = rule.ok_or_else(|| Problem::bad_field("rule", "'rule' is missing"))?;
     let keys = match key {
         None | Some("") => vec![Key::default()],
         Some(key) => candidates(key)?,
     };
-    let now = gate.now();
-    let reset = method == Method::DELETE;
-    // The first reading of the key that the rule is counted by.
+    let (gate, now) = (call.gate(), call.gate().now());
     let mut tried = Vec::with_capacity(keys.len());
     for key in keys {
         tried.push(gate.key(rule, key, now).await);
     }
     let at = tried.iter().position(Result::is_ok).unwrap_or(0);
-    let found = match tried.swap_remove(at) {
-        Ok(found) if reset => gate.reset_key(rule, found.key, now).await,
-        found => found,
-    };
-    let report = found.map_err(|error| match &error {
+    tried.swap_remove(at).map_err(not_found)
+}
+
+fn not_found(error: InspectError) -> Problem {
+    match &error {
         InspectError::NoRule(_) => Problem::new(StatusCode::NOT_FOUND, error.to_string()),
         InspectError::Key { .. } => Problem::bad_field("key", error.to_string()),
         InspectError::Store(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
-    })?;
-    let body = written(&report);
-    Ok(answer::json(StatusCode::OK, &if reset { json!({ "reset": body }) } else { body }))
-}
-
-/// The raw values of the parameters, each at most once.
-fn parameters<'q, const N: usize>(query: &'q str, names: [&str; N]) -> Result<[Option<&'q str>; N], Problem> {
-    let mut values = [None; N];
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let at = names.iter().position(|known| *known == name);
-        match at.map(|at| values[at].replace(value)) {
-            Some(None) => {}
-            Some(Some(_)) => return Err(Problem::bad_field(name, format!("'{name}' is given twice"))),
-            None => {
-                let detail = format!("unknown parameter '{name}': use {}", names.join(" and "));
-                return Err(Problem::bad_field(name, detail));
-            }
-        }
     }
-    Ok(values)
 }
 
 /// A key in a URL is encoded once more, as every value there; one written as it is does too, where

@@ -1,11 +1,12 @@
 //! `/v1/queue`: requests that were put aside.
 
-use hyper::{Method, StatusCode};
+use hyper::StatusCode;
 use serde_json::{Value, json};
 use tollgate::request::fields;
 use tollgate::time::calendar;
 
 use crate::admin::Admin;
+use crate::admin::call::Call;
 use crate::answer::{self, Problem};
 use crate::connection::Answer;
 use crate::queue::{Item, QueueError, State};
@@ -28,8 +29,8 @@ fn aside(admin: &Admin) -> Result<&Aside, Problem> {
 }
 
 /// `?state=dead&count=100`
-pub async fn list(admin: &Admin, query: &str) -> Result<Answer, Problem> {
-    let aside = aside(admin)?;
+pub async fn list(call: Call) -> Result<Answer, Problem> {
+    let (aside, query) = (aside(&call.admin)?, call.query());
     let asked = |name| fields::query(query, name).filter(|value| !value.is_empty());
     let state = asked("state").map(|name| State::parse(&name).ok_or_else(unknown_state)).transpose()?;
     let count = asked("count").map_or(Ok(100), |count| count.parse::<usize>());
@@ -46,33 +47,35 @@ fn unknown_state() -> Problem {
     Problem::bad_field("state", format!("'state' is one of {names}"))
 }
 
-/// `GET` and `DELETE` of `{id}`, and `POST` of `{id}/retry`.
-pub async fn one(admin: &Admin, method: &Method, rest: &str) -> Result<Answer, Problem> {
-    let aside = aside(admin)?;
-    let (id, action) = rest.split_once('/').unwrap_or((rest, ""));
+pub async fn show(call: Call) -> Result<Answer, Problem> {
+    let (_, item) = find(&call).await?;
+    Ok(answer::json(StatusCode::OK, &shown(&item)))
+}
+
+pub async fn remove(call: Call) -> Result<Answer, Problem> {
+    let (aside, item) = find(&call).await?;
+    aside.queue.remove(&item.id).await?;
+    Ok(answer::json(StatusCode::OK, &shown(&item)))
+}
+
+pub async fn retry(call: Call) -> Result<Answer, Problem> {
+    let (aside, item) = find(&call).await?;
+    if item.state == State::Sending {
+        return Err(Problem::new(StatusCode::CONFLICT, "it is being sent just now"));
+    }
+    let now = call.gate().now();
+    let expires_at = now + aside.config.ttl;
+    let item = Item { state: State::Queued, next_at: now, tries: 0, expires_at, ..item };
+    aside.queue.update(item.clone()).await?;
+    Ok(answer::json(StatusCode::OK, &shown(&item)))
+}
+
+async fn find(call: &Call) -> Result<(&Aside, Item), Problem> {
+    let (aside, id) = (aside(&call.admin)?, &call.name);
     let found = aside.queue.find(id).await?;
     let item =
         found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, format!("no queued request '{id}'")))?;
-    match (method, action) {
-        (&Method::GET, "") => Ok(answer::json(StatusCode::OK, &shown(&item))),
-        (&Method::DELETE, "") => {
-            aside.queue.remove(id).await?;
-            Ok(answer::json(StatusCode::OK, &shown(&item)))
-        }
-        (&Method::POST, "retry") => {
-            if item.state == State::Sending {
-                return Err(Problem::new(StatusCode::CONFLICT, "it is being sent just now"));
-            }
-            let now = admin.gate.now();
-            let expires_at = now + aside.config.ttl;
-            let item = Item { state: State::Queued, next_at: now, tries: 0, expires_at, ..item };
-            aside.queue.update(item.clone()).await?;
-            Ok(answer::json(StatusCode::OK, &shown(&item)))
-        }
-        (_, "") => Err(Problem::method("GET, DELETE")),
-        (_, "retry") => Err(Problem::method("POST")),
-        _ => Err(Problem::not_found(rest)),
-    }
+    Ok((aside, item))
 }
 
 /// An item without what is its sender's secret.

@@ -1,162 +1,196 @@
-//! `/v1/rules`: the rules in force, as they would be written in the file.
+//! `/v1/rules`: those of the file, which are only shown, and those of the database.
 
 use hyper::StatusCode;
-use serde_json::{Map, Value, json};
-use tollgate::identity::Attribute;
-use tollgate::limit::{Refill, Release, Shape, WindowStart};
-use tollgate::rule::{CountWhen, Limits, MissingKey, OnExceed, OnStoreError, Rule, RuleLimit};
-use tollgate::time::write_span;
+use hyper::header::{HeaderValue, LOCATION};
+use serde_json::{Value, json};
+use tollgate::document;
+use tollgate::policy::Change;
+use tollgate::rule::Rule;
+use tollgate_stores::rules::{Edit, Expected, Item, RuleText, Stored, Version};
 
+use crate::admin::call::{self, Call};
+use crate::admin::edit::{Made, Terms, failed, tagged};
 use crate::answer::{self, Problem};
 use crate::connection::Answer;
 use crate::gate::Gate;
+use crate::rulebook::{self, Rulebook};
 
-pub fn list(gate: &Gate) -> Answer {
-    let policy = gate.engine.policy();
-    let rules: Vec<_> = policy.rules().iter().map(|rule| written(rule)).collect();
-    answer::json(StatusCode::OK, &json!({ "generation": policy.generation(), "rules": rules }))
-}
+mod list;
+mod written;
 
-pub fn show(gate: &Gate, id: &str) -> Result<Answer, Problem> {
-    let policy = gate.engine.policy();
-    match policy.rule(id) {
-        Some(rule) => Ok(answer::json(StatusCode::OK, &written(rule))),
-        None => Err(Problem::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"))),
+pub use list::list;
+use written::written;
+
+const MAX_RULE_BYTES: usize = 1 << 20;
+/// What a rule has when it is shown, beside itself: who sends it back need not take it out.
+const SHOWN: [&str; 3] = ["source", "version", "left_out"];
+
+/// `?as=written` shows a rule as its author wrote it.
+pub async fn show(call: Call) -> Result<Answer, Problem> {
+    let [shown_as] = call.parameters(["as"])?;
+    let as_written = call::choice("as", shown_as.as_deref(), [("read", false), ("written", true)])?;
+    let (gate, id) = (call.gate(), call.name.as_str());
+    let none = || Problem::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
+    if let Some(rule) = gate.engine.policy().rule(id).filter(|rule| !rule.is_added()) {
+        let shown = if as_written { json!({ "rule": written(rule) }) } else { of_file(rule) };
+        return Ok(answer::json(StatusCode::OK, &shown));
     }
+    let Some(rulebook) = gate.rulebook.get() else { return Err(none()) };
+    let stored = match rulebook.get(Item::rule(id)).await {
+        Ok(stored) => stored.ok_or_else(none)?,
+        // What is in force can be shown without the database.
+        Err(error) => match gate.engine.policy().rule(id) {
+            Some(rule) if !as_written => {
+                return Ok(answer::json(StatusCode::OK, &of_database(written(rule), None, None)));
+            }
+            _ => return Err(failed(error)),
+        },
+    };
+    let shown = match as_written {
+        true => json!({ "rule": raw(&stored.text), "version": stored.version.to_string() }),
+        false => of_stored(rulebook, &stored),
+    };
+    Ok(tagged(answer::json(StatusCode::OK, &shown), Some(stored.version)))
 }
 
-/// A rule in the schema of the file; what is as by default is left out.
-fn written(rule: &Rule) -> Value {
-    let mut map = Map::new();
-    let mut put = |name: &str, value: Value| {
-        if !value.is_null() {
-            map.insert(name.to_owned(), value);
+pub async fn create(mut call: Call) -> Result<Answer, Problem> {
+    let terms = Terms::of(&call)?;
+    let rule = ReadRule::of(&mut call, None).await?;
+    let id = rule.text.id().to_owned();
+    let edit = Edit::rule(rule.text, Expected::Nothing);
+    let changes = match call.make(&terms, vec![edit]).await? {
+        Made::Would(answer) => return Ok(answer),
+        Made::Done(changes) => changes,
+    };
+    tracing::info!(rule = id, who = call.who, "rule created");
+    let version = changes.last().map(|change| change.version);
+    let answer = answer::json(StatusCode::CREATED, &of_database(written(&rule.rule), version, None));
+    Ok(located(tagged(answer, version), &id))
+}
+
+pub async fn replace(mut call: Call) -> Result<Answer, Problem> {
+    let terms = Terms::of(&call)?;
+    let id = call.name.clone();
+    let rule = ReadRule::of(&mut call, Some(&id)).await?;
+    let item = Item::rule(&id);
+    let expected = terms.expected(call.rulebook()?, &item).await?;
+    let changes = match call.make(&terms, vec![Edit::rule(rule.text, expected)]).await? {
+        Made::Would(answer) => return Ok(answer),
+        Made::Done(changes) => changes,
+    };
+    let (status, version) = match changes.last() {
+        Some(change) if change.previous.is_none() => (StatusCode::CREATED, Some(change.version)),
+        Some(change) => (StatusCode::OK, Some(change.version)),
+        None => {
+            let unchanged = call.rulebook()?.get(item).await.map_err(failed)?;
+            (StatusCode::OK, unchanged.map(|stored| stored.version))
         }
     };
-    put("id", rule.id.as_str().into());
-    put("uid", rule.uid.as_deref().into());
-    let pattern = rule.pattern.to_string();
-    let name = if rule.uid.is_some() { "url" } else { "match" };
-    put(name, if pattern.is_empty() { Value::Null } else { pattern.into() });
-    put("host", rule.pattern.host.as_ref().map(ToString::to_string).into());
-    put("key", if rule.key.is_empty() { Value::Null } else { attributes(&rule.key) });
-    put("missing_key", missing_key(rule.missing_key).into());
-    match &rule.limits {
-        Limits::Same(limits) => put("limits", rates(limits)),
-        Limits::By { attribute, values, default } => {
-            let mut by = Map::from_iter([("attr".to_owned(), attribute.to_string().into())]);
-            by.extend(values.iter().map(|(value, limits)| (value.to_string(), rates(limits))));
-            by.extend(default.iter().map(|limits| ("default".to_owned(), rates(limits))));
-            put("limits_by", by.into());
+    if !changes.is_empty() {
+        tracing::info!(rule = id, who = call.who, "rule changed");
+    }
+    let answer = tagged(answer::json(status, &of_database(written(&rule.rule), version, None)), version);
+    Ok(if status == StatusCode::CREATED { located(answer, &id) } else { answer })
+}
+
+/// Deletes a rule, and says what it was.
+pub async fn delete(call: Call) -> Result<Answer, Problem> {
+    let terms = Terms::of(&call)?;
+    let (gate, item) = (call.gate(), Item::rule(&call.name));
+    refuse_file_rule(gate, &call.name)?;
+    let rulebook = call.rulebook()?;
+    let was = rulebook.get(item.clone()).await.map_err(failed)?;
+    let expected = terms.expected(rulebook, &item).await?;
+    match call.make(&terms, vec![Edit::delete(item, expected)]).await? {
+        Made::Would(answer) => Ok(answer),
+        Made::Done(_) => {
+            tracing::info!(rule = call.name, who = call.who, "rule deleted");
+            let removed = was.map(|was| of_stored(rulebook, &was));
+            Ok(answer::json(StatusCode::OK, &json!({ "removed": removed })))
         }
     }
-    if let Some(any) = rule.limits.all().next() {
-        shape(any.limit.shape(), &mut put);
-    }
-    put("cost", if rule.cost == 1 { Value::Null } else { rule.cost.into() });
-    put("mode", rule.mode.name().into());
-    let percent = rule.enforced.percent();
-    put("enforce_percent", if percent == 100 { Value::Null } else { percent.into() });
-    put("track", if rule.track { true.into() } else { Value::Null });
-    put("on_exceed", on_exceed(rule.on_exceed).into());
-    put("on_store_error", rule.on_store_error.map(on_store_error).into());
-    put("count_denied", if rule.count_denied { true.into() } else { Value::Null });
-    put("count_when", count_when(&rule.count_when).into());
-    put("cost_from", rule.cost_from.as_deref().into());
-    put(
-        "ban",
-        rule.ban.as_ref().map_or(Value::Null, |ban| {
-            json!({
-                "key": attributes(&ban.key),
-                "after": ban.after,
-                "within": write_span(ban.within),
-                "for": write_span(ban.first),
-                "max": write_span(ban.max),
-            })
-        }),
-    );
-    let overrides: Vec<_> = rule
-        .overrides
-        .list()
-        .iter()
-        .map(|each| {
-            let values = each.values.iter().map(|(name, value)| (name.to_string(), value.clone().into()));
-            Value::Object(values.chain([("limits".to_owned(), rates(&each.limits))]).collect())
-        })
-        .collect();
-    put("overrides", if overrides.is_empty() { Value::Null } else { overrides.into() });
-    map.into()
 }
 
-fn attributes(key: &[Attribute]) -> Value {
-    key.iter().map(ToString::to_string).collect()
+/// A rule as it was sent, which fits beside those in force.
+struct ReadRule {
+    rule: Rule,
+    text: RuleText,
 }
 
-fn rates(limits: &[RuleLimit]) -> Value {
-    limits.iter().map(|each| each.limit.to_string()).collect()
-}
-
-fn shape(shape: Shape, put: &mut impl FnMut(&str, Value)) {
-    put("algorithm", shape.name().into());
-    match shape {
-        Shape::Gcra { burst } => put("burst", burst.into()),
-        Shape::TokenBucket { burst, refill } => {
-            put("burst", burst.into());
-            match refill {
-                Refill::Continuous => {}
-                Refill::Tick(tick) => {
-                    put("refill", "tick".into());
-                    put("tick", write_span(tick).into());
-                }
-                Refill::Calendar => put("refill", "calendar".into()),
-            }
+impl ReadRule {
+    /// Reads the body; where the path has an id, it is the rule's.
+    async fn of(call: &mut Call, id: Option<&str>) -> Result<ReadRule, Problem> {
+        call.rulebook()?;
+        if let Some(id) = id {
+            refuse_file_rule(call.gate(), id)?;
         }
-        Shape::LeakyBucket { burst, release } => {
-            put("burst", burst.into());
-            if let Release::Hold { max_wait } = release {
-                put("max_wait", write_span(max_wait).into());
-            }
+        let body = call.body(MAX_RULE_BYTES).await?;
+        let mut node = document::read(call::text(&body)?)?.without(&SHOWN);
+        if let (Some(id), Some(map)) = (id, node.as_map())
+            && !map.iter().any(|entry| entry.key() == "id")
+        {
+            node = node.with("id", id);
         }
-        Shape::FixedWindow { start: WindowStart::Aligned } => put("window", "aligned".into()),
-        Shape::FixedWindow { start: WindowStart::FirstHit } => put("window", "first-hit".into()),
-        Shape::SlidingCompact { resolution } => put("resolution", write_span(resolution).into()),
-        Shape::TieredWindow { levels } => put("levels", levels.names().collect()),
-        Shape::SlidingLog | Shape::SlidingCounter | Shape::Concurrency => {}
-    }
-}
-
-fn missing_key(missing: MissingKey) -> Option<&'static str> {
-    match missing {
-        MissingKey::Skip => None,
-        MissingKey::Deny => Some("deny"),
-        MissingKey::Shared => Some("shared"),
-    }
-}
-
-fn on_exceed(on_exceed: OnExceed) -> &'static str {
-    match on_exceed {
-        OnExceed::Reject => "reject",
-        OnExceed::Hold => "hold",
-        OnExceed::Queue => "queue",
-    }
-}
-
-fn on_store_error(mode: OnStoreError) -> &'static str {
-    match mode {
-        OnStoreError::Open => "open",
-        OnStoreError::Closed => "closed",
-        OnStoreError::Local => "local",
-    }
-}
-
-fn count_when(when: &CountWhen) -> Option<String> {
-    match when {
-        CountWhen::Always => None,
-        CountWhen::Success => Some("success".to_owned()),
-        CountWhen::Failure => Some("failure".to_owned()),
-        CountWhen::Status(codes) => {
-            let codes: Vec<_> = codes.iter().map(ToString::to_string).collect();
-            Some(format!("status:{}", codes.join(",")))
+        let text = RuleText::from_node(&node, "")?;
+        if id.is_some_and(|id| id != text.id()) {
+            return Err(Problem::bad_field("id", "the rule's id is not that of the path"));
         }
+        refuse_file_rule(call.gate(), text.id())?;
+        let rule = rulebook::read(text.as_str())?;
+        refuse_misfit(call, &rule)?;
+        Ok(ReadRule { rule, text })
     }
+}
+
+/// A rule of the file is changed in the file.
+pub(super) fn refuse_file_rule(gate: &Gate, id: &str) -> Result<(), Problem> {
+    if gate.engine.policy().rule(id).is_none_or(|rule| rule.is_added()) {
+        return Ok(());
+    }
+    let detail = format!("rule {id} is in the configuration file: change it there");
+    Err(Problem::new(StatusCode::CONFLICT, detail))
+}
+
+/// A rule that could not be in force beside the others, or with the counters where they are, is not taken.
+pub(super) fn refuse_misfit(call: &Call, rule: &Rule) -> Result<(), Problem> {
+    let (policy, now) = (call.gate().engine.policy(), call.gate().now());
+    if let Some(why) = call.rulebook()?.refusal(&policy, rule) {
+        return Err(Problem::bad_field("rule", why));
+    }
+    let put = policy.draft().make(Change::Put(rule.clone()), now);
+    put.map_err(|error| Problem::bad_field("rule", error.to_string()))
+}
+
+fn of_file(rule: &Rule) -> Value {
+    let mut shown = written(rule);
+    shown["source"] = "file".into();
+    shown["version"] = Value::Null;
+    shown
+}
+
+fn of_database(mut rule: Value, version: Option<Version>, left_out: Option<String>) -> Value {
+    rule["source"] = "database".into();
+    rule["version"] = version.map(|version| version.to_string()).into();
+    if let Some(why) = left_out {
+        rule["left_out"] = why.into();
+    }
+    rule
+}
+
+fn of_stored(rulebook: &Rulebook, stored: &Stored) -> Value {
+    let rule = match rulebook::read(&stored.text) {
+        Ok(rule) => written(&rule),
+        Err(_) => raw(&stored.text),
+    };
+    of_database(rule, Some(stored.version), rulebook.left_out(&stored.item))
+}
+
+fn raw(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| text.into())
+}
+
+fn located(mut answer: Answer, id: &str) -> Answer {
+    let location = HeaderValue::from_str(&format!("/v1/rules/{id}")).expect("an id fits a header");
+    answer.headers_mut().insert(LOCATION, location);
+    answer
 }

@@ -118,8 +118,7 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
         let proxied = bind("proxy", config.listen.proxy).await?;
         if let Some(listener) = admin {
             let (shutdown, proxy) = (shutdown.clone(), proxy.clone());
-            let admin =
-                Arc::new(Admin { gate: Arc::clone(&gate), proxy, tokens, shutdown: shutdown.clone() });
+            let admin = Arc::new(Admin::new(Arc::clone(&gate), proxy, tokens, shutdown.clone()));
             servers.spawn(serve_admin(listener, shutdown, admin));
         }
         if let Some(rulebook) = rulebook {

@@ -123,7 +123,8 @@ pub(super) fn refusal(policy: &Policy, store: Option<&StoreConfig>, rule: &Rule)
     store.and_then(|store| store.refusal(rule))
 }
 
-pub(super) fn read(text: &str) -> Result<Rule, Problems> {
+/// The rule that a text of the database describes.
+pub fn read(text: &str) -> Result<Rule, Problems> {
     let (node, mut problems) = (document::read(text)?, Problems::new());
     parse::rule(&node, "rule", &mut problems).ok_or(problems)
 }

@@ -272,7 +272,10 @@ pub fn run(command: &mut Command) -> Ran {
 /// The binary under test, without anything from the environment of whoever runs the tests.
 pub fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.env_remove("TOLLGATE_TOKEN").env_remove("RUST_LOG").stdin(Stdio::null());
+    for name in ["TOLLGATE_TOKEN", "TOLLGATE_TOKEN_FILE", "TOLLGATE_TOKENS", "RUST_LOG"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
     command
 }
 

@@ -63,18 +63,31 @@ fn limit_in(text: &str) -> String {
     rule["limit"].as_str().expect("these tests give one limit").to_owned()
 }
 
-/// The rules in force on a node that came from the database, with their limits.
+/// The rules in force on a node, with their limits. The list goes by the ids of the database, so it is asked for until
+/// the node has just those.
 pub fn in_force(server: &Server) -> BTreeMap<String, String> {
-    let (mut rules, mut after) = (BTreeMap::new(), String::new());
+    let mut rules = BTreeMap::new();
+    eventually("the node has the rules that it lists", || {
+        let total = list(server, &mut rules);
+        total == rules.len()
+    });
+    rules
+}
+
+/// Fills in what is in force of the list, and says how many rules are in force.
+fn list(server: &Server, rules: &mut BTreeMap<String, String>) -> usize {
+    let mut after = String::new();
+    rules.clear();
     loop {
         let page = server.admin("GET", &format!("/v1/rules?limit=1000{after}"), "").json();
-        for rule in page["rules"].as_array().expect("a list of rules") {
+        let shown = page["rules"].as_array().expect("a list of rules");
+        for rule in shown.iter().filter(|rule| rule.get("left_out").is_none()) {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             rules.insert(text(&rule["id"]), text(&rule["limits"][0]));
         }
         match page["next"].as_str() {
             Some(next) => after = format!("&after={next}"),
-            None => return rules,
+            None => return page["total"].as_u64().map_or(0, |total| total as usize),
         }
     }
 }

@@ -12,7 +12,7 @@ use tollgate::Time;
 use crate::rules::postgres::{PostgresAddress, PostgresDb};
 #[cfg(feature = "sqlite")]
 use crate::rules::sqlite::SqliteDb;
-use crate::rules::{Author, Change, DbError, Edit, Feed, Item, Logged, Stored, Version};
+use crate::rules::{Author, Change, Current, DbError, Edit, Feed, Item, Logged, Page, Stored, Version, plan};
 
 /// How often a node looks for changes of others.
 #[cfg(feature = "sqlite")]
@@ -39,8 +39,7 @@ macro_rules! ask {
 }
 
 impl RulesDb {
-    /// Opens `sqlite:PATH` (relative to `folder`) or `postgres://primary/db?replica=host2,host3`.
-    #[cfg_attr(not(feature = "sqlite"), allow(unused_variables))]
+    /// Opens `sqlite:PATH` or `postgres://primary/db?replica=host2,host3`; paths are relative to `folder`.
     pub async fn open(address: &str, folder: &Path) -> Result<RulesDb, DbError> {
         #[cfg(feature = "sqlite")]
         if let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
@@ -49,7 +48,8 @@ impl RulesDb {
         }
         #[cfg(feature = "postgres")]
         if address.starts_with("postgres://") || address.starts_with("postgresql://") {
-            return PostgresDb::open(address.parse()?).await.map(RulesDb::Postgres);
+            let address = address.parse::<PostgresAddress>()?.in_folder(folder);
+            return PostgresDb::open(address).await.map(RulesDb::Postgres);
         }
         Err(not_an_address(address))
     }
@@ -100,6 +100,34 @@ impl RulesDb {
         ask!(self, get(&item))
     }
 
+    /// What some items are, as far as they are there.
+    pub async fn find(&self, items: Vec<Item>) -> Result<Current, DbError> {
+        ask!(self, find(&items))
+    }
+
+    /// What edits would lead to, each with what was there before; nothing is written.
+    pub async fn preview(&self, edits: Vec<Edit>) -> Result<Vec<(Change, Option<String>)>, DbError> {
+        plan::check_items(&edits)?;
+        let mut current = self.find(edits.iter().map(|edit| edit.item().clone()).collect()).await?;
+        let last = self.version().await?;
+        let changes = plan::plan(edits, &current, last, last.timeline())?;
+        let with_before = changes.into_iter().map(|change| {
+            let before = current.remove(&change.item).map(|stored| stored.text);
+            (change, before)
+        });
+        Ok(with_before.collect())
+    }
+
+    /// What [`rollback`](Self::rollback) would do.
+    pub async fn preview_rollback(&self, version: Version) -> Result<Vec<(Change, Option<String>)>, DbError> {
+        let logged = self.logged(version).await?.ok_or(DbError::NoChange(version))?;
+        self.preview(vec![plan::undo(logged)]).await
+    }
+
+    pub async fn page(&self, page: Page) -> Result<Vec<Stored>, DbError> {
+        ask!(self, page(&page))
+    }
+
     pub async fn changes_since(&self, version: Version, limit: usize) -> Result<Feed, DbError> {
         ask!(self, changes_since(version, limit))
     }
@@ -107,6 +135,21 @@ impl RulesDb {
     /// The log, latest first, before a version.
     pub async fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<Logged>, DbError> {
         ask!(self, log(before, limit))
+    }
+
+    /// The changes of one thing, latest first, before a version.
+    pub async fn history(
+        &self,
+        item: Item,
+        before: Option<Version>,
+        limit: usize,
+    ) -> Result<Vec<Logged>, DbError> {
+        ask!(self, history(&item, before, limit))
+    }
+
+    /// One change of the log.
+    pub async fn logged(&self, version: Version) -> Result<Option<Logged>, DbError> {
+        ask!(self, logged(version))
     }
 
     /// Gives out everything in batches, each with the number of things in all; the version that they are of.

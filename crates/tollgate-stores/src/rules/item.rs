@@ -147,6 +147,24 @@ pub struct Logged {
     pub undoes: Option<Version>,
 }
 
+/// Some things of one kind, in the order of their names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    pub kind: Kind,
+    /// What the names start with.
+    pub prefix: String,
+    /// The last name of the page before; empty for the first.
+    pub after: String,
+    pub limit: usize,
+}
+
+impl Page {
+    /// The names that start with the prefix: from, and below.
+    pub(super) fn range(&self) -> (&str, String) {
+        (&self.prefix, format!("{}\u{10ffff}", self.prefix))
+    }
+}
+
 /// What has happened since a version.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Feed {

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use crate::rules::{Change, DbError, Edit, Expected, Item, Logged, MAX_EDITS, Stored, Version};
 
 /// What the items of some edits are now.
-pub(super) type Current = HashMap<Item, Stored>;
+pub type Current = HashMap<Item, Stored>;
 
 /// The items that edits are about, each once.
 pub(super) fn check_items(edits: &[Edit]) -> Result<(), DbError> {

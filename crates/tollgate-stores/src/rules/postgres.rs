@@ -10,6 +10,7 @@ mod load;
 mod log;
 mod schema;
 mod things;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub use self::address::PostgresAddress;
 use self::fleet::Fleet;
 pub use self::fleet::Lag;
 use self::link::Failure;
-use crate::rules::{Author, Change, DbError, Edit, Feed, Item, Logged, Stored, Version, plan};
+use crate::rules::{Author, Change, Current, DbError, Edit, Feed, Item, Logged, Page, Stored, Version, plan};
 
 /// How long a change may take; an import of a million rules too.
 const WRITE_DEADLINE: Duration = Duration::from_secs(120);
@@ -58,7 +59,7 @@ impl Drop for Inner {
 impl PostgresDb {
     /// Brings the schema up to date. While no primary can be written, a replica that has the schema will do.
     pub async fn open(address: PostgresAddress) -> Result<PostgresDb, DbError> {
-        let fleet = Arc::new(Fleet::new(address));
+        let fleet = Arc::new(Fleet::new(address)?);
         match fleet.writer().await {
             Ok(mut writer) => schema::migrate(writer.client()).await?,
             Err(unwritable) => {
@@ -100,12 +101,39 @@ impl PostgresDb {
         Ok(found.into_values().next())
     }
 
+    pub async fn find(&self, items: &[Item]) -> Result<Current, DbError> {
+        let mut current = Current::new();
+        for chunk in items.chunks(things::CHUNK) {
+            let found = self.inner.fleet.read(|link| async move { things::find(&link.client, chunk).await });
+            current.extend(found.await?);
+        }
+        Ok(current)
+    }
+
+    pub async fn page(&self, page: &Page) -> Result<Vec<Stored>, DbError> {
+        self.inner.fleet.read(|link| async move { things::page(&link.client, page).await }).await
+    }
+
     pub async fn changes_since(&self, version: Version, limit: usize) -> Result<Feed, DbError> {
         self.inner.fleet.read(|link| async move { log::since(&link.client, version, limit).await }).await
     }
 
     pub async fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<Logged>, DbError> {
         self.inner.fleet.read(|link| async move { log::page(&link.client, before, limit).await }).await
+    }
+
+    pub async fn history(
+        &self,
+        item: &Item,
+        before: Option<Version>,
+        limit: usize,
+    ) -> Result<Vec<Logged>, DbError> {
+        let fleet = &self.inner.fleet;
+        fleet.read(|link| async move { log::history(&link.client, item, before, limit).await }).await
+    }
+
+    pub async fn logged(&self, version: Version) -> Result<Option<Logged>, DbError> {
+        self.inner.fleet.read(|link| async move { log::find(&link.client, version).await }).await
     }
 
     /// Streams everything from a connection of its own, as of one version.

@@ -15,7 +15,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tollgate::Time;
 
 use crate::rules::plan::{self, Current};
-use crate::rules::{Author, Change, DbError, Edit, Feed, Item, Logged, Stored, Version};
+use crate::rules::{Author, Change, DbError, Edit, Feed, Item, Logged, Page, Stored, Version};
 
 #[derive(Debug)]
 pub struct SqliteDb {
@@ -64,6 +64,15 @@ impl SqliteDb {
         things::get(&lock(&self.reader), item)
     }
 
+    /// What some items are, as far as they are there.
+    pub fn find(&self, items: &[Item]) -> Result<Current, DbError> {
+        things::find(&lock(&self.reader), items)
+    }
+
+    pub fn page(&self, page: &Page) -> Result<Vec<Stored>, DbError> {
+        things::page(&lock(&self.reader), page)
+    }
+
     pub fn changes_since(&self, version: Version, limit: usize) -> Result<Feed, DbError> {
         let mut reader = lock(&self.reader);
         let transaction = reader.transaction()?;
@@ -75,6 +84,20 @@ impl SqliteDb {
         let mut reader = lock(&self.reader);
         let transaction = reader.transaction()?;
         log::page(&transaction, before, limit)
+    }
+
+    /// The changes of one thing, latest first, before a version.
+    pub fn history(
+        &self,
+        item: &Item,
+        before: Option<Version>,
+        limit: usize,
+    ) -> Result<Vec<Logged>, DbError> {
+        log::history(&lock(&self.reader), item, before, limit)
+    }
+
+    pub fn logged(&self, version: Version) -> Result<Option<Logged>, DbError> {
+        log::find(&lock(&self.reader), version)
     }
 
     /// Gives out everything that there is, in batches with the number of things in all, as of one version.
@@ -97,10 +120,7 @@ fn make(
     edits: Vec<Edit>,
     undoes: Option<Version>,
 ) -> Result<Vec<Change>, DbError> {
-    let mut current = Current::new();
-    for edit in &edits {
-        current.extend(things::get(transaction, &edit.item)?.map(|stored| (stored.item.clone(), stored)));
-    }
+    let current = things::find(transaction, edits.iter().map(Edit::item))?;
     let changes = plan::plan(edits, &current, log::last(transaction)?, 0)?;
     for change in &changes {
         things::put(transaction, change)?;

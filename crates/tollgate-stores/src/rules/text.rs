@@ -3,7 +3,7 @@
 use serde_json::{Map, Number, Value};
 use tollgate::Time;
 use tollgate::ban::{Ban, BanSource};
-use tollgate::document::{self, Node, Problem, Problems};
+use tollgate::document::{self, Node, Place, Problem, Problems};
 use tollgate::rule::{Rule, parse};
 
 use crate::rules::{DbError, Kind};
@@ -64,17 +64,32 @@ impl RuleText {
     }
 }
 
+/// A rule of a longer text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReadRule {
+    pub place: Place,
+    pub rule: Rule,
+    pub text: RuleText,
+}
+
 /// The rules of a text: a list, or a map with one under `rules`. One bad rule, and there is none; its line is named.
-pub fn rules_of(text: &str) -> Result<Vec<RuleText>, Problems> {
-    let root = document::read(text)?;
+pub fn rules_of(text: &str) -> Result<Vec<ReadRule>, Problems> {
+    let (root, mut problems) = (document::read(text)?, Problems::new());
     let under = root.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "rules"));
     let list = under.map_or(&root, |entry| entry.value());
-    let mut problems = Problems::new();
+    for other in root.as_map().unwrap_or_default().iter().filter(|entry| entry.key() != "rules") {
+        let why = "only 'rules' are taken from here";
+        problems.push(Problem::new(Some(other.place()), other.key(), why));
+    }
     let rules = parse::rules(list, "rules", &mut problems);
     let rules = problems.or(rules)?;
     let nodes = list.as_list().unwrap_or_default();
-    let read = rules.iter().zip(nodes).enumerate();
-    read.map(|(n, (rule, node))| RuleText::of(rule, node, &format!("rules[{n}]"))).collect()
+    let read = rules.into_iter().zip(nodes).enumerate();
+    read.map(|(n, (rule, node))| {
+        let text = RuleText::of(&rule, node, &format!("rules[{n}]"))?;
+        Ok(ReadRule { place: node.place(), rule, text })
+    })
+    .collect()
 }
 
 /// The ban that a text describes.
@@ -141,6 +156,8 @@ mod tests {
                     ban: {key: [ip], after: 3, within: 10m, for: 1h, max: 24h}, overrides: [{email: a@b.c, limits: [50/m]}]}\n\
                     - {id: b, limit: 007/m, cost: 2}\n";
         assert_eq!(rules_of(yaml).expect("valid").len(), 2);
+        let told = rules_of("rules: []\nlisten: {}").expect_err("more than rules").to_string();
+        assert!(told.starts_with("2:1: listen: only 'rules'"), "{told}");
         let told = rules_of("- {id: a, limit: 9/m, cost: 007}").expect_err("a number that JSON lacks");
         assert!(told.to_string().contains("cost"), "{told}");
     }

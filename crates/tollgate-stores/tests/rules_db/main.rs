@@ -8,6 +8,7 @@ mod postgres;
 mod scenario;
 mod sqlite;
 mod standby;
+mod tls;
 
 /// One test for each scenario on a database; `$start` gives its address and what must outlive the test.
 macro_rules! stamp {
@@ -32,6 +33,9 @@ macro_rules! stamp_all {
             writers_at_once_lose_no_change_and_leave_no_gap,
             one_bad_edit_among_many_changes_nothing,
             one_change_is_taken_back_as_a_new_one,
+            things_are_paged_by_name_within_a_prefix,
+            a_preview_says_what_an_edit_would_do_and_writes_nothing,
+            one_thing_has_a_history_of_its_own,
             bans_that_are_over_are_removed_in_small_batches,
             the_switch_and_the_allow_list_are_changes_like_any_other,
             ten_that_open_at_once_do_not_fight,

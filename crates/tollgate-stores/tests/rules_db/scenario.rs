@@ -9,7 +9,8 @@ use tollgate::Time;
 use tollgate::ban::{Ban, BanSource};
 use tollgate::identity::Key;
 use tollgate_stores::rules::{
-    Author, DbError, Edit, Enforce, Expected, Feed, Item, Kind, Mirror, RuleText, RulesDb, Version, ban_of,
+    Author, DbError, Edit, Enforce, Expected, Feed, Item, Kind, Logged, Mirror, Page, RuleText, RulesDb,
+    Version, ban_of,
 };
 
 use crate::killed;
@@ -176,6 +177,75 @@ pub async fn one_change_is_taken_back_as_a_new_one(address: &str) {
     assert_eq!(text_of(&db, "a").await, Some(rule("a", 5).into_text()));
     let unknown = db.rollback(author("bob"), Version::new(7, 7)).await.expect_err("never made");
     assert!(matches!(unknown, DbError::NoChange(_)), "{unknown}");
+}
+
+pub async fn things_are_paged_by_name_within_a_prefix(address: &str) {
+    let db = open(address).await;
+    // In the order of bytes, on every server.
+    let names = ["A", "B.1", "a", "a-1", "a-2", "a.3", "aB", "ab", "b", "b_1"];
+    let edits = names.iter().rev().map(|id| Edit::rule(rule(id, 5), Expected::Nothing));
+    let evil = Key::parse("user:evil").expect("a key");
+    let edits = edits.chain([Edit::allow(&evil, "no", Expected::Nothing)]);
+    db.edit(author("ann"), edits.collect()).await.expect("created");
+    for prefix in ["", "a", "a-", "b", "z"] {
+        let expected: Vec<_> = names.iter().filter(|name| name.starts_with(prefix)).collect();
+        for limit in [1, 3, 100] {
+            let (mut seen, mut after) = (Vec::new(), String::new());
+            loop {
+                let page = Page { kind: Kind::Rule, prefix: prefix.to_owned(), after, limit };
+                let found = db.page(page).await.expect("it can be read");
+                assert!(found.len() <= limit);
+                let Some(last) = found.last() else { break };
+                after = last.item.name.to_string();
+                seen.extend(found);
+            }
+            let ids: Vec<_> = seen.iter().map(|stored| &*stored.item.name).collect();
+            assert_eq!(ids, expected.iter().map(|name| **name).collect::<Vec<_>>(), "'{prefix}' by {limit}");
+            assert!(seen.iter().all(|stored| stored.text == rule(&stored.item.name, 5).into_text()));
+        }
+    }
+    let allowed = Page { kind: Kind::Allow, prefix: "user:".to_owned(), after: String::new(), limit: 9 };
+    let allowed = db.page(allowed).await.expect("it can be read");
+    assert_eq!(allowed.iter().map(|stored| stored.text.as_str()).collect::<Vec<_>>(), ["no"]);
+    let asked = ["a", "none", "ab"].map(Item::rule).to_vec();
+    assert_eq!(db.find(asked).await.expect("it can be read").len(), 2);
+}
+
+pub async fn a_preview_says_what_an_edit_would_do_and_writes_nothing(address: &str) {
+    let db = open(address).await;
+    let made = put(&db, "a", 5, Expected::Nothing).await.expect("created");
+    let edits = vec![
+        Edit::rule(rule("a", 6), Expected::At(made)),
+        Edit::rule(rule("b", 5), Expected::Nothing),
+        Edit::delete(Item::rule("c"), Expected::Nothing),
+    ];
+    let planned = db.preview(edits.clone()).await.expect("possible");
+    let told: Vec<_> = planned.iter().map(|(change, before)| (&*change.item.name, before.clone())).collect();
+    assert_eq!(told, [("a", Some(rule("a", 5).into_text())), ("b", None)]);
+    assert_eq!(db.version().await.expect("it can be read"), made);
+    let stale = vec![Edit::rule(rule("a", 7), Expected::At(Version::new(0, 99)))];
+    let refused = db.preview(stale).await.expect_err("somebody was faster");
+    assert!(matches!(refused, DbError::Conflict { .. }), "{refused}");
+    let changes = db.edit(author("ann"), edits).await.expect("made");
+    assert_eq!(changes, planned.into_iter().map(|(change, _)| change).collect::<Vec<_>>());
+}
+
+pub async fn one_thing_has_a_history_of_its_own(address: &str) {
+    let db = open(address).await;
+    for n in 1..=6 {
+        put(&db, if n % 2 == 0 { "a" } else { "b" }, n, Expected::Anything).await.expect("written");
+    }
+    let numbers =
+        |log: Vec<Logged>| -> Vec<_> { log.iter().map(|logged| logged.change.version.number()).collect() };
+    let all = db.history(Item::rule("a"), None, 10).await.expect("it can be read");
+    let four = all[1].change.version;
+    assert_eq!(numbers(all), [6, 4, 2]);
+    assert_eq!(numbers(db.history(Item::rule("a"), Some(four), 10).await.expect("it can be read")), [2]);
+    assert_eq!(numbers(db.history(Item::rule("a"), None, 1).await.expect("it can be read")), [6]);
+    let one = db.logged(four).await.expect("it can be read").expect("it is there");
+    assert_eq!((one.change.version, one.who.as_str()), (four, "ann"));
+    assert_eq!(one.before, Some(rule("a", 2).into_text()));
+    assert_eq!(db.logged(Version::new(7, 7)).await.expect("it can be read"), None);
 }
 
 fn ban(until: Time) -> Ban {

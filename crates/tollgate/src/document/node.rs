@@ -104,6 +104,26 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// A map without some of its keys.
+    #[must_use]
+    pub fn without(mut self, keys: &[&str]) -> Node<'a> {
+        if let Value::Map(entries) = &mut self.value {
+            entries.retain(|entry| !keys.contains(&entry.key()));
+        }
+        self
+    }
+
+    /// A map with a text under a key that it lacks.
+    #[must_use]
+    pub fn with(mut self, key: &'a str, text: &'a str) -> Node<'a> {
+        let place = self.place;
+        if let Value::Map(entries) = &mut self.value {
+            let text = Node::new(place, Value::Scalar(Scalar::new(text.into(), false)));
+            entries.insert(0, Entry::new(place, key.into(), text));
+        }
+        self
+    }
+
     /// What the value is, for messages.
     pub fn kind(&self) -> &'static str {
         match self.value {

@@ -5,7 +5,7 @@ use tollgate::Time;
 
 use super::link::Failure;
 use super::things::item;
-use crate::rules::{Author, Change, DbError, Feed, Logged, Version};
+use crate::rules::{Author, Change, DbError, Feed, Item, Logged, Version};
 
 /// Where changes are told.
 pub(super) const CHANNEL: &str = "tollgate_rules";
@@ -115,6 +115,20 @@ pub(super) async fn page(
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let sql = format!("{LOGGED} WHERE log.v < $1 ORDER BY log.v DESC LIMIT $2");
     let rows = client.query(&sql, &[&before, &limit]).await?;
+    Ok(rows.iter().map(read_logged).collect::<Result<_, _>>()?)
+}
+
+/// The changes of one thing. There is no index for it: nobody waits for it, and each rule would pay.
+pub(super) async fn history(
+    client: &impl GenericClient,
+    item: &Item,
+    before: Option<Version>,
+    limit: usize,
+) -> Result<Vec<Logged>, Failure> {
+    let before = before.map_or(i64::MAX, Version::packed);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let sql = format!("{LOGGED} WHERE log.v < $1 AND kind = $3 AND name = $4 ORDER BY log.v DESC LIMIT $2");
+    let rows = client.query(&sql, &[&before, &limit, &(item.kind as i16), &&*item.name]).await?;
     Ok(rows.iter().map(read_logged).collect::<Result<_, _>>()?)
 }
 

@@ -8,17 +8,18 @@ use crate::rules::DbError;
 /// Held while the schema is changed; any number that others are unlikely to take.
 const LOCK: i64 = 0x746f_6c6c_6761_7465;
 
-/// Each makes the next version of the schema from the one before.
-const MIGRATIONS: [&str; 1] = ["
+/// Each makes the next version of the schema from the one before. Names are in the order of their bytes, as in
+/// SQLite, whatever the server is set to.
+const MIGRATIONS: [&str; 1] = [r#"
     CREATE SCHEMA tollgate;
     CREATE TABLE tollgate.schema (version bigint NOT NULL);
     INSERT INTO tollgate.schema VALUES (0);
     CREATE TABLE tollgate.rule (
-        id text PRIMARY KEY, v bigint NOT NULL, uid text, method text, url text,
+        id text COLLATE "C" PRIMARY KEY, v bigint NOT NULL, uid text, method text, url text,
         unit text, requests bigint, algorithm text, options text
     );
     CREATE TABLE tollgate.thing (
-        kind smallint NOT NULL, name text NOT NULL, v bigint NOT NULL, until bigint, body text NOT NULL,
+        kind smallint NOT NULL, name text COLLATE "C" NOT NULL, v bigint NOT NULL, until bigint, body text NOT NULL,
         PRIMARY KEY (kind, name)
     );
     CREATE INDEX thing_until ON tollgate.thing (until) WHERE until IS NOT NULL;
@@ -26,7 +27,7 @@ const MIGRATIONS: [&str; 1] = ["
     CREATE TABLE tollgate.log (
         v bigint PRIMARY KEY, kind smallint NOT NULL, name text NOT NULL, previous bigint, body text
     );
-"];
+"#];
 
 pub(super) async fn migrate(client: &mut Client) -> Result<(), DbError> {
     let done = async {

@@ -7,10 +7,10 @@ use super::link::Failure;
 use crate::rules::plan::Current;
 use crate::rules::row::RuleRow;
 use crate::rules::text::expiry;
-use crate::rules::{Change, DbError, Item, Kind, Stored, Version};
+use crate::rules::{Change, DbError, Item, Kind, Page, Stored, Version};
 
 /// Rows in one statement.
-const CHUNK: usize = 10_000;
+pub(super) const CHUNK: usize = 10_000;
 
 pub(super) const RULE: &str = "id, v, uid, method, url, unit, requests, algorithm, options";
 pub(super) const THING: &str = "kind, name, v, body";
@@ -38,6 +38,24 @@ pub(super) async fn find(
         }
     }
     Ok(current)
+}
+
+pub(super) async fn page(client: &impl GenericClient, page: &Page) -> Result<Vec<Stored>, Failure> {
+    let Page { kind, after, limit, .. } = page;
+    let ((from, to), limit) = (page.range(), i64::try_from(*limit).unwrap_or(i64::MAX));
+    if *kind == Kind::Rule {
+        let sql = format!(
+            "SELECT {RULE} FROM tollgate.rule WHERE id > $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT $4"
+        );
+        let rows = client.query(&sql, &[after, &from, &to, &limit]).await?;
+        return Ok(rows.iter().map(read_rule).collect());
+    }
+    let sql = format!(
+        "SELECT {THING} FROM tollgate.thing
+         WHERE kind = $5 AND name > $1 AND name >= $2 AND name < $3 ORDER BY name LIMIT $4"
+    );
+    let rows = client.query(&sql, &[after, &from, &to, &limit, &(*kind as i16)]).await?;
+    Ok(rows.iter().map(read_thing).collect::<Result<_, _>>()?)
 }
 
 fn names<'i>(items: &[&'i Item]) -> Vec<&'i str> {

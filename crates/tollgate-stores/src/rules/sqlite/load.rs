@@ -3,7 +3,7 @@
 use rusqlite::{Connection, Row};
 
 use super::{log, things};
-use crate::rules::{DbError, Item, Kind, Stored, Version};
+use crate::rules::{DbError, Stored, Version};
 
 /// Things given out at once.
 const BATCH: usize = 1_000;
@@ -18,7 +18,8 @@ pub(super) fn all(
     let total = transaction.query_row(count, [], |row| row.get(0))?;
     let rules = format!("SELECT {} FROM rule", things::RULE);
     stream(&transaction, &rules, things::read_rule, |batch| each(batch, total))?;
-    stream(&transaction, "SELECT kind, name, v, body FROM thing", read_thing, |batch| each(batch, total))?;
+    let others = format!("SELECT {} FROM thing", things::THING);
+    stream(&transaction, &others, things::read_thing, |batch| each(batch, total))?;
     Ok(version)
 }
 
@@ -40,11 +41,4 @@ fn stream(
         each(batch);
     }
     Ok(())
-}
-
-fn read_thing(row: &Row<'_>) -> rusqlite::Result<Stored> {
-    let code: i16 = row.get(0)?;
-    let kind = Kind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, code.into()))?;
-    let item = Item::new(kind, row.get::<_, String>(1)?);
-    Ok(Stored { item, version: Version::unpack(row.get(2)?), text: row.get(3)? })
 }

@@ -65,6 +65,20 @@ pub(super) fn page(
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
+/// The changes of one thing. There is no index for it: nobody waits for it, and each rule would pay.
+pub(super) fn history(
+    connection: &Connection,
+    item: &Item,
+    before: Option<Version>,
+    limit: usize,
+) -> Result<Vec<Logged>, DbError> {
+    let sql = format!("{LOGGED} WHERE log.v < ?1 AND kind = ?3 AND name = ?4 ORDER BY log.v DESC LIMIT ?2");
+    let before = before.map_or(i64::MAX, Version::packed);
+    let mut query = connection.prepare_cached(&sql)?;
+    let rows = query.query_map(params![before, limit, item.kind as i16, item.name], read_logged)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
 fn read_logged(row: &Row<'_>) -> rusqlite::Result<Logged> {
     let at: i64 = row.get(6)?;
     Ok(Logged {

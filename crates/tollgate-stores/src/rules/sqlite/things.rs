@@ -3,11 +3,13 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tollgate::Time;
 
+use crate::rules::plan::Current;
 use crate::rules::row::RuleRow;
 use crate::rules::text::expiry;
-use crate::rules::{Change, DbError, Item, Kind, Stored, Version};
+use crate::rules::{Change, DbError, Item, Kind, Page, Stored, Version};
 
 pub(super) const RULE: &str = "id, v, uid, method, url, unit, requests, algorithm, options";
+pub(super) const THING: &str = "kind, name, v, body";
 
 pub(super) fn get(connection: &Connection, item: &Item) -> Result<Option<Stored>, DbError> {
     if item.kind == Kind::Rule {
@@ -19,6 +21,44 @@ pub(super) fn get(connection: &Connection, item: &Item) -> Result<Option<Stored>
         Ok(Stored { item: item.clone(), version: Version::unpack(row.get(0)?), text: row.get(1)? })
     };
     Ok(query.query_row(params![item.kind as i16, item.name], read).optional()?)
+}
+
+/// What some items are, as far as they are there.
+pub(super) fn find<'i>(
+    connection: &Connection,
+    items: impl IntoIterator<Item = &'i Item>,
+) -> Result<Current, DbError> {
+    let mut current = Current::new();
+    for item in items {
+        current.extend(get(connection, item)?.map(|stored| (stored.item.clone(), stored)));
+    }
+    Ok(current)
+}
+
+pub(super) fn page(connection: &Connection, page: &Page) -> Result<Vec<Stored>, DbError> {
+    let Page { kind, after, limit, .. } = page;
+    let (from, to) = page.range();
+    if *kind == Kind::Rule {
+        let sql =
+            format!("SELECT {RULE} FROM rule WHERE id > ?1 AND id >= ?2 AND id < ?3 ORDER BY id LIMIT ?4");
+        let mut query = connection.prepare_cached(&sql)?;
+        let rows = query.query_map(params![after, from, to, limit], read_rule)?;
+        return Ok(rows.collect::<Result<_, _>>()?);
+    }
+    let sql = format!(
+        "SELECT {THING} FROM thing
+         WHERE kind = ?5 AND name > ?1 AND name >= ?2 AND name < ?3 ORDER BY name LIMIT ?4"
+    );
+    let mut query = connection.prepare_cached(&sql)?;
+    let rows = query.query_map(params![after, from, to, limit, *kind as i16], read_thing)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn read_thing(row: &Row<'_>) -> rusqlite::Result<Stored> {
+    let code: i16 = row.get(0)?;
+    let kind = Kind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, code.into()))?;
+    let item = Item::new(kind, row.get::<_, String>(1)?);
+    Ok(Stored { item, version: Version::unpack(row.get(2)?), text: row.get(3)? })
 }
 
 pub(super) fn read_rule(row: &Row<'_>) -> rusqlite::Result<Stored> {

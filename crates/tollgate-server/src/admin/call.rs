@@ -1,0 +1,118 @@
+//! One call of the admin API: who calls, what the path and the query say, and the body.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::http::request::Parts;
+use tollgate::request::percent::{self, Plus};
+
+use crate::admin::Admin;
+use crate::answer::Problem;
+use crate::connection::{BodyError, read_body_within};
+use crate::gate::Gate;
+
+const DEFAULT_LIMIT: usize = 100;
+const MAX_LIMIT: usize = 1_000;
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub struct Call {
+    pub admin: Arc<Admin>,
+    /// The caller's name, for the log of changes.
+    pub who: String,
+    /// What the path has in the place of its parameter, as it is written there.
+    pub name: String,
+    head: Parts,
+    body: Option<Incoming>,
+}
+
+impl Call {
+    pub fn new(admin: Arc<Admin>, who: String, name: String, request: Request<Incoming>) -> Call {
+        let (head, body) = request.into_parts();
+        Call { admin, who, name, head, body: Some(body) }
+    }
+
+    pub fn gate(&self) -> &Gate {
+        &self.admin.gate
+    }
+
+    pub fn query(&self) -> &str {
+        self.head.uri.query().unwrap_or_default()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// The values of the parameters as they are written, each at most once; others are refused.
+    pub fn raw_parameters<const N: usize>(&self, names: [&str; N]) -> Result<[Option<&str>; N], Problem> {
+        let mut values = [None; N];
+        for pair in self.query().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let at = names.iter().position(|known| *known == name);
+            match at.map(|at| values[at].replace(value)) {
+                Some(None) => {}
+                Some(Some(_)) => return Err(Problem::bad_field(name, format!("'{name}' is given twice"))),
+                None => {
+                    let detail = format!("unknown parameter '{name}': use {}", names.join(" and "));
+                    return Err(Problem::bad_field(name, detail));
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    pub fn parameters<const N: usize>(&self, names: [&str; N]) -> Result<[Option<String>; N], Problem> {
+        let raw = self.raw_parameters(names)?;
+        Ok(raw.map(|value| value.map(|value| percent::text(percent::decode(value, Plus::Literal).collect()))))
+    }
+
+    /// Reads the body, which is there once.
+    pub async fn body(&mut self, max: usize) -> Result<Bytes, Problem> {
+        self.body_within(max, BODY_TIMEOUT).await
+    }
+
+    pub async fn body_within(&mut self, max: usize, within: Duration) -> Result<Bytes, Problem> {
+        let body = self.body.take().ok_or(BodyError::Broken)?;
+        Ok(read_body_within(Request::from_parts(self.head.clone(), body), max, within).await?)
+    }
+}
+
+/// How many things a page has.
+pub fn limit(asked: Option<&str>) -> Result<usize, Problem> {
+    let Some(asked) = asked else { return Ok(DEFAULT_LIMIT) };
+    let limit = asked.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
+    limit.ok_or_else(|| Problem::bad_field("limit", format!("'limit' is a number from 1 to {MAX_LIMIT}")))
+}
+
+/// A parameter that is `true` or `false`.
+pub fn flag(name: &str, asked: Option<&str>) -> Result<bool, Problem> {
+    match asked {
+        None | Some("false") => Ok(false),
+        Some("true" | "") => Ok(true),
+        Some(_) => Err(Problem::bad_field(name, format!("'{name}' is true or false"))),
+    }
+}
+
+/// One of some words; the first one where nothing is said.
+pub fn choice<T: Copy, const N: usize>(
+    name: &str,
+    asked: Option<&str>,
+    known: [(&str, T); N],
+) -> Result<T, Problem> {
+    let found = known.iter().find(|(word, _)| asked.is_none_or(|asked| asked == *word));
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
+        Problem::bad_field(name, format!("'{name}' is one of {}", words.join(", ")))
+    })
+}
+
+/// The body as text.
+pub fn text(body: &[u8]) -> Result<&str, Problem> {
+    std::str::from_utf8(body).map_err(|error| {
+        let line = body[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count() + 1;
+        Problem::bad_field("body", format!("the body is not UTF-8: see line {line}"))
+    })
+}

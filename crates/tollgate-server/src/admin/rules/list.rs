@@ -1,0 +1,139 @@
+//! Rules by pages: the file's in their order, then the database's by id.
+
+use std::collections::BinaryHeap;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use tollgate::Policy;
+use tollgate::rule::RuleId;
+use tollgate_stores::rules::{Kind, Page, Stored, Version};
+
+use crate::admin::call::{self, Call};
+use crate::admin::edit::failed;
+use crate::admin::rules::{of_database, of_file, of_stored, written};
+use crate::answer::{self, Problem};
+use crate::connection::Answer;
+use crate::gate::Gate;
+use crate::rulebook::Rulebook;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    All,
+    File,
+    Database,
+}
+
+/// Where a page starts.
+enum Cursor {
+    First,
+    /// Behind a rule of the file.
+    File(String),
+    /// Behind an id in the database.
+    Database(String),
+}
+
+/// `?limit=100&after=CURSOR&source=file|database&prefix=ID`
+pub async fn list(call: Call) -> Result<Answer, Problem> {
+    let [limit, after, source, prefix] = call.parameters(["limit", "after", "source", "prefix"])?;
+    let limit = call::limit(limit.as_deref())?;
+    let sources = [("all", Source::All), ("file", Source::File), ("database", Source::Database)];
+    let source = call::choice("source", source.as_deref(), sources)?;
+    let (prefix, cursor) = (prefix.unwrap_or_default(), Cursor::parse(after.as_deref())?);
+    let gate = call.gate();
+    let policy = gate.engine.policy();
+    // One more than a page tells whether there is another.
+    let (mut rules, mut cursors) = (Vec::with_capacity(limit + 1), Vec::with_capacity(limit + 1));
+    if source != Source::Database && !matches!(cursor, Cursor::Database(_)) {
+        for (id, rule) in of_the_file(&policy, &cursor, &prefix, limit + 1)? {
+            rules.push(rule);
+            cursors.push(format!("file:{id}"));
+        }
+    }
+    if source != Source::File && rules.len() <= limit {
+        let after = if let Cursor::Database(id) = cursor { id } else { String::new() };
+        let page = Page { kind: Kind::Rule, prefix, after, limit: limit + 1 - rules.len() };
+        for (id, rule) in of_the_database(gate, &policy, page).await? {
+            rules.push(rule);
+            cursors.push(format!("database:{id}"));
+        }
+    }
+    let next = (rules.len() > limit).then(|| cursors[limit - 1].clone());
+    rules.truncate(limit);
+    let (generation, total) = (policy.generation(), policy.rules().len());
+    let body = json!({ "generation": generation, "total": total, "rules": rules, "next": next });
+    Ok(answer::json(StatusCode::OK, &body))
+}
+
+impl Cursor {
+    fn parse(after: Option<&str>) -> Result<Cursor, Problem> {
+        let Some(after) = after else { return Ok(Cursor::First) };
+        let parts = after.split_once(':').filter(|(_, id)| RuleId::new(id).is_some());
+        match parts {
+            Some(("file", id)) => Ok(Cursor::File(id.to_owned())),
+            Some(("database", id)) => Ok(Cursor::Database(id.to_owned())),
+            _ => Err(Problem::bad_field("after", "'after' is no cursor: take the 'next' of the page before")),
+        }
+    }
+}
+
+fn of_the_file(
+    policy: &Policy,
+    cursor: &Cursor,
+    prefix: &str,
+    limit: usize,
+) -> Result<Vec<(String, Value)>, Problem> {
+    let mut listed = policy.listed().into_iter();
+    if let Cursor::File(id) = cursor
+        && !listed.by_ref().any(|rule| rule.id.as_str() == id)
+    {
+        let detail = format!("rule {id} is not in the file any more: begin again without 'after'");
+        return Err(Problem::bad_field("after", detail));
+    }
+    let page = listed.filter(|rule| rule.id.as_str().starts_with(prefix)).take(limit);
+    Ok(page.map(|rule| (rule.id.to_string(), of_file(rule))).collect())
+}
+
+/// While the database cannot be read, what is in force of it.
+async fn of_the_database(gate: &Gate, policy: &Policy, page: Page) -> Result<Vec<(String, Value)>, Problem> {
+    let Some(rulebook) = gate.rulebook.get() else { return Ok(Vec::new()) };
+    let found = match rulebook.db() {
+        Ok(db) => db.page(page.clone()).await,
+        Err(error) => Err(error),
+    };
+    match found {
+        Ok(found) => {
+            let seen = rulebook.standing().version;
+            let shown = found.iter().map(|stored| shown(rulebook, policy, stored, seen));
+            Ok(found.iter().map(|stored| stored.item.name.to_string()).zip(shown).collect())
+        }
+        Err(error) if error.is_transient() => Ok(in_force(policy, &page)),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// A rule as it is in force here, with its version if the node has that.
+fn shown(rulebook: &Rulebook, policy: &Policy, stored: &Stored, seen: Option<Version>) -> Value {
+    if let Some(rule) = policy.rule(&stored.item.name).filter(|rule| rule.is_added()) {
+        let version = Some(stored.version).filter(|version| seen.is_some_and(|seen| seen >= *version));
+        return of_database(written(rule), version, None);
+    }
+    let mut shown = of_stored(rulebook, stored);
+    if shown["left_out"].is_null() {
+        shown["left_out"] = "it is not in force here yet".into();
+    }
+    shown
+}
+
+/// The first rules of a page by their ids; there is no order to go by, so all ids are looked at, and no more.
+fn in_force(policy: &Policy, page: &Page) -> Vec<(String, Value)> {
+    let mut first: BinaryHeap<&str> = BinaryHeap::with_capacity(page.limit + 1);
+    let ids = policy.rules().iter().filter(|rule| rule.is_added()).map(|rule| rule.id.as_str());
+    for id in ids.filter(|id| *id > page.after.as_str() && id.starts_with(&page.prefix)) {
+        first.push(id);
+        if first.len() > page.limit {
+            first.pop();
+        }
+    }
+    let rules = first.into_sorted_vec().into_iter().filter_map(|id| policy.rule(id));
+    rules.map(|rule| (rule.id.to_string(), of_database(written(rule), None, None))).collect()
+}
