@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::connection::{self, Shutdown};
 use crate::gate::{Central, Gate};
 use crate::reload::{self, Fixed, Sight, Watched};
-use crate::rulebook::{self, Rulebook};
+use crate::rulebook::{self, Means, Rulebook};
 use crate::state::StateFile;
 use crate::transport::http;
 use crate::transport::proxy::{self, Certificate, Proxy};
@@ -173,7 +173,7 @@ async fn open_rulebook(
     has_file: bool,
 ) -> anyhow::Result<Option<Arc<Rulebook>>> {
     let Some(asked) = config.rules_db.as_ref().filter(|_| has_file) else { return Ok(None) };
-    let rulebook = Arc::new(Rulebook::new(asked, config.store.clone()));
+    let rulebook = Arc::new(Rulebook::new(asked, Means::of(config)));
     if asked.is_file()
         && let Err(error) = rulebook.open().await
     {

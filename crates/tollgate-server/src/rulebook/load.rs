@@ -12,10 +12,9 @@ use tollgate::policy::{self, AllowSource, Draft, Policy};
 use tollgate::rule::RuleId;
 use tollgate_stores::rules::{Change, DbError, Item, Kind, Logged, RulesDb, Stored, Version};
 
-use crate::config::StoreConfig;
 use crate::gate::Gate;
-use crate::rulebook::Rulebook;
 use crate::rulebook::taken::{self, Taken};
+use crate::rulebook::{Means, Rulebook};
 
 /// Batches read ahead of those that are being taken in.
 const AHEAD: usize = 4;
@@ -44,8 +43,8 @@ pub(super) async fn load(rulebook: &Rulebook, gate: &Arc<Gate>, db: &RulesDb) ->
         sender.send(Loaded::End(end)).ok();
     });
     let gate = Arc::clone(gate);
-    let store = rulebook.store.clone();
-    let taking = spawn_blocking(move || take(&gate, store.as_ref(), &loaded, former));
+    let means = rulebook.means.clone();
+    let taking = spawn_blocking(move || take(&gate, &means, &loaded, former));
     let broken = |why: String| DbError::Unreadable { place: rulebook.name.clone(), why };
     let (version, left_out) = taking.await.map_err(|error| broken(error.to_string()))??;
     rulebook.state().left_out = left_out;
@@ -62,7 +61,7 @@ type LeftOut = BTreeMap<Item, String>;
 
 fn take(
     gate: &Gate,
-    store: Option<&StoreConfig>,
+    means: &Means,
     loaded: &Receiver<Loaded>,
     former: Vec<Logged>,
 ) -> Result<(Version, LeftOut), DbError> {
@@ -71,7 +70,7 @@ fn take(
     let mut bans = gate.engine.load_bans();
     let revised = gate.engine.revise(|old| {
         let mut gone = in_force(old);
-        let mut taken = Taken::new(gate, store, old.draft(), now);
+        let mut taken = Taken::new(gate, means, old.draft(), now);
         version = taken_in(loaded, |Stored { item, text, .. }| {
             gone.remove(&item);
             let put = match item.kind {

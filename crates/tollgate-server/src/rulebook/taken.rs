@@ -9,22 +9,21 @@ use tollgate::rule::{Rule, parse};
 use tollgate::{Enforce, Time};
 use tollgate_stores::rules::{Change, Item, Kind, ban_of};
 
-use crate::config::StoreConfig;
 use crate::gate::{Asked, Gate};
-use crate::rulebook::Rulebook;
+use crate::rulebook::{Means, Rulebook};
 
 /// A policy that takes in what the database holds.
 pub(super) struct Taken<'a> {
     gate: &'a Gate,
-    store: Option<&'a StoreConfig>,
+    means: &'a Means,
     draft: Draft,
     is_changed: bool,
     now: Time,
 }
 
 impl<'a> Taken<'a> {
-    pub(super) fn new(gate: &'a Gate, store: Option<&'a StoreConfig>, draft: Draft, now: Time) -> Taken<'a> {
-        Taken { gate, store, draft, is_changed: false, now }
+    pub(super) fn new(gate: &'a Gate, means: &'a Means, draft: Draft, now: Time) -> Taken<'a> {
+        Taken { gate, means, draft, is_changed: false, now }
     }
 
     /// Takes a thing in, or says why not.
@@ -51,7 +50,7 @@ impl<'a> Taken<'a> {
 
     fn put_rule(&mut self, text: &str) -> Result<(), String> {
         let rule = read(text).map_err(|problems| problems.to_string())?;
-        if let Some(why) = refusal(self.draft.policy(), self.store, &rule) {
+        if let Some(why) = refusal(self.draft.policy(), self.means, &rule) {
             return Err(why);
         }
         self.gate.ask_for(&Asked::of_rule(&rule));
@@ -96,7 +95,7 @@ impl<'a> Taken<'a> {
 pub(super) fn changes(rulebook: &Rulebook, gate: &Gate, changes: Vec<Change>) {
     let now = gate.now();
     let revised = gate.engine.revise(|old| {
-        let mut taken = Taken::new(gate, rulebook.store.as_ref(), old.draft(), now);
+        let mut taken = Taken::new(gate, &rulebook.means, old.draft(), now);
         for Change { item, text, .. } in changes {
             let outcome = match text {
                 Some(text) => taken.put(&item, &text),
@@ -116,11 +115,11 @@ pub(super) fn changes(rulebook: &Rulebook, gate: &Gate, changes: Vec<Change>) {
 }
 
 /// Why a rule of the database cannot be in force on this node.
-pub(super) fn refusal(policy: &Policy, store: Option<&StoreConfig>, rule: &Rule) -> Option<String> {
+pub(super) fn refusal(policy: &Policy, means: &Means, rule: &Rule) -> Option<String> {
     if policy.rule(rule.id.as_str()).is_some_and(|held| !held.is_added()) {
         return Some(format!("a rule of the configuration file has the id '{}'", rule.id));
     }
-    store.and_then(|store| store.refusal(rule))
+    means.refusal(rule)
 }
 
 /// The rule that a text of the database describes.
