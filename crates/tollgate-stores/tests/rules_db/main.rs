@@ -4,6 +4,7 @@
 mod servers;
 
 mod killed;
+mod mirror;
 mod postgres;
 mod scenario;
 mod sqlite;
