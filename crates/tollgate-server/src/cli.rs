@@ -6,19 +6,32 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use hyper::Method;
 use serde_json::Value;
+use tollgate::document::Problems;
 
-use crate::client::{self, Answered};
+use crate::cli::session::Session;
+use crate::client::Answered;
 
+mod allow;
 mod ban;
 mod check;
 mod demo;
+mod difference;
+mod enforce;
+mod history;
 mod key;
+mod listing;
 mod out;
+mod overrides;
+mod progress;
 mod proxy;
 mod queue;
 mod rules;
 mod serve;
+mod session;
 mod store;
+mod table;
+mod text;
+mod yaml;
 
 /// What the caller's shell is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +48,14 @@ pub enum Exit {
 
 /// A rate limiter: rules, bans and decisions, in front of an API or beside it.
 #[derive(Parser)]
-#[command(name = "tollgate", version, max_term_width = 100)]
+#[command(
+    name = "tollgate",
+    version,
+    max_term_width = 100,
+    after_help = "Commands that talk to a server send the token in TOLLGATE_TOKEN, or the one in the file that
+TOLLGATE_TOKEN_FILE names. Exit codes: 0 yes, 1 no or failed, 2 wrong usage, 3 invalid configuration,
+4 no server, 5 not authorised."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -44,27 +64,54 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run the server
+    #[command(after_help = "Example:
+  tollgate serve -c tollgate.yaml")]
     Serve {
         /// The configuration file
         #[arg(short, long, value_name = "FILE", default_value = "tollgate.yaml")]
         config: PathBuf,
     },
     /// Put a limit in front of an API, without a configuration file
+    #[command(after_help = "Example:
+  tollgate proxy --to http://127.0.0.1:3000 --limit 5/s")]
     Proxy(proxy::ProxyArgs),
     /// See it work: a small API with limits, and a few requests against it
+    #[command(after_help = "Example:
+  tollgate demo --once")]
     Demo {
         /// Exit when the requests have been answered as they should
         #[arg(long)]
         once: bool,
     },
     /// Ask a running server for a decision: exits 0 if allowed, 1 if denied
+    #[command(after_help = "Example:
+  tollgate check POST /login --email ann@example.com")]
     Check(check::CheckArgs),
-    /// Look at rules
+    /// Look at rules and change them
     #[command(subcommand)]
     Rules(rules::RulesCommand),
     /// Ban keys, and lift bans
     #[command(subcommand)]
     Ban(ban::BanCommand),
+    /// Keep a list of keys that always pass
+    #[command(subcommand)]
+    Allow(allow::AllowCommand),
+    /// Give single keys of a rule limits of their own
+    #[command(subcommand)]
+    Override(overrides::OverrideCommand),
+    /// Show or switch whether anything is enforced, on all nodes at once
+    #[command(after_help = "Examples:
+  tollgate enforce            # shows how it is
+  tollgate enforce shadow     # nobody is refused any more; decisions are still counted
+  tollgate enforce on")]
+    Enforce(enforce::EnforceArgs),
+    /// Show who changed rules, bans, the allow list and the switch, and when
+    #[command(after_help = "Examples:
+  tollgate audit --limit 5
+  tollgate audit --item ban:ip:203.0.113.9
+
+`tollgate rules rollback VERSION` takes one change back.")]
+    Audit(history::AuditArgs),
     /// Look at requests that were put aside, and decide what becomes of them
     #[command(subcommand)]
     Queue(queue::QueueCommand),
@@ -76,7 +123,7 @@ enum Command {
     Store(store::StoreCommand),
 }
 
-/// Where the admin API is, and how its answers are shown. A token is read from TOLLGATE_TOKEN.
+/// Where the admin API is, and how its answers are shown.
 #[derive(Args)]
 struct AdminArgs {
     /// The admin address of the server
@@ -90,12 +137,12 @@ struct AdminArgs {
 impl AdminArgs {
     /// One call to the admin API; a refusal or a failure is said, and becomes the exit code.
     fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Answered, Exit> {
-        let answered = client::block_on(client::call_admin(method, &self.admin, path, body));
-        match answered {
-            Ok(answered) if answered.status < 300 => Ok(answered),
-            Ok(refused) => Err(out::refused(&refused)),
-            Err(error) => Err(out::unreachable(&error)),
-        }
+        Session::open(self)?.ask(method, path, body)
+    }
+
+    /// Says why a file is not valid.
+    fn invalid(&self, problems: &Problems) -> Exit {
+        if self.json { out::json_problems(problems) } else { out::problems(problems) }
     }
 }
 
@@ -118,6 +165,10 @@ fn dispatch(command: Command) -> Exit {
         Command::Check(args) => check::run(&args),
         Command::Rules(command) => rules::run(&command),
         Command::Ban(command) => ban::run(&command),
+        Command::Allow(command) => allow::run(&command),
+        Command::Override(command) => overrides::run(&command),
+        Command::Enforce(args) => enforce::run(&args),
+        Command::Audit(args) => history::run(&args),
         Command::Queue(command) => queue::run(&command),
         Command::Key(command) => key::run(&command),
         Command::Store(command) => store::run(&command),

@@ -1,28 +1,45 @@
 //! A small HTTP client for the commands that talk to a running server.
+//!
+//! A call ends when nothing moves any more, not when it takes long: bytes that go out or come in are a sign of
+//! life, and so is a server that works on a long import and still answers others.
 
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap};
-use hyper::{Method, Request, Uri};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+mod token;
+mod upload;
+
+pub use upload::Sent;
+use upload::Upload;
+
+/// How long nothing may move.
+const IDLE: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 #[derive(Debug, Error)]
 pub enum ClientError {
     #[error("'{url}' is no address: write http://HOST:PORT")]
     Address { url: String },
+    #[error("{place}: {why}")]
+    Token { place: String, why: String },
     #[error("no answer from {url}: {why}; is the server running?")]
     Unreachable { url: String, why: String },
     #[error("{url} answered something that is not understood: {why}")]
     Answer { url: String, why: String },
+    #[error("cannot write what {url} answered: {error}")]
+    Output { url: String, error: io::Error },
 }
 
 /// What a server answered.
@@ -33,51 +50,204 @@ pub struct Answered {
     pub body: Value,
 }
 
-/// One request to the admin API at `base`; the token of the environment goes with it.
-pub async fn call_admin(
+/// A request, all but its address.
+pub struct Call<'a> {
     method: Method,
-    base: &str,
-    path: &str,
-    body: Option<Value>,
-) -> Result<Answered, ClientError> {
-    let bearer = std::env::var("TOLLGATE_TOKEN").map(|token| format!("Bearer {token}"));
-    let headers: Vec<_> = bearer.iter().map(|bearer| (AUTHORIZATION.as_str(), bearer.as_str())).collect();
-    call(method, base, path, &headers, body).await
+    path: &'a str,
+    headers: Vec<(&'a str, &'a str)>,
+    body: Bytes,
+    /// A server that works on this long may do so, as long as it answers others.
+    works_long: bool,
 }
 
-/// One request to `base`.
-pub async fn call(
-    method: Method,
-    base: &str,
-    path: &str,
-    headers: &[(&str, &str)],
-    body: Option<Value>,
-) -> Result<Answered, ClientError> {
-    let unreachable = |why: String| ClientError::Unreachable { url: base.to_owned(), why };
-    let authority = authority(base)?;
-    let conversation = async {
-        let stream = TcpStream::connect(&authority).await.map_err(|error| unreachable(error.to_string()))?;
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|error| unreachable(error.to_string()))?;
-        let connection = tokio::spawn(connection);
-        let request = request(method, &authority, path, headers, body)
-            .map_err(|error| ClientError::Answer { url: base.to_owned(), why: error.to_string() })?;
-        let response = sender.send_request(request).await.map_err(|error| unreachable(error.to_string()))?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
-        let body =
-            body.map_err(|error| ClientError::Answer { url: base.to_owned(), why: error.to_string() })?;
-        connection.abort();
-        let body = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+impl<'a> Call<'a> {
+    pub fn new(method: Method, path: &'a str) -> Call<'a> {
+        Call { method, path, headers: Vec::new(), body: Bytes::new(), works_long: false }
+    }
+
+    pub fn header(mut self, name: &'a str, value: &'a str) -> Call<'a> {
+        self.headers.push((name, value));
+        self
+    }
+
+    pub fn json(self, body: Option<Value>) -> Call<'a> {
+        let Some(body) = body else { return self };
+        Call { body: body.to_string().into(), ..self.header(CONTENT_TYPE.as_str(), "application/json") }
+    }
+
+    /// A long text that the server takes its time for.
+    pub fn long(self, content_type: &'a str, body: Bytes) -> Call<'a> {
+        Call { body, works_long: true, ..self.header(CONTENT_TYPE.as_str(), content_type) }
+    }
+}
+
+/// A connection to one server.
+pub struct Connection {
+    base: String,
+    authority: String,
+    token: Option<HeaderValue>,
+    sender: SendRequest<Upload>,
+    /// How many answers have come by this connection.
+    answers: u64,
+    /// How long nothing may move.
+    idle: Duration,
+}
+
+impl Connection {
+    /// To the admin API at `base`; the token of the environment goes with every call.
+    pub async fn to_admin(base: &str) -> Result<Connection, ClientError> {
+        Connection::open(base, token::authorization()?).await
+    }
+
+    /// To a server that asks for no token.
+    pub async fn to(base: &str) -> Result<Connection, ClientError> {
+        Connection::open(base, None).await
+    }
+
+    async fn open(base: &str, token: Option<HeaderValue>) -> Result<Connection, ClientError> {
+        let authority = authority(base)?;
+        let sender = connect(base, &authority).await?;
+        Ok(Connection { base: base.to_owned(), authority, token, sender, answers: 0, idle: IDLE })
+    }
+
+    /// One request, and the JSON that is answered.
+    pub async fn ask(&mut self, call: Call<'_>) -> Result<Answered, ClientError> {
+        self.ask_counting(call, &Sent::default()).await
+    }
+
+    /// As [`Connection::ask`], with a count of what has gone out.
+    pub async fn ask_counting(&mut self, call: Call<'_>, sent: &Sent) -> Result<Answered, ClientError> {
+        let (head, body) = self.send(call, sent).await?.into_parts();
+        let said = self.collect(body).await?;
+        Ok(Answered { status: head.status.as_u16(), headers: head.headers, body: said })
+    }
+
+    /// One request whose answer is handed on as it comes. A refusal is returned as an answer.
+    pub async fn download(
+        &mut self,
+        call: Call<'_>,
+        each: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<Answered, ClientError> {
+        let (head, body) = self.send(call, &Sent::default()).await?.into_parts();
+        let body = match head.status.is_success() {
+            true => self.receive(body, each).await.map(|()| Value::Null)?,
+            false => self.collect(body).await?,
+        };
         Ok(Answered { status: head.status.as_u16(), headers: head.headers, body })
+    }
+
+    /// The JSON of a body; null where it is none.
+    async fn collect(&self, body: Incoming) -> Result<Value, ClientError> {
+        let mut said = Vec::new();
+        self.receive(body, |data| {
+            said.extend_from_slice(data);
+            if said.len() > MAX_ANSWER_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(()) }
+        })
+        .await?;
+        Ok(serde_json::from_slice(&said).unwrap_or_default())
+    }
+
+    async fn receive(
+        &self,
+        mut body: Incoming,
+        mut each: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), ClientError> {
+        loop {
+            let frame = timeout(self.idle, body.frame()).await;
+            let Some(frame) = frame.map_err(|_| self.unreachable("it fell silent"))? else { return Ok(()) };
+            let Ok(data) = frame.map_err(|error| self.unreachable(error))?.into_data() else { continue };
+            each(&data).map_err(|error| ClientError::Output { url: self.base.clone(), error })?;
+        }
+    }
+
+    async fn send(&mut self, call: Call<'_>, sent: &Sent) -> Result<Response<Incoming>, ClientError> {
+        let again = call.method == Method::GET && self.answers > 0;
+        let answered = match self.try_send(&call, sent).await {
+            // Between two calls the server may have closed a connection that was idle for long.
+            Err(ClientError::Unreachable { .. }) if again => {
+                self.sender = connect(&self.base, &self.authority).await?;
+                self.try_send(&call, sent).await
+            }
+            answered => answered,
+        };
+        self.answers += 1;
+        answered
+    }
+
+    async fn try_send(&mut self, call: &Call<'_>, sent: &Sent) -> Result<Response<Incoming>, ClientError> {
+        let request = self.request(call, sent).map_err(|error| self.answer(error.to_string()))?;
+        let answer = self.sender.send_request(request);
+        tokio::pin!(answer);
+        loop {
+            let before = sent.bytes();
+            if let Ok(answer) = timeout(self.idle, answer.as_mut()).await {
+                return answer.map_err(|error| self.unreachable(error));
+            }
+            let moves = sent.bytes() > before;
+            let works = moves || (call.works_long && is_alive(&self.base, &self.authority).await);
+            if !works {
+                return Err(self.unreachable("it took too long"));
+            }
+        }
+    }
+
+    fn request(&self, call: &Call<'_>, sent: &Sent) -> Result<Request<Upload>, hyper::http::Error> {
+        let mut request =
+            Request::builder().method(&call.method).uri(call.path).header(HOST, &self.authority);
+        for (name, value) in &call.headers {
+            request = request.header(*name, *value);
+        }
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, token);
+        }
+        request.body(Upload::new(call.body.clone(), sent.clone()))
+    }
+
+    fn unreachable(&self, why: impl ToString) -> ClientError {
+        ClientError::Unreachable { url: self.base.clone(), why: why.to_string() }
+    }
+
+    fn answer(&self, why: String) -> ClientError {
+        ClientError::Answer { url: self.base.clone(), why }
+    }
+}
+
+/// One request to a server that asks for no token.
+pub async fn call(base: &str, call: Call<'_>) -> Result<Answered, ClientError> {
+    Connection::to(base).await?.ask(call).await
+}
+
+async fn connect(base: &str, authority: &str) -> Result<SendRequest<Upload>, ClientError> {
+    let unreachable = |why: String| ClientError::Unreachable { url: base.to_owned(), why };
+    let stream = timeout(IDLE, TcpStream::connect(authority)).await;
+    let stream = stream.map_err(|_| unreachable("it took too long".to_owned()))?;
+    let stream = stream.map_err(|error| unreachable(error.to_string()))?;
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = handshake.map_err(|error| unreachable(error.to_string()))?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// Whether the server answers at all. It is asked on another connection.
+async fn is_alive(base: &str, authority: &str) -> bool {
+    let asked = async {
+        let mut sender = connect(base, authority).await.ok()?;
+        let request = Request::get("/healthz").header(HOST, authority);
+        let request = request.body(Upload::new(Bytes::new(), Sent::default())).ok()?;
+        sender.send_request(request).await.ok()
     };
-    timeout(TIMEOUT, conversation).await.unwrap_or_else(|_| Err(unreachable("it took too long".to_owned())))
+    timeout(IDLE, asked).await.is_ok_and(|answer| answer.is_some())
 }
 
 /// Runs a call to its end, for commands that do nothing else.
 pub fn block_on<T>(call: impl Future<Output = T>) -> T {
+    runtime().block_on(call)
+}
+
+/// One thread is enough for a command that waits for a server.
+pub fn runtime() -> tokio::runtime::Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime of one thread can be built").block_on(call)
+    runtime.expect("a runtime of one thread can be built")
 }
 
 fn authority(base: &str) -> Result<String, ClientError> {
@@ -90,23 +260,6 @@ fn authority(base: &str) -> Result<String, ClientError> {
     })
 }
 
-fn request(
-    method: Method,
-    authority: &str,
-    path: &str,
-    headers: &[(&str, &str)],
-    body: Option<Value>,
-) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
-    let mut request = Request::builder().method(method).uri(path).header(HOST, authority);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    if body.is_some() {
-        request = request.header(CONTENT_TYPE, "application/json");
-    }
-    request.body(Full::new(Bytes::from(body.map_or_else(String::new, |body| body.to_string()))))
-}
-
 /// Escapes a value for a query or a path segment.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -117,4 +270,72 @@ pub fn escape(text: &str) -> String {
         }
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body_util::Full;
+    use hyper::service::service_fn;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const PROBES: usize = 3;
+
+    /// A server that answers an import after it was asked [`PROBES`] times whether it lives, and nothing else ever.
+    async fn slow_server() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let probes = Arc::new(AtomicUsize::new(0));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let probes = Arc::clone(&probes);
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let probes = Arc::clone(&probes);
+                    async move {
+                        match request.uri().path() {
+                            "/healthz" => _ = probes.fetch_add(1, Ordering::Relaxed),
+                            "/import" => {
+                                while probes.load(Ordering::Relaxed) < PROBES {
+                                    tokio::time::sleep(Duration::from_millis(1)).await;
+                                }
+                            }
+                            _ => std::future::pending().await,
+                        }
+                        let length = request.into_body().collect().await?.to_bytes().len();
+                        Ok::<_, hyper::Error>(Response::new(Full::new(Bytes::from(length.to_string()))))
+                    }
+                });
+                let serving = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(serving.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        url
+    }
+
+    #[tokio::test]
+    async fn a_server_that_works_on_an_import_and_still_lives_is_waited_for() {
+        let url = slow_server().await;
+        let mut connection = Connection::to(&url).await.expect("a connection");
+        connection.idle = Duration::from_millis(20);
+        let body = Bytes::from(vec![b'x'; 1 << 20]);
+        let call = Call::new(Method::POST, "/import").long("text/plain", body);
+        let sent = Sent::default();
+        let answered = connection.ask_counting(call, &sent).await.expect("an answer");
+        assert_eq!((answered.status, answered.body), (200, Value::from(1 << 20)));
+        assert_eq!(sent.bytes(), 1 << 20);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_move_is_given_up() {
+        let url = slow_server().await;
+        let mut connection = Connection::to(&url).await.expect("a connection");
+        connection.idle = Duration::from_millis(20);
+        let answered = connection.ask(Call::new(Method::GET, "/silent")).await;
+        let error = answered.err().expect("no answer").to_string();
+        assert!(error.contains(&url) && error.contains("it took too long"), "{error}");
+    }
 }

@@ -24,7 +24,7 @@ mod store;
 
 pub use listen::Listen;
 pub use proxy::{Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls};
-pub use queue::QueueConfig;
+pub use queue::{QueueConfig, QueuePlace};
 pub use rules_db::RulesDbConfig;
 pub use store::{StoreConfig, StoreKeys};
 
@@ -94,12 +94,15 @@ fn read_file(path: &Path) -> Result<String, Problems> {
         return Err(problem(format!("is larger than {MAX_FILE_BYTES} bytes")));
     }
     let bytes = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
+    utf8(bytes, &path.display().to_string())
+}
+
+/// The text that the bytes of a file are; one that is none names its line.
+pub fn utf8(bytes: Vec<u8>, file: &str) -> Result<String, Problems> {
     String::from_utf8(bytes).map_err(|error| {
-        let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count();
-        problem(format!("is not UTF-8 text: see line {}", line + 1))
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        Problems::from(Problem::new(None, "", format!("is not UTF-8 text: see line {line}"))).in_file(file)
     })
 }
 
@@ -136,9 +139,11 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     let store = StoreConfig::read(&mut map, folder, &policy.rules, &mut idle);
     idle.extend(idle_in_rules(&policy.rules, proxy.as_ref(), store.as_ref()));
     let state_dir = folder.join(map.optional_text("state_dir").unwrap_or(""));
-    let queue = QueueConfig::read(&mut map, &state_dir);
+    let queue = QueueConfig::read(&mut map, &state_dir, store.as_ref());
     let rules_db = RulesDbConfig::read(&mut map, folder, &state_dir);
-    let queues = proxy.is_some() && policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
+    // Rules of the database may want a queue, too: there is one where the file names it.
+    let wants_queue = policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
+    let queues = proxy.is_some() && (wants_queue || map.optional("queue").is_some());
     let config = Config {
         listen: Listen::read(&mut map, proxy.as_ref(), &mut idle),
         memory_bytes: memory(&mut map),

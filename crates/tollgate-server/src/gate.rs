@@ -55,7 +55,7 @@ pub struct Reloads {
 
 impl Gate {
     pub fn new(engine: Engine, live: Live) -> Gate {
-        let asked = ArcSwap::from_pointee(Asked::of(&engine.policy(), &engine.bans(Time::EPOCH)));
+        let asked = ArcSwap::from_pointee(Asked::of(&engine.policy(), &engine.ban_attributes()));
         let (clock, live) = (Clock::new(), ArcSwap::from_pointee(live));
         let (reloads, receipts) = (Reloads::default(), Receipts::own());
         Gate {

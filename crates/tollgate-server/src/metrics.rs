@@ -53,7 +53,13 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         "Automatic bans not kept: the list is full.",
         engine.dropped_bans(),
     );
-    page.one("tollgate_bans", "gauge", "Bans in force.", engine.bans(now).len() as u64);
+    page.one(
+        "tollgate_bans_untold_total",
+        "counter",
+        "Automatic bans that hold on this node only: too many at once for the rules database.",
+        engine.untold_bans(),
+    );
+    page.one("tollgate_bans", "gauge", "Bans in force.", engine.ban_count(now) as u64);
     page.one("tollgate_rules", "gauge", "Rules in force.", policy.rules().len() as u64);
     page.one(
         "tollgate_rules_generation",

@@ -1,18 +1,135 @@
-//! Requests put aside (`on_exceed: queue`): kept on disk until the API has taken them.
+//! Requests put aside (`on_exceed: queue`): kept until the API has taken them, in a file of this node or on a Redis
+//! that several share.
 //!
-//! At least once: what was under way when the process ended is sent again, with the same idempotency key.
+//! At least once: what was under way when a process ended is sent again, with the same idempotency key.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
+use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 use tollgate::identity::Attribute;
 use tollgate::{Hit, Time};
+use tollgate_stores::counters::StoreError;
 
+use crate::config::{QueueConfig, QueuePlace};
+
+mod redis;
 mod sqlite;
 
-pub use sqlite::{Queue, QueueError};
+use redis::RedisQueue;
+use sqlite::SqliteQueue;
 
-/// One request, as it will be sent.
+/// How long answered requests can still be asked about.
+const KEEP_DONE: Duration = Duration::from_secs(3_600);
+/// Dead ones wait for somebody to look at them, but not for ever.
+const KEEP_DEAD: Duration = Duration::from_secs(7 * 86_400);
+
+pub enum Queue {
+    Sqlite(SqliteQueue),
+    Redis(RedisQueue),
+}
+
+#[derive(Debug, Error)]
+pub enum QueueError {
+    #[error("the queue is full")]
+    Full,
+    #[error("the queue cannot be used: {0}")]
+    File(#[from] std::io::Error),
+    #[error("the queue cannot be used: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+    #[error("the queue cannot be used: {0}")]
+    Redis(#[from] StoreError),
+    #[error("the queue cannot be used: {0}")]
+    Setup(String),
+    #[error("the queue holds what is none of a request's")]
+    Strange,
+    #[error("the queue has ended")]
+    Ended,
+}
+
+macro_rules! ask {
+    ($queue:expr, $asked:ident($($with:expr),*)) => {
+        match $queue {
+            Queue::Sqlite(queue) => queue.$asked($($with),*).await,
+            Queue::Redis(queue) => queue.$asked($($with),*).await,
+        }
+    };
+}
+
+impl Queue {
+    /// It must be called inside a tokio runtime.
+    pub fn open(config: &QueueConfig) -> Result<Queue, QueueError> {
+        match &config.place {
+            QueuePlace::File(path) => SqliteQueue::open(path, config.max_items).map(Queue::Sqlite),
+            QueuePlace::Redis { address, name } => {
+                RedisQueue::open((**address).clone(), name, config.max_items).map(Queue::Redis)
+            }
+        }
+    }
+
+    /// Puts a request aside; when this returns it is kept.
+    pub async fn push(&self, item: Item, body: Vec<u8>) -> Result<(), QueueError> {
+        ask!(self, push(item, body))
+    }
+
+    /// Takes the oldest requests that are due, at most `count`, and when the next one will be.
+    pub async fn take_due(&self, now: Time, count: usize) -> Result<(Vec<Item>, Option<Time>), QueueError> {
+        ask!(self, take_due(now, count))
+    }
+
+    /// Says that what was taken is still under way; who does not say so in time loses it to another node.
+    pub async fn keep_taken(&self) -> Result<(), QueueError> {
+        match self {
+            Queue::Sqlite(_) => Ok(()),
+            Queue::Redis(queue) => queue.keep_taken().await,
+        }
+    }
+
+    /// Writes down what came of a try.
+    pub async fn update(&self, item: Item) -> Result<(), QueueError> {
+        ask!(self, update(item))
+    }
+
+    /// Forgets what nobody will ask about any more.
+    pub async fn sweep(&self, now: Time) -> Result<(), QueueError> {
+        ask!(self, sweep(now))
+    }
+
+    pub async fn find(&self, id: &str) -> Result<Option<Item>, QueueError> {
+        ask!(self, find(id))
+    }
+
+    /// The body of a request; `None` if it was removed meanwhile.
+    pub async fn body(&self, id: &str) -> Result<Option<Vec<u8>>, QueueError> {
+        ask!(self, body(id))
+    }
+
+    /// The oldest requests first, of one state or of all.
+    pub async fn list(&self, state: Option<State>, count: usize) -> Result<Vec<Item>, QueueError> {
+        ask!(self, list(state, count))
+    }
+
+    /// Removes a request, whatever its state; says whether it was there.
+    pub async fn remove(&self, id: &str) -> Result<bool, QueueError> {
+        ask!(self, remove(id))
+    }
+
+    /// How many there are in each state.
+    pub async fn counts(&self) -> Result<Vec<(State, u64)>, QueueError> {
+        ask!(self, counts())
+    }
+}
+
+/// 128 bits that nobody can guess.
+pub fn new_id() -> String {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// One request, as it will be sent. Its body is asked for when it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Item {
     pub id: String,
@@ -22,7 +139,7 @@ pub struct Item {
     pub host: String,
     /// The chosen headers.
     pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+    pub body_bytes: usize,
     pub sender: Sender,
     pub state: State,
     pub queued_at: Time,
@@ -33,6 +150,8 @@ pub struct Item {
     /// The status that the API answered with last.
     pub status: Option<u16>,
     pub error: Option<String>,
+    /// By what a node has taken it, where several share the queue.
+    pub lease: Option<String>,
 }
 
 /// Who sent it, as rules tell: resolved when it came in, for tokens expire.

@@ -14,13 +14,16 @@ use tollgate::rule::Rule;
 use tollgate::{Policy, Time};
 use tollgate_stores::rules::{Author, Change, DbError, Edit, Item, RulesDb, Stored, Version};
 
-use crate::config::{RulesDbConfig, StoreConfig};
+use crate::config::RulesDbConfig;
 
+mod earned;
 mod follow;
 mod load;
+mod means;
 mod taken;
 
 pub use follow::follow;
+pub use means::Means;
 pub use taken::read;
 
 /// An edit is answered after this even if it is not in force here yet: it is in the database.
@@ -36,8 +39,7 @@ pub struct Rulebook {
     state: Mutex<State>,
     /// Rung when what was left out may fit now.
     again: Notify,
-    /// What limits the rules here, beside the library: where their counters are kept.
-    store: Option<StoreConfig>,
+    means: Means,
 }
 
 #[derive(Default)]
@@ -59,7 +61,7 @@ pub struct Standing {
 }
 
 impl Rulebook {
-    pub fn new(config: &RulesDbConfig, store: Option<StoreConfig>) -> Rulebook {
+    pub fn new(config: &RulesDbConfig, means: Means) -> Rulebook {
         Rulebook {
             address: config.address.clone(),
             folder: config.folder.clone(),
@@ -68,7 +70,7 @@ impl Rulebook {
             in_force: watch::Sender::new(None),
             state: Mutex::default(),
             again: Notify::new(),
-            store,
+            means,
         }
     }
 
@@ -104,7 +106,7 @@ impl Rulebook {
 
     /// Why a rule cannot be in force on this node.
     pub fn refusal(&self, policy: &Policy, rule: &Rule) -> Option<String> {
-        taken::refusal(policy, self.store.as_ref(), rule)
+        taken::refusal(policy, &self.means, rule)
     }
 
     /// Waits until a change is in force here, and says whether it is.

@@ -3,3 +3,5 @@
 pub mod counters;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub mod rules;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+mod tls;

@@ -7,7 +7,6 @@ mod db;
 mod edit;
 mod error;
 mod item;
-mod mirror;
 mod plan;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -20,7 +19,6 @@ pub use db::RulesDb;
 pub use edit::{Author, Edit, Expected, MAX_EDITS};
 pub use error::DbError;
 pub use item::{Change, Feed, Item, Kind, Logged, Page, Stored, Version};
-pub use mirror::Mirror;
 pub use plan::Current;
 pub use text::{ReadRule, RuleText, ban_of, rules_of};
 pub use tollgate::Enforce;

@@ -7,6 +7,7 @@
 mod builder;
 pub mod json;
 mod node;
+mod plain_json;
 mod problem;
 mod reader;
 
@@ -19,6 +20,9 @@ pub use reader::{MapReader, expected, way_out};
 /// Reads one document; an empty text is [`Value::Null`]. A byte order mark is skipped.
 pub fn read(text: &str) -> Result<Node<'_>, Problems> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if let Some(root) = plain_json::read(text) {
+        return Ok(root);
+    }
     let nothing = Node::new(Place { line: 1, column: 1 }, Value::Null);
     Builder::build(text).map(|root| root.unwrap_or(nothing))
 }

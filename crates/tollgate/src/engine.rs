@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::ban::{Ban, BanList};
 use crate::enforce::{Enforce, Switch};
 use crate::event::{Event, EventKey, Events};
-use crate::fingerprint::{Fingerprint, Secret};
+use crate::fingerprint::Secret;
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
 use crate::plan::{Conditions, Exempt, Plan, PlannedRule};
@@ -25,6 +25,7 @@ use crate::sync::{Mutex, lock};
 use crate::time::Time;
 use crate::verdict::{Reason, Verdict, VerdictId};
 
+mod bans;
 mod central;
 mod denials;
 mod inspect;
@@ -100,14 +101,12 @@ impl Engine {
     }
 
     pub fn with_setup(policy: Policy, setup: EngineSetup) -> Engine {
-        let bans = BanList::default();
-        bans.replace_file_bans(policy.file_bans(), Time::EPOCH);
         Engine {
             policy: ArcSwap::from_pointee(policy),
             succession: Mutex::new(()),
             store: MemoryStore::new(setup.memory_bytes),
+            bans: BanList::new(setup.secret.clone()),
             secret: setup.secret,
-            bans,
             switch: Switch::default(),
             events: Events::default(),
             log_keys: setup.log_keys,
@@ -220,14 +219,14 @@ impl Engine {
 
     /// Puts a new policy in force; counters are kept. Returns the generations before and after.
     pub fn apply(&self, policy: Policy, now: Time) -> (u64, u64) {
-        let revised: Result<_, Infallible> = self.revise(|old| Ok(policy.succeed(old, now)), now);
+        let revised: Result<_, Infallible> = self.revise(|old| Ok(policy.succeed(old, now)));
         revised.unwrap_or_else(|never| match never {})
     }
 
     /// Puts a new list of rules in force beside those that came by changes, which stay; an id that is in both
     /// is an error.
     pub fn apply_list(&self, policy: Policy, now: Time) -> Result<(u64, u64), RuleSetError> {
-        self.revise(|old| Ok(policy.with_added(old, now)?.succeed(old, now)), now)
+        self.revise(|old| Ok(policy.with_added(old, now)?.succeed(old, now)))
     }
 
     /// Changes some rules of the policy in force, all or none; counters are kept. Returns the generations
@@ -237,23 +236,16 @@ impl Engine {
         changes: impl IntoIterator<Item = Change>,
         now: Time,
     ) -> Result<(u64, u64), RuleSetError> {
-        self.revise(|old| old.changed(changes, now), now)
+        self.revise(|old| old.changed(changes, now))
     }
 
     /// Puts in force what follows from the policy in force, which nobody else changes meanwhile; after an error
     /// it stays. Returns the generations before and after.
-    pub fn revise<E>(
-        &self,
-        next: impl FnOnce(&Policy) -> Result<Policy, E>,
-        now: Time,
-    ) -> Result<(u64, u64), E> {
+    pub fn revise<E>(&self, next: impl FnOnce(&Policy) -> Result<Policy, E>) -> Result<(u64, u64), E> {
         let _turn = lock(&self.succession);
         let old = self.policy.load_full();
         let new = next(&old)?;
         let generations = (old.generation(), new.generation());
-        if !std::ptr::eq(old.file_bans(), new.file_bans()) {
-            self.bans.replace_file_bans(new.file_bans(), now);
-        }
         self.policy.store(Arc::new(new));
         Ok(generations)
     }
@@ -284,39 +276,6 @@ impl Engine {
         &self.events
     }
 
-    /// Bans a key; returns the ban that it replaces.
-    pub fn ban(&self, key: Key, ban: Ban, now: Time) -> Option<Ban> {
-        self.bans.insert(self.as_looked_up(key), ban, now)
-    }
-
-    /// Lifts a ban, and forgives what automatic ones were built on; returns what was lifted.
-    pub fn unban(&self, key: Key, now: Time) -> Option<Ban> {
-        let key = self.as_looked_up(key);
-        let policy = self.policy.load();
-        for rule in policy.rules().iter().filter(|rule| rule.ban.is_some()) {
-            self.bans.forgive(self.offender(rule, &key.to_string()));
-        }
-        self.bans.remove(&key, now)
-    }
-
-    pub fn find_ban(&self, key: Key, now: Time) -> Option<Ban> {
-        self.bans.get(&self.as_looked_up(key), now)
-    }
-
-    pub fn bans(&self, now: Time) -> Vec<(Key, Ban)> {
-        self.bans.all(now)
-    }
-
-    /// Automatic bans that found the list full of others.
-    pub fn dropped_bans(&self) -> u64 {
-        self.bans.dropped()
-    }
-
-    /// Requests of banned keys that passed, for the switch stood on shadow.
-    pub fn shadow_bans(&self) -> u64 {
-        self.shadow_bans.load(Ordering::Relaxed)
-    }
-
     /// How many verdicts were given for each reason.
     pub fn decisions(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL
@@ -327,10 +286,6 @@ impl Engine {
     /// Matches beyond the bound that were not looked at.
     pub fn ignored_matches(&self) -> u64 {
         self.ignored_matches.load(Ordering::Relaxed)
-    }
-
-    fn as_looked_up(&self, key: Key) -> Key {
-        key.grouped_in_combination(self.policy.load().settings().ipv6_prefix)
     }
 
     fn next_id(&self, policy: &Policy) -> VerdictId {
@@ -379,15 +334,11 @@ impl Engine {
     /// Counts a violation, and bans where it was one too many.
     fn punish(&self, policy: &Policy, rule: &Rule, ban: &BanPolicy, hit: &Hit<'_>, now: Time) -> bool {
         let Some(key) = key_of(policy, &ban.key, hit) else { return false };
-        let earned = self.bans.denied(self.offender(rule, &key.to_string()), ban, now);
+        let earned = self.bans.denied(&key, rule.id.as_str(), ban, now);
         earned.is_some_and(|earned| {
             let reason = format!("{} denials by rule {}", ban.after, rule.id);
-            self.bans.insert_earned(key, Ban { reason, ..earned }, now)
+            self.bans.insert_earned(&key, &Ban { reason, ..earned }, now)
         })
-    }
-
-    fn offender(&self, rule: &Rule, key: &str) -> Fingerprint {
-        self.secret.digest().part(b"offender").part(rule.id.as_str().as_bytes()).part(key.as_bytes()).finish()
     }
 
     fn show(

@@ -1,88 +1,47 @@
 //! A list of keys, looked up by what a request has: addresses by their longest prefix, all others
 //! exactly.
 //!
-//! Keys that name the same attributes share a map, so a lookup costs one probe for each combination of
-//! attributes (and each prefix length) in the list, however long the list is.
+//! A copy shares everything with the list, and a change to it costs what has changed.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use ipnet::IpNet;
-
+use crate::fingerprint::Secret;
 use crate::identity::{Attribute, Key};
+use crate::rule::{Index, Numbered, Slots};
 
+mod shapes;
+
+pub(crate) use shapes::Shapes;
+
+#[derive(Clone)]
 pub struct KeyList<V> {
-    /// By prefix length, for either family.
-    networks: BTreeMap<u8, HashMap<IpNet, (Key, V)>>,
-    shapes: Vec<Shape<V>>,
-    len: usize,
-}
-
-/// The keys that name the same attributes, by their values.
-struct Shape<V> {
-    attributes: Vec<Attribute>,
-    values: HashMap<Vec<String>, (Key, V)>,
+    shapes: Shapes,
+    entries: Slots<Arc<(Key, V)>>,
+    numbers: Index<Numbered>,
+    /// Of this list and its copies: they find by the same hashes.
+    secret: Secret,
 }
 
 impl<V> Default for KeyList<V> {
     fn default() -> Self {
-        KeyList { networks: BTreeMap::new(), shapes: Vec::new(), len: 0 }
+        KeyList {
+            shapes: Shapes::default(),
+            entries: Slots::default(),
+            numbers: Index::default(),
+            secret: Secret::random(),
+        }
     }
 }
 
 impl<V> KeyList<V> {
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Adds a key, or replaces its value and returns the old one.
-    pub fn insert(&mut self, key: Key, value: V) -> Option<V> {
-        let old = if let Some(network) = key.network() {
-            let lengths = self.networks.entry(network.prefix_len()).or_default();
-            lengths.insert(network, (key, value))
-        } else {
-            let (attributes, values) = split(&key);
-            let at =
-                self.shapes.iter().position(|shape| shape.attributes == attributes).unwrap_or_else(|| {
-                    self.shapes.push(Shape { attributes, values: HashMap::new() });
-                    self.shapes.len() - 1
-                });
-            self.shapes[at].values.insert(values, (key, value))
-        };
-        self.len += usize::from(old.is_none());
-        old.map(|(_, value)| value)
-    }
-
-    pub fn remove(&mut self, key: &Key) -> Option<V> {
-        let removed = if let Some(network) = key.network() {
-            let length = self.networks.get_mut(&network.prefix_len())?;
-            let removed = length.remove(&network);
-            self.networks.retain(|_, keys| !keys.is_empty());
-            removed
-        } else {
-            let (attributes, values) = split(key);
-            let shape = self.shapes.iter_mut().find(|shape| shape.attributes == attributes)?;
-            let removed = shape.values.remove(&values);
-            self.shapes.retain(|shape| !shape.values.is_empty());
-            removed
-        };
-        self.len -= usize::from(removed.is_some());
-        removed.map(|(_, value)| value)
+        self.entries.is_empty()
     }
 
     pub fn get(&self, key: &Key) -> Option<&V> {
-        let found = if let Some(network) = key.network() {
-            self.networks.get(&network.prefix_len())?.get(&network)
-        } else {
-            let (attributes, values) = split(key);
-            self.shapes.iter().find(|shape| shape.attributes == attributes)?.values.get(&values)
-        };
-        found.map(|(_, value)| value)
+        self.number(key).map(|number| &self.entries[number].1)
     }
 
     /// The entry for a request that `accept` takes: the longest prefix of its address first.
@@ -95,45 +54,69 @@ impl<V> KeyList<V> {
         if self.is_empty() {
             return None;
         }
-        let by_address = ip.and_then(|ip| {
-            self.networks.iter().rev().find_map(|(length, keys)| {
-                let network = IpNet::new(ip, *length).ok()?.trunc();
-                keys.get(&network).filter(|(_, value)| accept(value))
-            })
-        });
-        by_address.or_else(|| {
-            self.shapes.iter().find_map(|shape| {
-                let values: Option<Vec<_>> =
-                    shape.attributes.iter().map(|attribute| value(attribute).map(Cow::into_owned)).collect();
-                shape.values.get(&values?).filter(|(_, value)| accept(value))
-            })
+        self.shapes.find(&self.secret, ip, value, |print, is| {
+            let found = self.numbers.find(print.0 as u32).map(|found| &*self.entries[found.number as usize]);
+            found.into_iter().find(|(key, value)| is(key) && accept(value))
         })
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &(Key, V)> {
-        let networks = self.networks.values().flat_map(HashMap::values);
-        networks.chain(self.shapes.iter().flat_map(|shape| shape.values.values()))
+        self.entries.iter().map(|entry| &**entry)
     }
 
-    pub fn retain(&mut self, keep: impl Fn(&Key, &V) -> bool) {
-        for keys in self.networks.values_mut() {
-            keys.retain(|_, (key, value)| keep(key, value));
-        }
-        for shape in &mut self.shapes {
-            shape.values.retain(|_, (key, value)| keep(key, value));
-        }
-        self.networks.retain(|_, keys| !keys.is_empty());
-        self.shapes.retain(|shape| !shape.values.is_empty());
-        self.len = self.iter().count();
+    /// The attributes that a request is asked for.
+    pub fn attributes(&self) -> impl Iterator<Item = &Attribute> {
+        self.shapes.attributes()
     }
-}
 
-fn split(key: &Key) -> (Vec<Attribute>, Vec<String>) {
-    key.parts().iter().cloned().unzip()
+    fn number(&self, key: &Key) -> Option<usize> {
+        let mut same = self.numbers.find(self.hash(key)).map(|found| found.number as usize);
+        same.find(|number| self.entries[*number].0 == *key)
+    }
+
+    fn hash(&self, key: &Key) -> u32 {
+        Shapes::print(&self.secret, key).0 as u32
+    }
+
+    /// Adds a key, or replaces its value.
+    pub fn insert(&mut self, key: Key, value: V) {
+        match self.number(&key) {
+            Some(number) => self.entries.replace(number, Arc::new((key, value))),
+            None => {
+                let (hash, number) = (self.hash(&key), self.entries.len() as u32);
+                self.numbers.insert(Numbered { hash, number });
+                self.shapes.add(&key);
+                self.entries.push(Arc::new((key, value)));
+            }
+        }
+    }
+
+    /// Takes a key out; `false` if it was not there. The last entry gets its number, so that numbers have
+    /// no gaps.
+    pub fn remove(&mut self, key: &Key) -> bool {
+        let Some(number) = self.number(key) else { return false };
+        self.numbers.remove(self.hash(key), |each| each.number == number as u32);
+        self.shapes.remove(key);
+        let last = self.entries.len() - 1;
+        if number != last {
+            let moved = Arc::clone(&self.entries[last]);
+            let is_last = |each: &Numbered| each.number == last as u32;
+            if let Some(found) = self.numbers.find_mut(self.hash(&moved.0), is_last) {
+                found.number = number as u32;
+            }
+            self.entries.replace(number, moved);
+        }
+        self.entries.pop();
+        true
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     fn list(keys: &[&str]) -> KeyList<usize> {
@@ -167,12 +150,55 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_gone_and_counted() {
-        let mut list = list(&["ip:10.0.0.0/8", "user:evil"]);
-        let key = Key::parse("user:evil").expect("valid");
-        assert_eq!((list.remove(&key), list.remove(&key)), (Some(1), None));
-        list.retain(|_, _| false);
-        assert!(list.is_empty());
-        assert_eq!(find(&list, "10.0.0.1", "evil"), None);
+    fn prefixes_of_one_length_in_both_families_are_told_apart() {
+        let list = list(&["ip:10.0.0.0/32", "ip:2001:db8::/32"]);
+        assert_eq!(find(&list, "10.0.0.0", ""), Some(0));
+        assert_eq!(find(&list, "2001:db8::1", ""), Some(1));
+        assert_eq!(find(&list, "::", ""), None);
+    }
+
+    const KEYS: [&str; 9] = [
+        "user:1",
+        "user:2",
+        "ip:10.0.0.0/8",
+        "ip:10.1.0.0/16",
+        "ip:10.1.2.3",
+        "ip:2001:db8::/32",
+        "ip:192.0.2.1+user:7",
+        "email:a@example.com",
+        "header:x-y:1",
+    ];
+
+    proptest! {
+        #[test]
+        fn a_list_holds_what_was_put_in_and_a_copy_what_was_there(
+            steps in prop::collection::vec((prop::sample::select(&KEYS[..]), any::<bool>()), 0..60),
+        ) {
+            let (mut list, mut model) = (KeyList::default(), BTreeMap::new());
+            let mut before = (list.clone(), model.clone());
+            for (n, (text, put)) in steps.into_iter().enumerate() {
+                if n % 7 == 0 {
+                    before = (list.clone(), model.clone());
+                }
+                let key = Key::parse(text).expect(text);
+                if put {
+                    list.insert(key, n);
+                    model.insert(text.to_owned(), n);
+                } else {
+                    prop_assert_eq!(list.remove(&key), model.remove(text).is_some());
+                }
+                for (list, model) in [(&list, &model), (&before.0, &before.1)] {
+                    let listed: BTreeMap<_, _> = list.iter().map(|(key, n)| (key.to_string(), *n)).collect();
+                    prop_assert_eq!(&listed, model);
+                    prop_assert_eq!(list.is_empty(), model.is_empty());
+                    for text in KEYS {
+                        prop_assert_eq!(list.get(&Key::parse(text).expect(text)), model.get(text));
+                    }
+                    let asked = model.keys().any(|text| text.starts_with("header"));
+                    let header = Attribute::parse("header:x-y").expect("valid");
+                    prop_assert_eq!(list.attributes().any(|attribute| *attribute == header), asked);
+                }
+            }
+        }
     }
 }

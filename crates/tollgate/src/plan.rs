@@ -72,10 +72,10 @@ impl Policy {
             return Err(Exempt::SwitchedOff);
         }
         let value = |attribute: &Attribute| self.value(hit, attribute);
-        if self.allow.find(hit.address(), value, |()| true).is_some() {
+        if self.is_allowed(hit) {
             return Err(Exempt::AllowListed);
         }
-        match under.bans.check(hit.address(), value, under.now) {
+        match self.banned(hit, under) {
             Some(banned) if under.enforce == Enforce::On => return Err(Exempt::Banned(Box::new(banned))),
             banned => plan.banned = banned.is_some(),
         }
@@ -87,6 +87,26 @@ impl Policy {
             self.plan_rule(plan, rule, hit, under, &known);
         }
         Ok(())
+    }
+
+    fn is_allowed(&self, hit: &Hit<'_>) -> bool {
+        let value = |attribute: &Attribute| self.value(hit, attribute);
+        [&self.file_allow, &self.allow]
+            .iter()
+            .any(|list| list.find(hit.address(), value, |()| true).is_some())
+    }
+
+    /// The ban in force: of one in the file and another the one that is more about this address.
+    fn banned(&self, hit: &Hit<'_>, under: &Conditions<'_>) -> Option<(Key, Ban)> {
+        let value = |attribute: &Attribute| self.value(hit, attribute);
+        let listed = under.bans.check(hit.address(), value, under.now);
+        let file = self.file_bans.find(hit.address(), value, |ban| ban.until > under.now);
+        let precision =
+            |(key, ban): &(Key, Ban)| (key.network().map(|network| network.prefix_len()), ban.until);
+        match (listed, file) {
+            (Some(listed), Some(file)) if precision(file) > precision(&listed) => Some(file.clone()),
+            (listed, file) => listed.or_else(|| file.cloned()),
+        }
     }
 
     fn plan_rule<'p>(

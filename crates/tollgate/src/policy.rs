@@ -21,10 +21,20 @@ pub use change::{Change, Draft};
 
 pub struct Policy {
     pub(crate) rules: RuleSet,
-    pub(crate) allow: Arc<KeyList<()>>,
-    file_bans: Arc<[(Key, Ban)]>,
+    pub(crate) file_allow: KeyList<()>,
+    /// Beside the file's, changed one by one.
+    pub(crate) allow: KeyList<()>,
+    pub(crate) file_bans: KeyList<Ban>,
     settings: Settings,
     generation: u64,
+}
+
+/// By whose word a key is on the allow list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllowSource {
+    File,
+    /// A [`Change`] while it runs.
+    Change,
 }
 
 /// How identities are told from requests.
@@ -76,13 +86,18 @@ impl Policy {
             group_overrides(rule, ipv6_prefix)?;
         }
         let rules = RuleSet::new(parts.rules)?;
-        let mut allow = KeyList::default();
+        let (mut file_allow, mut file_bans) = (KeyList::default(), KeyList::<Ban>::default());
         for key in parts.allow {
-            allow.insert(key.grouped_in_combination(ipv6_prefix), ());
+            file_allow.insert(key.grouped_in_combination(ipv6_prefix), ());
         }
-        let grouped = |(key, ban): (Key, Ban)| (key.grouped_in_combination(ipv6_prefix), ban);
-        let file_bans = parts.bans.into_iter().map(grouped).collect();
-        Ok(Policy { rules, allow: allow.into(), file_bans, settings: parts.settings, generation: 1 })
+        for (key, ban) in parts.bans {
+            let key = key.grouped_in_combination(ipv6_prefix);
+            if file_bans.get(&key).is_none_or(|known| known.until < ban.until) {
+                file_bans.insert(key, ban);
+            }
+        }
+        let (allow, settings) = (KeyList::default(), parts.settings);
+        Ok(Policy { rules, file_allow, allow, file_bans, settings, generation: 1 })
     }
 
     /// Reads `rules`, `allow` and `bans` from YAML or JSON.
@@ -100,9 +115,11 @@ impl Policy {
         Policy::new(parts).map_err(|error| Problems::from(Problem::new(None, "rules", error)))
     }
 
-    /// Takes over from the policy in force: its records, its generation, and what its keys have used.
+    /// Takes over from the policy in force: its records, its generation, what its keys have used, and whom it
+    /// allows beside the file.
     pub fn succeed(mut self, old: &Policy, now: Time) -> Policy {
         self.generation = old.generation + 1;
+        self.allow = old.allow.clone();
         for number in 0..self.rules.rules().len() {
             let rule = &self.rules.rules()[number];
             let Some(was) = old.rules.get(rule.id.as_str()) else { continue };
@@ -145,8 +162,19 @@ impl Policy {
         self.rules.get(id)
     }
 
-    pub fn file_bans(&self) -> &[(Key, Ban)] {
-        &self.file_bans
+    pub fn file_bans(&self) -> impl Iterator<Item = &(Key, Ban)> {
+        self.file_bans.iter()
+    }
+
+    /// Who is on the allow list, and by whose word; a key may be on it twice.
+    pub fn allow_list(&self) -> impl Iterator<Item = (&Key, AllowSource)> {
+        let file = self.file_allow.iter().map(|(key, ())| (key, AllowSource::File));
+        file.chain(self.allow.iter().map(|(key, ())| (key, AllowSource::Change)))
+    }
+
+    pub fn is_allow_listed(&self, key: &Key, source: AllowSource) -> bool {
+        let list = if source == AllowSource::File { &self.file_allow } else { &self.allow };
+        list.get(&key.clone().grouped_in_combination(self.settings.ipv6_prefix)).is_some()
     }
 
     pub fn settings(&self) -> &Settings {
@@ -160,8 +188,13 @@ impl Policy {
             rule.ban.iter().flat_map(|ban| &ban.key).for_each(&mut visit);
         }
         self.settings.identity.iter().for_each(|(_, source)| visit(source));
-        let listed = self.allow.iter().map(|(key, ())| key).chain(self.file_bans.iter().map(|(key, _)| key));
-        listed.flat_map(Key::parts).for_each(|(attribute, _)| visit(attribute));
+        self.listed_attributes().for_each(visit);
+    }
+
+    /// The attributes by which requests are looked up in lists of keys.
+    fn listed_attributes(&self) -> impl Iterator<Item = &Attribute> {
+        let allow = self.file_allow.attributes().chain(self.allow.attributes());
+        allow.chain(self.file_bans.attributes())
     }
 
     /// The value of an attribute: as the hit carries it, or from where the settings say.

@@ -25,8 +25,10 @@ mod share;
 mod slots;
 
 pub use in_force::RuleInForce;
+pub(crate) use index::Index;
 pub use overrides::{Override, Overrides};
 pub use pattern::{HostPattern, Pattern};
+pub(crate) use set::Numbered;
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
 pub use share::Share;
 pub use slots::Slots;

@@ -49,6 +49,7 @@ fn id_of(change: &Change) -> &RuleId {
     match change {
         Change::Put(rule) => &rule.id,
         Change::Remove(id) => id,
+        Change::Allow(_) | Change::Disallow(_) => unreachable!("only rules are changed here"),
     }
 }
 
@@ -74,6 +75,7 @@ impl Listed {
                 self.first.retain(|rule| rule.id != *id);
                 self.then.retain(|rule| rule.id != *id);
             }
+            Change::Allow(_) | Change::Disallow(_) => unreachable!("only rules are changed here"),
         }
     }
 
@@ -167,4 +169,39 @@ fn of_changes_that_are_not_all_possible_none_is_made() {
     assert_eq!((engine.policy().rules().len(), engine.policy().generation()), (1, 1));
     let range = rule("{id: s, key: ip, limit: 5/m, overrides: [{ip: '2001:db8::/32', limit: 9/m}]}");
     assert!(matches!(engine.change([Change::Put(range)], NOW), Err(RuleSetError::Range { .. })));
+}
+
+#[test]
+fn a_change_that_does_not_fit_leaves_a_draft_as_it_was() {
+    let many: Vec<_> = (0..64).map(|n| rule(&format!("{{id: r{n}, match: /full, limit: 5/m}}"))).collect();
+    let parts = PolicyParts { rules: many, ..PolicyParts::default() };
+    let mut draft = Policy::new(parts).expect("64 may match").draft();
+    let elsewhere = rule("{id: s, match: /other, limit: 5/m}");
+    draft.make(Change::Put(elsewhere.clone()), NOW).expect("it fits");
+    for late in ["{id: t, match: /full, limit: 5/m}", "{id: s, match: /full, limit: 5/m}"] {
+        let refused = draft.make(Change::Put(rule(late)), NOW);
+        assert!(matches!(refused, Err(RuleSetError::TooManyMatches { .. })), "{refused:?}");
+    }
+    let engine = Engine::new(draft.finish());
+    assert!(engine.policy().rule("t").is_none());
+    assert_eq!(engine.policy().rule("s").map(|held| Rule::clone(held)), Some(elsewhere));
+    assert_eq!(engine.peek(&Hit::on("GET", "", "/full"), NOW).limits.len(), 64);
+    assert_eq!(engine.peek(&Hit::on("GET", "", "/other"), NOW).limits.len(), 1);
+}
+
+#[test]
+fn a_new_list_keeps_the_rules_that_were_added_and_may_not_have_their_ids() {
+    let list = |yaml: &str| Policy::from_yaml(yaml).expect("valid");
+    let engine = Engine::new(list("rules: [{id: a, key: user, limit: 5/m}]"));
+    let added = rule("{id: x, match: /x, key: user, limit: 5/m}");
+    engine.change([Change::Put(added)], NOW).expect("valid");
+    engine.check(&Hit::on("GET", "", "/x").user("ann"), NOW);
+    engine.apply_list(list("rules: [{id: b, limit: 9/m}]"), NOW).expect("no id is in both");
+    let policy = engine.policy();
+    assert!(policy.rule("a").is_none() && !policy.rule("b").expect("listed").is_added());
+    assert_eq!(policy.rule("x").expect("it stays").tally().allowed, 1);
+    let clash = engine.apply_list(list("rules: [{id: x, limit: 9/m}]"), NOW);
+    assert!(matches!(clash, Err(RuleSetError::Duplicate(id)) if id.as_str() == "x"));
+    assert!(engine.policy().lists_as(&list("rules: [{id: b, limit: 9/m}]")));
+    assert!(!engine.policy().lists_as(&list("rules: [{id: b, limit: 8/m}]")));
 }

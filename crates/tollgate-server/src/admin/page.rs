@@ -31,7 +31,7 @@ pub fn show(gate: &Gate) -> Answer {
         })
         .collect();
     let (rules, generation) = (policy.rules().len(), policy.generation());
-    let (bans, usage) = (gate.engine.bans(now).len(), gate.engine.store().usage());
+    let (bans, usage) = (gate.engine.ban_count(now), gate.engine.store().usage());
     let body = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Tollgate</title></head><body>\n\
          <h1>Tollgate</h1>\n\

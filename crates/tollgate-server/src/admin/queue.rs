@@ -91,7 +91,7 @@ fn shown(item: &Item) -> Value {
         "target": item.target,
         "host": item.host,
         "headers": headers.collect::<serde_json::Map<_, _>>(),
-        "body_bytes": item.body.len(),
+        "body_bytes": item.body_bytes,
         "queued_at": calendar::rfc3339(item.queued_at),
         "expires_at": calendar::rfc3339(item.expires_at),
         "next_at": calendar::rfc3339(item.next_at),

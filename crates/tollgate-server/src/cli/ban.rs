@@ -1,15 +1,23 @@
-//! `tollgate ban add|ls|rm`.
+//! `tollgate ban add|ls|rm|import`.
+
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::cli::{AdminArgs, Exit, out};
+use crate::cli::listing::Listing;
+use crate::cli::progress::Progress;
+use crate::cli::session::Session;
+use crate::cli::{AdminArgs, Exit, out, text};
 use crate::client::escape;
 
 #[derive(Subcommand)]
 pub enum BanCommand {
     /// Ban a key, such as ip:203.0.113.9, ip:198.51.100.0/24 or ip:203.0.113.9+user:42
+    #[command(after_help = "Examples:
+  tollgate ban add ip:203.0.113.9 --for 2h --reason \"password guessing\"
+  tollgate ban add user:42 --until 2027-01-01T00:00:00Z")]
     Add {
         /// What to ban
         key: String,
@@ -26,55 +34,114 @@ pub enum BanCommand {
         admin: AdminArgs,
     },
     /// List the bans in force
+    #[command(after_help = "Example:
+  tollgate ban ls --limit 50")]
     Ls {
+        /// At most so many
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        limit: Option<u64>,
         #[command(flatten)]
         admin: AdminArgs,
     },
     /// Lift a ban, and say what was lifted
+    #[command(after_help = "Example:
+  tollgate ban rm ip:203.0.113.9")]
     Rm {
         /// The key as `ban ls` shows it
         key: String,
         #[command(flatten)]
         admin: AdminArgs,
     },
+    /// Ban all keys of a file: all of them, or none if a line is wrong
+    #[command(after_help = "Example:
+  tollgate ban import bans.txt
+
+A line is a key, then how long or until when, then the reason:
+  ip:203.0.113.9 7d scraping
+  ip:198.51.100.0/24 2027-01-01T00:00:00Z botnet
+
+YAML and JSON are taken too: [{key: ip:203.0.113.9, for: 7d, reason: scraping}].")]
+    Import {
+        /// The file; `-` reads stdin
+        file: PathBuf,
+        /// Only say what would change
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
 }
 
 pub fn run(command: &BanCommand) -> Exit {
-    let (admin, method, path, body) = match command {
+    let done = match command {
         BanCommand::Add { key, span, until, reason, admin } => {
             let mut body = json!({ "key": key, "reason": reason });
             match until {
                 Some(until) => body["until"] = until.as_str().into(),
                 None => body["for"] = span.as_str().into(),
             }
-            (admin, Method::POST, "/v1/bans".to_owned(), Some(body))
+            add(body, admin)
         }
-        BanCommand::Ls { admin } => (admin, Method::GET, "/v1/bans".to_owned(), None),
-        BanCommand::Rm { key, admin } => (admin, Method::DELETE, format!("/v1/bans/{}", escape(key)), None),
+        BanCommand::Ls { limit, admin } => list(*limit, admin),
+        BanCommand::Rm { key, admin } => remove(key, admin),
+        BanCommand::Import { file, dry_run, admin } => import(file, *dry_run, admin),
     };
-    let answered = match admin.call(method, &path, body) {
-        Ok(answered) => answered,
-        Err(exit) => return exit,
-    };
+    done.err().unwrap_or(Exit::Yes)
+}
+
+fn add(body: Value, admin: &AdminArgs) -> Result<(), Exit> {
+    let answered = Session::open(admin)?.ask(Method::POST, "/v1/bans", Some(body))?;
     if admin.json {
         out::pretty(&answered.body);
-        return Exit::Yes;
+    } else {
+        out::line(format!("banned {}", described(&answered.body)));
     }
-    match command {
-        BanCommand::Add { .. } => out::line(format!("banned {}", described(&answered.body))),
-        BanCommand::Rm { .. } => out::line(format!("lifted {}", described(&answered.body["removed"]))),
-        BanCommand::Ls { .. } => {
-            for ban in answered.body["bans"].as_array().into_iter().flatten() {
-                out::line(described(ban));
-            }
-        }
+    Ok(())
+}
+
+fn list(limit: Option<u64>, admin: &AdminArgs) -> Result<(), Exit> {
+    let mut listing = Listing::new("/v1/bans", "bans", "no bans");
+    listing.most = limit;
+    listing.print_table(admin, &["KEY", "UNTIL", "SOURCE", "STRIKES", "REASON"], |ban| {
+        let strikes = ban["strikes"].as_u64().filter(|strikes| *strikes > 0);
+        let strikes = strikes.map_or_else(String::new, |strikes| strikes.to_string());
+        vec![word(ban, "key"), until(ban), word(ban, "source"), strikes, word(ban, "reason")]
+    })
+}
+
+fn remove(key: &str, admin: &AdminArgs) -> Result<(), Exit> {
+    let answered = Session::open(admin)?.ask(Method::DELETE, &format!("/v1/bans/{}", escape(key)), None)?;
+    if admin.json {
+        out::pretty(&answered.body);
+    } else {
+        out::line(format!("lifted {}", described(&answered.body["removed"])));
     }
-    Exit::Yes
+    Ok(())
+}
+
+fn import(file: &Path, dry_run: bool, admin: &AdminArgs) -> Result<(), Exit> {
+    let progress = Progress::start("reading");
+    let text = text::read(file, &progress).map_err(|problems| admin.invalid(&problems))?;
+    let path = format!("/v1/bans/import?dry_run={dry_run}");
+    let answered = Session::open(admin)?.upload(&path, text.content_type, text.bytes, progress)?;
+    if admin.json {
+        out::pretty(&answered.body);
+    } else {
+        out::line(out::tally(&answered.body));
+    }
+    Ok(())
+}
+
+fn word(ban: &Value, name: &str) -> String {
+    ban[name].as_str().unwrap_or_default().to_owned()
+}
+
+fn until(ban: &Value) -> String {
+    ban["until"].as_str().unwrap_or("further notice").to_owned()
 }
 
 fn described(ban: &Value) -> String {
-    let text = |name: &str| ban[name].as_str().unwrap_or_default();
-    let until = ban["until"].as_str().unwrap_or("further notice");
-    let reason = if text("reason").is_empty() { String::new() } else { format!("  {}", text("reason")) };
-    format!("{}  until {until}  {}{reason}", text("key"), text("source"))
+    let reason = word(ban, "reason");
+    let reason = if reason.is_empty() { reason } else { format!("  {reason}") };
+    out::plain(&format!("{}  until {}  {}{reason}", word(ban, "key"), until(ban), word(ban, "source")))
 }

@@ -5,7 +5,7 @@ use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Exit, out};
-use crate::client::{self, call};
+use crate::client::{self, Call, call};
 
 #[derive(Args)]
 pub struct CheckArgs {
@@ -56,10 +56,11 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn run(args: &CheckArgs) -> Exit {
-    let answered = client::block_on(call(Method::POST, &args.http, "/v1/check", &[], Some(asked(args))));
+    let answered =
+        client::block_on(call(&args.http, Call::new(Method::POST, "/v1/check").json(Some(asked(args)))));
     let answered = match answered {
         Ok(answered) => answered,
-        Err(error) => return out::unreachable(&error),
+        Err(error) => return out::failed(&error),
     };
     let Some(allowed) = answered.body.get("allowed").and_then(Value::as_bool) else {
         return out::refused(&answered);

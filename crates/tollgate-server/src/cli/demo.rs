@@ -18,7 +18,7 @@ use crate::answer;
 use crate::assemble;
 use crate::cli::serve::{StopSignals, log_to_stderr, serve_admin, serve_http};
 use crate::cli::{Exit, out};
-use crate::client::{Answered, call};
+use crate::client::{Answered, Call, call};
 use crate::config::Config;
 use crate::connection::{self, Answer};
 use crate::gate::Gate;
@@ -129,7 +129,7 @@ async fn show_limits(at: &Addresses) -> anyhow::Result<()> {
     let base = format!("http://{}", at.api);
     let mut passed = 0;
     for n in 1..=TRIES {
-        let answered = call(Method::POST, &base, "/reservation", &[("x-user", "ann")], None).await?;
+        let answered = call(&base, reservation("ann")).await?;
         out::line(format!("  {n}  POST /reservation  {}", described(&answered)));
         let allowed = answered.status == StatusCode::CREATED.as_u16();
         passed += usize::from(allowed);
@@ -137,10 +137,14 @@ async fn show_limits(at: &Addresses) -> anyhow::Result<()> {
         let waits = answered.headers.contains_key("retry-after");
         ensure!(waits != allowed, "request {n}: Retry-After belongs to a refusal, and to every one");
     }
-    let other = call(Method::POST, &base, "/reservation", &[("x-user", "bob")], None).await?;
+    let other = call(&base, reservation("bob")).await?;
     out::line(format!("     and Bob asks once:  {}", described(&other)));
     ensure!(passed == PASS && other.status == StatusCode::CREATED.as_u16(), "{passed} of {TRIES} passed");
     Ok(())
+}
+
+fn reservation(user: &str) -> Call<'_> {
+    Call::new(Method::POST, "/reservation").header("x-user", user)
 }
 
 fn described(answered: &Answered) -> String {

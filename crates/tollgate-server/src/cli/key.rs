@@ -10,6 +10,8 @@ use crate::client::escape;
 #[derive(Subcommand)]
 pub enum KeyCommand {
     /// Show what a key has used of a rule
+    #[command(after_help = "Example:
+  tollgate key show login email:ann@example.com")]
     Show {
         /// The id of the rule
         rule: String,
@@ -20,6 +22,8 @@ pub enum KeyCommand {
         admin: AdminArgs,
     },
     /// Forget what a key has used of a rule
+    #[command(after_help = "Example:
+  tollgate key reset login email:ann@example.com")]
     Reset {
         /// The id of the rule
         rule: String,

@@ -1,8 +1,8 @@
 //! What commands print.
 
-use std::io::Write;
+use std::io::{self, Write};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tollgate::document::Problems;
 
 use crate::cli::Exit;
@@ -10,40 +10,90 @@ use crate::client::{Answered, ClientError};
 
 /// A line of data. A reader that has gone away is no error.
 pub fn line(text: impl std::fmt::Display) {
-    writeln!(std::io::stdout().lock(), "{text}").ok();
+    try_line(text).ok();
+}
+
+/// A line of data of many: who writes on and on wants to know when nobody reads any more.
+pub fn try_line(text: impl std::fmt::Display) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{text}")
 }
 
 /// A message to the person at the terminal.
 pub fn message(text: impl std::fmt::Display) {
-    writeln!(std::io::stderr().lock(), "{text}").ok();
+    writeln!(io::stderr().lock(), "{text}").ok();
 }
 
 pub fn pretty(value: &Value) {
     line(serde_json::to_string_pretty(value).expect("a JSON value can be written"));
 }
 
+/// A text that cannot move the terminal's cursor or reorder its line.
+pub fn plain(text: &str) -> String {
+    let is_strange = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_strange(c) { plain.extend(c.escape_default()) } else { plain.push(c) }
+    }
+    plain
+}
+
+/// `1 rule`, `2 rules`
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// What an import has done.
+pub fn tally(done: &Value) -> String {
+    let names = ["created", "changed", "deleted", "unchanged"];
+    let counts = names.iter().filter_map(|name| Some(format!("{} {name}", done.get(*name)?)));
+    counts.collect::<Vec<_>>().join(", ")
+}
+
 /// Says why a configuration is not valid.
 pub fn problems(problems: &Problems) -> Exit {
     message(problems);
-    let count = problems.count();
-    message(format!("{count} {}", if count == 1 { "problem" } else { "problems" }));
+    message(counted(problems.count() as u64, "problem"));
+    Exit::InvalidConfiguration
+}
+
+/// As [`problems`], as JSON on stdout.
+pub fn json_problems(problems: &Problems) -> Exit {
+    let list: Vec<_> = problems
+        .iter()
+        .map(|problem| {
+            json!({
+                "file": problem.file(),
+                "line": problem.place().map(|place| place.line),
+                "column": problem.place().map(|place| place.column),
+                "path": problem.path(),
+                "message": problem.message(),
+            })
+        })
+        .collect();
+    pretty(&json!({ "valid": false, "problems": list }));
     Exit::InvalidConfiguration
 }
 
 /// Says why the server did not do what it was asked.
 pub fn refused(answered: &Answered) -> Exit {
     let detail = answered.body.get("detail").and_then(Value::as_str).unwrap_or("the server refused");
-    message(format!("error: {detail}"));
+    message(format!("error: {}", detail.lines().map(plain).collect::<Vec<_>>().join("\n")));
     match answered.status {
         401 | 403 => Exit::Unauthorised,
+        400 if answered.body.get("problems").is_some() => Exit::InvalidConfiguration,
         _ => Exit::No,
     }
 }
 
-pub fn unreachable(error: &ClientError) -> Exit {
+/// Says why there is no answer.
+pub fn failed(error: &ClientError) -> Exit {
     message(format!("error: {error}"));
     match error {
-        ClientError::Address { .. } => Exit::Usage,
+        ClientError::Address { .. } | ClientError::Token { .. } => Exit::Usage,
         ClientError::Unreachable { .. } | ClientError::Answer { .. } => Exit::Unreachable,
+        ClientError::Output { .. } => Exit::No,
     }
 }

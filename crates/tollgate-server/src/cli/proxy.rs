@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::assemble;
-use crate::cli::serve::{Served, log_to_stderr};
+use crate::cli::serve::{Served, log_to_stderr, runtime};
 use crate::cli::{Exit, out};
 use crate::config::Config;
 
@@ -39,13 +39,18 @@ pub struct ProxyArgs {
 pub fn run(args: &ProxyArgs) -> Exit {
     log_to_stderr();
     let text = file_of(args).to_string();
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(exit) => return exit,
+    };
+    let _inside = runtime.enter();
     let assembled = Config::parse(&text, Path::new("")).and_then(|mut config| {
         let gate = Arc::new(assemble::gate(&mut config, text, None)?);
         let proxy = assemble::proxy(&gate, &config)?;
         Ok((config, Served { gate, proxy, tokens: None, watched: None, state: None }))
     });
     match assembled {
-        Ok((config, served)) => served.run(&config),
+        Ok((config, served)) => served.run(&config, &runtime),
         Err(problems) => {
             // The lines are those of a file that nobody has written.
             for problem in &problems {

@@ -10,6 +10,8 @@ use crate::client::escape;
 #[derive(Subcommand)]
 pub enum QueueCommand {
     /// List requests, the oldest first
+    #[command(after_help = "Example:
+  tollgate queue ls --state dead")]
     Ls {
         /// Only those in this state: queued, sending, done or dead
         #[arg(long)]
@@ -18,10 +20,16 @@ pub enum QueueCommand {
         admin: AdminArgs,
     },
     /// Show one request
+    #[command(after_help = "Example:
+  tollgate queue show ID")]
     Show(OneArgs),
     /// Send a request again, with all its tries
+    #[command(after_help = "Example:
+  tollgate queue retry ID")]
     Retry(OneArgs),
     /// Remove a request
+    #[command(after_help = "Example:
+  tollgate queue drop ID")]
     Drop(OneArgs),
 }
 

@@ -1,63 +1,248 @@
-//! `tollgate rules check FILE`: is this configuration valid?
+//! `tollgate rules`: those of the file and those of the database, looked at and changed.
 
 use std::path::PathBuf;
 
-use clap::Subcommand;
-use serde_json::json;
+use clap::{Args, Subcommand};
+use hyper::Method;
+use serde_json::Value;
 
-use crate::cli::{Exit, out};
-use crate::config::Config;
+use crate::cli::listing::Listing;
+use crate::cli::session::Session;
+use crate::cli::{AdminArgs, Exit, difference, history, out, yaml};
+use crate::client::escape;
+
+mod apply;
+mod check;
+
+/// What an answer says of a rule, and the rule does not.
+const OF_THE_ANSWER: [&str; 3] = ["version", "source", "left_out"];
 
 #[derive(Subcommand)]
 pub enum RulesCommand {
-    /// Check a configuration file, and say all that is wrong with it
+    /// List the rules in force: those of the configuration file, then those of the database
+    #[command(after_help = "Examples:
+  tollgate rules ls
+  tollgate rules ls --source database --prefix login --limit 20")]
+    Ls(LsArgs),
+    /// Show one rule as YAML, and where it comes from
+    #[command(after_help = "Example:
+  tollgate rules show login")]
+    Show {
+        /// The id of the rule
+        id: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Check a file of rules or a whole configuration, and say all that is wrong with it
+    #[command(after_help = "Example:
+  tollgate rules check tollgate.yaml
+
+No server is asked. Exits 0 if the file is valid, 3 if not.")]
     Check {
-        /// The configuration file
+        /// The configuration, or a list of rules
         file: PathBuf,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
+    /// Write the rules of a file to the database: all of them, or none if one is wrong
+    #[command(
+        visible_alias = "import",
+        after_help = "Examples:
+  tollgate rules apply rules.yaml --dry-run
+  tollgate rules apply rules.yaml
+  tollgate rules export | tollgate rules apply - --admin http://127.0.0.1:7071
+
+The file is a list of rules, or has one under `rules:`. Rules that it does not name stay as they are, unless
+you say --replace. It is checked here first: exits 3 if a rule is wrong, and nothing is sent."
+    )]
+    Apply {
+        #[command(flatten)]
+        file: FileArgs,
+        /// Only say what would change
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Show what `apply` would change: exits 0 if nothing, 1 if something
+    #[command(after_help = "Examples:
+  tollgate rules diff rules.yaml
+  tollgate rules diff rules.yaml --replace
+
+`+` is a rule that would be created, `~` one that would be changed, `-` one that would be deleted.")]
+    Diff(FileArgs),
+    /// Print rules as YAML that `apply` takes
+    #[command(after_help = "Example:
+  tollgate rules export > rules.yaml
+  tollgate rules apply rules.yaml --replace")]
+    Export {
+        /// Which rules: those of the database, of the configuration file, or all
+        #[arg(long, default_value = "database", value_parser = ["database", "file", "all"])]
+        source: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Delete a rule of the database, and say what was deleted
+    #[command(after_help = "Example:
+  tollgate rules rm login
+
+`tollgate rules history login` still knows it, and `tollgate rules rollback` brings it back.")]
+    Rm {
+        /// The id of the rule
+        id: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Show who changed rules when, and what they changed; the newest change first
+    #[command(after_help = "Examples:
+  tollgate rules history
+  tollgate rules history login --limit 5")]
+    History {
+        /// Only the changes of this rule
+        id: Option<String>,
+        #[command(flatten)]
+        page: history::PageArgs,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Take one change back, by its version
+    #[command(after_help = "Example:
+  tollgate rules history login      # shows versions such as 0-17
+  tollgate rules rollback 0-17
+
+What the change made of the rule must still be in force: a rule that was changed again since is left alone.")]
+    Rollback {
+        /// The version of the change, as `history` shows it
+        version: String,
+        /// Only say what would change
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+}
+
+#[derive(Args)]
+pub struct LsArgs {
+    /// Only rules of the database, or of the configuration file
+    #[arg(long, value_parser = ["database", "file"])]
+    source: Option<String>,
+    /// Only rules whose ids start so
+    #[arg(long, value_name = "ID")]
+    prefix: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+#[derive(Args)]
+pub struct FileArgs {
+    /// A list of rules in YAML or JSON; `-` reads it from stdin
+    file: PathBuf,
+    /// Delete the rules of the database that the file does not name
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 pub fn run(command: &RulesCommand) -> Exit {
-    let RulesCommand::Check { file, json } = command;
-    let checked = Config::load(file).and_then(|(mut config, _)| {
-        let policy =
-            config.take_policy().map_err(|problems| problems.in_file(&file.display().to_string()))?;
-        Ok((policy.rules().len(), config.idle))
-    });
-    let (rules, idle) = match checked {
-        Ok(checked) => checked,
-        Err(problems) if *json => {
-            let list: Vec<_> = problems
-                .iter()
-                .map(|problem| {
-                    json!({
-                        "file": problem.file(),
-                        "line": problem.place().map(|place| place.line),
-                        "column": problem.place().map(|place| place.column),
-                        "path": problem.path(),
-                        "message": problem.message(),
-                    })
-                })
-                .collect();
-            out::pretty(&json!({ "valid": false, "problems": list }));
-            return Exit::InvalidConfiguration;
-        }
-        Err(problems) => return out::problems(&problems),
+    let done = match command {
+        RulesCommand::Ls(args) => list(args),
+        RulesCommand::Show { id, admin } => show(id, admin),
+        RulesCommand::Check { file, json } => Err(check::run(file, *json)),
+        RulesCommand::Apply { file, dry_run: false } => apply::apply(file),
+        RulesCommand::Apply { file, dry_run: true } => apply::rehearse(file),
+        RulesCommand::Diff(file) => apply::diff(file),
+        RulesCommand::Export { source, admin } => export(source, admin),
+        RulesCommand::Rm { id, admin } => remove(id, admin),
+        RulesCommand::History { id, page, admin } => history::of_rules(id.as_deref(), page, admin),
+        RulesCommand::Rollback { version, dry_run, admin } => history::rollback(version, *dry_run, admin),
     };
-    if *json {
-        out::pretty(&json!({ "valid": true, "rules": rules, "without_effect": idle }));
-    } else {
-        out::line(format!(
-            "{}: valid, {rules} {}",
-            file.display(),
-            if rules == 1 { "rule" } else { "rules" }
-        ));
-        for setting in idle {
-            out::message(format!("note: {setting} has no effect in this version"));
-        }
+    done.err().unwrap_or(Exit::Yes)
+}
+
+fn list(args: &LsArgs) -> Result<(), Exit> {
+    let mut listing = Listing::new("/v1/rules", "rules", "no rules");
+    listing.query.extend(args.source.iter().map(|source| format!("source={source}")));
+    listing.query.extend(args.prefix.iter().map(|prefix| format!("prefix={}", escape(prefix))));
+    listing.most = args.limit;
+    let head = &["ID", "MATCH", "KEY", "LIMITS", "ALGORITHM", "MODE", "SOURCE"];
+    listing.print_table(&args.admin, head, |rule| {
+        let text = |name: &str| rule[name].as_str().unwrap_or_default().to_owned();
+        let pattern = [text("host"), text("match"), text("url")].join(" ");
+        let pattern = if pattern.trim().is_empty() { "every request" } else { pattern.trim() };
+        let key = words(&rule["key"], "+");
+        let key = if rule["uid"].is_null() { key } else { format!("user:{}", text("uid")) };
+        let limits = match &rule["limits_by"]["attr"] {
+            Value::String(attribute) => format!("by {attribute}"),
+            _ => words(&rule["limits"], ", "),
+        };
+        let mode = if rule["left_out"].is_null() { text("mode") } else { "left out".to_owned() };
+        vec![text("id"), pattern.to_owned(), key, limits, text("algorithm"), mode, text("source")]
+    })
+}
+
+/// A text, or a list of them on one line.
+fn words(value: &Value, between: &str) -> String {
+    match value {
+        Value::Array(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(between),
+        _ => value.as_str().unwrap_or_default().to_owned(),
     }
-    Exit::Yes
+}
+
+fn show(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
+    let mut session = Session::open(admin)?;
+    let rule = session.get(&format!("/v1/rules/{}", escape(id)))?;
+    if admin.json {
+        out::pretty(&rule);
+        return Ok(());
+    }
+    let is_stored = rule["source"] == "database";
+    let left_out =
+        rule["left_out"].as_str().map(|why| format!("# not in force on this node: {}", out::plain(why)));
+    let written =
+        if is_stored { session.get(&format!("/v1/rules/{}?as=written", escape(id)))? } else { rule };
+    let from = if is_stored { origin(&mut session, id) } else { "from the configuration file".to_owned() };
+    out::line(format!("# {from}"));
+    left_out.iter().for_each(out::line);
+    print_rule(written.get("rule").unwrap_or(&written));
+    Ok(())
+}
+
+/// Who made the rule of the database what it is.
+fn origin(session: &mut Session, id: &str) -> String {
+    let log = session.get(&format!("/v1/audit?limit=1&item=rule:{}", escape(id)));
+    let change = log.map(|mut log| log["changes"][0].take()).unwrap_or_default();
+    format!("from the database, {}", history::stamp(&change))
+}
+
+/// As it would stand in a file, with neither its version nor its source.
+fn print_rule(rule: &Value) {
+    let mut map = rule.as_object().cloned().unwrap_or_default();
+    map.retain(|name, _| !OF_THE_ANSWER.contains(&name.as_str()));
+    yaml::item(&map).iter().for_each(out::line);
+}
+
+fn export(source: &str, admin: &AdminArgs) -> Result<(), Exit> {
+    let mut session = Session::open(admin)?;
+    if !admin.json {
+        return session.download(&format!("/v1/rules/export?source={source}"));
+    }
+    let mut listing = Listing::new("/v1/rules", "rules", "no rules");
+    listing.query.extend((source != "all").then(|| format!("source={source}")));
+    listing.print(admin, |_| true, |_| Vec::new())
+}
+
+fn remove(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
+    let answered = Session::open(admin)?.ask(Method::DELETE, &format!("/v1/rules/{}", escape(id)), None)?;
+    if admin.json {
+        out::pretty(&answered.body);
+    } else {
+        let unseen = [&OF_THE_ANSWER[..], &["id"]].concat();
+        let lines = difference::lines(id, &answered.body["removed"], &Value::Null, &unseen);
+        lines.iter().for_each(out::line);
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -17,7 +18,7 @@ use crate::config::Config;
 use crate::connection::{self, Shutdown};
 use crate::gate::{Central, Gate};
 use crate::reload::{self, Fixed, Sight, Watched};
-use crate::rulebook::{self, Rulebook};
+use crate::rulebook::{self, Means, Rulebook};
 use crate::state::StateFile;
 use crate::transport::http;
 use crate::transport::proxy::{self, Certificate, Proxy};
@@ -42,13 +43,18 @@ pub fn run(path: &Path) -> Exit {
         tracing::warn!("{setting} has no effect in this version");
     }
     let gate = Arc::new(gate);
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(exit) => return exit,
+    };
+    let _inside = runtime.enter();
     let proxy = match assemble::proxy(&gate, &config) {
         Ok(proxy) => proxy,
         Err(problems) => return out::problems(&problems.in_file(&path.display().to_string())),
     };
     let watched = Watched { path: path.to_owned(), seen, fixed: Fixed::of(&config), proxy: proxy.clone() };
     let served = Served { gate, proxy, tokens, watched: Some(watched), state: Some(state) };
-    served.run(&config)
+    served.run(&config, &runtime)
 }
 
 /// What is served, and what comes with it where there is a file.
@@ -62,8 +68,8 @@ pub struct Served {
 
 impl Served {
     /// Serves until the process is told to stop.
-    pub fn run(self, config: &Config) -> Exit {
-        match serve(self, config) {
+    pub fn run(self, config: &Config, runtime: &Runtime) -> Exit {
+        match serve(self, config, runtime) {
             Ok(()) => Exit::Yes,
             Err(error) => {
                 out::message(format!("error: {error:#}"));
@@ -87,9 +93,17 @@ fn raise_file_limit() {
     }
 }
 
-fn serve(served: Served, config: &Config) -> anyhow::Result<()> {
+/// What all but the workers of the proxy run on.
+pub fn runtime() -> Result<Runtime, Exit> {
+    let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    built.map_err(|error| {
+        out::message(format!("error: no runtime: {error}"));
+        Exit::No
+    })
+}
+
+fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<()> {
     raise_file_limit();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
     runtime.block_on(async {
         // Listened to before anything is announced: whoever sees the address may send a signal.
         let mut signals = StopSignals::listen()?;
@@ -159,7 +173,7 @@ async fn open_rulebook(
     has_file: bool,
 ) -> anyhow::Result<Option<Arc<Rulebook>>> {
     let Some(asked) = config.rules_db.as_ref().filter(|_| has_file) else { return Ok(None) };
-    let rulebook = Arc::new(Rulebook::new(asked, config.store.clone()));
+    let rulebook = Arc::new(Rulebook::new(asked, Means::of(config)));
     if asked.is_file()
         && let Err(error) = rulebook.open().await
     {
@@ -190,6 +204,7 @@ fn serve_proxy(
     }
     servers.spawn(Arc::clone(proxy).watch_held(shutdown.clone()));
     servers.spawn(Arc::clone(proxy).watch_queue(shutdown.clone()));
+    servers.spawn(proxy::watch_trust(Arc::clone(proxy), shutdown.clone()));
     servers.spawn(proxy::watch_health(Arc::clone(proxy), shutdown.clone()));
     let serving = proxy::serve(Arc::clone(proxy), listener, tls, shutdown);
     servers.spawn(async move {

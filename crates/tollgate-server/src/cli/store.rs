@@ -13,6 +13,8 @@ use crate::config::Config;
 #[derive(Subcommand)]
 pub enum StoreCommand {
     /// Make the tables that a store needs; what is there already stays as it is
+    #[command(after_help = "Example:
+  tollgate store init -c tollgate.yaml")]
     Init {
         /// The configuration file
         #[arg(short, long, value_name = "FILE", default_value = "tollgate.yaml")]

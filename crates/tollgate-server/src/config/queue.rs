@@ -1,19 +1,25 @@
 //! How requests are put aside: the `queue` of the file.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::header::HeaderName;
 use tollgate::document::MapReader;
+use tollgate_stores::counters::central::CentralAddress;
+use tollgate_stores::counters::redis::RedisAddress;
 
+use crate::config::StoreConfig;
 use crate::config::proxy::span;
 
 const FILE: &str = "tollgate-queue.db";
+const NAME: &str = "default";
+const MAX_NAME: usize = 64;
 const MAX_BODY: u64 = 64 << 20;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueConfig {
-    pub file: PathBuf,
+    pub place: QueuePlace,
     /// What the caller is told: 202 or 429.
     pub answer: u16,
     /// The headers that are sent later; others are not kept.
@@ -27,12 +33,78 @@ pub struct QueueConfig {
     pub backoff: Duration,
 }
 
+/// Where requests are kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum QueuePlace {
+    File(PathBuf),
+    /// Under a name that the nodes in front of the same API share.
+    Redis {
+        address: Box<RedisAddress>,
+        name: String,
+    },
+}
+
+impl fmt::Display for QueuePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QueuePlace::File(path) => path.display().fmt(f),
+            QueuePlace::Redis { name, .. } => write!(f, "'{name}' on Redis"),
+        }
+    }
+}
+
+impl QueuePlace {
+    /// A file where one is named; otherwise the Redis that is named here, or the one of the counters.
+    fn read(map: &mut MapReader<'_, '_>, folder: &Path, shared: Option<RedisAddress>) -> Option<QueuePlace> {
+        let store = map.optional("store");
+        let name = map.optional("name");
+        let file = map.optional_text("file").map(|file| folder.join(file));
+        let address = match store.map(|node| (node, node.as_str().unwrap_or_default())) {
+            Some((_, "sqlite")) => None,
+            Some((node, text)) => match text.parse() {
+                Ok(address) => Some(address),
+                Err(error) => {
+                    map.reject("store", node, format!("expected sqlite or the address of a Redis: {error}"));
+                    return None;
+                }
+            },
+            None => shared.filter(|_| file.is_none()),
+        };
+        if let (Some(_), Some(node), Some(_)) = (&file, store, &address) {
+            map.reject("store", node, "a queue is in a file or on a Redis, not both");
+        }
+        let Some(address) = address else {
+            if let Some(node) = name {
+                map.reject("name", node, "only a queue on a Redis has a name");
+            }
+            return file.map(QueuePlace::File);
+        };
+        let plain = |name: &&str| {
+            (1..=MAX_NAME).contains(&name.len())
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        };
+        let name = match name.map(|node| (node, node.as_str().filter(plain))) {
+            Some((node, None)) => {
+                map.reject(
+                    "name",
+                    node,
+                    format!("expected up to {MAX_NAME} letters, digits, '.', '_' or '-'"),
+                );
+                return None;
+            }
+            Some((_, Some(name))) => name,
+            None => NAME,
+        };
+        Some(QueuePlace::Redis { address: Box::new(address), name: name.to_owned() })
+    }
+}
+
 impl QueueConfig {
     fn new(folder: &Path) -> QueueConfig {
         let headers =
             ["accept", "authorization", "content-encoding", "content-type", "cookie", "idempotency-key"];
         QueueConfig {
-            file: folder.join(FILE),
+            place: QueuePlace::File(folder.join(FILE)),
             answer: 202,
             headers: headers.map(HeaderName::from_static).to_vec(),
             max_body: 1 << 20,
@@ -43,12 +115,25 @@ impl QueueConfig {
         }
     }
 
-    /// `folder`: where state is kept.
-    pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> QueueConfig {
+    /// `folder`: where state is kept; `store`: where counters are.
+    pub(super) fn read(
+        map: &mut MapReader<'_, '_>,
+        folder: &Path,
+        store: Option<&StoreConfig>,
+    ) -> QueueConfig {
         let mut config = QueueConfig::new(folder);
-        let Some(mut map) = map.optional_map("queue") else { return config };
-        if let Some(file) = map.optional_text("file") {
-            config.file = folder.join(file);
+        let shared = store.and_then(|store| match &store.address {
+            CentralAddress::Redis(address) => Some(address.clone()),
+            _ => None,
+        });
+        let Some(mut map) = map.optional_map("queue") else {
+            if let Some(address) = shared {
+                config.place = QueuePlace::Redis { address: Box::new(address), name: NAME.to_owned() };
+            }
+            return config;
+        };
+        if let Some(place) = QueuePlace::read(&mut map, folder, shared) {
+            config.place = place;
         }
         if let Some(node) = map.optional("answer") {
             match node.as_u64() {
@@ -82,5 +167,44 @@ impl QueueConfig {
         config.backoff = span(&mut map, "backoff").unwrap_or(config.backoff);
         map.finish();
         config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+
+    use super::*;
+
+    const RULES: &str = "upstreams: [http://a:1]\nrules: [{ id: a, limit: 1/s, on_exceed: queue }]\n";
+
+    fn place(text: &str) -> Result<String, String> {
+        let config = Config::parse(&format!("{RULES}{text}"), Path::new("/etc"));
+        let problems = |problems: tollgate::document::Problems| {
+            problems.into_iter().map(|problem| problem.to_string()).collect::<Vec<_>>().join("; ")
+        };
+        let config = config.map_err(problems)?;
+        Ok(config.queue.expect("a rule queues").place.to_string())
+    }
+
+    #[test]
+    fn a_queue_is_where_it_is_said_to_be_or_with_the_counters() {
+        let on_redis = |name: &str| Ok(format!("'{name}' on Redis"));
+        assert_eq!(place(""), Ok("/etc/tollgate-queue.db".to_owned()));
+        assert_eq!(place("counters: redis://b"), on_redis("default"));
+        assert_eq!(place("counters: redis://b\nqueue: { name: jobs }"), on_redis("jobs"));
+        assert_eq!(place("counters: memcached://b"), Ok("/etc/tollgate-queue.db".to_owned()));
+        assert_eq!(place("queue: { store: 'redis+cluster://a,b' }"), on_redis("default"));
+        assert_eq!(place("counters: redis://b\nqueue: { store: sqlite }"), place(""));
+        assert_eq!(place("counters: redis://b\nqueue: { file: q.db }"), Ok("/etc/q.db".to_owned()));
+        for (text, part) in [
+            ("queue: { store: memcached://b }", "expected sqlite or the address of a Redis"),
+            ("queue: { store: redis://b, file: q.db }", "not both"),
+            ("queue: { name: jobs }", "only a queue on a Redis has a name"),
+            ("queue: { store: redis://b, name: 'a}' }", "letters, digits"),
+        ] {
+            let message = place(text).expect_err(text);
+            assert!(message.contains(part), "{text}: {message}");
+        }
     }
 }

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 
 use hyper::header::{AUTHORIZATION, COOKIE, HeaderName};
 use tollgate::Policy;
-use tollgate::ban::Ban;
 use tollgate::identity::{Attribute, Key, Source};
 use tollgate::rule::Rule;
 
@@ -21,10 +20,10 @@ pub struct Asked {
 
 impl Asked {
     /// What a policy and bans name.
-    pub fn of(policy: &Policy, bans: &[(Key, Ban)]) -> Asked {
+    pub fn of(policy: &Policy, bans: &[Attribute]) -> Asked {
         let mut asked = Asked::default();
         policy.for_each_attribute(|attribute| asked.add(attribute));
-        bans.iter().for_each(|(key, _)| asked.add_key(key));
+        bans.iter().for_each(|attribute| asked.add(attribute));
         asked
     }
 
@@ -37,7 +36,7 @@ impl Asked {
 
     pub fn of_key(key: &Key) -> Asked {
         let mut asked = Asked::default();
-        asked.add_key(key);
+        key.parts().iter().for_each(|(attribute, _)| asked.add(attribute));
         asked
     }
 
@@ -45,10 +44,6 @@ impl Asked {
         let mut asked = Asked::default();
         asked.add(attribute);
         asked
-    }
-
-    fn add_key(&mut self, key: &Key) {
-        key.parts().iter().for_each(|(attribute, _)| self.add(attribute));
     }
 
     fn add(&mut self, attribute: &Attribute) {

@@ -8,16 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use thiserror::Error;
 use tokio::sync::oneshot;
 use tollgate::Time;
 
-use crate::queue::{Item, Sender, State};
-
-/// How long answered requests can still be asked about.
-const KEEP_DONE: Duration = Duration::from_secs(3_600);
-/// Dead ones wait for somebody to look at them, but not for ever.
-const KEEP_DEAD: Duration = Duration::from_secs(7 * 86_400);
+use crate::queue::{Item, KEEP_DEAD, KEEP_DONE, QueueError, Sender, State};
 
 const SCHEMA: &str = "
     PRAGMA journal_mode = WAL;
@@ -35,31 +29,19 @@ const SCHEMA: &str = "
     PRAGMA user_version = 1;
 ";
 
-const COLUMNS: &str = "id, state, method, target, host, headers, body, sender, queued_at, expires_at, next_at, tries, status, error";
-
-#[derive(Debug, Error)]
-pub enum QueueError {
-    #[error("the queue is full")]
-    Full,
-    #[error("the queue cannot be used: {0}")]
-    Broken(#[from] rusqlite::Error),
-    #[error("the queue cannot be used: {0}")]
-    File(#[from] std::io::Error),
-    #[error("the queue has ended")]
-    Ended,
-}
+const COLUMNS: &str = "id, state, method, target, host, headers, length(body), sender, queued_at, expires_at, next_at, tries, status, error";
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 
 /// A handle on the file.
-pub struct Queue {
+pub struct SqliteQueue {
     jobs: mpsc::Sender<Job>,
     max_items: usize,
 }
 
-impl Queue {
+impl SqliteQueue {
     /// Opens the file, or makes it. What was under way at the end is queued again.
-    pub fn open(path: &Path, max_items: usize) -> Result<Queue, QueueError> {
+    pub fn open(path: &Path, max_items: usize) -> Result<SqliteQueue, QueueError> {
         // It holds what people have sent: nobody else may read it.
         OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
         let connection = Connection::open(path)?;
@@ -75,7 +57,7 @@ impl Queue {
                 job(&connection);
             }
         })?;
-        Ok(Queue { jobs, max_items })
+        Ok(SqliteQueue { jobs, max_items })
     }
 
     async fn ask<T: Send + 'static>(
@@ -88,8 +70,7 @@ impl Queue {
         told.await.map_err(|_| QueueError::Ended)?
     }
 
-    /// Puts a request aside; when this returns it is on disk.
-    pub async fn push(&self, item: Item) -> Result<(), QueueError> {
+    pub async fn push(&self, item: Item, body: Vec<u8>) -> Result<(), QueueError> {
         let max = self.max_items;
         self.ask(move |connection| {
             let waiting: usize = connection.query_row(
@@ -106,7 +87,7 @@ impl Queue {
                 "INSERT INTO item (id, state, method, target, host, headers, body, sender, queued_at, expires_at, next_at, tries)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0)",
             )?.execute(params![
-                item.id, item.state as u8, item.method, item.target, item.host, headers, item.body, sender,
+                item.id, item.state as u8, item.method, item.target, item.host, headers, body, sender,
                 signed(item.queued_at), signed(item.expires_at), signed(item.next_at)
             ])?;
             Ok(())
@@ -114,7 +95,6 @@ impl Queue {
         .await
     }
 
-    /// Takes the oldest requests that are due, at most `count`, and when the next one will be.
     pub async fn take_due(&self, now: Time, count: usize) -> Result<(Vec<Item>, Option<Time>), QueueError> {
         self.ask(move |connection| {
             let sql = format!(
@@ -134,7 +114,6 @@ impl Queue {
         .await
     }
 
-    /// Writes down what came of a try.
     pub async fn update(&self, item: Item) -> Result<(), QueueError> {
         self.ask(move |connection| {
             connection
@@ -150,7 +129,6 @@ impl Queue {
         .await
     }
 
-    /// Forgets what nobody will ask about any more.
     pub async fn sweep(&self, now: Time) -> Result<(), QueueError> {
         self.ask(move |connection| {
             let before = |age: Duration| signed(now).saturating_sub(age.as_nanos() as i64);
@@ -172,7 +150,15 @@ impl Queue {
         .await
     }
 
-    /// The oldest requests first, of one state or of all.
+    pub async fn body(&self, id: &str) -> Result<Option<Vec<u8>>, QueueError> {
+        let id = id.to_owned();
+        self.ask(move |connection| {
+            let mut query = connection.prepare_cached("SELECT body FROM item WHERE id = ?1")?;
+            Ok(query.query_row([id], |row| row.get(0)).optional()?)
+        })
+        .await
+    }
+
     pub async fn list(&self, state: Option<State>, count: usize) -> Result<Vec<Item>, QueueError> {
         self.ask(move |connection| {
             let sql = format!(
@@ -185,13 +171,11 @@ impl Queue {
         .await
     }
 
-    /// Removes a request, whatever its state; says whether it was there.
     pub async fn remove(&self, id: &str) -> Result<bool, QueueError> {
         let id = id.to_owned();
         self.ask(move |connection| Ok(connection.execute("DELETE FROM item WHERE id = ?1", [id])? > 0)).await
     }
 
-    /// How many there are in each state.
     pub async fn counts(&self) -> Result<Vec<(State, u64)>, QueueError> {
         self.ask(move |connection| {
             let mut query = connection.prepare_cached("SELECT count(*) FROM item WHERE state = ?1")?;
@@ -224,7 +208,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Item> {
         target: row.get(3)?,
         host: row.get(4)?,
         headers: serde_json::from_str(&headers).map_err(|error| json(5, error))?,
-        body: row.get(6)?,
+        body_bytes: row.get(6)?,
         sender: serde_json::from_str::<Sender>(&sender).map_err(|error| json(7, error))?,
         queued_at: time(row.get(8)?),
         expires_at: time(row.get(9)?),
@@ -232,5 +216,6 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Item> {
         tries: row.get(11)?,
         status: row.get(12)?,
         error: row.get(13)?,
+        lease: None,
     })
 }

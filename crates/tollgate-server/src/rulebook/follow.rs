@@ -8,6 +8,7 @@ use tollgate_stores::rules::{Change, DbError, Feed, RulesDb, Version};
 
 use crate::connection::{Shutdown, told_to_stop};
 use crate::gate::Gate;
+use crate::rulebook::earned::Untold;
 use crate::rulebook::{Rulebook, load, taken};
 
 /// Changes read at once.
@@ -17,16 +18,20 @@ const AGAIN: Duration = Duration::from_millis(300);
 /// How often bans that are over are looked for, and how many are removed at once.
 const TIDY_EVERY: Duration = Duration::from_secs(30);
 const TIDY_BATCH: usize = 500;
+const CLOCKS_AGREE: Duration = Duration::from_secs(60);
 const LAG_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs until the shutdown.
 pub async fn follow(rulebook: Arc<Rulebook>, gate: Arc<Gate>, mut shutdown: Shutdown) {
+    let mut untold = Untold::default();
     tokio::select! {
         () = told_to_stop(&mut shutdown) => {}
         () = follow_on(&rulebook, &gate) => {}
+        () = untold.tell(&rulebook, &gate) => {}
         () = tidy(&rulebook, &gate) => {}
         () = watch_lag(&rulebook) => {}
     }
+    untold.tell_last(&rulebook, &gate).await;
 }
 
 async fn follow_on(rulebook: &Rulebook, gate: &Arc<Gate>) {
@@ -115,7 +120,9 @@ async fn tidy(rulebook: &Rulebook, gate: &Gate) {
     loop {
         ticks.tick().await;
         let Some(db) = rulebook.db.get() else { continue };
-        while db.remove_expired(gate.now(), TIDY_BATCH).await.is_ok_and(|removed| removed == TIDY_BATCH) {}
+        // By then they are over on every node's clock: a ban that is gone earlier would count as lifted.
+        let over = || gate.now() - CLOCKS_AGREE;
+        while db.remove_expired(over(), TIDY_BATCH).await.is_ok_and(|removed| removed == TIDY_BATCH) {}
     }
 }
 

@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tollgate::Time;
-use tollgate::policy::{self, Draft};
+use tollgate::policy::{self, AllowSource, Draft, Policy};
 use tollgate::rule::RuleId;
 use tollgate_stores::rules::{Change, DbError, Item, Kind, Logged, RulesDb, Stored, Version};
 
-use crate::config::StoreConfig;
 use crate::gate::Gate;
-use crate::rulebook::Rulebook;
-use crate::rulebook::taken::{self, Others, Taken};
+use crate::rulebook::taken::{self, Taken};
+use crate::rulebook::{Means, Rulebook};
 
 /// Batches read ahead of those that are being taken in.
 const AHEAD: usize = 4;
@@ -44,8 +43,8 @@ pub(super) async fn load(rulebook: &Rulebook, gate: &Arc<Gate>, db: &RulesDb) ->
         sender.send(Loaded::End(end)).ok();
     });
     let gate = Arc::clone(gate);
-    let store = rulebook.store.clone();
-    let taking = spawn_blocking(move || take(&gate, store.as_ref(), &loaded, former));
+    let means = rulebook.means.clone();
+    let taking = spawn_blocking(move || take(&gate, &means, &loaded, former));
     let broken = |why: String| DbError::Unreadable { place: rulebook.name.clone(), why };
     let (version, left_out) = taking.await.map_err(|error| broken(error.to_string()))??;
     rulebook.state().left_out = left_out;
@@ -62,37 +61,43 @@ type LeftOut = BTreeMap<Item, String>;
 
 fn take(
     gate: &Gate,
-    store: Option<&StoreConfig>,
+    means: &Means,
     loaded: &Receiver<Loaded>,
     former: Vec<Logged>,
 ) -> Result<(Version, LeftOut), DbError> {
-    let (mut others, mut left_out, mut version) = (Others::default(), LeftOut::new(), Version::ZERO);
+    let (mut left_out, mut version) = (LeftOut::new(), Version::ZERO);
     let now = gate.now();
-    let revised = gate.engine.revise(
-        |old| {
-            let added = old.rules().iter().filter(|rule| rule.is_added());
-            let mut gone: HashSet<Box<str>> = added.map(|rule| rule.id.as_str().into()).collect();
-            let mut taken = Taken::new(gate, store, old.draft());
-            version = taken_in(loaded, |stored| {
-                if stored.item.kind != Kind::Rule {
-                    return others.put(stored);
-                }
-                gone.remove(&stored.item.name);
-                left_out.extend(taken.put(&stored.item, &stored.text, now));
-            })
-            .map_err(Stop::Failed)?;
-            gone.iter().for_each(|id| taken.remove(id, now));
-            let mut draft = taken.finish().ok_or(Stop::Unchanged)?;
-            relive(&mut draft, former, version);
-            Ok(draft.finish())
-        },
-        now,
-    );
+    let mut bans = gate.engine.load_bans();
+    let revised = gate.engine.revise(|old| {
+        let mut gone = in_force(old);
+        let mut taken = Taken::new(gate, means, old.draft(), now);
+        version = taken_in(loaded, |Stored { item, text, .. }| {
+            gone.remove(&item);
+            let put = match item.kind {
+                Kind::Ban => taken::put_ban(gate, &item, &text, |key, ban| bans.put(key, ban, now)),
+                _ => taken.put(&item, &text),
+            };
+            left_out.extend(put.err().map(|why| (item, why)));
+        })
+        .map_err(Stop::Failed)?;
+        gone.iter().for_each(|item| _ = taken.remove(item));
+        let mut draft = taken.finish().ok_or(Stop::Unchanged)?;
+        relive(&mut draft, former, version);
+        Ok(draft.finish())
+    });
     if let Err(Stop::Failed(error)) = revised {
         return Err(error);
     }
-    left_out.extend(others.replace(gate));
+    bans.finish(now);
     Ok((version, left_out))
+}
+
+/// What came from the database before, but for bans: it is gone unless it comes again.
+fn in_force(policy: &Policy) -> HashSet<Item> {
+    let rules = policy.rules().iter().filter(|rule| rule.is_added()).map(|rule| Item::rule(rule.id.as_str()));
+    let allowed = policy.allow_list().filter(|(_, source)| *source == AllowSource::Change);
+    let allowed = allowed.map(|(key, _)| Item::new(Kind::Allow, key.to_string()));
+    rules.chain(allowed).chain([Item::enforce()]).collect()
 }
 
 /// Hands on what comes, with a word now and then where it takes long.

@@ -29,6 +29,7 @@ mod identify;
 mod inspect;
 mod lease;
 mod merge;
+mod multipart;
 mod pool;
 mod refusal;
 mod replay;
@@ -38,10 +39,11 @@ mod tls;
 mod turn;
 mod upgrade;
 mod upstream;
+mod websocket;
 mod worker;
 
 pub use health::watch as watch_health;
-pub use tls::Certificate;
+pub use tls::{Certificate, watch_trust};
 pub use worker::serve;
 
 use balance::Turn;
@@ -80,7 +82,7 @@ struct Route {
     config: ProxyConfig,
     upstreams: Vec<Arc<Upstream>>,
     turn: Turn,
-    tls: Tls,
+    tls: ArcSwap<Tls>,
 }
 
 /// How an upstream is doing.
@@ -91,6 +93,7 @@ pub struct UpstreamReport {
 }
 
 impl Proxy {
+    /// It must be called inside a tokio runtime: a queue may be on a server.
     pub fn new(gate: Arc<Gate>, config: ProxyConfig, queue: Option<QueueConfig>) -> Result<Proxy, Problems> {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let route = Route::new(&gate, config, &[], workers)?;
@@ -156,6 +159,11 @@ impl Route {
         });
         let tls = tls::towards(&config.upstream_tls)
             .map_err(|error| Problem::new(None, "proxy.upstream_tls", format!("{error:#}")))?;
-        Ok(Route { upstreams: upstreams.collect(), config, turn: Turn::default(), tls })
+        Ok(Route {
+            upstreams: upstreams.collect(),
+            config,
+            turn: Turn::default(),
+            tls: ArcSwap::from_pointee(tls),
+        })
     }
 }

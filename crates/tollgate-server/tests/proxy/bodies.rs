@@ -1,9 +1,9 @@
 //! Bodies: streamed both ways, with trailers, and asked for before they are sent.
 
 use std::io::Write;
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use crate::api::Api;
 use crate::harness::{Client, eventually};
@@ -53,11 +53,10 @@ fn events_arrive_when_they_happen() {
 }
 
 #[test]
-fn a_long_upload_passes_in_constant_memory_and_no_faster_than_it_is_read() {
+fn a_gigabyte_passes_in_constant_memory_and_no_faster_than_it_is_read() {
+    const TOTAL: usize = 1 << 30;
     let (go, wait) = mpsc::channel::<()>();
     let wait = Arc::new(Mutex::new(wait));
-    let api =
-        Api::start(|_, stream| stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").is_ok());
     // An API that reads nothing until it is told to.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let slow = listener.local_addr().expect("an address");
@@ -74,8 +73,6 @@ fn a_long_upload_passes_in_constant_memory_and_no_faster_than_it_is_read() {
         }
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ndone").ok();
     });
-    const TOTAL: usize = 256 << 20;
-    drop(api);
     let server = crate::harness::Server::start(&format!("upstreams: ['http://{slow}']\n"));
     let before = resident_kib(server.id());
     let mut client = std::net::TcpStream::connect(server.proxy).expect("the proxy accepts");
@@ -99,15 +96,60 @@ fn a_long_upload_passes_in_constant_memory_and_no_faster_than_it_is_read() {
     assert!(resident_kib(server.id()) < before + (16 << 10), "the body waits with its sender");
     go.send(()).expect("the API waits");
     client.set_nonblocking(false).expect("possible");
+    let mut most = 0;
     while sent < TOTAL {
         let count = chunk.len().min(TOTAL - sent);
         client.write_all(&chunk[..count]).expect("it is taken");
         sent += count;
+        most = most.max(resident_kib(server.id()));
     }
     let mut answer = [0; 12];
     std::io::Read::read_exact(&mut client, &mut answer).expect("an answer");
     assert_eq!(&answer, b"HTTP/1.1 200");
-    assert!(resident_kib(server.id()) < before + (16 << 10), "nothing was collected");
+    assert!(most < before + (16 << 10), "nothing was collected: {before} KiB before, {most} at most");
+}
+
+#[test]
+fn an_endless_stream_of_events_waits_for_a_slow_client_in_constant_memory() {
+    const TOTAL: usize = 256 << 20;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&sent);
+    let api = Api::start(move |_, stream| {
+        let head =
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(head).expect("the proxy reads");
+        let event = format!("data: {}\n\n", "x".repeat(1 << 16));
+        let event = format!("{:x}\r\n{event}\r\n", event.len());
+        while counted.load(Ordering::SeqCst) < TOTAL {
+            if stream.write_all(event.as_bytes()).is_err() {
+                return false;
+            }
+            counted.fetch_add(event.len(), Ordering::SeqCst);
+        }
+        stream.write_all(b"0\r\n\r\n").is_ok()
+    });
+    let server = in_front_of(&api, "");
+    let before = resident_kib(server.id());
+    let mut client = std::net::TcpStream::connect(server.proxy).expect("the proxy accepts");
+    client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("it is taken");
+    // Nobody reads: what fits the sockets' buffers is taken, and then no more.
+    let mut known = (0, Instant::now());
+    eventually("the API is stopped", || {
+        let now = sent.load(Ordering::SeqCst);
+        assert!(now < 64 << 20, "{now} bytes were taken and nobody reads them");
+        if now != known.0 || now == 0 {
+            known = (now, Instant::now());
+        }
+        known.1.elapsed() > Duration::from_millis(500)
+    });
+    assert!(resident_kib(server.id()) < before + (16 << 10), "events wait with the API");
+    let (mut read, mut most) = (0, 0);
+    let mut buffer = vec![0; 1 << 20];
+    while let Ok(count @ 1..) = std::io::Read::read(&mut client, &mut buffer) {
+        read += count;
+        most = most.max(resident_kib(server.id()));
+    }
+    assert!(read > TOTAL && most < before + (16 << 10), "{read} bytes, {before} KiB before, {most} at most");
 }
 
 #[test]

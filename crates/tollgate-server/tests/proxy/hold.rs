@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::api::Api;
 use crate::harness::{Client, Server, eventually};
+use crate::servers::redis::{Make, Redis};
 use crate::{get, in_front_of};
 
-fn metric(server: &Server, name: &str) -> u64 {
+pub fn metric(server: &Server, name: &str) -> u64 {
     let page = server.admin("GET", "/metrics", "").text();
     let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name)).expect(name);
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
@@ -158,4 +159,30 @@ fn a_body_that_waited_arrives_whole() {
             });
         }
     });
+}
+
+#[test]
+fn nodes_that_share_redis_hold_at_one_rate_and_who_leaves_gives_back() {
+    let Some(redis) = Redis::start(Make::Redis, "nodes that hold together") else { return };
+    let api = Api::echo();
+    let rules = "store_deadline: 5s
+rules:
+  - { id: q, match: '/q/**', algorithm: leaky-bucket, limit: 10/s, burst: 8, max_wait: 10s }
+  - { id: slow, match: /slow, algorithm: leaky-bucket, limit: 1/h, burst: 2, max_wait: 2h }";
+    let nodes = [(); 2].map(|()| in_front_of(&api, &format!("counters: {}\n{rules}", redis.url())));
+    for node in &nodes {
+        eventually("it is connected", || node.admin("GET", "/healthz", "").json()["protection"] == "on");
+    }
+    let start = Instant::now();
+    let mut clients: Vec<_> = (0..8).map(|n| ask(&nodes[n % 2], &format!("/q/{n}"))).collect();
+    let statuses: Vec<_> = clients.iter_mut().map(|client| client.answer().status).collect();
+    assert_eq!(statuses, [200; 8]);
+    assert!(start.elapsed() >= Duration::from_millis(700), "one every 100 ms: {:?}", start.elapsed());
+
+    assert_eq!(get(&nodes[0], "/slow", &[]).status, 200);
+    let held = ask(&nodes[0], "/slow");
+    eventually("it waits", || metric(&nodes[0], "tollgate_held_requests") == 1);
+    assert_eq!(get(&nodes[1], "/slow", &[]).status, 429);
+    drop(held);
+    eventually("its place is free on every node", || nodes[1].used("slow", "") == [1]);
 }

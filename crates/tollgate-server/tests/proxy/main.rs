@@ -2,12 +2,15 @@
 
 #[path = "../harness/mod.rs"]
 mod harness;
+#[path = "../../../tollgate-stores/tests/servers/mod.rs"]
+mod servers;
 
 mod api;
 mod bodies;
 mod command;
 mod crowd;
 mod hold;
+mod http2;
 mod identity;
 mod limit_req;
 mod messages;
@@ -15,6 +18,7 @@ mod nginx;
 mod protocols;
 mod queue;
 mod settlement;
+mod shared_queue;
 mod smuggling;
 mod soak;
 mod upstreams;

@@ -147,17 +147,24 @@ fn an_upstream_that_nobody_vouches_for_is_not_spoken_to() {
     ));
     let server = Server::start_in(&folder);
     assert_eq!(get(&server, "/", &[]).status, 502);
+    std::fs::rename(folder.path("back.pem"), folder.path("other.pem")).expect("possible");
+    eventually("somebody vouches for it now", || get(&server, "/", &[]).status == 200);
 }
 
 #[test]
 fn a_connection_may_change_its_protocol() {
-    let api = Api::start(|request, stream| {
+    check_upgrade("websocket");
+    check_upgrade("chat/2.1");
+}
+
+fn check_upgrade(protocol: &'static str) {
+    let api = Api::start(move |request, stream| {
         assert_eq!(
             (request.header("upgrade"), request.header("connection")),
-            (Some("websocket"), Some("upgrade"))
+            (Some(protocol), Some("upgrade"))
         );
         stream
-            .write_all(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-accept: x\r\n\r\nhello")
+            .write_all(format!("HTTP/1.1 101 Switching Protocols\r\nupgrade: {protocol}\r\nconnection: upgrade\r\nsec-websocket-accept: x\r\n\r\nhello").as_bytes())
             .expect("the proxy reads");
         let mut heard = [0; 5];
         std::io::Read::read_exact(stream, &mut heard).expect("the client speaks");
@@ -166,9 +173,9 @@ fn a_connection_may_change_its_protocol() {
     });
     let server = in_front_of(&api, "rules: [{ id: two, limit: 2/h }]");
     let mut client = Client::to(server.proxy);
-    client.write(b"GET /ws HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k\r\n\r\n");
+    client.write(format!("GET /ws HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: {protocol}\r\nsec-websocket-key: k\r\n\r\n").as_bytes());
     let head = client.head();
-    assert_eq!((head.status, head.header("upgrade")), (101, Some("websocket")));
+    assert_eq!((head.status, head.header("upgrade")), (101, Some(protocol)));
     assert_eq!(
         (head.header("connection"), head.header("sec-websocket-accept")),
         (Some("upgrade"), Some("x"))

@@ -153,6 +153,21 @@ fn so_many_at_once_and_no_permit_leaks() {
 }
 
 #[test]
+fn a_permit_that_nobody_gives_back_expires() {
+    let (api, _gate) = gated();
+    let server = in_front_of(&api, "rules: [{ id: busy, algorithm: concurrency, limit: 1/2s }]");
+    let mut stuck = Client::to(server.proxy);
+    stuck.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    eventually("it is under way", || api.received().len() == 1);
+    assert_eq!(get(&server, "/", &[]).status, 429);
+    eventually("its permit has expired", || {
+        let mut next = Client::to(server.proxy);
+        next.write(b"GET /next HTTP/1.1\r\nhost: x\r\n\r\n");
+        api.received().iter().any(|request| request.target() == "/next")
+    });
+}
+
+#[test]
 fn a_permit_is_given_back_where_there_is_no_answer() {
     let server = Server::start(
         "upstreams: ['http://127.0.0.1:1']\nrules: [{ id: busy, algorithm: concurrency, limit: 1/h }]",

@@ -12,6 +12,7 @@ use crate::nginx::{Nginx, free_port};
 use crate::resident_kib;
 
 const CLIENTS: usize = 24;
+const DESERTERS: usize = 4;
 
 fn length() -> Duration {
     let asked = std::env::var("SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
@@ -76,6 +77,25 @@ rules:
                     }
                     *statuses.lock().expect("no panic").entry(answer.status).or_default() += 1;
                     answered.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..DESERTERS {
+            let (stop, address) = (&stop, server.proxy);
+            // They ask, some with the start of a body, and are gone before the answer.
+            scope.spawn(move || {
+                for n in 0_u64.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let mut connection = Client::to(address);
+                    let (method, length) = if n.is_multiple_of(2) { ("GET", 0) } else { ("POST", 1_000) };
+                    let folder = if n.is_multiple_of(3) { "free" } else { "held" };
+                    let head = format!(
+                        "{method} /{folder}/gone HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n"
+                    );
+                    connection.write(head.as_bytes());
+                    thread::sleep(Duration::from_millis(n % 20));
                 }
             });
         }

@@ -147,6 +147,21 @@ fn an_api_that_does_not_answer_is_504() {
 }
 
 #[test]
+fn an_api_that_does_not_let_anybody_in_is_given_up_soon() {
+    // It accepts connections and never says a word of TLS.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let server = Server::start(&format!(
+        "upstreams: ['https://{address}']\nproxy: {{ connect_timeout: 200ms, response_timeout: 1h }}\n"
+    ));
+    let answer = get(&server, "/", &[]);
+    assert_eq!(
+        (answer.status, answer.json()["detail"].as_str()),
+        (502, Some("the API server cannot be reached"))
+    );
+}
+
+#[test]
 fn a_response_that_stops_in_the_middle_is_cut_off() {
     let api = Api::start(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").ok();

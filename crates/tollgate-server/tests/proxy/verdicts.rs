@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use crate::api::Api;
-use crate::harness::Client;
+use crate::harness::{Client, eventually};
+use crate::servers::redis::{Make, Redis};
 use crate::{get, in_front_of};
 
 const ONE: &str = "rules: [{ id: one, limit: 1/h }]\n";
@@ -47,6 +48,30 @@ fn a_ban_is_403() {
     assert_eq!((banned.status, banned.header("content-type")), (403, Some("application/problem+json")));
     assert_eq!(banned.json()["detail"], "Banned until further notice: scraping");
     assert!(api.received().is_empty());
+}
+
+#[test]
+fn without_its_store_a_closed_rule_is_503_and_an_open_one_lets_pass() {
+    let Some(mut redis) = Redis::start(Make::Redis, "a proxy without its store") else { return };
+    let api = Api::echo();
+    let rules = "rules:
+  - { id: closed, match: /closed, limit: 100/h, on_store_error: closed }
+  - { id: open, match: /open, limit: 1/h, on_store_error: open }";
+    let server = in_front_of(&api, &format!("counters: {}\n{rules}", redis.url()));
+    eventually("it is connected", || get(&server, "/closed", &[]).status == 200);
+    eventually("the limit is known", || get(&server, "/open", &[]).status == 429);
+    let arrived = || api.received().iter().filter(|request| request.target() == "/closed").count();
+    redis.process.kill();
+    eventually("it is noticed", || get(&server, "/closed", &[]).status == 503);
+    let before = arrived();
+    let refused = get(&server, "/closed", &[]);
+    assert_eq!((refused.status, refused.header("content-type")), (503, Some("application/problem+json")));
+    assert_eq!((&refused.json()["status"], refused.header("ratelimit")), (&json!(503), None));
+    let page = get(&server, "/closed", &[("accept", "text/html")]);
+    assert_eq!((page.status, page.header("content-type")), (503, Some("text/html; charset=utf-8")));
+    assert_eq!(arrived(), before, "nothing of it reaches the API");
+    eventually("the last denial is forgotten", || get(&server, "/open", &[]).status == 200);
+    assert_eq!(get(&server, "/elsewhere", &[]).status, 200);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod address;
 mod call;
+mod client;
 mod clock;
 mod connection;
 mod dial;
@@ -17,5 +18,7 @@ mod store;
 mod terms;
 
 pub use address::{AddressError, RedisAddress};
+pub use client::RedisClient;
+pub use resp::Reply;
 pub use store::{RedisSetup, RedisStore, Told, Transition, words_of_call};
 pub use terms::{RefusedLimit, UNIT, check};

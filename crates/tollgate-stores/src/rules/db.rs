@@ -39,8 +39,7 @@ macro_rules! ask {
 }
 
 impl RulesDb {
-    /// Opens `sqlite:PATH` (relative to `folder`) or `postgres://primary/db?replica=host2,host3`.
-    #[cfg_attr(not(feature = "sqlite"), allow(unused_variables))]
+    /// Opens `sqlite:PATH` or `postgres://primary/db?replica=host2,host3`; paths are relative to `folder`.
     pub async fn open(address: &str, folder: &Path) -> Result<RulesDb, DbError> {
         #[cfg(feature = "sqlite")]
         if let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
@@ -49,7 +48,8 @@ impl RulesDb {
         }
         #[cfg(feature = "postgres")]
         if address.starts_with("postgres://") || address.starts_with("postgresql://") {
-            return PostgresDb::open(address.parse()?).await.map(RulesDb::Postgres);
+            let address = address.parse::<PostgresAddress>()?.in_folder(folder);
+            return PostgresDb::open(address).await.map(RulesDb::Postgres);
         }
         Err(not_an_address(address))
     }

@@ -10,6 +10,7 @@ mod load;
 mod log;
 mod schema;
 mod things;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +59,7 @@ impl Drop for Inner {
 impl PostgresDb {
     /// Brings the schema up to date. While no primary can be written, a replica that has the schema will do.
     pub async fn open(address: PostgresAddress) -> Result<PostgresDb, DbError> {
-        let fleet = Arc::new(Fleet::new(address));
+        let fleet = Arc::new(Fleet::new(address)?);
         match fleet.writer().await {
             Ok(mut writer) => schema::migrate(writer.client()).await?,
             Err(unwritable) => {

@@ -4,10 +4,12 @@
 mod servers;
 
 mod killed;
+mod mirror;
 mod postgres;
 mod scenario;
 mod sqlite;
 mod standby;
+mod tls;
 
 /// One test for each scenario on a database; `$start` gives its address and what must outlive the test.
 macro_rules! stamp {

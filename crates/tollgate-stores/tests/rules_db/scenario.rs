@@ -9,11 +9,12 @@ use tollgate::Time;
 use tollgate::ban::{Ban, BanSource};
 use tollgate::identity::Key;
 use tollgate_stores::rules::{
-    Author, DbError, Edit, Enforce, Expected, Feed, Item, Kind, Logged, Mirror, Page, RuleText, RulesDb,
-    Version, ban_of,
+    Author, DbError, Edit, Enforce, Expected, Feed, Item, Kind, Logged, Page, RuleText, RulesDb, Version,
+    ban_of,
 };
 
 use crate::killed;
+use crate::mirror::Mirror;
 
 pub async fn open(address: &str) -> RulesDb {
     RulesDb::open(address, Path::new(".")).await.expect("the database opens")

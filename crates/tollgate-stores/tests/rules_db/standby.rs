@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate_stores::rules::{DbError, Edit, Expected, Feed, Item, Mirror, RulesDb, Version};
+use tollgate_stores::rules::{DbError, Edit, Expected, Feed, Item, RulesDb, Version};
+
+use crate::mirror::Mirror;
 
 use crate::killed;
 use crate::scenario::{author, follow, loaded, open, rule, same_state};

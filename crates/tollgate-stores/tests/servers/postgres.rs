@@ -55,6 +55,17 @@ impl Postgres {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// Puts a file among its data that nobody else may read, such as a key or `pg_hba.conf`.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path("data").join(name);
+        fs::write(&path, text).expect("a file of the test");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+        if let Some((user, group)) = somebody() {
+            chown(&path, Some(user), Some(group)).expect("root may give files away");
+        }
+        path
+    }
+
     /// Restarts it with settings such as `synchronous_standby_names=*`.
     pub fn restart_with(&mut self, settings: &[&str]) {
         self.settings = settings.iter().map(|setting| (*setting).to_owned()).collect();

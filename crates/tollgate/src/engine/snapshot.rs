@@ -1,13 +1,13 @@
 //! A clean stop saved, and taken up again: counters, bans and strikes, and the rules they were under.
 //!
-//! Version 2: magic, version, secret, hash, when, rules as text, counters, bans, offences, checksum. Times
+//! Version 3: magic, version, secret, hash, when, rules as text, counters, bans, offenders, checksum. Times
 //! are Unix time: what passed while the process was down has passed.
 
 use std::io::{self, Write};
 
 use thiserror::Error;
 
-use crate::ban::{Ban, BanSource, Offence};
+use crate::ban::{Ban, BanSource, Offender, Strikes};
 use crate::codec::{Decoder, Encoder};
 use crate::engine::{Engine, EngineSetup};
 use crate::fingerprint::{Fingerprint, Secret};
@@ -16,7 +16,7 @@ use crate::policy::Policy;
 use crate::time::Time;
 
 const MAGIC: [u8; 8] = *b"TOLLGATE";
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SnapshotError {
@@ -51,8 +51,7 @@ impl Engine {
         out.word(now.nanos())?;
         out.text(rules)?;
         self.store.save(&mut out, now)?;
-        let bans = self.bans.all(now);
-        let bans: Vec<_> = bans.iter().filter(|(_, ban)| ban.source != BanSource::File).collect();
+        let bans = self.bans.page(std::iter::empty(), None, usize::MAX, now);
         out.word(bans.len() as u64)?;
         for (key, ban) in bans {
             out.text(&key.to_string())?;
@@ -61,16 +60,16 @@ impl Engine {
             out.word(ban.until.nanos())?;
             out.word(u64::from(ban.strikes))?;
         }
-        let offences = self.bans.offences();
-        out.word(offences.len() as u64)?;
-        for (Fingerprint(offender), touched, offence) in offences {
-            let Offence { denials, strikes, banned_until } = offence;
-            for word in
-                [offender, touched.nanos(), u64::from(strikes), banned_until.nanos(), denials.len() as u64]
-            {
-                out.word(word)?;
+        let offenders = self.bans.offenders().all();
+        out.word(offenders.len() as u64)?;
+        for (Fingerprint(key), touched, Offender { strikes, denials }) in offenders {
+            let words = [key, touched.nanos(), u64::from(strikes.count), strikes.until.nanos()];
+            words.into_iter().chain([denials.len() as u64]).try_for_each(|word| out.word(word))?;
+            for (Fingerprint(rule), denials) in denials {
+                out.word(rule)?;
+                out.word(denials.len() as u64)?;
+                denials.iter().try_for_each(|at| out.word(at.nanos()))?;
             }
-            denials.iter().try_for_each(|at| out.word(at.nanos()))?;
         }
         out.finish()
     }
@@ -102,12 +101,12 @@ impl Engine {
         };
         let engine = Engine::with_setup(policy, EngineSetup { secret, ..setup });
         let counters = engine.store.load(&mut from, now).ok_or(contents)?;
-        let bans = engine.load_bans(&mut from, now).ok_or(contents)?;
-        engine.load_offences(&mut from).ok_or(contents)?;
+        let bans = engine.restore_bans(&mut from, now).ok_or(contents)?;
+        engine.restore_offenders(&mut from).ok_or(contents)?;
         Ok((engine, Restored { counters, bans, saved_at }))
     }
 
-    fn load_bans(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
+    fn restore_bans(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
         let mut kept = 0;
         for _ in 0..from.word()? {
             let key = Key::parse(from.text()?).ok()?;
@@ -121,13 +120,17 @@ impl Engine {
         Some(kept)
     }
 
-    fn load_offences(&self, from: &mut Decoder<'_>) -> Option<()> {
+    fn restore_offenders(&self, from: &mut Decoder<'_>) -> Option<()> {
         for _ in 0..from.word()? {
-            let (offender, touched) = (Fingerprint(from.word()?), Time::from_nanos(from.word()?));
-            let (strikes, banned_until) = (u32::try_from(from.word()?).ok()?, Time::from_nanos(from.word()?));
-            let denials =
-                (0..from.word()?).map(|_| from.word().map(Time::from_nanos)).collect::<Option<_>>()?;
-            self.bans.restore_offence(offender, touched, Offence { denials, strikes, banned_until });
+            let (key, touched) = (Fingerprint(from.word()?), Time::from_nanos(from.word()?));
+            let (count, until) = (u32::try_from(from.word()?).ok()?, Time::from_nanos(from.word()?));
+            let mut offender = Offender { strikes: Strikes { count, until }, ..Offender::default() };
+            for _ in 0..from.word()? {
+                let rule = Fingerprint(from.word()?);
+                let denials = (0..from.word()?).map(|_| from.word().map(Time::from_nanos));
+                offender.denials.push((rule, denials.collect::<Option<_>>()?));
+            }
+            self.bans.offenders().restore(key, touched, offender);
         }
         Some(())
     }

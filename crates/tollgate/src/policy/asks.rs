@@ -1,6 +1,6 @@
 //! What must be known of a request before it can be decided.
 
-use crate::identity::{Attribute, Key};
+use crate::identity::Attribute;
 use crate::policy::Policy;
 use crate::request::Target;
 
@@ -12,9 +12,7 @@ impl Policy {
         let looks_at = |attribute: &Attribute| {
             picks(attribute) || identities.iter().any(|(name, source)| name == attribute && picks(source))
         };
-        let in_key = |key: &Key| key.parts().iter().any(|(attribute, _)| looks_at(attribute));
-        if self.allow.iter().any(|(key, ())| in_key(key)) || self.file_bans.iter().any(|(key, _)| in_key(key))
-        {
+        if self.listed_attributes().any(looks_at) {
             return true;
         }
         // A rule for one user is passed over here: the general one beside it asks for the same user.

@@ -1,18 +1,21 @@
-//! Single rules changed: the policy after is made from the one before, at the cost of the change.
+//! Single rules and allowed keys changed: the policy after is made from the one before, at the cost of the change.
 
-use std::sync::Arc;
-
+use crate::identity::Key;
 use crate::policy::{Policy, group_overrides};
 use crate::rule::{Rule, RuleId, RuleSetError};
 use crate::time::Time;
 
-/// One rule that comes, changes or goes. Made twice it is the same as made once.
+/// One rule that comes, changes or goes, or one key of the allow list. Made twice it is the same as made once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// A new rule comes after those that the policy was made with, in the order of the ids; a changed one
     /// stays where it is.
     Put(Rule),
     Remove(RuleId),
+    /// Puts a key on the allow list, beside what the file says of it.
+    Allow(Key),
+    /// Takes a key off the allow list, unless the file has it.
+    Disallow(Key),
 }
 
 /// A policy in the making: another one, changed step by step. What is not changed is shared with it.
@@ -22,13 +25,18 @@ impl Draft {
     /// Makes one change; an error leaves the draft as it was. A changed rule keeps its record, and what its
     /// keys have used.
     pub fn make(&mut self, change: Change, now: Time) -> Result<(), RuleSetError> {
+        let Draft(policy) = self;
+        let ipv6_prefix = policy.settings.ipv6_prefix;
         match change {
             Change::Put(mut rule) => {
-                group_overrides(&mut rule, self.0.settings.ipv6_prefix)?;
-                self.0.rules.put(rule, now)
+                group_overrides(&mut rule, ipv6_prefix)?;
+                policy.rules.put(rule, now)?;
             }
-            Change::Remove(id) => self.0.rules.remove(id.as_str()),
+            Change::Remove(id) => policy.rules.remove(id.as_str())?,
+            Change::Allow(key) => policy.allow.insert(key.grouped_in_combination(ipv6_prefix), ()),
+            Change::Disallow(key) => _ = policy.allow.remove(&key.grouped_in_combination(ipv6_prefix)),
         }
+        Ok(())
     }
 
     pub fn policy(&self) -> &Policy {
@@ -45,14 +53,15 @@ impl Policy {
     pub fn draft(&self) -> Draft {
         Draft(Policy {
             rules: self.rules.clone(),
-            allow: Arc::clone(&self.allow),
-            file_bans: Arc::clone(&self.file_bans),
+            file_allow: self.file_allow.clone(),
+            allow: self.allow.clone(),
+            file_bans: self.file_bans.clone(),
             settings: self.settings.clone(),
             generation: self.generation + 1,
         })
     }
 
-    /// This policy with some rules changed, in the order given: all of the changes or, where one of them is
+    /// This policy with some things changed, in the order given: all of the changes or, where one of them is
     /// not possible, none.
     pub fn changed(
         &self,

@@ -21,6 +21,7 @@ mod changes;
 mod enforcing;
 mod identities;
 mod insight;
+mod shared_bans;
 mod verdicts;
 
 /// The beginning of a minute, an hour and a day.

@@ -41,7 +41,7 @@ bans:  [{ key: "ip:203.0.113.9", until: 2027-01-01T00:00:00Z, reason: scraping }
     let minutes = |n: u64| Duration::from_secs(n * 60);
     assert_eq!((ban.after, ban.within, ban.first, ban.max), (3, minutes(10), minutes(60), minutes(1440)));
     assert_eq!(policy.rule("short").and_then(|rule| rule.uid.as_deref()), Some("42"));
-    assert_eq!(policy.file_bans().len(), 1);
+    assert_eq!(policy.file_bans().count(), 1);
 }
 
 #[test]

@@ -112,6 +112,7 @@ where
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(IDLE)
+        .enable_connect_protocol()
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER_BYTES as u32)
         .initial_stream_window_size(WINDOW_BYTES)

@@ -3,7 +3,6 @@
 use hyper::header::{HeaderValue, LOCATION};
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::json;
 use tollgate::document::{self, Problems};
 use tollgate::rule::OnExceed;
@@ -12,7 +11,7 @@ use tollgate::{Hit, Policy, Reason, Time, Verdict};
 use crate::answer::{self, Problem};
 use crate::config::QueueConfig;
 use crate::connection::Answer;
-use crate::queue::{Item, Queue, QueueError, Sender, State};
+use crate::queue::{Item, Queue, QueueError, Sender, State, new_id};
 use crate::transport::proxy::body::{BodyError, Reply, Upload};
 
 /// Where a sender asks what became of its request. The id is its secret.
@@ -55,10 +54,10 @@ pub enum NotAside {
 }
 
 impl Aside {
+    /// It must be called inside a tokio runtime.
     pub fn open(config: QueueConfig) -> Result<Aside, Problems> {
-        let problem =
-            |error| document::Problem::new(None, "queue", format!("{}: {error}", config.file.display()));
-        let queue = Queue::open(&config.file, config.max_items).map_err(problem)?;
+        let problem = |error| document::Problem::new(None, "queue", format!("{}: {error}", config.place));
+        let queue = Queue::open(&config).map_err(problem)?;
         Ok(Aside { queue, config })
     }
 
@@ -83,7 +82,7 @@ impl Aside {
             target: parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
             host: host.to_str().unwrap_or_default().to_owned(),
             headers: chosen.collect(),
-            body,
+            body_bytes: body.len(),
             sender,
             state: State::Queued,
             queued_at: now,
@@ -93,9 +92,10 @@ impl Aside {
             tries: 0,
             status: None,
             error: None,
+            lease: None,
         };
         let id = item.id.clone();
-        self.queue.push(item).await.map_err(NotAside::Queue)?;
+        self.queue.push(item, body).await.map_err(NotAside::Queue)?;
         Ok(id)
     }
 
@@ -160,11 +160,4 @@ impl From<NotAside> for Problem {
             }
         }
     }
-}
-
-/// 128 bits that nobody can guess.
-fn new_id() -> String {
-    let mut bytes = [0; 16];
-    SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
-use hyper::header::{ACCEPT, CONNECTION, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER, UPGRADE};
+use hyper::header::{
+    ACCEPT, CONNECTION, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER, SEC_WEBSOCKET_ACCEPT, UPGRADE,
+};
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode, Version};
@@ -28,6 +30,7 @@ use crate::transport::proxy::identify::Decided;
 use crate::transport::proxy::lease::Lease;
 use crate::transport::proxy::refusal::{self, Taste};
 use crate::transport::proxy::settlement::Charges;
+use crate::transport::proxy::websocket::Handshake;
 use crate::transport::proxy::{Proxy, Route, hops, inspect, merge, upgrade};
 
 /// How much of a body that nobody wants is read, so that its sender hears why.
@@ -48,6 +51,8 @@ pub struct Visit {
     pub parts: Parts,
     pub host: HeaderValue,
     pub upload: Upload,
+    /// Where it asks for a WebSocket over HTTP/2.
+    pub handshake: Option<Handshake>,
     pub route: Arc<Route>,
     pub now: Time,
 }
@@ -83,19 +88,23 @@ impl Entrance {
     }
 
     async fn serve(&self, request: Request<Incoming>) -> Result<Response<Reply>, Refused> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let host = self.inspect(&parts).map_err(Refused::Ambiguous)?;
+        let handshake = Handshake::of(&mut parts).map_err(Refused::Ambiguous)?;
         if let (Some(aside), Some(id)) = (&self.proxy.aside, parts.uri.path().strip_prefix(STATUS_PATH)) {
             let shown = aside.show(&parts.method, id).await.map_err(Refused::Problem)?;
             return Ok(shown.map(Reply::Whole));
         }
         let (route, now) = (self.proxy.route.load_full(), self.proxy.gate.now());
         let upload = Upload::new(body, route.config.timeouts.idle);
-        let mut visit = Visit { parts, host, upload, route, now };
+        let mut visit = Visit { parts, host, upload, handshake, route, now };
         let Decided { mut verdict, sticky, sender } = self.decide(&mut visit).await.map_err(Failure::from)?;
         match (&self.proxy.aside, sender) {
             _ if verdict.allowed => self.pass(&mut visit, &mut verdict, sticky).await,
-            (Some(aside), Some(sender)) => Box::pin(self.put_aside(aside, visit, sender, &verdict)).await,
+            // Nobody can be joined to an upstream later.
+            (Some(aside), Some(sender)) if hops::wanted_upgrade(&visit.parts.headers).is_none() => {
+                Box::pin(self.put_aside(aside, visit, sender, &verdict)).await
+            }
             _ => {
                 discard(visit);
                 Err(Refused::Denied(Box::new(verdict)))
@@ -136,6 +145,8 @@ impl Entrance {
         };
         lease.hold(permits);
         self.settle(charges, response.status(), response.headers());
+        let client =
+            client.map(|(end, protocol)| Upgrading { end, protocol, handshake: visit.handshake.take() });
         self.bring_back(response, lease, verdict, client, route.config.timeouts.idle)
     }
 
@@ -145,17 +156,20 @@ impl Entrance {
         mut response: Response<Incoming>,
         lease: Lease,
         verdict: &Verdict,
-        client: Option<(OnUpgrade, HeaderValue)>,
+        client: Option<Upgrading>,
         idle: Duration,
     ) -> Result<Response<Reply>, Refused> {
         hops::remove_from_response(response.headers_mut());
         merge::write(response.headers_mut(), verdict, self.proxy.gate.live.load().headers);
         *response.version_mut() = Version::HTTP_11;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let over_http2 = client.is_some_and(|client| client.handshake.is_some());
+            if over_http2 && response.status().is_success() {
+                return Err(Failure::Nonsense.into()); // its client would take it for a WebSocket
+            }
             return Ok(response.map(|rest| Reply::Streamed(Download::new(rest, idle, lease))));
         }
-        let (client, protocol) = client.ok_or(Failure::Nonsense)?;
-        Ok(switch(response, client, &protocol, lease))
+        Ok(client.ok_or(Failure::Nonsense)?.switch(response, lease)?)
     }
 
     /// Keeps the request for later.
@@ -265,16 +279,29 @@ fn discard(visit: Visit) {
     tokio::spawn(timeout(DISCARD_TIME, reading));
 }
 
-fn switch(
-    mut response: Response<Incoming>,
-    client: OnUpgrade,
-    protocol: &HeaderValue,
-    lease: Lease,
-) -> Response<Reply> {
-    let upstream = hyper::upgrade::on(&mut response);
-    upgrade::join(client, upstream, lease);
-    let mut response = response.map(|_| Reply::Whole(http_body_util::Full::default()));
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    response.headers_mut().entry(UPGRADE).or_insert_with(|| protocol.clone());
-    response
+/// A client's connection that is to change its protocol.
+struct Upgrading {
+    end: OnUpgrade,
+    protocol: HeaderValue,
+    handshake: Option<Handshake>,
+}
+
+impl Upgrading {
+    /// Joins both ends, and tells the client so.
+    fn switch(self, mut response: Response<Incoming>, lease: Lease) -> Result<Response<Reply>, Failure> {
+        if self.handshake.as_ref().is_some_and(|handshake| !handshake.is_answered_by(response.headers())) {
+            return Err(Failure::Nonsense);
+        }
+        let upstream = hyper::upgrade::on(&mut response);
+        upgrade::join(self.end, upstream, lease);
+        let mut response = response.map(|_| Reply::Whole(http_body_util::Full::default()));
+        if self.handshake.is_some() {
+            *response.status_mut() = StatusCode::OK;
+            response.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);
+        } else {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            response.headers_mut().entry(UPGRADE).or_insert(self.protocol);
+        }
+        Ok(response)
+    }
 }

@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 
+use hyper::header::HeaderValue;
 use tollgate::identity::Source;
 use tollgate::request::fields;
 
 use crate::transport::proxy::body::{BodyError, Upload};
+use crate::transport::proxy::multipart;
 
 /// What lies further in is not seen.
 pub const MAX_PREFIX_BYTES: usize = 64 << 10;
@@ -14,12 +16,36 @@ pub const MAX_PREFIX_BYTES: usize = 64 << 10;
 pub struct Prefix {
     bytes: Vec<u8>,
     whole: bool,
+    shape: Shape,
+}
+
+/// How fields are written in a body.
+enum Shape {
+    Pairs,
+    Multipart {
+        boundary: String,
+    },
+    /// It does not say that it is a form.
+    Other,
+}
+
+impl Shape {
+    fn of(content_type: Option<&HeaderValue>) -> Shape {
+        let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let kind = content_type.split(';').next().unwrap_or_default().trim();
+        if kind.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
+            return Shape::Pairs;
+        }
+        let boundary = multipart::boundary(content_type);
+        boundary.map_or(Shape::Other, |boundary| Shape::Multipart { boundary: boundary.into_owned() })
+    }
 }
 
 impl Prefix {
     /// Reads as far as is needed: to the end of the body, of its JSON, or to the bound.
-    pub async fn read(upload: &mut Upload) -> Result<Prefix, BodyError> {
+    pub async fn read(upload: &mut Upload, content_type: Option<&HeaderValue>) -> Result<Prefix, BodyError> {
         let (mut bytes, mut nesting) = (Vec::new(), Nesting::default());
+        let shape = Shape::of(content_type);
         let mut frames = 0;
         loop {
             for frame in upload.prefix().skip(frames) {
@@ -27,12 +53,13 @@ impl Prefix {
                 nesting.feed(frame);
                 bytes.extend_from_slice(frame);
             }
-            if nesting.is_closed() || bytes.len() >= MAX_PREFIX_BYTES {
+            let is_read = nesting.is_closed() && matches!(shape, Shape::Other);
+            if is_read || bytes.len() >= MAX_PREFIX_BYTES {
                 bytes.truncate(MAX_PREFIX_BYTES);
-                return Ok(Prefix { bytes, whole: false });
+                return Ok(Prefix { bytes, whole: false, shape });
             }
             if !upload.read_ahead().await? {
-                return Ok(Prefix { bytes, whole: true });
+                return Ok(Prefix { bytes, whole: true, shape });
             }
         }
     }
@@ -46,7 +73,11 @@ impl Prefix {
         }
     }
 
+    /// The first one of its name.
     fn form_field(&self, name: &str) -> Option<String> {
+        if let Shape::Multipart { boundary } = &self.shape {
+            return multipart::field(&self.bytes, boundary, name);
+        }
         let text = String::from_utf8_lossy(&self.bytes);
         // A pair that was cut off has no value yet.
         let text = if self.whole { &text } else { text.rsplit_once('&').map_or("", |(whole, _)| whole) };
@@ -240,7 +271,8 @@ mod tests {
     #[test]
     fn a_form_is_read_up_to_its_last_whole_pair() {
         let field = |text: &str, whole| {
-            Prefix { bytes: text.as_bytes().to_vec(), whole }.field(Source::Form, "email")
+            Prefix { bytes: text.as_bytes().to_vec(), whole, shape: Shape::Pairs }
+                .field(Source::Form, "email")
         };
         assert_eq!(field("a=1&email=ann%40example.com", true).as_deref(), Some("ann@example.com"));
         assert_eq!(field("a=1&email=ann%40exam", false), None);

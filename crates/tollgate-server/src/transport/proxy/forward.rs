@@ -189,7 +189,7 @@ async fn attempt(
     let mut sender = match waiting {
         Some(sender) => sender,
         // Boxed: it is large, and rare.
-        None => match Box::pin(connect(upstream, &route.tls, wish, timeouts.connect)).await {
+        None => match Box::pin(connect(upstream, &route.tls.load_full(), wish, timeouts.connect)).await {
             Ok(sender) => {
                 if let Sender::Http2(shared) = &sender {
                     pool.put(Sender::Http2(shared.clone()), now);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use hyper::body::Body;
-use hyper::header::HeaderValue;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use tollgate::identity::{Attribute, Source};
 use tollgate::{Hit, Verdict};
@@ -29,13 +29,13 @@ pub struct Decided {
 impl Entrance {
     /// Charges the request if it passes.
     pub async fn decide(&self, visit: &mut Visit) -> Result<Decided, BodyError> {
-        let Visit { parts, host, upload, route, now } = visit;
+        let Visit { parts, host, upload, route, now, .. } = visit;
         let now = *now;
         let gate = &self.proxy.gate;
         let asked = gate.asked();
         let mut hit = self.hit(parts, host, route, &asked);
         if !asked.body.is_empty() && !upload.is_end_stream() && self.looks_into_body(&hit, route) {
-            let prefix = Box::pin(Prefix::read(upload)).await?;
+            let prefix = Box::pin(Prefix::read(upload, parts.headers.get(CONTENT_TYPE))).await?;
             for (source, name) in &asked.body {
                 if let Some(value) = prefix.field(*source, name) {
                     hit = hit.field(*source, name.as_ref(), value);

@@ -3,7 +3,7 @@
 
 use hyper::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
-use hyper::{Method, StatusCode, Version};
+use hyper::{StatusCode, Version};
 
 use crate::answer::Problem;
 
@@ -37,9 +37,6 @@ fn is_host_byte(byte: u8) -> bool {
 
 /// Refuses what cannot be passed on faithfully.
 pub fn check(parts: &Parts) -> Result<(), Problem> {
-    if parts.method == Method::CONNECT {
-        return Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "this is no tunnel: CONNECT is refused"));
-    }
     if let Some(coding) = parts.headers.get(TRANSFER_ENCODING) {
         check_coding(&parts.headers, coding)?;
     }

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tollgate::{Time, Verdict};
 
-use crate::connection::{Shutdown, told_to_stop};
+use crate::connection::{DRAIN, Shutdown, told_to_stop};
 use crate::queue::{Item, State};
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::body::Upload;
@@ -30,12 +30,15 @@ const SWEEP_EVERY: u32 = 120;
 const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Runs until the shutdown; what is under way then is sent again at the next start.
+/// Runs until the shutdown. What is under way then may finish; what does not is sent again.
 pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
     let Some(aside) = proxy.aside.clone() else { return };
     let mut under_way = JoinSet::new();
     for look in 0u32.. {
         while under_way.try_join_next().is_some() {}
+        if let Err(error) = aside.queue.keep_taken().await {
+            tracing::warn!(%error, "queued requests under way may be sent by another node, too");
+        }
         let free = AT_ONCE - under_way.len().min(AT_ONCE);
         let now = proxy.gate.now();
         let pause = match aside.queue.take_due(now, free).await {
@@ -46,6 +49,8 @@ pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
                         under_way.spawn(send(Arc::clone(&proxy), Arc::clone(&aside), item, verdict));
                     }
                 }
+                // Without room nothing is taken, due or not: the end of one that is under way wakes this.
+                let next = next.filter(|_| free > 0);
                 next.map_or(LOOK_EVERY, |next| next.since(now).clamp(Duration::from_millis(1), LOOK_EVERY))
             }
             Err(error) => {
@@ -59,18 +64,23 @@ pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
             tracing::error!(%error, "the queue cannot be swept");
         }
         tokio::select! {
-            () = told_to_stop(&mut shutdown) => return,
+            () = told_to_stop(&mut shutdown) => break,
             _ = under_way.join_next(), if !under_way.is_empty() => {}
             () = sleep(pause) => {}
         }
     }
+    let drained = async { while under_way.join_next().await.is_some() {} };
+    timeout(DRAIN, drained).await.ok();
 }
 
 /// Charges a request as any other; `None` if it has to wait on, or has become too old.
 async fn decide(proxy: &Proxy, aside: &Aside, mut item: Item) -> Option<(Item, Verdict)> {
     let now = proxy.gate.now();
-    if now >= item.expires_at {
-        (item.state, item.error) = (State::Dead, Some("too old".to_owned()));
+    let too_old = now >= item.expires_at;
+    // Tries whose end nobody has seen count, too.
+    if too_old || item.tries >= aside.config.max_tries {
+        let why = if too_old { "too old".to_owned() } else { item.error.unwrap_or_default() };
+        (item.state, item.next_at, item.error) = (State::Dead, now, Some(why));
         save(proxy, aside, item).await;
         return None;
     }
@@ -93,7 +103,11 @@ async fn send(proxy: Arc<Proxy>, aside: Arc<Aside>, mut item: Item, mut verdict:
     if !verdict.delay.is_zero() {
         sleep(verdict.delay).await;
     }
-    let answered = deliver(&proxy, &item, &mut verdict).await;
+    let answered = match aside.queue.body(&item.id).await {
+        Ok(Some(body)) => deliver(&proxy, &item, body, &mut verdict).await,
+        Ok(None) => Err("it was removed".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
     item.tries += 1;
     let now = proxy.gate.now();
     match answered {
@@ -135,12 +149,18 @@ async fn save(proxy: &Proxy, aside: &Aside, item: Item) {
 }
 
 /// The status that the API answers with; its body is of no use to anybody any more.
-async fn deliver(proxy: &Arc<Proxy>, item: &Item, verdict: &mut Verdict) -> Result<u16, String> {
+async fn deliver(
+    proxy: &Arc<Proxy>,
+    item: &Item,
+    body: Vec<u8>,
+    verdict: &mut Verdict,
+) -> Result<u16, String> {
     let (route, now) = (proxy.route.load_full(), proxy.gate.now());
     let mut charges = Charges::of(verdict);
     charges.waited(None);
     let permits = charges.permits(&proxy.gate);
-    let outgoing = outgoing(item, route.config.host).ok_or("it can no longer be written as a request")?;
+    let outgoing =
+        outgoing(item, body, route.config.host).ok_or("it can no longer be written as a request")?;
     let forwarded = forward::forward(proxy, &route, proxy.workers, &mut Some(outgoing), now).await;
     let (response, mut lease) = match forwarded {
         Ok(forwarded) => forwarded,
@@ -161,7 +181,7 @@ async fn deliver(proxy: &Arc<Proxy>, item: &Item, verdict: &mut Verdict) -> Resu
     Ok(status)
 }
 
-fn outgoing(item: &Item, host: crate::config::HostHeader) -> Option<Outgoing> {
+fn outgoing(item: &Item, body: Vec<u8>, host: crate::config::HostHeader) -> Option<Outgoing> {
     let mut request = Request::builder().method(item.method.as_str()).uri(item.target.as_str());
     for (name, value) in &item.headers {
         request = request.header(name, value);
@@ -178,6 +198,6 @@ fn outgoing(item: &Item, host: crate::config::HostHeader) -> Option<Outgoing> {
     }
     let id = HeaderValue::from_str(&item.id).ok()?;
     parts.headers.entry(IDEMPOTENCY_KEY).or_insert(id);
-    let upload = Upload::of(Bytes::copy_from_slice(&item.body));
+    let upload = Upload::of(Bytes::from(body));
     Some(Outgoing { parts, upload, wish: Wish::Any, sticky: None })
 }

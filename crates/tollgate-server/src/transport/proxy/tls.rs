@@ -1,7 +1,7 @@
 //! Certificates: ours, read again when their files change, and whom we trust upstream.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::config::{KeyPair, UpstreamTls};
 use crate::connection::{Shutdown, told_to_stop};
 use crate::reload::Sight;
+use crate::transport::proxy::Proxy;
 use crate::transport::proxy::connect::Tls;
 
 /// How often the files of a certificate are looked at.
@@ -45,44 +46,63 @@ impl Certificate {
         Ok(Arc::new(config))
     }
 
-    /// Follows the files until the shutdown. What cannot be used is said, and the certificate in force stays.
-    pub async fn watch(self: Arc<Self>, mut shutdown: Shutdown) {
-        let mut ticks = interval(LOOK_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let look = || (Sight::of(&self.files.cert), Sight::of(&self.files.key));
-        let mut seen = look();
-        loop {
-            tokio::select! {
-                () = told_to_stop(&mut shutdown) => return,
-                _ = ticks.tick() => {
-                    let now = look();
-                    if same(&now, &seen) {
-                        continue;
-                    }
-                    match read(&self.files) {
-                        Ok(key) => {
-                            seen = now;
-                            self.key.store(Arc::new(key));
-                            tracing::info!(file = %self.files.cert.display(), "a new certificate is in force");
-                        }
-                        // Tried again with the next look: one of the files may still be on its way.
-                        Err(error) => tracing::error!("the certificate in force stays: {error:#}"),
-                    }
-                }
+    /// Follows the files until the shutdown.
+    pub async fn watch(self: Arc<Self>, shutdown: Shutdown) {
+        let files = || vec![self.files.cert.clone(), self.files.key.clone()];
+        let take = || read(&self.files).map(|key| self.key.store(Arc::new(key)));
+        follow(files, take, shutdown).await;
+    }
+}
+
+/// Follows whom upstreams are verified against, until the shutdown.
+pub async fn watch_trust(proxy: Arc<Proxy>, shutdown: Shutdown) {
+    let files = || proxy.route.load().config.upstream_tls.ca.iter().cloned().collect();
+    let take = || {
+        let route = proxy.route.load();
+        towards(&route.config.upstream_tls).map(|tls| route.tls.store(Arc::new(tls)))
+    };
+    follow(files, take, shutdown).await;
+}
+
+/// Takes files up when they have changed. What cannot be used is said, and the certificate in force stays.
+async fn follow(
+    files: impl Fn() -> Vec<PathBuf>,
+    take: impl Fn() -> anyhow::Result<()>,
+    mut shutdown: Shutdown,
+) {
+    let mut ticks = interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let look = || files().into_iter().map(|file| (Sight::of(&file), file)).collect::<Vec<_>>();
+    let mut seen = look();
+    loop {
+        tokio::select! {
+            () = told_to_stop(&mut shutdown) => return,
+            _ = ticks.tick() => {}
+        }
+        let now = look();
+        // Other files are the configuration's affair: it has taken them up.
+        let others = !now.iter().map(|(_, file)| file).eq(seen.iter().map(|(_, file)| file));
+        if others || now.iter().zip(&seen).all(|((now, _), (seen, _))| same(now.as_ref(), seen.as_ref())) {
+            seen = now;
+            continue;
+        }
+        match take() {
+            Ok(()) => {
+                seen = now;
+                tracing::info!(file = %seen[0].1.display(), "a new certificate is in force");
             }
+            // Tried again with the next look: one of the files may still be on its way.
+            Err(error) => tracing::error!("the certificate in force stays: {error:#}"),
         }
     }
 }
 
-type Look = (Option<Sight>, Option<Sight>);
-
-fn same(now: &Look, seen: &Look) -> bool {
-    let same = |now: &Option<Sight>, seen: &Option<Sight>| match (now, seen) {
+fn same(now: Option<&Sight>, seen: Option<&Sight>) -> bool {
+    match (now, seen) {
         (Some(now), Some(seen)) => now.same_as(seen),
         (None, None) => true,
         _ => false,
-    };
-    same(&now.0, &seen.0) && same(&now.1, &seen.1)
+    }
 }
 
 impl ResolvesServerCert for Certificate {

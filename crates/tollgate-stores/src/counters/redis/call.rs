@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::address::{Endpoint, parse_host};
+use super::address::{Endpoint, Place, RedisAddress, parse_host};
 use super::connection::NotSent;
-use super::link::Link;
-use super::resp::{Reply, command};
+use super::dial::{Manner, tls_config};
+use super::link::{Link, Route};
+use super::resp::{Reply, command, write_command};
 use super::script::{self, Answer, Ask, Deed, Done, When};
 use super::slots::{Cluster, endpoint_of};
 use crate::counters::StoreError;
@@ -59,6 +60,24 @@ enum Refusal {
 }
 
 impl Topology {
+    /// Connects in the background. Only certificates that cannot be read are an error.
+    pub(super) fn open(address: RedisAddress) -> Result<Topology, String> {
+        let tls = address.tls.as_ref().map(tls_config).transpose()?;
+        let manner = |login, database| Manner { login, database, tls: tls.clone() };
+        let store_manner = manner(address.login, address.database);
+        Ok(match address.place {
+            Place::Single(endpoint) => {
+                Topology::One(Arc::new(Link::open(Route::Fixed(endpoint), store_manner)))
+            }
+            Place::Sentinel { sentinels, service } => {
+                let manner = manner(address.sentinel_login, 0);
+                let route = Route::Sentinels { sentinels, service, manner };
+                Topology::One(Arc::new(Link::open(route, store_manner)))
+            }
+            Place::Cluster(seeds) => Topology::Cluster(Cluster::open(seeds, store_manner)),
+        })
+    }
+
     pub(super) async fn link(&self, slot: u16, deadline: Instant) -> Result<Arc<Link>, StoreError> {
         match self {
             Topology::One(link) => Ok(Arc::clone(link)),
@@ -119,17 +138,17 @@ impl Topology {
         Err(refused(&link, "the slot moves from server to server"))
     }
 
-    /// Sends a plain command about one key, and follows redirects.
+    /// Sends a plain command about one slot, and follows redirects.
     pub(super) async fn command(
         &self,
         slot: u16,
-        words: &[&str],
+        words: &[impl AsRef<[u8]>],
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         let mut link = self.link(slot, deadline).await?;
         let mut asking = false;
         for _ in 0..MAX_TRIES {
-            let write = |out: &mut Vec<u8>| out.extend_from_slice(&command(words));
+            let write = |out: &mut Vec<u8>| write_command(out, words);
             let reply = link.call(deadline, std::mem::take(&mut asking), write).await?;
             let Reply::Error(error) = reply else { return Ok(reply) };
             match self.refusal(&error, &link) {
@@ -139,6 +158,11 @@ impl Topology {
                     asking = true;
                 }
                 Refusal::TryAgain => sleep(MOVING).await,
+                Refusal::ReadOnly => {
+                    link.abandon("it has become a replica");
+                    return Err(refused(&link, &error));
+                }
+                Refusal::NotReady => return Err(link.unreachable(error)),
                 _ => return Err(refused(&link, &error)),
             }
         }

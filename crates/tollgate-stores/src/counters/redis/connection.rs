@@ -163,6 +163,9 @@ impl Connection {
             }
             let used = self.deliver(&bytes)?;
             bytes.drain(..used);
+            if bytes.is_empty() && bytes.capacity() > KEPT_BYTES {
+                bytes = Vec::with_capacity(READ_BYTES);
+            }
         }
     }
 

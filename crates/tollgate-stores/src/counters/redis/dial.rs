@@ -3,13 +3,12 @@
 use std::fs;
 use std::io;
 use std::ops::Deref;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{PrivateKeyDer, ServerName};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
@@ -19,6 +18,7 @@ use super::clock::ServerClock;
 use super::connection::{Connection, Stream};
 use super::resp::{Reply, command};
 use super::script;
+use crate::tls;
 
 /// How long it may take until a server is ready.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -33,28 +33,14 @@ pub(super) struct Manner {
 
 /// Reads the certificates once, so that a wrong path is told at the start.
 pub(super) fn tls_config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
-    let mut roots = RootCertStore::empty();
-    match &files.ca {
-        Some(path) => {
-            for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
+    let roots = tls::roots(files.ca.as_deref())?;
     if roots.is_empty() {
         return Err("no trusted certificates: name them with ?ca=/path/to/ca.pem".to_owned());
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots);
+    let builder = tls::client()?.with_root_certificates(roots);
     let config = match (&files.certificate, &files.key) {
         (Some(certificate), Some(key)) => {
-            let chain = certificates(certificate)?;
+            let chain = tls::certificates(certificate)?;
             let bytes = fs::read(key).map_err(|error| format!("{}: {error}", key.display()))?;
             let key_der = PrivateKeyDer::from_pem_slice(&bytes);
             let key_der = key_der.map_err(|_| format!("{}: no private key in PEM", key.display()))?;
@@ -63,13 +49,6 @@ pub(super) fn tls_config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> 
         _ => builder.with_no_client_auth(),
     };
     Ok(Arc::new(config))
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let read = read.map_err(|_| format!("{}: no certificates in PEM", path.display()))?;
-    if read.is_empty() { Err(format!("{}: no certificates in PEM", path.display())) } else { Ok(read) }
 }
 
 /// A connection that is closed when its owner goes, however that happens.

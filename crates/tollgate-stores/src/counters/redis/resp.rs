@@ -4,7 +4,7 @@ use std::io::Write;
 
 /// What a server answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Reply {
+pub enum Reply {
     Simple(String),
     Error(String),
     Int(i64),
@@ -18,7 +18,8 @@ pub(super) enum Reply {
 pub(super) struct Garbage;
 
 const MAX_LINE: usize = 64 * 1024;
-const MAX_BULK: usize = 1024 * 1024;
+/// The longest body of a request that may be kept there.
+const MAX_BULK: usize = 64 << 20;
 const MAX_ELEMENTS: usize = 64 * 1024;
 const MAX_DEPTH: usize = 8;
 
@@ -28,7 +29,7 @@ impl Reply {
         parse(bytes, 0)
     }
 
-    pub(super) fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         match self {
             Reply::Simple(text) => Some(text),
             Reply::Bulk(bytes) => std::str::from_utf8(bytes).ok(),
@@ -37,14 +38,14 @@ impl Reply {
     }
 
     /// A whole number, however it is written.
-    pub(super) fn number(&self) -> Option<u64> {
+    pub fn number(&self) -> Option<u64> {
         match self {
             Reply::Int(number) => u64::try_from(*number).ok(),
             other => other.text()?.parse().ok(),
         }
     }
 
-    pub(super) fn elements(&self) -> Option<&[Reply]> {
+    pub fn elements(&self) -> Option<&[Reply]> {
         match self {
             Reply::Array(elements) => Some(elements),
             _ => None,
@@ -135,11 +136,15 @@ impl<'b> Command<'b> {
 /// One whole command.
 pub(super) fn command(words: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut command = Command::begin(&mut out, words.len());
+    write_command(&mut out, words);
+    out
+}
+
+pub(super) fn write_command(out: &mut Vec<u8>, words: &[impl AsRef<[u8]>]) {
+    let mut command = Command::begin(out, words.len());
     for word in words {
         command.word(word);
     }
-    out
 }
 
 fn write_number(out: &mut Vec<u8>, number: u64) {

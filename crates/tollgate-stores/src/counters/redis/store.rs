@@ -12,13 +12,11 @@ use tokio::time::{Instant, timeout_at};
 use tollgate::store::Part;
 use tollgate::{Limit, Time};
 
-use super::address::{Place, RedisAddress};
+use super::address::RedisAddress;
 use super::call::{Call, Topology};
-use super::dial::{Manner, tls_config};
-use super::link::{Link, Route};
 use super::resp::Reply;
 use super::script::{self, Ask, Deed, Done, When};
-use super::slots::{Cluster, slot_of};
+use super::slots::slot_of;
 use crate::counters::breaker::ServerHealth;
 use crate::counters::name::Naming;
 use crate::counters::{
@@ -72,20 +70,7 @@ impl RedisStore {
     /// Only certificates that cannot be read are an error. It must be called inside a tokio runtime.
     pub fn open(setup: RedisSetup) -> Result<RedisStore, String> {
         let RedisSetup { address, naming, deadline } = setup;
-        let tls = address.tls.as_ref().map(tls_config).transpose()?;
-        let manner = |login, database| Manner { login, database, tls: tls.clone() };
-        let store_manner = manner(address.login, address.database);
-        let topology = match address.place {
-            Place::Single(endpoint) => {
-                Topology::One(Arc::new(Link::open(Route::Fixed(endpoint), store_manner)))
-            }
-            Place::Sentinel { sentinels, service } => {
-                let manner = manner(address.sentinel_login, 0);
-                let route = Route::Sentinels { sentinels, service, manner };
-                Topology::One(Arc::new(Link::open(route, store_manner)))
-            }
-            Place::Cluster(seeds) => Topology::Cluster(Cluster::open(seeds, store_manner)),
-        };
+        let topology = Topology::open(address)?;
         Ok(RedisStore(Arc::new(Inner { topology, naming, deadline })))
     }
 

@@ -1,10 +1,15 @@
-//! Where the servers are: `postgres://user:password@primary:5432/db?replica=host2,host3:5433`.
+//! Where the servers are: `postgres://user:password@primary:5432/db?replica=host2,host3:5433`, and how they are
+//! talked to: `sslmode`, `sslrootcert`, `password_file`.
 
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use tokio_postgres::Config;
+use tokio_postgres::config::SslMode;
+use tollgate::request::percent::{self, Plus};
 
+use super::tls::Trust;
 use crate::rules::DbError;
 
 const MAX_NODES: usize = 16;
@@ -23,6 +28,22 @@ pub(super) struct Node {
 #[derive(Clone, Debug)]
 pub struct PostgresAddress {
     pub(super) nodes: Vec<Node>,
+    /// `None`: not encrypted.
+    pub(super) trust: Option<Trust>,
+    /// Whose certificates are trusted; the system's authorities without it.
+    pub(super) root: Option<PathBuf>,
+    /// Read at every connection, so that the password may change.
+    pub(super) password_file: Option<PathBuf>,
+}
+
+impl PostgresAddress {
+    /// Says what relative paths in the address are relative to.
+    pub fn in_folder(mut self, folder: &Path) -> PostgresAddress {
+        for path in [&mut self.root, &mut self.password_file].into_iter().flatten() {
+            *path = folder.join(&*path);
+        }
+        self
+    }
 }
 
 impl FromStr for PostgresAddress {
@@ -33,31 +54,72 @@ impl FromStr for PostgresAddress {
         let Some((scheme, rest)) = rest.split_once("://") else { return Err(wrong("expected postgres://")) };
         let (servers, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = servers.rsplit_once('@').map_or(("", servers), |(login, hosts)| (login, hosts));
+        let options = Options::read(options)?;
+        if options.password_file.is_some() && login.contains(':') {
+            return Err(wrong("a password and a password_file: one of them is enough"));
+        }
         let login = if login.is_empty() { String::new() } else { format!("{login}@") };
-        let (replicas, options): (Vec<_>, Vec<_>) = options
-            .split('&')
-            .filter(|option| !option.is_empty())
-            .partition(|option| option.starts_with("replica="));
-        let replicas = replicas.iter().flat_map(|option| option["replica=".len()..].split(','));
-        let hosts = hosts.split(',').map(|host| (host, false)).chain(replicas.map(|host| (host, true)));
+        let replicas = options.replicas.iter().map(|host| (*host, true));
         let node = |(host, replica): (&str, bool)| {
             if host.is_empty() {
                 return Err(wrong("a host is missing"));
             }
-            let url = format!("{scheme}://{login}{host}/{database}?{}", options.join("&"));
+            let url = format!("{scheme}://{login}{host}/{database}?{}", options.others.join("&"));
             let mut config: Config =
                 url.parse().map_err(|error: tokio_postgres::Error| wrong(&error.to_string()))?;
             if config.get_connect_timeout().is_none() {
                 config.connect_timeout(CONNECT_TIMEOUT);
             }
             config.application_name("tollgate");
+            config.ssl_mode(if options.trust.is_some() { SslMode::Require } else { SslMode::Disable });
             Ok(Node { name: format!("PostgreSQL at {host}"), config, replica })
         };
+        let hosts = hosts.split(',').map(|host| (host, false)).chain(replicas);
         let nodes = hosts.take(MAX_NODES + 1).map(node).collect::<Result<Vec<_>, _>>()?;
         if nodes.len() > MAX_NODES {
             return Err(wrong(&format!("more than {MAX_NODES} servers")));
         }
-        Ok(PostgresAddress { nodes })
+        let Options { trust, root, password_file, .. } = options;
+        Ok(PostgresAddress { nodes, trust, root, password_file })
+    }
+}
+
+/// What stands behind the `?`.
+#[derive(Default)]
+struct Options<'u> {
+    replicas: Vec<&'u str>,
+    trust: Option<Trust>,
+    root: Option<PathBuf>,
+    password_file: Option<PathBuf>,
+    /// The driver's own.
+    others: Vec<&'u str>,
+}
+
+impl<'u> Options<'u> {
+    fn read(text: &'u str) -> Result<Options<'u>, DbError> {
+        let mut options = Options::default();
+        let mut mode = "disable";
+        for option in text.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let path = || PathBuf::from(percent::text(percent::decode(value, Plus::Literal).collect()));
+            match name {
+                "replica" => options.replicas.extend(value.split(',')),
+                "sslmode" => mode = value,
+                "sslrootcert" => options.root = Some(path()),
+                "password_file" => options.password_file = Some(path()),
+                _ => options.others.push(option),
+            }
+        }
+        options.trust = match (mode, &options.root) {
+            ("disable", None) => None,
+            ("disable", Some(_)) => return Err(wrong("sslrootcert needs sslmode=verify-full")),
+            ("require", None) => Some(Trust::Anybody),
+            // As PostgreSQL's own clients have it.
+            ("require", Some(_)) | ("verify-ca", _) => Some(Trust::Authority),
+            ("verify-full", _) => Some(Trust::Host),
+            _ => return Err(wrong("sslmode is one of disable, require, verify-ca and verify-full")),
+        };
+        Ok(options)
     }
 }
 
@@ -91,9 +153,43 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_without_the_password() {
-        for url in ["postgres://ann:secret@one/db?colour=red", "postgres://ann:secret@one/db?replica=a,,b"] {
+        for options in [
+            "colour=red",
+            "replica=a,,b",
+            "sslmode=prefer",
+            "sslmode=",
+            "sslrootcert=ca.pem",
+            "password_file=secret",
+        ] {
+            let url = &format!("postgres://ann:secret@one/db?{options}");
             let told = url.parse::<PostgresAddress>().expect_err(url).to_string();
             assert!(!told.contains("secret"), "{told}");
         }
+    }
+
+    #[test]
+    fn what_a_server_must_show_is_what_the_options_say() {
+        for (options, trust) in [
+            ("", None),
+            ("?sslmode=disable", None),
+            ("?sslmode=require", Some(Trust::Anybody)),
+            ("?sslmode=require&sslrootcert=ca.pem", Some(Trust::Authority)),
+            ("?sslmode=verify-ca", Some(Trust::Authority)),
+            ("?sslrootcert=ca.pem&sslmode=verify-full", Some(Trust::Host)),
+        ] {
+            let address: PostgresAddress = format!("postgres://ann@one/db{options}").parse().expect(options);
+            assert_eq!(address.trust, trust, "{options}");
+            let ssl = if trust.is_some() { SslMode::Require } else { SslMode::Disable };
+            assert_eq!(address.nodes[0].config.get_ssl_mode(), ssl, "never left to the server");
+        }
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_file_that_names_them() {
+        let url =
+            "postgres://ann@one/db?sslmode=verify-full&sslrootcert=our%20ca.pem&password_file=/run/secret";
+        let address = url.parse::<PostgresAddress>().expect("valid").in_folder(Path::new("/etc/tollgate"));
+        assert_eq!(address.root.as_deref(), Some(Path::new("/etc/tollgate/our ca.pem")));
+        assert_eq!(address.password_file.as_deref(), Some(Path::new("/run/secret")));
     }
 }

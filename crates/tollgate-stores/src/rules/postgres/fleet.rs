@@ -12,8 +12,9 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Client;
 
-use super::link::{Failure, Link, is_usable_after};
-use super::{PostgresAddress, log};
+use super::link::{Failure, Link, Manner, is_usable_after};
+use super::tls::Tls;
+use super::{Node, PostgresAddress, log};
 use crate::rules::{DbError, Version};
 
 const READ_DEADLINE: Duration = Duration::from_secs(5);
@@ -22,7 +23,8 @@ const CHOOSE_AGAIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Fleet {
-    address: PostgresAddress,
+    nodes: Vec<Node>,
+    manner: Manner,
     writer: Mutex<Option<Written>>,
     reader: Mutex<Option<(Arc<Link>, Instant)>>,
     /// The latest timeline that was ever written here.
@@ -51,8 +53,14 @@ struct Found {
 }
 
 impl Fleet {
-    pub(super) fn new(address: PostgresAddress) -> Fleet {
-        Fleet { address, writer: Mutex::default(), reader: Mutex::default(), timeline: AtomicU32::new(0) }
+    /// Reads the certificates that the address names.
+    pub(super) fn new(address: PostgresAddress) -> Result<Fleet, DbError> {
+        let PostgresAddress { nodes, trust, root, password_file } = address;
+        let tls = trust.map(|trust| Tls::new(trust, root.as_deref())).transpose();
+        let tls = tls.map_err(|why| DbError::Unreadable { place: "the rules database".to_owned(), why })?;
+        let manner = Manner { tls, password_file };
+        let (writer, reader) = (Mutex::default(), Mutex::default());
+        Ok(Fleet { nodes, manner, writer, reader, timeline: AtomicU32::new(0) })
     }
 
     /// The connection for changes, for one caller at a time.
@@ -116,9 +124,9 @@ impl Fleet {
     }
 
     async fn ask_all(&self) -> (Vec<Found>, Vec<String>) {
-        let asking = self.address.nodes.iter().map(|node| async move {
+        let asking = self.nodes.iter().map(|node| async move {
             let ask = async {
-                let link = Link::connect(node).await?;
+                let link = Link::connect(node, &self.manner).await?;
                 let start = Instant::now();
                 let state = log::state(&link.client).await.map_err(|error| super::link::why(&error))?;
                 Ok(Found { link, state, took: start.elapsed() })

@@ -1,12 +1,15 @@
 //! A connection to one server, and what its failures mean.
 
 use std::future::poll_fn;
+use std::path::{Path, PathBuf};
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
 
 use super::Node;
+use super::tls::Tls;
 use crate::rules::DbError;
 
 /// Notifications that wait to be heard; more of them say nothing new.
@@ -34,6 +37,13 @@ impl From<DbError> for Failure {
     }
 }
 
+/// How all servers are talked to.
+#[derive(Clone, Debug)]
+pub(super) struct Manner {
+    pub(super) tls: Option<Tls>,
+    pub(super) password_file: Option<PathBuf>,
+}
+
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) client: Client,
@@ -43,18 +53,15 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) async fn connect(node: &Node) -> Result<Link, String> {
-        let connecting = node.config.connect(NoTls).await;
-        let (client, mut connection) = connecting.map_err(|error| why(&error))?;
-        let (tell, heard) = mpsc::channel(MAX_HEARD);
-        // It ends with the client.
-        tokio::spawn(async move {
-            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
-                if matches!(message, AsyncMessage::Notification(_)) {
-                    tell.try_send(()).ok();
-                }
-            }
-        });
+    pub(super) async fn connect(node: &Node, manner: &Manner) -> Result<Link, String> {
+        let mut config = node.config.clone();
+        if let Some(path) = &manner.password_file {
+            config.password(read_password(path)?);
+        }
+        let (client, heard) = match &manner.tls {
+            None => heard(config.connect(NoTls).await),
+            Some(tls) => heard(config.connect(tls.clone()).await),
+        }?;
         Ok(Link { client, name: node.name.clone(), replica: node.replica, heard })
     }
 
@@ -72,6 +79,34 @@ impl Link {
             }
         }
     }
+}
+
+/// A client, and what its server tells without being asked.
+fn heard<S, T>(
+    connected: Result<(Client, Connection<S, T>), tokio_postgres::Error>,
+) -> Result<(Client, mpsc::Receiver<()>), String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (client, mut connection) = connected.map_err(|error| why(&error))?;
+    let (tell, heard) = mpsc::channel(MAX_HEARD);
+    // It ends with the client.
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            if matches!(message, AsyncMessage::Notification(_)) {
+                tell.try_send(()).ok();
+            }
+        }
+    });
+    Ok((client, heard))
+}
+
+/// The password alone; a line end behind it is not part of it.
+fn read_password(path: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| format!("password_file {}: {error}", path.display()))?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 /// Whether a server that said this may still be asked: it is not going, and not what it was taken for.

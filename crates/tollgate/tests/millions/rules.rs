@@ -1,49 +1,14 @@
-//! What rules cost when there are very many: bytes in memory, and bytes copied by one change.
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+//! A million rules.
 
 use tollgate::document::{self, Problems};
 use tollgate::policy::{Change, PolicyParts};
 use tollgate::rule::{Rule, RuleId, parse};
-use tollgate::{Engine, Hit, Policy, Time};
+use tollgate::{Engine, Hit, Policy};
 
-struct Counting;
+use super::*;
 
-thread_local! {
-    static IN_USE: Cell<isize> = const { Cell::new(0) };
-    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
-}
-
-/// What an allocation takes of the system: a word for its size, in steps of two.
-fn taken(layout: Layout) -> usize {
-    (layout.size() + 8).next_multiple_of(16).max(32)
-}
-
-// SAFETY: the system's allocator does all the work.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        IN_USE.set(IN_USE.get() + taken(layout) as isize);
-        ALLOCATED.set(ALLOCATED.get() + taken(layout));
-        // SAFETY: as the caller has promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        IN_USE.set(IN_USE.get() - taken(layout) as isize);
-        // SAFETY: as the caller has promised.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-const NOW: Time = Time::from_secs(1_800_000_000);
 /// A rule costs no more than this, with everything that finds it.
 const MAX_BYTES_A_RULE: usize = 250;
-/// One change allocates no more than this.
-const MAX_BYTES_A_CHANGE: usize = 64 << 10;
 
 fn rule(yaml: &str) -> Rule {
     let mut problems = Problems::new();
@@ -81,13 +46,6 @@ fn a_rule_costs_a_quarter_of_a_kilobyte_at_the_most() {
         assert_eq!(policy.rules().len(), count);
         assert!(each <= MAX_BYTES_A_RULE, "{name}: {each} bytes for each of {count} rules");
     }
-}
-
-/// What one change allocates.
-fn allocated(engine: &Engine, change: Change) -> usize {
-    let before = ALLOCATED.get();
-    engine.change([change], NOW).expect("a valid change");
-    ALLOCATED.get() - before
 }
 
 #[test]
@@ -129,10 +87,10 @@ fn among_many_rules_the_right_one_is_found() {
     assert!(users.check(&Hit::on("GET", "", "/search").user("nobody"), NOW).limits.is_empty());
 }
 
-/// `cargo test --release -p tollgate --test million_rules -- --ignored --nocapture`
+/// `cargo test --release -p tollgate --test millions -- --ignored --nocapture`
 #[test]
 #[ignore = "takes half a minute: prints what a million rules cost"]
-fn a_million_rules_fit_250_megabytes() {
+fn a_millions_fit_250_megabytes() {
     for (name, form) in [("short", short as fn(usize) -> String), ("long", long)] {
         let (policy, bytes) = policy(1_000_000, form);
         eprintln!("{name}: {} bytes a rule", bytes / policy.rules().len());

@@ -1,8 +1,8 @@
-//! What a node holds of the database. A change that arrives twice, late or out of order ends in the same state.
+//! A model of a node: what it holds of the database, whatever order changes arrive in.
 
 use std::collections::HashMap;
 
-use crate::rules::{Change, Item, Stored, Version};
+use tollgate_stores::rules::{Change, Item, Stored, Version};
 
 /// The state of every thing with the version that made it so; what was deleted stays as a tombstone.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -45,34 +45,29 @@ impl Mirror {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn changes_in_any_order_and_number_end_in_the_same_state() {
-        let change = |number, name: &str, text: Option<&str>| Change {
-            item: Item::rule(name),
-            version: Version::new(0, number),
-            previous: None,
-            text: text.map(str::to_owned),
-        };
-        let changes = [
-            change(1, "a", Some("1")),
-            change(2, "b", Some("2")),
-            change(3, "a", None),
-            change(4, "b", Some("4")),
-            change(5, "c", Some("5")),
-        ];
-        let mut expected = Mirror::default();
-        changes.iter().for_each(|change| assert!(expected.apply(change.clone())));
-        for seed in 0..200 {
-            let mut random = fastrand::Rng::with_seed(seed);
-            let mut arriving: Vec<_> = changes.iter().chain(&changes).cloned().collect();
-            random.shuffle(&mut arriving);
-            let mut mirror = Mirror::default();
-            arriving.into_iter().for_each(|change| _ = mirror.apply(change));
-            assert_eq!(mirror, expected, "seed {seed}");
-        }
+#[test]
+fn changes_in_any_order_and_number_end_in_the_same_state() {
+    let change = |number, name: &str, text: Option<&str>| Change {
+        item: Item::rule(name),
+        version: Version::new(0, number),
+        previous: None,
+        text: text.map(str::to_owned),
+    };
+    let changes = [
+        change(1, "a", Some("1")),
+        change(2, "b", Some("2")),
+        change(3, "a", None),
+        change(4, "b", Some("4")),
+        change(5, "c", Some("5")),
+    ];
+    let mut expected = Mirror::default();
+    changes.iter().for_each(|change| assert!(expected.apply(change.clone())));
+    for seed in 0..200 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut arriving: Vec<_> = changes.iter().chain(&changes).cloned().collect();
+        random.shuffle(&mut arriving);
+        let mut mirror = Mirror::default();
+        arriving.into_iter().for_each(|change| _ = mirror.apply(change));
+        assert_eq!(mirror, expected, "seed {seed}");
     }
 }

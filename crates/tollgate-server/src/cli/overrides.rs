@@ -1,0 +1,95 @@
+//! `tollgate override add|ls|rm`: other limits for one key of a rule.
+
+use clap::Subcommand;
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::cli::listing::Listing;
+use crate::cli::session::Session;
+use crate::cli::{AdminArgs, Exit, out, yaml};
+use crate::client::escape;
+
+#[derive(Subcommand)]
+pub enum OverrideCommand {
+    /// Give one key of a rule limits of its own
+    #[command(after_help = "Example:
+  tollgate override add login email:ceo@example.com 50/m 500/h
+
+The rule must be one of the database: those of the configuration file are changed there.")]
+    Add {
+        /// The id of the rule
+        rule: String,
+        /// The key, such as email:ceo@example.com; it names attributes of the rule's key
+        key: String,
+        /// The limits instead of the rule's, such as 50/m
+        #[arg(required = true, value_name = "LIMIT")]
+        limits: Vec<String>,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// List the keys that have limits of their own
+    #[command(after_help = "Example:
+  tollgate override ls login")]
+    Ls {
+        /// Only those of this rule
+        rule: Option<String>,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Let the rule's limits hold for the key again, and say what was removed
+    #[command(after_help = "Example:
+  tollgate override rm login email:ceo@example.com")]
+    Rm {
+        /// The id of the rule
+        rule: String,
+        /// The key as `override ls` shows it
+        key: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+}
+
+pub fn run(command: &OverrideCommand) -> Exit {
+    let done = match command {
+        OverrideCommand::Add { rule, key, limits, admin } => {
+            let body = json!({ "rule": rule, "key": key, "limits": limits });
+            edit(admin, Method::POST, "/v1/overrides", Some(body))
+        }
+        OverrideCommand::Ls { rule, admin } => {
+            let mut listing = Listing::new("/v1/overrides", "overrides", "no overrides");
+            listing.query.extend(rule.iter().map(|rule| format!("rule={}", escape(rule))));
+            listing.print_table(admin, &["RULE", "KEY", "LIMITS", "SOURCE"], |each| {
+                vec![text(each, "rule"), text(each, "key"), limits(each), text(each, "source")]
+            })
+        }
+        OverrideCommand::Rm { rule, key, admin } => {
+            let path = format!("/v1/overrides?rule={}&key={}", escape(rule), escape(key));
+            edit(admin, Method::DELETE, &path, None)
+        }
+    };
+    done.err().unwrap_or(Exit::Yes)
+}
+
+fn edit(admin: &AdminArgs, method: Method, path: &str, body: Option<Value>) -> Result<(), Exit> {
+    let answered = Session::open(admin)?.ask(method, path, body)?.body;
+    if admin.json {
+        out::pretty(&answered);
+        return Ok(());
+    }
+    let (verb, each) = match answered.get("removed") {
+        Some(removed) => ("removed", removed),
+        None => ("set", &answered),
+    };
+    let line = format!("{verb} {} of rule {}: {}", text(each, "key"), text(each, "rule"), limits(each));
+    out::line(out::plain(&line));
+    Ok(())
+}
+
+fn text(each: &Value, name: &str) -> String {
+    each[name].as_str().unwrap_or_default().to_owned()
+}
+
+fn limits(each: &Value) -> String {
+    let all: Vec<_> = each["limits"].as_array().into_iter().flatten().map(yaml::flow).collect();
+    all.join(", ")
+}

@@ -1,0 +1,58 @@
+//! `tollgate rules check FILE`: is this configuration valid?
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use serde_json::json;
+use tollgate::document::Problems;
+
+use crate::cli::progress::Progress;
+use crate::cli::{Exit, out, text};
+use crate::config::Config;
+
+/// How far comments at the start of a file are skipped.
+const MAX_LOOK_BYTES: u64 = 1 << 20;
+
+/// How many rules there are, and what has no effect.
+type Checked = (usize, Vec<String>);
+
+pub fn run(file: &Path, json: bool) -> Exit {
+    let progress = Progress::start("checking");
+    let checked = check(file, &progress);
+    drop(progress);
+    let (rules, idle) = match checked {
+        Ok(checked) => checked,
+        Err(problems) if json => return out::json_problems(&problems),
+        Err(problems) => return out::problems(&problems),
+    };
+    if json {
+        out::pretty(&json!({ "valid": true, "rules": rules, "without_effect": idle }));
+    } else {
+        out::line(format!("{}: valid, {}", file.display(), out::counted(rules as u64, "rule")));
+        for setting in idle {
+            out::message(format!("note: {setting} has no effect in this version"));
+        }
+    }
+    Exit::Yes
+}
+
+fn check(file: &Path, progress: &Progress) -> Result<Checked, Problems> {
+    if is_list(file) {
+        return Ok((text::read(file, progress)?.check_rules(progress)?, Vec::new()));
+    }
+    let (mut config, _) = Config::load(file)?;
+    let policy = config.take_policy().map_err(|problems| problems.in_file(&file.display().to_string()))?;
+    Ok((policy.rules().len(), config.idle))
+}
+
+/// Whether a file starts as a list does, not as a configuration. What cannot be read is no list.
+fn is_list(file: &Path) -> bool {
+    let Ok(file) = File::open(file) else { return false };
+    let lines = BufReader::new(file.take(MAX_LOOK_BYTES)).lines().map_while(Result::ok);
+    let mut said = lines.filter(|line| {
+        let line = line.trim();
+        !line.is_empty() && !line.starts_with('#') && !line.starts_with("---")
+    });
+    said.next().is_some_and(|line| line.trim_start().starts_with(['-', '[']))
+}

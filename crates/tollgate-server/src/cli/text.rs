@@ -1,0 +1,56 @@
+//! A file of rules, read and checked here before a server hears of it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use bytes::Bytes;
+use tollgate::document::{Problem, Problems, json::join_surrogates};
+use tollgate_stores::rules::rules_of;
+
+use crate::cli::progress::Progress;
+use crate::config;
+
+/// What the server takes.
+pub const MAX_BYTES: u64 = 512 << 20;
+
+/// A text that may be sent.
+pub struct Text {
+    pub name: String,
+    pub bytes: Bytes,
+    pub content_type: &'static str,
+}
+
+/// Reads a file, or stdin for `-`. It is held once; what is sent is what was read.
+pub fn read(path: &Path, progress: &Progress) -> Result<Text, Problems> {
+    let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
+    progress.step(format!("reading {name}"), None);
+    let problem = |message: String| Problems::from(Problem::new(None, "", message)).in_file(&name);
+    let opened: io::Result<Box<dyn Read>> = if name == "stdin" {
+        Ok(Box::new(io::stdin()))
+    } else {
+        File::open(path).map(|file| Box::new(file) as _)
+    };
+    let mut bytes = Vec::new();
+    let read = opened.and_then(|source| source.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    read.map_err(|error| problem(format!("cannot be read: {error}")))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(problem(format!("is larger than {MAX_BYTES} bytes")));
+    }
+    let text = config::utf8(bytes, &name)?;
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let content_type = if is_json { "application/json" } else { "application/yaml" };
+    Ok(Text { name, bytes: text.into(), content_type })
+}
+
+impl Text {
+    /// Whether these are rules, and how many.
+    pub fn check_rules(&self, progress: &Progress) -> Result<usize, Problems> {
+        progress.step(format!("checking {}", self.name), None);
+        let text = str::from_utf8(&self.bytes).unwrap_or_default();
+        let is_json = self.content_type == "application/json";
+        let text = if is_json { join_surrogates(text) } else { text.into() };
+        let rules = rules_of(&text).map_err(|problems| problems.in_file(&self.name))?;
+        Ok(rules.len())
+    }
+}

@@ -1,0 +1,10 @@
+local id, lease, state, at_us, next_at, expires_at, tries, status, why = unpack(ARGV)
+-- Whoever has lost it to another node decides nothing any more.
+if redis.call('EXISTS', item(id)) == 0 or (redis.call('HGET', item(id), 'lease') or '') ~= lease then
+  return 0
+end
+leave(id)
+redis.call('HSET', item(id), 'state', state, 'next_at', next_at, 'expires_at', expires_at, 'tries', tries,
+  'status', status, 'error', why)
+redis.call('ZADD', part(state == 'queued' and 'later' or state), at_us, id)
+return 1

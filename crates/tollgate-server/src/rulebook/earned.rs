@@ -1,0 +1,59 @@
+//! Bans that were earned on this node, written to the database for all others.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tollgate::ban::Ban;
+use tollgate::identity::Key;
+use tollgate_stores::rules::{Author, Edit, Expected};
+
+use crate::gate::Gate;
+use crate::rulebook::Rulebook;
+
+const EVERY: Duration = Duration::from_millis(100);
+/// Written at once; during an attack there may be many.
+const BATCH: usize = 1_000;
+/// How long a stop waits for the last ones.
+const LAST: Duration = Duration::from_secs(2);
+/// Who has made them, in the log.
+const WHO: &str = "tollgate";
+
+/// What is not written yet: while the database cannot be, they wait, and hold on this node.
+#[derive(Default)]
+pub(super) struct Untold(HashMap<Key, Ban>);
+
+impl Untold {
+    /// Runs for ever.
+    pub(super) async fn tell(&mut self, rulebook: &Rulebook, gate: &Gate) {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.write(rulebook, gate).await;
+        }
+    }
+
+    pub(super) async fn tell_last(&mut self, rulebook: &Rulebook, gate: &Gate) {
+        if timeout(LAST, self.write(rulebook, gate)).await.is_err() || !self.0.is_empty() {
+            tracing::warn!(bans = self.0.len(), "bans that were earned here are not in the rules database");
+        }
+    }
+
+    async fn write(&mut self, rulebook: &Rulebook, gate: &Gate) {
+        self.0.extend(gate.engine.take_earned_bans());
+        let now = gate.now();
+        self.0.retain(|_, ban| ban.until > now);
+        let Some(db) = rulebook.db.get() else { return };
+        while !self.0.is_empty() {
+            let batch: Vec<Key> = self.0.keys().take(BATCH).cloned().collect();
+            let edits = batch.iter().map(|key| Edit::ban(key, &self.0[key], Expected::Anything));
+            let author = Author { who: WHO.to_owned(), at: now };
+            if let Err(error) = db.edit(author, edits.collect()).await {
+                tracing::debug!(%error, "bans wait");
+                return;
+            }
+            batch.iter().for_each(|key| _ = self.0.remove(key));
+        }
+    }
+}

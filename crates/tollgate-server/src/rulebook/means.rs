@@ -1,0 +1,30 @@
+//! What this node can do for a rule, beside what the library can: a rule may ask for more.
+
+use tollgate::rule::{OnExceed, Rule};
+
+use crate::config::{Config, StoreConfig};
+
+#[derive(Clone)]
+pub struct Means {
+    /// Where counters are kept, if not in memory.
+    store: Option<StoreConfig>,
+    /// Whether it is a proxy that cannot put requests aside.
+    lacks_queue: bool,
+}
+
+impl Means {
+    pub fn of(config: &Config) -> Means {
+        let lacks_queue = config.proxy.is_some() && config.queue.is_none();
+        Means { store: config.store.clone(), lacks_queue }
+    }
+
+    /// Why a rule cannot be in force here.
+    pub(super) fn refusal(&self, rule: &Rule) -> Option<String> {
+        if self.lacks_queue && rule.on_exceed == OnExceed::Queue {
+            let why =
+                "on_exceed: queue needs a queue, which is there from a start with queue: {} in the file on";
+            return Some(why.to_owned());
+        }
+        self.store.as_ref()?.refusal(rule)
+    }
+}

@@ -1,0 +1,174 @@
+//! Fields of `multipart/form-data` (RFC 7578), in the start of a body that may be cut off.
+
+use std::borrow::Cow;
+
+/// A longer one is no boundary (RFC 2046, 5.1.1).
+const MAX_BOUNDARY: usize = 70;
+
+/// The boundary that a content type names, if it is that of such a form.
+pub fn boundary(content_type: &str) -> Option<Cow<'_, str>> {
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("multipart/form-data") {
+        return None;
+    }
+    parameter(content_type, "boundary").filter(|boundary| (1..=MAX_BOUNDARY).contains(&boundary.len()))
+}
+
+/// The first whole field of a name; a file is none.
+pub fn field(body: &[u8], boundary: &str, name: &str) -> Option<String> {
+    let delimiter = format!("\r\n--{boundary}");
+    // At the start of a body the end of the line before is missing.
+    let mut rest = match body.strip_prefix(&delimiter.as_bytes()[2..]).map(behind) {
+        Some(Behind::Part(part)) => part,
+        Some(Behind::Nothing) => return None,
+        Some(Behind::Text) | None => split(body, delimiter.as_bytes())?.1?,
+    };
+    loop {
+        let (part, next) = split(rest, delimiter.as_bytes())?;
+        if let Some(value) = value_of(part, name) {
+            return Some(value);
+        }
+        rest = next?;
+    }
+}
+
+/// What stands behind a delimiter.
+enum Behind<'b> {
+    Part(&'b [u8]),
+    /// It was the last one.
+    Nothing,
+    /// It was none.
+    Text,
+}
+
+fn behind(rest: &[u8]) -> Behind<'_> {
+    let padding = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    match rest[padding..].strip_prefix(b"\r\n") {
+        Some(part) => Behind::Part(part),
+        None if rest.starts_with(b"--") => Behind::Nothing,
+        None => Behind::Text,
+    }
+}
+
+/// What stands before the next delimiter, and the part behind it unless that was the last one.
+fn split<'b>(bytes: &'b [u8], delimiter: &[u8]) -> Option<(&'b [u8], Option<&'b [u8]>)> {
+    let mut from = 0;
+    loop {
+        let at = from + find(&bytes[from..], delimiter)?;
+        match behind(&bytes[at + delimiter.len()..]) {
+            Behind::Part(part) => return Some((&bytes[..at], Some(part))),
+            Behind::Nothing => return Some((&bytes[..at], None)),
+            Behind::Text => from = at + 2,
+        }
+    }
+}
+
+/// The value of a part, if it is that of the field.
+fn value_of(part: &[u8], name: &str) -> Option<String> {
+    let end = find(part, b"\r\n\r\n")?;
+    let head = String::from_utf8_lossy(&part[..end]);
+    let disposition = head.split("\r\n").find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.trim().eq_ignore_ascii_case("content-disposition").then_some(value)
+    })?;
+    let named = parameter(disposition, "name").is_some_and(|found| found == name);
+    let is_file =
+        parameter(disposition, "filename").is_some() || parameter(disposition, "filename*").is_some();
+    (named && !is_file).then(|| String::from_utf8_lossy(&part[end + 4..]).into_owned())
+}
+
+/// The value of a parameter behind a header's first word; it may be quoted.
+fn parameter<'h>(header: &'h str, name: &str) -> Option<Cow<'h, str>> {
+    let mut rest = header.split_once(';')?.1;
+    loop {
+        let (key, after) = rest.split_once('=')?;
+        let (value, after) = match after.trim_start().strip_prefix('"') {
+            Some(quoted) => {
+                let (value, after) = unquote(quoted)?;
+                (value, after.split_once(';').map_or("", |(_, after)| after))
+            }
+            None => {
+                let (value, after) = after.split_once(';').unwrap_or((after, ""));
+                (Cow::Borrowed(value.trim()), after)
+            }
+        };
+        // A parameter without a value may stand before this one.
+        if key.rsplit(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(name) {
+            return Some(value);
+        }
+        rest = after;
+    }
+}
+
+/// A quoted text up to its closing quote, and what follows.
+fn unquote(text: &str) -> Option<(Cow<'_, str>, &str)> {
+    let mut escaped = false;
+    let end = text.bytes().position(|byte| {
+        let closes = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        closes
+    })?;
+    let (value, rest) = (&text[..end], &text[end + 1..]);
+    let plain =
+        if value.contains('\\') { Cow::Owned(value.replace("\\\"", "\"")) } else { Cow::Borrowed(value) };
+    Some((plain, rest))
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|window| window == what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORM: &str = "preamble\r\n--XX \r\nContent-Disposition: form-data; name=\"file\"; filename=\"a; name=\\\"email\\\"\"\r\n\
+        Content-Type: text/plain\r\n\r\n--XX is no delimiter here\r\n--XX\r\n\
+        content-disposition: form-data; name=email\r\n\r\nann@example.com\r\n--XX\r\n\
+        Content-Disposition: form-data; name=\"email\"\r\n\r\nbob\r\n--XX\r\n\
+        Content-Disposition: form-data; name=\"two\"\r\n\r\nlines\r\nof text\r\n--XX--\r\nepilogue";
+
+    #[test]
+    fn a_field_is_found_among_files_and_others() {
+        assert_eq!(field(FORM.as_bytes(), "XX", "email").as_deref(), Some("ann@example.com"));
+        assert_eq!(field(FORM.as_bytes(), "XX", "two").as_deref(), Some("lines\r\nof text"));
+        assert_eq!(field(&FORM.as_bytes()[10..], "XX", "email").as_deref(), Some("ann@example.com"));
+        for name in ["file", "none", ""] {
+            assert_eq!(field(FORM.as_bytes(), "XX", name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_has_no_value() {
+        let value = "ann@example.com\r\n--XX\r\n";
+        let whole = FORM.find(value).expect("it is there") + value.len();
+        for cut in 0..whole {
+            assert_eq!(field(&FORM.as_bytes()[..cut], "XX", "email"), None, "cut at {cut}");
+        }
+        assert!(field(&FORM.as_bytes()[..whole], "XX", "email").is_some());
+        assert_eq!(field(b"--XX\r\n\r\n\r\n--XX--", "XX", "email"), None, "a part without a head");
+        assert_eq!(
+            field(format!("--XX--\r\n{}", &FORM[10..]).as_bytes(), "XX", "email"),
+            None,
+            "nothing follows the end"
+        );
+    }
+
+    #[test]
+    fn the_boundary_is_that_of_a_form() {
+        assert_eq!(boundary("multipart/form-data; boundary=XX").as_deref(), Some("XX"));
+        assert_eq!(
+            boundary("Multipart/Form-Data;charset=utf-8; BOUNDARY=\"a b\"; x=y").as_deref(),
+            Some("a b")
+        );
+        for other in [
+            "multipart/mixed; boundary=XX",
+            "multipart/form-data",
+            "multipart/form-data; boundary=",
+            "text/plain",
+        ] {
+            assert_eq!(boundary(other), None, "{other}");
+        }
+        assert_eq!(boundary(&format!("multipart/form-data; boundary={}", "x".repeat(71))), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! WebSockets over HTTP/2 (RFC 8441). Upstreams are asked for them as HTTP/1.1 has it, so that from here on such a
+//! request is one for an upgrade like any other.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use hyper::ext::Protocol;
+use hyper::header::{CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode, Version};
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::answer::Problem;
+
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+/// What is put behind a key before it is hashed (RFC 6455, 1.3).
+const SALT: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// A handshake with the upstream on behalf of a client that needs none.
+pub struct Handshake {
+    key: String,
+}
+
+impl Handshake {
+    /// Rewrites a request for a WebSocket over HTTP/2; `None` if it is none. Any other tunnel is refused.
+    pub fn of(parts: &mut Parts) -> Result<Option<Handshake>, Problem> {
+        if parts.method != Method::CONNECT {
+            return Ok(None);
+        }
+        let protocol = parts.extensions.remove::<Protocol>();
+        if !protocol.is_some_and(|protocol| protocol.as_str().eq_ignore_ascii_case("websocket")) {
+            return Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "this is no tunnel: CONNECT is refused"));
+        }
+        let mut random = [0; 16];
+        SystemRandom::new().fill(&mut random).expect("the system has random numbers");
+        let key = BASE64_STANDARD.encode(random);
+        (parts.method, parts.version) = (Method::GET, Version::HTTP_11);
+        let headers = &mut parts.headers;
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, WEBSOCKET);
+        headers.insert(SEC_WEBSOCKET_KEY, HeaderValue::from_str(&key).expect("base64 is plain text"));
+        Ok(Some(Handshake { key }))
+    }
+
+    /// Whether the upstream has taken this handshake, and no other.
+    pub fn is_answered_by(&self, headers: &HeaderMap) -> bool {
+        let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{}{SALT}", self.key).as_bytes());
+        let expected = BASE64_STANDARD.encode(hash);
+        headers.get(SEC_WEBSOCKET_ACCEPT).is_some_and(|accept| accept.as_bytes() == expected.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_that_of_the_standard() {
+        let handshake = Handshake { key: "dGhlIHNhbXBsZSBub25jZQ==".to_owned() };
+        let mut headers = HeaderMap::new();
+        assert!(!handshake.is_answered_by(&headers));
+        headers.insert(SEC_WEBSOCKET_ACCEPT, HeaderValue::from_static("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+        assert!(handshake.is_answered_by(&headers));
+    }
+}

@@ -1,0 +1,180 @@
+//! TLS to the servers, over the one TLS stack that there is.
+//!
+//! A login is not bound to the TLS session (SCRAM without `-PLUS`): what keeps others out is the certificate, so
+//! only `verify-full` is safe where others can answer in the server's place.
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{self, WebPkiSupportedAlgorithms, ring::default_provider};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::Socket;
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio_rustls::{TlsConnector, client};
+
+use crate::tls;
+
+/// How a server shows who it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Trust {
+    /// It need not: what is sent cannot be read by others, but anybody may answer.
+    Anybody,
+    /// Its certificate is from an authority that is trusted.
+    Authority,
+    /// And it is for the host in the address.
+    Host,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Tls(Arc<ClientConfig>);
+
+impl Tls {
+    pub(super) fn new(trust: Trust, root: Option<&Path>) -> Result<Tls, String> {
+        let builder = tls::client()?;
+        if trust == Trust::Anybody {
+            let verifier = Arc::new(Lenient { chain: None, algorithms: algorithms() });
+            let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+            return Ok(Tls(Arc::new(builder.with_no_client_auth())));
+        }
+        let roots = tls::roots(root).map_err(|why| format!("sslrootcert: {why}"))?;
+        if roots.is_empty() {
+            return Err("no trusted certificates: name them with sslrootcert=/path/to/ca.pem".to_owned());
+        }
+        let config = match trust {
+            Trust::Host => builder.with_root_certificates(roots).with_no_client_auth(),
+            _ => {
+                let provider = Arc::new(default_provider());
+                let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+                let chain = Some(chain.map_err(|error| error.to_string())?);
+                let verifier = Arc::new(Lenient { chain, algorithms: algorithms() });
+                builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
+            }
+        };
+        Ok(Tls(Arc::new(config)))
+    }
+}
+
+fn algorithms() -> WebPkiSupportedAlgorithms {
+    default_provider().signature_verification_algorithms
+}
+
+/// Leaves the host's name unlooked at, and without a `chain` the certificate too. That the server holds its key is
+/// looked at all the same.
+#[derive(Debug)]
+struct Lenient {
+    chain: Option<Arc<WebPkiServerVerifier>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Lenient {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
+        // The name is the last thing looked at: by then the rest is well.
+        match chain.verify_server_cert(certificate, between, name, ocsp, now) {
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        crypto::verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        crypto::verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl MakeTlsConnect<Socket> for Tls {
+    type Stream = Stream;
+    type TlsConnect = Handshake;
+    type Error = io::Error;
+
+    fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        Ok(Handshake { connector: TlsConnector::from(Arc::clone(&self.0)), name })
+    }
+}
+
+/// One connection to be.
+pub(super) struct Handshake {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+impl TlsConnect<Socket> for Handshake {
+    type Stream = Stream;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+
+    fn connect(self, socket: Socket) -> Self::Future {
+        Box::pin(async move { self.connector.connect(self.name, socket).await.map(Stream) })
+    }
+}
+
+pub(super) struct Stream(client::TlsStream<Socket>);
+
+impl TlsStream for Stream {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,206 @@
+//! What is listed is found, whatever else is.
+
+use std::cell::Cell;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ban::BanSource;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const NOW: Time = Time::from_secs(1_800_000_000);
+
+fn list() -> BanList {
+    BanList::new(Secret::from_bytes([7; 16]))
+}
+
+fn key(text: &str) -> Key {
+    Key::parse(text).expect(text)
+}
+
+fn user(n: usize) -> Key {
+    key(&format!("user:{n}"))
+}
+
+fn ban(until: Time, source: BanSource) -> Ban {
+    Ban { until, reason: "test".into(), source, strikes: u32::from(source == BanSource::Automatic) }
+}
+
+fn by_hand(until: Time) -> Ban {
+    ban(until, BanSource::Manual)
+}
+
+fn all(list: &BanList, now: Time) -> Vec<(Key, Ban)> {
+    list.page(std::iter::empty(), None, usize::MAX, now)
+}
+
+/// Whom the list finds for a request by this user from this address.
+fn found(list: &BanList, ip: &str, user: &str, now: Time) -> Option<String> {
+    let value = |attribute: &Attribute| match attribute {
+        Attribute::User => Some(Cow::Borrowed(user)),
+        Attribute::Ip => Some(Cow::Borrowed(ip)),
+        _ => None,
+    };
+    list.check(ip.parse().ok(), value, now).map(|(key, _)| key.to_string())
+}
+
+#[test]
+fn a_ban_ends_by_itself() {
+    let list = list();
+    list.insert(key("ip:10.0.0.0/8"), by_hand(NOW + MINUTE), NOW);
+    assert_eq!(found(&list, "10.1.2.3", "", NOW).as_deref(), Some("ip:10.0.0.0/8"));
+    assert_eq!(found(&list, "11.1.2.3", "", NOW), None);
+    assert_eq!(found(&list, "10.1.2.3", "", NOW + MINUTE), None);
+    assert!(all(&list, NOW + MINUTE).is_empty());
+}
+
+#[test]
+fn made_up_offenders_do_not_fill_the_memory_and_bans_that_are_over_make_room() {
+    let list = BanList::with_capacity(Secret::random(), 3);
+    let earn = |n, now: Time| list.insert_earned(&user(n), &ban(now + MINUTE, BanSource::Automatic), now);
+    assert_eq!([0, 1, 2, 3, 0].map(|n| earn(n, NOW)), [true, true, true, false, true]);
+    assert_eq!((all(&list, NOW).len(), list.dropped()), (3, 1));
+    list.insert(user(9), by_hand(NOW + MINUTE), NOW);
+    assert_eq!(all(&list, NOW).len(), 4, "by hand there is always room");
+    assert!(earn(4, NOW + MINUTE));
+    assert_eq!(all(&list, NOW + MINUTE).len(), 1);
+}
+
+#[test]
+fn bans_that_are_over_do_not_pile_up() {
+    let list = list();
+    for n in 0..80_000 {
+        let now = NOW + Duration::from_secs(n as u64);
+        list.insert(user(n), by_hand(now + MINUTE), now);
+    }
+    let len = list.len.load(Ordering::Relaxed);
+    assert!(len <= 256 * SHARDS, "{len}");
+    assert_eq!(list.count(NOW + Duration::from_secs(80_000)), 59);
+}
+
+#[test]
+fn a_key_too_long_to_be_named_is_not_banned_but_counted() {
+    let list = list();
+    let long = Key::new(vec![(Attribute::User, "x".repeat(Key::MAX_LEN))]).expect("valid");
+    list.insert_earned(&long, &ban(NOW + MINUTE, BanSource::Automatic), NOW);
+    assert_eq!((all(&list, NOW), list.dropped()), (vec![], 1));
+}
+
+#[test]
+fn reasons_are_kept_whether_they_are_shared_or_not() {
+    let list = list();
+    let reason = |n: usize| match n % 3 {
+        0 => "abuse".to_owned(),
+        1 => String::new(),
+        _ => format!("ticket {n} — näheres dort"),
+    };
+    for n in 0..20_000 {
+        list.insert(user(n), Ban { reason: reason(n), ..by_hand(NOW + MINUTE) }, NOW);
+    }
+    for n in (0..20_000).step_by(7) {
+        list.insert(user(n), Ban { reason: reason(n + 1), ..by_hand(NOW + MINUTE) }, NOW);
+    }
+    for n in 0..20_000 {
+        let expected = reason(if n % 7 == 0 { n + 1 } else { n });
+        assert_eq!(list.get(&user(n), NOW).map(|ban| ban.reason), Some(expected));
+    }
+    let long = Ban { reason: "ä".repeat(40_000), ..by_hand(Time::MAX) };
+    list.insert(user(1), long, NOW);
+    let kept = list.get(&user(1), NOW).expect("it is there").reason;
+    assert_eq!(kept, "ä".repeat(32_767), "as much of it as fits");
+}
+
+#[test]
+fn a_lookup_probes_as_often_with_many_bans_as_with_one() {
+    let probes = |list: &BanList, name: &str| {
+        let (asked, looked) = (Cell::new(0), Cell::new(0));
+        let front = list.front.load();
+        let value = |attribute: &Attribute| (*attribute == Attribute::User).then_some(Cow::Borrowed(name));
+        front.shapes.find(&list.secret, "203.0.113.9".parse().ok(), value, |print, _| {
+            asked.set(asked.get() + 1);
+            looked.set(looked.get() + usize::from(front.filter.may_have(print)));
+            None::<()>
+        });
+        (asked.get(), looked.get())
+    };
+    let (one, many) = (list(), list());
+    for list in [&one, &many] {
+        list.insert(user(0), by_hand(Time::MAX), NOW);
+        list.insert(key("ip:198.51.100.7"), by_hand(Time::MAX), NOW);
+    }
+    (0..30_000).for_each(|n| _ = many.insert(user(n), by_hand(Time::MAX), NOW));
+    let mut looked = 0;
+    for n in 0..10_000 {
+        let (asked, found) = probes(&many, &format!("stranger {n}"));
+        assert_eq!(asked, 2, "one for addresses and one for users");
+        assert_eq!(probes(&one, &format!("stranger {n}")).0, asked);
+        looked += found;
+    }
+    assert!(looked < 800, "{looked} of 20000 probes went beyond the filter");
+}
+
+const KEYS: [&str; 10] = [
+    "user:1",
+    "user:2",
+    "user:3",
+    "ip:10.0.0.0/8",
+    "ip:10.1.0.0/16",
+    "ip:10.1.2.3",
+    "ip:2001:db8::/32",
+    "ip:10.9.9.9+user:2",
+    "email:a@example.com",
+    "ip:10.1.2.4",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_list_holds_what_was_put_in(
+        steps in prop::collection::vec((prop::sample::select(&KEYS[..]), 0u64..100, 0u8..4), 0..80),
+    ) {
+        let (list, mut model) = (list(), BTreeMap::new());
+        let mut now = NOW;
+        for (text, seconds, what) in steps {
+            now = now + Duration::from_secs(5);
+            let until = now + Duration::from_secs(seconds);
+            match what {
+                0 => {
+                    list.remove(&key(text), now);
+                    model.remove(text);
+                }
+                1 => {
+                    list.retain(&HashSet::from([list.print(&key(text))]), now);
+                    model.retain(|known, _| *known == text);
+                }
+                2 => {
+                    list.put(key(text), by_hand(until), now);
+                    model.insert(text, by_hand(until));
+                }
+                _ => {
+                    list.insert(key(text), by_hand(until), now);
+                    model.insert(text, by_hand(until));
+                }
+            }
+            let expected: BTreeMap<_, _> =
+                model.iter().filter(|(_, ban)| ban.until > now).map(|(key, ban)| (*key, ban.clone())).collect();
+            let listed = all(&list, now);
+            let listed: Vec<_> = listed.iter().map(|(key, ban)| (key.to_string(), ban.clone())).collect();
+            prop_assert_eq!(&listed, &expected.iter().map(|(key, ban)| (key.to_string(), ban.clone())).collect::<Vec<_>>());
+            prop_assert_eq!(list.count(now), expected.len());
+            let banned = |text: &str| expected.contains_key(text);
+            prop_assert_eq!(found(&list, "11.0.0.1", "1", now).is_some(), banned("user:1"));
+            let longest = ["ip:10.1.2.3", "ip:10.1.0.0/16", "ip:10.0.0.0/8"].into_iter().find(|text| banned(text));
+            prop_assert_eq!(found(&list, "10.1.2.3", "9", now), longest.map(str::to_owned));
+            prop_assert_eq!(found(&list, "2001:db8::1", "9", now).is_some(), banned("ip:2001:db8::/32"));
+            prop_assert_eq!(found(&list, "10.9.9.9", "2", now).is_some(),
+                banned("ip:10.0.0.0/8") || banned("user:2") || banned("ip:10.9.9.9+user:2"));
+            for limit in 0..4 {
+                let after = key("ip:10.1.2.3");
+                let page = list.page(std::iter::empty(), Some(&after), limit, now);
+                let rest = expected.keys().filter(|text| **text > "ip:10.1.2.3").take(limit);
+                prop_assert!(page.iter().map(|(key, _)| key.to_string()).eq(rest.map(ToString::to_string)));
+            }
+        }
+    }
+}

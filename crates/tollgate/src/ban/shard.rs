@@ -1,0 +1,259 @@
+//! A part of the ban list: bans one behind the other in one run of bytes, found by their prints.
+//!
+//! A ban is a head of fixed length, the key as text and, where many do not share it, the reason. What is
+//! gone stays where it was until a quarter of the bytes is of no use.
+
+use std::mem;
+
+use hashbrown::HashTable;
+
+use crate::ban::{Ban, BanSource};
+use crate::fingerprint::Fingerprint;
+use crate::identity::Key;
+use crate::time::Time;
+
+/// Reasons that bans share. Any other stands beside its ban.
+const MAX_REASONS: usize = 64;
+/// A shard shorter than this is not searched for bans that are over.
+const MIN_PURGE: usize = 256;
+/// Fewer bytes are not worth tidying up.
+const MIN_WASTE: usize = 1 << 10;
+const MIN_GROWTH: usize = 128;
+
+#[derive(Default)]
+pub(super) struct Shard {
+    /// Where bans begin.
+    places: HashTable<u32>,
+    bytes: Vec<u8>,
+    wasted: usize,
+    reasons: Vec<Box<str>>,
+    /// The length at which bans that are over are dropped: twice what the last time left.
+    purge_len: usize,
+}
+
+/// The head of a ban.
+#[derive(Clone, Copy)]
+struct Head {
+    print: Fingerprint,
+    until: Time,
+    strikes: u16,
+    source: BanSource,
+    /// The number of a shared reason, or that it is a text of its own.
+    reason: u8,
+    key_len: u16,
+    reason_len: u16,
+}
+
+const OWN_REASON: u8 = u8::MAX;
+
+/// A ban as it is kept.
+pub(super) struct Kept<'s> {
+    shard: &'s Shard,
+    at: u32,
+    head: Head,
+    key: &'s str,
+    own_reason: &'s str,
+}
+
+impl Shard {
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn get(&self, print: Fingerprint, is: impl Fn(&Kept<'_>) -> bool) -> Option<Kept<'_>> {
+        let same = |at: &&u32| {
+            let kept = self.kept(**at);
+            kept.head.print == print && is(&kept)
+        };
+        self.places.iter_hash(spread(print)).find(same).map(|at| self.kept(*at))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Kept<'_>> {
+        self.places.iter().map(|at| self.kept(*at))
+    }
+
+    /// Keeps a ban in place of the one that the key had, which is returned. The key is not too long.
+    pub(super) fn insert(&mut self, print: Fingerprint, key: &str, ban: &Ban) -> Option<Ban> {
+        let old = self.get(print, |kept| kept.key == key).map(|kept| kept.ban());
+        if old.as_ref() == Some(ban) {
+            return old;
+        }
+        self.remove(print, key);
+        self.append(print, key, ban);
+        old
+    }
+
+    pub(super) fn remove(&mut self, print: Fingerprint, key: &str) -> Option<Ban> {
+        let kept = self.get(print, |kept| kept.key == key)?;
+        let (ban, len, at) = (kept.ban(), kept.len(), kept.at);
+        if let Ok(entry) = self.places.find_entry(spread(print), |place| *place == at) {
+            entry.remove();
+        }
+        self.wasted += len;
+        if self.wasted >= MIN_WASTE.max(self.bytes.len() / 4) {
+            let places: Vec<u32> = self.places.iter().copied().collect();
+            self.rewrite(&places);
+        }
+        Some(ban)
+    }
+
+    /// Whether it is time to look for bans that are over.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.len() >= self.purge_len.max(MIN_PURGE)
+    }
+
+    /// Takes out the bans that are not to be kept.
+    pub(super) fn drain(&mut self, keep: impl Fn(&Kept<'_>) -> bool) -> Vec<(Key, Ban)> {
+        let (mut drained, mut stay) = (Vec::new(), Vec::new());
+        for kept in self.iter() {
+            match keep(&kept) {
+                true => stay.push(kept.at),
+                false => drained.extend(kept.entry()),
+            }
+        }
+        if !drained.is_empty() {
+            self.rewrite(&stay);
+        }
+        self.purge_len = 2 * self.len();
+        drained
+    }
+
+    /// Writes the bans at some places anew, and nothing else.
+    fn rewrite(&mut self, places: &[u32]) {
+        let whole = mem::take(self);
+        let kept = || places.iter().map(|at| whole.kept(*at));
+        self.bytes.reserve_exact(kept().map(|kept| kept.len()).sum());
+        self.places.reserve(places.len(), |_| 0); // nothing is there to be hashed again
+        kept().for_each(|kept| self.append(kept.head.print, kept.key, &kept.ban()));
+        self.purge_len = whole.purge_len;
+    }
+
+    fn append(&mut self, print: Fingerprint, key: &str, ban: &Ban) {
+        let reason = self.shared(&ban.reason);
+        let own_reason = if reason == OWN_REASON { clipped(&ban.reason) } else { "" };
+        let head = Head {
+            print,
+            until: ban.until,
+            strikes: u16::try_from(ban.strikes).unwrap_or(u16::MAX),
+            source: ban.source,
+            reason,
+            key_len: key.len() as u16,
+            reason_len: own_reason.len() as u16,
+        };
+        let (at, len) = (self.bytes.len(), Head::LEN + key.len() + own_reason.len());
+        if self.bytes.capacity() - at < len {
+            self.bytes.reserve_exact(len + MIN_GROWTH.max(at / 16)); // doubled, half of it might be empty
+        }
+        self.bytes.extend_from_slice(&head.to_bytes());
+        self.bytes.extend_from_slice(key.as_bytes());
+        self.bytes.extend_from_slice(own_reason.as_bytes());
+        let bytes = &self.bytes;
+        self.places.insert_unique(spread(print), at as u32, |at| spread(Head::read(bytes, *at).print));
+    }
+
+    /// The number of a reason that others may have, too.
+    fn shared(&mut self, reason: &str) -> u8 {
+        let known = self.reasons.iter().position(|known| **known == *reason);
+        if known.is_none() && self.reasons.len() < MAX_REASONS && reason.len() <= u16::MAX as usize {
+            self.reasons.push(reason.into());
+            return (self.reasons.len() - 1) as u8;
+        }
+        known.map_or(OWN_REASON, |number| number as u8)
+    }
+
+    fn kept(&self, at: u32) -> Kept<'_> {
+        let head = Head::read(&self.bytes, at);
+        let key = at as usize + Head::LEN;
+        let reason = key + usize::from(head.key_len);
+        let text = |from: usize, len: u16| {
+            std::str::from_utf8(&self.bytes[from..from + usize::from(len)]).unwrap_or_default()
+        };
+        Kept {
+            shard: self,
+            at,
+            head,
+            key: text(key, head.key_len),
+            own_reason: text(reason, head.reason_len),
+        }
+    }
+}
+
+impl<'s> Kept<'s> {
+    pub(super) fn print(&self) -> Fingerprint {
+        self.head.print
+    }
+
+    pub(super) fn key_text(&self) -> &'s str {
+        self.key
+    }
+
+    pub(super) fn until(&self) -> Time {
+        self.head.until
+    }
+
+    pub(super) fn strikes(&self) -> u32 {
+        u32::from(self.head.strikes)
+    }
+
+    pub(super) fn ban(&self) -> Ban {
+        let shared = self.shard.reasons.get(usize::from(self.head.reason));
+        let reason = shared.map_or(self.own_reason, AsRef::as_ref).to_owned();
+        Ban { until: self.until(), reason, source: self.head.source, strikes: self.strikes() }
+    }
+
+    pub(super) fn entry(&self) -> Option<(Key, Ban)> {
+        Some((Key::parse(self.key).ok()?, self.ban()))
+    }
+
+    fn len(&self) -> usize {
+        Head::LEN + self.key.len() + self.own_reason.len()
+    }
+}
+
+impl Head {
+    const LEN: usize = 24;
+
+    fn to_bytes(self) -> [u8; Head::LEN] {
+        let mut bytes = [0; Head::LEN];
+        bytes[..8].copy_from_slice(&self.print.0.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.until.nanos().to_le_bytes());
+        bytes[16..18].copy_from_slice(&self.strikes.to_le_bytes());
+        (bytes[18], bytes[19]) = (self.source as u8, self.reason);
+        bytes[20..22].copy_from_slice(&self.key_len.to_le_bytes());
+        bytes[22..].copy_from_slice(&self.reason_len.to_le_bytes());
+        bytes
+    }
+
+    fn read(bytes: &[u8], at: u32) -> Head {
+        let bytes = &bytes[at as usize..][..Head::LEN];
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let short = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        Head {
+            print: Fingerprint(word(0)),
+            until: Time::from_nanos(word(8)),
+            strikes: short(16),
+            source: BanSource::ALL[usize::from(bytes[18])],
+            reason: bytes[19],
+            key_len: short(20),
+            reason_len: short(22),
+        }
+    }
+}
+
+/// The part of a print that tells the bans of one shard apart, over all bits.
+fn spread(print: Fingerprint) -> u64 {
+    print.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// As much of a reason as is kept.
+fn clipped(reason: &str) -> &str {
+    let mut end = reason.len().min(u16::MAX as usize);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    &reason[..end]
+}

@@ -1,0 +1,164 @@
+//! What kinds of keys a list holds, and how a request is looked up by each of them.
+//!
+//! Keys that name the same attributes are of one kind, and so are networks with prefixes of one length. A
+//! lookup costs a probe for each kind, however many keys there are of it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use smallvec::SmallVec;
+
+use crate::fingerprint::{Digest, Fingerprint, Secret, Short};
+use crate::identity::{Attribute, Key};
+
+#[derive(Clone, Default)]
+pub(crate) struct Shapes {
+    /// Longest prefix first.
+    networks: Vec<(Prefix, usize)>,
+    combinations: Vec<Combination>,
+}
+
+/// The length comes first, so that the longest is the greatest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Prefix {
+    length: u8,
+    is_v4: bool,
+}
+
+#[derive(Clone)]
+struct Combination {
+    attributes: Vec<Attribute>,
+    mark: Short,
+    count: usize,
+}
+
+impl Shapes {
+    /// Counts a key in; `true` if it is the first of its kind.
+    pub(crate) fn add(&mut self, key: &Key) -> bool {
+        let Some(network) = key.network() else { return self.add_combination(key) };
+        let prefix = Prefix::of(&network);
+        match self.networks.binary_search_by(|(known, _)| prefix.cmp(known)) {
+            Ok(at) => self.networks[at].1 += 1,
+            Err(at) => {
+                self.networks.insert(at, (prefix, 1));
+                return true;
+            }
+        }
+        false
+    }
+
+    fn add_combination(&mut self, key: &Key) -> bool {
+        match self.combinations.iter_mut().find(|shape| shape.is_of(key)) {
+            Some(shape) => shape.count += 1,
+            None => {
+                let attributes = attributes(key).cloned().collect();
+                self.combinations.push(Combination { attributes, mark: mark(key), count: 1 });
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Counts a key out that was counted in; `true` if it was the last of its kind.
+    pub(crate) fn remove(&mut self, key: &Key) -> bool {
+        let kinds = self.networks.len() + self.combinations.len();
+        match key.network() {
+            Some(network) => {
+                let prefix = Prefix::of(&network);
+                self.networks.iter_mut().filter(|(known, _)| *known == prefix).for_each(|each| each.1 -= 1);
+                self.networks.retain(|(_, count)| *count > 0);
+            }
+            None => {
+                self.combinations.iter_mut().filter(|each| each.is_of(key)).for_each(|each| each.count -= 1);
+                self.combinations.retain(|shape| shape.count > 0);
+            }
+        }
+        kinds != self.networks.len() + self.combinations.len()
+    }
+
+    /// The attributes that a request is asked for.
+    pub(crate) fn attributes(&self) -> impl Iterator<Item = &Attribute> {
+        let ip = (!self.networks.is_empty()).then_some(&Attribute::Ip);
+        ip.into_iter().chain(self.combinations.iter().flat_map(|shape| &shape.attributes))
+    }
+
+    /// What a key is found by.
+    pub(crate) fn print(secret: &Secret, key: &Key) -> Fingerprint {
+        match key.network() {
+            Some(network) => network_print(secret, &network),
+            None => {
+                let digest = secret.digest().short(mark(key));
+                key.parts().iter().fold(digest, |digest, (_, value)| digest.part(value.as_bytes())).finish()
+            }
+        }
+    }
+
+    /// Asks for each key that a list may hold for a request, by its print and by a test of what is found:
+    /// the longest prefix of the address first, then the combinations.
+    #[inline]
+    pub(crate) fn find<'h, R>(
+        &self,
+        secret: &Secret,
+        ip: Option<IpAddr>,
+        value: impl Fn(&Attribute) -> Option<Cow<'h, str>>,
+        mut look: impl FnMut(Fingerprint, &dyn Fn(&Key) -> bool) -> Option<R>,
+    ) -> Option<R> {
+        for (prefix, _) in &self.networks {
+            let Some(network) = ip.and_then(|ip| prefix.network(ip)) else { continue };
+            let print = network_print(secret, &network);
+            let found = look(print, &|key| key.network() == Some(network));
+            if found.is_some() {
+                return found;
+            }
+        }
+        self.combinations.iter().find_map(|shape| {
+            let mut values: SmallVec<[Cow<'h, str>; 2]> = SmallVec::new();
+            let mut digest: Digest<'_> = secret.digest().short(shape.mark);
+            for attribute in &shape.attributes {
+                let value = value(attribute)?;
+                digest = digest.part(value.as_bytes());
+                values.push(value);
+            }
+            look(digest.finish(), &|key| {
+                shape.is_of(key) && key.parts().iter().map(|(_, value)| value).eq(&values)
+            })
+        })
+    }
+}
+
+impl Prefix {
+    fn of(network: &IpNet) -> Prefix {
+        Prefix { length: network.prefix_len(), is_v4: network.addr().is_ipv4() }
+    }
+
+    fn network(self, ip: IpAddr) -> Option<IpNet> {
+        (ip.is_ipv4() == self.is_v4)
+            .then(|| IpNet::new(ip, self.length).ok())
+            .flatten()
+            .map(|net| net.trunc())
+    }
+}
+
+impl Combination {
+    fn is_of(&self, key: &Key) -> bool {
+        attributes(key).eq(&self.attributes)
+    }
+}
+
+fn attributes(key: &Key) -> impl Iterator<Item = &Attribute> {
+    key.parts().iter().map(|(attribute, _)| attribute)
+}
+
+fn mark(key: &Key) -> Short {
+    let names: Vec<_> = attributes(key).map(ToString::to_string).collect();
+    Short::mark(&names.join("+"))
+}
+
+fn network_print(secret: &Secret, network: &IpNet) -> Fingerprint {
+    let digest = secret.digest().short(Short::number(u64::from(network.prefix_len())));
+    match network.addr() {
+        IpAddr::V4(ip) => digest.part(&ip.octets()).finish(),
+        IpAddr::V6(ip) => digest.part(&ip.octets()).finish(),
+    }
+}
