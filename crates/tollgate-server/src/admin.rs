@@ -17,19 +17,22 @@ use crate::gate::Gate;
 use crate::tokens::Tokens;
 use crate::transport::proxy::Proxy;
 
+mod allow;
+mod audit;
+mod bans;
 mod call;
+mod cursor;
 mod edit;
+mod enforce;
 mod guard;
 mod health;
 mod keys;
+mod overrides;
 mod page;
 mod queue;
 mod reply;
 mod router;
 mod rules;
-
-mod audit;
-mod bans;
 
 use reply::Reply;
 

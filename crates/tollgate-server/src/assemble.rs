@@ -63,7 +63,7 @@ pub fn proxy(gate: &Arc<Gate>, config: &Config) -> Result<Option<Arc<Proxy>>, Pr
 pub fn live(config: &Config, history: History) -> Result<Live, Problems> {
     let jwt = config.jwt_keys_file.as_deref().map(key_set).transpose();
     let jwt = jwt.map_err(|error| Problem::new(None, "jwt.keys_file", format!("{error:#}")))?;
-    Ok(Live { headers: config.headers, jwt, history })
+    Ok(Live { headers: config.headers, jwt, history, allow: config.allow.clone() })
 }
 
 /// Where the state is kept. That it cannot be is better said at the start than at the stop.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tollgate::document::{self, MapReader, Problem, Problems};
 use tollgate::engine::LogKeys;
 use tollgate::headers::HeaderStyle;
-use tollgate::identity::{Attribute, Source};
+use tollgate::identity::{Attribute, Key, Source};
 use tollgate::policy::{Policy, PolicyParts};
 use tollgate::rule::{OnExceed, Rule};
 
@@ -49,6 +49,8 @@ pub struct Config {
     /// Where counters are kept, if not in memory.
     pub store: Option<StoreConfig>,
     pub rules_db: Option<RulesDbConfig>,
+    /// The allow list, which the policy has too.
+    pub allow: Vec<Key>,
     pub policy: PolicyParts,
     /// Settings that are understood but have no part in this version.
     pub idle: Vec<String>,
@@ -155,6 +157,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
         queue: Some(queue).filter(|_| queues),
         store,
         rules_db,
+        allow: policy.allow.clone(),
         policy,
         idle: Vec::new(),
     };

@@ -43,6 +43,8 @@ pub struct Live {
     pub headers: HeaderStyle,
     pub jwt: Option<KeySet>,
     pub history: History,
+    /// The allow list of the file.
+    pub allow: Vec<Key>,
 }
 
 #[derive(Default)]
@@ -114,6 +116,11 @@ impl Gate {
             rulebook.list_changed();
         }
         Ok(generations)
+    }
+
+    /// A key as requests are looked up by.
+    pub fn looked_up(&self, key: Key) -> Key {
+        key.grouped_in_combination(self.engine.policy().settings().ipv6_prefix)
     }
 
     /// Bans a key.

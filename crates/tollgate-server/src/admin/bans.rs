@@ -17,6 +17,10 @@ use crate::body::{self, Object};
 use crate::connection::Answer;
 use crate::gate::Gate;
 
+mod import;
+
+pub use import::import;
+
 const MAX_BODY_BYTES: usize = 64 << 10;
 const MAX_REASON_BYTES: usize = 1_000;
 
@@ -110,7 +114,7 @@ pub async fn remove(call: Call) -> Result<Answer, Problem> {
         return Err(Problem::new(StatusCode::NOT_FOUND, format!("{key} is not banned")));
     };
     refuse_file_ban(gate, key, now)?;
-    let name = looked_up(gate, key.clone()).to_string();
+    let name = gate.looked_up(key.clone()).to_string();
     let stored = match gate.rulebook.get() {
         Some(rulebook) => rulebook.get(item(&name)).await.map_err(failed)?,
         None => None,
@@ -142,19 +146,17 @@ fn item(name: &str) -> Item {
     Item::new(Kind::Ban, name)
 }
 
-/// The key as requests are looked up by.
-fn looked_up(gate: &Gate, key: Key) -> Key {
-    key.grouped_in_combination(gate.engine.policy().settings().ipv6_prefix)
-}
-
 impl NewBan {
     fn read(self, gate: &Gate, now: Time) -> Result<(Key, Ban), Problem> {
-        let key = looked_up(gate, read_key("key", &self.key)?);
+        let key = gate.looked_up(read_key("key", &self.key)?);
         if self.reason.len() > MAX_REASON_BYTES {
             let detail = format!("'reason' is longer than {MAX_REASON_BYTES} bytes");
             return Err(Problem::bad_field("reason", detail));
         }
-        let until = until(&self, now)?;
+        let until = until(self.r#for.as_deref(), self.until.as_deref(), now)
+            .map_err(|(field, why)| Problem::bad_field(field, why))?;
+        let how_long = "how long is missing: 'for' such as 1h, or 'until'";
+        let until = until.ok_or_else(|| Problem::bad_field("for", how_long))?;
         Ok((key, Ban { until, reason: self.reason, source: BanSource::Manual, strikes: 0 }))
     }
 }
@@ -174,22 +176,24 @@ fn read_key(field: &str, text: &str) -> Result<Key, Problem> {
     Key::parse(text).map_err(|error| Problem::bad_field(field, error.to_string()))
 }
 
-fn until(asked: &NewBan, now: Time) -> Result<Time, Problem> {
-    match (&asked.r#for, &asked.until) {
-        (Some(_), Some(_)) => Err(Problem::bad_field("until", "give 'for' or 'until', not both")),
-        (None, None) => Err(Problem::bad_field("for", "how long is missing: 'for' such as 1h, or 'until'")),
-        (Some(span), None) => {
-            let span = parse_span(span).map_err(|message| Problem::bad_field("for", message))?;
-            if span.is_zero() {
-                Err(Problem::bad_field("for", "'for' is no time at all"))
-            } else {
-                Ok(now + span)
-            }
-        }
+/// Until when a ban is to hold, if that is said; what is wrong, by the name of its field.
+fn until(
+    span: Option<&str>,
+    instant: Option<&str>,
+    now: Time,
+) -> Result<Option<Time>, (&'static str, String)> {
+    match (span, instant) {
+        (Some(_), Some(_)) => Err(("until", "give 'for' or 'until', not both".to_owned())),
+        (None, None) => Ok(None),
+        (Some(span), None) => match parse_span(span) {
+            Ok(span) if span.is_zero() => Err(("for", "'for' is no time at all".to_owned())),
+            Ok(span) => Ok(Some(now + span)),
+            Err(why) => Err(("for", why)),
+        },
         (None, Some(text)) => match calendar::parse_rfc3339(text) {
-            None => Err(Problem::bad_field("until", "expected an instant such as 2027-01-01T00:00:00Z")),
-            Some(until) if until <= now => Err(Problem::bad_field("until", "'until' is in the past")),
-            Some(until) => Ok(until),
+            None => Err(("until", "expected an instant such as 2027-01-01T00:00:00Z".to_owned())),
+            Some(until) if until <= now => Err(("until", "'until' is in the past".to_owned())),
+            Some(until) => Ok(Some(until)),
         },
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
+use hyper::{Request, Uri};
 use tollgate::request::percent::{self, Plus};
 
 use crate::admin::Admin;
@@ -40,6 +40,12 @@ impl Call {
 
     pub fn query(&self) -> &str {
         self.head.uri.query().unwrap_or_default()
+    }
+
+    /// The same call, as if it had asked for nothing more.
+    pub fn without_query(mut self) -> Call {
+        self.head.uri = Uri::from_static("/");
+        self
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {

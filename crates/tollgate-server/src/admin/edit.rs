@@ -112,7 +112,8 @@ impl Call {
     }
 }
 
-fn would(planned: &[(Change, Option<String>)]) -> Answer {
+/// What planned changes are.
+pub fn would(planned: &[(Change, Option<String>)]) -> Answer {
     let changes = planned.iter().map(|(change, before)| audit::outline(change, before.as_deref()));
     answer::json(StatusCode::OK, &json!({ "dry_run": true, "changes": changes.collect::<Value>() }))
 }

@@ -9,7 +9,7 @@ use hyper::{Request, StatusCode};
 
 use crate::admin::call::Call;
 use crate::admin::reply::Reply;
-use crate::admin::{Admin, audit, bans, health, keys, page, queue, rules};
+use crate::admin::{Admin, allow, audit, bans, enforce, health, keys, overrides, page, queue, rules};
 use crate::answer::{self, Problem};
 use crate::connection::Answer;
 use crate::metrics;
@@ -56,12 +56,23 @@ pub static ROUTES: &[Route] = &[
     read("/metrics", |call| now(metrics_page(&call))),
     read("/v1/rules", |call| whole(rules::list(call))),
     admin("POST", "/v1/rules", |call| whole(rules::create(call))),
+    admin("POST", "/v1/rules/import", |call| whole(rules::import(call))),
+    read("/v1/rules/export", |call| Box::pin(rules::export(call))),
     read("/v1/rules/{id}", |call| whole(rules::show(call))),
     admin("PUT", "/v1/rules/{id}", |call| whole(rules::replace(call))),
     admin("DELETE", "/v1/rules/{id}", |call| whole(rules::delete(call))),
     read("/v1/bans", |call| whole(bans::list(call))),
     operate("POST", "/v1/bans", |call| whole(bans::add(call))),
+    operate("POST", "/v1/bans/import", |call| whole(bans::import(call))),
     operate("DELETE", "/v1/bans/{key}", |call| whole(bans::remove(call))),
+    read("/v1/allow", |call| whole(allow::list(call))),
+    admin("POST", "/v1/allow", |call| whole(allow::add(call))),
+    admin("DELETE", "/v1/allow/{key}", |call| whole(allow::remove(call))),
+    read("/v1/overrides", |call| whole(overrides::list(call))),
+    admin("POST", "/v1/overrides", |call| whole(overrides::add(call))),
+    admin("DELETE", "/v1/overrides", |call| whole(overrides::remove(call))),
+    read("/v1/enforce", |call| whole(enforce::show(call))),
+    admin("PUT", "/v1/enforce", |call| whole(enforce::turn(call))),
     read("/v1/keys", |call| whole(keys::show(call))),
     operate("DELETE", "/v1/keys", |call| whole(keys::reset(call))),
     read("/v1/audit", |call| whole(audit::list(call))),

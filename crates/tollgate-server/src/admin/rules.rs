@@ -15,9 +15,14 @@ use crate::connection::Answer;
 use crate::gate::Gate;
 use crate::rulebook::{self, Rulebook};
 
+mod export;
+mod import;
 mod list;
 mod written;
 
+pub use export::export;
+pub use import::import;
+pub(super) use import::{ARRIVES_WITHIN, MAX_IMPORT_BYTES, busy, counted};
 pub use list::list;
 use written::written;
 

@@ -4,10 +4,13 @@
 mod harness;
 
 mod access;
+mod audit;
 mod bans;
 mod editing;
+mod import;
 mod keys;
 mod rules;
+mod switches;
 
 use harness::{Client, Server};
 use serde_json::json;

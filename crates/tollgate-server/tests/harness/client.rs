@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -23,8 +24,13 @@ pub struct Answer {
 
 impl Client {
     pub fn to(address: SocketAddr) -> Client {
+        Client::patient(address, SOON)
+    }
+
+    /// One who waits longer for answers.
+    pub fn patient(address: SocketAddr, patience: Duration) -> Client {
         let stream = TcpStream::connect(address).expect("the server accepts");
-        stream.set_read_timeout(Some(SOON)).expect("a timeout can be set");
+        stream.set_read_timeout(Some(patience)).expect("a timeout can be set");
         stream.set_write_timeout(Some(SOON)).expect("a timeout can be set");
         stream.set_nodelay(true).expect("a small request goes out at once");
         Client { stream: BufReader::new(stream), address }

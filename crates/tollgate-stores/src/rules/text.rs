@@ -35,7 +35,11 @@ impl RuleText {
     }
 
     fn of(rule: &Rule, node: &Node<'_>, path: &str) -> Result<RuleText, Problems> {
+        let id = rule.id.as_str().into();
         let text = compact(node);
+        if reads_the_same(node, "") {
+            return Ok(RuleText { id, text });
+        }
         let again = document::read(&text).and_then(|node| {
             let mut problems = Problems::new();
             let again = parse::rule(&node, path, &mut problems);
@@ -48,7 +52,7 @@ impl RuleText {
             problems.push(Problem::new(Some(node.place()), path, why));
             return Err(problems);
         }
-        Ok(RuleText { id: rule.id.as_str().into(), text })
+        Ok(RuleText { id, text })
     }
 
     pub fn id(&self) -> &str {
@@ -119,6 +123,21 @@ fn compact(node: &Node<'_>) -> String {
     }
     map.extend(all);
     Value::Object(map).to_string()
+}
+
+/// Whether [`json`] surely keeps what a value may be read as: text, a number or a truth value.
+fn reads_the_same(node: &Node<'_>, name: &str) -> bool {
+    if let Some(entries) = node.as_map() {
+        return entries.iter().all(|entry| reads_the_same(entry.value(), entry.key()));
+    }
+    if let Some(nodes) = node.as_list() {
+        return nodes.iter().all(|node| reads_the_same(node, ""));
+    }
+    match (node.as_u64(), node.as_bool(), node.as_str()) {
+        (Some(number), _, Some(text)) => number.to_string() == text && name != "uid",
+        (_, Some(_), _) => TRUTHS.contains(&name),
+        _ => true,
+    }
 }
 
 fn json(node: &Node<'_>, name: &str) -> Value {

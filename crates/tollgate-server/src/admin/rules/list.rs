@@ -9,6 +9,7 @@ use tollgate::rule::RuleId;
 use tollgate_stores::rules::{Kind, Page, Stored, Version};
 
 use crate::admin::call::{self, Call};
+use crate::admin::cursor::{self, Cursor};
 use crate::admin::edit::failed;
 use crate::admin::rules::{of_database, of_file, of_stored, written};
 use crate::answer::{self, Problem};
@@ -23,74 +24,33 @@ enum Source {
     Database,
 }
 
-/// Where a page starts.
-enum Cursor {
-    First,
-    /// Behind a rule of the file.
-    File(String),
-    /// Behind an id in the database.
-    Database(String),
-}
-
 /// `?limit=100&after=CURSOR&source=file|database&prefix=ID`
 pub async fn list(call: Call) -> Result<Answer, Problem> {
     let [limit, after, source, prefix] = call.parameters(["limit", "after", "source", "prefix"])?;
     let limit = call::limit(limit.as_deref())?;
     let sources = [("all", Source::All), ("file", Source::File), ("database", Source::Database)];
     let source = call::choice("source", source.as_deref(), sources)?;
-    let (prefix, cursor) = (prefix.unwrap_or_default(), Cursor::parse(after.as_deref())?);
+    let is_id = |name: &str| RuleId::new(name).is_some();
+    let (prefix, cursor) = (prefix.unwrap_or_default(), Cursor::parse(after.as_deref(), is_id)?);
     let gate = call.gate();
     let policy = gate.engine.policy();
     // One more than a page tells whether there is another.
-    let (mut rules, mut cursors) = (Vec::with_capacity(limit + 1), Vec::with_capacity(limit + 1));
-    if source != Source::Database && !matches!(cursor, Cursor::Database(_)) {
-        for (id, rule) in of_the_file(&policy, &cursor, &prefix, limit + 1)? {
-            rules.push(rule);
-            cursors.push(format!("file:{id}"));
-        }
+    let mut found = Vec::with_capacity(limit + 1);
+    if source != Source::Database && cursor.is_in_file() {
+        let listed = cursor.behind(policy.listed(), |rule| rule.id.to_string())?;
+        let listed = listed.filter(|rule| rule.id.as_str().starts_with(&prefix)).take(limit + 1);
+        found.extend(listed.map(|rule| (Cursor::file(rule.id.as_str()), of_file(rule))));
     }
-    if source != Source::File && rules.len() <= limit {
-        let after = if let Cursor::Database(id) = cursor { id } else { String::new() };
-        let page = Page { kind: Kind::Rule, prefix, after, limit: limit + 1 - rules.len() };
-        for (id, rule) in of_the_database(gate, &policy, page).await? {
-            rules.push(rule);
-            cursors.push(format!("database:{id}"));
-        }
+    if source != Source::File && found.len() <= limit {
+        let (after, limit) = (cursor.into_database(), limit + 1 - found.len());
+        let page = Page { kind: Kind::Rule, prefix, after, limit };
+        let stored = of_the_database(gate, &policy, page).await?;
+        found.extend(stored.into_iter().map(|(id, rule)| (Cursor::database(&id), rule)));
     }
-    let next = (rules.len() > limit).then(|| cursors[limit - 1].clone());
-    rules.truncate(limit);
+    let (rules, next) = cursor::page(found, limit);
     let (generation, total) = (policy.generation(), policy.rules().len());
     let body = json!({ "generation": generation, "total": total, "rules": rules, "next": next });
     Ok(answer::json(StatusCode::OK, &body))
-}
-
-impl Cursor {
-    fn parse(after: Option<&str>) -> Result<Cursor, Problem> {
-        let Some(after) = after else { return Ok(Cursor::First) };
-        let parts = after.split_once(':').filter(|(_, id)| RuleId::new(id).is_some());
-        match parts {
-            Some(("file", id)) => Ok(Cursor::File(id.to_owned())),
-            Some(("database", id)) => Ok(Cursor::Database(id.to_owned())),
-            _ => Err(Problem::bad_field("after", "'after' is no cursor: take the 'next' of the page before")),
-        }
-    }
-}
-
-fn of_the_file(
-    policy: &Policy,
-    cursor: &Cursor,
-    prefix: &str,
-    limit: usize,
-) -> Result<Vec<(String, Value)>, Problem> {
-    let mut listed = policy.listed().into_iter();
-    if let Cursor::File(id) = cursor
-        && !listed.by_ref().any(|rule| rule.id.as_str() == id)
-    {
-        let detail = format!("rule {id} is not in the file any more: begin again without 'after'");
-        return Err(Problem::bad_field("after", detail));
-    }
-    let page = listed.filter(|rule| rule.id.as_str().starts_with(prefix)).take(limit);
-    Ok(page.map(|rule| (rule.id.to_string(), of_file(rule))).collect())
 }
 
 /// While the database cannot be read, what is in force of it.

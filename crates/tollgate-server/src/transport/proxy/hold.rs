@@ -241,8 +241,12 @@ mod tests {
         /// A queue of six that lets one a second out.
         fn new() -> Waiters {
             let text = "rules: [{ id: q, algorithm: leaky-bucket, limit: 1/s, burst: 6 }]";
-            let live =
-                Live { headers: Default::default(), jwt: None, history: History::new(text.to_owned()) };
+            let live = Live {
+                headers: Default::default(),
+                jwt: None,
+                history: History::new(text.to_owned()),
+                allow: Vec::new(),
+            };
             let gate = Gate::new(Engine::new(Policy::from_yaml(text).unwrap()), live);
             Waiters { room: Arc::default(), gate: Arc::new(gate) }
         }

@@ -1,0 +1,171 @@
+//! Many bans at once: all of them or, if one line is bad, none.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use serde_json::json;
+use tokio::task::spawn_blocking;
+use tollgate::Time;
+use tollgate::ban::{Ban, BanSource};
+use tollgate::document::{self, MapReader, Node, Place, Problems};
+use tollgate::identity::Key;
+use tollgate::time::{calendar, parse_span};
+use tollgate_stores::rules::{Edit, Expected};
+
+use crate::admin::bans::{MAX_REASON_BYTES, refuse_file_ban, until};
+use crate::admin::call::{self, Call};
+use crate::admin::edit::failed;
+use crate::admin::rules::{ARRIVES_WITHIN, MAX_IMPORT_BYTES, busy, counted};
+use crate::answer::{self, Problem};
+use crate::connection::Answer;
+use crate::gate::Gate;
+
+/// `{"bans":[{"key","for"|"until","reason"}]}`, a YAML list, or lines `KEY [SPAN|INSTANT] [REASON]`.
+pub async fn import(mut call: Call) -> Result<Answer, Problem> {
+    let [dry_run] = call.parameters(["dry_run"])?;
+    let dry_run = call::flag("dry_run", dry_run.as_deref())?;
+    let admin = Arc::clone(&call.admin);
+    let _turn = admin.importing.try_lock().map_err(|_| busy())?;
+    let body = call.body_within(MAX_IMPORT_BYTES, ARRIVES_WITHIN).await?;
+    let gate = Arc::clone(&admin.gate);
+    let read = spawn_blocking(move || read(&gate, call::text(&body)?)).await;
+    let bans =
+        read.map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed"))??;
+    let (total, gate) = (bans.len(), call.gate());
+    let Some(rulebook) = gate.rulebook.get() else { return Ok(take(gate, bans, dry_run)) };
+    let edits: Vec<_> = bans.iter().map(|(key, ban)| Edit::ban(key, ban, Expected::Anything)).collect();
+    let told = if dry_run {
+        let planned = rulebook.db().map_err(failed)?.preview(edits).await.map_err(failed)?;
+        let mut told = counted(planned.iter().map(|(change, _)| change), total);
+        told["dry_run"] = true.into();
+        told
+    } else {
+        let changes = rulebook.edit(&call.who, edits, gate.now()).await.map_err(failed)?;
+        tracing::info!(changes = changes.len(), who = call.who, "bans imported");
+        let mut told = counted(changes.iter(), total);
+        told["version"] = changes.last().map(|change| change.version.to_string()).into();
+        told
+    };
+    Ok(answer::json(StatusCode::OK, &told))
+}
+
+/// On a node without a database.
+fn take(gate: &Gate, bans: Vec<(Key, Ban)>, dry_run: bool) -> Answer {
+    let (total, now) = (bans.len(), gate.now());
+    let known = bans.iter().filter(|(key, _)| gate.engine.find_ban(key.clone(), now).is_some()).count();
+    if !dry_run {
+        bans.into_iter().for_each(|(key, ban)| gate.ban(key, ban));
+    }
+    let mut told = json!({ "created": total - known, "changed": known, "deleted": 0, "unchanged": 0 });
+    if dry_run {
+        told["dry_run"] = true.into();
+    }
+    answer::json(StatusCode::OK, &told)
+}
+
+fn read(gate: &Gate, text: &str) -> Result<Vec<(Key, Ban)>, Problem> {
+    let mut reading = Reading {
+        gate,
+        now: gate.now(),
+        bans: Vec::new(),
+        places: HashMap::new(),
+        problems: Problems::new(),
+    };
+    // No key begins as a list or a map does.
+    if text.trim_start().starts_with(['{', '[', '-']) || text.trim_start().starts_with("bans:") {
+        reading.document(&document::read(text)?);
+    } else {
+        reading.lines(text);
+    }
+    Ok(reading.problems.or(reading.bans)?)
+}
+
+struct Reading<'g> {
+    gate: &'g Gate,
+    now: Time,
+    bans: Vec<(Key, Ban)>,
+    /// Where each key was seen first.
+    places: HashMap<Key, Place>,
+    problems: Problems,
+}
+
+impl Reading<'_> {
+    fn document(&mut self, root: &Node<'_>) {
+        let under = root.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "bans"));
+        let list = under.map_or(root, |entry| entry.value());
+        for other in root.as_map().unwrap_or_default().iter().filter(|entry| entry.key() != "bans") {
+            self.reject(other.place(), other.key(), "only 'bans' are taken from here");
+        }
+        let Some(nodes) = list.as_list() else {
+            return self.reject(list.place(), "bans", "expected a list of bans");
+        };
+        for (n, node) in nodes.iter().enumerate() {
+            let path = format!("bans[{n}]");
+            let Some(mut map) = MapReader::new(node, path.clone(), &mut self.problems) else { continue };
+            let key = map.required_text("key");
+            let (span, instant) = (map.optional_text("for"), map.optional_text("until"));
+            let reason = map.optional_text("reason").unwrap_or_default();
+            map.finish();
+            if let Some(key) = key {
+                self.take(node.place(), &path, key, span, instant, reason);
+            }
+        }
+    }
+
+    fn lines(&mut self, text: &str) {
+        for (n, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let place = Place { line: u32::try_from(n + 1).unwrap_or(u32::MAX), column: 1 };
+            let (key, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            let rest = rest.trim_start();
+            let (time, behind) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            let (span, instant, reason) = if calendar::parse_rfc3339(time).is_some() {
+                (None, Some(time), behind.trim_start())
+            } else if parse_span(time).is_ok() {
+                (Some(time), None, behind.trim_start())
+            } else {
+                (None, None, rest)
+            };
+            self.take(place, "", key, span, instant, reason);
+        }
+    }
+
+    fn take(
+        &mut self,
+        place: Place,
+        path: &str,
+        key: &str,
+        span: Option<&str>,
+        instant: Option<&str>,
+        reason: &str,
+    ) {
+        let key = match Key::parse(key) {
+            Ok(key) => self.gate.looked_up(key),
+            Err(error) => return self.reject(place, path, &error.to_string()),
+        };
+        if reason.len() > MAX_REASON_BYTES {
+            return self.reject(place, path, &format!("the reason is longer than {MAX_REASON_BYTES} bytes"));
+        }
+        if let Err(problem) = refuse_file_ban(self.gate, &key, self.now) {
+            return self.reject(place, path, &problem.detail);
+        }
+        // As in the file, a ban without a time has no end.
+        let until = match until(span, instant, self.now) {
+            Ok(until) => until.unwrap_or(Time::MAX),
+            Err((_, why)) => return self.reject(place, path, &why),
+        };
+        if let Some(first) = self.places.insert(key.clone(), place) {
+            return self.reject(place, path, &format!("{key} is given twice, first at line {}", first.line));
+        }
+        let reason = reason.to_owned();
+        self.bans.push((key, Ban { until, reason, source: BanSource::Manual, strikes: 0 }));
+    }
+
+    fn reject(&mut self, place: Place, path: &str, why: &str) {
+        self.problems.push(document::Problem::new(Some(place), path, why));
+    }
+}

@@ -1,0 +1,210 @@
+//! `/v1/overrides`: the limits of single keys, which are part of a rule and edited with it.
+
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tollgate::identity::Key;
+use tollgate::rule::{Rule, RuleInForce};
+use tollgate_stores::rules::{DbError, Edit, Expected, Item, RuleText, Stored};
+
+use crate::admin::call::{self, Call};
+use crate::admin::cursor;
+use crate::admin::edit::{Condition, Terms, failed, precondition, tagged, would};
+use crate::admin::keys::candidates;
+use crate::admin::rules::{refuse_file_rule, refuse_misfit};
+use crate::answer::{self, Problem};
+use crate::body::{self, Object};
+use crate::connection::Answer;
+use crate::rulebook;
+
+const MAX_BODY_BYTES: usize = 64 << 10;
+/// How often an edit is tried again where others edit the rule too.
+const TRIES: usize = 5;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewOverride {
+    rule: String,
+    key: String,
+    limits: Vec<String>,
+}
+
+/// `?rule=ID`: those of one rule; else `?limit=100&after=ID` goes through the rules that have any.
+pub async fn list(call: Call) -> Result<Answer, Problem> {
+    let [rule, limit, after] = call.parameters(["rule", "limit", "after"])?;
+    let limit = call::limit(limit.as_deref())?;
+    let policy = call.gate().engine.policy();
+    let (rules, next) = match rule {
+        Some(id) => {
+            let none = || Problem::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
+            (vec![policy.rule(&id).ok_or_else(none)?], None)
+        }
+        None => {
+            let after = after.unwrap_or_default();
+            let mut having: Vec<_> = policy
+                .rules()
+                .iter()
+                .filter(|rule| !rule.overrides.is_empty() && *rule.id.as_str() > *after)
+                .collect();
+            having.sort_by_key(|rule| rule.id.as_str());
+            having.truncate(limit + 1);
+            cursor::page(having.into_iter().map(|rule| (rule.id.to_string(), rule)).collect(), limit)
+        }
+    };
+    let overrides: Vec<_> = rules.iter().flat_map(|rule| of_rule(rule)).collect();
+    Ok(answer::json(StatusCode::OK, &json!({ "overrides": overrides, "next": next })))
+}
+
+fn of_rule(rule: &RuleInForce) -> Vec<Value> {
+    let source = if rule.is_added() { "database" } else { "file" };
+    let shown = rule.overrides.list().iter().map(|each| {
+        let key = Key::new(each.values.clone()).map(|key| key.to_string()).unwrap_or_default();
+        let limits: Vec<_> = each.limits.iter().map(|limit| limit.limit.to_string()).collect();
+        json!({ "rule": rule.id.as_str(), "key": key, "limits": limits, "source": source })
+    });
+    shown.collect()
+}
+
+/// Adds an override, or replaces the one that the key has.
+pub async fn add(mut call: Call) -> Result<Answer, Problem> {
+    let terms = Terms::of(&call)?;
+    call.rulebook()?;
+    let body = call.body(MAX_BODY_BYTES).await?;
+    let Object(asked): Object<NewOverride> = body::parse(&body)?;
+    let key = Key::parse(&asked.key).map_err(|error| Problem::bad_field("key", error.to_string()))?;
+    if asked.limits.is_empty() {
+        return Err(Problem::bad_field("limits", "'limits' is empty"));
+    }
+    let mut entry: Map<String, Value> =
+        key.parts().iter().map(|(name, value)| (name.to_string(), value.as_str().into())).collect();
+    entry.insert("limits".to_owned(), asked.limits.clone().into());
+    let put = |list: &mut Vec<Value>| {
+        match list.iter_mut().find(|known| key_of(known).as_ref() == Some(&key)) {
+            Some(known) => *known = entry.clone().into(),
+            None => list.push(entry.clone().into()),
+        }
+        Ok(entry.clone().into())
+    };
+    let (answer, version) = match edit(&call, &terms, &asked.rule, put).await? {
+        Edited::Would(answer) => return Ok(answer),
+        Edited::Done { stored, .. } => {
+            let told = json!({ "rule": asked.rule, "key": key.to_string(), "limits": asked.limits, "source": "database", "version": stored.version.to_string() });
+            (answer::json(StatusCode::CREATED, &told), stored.version)
+        }
+    };
+    tracing::info!(rule = asked.rule, who = call.who, "override added");
+    Ok(tagged(answer, Some(version)))
+}
+
+/// `?rule=ID&key=KEY`: takes one out, and says what it was.
+pub async fn remove(call: Call) -> Result<Answer, Problem> {
+    let [rule, key, dry_run] = call.raw_parameters(["rule", "key", "dry_run"])?;
+    let terms = Terms::with(&call, dry_run)?;
+    let missing = |name: &str| Problem::bad_field(name, format!("'{name}' is missing"));
+    let (rule, key) = (rule.ok_or_else(|| missing("rule"))?, key.ok_or_else(|| missing("key"))?);
+    let keys = candidates(key)?;
+    let take = |list: &mut Vec<Value>| {
+        let at = list.iter().position(|known| key_of(known).is_some_and(|key| keys.contains(&key)));
+        let none =
+            || Problem::new(StatusCode::NOT_FOUND, format!("rule {rule} has no override for that key"));
+        Ok(list.remove(at.ok_or_else(none)?))
+    };
+    let (removed, version) = match edit(&call, &terms, rule, take).await? {
+        Edited::Would(answer) => return Ok(answer),
+        Edited::Done { entry, stored } => (entry, stored.version),
+    };
+    tracing::info!(rule, who = call.who, "override removed");
+    let limits = removed.get("limits").or_else(|| removed.get("limit")).cloned();
+    let told = json!({ "rule": rule, "key": key_of(&removed).map(|key| key.to_string()), "limits": limits });
+    Ok(tagged(
+        answer::json(StatusCode::OK, &json!({ "removed": told, "version": version.to_string() })),
+        Some(version),
+    ))
+}
+
+enum Edited {
+    /// The entry that was put in or taken out, and the rule after it.
+    Done {
+        entry: Value,
+        stored: Stored,
+    },
+    Would(Answer),
+}
+
+/// Edits the overrides of a rule as it is now; where somebody else was faster, of what it is then.
+async fn edit(
+    call: &Call,
+    terms: &Terms,
+    id: &str,
+    change: impl Fn(&mut Vec<Value>) -> Result<Value, Problem>,
+) -> Result<Edited, Problem> {
+    refuse_file_rule(call.gate(), id)?;
+    let (rulebook, item) = (call.rulebook()?, Item::rule(id));
+    let none = || Problem::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
+    for _ in 0..TRIES {
+        let stored = rulebook.get(item.clone()).await.map_err(failed)?.ok_or_else(none)?;
+        match terms.condition {
+            Condition::At(seen) if seen != stored.version => {
+                return Err(precondition(
+                    format!("{item} is at version {}", stored.version),
+                    Some(stored.version),
+                ));
+            }
+            Condition::Nothing => {
+                return Err(precondition(format!("{item} exists already"), Some(stored.version)));
+            }
+            _ => {}
+        }
+        let (text, entry) = changed(&stored.text, &change)?;
+        let rule: Rule = rulebook::read(text.as_str())?;
+        refuse_misfit(call, &rule)?;
+        let edit = vec![Edit::rule(text, Expected::At(stored.version))];
+        if terms.dry_run {
+            let planned = rulebook.db().map_err(failed)?.preview(edit).await.map_err(failed)?;
+            return Ok(Edited::Would(would(&planned)));
+        }
+        match rulebook.edit(&call.who, edit, call.gate().now()).await {
+            Ok(mut changes) => {
+                let made = changes.pop().and_then(|change| {
+                    Some(Stored { item: change.item, version: change.version, text: change.text? })
+                });
+                return Ok(Edited::Done { entry, stored: made.unwrap_or(stored) });
+            }
+            Err(DbError::Conflict { .. }) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Err(precondition(format!("{item} is being edited by others: try again"), None))
+}
+
+fn changed(
+    text: &str,
+    change: impl Fn(&mut Vec<Value>) -> Result<Value, Problem>,
+) -> Result<(RuleText, Value), Problem> {
+    let corrupt =
+        || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the rule in the database cannot be read");
+    let mut rule: Map<String, Value> = serde_json::from_str(text).map_err(|_| corrupt())?;
+    let mut list = match rule.remove("overrides") {
+        Some(Value::Array(list)) => list,
+        _ => Vec::new(),
+    };
+    let entry = change(&mut list)?;
+    if !list.is_empty() {
+        rule.insert("overrides".to_owned(), list.into());
+    }
+    let text = Value::Object(rule).to_string();
+    let node = tollgate::document::read(&text)?;
+    Ok((RuleText::from_node(&node, "")?, entry))
+}
+
+/// The key of an override as it is written.
+fn key_of(written: &Value) -> Option<Key> {
+    let parts = written.as_object()?.iter().filter(|(name, _)| !matches!(name.as_str(), "limit" | "limits"));
+    let parts: Option<Vec<_>> = parts
+        .map(|(name, value)| {
+            let value = value.as_str().map(str::to_owned).unwrap_or_else(|| value.to_string());
+            Some(format!("{name}:{}", value.replace('%', "%25").replace('+', "%2B")))
+        })
+        .collect();
+    Key::parse(&parts?.join("+")).ok()
+}

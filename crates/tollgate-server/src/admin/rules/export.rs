@@ -1,0 +1,90 @@
+//! All rules as YAML that an import takes, one on a line, sent while they are read.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Either;
+use hyper::Response;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use tokio::sync::mpsc;
+use tollgate_stores::rules::{DbError, Kind, Page, Stored};
+
+use crate::admin::call::{self, Call};
+use crate::admin::edit::failed;
+use crate::admin::reply::{Chunks, Reply};
+use crate::admin::rules::written;
+use crate::answer::Problem;
+use crate::rulebook::Rulebook;
+
+/// Rules read in one go, and how many of these may wait for a slow reader.
+const STEP: usize = 1_000;
+const AHEAD: usize = 4;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Database,
+    File,
+    All,
+}
+
+/// `?source=database|file|all`
+pub async fn export(call: Call) -> Result<Reply, Problem> {
+    let [source] = call.parameters(["source"])?;
+    let sources = [("database", Source::Database), ("file", Source::File), ("all", Source::All)];
+    let source = call::choice("source", source.as_deref(), sources)?;
+    let mut first = String::from("rules:\n");
+    if source != Source::Database {
+        let policy = call.gate().engine.policy();
+        first.extend(policy.listed().iter().map(|rule| line(&written(rule).to_string())));
+    }
+    let rulebook = call.gate().rulebook.get().filter(|_| source != Source::File).cloned();
+    // The first page is read before anything is answered: that it cannot be is said by the status.
+    let mut page = Vec::new();
+    if let Some(rulebook) = &rulebook {
+        page = next(rulebook, String::new()).await.map_err(failed)?;
+    }
+    if page.is_empty() && first.lines().count() == 1 {
+        first = "rules: []\n".to_owned();
+    }
+    let (sender, chunks) = mpsc::channel(AHEAD);
+    tokio::spawn(async move {
+        let sent = sender.send(Ok(first.into())).await;
+        if let (Ok(()), Some(rulebook)) = (sent, rulebook) {
+            send(&rulebook, page, &sender).await;
+        }
+    });
+    let mut reply = Response::new(Either::Right(Chunks(chunks)));
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
+    reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(reply)
+}
+
+/// Sends a page and all that follow it, until there is none, or nobody reads on.
+async fn send(
+    rulebook: &Arc<Rulebook>,
+    mut page: Vec<Stored>,
+    sender: &mpsc::Sender<Result<Bytes, DbError>>,
+) {
+    while let Some(after) = page.last().map(|last| last.item.name.to_string()) {
+        let lines: String = page.iter().map(|stored| line(&stored.text)).collect();
+        if sender.send(Ok(lines.into())).await.is_err() {
+            return;
+        }
+        page = match next(rulebook, after).await {
+            Ok(page) => page,
+            Err(error) => {
+                sender.send(Err(error)).await.ok();
+                return;
+            }
+        };
+    }
+}
+
+async fn next(rulebook: &Rulebook, after: String) -> Result<Vec<Stored>, DbError> {
+    rulebook.db()?.page(Page { kind: Kind::Rule, prefix: String::new(), after, limit: STEP }).await
+}
+
+/// JSON is YAML.
+fn line(text: &str) -> String {
+    format!("- {text}\n")
+}
