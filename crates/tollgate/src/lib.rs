@@ -48,6 +48,7 @@ mod codec;
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub use sync::seeded;
+mod near;
 mod sync;
 mod table;
 

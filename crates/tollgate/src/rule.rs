@@ -24,6 +24,7 @@ mod set;
 mod slots;
 
 pub use in_force::RuleInForce;
+use in_force::Whereabouts;
 pub use overrides::{Override, Overrides};
 pub use pattern::{HostPattern, Pattern};
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};

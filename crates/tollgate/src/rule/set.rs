@@ -29,11 +29,11 @@ pub struct RuleSet {
     pool: Arc<Mutex<Pool>>,
 }
 
-/// The number of a rule, under the hash of something of it.
+/// The number of a rule, under the hash of its id.
 #[derive(Clone, Copy)]
-pub(crate) struct Numbered {
-    pub(crate) hash: u32,
-    pub(crate) number: u32,
+struct Numbered {
+    hash: u32,
+    number: u32,
 }
 
 impl Hashed for Numbered {
