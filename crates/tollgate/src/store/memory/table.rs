@@ -8,6 +8,7 @@
 //! find a key asks again under the shard's lock.
 
 use crate::fingerprint::Fingerprint;
+use crate::near;
 use crate::store::memory::region::Lines;
 use crate::store::memory::slot::{Line, Slot};
 use crate::sync::{AtomicU64, Ordering};
@@ -80,7 +81,7 @@ impl Table {
     pub(super) fn place<'l>(&self, lines: Lines<'l>, fingerprint: Fingerprint) -> Place<'l> {
         // SAFETY: homes are lines in use, and a table never uses more lines than there are.
         let homes = self.extent().homes(fingerprint).map(|line| unsafe { lines.at_unchecked(line) });
-        homes.into_iter().for_each(prefetch);
+        homes.into_iter().for_each(|line| near::fetch(std::ptr::from_ref(line).addr(), size_of::<Line>()));
         Place { fingerprint, homes }
     }
 
@@ -123,18 +124,6 @@ impl<'l> Place<'l> {
         let [first, second] = self.homes;
         find(first).or_else(|| find(second))
     }
-}
-
-#[inline]
-fn prefetch(line: &Line) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing, and the line exists.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(line).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
 }
 
 pub(super) const KIND_BITS: u32 = 8;
