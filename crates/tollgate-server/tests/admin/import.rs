@@ -43,6 +43,7 @@ fn rules_are_imported_and_what_is_exported_can_be_imported_again() {
     let json = r#"[{"id":"b","limit":"7/m"},{"id":"c","limit":"8/m"}]"#;
     let would = import(&server, "?mode=replace&dry_run=true", json);
     assert_eq!(counts(&would), [1, 1, 1, 0]);
+    assert_eq!(would.json()["version"], "0-2", "the one that it was compared with");
     let diff = &would.json()["diff"];
     assert_eq!(diff[0]["before"]["requests"], 5);
     assert_eq!(diff[0]["after"], json!({ "id": "b", "limit": "7/m" }));
