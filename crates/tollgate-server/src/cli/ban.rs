@@ -7,7 +7,6 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::cli::listing::Listing;
-use crate::cli::progress::Progress;
 use crate::cli::session::Session;
 use crate::cli::{AdminArgs, Exit, out, text};
 use crate::client::escape;
@@ -56,7 +55,7 @@ pub enum BanCommand {
     #[command(after_help = "Example:
   tollgate ban import bans.txt
 
-A line is a key, then how long or until when, then the reason:
+A line is a key, then how long or until when (without it, for good), then the reason:
   ip:203.0.113.9 7d scraping
   ip:198.51.100.0/24 2027-01-01T00:00:00Z botnet
 
@@ -120,14 +119,14 @@ fn remove(key: &str, admin: &AdminArgs) -> Result<(), Exit> {
 }
 
 fn import(file: &Path, dry_run: bool, admin: &AdminArgs) -> Result<(), Exit> {
-    let progress = Progress::start("reading");
-    let text = text::read(file, &progress).map_err(|problems| admin.invalid(&problems))?;
-    let path = format!("/v1/bans/import?dry_run={dry_run}");
-    let answered = Session::open(admin)?.upload(&path, text.content_type, text.bytes, progress)?;
+    let text = text::read(file).map_err(|problems| admin.invalid(&problems))?;
+    let query = format!("dry_run={dry_run}");
+    let answered = Session::open(admin)?.upload("/v1/bans/import", &query, text)?;
     if admin.json {
         out::pretty(&answered.body);
     } else {
-        out::line(out::tally(&answered.body));
+        let unwritten = if dry_run { "; nothing was written" } else { "" };
+        out::line(format!("{}{unwritten}", out::tally(&answered.body)));
     }
     Ok(())
 }

@@ -4,15 +4,20 @@ use serde_json::{Map, Value};
 
 use crate::cli::yaml;
 
-/// A heading, `+` for new, `-` for gone, `~` for changed, and under it the fields that differ; those `unseen` are
+/// A heading with its [`sign`], and under it the fields that differ; those `unseen` are
 /// said elsewhere.
 pub fn lines(name: &str, before: &Value, after: &Value, unseen: &[&str]) -> Vec<String> {
-    let sign = match (before.is_null(), after.is_null()) {
+    let heading = format!("{} {name}", sign(before, after));
+    [heading].into_iter().chain(fields(before, after, unseen)).collect()
+}
+
+/// What became of a thing: `+` it is new, `-` it is gone, `~` it is another.
+pub fn sign(before: &Value, after: &Value) -> char {
+    match (before.is_null(), after.is_null()) {
         (true, _) => '+',
         (false, true) => '-',
         (false, false) => '~',
-    };
-    [format!("{sign} {name}")].into_iter().chain(fields(before, after, unseen)).collect()
+    }
 }
 
 fn fields(before: &Value, after: &Value, unseen: &[&str]) -> Vec<String> {

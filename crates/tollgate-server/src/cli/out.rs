@@ -83,7 +83,6 @@ pub fn refused(answered: &Answered) -> Exit {
     message(format!("error: {}", detail.lines().map(plain).collect::<Vec<_>>().join("\n")));
     match answered.status {
         401 | 403 => Exit::Unauthorised,
-        400 if answered.body.get("problems").is_some() => Exit::InvalidConfiguration,
         _ => Exit::No,
     }
 }

@@ -90,6 +90,8 @@ fn text(each: &Value, name: &str) -> String {
 }
 
 fn limits(each: &Value) -> String {
-    let all: Vec<_> = each["limits"].as_array().into_iter().flatten().map(yaml::flow).collect();
-    all.join(", ")
+    match &each["limits"] {
+        Value::Array(all) => all.iter().map(yaml::flow).collect::<Vec<_>>().join(", "),
+        one => one.as_str().unwrap_or_default().to_owned(),
+    }
 }
