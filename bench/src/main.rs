@@ -3,6 +3,7 @@
 //! Tables on stdout, progress on stderr.
 
 mod algorithms;
+mod bans;
 mod bytes;
 mod comparison;
 mod contestant;
@@ -31,8 +32,8 @@ use effort::Effort;
 use keys::Layout;
 use score::Scores;
 
-const PARTS: [&str; 10] =
-    ["hot", "uniform", "zipf", "batch", "bytes", "logs", "algorithms", "engine", "rules", "growth"];
+const PARTS: [&str; 11] =
+    ["hot", "uniform", "zipf", "batch", "bytes", "logs", "algorithms", "engine", "rules", "bans", "growth"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -111,6 +112,10 @@ fn run(effort: &Effort, wants: &dyn Fn(&str) -> bool) -> Outcome {
     if wants("rules") {
         let loads = rules::measure(effort, &mut scores);
         rules::print(&loads, &scores);
+    }
+    if wants("bans") {
+        bans::measure(effort, &mut scores);
+        bans::print(&scores);
     }
     let correct = scores.print_faults();
     let kept = promise::print(&scores);

@@ -54,7 +54,8 @@ fn while_redis_stands_still_rules_do_as_they_say_and_protection_is_said_to_be_of
       - { id: open, match: /open, key: user, limit: 1/d }
       - { id: closed, match: /closed, key: user, limit: 100/d, on_store_error: closed }
       - { id: local, match: /local, key: user, limit: 4/d, on_store_error: local }
-nodes: 2";
+nodes: 2
+store_deadline: 500ms";
     let server = node(&redis, rules);
     let ask = |path: &str| {
         let answer = server.check(&json!({ "user": "ann", "path": path }));

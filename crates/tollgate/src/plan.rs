@@ -14,6 +14,7 @@ use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
+use crate::key_list::KeyList;
 use crate::policy::Policy;
 use crate::rule::{Limits, MAX_MATCHES, MissingKey, Mode, Rule, RuleInForce, RuleLimit};
 use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, Weight};
@@ -71,15 +72,10 @@ impl Policy {
         if under.enforce == Enforce::Off {
             return Err(Exempt::SwitchedOff);
         }
-        let value = |attribute: &Attribute| self.value(hit, attribute);
-        if self.is_allowed(hit) {
-            return Err(Exempt::AllowListed);
+        if !self.has_empty_lists(under.bans) {
+            plan.banned = self.look_up(hit, under)?;
         }
-        match self.banned(hit, under) {
-            Some(banned) if under.enforce == Enforce::On => return Err(Exempt::Banned(Box::new(banned))),
-            banned => plan.banned = banned.is_some(),
-        }
-        let matches = self.rules.matching(hit.target(), || value(&Attribute::User));
+        let matches = self.rules.matching(hit.target(), || self.value(hit, &Attribute::User));
         plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
         plan.rules.reserve(matches.len() - plan.ignored);
         plan.charges.reserve(matches.len() - plan.ignored);
@@ -89,11 +85,22 @@ impl Policy {
         Ok(())
     }
 
-    fn is_allowed(&self, hit: &Hit<'_>) -> bool {
+    fn has_empty_lists(&self, bans: &BanList) -> bool {
+        self.file_allow.is_empty() && self.allow.is_empty() && self.file_bans.is_empty() && bans.is_empty()
+    }
+
+    /// Looks a hit up in the lists of keys; `true` if it is by somebody whose ban is only counted.
+    #[inline(never)]
+    fn look_up(&self, hit: &Hit<'_>, under: &Conditions<'_>) -> Result<bool, Exempt> {
         let value = |attribute: &Attribute| self.value(hit, attribute);
-        [&self.file_allow, &self.allow]
-            .iter()
-            .any(|list| list.find(hit.address(), value, |()| true).is_some())
+        let is_on = |list: &KeyList<()>| list.find(hit.address(), value, |()| true).is_some();
+        if is_on(&self.file_allow) || is_on(&self.allow) {
+            return Err(Exempt::AllowListed);
+        }
+        match self.banned(hit, under) {
+            Some(banned) if under.enforce == Enforce::On => Err(Exempt::Banned(Box::new(banned))),
+            banned => Ok(banned.is_some()),
+        }
     }
 
     /// The ban in force: of one in the file and another the one that is more about this address.

@@ -80,6 +80,11 @@ impl BanList {
         }
     }
 
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+
     /// The ban in force for a request.
     #[inline]
     pub(crate) fn check<'h>(
@@ -88,7 +93,7 @@ impl BanList {
         value: impl Fn(&Attribute) -> Option<Cow<'h, str>>,
         now: Time,
     ) -> Option<(Key, Ban)> {
-        if self.len.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return None;
         }
         let front = self.front.load();
