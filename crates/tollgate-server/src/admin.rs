@@ -27,6 +27,7 @@ mod enforce;
 mod guard;
 mod health;
 mod keys;
+mod openapi;
 mod overrides;
 mod page;
 mod queue;

@@ -10,6 +10,7 @@ use tollgate::time::{calendar, parse_span};
 use tollgate_stores::rules::{Current, Edit, Item, Kind, Version};
 
 use crate::admin::call::{self, Call};
+use crate::admin::cursor;
 use crate::admin::edit::{Made, Terms, failed, tagged};
 use crate::admin::keys::candidates;
 use crate::answer::{self, Problem};
@@ -40,23 +41,23 @@ struct NewBan {
 pub async fn list(call: Call) -> Result<Answer, Problem> {
     let [limit, after] = call.parameters(["limit", "after"])?;
     let limit = call::limit(limit.as_deref())?;
-    if let Some(after) = &after {
-        read_key("after", after)?;
-    }
-    let gate = call.gate();
-    let bans = gate.engine.bans(gate.now());
-    let start =
-        bans.partition_point(|(key, _)| after.as_ref().is_some_and(|after| key.to_string() <= *after));
-    let page = &bans[start..bans.len().min(start + limit)];
-    let next = (start + page.len() < bans.len()).then(|| page.last().map(|(key, _)| key.to_string()));
-    let stored = stored(gate, page).await;
+    let after = after.map(|after| read_key("after", &after)).transpose()?;
+    let (gate, now) = (call.gate(), call.gate().now());
+    // One more than a page tells whether there is another.
+    let found = gate.engine.bans_page(after.as_ref(), limit + 1, now);
+    let (page, next) =
+        cursor::page(found.into_iter().map(|(key, ban)| (key.to_string(), (key, ban))).collect(), limit);
+    let stored = stored(gate, &page).await;
     let shown = page.iter().map(|(key, ban)| {
         let name = key.to_string();
         let version = stored.get(&item(&name)).map(|stored| stored.version);
         versioned(written(&name, ban), version)
     });
-    let body = json!({ "bans": shown.collect::<Value>(), "next": next, "total": bans.len() });
-    Ok(answer::json(StatusCode::OK, &body))
+    let total = gate.engine.ban_count(now);
+    Ok(answer::json(
+        StatusCode::OK,
+        &json!({ "bans": shown.collect::<Value>(), "next": next, "total": total }),
+    ))
 }
 
 /// What the database has of some bans; nothing while it cannot be read.

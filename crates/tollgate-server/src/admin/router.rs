@@ -9,7 +9,9 @@ use hyper::{Request, StatusCode};
 
 use crate::admin::call::Call;
 use crate::admin::reply::Reply;
-use crate::admin::{Admin, allow, audit, bans, enforce, health, keys, overrides, page, queue, rules};
+use crate::admin::{
+    Admin, allow, audit, bans, enforce, health, keys, openapi, overrides, page, queue, rules,
+};
 use crate::answer::{self, Problem};
 use crate::connection::Answer;
 use crate::metrics;
@@ -54,6 +56,7 @@ pub static ROUTES: &[Route] = &[
         answer: |call| now(page::show(call.gate())),
     },
     read("/metrics", |call| now(metrics_page(&call))),
+    read("/openapi.json", |_| now(openapi::show())),
     read("/v1/rules", |call| whole(rules::list(call))),
     admin("POST", "/v1/rules", |call| whole(rules::create(call))),
     admin("POST", "/v1/rules/import", |call| whole(rules::import(call))),

@@ -23,6 +23,15 @@ const MAX_CHECK_BYTES: usize = 256 << 10;
 const MAX_BATCH_BYTES: usize = 4 << 20;
 const MAX_BATCH: usize = 1_000;
 
+/// What is answered, for those who describe it.
+#[cfg(test)]
+pub const ROUTES: [(&str, &str); 4] = [
+    ("POST", "/v1/check"),
+    ("POST", "/v1/check/batch"),
+    ("POST", "/v1/settle"),
+    ("GET", "/v1/request-allowed"),
+];
+
 /// Answers one request.
 pub async fn handle(gate: Arc<Gate>, request: Request<Incoming>) -> Answer {
     let answered = match request.uri().path() {

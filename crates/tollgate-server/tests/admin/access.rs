@@ -112,3 +112,142 @@ fn an_admin_address_open_to_others_needs_tokens() {
     let server = Server::start_at(&folder, &config);
     assert!(server.log().contains("admin listens on 0.0.0.0:"));
 }
+
+/// Every call that changes something, with the least role that it takes.
+const EDITS: [(&str, &str, &str); 14] = [
+    ("POST", "/v1/rules", "admin"),
+    ("PUT", "/v1/rules/a", "admin"),
+    ("DELETE", "/v1/rules/a", "admin"),
+    ("POST", "/v1/rules/import", "admin"),
+    ("POST", "/v1/allow", "admin"),
+    ("DELETE", "/v1/allow/user:ann", "admin"),
+    ("POST", "/v1/overrides", "admin"),
+    ("DELETE", "/v1/overrides?rule=a&key=user:ann", "admin"),
+    ("PUT", "/v1/enforce", "admin"),
+    ("POST", "/v1/audit/0-1/rollback", "admin"),
+    ("POST", "/v1/bans", "operate"),
+    ("POST", "/v1/bans/import", "operate"),
+    ("DELETE", "/v1/bans/user:ann", "operate"),
+    ("DELETE", "/v1/keys?rule=a", "operate"),
+];
+
+#[test]
+fn an_edit_takes_the_role_that_it_says() {
+    let folder = Folder::new();
+    let admin = "administrator-0123456789";
+    folder.write("tokens", format!("read {READER}\noperate {OPERATOR} bob\nadmin {admin} ann\n"));
+    folder.configure("tokens_file: tokens\nrules: [{ id: a, limit: 9/y }]");
+    let server = Server::start_in(&folder);
+    let status = |method: &str, path: &str, token: &str| {
+        let bearer = format!("Bearer {token}");
+        Client::to(server.admin).ask(method, path, &[("authorization", &bearer)], b"{").status
+    };
+    for (method, path, role) in EDITS {
+        let refused = |token: &str| matches!(status(method, path, token), 401 | 403);
+        assert!(refused("wrong-0123456789") && refused(READER), "{method} {path}");
+        assert_eq!(refused(OPERATOR), role == "admin", "{method} {path}");
+        assert!(!refused(admin), "{method} {path}");
+    }
+    let log = server.log();
+    let refusals = log.lines().filter(|line| line.contains("admin call refused")).count();
+    assert_eq!(refusals, EDITS.len() * 2 + 10, "every refusal is in the log, and nothing else");
+    assert!(
+        log.contains("who=\"bob\"") && log.contains("who=\"read-1\""),
+        "by name, where there is one: {log}"
+    );
+    for secret in [READER, OPERATOR, admin, "wrong-0123456789", "user:ann"] {
+        assert!(!log.contains(secret), "the log tells {secret}");
+    }
+}
+
+#[test]
+fn edits_are_refused_to_other_hosts_and_origins() {
+    let server = Server::start("rules: [{ id: a, limit: 9/y }]");
+    for (method, path, _) in EDITS {
+        for headers in [
+            [("host", "evil.example"), ("x", "y")],
+            [("host", "127.0.0.1.evil.example"), ("x", "y")],
+            [("host", "localhost"), ("origin", "http://evil.example")],
+            [("host", "localhost"), ("origin", "null")],
+        ] {
+            let refused = Client::to(server.admin).ask(method, path, &headers, b"{}");
+            assert_eq!(refused.status, 403, "{method} {path} {headers:?}");
+        }
+    }
+    for (method, path) in [
+        ("GET", "/v1/rules/export"),
+        ("GET", "/v1/audit"),
+        ("GET", "/openapi.json"),
+        ("OPTIONS", "/v1/rules"),
+    ] {
+        let refused = Client::to(server.admin).ask(method, path, &[("host", "evil.example")], b"");
+        assert_eq!(refused.status, 403, "{method} {path}");
+        assert_eq!(refused.header("access-control-allow-origin"), None);
+    }
+    server.wait_for_log_times("admin call refused", EDITS.len() * 4 + 4);
+}
+
+#[test]
+fn tokens_of_the_environment_need_no_file() {
+    let folder = Folder::new();
+    let config = folder.write("open.yaml", "listen: { http: off, admin: 0.0.0.0:0 }\n");
+    let mut command = harness::binary();
+    command
+        .env("TOLLGATE_TOKENS", format!("admin {OPERATOR} ann\nread {READER}"))
+        .arg("serve")
+        .arg("-c")
+        .arg(&config);
+    let server = Server::run(&folder, &mut command);
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], server.admin.port()));
+    let ask = |token: &str, method: &str, path: &str, body: &str| {
+        Client::to(address).ask(
+            method,
+            path,
+            &[("authorization", &format!("Bearer {token}"))],
+            body.as_bytes(),
+        )
+    };
+    assert_eq!(ask("wrong-0123456789", "GET", "/v1/rules", "").status, 401);
+    assert_eq!(ask(OPERATOR, "POST", "/v1/rules", "{\"id\":\"a\",\"limit\":\"5/m\"}").status, 201);
+    assert_eq!(ask(READER, "GET", "/v1/audit", "").json()["changes"][0]["who"], "ann");
+
+    let mut command = harness::binary();
+    command.env("TOLLGATE_TOKENS", "admin too-short ann").arg("serve").arg("-c").arg(&config);
+    let ran = harness::run(&mut command);
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(ran.stderr.contains("TOLLGATE_TOKENS: line 1") && !ran.stderr.contains("too-short"), "{ran:?}");
+}
+
+#[test]
+fn the_password_of_the_database_is_told_to_nobody() {
+    let secret = "s3cr3t-Passw0rd";
+    let server = Server::start(&format!(
+        "rules_db: postgres://tollgate:{secret}@127.0.0.1:1/limits?replica=127.0.0.1:2\nrules: [{{ id: a, limit: 9/y }}]"
+    ));
+    let rule = "{\"id\":\"b\",\"limit\":\"5/m\"}";
+    let answers = [
+        server.admin("POST", "/v1/rules", rule),
+        server.admin("PUT", "/v1/rules/b", rule),
+        server.admin("DELETE", "/v1/rules/b", ""),
+        server.admin("POST", "/v1/rules/import", "rules: []"),
+        server.admin("GET", "/v1/audit", ""),
+        server.admin("POST", "/v1/bans", "{\"key\":\"user:a\",\"for\":\"1h\"}"),
+        server.admin("PUT", "/v1/enforce", "{\"enforce\":\"off\"}"),
+        server.admin("GET", "/v1/rules/export", ""),
+        server.admin("GET", "/readyz", ""),
+    ];
+    for answer in &answers {
+        assert_eq!(answer.status, 503, "{answer}");
+        assert!(!answer.text().contains(secret), "{answer}");
+    }
+    let listed = server.admin("GET", "/v1/rules", "");
+    assert_eq!(
+        (listed.status, &listed.json()["rules"][0]["id"]),
+        (200, &json!("a")),
+        "what is in force is shown"
+    );
+    for page in ["/", "/healthz", "/metrics"] {
+        assert!(!server.admin("GET", page, "").text().contains(secret), "{page}");
+    }
+    assert!(!server.log().contains(secret), "{}", server.log());
+}

@@ -98,3 +98,30 @@ fn metrics_are_prometheus_text_with_labels_from_the_configuration_only() {
     }
     assert!(page.ends_with('\n'));
 }
+
+#[test]
+fn what_is_described_is_there() {
+    let server = Server::start("rules: [{ id: a, limit: 9/h }]");
+    let described = server.admin("GET", "/openapi.json", "");
+    assert_eq!((described.status, described.header("content-type")), (200, Some("application/json")));
+    let described = described.json();
+    assert_eq!(described["openapi"], "3.1.0");
+    for (path, operations) in described["paths"].as_object().expect("paths") {
+        let decides = operations.get("servers").is_some();
+        for (method, operation) in
+            operations.as_object().expect("operations").iter().filter(|(name, _)| *name != "servers")
+        {
+            let (method, path) = (method.to_uppercase(), path.replace('{', "").replace('}', ""));
+            let answer =
+                if decides { server.ask(&method, &path, "") } else { server.admin(&method, &path, "") };
+            assert_ne!(answer.status, 405, "{method} {path}");
+            let nothing = answer.status == 404 && answer.text().contains("there is nothing at");
+            assert!(!nothing, "{method} {path}: {answer}");
+            let status = answer.status.to_string();
+            assert!(
+                operation["responses"].get(&status).is_some(),
+                "{method} {path} answers {status}: {answer}"
+            );
+        }
+    }
+}

@@ -22,6 +22,7 @@ fn allow_entries_come_and_go_and_the_files_stay() {
     let entry =
         json!({ "key": "email:ceo@example.com", "note": "the boss", "source": "database", "version": "0-1" });
     assert_eq!((added.status, added.header("etag"), added.json()), (201, Some("\"0-1\""), entry.clone()));
+    assert_eq!(server.check(&json!({ "email": "ceo@example.com" })).json()["reason"], "allow_list");
     let of_file = |key: &str| json!({ "key": key, "note": null, "source": "file", "version": null });
     let all = json!([of_file("ip:10.0.0.0/8"), of_file("user:health"), entry]);
     assert_eq!(
@@ -64,6 +65,7 @@ fn allow_entries_come_and_go_and_the_files_stay() {
     assert_eq!(would["changes"][0]["before"], json!({ "key": "email:ceo@example.com", "note": "the boss" }));
     let removed = ask(&server, "DELETE", "/v1/allow/email%3Aceo%40example.com", &[], &Value::Null);
     assert_eq!((removed.status, &removed.json()["removed"]["note"]), (200, &json!("the boss")), "{removed}");
+    assert_eq!(server.check(&json!({ "email": "ceo@example.com" })).status, 429);
     assert_eq!(ask(&server, "DELETE", "/v1/allow/email:ceo@example.com", &[], &Value::Null).status, 404);
 }
 
