@@ -140,6 +140,23 @@ impl AdminArgs {
         Session::open(self)?.ask(method, path, body)
     }
 
+    /// One call to the admin API, and its answer as JSON or in words.
+    fn print(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+        described: impl FnOnce(&Value) -> String,
+    ) -> Result<(), Exit> {
+        let answered = self.call(method, path, body)?.body;
+        if self.json {
+            out::pretty(&answered);
+        } else {
+            out::line(described(&answered));
+        }
+        Ok(())
+    }
+
     /// Says why a file is not valid.
     fn invalid(&self, problems: &Problems) -> Exit {
         if self.json { out::json_problems(problems) } else { out::problems(problems) }

@@ -5,7 +5,6 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::cli::listing::Listing;
-use crate::cli::session::Session;
 use crate::cli::{AdminArgs, Exit, out};
 use crate::client::escape;
 
@@ -48,38 +47,25 @@ pub fn run(command: &AllowCommand) -> Exit {
     let done = match command {
         AllowCommand::Add { key, note, admin } => {
             let body = json!({ "key": key, "note": note });
-            edit(admin, Method::POST, "/v1/allow", Some(body))
+            admin.print(Method::POST, "/v1/allow", Some(body), |entry| described("allowed", entry))
         }
         AllowCommand::Ls { limit, admin } => {
             let mut listing = Listing::new("/v1/allow", "allow", "nobody is on the allow list");
             listing.most = *limit;
             listing.print_table(admin, &["KEY", "SOURCE", "NOTE"], |entry| {
-                ["key", "source", "note"].map(|name| text(entry, name)).to_vec()
+                ["key", "source", "note"].map(|name| out::word(entry, name)).to_vec()
             })
         }
         AllowCommand::Rm { key, admin } => {
-            edit(admin, Method::DELETE, &format!("/v1/allow/{}", escape(key)), None)
+            let path = format!("/v1/allow/{}", escape(key));
+            admin.print(Method::DELETE, &path, None, |gone| described("took off", &gone["removed"]))
         }
     };
     done.err().unwrap_or(Exit::Yes)
 }
 
-fn edit(admin: &AdminArgs, method: Method, path: &str, body: Option<Value>) -> Result<(), Exit> {
-    let answered = Session::open(admin)?.ask(method, path, body)?.body;
-    if admin.json {
-        out::pretty(&answered);
-        return Ok(());
-    }
-    let (verb, entry) = match answered.get("removed") {
-        Some(removed) => ("took off", removed),
-        None => ("allowed", &answered),
-    };
-    let note = text(entry, "note");
+fn described(verb: &str, entry: &Value) -> String {
+    let note = out::word(entry, "note");
     let note = if note.is_empty() { note } else { format!("  {note}") };
-    out::line(out::plain(&format!("{verb} {}{note}", text(entry, "key"))));
-    Ok(())
-}
-
-fn text(entry: &Value, name: &str) -> String {
-    entry[name].as_str().unwrap_or_default().to_owned()
+    out::plain(&format!("{verb} {}{note}", out::word(entry, "key")))
 }

@@ -7,7 +7,6 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::cli::listing::Listing;
-use crate::cli::progress::Progress;
 use crate::cli::session::Session;
 use crate::cli::{AdminArgs, Exit, out, text};
 use crate::client::escape;
@@ -56,7 +55,7 @@ pub enum BanCommand {
     #[command(after_help = "Example:
   tollgate ban import bans.txt
 
-A line is a key, then how long or until when, then the reason:
+A line is a key, then how long or until when (without it, for good), then the reason:
   ip:203.0.113.9 7d scraping
   ip:198.51.100.0/24 2027-01-01T00:00:00Z botnet
 
@@ -80,23 +79,17 @@ pub fn run(command: &BanCommand) -> Exit {
                 Some(until) => body["until"] = until.as_str().into(),
                 None => body["for"] = span.as_str().into(),
             }
-            add(body, admin)
+            let described = |ban: &Value| format!("banned {}", described(ban));
+            admin.print(Method::POST, "/v1/bans", Some(body), described)
         }
         BanCommand::Ls { limit, admin } => list(*limit, admin),
-        BanCommand::Rm { key, admin } => remove(key, admin),
+        BanCommand::Rm { key, admin } => {
+            let described = |lifted: &Value| format!("lifted {}", described(&lifted["removed"]));
+            admin.print(Method::DELETE, &format!("/v1/bans/{}", escape(key)), None, described)
+        }
         BanCommand::Import { file, dry_run, admin } => import(file, *dry_run, admin),
     };
     done.err().unwrap_or(Exit::Yes)
-}
-
-fn add(body: Value, admin: &AdminArgs) -> Result<(), Exit> {
-    let answered = Session::open(admin)?.ask(Method::POST, "/v1/bans", Some(body))?;
-    if admin.json {
-        out::pretty(&answered.body);
-    } else {
-        out::line(format!("banned {}", described(&answered.body)));
-    }
-    Ok(())
 }
 
 fn list(limit: Option<u64>, admin: &AdminArgs) -> Result<(), Exit> {
@@ -105,35 +98,21 @@ fn list(limit: Option<u64>, admin: &AdminArgs) -> Result<(), Exit> {
     listing.print_table(admin, &["KEY", "UNTIL", "SOURCE", "STRIKES", "REASON"], |ban| {
         let strikes = ban["strikes"].as_u64().filter(|strikes| *strikes > 0);
         let strikes = strikes.map_or_else(String::new, |strikes| strikes.to_string());
-        vec![word(ban, "key"), until(ban), word(ban, "source"), strikes, word(ban, "reason")]
+        vec![out::word(ban, "key"), until(ban), out::word(ban, "source"), strikes, out::word(ban, "reason")]
     })
 }
 
-fn remove(key: &str, admin: &AdminArgs) -> Result<(), Exit> {
-    let answered = Session::open(admin)?.ask(Method::DELETE, &format!("/v1/bans/{}", escape(key)), None)?;
-    if admin.json {
-        out::pretty(&answered.body);
-    } else {
-        out::line(format!("lifted {}", described(&answered.body["removed"])));
-    }
-    Ok(())
-}
-
 fn import(file: &Path, dry_run: bool, admin: &AdminArgs) -> Result<(), Exit> {
-    let progress = Progress::start("reading");
-    let text = text::read(file, &progress).map_err(|problems| admin.invalid(&problems))?;
-    let path = format!("/v1/bans/import?dry_run={dry_run}");
-    let answered = Session::open(admin)?.upload(&path, text.content_type, text.bytes, progress)?;
+    let text = text::read(file).map_err(|problems| admin.invalid(&problems))?;
+    let query = format!("dry_run={dry_run}");
+    let answered = Session::open(admin)?.upload("/v1/bans/import", &query, text)?;
     if admin.json {
         out::pretty(&answered.body);
     } else {
-        out::line(out::tally(&answered.body));
+        let unwritten = if dry_run { "; nothing was written" } else { "" };
+        out::line(format!("{}{unwritten}", out::tally(&answered.body)));
     }
     Ok(())
-}
-
-fn word(ban: &Value, name: &str) -> String {
-    ban[name].as_str().unwrap_or_default().to_owned()
 }
 
 fn until(ban: &Value) -> String {
@@ -141,7 +120,12 @@ fn until(ban: &Value) -> String {
 }
 
 fn described(ban: &Value) -> String {
-    let reason = word(ban, "reason");
+    let reason = out::word(ban, "reason");
     let reason = if reason.is_empty() { reason } else { format!("  {reason}") };
-    out::plain(&format!("{}  until {}  {}{reason}", word(ban, "key"), until(ban), word(ban, "source")))
+    out::plain(&format!(
+        "{}  until {}  {}{reason}",
+        out::word(ban, "key"),
+        until(ban),
+        out::word(ban, "source")
+    ))
 }

@@ -2,17 +2,22 @@
 
 use serde_json::{Map, Value};
 
-use crate::cli::yaml;
+use crate::cli::{out, yaml};
 
-/// A heading, `+` for new, `-` for gone, `~` for changed, and under it the fields that differ; those `unseen` are
+/// A heading with its [`sign`], and under it the fields that differ; those `unseen` are
 /// said elsewhere.
 pub fn lines(name: &str, before: &Value, after: &Value, unseen: &[&str]) -> Vec<String> {
-    let sign = match (before.is_null(), after.is_null()) {
+    let heading = format!("{} {name}", sign(before, after));
+    [heading].into_iter().chain(fields(before, after, unseen)).collect()
+}
+
+/// What became of a thing: `+` it is new, `-` it is gone, `~` it is another.
+pub fn sign(before: &Value, after: &Value) -> char {
+    match (before.is_null(), after.is_null()) {
         (true, _) => '+',
         (false, true) => '-',
         (false, false) => '~',
-    };
-    [format!("{sign} {name}")].into_iter().chain(fields(before, after, unseen)).collect()
+    }
 }
 
 fn fields(before: &Value, after: &Value, unseen: &[&str]) -> Vec<String> {
@@ -22,7 +27,8 @@ fn fields(before: &Value, after: &Value, unseen: &[&str]) -> Vec<String> {
         return names.flat_map(|name| field(name, before.get(name), after.get(name))).collect();
     }
     let one = |sign: char, value: &Value| {
-        Some(format!("    {sign} {}", yaml::flow(value))).filter(|_| !value.is_null())
+        let text = value.as_str().map_or_else(|| yaml::flow(value), out::plain);
+        Some(format!("    {sign} {text}")).filter(|_| !value.is_null())
     };
     if before == after { Vec::new() } else { one('-', before).into_iter().chain(one('+', after)).collect() }
 }
@@ -72,7 +78,7 @@ mod tests {
         assert_eq!(lines("a", &rule, &Value::Null, UNSEEN), ["- a", "    - limit: 5/m"]);
         assert_eq!(
             lines("enforce", &json!("on"), &json!("off"), &[]),
-            ["~ enforce", "    - \"on\"", "    + \"off\""]
+            ["~ enforce", "    - on", "    + off"]
         );
     }
 

@@ -40,6 +40,11 @@ pub fn plain(text: &str) -> String {
     plain
 }
 
+/// A text of an answer; nothing where there is none.
+pub fn word(value: &Value, name: &str) -> String {
+    value[name].as_str().unwrap_or_default().to_owned()
+}
+
 /// `1 rule`, `2 rules`
 pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
@@ -83,7 +88,6 @@ pub fn refused(answered: &Answered) -> Exit {
     message(format!("error: {}", detail.lines().map(plain).collect::<Vec<_>>().join("\n")));
     match answered.status {
         401 | 403 => Exit::Unauthorised,
-        400 if answered.body.get("problems").is_some() => Exit::InvalidConfiguration,
         _ => Exit::No,
     }
 }

@@ -5,7 +5,6 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::cli::listing::Listing;
-use crate::cli::session::Session;
 use crate::cli::{AdminArgs, Exit, out, yaml};
 use crate::client::escape;
 
@@ -53,43 +52,31 @@ pub fn run(command: &OverrideCommand) -> Exit {
     let done = match command {
         OverrideCommand::Add { rule, key, limits, admin } => {
             let body = json!({ "rule": rule, "key": key, "limits": limits });
-            edit(admin, Method::POST, "/v1/overrides", Some(body))
+            admin.print(Method::POST, "/v1/overrides", Some(body), |each| described("set", each))
         }
         OverrideCommand::Ls { rule, admin } => {
             let mut listing = Listing::new("/v1/overrides", "overrides", "no overrides");
             listing.query.extend(rule.iter().map(|rule| format!("rule={}", escape(rule))));
             listing.print_table(admin, &["RULE", "KEY", "LIMITS", "SOURCE"], |each| {
-                vec![text(each, "rule"), text(each, "key"), limits(each), text(each, "source")]
+                vec![out::word(each, "rule"), out::word(each, "key"), limits(each), out::word(each, "source")]
             })
         }
         OverrideCommand::Rm { rule, key, admin } => {
             let path = format!("/v1/overrides?rule={}&key={}", escape(rule), escape(key));
-            edit(admin, Method::DELETE, &path, None)
+            admin.print(Method::DELETE, &path, None, |gone| described("removed", &gone["removed"]))
         }
     };
     done.err().unwrap_or(Exit::Yes)
 }
 
-fn edit(admin: &AdminArgs, method: Method, path: &str, body: Option<Value>) -> Result<(), Exit> {
-    let answered = Session::open(admin)?.ask(method, path, body)?.body;
-    if admin.json {
-        out::pretty(&answered);
-        return Ok(());
-    }
-    let (verb, each) = match answered.get("removed") {
-        Some(removed) => ("removed", removed),
-        None => ("set", &answered),
-    };
-    let line = format!("{verb} {} of rule {}: {}", text(each, "key"), text(each, "rule"), limits(each));
-    out::line(out::plain(&line));
-    Ok(())
-}
-
-fn text(each: &Value, name: &str) -> String {
-    each[name].as_str().unwrap_or_default().to_owned()
+fn described(verb: &str, each: &Value) -> String {
+    let (key, rule) = (out::word(each, "key"), out::word(each, "rule"));
+    out::plain(&format!("{verb} {key} of rule {rule}: {}", limits(each)))
 }
 
 fn limits(each: &Value) -> String {
-    let all: Vec<_> = each["limits"].as_array().into_iter().flatten().map(yaml::flow).collect();
-    all.join(", ")
+    match &each["limits"] {
+        Value::Array(all) => all.iter().map(yaml::flow).collect::<Vec<_>>().join(", "),
+        one => one.as_str().unwrap_or_default().to_owned(),
+    }
 }

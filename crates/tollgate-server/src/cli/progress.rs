@@ -46,8 +46,9 @@ struct Step {
 }
 
 impl Progress {
-    pub fn start(what: impl Into<String>) -> Progress {
-        let step = Step::new(what.into(), None);
+    /// The first part of the work, of so many bytes where that is known.
+    pub fn start(what: impl Into<String>, total: Option<u64>) -> Progress {
+        let step = Step::new(what.into(), total);
         let state = Mutex::new(State { step, has_ended: false });
         let shown = Arc::new(Shown { state, ended: Condvar::new() });
         let drawn = Arc::clone(&shown);
@@ -56,9 +57,9 @@ impl Progress {
         Progress { shown, drawing }
     }
 
-    /// The next part of the work, of so many bytes where that is known.
-    pub fn step(&self, what: impl Into<String>, total: Option<u64>) {
-        self.shown.lock().step = Step::new(what.into(), total);
+    /// The next part of the work.
+    pub fn step(&self, what: impl Into<String>) {
+        self.shown.lock().step = Step::new(what.into(), None);
     }
 
     /// So many bytes are done.

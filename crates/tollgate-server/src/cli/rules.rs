@@ -170,7 +170,7 @@ fn list(args: &LsArgs) -> Result<(), Exit> {
     listing.most = args.limit;
     let head = &["ID", "MATCH", "KEY", "LIMITS", "ALGORITHM", "MODE", "SOURCE"];
     listing.print_table(&args.admin, head, |rule| {
-        let text = |name: &str| rule[name].as_str().unwrap_or_default().to_owned();
+        let text = |name: &str| out::word(rule, name);
         let pattern = [text("host"), text("match"), text("url")].join(" ");
         let pattern = if pattern.trim().is_empty() { "every request" } else { pattern.trim() };
         let key = words(&rule["key"], "+");
@@ -236,13 +236,8 @@ fn export(source: &str, admin: &AdminArgs) -> Result<(), Exit> {
 }
 
 fn remove(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
-    let answered = Session::open(admin)?.ask(Method::DELETE, &format!("/v1/rules/{}", escape(id)), None)?;
-    if admin.json {
-        out::pretty(&answered.body);
-    } else {
-        let unseen = [&OF_THE_ANSWER[..], &["id"]].concat();
-        let lines = difference::lines(id, &answered.body["removed"], &Value::Null, &unseen);
-        lines.iter().for_each(out::line);
-    }
-    Ok(())
+    let unseen = [&OF_THE_ANSWER[..], &["id"]].concat();
+    admin.print(Method::DELETE, &format!("/v1/rules/{}", escape(id)), None, |gone| {
+        difference::lines(id, &gone["removed"], &Value::Null, &unseen).join("\n")
+    })
 }

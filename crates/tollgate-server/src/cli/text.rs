@@ -1,5 +1,6 @@
-//! A file of rules, read and checked here before a server hears of it.
+//! A file of rules or bans, read here before a server hears of it.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -22,9 +23,9 @@ pub struct Text {
 }
 
 /// Reads a file, or stdin for `-`. It is held once; what is sent is what was read.
-pub fn read(path: &Path, progress: &Progress) -> Result<Text, Problems> {
+pub fn read(path: &Path) -> Result<Text, Problems> {
     let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
-    progress.step(format!("reading {name}"), None);
+    let _progress = Progress::start(format!("reading {name}"), None);
     let problem = |message: String| Problems::from(Problem::new(None, "", message)).in_file(&name);
     let opened: io::Result<Box<dyn Read>> = if name == "stdin" {
         Ok(Box::new(io::stdin()))
@@ -37,20 +38,20 @@ pub fn read(path: &Path, progress: &Progress) -> Result<Text, Problems> {
     if bytes.len() as u64 > MAX_BYTES {
         return Err(problem(format!("is larger than {MAX_BYTES} bytes")));
     }
-    let text = config::utf8(bytes, &name)?;
+    let mut text = config::utf8(bytes, &name)?;
     let is_json = path.extension().is_some_and(|extension| extension == "json");
+    if is_json && let Cow::Owned(joined) = join_surrogates(&text) {
+        text = joined;
+    }
     let content_type = if is_json { "application/json" } else { "application/yaml" };
     Ok(Text { name, bytes: text.into(), content_type })
 }
 
 impl Text {
     /// Whether these are rules, and how many.
-    pub fn check_rules(&self, progress: &Progress) -> Result<usize, Problems> {
-        progress.step(format!("checking {}", self.name), None);
+    pub fn check_rules(&self) -> Result<usize, Problems> {
+        let _progress = Progress::start(format!("checking {}", self.name), None);
         let text = str::from_utf8(&self.bytes).unwrap_or_default();
-        let is_json = self.content_type == "application/json";
-        let text = if is_json { join_surrogates(text) } else { text.into() };
-        let rules = rules_of(&text).map_err(|problems| problems.in_file(&self.name))?;
-        Ok(rules.len())
+        rules_of(text).map(|rules| rules.len()).map_err(|problems| problems.in_file(&self.name))
     }
 }

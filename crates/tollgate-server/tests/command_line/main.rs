@@ -8,8 +8,11 @@ mod checks;
 mod demo;
 mod files;
 mod history;
+mod imports;
 mod keys;
+mod lists;
 mod rules;
+mod tokens;
 mod usage;
 
 use harness::{Ran, Server, tollgate};
@@ -52,6 +55,11 @@ impl Shell {
         let ran = self.admin(args);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         ran.stdout
+    }
+
+    /// A file of the test, as an argument.
+    fn file(&self, name: &str, text: &str) -> String {
+        self.0.folder.write(name, text).to_str().expect("a plain path").to_owned()
     }
 
     /// A rule of the database.

@@ -34,9 +34,8 @@ fn rules_of_the_file_come_before_those_of_the_database() {
 #[test]
 fn more_rules_than_a_page_are_all_listed() {
     let shell = Shell::start();
-    let rules: String = (0..2_345).map(|n| format!("- {{ id: r{n}, limit: 5/m }}\n")).collect();
-    let file = shell.0.folder.write("many.yaml", &rules);
-    shell.done(&["rules", "apply", file.to_str().expect("a plain path")]);
+    let rules: String = (0..2_345).map(|n| format!("- {{ id: r{n}, match: /r{n}, limit: 5/m }}\n")).collect();
+    shell.done(&["rules", "apply", &shell.file("many.yaml", &rules)]);
     assert_eq!(shell.done(&["rules", "ls", "--source", "database"]).lines().count(), 2_346);
     let json = json_of(&shell.admin(&["rules", "ls", "--source", "database", "--json"]));
     assert_eq!(json["rules"].as_array().map(Vec::len), Some(2_345));
@@ -53,8 +52,7 @@ fn a_rule_is_shown_as_it_was_written_and_says_where_it_is_from() {
     let expected = "- id: mine\n  limits: [5/m, 9/h]\n  key: email\n  overrides:\n    \
                     - { email: ceo@example.com, limits: [50/m] }\n";
     assert_eq!(rule, expected);
-    let file = shell.0.folder.write("shown.yaml", &shown);
-    let same = shell.admin(&["rules", "diff", file.to_str().expect("a plain path")]);
+    let same = shell.admin(&["rules", "diff", &shell.file("shown.yaml", &shown)]);
     assert_eq!((same.code, same.stdout.as_str()), (Some(0), ""), "{same:?}");
     let of_file = shell.done(&["rules", "show", "plan"]);
     assert!(of_file.starts_with("# from the configuration file\n- id: plan\n  match: /plan\n"), "{of_file}");

@@ -1,35 +1,54 @@
 //! `tollgate rules apply|diff FILE`: from a file to the database.
 
-use bytes::Bytes;
-use serde_json::Value;
+use std::collections::HashMap;
 
-use crate::cli::progress::Progress;
+use serde_json::Value;
+use tollgate_stores::rules::Version;
+
 use crate::cli::rules::FileArgs;
 use crate::cli::session::Session;
 use crate::cli::{Exit, difference, out, text};
 
-/// A longer text is sent only once the server has said that it would take one.
-const ASK_FIRST_BYTES: usize = 1 << 20;
-
 pub fn apply(args: &FileArgs) -> Result<(), Exit> {
-    let done = import(args, "false")?;
+    let (mut session, done) = import(args, "false")?;
     if args.admin.json {
         out::pretty(&done);
         return Ok(());
     }
     let version = done["version"].as_str().map_or_else(String::new, |version| format!(", version {version}"));
     out::line(format!("{}{version}", out::tally(&done)));
-    let named = done["changes"].as_array().map_or(&[][..], Vec::as_slice);
-    for id in named.iter().filter_map(Value::as_str) {
-        out::line(format!("  {}", out::plain(id)));
-    }
+    let named = named(&mut session, &done);
+    named.iter().for_each(out::line);
     say_more(changes(&done), named.len());
     Ok(())
 }
 
+/// The rules that have changed, with the sign of what became of each where the log tells.
+fn named(session: &mut Session, done: &Value) -> Vec<String> {
+    let ids: Vec<_> = done["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let signs = signs(session, done, ids.len()).unwrap_or_default();
+    let line = |id: &&str| format!("  {} {}", signs.get(*id).unwrap_or(&' '), out::plain(id));
+    ids.iter().map(line).collect()
+}
+
+/// The latest entries of the log are the import's, if it has no more of them than can be asked for.
+fn signs(session: &mut Session, done: &Value, count: usize) -> Option<HashMap<String, char>> {
+    if count == 0 || changes(done) != count as u64 {
+        return None;
+    }
+    let last: Version = done["version"].as_str()?.parse().ok()?;
+    let behind = Version::new(last.timeline(), last.number() + 1);
+    let log = session.get(&format!("/v1/audit?limit={count}&before={behind}")).ok()?;
+    let sign = |change: &Value| {
+        let sign = difference::sign(&change["before"], &change["after"]);
+        Some((change["name"].as_str()?.to_owned(), sign))
+    };
+    log["changes"].as_array()?.iter().map(sign).collect()
+}
+
 /// What `apply` would do.
 pub fn rehearse(args: &FileArgs) -> Result<(), Exit> {
-    let done = import(args, "true")?;
+    let (_, done) = import(args, "true")?;
     if args.admin.json {
         out::pretty(&done);
         return Ok(());
@@ -40,7 +59,7 @@ pub fn rehearse(args: &FileArgs) -> Result<(), Exit> {
 }
 
 pub fn diff(args: &FileArgs) -> Result<(), Exit> {
-    let done = import(args, "true")?;
+    let (_, done) = import(args, "true")?;
     if args.admin.json {
         out::pretty(&done);
     } else {
@@ -49,32 +68,13 @@ pub fn diff(args: &FileArgs) -> Result<(), Exit> {
     if changes(&done) == 0 { Ok(()) } else { Err(Exit::No) }
 }
 
-fn import(args: &FileArgs, dry_run: &str) -> Result<Value, Exit> {
-    let progress = Progress::start("reading");
-    let checked = text::read(&args.file, &progress).and_then(|text| {
-        text.check_rules(&progress)?;
-        Ok(text)
-    });
-    let text = match checked {
-        Ok(text) => text,
-        Err(problems) => {
-            drop(progress);
-            return Err(args.admin.invalid(&problems));
-        }
-    };
+fn import(args: &FileArgs, dry_run: &str) -> Result<(Session, Value), Exit> {
+    let checked = text::read(&args.file).and_then(|text| text.check_rules().map(|_| text));
+    let text = checked.map_err(|problems| args.admin.invalid(&problems))?;
     let mode = if args.replace { "replace" } else { "merge" };
     let mut session = Session::open(&args.admin)?;
-    if text.bytes.len() > ASK_FIRST_BYTES {
-        let nothing = Bytes::from_static(b"[]");
-        session.upload(
-            "/v1/rules/import?dry_run=true",
-            text.content_type,
-            nothing,
-            Progress::start("asking"),
-        )?;
-    }
-    let path = format!("/v1/rules/import?mode={mode}&dry_run={dry_run}");
-    session.upload(&path, text.content_type, text.bytes, progress).map(|answered| answered.body)
+    let answered = session.upload("/v1/rules/import", &format!("mode={mode}&dry_run={dry_run}"), text)?;
+    Ok((session, answered.body))
 }
 
 fn count(done: &Value, name: &str) -> u64 {

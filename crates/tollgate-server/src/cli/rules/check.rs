@@ -18,10 +18,7 @@ const MAX_LOOK_BYTES: u64 = 1 << 20;
 type Checked = (usize, Vec<String>);
 
 pub fn run(file: &Path, json: bool) -> Exit {
-    let progress = Progress::start("checking");
-    let checked = check(file, &progress);
-    drop(progress);
-    let (rules, idle) = match checked {
+    let (rules, idle) = match check(file) {
         Ok(checked) => checked,
         Err(problems) if json => return out::json_problems(&problems),
         Err(problems) => return out::problems(&problems),
@@ -37,10 +34,11 @@ pub fn run(file: &Path, json: bool) -> Exit {
     Exit::Yes
 }
 
-fn check(file: &Path, progress: &Progress) -> Result<Checked, Problems> {
+fn check(file: &Path) -> Result<Checked, Problems> {
     if is_list(file) {
-        return Ok((text::read(file, progress)?.check_rules(progress)?, Vec::new()));
+        return Ok((text::read(file)?.check_rules()?, Vec::new()));
     }
+    let _progress = Progress::start(format!("checking {}", file.display()), None);
     let (mut config, _) = Config::load(file)?;
     let policy = config.take_policy().map_err(|problems| problems.in_file(&file.display().to_string()))?;
     Ok((policy.rules().len(), config.idle))
