@@ -247,8 +247,8 @@ fn a_long_body_comes_back_as_it_was() {
     let rules = "queue: { max_body: 33554432 }
 rules: [{ id: jobs, match: /jobs, limit: 1/s, on_exceed: queue }]";
     let nodes = nodes(2, &redis.url(), &api, rules);
-    assert_eq!(post(&nodes[0], "one").status, 200);
     let body: Vec<u8> = (0..20u32 << 20).map(|n| (n % 251) as u8).collect();
+    assert_eq!(post(&nodes[0], "one").status, 200);
     let answer = Client::to(nodes[0].proxy).ask("POST", "/jobs", &[], &body);
     assert_eq!(answer.status, 202, "{}", answer.status);
     eventually("it is done", || status_of(&nodes[1], &answer)["status"] == "done");
