@@ -13,6 +13,7 @@ use crate::get;
 use crate::harness::{Answer, Client, Server, eventually, tollgate};
 use crate::servers::cluster::RedisCluster;
 use crate::servers::redis::{Make, Redis};
+use crate::servers::sentinel::SentinelGroup;
 
 fn redis(what: &str) -> Option<Redis> {
     Redis::start(Make::Redis, what)
@@ -305,11 +306,22 @@ rules: [{ id: jobs, match: /jobs, limit: 1/s, on_exceed: queue }]";
 }
 
 #[test]
-fn a_cluster_keeps_a_queue_too() {
-    let Some(cluster) = RedisCluster::start("a queue on a cluster") else { return };
+fn a_cluster_a_group_of_sentinels_and_valkey_keep_a_queue_too() {
+    if let Some(cluster) = RedisCluster::start("a queue on a cluster") {
+        check_queued(&cluster.url());
+    }
+    if let Some(group) = SentinelGroup::start("a queue on a group of sentinels") {
+        check_queued(&group.url());
+    }
+    if let Some(valkey) = Redis::start(Make::Valkey, "a queue on valkey") {
+        check_queued(&valkey.url());
+    }
+}
+
+fn check_queued(counters: &str) {
     let api = Api::echo();
     let rules = "rules: [{ id: jobs, match: /jobs, limit: 1/s, on_exceed: queue }]";
-    let nodes = nodes(2, &cluster.url(), &api, rules);
+    let nodes = nodes(2, counters, &api, rules);
     assert_eq!(post(&nodes[0], "one").status, 200);
     let answer = post(&nodes[0], "two");
     assert_eq!(answer.status, 202, "{answer}");
