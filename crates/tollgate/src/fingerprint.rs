@@ -93,7 +93,7 @@ impl Digest<'_> {
 
     #[inline]
     pub(crate) fn finish(self) -> Fingerprint {
-        Fingerprint((self.state ^ self.state >> 64) as u64)
+        Fingerprint(self.state as u64)
     }
 }
 
@@ -117,6 +117,12 @@ impl Short {
     #[inline]
     pub(crate) fn number(number: u64) -> Short {
         Short(u128::from(number) | (BLOCK as u128) << 120)
+    }
+
+    /// Half as many bits, where it does no harm that some parts share them.
+    #[inline(always)]
+    pub(crate) fn mixed(self) -> u64 {
+        (self.0 ^ self.0 >> 64) as u64
     }
 }
 

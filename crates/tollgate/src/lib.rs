@@ -50,6 +50,7 @@ mod codec;
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub use sync::seeded;
+mod near;
 mod sync;
 mod table;
 

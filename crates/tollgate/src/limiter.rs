@@ -16,14 +16,13 @@ use smallvec::SmallVec;
 use crate::algorithm::{Decision, Quota};
 use crate::fingerprint::{Fingerprint, Secret, Short};
 use crate::limit::{Limit, Rate};
-use crate::store::memory::{Kind, Place, Spot};
+use crate::store::memory::{Lone, Place, Spot};
 use crate::store::{Charge, MemoryStore};
-use crate::time::Now;
+use crate::time::{Now, Time};
 
 pub struct Limiter {
     store: MemoryStore,
-    quota: Quota,
-    kind: Kind,
+    lone: Lone,
     secret: Secret,
     /// Tells its keys from those of other limiters, where a thread remembers one.
     salt: u128,
@@ -47,8 +46,9 @@ impl Limiter {
 
     /// Any limit, in at most `cap_bytes`.
     pub fn with_limit(limit: &Limit, cap_bytes: usize) -> Limiter {
-        let (store, quota, secret) = (MemoryStore::new(cap_bytes), Quota::new(limit), Secret::random());
-        Limiter { kind: store.kind(&quota), store, quota, salt: u128::from_le_bytes(*secret.bytes()), secret }
+        let (store, secret) = (MemoryStore::new(cap_bytes), Secret::random());
+        let (lone, salt) = (store.lone(Quota::new(limit)), u128::from_le_bytes(*secret.bytes()));
+        Limiter { store, lone, secret, salt }
     }
 
     /// Takes one, if it is there.
@@ -61,19 +61,45 @@ impl Limiter {
     #[inline(always)]
     pub fn check_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: impl Now) -> Decision {
         let parts = key.parts();
-        // No two limiters take each other's keys for their own.
-        let name = parts.0.map_or(0, |Short(block)| block ^ self.salt);
-        let last = LAST.get();
-        if name != 0
-            && last.name == name
-            && let Some(decision) = self.store.charge_again(last.spot, &self.quota, cost, now.now())
+        if let Ok(short) = parts.0
+            && LAST_SEEN.replace(short.mixed()) == short.mixed()
         {
-            return decision;
+            let last = LAST.get();
+            if last.name == self.name(short)
+                && let Some(decision) = self.store.charge_again(last.spot, &self.lone, cost, now.now())
+            {
+                return decision;
+            }
+            return self.check_and_remember(short, cost, now.now());
         }
-        let place = self.store.place(parts.fingerprint(&self.secret));
-        let remember = |spot| LAST.set(Last { name, spot });
+        self.check_at(parts.fingerprint(&self.secret), cost, now, |_| ())
+    }
+
+    /// The same for a short key that this thread has seen a moment ago: clients come in bursts, and the requests
+    /// of one connection come to one thread.
+    #[inline(never)]
+    fn check_and_remember(&self, short: Short, cost: u64, now: Time) -> Decision {
+        let (name, fingerprint) = (self.name(short), KeyParts(Ok(short)).fingerprint(&self.secret));
+        self.check_at(fingerprint, cost, now, |spot| LAST.set(Last { name, spot }))
+    }
+
+    /// No two limiters take each other's keys for their own.
+    #[inline(always)]
+    fn name(&self, short: Short) -> u128 {
+        short.0 ^ self.salt
+    }
+
+    #[inline(always)]
+    fn check_at(
+        &self,
+        fingerprint: Fingerprint,
+        cost: u64,
+        now: impl Now,
+        charged: impl FnOnce(Spot),
+    ) -> Decision {
+        let place = self.store.place(fingerprint);
         // A clock is read while the key's memory is on its way.
-        self.store.charge_at(&place, (&self.quota, self.kind), cost, now.now(), remember)
+        self.store.charge_at(&place, &self.lone, cost, now.now(), charged)
     }
 
     /// Takes one for each key, and gives the answers in their order.
@@ -89,14 +115,14 @@ impl Limiter {
             let places: SmallVec<[Place<'_>; BATCH]> =
                 keys.iter().map(|key| self.store.place(key.parts().fingerprint(&self.secret))).collect();
             for place in &places {
-                answer(self.store.charge_at(place, (&self.quota, self.kind), 1, now, |_| ()));
+                answer(self.store.charge_at(place, &self.lone, 1, now, |_| ()));
             }
         }
     }
 
     /// What [`check_n`](Self::check_n) would answer; nothing is taken.
     pub fn peek_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: impl Now) -> Decision {
-        let charge = Charge::enforced(key.parts().fingerprint(&self.secret), self.quota, cost);
+        let charge = Charge::enforced(key.parts().fingerprint(&self.secret), *self.lone.quota(), cost);
         self.store.peek(&[charge], now.now()).parts[0].decision
     }
 
@@ -147,8 +173,7 @@ impl KeyParts<'_> {
     }
 }
 
-/// The short key that a thread has charged last, and where: clients come in bursts, and the requests of
-/// one connection come to one thread.
+/// The short key that a thread has charged twice in a row, and where.
 #[derive(Clone, Copy)]
 struct Last {
     name: u128,
@@ -156,5 +181,7 @@ struct Last {
 }
 
 thread_local! {
+    /// Some of the bits of the last short key.
+    static LAST_SEEN: Cell<u64> = const { Cell::new(0) };
     static LAST: Cell<Last> = const { Cell::new(Last { name: 0, spot: Spot::NOWHERE }) };
 }

@@ -25,6 +25,7 @@ mod share;
 mod slots;
 
 pub use in_force::RuleInForce;
+use in_force::Whereabouts;
 pub(crate) use index::Index;
 pub use overrides::{Override, Overrides};
 pub use pattern::{HostPattern, Pattern};

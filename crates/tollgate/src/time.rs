@@ -110,7 +110,7 @@ impl Clock {
 
     #[inline]
     pub fn now(&self) -> Time {
-        Time(self.anchor.load(Ordering::Relaxed).saturating_add(self.ticker.elapsed()))
+        Time(self.anchor.load(Ordering::Relaxed) + self.ticker.elapsed())
     }
 
     /// Follows the system's clock forward (a resumed laptop, an NTP step). Call it now and then.
@@ -126,8 +126,9 @@ impl Default for Clock {
     }
 }
 
+/// Never so late that what passes afterwards cannot be added.
 fn unix_nanos() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos_of)
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos_of).min(u64::MAX / 2)
 }
 
 #[cfg(test)]

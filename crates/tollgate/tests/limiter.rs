@@ -1,4 +1,4 @@
-//! One limit, many keys: what a thread remembers of its last key changes no answer.
+//! One limit, many keys: what a thread remembers of the last key changes no answer.
 
 use std::time::Duration;
 

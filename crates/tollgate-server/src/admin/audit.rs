@@ -12,6 +12,7 @@ use crate::admin::edit::{Terms, failed};
 use crate::admin::rules::{refuse_file_rule, refuse_misfit};
 use crate::answer::{self, Problem};
 use crate::connection::Answer;
+use crate::gate::Gate;
 use crate::rulebook;
 
 /// `?limit=100&before=0-17&item=rule:ID`
@@ -19,7 +20,7 @@ pub async fn list(call: Call) -> Result<Answer, Problem> {
     let [limit, before, item] = call.parameters(["limit", "before", "item"])?;
     let limit = call::limit(limit.as_deref())?;
     let before = before.map(|before| version("before", &before)).transpose()?;
-    let item = item.map(|item| named(&item)).transpose()?;
+    let item = item.map(|item| named(call.gate(), &item)).transpose()?;
     let db = call.rulebook()?.db().map_err(failed)?;
     // One more than a page tells whether there is another.
     let found = match item {
@@ -71,13 +72,13 @@ fn version(field: &str, text: &str) -> Result<Version, Problem> {
 }
 
 /// `rule:login`, `ban:ip:203.0.113.9`, `setting:enforce`
-fn named(text: &str) -> Result<Item, Problem> {
+fn named(gate: &Gate, text: &str) -> Result<Item, Problem> {
     let kinds = [Kind::Rule, Kind::Ban, Kind::Allow, Kind::Setting];
     let parts = text.split_once(':').filter(|(_, name)| !name.is_empty());
     let found = parts.and_then(|(what, name)| {
         let kind = kinds.into_iter().find(|kind| kind.name() == what)?;
         let name = match kind {
-            Kind::Ban | Kind::Allow => Key::parse(name).ok()?.to_string(),
+            Kind::Ban | Kind::Allow => gate.looked_up(Key::parse(name).ok()?).to_string(),
             Kind::Rule | Kind::Setting => name.to_owned(),
         };
         Some(Item::new(kind, name))

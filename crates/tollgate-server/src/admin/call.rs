@@ -4,19 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::Request;
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
-use hyper::{Request, Uri};
 use tollgate::request::percent::{self, Plus};
 
 use crate::admin::Admin;
 use crate::answer::Problem;
-use crate::connection::{BodyError, read_body_within};
+use crate::connection::{BodyError, read_body, read_body_within};
 use crate::gate::Gate;
 
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1_000;
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Call {
     pub admin: Arc<Admin>,
@@ -42,14 +41,15 @@ impl Call {
         self.head.uri.query().unwrap_or_default()
     }
 
-    /// The same call, as if it had asked for nothing more.
-    pub fn without_query(mut self) -> Call {
-        self.head.uri = Uri::from_static("/");
-        self
-    }
-
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.head.headers.get(name).and_then(|value| value.to_str().ok())
+    /// A header that is given once, if at all: to pass over what is not understood could lose somebody's edit.
+    pub fn header(&self, name: &'static str) -> Result<Option<&str>, Problem> {
+        let mut values = self.head.headers.get_all(name).iter();
+        let (first, second) = (values.next(), values.next());
+        let text = first.map(|value| value.to_str()).transpose();
+        match (text, second) {
+            (Ok(text), None) => Ok(text),
+            _ => Err(Problem::bad_field(name, format!("'{name}' is not understood, or given twice"))),
+        }
     }
 
     /// The values of the parameters as they are written, each at most once; others are refused.
@@ -77,12 +77,17 @@ impl Call {
 
     /// Reads the body, which is there once.
     pub async fn body(&mut self, max: usize) -> Result<Bytes, Problem> {
-        self.body_within(max, BODY_TIMEOUT).await
+        Ok(read_body(self.request()?, max).await?)
     }
 
+    /// Reads a body that takes its time.
     pub async fn body_within(&mut self, max: usize, within: Duration) -> Result<Bytes, Problem> {
+        Ok(read_body_within(self.request()?, max, within).await?)
+    }
+
+    fn request(&mut self) -> Result<Request<Incoming>, BodyError> {
         let body = self.body.take().ok_or(BodyError::Broken)?;
-        Ok(read_body_within(Request::from_parts(self.head.clone(), body), max, within).await?)
+        Ok(Request::from_parts(self.head.clone(), body))
     }
 }
 

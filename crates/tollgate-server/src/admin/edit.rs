@@ -27,7 +27,7 @@ pub enum Condition {
 
 impl Condition {
     fn of(call: &Call) -> Result<Condition, Problem> {
-        match (call.header("if-match"), call.header("if-none-match")) {
+        match (call.header("if-match")?, call.header("if-none-match")?) {
             (None, None) => Ok(Condition::Anything),
             (None, Some("*")) => Ok(Condition::Nothing),
             (None, Some(_)) => Err(Problem::bad_field("If-None-Match", "If-None-Match takes * here")),

@@ -12,6 +12,7 @@ use crate::admin::edit::{Made, Terms, failed, tagged};
 use crate::answer::{self, Problem};
 use crate::body::{self, Object};
 use crate::connection::Answer;
+use crate::gate::Gate;
 
 const MAX_BODY_BYTES: usize = 4 << 10;
 
@@ -24,7 +25,10 @@ struct Position {
 /// Where the switch of this node stands, and who has turned it last.
 pub async fn show(call: Call) -> Result<Answer, Problem> {
     call.parameters([])?;
-    let gate = call.gate();
+    shown(call.gate()).await
+}
+
+async fn shown(gate: &Gate) -> Result<Answer, Problem> {
     let position = gate.engine.enforce().name();
     let Some(rulebook) = gate.rulebook.get() else {
         return Ok(answer::json(StatusCode::OK, &told(position, "node", None)));
@@ -66,7 +70,7 @@ pub async fn turn(mut call: Call) -> Result<Answer, Problem> {
         Made::Would(answer) => return Ok(answer),
         Made::Done(changes) => changes,
     };
-    let Some(change) = changes.last() else { return show(call.without_query()).await };
+    let Some(change) = changes.last() else { return shown(gate).await };
     tracing::warn!(who = call.who, "the switch was turned to {}", position.name());
     let turned = Some((change.version.to_string(), call.who.clone(), rfc3339(now)));
     Ok(tagged(answer::json(StatusCode::OK, &told(position.name(), "fleet", turned)), Some(change.version)))

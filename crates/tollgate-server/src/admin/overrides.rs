@@ -1,5 +1,7 @@
 //! `/v1/overrides`: the limits of single keys, which are part of a rule and edited with it.
 
+use std::time::Duration;
+
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -20,6 +22,7 @@ use crate::rulebook;
 const MAX_BODY_BYTES: usize = 64 << 10;
 /// How often an edit is tried again where others edit the rule too.
 const TRIES: usize = 5;
+const CATCH_UP: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -170,7 +173,12 @@ async fn edit(
                 });
                 return Ok(Edited::Done { entry, stored: made.unwrap_or(stored) });
             }
-            Err(DbError::Conflict { .. }) => {}
+            // The server that is read may lack what the other one has made.
+            Err(DbError::Conflict { found, .. }) => {
+                if let Some(found) = found {
+                    rulebook.reached(found, CATCH_UP).await;
+                }
+            }
             Err(error) => return Err(failed(error)),
         }
     }

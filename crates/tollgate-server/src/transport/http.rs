@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::{Method, Request, StatusCode};
+use hyper::{Request, StatusCode};
 use tollgate::{Hit, Time, Verdict};
 
 use crate::answer::{self, Problem};
@@ -23,8 +23,7 @@ const MAX_CHECK_BYTES: usize = 256 << 10;
 const MAX_BATCH_BYTES: usize = 4 << 20;
 const MAX_BATCH: usize = 1_000;
 
-/// What is answered, for those who describe it.
-#[cfg(test)]
+/// Each path, and the method that it takes.
 pub const ROUTES: [(&str, &str); 4] = [
     ("POST", "/v1/check"),
     ("POST", "/v1/check/batch"),
@@ -34,36 +33,37 @@ pub const ROUTES: [(&str, &str); 4] = [
 
 /// Answers one request.
 pub async fn handle(gate: Arc<Gate>, request: Request<Incoming>) -> Answer {
-    let answered = match request.uri().path() {
-        "/v1/check" => check(&gate, request).await,
-        "/v1/check/batch" => batch(&gate, request).await,
-        "/v1/settle" => settled(&gate, request).await,
-        "/v1/request-allowed" => request_allowed(&gate, &request).await,
-        path => Err(Problem::not_found(path)),
-    };
+    let answered = route(&gate, request).await;
     answered.unwrap_or_else(Answer::from)
 }
 
-async fn check(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
-    if request.method() != Method::POST {
-        return Err(Problem::method("POST"));
+async fn route(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
+    let path = request.uri().path();
+    let Some((method, path)) = ROUTES.iter().find(|(_, known)| *known == path) else {
+        return Err(Problem::not_found(path));
+    };
+    if request.method().as_str() != *method {
+        return Err(Problem::method(*method));
     }
+    match *path {
+        "/v1/check" => check(gate, request).await,
+        "/v1/check/batch" => batch(gate, request).await,
+        "/v1/settle" => settled(gate, request).await,
+        _ => request_allowed(gate, &request).await,
+    }
+}
+
+async fn check(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
     let body = read_body(request, MAX_CHECK_BYTES).await?;
     decided(gate, &Asked::parse(&body)?).await
 }
 
 async fn settled(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
-    if request.method() != Method::POST {
-        return Err(Problem::method("POST"));
-    }
     let body = read_body(request, MAX_CHECK_BYTES).await?;
     settle::settle(gate, &body).await
 }
 
 async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
-    if request.method() != Method::POST {
-        return Err(Problem::method("POST"));
-    }
     let body = read_body(request, MAX_BATCH_BYTES).await?;
     let asked = Asked::parse_batch(&body)?;
     if asked.len() > MAX_BATCH {
@@ -89,9 +89,6 @@ fn in_item(n: usize, problem: Problem) -> Problem {
 }
 
 async fn request_allowed(gate: &Gate, request: &Request<Incoming>) -> Result<Answer, Problem> {
-    if request.method() != Method::GET {
-        return Err(Problem::method("GET"));
-    }
     let query = request.uri().query().unwrap_or_default();
     decided(gate, &Asked::from_query(query)?).await
 }

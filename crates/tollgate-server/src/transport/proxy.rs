@@ -28,6 +28,7 @@ mod hops;
 mod identify;
 mod inspect;
 mod lease;
+mod line;
 mod merge;
 mod multipart;
 mod pool;

@@ -90,6 +90,14 @@ fn an_edit_is_made_only_on_what_its_author_has_seen() {
         let odd = ask(&server, "PUT", "/v1/rules/a", &[(name, value)], &rule("3/m"));
         assert_eq!(odd.status, 400, "{name}: {value}: {odd}");
     }
+    for headers in [
+        [("if-match", "\"0-1\""), ("if-match", "\"0-2\"")],
+        [("if-match", "\"é\""), ("x", "y")],
+        [("if-match", "*"), ("if-none-match", "*")],
+    ] {
+        let odd = ask(&server, "PUT", "/v1/rules/a", &headers, &rule("3/m"));
+        assert_eq!(odd.status, 400, "{headers:?}: {odd}");
+    }
     assert_eq!(ask(&server, "PUT", "/v1/rules/a", &[("if-match", "*")], &rule("3/m")).status, 200);
     let create = [("if-none-match", "*")];
     assert_eq!(ask(&server, "PUT", "/v1/rules/b", &create, &json!({ "limit": "1/m" })).status, 201);

@@ -43,6 +43,7 @@ fn rules_are_imported_and_what_is_exported_can_be_imported_again() {
     let json = r#"[{"id":"b","limit":"7/m"},{"id":"c","limit":"8/m"}]"#;
     let would = import(&server, "?mode=replace&dry_run=true", json);
     assert_eq!(counts(&would), [1, 1, 1, 0]);
+    assert_eq!(would.json()["version"], "0-2", "the one that it was compared with");
     let diff = &would.json()["diff"];
     assert_eq!(diff[0]["before"]["requests"], 5);
     assert_eq!(diff[0]["after"], json!({ "id": "b", "limit": "7/m" }));
@@ -106,7 +107,7 @@ fn a_hundred_thousand_rules_take_less_than_a_minute_and_one_bad_line_spoils_all(
     const COUNT: usize = 100_000;
     let server = Server::start(FILE);
     let line = |n: usize| format!("- {{ id: r{n}, match: /a/{n}, key: user, limit: {}/m }}\n", 1 + n % 50);
-    let mut text: String = (0..COUNT).map(line).collect();
+    let text: String = (0..COUNT).map(line).collect();
     let bad = text.replacen(
         "- { id: r77777, match: /a/77777, key: user",
         "- { id: r77777, match: /a/77777, kye: user",
@@ -125,8 +126,6 @@ fn a_hundred_thousand_rules_take_less_than_a_minute_and_one_bad_line_spoils_all(
     }
     assert_eq!(server.check(&json!({ "user": "ann", "path": "/a/99999" })).json()["rule"], "r99999");
     assert_eq!(export(&server, "").lines().count(), COUNT + 1);
-    text.push_str("- { id: more, limit: 5/m, match: /more }\n");
-    assert_eq!(counts(&import(&server, "?dry_run=true", &text)), [1, 0, 0, COUNT as u64]);
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn what_is_described_is_there() {
         for (method, operation) in
             operations.as_object().expect("operations").iter().filter(|(name, _)| *name != "servers")
         {
-            let (method, path) = (method.to_uppercase(), path.replace('{', "").replace('}', ""));
+            let (method, path) = (method.to_uppercase(), path.replace(['{', '}'], ""));
             let answer =
                 if decides { server.ask(&method, &path, "") } else { server.admin(&method, &path, "") };
             assert_ne!(answer.status, 405, "{method} {path}");

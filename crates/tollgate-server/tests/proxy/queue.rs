@@ -165,3 +165,49 @@ fn a_rule_that_rejects_beside_one_that_queues_rejects() {
     assert_eq!(list(&server, "")["items"], json!([]));
     assert_eq!(get(&server, "/.tollgate/queue/nonsense", &[]).status, 404);
 }
+
+#[test]
+fn a_long_queue_goes_out_about_in_the_order_in_which_it_came() {
+    const JOBS: usize = 60;
+    let api = Api::echo();
+    let rules = "rules: [{ id: jobs, match: /jobs, limit: 20/s, burst: 1, on_exceed: queue }]\n";
+    let server = in_front_of(&api, rules);
+    let answers: Vec<_> = (0..JOBS).map(|n| post(&server, &n.to_string())).collect();
+    let last = answers.iter().rfind(|answer| answer.status == 202).expect("most are queued");
+    eventually("all are done", || {
+        status_of(&server, last)["status"] == "done" && api.received().len() == JOBS
+    });
+    let replayed: Vec<usize> = api
+        .received()
+        .iter()
+        .filter(|request| request.header("idempotency-key").is_some())
+        .map(|request| String::from_utf8_lossy(&request.body).parse().expect("a number"))
+        .collect();
+    let mut sorted = replayed.clone();
+    sorted.sort_unstable();
+    let displaced = |n: &usize| sorted.binary_search(&replayed[*n]).map_or(0, |place| place.abs_diff(*n));
+    let mean = (0..replayed.len()).map(|n| displaced(&n)).sum::<usize>() / replayed.len();
+    assert!(mean <= JOBS / 8, "a third of them by chance: {mean} in {replayed:?}");
+}
+
+#[test]
+fn a_request_queued_for_a_permit_is_sent_when_one_is_given_back() {
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let api = Api::start(move |request, stream| {
+        if request.body == b"slow" {
+            wait.lock().expect("no panic").recv().ok();
+        }
+        stream.write_all(b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n").is_ok()
+    });
+    let rules = "rules: [{ id: one, match: /jobs, algorithm: concurrency, limit: 1/1h, on_exceed: queue }]\n";
+    let server = in_front_of(&api, rules);
+    let mut slow = Client::to(server.proxy);
+    slow.write(b"POST /jobs HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nslow");
+    eventually("it is under way", || api.received().len() == 1);
+    let answer = post(&server, "next");
+    assert_eq!(answer.status, 202, "{answer}");
+    go.send(()).expect("the API waits");
+    assert_eq!(slow.answer().status, 201);
+    eventually("it is done", || status_of(&server, &answer)["status"] == "done");
+}

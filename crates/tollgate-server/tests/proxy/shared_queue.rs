@@ -13,6 +13,7 @@ use crate::get;
 use crate::harness::{Answer, Client, Server, eventually, tollgate};
 use crate::servers::cluster::RedisCluster;
 use crate::servers::redis::{Make, Redis};
+use crate::servers::sentinel::SentinelGroup;
 
 fn redis(what: &str) -> Option<Redis> {
     Redis::start(Make::Redis, what)
@@ -163,6 +164,55 @@ fn what_a_killed_node_was_sending_is_sent_by_another() {
 }
 
 #[test]
+fn of_many_none_is_lost_when_a_node_is_killed() {
+    const JOBS: usize = 120;
+    let Some(redis) = redis("a node that is killed among many jobs") else { return };
+    let (api, _) = clocked();
+    let rules = "rules: [{ id: jobs, match: /jobs, limit: 40/s, burst: 1, on_exceed: queue }]";
+    let mut nodes = nodes(3, &redis.url(), &api, rules);
+    let answers: Vec<_> = (0..JOBS).map(|n| post(&nodes[n % 3], &format!("job {n}"))).collect();
+    assert!(answers.iter().all(|answer| matches!(answer.status, 201 | 202)));
+    let arrived = || api.received().len();
+    let before = arrived();
+    eventually("some are sent", || arrived() > before + 10);
+    nodes.remove(0).kill();
+    for answer in answers.iter().filter(|answer| answer.status == 202) {
+        eventually("it is done", || status_of(&nodes[0], answer)["status"] == "done");
+    }
+    let mut bodies: Vec<_> = api.received().into_iter().map(|request| request.body).collect();
+    let sent = bodies.len();
+    bodies.sort();
+    bodies.dedup();
+    assert_eq!(bodies.len(), JOBS, "each at least once");
+    assert!(sent <= JOBS + 16, "only what was under way is sent again: {sent}");
+}
+
+#[test]
+fn a_queue_outlives_its_redis() {
+    let durable = ["--appendonly", "yes", "--appendfsync", "always"];
+    let Some(mut redis) = Redis::start_with(Make::Redis, "a queue whose redis is killed", &durable) else {
+        return;
+    };
+    let api = Api::echo();
+    let rules = "rules: [{ id: jobs, match: /jobs, limit: 1/3s, on_exceed: queue }]";
+    let config = format!("upstreams: ['{}']\nqueue: {{ store: '{}' }}\n{rules}", api.url(), redis.url());
+    let node = Server::start(&config);
+    eventually("it is connected", || node.admin("GET", "/v1/queue", "").status == 200);
+    assert_eq!(post(&node, "one").status, 200);
+    let answer = post(&node, "two");
+    assert_eq!(answer.status, 202);
+    redis.process.kill();
+    assert_eq!(get(&node, answer.header("location").expect("where to ask"), &[]).status, 503);
+    redis.restart(&durable);
+    eventually("it is done", || {
+        let place = answer.header("location").expect("where to ask");
+        let answer = get(&node, place, &[]);
+        answer.status == 200 && answer.json()["status"] == "done"
+    });
+    assert_eq!(api.last().body, b"two");
+}
+
+#[test]
 fn a_node_that_takes_long_keeps_what_it_sends() {
     let Some(redis) = redis("a node that takes long") else { return };
     let api = Api::start(move |request, stream| {
@@ -247,8 +297,8 @@ fn a_long_body_comes_back_as_it_was() {
     let rules = "queue: { max_body: 33554432 }
 rules: [{ id: jobs, match: /jobs, limit: 1/s, on_exceed: queue }]";
     let nodes = nodes(2, &redis.url(), &api, rules);
-    assert_eq!(post(&nodes[0], "one").status, 200);
     let body: Vec<u8> = (0..20u32 << 20).map(|n| (n % 251) as u8).collect();
+    assert_eq!(post(&nodes[0], "one").status, 200);
     let answer = Client::to(nodes[0].proxy).ask("POST", "/jobs", &[], &body);
     assert_eq!(answer.status, 202, "{}", answer.status);
     eventually("it is done", || status_of(&nodes[1], &answer)["status"] == "done");
@@ -256,11 +306,22 @@ rules: [{ id: jobs, match: /jobs, limit: 1/s, on_exceed: queue }]";
 }
 
 #[test]
-fn a_cluster_keeps_a_queue_too() {
-    let Some(cluster) = RedisCluster::start("a queue on a cluster") else { return };
+fn a_cluster_a_group_of_sentinels_and_valkey_keep_a_queue_too() {
+    if let Some(cluster) = RedisCluster::start("a queue on a cluster") {
+        check_queued(&cluster.url());
+    }
+    if let Some(group) = SentinelGroup::start("a queue on a group of sentinels") {
+        check_queued(&group.url());
+    }
+    if let Some(valkey) = Redis::start(Make::Valkey, "a queue on valkey") {
+        check_queued(&valkey.url());
+    }
+}
+
+fn check_queued(counters: &str) {
     let api = Api::echo();
     let rules = "rules: [{ id: jobs, match: /jobs, limit: 1/s, on_exceed: queue }]";
-    let nodes = nodes(2, &cluster.url(), &api, rules);
+    let nodes = nodes(2, counters, &api, rules);
     assert_eq!(post(&nodes[0], "one").status, 200);
     let answer = post(&nodes[0], "two");
     assert_eq!(answer.status, 202, "{answer}");

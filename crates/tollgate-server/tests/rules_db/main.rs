@@ -6,6 +6,7 @@ mod harness;
 #[path = "../../../tollgate-stores/tests/servers/mod.rs"]
 mod servers;
 
+mod api;
 mod bans;
 mod editor;
 mod fleet;

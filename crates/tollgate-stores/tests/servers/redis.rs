@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -35,6 +35,15 @@ pub struct Redis {
     pub process: Process,
     pub folder: Folder,
     pub port: u16,
+    program: PathBuf,
+}
+
+fn spawn(program: &Path, folder: &Folder, port: u16, arguments: &[&str]) -> Process {
+    let mut command = Command::new(program);
+    command.current_dir(folder.root());
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+    command.args(arguments);
+    Process::start(&mut command, &folder.path("log"))
 }
 
 impl Redis {
@@ -46,23 +55,17 @@ impl Redis {
     pub fn start_with(make: Make, what: &str, arguments: &[&str]) -> Option<Redis> {
         let program = make.find(what)?;
         let (folder, port) = (Folder::new(), free_port());
-        let mut command = Command::new(program);
-        command.current_dir(folder.root());
-        command.args([
-            "--port",
-            &port.to_string(),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ]);
-        command.args(arguments);
-        let process = Process::start(&mut command, &folder.path("log"));
-        let redis = Redis { process, folder, port };
+        let process = spawn(&program, &folder, port, arguments);
+        let redis = Redis { process, folder, port, program };
         wait_until("redis listens", || redis.answers());
         Some(redis)
+    }
+
+    /// Starts it again where it was, with what it has kept.
+    pub fn restart(&mut self, arguments: &[&str]) {
+        self.process.kill();
+        self.process = spawn(&self.program, &self.folder, self.port, arguments);
+        wait_until("redis listens again", || self.answers());
     }
 
     fn answers(&self) -> bool {

@@ -88,8 +88,17 @@ impl Meter {
         Meter { token: period.nanos(), span: 0, flow: Flow::Nanos }
     }
 
-    /// No bucket is full later than this, so that the cost of a burst on top of it fits 64 bits.
+    /// No bucket is full later than this when it is converted, so that what is owed and the cost of a burst on
+    /// top of it fit 64 bits.
     const LATEST: u64 = 1 << 63;
+    /// No state is beyond this: the latest time, and two bursts that are owed.
+    pub(crate) const BOUND: u64 = 3 << 62;
+
+    /// The bucket's time at `now`.
+    #[inline(always)]
+    pub(crate) fn units_at(&self, now: Time) -> u64 {
+        self.flow.units_at(now)
+    }
 
     pub const fn flow(&self) -> Flow {
         self.flow
@@ -106,15 +115,24 @@ impl Meter {
     /// if that allows it.
     #[inline(always)]
     pub(crate) fn decided(&self, full_at: u64, now: Time, cost: u64) -> (Decision, Option<u64>) {
-        let now_units = self.flow.units_at(now);
-        let start = full_at.max(now_units);
-        let room = (now_units + self.span).saturating_sub(start);
-        let need = cost.saturating_mul(self.token);
-        if need <= room {
-            (Decision { admission: Admission::NOW, left: self.left(room) }, Some(start + need))
-        } else {
-            (self.decide(&full_at, now, cost), None)
+        match self.allowed(full_at, self.flow.units_at(now), cost) {
+            Some((decision, next)) => (decision, Some(next)),
+            None => (self.decide(&full_at, now, cost), None),
         }
+    }
+
+    /// The same with `now` in the meter's units; `None` if the answer is no. As little as can be waits for
+    /// `full_at`, which may be far.
+    #[inline(always)]
+    pub(crate) fn allowed(&self, full_at: u64, now_units: u64, cost: u64) -> Option<(Decision, u64)> {
+        let (latest, need) = (now_units + self.span, cost.saturating_mul(self.token));
+        if need > self.span {
+            return None;
+        }
+        let start = full_at.max(now_units);
+        let next = start + need;
+        let left = || self.left(latest - start);
+        (next <= latest).then(|| (Decision { admission: Admission::NOW, left: left() }, next))
     }
 
     /// How many tokens are in `room`. No token is nothing; who does not ask for the answer does not pay for

@@ -36,7 +36,8 @@ impl Engine {
     }
 
     /// Takes these bans in place of all that did not come from the file, but for those that this node has
-    /// earned somebody and nobody has [taken](Self::take_earned_bans) yet. Returns how many were dropped.
+    /// earned somebody and nobody has [taken](Self::take_earned_bans) yet. After a snapshot was read, this is how
+    /// a ban that was lifted meanwhile is lifted here, too. Returns how many were dropped.
     pub fn replace_bans(&self, bans: impl IntoIterator<Item = (Key, Ban)>, now: Time) -> usize {
         let mut load = self.load_bans();
         bans.into_iter().for_each(|(key, ban)| load.put(key, ban, now));

@@ -34,7 +34,7 @@ impl Rounds {
     }
 
     pub(super) fn name(&self) -> &'static str {
-        if self.aes { "aes" } else { "siphash" }
+        if self.aes { "aes, low half" } else { "siphash, low half" }
     }
 
     /// Takes a part in blocks; the last one of fifteen bytes at most, with its length.
@@ -43,13 +43,17 @@ impl Rounds {
         #[cfg(target_arch = "x86_64")]
         if self.aes {
             // SAFETY: `aes` is set only where the processor has these instructions.
-            return unsafe { self.part_by_aes(state, bytes) };
+            return self.part_by(
+                |keys, state, block| unsafe { step_by_aes(keys, state, block) },
+                state,
+                bytes,
+            );
         }
         self.part_by(step_by_siphash, state, bytes)
     }
 
     /// Takes the last block of a part.
-    #[inline]
+    #[inline(always)]
     pub(super) fn last(&self, state: u128, block: u128) -> u128 {
         #[cfg(target_arch = "x86_64")]
         if self.aes {
@@ -57,13 +61,6 @@ impl Rounds {
             return unsafe { step_by_aes(&self.last_keys, state, block) };
         }
         step_by_siphash(&self.last_keys, state, block)
-    }
-
-    /// All of a part in one call: what needs the instructions cannot be inlined where they are not assumed.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "aes")]
-    fn part_by_aes(&self, state: u128, bytes: &[u8]) -> u128 {
-        self.part_by(|keys, state, block| step_by_aes(keys, state, block), state, bytes)
     }
 
     #[inline(always)]
@@ -95,6 +92,7 @@ pub(super) fn last_block(bytes: &[u8]) -> u128 {
     u128::from(high | (length as u64) << 56) << 64 | u128::from(low)
 }
 
+#[cold]
 fn step_by_siphash(keys: &Keys, state: u128, block: u128) -> u128 {
     let half = |key: u128| {
         let mut hasher = SipHasher13::new_with_key(&key.to_le_bytes());
@@ -112,16 +110,31 @@ fn has_aes() -> bool {
     false
 }
 
+/// Written out, because what the compiler makes of the instructions it cannot inline where they are not assumed.
+///
+/// # Safety
+///
+/// The processor has the instructions.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "aes")]
-#[inline]
-fn step_by_aes(keys: &Keys, state: u128, block: u128) -> u128 {
-    use std::arch::x86_64::{__m128i, _mm_aesenc_si128};
+#[inline(always)]
+unsafe fn step_by_aes(keys: &Keys, state: u128, block: u128) -> u128 {
+    use std::arch::x86_64::__m128i;
     // SAFETY: both types are sixteen bytes without meaning of their own.
-    let vector = |bits: u128| unsafe { std::mem::transmute::<u128, __m128i>(bits) };
-    let mixed = keys.iter().fold(vector(state ^ block), |mixed, key| _mm_aesenc_si128(mixed, vector(*key)));
-    // SAFETY: as above.
-    unsafe { std::mem::transmute::<__m128i, u128>(mixed) }
+    let mut mixed = unsafe { std::mem::transmute::<u128, __m128i>(state ^ block) };
+    // SAFETY: the processor has the instructions, and the keys, all of which are read, are aligned as they want.
+    unsafe {
+        std::arch::asm!(
+            "aesenc {mixed}, [{keys}]",
+            "aesenc {mixed}, [{keys} + 16]",
+            "aesenc {mixed}, [{keys} + 32]",
+            "aesenc {mixed}, [{keys} + 48]",
+            mixed = inout(xmm_reg) mixed,
+            keys = in(reg) keys.as_ptr(),
+            options(pure, readonly, nostack, preserves_flags),
+        );
+        // SAFETY: as above.
+        std::mem::transmute::<__m128i, u128>(mixed)
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::near;
 use crate::record::{Record, Tally};
 use crate::rule::Rule;
 use crate::rule::once::Once;
@@ -20,6 +21,23 @@ pub struct RuleInForce {
     /// Outlives the rule's edits.
     record: Once<Record>,
     former: Option<Arc<Former>>,
+}
+
+/// Where a rule was when somebody noted its number: worth asking for, and never looked at, for the rule may
+/// have been replaced since.
+#[derive(Clone, Copy)]
+pub(crate) struct Whereabouts(usize);
+
+impl Whereabouts {
+    /// Of a rule that is in force.
+    pub(crate) fn of(rule: &Rule) -> Whereabouts {
+        Whereabouts(std::ptr::from_ref(rule).addr())
+    }
+
+    #[inline]
+    pub(crate) fn fetch(self) {
+        near::fetch(self.0, size_of::<RuleInForce>());
+    }
 }
 
 /// An earlier version of a rule, while counters made under it may still matter (I6).
@@ -40,6 +58,12 @@ impl RuleInForce {
     /// What stands in a place of its own, in that order; then the others, by id.
     pub(crate) fn order(&self) -> (u32, &str) {
         (self.place, self.rule.id.as_str())
+    }
+
+    /// Asks for what is read of a rule that applies, while it is found out whether it does.
+    #[inline]
+    pub(crate) fn fetch_name(&self) {
+        near::fetch(self.rule.id.as_str().as_ptr().addr(), self.rule.id.as_str().len());
     }
 
     pub(crate) fn place(&self) -> u32 {

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use crate::near;
+
 /// What an index holds: small, and knows its hash.
 pub(crate) trait Hashed: Clone {
     fn hash(&self) -> u32;
@@ -53,6 +55,7 @@ impl<T: Hashed> Index<T> {
             rest >>= BITS;
         }
         let items = if let Branch::Leaf(items) = branch { &items[..] } else { &[] };
+        near::fetch(items.as_ptr().addr(), size_of_val(items));
         items.iter().filter(move |item| item.hash() == hash)
     }
 

@@ -13,7 +13,7 @@ use crate::request::target::{Target, segments};
 use crate::rule::index::{Hashed, Index, hash};
 use crate::rule::pattern::{HostPattern, Segment};
 use crate::rule::set::Rules;
-use crate::rule::{Rule, RuleInForce};
+use crate::rule::{Rule, RuleInForce, Whereabouts};
 
 mod place;
 
@@ -66,6 +66,7 @@ enum Step {
     Rule {
         hash: u32,
         number: u32,
+        whereabouts: Whereabouts,
     },
     Node {
         hash: u32,
@@ -204,7 +205,8 @@ impl Node {
         let hash = hash(text);
         match self.literals.find_mut(hash, |step| step.is_by(text, rules, depth)) {
             None => {
-                self.literals.insert(Step::Rule { hash, number });
+                let whereabouts = Whereabouts::of(rule);
+                self.literals.insert(Step::Rule { hash, number, whereabouts });
                 1
             }
             Some(Step::Node { node, .. }) => Arc::make_mut(node).insert(rules, rule, number, depth + 1),
@@ -301,7 +303,10 @@ impl<U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, F> {
         if !node.literals.is_empty() {
             for step in node.literals.find(hash(segment)) {
                 match step {
-                    Step::Rule { number, .. } => self.lone(*number),
+                    Step::Rule { number, whereabouts, .. } => {
+                        whereabouts.fetch();
+                        self.lone(*number);
+                    }
                     Step::Node { node, .. } if node.segment.as_deref() == Some(segment) => {
                         self.node(node, rest.clone());
                     }
@@ -317,6 +322,7 @@ impl<U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, F> {
     /// A rule that shares its place with no other.
     fn lone(&mut self, number: u32) {
         let rule = &self.rules[number as usize];
+        rule.fetch_name();
         let own = || match Standing::of(rule) {
             Standing::Common | Standing::General => true,
             Standing::Own { uid } | Standing::Beside { uid } => {

@@ -29,7 +29,7 @@ pub struct RuleSet {
     pool: Arc<Mutex<Pool>>,
 }
 
-/// The number of a rule, under the hash of something of it.
+/// The number of a thing, under the hash of its name.
 #[derive(Clone, Copy)]
 pub(crate) struct Numbered {
     pub(crate) hash: u32,

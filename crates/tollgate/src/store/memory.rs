@@ -26,7 +26,7 @@ mod slot;
 mod snapshot;
 mod table;
 
-pub(crate) use lone::{Kind, Spot};
+pub(crate) use lone::{Lone, Spot};
 use packed::{Class, Classes, Demand, Intent, Run};
 use region::Region;
 use shard::{Held, Kept, Shape, WIDE};
@@ -74,12 +74,13 @@ impl MemoryStore {
     ///
     /// # Panics
     ///
-    /// Where the system does not give that much address space; see [`try_new`](Self::try_new).
+    /// Where [`try_new`](Self::try_new) fails.
     pub fn new(cap_bytes: usize) -> MemoryStore {
         Self::try_new(cap_bytes).expect("the address space has room for the memory cap")
     }
 
-    /// As [`new`](Self::new). Memory is reserved, not taken: that happens as keys come.
+    /// As [`new`](Self::new). Memory is reserved, not taken: that happens as keys come. Fails where the system
+    /// does not give that much address space, and on an x86-64 processor of before 2006.
     pub fn try_new(cap_bytes: usize) -> io::Result<MemoryStore> {
         let cap_bytes = cap_bytes.max(Self::MIN_BYTES);
         let shard_bytes = cap_bytes / SHARDS;

@@ -28,8 +28,8 @@ struct Anchor {
     counter: AtomicU64,
     nanos: AtomicU64,
     scale: AtomicU64,
-    /// From this count on the anchor is due for renewal; until the first one the system is asked.
-    due: AtomicU64,
+    /// How many counts the anchor holds; none until the first one is made, and where none can be.
+    holds: AtomicU64,
     /// When the counter was first read, and what it was.
     first: AtomicU64,
 }
@@ -53,18 +53,16 @@ impl Ticker {
 
     #[inline]
     pub(super) fn elapsed(&self) -> u64 {
-        if !self.steady.load(Ordering::Relaxed) {
-            return nanos_of(self.started.elapsed());
-        }
         let version = self.version.load(Ordering::Acquire);
         let now = counter::read();
-        let [counter, nanos, scale, due] =
-            [&self.anchor.counter, &self.anchor.nanos, &self.anchor.scale, &self.anchor.due]
-                .map(|part| part.load(Ordering::Relaxed));
-        fence(Ordering::Acquire);
-        let whole = version & 1 == 0 && self.version.load(Ordering::Relaxed) == version;
-        if whole && counter <= now && now < due {
-            return nanos + scaled(now - counter, scale);
+        let [counter, nanos, scale, holds] = self.anchor.read();
+        // What has gone back has wrapped around, and is beyond what holds.
+        let counted = now.wrapping_sub(counter);
+        if counted < holds && version & 1 == 0 {
+            fence(Ordering::Acquire);
+            if self.version.load(Ordering::Relaxed) == version {
+                return nanos + scaled(counted, scale);
+            }
         }
         self.renew()
     }
@@ -72,6 +70,9 @@ impl Ticker {
     /// Reads the system's clock, and anchors the counter to it.
     #[cold]
     fn renew(&self) -> u64 {
+        if !self.steady.load(Ordering::Relaxed) {
+            return nanos_of(self.started.elapsed());
+        }
         if self.busy.swap(true, Ordering::Acquire) {
             while self.busy.load(Ordering::Acquire) {
                 spin();
@@ -80,12 +81,13 @@ impl Ticker {
         }
         let (nanos, now) = (nanos_of(self.started.elapsed()), counter::read());
         let counted = now.saturating_sub(self.anchor.first.load(Ordering::Relaxed));
-        if now < self.anchor.counter.load(Ordering::Relaxed) {
-            self.steady.store(false, Ordering::Relaxed); // a counter that goes back is none
-        }
+        let gone_back = now < self.anchor.counter.load(Ordering::Relaxed);
         // Where the counter was ahead it stays there, until the system has caught up.
         let shown = self.shown_at(now).max(nanos);
-        if nanos >= nanos_of(FIRST) && counted > 0 {
+        if gone_back {
+            self.steady.store(false, Ordering::Relaxed); // a counter that goes back is none
+            self.write(now, shown, 0, 0);
+        } else if nanos >= nanos_of(FIRST) && counted > 0 {
             let rate = (u128::from(nanos) << SCALE_BITS) / u128::from(counted);
             // It runs so that it meets the system's clock again when the anchor is due.
             let holds = nanos_of(HOLDS);
@@ -93,29 +95,34 @@ impl Ticker {
             let scale =
                 u64::try_from(rate * u128::from(holds - ahead) / u128::from(holds)).unwrap_or(u64::MAX);
             let counts = u128::from(holds) * u128::from(counted) / u128::from(nanos);
-            self.write(now, shown, scale, now.saturating_add(u64::try_from(counts).unwrap_or(u64::MAX)));
+            self.write(now, shown, scale, u64::try_from(counts).unwrap_or(u64::MAX));
         }
         self.busy.store(false, Ordering::Release);
         shown
     }
 
-    fn write(&self, counter: u64, nanos: u64, scale: u64, due: u64) {
+    fn write(&self, counter: u64, nanos: u64, scale: u64, holds: u64) {
         self.version.fetch_add(1, Ordering::Acquire);
         fence(Ordering::Release);
         self.anchor.counter.store(counter, Ordering::Relaxed);
         self.anchor.nanos.store(nanos, Ordering::Relaxed);
         self.anchor.scale.store(scale, Ordering::Relaxed);
-        self.anchor.due.store(due, Ordering::Relaxed);
+        self.anchor.holds.store(holds, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
     }
 
     /// What the anchor in force says, but not beyond where it holds. Only its renewer calls this, so
     /// nobody changes it meanwhile.
     fn shown_at(&self, now: u64) -> u64 {
-        let [counter, nanos, scale, due] =
-            [&self.anchor.counter, &self.anchor.nanos, &self.anchor.scale, &self.anchor.due]
-                .map(|part| part.load(Ordering::Relaxed));
-        nanos + scaled(now.min(due).saturating_sub(counter), scale)
+        let [counter, nanos, scale, holds] = self.anchor.read();
+        nanos + scaled(now.saturating_sub(counter).min(holds), scale)
+    }
+}
+
+impl Anchor {
+    #[inline]
+    fn read(&self) -> [u64; 4] {
+        [&self.counter, &self.nanos, &self.scale, &self.holds].map(|part| part.load(Ordering::Relaxed))
     }
 }
 

@@ -194,3 +194,35 @@ fn the_allow_list_changes_while_it_runs_and_keeps_what_the_file_says() {
     assert!(engine.policy().is_allow_listed(&key("user:both"), AllowSource::File));
     assert!(!engine.policy().is_allow_listed(&key("user:both"), AllowSource::Change));
 }
+
+#[test]
+fn who_is_banned_is_found_while_the_list_changes_and_nobody_else_is() {
+    let engine = engine("rules: []");
+    engine.put_ban(key("user:evil"), by_hand(Time::MAX), NOW);
+    engine.put_ban(key("ip:192.0.2.1"), by_hand(Time::MAX), NOW);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert_eq!(engine.check(&Hit::by("evil"), NOW).reason, Reason::Ban);
+                    assert_eq!(engine.check(&from("192.0.2.1"), NOW).reason, Reason::Ban);
+                    assert!(engine.check(&from("192.0.2.2").user("good"), NOW).allowed);
+                }
+            });
+        }
+        for n in 0..6_000 {
+            engine.put_ban(key(&format!("user:{n}")), by_hand(NOW + HOUR), NOW);
+            engine.put_ban(key(&format!("header:x-{}:{n}", n % 5)), by_hand(NOW + HOUR), NOW);
+            engine.put_ban(key("user:evil"), by_hand(Time::MAX), NOW);
+            engine.remove_ban(key(&format!("header:x-{}:{n}", n % 5)), NOW);
+            if n % 1_000 == 999 {
+                let kept =
+                    [(key("user:evil"), by_hand(Time::MAX)), (key("ip:192.0.2.1"), by_hand(Time::MAX))];
+                engine.replace_bans(kept, NOW);
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(engine.ban_count(NOW), 2);
+}

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tollgate::document::{self, Problems};
 use tollgate::policy::{self, Draft};
-use tollgate_stores::rules::{Change, DbError, Edit, Expected, Item, Kind, Page, ReadRule, rules_of};
+use tollgate_stores::rules::{
+    Change, DbError, Edit, Expected, Item, Kind, Page, ReadRule, Version, rules_of,
+};
 
 use crate::admin::call::{self, Call};
 use crate::admin::edit::{failed, precondition};
@@ -54,22 +56,27 @@ pub async fn import(mut call: Call) -> Result<Answer, Problem> {
         edits.extend(deletions(&rulebook, &edits).await?);
     }
     let total = edits.len();
+    let db = rulebook.db().map_err(failed)?;
     if dry_run {
-        let planned = rulebook.db().map_err(failed)?.preview(edits).await.map_err(meanwhile)?;
-        let changes: Vec<_> = planned.iter().map(|(change, _)| change).collect();
-        let mut told = told(&rulebook, &changes, total).await?;
+        let planned = db.preview(edits).await.map_err(meanwhile)?;
+        let version = db.version().await.map_err(failed)?;
+        let mut told = told(planned.iter().map(|(change, _)| change), total, version);
         told["dry_run"] = true.into();
-        let shown = planned.iter().take(MAX_DIFF).map(|(change, before)| {
-            let text = |text: Option<&str>| text.map(raw);
-            json!({ "id": change.item.name, "before": text(before.as_deref()), "after": text(change.text.as_deref()) })
-        });
-        told["diff"] = shown.collect();
+        told["diff"] = planned.iter().take(MAX_DIFF).map(difference).collect();
         return Ok(answer::json(StatusCode::OK, &told));
     }
     let changes = rulebook.edit(&call.who, edits, admin.gate.now()).await.map_err(meanwhile)?;
     tracing::info!(changes = changes.len(), who = call.who, "rules imported");
-    let changes: Vec<_> = changes.iter().collect();
-    Ok(answer::json(StatusCode::OK, &told(&rulebook, &changes, total).await?))
+    let version = match changes.last() {
+        Some(last) => last.version,
+        None => db.version().await.map_err(failed)?,
+    };
+    Ok(answer::json(StatusCode::OK, &told(changes.iter(), total, version)))
+}
+
+fn difference((change, before): &(Change, Option<String>)) -> Value {
+    let text = |text: Option<&str>| text.map(raw);
+    json!({ "id": change.item.name, "before": text(before.as_deref()), "after": text(change.text.as_deref()) })
 }
 
 pub(in crate::admin) fn busy() -> Problem {
@@ -127,16 +134,12 @@ async fn deletions(rulebook: &Rulebook, edits: &[Edit]) -> Result<Vec<Edit>, Pro
     }
 }
 
-/// What has changed, in numbers and by its first names.
-async fn told(rulebook: &Rulebook, changes: &[&Change], edits: usize) -> Result<Value, Problem> {
-    let version = match changes.last() {
-        Some(last) => last.version,
-        None => rulebook.db().map_err(failed)?.version().await.map_err(failed)?,
-    };
-    let mut told = counted(changes.iter().copied(), edits);
+/// What has changed, in numbers and by its first names, up to a version.
+fn told<'c>(changes: impl Iterator<Item = &'c Change> + Clone, edits: usize, version: Version) -> Value {
+    let mut told = counted(changes.clone(), edits);
     told["version"] = version.to_string().into();
-    told["changes"] = changes.iter().take(MAX_NAMED).map(|change| &*change.item.name).collect();
-    Ok(told)
+    told["changes"] = changes.take(MAX_NAMED).map(|change| &*change.item.name).collect();
+    told
 }
 
 /// How many things have come, changed and gone, of so many edits.

@@ -13,6 +13,7 @@ use crate::config::QueueConfig;
 use crate::connection::Answer;
 use crate::queue::{Item, Queue, QueueError, Sender, State, new_id};
 use crate::transport::proxy::body::{BodyError, Reply, Upload};
+use crate::transport::proxy::line::Lines;
 
 /// Where a sender asks what became of its request. The id is its secret.
 pub const STATUS_PATH: &str = "/.tollgate/queue/";
@@ -21,6 +22,7 @@ pub const STATUS_PATH: &str = "/.tollgate/queue/";
 pub struct Aside {
     pub queue: Queue,
     pub config: QueueConfig,
+    pub lines: Lines,
 }
 
 /// Whether all that denied would rather put the request aside.
@@ -58,7 +60,7 @@ impl Aside {
     pub fn open(config: QueueConfig) -> Result<Aside, Problems> {
         let problem = |error| document::Problem::new(None, "queue", format!("{}: {error}", config.place));
         let queue = Queue::open(&config).map_err(problem)?;
-        Ok(Aside { queue, config })
+        Ok(Aside { queue, config, lines: Lines::default() })
     }
 
     /// Keeps a request; returns its id.
@@ -68,7 +70,7 @@ impl Aside {
         host: &HeaderValue,
         mut upload: Upload,
         sender: Sender,
-        verdict: &Verdict,
+        (policy, verdict): (&Policy, &Verdict),
         now: Time,
     ) -> Result<String, NotAside> {
         let body = self.read(&mut upload).await?;
@@ -76,7 +78,7 @@ impl Aside {
             let lines = parts.headers.get_all(name).iter();
             lines.map(|line| (name.to_string(), String::from_utf8_lossy(line.as_bytes()).into_owned()))
         });
-        let item = Item {
+        let mut item = Item {
             id: new_id(),
             method: parts.method.to_string(),
             target: parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
@@ -87,16 +89,22 @@ impl Aside {
             state: State::Queued,
             queued_at: now,
             expires_at: now + self.config.ttl,
-            // Not before it can pass; nor after it is too old, which is found out then.
-            next_at: now + verdict.retry_after.unwrap_or_default().min(self.config.ttl),
+            next_at: now,
             tries: 0,
             status: None,
             error: None,
             lease: None,
         };
-        let id = item.id.clone();
-        self.queue.push(item, body).await.map_err(NotAside::Queue)?;
-        Ok(id)
+        // Not before it can pass; nor after it is too old, which is found out then.
+        let place = self.lines.enter(policy, &item.hit(), verdict, now);
+        item.next_at = place.min(item.expires_at);
+        match self.queue.push(item.clone(), body).await {
+            Ok(()) => Ok(item.id),
+            Err(error) => {
+                self.lines.leave(policy, &item.hit(), verdict, now);
+                Err(NotAside::Queue(error))
+            }
+        }
     }
 
     async fn read(&self, upload: &mut Upload) -> Result<Vec<u8>, NotAside> {

@@ -181,7 +181,8 @@ impl Entrance {
         verdict: &Verdict,
     ) -> Result<Response<Reply>, Refused> {
         let Visit { parts, host, upload, now, .. } = visit;
-        let kept = aside.keep(&parts, &host, upload, sender, verdict, now).await;
+        let policy = self.proxy.gate.engine.policy();
+        let kept = aside.keep(&parts, &host, upload, sender, (&policy, verdict), now).await;
         let id = kept.map_err(|not| Refused::Problem(not.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
         let mut response = aside.accepted(&id, verdict);

@@ -90,8 +90,8 @@ async fn decide(proxy: &Proxy, aside: &Aside, mut item: Item) -> Option<(Item, V
         verdict = proxy.gate.check(&item.hit(), now).await;
     }
     if !verdict.allowed {
-        let wait = verdict.retry_after.unwrap_or(LONGEST_BACKOFF);
-        item.put_off((now + wait).min(item.expires_at));
+        let place = aside.lines.stay(&proxy.gate.engine.policy(), &item.hit(), &verdict, now);
+        item.put_off(place.min(item.expires_at));
         save(proxy, aside, item).await;
         return None;
     }

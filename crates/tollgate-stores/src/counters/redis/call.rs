@@ -118,21 +118,7 @@ impl Topology {
             };
             match self.refusal(&error, &link) {
                 Refusal::NoScript => load_script(&link, deadline).await?,
-                Refusal::Moved { slot, to } => link = self.follow(Some(slot), to, link),
-                Refusal::Ask { to } => {
-                    link = self.follow(None, to, link);
-                    asking = true;
-                }
-                Refusal::TryAgain => sleep(MOVING).await,
-                Refusal::ReadOnly => {
-                    link.abandon("it has become a replica");
-                    return Err(refused(&link, &error));
-                }
-                Refusal::PartOfCluster => {
-                    return Err(refused(&link, "it is part of a cluster: write redis+cluster://"));
-                }
-                Refusal::NotReady => return Err(link.unreachable(error)),
-                Refusal::Other => return Err(refused(&link, &error)),
+                refusal => link = self.after(refusal, error, link, &mut asking).await?,
             }
         }
         Err(refused(&link, "the slot moves from server to server"))
@@ -151,22 +137,37 @@ impl Topology {
             let write = |out: &mut Vec<u8>| write_command(out, words);
             let reply = link.call(deadline, std::mem::take(&mut asking), write).await?;
             let Reply::Error(error) = reply else { return Ok(reply) };
-            match self.refusal(&error, &link) {
-                Refusal::Moved { slot, to } => link = self.follow(Some(slot), to, link),
-                Refusal::Ask { to } => {
-                    link = self.follow(None, to, link);
-                    asking = true;
-                }
-                Refusal::TryAgain => sleep(MOVING).await,
-                Refusal::ReadOnly => {
-                    link.abandon("it has become a replica");
-                    return Err(refused(&link, &error));
-                }
-                Refusal::NotReady => return Err(link.unreachable(error)),
-                _ => return Err(refused(&link, &error)),
-            }
+            link = self.after(self.refusal(&error, &link), error, link, &mut asking).await?;
         }
         Err(refused(&link, "the slot moves from server to server"))
+    }
+
+    /// Who is asked next after a refusal that did nothing; an error if nobody is.
+    async fn after(
+        &self,
+        refusal: Refusal,
+        error: String,
+        link: Arc<Link>,
+        asking: &mut bool,
+    ) -> Result<Arc<Link>, StoreError> {
+        match refusal {
+            Refusal::Moved { slot, to } => Ok(self.follow(Some(slot), to, link)),
+            Refusal::Ask { to } => {
+                *asking = true;
+                Ok(self.follow(None, to, link))
+            }
+            Refusal::TryAgain => {
+                sleep(MOVING).await;
+                Ok(link)
+            }
+            Refusal::ReadOnly => {
+                link.abandon("it has become a replica");
+                Err(refused(&link, &error))
+            }
+            Refusal::PartOfCluster => Err(refused(&link, "it is part of a cluster: write redis+cluster://")),
+            Refusal::NotReady => Err(link.unreachable(error)),
+            Refusal::NoScript | Refusal::Other => Err(refused(&link, &error)),
+        }
     }
 
     fn follow(&self, moved: Option<u16>, to: Endpoint, from: Arc<Link>) -> Arc<Link> {

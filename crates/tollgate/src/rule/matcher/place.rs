@@ -5,9 +5,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::identity::Attribute;
-use crate::rule::index::{Index, hash};
-use crate::rule::set::{Numbered, Rules};
-use crate::rule::{Mode, Rule, RuleInForce};
+use crate::rule::index::{Hashed, Index, hash};
+use crate::rule::set::Rules;
+use crate::rule::{Mode, Rule, RuleInForce, Whereabouts};
 
 /// The rules of one pattern, by method.
 #[derive(Clone, Default)]
@@ -21,7 +21,21 @@ pub(super) struct Place {
     rules: SmallVec<[u32; 4]>,
     /// Rules that a user's own one replaces.
     replaceable: SmallVec<[u32; 4]>,
-    by_uid: Index<Numbered>,
+    by_uid: Index<Owned>,
+}
+
+/// The number of a user's own rule, under the hash of the user.
+#[derive(Clone, Copy)]
+struct Owned {
+    hash: u32,
+    number: u32,
+    whereabouts: Whereabouts,
+}
+
+impl Hashed for Owned {
+    fn hash(&self) -> u32 {
+        self.hash
+    }
 }
 
 /// How a rule relates to others on the same place.
@@ -88,7 +102,8 @@ impl Place {
                 self.replaceable.len()
             }
             Standing::Own { uid } | Standing::Beside { uid } => {
-                self.by_uid.insert(Numbered { hash: hash(uid), number });
+                let whereabouts = Whereabouts::of(rule);
+                self.by_uid.insert(Owned { hash: hash(uid), number, whereabouts });
                 self.own(rules, uid).count()
             }
         };
@@ -120,7 +135,12 @@ impl Place {
 
     /// The rules of one user.
     pub(super) fn own<'r>(&self, rules: &'r Rules, user: &str) -> impl Iterator<Item = &'r Arc<RuleInForce>> {
-        let found = self.by_uid.find(hash(user)).map(|known| &rules[known.number as usize]);
+        let found = self.by_uid.find(hash(user)).map(|known| {
+            known.whereabouts.fetch();
+            let rule = &rules[known.number as usize];
+            rule.fetch_name();
+            rule
+        });
         found.filter(move |rule| rule.uid.as_deref() == Some(user))
     }
 

@@ -66,6 +66,11 @@ impl Class {
         }
     }
 
+    /// Whether a word can be a state of this class: one that was not written here may be anything.
+    pub(crate) fn accepts(&self, word: u64) -> bool {
+        !matches!(self, Class::Instant(_)) || word < Meter::BOUND
+    }
+
     /// When the packed state is as good as never seen.
     pub(crate) fn fresh_at(&self, word: u64) -> Time {
         match *self {

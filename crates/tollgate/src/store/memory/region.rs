@@ -7,6 +7,8 @@ use std::io;
 use std::marker::PhantomData;
 
 use crate::store::memory::SHARDS;
+#[cfg(not(shuttle))]
+use crate::store::memory::slot::supported;
 use crate::store::memory::slot::{Line, SLOTS_PER_LINE, Slot};
 
 /// A sequence of lines for each shard, all empty, woven together: the first line of each shard, then the second
@@ -33,8 +35,12 @@ impl Region {
     #[cfg(not(shuttle))]
     const LARGE: usize = 64 << 20;
 
-    /// Fails where the system does not give that much address space.
+    /// Fails where the system does not give that much address space, and where slots are not supported.
     pub(super) fn reserve(lines_per_shard: usize) -> io::Result<Region> {
+        #[cfg(not(shuttle))]
+        if !supported() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let lines = SHARDS * lines_per_shard;
         #[cfg(not(shuttle))]
         let memory = map(lines * size_of::<Line>())?;

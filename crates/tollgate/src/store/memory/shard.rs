@@ -250,13 +250,23 @@ impl Shape {
         fresh_at: Time,
         kept: &mut Kept,
     ) -> bool {
-        if self.take_over(held, held.table.extent().homes(fingerprint), pair, Vacancy::Expired) {
+        let [first, second] = held.table.extent().homes(fingerprint);
+        // The emptier home: full lines beside others that have room would make the table grow.
+        let crowded = self.room(held, first) < self.room(held, second);
+        let order = if crowded { [second, first] } else { [first, second] };
+        if self.take_over(held, &order, pair, Vacancy::Expired) {
             return true; // and nothing has grown
         }
         self.grow_if_full(held);
         loop {
             let homes = held.table.extent().homes(fingerprint);
-            if self.take_over(held, homes, pair, Vacancy::Any) {
+            if self.take_over(held, &homes[..1], pair, Vacancy::Any) {
+                return true;
+            }
+            if self.send_home(held, homes[0]) {
+                continue;
+            }
+            if self.take_over(held, &homes[1..], pair, Vacancy::Any) {
                 return true;
             }
             if self.displace(held, homes) || self.grow(held) {
@@ -274,10 +284,9 @@ impl Shape {
         }
     }
 
-    /// Writes a pair over a vacant slot, in the emptier of two lines.
-    fn take_over(&mut self, held: &Held<'_>, [a, b]: [usize; 2], pair: Pair, vacancy: Vacancy) -> bool {
-        let order = if self.room(held, b) > self.room(held, a) { [b, a] } else { [a, b] };
-        for slot in order.iter().flat_map(|line| &held.lines.at(*line).0) {
+    /// Writes a pair over a vacant slot, in the first line that has one.
+    fn take_over(&mut self, held: &Held<'_>, lines: &[usize], pair: Pair, vacancy: Vacancy) -> bool {
+        for slot in lines.iter().flat_map(|line| &held.lines.at(*line).0) {
             let seen = slot.load();
             let vacant = self.fresh_at(held, seen) <= held.now && (seen != EMPTY || vacancy == Vacancy::Any);
             if vacant && slot.replace(seen, pair).is_ok() {
@@ -291,6 +300,20 @@ impl Shape {
 
     fn room(&self, held: &Held<'_>, line: usize) -> usize {
         held.lines.at(line).0.iter().filter(|slot| self.fresh_at(held, slot.load()) <= held.now).count()
+    }
+
+    /// Moves one of those for whom a line is the second to their first, where they are found sooner.
+    fn send_home(&mut self, held: &Held<'_>, line: usize) -> bool {
+        for (n, slot) in held.lines.at(line).0.iter().enumerate().filter(|(_, slot)| slot.tag() != 0) {
+            let [first, _] = held.table.extent().homes(fingerprint_of(slot.tag()));
+            if first != line
+                && let Some((free, seen)) = self.expired_slot(held, first)
+            {
+                let path = [Step { line, from: None }, Step { line: first, from: Some((0, n)) }];
+                return self.shift(held, &path, free, seen);
+            }
+        }
+        false
     }
 
     /// Makes room in one of two full lines: a resident moves to its other home, if need be after a
@@ -382,6 +405,13 @@ impl Shape {
             }
         }
         held.table.set(grown);
+        for line in [divided, lines] {
+            for _ in 0..SLOTS_PER_LINE {
+                if !self.send_home(held, line) {
+                    break;
+                }
+            }
+        }
         true
     }
 

@@ -59,7 +59,9 @@ impl MemoryStore {
                 PACKED => {
                     let fingerprint = Fingerprint(from.word()?);
                     let kind = *kinds.get(usize::try_from(from.word()?).ok()?)?;
-                    (fingerprint, Saved::Packed(kind, from.word()?))
+                    let word = from.word()?;
+                    self.classes.get(kind).filter(|class| class.accepts(word))?;
+                    (fingerprint, Saved::Packed(kind, word))
                 }
                 WIDE => {
                     let fingerprint = Fingerprint(from.word()?);
