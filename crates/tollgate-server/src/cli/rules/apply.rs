@@ -27,7 +27,10 @@ pub fn apply(args: &FileArgs) -> Result<(), Exit> {
 fn named(session: &mut Session, done: &Value) -> Vec<String> {
     let ids: Vec<_> = done["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let signs = signs(session, done, ids.len()).unwrap_or_default();
-    let line = |id: &&str| format!("  {} {}", signs.get(*id).unwrap_or(&' '), out::plain(id));
+    let same = [("created", '+'), ("changed", '~'), ("deleted", '-')];
+    let same =
+        same.iter().find(|(name, _)| count(done, name) == changes(done)).map_or(' ', |(_, sign)| *sign);
+    let line = |id: &&str| format!("  {} {}", signs.get(*id).unwrap_or(&same), out::plain(id));
     ids.iter().map(line).collect()
 }
 
