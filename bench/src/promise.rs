@@ -100,6 +100,7 @@ fn promises(scores: &Scores) -> Vec<Promise> {
     ];
     found.extend(engine::MATCHING[1..].iter().map(|(name, count)| matching_rules(scores, name, *count)));
     found.extend(rules::COUNTS[1..].iter().map(|(name, _)| loaded_rules(scores, name)));
+    found.push(random_rule(scores));
     found.into_iter().flatten().collect()
 }
 
@@ -202,5 +203,18 @@ fn loaded_rules(scores: &Scores, name: &'static str) -> Option<Promise> {
         floor: None,
         measured: scores.get(rules::LINE, name, 1)? / first,
         unit: "×",
+    })
+}
+
+/// A random one of the most rules: all that a request costs but the charge, though only matching is promised.
+fn random_rule(scores: &Scores) -> Option<Promise> {
+    const TARGET_NS: f64 = 1_000.0;
+    let (name, _) = rules::COUNTS[rules::COUNTS.len() - 1];
+    Some(Promise {
+        what: format!("a random one of {name} rules, looked at"),
+        target: ("1 µs".to_owned(), TARGET_NS),
+        floor: None,
+        measured: scores.get(rules::RANDOM_LINE, name, 1)?,
+        unit: "ns",
     })
 }

@@ -6,22 +6,29 @@ use std::time::{Duration, Instant};
 use tollgate::{Clock, Engine, Hit};
 
 use crate::effort::Effort;
+use crate::keys::Random;
 use crate::ours::engine_of;
 use crate::score::{Scores, median, short};
 use crate::table::Table;
 
 pub const LINE: &str = "rules loaded";
+/// What a request is told before anything is charged, any of the rules as likely as any other: how it is found.
+pub const RANDOM_LINE: &str = "a random one of the rules loaded";
 /// Names and numbers of the rules loaded.
 pub const COUNTS: [(&str, usize); 4] =
     [("100", 100), ("10 k", 10_000), ("100 k", 100_000), ("1 M", 1_000_000)];
 /// Paths that exist in every set.
 const PATHS: usize = 100;
+/// Requests for random rules, and how many are timed together.
+const RANDOM: usize = 50_000;
+const TOGETHER: usize = 50;
 
 pub struct Loads(Vec<(&'static str, Result<Duration, String>)>);
 
 struct Loaded {
     name: &'static str,
     engine: Engine,
+    random_paths: Vec<String>,
 }
 
 pub fn measure(effort: &Effort, scores: &mut Scores) -> Loads {
@@ -38,18 +45,20 @@ pub fn measure(effort: &Effort, scores: &mut Scores) -> Loads {
         let (engine, load) = loaded(count);
         each = load / count as u32;
         loads.push((name, Ok(load)));
-        sets.push(Loaded { name, engine });
+        sets.push(Loaded { name, engine, random_paths: random_paths(count) });
     }
-    let mut times = vec![Vec::new(); sets.len()];
+    let (mut times, mut random) = (vec![Vec::new(); sets.len()], vec![Vec::new(); sets.len()]);
     for round in 0..effort.rounds {
         for turn in 0..sets.len() {
             let n = (turn + round) % sets.len();
             hits(&sets[n].engine, effort.warm);
             times[n].push(hits(&sets[n].engine, effort.slice));
+            random[n].push(random_peeks(&sets[n]));
         }
     }
-    for (set, times) in sets.iter().zip(times) {
+    for ((set, times), random) in sets.iter().zip(times).zip(random) {
         scores.put(LINE, set.name, 1, median(times));
+        scores.put(RANDOM_LINE, set.name, 1, median(random));
     }
     Loads(loads)
 }
@@ -57,7 +66,7 @@ pub fn measure(effort: &Effort, scores: &mut Scores) -> Loads {
 pub fn print(loads: &Loads, scores: &Scores) {
     let mut table = Table::new(
         "Rules loaded, each on its own path; one matches, with two limits",
-        ["", "load", "ns", "× 100 rules"],
+        ["", "load", "ns", "× 100 rules", "ns to look at a random one"],
     );
     for (name, load) in &loads.0 {
         match (load, scores.get(LINE, name, 1), scores.get(LINE, COUNTS[0].0, 1)) {
@@ -66,6 +75,7 @@ pub fn print(loads: &Loads, scores: &Scores) {
                 format!("{:.2} s", load.as_secs_f64()),
                 short(time),
                 format!("{:.2}", time / first),
+                scores.get(RANDOM_LINE, name, 1).map_or_else(String::new, short),
             ]),
             (Err(skipped), ..) => table.row([(*name).to_owned(), skipped.clone()]),
             _ => {}
@@ -90,6 +100,27 @@ fn loaded(count: usize) -> (Engine, Duration) {
 
 fn folder(n: usize) -> String {
     format!("/api/v{}/service-{}/items-{n}", n % 3, n % 1_000)
+}
+
+/// The paths of random rules.
+fn random_paths(count: usize) -> Vec<String> {
+    let mut random = Random::new(5);
+    (0..RANDOM).map(|_| format!("{}/77", folder(random.below(count)))).collect()
+}
+
+/// Nanoseconds for a look at a random rule, which charges nothing: the median.
+fn random_peeks(set: &Loaded) -> f64 {
+    let (now, ip) = (Clock::new().now(), "203.0.113.9".parse().expect("an address"));
+    let mut times = Vec::new();
+    for paths in set.random_paths.chunks(TOGETHER) {
+        let start = Instant::now();
+        for path in paths {
+            let hit = Hit::on("POST", "api.example.com", path).ip(ip).user("42");
+            assert_eq!(set.engine.peek(&hit, now).limits.len(), 2, "matched one rule");
+        }
+        times.push(start.elapsed().as_nanos() as f64 / paths.len() as f64);
+    }
+    median(times)
 }
 
 /// Nanoseconds a hit.

@@ -1,6 +1,7 @@
 //! `tollgate`: the rate limiter as a server and on the command line.
 
 mod admin;
+mod allocator;
 mod answer;
 mod assemble;
 mod body;

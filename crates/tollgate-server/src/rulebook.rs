@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct Rulebook {
     db: OnceLock<RulesDb>,
     in_force: watch::Sender<Option<Version>>,
     state: Mutex<State>,
+    /// Changes taken in since memory was given back.
+    taken: AtomicU64,
     /// Rung when what was left out may fit now.
     again: Notify,
     means: Means,
@@ -69,6 +72,7 @@ impl Rulebook {
             db: OnceLock::new(),
             in_force: watch::Sender::new(None),
             state: Mutex::default(),
+            taken: AtomicU64::new(0),
             again: Notify::new(),
             means,
         }

@@ -23,6 +23,7 @@ mod pool;
 mod set;
 mod share;
 mod slots;
+mod text;
 
 pub use in_force::RuleInForce;
 use in_force::Whereabouts;
@@ -33,10 +34,11 @@ pub(crate) use set::Numbered;
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
 pub use share::Share;
 pub use slots::Slots;
+pub use text::Text;
 
 /// The name of a rule: `[A-Za-z0-9._-]{1,64}`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct RuleId(Arc<str>);
+pub struct RuleId(Text);
 
 impl RuleId {
     pub const MAX_LEN: usize = 64;
@@ -64,7 +66,7 @@ pub struct Rule {
     pub id: RuleId,
     pub pattern: Pattern,
     /// The one user whom this rule is for; it stands in for the general rule there.
-    pub uid: Option<Box<str>>,
+    pub uid: Option<Text>,
     /// Rules with the same terms share them.
     pub terms: Arc<Terms>,
 }

@@ -1,11 +1,13 @@
 //! Follows the database: everything once, then each change.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tollgate_stores::rules::{Change, DbError, Feed, RulesDb, Version};
 
+use crate::allocator;
 use crate::connection::{Shutdown, told_to_stop};
 use crate::gate::Gate;
 use crate::rulebook::earned::Untold;
@@ -18,6 +20,8 @@ const AGAIN: Duration = Duration::from_millis(300);
 /// How often bans that are over are looked for, and how many are removed at once.
 const TIDY_EVERY: Duration = Duration::from_secs(30);
 const TIDY_BATCH: usize = 500;
+/// So many changes leave free memory behind.
+const MANY: u64 = 10_000;
 const CLOCKS_AGREE: Duration = Duration::from_secs(60);
 const LAG_EVERY: Duration = Duration::from_secs(5);
 
@@ -83,6 +87,7 @@ async fn catch_up(
             Feed::Changes(changes) => {
                 let next = following(seen, changes);
                 let Some(last) = next.last().map(|change| change.version) else { return Ok(seen) };
+                rulebook.taken.fetch_add(next.len() as u64, Ordering::Relaxed);
                 taken::changes(rulebook, gate, next);
                 seen = last;
                 reached(rulebook, seen);
@@ -119,6 +124,10 @@ async fn tidy(rulebook: &Rulebook, gate: &Gate) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
+        // Who has imported them is done by now.
+        if rulebook.taken.swap(0, Ordering::Relaxed) >= MANY {
+            tokio::task::spawn_blocking(allocator::give_back).await.ok();
+        }
         let Some(db) = rulebook.db.get() else { continue };
         // By then they are over on every node's clock: a ban that is gone earlier would count as lifted.
         let over = || gate.now() - CLOCKS_AGREE;

@@ -12,6 +12,7 @@ use tollgate::policy::{self, AllowSource, Draft, Policy};
 use tollgate::rule::RuleId;
 use tollgate_stores::rules::{Change, DbError, Item, Kind, Logged, RulesDb, Stored, Version};
 
+use crate::allocator;
 use crate::gate::Gate;
 use crate::rulebook::taken::{self, Taken};
 use crate::rulebook::{Means, Rulebook};
@@ -89,6 +90,7 @@ fn take(
         return Err(error);
     }
     bans.finish(now);
+    allocator::give_back();
     Ok((version, left_out))
 }
 

@@ -17,6 +17,9 @@ use tollgate::Time;
 use crate::rules::plan::{self, Current};
 use crate::rules::{Author, Change, DbError, Edit, Feed, Item, Logged, Page, Stored, Version};
 
+/// After so many changes the write-ahead log, which is as long as they are, is not kept.
+const MANY: usize = 10_000;
+
 #[derive(Debug)]
 pub struct SqliteDb {
     path: PathBuf,
@@ -35,7 +38,11 @@ impl SqliteDb {
     /// Makes all of the edits, or none.
     pub fn edit(&self, author: &Author, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
         plan::check_items(&edits)?;
-        self.write(|transaction| make(transaction, author, edits, None))
+        let changes = self.write(|transaction| make(transaction, author, edits, None))?;
+        if changes.len() >= MANY {
+            schema::cut_log(&lock(&self.writer));
+        }
+        Ok(changes)
     }
 
     /// Takes one change back, as a new change.

@@ -60,12 +60,6 @@ impl RuleInForce {
         (self.place, self.rule.id.as_str())
     }
 
-    /// Asks for what is read of a rule that applies, while it is found out whether it does.
-    #[inline]
-    pub(crate) fn fetch_name(&self) {
-        near::fetch(self.rule.id.as_str().as_ptr().addr(), self.rule.id.as_str().len());
-    }
-
     pub(crate) fn place(&self) -> u32 {
         self.place
     }

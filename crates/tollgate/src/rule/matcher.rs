@@ -322,7 +322,6 @@ impl<U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, F> {
     /// A rule that shares its place with no other.
     fn lone(&mut self, number: u32) {
         let rule = &self.rules[number as usize];
-        rule.fetch_name();
         let own = || match Standing::of(rule) {
             Standing::Common | Standing::General => true,
             Standing::Own { uid } | Standing::Beside { uid } => {

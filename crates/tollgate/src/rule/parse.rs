@@ -12,7 +12,7 @@ use crate::limit::Limit;
 use crate::rule::pool::Pool;
 use crate::rule::{
     BanPolicy, CountWhen, HostPattern, Limits, MissingKey, Mode, OnExceed, OnStoreError, Override, Overrides,
-    Pattern, Rule, RuleId, RuleLimit, Share, Terms,
+    Pattern, Rule, RuleId, RuleLimit, Share, Terms, Text,
 };
 use crate::time::parse_span;
 
@@ -190,7 +190,7 @@ fn pattern(map: &mut MapReader<'_, '_>, short: &Short<'_>) -> Pattern {
     pattern
 }
 
-fn own_user(map: &mut MapReader<'_, '_>, short: &Short<'_>, key: &[Attribute]) -> Option<Box<str>> {
+fn own_user(map: &mut MapReader<'_, '_>, short: &Short<'_>, key: &[Attribute]) -> Option<Text> {
     let node = short.uid?;
     let uid = node.as_str().map(str::trim).filter(|uid| !uid.is_empty());
     if uid.is_none() {

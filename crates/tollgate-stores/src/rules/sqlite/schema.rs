@@ -12,6 +12,7 @@ use crate::rules::DbError;
 
 /// How long a writer waits for another process.
 const BUSY: Duration = Duration::from_secs(10);
+const CUT_WITHIN: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Each makes the next version of the schema from the one before.
@@ -47,8 +48,18 @@ pub(super) fn open(path: &Path) -> Result<Connection, DbError> {
 pub(super) fn connect(path: &Path) -> Result<Connection, DbError> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
-    connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA cache_size = -8000;")?;
+    // What a long edit has left of the write-ahead log is cut off at the next one.
+    connection.execute_batch(
+        "PRAGMA synchronous = FULL; PRAGMA cache_size = -8000; PRAGMA journal_size_limit = 16000000;",
+    )?;
     Ok(connection)
+}
+
+/// Makes the write-ahead log short again. Where readers are in the way, a later edit does it.
+pub(super) fn cut_log(connection: &Connection) {
+    connection.busy_timeout(CUT_WITHIN).ok();
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).ok();
+    connection.busy_timeout(BUSY).ok();
 }
 
 /// Two processes that switch a file at once may both be told that it is busy, without having waited.

@@ -108,7 +108,7 @@ fn charge_bucket(slot: &Slot, tag: u64, meter: &Meter, cost: u64, now: Time) -> 
 }
 
 /// A denial, and whether what it was decided on still stands.
-#[inline(never)]
+#[inline(always)]
 fn denied(slot: &Slot, seen: Pair, meter: &Meter, cost: u64, now: Time) -> (Decision, Result<(), Pair>) {
     (meter.decide(&seen.1, now, cost), slot.confirm(seen))
 }
