@@ -14,7 +14,7 @@ use crate::rulebook::earned::Untold;
 use crate::rulebook::{Rulebook, load, taken};
 
 /// Changes read at once.
-const PAGE: usize = 1_000;
+const PAGE: usize = 5_000;
 /// After trouble the database is asked again this often.
 const AGAIN: Duration = Duration::from_millis(300);
 /// How often bans that are over are looked for, and how many are removed at once.
