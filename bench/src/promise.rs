@@ -206,12 +206,12 @@ fn loaded_rules(scores: &Scores, name: &'static str) -> Option<Promise> {
     })
 }
 
-/// A random one of the most rules: all that a request costs but the charge, though only matching is promised.
+/// A random one of the most rules, from the texts of a request to the rule.
 fn random_rule(scores: &Scores) -> Option<Promise> {
     const TARGET_NS: f64 = 1_000.0;
     let (name, _) = rules::COUNTS[rules::COUNTS.len() - 1];
     Some(Promise {
-        what: format!("a random one of {name} rules, looked at"),
+        what: format!("a random one of {name} rules, matched"),
         target: ("1 µs".to_owned(), TARGET_NS),
         floor: None,
         measured: scores.get(rules::RANDOM_LINE, name, 1)?,

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use tollgate::{Clock, Engine, Hit};
+use tollgate::{Clock, Engine, Hit, Time};
 
 use crate::effort::Effort;
 use crate::keys::Random;
@@ -12,8 +12,10 @@ use crate::score::{Scores, median, short};
 use crate::table::Table;
 
 pub const LINE: &str = "rules loaded";
-/// What a request is told before anything is charged, any of the rules as likely as any other: how it is found.
+/// A request that any of the rules may be for, from its texts to the rule that is found.
 pub const RANDOM_LINE: &str = "a random one of the rules loaded";
+/// The same up to a verdict, before anything is charged.
+const LOOK_LINE: &str = "a look at a random one of the rules loaded";
 /// Names and numbers of the rules loaded.
 pub const COUNTS: [(&str, usize); 4] =
     [("100", 100), ("10 k", 10_000), ("100 k", 100_000), ("1 M", 1_000_000)];
@@ -47,18 +49,21 @@ pub fn measure(effort: &Effort, scores: &mut Scores) -> Loads {
         loads.push((name, Ok(load)));
         sets.push(Loaded { name, engine, random_paths: random_paths(count) });
     }
-    let (mut times, mut random) = (vec![Vec::new(); sets.len()], vec![Vec::new(); sets.len()]);
+    let [mut times, mut random, mut looks] = [(); 3].map(|()| vec![Vec::new(); sets.len()]);
     for round in 0..effort.rounds {
         for turn in 0..sets.len() {
             let n = (turn + round) % sets.len();
             hits(&sets[n].engine, effort.warm);
             times[n].push(hits(&sets[n].engine, effort.slice));
-            random[n].push(random_peeks(&sets[n]));
+            let policy = sets[n].engine.policy();
+            random[n].push(at_random(&sets[n], |hit, _| policy.matching(hit).len()));
+            looks[n].push(at_random(&sets[n], |hit, now| sets[n].engine.peek(hit, now).limits.len() / 2));
         }
     }
-    for ((set, times), random) in sets.iter().zip(times).zip(random) {
-        scores.put(LINE, set.name, 1, median(times));
-        scores.put(RANDOM_LINE, set.name, 1, median(random));
+    for (set, ((times, random), looks)) in sets.iter().zip(times.into_iter().zip(random).zip(looks)) {
+        for (line, times) in [(LINE, times), (RANDOM_LINE, random), (LOOK_LINE, looks)] {
+            scores.put(line, set.name, 1, median(times));
+        }
     }
     Loads(loads)
 }
@@ -66,7 +71,7 @@ pub fn measure(effort: &Effort, scores: &mut Scores) -> Loads {
 pub fn print(loads: &Loads, scores: &Scores) {
     let mut table = Table::new(
         "Rules loaded, each on its own path; one matches, with two limits",
-        ["", "load", "ns", "× 100 rules", "ns to look at a random one"],
+        ["", "load", "ns", "× 100 rules", "ns to match a random one", "to a verdict"],
     );
     for (name, load) in &loads.0 {
         match (load, scores.get(LINE, name, 1), scores.get(LINE, COUNTS[0].0, 1)) {
@@ -76,6 +81,7 @@ pub fn print(loads: &Loads, scores: &Scores) {
                 short(time),
                 format!("{:.2}", time / first),
                 scores.get(RANDOM_LINE, name, 1).map_or_else(String::new, short),
+                scores.get(LOOK_LINE, name, 1).map_or_else(String::new, short),
             ]),
             (Err(skipped), ..) => table.row([(*name).to_owned(), skipped.clone()]),
             _ => {}
@@ -108,15 +114,15 @@ fn random_paths(count: usize) -> Vec<String> {
     (0..RANDOM).map(|_| format!("{}/77", folder(random.below(count)))).collect()
 }
 
-/// Nanoseconds for a look at a random rule, which charges nothing: the median.
-fn random_peeks(set: &Loaded) -> f64 {
+/// Nanoseconds for a request for a random rule: the median. Each finds one rule.
+fn at_random(set: &Loaded, find: impl Fn(&Hit<'_>, Time) -> usize) -> f64 {
     let (now, ip) = (Clock::new().now(), "203.0.113.9".parse().expect("an address"));
     let mut times = Vec::new();
     for paths in set.random_paths.chunks(TOGETHER) {
         let start = Instant::now();
         for path in paths {
             let hit = Hit::on("POST", "api.example.com", path).ip(ip).user("42");
-            assert_eq!(set.engine.peek(&hit, now).limits.len(), 2, "matched one rule");
+            assert_eq!(find(&hit, now), 1, "matched one rule");
         }
         times.push(start.elapsed().as_nanos() as f64 / paths.len() as f64);
     }

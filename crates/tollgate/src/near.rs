@@ -1,6 +1,6 @@
 //! Memory that will be needed soon: what is asked for together is waited for once.
 
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// Asks for so many bytes from an address on. Nothing is read, so what was there may be gone by now.
 #[inline(always)]

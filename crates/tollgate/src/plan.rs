@@ -75,11 +75,11 @@ impl Policy {
         if !self.has_empty_lists(under.bans) {
             plan.banned = self.look_up(hit, under)?;
         }
-        let matches = self.rules.matching(hit.target(), || self.value(hit, &Attribute::User));
+        let matches = self.matching(hit);
         plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
         plan.rules.reserve(matches.len() - plan.ignored);
         plan.charges.reserve(matches.len() - plan.ignored);
-        for rule in matches.iter().take(MAX_MATCHES) {
+        for rule in matches.take(MAX_MATCHES) {
             self.plan_rule(plan, rule, hit, under, &known);
         }
         Ok(())

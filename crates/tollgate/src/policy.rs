@@ -177,6 +177,11 @@ impl Policy {
         list.get(&key.clone().grouped_in_combination(self.settings.ipv6_prefix)).is_some()
     }
 
+    /// The rules that apply to a hit, in their order, whatever its keys.
+    pub fn matching(&self, hit: &Hit<'_>) -> impl ExactSizeIterator<Item = &Arc<RuleInForce>> {
+        self.rules.matching(hit.target(), || self.value(hit, &Attribute::User)).into_iter()
+    }
+
     pub fn settings(&self) -> &Settings {
         &self.settings
     }

@@ -38,6 +38,18 @@ impl Whereabouts {
     pub(crate) fn fetch(self) {
         near::fetch(self.0, size_of::<RuleInForce>());
     }
+
+    /// How far away a text is.
+    pub(crate) fn lines_to(self, text: &str) -> i32 {
+        let lines = |address: usize| (address / near::LINE) as isize;
+        i32::try_from(lines(text.as_ptr().addr()) - lines(self.0)).unwrap_or_default()
+    }
+
+    /// Asks for the beginning of what lies there.
+    #[inline]
+    pub(crate) fn fetch_lines(self, lines: i32) {
+        near::fetch(self.0.wrapping_add_signed(lines as isize * near::LINE as isize), 2 * near::LINE);
+    }
 }
 
 /// An earlier version of a rule, while counters made under it may still matter (I6).

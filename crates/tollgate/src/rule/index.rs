@@ -22,10 +22,10 @@ enum Branch<T> {
     Fork(Arc<[Branch<T>; FORK]>),
 }
 
-const BITS: u32 = 4;
+const BITS: u32 = 6;
 const FORK: usize = 1 << BITS;
 /// A longer leaf is split, as long as there are bits left to tell its items apart.
-const MAX_LEAF: usize = 32;
+const MAX_LEAF: usize = 64;
 
 /// FNV-1a: as fast as any for a word or two. What is looked up comes from strangers, but what is put in
 /// comes from the operator only, so the hash needs no secret.

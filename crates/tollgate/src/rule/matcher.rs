@@ -66,6 +66,8 @@ enum Step {
     Rule {
         hash: u32,
         number: u32,
+        /// The pattern's text, in lines from the rule: it will be compared.
+        text: i32,
         whereabouts: Whereabouts,
     },
     Node {
@@ -206,7 +208,8 @@ impl Node {
         match self.literals.find_mut(hash, |step| step.is_by(text, rules, depth)) {
             None => {
                 let whereabouts = Whereabouts::of(rule);
-                self.literals.insert(Step::Rule { hash, number, whereabouts });
+                let text = whereabouts.lines_to(rule.pattern.text());
+                self.literals.insert(Step::Rule { hash, number, text, whereabouts });
                 1
             }
             Some(Step::Node { node, .. }) => Arc::make_mut(node).insert(rules, rule, number, depth + 1),
@@ -303,8 +306,9 @@ impl<U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, F> {
         if !node.literals.is_empty() {
             for step in node.literals.find(hash(segment)) {
                 match step {
-                    Step::Rule { number, whereabouts, .. } => {
+                    Step::Rule { number, text, whereabouts, .. } => {
                         whereabouts.fetch();
+                        whereabouts.fetch_lines(*text);
                         self.lone(*number);
                     }
                     Step::Node { node, .. } if node.segment.as_deref() == Some(segment) => {

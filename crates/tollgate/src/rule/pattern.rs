@@ -114,6 +114,10 @@ impl Pattern {
         self.is_open_ended() || rest.next().is_none()
     }
 
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The text itself, to be shared with other patterns.
     pub(crate) fn text_mut(&mut self) -> &mut Arc<str> {
         &mut self.text

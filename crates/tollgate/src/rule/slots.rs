@@ -19,7 +19,7 @@ enum Slot<T> {
     Fork(Arc<[Slot<T>; WIDTH]>),
 }
 
-const BITS: u32 = 5;
+const BITS: u32 = 7;
 const WIDTH: usize = 1 << BITS;
 
 impl<T> Default for Slots<T> {
