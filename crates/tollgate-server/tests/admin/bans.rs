@@ -139,8 +139,7 @@ fn a_ban_by_hand_is_on_the_other_node_within_a_second_and_survives_a_kill() {
     let start = std::time::Instant::now();
     assert_eq!(server.admin("POST", "/v1/bans", ban.to_string()).status, 201);
     eventually("the other node has it", || other.check(&json!({ "user": "evil" })).status == 403);
-    // Asking takes its time too on a busy machine: only what is far above a second is the program's.
-    assert!(start.elapsed() < std::time::Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < std::time::Duration::from_secs(1), "{:?}", start.elapsed());
     let folder = std::sync::Arc::clone(&server.folder);
     server.kill();
     assert_eq!(Server::start_in(&folder).check(&json!({ "user": "evil" })).status, 403);
