@@ -299,6 +299,23 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// How long changes took to be in force. A busy machine may hold up one of them; the program would hold up most.
+#[derive(Default)]
+pub struct Waits(Vec<Duration>);
+
+impl Waits {
+    pub fn until(&mut self, what: &str, holds: impl FnMut() -> bool) {
+        let start = Instant::now();
+        eventually(what, holds);
+        self.0.push(start.elapsed());
+    }
+
+    pub fn are_within_a_second(mut self) {
+        self.0.sort();
+        assert!(self.0[self.0.len() / 2] < Duration::from_secs(1), "the middle one of {:?}", self.0);
+    }
+}
+
 /// A connection that the peer has closed or reset, as far as can be told by reading.
 pub fn is_closed(stream: &mut TcpStream) -> bool {
     let mut rest = Vec::new();

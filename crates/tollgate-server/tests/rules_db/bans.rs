@@ -8,8 +8,8 @@ use tollgate::ban::{Ban, BanSource};
 use tollgate::identity::Key;
 use tollgate_stores::rules::{Edit, Expected, Item, Kind};
 
-use crate::editor::{Editor, live, now};
-use crate::harness::{Folder, Server, eventually};
+use crate::editor::{Editor, now};
+use crate::harness::{Folder, Server, Waits, eventually};
 
 const RULES: &str = "rules_db: sqlite:../shared.db\n\
     rules: [{ id: a, key: user, limit: 2/d, ban: { key: [user], after: 2, within: 1h, for: 1h, max: 8h } }]";
@@ -49,7 +49,9 @@ fn reason(node: &Server, hit: &Value) -> String {
 }
 
 fn everywhere(nodes: &[Server], hit: &Value, expected: &str) {
-    live(&format!("{expected} on every node"), || nodes.iter().all(|node| reason(node, hit) == expected));
+    eventually(&format!("{expected} on every node"), || {
+        nodes.iter().all(|node| reason(node, hit) == expected)
+    });
 }
 
 #[test]
@@ -57,10 +59,14 @@ fn a_ban_holds_on_every_node_within_a_second_and_so_does_its_end() {
     let folder = Folder::new();
     let (nodes, editor) = (nodes(&folder, RULES), editor(&folder));
     let evil = json!({ "user": "evil", "ip": "203.0.113.9" });
-    editor.edit(vec![ban("user:evil", Duration::from_secs(3_600))]);
-    everywhere(&nodes, &evil, "ban");
-    editor.edit(vec![unban("user:evil")]);
-    everywhere(&nodes, &evil, "ok");
+    let mut waits = Waits::default();
+    for _ in 0..3 {
+        editor.edit(vec![ban("user:evil", Duration::from_secs(3_600))]);
+        waits.until("the ban", || nodes.iter().all(|node| reason(node, &evil) == "ban"));
+        editor.edit(vec![unban("user:evil")]);
+        waits.until("its end", || nodes.iter().all(|node| reason(node, &evil) == "ok"));
+    }
+    waits.are_within_a_second();
     editor.edit(vec![ban("ip:203.0.113.0/24", Duration::from_secs(3_600))]);
     everywhere(&nodes, &evil, "ban");
     assert_eq!(reason(&nodes[0], &json!({ "user": "evil", "ip": "203.0.114.9" })), "ok");
@@ -74,11 +80,16 @@ fn a_ban_holds_on_every_node_within_a_second_and_so_does_its_end() {
 fn a_ban_that_was_earned_on_one_node_holds_on_all_and_outlives_a_kill() {
     let folder = Folder::new();
     let [one, two, three] = nodes(&folder, RULES);
-    let hit = json!({ "user": "greedy" });
-    for _ in 0..4 {
-        one.check(&hit);
+    let mut waits = Waits::default();
+    for user in ["grabby", "grasping", "greedy"] {
+        let hit = json!({ "user": user });
+        for _ in 0..4 {
+            one.check(&hit);
+        }
+        waits.until(user, || [&two, &three].iter().all(|node| reason(node, &hit) == "ban"));
     }
-    live("the ban on the others", || [&two, &three].iter().all(|node| reason(node, &hit) == "ban"));
+    waits.are_within_a_second();
+    let hit = json!({ "user": "greedy" });
     one.kill();
     let one = node(&folder, "a", RULES);
     assert_eq!(reason(&one, &hit), "ban");
@@ -132,14 +143,16 @@ fn the_panic_switch_is_thrown_for_the_whole_fleet() {
         }
         assert_eq!(node.check(&json!({ "user": "ann", "peek": true })).status, 429);
     }
+    let mut waits = Waits::default();
     for (enforce, status) in [(Enforce::Shadow, 200), (Enforce::Off, 200), (Enforce::On, 429)] {
         editor.edit(vec![Edit::enforce(enforce, Expected::Anything)]);
-        live(enforce.name(), || {
+        waits.until(enforce.name(), || {
             nodes.iter().all(|node| node.admin("GET", "/healthz", "").json()["enforce"] == enforce.name())
         });
         let answer = |node: &Server| node.check(&json!({ "user": "ann", "peek": true })).status;
         assert!(nodes.iter().all(|node| answer(node) == status), "{}", enforce.name());
     }
+    waits.are_within_a_second();
     editor.edit(vec![Edit::enforce(Enforce::Shadow, Expected::Anything)]);
     let late = node(&folder, "late", RULES);
     assert_eq!(

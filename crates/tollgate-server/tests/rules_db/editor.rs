@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -10,9 +9,6 @@ use tollgate::Time;
 use tollgate_stores::rules::{Author, Change, DbError, Edit, Expected, Item, RuleText, RulesDb};
 
 use crate::harness::{Server, eventually};
-
-/// What the issue allows from a change to its being in force everywhere.
-pub const LIVE_WITHIN: Duration = Duration::from_secs(1);
 
 pub struct Editor {
     runtime: Runtime,
@@ -96,14 +92,6 @@ pub fn agree(nodes: &[Server], expected: &BTreeMap<String, String>) {
     eventually("every node has what the database has", || {
         nodes.iter().all(|node| &in_force(node) == expected)
     });
-}
-
-/// Waits for what must come within the bound of the issue.
-pub fn live(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    eventually(what, &mut holds);
-    let took = start.elapsed();
-    assert!(took < LIVE_WITHIN, "{what}: {took:?}");
 }
 
 pub fn now() -> Time {

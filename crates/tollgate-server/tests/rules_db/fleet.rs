@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tollgate_stores::rules::DbError;
 
-use crate::editor::{Editor, agree, in_force, live, rule};
-use crate::harness::{Folder, Server, eventually};
+use crate::editor::{Editor, agree, in_force, rule};
+use crate::harness::{Folder, Server, Waits, eventually};
 use crate::servers::postgres::Postgres;
 
 pub fn nodes(address: &str, count: usize) -> Vec<Server> {
@@ -27,10 +27,14 @@ fn a_change_is_in_force_on_three_nodes_that_read_a_standby_within_a_second() {
     let Some((_primary, _standby, address)) = pair("nodes that read a standby") else { return };
     let editor = Editor::open(&address, "".as_ref());
     let nodes = nodes(&address, 3);
+    let mut waits = Waits::default();
     for limit in ["5/d", "6/d", "7/d"] {
         editor.put("a", &format!("limit: {limit}"));
-        live(limit, || nodes.iter().all(|node| in_force(node).get("a").is_some_and(|held| held == limit)));
+        waits.until(limit, || {
+            nodes.iter().all(|node| in_force(node).get("a").is_some_and(|held| held == limit))
+        });
     }
+    waits.are_within_a_second();
     eventually("the lag is shown", || {
         let metrics = nodes[0].admin("GET", "/metrics", "").text();
         metrics.contains("tollgate_rules_db_lag_changes 0\n") && metrics.contains("tollgate_rules_db_up 1\n")

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::editor::{Editor, agree, deletion, in_force, live, rule};
-use crate::harness::{Folder, Server, eventually};
+use crate::editor::{Editor, agree, deletion, in_force, rule};
+use crate::harness::{Folder, Server, Waits, eventually};
 
 const FILE_RULES: &str = "rules: [{ id: of-file, match: /file, key: user, limit: 3/d }]\n";
 
@@ -35,18 +35,22 @@ fn a_change_is_in_force_on_three_nodes_within_a_second_and_keeps_what_was_used()
     let folder = Folder::new();
     let nodes = ["a", "b", "c"].map(|name| node(&folder, name, FILE_RULES));
     let editor = editor(&folder);
+    let mut waits = Waits::default();
     editor.put("search", "match: /search, limit: 5/d");
-    live("the new rule", || nodes.iter().all(|node| limit_of(node, "search").as_deref() == Some("5/d")));
+    waits.until("the new rule", || {
+        nodes.iter().all(|node| limit_of(node, "search").as_deref() == Some("5/d"))
+    });
     for node in &nodes {
         for _ in 0..4 {
             assert_eq!(node.check(&json!({ "user": "ann", "path": "/search" })).status, 200);
         }
     }
     editor.put("search", "match: /search, limit: 50/d");
-    live("the edit", || nodes.iter().all(|node| limit_of(node, "search").as_deref() == Some("50/d")));
+    waits.until("the edit", || nodes.iter().all(|node| limit_of(node, "search").as_deref() == Some("50/d")));
     assert!(nodes.iter().all(|node| left(node, "ann", "/search") == 46), "four of fifty are used");
     editor.edit(vec![deletion("search")]);
-    live("the deletion", || nodes.iter().all(|node| limit_of(node, "search").is_none()));
+    waits.until("the deletion", || nodes.iter().all(|node| limit_of(node, "search").is_none()));
+    waits.are_within_a_second();
     assert!(nodes.iter().all(|node| limit_of(node, "of-file").as_deref() == Some("3/d")));
 }
 

@@ -1,5 +1,6 @@
 //! A primary and a standby that streams from it, stopped, killed and promoted.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tollgate_stores::rules::{DbError, Edit, Expected, Feed, Item, RulesDb, Version};
@@ -19,9 +20,16 @@ struct Pair {
 }
 
 impl Pair {
-    fn start() -> Option<Pair> {
+    /// With the schema on both: a standby that has not got it yet is passed over.
+    async fn start() -> Option<Pair> {
         let primary = Postgres::start(WHAT)?;
         let standby = primary.standby();
+        open(&primary.url()).await;
+        let start = std::time::Instant::now();
+        while let Err(error) = RulesDb::open(&standby.url(), Path::new(".")).await {
+            assert!(start.elapsed() < SOON, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         Some(Pair { primary, standby })
     }
 
@@ -67,7 +75,7 @@ fn postgres(db: &RulesDb) -> &tollgate_stores::rules::postgres::PostgresDb {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_standby_is_read_and_the_primary_is_when_it_is_gone() {
-    let Some(mut pair) = Pair::start() else { return };
+    let Some(mut pair) = Pair::start().await else { return };
     let db = open(&pair.address()).await;
     let version = put(&db, "a").await.expect("written");
     let mut mirror = Mirror::default();
@@ -89,7 +97,7 @@ async fn the_standby_is_read_and_the_primary_is_when_it_is_gone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_primary_is_down_rules_are_read_and_writes_fail_clearly() {
-    let Some(mut pair) = Pair::start() else { return };
+    let Some(mut pair) = Pair::start().await else { return };
     let db = open(&pair.address()).await;
     let version = put(&db, "a").await.expect("written");
     let mut mirror = Mirror::default();
@@ -116,7 +124,7 @@ async fn while_the_primary_is_down_rules_are_read_and_writes_fail_clearly() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_acknowledged_edit_is_lost_when_the_primary_is_killed_and_restarted() {
-    let Some(mut pair) = Pair::start() else { return };
+    let Some(mut pair) = Pair::start().await else { return };
     let address = pair.address();
     let db = open(&address).await;
     let (mut mirror, mut made) = (Mirror::default(), Vec::new());
@@ -140,7 +148,7 @@ async fn no_acknowledged_edit_is_lost_when_the_primary_is_killed_and_restarted()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_promotion_of_a_synchronous_standby_every_acknowledged_edit_is_there() {
-    let Some(mut pair) = Pair::start() else { return };
+    let Some(mut pair) = Pair::start().await else { return };
     pair.primary.restart_with(&["synchronous_standby_names=*"]);
     let address = pair.address();
     let db = open(&address).await;
@@ -167,7 +175,7 @@ async fn after_promotion_of_a_synchronous_standby_every_acknowledged_edit_is_the
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_lost_with_an_asynchronous_primary_is_told_to_those_who_saw_it() {
-    let Some(mut pair) = Pair::start() else { return };
+    let Some(mut pair) = Pair::start().await else { return };
     let db = open(&pair.primary.url()).await;
     put(&db, "kept").await.expect("written");
     let shared = open(&pair.address()).await;
