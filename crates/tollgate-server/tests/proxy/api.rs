@@ -55,14 +55,7 @@ impl Api {
     }
 
     pub fn start(handler: impl Fn(&Received, &mut TcpStream) -> bool + Send + Sync + 'static) -> Api {
-        Api::start_at("127.0.0.1:0".parse().expect("an address"), handler)
-    }
-
-    pub fn start_at(
-        address: SocketAddr,
-        handler: impl Fn(&Received, &mut TcpStream) -> bool + Send + Sync + 'static,
-    ) -> Api {
-        let listener = TcpListener::bind(address).expect("a port for the API");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port for the API");
         let api = Api {
             address: listener.local_addr().expect("an address"),
             received: Arc::default(),

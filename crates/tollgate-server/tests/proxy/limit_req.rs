@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::api::Api;
 use crate::harness::{Client, Folder};
 use crate::in_front_of;
-use crate::nginx::{Nginx, address, free_port};
+use crate::nginx::{Nginx, address};
+use crate::servers::free_port;
 
 /// Ten a second: a place in the queue is 100 ms.
 const PLACE: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! A real nginx, on free ports and in a folder of its own.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use crate::harness::{Folder, eventually};
@@ -42,10 +42,4 @@ impl Drop for Nginx {
 
 pub fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
-}
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(address(0)).expect("a port");
-    listener.local_addr().expect("an address").port()
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::api::Api;
 use crate::harness::{Client, Folder, Server, eventually, run};
-use crate::nginx::{Nginx, free_port};
+use crate::nginx::Nginx;
+use crate::servers::free_port;
 use crate::{get, in_front_of};
 
 /// A certificate for localhost that signs itself.

@@ -8,8 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Client, Folder, Server, eventually};
-use crate::nginx::{Nginx, free_port};
+use crate::nginx::Nginx;
 use crate::resident_kib;
+use crate::servers::free_port;
 
 const CLIENTS: usize = 24;
 const DESERTERS: usize = 4;
@@ -17,6 +18,15 @@ const DESERTERS: usize = 4;
 fn length() -> Duration {
     let asked = std::env::var("SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     Duration::from_secs(asked.unwrap_or(6))
+}
+
+/// Tells all to stop, also after a panic: a scope waits for its threads.
+struct Stop<'s>(&'s AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// An upstream that answers with the path it was asked for, sooner or later.
@@ -99,6 +109,7 @@ rules:
                 }
             });
         }
+        let _stop = Stop(&stop);
         let start = Instant::now();
         let mut known = 0;
         while start.elapsed() < length() {
@@ -109,7 +120,6 @@ rules:
                 after_start = resident_kib(server.id());
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     let statuses = statuses.into_inner().expect("no panic");
     assert!(statuses.get(&200).is_some_and(|served| *served > 100), "{statuses:?}");

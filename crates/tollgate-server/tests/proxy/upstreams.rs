@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::api::Api;
 use crate::harness::{Client, Server, eventually};
+use crate::servers::free_port;
 use crate::{get, in_front_of};
 
 /// An API that says its number.
@@ -23,8 +24,7 @@ fn in_front_of_all(apis: &[Api], rest: &str) -> Server {
 
 /// An address where nobody listens.
 fn nobody() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address")
+    SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
 
 fn tally(server: &Server, count: usize) -> BTreeMap<String, usize> {
