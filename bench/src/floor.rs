@@ -88,6 +88,7 @@ impl<K: Hash> Contestant<K> for Floor {
         }
     }
 
+    #[inline(always)]
     fn check(&self, key: &K) -> bool {
         self.charge(self.hasher.hash_one(key) | 1, 1, self.ticks.now())
     }

@@ -29,6 +29,7 @@ impl Contestant<String> for Ours {
         Ours::with_shape(allowance, Shape::GCRA)
     }
 
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         self.limiter.check(key.as_str(), &self.clock).is_allowed()
     }
@@ -50,6 +51,7 @@ impl Contestant<u64> for Ours {
         Ours::with_shape(allowance, Shape::GCRA)
     }
 
+    #[inline(always)]
     fn check(&self, key: &u64) -> bool {
         self.limiter.check(key, &self.clock).is_allowed()
     }
@@ -93,6 +95,7 @@ impl Contestant<String> for OursCached {
         OursCached::with(allowance)
     }
 
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         self.ours.limiter.check(key.as_str(), self.now()).is_allowed()
     }
@@ -111,6 +114,7 @@ impl Contestant<u64> for OursCached {
         OursCached::with(allowance)
     }
 
+    #[inline(always)]
     fn check(&self, key: &u64) -> bool {
         self.ours.limiter.check(key, self.now()).is_allowed()
     }
@@ -141,6 +145,7 @@ impl<const RULES: usize, const TRACK: bool> Contestant<String> for OurEngine<RUL
         OurEngine { engine: engine_of(&yaml), clock: Clock::new() }
     }
 
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         let verdict = self.engine.check(&Hit::by(key), self.clock.now());
         verdict.allowed && verdict.limits.len() == RULES

@@ -24,6 +24,7 @@ where
         Gcra { limiter: RateLimiter::new(0), limit }
     }
 
+    #[inline(always)]
     fn check(&self, key: &K) -> bool {
         self.admit(key, 1)
     }

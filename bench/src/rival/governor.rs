@@ -25,6 +25,7 @@ where
         Governor { limiter: RateLimiter::dashmap_with_hasher(quota, S::default()) }
     }
 
+    #[inline(always)]
     fn check(&self, key: &K) -> bool {
         self.limiter.check_key(key).is_ok()
     }

@@ -21,6 +21,7 @@ impl Contestant<String> for Limitador {
         Limitador { limiter, namespace: "bench".into() }
     }
 
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         self.admit(key, 1)
     }

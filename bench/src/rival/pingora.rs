@@ -18,6 +18,7 @@ impl<K: Hash> Contestant<K> for Pingora {
         Pingora { rate, per_day: allowance.per_day() as isize }
     }
 
+    #[inline(always)]
     fn check(&self, key: &K) -> bool {
         self.rate.observe(key, 1) <= self.per_day
     }

@@ -16,6 +16,7 @@ impl<K: Eq + Hash + Clone + Send + Sync> Contestant<K> for Quota<K> {
         Quota(QuotaPool::with_key_type(policy, u64::from(per_day)))
     }
 
+    #[inline(always)]
     fn check(&self, key: &K) -> bool {
         self.0.check(key, 1)
     }

@@ -21,6 +21,7 @@ impl Contestant<String> for Throttlecrab {
         Throttlecrab { limiter, per_day: i64::from(allowance.per_day()) }
     }
 
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         self.admit(key, 1)
     }

@@ -24,6 +24,7 @@ impl Contestant<String> for Trypema {
         Trypema { provider, rate: RateLimit::per_day_or_panic(f64::from(allowance.per_day())) }
     }
 
+    #[inline(always)]
     fn check(&self, key: &String) -> bool {
         self.admit(key, 1)
     }

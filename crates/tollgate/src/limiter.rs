@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{Decision, Quota};
 use crate::fingerprint::{Fingerprint, Secret, Short};
 use crate::limit::{Limit, Rate};
-use crate::store::memory::{Lone, Place, Spot};
+use crate::store::memory::{Asked, Lone, Place, Spot};
 use crate::store::{Charge, MemoryStore};
 use crate::time::{Now, Time};
 
@@ -65,12 +65,18 @@ impl Limiter {
             && LAST_SEEN.replace(short.mixed()) == short.mixed()
         {
             let last = LAST.get();
-            if last.name == self.name(short)
-                && let Some(decision) = self.store.charge_again(last.spot, &self.lone, cost, now.now())
-            {
-                return decision;
+            let now = now.now();
+            if last.name == self.name(short) {
+                match self.store.charge_again(last.spot, &self.lone, cost, now) {
+                    Asked::Allowed(decision) => return decision,
+                    Asked::Denied => {
+                        let fingerprint = parts.fingerprint(&self.secret);
+                        return self.store.charge_spot(last.spot, fingerprint, &self.lone, cost, now);
+                    }
+                    Asked::Gone => {}
+                }
             }
-            return self.check_and_remember(short, cost, now.now());
+            return self.check_and_remember(short, cost, now);
         }
         self.check_at(parts.fingerprint(&self.secret), cost, now, |_| ())
     }
@@ -99,7 +105,7 @@ impl Limiter {
     ) -> Decision {
         let place = self.store.place(fingerprint);
         // A clock is read while the key's memory is on its way.
-        self.store.charge_at(&place, &self.lone, cost, now.now(), charged)
+        self.store.charge_at(place, &self.lone, cost, now.now(), charged)
     }
 
     /// Takes one for each key, and gives the answers in their order.
@@ -114,7 +120,7 @@ impl Limiter {
         for keys in keys.chunks(BATCH) {
             let places: SmallVec<[Place<'_>; BATCH]> =
                 keys.iter().map(|key| self.store.place(key.parts().fingerprint(&self.secret))).collect();
-            for place in &places {
+            for place in places {
                 answer(self.store.charge_at(place, &self.lone, 1, now, |_| ()));
             }
         }

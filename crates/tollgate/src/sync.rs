@@ -34,12 +34,15 @@ pub mod seeded {
     use std::sync::atomic::{AtomicU8, Ordering};
 
     pub const NONE: u8 = 0;
-    /// A charge replaces the state only, whoever the slot belongs to by now.
-    pub const HALF_A_SLOT: u8 = 1;
+    /// A charge replaces a state that looks the same, whoever's it is by now.
+    pub const NOT_COUNTED: u8 = 1;
     /// A key that was not found is inserted without looking again under the lock.
     pub const NO_SECOND_LOOK: u8 = 2;
     /// An entry is moved as it was seen, and what was charged meanwhile is lost.
     pub const MOVED_AS_SEEN: u8 = 3;
+
+    /// The tag of a slot is read before its word.
+    pub const TAG_FIRST: u8 = 4;
 
     static PLANTED: AtomicU8 = AtomicU8::new(NONE);
 

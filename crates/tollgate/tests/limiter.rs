@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use proptest::prelude::*;
+use tollgate::algorithm::{Algorithm, Quota};
 use tollgate::limit::{Shape, WindowStart};
 use tollgate::store::MemoryStore;
 use tollgate::{Limit, Limiter, Time};
@@ -71,5 +73,34 @@ fn a_batch_is_answered_like_one_after_the_other() {
         batched.check_batch(&keys, NOW, |answer| answers.push(answer));
         let expected: Vec<_> = keys.iter().map(|key| single.check(*key, NOW)).collect();
         assert_eq!(answers, expected, "{shape:?}");
+    }
+}
+
+/// Rates whose buckets count nanoseconds, parts of a period, and more at once than the store's shortest way takes.
+const RATES: [&str; 4] = ["10/s", "7/m", "1000003/h", "400/y"];
+/// Where words run over into tags: 2033, and what is now beyond it.
+const TURN: u64 = 7 << 58;
+
+proptest! {
+    #[test]
+    fn at_the_turn_of_an_age_the_answers_are_the_same(
+        rate in prop::sample::select(&RATES[..]),
+        burst in 1..20_u64,
+        start in prop::sample::select(&[TURN - 3_000_000_000, TURN - 40_000_000_000_000_000, 1 << 58, 5][..]),
+        hits in prop::collection::vec((0..3_usize, 1..4_u64, 0..2_000_000_000_u64, any::<bool>()), 1..80),
+    ) {
+        let shape = Shape::Gcra { burst: Some(burst) };
+        let limit = Limit::new(rate.parse().expect("a rate"), shape).expect("a limit");
+        let limiter = Limiter::with_limit(&limit, MemoryStore::MIN_BYTES);
+        let quota = Quota::new(&limit);
+        let (mut states, mut now) = ([(); 3].map(|()| quota.fresh()), Time::from_nanos(start));
+        for (key, cost, pause, long) in hits {
+            now = now + Duration::from_nanos(if long { pause * 30_000 } else { pause });
+            let expected = quota.decide(&states[key], now, cost);
+            if expected.is_allowed() {
+                quota.charge(&mut states[key], now, cost);
+            }
+            prop_assert_eq!(limiter.check_n(&(key as u64), cost, now), expected, "{:?}", now);
+        }
     }
 }

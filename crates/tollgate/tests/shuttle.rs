@@ -175,7 +175,31 @@ fn change_of_hands() {
     assert_eq!(used(&store, &format!("new {salt}"), limit), 1, "a stranger's entry was charged");
 }
 
-/// The same for lone decisions, which remember where a key was.
+/// The same for lone decisions.
+fn lone_change_of_hands() {
+    let salt = shuttle::rand::thread_rng().next_u64();
+    let [old, new] = ["old", "new"].map(|name| format!("{name} {salt}"));
+    let limiter =
+        Arc::new(Limiter::with_limit(&Limit::per("9/h".parse().expect("a rate")), MemoryStore::MIN_BYTES));
+    limiter.check(old.as_str(), NOW);
+    limiter.check(old.as_str(), NOW); // now this thread knows where it is, and all the age it is
+    let threads = {
+        let (charging, coming) = (Arc::clone(&limiter), Arc::clone(&limiter));
+        let (charged, forgotten, new) = (old.clone(), old, new.clone());
+        [
+            thread::spawn(move || _ = charging.check(charged.as_str(), NOW)),
+            thread::spawn(move || {
+                coming.reset(forgotten.as_str());
+                // Twice: then it is in the state that the old one was in.
+                (0..2).for_each(|_| _ = coming.check(new.as_str(), NOW));
+            }),
+        ]
+    };
+    threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
+    assert_eq!(limiter.peek_n(new.as_str(), 1, NOW).left, 7, "a stranger's entry was charged");
+}
+
+/// Lone decisions, which remember where a key was, while entries move.
 fn lone_growth() {
     const ROUNDS: u64 = 8;
     let limiter =
@@ -215,14 +239,16 @@ fn an_entry_that_moves_loses_no_update() {
 #[test]
 fn a_slot_that_changes_hands_is_not_charged_for_the_one_before() {
     let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
-    shuttle::check_random(change_of_hands, TRIES);
-    shuttle::check_pct(change_of_hands, TRIES, 3);
+    for model in [change_of_hands, lone_change_of_hands] {
+        shuttle::check_random(model, TRIES);
+        shuttle::check_pct(model, TRIES, 3);
+    }
 }
 
 #[test]
 fn the_models_find_the_bugs_that_are_planted() {
     let _planting = AS_IT_IS.write().unwrap_or_else(PoisonError::into_inner);
-    use tollgate::seeded::{HALF_A_SLOT, MOVED_AS_SEEN, NO_SECOND_LOOK, NONE, plant};
+    use tollgate::seeded::{MOVED_AS_SEEN, NO_SECOND_LOOK, NONE, NOT_COUNTED, TAG_FIRST, plant};
     let finds = |bug: u8, model: fn()| {
         plant(bug);
         let found = std::panic::catch_unwind(|| {
@@ -236,5 +262,8 @@ fn the_models_find_the_bugs_that_are_planted() {
     finds(MOVED_AS_SEEN, growth);
     finds(MOVED_AS_SEEN, lone_growth);
     finds(NO_SECOND_LOOK, growth);
-    finds(HALF_A_SLOT, change_of_hands);
+    finds(NOT_COUNTED, change_of_hands);
+    finds(NOT_COUNTED, lone_change_of_hands);
+    finds(TAG_FIRST, change_of_hands);
+    finds(TAG_FIRST, lone_change_of_hands);
 }

@@ -22,11 +22,16 @@ pub enum Flow {
 }
 
 impl Flow {
-    /// The bucket's time at `now`.
+    /// The bucket's time at `now`; it stands still from [`Limit::HORIZON`] on.
     #[inline]
     pub fn units_at(&self, now: Time) -> u64 {
-        let now = now.min(Limit::HORIZON);
-        if matches!(self, Flow::Nanos) { now.nanos() } else { self.converted(now) }
+        self.near_units_at(now.min(Limit::HORIZON))
+    }
+
+    /// The same, but what is beyond the horizon may stay there.
+    #[inline(always)]
+    fn near_units_at(&self, now: Time) -> u64 {
+        if matches!(self, Flow::Nanos) { now.nanos() } else { self.converted(now.min(Limit::HORIZON)) }
     }
 
     /// The first instant at which the bucket's time is `units`.
@@ -100,8 +105,19 @@ impl Meter {
         self.flow.units_at(now)
     }
 
+    #[inline(always)]
+    pub(crate) fn near_units_at(&self, now: Time) -> u64 {
+        self.flow.near_units_at(now)
+    }
+
     pub const fn flow(&self) -> Flow {
         self.flow
+    }
+
+    /// The same meter in units 2^`bits` times as fine; `None` if its numbers would not fit.
+    pub(crate) fn raised(&self, bits: u32) -> Option<Meter> {
+        let raised = |units: u64| units.checked_mul(1 << bits);
+        Some(Meter { token: raised(self.token)?, span: raised(self.span)?, flow: self.flow })
     }
 
     /// Takes `cost`, but no more than leads to a debt of `bound` units.
@@ -129,10 +145,9 @@ impl Meter {
         if need > self.span {
             return None;
         }
-        let start = full_at.max(now_units);
-        let next = start + need;
+        let (start, latest_start) = (full_at.max(now_units), latest - need);
         let left = || self.left(latest - start);
-        (next <= latest).then(|| (Decision { admission: Admission::NOW, left: left() }, next))
+        (start <= latest_start).then(|| (Decision { admission: Admission::NOW, left: left() }, start + need))
     }
 
     /// How many tokens are in `room`. No token is nothing; who does not ask for the answer does not pay for

@@ -18,6 +18,7 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
 
 mod lone;
+mod moves;
 mod packed;
 mod region;
 mod shard;
@@ -26,13 +27,13 @@ mod slot;
 mod snapshot;
 mod table;
 
-pub(crate) use lone::{Lone, Spot};
+pub(crate) use lone::{Asked, Lone, Spot};
 use packed::{Class, Classes, Demand, Intent, Run};
 use region::Region;
 use shard::{Held, Kept, Shape, WIDE};
 use slot::{Line, Slot};
 pub(crate) use table::Place;
-use table::{Table, kind_of, stored_bits};
+use table::{Table, belongs_to, kind_of};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
 /// A shard's lines are reserved up to its cap; the model checker needs few.
@@ -80,7 +81,7 @@ impl MemoryStore {
     }
 
     /// As [`new`](Self::new). Memory is reserved, not taken: that happens as keys come. Fails where the system
-    /// does not give that much address space, and on an x86-64 processor of before 2006.
+    /// does not give that much address space, and on an x86-64 processor without CMPXCHG16B or SSE4.1.
     pub fn try_new(cap_bytes: usize) -> io::Result<MemoryStore> {
         let cap_bytes = cap_bytes.max(Self::MIN_BYTES);
         let shard_bytes = cap_bytes / SHARDS;
@@ -127,8 +128,8 @@ impl MemoryStore {
         if let Quota::Bucket(meter) = &charge.quota
             && let Some(slot) = self.find(charge.fingerprint)
         {
-            let (tag, full_at) = slot.load();
-            if kind_of(tag) != WIDE && tag >> table::KIND_BITS == stored_bits(charge.fingerprint) {
+            let (tag, full_at) = slot.load().entry();
+            if kind_of(tag) != WIDE && belongs_to(tag, charge.fingerprint) {
                 return meter.decided(full_at, now, charge.cost).1.is_some();
             }
         }
@@ -269,14 +270,15 @@ impl MemoryStore {
         let n = shard_of(fingerprint);
         let (held, quota, now) = (self.held(n, demand.now), demand.quota, demand.now);
         while let Some(slot) = held.look_again(fingerprint) {
-            let (tag, word) = slot.load();
+            let seen = slot.load();
+            let (tag, word) = seen.entry();
             if kind_of(tag) == WIDE {
                 return self.run_wide(locked.shape(n), &held, word, demand);
             }
             let class = self.classes.get(kind_of(tag));
             match class.and_then(|class| class.run(word, demand)) {
                 Some(run) => match run.next {
-                    Some(next) if slot.replace((tag, word), (tag, next)).is_err() => {}
+                    Some(next) if slot.set(seen, next).is_err() => {}
                     _ => return run.part,
                 },
                 // The state has outgrown its slot, or belongs to another key: it starts over in another.
@@ -321,20 +323,20 @@ impl MemoryStore {
     fn with_state<T>(&self, charge: &Charge, now: Time, look: impl FnOnce(&State) -> T) -> T {
         let n = shard_of(charge.fingerprint);
         if let Some(slot) = self.find(charge.fingerprint) {
-            let (tag, word) = slot.load();
-            let same = tag >> table::KIND_BITS == stored_bits(charge.fingerprint);
+            let (tag, word) = slot.load().entry();
+            let same = belongs_to(tag, charge.fingerprint);
             if let Some(class) = self.classes.get(kind_of(tag)).filter(|_| same) {
                 return look(&class.unpack(word));
             }
         }
         let mut locked = self.lock_all(charge.fingerprint, &charge.previous);
         if let Some(slot) = self.find(charge.fingerprint) {
-            let pair = slot.load();
-            if let Some(wide) = locked.shape(n).wide(pair) {
+            let entry = slot.load().entry();
+            if let Some(wide) = locked.shape(n).wide(entry) {
                 return look(&wide.state);
             }
-            if let Some(class) = self.classes.get(kind_of(pair.0)) {
-                return look(&class.unpack(pair.1));
+            if let Some(class) = self.classes.get(kind_of(entry.0)) {
+                return look(&class.unpack(entry.1));
             }
         }
         let inherited = charge.previous.iter().find_map(|previous| {
@@ -360,7 +362,8 @@ impl MemoryStore {
         let mut shape = self.lock(n);
         let mut state = quota.fresh();
         while let Some(slot) = held.table.find(held.lines, fingerprint) {
-            let (tag, word) = slot.load();
+            let seen = slot.load();
+            let (tag, word) = seen.entry();
             if kind_of(tag) == WIDE {
                 let (_, kept) = shape.change_wide(&held, word, quota, change);
                 return self.count(&kept);
@@ -370,7 +373,7 @@ impl MemoryStore {
             let mut changed = state.clone();
             change(&mut changed);
             match class.pack(&changed) {
-                Some(next) if slot.replace((tag, word), (tag, next)).is_ok() => return,
+                Some(next) if slot.set(seen, next).is_ok() => return,
                 Some(_) => {} // charged meanwhile: look again
                 None => {
                     state = shape.take(slot).map_or(state, |word| class.unpack(word));
@@ -419,10 +422,10 @@ impl MemoryStore {
 fn try_packed(place: &Place<'_>, run: impl Fn(u8, u64) -> Option<Run>) -> Option<Part> {
     let slot = place.slot()?;
     let mut seen = slot.glance();
-    while seen.0 >> table::KIND_BITS == stored_bits(place.fingerprint()) {
-        let Run { part, next } = run(kind_of(seen.0), seen.1)?;
+    while belongs_to(seen.tag(), place.fingerprint()) {
+        let Run { part, next } = run(kind_of(seen.tag()), seen.state())?;
         let stands = match next {
-            Some(next) => slot.replace(seen, (seen.0, next)),
+            Some(next) => slot.set(seen, next),
             None => slot.confirm(seen),
         };
         match stands {
@@ -440,9 +443,16 @@ fn intent(charge: &Charge) -> Intent {
     }
 }
 
+const SHARD_AT: u32 = 64 - SHARDS.ilog2();
+
 #[inline]
 fn shard_of(fingerprint: Fingerprint) -> usize {
-    (fingerprint.0 >> (64 - SHARDS.ilog2())) as usize
+    (fingerprint.0 >> SHARD_AT) as usize
+}
+
+/// The lowest fingerprint of a shard.
+fn first_fingerprint(shard: usize) -> Fingerprint {
+    Fingerprint((shard as u64) << SHARD_AT)
 }
 
 /// The shards of a key and its predecessors, locked in ascending order.

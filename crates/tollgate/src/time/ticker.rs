@@ -58,9 +58,10 @@ impl Ticker {
         let [counter, nanos, scale, holds] = self.anchor.read();
         // What has gone back has wrapped around, and is beyond what holds.
         let counted = now.wrapping_sub(counter);
-        if counted < holds && version & 1 == 0 {
+        if counted < holds {
             fence(Ordering::Acquire);
-            if self.version.load(Ordering::Relaxed) == version {
+            // One that was odd is never found again.
+            if self.version.load(Ordering::Relaxed) == version & !1 {
                 return nanos + scaled(counted, scale);
             }
         }
@@ -128,9 +129,10 @@ impl Anchor {
 
 const SCALE_BITS: u32 = 32;
 
+/// What counts are worth that an anchor holds: with the bits of the scale they fit 64.
 #[inline]
 fn scaled(counts: u64, scale: u64) -> u64 {
-    ((u128::from(counts) * u128::from(scale)) >> SCALE_BITS) as u64
+    counts.wrapping_mul(scale) >> SCALE_BITS
 }
 
 #[cfg(target_arch = "x86_64")]

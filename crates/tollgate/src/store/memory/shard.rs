@@ -1,30 +1,27 @@
 //! What changes the shape of a shard, under its lock: new keys, growth, eviction, and wide states.
 //!
-//! Others may charge any packed slot meanwhile, so every slot is replaced as a whole pair that was
-//! seen, and what was seen is looked at again if that fails. At the cap the entry nearest to "never
+//! Others may charge any packed slot meanwhile, so a slot changes hands only as it was seen, and is
+//! looked at again if that fails. At the cap the entry nearest to "never
 //! seen" goes first, if it owes clearly less than the newcomer; else that one is not kept (I8).
-
-use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
+use crate::store::memory::moves::{fill, take};
 use crate::store::memory::packed::{Class, Classes};
 use crate::store::memory::region::Lines;
 use crate::store::memory::slab::{Slab, Wide};
-use crate::store::memory::slot::{EMPTY, Line, Pair, SLOTS_PER_LINE, Slot};
+use crate::store::memory::slot::{EMPTY, Entry, Line, SLOTS_PER_LINE, Seen, Slot};
 use crate::store::memory::table::{Table, divided_by, fingerprint_of, kind_of, tag};
 #[cfg(shuttle)]
 use crate::sync::seeded;
 use crate::time::Time;
 
 /// The kind of a slot whose word is the place of its state in the slab.
-pub(super) const WIDE: u8 = 255;
+pub(super) const WIDE: u8 = 254;
 /// The share of its slots that a shard fills before it grows: 20 bytes a key.
 const FULL: (usize, usize) = (4, 5);
 /// One part in this many of the cap is kept for the table, and one for the slab.
 const RESERVE: usize = 8;
-/// Lines looked at to make room for a new key.
-const SEARCH: usize = 48;
 /// Wide entries looked at with every write of one, so that what has expired does not pile up.
 const SWEEP: usize = 2;
 /// Wide entries looked at when the slab has no room.
@@ -36,7 +33,7 @@ const CLEARLY_MORE: u32 = 4;
 /// The part of a shard that its lock protects.
 pub(super) struct Shape {
     slab: Slab,
-    entries: usize,
+    pub(super) entries: usize,
     cap_bytes: usize,
 }
 
@@ -47,12 +44,6 @@ enum Vacancy {
     Expired,
     /// Those and empty ones.
     Any,
-}
-
-/// A line that a search for room has reached, and the step and slot from which.
-struct Step {
-    line: usize,
-    from: Option<(usize, usize)>,
 }
 
 /// What keeping a state has cost others.
@@ -87,10 +78,10 @@ impl Held<'_> {
     }
 
     /// Every entry that is still worth keeping.
-    pub(super) fn live(&self, shape: &Shape) -> impl Iterator<Item = Pair> {
+    pub(super) fn live(&self, shape: &Shape) -> impl Iterator<Item = Entry> {
         let in_use = (0..self.table.extent().lines()).map(|n| self.lines.at(n));
-        let pairs = in_use.flat_map(|line| &line.0).map(Slot::load);
-        pairs.filter(|pair| shape.fresh_at(self, *pair) > self.now)
+        let entries = in_use.flat_map(|line| &line.0).map(|slot| slot.load().entry());
+        entries.filter(|entry| shape.fresh_at(self, *entry) > self.now)
     }
 }
 
@@ -107,24 +98,24 @@ impl Shape {
         table.extent().lines() * size_of::<Line>() + self.slab.bytes()
     }
 
-    /// The wide state behind a pair, if it is one.
-    pub(super) fn wide(&self, (tag, word): Pair) -> Option<&Wide> {
+    /// The wide state behind an entry, if it is one.
+    pub(super) fn wide(&self, (tag, word): Entry) -> Option<&Wide> {
         if kind_of(tag) == WIDE { self.slab.get(word) } else { None }
     }
 
     /// The state of a key.
     pub(super) fn state(&self, held: &Held<'_>, fingerprint: Fingerprint) -> Option<State> {
-        let pair = held.table.find(held.lines, fingerprint)?.load();
-        match self.wide(pair) {
+        let entry = held.table.find(held.lines, fingerprint)?.load().entry();
+        match self.wide(entry) {
             Some(wide) => Some(wide.state.clone()),
-            None => Some(held.classes.get(kind_of(pair.0))?.unpack(pair.1)),
+            None => Some(held.classes.get(kind_of(entry.0))?.unpack(entry.1)),
         }
     }
 
     /// Takes the state of a key out, with all that was charged to it.
     pub(super) fn take_state(&mut self, held: &Held<'_>, fingerprint: Fingerprint) -> Option<State> {
         let slot = held.table.find(held.lines, fingerprint)?;
-        let wide = self.wide(slot.load()).map(|wide| wide.state.clone());
+        let wide = self.wide(slot.load().entry()).map(|wide| wide.state.clone());
         let kind = kind_of(slot.tag());
         let word = self.take(slot)?;
         wide.or_else(|| Some(held.classes.get(kind)?.unpack(word)))
@@ -132,10 +123,10 @@ impl Shape {
 
     /// Empties a slot; the word that it held last.
     pub(super) fn take(&mut self, slot: &Slot) -> Option<u64> {
-        let pair = take(slot);
-        self.release(pair);
-        self.entries -= usize::from(pair != EMPTY);
-        (pair != EMPTY).then_some(pair.1)
+        let entry = take(slot);
+        self.release(entry);
+        self.entries -= usize::from(entry != EMPTY);
+        (entry != EMPTY).then_some(entry.1)
     }
 
     /// Changes a wide state in place; one that has outgrown all room is dropped.
@@ -193,7 +184,7 @@ impl Shape {
         fresh_at: Time,
         kept: &mut Kept,
     ) -> bool {
-        let pair = match saved {
+        let entry = match saved {
             Saved::Packed(kind, word) => (tag(fingerprint, kind), word),
             Saved::Wide(wide) => {
                 self.sweep(held, fingerprint);
@@ -203,9 +194,9 @@ impl Shape {
                 (tag(fingerprint, WIDE), self.slab.insert(wide))
             }
         };
-        let placed = self.place(held, fingerprint, pair, fresh_at, kept);
+        let placed = self.place(held, fingerprint, entry, fresh_at, kept);
         if !placed {
-            self.release(pair);
+            self.release(entry);
         }
         placed
     }
@@ -227,13 +218,13 @@ impl Shape {
     }
 
     /// Gives up what an entry holds beside its slot.
-    fn release(&mut self, (tag, word): Pair) {
+    pub(super) fn release(&mut self, (tag, word): Entry) {
         if tag != 0 && kind_of(tag) == WIDE {
             self.slab.remove(word);
         }
     }
 
-    pub(super) fn fresh_at(&self, held: &Held<'_>, (tag, word): Pair) -> Time {
+    pub(super) fn fresh_at(&self, held: &Held<'_>, (tag, word): Entry) -> Time {
         match kind_of(tag) {
             _ if tag == 0 => Time::EPOCH,
             WIDE => self.slab.get(word).map_or(Time::EPOCH, |wide| wide.fresh_at),
@@ -246,7 +237,7 @@ impl Shape {
         &mut self,
         held: &Held<'_>,
         fingerprint: Fingerprint,
-        pair: Pair,
+        entry: Entry,
         fresh_at: Time,
         kept: &mut Kept,
     ) -> bool {
@@ -254,19 +245,19 @@ impl Shape {
         // The emptier home: full lines beside others that have room would make the table grow.
         let crowded = self.room(held, first) < self.room(held, second);
         let order = if crowded { [second, first] } else { [first, second] };
-        if self.take_over(held, &order, pair, Vacancy::Expired) {
+        if self.take_over(held, &order, entry, Vacancy::Expired) {
             return true; // and nothing has grown
         }
         self.grow_if_full(held);
         loop {
             let homes = held.table.extent().homes(fingerprint);
-            if self.take_over(held, &homes[..1], pair, Vacancy::Any) {
+            if self.take_over(held, &homes[..1], entry, Vacancy::Any) {
                 return true;
             }
             if self.send_home(held, homes[0]) {
                 continue;
             }
-            if self.take_over(held, &homes[1..], pair, Vacancy::Any) {
+            if self.take_over(held, &homes[1..], entry, Vacancy::Any) {
                 return true;
             }
             if self.displace(held, homes) || self.grow(held) {
@@ -276,22 +267,23 @@ impl Shape {
             if !gives_way(theirs, fresh_at, held.now) {
                 return false;
             }
-            if slot.replace(seen, pair).is_ok() {
-                self.release(seen);
+            if slot.hand_over(seen, entry).is_ok() {
+                self.release(seen.entry());
                 kept.evicted += 1;
                 return true;
             }
         }
     }
 
-    /// Writes a pair over a vacant slot, in the first line that has one.
-    fn take_over(&mut self, held: &Held<'_>, lines: &[usize], pair: Pair, vacancy: Vacancy) -> bool {
+    /// Writes an entry over a vacant slot, in the first line that has one.
+    fn take_over(&mut self, held: &Held<'_>, lines: &[usize], entry: Entry, vacancy: Vacancy) -> bool {
         for slot in lines.iter().flat_map(|line| &held.lines.at(*line).0) {
             let seen = slot.load();
-            let vacant = self.fresh_at(held, seen) <= held.now && (seen != EMPTY || vacancy == Vacancy::Any);
-            if vacant && slot.replace(seen, pair).is_ok() {
-                self.release(seen);
-                self.entries += usize::from(seen == EMPTY);
+            let old = seen.entry();
+            let vacant = self.fresh_at(held, old) <= held.now && (old != EMPTY || vacancy == Vacancy::Any);
+            if vacant && slot.hand_over(seen, entry).is_ok() {
+                self.release(old);
+                self.entries += usize::from(old == EMPTY);
                 return true;
             }
         }
@@ -299,76 +291,25 @@ impl Shape {
     }
 
     fn room(&self, held: &Held<'_>, line: usize) -> usize {
-        held.lines.at(line).0.iter().filter(|slot| self.fresh_at(held, slot.load()) <= held.now).count()
+        held.lines
+            .at(line)
+            .0
+            .iter()
+            .filter(|slot| self.fresh_at(held, slot.load().entry()) <= held.now)
+            .count()
     }
 
-    /// Moves one of those for whom a line is the second to their first, where they are found sooner.
-    fn send_home(&mut self, held: &Held<'_>, line: usize) -> bool {
-        for (n, slot) in held.lines.at(line).0.iter().enumerate().filter(|(_, slot)| slot.tag() != 0) {
-            let [first, _] = held.table.extent().homes(fingerprint_of(slot.tag()));
-            if first != line
-                && let Some((free, seen)) = self.expired_slot(held, first)
-            {
-                let path = [Step { line, from: None }, Step { line: first, from: Some((0, n)) }];
-                return self.shift(held, &path, free, seen);
-            }
-        }
-        false
-    }
-
-    /// Makes room in one of two full lines: a resident moves to its other home, if need be after a
-    /// resident there has moved to its own, and so on. The search is bounded, nearest lines first.
-    fn displace(&mut self, held: &Held<'_>, homes_of_new: [usize; 2]) -> bool {
-        let mut reached: SmallVec<[Step; SEARCH]> =
-            homes_of_new.iter().map(|line| Step { line: *line, from: None }).collect();
-        let mut at = 0;
-        while at < reached.len() && reached.len() < SEARCH {
-            let line = reached[at].line;
-            for (n, slot) in held.lines.at(line).0.iter().enumerate() {
-                let homes = held.table.extent().homes(fingerprint_of(slot.tag()));
-                let Some(other) = homes.into_iter().find(|home| *home != line) else { continue };
-                if reached.iter().any(|step| step.line == other) {
-                    continue;
-                }
-                reached.push(Step { line: other, from: Some((at, n)) });
-                if let Some((free, seen)) = self.expired_slot(held, other) {
-                    return self.shift(held, &reached, free, seen);
-                }
-            }
-            at += 1;
-        }
-        false
-    }
-
-    /// Moves residents along the path that ends at a free slot, the last one first.
-    fn shift<'l>(&mut self, held: &Held<'l>, reached: &[Step], mut free: &'l Slot, seen: Pair) -> bool {
-        if free.replace(seen, EMPTY).is_err() {
-            return true; // it was not so expired after all: look again
-        }
-        self.release(seen);
-        self.entries -= usize::from(seen != EMPTY);
-        let mut step = reached.last();
-        while let Some((from, n)) = step.and_then(|step| step.from) {
-            let slot = &held.lines.at(reached[from].line).0[n];
-            // Nobody else turns an empty slot into an entry while we hold the lock.
-            free.replace(EMPTY, take(slot)).expect("an empty slot stays empty under the lock");
-            free = slot;
-            step = reached.get(from);
-        }
-        true
-    }
-
-    fn expired_slot<'l>(&self, held: &Held<'l>, line: usize) -> Option<(&'l Slot, Pair)> {
+    pub(super) fn expired_slot<'l>(&self, held: &Held<'l>, line: usize) -> Option<(&'l Slot, Seen)> {
         let mut slots = held.lines.at(line).0.iter().map(|slot| (slot, slot.load()));
-        slots.find(|(_, pair)| self.fresh_at(held, *pair) <= held.now)
+        slots.find(|(_, seen)| self.fresh_at(held, seen.entry()) <= held.now)
     }
 
     /// The resident of two lines that is nearest to never seen.
-    fn nearest<'l>(&self, held: &Held<'l>, homes: [usize; 2]) -> Option<(Time, &'l Slot, Pair)> {
+    fn nearest<'l>(&self, held: &Held<'l>, homes: [usize; 2]) -> Option<(Time, &'l Slot, Seen)> {
         let slots = homes.into_iter().flat_map(|line| &held.lines.at(line).0);
         let aged = slots.map(|slot| {
-            let pair = slot.load();
-            (self.fresh_at(held, pair), slot, pair)
+            let seen = slot.load();
+            (self.fresh_at(held, seen.entry()), slot, seen)
         });
         aged.min_by_key(|(fresh_at, _, _)| *fresh_at)
     }
@@ -391,17 +332,18 @@ impl Shape {
         let mut free = held.lines.at(lines).0.iter();
         for slot in &held.lines.at(divided).0 {
             let seen = slot.load();
-            if seen == EMPTY {
+            let entry = seen.entry();
+            if entry == EMPTY {
                 continue;
             }
-            let expired = self.fresh_at(held, seen) <= held.now;
-            let stays = grown.homes(fingerprint_of(seen.0)).contains(&divided);
-            if expired && slot.replace(seen, EMPTY).is_ok() {
-                self.release(seen);
+            let expired = self.fresh_at(held, entry) <= held.now;
+            let stays = grown.homes(fingerprint_of(entry.0)).contains(&divided);
+            if expired && slot.hand_over(seen, EMPTY).is_ok() {
+                self.release(entry);
                 self.entries -= 1;
             } else if !stays {
                 let to = free.next().expect("a new line has room for all of an old one");
-                to.replace(EMPTY, take(slot)).expect("nobody knows the new line yet");
+                fill(to, take(slot));
             }
         }
         held.table.set(grown);
@@ -461,18 +403,4 @@ impl Shape {
 /// Whether a resident is worth less than a newcomer, by far.
 fn gives_way(resident: Time, newcomer: Time, now: Time) -> bool {
     resident.since(now).saturating_mul(CLEARLY_MORE) < newcomer.since(now)
-}
-
-/// Takes an entry out of its slot with all that was charged to it.
-fn take(slot: &Slot) -> Pair {
-    let mut seen = slot.load();
-    #[cfg(shuttle)]
-    if seeded::is(seeded::MOVED_AS_SEEN) {
-        slot.overwrite(EMPTY);
-        return seen;
-    }
-    while let Err(changed) = slot.replace(seen, EMPTY) {
-        seen = changed;
-    }
-    seen
 }

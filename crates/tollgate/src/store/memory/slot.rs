@@ -1,14 +1,74 @@
-//! A slot: tag and word, sixteen bytes that change together or not at all.
+//! A slot: whose it is and what state that one has, in sixteen bytes.
 //!
-//! Everything lock-free in the store goes through the operations of this file. Halves may be read to find
-//! a slot and to decide what to write; but a pair is replaced only if it is, as a whole, the one that was
-//! decided on, so a slot that changed hands meanwhile is never charged.
+//! A charge replaces eight of them, the word: that costs half of what replacing all sixteen does. So that a slot
+//! which changed hands meanwhile is never charged, a count in the word goes up with every change that is not of
+//! the word alone, and who has read a word before it finds that it is another one now. The count goes round
+//! after 64: to be taken in, a thread would have to stand between two of its instructions while a slot changes
+//! hands just that often, and its new owner to be in the very state that the old one was in.
+//!
+//! Everything lock-free in the store goes through the operations of this file.
 
-/// Tag (56 bits of fingerprint, 8 bits of kind; zero is empty) and word (the state).
-pub(super) type Pair = (u64, u64);
+/// Whose a slot is (a tag; zero is nobody's), and the state.
+pub(super) type Entry = (u64, u64);
 
-pub(super) const EMPTY: Pair = (0, 0);
+pub(super) const EMPTY: Entry = (0, 0);
 pub(super) const SLOTS_PER_LINE: usize = 4;
+
+/// The bits of a word that count.
+pub(super) const COUNT_BITS: u32 = 6;
+pub(super) const COUNT: u64 = (1 << COUNT_BITS) - 1;
+/// The states of an age are all in their words: no change among them is of the tag.
+pub(super) const AGE: u64 = 1 << (64 - COUNT_BITS);
+/// The bits of a tag where those of the state are that the count takes the place of. Owners leave them zero.
+const LENT: u64 = COUNT << LENT_AT;
+const LENT_AT: u32 = 8;
+/// A tag names its owner in the bits from here on, and its kind in those below [`LENT_AT`].
+pub(super) const OWNER_AT: u32 = LENT_AT + COUNT_BITS;
+
+/// The bits of a state that its tag is lent.
+#[inline(always)]
+pub(super) fn lent(state: u64) -> u64 {
+    state >> (64 - OWNER_AT) & LENT
+}
+
+/// What a slot holds, as it was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Seen {
+    tag: u64,
+    word: u64,
+}
+
+impl Seen {
+    #[inline(always)]
+    fn new((tag, state): Entry, count: u64) -> Seen {
+        Seen { tag: tag | lent(state), word: state << COUNT_BITS | count & COUNT }
+    }
+
+    #[inline(always)]
+    pub(super) fn tag(self) -> u64 {
+        self.tag & !LENT
+    }
+
+    #[inline(always)]
+    pub(super) fn state(self) -> u64 {
+        (self.tag & LENT) << (64 - OWNER_AT) | self.word >> COUNT_BITS
+    }
+
+    pub(super) fn entry(self) -> Entry {
+        (self.tag(), self.state())
+    }
+
+    /// The same owner with another state.
+    #[inline(always)]
+    fn with(self, state: u64) -> Seen {
+        Seen::new((self.tag(), state), self.word)
+    }
+
+    /// What comes after this one if not only the word changes.
+    fn followed_by(self, entry: Entry) -> Seen {
+        Seen::new(entry, self.word.wrapping_add(1))
+    }
+}
 
 /// One cache line of slots.
 #[repr(C, align(64))]
@@ -27,11 +87,11 @@ impl Line {
         found
     }
 
-    /// The slot with this tag.
+    /// The slot with this tag, as it stands there.
     #[cfg(any(shuttle, not(target_arch = "x86_64")))]
     #[inline(always)]
     pub(super) fn slot_of(&self, tag: u64) -> Option<&Slot> {
-        self.find(|found| found == tag)
+        self.0.iter().find(|slot| slot.whole_tag() == tag)
     }
 
     /// The same in few steps, none of them on numbers: all of them wait for the line, and while they do they
@@ -41,7 +101,7 @@ impl Line {
     pub(super) fn slot_of(&self, tag: u64) -> Option<&Slot> {
         let equal: u32;
         // SAFETY: four reads of sixteen bytes of this line, which is aligned. The tag in each is read at once: it
-        // does not cross eight bytes. Every processor of this architecture has the instructions.
+        // does not cross eight bytes. There are no slots where `supported` is false.
         unsafe {
             std::arch::asm!(
                 "movq {wanted}, {tag}",
@@ -50,8 +110,8 @@ impl Line {
                 "movdqa {high}, [{line} + 32]",
                 "punpcklqdq {low}, [{line} + 16]",
                 "punpcklqdq {high}, [{line} + 48]",
-                "pcmpeqd {low}, {wanted}",
-                "pcmpeqd {high}, {wanted}",
+                "pcmpeqq {low}, {wanted}",
+                "pcmpeqq {high}, {wanted}",
                 "packssdw {low}, {high}",
                 "pmovmskb {equal:e}, {low}",
                 wanted = out(xmm_reg) _,
@@ -63,10 +123,10 @@ impl Line {
                 options(readonly, nostack, preserves_flags),
             );
         }
-        // Four bits for each slot: two for each half of its tag.
-        let found = equal & equal >> 2 & 0x1111;
-        // SAFETY: it is the number of a slot, times four.
-        (found != 0).then(|| unsafe { self.0.get_unchecked(found.trailing_zeros() as usize / 4) })
+        // Four bits for each slot, all or none of them. Its number times four, times four, is where it begins.
+        let at = equal.trailing_zeros() as usize * size_of::<Slot>() / 4;
+        // SAFETY: a slot of this line begins there.
+        (equal != 0).then(|| unsafe { &*self.0.as_ptr().byte_add(at) })
     }
 }
 
@@ -76,91 +136,113 @@ mod atomic {
 
     use portable_atomic::AtomicU128;
 
-    use super::Pair;
+    use super::{Entry, LENT, Seen};
 
     #[repr(transparent)]
     #[derive(Default)]
     pub(in super::super) struct Slot(AtomicU128);
 
-    fn split(both: u128) -> Pair {
-        (both as u64, (both >> 64) as u64)
+    impl From<u128> for Seen {
+        fn from(both: u128) -> Seen {
+            Seen { tag: both as u64, word: (both >> 64) as u64 }
+        }
+    }
+
+    impl From<Seen> for u128 {
+        fn from(Seen { tag, word }: Seen) -> u128 {
+            u128::from(word) << 64 | u128::from(tag)
+        }
     }
 
     impl Slot {
         #[inline]
         pub(in super::super) fn tag(&self) -> u64 {
-            self.halves()[usize::from(cfg!(target_endian = "big"))].load(Ordering::Acquire)
+            self.tag_half().load(Ordering::Acquire) & !LENT
         }
 
-        #[inline]
-        pub(in super::super) fn word(&self) -> u64 {
-            self.halves()[usize::from(cfg!(target_endian = "little"))].load(Ordering::Acquire)
-        }
-
-        /// Tag and word, read one after the other: they may never have stood together.
-        #[inline]
-        pub(in super::super) fn glance(&self) -> Pair {
-            let word = self.word();
-            (self.tag(), word)
-        }
-
-        #[inline]
-        fn halves(&self) -> &[AtomicU64; 2] {
-            // SAFETY: the halves of the pair are aligned to eight bytes, and only read through this. Writers
-            // replace the pair in one instruction, so a half that is read is one that was written.
-            unsafe { &*std::ptr::from_ref(&self.0).cast::<[AtomicU64; 2]>() }
-        }
-
-        #[inline]
-        pub(in super::super) fn load(&self) -> Pair {
-            split(self.0.load(Ordering::Acquire))
-        }
-
-        /// Whether the pair is `seen`; fails with what is there instead, and writes nothing.
-        #[inline]
-        pub(in super::super) fn confirm(&self, seen: Pair) -> Result<(), Pair> {
-            let now = self.load();
-            if now == seen { Ok(()) } else { Err(now) }
-        }
-
-        /// Replaces `old` by `new`; fails with what is there instead.
-        #[cfg(not(target_arch = "x86_64"))]
-        #[inline]
-        pub(in super::super) fn replace(&self, old: Pair, new: Pair) -> Result<(), Pair> {
-            let join = |(tag, word): Pair| u128::from(word) << 64 | u128::from(tag);
-            let replaced = self.0.compare_exchange(join(old), join(new), Ordering::AcqRel, Ordering::Acquire);
-            replaced.map(drop).map_err(split)
-        }
-
-        /// The same by the instruction itself, without the call that asks each time whether it is there.
-        #[cfg(target_arch = "x86_64")]
+        /// The word, if it stands with this tag and its lent bits. The tag is read after the word: one that has
+        /// changed since has another count.
         #[inline(always)]
-        pub(in super::super) fn replace(&self, old: Pair, new: Pair) -> Result<(), Pair> {
-            let (tag, word, replaced): (u64, u64, u64);
-            // SAFETY: there are no slots where `supported` is false; the address is a slot's, which is aligned;
-            // `rbx`, which the compiler keeps for itself, is put back.
-            unsafe {
-                std::arch::asm!(
-                    "xchg rsi, rbx",
-                    "lock cmpxchg16b xmmword ptr [rdi]",
-                    "sete cl",
-                    "mov rbx, rsi",
-                    in("rdi") std::ptr::from_ref(self),
-                    inout("rsi") new.0 => _,
-                    inout("rcx") new.1 => replaced,
-                    inout("rax") old.0 => tag,
-                    inout("rdx") old.1 => word,
-                    options(nostack),
-                );
+        pub(in super::super) fn word_of(&self, whole_tag: u64) -> Option<u64> {
+            let Seen { tag, word } = self.glance();
+            (tag == whole_tag).then_some(word)
+        }
+
+        /// Replaces a word; says whether it was there.
+        #[inline(always)]
+        pub(in super::super) fn set_word(&self, word: u64, next: u64) -> bool {
+            self.word_half().compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        }
+
+        /// The word and then the tag. They may never have stood together; [`set`](Self::set) and
+        /// [`confirm`](Self::confirm) find out.
+        #[inline(always)]
+        pub(in super::super) fn glance(&self) -> Seen {
+            self.with_tag(self.word_half().load(Ordering::Acquire))
+        }
+
+        /// Both as they stand together.
+        #[inline]
+        pub(in super::super) fn load(&self) -> Seen {
+            self.0.load(Ordering::Acquire).into()
+        }
+
+        /// Whether what was seen is there; fails with what is there instead, and writes nothing. A word that has
+        /// not changed since a tag was read has stood with it.
+        #[inline]
+        pub(in super::super) fn confirm(&self, seen: Seen) -> Result<(), Seen> {
+            let word = self.word_half().load(Ordering::Acquire);
+            if word == seen.word { Ok(()) } else { Err(self.with_tag(word)) }
+        }
+
+        /// Replaces the state of whose it is; fails with what is there instead.
+        #[inline(always)]
+        pub(in super::super) fn set(&self, seen: Seen, state: u64) -> Result<(), Seen> {
+            let next = seen.with(state);
+            if next.tag != seen.tag {
+                return self.hand_over(seen, (seen.tag(), state));
             }
-            if replaced as u8 == 1 { Ok(()) } else { Err((tag, word)) }
+            let word = self.word_half();
+            let replaced = word.compare_exchange(seen.word, next.word, Ordering::AcqRel, Ordering::Acquire);
+            replaced.map(drop).map_err(|word| self.with_tag(word))
+        }
+
+        /// Replaces all of it; fails with what is there instead.
+        #[cold]
+        pub(in super::super) fn hand_over(&self, seen: Seen, entry: Entry) -> Result<(), Seen> {
+            let (old, new) = (seen.into(), seen.followed_by(entry).into());
+            let replaced = self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
+            replaced.map(drop).map_err(Seen::from)
+        }
+
+        #[inline(always)]
+        fn with_tag(&self, word: u64) -> Seen {
+            Seen { tag: self.tag_half().load(Ordering::Acquire), word }
+        }
+
+        #[inline(always)]
+        fn tag_half(&self) -> &AtomicU64 {
+            &self.halves()[usize::from(cfg!(target_endian = "big"))]
+        }
+
+        #[inline(always)]
+        fn word_half(&self) -> &AtomicU64 {
+            &self.halves()[usize::from(cfg!(target_endian = "little"))]
+        }
+
+        #[inline(always)]
+        fn halves(&self) -> &[AtomicU64; 2] {
+            // SAFETY: the halves are aligned to eight bytes. Where there are slots, the whole is replaced by one
+            // instruction, so that a half is at every moment one that was written.
+            unsafe { &*std::ptr::from_ref(&self.0).cast::<[AtomicU64; 2]>() }
         }
     }
 
-    /// Whether the processor can replace a pair. All can but the first of x86-64.
+    /// Whether the processor can replace all of a slot, and find one. All can but the first of x86-64.
     pub(in super::super) fn supported() -> bool {
         #[cfg(target_arch = "x86_64")]
-        return std::arch::is_x86_feature_detected!("cmpxchg16b");
+        return std::arch::is_x86_feature_detected!("cmpxchg16b")
+            && std::arch::is_x86_feature_detected!("sse4.1");
         #[cfg(not(target_arch = "x86_64"))]
         true
     }
@@ -173,59 +255,91 @@ mod atomic {
     use shuttle::sync::atomic::{AtomicBool, Ordering};
     use std::sync::Mutex;
 
-    use super::Pair;
+    use super::{COUNT, Entry, Seen};
     use crate::sync::seeded;
 
     #[derive(Default)]
     pub(in super::super) struct Slot {
-        pair: Mutex<Pair>,
+        seen: Mutex<Seen>,
         step: AtomicBool,
+    }
+
+    impl Seen {
+        fn replace_word(&mut self, old: u64, next: u64) -> Result<(), u64> {
+            let ignored = if seeded::is(seeded::NOT_COUNTED) { COUNT } else { 0 };
+            if self.word & !ignored != old & !ignored {
+                return Err(self.word);
+            }
+            self.word = next & !ignored | self.word & ignored;
+            Ok(())
+        }
     }
 
     impl Slot {
         pub(in super::super) fn tag(&self) -> u64 {
-            self.load().0
+            self.load().tag()
         }
 
-        pub(in super::super) fn word(&self) -> u64 {
-            self.load().1
+        pub(in super::super) fn whole_tag(&self) -> u64 {
+            self.load().tag
         }
 
-        pub(in super::super) fn glance(&self) -> Pair {
-            let word = self.word();
-            (self.tag(), word)
+        pub(in super::super) fn word_of(&self, whole_tag: u64) -> Option<u64> {
+            let Seen { tag, word } = self.glance();
+            (tag == whole_tag).then_some(word)
         }
 
-        pub(in super::super) fn load(&self) -> Pair {
-            self.with(|pair| *pair)
+        pub(in super::super) fn set_word(&self, word: u64, next: u64) -> bool {
+            self.with(|now| now.replace_word(word, next)).is_ok()
         }
 
-        pub(in super::super) fn confirm(&self, seen: Pair) -> Result<(), Pair> {
-            let now = self.load();
-            if now == seen { Ok(()) } else { Err(now) }
+        pub(in super::super) fn glance(&self) -> Seen {
+            if seeded::is(seeded::TAG_FIRST) {
+                let tag = self.load().tag;
+                return Seen { tag, word: self.load().word };
+            }
+            self.with_tag(self.load().word)
         }
 
-        pub(in super::super) fn replace(&self, old: Pair, new: Pair) -> Result<(), Pair> {
-            self.with(|pair| {
-                if seeded::is(seeded::HALF_A_SLOT) && old.0 == new.0 && old.1 == pair.1 {
-                    pair.1 = new.1;
-                    return Ok(());
+        pub(in super::super) fn load(&self) -> Seen {
+            self.with(|seen| *seen)
+        }
+
+        pub(in super::super) fn confirm(&self, seen: Seen) -> Result<(), Seen> {
+            let word = self.load().word;
+            if word == seen.word { Ok(()) } else { Err(self.with_tag(word)) }
+        }
+
+        pub(in super::super) fn set(&self, seen: Seen, state: u64) -> Result<(), Seen> {
+            let next = seen.with(state);
+            if next.tag != seen.tag {
+                return self.hand_over(seen, (seen.tag(), state));
+            }
+            let replaced = self.with(|now| now.replace_word(seen.word, next.word));
+            replaced.map_err(|word| self.with_tag(word))
+        }
+
+        pub(in super::super) fn hand_over(&self, seen: Seen, entry: Entry) -> Result<(), Seen> {
+            self.with(|now| {
+                if *now != seen {
+                    return Err(*now);
                 }
-                if *pair != old {
-                    return Err(*pair);
-                }
-                *pair = new;
+                *now = seen.followed_by(entry);
                 Ok(())
             })
         }
 
-        pub(in super::super) fn overwrite(&self, new: Pair) {
-            self.with(|pair| *pair = new);
+        pub(in super::super) fn overwrite(&self, entry: Entry) {
+            self.with(|now| *now = now.followed_by(entry));
         }
 
-        fn with<T>(&self, act: impl FnOnce(&mut Pair) -> T) -> T {
+        fn with_tag(&self, word: u64) -> Seen {
+            Seen { tag: self.load().tag, word }
+        }
+
+        fn with<T>(&self, act: impl FnOnce(&mut Seen) -> T) -> T {
             self.step.load(Ordering::SeqCst);
-            act(&mut self.pair.lock().expect("no operation panics"))
+            act(&mut self.seen.lock().expect("no operation panics"))
         }
     }
 }
@@ -233,3 +347,53 @@ mod atomic {
 pub(super) use atomic::Slot;
 #[cfg(not(shuttle))]
 pub(super) use atomic::supported;
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_comes_back_whatever_the_count() {
+        let tag = 0x0001_2345_6789_abcd << OWNER_AT | 7;
+        for state in [0, 1, AGE - 1, AGE, AGE + 1, 6 * AGE + 42, u64::MAX - 1, u64::MAX] {
+            for count in [0, 1, COUNT, COUNT + 1, u64::MAX] {
+                let seen = Seen::new((tag, state), count);
+                assert_eq!((seen.entry(), seen.word & COUNT), ((tag, state), count & COUNT));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_of_the_word_alone_is_counted() {
+        let slot = Slot::default();
+        let owner = |n: u64| n << OWNER_AT | 1;
+        let empty = slot.load();
+        assert_eq!(slot.hand_over(empty, (owner(1), 5)), Ok(()));
+        let first = slot.load();
+        assert_eq!(slot.hand_over(first, EMPTY), Ok(()));
+        assert_eq!(slot.load().entry(), EMPTY);
+        assert_eq!(slot.hand_over(slot.load(), (owner(2), 5)), Ok(()));
+        let second = slot.load();
+        // The states are the same, but one of them is another's.
+        assert_eq!(slot.set(first, 6), Err(second));
+        assert!(!slot.set_word(first.word, 6 << COUNT_BITS | first.word & COUNT));
+        assert_eq!(slot.confirm(first), Err(second));
+        assert_eq!(slot.word_of(owner(1)), None);
+        assert_eq!((slot.set(second, 5 + AGE), slot.load().entry()), (Ok(()), (owner(2), 5 + AGE)));
+        assert!(slot.set(second, 6).is_err(), "the word is the same, and the tag is not");
+    }
+
+    #[test]
+    fn the_slot_of_a_tag_is_found_wherever_it_stands() {
+        let line = Line::default();
+        for n in 0..SLOTS_PER_LINE {
+            let entry = ((n as u64 + 1) << OWNER_AT | 1, 3);
+            line.0[n].hand_over(line.0[n].load(), entry).expect("nobody else is here");
+        }
+        for n in 0..SLOTS_PER_LINE {
+            let found = line.slot_of((n as u64 + 1) << OWNER_AT | 1).expect("it is there");
+            assert!(std::ptr::eq(found, &line.0[n]));
+        }
+        assert!(line.slot_of(9 << OWNER_AT | 1).is_none() && line.slot_of(0).is_none());
+    }
+}

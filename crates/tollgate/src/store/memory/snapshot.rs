@@ -17,7 +17,7 @@ use crate::store::memory::packed::{Class, Classes};
 use crate::store::memory::shard::Saved;
 use crate::store::memory::slab::Wide;
 use crate::store::memory::table::{fingerprint_of, kind_of};
-use crate::store::memory::{MemoryStore, SHARDS, shard_of};
+use crate::store::memory::{MemoryStore, SHARDS, first_fingerprint, shard_of};
 use crate::time::{Period, Time, Unit};
 
 const END: u64 = u64::MAX;
@@ -32,10 +32,10 @@ impl MemoryStore {
         out.word(END)?;
         for n in 0..SHARDS {
             let (shape, held) = (self.lock(n), self.held(n, now));
-            for pair in held.live(&shape) {
-                let Fingerprint(fingerprint) = fingerprint_of(pair.0);
-                match shape.wide(pair) {
-                    None => write_words(out, &[PACKED, fingerprint, u64::from(kind_of(pair.0)), pair.1])?,
+            for (tag, word) in held.live(&shape) {
+                let fingerprint = fingerprint_of(tag).0 | first_fingerprint(n).0;
+                match shape.wide((tag, word)) {
+                    None => write_words(out, &[PACKED, fingerprint, u64::from(kind_of(tag)), word])?,
                     Some(wide) => {
                         write_words(out, &[WIDE, fingerprint, wide.fresh_at.nanos()])?;
                         write_state(out, &wide.state)?;

@@ -10,7 +10,7 @@
 use crate::fingerprint::Fingerprint;
 use crate::near;
 use crate::store::memory::region::Lines;
-use crate::store::memory::slot::{Line, Slot};
+use crate::store::memory::slot::{Line, OWNER_AT, Slot};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Lines in use at the beginning.
@@ -45,7 +45,7 @@ impl Extent {
     /// shard has less than 2^18 lines, each other.
     #[inline]
     pub(super) fn homes(self, fingerprint: Fingerprint) -> [usize; 2] {
-        [self.home(fingerprint.0 >> KIND_BITS), self.home(fingerprint.0 >> 26)]
+        [self.home(fingerprint.0 >> UNKEPT_BITS), self.home(fingerprint.0 >> 26)]
     }
 
     pub(super) fn lines(self) -> usize {
@@ -107,14 +107,18 @@ impl<'l> Place<'l> {
     /// The slot of the key, if it stands here.
     #[inline(always)]
     pub(super) fn slot(&self) -> Option<&'l Slot> {
-        let wanted = stored_bits(self.fingerprint);
-        self.in_either(|line| line.find(|tag| tag >> KIND_BITS == wanted))
+        self.in_either(|line| line.find(|tag| belongs_to(tag, self.fingerprint)))
     }
 
-    /// The slot with this tag, if it stands here.
     #[inline(always)]
-    pub(super) fn slot_of(&self, tag: u64) -> Option<&'l Slot> {
-        self.in_either(|line| line.slot_of(tag))
+    pub(super) fn owner(&self) -> u64 {
+        owner(self.fingerprint)
+    }
+
+    /// The slot with this tag and its lent bits, if it stands here.
+    #[inline(always)]
+    pub(super) fn slot_of(&self, whole_tag: u64) -> Option<&'l Slot> {
+        self.in_either(|line| line.slot_of(whole_tag))
     }
 
     /// Most keys stand in their first line, so the second is looked at only if they do not: who waits for one
@@ -126,27 +130,39 @@ impl<'l> Place<'l> {
     }
 }
 
-pub(super) const KIND_BITS: u32 = 8;
+/// The bits of a fingerprint that are not kept at all.
+const UNKEPT_BITS: u32 = 8;
 
-/// The bits of a fingerprint that a tag holds; never zero, for zero is empty.
+/// What is the owner's of a tag: the bits of a fingerprint that are kept. Those above them choose the shard.
 #[inline]
-pub(super) fn stored_bits(fingerprint: Fingerprint) -> u64 {
-    (fingerprint.0 >> KIND_BITS).max(1)
+fn owner(fingerprint: Fingerprint) -> u64 {
+    fingerprint.0 >> UNKEPT_BITS << OWNER_AT
 }
 
 #[inline]
 pub(super) fn tag(fingerprint: Fingerprint, kind: u8) -> u64 {
-    stored_bits(fingerprint) << KIND_BITS | u64::from(kind)
+    owner(fingerprint) | mark(kind)
 }
 
-/// The fingerprint that a tag stands for, without the bits that say its kind.
+/// What is the kind's of a tag; never zero, for a tag of zero is empty.
+#[inline]
+pub(super) fn mark(kind: u8) -> u64 {
+    u64::from(kind) + 1
+}
+
+#[inline]
+pub(super) fn belongs_to(tag: u64, fingerprint: Fingerprint) -> bool {
+    tag != 0 && tag >> OWNER_AT << OWNER_AT == owner(fingerprint)
+}
+
+/// The fingerprint that a tag stands for, but for the bits that are known from the shard, or not kept.
 pub(super) fn fingerprint_of(tag: u64) -> Fingerprint {
-    Fingerprint(tag & !((1 << KIND_BITS) - 1))
+    Fingerprint(tag >> OWNER_AT << UNKEPT_BITS)
 }
 
 #[inline]
 pub(super) fn kind_of(tag: u64) -> u8 {
-    tag as u8
+    (tag as u8).wrapping_sub(1)
 }
 
 /// The line whose keys are divided when line `lines` is added.
