@@ -13,7 +13,7 @@ use std::cell::Cell;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Decision, Quota};
+use crate::algorithm::{Admission, Decision, Quota};
 use crate::fingerprint::{Fingerprint, Secret, Short};
 use crate::limit::{Limit, Rate};
 use crate::store::memory::{Asked, Lone, Place, Spot};
@@ -68,7 +68,7 @@ impl Limiter {
             let now = now.now();
             if last.name == self.name(short) {
                 match self.store.charge_again(last.spot, &self.lone, cost, now) {
-                    Asked::Allowed(decision) => return decision,
+                    Asked::Allowed { left } => return Decision { admission: Admission::NOW, left },
                     Asked::Denied => {
                         let fingerprint = parts.fingerprint(&self.secret);
                         return self.store.charge_spot(last.spot, fingerprint, &self.lone, cost, now);

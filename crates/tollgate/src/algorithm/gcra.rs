@@ -30,7 +30,7 @@ impl Flow {
 
     /// The same, but what is beyond the horizon may stay there.
     #[inline(always)]
-    fn near_units_at(&self, now: Time) -> u64 {
+    pub(crate) fn near_units_at(&self, now: Time) -> u64 {
         if matches!(self, Flow::Nanos) { now.nanos() } else { self.converted(now.min(Limit::HORIZON)) }
     }
 
@@ -105,19 +105,8 @@ impl Meter {
         self.flow.units_at(now)
     }
 
-    #[inline(always)]
-    pub(crate) fn near_units_at(&self, now: Time) -> u64 {
-        self.flow.near_units_at(now)
-    }
-
     pub const fn flow(&self) -> Flow {
         self.flow
-    }
-
-    /// The same meter in units 2^`bits` times as fine; `None` if its numbers would not fit.
-    pub(crate) fn raised(&self, bits: u32) -> Option<Meter> {
-        let raised = |units: u64| units.checked_mul(1 << bits);
-        Some(Meter { token: raised(self.token)?, span: raised(self.span)?, flow: self.flow })
     }
 
     /// Takes `cost`, but no more than leads to a debt of `bound` units.

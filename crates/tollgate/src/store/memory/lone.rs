@@ -7,8 +7,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::algorithm::gcra::Meter;
-use crate::algorithm::{Algorithm, Decision, Quota};
+use crate::algorithm::gcra::{Flow, Meter};
+use crate::algorithm::{Admission, Algorithm, Decision, Quota};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 use crate::store::memory::packed::{Class, Demand, Intent};
@@ -20,21 +20,24 @@ use crate::time::Time;
 /// A quota that is charged by itself, and how a store keeps its states.
 pub(crate) struct Lone {
     quota: Quota,
-    /// What goes the short way.
-    bucket: Option<Bucket>,
+    /// The meter of a bucket, and the kind of its slots.
+    bucket: Option<(Meter, u8)>,
+    short: Short,
 }
 
-/// A bucket whose states are compared as they stand in words.
-struct Bucket {
-    meter: Meter,
-    kind: u8,
-    /// The meter in the units of words.
-    raised: Meter,
+/// What the short way needs: a bucket in the units of words.
+struct Short {
+    flow: Flow,
     /// The age that goes the short way, that of the last who went the long way: where it begins, and in the bits
     /// that are zero there what its tags have beside their owners.
     age: AtomicU64,
-    /// How much of an age goes the short way: at its end a burst would reach into the next.
+    /// How much of an age goes the short way: at its end a burst would reach into the next. Zero if none of it
+    /// does.
     room: u64,
+    token: u64,
+    span: u64,
+    /// What is left of the span beside one token.
+    slack: u64,
 }
 
 /// A moment of an age.
@@ -59,69 +62,85 @@ impl Lone {
     }
 }
 
-impl Bucket {
-    fn new(meter: Meter, kind: u8) -> Option<Bucket> {
-        let raised = meter.raised(COUNT_BITS)?;
+impl Short {
+    fn new(meter: &Meter) -> Option<Short> {
+        let raised = |units: u64| units.checked_mul(1 << COUNT_BITS);
+        let (token, span) = (raised(meter.token())?, raised(meter.span())?);
+        let slack = span.checked_sub(token)?;
         let room = (AGE - meter.span()).saturating_sub(1 << OWNER_AT);
-        let bucket = Bucket { meter, kind, raised, age: AtomicU64::new(0), room };
-        bucket.keep_up_with(Time::EPOCH);
-        Some(bucket)
+        Some(Short { flow: meter.flow(), age: AtomicU64::new(0), room, token, span, slack })
+    }
+
+    /// A way that nobody goes.
+    const fn none() -> Short {
+        Short { flow: Flow::Nanos, age: AtomicU64::new(0), room: 0, token: 0, span: 0, slack: 0 }
     }
 
     /// `None` if the short way does not go there.
     #[inline(always)]
     fn moment(&self, now: Time) -> Option<Moment> {
-        let (age, now) = (self.age.load(Ordering::Relaxed), self.meter.near_units_at(now));
+        let (age, now) = (self.age.load(Ordering::Relaxed), self.flow.near_units_at(now));
         // What an age has in its lower bits is little: it shortens the way by so much at both ends.
         let goes = now.wrapping_sub(age) < self.room;
         goes.then_some(Moment { raised: now << COUNT_BITS, mark: u64::from(age as u16) })
     }
 
-    fn keep_up_with(&self, now: Time) {
-        let start = self.meter.units_at(now) / AGE * AGE;
-        let age = start | lent(start) | mark(self.kind);
+    fn keep_up_with(&self, now: Time, kind: u8) {
+        let start = self.flow.units_at(now) / AGE * AGE;
+        let age = start | lent(start) | mark(kind);
         // Of an age that reaches beyond the horizon not all moments are told apart.
         if self.age.load(Ordering::Relaxed) != age && start <= Limit::HORIZON.nanos() - AGE {
             self.age.store(age, Ordering::Relaxed);
         }
     }
 
-    /// Charges the one whose slot it is.
+    /// Charges the one whose slot it is. Words are compared with their counts, which decide nothing: what they
+    /// are compared with has the same one, or the highest.
     #[inline(always)]
-    fn charge(&self, slot: &Slot, owner: u64, moment: Moment, cost: u64) -> Asked {
-        while let Some(word) = slot.word_of(owner | moment.mark) {
-            match self.raised.allowed(word & !COUNT, moment.raised, cost) {
-                Some((decision, next)) if slot.set_word(word, next | word & COUNT) => {
-                    return Asked::Allowed(decision);
-                }
-                Some(_) => {} // somebody was faster
-                None => return Asked::Denied,
+    fn charge(&self, slot: &Slot, owner: u64, Moment { raised, mark }: Moment, cost: u64) -> Asked {
+        let (need, slack) = if cost == 1 {
+            (self.token, self.slack)
+        } else {
+            let need = cost.saturating_mul(self.token);
+            let Some(slack) = self.span.checked_sub(need) else { return Asked::Denied };
+            (need, slack)
+        };
+        while let Some(word) = slot.word_of(owner | mark) {
+            let start = word.max(raised | word & COUNT);
+            if start > (raised + slack) | COUNT {
+                return Asked::Denied;
+            }
+            if slot.set_word(word, start + need) {
+                // Who does not ask what is left does not pay for a division that cannot fail.
+                let left = (raised + self.span - (start & !COUNT)).checked_div(self.token).unwrap_or(0);
+                return Asked::Allowed { left };
             }
         }
         Asked::Gone
     }
+}
 
-    /// The same at any moment, with the answer whatever it is; `None` if the slot is, or becomes, somebody else's.
-    fn charge_any(&self, slot: &Slot, owner: u64, cost: u64, now: Time) -> Option<Decision> {
-        let (tag, now_units) = (owner | mark(self.kind), self.meter.units_at(now));
-        let mut seen = slot.glance();
-        while seen.tag() == tag {
-            let (decision, stands) = match self.meter.allowed(seen.state(), now_units, cost) {
-                Some((decision, next)) => (decision, slot.set(seen, next)),
-                None => (self.meter.decide(&seen.state(), now, cost), slot.confirm(seen)),
-            };
-            match stands {
-                Ok(()) => return Some(decision),
-                Err(now) => seen = now, // somebody was faster
-            }
+/// Charges a bucket at any moment, with the answer whatever it is; `None` if the slot is, or becomes, somebody
+/// else's.
+fn charge_bucket(slot: &Slot, tag: u64, meter: &Meter, cost: u64, now: Time) -> Option<Decision> {
+    let (mut seen, now_units) = (slot.glance(), meter.units_at(now));
+    while seen.tag() == tag {
+        let (decision, stands) = match meter.allowed(seen.state(), now_units, cost) {
+            Some((decision, next)) => (decision, slot.set(seen, next)),
+            None => (meter.decide(&seen.state(), now, cost), slot.confirm(seen)),
+        };
+        match stands {
+            Ok(()) => return Some(decision),
+            Err(now) => seen = now, // somebody was faster
         }
-        None
     }
+    None
 }
 
 /// What came of the short way.
 pub(crate) enum Asked {
-    Allowed(Decision),
+    /// At once, with so much left.
+    Allowed { left: u64 },
     /// The whole answer is told by [`charge_spot`](MemoryStore::charge_spot).
     Denied,
     /// It is, or became, another's slot; or the short way does not go there.
@@ -137,10 +156,11 @@ impl MemoryStore {
     pub(crate) fn lone(&self, quota: Quota) -> Lone {
         let kind = Class::of(&quota).and_then(|class| self.classes.number(class));
         let bucket = match (&quota, kind) {
-            (Quota::Bucket(meter), Some(kind)) => Bucket::new(*meter, kind),
+            (Quota::Bucket(meter), Some(kind)) => Some((*meter, kind)),
             _ => None,
         };
-        Lone { quota, bucket }
+        let short = bucket.as_ref().and_then(|(meter, _)| Short::new(meter));
+        Lone { quota, bucket, short: short.unwrap_or(Short::none()) }
     }
 
     /// Where a key is kept. It is worth knowing some time before it is charged: its memory may be far.
@@ -160,23 +180,21 @@ impl MemoryStore {
         now: Time,
         charged: impl FnOnce(Spot),
     ) -> Decision {
-        if let Some(bucket) = &lone.bucket
-            && let Some(moment) = bucket.moment(now)
+        let owner = place.owner();
+        if let Some(moment) = lone.short.moment(now)
+            && let Some(slot) = place.slot_of(owner | moment.mark)
         {
-            let owner = place.owner();
-            if let Some(slot) = place.slot_of(owner | moment.mark) {
-                let spot = Spot { owner, at: self.region.number_of(slot) };
-                match bucket.charge(slot, owner, moment, cost) {
-                    Asked::Allowed(decision) => {
-                        charged(spot);
-                        return decision;
-                    }
-                    Asked::Denied => {
-                        charged(spot);
-                        return self.charge_spot(spot, place.fingerprint(), lone, cost, now);
-                    }
-                    Asked::Gone => {}
+            let spot = || Spot { owner, at: self.region.number_of(slot) };
+            match lone.short.charge(slot, owner, moment, cost) {
+                Asked::Allowed { left } => {
+                    charged(spot());
+                    return Decision { admission: Admission::NOW, left };
                 }
+                Asked::Denied => {
+                    charged(spot());
+                    return self.charge_spot(spot(), place.fingerprint(), lone, cost, now);
+                }
+                Asked::Gone => {}
             }
         }
         self.charge_any(place.fingerprint(), lone, cost, now, charged)
@@ -192,11 +210,11 @@ impl MemoryStore {
         now: Time,
         charged: impl FnOnce(Spot),
     ) -> Decision {
-        if let Some(bucket) = &lone.bucket {
-            bucket.keep_up_with(now);
+        if let Some((meter, kind)) = &lone.bucket {
+            lone.short.keep_up_with(now, *kind);
             let place = self.place(fingerprint);
             if let Some(slot) = place.slot()
-                && let Some(decision) = bucket.charge_any(slot, place.owner(), cost, now)
+                && let Some(decision) = charge_bucket(slot, place.owner() | mark(*kind), meter, cost, now)
             {
                 charged(Spot { owner: place.owner(), at: self.region.number_of(slot) });
                 return decision;
@@ -216,20 +234,19 @@ impl MemoryStore {
         cost: u64,
         now: Time,
     ) -> Decision {
-        let bucket_and_slot = lone.bucket.as_ref().zip(self.region.slot(spot.at));
-        bucket_and_slot
-            .and_then(|(bucket, slot)| bucket.charge_any(slot, spot.owner, cost, now))
+        lone.bucket
+            .as_ref()
+            .zip(self.region.slot(spot.at))
+            .and_then(|((meter, kind), slot)| charge_bucket(slot, spot.owner | mark(*kind), meter, cost, now))
             .unwrap_or_else(|| self.charge_any(fingerprint, lone, cost, now, |_| ()))
     }
 
     /// The same, if that goes the short way.
     #[inline(always)]
     pub(crate) fn charge_again(&self, spot: Spot, lone: &Lone, cost: u64, now: Time) -> Asked {
-        if let Some(bucket) = &lone.bucket
-            && let (Some(slot), Some(moment)) = (self.region.slot(spot.at), bucket.moment(now))
-        {
-            return bucket.charge(slot, spot.owner, moment, cost);
+        match (self.region.slot(spot.at), lone.short.moment(now)) {
+            (Some(slot), Some(moment)) => lone.short.charge(slot, spot.owner, moment, cost),
+            _ => Asked::Gone,
         }
-        Asked::Gone
     }
 }
