@@ -70,8 +70,9 @@ impl Limiter {
                 match self.store.charge_again(last.spot, &self.lone, cost, now) {
                     Asked::Allowed { left } => return Decision { admission: Admission::NOW, left },
                     Asked::Denied => {
-                        let fingerprint = parts.fingerprint(&self.secret);
-                        return self.store.charge_spot(last.spot, fingerprint, &self.lone, cost, now);
+                        if let Some(decision) = self.store.charge_spot(last.spot, &self.lone, cost, now) {
+                            return decision;
+                        }
                     }
                     Asked::Gone => {}
                 }

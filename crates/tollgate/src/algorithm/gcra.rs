@@ -89,7 +89,7 @@ impl Meter {
 
     /// A bucket that holds nothing. What was used under the limit before it is remembered, for a period
     /// each.
-    pub(super) const fn closed(period: Period) -> Meter {
+    pub(crate) const fn closed(period: Period) -> Meter {
         Meter { token: period.nanos(), span: 0, flow: Flow::Nanos }
     }
 

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::algorithm::gcra::{Flow, Meter};
+use crate::algorithm::gcra::Meter;
 use crate::algorithm::{Admission, Algorithm, Decision, Quota};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
@@ -15,7 +15,7 @@ use crate::store::memory::packed::{Class, Demand, Intent};
 use crate::store::memory::slot::{AGE, COUNT, COUNT_BITS, OWNER_AT, Slot, lent};
 use crate::store::memory::table::{Place, mark};
 use crate::store::memory::{MemoryStore, shard_of};
-use crate::time::Time;
+use crate::time::{Period, Time};
 
 /// A quota that is charged by itself, and how a store keeps its states.
 pub(crate) struct Lone {
@@ -27,7 +27,7 @@ pub(crate) struct Lone {
 
 /// What the short way needs: a bucket in the units of words.
 struct Short {
-    flow: Flow,
+    meter: Meter,
     /// The age that goes the short way, that of the last who went the long way: where it begins, and in the bits
     /// that are zero there what its tags have beside their owners.
     age: AtomicU64,
@@ -63,30 +63,31 @@ impl Lone {
 }
 
 impl Short {
-    fn new(meter: &Meter) -> Option<Short> {
+    fn new(meter: Meter) -> Option<Short> {
         let raised = |units: u64| units.checked_mul(1 << COUNT_BITS);
         let (token, span) = (raised(meter.token())?, raised(meter.span())?);
         let slack = span.checked_sub(token)?;
         let room = (AGE - meter.span()).saturating_sub(1 << OWNER_AT);
-        Some(Short { flow: meter.flow(), age: AtomicU64::new(0), room, token, span, slack })
+        Some(Short { meter, age: AtomicU64::new(0), room, token, span, slack })
     }
 
     /// A way that nobody goes.
-    const fn none() -> Short {
-        Short { flow: Flow::Nanos, age: AtomicU64::new(0), room: 0, token: 0, span: 0, slack: 0 }
+    fn none() -> Short {
+        let meter = Meter::closed(Period::SECOND);
+        Short { meter, age: AtomicU64::new(0), room: 0, token: 0, span: 0, slack: 0 }
     }
 
     /// `None` if the short way does not go there.
     #[inline(always)]
     fn moment(&self, now: Time) -> Option<Moment> {
-        let (age, now) = (self.age.load(Ordering::Relaxed), self.flow.near_units_at(now));
+        let (age, units) = (self.age.load(Ordering::Relaxed), self.meter.flow().near_units_at(now));
         // What an age has in its lower bits is little: it shortens the way by so much at both ends.
-        let goes = now.wrapping_sub(age) < self.room;
-        goes.then_some(Moment { raised: now << COUNT_BITS, mark: u64::from(age as u16) })
+        let goes = units.wrapping_sub(age) < self.room;
+        goes.then_some(Moment { raised: units << COUNT_BITS, mark: u64::from(age as u16) })
     }
 
     fn keep_up_with(&self, now: Time, kind: u8) {
-        let start = self.flow.units_at(now) / AGE * AGE;
+        let start = self.meter.units_at(now) / AGE * AGE;
         let age = start | lent(start) | mark(kind);
         // Of an age that reaches beyond the horizon not all moments are told apart.
         if self.age.load(Ordering::Relaxed) != age && start <= Limit::HORIZON.nanos() - AGE {
@@ -102,7 +103,7 @@ impl Short {
             (self.token, self.slack)
         } else {
             let need = cost.saturating_mul(self.token);
-            let Some(slack) = self.span.checked_sub(need) else { return Asked::Denied };
+            let Some(slack) = self.span.checked_sub(need) else { return Asked::Gone };
             (need, slack)
         };
         while let Some(word) = slot.word_of(owner | mark) {
@@ -141,7 +142,7 @@ fn charge_bucket(slot: &Slot, tag: u64, meter: &Meter, cost: u64, now: Time) -> 
 pub(crate) enum Asked {
     /// At once, with so much left.
     Allowed { left: u64 },
-    /// The whole answer is told by [`charge_spot`](MemoryStore::charge_spot).
+    /// [`charge_spot`](MemoryStore::charge_spot) tells the whole answer.
     Denied,
     /// It is, or became, another's slot; or the short way does not go there.
     Gone,
@@ -159,8 +160,8 @@ impl MemoryStore {
             (Quota::Bucket(meter), Some(kind)) => Some((*meter, kind)),
             _ => None,
         };
-        let short = bucket.as_ref().and_then(|(meter, _)| Short::new(meter));
-        Lone { quota, bucket, short: short.unwrap_or(Short::none()) }
+        let short = bucket.as_ref().and_then(|(meter, _)| Short::new(*meter));
+        Lone { quota, bucket, short: short.unwrap_or_else(Short::none) }
     }
 
     /// Where a key is kept. It is worth knowing some time before it is charged: its memory may be far.
@@ -191,8 +192,10 @@ impl MemoryStore {
                     return Decision { admission: Admission::NOW, left };
                 }
                 Asked::Denied => {
-                    charged(spot());
-                    return self.charge_spot(spot(), place.fingerprint(), lone, cost, now);
+                    if let Some(decision) = self.charge_spot(spot(), lone, cost, now) {
+                        charged(spot());
+                        return decision;
+                    }
                 }
                 Asked::Gone => {}
             }
@@ -224,21 +227,12 @@ impl MemoryStore {
         self.run_key(fingerprint, &demand, &[]).decision
     }
 
-    /// The same for a key that was charged at a spot before.
+    /// The same for a key that was charged at a spot before, whatever the answer is; `None` if it is not there any
+    /// more.
     #[inline(never)]
-    pub(crate) fn charge_spot(
-        &self,
-        spot: Spot,
-        fingerprint: Fingerprint,
-        lone: &Lone,
-        cost: u64,
-        now: Time,
-    ) -> Decision {
-        lone.bucket
-            .as_ref()
-            .zip(self.region.slot(spot.at))
-            .and_then(|((meter, kind), slot)| charge_bucket(slot, spot.owner | mark(*kind), meter, cost, now))
-            .unwrap_or_else(|| self.charge_any(fingerprint, lone, cost, now, |_| ()))
+    pub(crate) fn charge_spot(&self, spot: Spot, lone: &Lone, cost: u64, now: Time) -> Option<Decision> {
+        let (meter, kind) = lone.bucket.as_ref()?;
+        charge_bucket(self.region.slot(spot.at)?, spot.owner | mark(*kind), meter, cost, now)
     }
 
     /// The same, if that goes the short way.

@@ -82,7 +82,7 @@ impl Line {
     pub(super) fn find(&self, is_wanted: impl Fn(u64) -> bool) -> Option<&Slot> {
         let mut found = None;
         for slot in self.0.each_ref() {
-            found = if is_wanted(slot.tag()) { Some(slot) } else { found };
+            found = if is_wanted(slot.whole_tag()) { Some(slot) } else { found };
         }
         found
     }
@@ -157,7 +157,13 @@ mod atomic {
     impl Slot {
         #[inline]
         pub(in super::super) fn tag(&self) -> u64 {
-            self.tag_half().load(Ordering::Acquire) & !LENT
+            self.whole_tag() & !LENT
+        }
+
+        /// The tag with its lent bits.
+        #[inline(always)]
+        pub(in super::super) fn whole_tag(&self) -> u64 {
+            self.tag_half().load(Ordering::Acquire)
         }
 
         /// The word, if it stands with this tag and its lent bits. The tag is read after the word: one that has
@@ -217,7 +223,7 @@ mod atomic {
 
         #[inline(always)]
         fn with_tag(&self, word: u64) -> Seen {
-            Seen { tag: self.tag_half().load(Ordering::Acquire), word }
+            Seen { tag: self.whole_tag(), word }
         }
 
         #[inline(always)]

@@ -150,9 +150,11 @@ pub(super) fn mark(kind: u8) -> u64 {
     u64::from(kind) + 1
 }
 
+/// Whether a tag is of this owner, whatever its kind and its lent bits are.
 #[inline]
 pub(super) fn belongs_to(tag: u64, fingerprint: Fingerprint) -> bool {
-    tag != 0 && tag >> OWNER_AT << OWNER_AT == owner(fingerprint)
+    // It is above the owner, but not as far as the next one: an empty one never is.
+    tag.wrapping_sub(owner(fingerprint) + 1) < (1 << OWNER_AT) - 1
 }
 
 /// The fingerprint that a tag stands for, but for the bits that are known from the shard, or not kept.
