@@ -39,7 +39,8 @@ impl Region {
     pub(super) fn reserve(lines_per_shard: usize) -> io::Result<Region> {
         #[cfg(not(shuttle))]
         if !supported() {
-            return Err(io::ErrorKind::Unsupported.into());
+            let why = "the processor lacks CMPXCHG16B or SSE4.1";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let lines = SHARDS * lines_per_shard;
         #[cfg(not(shuttle))]
