@@ -63,12 +63,14 @@ impl Lone {
 }
 
 impl Short {
-    fn new(meter: Meter) -> Option<Short> {
+    fn new(meter: Meter, kind: u8) -> Option<Short> {
         let raised = |units: u64| units.checked_mul(1 << COUNT_BITS);
         let (token, span) = (raised(meter.token())?, raised(meter.span())?);
         let slack = span.checked_sub(token)?;
         let room = (AGE - meter.span()).saturating_sub(1 << OWNER_AT);
-        Some(Short { meter, age: AtomicU64::new(0), room, token, span, slack })
+        let short = Short { meter, age: AtomicU64::new(0), room, token, span, slack };
+        short.keep_up_with(Time::EPOCH, kind);
+        Some(short)
     }
 
     /// A way that nobody goes.
@@ -160,7 +162,7 @@ impl MemoryStore {
             (Quota::Bucket(meter), Some(kind)) => Some((*meter, kind)),
             _ => None,
         };
-        let short = bucket.as_ref().and_then(|(meter, _)| Short::new(*meter));
+        let short = bucket.as_ref().and_then(|(meter, kind)| Short::new(*meter, *kind));
         Lone { quota, bucket, short: short.unwrap_or_else(Short::none) }
     }
 
