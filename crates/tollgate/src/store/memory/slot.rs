@@ -1,6 +1,6 @@
 //! A slot: whose it is and what state that one has, in sixteen bytes.
 //!
-//! A charge replaces eight of them, the word: that costs half of what replacing all sixteen does. So that a slot
+//! A charge replaces eight of them, the word: that is cheaper than to replace all sixteen. So that a slot
 //! which changed hands meanwhile is never charged, a count in the word goes up with every change that is not of
 //! the word alone, and who has read a word before it finds that it is another one now. The count goes round
 //! after 64: to be taken in, a thread would have to stand between two of its instructions while a slot changes
