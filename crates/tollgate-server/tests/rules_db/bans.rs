@@ -49,7 +49,7 @@ fn reason(node: &Server, hit: &Value) -> String {
 }
 
 fn everywhere(nodes: &[Server], hit: &Value, expected: &str) {
-    eventually(&format!("{expected} on every node"), || {
+    Waits::default().until(&format!("{expected} on every node"), || {
         nodes.iter().all(|node| reason(node, hit) == expected)
     });
 }

@@ -315,7 +315,6 @@ pub async fn a_change_is_seen_by_three_nodes_within_a_second(address: &str) {
     for _ in 0..3 {
         nodes.push(open(address).await);
     }
-    let mut waits = Vec::new();
     for round in 1..=5 {
         let known = db.version().await.expect("it can be read");
         let waiting: Vec<_> = nodes
@@ -335,12 +334,9 @@ pub async fn a_change_is_seen_by_three_nodes_within_a_second(address: &str) {
             let (seen, when) = node.await.expect("no panic");
             let Feed::Changes(changes) = seen else { panic!("one past") };
             assert_eq!(changes.iter().map(|change| change.version).collect::<Vec<_>>(), [version]);
-            waits.push(when.saturating_duration_since(written));
+            assert!(when.saturating_duration_since(written) < Duration::from_secs(1), "seen too late");
         }
     }
-    // A busy machine may hold up some of them; the program would hold up most.
-    waits.sort();
-    assert!(waits[waits.len() / 2] < Duration::from_secs(1), "the middle one of {waits:?}");
 }
 
 pub async fn ten_thousand_changes_in_batches_lose_none(address: &str) {
