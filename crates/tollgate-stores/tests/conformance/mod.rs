@@ -19,7 +19,7 @@ mod reference;
 
 pub use draw::{Draw, Family};
 use history::History;
-use reference::Reference;
+pub use reference::{Reference, Settleable};
 
 /// A store as the suite sees it: told the time of everything it does.
 #[allow(async_fn_in_trait)]

@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn there_are_no_more_lines_than_can_be_read() {
         let many: Vec<_> = (0..500)
-            .map(|n| format!("{{ id: r{n}, algorithm: leaky-bucket, limit: 1/m, burst: 2 }}"))
+            .map(|n| format!("{{ id: r{n}, match: /r{n}, algorithm: leaky-bucket, limit: 1/m, burst: 2 }}"))
             .collect();
         let lines = lines(&many.join(", "));
         assert_eq!(lines.len(), Warnings::MAX + 1);

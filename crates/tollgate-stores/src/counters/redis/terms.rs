@@ -14,6 +14,8 @@ use tollgate::time::{Period, Unit};
 
 /// The server's clock counts microseconds.
 pub const UNIT: Duration = Duration::from_micros(1);
+/// No key outlives the moment it can last count by more than this: lifetimes are whole milliseconds, and one more.
+pub const EXPIRY_SLACK: Duration = Duration::from_millis(2);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Terms {
