@@ -15,7 +15,7 @@ use tollgate::{Limit, Shape, Time};
 use tollgate_stores::counters::{CentralCharge, CentralReceipt};
 
 use super::{FIXED, Store, limit, now, own};
-use crate::conformance::{Reference, Settleable};
+use crate::conformance::reference::{Reference, Settleable};
 
 /// Between the first charge and the second: longer than any slack, so that a lifetime that is not shortened shows.
 const PAUSE: Duration = Duration::from_secs(5);

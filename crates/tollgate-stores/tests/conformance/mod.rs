@@ -15,11 +15,11 @@ use tollgate_stores::counters::{CentralCharge, Counter, StoreError};
 
 mod draw;
 mod history;
-mod reference;
+pub mod reference;
 
 pub use draw::{Draw, Family};
 use history::History;
-pub use reference::{Reference, Settleable};
+use reference::Reference;
 
 /// A store as the suite sees it: told the time of everything it does.
 #[allow(async_fn_in_trait)]
