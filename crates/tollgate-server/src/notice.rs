@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
+use tollgate::rule::Warnings;
 
 use crate::connection::{Shutdown, told_to_stop};
 use crate::gate::Gate;
@@ -45,6 +46,13 @@ pub async fn watch(gate: Arc<Gate>, mut shutdown: Shutdown) {
                 known = counts;
             }
         }
+    }
+}
+
+/// What is valid in rules that come into force but probably not intended.
+pub fn warn(warnings: Warnings) {
+    for warning in warnings.into_lines() {
+        tracing::warn!("{warning}");
     }
 }
 

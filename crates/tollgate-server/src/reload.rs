@@ -21,6 +21,7 @@ use crate::assemble;
 use crate::config::{Config, KeyPair, Listen, QueueConfig, RulesDbConfig, StoreConfig};
 use crate::connection::{Shutdown, told_to_stop};
 use crate::gate::Gate;
+use crate::notice;
 use crate::transport::proxy::Proxy;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -165,6 +166,7 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
     }
     let policy =
         config.take_policy().map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
+    let warnings = policy.warnings();
     let history = &gate.live.load().history;
     let history = if policy.lists_as(&gate.engine.policy()) {
         history.reworded(text)
@@ -189,5 +191,8 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
         RuleSetError::Duplicate(id) => clash(id),
         error => in_file(error.to_string()),
     });
-    applied.map(Some)
+    applied.map(|generations| {
+        notice::warn(warnings);
+        Some(generations)
+    })
 }

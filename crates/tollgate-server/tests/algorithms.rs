@@ -6,7 +6,7 @@ mod harness;
 
 use std::ops::RangeInclusive;
 
-use harness::Server;
+use harness::{Folder, Server};
 use serde_json::{Value, json};
 
 const HOUR: u64 = 3_600_000;
@@ -92,6 +92,64 @@ fn a_wait_longer_than_max_wait_is_denied_and_charges_nothing() {
         assert!(just_below(HOUR / 6).contains(&body["retry_after_ms"].as_u64().expect("a wait")), "{body}");
     }
     assert_eq!(counter(&server)["used"], 2);
+}
+
+/// So many hits at the same time: how long each is to wait, `None` if it is denied.
+fn at_once(server: &Server, hits: usize) -> Vec<Option<u64>> {
+    let batch = vec![json!({ "user": "ann" }); hits];
+    let told = server.ask("POST", "/v1/check/batch", json!(batch).to_string()).json();
+    let told = told.as_array().expect("an array");
+    told.iter().map(|each| each["delay_ms"].as_u64().filter(|_| each["allowed"] == true)).collect()
+}
+
+/// Each wait is at most what it should be, and not much shorter: time goes on between the hits.
+fn check_waits(waits: &[Option<u64>], expected_ms: &[Option<u64>], place_ms: u64) {
+    assert_eq!(waits.len(), expected_ms.len());
+    for (wait, expected) in waits.iter().zip(expected_ms) {
+        let fits = match (wait, expected) {
+            (Some(wait), Some(expected)) => {
+                (expected.saturating_sub(place_ms / 2)..=*expected).contains(wait)
+            }
+            (wait, expected) => wait == expected,
+        };
+        assert!(fits, "{waits:?} is not {expected_ms:?}");
+    }
+}
+
+#[test]
+fn the_queue_of_a_leaky_bucket_is_the_only_bound_on_its_waits_by_default() {
+    // max_wait was 30 s: of six at once three were accepted.
+    let server = start("limit: 5/m, algorithm: leaky-bucket");
+    let expected = [0, 12_000, 24_000, 36_000, 48_000].map(Some);
+    check_waits(&at_once(&server, 6), &[&expected[..], &[None]].concat(), 12_000);
+    server.wait_for_log("rule a: 5/m holds requests for up to 48s, longer than most clients wait");
+}
+
+#[test]
+fn hold_after_is_the_delay_of_nginx_and_may_change_at_any_time() {
+    let folder = Folder::new();
+    let rule = |options: &str| {
+        folder.configure(&format!(
+            "rules: [{{ id: a, key: user, algorithm: leaky-bucket, limit: 1/h, burst: 13, {options} }}]"
+        ))
+    };
+    let config = rule("hold_after: 8");
+    let server = Server::start_at(&folder, &config);
+    let mut expected = vec![Some(0); 9];
+    expected.extend((1..5).map(|place| Some(place * HOUR)));
+    expected.push(None);
+    check_waits(&at_once(&server, 14), &expected, HOUR);
+    assert_eq!(counter(&server)["used"], 13);
+    // The queue is the same one; only who is held in it changes.
+    server.admin("DELETE", "/v1/keys?rule=a&key=user:ann", "");
+    check_waits(&at_once(&server, 5), &[Some(0); 5], HOUR);
+    rule("hold_after: 3");
+    server.wait_for_log("rules generation 1 → 2");
+    check_waits(&at_once(&server, 1), &[Some(2 * HOUR)], HOUR);
+    rule("max_wait: 7h");
+    server.wait_for_log("rules generation 2 → 3");
+    check_waits(&at_once(&server, 3), &[Some(6 * HOUR), Some(7 * HOUR), None], HOUR);
+    assert_eq!(counter(&server)["used"], 8);
 }
 
 #[test]

@@ -84,10 +84,23 @@ pub enum Refill {
 /// What a leaky bucket does with a request that has to wait for its turn.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Release {
-    /// It is held until its turn; one that would wait longer than this is denied.
-    Hold { max_wait: Duration },
+    /// It is held until no more than `after` are ahead of it (nginx's `delay`), and denied if that takes longer
+    /// than `max_wait`, by default the time in which a full queue drains.
+    Hold { max_wait: Option<Duration>, after: u64 },
     /// It passes at once as long as the queue has room for it (nginx's `nodelay`).
     AtOnce,
+}
+
+impl Release {
+    /// The default of every leaky bucket: whatever finds room in the queue is held until its turn.
+    pub const HOLD: Release = Release::Hold { max_wait: None, after: 0 };
+
+    fn share(self, part: impl Fn(u64) -> u64) -> Release {
+        match self {
+            Release::Hold { max_wait, after } => Release::Hold { max_wait, after: part(after) },
+            Release::AtOnce => Release::AtOnce,
+        }
+    }
 }
 
 /// Where a fixed window begins.
@@ -165,7 +178,9 @@ impl Limit {
         let shape = match self.shape {
             Gcra { burst } => Gcra { burst: burst.map(part) },
             TokenBucket { burst, refill } => TokenBucket { burst: burst.map(part), refill },
-            LeakyBucket { burst, release } => LeakyBucket { burst: burst.map(part), release },
+            LeakyBucket { burst, release } => {
+                LeakyBucket { burst: burst.map(part), release: release.share(part) }
+            }
             other => other,
         };
         let share = Limit { rate, shape };
@@ -241,6 +256,9 @@ impl Limit {
                 self.validate_tick(tick)?;
                 self.validate_bucket()
             }
+            Shape::LeakyBucket { release: Release::Hold { after, .. }, .. } if after > Self::MAX_BURST => {
+                Err(LimitError::HoldAfter { after })
+            }
             Shape::Gcra { .. } | Shape::TokenBucket { .. } | Shape::LeakyBucket { .. } => {
                 self.validate_bucket()
             }
@@ -312,6 +330,8 @@ pub enum LimitError {
         "burst {burst} is too large for {rate}: at most 1000000000, and an empty bucket must fill within 36 years"
     )]
     Burst { burst: u64, rate: Rate },
+    #[error("hold_after {after} is too large: at most 1000000000")]
+    HoldAfter { after: u64 },
     #[error("tick is 0: write a span such as 1s")]
     NoTick,
     #[error("tick is longer than a hundred years")]

@@ -11,7 +11,7 @@ use crate::document::{self, MapReader, Node, Problem, Problems};
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key, normal};
 use crate::key_list::KeyList;
-use crate::rule::{OnStoreError, Rule, RuleInForce, RuleSet, RuleSetError, Rules, parse};
+use crate::rule::{OnStoreError, Rule, RuleInForce, RuleSet, RuleSetError, Rules, Warnings, parse};
 use crate::time::{Time, calendar};
 
 mod asks;
@@ -139,6 +139,11 @@ impl Policy {
     /// All rules: in the order in which they were given, until some are changed.
     pub fn rules(&self) -> &Rules {
         self.rules.rules()
+    }
+
+    /// What is valid in the rules but probably not intended.
+    pub fn warnings(&self) -> Warnings {
+        Warnings::of(self.rules().iter().map(|rule| &***rule))
     }
 
     /// Whether it was made with the same list of rules as another one, whatever was added to either.

@@ -24,6 +24,7 @@ mod set;
 mod share;
 mod slots;
 mod text;
+mod warning;
 
 pub use in_force::RuleInForce;
 use in_force::Whereabouts;
@@ -35,6 +36,7 @@ pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
 pub use share::Share;
 pub use slots::Slots;
 pub use text::Text;
+pub use warning::{USUAL_CLIENT_TIMEOUT, Warnings};
 
 /// The name of a rule: `[A-Za-z0-9._-]{1,64}`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -58,6 +58,38 @@ impl Numbers {
 }
 
 #[test]
+fn no_key_outlives_what_it_counts() {
+    let hold = Shape::LeakyBucket { burst: None, release: Release::Hold { max_wait: None, after: 3 } };
+    for shape in SHAPES.into_iter().chain([hold, Shape::Concurrency]) {
+        let (store, quota) = (MemoryStore::new(MemoryStore::MIN_BYTES), quota("10/d", shape));
+        let later = NOW + 3600 * SECOND;
+        let take = |now, cost| {
+            let charges = [Charge::enforced(SECRET.fingerprint(["ann"]), quota, cost)];
+            Receipt::of(&charges, &store.charge(&charges, now)).expect("it is charged")
+        };
+        let check = |now: Time, step: &str| {
+            let fresh_at = quota.fresh_at(&store.state_of(&charge("ann", quota), now));
+            let live = |at| store.live_keys(at);
+            assert_eq!(live(fresh_at.max(now)), 0, "{step}: {shape:?}");
+            if fresh_at > now {
+                assert_eq!(live(fresh_at - Duration::from_nanos(1)), 1, "{step}: {shape:?}");
+            }
+        };
+        let first = take(NOW, 2);
+        check(NOW, "charged");
+        let second = take(later, 1);
+        check(later, "charged again");
+        store.refund(second, later);
+        check(later, "given back");
+        let third = take(later, 1);
+        store.settle(third, 7, later);
+        check(later, "overdrawn");
+        store.refund(first, later);
+        check(later, "given back late");
+    }
+}
+
+#[test]
 fn of_four_threads_at_one_instant_one_gets_the_last_token() {
     const ROUNDS: usize = 100;
     let store = MemoryStore::new(MemoryStore::MIN_BYTES);

@@ -23,6 +23,12 @@ pub fn message(text: impl std::fmt::Display) {
     writeln!(io::stderr().lock(), "{text}").ok();
 }
 
+pub fn warnings(warnings: Vec<String>) {
+    for warning in warnings {
+        message(format!("warning: {warning}"));
+    }
+}
+
 pub fn pretty(value: &Value) {
     line(serde_json::to_string_pretty(value).expect("a JSON value can be written"));
 }

@@ -42,6 +42,7 @@ pub fn run(path: &Path) -> Exit {
     for setting in &config.idle {
         tracing::warn!("{setting} has no effect in this version");
     }
+    notice::warn(gate.engine.policy().warnings());
     let gate = Arc::new(gate);
     let runtime = match runtime() {
         Ok(runtime) => runtime,

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use tollgate::document::{Problem, Problems, json::join_surrogates};
+use tollgate::rule::Warnings;
 use tollgate_stores::rules::rules_of;
 
 use crate::cli::progress::Progress;
@@ -48,10 +49,11 @@ pub fn read(path: &Path) -> Result<Text, Problems> {
 }
 
 impl Text {
-    /// Whether these are rules, and how many.
-    pub fn check_rules(&self) -> Result<usize, Problems> {
+    /// Whether these are rules, how many, and what is told about them.
+    pub fn check_rules(&self) -> Result<(usize, Warnings), Problems> {
         let _progress = Progress::start(format!("checking {}", self.name), None);
         let text = str::from_utf8(&self.bytes).unwrap_or_default();
-        rules_of(text).map(|rules| rules.len()).map_err(|problems| problems.in_file(&self.name))
+        let rules = rules_of(text).map_err(|problems| problems.in_file(&self.name))?;
+        Ok((rules.len(), Warnings::of(rules.iter().map(|read| &read.rule))))
     }
 }

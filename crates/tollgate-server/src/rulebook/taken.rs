@@ -5,11 +5,12 @@
 use tollgate::document::{self, Problems};
 use tollgate::identity::Key;
 use tollgate::policy::{self, Draft, Policy};
-use tollgate::rule::{Rule, parse};
+use tollgate::rule::{Rule, Warnings, parse};
 use tollgate::{Enforce, Time};
 use tollgate_stores::rules::{Change, Item, Kind, ban_of};
 
 use crate::gate::{Asked, Gate};
+use crate::notice;
 use crate::rulebook::{Means, Rulebook};
 
 /// A policy that takes in what the database holds.
@@ -19,11 +20,12 @@ pub(super) struct Taken<'a> {
     draft: Draft,
     is_changed: bool,
     now: Time,
+    warnings: Warnings,
 }
 
 impl<'a> Taken<'a> {
     pub(super) fn new(gate: &'a Gate, means: &'a Means, draft: Draft, now: Time) -> Taken<'a> {
-        Taken { gate, means, draft, is_changed: false, now }
+        Taken { gate, means, draft, is_changed: false, now, warnings: Warnings::default() }
     }
 
     /// Takes a thing in, or says why not.
@@ -54,6 +56,7 @@ impl<'a> Taken<'a> {
             return Err(why);
         }
         self.gate.ask_for(&Asked::of_rule(&rule));
+        self.warnings.look_at(&rule);
         self.make(policy::Change::Put(rule))
     }
 
@@ -87,6 +90,7 @@ impl<'a> Taken<'a> {
 
     /// What has come of it; `None` if the policy stays as it is.
     pub(super) fn finish(self) -> Option<Draft> {
+        notice::warn(self.warnings);
         Some(self.draft).filter(|_| self.is_changed)
     }
 }

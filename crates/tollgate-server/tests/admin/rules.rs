@@ -11,6 +11,7 @@ const RULES: &str = r#"
   - { id: bucket, key: email, limit: 5/m, burst: 9, algorithm: token-bucket, refill: tick, tick: 10s, mode: shadow }
   - { id: calendar, key: mac, limit: 1000/month, algorithm: token-bucket, refill: calendar, missing_key: shared, mode: off }
   - { id: leaky, key: api_key, limit: 5/m, burst: 6, algorithm: leaky-bucket, max_wait: 10s }
+  - { id: leaky-part, key: api_key, limit: 5/m, burst: 13, algorithm: leaky-bucket, hold_after: 8 }
   - { id: nodelay, key: "header:X-A", limit: 5/m, algorithm: leaky-bucket, on_exceed: reject }
   - { id: fixed, key: "cookie:c", limit: 30/10s, algorithm: fixed-window, window: first-hit, on_store_error: closed }
   - { id: log, key: "query:q", limit: 5/m, algorithm: sliding-log, count_denied: true }
@@ -63,7 +64,8 @@ fn a_rule_reads_back_as_it_was_written() {
                          "limits": ["5/m", "20/h"], "cost": 2, "missing_key": "deny", "track": true }),
         ),
         ("bucket", json!({ "burst": 9, "refill": "tick", "tick": "10s", "mode": "shadow" })),
-        ("leaky", json!({ "burst": 6, "max_wait": "10s", "on_exceed": "hold" })),
+        ("leaky", json!({ "burst": 6, "max_wait": "10s", "hold_after": null, "on_exceed": "hold" })),
+        ("leaky-part", json!({ "burst": 13, "max_wait": null, "hold_after": 8, "on_exceed": "hold" })),
         ("fixed", json!({ "limits": ["30/10s"], "window": "first-hit", "on_store_error": "closed" })),
         (
             "counter",

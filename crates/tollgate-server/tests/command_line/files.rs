@@ -149,6 +149,23 @@ rules:
 }
 
 #[test]
+fn a_queue_that_outlasts_its_clients_is_warned_of() {
+    let rules = "- { id: slow, limit: 5/m, algorithm: leaky-bucket }\n- { id: quick, limit: 5/s, algorithm: leaky-bucket }\n";
+    let (_folder, list) = configured(rules);
+    let (_folder, config) = configured(format!("rules:\n{rules}"));
+    for path in [&list, &config] {
+        let ran = tollgate(&["rules", "check", path]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let told: Vec<_> = ran.stderr.lines().filter(|line| line.starts_with("warning: ")).collect();
+        assert_eq!(told.len(), 1, "{ran:?}");
+        assert!(told[0].starts_with("warning: rule slow: 5/m holds requests for up to 48s"), "{ran:?}");
+        let ran = tollgate(&["rules", "check", path, "--json"]);
+        let told: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        assert_eq!(told["warnings"].as_array().map(Vec::len), Some(1), "{ran:?}");
+    }
+}
+
+#[test]
 fn listeners_can_be_switched_off() {
     let folder = Folder::new();
     let path = folder.write("off.yaml", "listen: { http: off, admin: 127.0.0.1:0 }\n");

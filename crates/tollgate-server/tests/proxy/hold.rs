@@ -104,6 +104,34 @@ fn a_client_that_goes_away_gives_its_place_back() {
 }
 
 #[test]
+fn only_what_has_more_than_hold_after_ahead_waits_and_may_leave() {
+    let api = Api::echo();
+    let server =
+        in_front_of(&api, "rules: [{ id: q, algorithm: leaky-bucket, limit: 1/h, burst: 6, hold_after: 2 }]");
+    for _ in 0..3 {
+        assert_eq!(get(&server, "/", &[]).status, 200);
+    }
+    let waits = |count| eventually("they wait", || metric(&server, "tollgate_held_requests") == count);
+    let mut held = Vec::new();
+    for count in 1..=3 {
+        held.push(ask(&server, "/"));
+        waits(count);
+    }
+    let full = get(&server, "/", &[]);
+    assert_eq!((full.status, server.used("q", "")), (429, vec![6]));
+    // The first that is held goes: the others move up, and the last place is free.
+    drop(held.remove(0));
+    waits(2);
+    assert_eq!(server.used("q", ""), [5]);
+    held.push(ask(&server, "/"));
+    waits(3);
+    drop(held);
+    waits(0);
+    assert_eq!(server.used("q", ""), [3], "what passed at once stays charged");
+    assert_eq!(api.received().len(), 3);
+}
+
+#[test]
 fn how_many_wait_is_bounded() {
     let api = Api::echo();
     let server = in_front_of(

@@ -1,9 +1,11 @@
-//! The same pattern as nginx's `limit_req`, for the same requests at the same times.
+//! The same pattern as nginx's `limit_req` in its three forms, for the same requests at the same times.
 //!
-//! nginx counts in milliseconds, so no request comes near a boundary. Where the machine was too slow for that
-//! the times are drawn again, a bounded number of times.
+//! Many keys are asked at once, each with crowds of requests at random times that keep clear of every boundary by a
+//! margin. A key counts if the machine was never slower than that margin while one of its requests arrived or was due:
+//! that is judged by requests beside the limits. Every key that counts must be treated by both as defined.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,73 +15,154 @@ use crate::in_front_of;
 use crate::nginx::{Nginx, address};
 use crate::servers::free_port;
 
-/// Ten a second: a place in the queue is 100 ms.
-const PLACE: Duration = Duration::from_millis(100);
-/// nginx's burst; ours counts the one that passes at once too.
-const BURST: u32 = 5;
-/// No request this near to a boundary.
-const MARGIN: Duration = Duration::from_millis(12);
-const TRIES: u32 = 20;
+/// One a second: the time of a place in the queue.
+const PLACE: Duration = Duration::from_secs(1);
+/// No crowd comes this near to a boundary.
+const MARGIN: Duration = Duration::from_millis(200);
+/// A machine that is slower than this may blur a margin.
+const SLOW: Duration = Duration::from_millis(80);
+const KEYS_EACH: usize = 4;
+const CROWDS: usize = 5;
+const TRIES: usize = 4;
+/// Clients connect this long before they ask.
+const AHEAD: Duration = Duration::from_millis(500);
 
-/// What a proxy did with a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fate {
-    AtOnce,
-    Delayed,
-    Denied,
+/// A form of `limit_req`: nginx's burst does not count the request that passes at once, ours does.
+#[derive(Clone, Copy, Debug)]
+struct Form {
+    path: &'static str,
+    burst: u32,
+    /// How many may be ahead of one that passes at once; nobody is held where all may.
+    delay: u32,
+    nginx: &'static str,
+    ours: &'static str,
 }
 
+const FORMS: [Form; 3] = [
+    Form { path: "/hold", burst: 5, delay: 0, nginx: "burst=5", ours: "burst: 6" },
+    Form {
+        path: "/nodelay",
+        burst: 5,
+        delay: 5,
+        nginx: "burst=5 nodelay",
+        ours: "burst: 6, on_exceed: reject",
+    },
+    Form { path: "/delay", burst: 12, delay: 8, nginx: "burst=12 delay=8", ours: "burst: 13, hold_after: 8" },
+];
+
+/// So many requests at the same time.
+#[derive(Clone, Copy, Debug)]
+struct Crowd {
+    at: Duration,
+    size: u32,
+}
+
+struct Key {
+    form: Form,
+    name: String,
+    crowds: Vec<Crowd>,
+}
+
+/// What is done with a request; `None` is a refusal.
+type Fate = Option<Duration>;
+
+#[derive(Clone, Copy, Debug)]
 struct Told {
     sent: Duration,
-    status: u16,
     took: Duration,
+    status: u16,
 }
 
-/// Sends a request at each of `times`, each on a connection of its own that is there already.
-fn ask_at(proxy: SocketAddr, times: &[Duration], start: Instant) -> Vec<Told> {
-    let mut clients: Vec<_> = times.iter().map(|_| Client::to(proxy)).collect();
-    thread::scope(|scope| {
-        let asks: Vec<_> = clients
-            .iter_mut()
-            .zip(times)
-            .map(|(client, at)| {
-                scope.spawn(move || {
-                    thread::sleep((start + *at).saturating_duration_since(Instant::now()));
-                    let sent = Instant::now();
-                    client.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n");
-                    let status = client.answer().status;
-                    Told { sent: sent - start, status, took: sent.elapsed() }
-                })
-            })
-            .collect();
-        asks.into_iter().map(|ask| ask.join().expect("no panic")).collect()
-    })
-}
-
-/// What the definition says to requests at these times; `None` if one is near a boundary.
-fn expected(times: &[Duration], delays: bool) -> Option<Vec<(Fate, Duration)>> {
-    let far = |a: Duration, b: Duration| a.abs_diff(b) >= MARGIN;
-    let (mut dry_at, mut before, mut fates) = (Duration::ZERO, Duration::ZERO, Vec::new());
-    for now in times {
-        let wait = dry_at.saturating_sub(*now);
-        let full = PLACE * BURST;
-        let crowded = !fates.is_empty() && now.saturating_sub(before) < MARGIN;
-        before = *now;
-        if crowded
-            || !far(wait, full)
-            || (!wait.is_zero() || now.abs_diff(dry_at) < MARGIN) && !far(dry_at, *now)
-        {
-            return None;
+impl Key {
+    /// What the definition says to each crowd; `None` if one is near a boundary.
+    fn expected(&self) -> Option<Vec<Vec<Fate>>> {
+        let mut dry_at = Duration::ZERO;
+        let mut fates = Vec::new();
+        for Crowd { at, size } in &self.crowds {
+            let ahead = dry_at.saturating_sub(*at);
+            let part = Duration::from_nanos((ahead.as_nanos() % PLACE.as_nanos()) as u64);
+            let clear = if ahead.is_zero() {
+                *at - dry_at >= MARGIN
+            } else {
+                (MARGIN..=PLACE - MARGIN).contains(&part)
+            };
+            if !clear {
+                return None;
+            }
+            dry_at = dry_at.max(*at);
+            let each = (0..*size).map(|_| {
+                let ahead = dry_at - *at;
+                if ahead > PLACE * self.form.burst {
+                    return None;
+                }
+                dry_at += PLACE;
+                Some(ahead.saturating_sub(PLACE * self.form.delay))
+            });
+            fates.push(each.collect());
         }
-        if wait > full {
-            fates.push((Fate::Denied, Duration::ZERO));
-            continue;
-        }
-        let delayed = delays && !wait.is_zero();
-        fates.push(if delayed { (Fate::Delayed, wait) } else { (Fate::AtOnce, Duration::ZERO) });
-        dry_at = dry_at.max(*now) + PLACE;
+        Some(fates)
     }
-    Some(fates)
+
+    fn draw(form: Form, name: String, seed: &mut u64) -> Key {
+        loop {
+            let mut at = AHEAD * 2;
+            let mut crowds = Vec::new();
+            for n in 0..CROWDS {
+                // The first is the whole pattern at once: it fills an empty queue, and some are refused.
+                let size = if n == 0 { form.burst + 2 } else { 1 + drawn(seed) as u32 % 6 };
+                crowds.push(Crowd { at, size });
+                at += Duration::from_millis(300 + drawn(seed) % 3_000);
+            }
+            let key = Key { form, name: name.clone(), crowds };
+            if key.expected().is_some() {
+                return key;
+            }
+        }
+    }
+
+    /// Sends all requests to a proxy; the answers of each crowd, the quickest first and refusals last.
+    fn ask(&self, proxy: SocketAddr, start: Instant) -> Vec<Vec<Told>> {
+        let request = format!("GET {} HTTP/1.1\r\nhost: x\r\nx-key: {}\r\n\r\n", self.form.path, self.name)
+            .into_bytes();
+        let ask = |at: Duration| {
+            sleep_until(start + at - AHEAD);
+            let mut client = Client::to(proxy);
+            sleep_until(start + at);
+            let sent = Instant::now();
+            client.write(&request);
+            let status = client.answer().status;
+            Told { sent: sent - start, took: sent.elapsed(), status }
+        };
+        thread::scope(|scope| {
+            let crowds: Vec<Vec<_>> = self
+                .crowds
+                .iter()
+                .map(|crowd| (0..crowd.size).map(|_| scope.spawn(|| ask(crowd.at))).collect())
+                .collect();
+            let told = crowds.into_iter().map(|crowd| {
+                let mut told: Vec<_> = crowd.into_iter().map(|ask| ask.join().expect("no panic")).collect();
+                told.sort_by_key(|told| (told.status != 200, told.took));
+                told
+            });
+            told.collect()
+        })
+    }
+
+    /// Whether the machine kept up when its requests arrived and when they were due.
+    fn counts(&self, expected: &[Vec<Fate>], told: &[Vec<Told>], slow: &[(Duration, Duration)]) -> bool {
+        self.crowds.iter().zip(expected).zip(told).all(|((crowd, fates), told)| {
+            let in_time = told.iter().all(|told| told.sent - crowd.at < SLOW);
+            in_time
+                && fates.iter().flatten().chain([&Duration::ZERO]).all(|wait| {
+                    let due = crowd.at + *wait;
+                    !slow.iter().any(|(from, to)| *from < due + MARGIN && due < *to)
+                })
+        })
+    }
+}
+
+fn sleep_until(at: Instant) {
+    thread::sleep(at.saturating_duration_since(Instant::now()));
 }
 
 /// A number that looks drawn: the same every time.
@@ -88,82 +171,96 @@ fn drawn(seed: &mut u64) -> u64 {
     *seed >> 33
 }
 
-fn draw_times(seed: &mut u64, delays: bool) -> Vec<Duration> {
-    loop {
-        // By then the queue of the last round is dry, and all clients are connected.
-        let mut at = PLACE * (BURST + 5);
-        let mut times = Vec::new();
-        for _ in 0..24 {
-            times.push(at);
-            let gap = if drawn(seed).is_multiple_of(6) { drawn(seed) % 500 } else { drawn(seed) % 50 };
-            at += MARGIN * 2 + Duration::from_millis(gap);
+/// Asks for what no limit is on until `done`: from when to when answers were slow.
+fn slow_times(proxy: SocketAddr, start: Instant, done: &AtomicBool) -> Vec<(Duration, Duration)> {
+    let mut slow = Vec::new();
+    let mut last = start.elapsed();
+    let mut client = Client::to(proxy);
+    while !done.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(10));
+        client.ask("GET", "/free", &[], b"");
+        let now = start.elapsed();
+        if now - last > SLOW {
+            slow.push((last, now));
         }
-        if expected(&times, delays).is_some() {
-            return times;
-        }
+        last = now;
     }
+    slow
 }
 
-/// Whether all went as expected, each answer when it should come.
-fn is_as_expected(told: &[Told], expected: &[(Fate, Duration)]) -> bool {
-    told.iter().zip(expected).all(|(told, (fate, wait))| {
-        let denied = matches!(told.status, 429 | 503);
-        denied == (*fate == Fate::Denied) && told.took.abs_diff(*wait) < MARGIN
-    })
+fn is_as_expected(fates: &[Fate], told: &[Told]) -> bool {
+    fates.len() == told.len()
+        && fates.iter().zip(told).all(|(fate, told)| match fate {
+            None => matches!(told.status, 429 | 503),
+            Some(wait) => told.status == 200 && told.took.abs_diff(*wait) < MARGIN,
+        })
 }
 
-fn check(delays: bool) {
+#[test]
+fn held_passed_and_refused_are_those_of_nginx_in_all_three_forms() {
     let (api, folder, port) = (Api::echo(), Folder::new(), free_port());
-    let nodelay = if delays { "" } else { "nodelay" };
-    let http = format!(
-        "limit_req_zone $binary_remote_addr zone=one:1m rate=10r/s;
-         server {{ listen 127.0.0.1:{port}; location / {{ limit_req zone=one burst={BURST} {nodelay}; proxy_pass {}; }} }}",
-        api.url()
-    );
+    let mut locations = format!("location /free {{ proxy_pass {}; }}", api.url());
+    let mut zones = String::new();
+    let mut rules = String::from("rules:\n");
+    for Form { path, nginx, ours, .. } in FORMS {
+        let name = path.trim_start_matches('/');
+        zones += &format!("limit_req_zone $http_x_key zone={name}:1m rate=1r/s;");
+        locations += &format!(
+            "location {path} {{ limit_req zone={name} {nginx}; limit_req_log_level info; proxy_pass {}; }}",
+            api.url()
+        );
+        rules += &format!(
+            "  - {{ id: {name}, match: {path}, key: 'header:x-key', algorithm: leaky-bucket, limit: 1/s, {ours} }}\n"
+        );
+    }
+    let http = format!("{zones} server {{ listen 127.0.0.1:{port}; {locations} }}");
     let _nginx = Nginx::start(&folder, &http, &[port]);
-    let on_exceed = if delays { "hold" } else { "reject" };
-    let server = in_front_of(
-        &api,
-        &format!(
-            "rules: [{{ id: q, algorithm: leaky-bucket, limit: 10/s, burst: {}, on_exceed: {on_exceed} }}]",
-            BURST + 1
-        ),
-    );
-    let (mut seed, mut seen) = (7, Vec::new());
-    for _ in 0..TRIES {
-        let times = draw_times(&mut seed, delays);
-        let start = Instant::now();
-        let told = thread::scope(|scope| {
-            let ours = scope.spawn(|| ask_at(server.proxy, &times, start));
-            let theirs = ask_at(address(port), &times, start);
-            [ours.join().expect("no panic"), theirs]
-        });
-        // The times at which they really were sent must be clear of boundaries too, and say the same.
-        let [ours, theirs] = &told;
-        let sent = |told: &[Told]| told.iter().map(|each| each.sent).collect::<Vec<_>>();
-        let [for_us, for_them] = [ours, theirs].map(|told| expected(&sent(told), delays));
-        let pattern = |expected: &Option<Vec<(Fate, Duration)>>| {
-            expected.as_ref().map(|fates| fates.iter().map(|(fate, _)| *fate).collect::<Vec<_>>())
-        };
-        let (Some(ours_should), Some(theirs_should)) = (&for_us, &for_them) else { continue };
-        if pattern(&for_us) != pattern(&for_them) {
-            continue;
-        }
-        let agree = (is_as_expected(ours, ours_should), is_as_expected(theirs, theirs_should));
-        seen.push(agree);
-        if agree == (true, true) {
+    let server = in_front_of(&api, &rules);
+    let (mut seed, mut counted) = (7, [0; FORMS.len()]);
+    for attempt in 0..TRIES {
+        round(attempt, &mut seed, &mut counted, server.proxy, address(port));
+        if counted.iter().all(|count| *count >= KEYS_EACH / 2) {
             return;
         }
     }
-    panic!("never both as defined; (ours, nginx's): {seen:?}");
+    panic!("the machine was too slow: of each form only {counted:?} keys count");
 }
 
-#[test]
-fn with_delay_the_pattern_is_that_of_nginx() {
-    check(true);
-}
-
-#[test]
-fn without_delay_the_pattern_is_that_of_nginx() {
-    check(false);
+/// Asks both for keys of every form at once; panics if one that counts is not treated as defined.
+fn round(
+    attempt: usize,
+    seed: &mut u64,
+    counted: &mut [usize; FORMS.len()],
+    ours: SocketAddr,
+    nginx: SocketAddr,
+) {
+    let keys: Vec<Key> = (0..FORMS.len() * KEYS_EACH)
+        .map(|n| Key::draw(FORMS[n % FORMS.len()], format!("{attempt}-{n}"), seed))
+        .collect();
+    let (start, done) = (Instant::now(), AtomicBool::new(false));
+    let (told, slow) = thread::scope(|scope| {
+        let done = &done;
+        let canaries = [ours, nginx].map(|proxy| scope.spawn(move || slow_times(proxy, start, done)));
+        let asks: Vec<_> = keys
+            .iter()
+            .map(|key| [ours, nginx].map(|proxy| scope.spawn(move || key.ask(proxy, start))))
+            .collect();
+        let told: Vec<_> =
+            asks.into_iter().map(|both| both.map(|ask| ask.join().expect("no panic"))).collect();
+        done.store(true, Ordering::Relaxed);
+        (told, canaries.map(|canary| canary.join().expect("no panic")).concat())
+    });
+    for (n, (key, both)) in keys.iter().zip(&told).enumerate() {
+        let expected = key.expected().expect("clear of boundaries");
+        if !both.iter().all(|told| key.counts(&expected, told, &slow)) {
+            continue;
+        }
+        for (name, told) in ["tollgate", "nginx"].into_iter().zip(both) {
+            for ((fates, told), crowd) in expected.iter().zip(told).zip(&key.crowds) {
+                let Form { path, .. } = key.form;
+                assert!(is_as_expected(fates, told), "{name} {path} {crowd:?}: {fates:?} but {told:?}");
+            }
+        }
+        counted[n % FORMS.len()] += 1;
+    }
 }

@@ -21,4 +21,4 @@ pub use address::{AddressError, RedisAddress};
 pub use client::RedisClient;
 pub use resp::Reply;
 pub use store::{RedisSetup, RedisStore, Told, Transition, words_of_call};
-pub use terms::{RefusedLimit, UNIT, check};
+pub use terms::{EXPIRY_SLACK, RefusedLimit, UNIT, check};

@@ -29,6 +29,9 @@ pub trait ToldAddress {
 impl<A: ToldAddress> ToldSetup<A> {
     pub const DEADLINE: Duration = A::DEADLINE;
     pub const SLACK: Duration = Duration::from_secs(1);
+    /// No key outlives the moment it can last count by more than this: the slack, and the seconds to which servers
+    /// round lifetimes and their own clocks.
+    pub const EXPIRY_SLACK: Duration = Duration::from_secs(3);
 
     pub fn new(address: A) -> ToldSetup<A> {
         ToldSetup { address, naming: Naming::Plain, deadline: Self::DEADLINE, slack: Self::SLACK }

@@ -6,6 +6,7 @@ use tollgate::Shape;
 use tollgate::limit::Levels;
 use tollgate_stores::counters::cassandra::{CassandraSetup, CassandraStore};
 
+use crate::central::expiry::{self, Keeping};
 use crate::central::{hit, left, limit, now, own, shared};
 use crate::stores::{initialise, patient, query, setup};
 use crate::turn;
@@ -63,6 +64,30 @@ async fn rows_live_as_long_as_they_count() {
         let lifetime = lifetime.unwrap_or_else(|| panic!("no row of {kind}"));
         assert!((shortest..=longest).contains(&lifetime), "{kind} lives for {lifetime} s");
     }
+}
+
+#[tokio::test]
+async fn no_row_outlives_what_it_counts() {
+    let Some((server, _turn)) = turn("expiry of every algorithm on Cassandra").await else { return };
+    let url = server.url("lasting");
+    initialise(&url).await;
+    let deadline = Duration::from_secs(20);
+    let store = CassandraStore::open(CassandraSetup { deadline, ..setup(&url) });
+    let keeping = Keeping { slack: CassandraSetup::EXPIRY_SLACK, numbers: |_| false };
+    expiry::check(&store, keeping, async || {
+        let rows = query(
+            &server,
+            "SELECT counter, TTL(state), TTL(version), TTL(nonce) FROM lasting.tollgate_counters",
+        );
+        let rows = rows.await.expect("rows");
+        let rows = rows.rows::<(String, Option<i32>, Option<i32>, Option<i32>)>().expect("ours").flatten();
+        rows.map(|(counter, state, version, nonce)| {
+            assert!(state == version && state == nonce, "{counter} has parts that live longer");
+            (counter, state.and_then(|ttl| u64::try_from(ttl).ok()).map(Duration::from_secs))
+        })
+        .collect()
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, C
 use crate::conformance::{Answer, Subject};
 
 pub mod crowd;
+pub mod expiry;
 pub mod load;
 pub mod skew;
 pub mod strange;

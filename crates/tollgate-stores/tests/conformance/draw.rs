@@ -106,10 +106,7 @@ impl Draw {
                 bucket(Refill::Tick(self.pick(&[100 * MILLI, second, 3 * second, 60 * second])))
             }
             Family::TokenBucketCalendar => bucket(Refill::Calendar),
-            Family::LeakyHold => {
-                let max_wait = self.pick(&[500 * MILLI, 30 * second, Duration::from_secs(seconds)]);
-                Shape::LeakyBucket { burst: None, release: Release::Hold { max_wait } }
-            }
+            Family::LeakyHold => Shape::LeakyBucket { burst: None, release: Release::HOLD },
             Family::LeakyAtOnce => Shape::LeakyBucket { burst: None, release: Release::AtOnce },
             Family::FixedAligned => Shape::FixedWindow { start: WindowStart::Aligned },
             Family::FixedFirstHit => Shape::FixedWindow { start: WindowStart::FirstHit },
@@ -133,6 +130,16 @@ impl Draw {
         })
     }
 
+    /// How long a queue that holds does so, and whom, may change with its number.
+    fn release(&mut self, kind: Release, period: Period) -> Release {
+        if kind == Release::AtOnce {
+            return kind;
+        }
+        let waits = [500 * MILLI, Duration::from_secs(30), Duration::from_secs(period.secs())];
+        let max_wait = if self.one_in(3) { None } else { Some(self.pick(&waits)) };
+        Release::Hold { max_wait, after: self.pick(&[0, 0, 1, 3, 8, 500]) }
+    }
+
     fn limit(&mut self, period: Period, fixed: Shape) -> Option<Limit> {
         let count = self.pick(&COUNTS);
         let burst = match self.below(4) {
@@ -144,7 +151,9 @@ impl Draw {
         let shape = match fixed {
             Shape::Gcra { .. } => Shape::Gcra { burst },
             Shape::TokenBucket { refill, .. } => Shape::TokenBucket { burst, refill },
-            Shape::LeakyBucket { release, .. } => Shape::LeakyBucket { burst, release },
+            Shape::LeakyBucket { release, .. } => {
+                Shape::LeakyBucket { burst, release: self.release(release, period) }
+            }
             other => other,
         };
         Limit::new(Rate::new(count, period).ok()?, shape).ok()

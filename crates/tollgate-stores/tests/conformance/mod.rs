@@ -15,7 +15,7 @@ use tollgate_stores::counters::{CentralCharge, Counter, StoreError};
 
 mod draw;
 mod history;
-mod reference;
+pub mod reference;
 
 pub use draw::{Draw, Family};
 use history::History;

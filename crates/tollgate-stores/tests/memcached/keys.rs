@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use tollgate::Time;
 use tollgate::limit::{Levels, Shape};
 use tollgate_stores::counters::memcached::{MemcachedSetup, MemcachedStore};
 use tollgate_stores::counters::name::Naming;
 
+use crate::central::expiry::{self, Keeping};
 use crate::central::{FIXED, hit, limit, now, own, shared};
 use crate::servers::memcached::Memcached;
 use crate::stores::patient;
@@ -57,7 +59,8 @@ async fn counters_live_as_long_as_they_count_and_a_second() {
         (FIXED, "5/h", 0, 3602),
         (Shape::SlidingCounter, "5/h", 3600, 7202),
         (Shape::SlidingLog, "5/h", 3600, 3602),
-        (tiers, "5/d", DAY, DAY + 3602),
+        // A bucket of an hour is read as long as all of it is in the window.
+        (tiers, "5/d", DAY - 3600, DAY + 2),
         // Over thirty days the server takes a number for a date.
         (Shape::GCRA, "1/month", 30 * DAY, 30 * DAY + 2),
         (Shape::SlidingCounter, "5/month", 30 * DAY, 60 * DAY + 2),
@@ -77,6 +80,37 @@ async fn counters_live_as_long_as_they_count_and_a_second() {
         let left = store.peek(&[charge], at).await.parts.swap_remove(0).expect("it answers").decision.left;
         assert_eq!(left, limit(rate, shape).capacity() - 1, "{shape:?} is there");
     }
+}
+
+#[tokio::test]
+async fn no_key_outlives_what_it_counts() {
+    let Some(server) = Memcached::start("expiry of every algorithm on memcached") else { return };
+    let store = patient_but_exact(&server);
+    let numbers = |shape: &Shape| {
+        matches!(shape, Shape::SlidingCounter | Shape::TieredWindow { .. }) || *shape == FIXED
+    };
+    let keeping = Keeping { slack: MemcachedSetup::EXPIRY_SLACK, numbers };
+    expiry::check(&store, keeping, async || {
+        let lives = |key: &str| u64::try_from(server.lifetime(key)).ok().map(Duration::from_secs);
+        server.keys().into_iter().map(|key| (key.clone(), lives(&key))).collect()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reset_forgets_the_finest_buckets_where_coarse_ones_have_expired() {
+    let Some(server) = Memcached::start("resets of tiers on memcached") else { return };
+    let store = patient(&server.url());
+    let charge = own("tiers", "user:1", limit("5/10m", Shape::TieredWindow { levels: Levels::SMH }));
+    // At half past the hour's bucket holds the window, and more: it is not read, and may have expired.
+    let at = Time::from_secs(now().secs() / 3600 * 3600 + 1800);
+    store.charge(std::slice::from_ref(&charge), at).await;
+    let is_hour = |key: &&String| key.rsplit(':').next().is_some_and(|bucket| bucket.starts_with('h'));
+    let keys = server.keys();
+    let hour = keys.iter().find(is_hour).expect("a bucket of an hour");
+    server.ask(&format!("md {hour}\r\nmn"), "MN");
+    assert_eq!(store.reset(&charge.counter, &charge.limit, at).await, Ok(true));
+    assert_eq!(server.keys(), [""; 0]);
 }
 
 #[tokio::test]

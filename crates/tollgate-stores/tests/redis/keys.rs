@@ -6,8 +6,9 @@ use tollgate::limit::{Levels, Refill, Release, WindowStart};
 use tollgate::{Shape, Time};
 use tollgate_stores::counters::CentralCharge;
 use tollgate_stores::counters::name::Naming;
-use tollgate_stores::counters::redis::{RedisSetup, RedisStore};
+use tollgate_stores::counters::redis::{self, RedisSetup, RedisStore};
 
+use crate::central::expiry::{self, Keeping};
 use crate::central::{FIXED, hit, left, limit, own};
 use crate::servers::SOON;
 use crate::servers::redis::{Make, Redis};
@@ -44,6 +45,28 @@ async fn every_key_is_readable_and_expires_by_itself() {
         assert!((1..=2 * 3_600_000 + 2000).contains(&lives_ms), "{name} lives for {lives_ms} ms");
     }
     assert_eq!(server.ask(&["DBSIZE"]), format!(":{}\r\n", shapes.len()));
+}
+
+#[tokio::test]
+async fn no_key_outlives_what_it_counts() {
+    let Some(server) = Redis::start(Make::Redis, "expiry on Redis") else { return };
+    let store = ready(&server.url()).await;
+    let keeping = Keeping { slack: redis::EXPIRY_SLACK, numbers: |_| false };
+    expiry::check(&store, keeping, async || {
+        let names = server.ask(&["KEYS", "*"]);
+        let names = names.lines().filter(|line| line.starts_with("tg1:"));
+        names.map(|name| (name.to_owned(), pttl(&server, name))).collect()
+    })
+    .await;
+}
+
+/// How long a key will live; one that is gone meanwhile does not.
+fn pttl(server: &Redis, name: &str) -> Option<Duration> {
+    let reply = server.ask(&["PTTL", name]);
+    match reply.trim().trim_start_matches(':').parse().expect("a number") {
+        -2 => Some(Duration::ZERO),
+        lives => u64::try_from(lives).ok().map(Duration::from_millis),
+    }
 }
 
 #[tokio::test]

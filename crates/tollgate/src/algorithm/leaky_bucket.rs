@@ -1,7 +1,8 @@
 //! Leaky bucket: a queue of capacity `burst` that leaks at a constant rate.
 //!
 //! The state is when the queue will have run dry. A request enters behind all others and leaves when
-//! they have leaked: that wait is its delay. A full queue, or a wait above `max_wait`, denies.
+//! no more than `after` of them are left: that wait is its delay. A full queue, or a wait above `max_wait`,
+//! denies. The state does not depend on either of the two, so both may change at any time.
 
 use std::time::Duration;
 
@@ -34,19 +35,19 @@ impl LeakyBucket {
         matches!(self.release, Release::Hold { .. })
     }
 
-    /// How long a request that enters now waits for its turn.
-    fn wait(&self, dry_at: u64, now: Time) -> Duration {
-        match self.release {
-            Release::AtOnce => Duration::ZERO,
-            Release::Hold { .. } => self.meter.flow.time_of(dry_at).since(now),
-        }
-    }
-
-    fn longest_wait(&self) -> Duration {
-        match self.release {
-            Release::AtOnce => Duration::MAX,
-            Release::Hold { max_wait } => max_wait,
-        }
+    /// How long a request that enters now is held, and by how much that is too long.
+    fn wait(&self, dry_at: u64, now: Time) -> (Duration, Duration) {
+        let Release::Hold { max_wait, after } = self.release else {
+            return (Duration::ZERO, Duration::ZERO);
+        };
+        let until = |units: u64| self.meter.flow.time_of(units).since(now);
+        let turn = dry_at.saturating_sub(after.saturating_mul(self.meter.token));
+        let wait = until(turn);
+        let too_long = match max_wait {
+            Some(max_wait) => wait.saturating_sub(max_wait),
+            None => until(turn.saturating_sub(self.meter.span)),
+        };
+        (wait, too_long)
     }
 }
 
@@ -59,8 +60,7 @@ impl Algorithm for LeakyBucket {
 
     fn decide(&self, dry_at: &u64, now: Time, cost: u64) -> Decision {
         let Decision { admission, left } = self.meter.decide(dry_at, now, cost);
-        let wait = self.wait(*dry_at, now);
-        let too_long = wait.saturating_sub(self.longest_wait());
+        let (wait, too_long) = self.wait(*dry_at, now);
         let admission = match admission {
             Admission::Never => Admission::Never,
             Admission::Allow { .. } if too_long.is_zero() => Admission::Allow { delay: wait },
@@ -110,11 +110,19 @@ mod tests {
 
     fn seven_at_once(release: Release) -> Vec<Admission> {
         // nginx: rate=1r/s burst=5
-        let bucket = LeakyBucket::new("1/s".parse().expect("valid"), 6, release);
+        at_once(7, "1/s", 6, release)
+    }
+
+    const fn hold(max_wait_ms: u64, after: u64) -> Release {
+        Release::Hold { max_wait: Some(Duration::from_millis(max_wait_ms)), after }
+    }
+
+    fn at_once(requests: u64, rate: &str, burst: u64, release: Release) -> Vec<Admission> {
+        let bucket = LeakyBucket::new(rate.parse().expect("valid"), burst, release);
         let now = Time::from_secs(1_800_000_000);
         let mut dry_at = 0;
         let mut admissions = Vec::new();
-        for _ in 0..7 {
+        for _ in 0..requests {
             let decision = bucket.decide(&dry_at, now, 1);
             if decision.is_allowed() {
                 bucket.charge(&mut dry_at, now, 1);
@@ -129,7 +137,7 @@ mod tests {
         let mut expected: Vec<_> =
             (0..6).map(|n| Admission::Allow { delay: Duration::from_secs(n) }).collect();
         expected.push(Admission::Deny { retry_after: Duration::from_secs(1) });
-        assert_eq!(seven_at_once(Release::Hold { max_wait: Duration::from_secs(30) }), expected);
+        assert_eq!(seven_at_once(Release::HOLD), expected);
     }
 
     #[test]
@@ -141,16 +149,53 @@ mod tests {
 
     #[test]
     fn a_wait_above_max_wait_is_denied_until_it_is_short_enough() {
-        let admissions = seven_at_once(Release::Hold { max_wait: Duration::from_millis(2500) });
+        let admissions = seven_at_once(hold(2500, 0));
         assert_eq!(admissions[2], Admission::Allow { delay: Duration::from_secs(2) });
         assert_eq!(admissions[3], Admission::Deny { retry_after: Duration::from_millis(500) });
     }
 
     #[test]
+    fn the_queue_is_the_only_bound_by_default() {
+        // A wait of 30 s was the default, so that of five at once three got in.
+        let seconds = |n| Duration::from_secs(n);
+        let mut expected: Vec<_> = (0..5).map(|n| Admission::Allow { delay: seconds(12 * n) }).collect();
+        expected.push(Admission::Deny { retry_after: seconds(12) });
+        assert_eq!(at_once(6, "5/m", 5, Release::HOLD), expected);
+    }
+
+    #[test]
+    fn only_what_has_more_than_so_many_ahead_is_held() {
+        // nginx: rate=1r/s burst=12 delay=8
+        let mut expected = vec![Admission::NOW; 9];
+        expected.extend((1..5).map(|n| Admission::Allow { delay: Duration::from_secs(n) }));
+        expected.push(Admission::Deny { retry_after: Duration::from_secs(1) });
+        assert_eq!(at_once(14, "1/s", 13, Release::Hold { max_wait: None, after: 8 }), expected);
+        // What is held is bounded, not what is ahead.
+        let admissions = at_once(14, "1/s", 13, hold(1500, 8));
+        assert_eq!(admissions[9], Admission::Allow { delay: Duration::from_secs(1) });
+        assert_eq!(admissions[10], Admission::Deny { retry_after: Duration::from_millis(500) });
+    }
+
+    #[test]
+    fn a_cost_of_nothing_waits_no_longer_than_a_full_queue_drains() {
+        let bucket = LeakyBucket::new("3/s".parse().expect("valid"), 4, Release::HOLD);
+        let now = Time::from_nanos(1_800_000_000_000_000_001);
+        let mut dry_at = 0;
+        bucket.owe(&mut dry_at, now, 4);
+        let full = bucket.decide(&dry_at, now, 0);
+        assert!(full.is_allowed(), "{full:?}");
+        bucket.owe(&mut dry_at, now, 1);
+        let Admission::Deny { retry_after } = bucket.decide(&dry_at, now, 0).admission else {
+            panic!("more than a full queue is ahead");
+        };
+        assert!(bucket.decide(&dry_at, now + retry_after, 0).is_allowed());
+        assert!(!bucket.decide(&dry_at, now + retry_after - Duration::from_nanos(1), 0).is_allowed());
+    }
+
+    #[test]
     fn a_counted_denial_takes_its_own_place_in_the_queue_and_no_other() {
         // One hit denied for its wait filled the whole queue, and everybody waited for it.
-        let hold = Release::Hold { max_wait: Duration::from_millis(500) };
-        let bucket = LeakyBucket::new("1/s".parse().expect("valid"), 6, hold);
+        let bucket = LeakyBucket::new("1/s".parse().expect("valid"), 6, hold(500, 0));
         let now = Time::from_secs(1_800_000_000);
         let mut dry_at = 0;
         bucket.charge(&mut dry_at, now, 1);

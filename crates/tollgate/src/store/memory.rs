@@ -186,6 +186,11 @@ impl MemoryStore {
         self.lock(n).remove(&self.held(n, Time::EPOCH), fingerprint)
     }
 
+    /// How many keys still count at `now`; the room of all others is free. Looks at every entry.
+    pub fn live_keys(&self, now: Time) -> usize {
+        (0..SHARDS).map(|n| self.held(n, now).live(&self.lock(n)).count()).sum()
+    }
+
     pub fn usage(&self) -> Usage {
         let mut usage = Usage {
             cap_bytes: self.cap_bytes as u64,

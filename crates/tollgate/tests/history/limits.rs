@@ -48,17 +48,22 @@ impl Family {
 
     /// Whatever is valid.
     pub fn all_cases(self) -> impl Strategy<Value = Case> {
-        let numbers = prop::collection::vec((counts(), bursts()), 1..=3);
-        (periods(), self.shapes(), numbers).prop_filter_map("no valid limit", |(every, draw, numbers)| {
-            let limits: Vec<_> = numbers
-                .into_iter()
-                .filter_map(|(count, burst)| {
-                    let rate = Rate::new(count.min(every.nanos()), every.period()).ok()?;
-                    Limit::new(rate, draw.shape(every, burst.tokens(count))).ok()
-                })
-                .collect();
-            (!limits.is_empty()).then_some(Case { every, limits })
-        })
+        let numbers = prop::collection::vec((counts(), bursts(), self.shapes()), 1..=3);
+        (periods(), self.shapes(), numbers).prop_filter_map(
+            "no valid limit",
+            move |(every, draw, numbers)| {
+                let limits: Vec<_> = numbers
+                    .into_iter()
+                    .filter_map(|(count, burst, own)| {
+                        let rate = Rate::new(count.min(every.nanos()), every.period()).ok()?;
+                        // How a queue releases may change with its number.
+                        let draw = if matches!(self, Family::LeakyBucket) { own } else { draw };
+                        Limit::new(rate, draw.shape(every, burst.tokens(count))).ok()
+                    })
+                    .collect();
+                (!limits.is_empty()).then_some(Case { every, limits })
+            },
+        )
     }
 
     fn shapes(self) -> BoxedStrategy<Draw> {
@@ -69,7 +74,9 @@ impl Family {
                     .boxed()
             }
             Family::LeakyBucket => {
-                prop_oneof![Just(Draw::AtOnce), (0..3_000u64).prop_map(Draw::Hold)].boxed()
+                let max_waits = prop_oneof![1 => Just(None), 2 => (0..3_000u64).prop_map(Some)];
+                let hold = (max_waits, afters()).prop_map(|(max_wait, after)| Draw::Hold(max_wait, after));
+                prop_oneof![1 => Just(Draw::AtOnce), 2 => hold].boxed()
             }
             Family::FixedWindow => {
                 select(vec![Draw::Fixed(WindowStart::Aligned), Draw::Fixed(WindowStart::FirstHit)]).boxed()
@@ -92,8 +99,8 @@ enum Draw {
     Tick(Tick),
     Calendar,
     AtOnce,
-    /// Waits as long as so many thousandths of a period.
-    Hold(u64),
+    /// Waits as long as so many thousandths of a period, or a full queue; and how many may be ahead.
+    Hold(Option<u64>, u64),
     Fixed(WindowStart),
     Log,
     /// So many steps.
@@ -136,8 +143,9 @@ impl Draw {
             }))),
             Draw::Calendar => bucket(Refill::Calendar),
             Draw::AtOnce => leaky(Release::AtOnce),
-            Draw::Hold(part) => {
-                leaky(Release::Hold { max_wait: Duration::from_nanos(period_ns / 1000 * part) })
+            Draw::Hold(part, after) => {
+                let max_wait = part.map(|part| Duration::from_nanos(period_ns / 1000 * part));
+                leaky(Release::Hold { max_wait, after })
             }
             Draw::Fixed(start) => Shape::FixedWindow { start },
             Draw::Log => Shape::SlidingLog,
@@ -175,6 +183,11 @@ fn bursts() -> impl Strategy<Value = Burst> {
         1 => (2..4u64).prop_map(Burst::Times),
         1 => Just(Burst::Tokens(1_000_000_000)),
     ]
+}
+
+/// How many may be ahead of a request that is not held.
+fn afters() -> impl Strategy<Value = u64> {
+    prop_oneof![2 => Just(0), 3 => 1..12u64, 1 => select(&[1_000, 1_000_000_000])]
 }
 
 fn periods() -> impl Strategy<Value = Every> {

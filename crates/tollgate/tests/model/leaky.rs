@@ -48,6 +48,11 @@ impl Leaky {
         self.at = now;
     }
 
+    /// Whether one who enters now may leave at `at`: no more than `after` are ahead of it.
+    fn is_its_turn(&self, at: u64, after: u64) -> bool {
+        self.water(at) <= u128::from(after) * self.flow.token
+    }
+
     /// Enters behind all others, with as much as `bound` allows.
     fn enter(&mut self, id: Option<usize>, now: u64, cost: u64, bound: u64) {
         self.leak(now);
@@ -76,14 +81,21 @@ impl Model for Leaky {
     fn in_time(&self, now: u64) -> bool {
         match self.release {
             Release::AtOnce => true,
-            Release::Hold { max_wait } => self.water(now.saturating_add(max_wait.as_nanos() as u64)) == 0,
+            Release::Hold { max_wait: None, after } => {
+                self.water(now) <= u128::from(after + self.capacity) * self.flow.token
+            }
+            Release::Hold { max_wait: Some(max_wait), after } => {
+                self.is_its_turn(now.saturating_add(max_wait.as_nanos() as u64), after)
+            }
         }
     }
 
     fn delay(&self, now: u64) -> Duration {
         match self.release {
             Release::AtOnce => Duration::ZERO,
-            Release::Hold { .. } => Duration::from_nanos(first(now, |at| self.water(at) == 0) - now),
+            Release::Hold { after, .. } => {
+                Duration::from_nanos(first(now, |at| self.is_its_turn(at, after)) - now)
+            }
         }
     }
 

@@ -47,7 +47,7 @@ bans:  [{ key: "ip:203.0.113.9", until: 2027-01-01T00:00:00Z, reason: scraping }
 #[test]
 fn every_algorithm_and_its_options_are_read() {
     let second = Duration::from_secs(1);
-    let hold = |max_wait| Release::Hold { max_wait };
+    let hold = |max_wait, after| Release::Hold { max_wait, after };
     for (options, expected) in [
         ("", Shape::Gcra { burst: None }),
         ("algorithm: gcra, burst: 5", Shape::Gcra { burst: Some(5) }),
@@ -68,14 +68,18 @@ fn every_algorithm_and_its_options_are_read() {
             "algorithm: token-bucket, refill: calendar",
             Shape::TokenBucket { burst: None, refill: Refill::Calendar },
         ),
-        ("algorithm: leaky-bucket", Shape::LeakyBucket { burst: None, release: hold(30 * second) }),
+        ("algorithm: leaky-bucket", Shape::LeakyBucket { burst: None, release: Release::HOLD }),
         (
             "algorithm: leaky-bucket, burst: 6, max_wait: 5s",
-            Shape::LeakyBucket { burst: Some(6), release: hold(5 * second) },
+            Shape::LeakyBucket { burst: Some(6), release: hold(Some(5 * second), 0) },
+        ),
+        (
+            "algorithm: leaky-bucket, burst: 13, hold_after: 8",
+            Shape::LeakyBucket { burst: Some(13), release: hold(None, 8) },
         ),
         (
             "algorithm: leaky-bucket, on_exceed: hold",
-            Shape::LeakyBucket { burst: None, release: hold(30 * second) },
+            Shape::LeakyBucket { burst: None, release: Release::HOLD },
         ),
         (
             "algorithm: leaky-bucket, on_exceed: reject",

@@ -112,6 +112,9 @@ fn options_of_other_algorithms_are_rejected() {
     check_option_rejected("levels: [s]", "'levels' is for tiered-window only");
     check_option_rejected("max_wait: 1s", "'max_wait' is for a leaky-bucket that holds only");
     check_option_rejected("algorithm: leaky-bucket, on_exceed: reject, max_wait: 1s", "'max_wait' is for");
+    check_option_rejected("hold_after: 8", "'hold_after' is for a leaky-bucket that holds only");
+    check_option_rejected("algorithm: leaky-bucket, on_exceed: reject, hold_after: 8", "'hold_after' is for");
+    check_option_rejected("algorithm: leaky-bucket, hold_after: 1000000001", "hold_after 1000000001 is too");
     check_option_rejected("on_exceed: hold", "on_exceed: hold is for leaky-bucket only");
     check_option_rejected("algorithm: gcra, on_exceed: hold", "on_exceed: hold is for leaky-bucket only");
     check_option_rejected("algorithm: concurrency, burst: 5", "'burst' is for");

@@ -94,8 +94,9 @@ fn shape(shape: Shape, put: &mut impl FnMut(&str, Value)) {
         }
         Shape::LeakyBucket { burst, release } => {
             put("burst", burst.into());
-            if let Release::Hold { max_wait } = release {
-                put("max_wait", write_span(max_wait).into());
+            if let Release::Hold { max_wait, after } = release {
+                put("max_wait", max_wait.map(write_span).into());
+                put("hold_after", if after == 0 { Value::Null } else { after.into() });
             }
         }
         Shape::FixedWindow { start: WindowStart::Aligned } => put("window", "aligned".into()),

@@ -72,8 +72,9 @@ pub fn diff(args: &FileArgs) -> Result<(), Exit> {
 }
 
 fn import(args: &FileArgs, dry_run: &str) -> Result<(Session, Value), Exit> {
-    let checked = text::read(&args.file).and_then(|text| text.check_rules().map(|_| text));
-    let text = checked.map_err(|problems| args.admin.invalid(&problems))?;
+    let checked = text::read(&args.file).and_then(|text| Ok((text.check_rules()?, text)));
+    let ((_, warnings), text) = checked.map_err(|problems| args.admin.invalid(&problems))?;
+    out::warnings(warnings.into_lines());
     let mode = if args.replace { "replace" } else { "merge" };
     let mut session = Session::open(&args.admin)?;
     let answered = session.upload("/v1/rules/import", &format!("mode={mode}&dry_run={dry_run}"), text)?;

@@ -14,34 +14,41 @@ use crate::config::Config;
 /// How far comments at the start of a file are skipped.
 const MAX_LOOK_BYTES: u64 = 1 << 20;
 
-/// How many rules there are, and what has no effect.
-type Checked = (usize, Vec<String>);
+struct Checked {
+    rules: usize,
+    /// Settings that have no effect.
+    idle: Vec<String>,
+    warnings: Vec<String>,
+}
 
 pub fn run(file: &Path, json: bool) -> Exit {
-    let (rules, idle) = match check(file) {
+    let Checked { rules, idle, warnings } = match check(file) {
         Ok(checked) => checked,
         Err(problems) if json => return out::json_problems(&problems),
         Err(problems) => return out::problems(&problems),
     };
     if json {
-        out::pretty(&json!({ "valid": true, "rules": rules, "without_effect": idle }));
+        out::pretty(&json!({ "valid": true, "rules": rules, "without_effect": idle, "warnings": warnings }));
     } else {
         out::line(format!("{}: valid, {}", file.display(), out::counted(rules as u64, "rule")));
         for setting in idle {
             out::message(format!("note: {setting} has no effect in this version"));
         }
+        out::warnings(warnings);
     }
     Exit::Yes
 }
 
 fn check(file: &Path) -> Result<Checked, Problems> {
     if is_list(file) {
-        return Ok((text::read(file)?.check_rules()?, Vec::new()));
+        let (rules, warnings) = text::read(file)?.check_rules()?;
+        return Ok(Checked { rules, idle: Vec::new(), warnings: warnings.into_lines() });
     }
     let _progress = Progress::start(format!("checking {}", file.display()), None);
     let (mut config, _) = Config::load(file)?;
     let policy = config.take_policy().map_err(|problems| problems.in_file(&file.display().to_string()))?;
-    Ok((policy.rules().len(), config.idle))
+    let warnings = policy.warnings().into_lines();
+    Ok(Checked { rules: policy.rules().len(), idle: config.idle, warnings })
 }
 
 /// Whether a file starts as a list does, not as a configuration. What cannot be read is no list.

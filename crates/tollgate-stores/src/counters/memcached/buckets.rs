@@ -20,7 +20,7 @@ impl Bucket {
     }
 
     /// Its first step of the finest level.
-    fn first_step(&self, levels: &Levels) -> u64 {
+    pub fn first_step(&self, levels: &Levels) -> u64 {
         self.number * levels.units()[self.level].secs() / levels.finest().secs()
     }
 }

@@ -110,10 +110,14 @@ impl TierSums {
             for some in buckets.chunks(MAX_ASKED) {
                 let deletes = some.iter().map(|bucket| Command::Delete { key: place.key(bucket) }).collect();
                 let replies = place.server.ask(deletes, moment.deadline).await?;
-                let there = some.iter().zip(replies).filter(|(_, reply)| *reply == Reply::Done);
-                finer.extend(there.flat_map(|(bucket, _)| bucket.parts(&place.levels)));
+                for (bucket, reply) in some.iter().zip(replies) {
+                    found |= reply == Reply::Done;
+                    // One that began before the window has expired before its parts.
+                    if reply == Reply::Done || bucket.first_step(&place.levels) < place.oldest_step() {
+                        finer.extend(bucket.parts(&place.levels));
+                    }
+                }
             }
-            found |= !finer.is_empty();
             buckets = finer;
         }
         Ok(found)
@@ -208,10 +212,10 @@ impl Place<'_> {
         format!("{}:{unit}{}", self.name, bucket.number)
     }
 
-    /// Until the bucket has left the window.
+    /// As long as the whole bucket is in the window: from then on its parts are read.
     fn lifetime(&self, bucket: &Bucket) -> Duration {
-        let end = (bucket.number + 1) * self.levels.units()[bucket.level].secs();
-        Time::from_secs(end + self.limit.rate().period().secs()).since(self.now)
+        let start = bucket.number * self.levels.units()[bucket.level].secs();
+        Time::from_secs(start + self.limit.rate().period().secs()).since(self.now)
     }
 
     fn step_at(&self, time: Time) -> u64 {

@@ -106,8 +106,9 @@ impl Ask {
             command.number(number);
         }
         command.word(&terms.calendar);
-        match terms.max_wait {
-            Some(wait) => command.number(wait),
+        match terms.hold {
+            Some((Some(max_wait), ahead)) => command.word(format!("{max_wait} {ahead}")),
+            Some((None, ahead)) => command.word(format!(" {ahead}")),
             None => command.word(""),
         };
         command.word(&self.grant);

@@ -14,6 +14,8 @@ use tollgate::time::{Period, Unit};
 
 /// The server's clock counts microseconds.
 pub const UNIT: Duration = Duration::from_micros(1);
+/// No key outlives the moment it can last count by more than this: lifetimes are whole milliseconds, and one more.
+pub const EXPIRY_SLACK: Duration = Duration::from_millis(2);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Terms {
@@ -25,7 +27,9 @@ pub(super) struct Terms {
     pub(super) numbers: [u64; 4],
     /// The calendar of the period, or the length of a step of a bucket.
     pub(super) calendar: String,
-    pub(super) max_wait: Option<u64>,
+    /// A leaky bucket that holds: its `max_wait` where it has one of its own, and the units that may be ahead
+    /// of a request that is not held.
+    pub(super) hold: Option<(Option<u64>, u64)>,
     /// A leaky bucket: a place in the queue is given back only if nobody is behind it.
     pub(super) queue: bool,
 }
@@ -56,7 +60,7 @@ impl Terms {
             kind,
             numbers: [count, period_us, step_us, period_us / step_us.max(1)],
             calendar: String::new(),
-            max_wait: None,
+            hold: None,
             queue: false,
         };
         match limit.shape() {
@@ -70,11 +74,15 @@ impl Terms {
             }
             Shape::TokenBucket { refill: Refill::Continuous, .. } => Terms::bucket(limit),
             Shape::LeakyBucket { release, .. } => {
-                let max_wait = match release {
-                    Release::Hold { max_wait } => Some(micros(max_wait)),
+                let terms = Terms::bucket(limit);
+                let hold = match release {
+                    Release::Hold { max_wait, after } => {
+                        let ahead = after.saturating_mul(terms.numbers[0]).min(WHOLE as u64);
+                        Some((max_wait.map(micros), ahead))
+                    }
                     Release::AtOnce => None,
                 };
-                Terms { max_wait, queue: true, ..Terms::bucket(limit) }
+                Terms { hold, queue: true, ..terms }
             }
             Shape::FixedWindow { start: WindowStart::Aligned } => {
                 Terms { calendar: calendar(period), ..window("f", 1) }
@@ -100,7 +108,7 @@ impl Terms {
             kind,
             numbers: [meter.token(), units, period_us, meter.span()],
             calendar: String::new(),
-            max_wait: None,
+            hold: None,
             queue: false,
         }
     }
@@ -121,7 +129,7 @@ pub fn check(limit: &Limit) -> Result<(), RefusedLimit> {
             check_bucket(limit)
         }
         Shape::LeakyBucket { release, .. } => {
-            if let Release::Hold { max_wait } = release {
+            if let Release::Hold { max_wait: Some(max_wait), .. } = release {
                 whole_micros(max_wait)?;
             }
             check_bucket(limit)

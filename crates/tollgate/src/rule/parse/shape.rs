@@ -44,7 +44,6 @@ const REFILLS: [(&str, RefillName); 3] =
     [("continuous", RefillName::Continuous), ("tick", RefillName::Tick), ("calendar", RefillName::Calendar)];
 const WINDOWS: [(&str, WindowStart); 2] =
     [("aligned", WindowStart::Aligned), ("first-hit", WindowStart::FirstHit)];
-const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
 const ONE_SECOND: Duration = Duration::from_secs(1);
 
 /// The shape of a rule's limits; `None` after a problem.
@@ -84,11 +83,13 @@ impl Shapes {
         only(map, "resolution", name == Name::SlidingCompact, "sliding-compact");
         only(map, "levels", name == Name::TieredWindow, "tiered-window");
         only(map, "max_wait", holds, "a leaky-bucket that holds");
+        only(map, "hold_after", holds, "a leaky-bucket that holds");
         let burst = map.optional_u64("burst");
         let refill = map.optional_choice("refill", &REFILLS).unwrap_or(RefillName::Continuous);
         only(map, "tick", matches!(refill, RefillName::Tick), "refill: tick");
         let tick = span(map, "tick").unwrap_or(ONE_SECOND);
-        let max_wait = span(map, "max_wait").unwrap_or(DEFAULT_MAX_WAIT);
+        let max_wait = span(map, "max_wait");
+        let after = map.optional_u64("hold_after").unwrap_or(0);
         let start = map.optional_choice("window", &WINDOWS).unwrap_or(WindowStart::Aligned);
         let resolution = span(map, "resolution").unwrap_or(ONE_SECOND);
         let levels = levels(map)?;
@@ -97,7 +98,7 @@ impl Shapes {
             RefillName::Tick => Refill::Tick(tick),
             RefillName::Calendar => Refill::Calendar,
         };
-        let release = if holds { Release::Hold { max_wait } } else { Release::AtOnce };
+        let release = if holds { Release::Hold { max_wait, after } } else { Release::AtOnce };
         Some(match name {
             Name::Gcra => Shape::Gcra { burst },
             Name::TokenBucket => Shape::TokenBucket { burst, refill },

@@ -56,9 +56,10 @@ function bucket.decide(c, cost)
   local full = max(c.full, c.at)
   local left = floor(max(c.at + c.span - full, 0) / c.token)
   local wait, too_long = 0, 0
-  if c.max_wait then -- a queue that holds tells the wait, and denies one that is too long
-    wait = max(time_of(c, c.full) - now, 0)
-    too_long = max(wait - c.max_wait, 0)
+  if c.ahead then -- a queue that holds tells the wait, and denies one that is too long
+    local turn = max(c.full - c.ahead, 0)
+    wait = max(time_of(c, turn) - now, 0)
+    too_long = max(c.max_wait and wait - c.max_wait or time_of(c, max(turn - c.span, 0)) - now, 0)
   end
   if cost * c.token > c.span then
     return 2, 0, left

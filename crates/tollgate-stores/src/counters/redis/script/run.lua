@@ -8,12 +8,16 @@ local function charge_of(i)
     shadow = flags % 2 >= 1, counted = flags % 4 >= 2, queue = flags >= 4,
     -- a bucket's
     token = first, units = second, period = third, span = fourth, rate = kind .. ARGV[a + 4] .. '/' .. ARGV[a + 5],
-    calendar = ARGV[a + 8], max_wait = tonumber(ARGV[a + 9]), full = 0, at = 0, converted = false,
+    calendar = ARGV[a + 8], full = 0, at = 0, converted = false,
     -- a window's
     limit = first, window = second, step = third, steps = fourth,
     -- the answer
     verdict = 0, wait = 0, left = 0, remaining = 0, granted = 0, failed = false,
   }
+  if ARGV[a + 9] ~= '' then -- a queue that holds
+    local max_wait, ahead = string.match(ARGV[a + 9], '^(%d*) (%d+)$')
+    c.max_wait, c.ahead = tonumber(max_wait), tonumber(ahead)
+  end
   -- A key that holds something else has no answer; the others do.
   local read, fits = pcall(c.does.load, c)
   if not read then

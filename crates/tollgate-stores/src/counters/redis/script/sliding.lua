@@ -63,6 +63,11 @@ function sliding.fresh_at(c)
   return c.n > 0 and (c.last + c.steps) * c.step or 0
 end
 
+-- Has the key live until its newest entry leaves the window.
+local function expire(c)
+  call('PEXPIRE', c.key, string.format('%.0f', max(ceil((sliding.fresh_at(c) - now) / 1000), 0) + slack_ms))
+end
+
 local function write_head(c)
   -- Entries that no longer count go when they are the greater part.
   if c.first >= 32 and c.first * 2 > c.n then
@@ -109,7 +114,7 @@ local function add_entry(c, cost)
     end
   end
   c.used = c.sum - c.base
-  call('PEXPIRE', c.key, string.format('%.0f', max(ceil((sliding.fresh_at(c) - now) / 1000), 0) + slack_ms))
+  expire(c)
 end
 
 function sliding.take(c, cost, how)
@@ -135,22 +140,24 @@ function sliding.refund(c, amount, at)
   if step < c.oldest or i >= c.n or entry(c.key, i) ~= step then
     return
   end
-  local before, taken, entries = c.head_base, nil, {}
+  local before, newest, taken, entries = c.head_base, 0, nil, {}
   if i > c.head then
-    local _, sum = entry(c.key, i - 1)
-    before = sum
+    newest, before = entry(c.key, i - 1)
   end
   for n = i, c.n - 1 do
     local step, sum = entry(c.key, n)
     taken = taken or min(amount, sum - before)
     if n > i or sum - taken > before then
       entries[#entries + 1] = struct.pack('>I7I6', step, sum - taken)
+      newest = step
     end
   end
   if i + #entries <= c.head then
     call('DEL', c.key)
   else
     call('SET', c.key, call('GETRANGE', c.key, 0, HEAD + i * ENTRY - 1) .. table.concat(entries), 'KEEPTTL')
+    c.last = newest
+    expire(c)
   end
 end
 

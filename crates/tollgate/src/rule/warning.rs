@@ -1,0 +1,138 @@
+//! What is valid in a rule but probably not intended.
+//!
+//! Warnings never stop a rule from coming into force. They are told by `rules check` and in the server's log.
+
+use std::time::Duration;
+
+use crate::limit::{Limit, Release, Shape};
+use crate::rule::{Mode, Rule};
+use crate::time::write_span;
+
+/// Browsers, HTTP libraries and load balancers commonly give up after this time.
+pub const USUAL_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Warnings about rules, in their order: the first [`MAX`](Warnings::MAX), and a count of the rest.
+#[derive(Default, Debug)]
+pub struct Warnings {
+    texts: Vec<String>,
+    more: usize,
+}
+
+impl Warnings {
+    pub const MAX: usize = 20;
+
+    pub fn of<'r>(rules: impl IntoIterator<Item = &'r Rule>) -> Warnings {
+        let mut warnings = Warnings::default();
+        rules.into_iter().for_each(|rule| warnings.look_at(rule));
+        warnings
+    }
+
+    /// Adds what there is to say about a rule.
+    pub fn look_at(&mut self, rule: &Rule) {
+        let Some(warning) = hold_warning(rule) else { return };
+        if self.texts.len() < Self::MAX {
+            self.texts.push(format!("rule {}: {warning}", rule.id));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// One line each.
+    pub fn into_lines(self) -> Vec<String> {
+        let mut lines = self.texts;
+        if self.more > 0 {
+            lines.push(format!("{} more rules have such warnings", self.more));
+        }
+        lines
+    }
+}
+
+/// Whether a queue holds requests for longer than their clients will wait, or none at all.
+fn hold_warning(rule: &Rule) -> Option<String> {
+    if rule.mode == Mode::Off {
+        return None;
+    }
+    rule.all_limits().find_map(|each| {
+        let limit = each.limit;
+        let Shape::LeakyBucket { release: Release::Hold { max_wait, after }, .. } = limit.shape() else {
+            return None;
+        };
+        let most_ahead = limit.capacity().saturating_sub(rule.cost);
+        if after > 0 && after >= most_ahead {
+            return Some(format!(
+                "{limit} never holds a request, as no more than {most_ahead} can be ahead of one and hold_after is \
+                 {after}: lower it, or write on_exceed: reject"
+            ));
+        }
+        let longest = time_of(&limit, most_ahead.saturating_sub(after));
+        (max_wait.is_none() && longest > USUAL_CLIENT_TIMEOUT).then(|| {
+            format!(
+                "{limit} holds requests for up to {}, longer than most clients wait ({}): set max_wait or a \
+                 smaller burst, or write on_exceed: reject",
+                write_span(longest),
+                write_span(USUAL_CLIENT_TIMEOUT)
+            )
+        })
+    })
+}
+
+/// How long `tokens` take to leak, in whole seconds, rounded up.
+fn time_of(limit: &Limit, tokens: u64) -> Duration {
+    let rate = limit.rate();
+    let seconds = u128::from(tokens) * u128::from(rate.period().secs());
+    let seconds = seconds.div_ceil(u128::from(rate.count().max(1)));
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Policy;
+
+    fn lines(rules: &str) -> Vec<String> {
+        let policy = Policy::from_yaml(&format!("rules: [{rules}]")).expect("valid rules");
+        Warnings::of(policy.rules().iter().map(|rule| &***rule)).into_lines()
+    }
+
+    fn leaky(options: &str) -> Vec<String> {
+        lines(&format!("{{ id: q, algorithm: leaky-bucket, {options} }}"))
+    }
+
+    #[test]
+    fn a_queue_that_outlasts_its_clients_is_told() {
+        let warnings = leaky("limit: 5/m");
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].starts_with("rule q: 5/m holds requests for up to 48s"), "{warnings:?}");
+        assert_eq!(leaky("limits: [10/s, 5/m]").len(), 1);
+        assert_eq!(leaky("limit: 10/s, key: user, overrides: [{ user: a, limit: 5/m }]").len(), 1);
+        for options in [
+            "limit: 1/s, burst: 31",
+            "limit: 5/m, hold_after: 2",
+            "limit: 5/m, max_wait: 1h",
+            "limit: 5/m, on_exceed: reject",
+            "limit: 5/m, mode: off",
+            "limit: 0/m",
+            "limit: 1/d",
+        ] {
+            assert_eq!(leaky(options), [""; 0], "{options}");
+        }
+        assert_eq!(leaky("limit: 1/s, burst: 32").len(), 1);
+    }
+
+    #[test]
+    fn a_queue_that_holds_nobody_is_told() {
+        assert!(leaky("limit: 5/s, hold_after: 4")[0].contains("never holds"));
+        assert_eq!(leaky("limit: 5/s, hold_after: 3"), [""; 0]);
+        assert!(leaky("limit: 5/s, hold_after: 3, cost: 2")[0].contains("no more than 3"));
+    }
+
+    #[test]
+    fn there_are_no_more_lines_than_can_be_read() {
+        let many: Vec<_> = (0..500)
+            .map(|n| format!("{{ id: r{n}, match: /r{n}, algorithm: leaky-bucket, limit: 1/m, burst: 2 }}"))
+            .collect();
+        let lines = lines(&many.join(", "));
+        assert_eq!(lines.len(), Warnings::MAX + 1);
+        assert_eq!(lines.last().map(String::as_str), Some("480 more rules have such warnings"));
+    }
+}
