@@ -153,7 +153,8 @@ fn assert_passed(answer: &Answer) {
     assert!(answer.status == 200 && went_through_tollgate(answer), "{answer}");
 }
 
-/// Asks on `clients` connections at a time until told to stop, every other client on a new connection each time.
+/// The answers that were not as usual, of two clients who ask without end while something happens. One keeps its
+/// connection, the other makes a new one for each request.
 fn under_traffic(example: &Example, meanwhile: impl FnOnce(&dyn Fn(usize))) -> Vec<Answer> {
     let answers = Mutex::new(Vec::new());
     let count = AtomicUsize::new(0);
@@ -280,9 +281,9 @@ fn check(balancer: &str, failing: Failing, notices: Notices) {
     (0..30).for_each(|_| assert_passed(&example.ask(2, "GET", "/", &[])));
 
     // One that accepts and never answers is found by its health check.
-    nodes[0].signal("STOP");
+    nodes[0].freeze();
     eventually("a frozen node is left out", || (0..12).all(|_| example.is_quick()));
-    nodes[0].signal("CONT");
+    nodes[0].thaw();
 }
 
 #[test]
