@@ -43,6 +43,8 @@ struct Example {
     script: Process,
     folder: Arc<Folder>,
     front: SocketAddr,
+    /// The port of every node's proxy.
+    port: u16,
     nodes: Vec<Node>,
 }
 
@@ -61,18 +63,18 @@ impl Example {
         }
         let folder = Folder::new();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/load-balancers/run");
-        let front = free_port();
+        let [front, port] = [free_port(), free_port()];
         let mut command = Command::new(script);
         command.arg(balancer).arg(if failing == Failing::Open { "open" } else { "closed" });
         command.env("TOLLGATE", env!("CARGO_BIN_EXE_tollgate")).env("TMPDIR", folder.path(""));
-        command.env("FRONT", front.to_string());
-        for port in ["NODES", "ADMIN", "API", "REDIS"] {
-            command.env(port, free_port().to_string());
+        command.env("FRONT", front.to_string()).env("NODES", port.to_string());
+        for name in ["ADMIN", "API", "REDIS"] {
+            command.env(name, free_port().to_string());
         }
         let log = folder.path("run.log");
         let script = Process::start(command.process_group(0), &log);
         let front = SocketAddr::from(([127, 0, 0, 1], front));
-        let mut example = Example { script, folder, front, nodes: Vec::new() };
+        let mut example = Example { script, folder, front, port, nodes: Vec::new() };
         let mut said = String::new();
         eventually("the example runs", || {
             said = std::fs::read_to_string(&log).unwrap_or_default();
@@ -104,6 +106,16 @@ impl Example {
             _ => panic!("{answer}"),
         };
         answers.filter(|answer| passes(answer.clone())).count()
+    }
+
+    /// Whether a node has been sent something that it has not read: a local port and a receive queue of /proc/net/tcp.
+    fn a_node_has_unread_bytes(&self) -> bool {
+        let sockets = std::fs::read_to_string("/proc/net/tcp").expect("the sockets of this machine");
+        let port = format!(":{:04X}", self.port);
+        sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).any(|fields| {
+            fields[1].ends_with(&port)
+                && fields[4].split(':').nth(1).is_some_and(|unread| unread.bytes().any(|b| b != b'0'))
+        })
     }
 
     /// Whether a request is answered with 200 soon, whatever becomes of the connection.
@@ -260,6 +272,31 @@ fn check_every_node_gone(example: &Example, failing: Failing, notices: Notices) 
     }
 }
 
+/// A request that may have reached the API through a node is not sent again, to whatever falls in for the node.
+fn check_nothing_is_sent_twice(example: &Example, nodes: &[Server]) {
+    let reached_a_node = || {
+        eventually("all is well", || (0..12).all(|_| example.is_quick()));
+        nodes.iter().for_each(Server::freeze);
+        thread::scope(|scope| {
+            let posted = scope.spawn(|| example.ask(7, "POST", "/", &[]));
+            let mut reached = false;
+            eventually("the request is sent", || {
+                reached = example.a_node_has_unread_bytes();
+                reached || posted.is_finished()
+            });
+            if reached {
+                nodes.iter().for_each(|node| node.signal("KILL"));
+                let answer = posted.join().expect("an answer");
+                assert!([502, 503, 504].contains(&answer.status), "{answer}");
+            }
+            nodes.iter().filter(|_| !reached).for_each(Server::thaw);
+            reached
+        })
+    };
+    // On a busy machine health checks may find out before the request is there.
+    assert!((0..5).any(|_| reached_a_node()), "no node was sent the request");
+}
+
 fn check(balancer: &str, failing: Failing, notices: Notices) {
     let Some(example) = Example::start(balancer, failing) else { return };
     eventually("a request passes", || example.ask(2, "GET", "/", &[]).status == 200);
@@ -284,6 +321,7 @@ fn check(balancer: &str, failing: Failing, notices: Notices) {
     nodes[0].freeze();
     eventually("a frozen node is left out", || (0..12).all(|_| example.is_quick()));
     nodes[0].thaw();
+    check_nothing_is_sent_twice(&example, &nodes);
 }
 
 #[test]
