@@ -23,7 +23,7 @@ class Api(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_GET = do_POST = answer
+    do_GET = do_POST = do_PATCH = answer
 
     def log_message(self, *_):
         pass
