@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -29,7 +29,23 @@ impl Client {
 
     /// One who waits longer for answers.
     pub fn patient(address: SocketAddr, patience: Duration) -> Client {
-        let stream = TcpStream::connect(address).expect("the server accepts");
+        Client::over(TcpStream::connect(address).expect("the server accepts"), address, patience)
+    }
+
+    /// Connects from an address of its own: all of 127.0.0.0/8 is this machine.
+    pub fn connect_from(source: IpAddr, address: SocketAddr) -> Client {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+        let stream = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+            socket.bind(SocketAddr::new(source, 0)).expect("a loopback address");
+            let stream = socket.connect(address).await.expect("the server accepts");
+            stream.into_std().expect("a stream of the standard library")
+        });
+        stream.set_nonblocking(false).expect("a stream that waits");
+        Client::over(stream, address, SOON)
+    }
+
+    fn over(stream: TcpStream, address: SocketAddr, patience: Duration) -> Client {
         stream.set_read_timeout(Some(patience)).expect("a timeout can be set");
         stream.set_write_timeout(Some(SOON)).expect("a timeout can be set");
         stream.set_nodelay(true).expect("a small request goes out at once");

@@ -159,6 +159,20 @@ impl Server {
         assert!(sent.success(), "kill -s {name}");
     }
 
+    /// Stops every thread, as SIGSTOP does a moment after it is sent: connections are accepted, and nothing is answered.
+    pub fn freeze(&self) {
+        self.signal("STOP");
+        eventually("every thread has stopped", || {
+            let threads = fs::read_dir(format!("/proc/{}/task", self.id())).expect("its threads");
+            let stat = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat")).ok();
+            threads.flatten().filter_map(stat).all(|stat| stat.contains(") T "))
+        });
+    }
+
+    pub fn thaw(&self) {
+        self.signal("CONT");
+    }
+
     /// Sends SIGTERM, and returns how the process ended.
     pub fn stop(mut self) -> (ExitStatus, String) {
         self.signal("TERM");
