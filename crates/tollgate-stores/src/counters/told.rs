@@ -31,7 +31,7 @@ impl<A: ToldAddress> ToldSetup<A> {
     pub const SLACK: Duration = Duration::from_secs(1);
 
     pub fn new(address: A) -> ToldSetup<A> {
-        ToldSetup { address, naming: Naming::Plain, deadline: Self::DEADLINE, slack: Self::SLACK }
+        ToldSetup { address, naming: Naming::default(), deadline: Self::DEADLINE, slack: Self::SLACK }
     }
 }
 
