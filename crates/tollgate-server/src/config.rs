@@ -26,7 +26,7 @@ pub use listen::Listen;
 pub use proxy::{Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls};
 pub use queue::{QueueConfig, QueuePlace};
 pub use rules_db::RulesDbConfig;
-pub use store::{StoreConfig, StoreKeys};
+pub use store::{ShownKeys, StoreConfig, StoreKeys};
 
 /// A larger file is rejected unread.
 const MAX_FILE_BYTES: u64 = 256 << 20;

@@ -17,7 +17,7 @@ use tollgate::algorithm::Grant;
 use tollgate::limit::Shape;
 use tollgate::rule::Rule;
 use tollgate::store::central::Counter;
-use tollgate::store::{Receipt, ReceiptPart};
+use tollgate::store::{CounterKey, KeyPart, Receipt, ReceiptPart, Sensitivity};
 use tollgate::{Policy, Time, Verdict};
 
 /// A receipt that nobody has used by then stays charged.
@@ -52,8 +52,11 @@ struct Written {
 #[derive(Serialize, Deserialize)]
 struct WrittenCharge(String, String, u64, u64, (u64, u64, u64), Option<WrittenCounter>);
 
-/// Domain, key and owner.
-type WrittenCounter = (Box<str>, Box<str>, Option<Box<str>>);
+/// Domain, the parts of the key, and which of them is the owner.
+type WrittenCounter = (Box<str>, Vec<WrittenPart>, Option<usize>);
+
+/// Name, value, and whether it is sensitive.
+type WrittenPart = (Box<str>, Box<str>, bool);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ReceiptError {
@@ -101,7 +104,7 @@ impl Receipts {
         let charges = charged.zip(receipt.parts()).map(|(limit, part)| {
             let ReceiptPart { fingerprint, unit_cost, grant, counter } = part;
             let grant = (grant.at.nanos(), grant.cost, grant.mark);
-            let counter = counter.map(|Counter { domain, key, owner, .. }| (domain, key, owner));
+            let counter = counter.map(write_counter);
             WrittenCharge(
                 limit.rule.id.to_string(),
                 limit.limit.counter(),
@@ -186,11 +189,30 @@ impl WrittenCharge {
         let rule = policy.rule(&id)?;
         let limit = rule.all_limits().find(|limit| *limit.counter == *counter)?;
         let grant = Grant { at: Time::from_nanos(at), cost, mark };
-        let name = |(domain, key, owner)| Counter { domain, rule: id.as_str().into(), key, owner };
-        let part = ReceiptPart { fingerprint, unit_cost, grant, counter: elsewhere.map(name) };
+        let counter = elsewhere.map(|written| read_counter(written, &id));
+        let part = ReceiptPart { fingerprint, unit_cost, grant, counter };
         let real_cost = real_cost(rule, limit.limit.shape(), settlement)?;
         Some((Receipt::from_part(part, limit.limit), real_cost))
     }
+}
+
+fn write_counter(counter: Counter) -> WrittenCounter {
+    let Counter { domain, key, .. } = counter;
+    let part = |part: &KeyPart| (part.name.clone(), part.value.clone(), part.is_sensitive());
+    (domain, key.parts().iter().map(part).collect(), key.owner_index())
+}
+
+fn read_counter((domain, parts, owner): WrittenCounter, rule: &str) -> Counter {
+    let part = |(name, value, is_sensitive)| {
+        let sensitivity = if is_sensitive { Sensitivity::Sensitive } else { Sensitivity::Public };
+        KeyPart { name, value, sensitivity }
+    };
+    let parts = parts.into_iter().map(part).collect();
+    let key = match owner {
+        Some(owner) => CounterKey::owned(parts, owner),
+        None => CounterKey::shared(parts),
+    };
+    Counter { domain, rule: rule.into(), key }
 }
 
 /// `None` where the charge stays as it is.

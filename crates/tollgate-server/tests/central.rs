@@ -86,6 +86,78 @@ store_deadline: 500ms";
     assert_eq!(server.log().matches("store does not answer").count(), 1, "one line for one outage");
 }
 
+/// An email in a shared Redis could be read by everyone who can read the Redis.
+#[test]
+fn by_default_credentials_and_emails_are_hashed_and_the_rest_is_readable() {
+    let Some(redis) = redis("sensitive names on redis") else { return };
+    let rules = "rules:
+      - { id: login, match: /login, key: [ip, email], limit: 3/d }
+      - { id: api, match: /api, key: header:X-Api-Key, limit: 3/d }
+      - { id: tenant, match: /api, key: [header:x-tenant, user], limit: 30/d }";
+    let nodes = [(); 2].map(|()| node(&redis, rules));
+    eventually("both are connected", || {
+        nodes.iter().all(|node| check(node, "probe").1["reason"] == "no_rule")
+    });
+    let ask = |n: usize, body: Value| nodes[n % 2].check(&body).status;
+    let login = json!({ "path": "/login", "ip": "203.0.113.9", "email": "Ann@example.com" });
+    let api = json!({ "path": "/api", "user": "bob@example.com", "headers": { "x-api-key": "k-123", "x-tenant": "acme" } });
+    eventually("both reach the store", || {
+        nodes.iter().all(|node| {
+            let peek =
+                json!({ "path": "/login", "ip": "203.0.113.9", "email": "probe@example.com", "peek": true });
+            node.check(&peek).json()["reason"] == "ok"
+        })
+    });
+    for request in [&login, &api] {
+        let passed = (0..6).filter(|n| ask(*n, request.clone()) == 200).count();
+        assert_eq!(passed, 3, "both nodes use the same name for {request}");
+    }
+    let keys = redis.ask(&["KEYS", "*"]);
+    let named = |start: &str, end: &str| keys.lines().any(|key| key.starts_with(start) && key.ends_with(end));
+    assert!(named("tg1:default:login:{email:#", "+ip:203.0.113.9:gcra-d"), "{keys}");
+    assert!(named("tg1:default:api:{header:x-api-key:#", "}:gcra-d"), "{keys}");
+    assert!(
+        keys.contains("tg1:default:tenant:{user:#") && keys.contains("}|header:x-tenant:acme+user:#"),
+        "{keys}"
+    );
+    for secret in ["ann", "bob", "k-123"] {
+        assert!(!keys.to_lowercase().contains(secret), "{secret} in {keys}");
+    }
+    assert_eq!(nodes[1].used("login", "ip:203.0.113.9+email:ann@example.com"), [3]);
+    nodes[0].wait_for_log("store_keys: sensitive: identities in the store are hashed without a key");
+}
+
+/// What is hashed without a key can be guessed, and nodes must not differ in it.
+#[test]
+fn the_secret_of_the_fleet_is_the_key_of_the_hash() {
+    let Some(redis) = redis("keyed names on redis") else { return };
+    let folder = Folder::new();
+    let secret = folder.write("secret", "a secret of thirty-two bytes, at least\n");
+    let rules = "rules: [{ id: login, key: email, limit: 9/d }]";
+    let names_under = |settings: &str| {
+        redis.ask(&["FLUSHALL"]);
+        let node = node(&redis, &format!("{settings}{rules}"));
+        eventually("it is connected", || {
+            node.check(&json!({ "email": "ann@example.com" })).json()["reason"] == "ok"
+        });
+        (redis.ask(&["KEYS", "*"]), node)
+    };
+    let (unkeyed, _) = names_under("");
+    // printf %s email:ann@example.com | sha256sum | cut -c -32
+    assert!(unkeyed.contains("{email:#35f3b3170d36d0a179d1bf8e9cf8cfc3}"), "{unkeyed}");
+    let keyed_settings = format!("store_secret_file: {}\n", secret.display());
+    let (keyed, node) = names_under(&keyed_settings);
+    // printf %s email:ann@example.com | openssl dgst -sha256 -hmac "$(cat secret)" -r | cut -c -32
+    assert!(keyed.contains("{email:#bce30e070aa59b010379c373517ef5bb}"), "{keyed}");
+    assert!(!node.log().contains("without a key"), "{}", node.log());
+    let (plain, node) = names_under("store_keys: plain\n");
+    assert!(plain.contains("{email:ann@example.com}"), "{plain}");
+    assert!(!node.log().contains("without a key"), "{}", node.log());
+    let (hashed, node) = names_under("store_keys: hashed\n");
+    assert!(hashed.contains("tg1:default:login:{#35f3b3170d36d0a179d1bf8e9cf8cfc3}"), "{hashed}");
+    node.wait_for_log("store_keys: hashed: identities in the store are hashed without a key");
+}
+
 #[test]
 fn hashed_names_show_nobody() {
     let Some(redis) = redis("hashed names on redis") else { return };
@@ -178,7 +250,7 @@ fn what_the_store_cannot_keep_is_rejected_with_the_reason() {
     for (config, says) in [
         ("counters: mysql://u:hunter2@host\n", "unknown store 'mysql'"),
         ("counters: redis://host:x\n", "is not a number between 1 and 65535"),
-        ("counters: redis://h\nstore_keys: hashed\n", "hashed needs store_secret_file"),
+        ("counters: redis://h\nstore_keys: secret\n", "sensitive"),
         ("counters: redis://h\nstore_deadline: 0s\n", "expected a span above 0"),
         ("counters: redis://h\nrules: [{ id: a, limit: 3_000_000/s }]\n", "limit 3000000/s of rule a"),
         (

@@ -10,21 +10,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::limit::Limit;
-use tollgate::store::{DeniedHits, Weight};
+use tollgate::store::{CounterKey, DeniedHits, KeyPart, Sensitivity, Weight};
 use tollgate_stores::counters::redis::{RedisSetup, RedisStore, words_of_call};
 use tollgate_stores::counters::{CentralCharge, Counter};
 
 /// What redis-benchmark writes instead of this is a number of twelve digits.
 const RANDOM: &str = "__rand_int__";
 
-fn charges(key: &str, rules: usize) -> Vec<CentralCharge> {
+fn charges(user: &str, rules: usize) -> Vec<CentralCharge> {
+    let user = KeyPart { name: "user".into(), value: user.into(), sensitivity: Sensitivity::Public };
     let limit = Limit::per("1000/d".parse().expect("a rate"));
     let charge = |n| CentralCharge {
         counter: Counter {
             domain: "default".into(),
             rule: format!("rule-{n}").into(),
-            key: key.into(),
-            owner: Some(key.into()),
+            key: CounterKey::owned(vec![user.clone()], 0),
         },
         limit,
         cost: 1,
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--call", rules] => {
-            let words = words_of_call(&charges(&format!("user:{RANDOM}"), rules.parse()?));
+            let words = words_of_call(&charges(RANDOM, rules.parse()?));
             println_all(&words);
             Ok(())
         }
@@ -82,7 +82,7 @@ async fn measure(
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
                     .is_ok()
                 {
-                    let charges = charges(&format!("user:{:012}", fastrand::u64(..keys)), rules);
+                    let charges = charges(&format!("{:012}", fastrand::u64(..keys)), rules);
                     failed += u64::from(store.charge(&charges).await.parts.iter().any(Result::is_err));
                 }
                 failed

@@ -22,12 +22,12 @@ struct Memory {
 
 impl Memory {
     fn fingerprint(&self, counter: &Counter, limit: &Limit) -> Fingerprint {
-        let owner = counter.owner.as_deref().unwrap_or("");
+        let owner = counter.key.owner().map_or_else(String::new, ToString::to_string);
         self.secret.fingerprint([
-            &counter.domain,
+            &*counter.domain,
             &counter.rule,
-            &counter.key,
-            owner,
+            &*counter.key.to_string(),
+            &owner,
             limit.counter().as_str(),
         ])
     }

@@ -5,6 +5,7 @@ mod attribute;
 pub mod forwarded;
 pub(crate) mod key;
 pub mod normal;
+pub mod sensitive;
 
 pub use attribute::{Attribute, Source};
 pub use key::{Key, KeyError};

@@ -14,10 +14,12 @@ use crate::store::central::Counter;
 use crate::time::Time;
 
 pub mod central;
+mod counter_key;
 pub mod memory;
 mod part;
 mod split;
 
+pub use counter_key::{CounterKey, KeyPart, Sensitivity};
 pub use memory::MemoryStore;
 pub use part::ReceiptPart;
 

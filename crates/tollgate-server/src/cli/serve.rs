@@ -164,6 +164,13 @@ fn open_central(gate: &Gate, config: &Config) -> anyhow::Result<()> {
     let Some(store) = &config.store else { return Ok(()) };
     let central = Central::open(store).map_err(|problem| anyhow::anyhow!("{problem}"))?;
     tracing::info!("counters are on {}", central.name);
+    if store.keys.can_be_guessed() {
+        tracing::info!(
+            "store_keys: {}: identities in the store are hashed without a key, which hides them from view but not from \
+             guessing; store_secret_file names a key that all nodes share",
+            store.keys.name()
+        );
+    }
     gate.central.set(central).map_err(|_| anyhow::anyhow!("the store is opened once"))
 }
 

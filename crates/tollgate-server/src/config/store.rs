@@ -25,15 +25,37 @@ pub struct StoreConfig {
 
 /// How identities are written into the store.
 #[derive(Clone, PartialEq, Eq)]
-pub enum StoreKeys {
-    Plain,
-    /// Under the secret in this file, which all nodes share.
-    Hashed(PathBuf),
+pub struct StoreKeys {
+    pub shown: ShownKeys,
+    /// The key of the hash, which all nodes share. Without it identities are hidden from view, not from guessing.
+    pub secret_file: Option<PathBuf>,
+}
+
+/// What the store's names show; the rest is hashed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ShownKeys {
+    All,
+    /// All but emails, API keys, tokens and cookies.
+    Public,
+    None,
+}
+
+impl StoreKeys {
+    /// Whether identities are hashed, and anyone who guesses one can tell.
+    pub fn can_be_guessed(&self) -> bool {
+        self.shown != ShownKeys::All && self.secret_file.is_none()
+    }
+
+    /// `store_keys` as it is written.
+    pub fn name(&self) -> &'static str {
+        STORE_KEYS.iter().find(|(_, shown)| *shown == self.shown).map_or("", |(name, _)| name)
+    }
 }
 
 const ON_STORE_ERROR: [(&str, OnStoreError); 3] =
     [("open", OnStoreError::Open), ("closed", OnStoreError::Closed), ("local", OnStoreError::Local)];
-const STORE_KEYS: [(&str, bool); 2] = [("plain", false), ("hashed", true)];
+const STORE_KEYS: [(&str, ShownKeys); 3] =
+    [("plain", ShownKeys::All), ("sensitive", ShownKeys::Public), ("hashed", ShownKeys::None)];
 /// A longer deadline would make requests wait for what nobody waits for.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -68,8 +90,8 @@ impl StoreConfig {
         idle: &mut Vec<String>,
     ) -> Option<StoreConfig> {
         let deadline = deadline(map);
-        let hashed = map.optional_choice("store_keys", &STORE_KEYS).unwrap_or_default();
-        let secret = map.optional_text("store_secret_file").map(|file| folder.join(file));
+        let shown = map.optional_choice("store_keys", &STORE_KEYS).unwrap_or(ShownKeys::Public);
+        let secret_file = map.optional_text("store_secret_file").map(|file| folder.join(file));
         let node = map.optional("counters");
         let Some(node) = node.filter(|node| node.as_str() != Some("memory")) else {
             let settings = [
@@ -90,18 +112,10 @@ impl StoreConfig {
             text.parse().map_err(|error| map.reject("counters", node, format!("{error}"))).ok()?;
         let refusals = rules.iter().filter_map(|rule| refusal(&address, rule));
         refusals.for_each(|why| map.reject("counters", node, why));
-        let keys = match (hashed, secret) {
-            (false, _) => StoreKeys::Plain,
-            (true, Some(file)) => StoreKeys::Hashed(file),
-            (true, None) => {
-                map.reject(
-                    "store_keys",
-                    node,
-                    "hashed needs store_secret_file: a secret that all nodes share",
-                );
-                return None;
-            }
-        };
+        if shown == ShownKeys::All && secret_file.is_some() {
+            idle.push("store_secret_file with store_keys: plain".to_owned());
+        }
+        let keys = StoreKeys { shown, secret_file };
         let deadline = deadline.unwrap_or_else(|| address.default_deadline());
         let (written, name) = (text.to_owned(), without_login(text));
         Some(StoreConfig { address, written, name, deadline, keys })

@@ -1,19 +1,20 @@
 //! Counters on servers, as the gate asks them.
 
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
 use tollgate::document::Problem;
 use tollgate::store::central::{Central as _, CentralCharge, CentralReceipt, Counter};
-use tollgate::store::{DeniedHits, Weight};
+use tollgate::store::{CounterKey, DeniedHits, KeyPart, Sensitivity, Weight};
 use tollgate::time::Period;
 use tollgate::{Engine, Hit, Limit, Rate, Time, Verdict};
 use tollgate_stores::counters::breaker::ServerHealth;
 use tollgate_stores::counters::central::CentralStore;
-use tollgate_stores::counters::name::Naming;
+use tollgate_stores::counters::name::{NameHash, Naming};
 
-use crate::config::{StoreConfig, StoreKeys};
+use crate::config::{ShownKeys, StoreConfig, StoreKeys};
 use crate::receipt::ReceiptError;
 
 pub struct Central {
@@ -52,8 +53,10 @@ impl Central {
     /// Takes a receipt for good, on behalf of all nodes. It is a counter that lets one through.
     pub async fn claim(&self, id: &str, now: Time) -> Result<(), ReceiptError> {
         const RULE: &str = "_receipt"; // no rule of a file has this domain
+        // No attribute has this name.
+        let part = KeyPart { name: "receipt".into(), value: id.into(), sensitivity: Sensitivity::Public };
         let counter =
-            Counter { domain: "_".into(), rule: RULE.into(), key: id.into(), owner: Some(id.into()) };
+            Counter { domain: "_".into(), rule: RULE.into(), key: CounterKey::owned(vec![part], 0) };
         let once = Rate::new(1, Period::HOUR).map_err(|_| ReceiptError::Unknown)?;
         let (limit, weight, denied) = (Limit::per(once), Weight::Enforced, DeniedHits::Free);
         let charge = CentralCharge { counter, limit, cost: 1, unit_cost: 1, weight, denied };
@@ -93,13 +96,24 @@ impl Central {
 }
 
 fn naming(keys: &StoreKeys) -> Result<Naming, Problem> {
-    let StoreKeys::Hashed(path) = keys else { return Ok(Naming::Plain) };
+    let hash = match &keys.secret_file {
+        Some(path) => NameHash::keyed(&secret(path)?),
+        None => NameHash::Unkeyed,
+    };
+    Ok(match keys.shown {
+        ShownKeys::All => Naming::Plain,
+        ShownKeys::Public => Naming::Sensitive(hash),
+        ShownKeys::None => Naming::Hashed(hash),
+    })
+}
+
+fn secret(path: &Path) -> Result<Vec<u8>, Problem> {
     let problem = |why: String| Problem::new(None, "store_secret_file", format!("{}: {why}", path.display()));
     let secret = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
     match secret.trim_ascii() {
         short if short.len() < MIN_SECRET_BYTES => {
             Err(problem(format!("is shorter than {MIN_SECRET_BYTES} bytes")))
         }
-        secret => Ok(Naming::hashed(secret)),
+        secret => Ok(secret.to_vec()),
     }
 }

@@ -38,7 +38,7 @@ pub enum CentralAddress {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CentralAddressError {
     #[error(
-        "unknown store '{0}': use memory, redis://, redis+sentinel://, redis+cluster://, memcached:// or cassandra://"
+        "unknown store '{0}': use memory, redis://, redis+sentinel://, redis+cluster://, memcached://, cassandra:// or scylla://"
     )]
     Unknown(String),
     #[error("{0}")]
@@ -64,7 +64,7 @@ impl FromStr for CentralAddress {
             return address.parse().map(CentralAddress::Memcached).map_err(invalid);
         }
         #[cfg(feature = "cassandra")]
-        if scheme == "cassandra" {
+        if matches!(scheme, "cassandra" | "scylla") {
             return address.parse().map(CentralAddress::Cassandra).map_err(invalid);
         }
         // What has no scheme may be anything, a password too.
@@ -221,6 +221,8 @@ mod tests {
         #[cfg(feature = "memcached")]
         assert!(matches!("memcached://a,b".parse(), Ok(CentralAddress::Memcached(_))));
         #[cfg(feature = "cassandra")]
-        assert!(matches!("cassandra://a,b/keyspace".parse(), Ok(CentralAddress::Cassandra(_))));
+        for address in ["cassandra://a,b/keyspace", "scylla://a,b/keyspace?tablets=off"] {
+            assert!(matches!(address.parse(), Ok(CentralAddress::Cassandra(_))));
+        }
     }
 }

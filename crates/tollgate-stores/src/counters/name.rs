@@ -1,55 +1,76 @@
-//! What a store calls a counter: readable with the store's own tools, or hashed where identities are sensitive.
+//! The names of counters in a store: readable with the store's own tools, hashed where identities are sensitive.
 //!
 //! `tg1:default:login:{user:42}:gcra-m` is rule `login` of domain `default` for user 42, a GCRA over a minute. The
-//! braces are Redis's hash tag: all counters of one owner share a slot. Names of different counters differ,
-//! whatever strangers put into their keys. The number before the first colon is the version of the states.
+//! braces are Redis's hash tag: all counters of one owner share a slot. The number before the first colon is the
+//! version of the states.
+//!
+//! Names of different counters differ, whatever clients put into their keys: separators inside a part are escaped, and
+//! `#` appears only in front of a hash of 128 bits.
 
 use std::fmt::Write;
 
 use ring::{digest, hmac};
 use tollgate::Limit;
 use tollgate::limit::{Refill, Shape, WindowStart};
+use tollgate::store::KeyPart;
 
 use crate::counters::Counter;
 
 /// The version of names and states. Another one is another set of counters.
 pub const VERSION: &str = "tg1";
-/// A longer part of a name is hashed.
+/// An identity with more readable bytes is hashed as a whole.
 pub const MAX_PART_BYTES: usize = 100;
+/// `#`, and half of a SHA-256 in hexadecimal.
+const HASH_BYTES: usize = 33;
 
 /// How identities are written into names.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Naming {
+    /// As they are.
     Plain,
-    /// Under a secret that all nodes share.
-    Hashed(hmac::Key),
+    /// The sensitive parts of a key hashed, the rest as it is.
+    Sensitive(NameHash),
+    /// The whole key hashed.
+    Hashed(NameHash),
+}
+
+/// How identities are hashed. All nodes of a fleet need the same: a name is how they find each other's counters.
+#[derive(Clone)]
+pub enum NameHash {
+    /// SHA-256: hides an identity from view, not from guessing.
+    Unkeyed,
+    /// HMAC-SHA-256 under a secret that all nodes share.
+    Keyed(hmac::Key),
+}
+
+impl Default for Naming {
+    fn default() -> Naming {
+        Naming::Sensitive(NameHash::Unkeyed)
+    }
 }
 
 impl Naming {
-    pub fn hashed(secret: &[u8]) -> Naming {
-        Naming::Hashed(hmac::Key::new(hmac::HMAC_SHA256, secret))
-    }
-
     /// The name of a counter under a limit. The limit's number is no part of it.
     pub fn name(&self, counter: &Counter, limit: &Limit) -> String {
-        let mut name = String::with_capacity(96);
+        let mut name = String::with_capacity(128);
         name.push_str(VERSION);
         name.push(':');
-        match counter.owner.as_deref() {
+        let parts = counter.key.parts();
+        match counter.key.owner() {
             None => {
                 name.push('{');
-                self.write_rule(&mut name, counter);
-                self.write_identity(&mut name, &counter.key);
+                write_rule(&mut name, counter);
+                self.write_identity(&mut name, parts);
                 name.push('}');
             }
             Some(owner) => {
-                self.write_rule(&mut name, counter);
+                write_rule(&mut name, counter);
                 name.push('{');
-                self.write_identity(&mut name, owner);
+                self.write_identity(&mut name, std::slice::from_ref(owner));
                 name.push('}');
-                if owner != &*counter.key {
+                if parts.len() > 1 {
                     name.push('|');
-                    self.write_identity(&mut name, &counter.key);
+                    self.write_identity(&mut name, parts);
                 }
             }
         }
@@ -58,17 +79,77 @@ impl Naming {
         name
     }
 
-    fn write_rule(&self, name: &mut String, counter: &Counter) {
-        write_part(name, &counter.domain, ":");
-        name.push(':');
-        write_part(name, &counter.rule, ":");
-        name.push(':');
+    fn write_identity(&self, name: &mut String, parts: &[KeyPart]) {
+        match self {
+            Naming::Plain => write_part(name, &joined(parts), ""),
+            Naming::Hashed(hash) => hash.write(name, &joined(parts)),
+            Naming::Sensitive(_) if !parts.iter().any(KeyPart::is_sensitive) => {
+                write_part(name, &joined(parts), "");
+            }
+            Naming::Sensitive(hash) => write_mixed(name, parts, hash),
+        }
+    }
+}
+
+impl NameHash {
+    pub fn keyed(secret: &[u8]) -> NameHash {
+        NameHash::Keyed(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
-    fn write_identity(&self, name: &mut String, identity: &str) {
+    fn write(&self, name: &mut String, text: &str) {
         match self {
-            Naming::Plain => write_part(name, identity, ""),
-            Naming::Hashed(key) => write_hash(name, hmac::sign(key, identity.as_bytes()).as_ref()),
+            NameHash::Unkeyed => write_hash(name, digest::digest(&digest::SHA256, text.as_bytes()).as_ref()),
+            NameHash::Keyed(key) => write_hash(name, hmac::sign(key, text.as_bytes()).as_ref()),
+        }
+    }
+}
+
+impl std::fmt::Debug for NameHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            NameHash::Unkeyed => "Unkeyed",
+            NameHash::Keyed(_) => "Keyed(…)",
+        })
+    }
+}
+
+fn write_rule(name: &mut String, counter: &Counter) {
+    write_part(name, &counter.domain, ":");
+    name.push(':');
+    write_part(name, &counter.rule, ":");
+    name.push(':');
+}
+
+/// A key as operators write it.
+fn joined(parts: &[KeyPart]) -> String {
+    let mut text = String::new();
+    for part in parts {
+        let separator = if text.is_empty() { "" } else { "+" };
+        write!(text, "{separator}{part}").expect("writing to a string cannot fail");
+    }
+    text
+}
+
+/// Sensitive values hashed, `email:#…`, the rest readable; all of it hashed where the readable part is too long.
+fn write_mixed(name: &mut String, parts: &[KeyPart], hash: &NameHash) {
+    let start = name.len();
+    let mut hashed_bytes = 0;
+    for part in parts {
+        if name.len() > start {
+            name.push('+');
+        }
+        if part.is_sensitive() {
+            write_part(name, &part.name, "");
+            name.push(':');
+            // With its name, so that equal values of different attributes do not look alike.
+            hash.write(name, &part.to_string());
+            hashed_bytes += HASH_BYTES;
+        } else {
+            write_part(name, &part.to_string(), "");
+        }
+        if name.len() - start - hashed_bytes > MAX_PART_BYTES {
+            name.truncate(start);
+            return hash.write(name, &joined(parts));
         }
     }
 }
@@ -77,15 +158,6 @@ impl Naming {
 pub fn tag(name: &str) -> &str {
     let inside = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     inside.map_or(name, |(tag, _)| tag)
-}
-
-impl std::fmt::Debug for Naming {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Naming::Plain => "Plain",
-            Naming::Hashed(_) => "Hashed(…)",
-        })
-    }
 }
 
 /// Escapes what has a meaning in a name or is not printable; a long part is hashed.
@@ -97,7 +169,7 @@ fn write_part(name: &mut String, part: &str, separators: &str) {
         } else {
             let mut bytes = [0; 4];
             for byte in char.encode_utf8(&mut bytes).bytes() {
-                write!(name, "%{byte:02X}").expect("a string takes all that is written");
+                write!(name, "%{byte:02X}").expect("writing to a string cannot fail");
             }
         }
         if name.len() - start > MAX_PART_BYTES {
@@ -111,7 +183,7 @@ fn write_part(name: &mut String, part: &str, separators: &str) {
 fn write_hash(name: &mut String, hash: &[u8]) {
     name.push('#');
     for byte in &hash[..16] {
-        write!(name, "{byte:02x}").expect("a string takes all that is written");
+        write!(name, "{byte:02x}").expect("writing to a string cannot fail");
     }
 }
 
@@ -135,7 +207,7 @@ fn write_kind(name: &mut String, limit: &Limit) {
     };
     written
         .and_then(|()| write!(name, "-{}", limit.rate().period()))
-        .expect("a string takes all that is written");
+        .expect("writing to a string cannot fail");
 }
 
 #[cfg(test)]
@@ -143,27 +215,101 @@ mod tests {
     use std::collections::HashSet;
     use std::time::Duration;
 
+    use tollgate::store::{CounterKey, Sensitivity};
+
     use super::*;
 
-    fn counter(rule: &str, key: &str, owner: Option<&str>) -> Counter {
-        Counter { domain: "default".into(), rule: rule.into(), key: key.into(), owner: owner.map(Into::into) }
+    /// The counter of a key whose parts are `name:value`; emails and API keys are sensitive.
+    fn counter(rule: &str, key: &[&str], owner: Option<usize>) -> Counter {
+        let part = |text: &&str| {
+            let (name, value) = text.split_once(':').expect("name:value");
+            let sensitivity = match name {
+                "email" | "api_key" => Sensitivity::Sensitive,
+                _ => Sensitivity::Public,
+            };
+            KeyPart { name: name.into(), value: value.into(), sensitivity }
+        };
+        let parts = key.iter().map(part).collect();
+        let key = match owner {
+            Some(owner) => CounterKey::owned(parts, owner),
+            None => CounterKey::shared(parts),
+        };
+        Counter { domain: "default".into(), rule: rule.into(), key }
     }
 
     fn limit(rate: &str, shape: Shape) -> Limit {
         Limit::new(rate.parse().expect("a rate"), shape).expect("a valid limit")
     }
 
+    /// The name without version, domain, rule `login` and kind.
+    fn identity(naming: &Naming, key: &[&str], owner: Option<usize>) -> String {
+        let name = naming.name(&counter("login", key, owner), &limit("5/m", Shape::GCRA));
+        let name = name.strip_prefix("tg1:").and_then(|name| name.strip_suffix(":gcra-m")).expect("a name");
+        name.replacen("default:login:", "", 1)
+    }
+
+    /// `printf %s email:ann@example.com | sha256sum | cut -c -32`
+    const ANN: &str = "35f3b3170d36d0a179d1bf8e9cf8cfc3";
+
     #[test]
     fn a_name_says_rule_identity_and_window() {
         let gcra = limit("5/m", Shape::GCRA);
-        let name = |rule, key, owner| Naming::Plain.name(&counter(rule, key, owner), &gcra);
-        assert_eq!(name("login", "user:42", Some("user:42")), "tg1:default:login:{user:42}:gcra-m");
+        let name = |rule, key: &[&str], owner| Naming::Plain.name(&counter(rule, key, owner), &gcra);
+        assert_eq!(name("login", &["user:42"], Some(0)), "tg1:default:login:{user:42}:gcra-m");
         assert_eq!(
-            name("login", "ip:1.2.3.4+user:42", Some("user:42")),
+            name("login", &["ip:1.2.3.4", "user:42"], Some(1)),
             "tg1:default:login:{user:42}|ip:1.2.3.4+user:42:gcra-m"
         );
-        assert_eq!(name("all", "", None), "tg1:{default:all:}:gcra-m");
-        assert_eq!(name("all", "ip:a b{é}", None), "tg1:{default:all:ip:a%20b%7B%C3%A9%7D}:gcra-m");
+        assert_eq!(name("all", &[], None), "tg1:{default:all:}:gcra-m");
+        assert_eq!(name("all", &["ip:a b{é}"], None), "tg1:{default:all:ip:a%20b%7B%C3%A9%7D}:gcra-m");
+    }
+
+    #[test]
+    fn sensitive_parts_are_hashed_and_the_rest_is_readable() {
+        let naming = Naming::default();
+        assert_eq!(identity(&naming, &["user:42"], Some(0)), "{user:42}");
+        let ann = "email:ann@example.com";
+        assert_eq!(identity(&naming, &[ann], Some(0)), format!("{{email:#{ANN}}}"));
+        assert_eq!(
+            identity(&naming, &[ann, "ip:1.2.3.4"], Some(0)),
+            format!("{{email:#{ANN}}}|email:#{ANN}+ip:1.2.3.4"),
+            "one owner has one hash tag, alone and combined"
+        );
+        let plain = identity(&Naming::Plain, &[ann], Some(0));
+        assert_eq!(plain, "{email:ann@example.com}");
+        let keyed = Naming::Sensitive(NameHash::keyed(b"secret"));
+        let keyed = identity(&keyed, &[ann, "ip:1.2.3.4"], Some(0));
+        assert!(keyed.starts_with("{email:#") && keyed.ends_with("+ip:1.2.3.4"), "{keyed}");
+        assert!(!keyed.contains(ANN) && !keyed.contains("ann"), "{keyed}");
+    }
+
+    #[test]
+    fn clients_cannot_make_two_counters_share_a_name() {
+        let hash = format!("#{ANN}");
+        let keys: &[&[&str]] = &[
+            &["email:ann@example.com"],
+            &["email:ann@example.com", "user:1"],
+            &["api_key:ann@example.com"],
+            &["user:ann@example.com"],
+            &[&format!("user:{hash}")],
+            &[&format!("user:email:{hash}")],
+            &[&format!("email:{hash}")],
+            &[&format!("email:{hash}%2Buser:1")],
+            &["user:1", "zone:2"],
+            &["user:1%2Bzone:2"], // as a key writes the value 1+zone:2
+            &["user:1}|user:1"],
+            &["user:1%7D"],
+            &["user:1}"],
+        ];
+        let secret = NameHash::keyed(b"secret");
+        for naming in
+            [Naming::Plain, Naming::default(), Naming::Sensitive(secret.clone()), Naming::Hashed(secret)]
+        {
+            let name = |key, owner| naming.name(&counter("login", key, owner), &limit("5/m", Shape::GCRA));
+            let names: HashSet<_> =
+                keys.iter().flat_map(|key| [name(key, Some(0)), name(key, None)]).collect();
+            assert_eq!(names.len(), 2 * keys.len(), "{naming:?}: {names:#?}");
+        }
     }
 
     #[test]
@@ -192,14 +338,28 @@ mod tests {
 
     #[test]
     fn hashed_and_long_names_tell_nothing_and_stay_short() {
-        let gcra = limit("5/m", Shape::GCRA);
-        for long in ["x".repeat(5000), "é".repeat(MAX_PART_BYTES / 2)] {
-            let plain = Naming::Plain.name(&counter("login", &long, Some(&long)), &gcra);
-            assert!(plain.len() < 100 && plain.contains("{#"), "{plain}");
+        let long = format!("user:{}", "x".repeat(5000));
+        let wide = format!("user:{}", "é".repeat(MAX_PART_BYTES / 2));
+        for naming in [Naming::Plain, Naming::default()] {
+            for long in [&*long, &*wide] {
+                let name = identity(&naming, &[long], Some(0));
+                assert!(name.len() < 100 && name.starts_with("{#"), "{name}");
+            }
         }
-        let [a, b] = [b"one", b"two"]
-            .map(|secret| Naming::hashed(secret).name(&counter("login", "user:42", Some("user:42")), &gcra));
-        assert!(a.starts_with("tg1:default:login:{#") && !a.contains("42}"), "{a}");
-        assert_ne!(a, b, "the secret decides");
+        let mixed = identity(&Naming::default(), &["email:ann@example.com", &long], Some(0));
+        assert!(mixed.len() < 200 && !mixed.contains("xxx"), "{mixed}");
+        let all: Vec<_> = (0..8).map(|n| format!("email:{n}")).collect();
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        let name = identity(&Naming::default(), &all, Some(0));
+        assert!(
+            name.matches("email:#").count() == 9 && name.len() < 400,
+            "hashes are not what is too long: {name}"
+        );
+        let hashed =
+            |secret: &[u8]| identity(&Naming::Hashed(NameHash::keyed(secret)), &["user:42"], Some(0));
+        assert!(hashed(b"one").starts_with("{#") && !hashed(b"one").contains("42}"));
+        assert_ne!(hashed(b"one"), hashed(b"two"), "the secret decides");
+        let unkeyed = identity(&Naming::Hashed(NameHash::Unkeyed), &["user:42"], Some(0));
+        assert!(unkeyed.starts_with("{#") && unkeyed != hashed(b"one"), "{unkeyed}");
     }
 }

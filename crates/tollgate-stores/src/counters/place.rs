@@ -43,8 +43,16 @@ pub enum PlaceError {
     Extra { extra: String },
     #[error("{option}={value}: {expected}")]
     Option { option: &'static str, value: String, expected: &'static str },
-    #[error("it names no keyspace: write cassandra://host/keyspace")]
-    NoKeyspace,
+    #[error("unknown option '{option}': use {known}")]
+    UnknownOption { option: String, known: &'static str },
+    #[error("option '{option}' is given twice")]
+    OptionTwice { option: String },
+    #[error("option '{option}' is an option of ScyllaDB: write scylla:// for such a cluster")]
+    OnlyScylla { option: String },
+    #[error("serial=local_serial needs datacenter=NAME, the datacenter whose servers count for this node")]
+    NoDatacenter,
+    #[error("it names no keyspace: write {scheme}://host/keyspace")]
+    NoKeyspace { scheme: &'static str },
     #[error("'{keyspace}' is no keyspace: letters, digits and _, a letter first, 48 at the most")]
     Keyspace { keyspace: String },
 }

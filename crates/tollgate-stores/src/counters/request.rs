@@ -47,7 +47,7 @@ pub(crate) async fn charge<S: Charged>(
     let mut request = Request::new(store, charges, moment);
     let enforced = |n: &usize| charges[*n].weight == Weight::Enforced;
     let (owned, shared): (Vec<_>, Vec<_>) =
-        (0..charges.len()).filter(enforced).partition(|n| charges[*n].counter.owner.is_some());
+        (0..charges.len()).filter(enforced).partition(|n| charges[*n].counter.key.owner().is_some());
     request.ask(&owned, Intent::Take).await;
     request.ask(&shared, request.intent()).await;
     if request.denied() {

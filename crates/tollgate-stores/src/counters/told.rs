@@ -34,7 +34,7 @@ impl<A: ToldAddress> ToldSetup<A> {
     pub const EXPIRY_SLACK: Duration = Duration::from_secs(3);
 
     pub fn new(address: A) -> ToldSetup<A> {
-        ToldSetup { address, naming: Naming::Plain, deadline: Self::DEADLINE, slack: Self::SLACK }
+        ToldSetup { address, naming: Naming::default(), deadline: Self::DEADLINE, slack: Self::SLACK }
     }
 }
 

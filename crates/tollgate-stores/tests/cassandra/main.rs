@@ -10,6 +10,7 @@ mod servers;
 mod answers;
 mod bad_input;
 mod crowd;
+mod options;
 mod outage;
 mod rows;
 mod stores;

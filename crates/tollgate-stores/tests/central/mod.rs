@@ -7,11 +7,11 @@ use std::future::Future;
 use std::time::Duration;
 
 use tollgate::limit::{Levels, WindowStart};
-use tollgate::store::{DeniedHits, Part, Weight};
+use tollgate::store::{CounterKey, DeniedHits, Part, Weight};
 use tollgate::{Clock, Limit, Shape, Time};
 use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
 
-use crate::conformance::{Answer, Subject};
+use crate::conformance::{Answer, Subject, key_parts};
 
 pub mod crowd;
 pub mod expiry;
@@ -64,19 +64,18 @@ pub fn limit(rate: &str, shape: Shape) -> Limit {
     Limit::new(rate.parse().expect("a rate"), shape).expect("a valid limit")
 }
 
-/// One unit of a user's own limit.
-pub fn own(rule: &str, user: &str, limit: Limit) -> CentralCharge {
-    charge(rule, user, Some(user), limit)
+/// One unit of a client's own limit; the first part of the key is the owner.
+pub fn own(rule: &str, key: &str, limit: Limit) -> CentralCharge {
+    charge(rule, CounterKey::owned(key_parts(key), 0), limit)
 }
 
-/// One unit of a limit that everybody shares.
+/// One unit of a limit that all clients share.
 pub fn shared(rule: &str, limit: Limit) -> CentralCharge {
-    charge(rule, "", None, limit)
+    charge(rule, CounterKey::shared(Vec::new()), limit)
 }
 
-fn charge(rule: &str, key: &str, owner: Option<&str>, limit: Limit) -> CentralCharge {
-    let owner = owner.map(Into::into);
-    let counter = Counter { domain: "default".into(), rule: rule.into(), key: key.into(), owner };
+fn charge(rule: &str, key: CounterKey, limit: Limit) -> CentralCharge {
+    let counter = Counter { domain: "default".into(), rule: rule.into(), key };
     let (weight, denied) = (Weight::Enforced, DeniedHits::Free);
     CentralCharge { counter, limit, cost: 1, unit_cost: 1, weight, denied }
 }

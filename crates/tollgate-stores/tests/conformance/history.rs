@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tollgate::algorithm::{Admission, Algorithm};
 use tollgate::limit::Limit;
-use tollgate::store::{DeniedHits, Part, Weight};
+use tollgate::store::{CounterKey, DeniedHits, Part, Weight};
 use tollgate::time::Time;
 use tollgate_stores::counters::{CentralCharge, Counter};
 
 use super::reference::{Promise, Reference, Settleable};
-use super::{Answer, Draw, Pace, Scenario, Subject};
+use super::{Answer, Draw, Pace, Scenario, Subject, key_parts};
 
 const STEPS: usize = 60;
 const BUSY_STEPS: usize = 300;
@@ -57,12 +57,13 @@ impl History {
             .map(|n| {
                 let family = draw.pick(scenario.families);
                 let limits = draw.limits(family, |limit| subject.takes(limit))?;
-                let owner = (!draw.one_in(3)).then(|| "user:4 2".into());
+                let is_owned = !draw.one_in(3);
+                let parts = key_parts(draw.pick(&["user:4 2", "ip:::1+user:4 2"]));
+                let user = parts.len() - 1;
                 let counter = Counter {
                     domain: name.as_str().into(),
                     rule: format!("rule-{n}").into(),
-                    key: draw.pick(&["user:4 2", "ip:::1+user:4 2"]).into(),
-                    owner,
+                    key: if is_owned { CounterKey::owned(parts, user) } else { CounterKey::shared(parts) },
                 };
                 let shadow = scenario.rules > 1 && draw.one_in(4);
                 let counted = draw.one_in(3) && limits.iter().all(|limit| subject.counts_denied(limit));

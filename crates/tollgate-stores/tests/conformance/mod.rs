@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use tollgate::algorithm::Admission;
-use tollgate::store::Part;
+use tollgate::store::{KeyPart, Part, Sensitivity};
 use tollgate::{Limit, Time};
 use tollgate_stores::counters::{CentralCharge, Counter, StoreError};
 
@@ -20,6 +20,19 @@ pub mod reference;
 pub use draw::{Draw, Family};
 use history::History;
 use reference::Reference;
+
+/// The parts of a key, `ip:::1+user:42`. Emails and API keys are sensitive.
+pub fn key_parts(key: &str) -> Vec<KeyPart> {
+    let part = |text: &str| {
+        let (name, value) = text.split_once(':').expect("name:value");
+        let sensitivity = match name {
+            "email" | "api_key" => Sensitivity::Sensitive,
+            _ => Sensitivity::Public,
+        };
+        KeyPart { name: name.into(), value: value.into(), sensitivity }
+    };
+    key.split('+').map(part).collect()
+}
 
 /// A store as the suite sees it: told the time of everything it does.
 #[allow(async_fn_in_trait)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::Time;
 use tollgate::limit::{Levels, Shape};
 use tollgate_stores::counters::memcached::{MemcachedSetup, MemcachedStore};
-use tollgate_stores::counters::name::Naming;
+use tollgate_stores::counters::name::{NameHash, Naming};
 
 use crate::central::expiry::{self, Keeping};
 use crate::central::{FIXED, hit, limit, now, own, shared};
@@ -30,14 +30,15 @@ async fn keys_say_rule_identity_and_window() {
 async fn hashed_and_long_keys_tell_nothing_and_fit() {
     let Some(server) = Memcached::start("hashed keys on memcached") else { return };
     let address = server.url().parse().expect("a valid address");
-    let (naming, deadline) = (Naming::hashed(b"secret"), Duration::from_secs(20));
+    let (naming, deadline) = (Naming::Hashed(NameHash::keyed(b"secret")), Duration::from_secs(20));
     let hashed = MemcachedStore::open(MemcachedSetup { naming, deadline, ..MemcachedSetup::new(address) });
     hit(&hashed, &own("login", "user:42", limit("5/m", Shape::GCRA))).await.expect("it is charged");
     let store = patient(&server.url());
     // Each part is within its bound, and the key they make is not.
     let long = "x".repeat(99);
+    let user = format!("user:{}", &long[5..]);
     for shape in [Shape::GCRA, FIXED, Shape::TieredWindow { levels: Levels::SMH }] {
-        let (charge, at) = (own(&long, &long, limit("5/d", shape)), now());
+        let (charge, at) = (own(&long, &user, limit("5/d", shape)), now());
         for left in [4, 3] {
             let part = store.charge(std::slice::from_ref(&charge), at).await.parts.swap_remove(0);
             assert_eq!(part.expect("it is charged").remaining, left);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::limit::{Levels, Refill, Release, WindowStart};
 use tollgate::{Shape, Time};
 use tollgate_stores::counters::CentralCharge;
-use tollgate_stores::counters::name::Naming;
+use tollgate_stores::counters::name::{NameHash, Naming};
 use tollgate_stores::counters::redis::{self, RedisSetup, RedisStore};
 
 use crate::central::expiry::{self, Keeping};
@@ -73,7 +73,7 @@ fn pttl(server: &Redis, name: &str) -> Option<Duration> {
 async fn hashed_keys_do_not_tell_who() {
     let Some(server) = Redis::start(Make::Redis, "hashed keys on Redis") else { return };
     let setup = RedisSetup::new(server.url().parse().expect("an address"));
-    let naming = Naming::hashed(b"a secret of the fleet");
+    let naming = Naming::Hashed(NameHash::keyed(b"a secret of the fleet"));
     let store = ServerTime(RedisStore::open(RedisSetup { naming, ..setup }).expect("it opens"));
     store.ready(SOON).await.expect("it answers");
     hit(&store, &own("login", "email:ceo@example.com", limit("5/h", Shape::GCRA)))
@@ -81,6 +81,28 @@ async fn hashed_keys_do_not_tell_who() {
         .expect("it is charged");
     let keys = server.ask(&["KEYS", "*"]);
     assert!(keys.contains("tg1:default:login:{#") && !keys.contains("ceo"), "{keys}");
+}
+
+/// Emails in a shared Redis can be read by everyone who can read the Redis.
+#[tokio::test]
+async fn by_default_sensitive_parts_are_hashed_and_the_rest_is_readable() {
+    let Some(server) = Redis::start(Make::Redis, "sensitive keys on Redis") else { return };
+    let store = ready(&server.url()).await;
+    let hour = limit("5/h", Shape::GCRA);
+    for key in ["email:ceo@example.com", "email:ceo@example.com+ip:1.2.3.4", "user:42"] {
+        hit(&store, &own("login", key, hour)).await.expect("it is charged");
+    }
+    let keys = server.ask(&["KEYS", "*"]);
+    // printf %s email:ceo@example.com | sha256sum | cut -c -32
+    let hash = "a1bfc10fe51cd824a23765d6bdd068e0";
+    for name in [
+        format!("tg1:default:login:{{email:#{hash}}}:gcra-h"),
+        format!("tg1:default:login:{{email:#{hash}}}|email:#{hash}+ip:1.2.3.4:gcra-h"),
+        "tg1:default:login:{user:42}:gcra-h".to_owned(),
+    ] {
+        assert!(keys.contains(&name), "{name} in {keys}");
+    }
+    assert!(!keys.contains("ceo"), "{keys}");
 }
 
 #[tokio::test]

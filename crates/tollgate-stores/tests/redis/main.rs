@@ -11,6 +11,7 @@ mod answers;
 mod bad_input;
 mod crowd;
 mod keys;
+mod listing;
 mod several_slots;
 mod stores;
 mod transport;

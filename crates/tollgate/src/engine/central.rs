@@ -13,13 +13,15 @@ use crate::engine::inspect::{CounterReport, DOMAIN};
 use crate::engine::{Engine, InspectError, KeyReport, Reading};
 use crate::fingerprint::Fingerprint;
 use crate::hit::Hit;
+use crate::identity::key::written_part;
+use crate::identity::sensitive::is_sensitive;
 use crate::identity::{Attribute, Key, Source};
 use crate::limit::Limit;
 use crate::plan::{Plan, key_parts_fit};
 use crate::policy::Policy;
 use crate::rule::{OnStoreError, Rule, RuleInForce};
 use crate::store::central::{Central, CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
-use crate::store::{Charge, Elsewhere, Part, Receipt, ReceiptItem, Weight};
+use crate::store::{Charge, CounterKey, Elsewhere, KeyPart, Part, Receipt, ReceiptItem, Sensitivity, Weight};
 use crate::time::Time;
 use crate::verdict::{Reason, Verdict};
 
@@ -267,15 +269,23 @@ fn central_charge(counter: Counter, limit: Limit, charge: &Charge) -> CentralCha
 }
 
 fn counter(domain: &str, rule: &Rule, key: &Key) -> Counter {
-    let owner =
-        key.parts().iter().filter_map(|part| Some((rank(&part.0)?, part))).min_by_key(|(rank, _)| *rank);
-    let owner = owner.and_then(|(_, (name, value))| Key::new(vec![(name.clone(), value.clone())]).ok());
-    Counter {
-        domain: domain.into(),
-        rule: rule.id.as_str().into(),
-        key: key.to_string().into(),
-        owner: owner.map(|owner| owner.to_string().into()),
-    }
+    let ranked = key.parts().iter().enumerate().filter_map(|(n, (attribute, _))| Some((rank(attribute)?, n)));
+    let owner = ranked.min();
+    let parts = key.parts().iter().map(|(attribute, value)| key_part(attribute, value)).collect();
+    let key = match owner {
+        Some((_, owner)) => CounterKey::owned(parts, owner),
+        None => CounterKey::shared(parts),
+    };
+    Counter { domain: domain.into(), rule: rule.id.as_str().into(), key }
+}
+
+fn key_part(attribute: &Attribute, value: &str) -> KeyPart {
+    let sensitivity = match is_sensitive(attribute, value) {
+        true => Sensitivity::Sensitive,
+        false => Sensitivity::Public,
+    };
+    let (name, value) = written_part(attribute, value);
+    KeyPart { name: name.into(), value: value.into(), sensitivity }
 }
 
 /// How well an attribute tells one client from all others; `None` for what many clients share.

@@ -45,7 +45,7 @@ impl Source {
         Self::ALL.iter().find(|(_, name)| *name == word).map(|(source, _)| *source)
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Self::ALL.iter().find(|(source, _)| *source == self).map_or("", |(_, name)| name)
     }
 }

@@ -160,24 +160,36 @@ impl fmt::Display for Key {
             if n > 0 {
                 f.write_char('+')?;
             }
-            match attribute {
-                Attribute::Field(_, name) => {
-                    let source = attribute.to_string();
-                    let source = source.split(':').next().unwrap_or_default();
-                    write!(f, "{source}:")?;
-                    write_encoded(f, name, true)?;
-                    f.write_char(':')?;
-                }
-                plain => write!(f, "{plain}:")?,
-            }
+            write_name(f, attribute)?;
+            f.write_char(':')?;
             write_encoded(f, value, false)?;
         }
         Ok(())
     }
 }
 
+/// The name and the value of a part as they are written in a key.
+pub(crate) fn written_part(attribute: &Attribute, value: &str) -> (String, String) {
+    let mut name = String::new();
+    let mut encoded = String::with_capacity(value.len());
+    write_name(&mut name, attribute)
+        .and_then(|()| write_encoded(&mut encoded, value, false))
+        .expect("writing to a string cannot fail");
+    (name, encoded)
+}
+
+fn write_name(f: &mut impl Write, attribute: &Attribute) -> fmt::Result {
+    match attribute {
+        Attribute::Field(source, name) => {
+            write!(f, "{}:", source.name())?;
+            write_encoded(f, name, true)
+        }
+        plain => write!(f, "{plain}"),
+    }
+}
+
 /// Escapes what would end the part, and what would not survive a terminal or a URL.
-fn write_encoded(f: &mut fmt::Formatter<'_>, text: &str, in_name: bool) -> fmt::Result {
+fn write_encoded(f: &mut impl Write, text: &str, in_name: bool) -> fmt::Result {
     for char in text.chars() {
         let special = matches!(char, '+' | '%') || char.is_control() || char.is_whitespace();
         if special || (in_name && char == ':') {

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::algorithm::Grant;
 use crate::limit::Limit;
-use crate::store::{DeniedHits, Part, Weight};
+use crate::store::{CounterKey, DeniedHits, Part, Weight};
 use crate::time::Time;
 
 /// A store that is asked, and waited for. `now` is the node's time; a store may have its own.
@@ -48,11 +48,7 @@ pub struct CentralCharge {
 pub struct Counter {
     pub domain: Box<str>,
     pub rule: Box<str>,
-    /// The key as operators write it: `ip:1.2.3.4+user:42`; empty for everybody together.
-    pub key: Box<str>,
-    /// What keeps the counters of one user together where the store is divided; `None` for a counter
-    /// that many users share.
-    pub owner: Option<Box<str>>,
+    pub key: CounterKey,
 }
 
 /// What came of the charges of one request, in their order.

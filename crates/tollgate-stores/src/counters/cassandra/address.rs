@@ -1,4 +1,5 @@
-//! Where the cluster is: `cassandra://user:password@a,b:9042/keyspace?consistency=quorum&serial=serial`.
+//! Where the cluster is: `cassandra://user:password@a,b:9042/keyspace?consistency=quorum&serial=serial`, or
+//! `scylla://…` with the options that only ScyllaDB has.
 
 use std::str::FromStr;
 
@@ -8,23 +9,49 @@ use crate::counters::place::{Login, Place, PlaceError};
 
 const DEFAULT_PORT: u16 = 9042;
 const MAX_KEYSPACE_BYTES: usize = 48;
+const MAX_DATACENTER_BYTES: usize = 128;
+const OPTIONS: &str = "consistency, serial, datacenter";
+const SCYLLA_OPTIONS: &str = "consistency, serial, datacenter, tablets, shard_aware_port";
 
 /// A Cassandra or ScyllaDB cluster, and the keyspace in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CassandraAddress {
+    scheme: &'static str,
     pub(super) servers: Vec<String>,
     pub(super) login: Option<Login>,
     pub(super) keyspace: String,
     /// How many replicas must have a change before it is answered.
     pub(super) consistency: Consistency,
-    /// Among whom transactions are one after the other: everybody, or a datacenter.
+    /// Among which replicas transactions are serial: all, or those of one datacenter.
     pub(super) serial: SerialConsistency,
+    /// The datacenter whose servers are asked.
+    pub(super) datacenter: Option<String>,
+    pub(super) tablets: Tablets,
+    pub(super) shard_aware_port: ShardAwarePort,
+}
+
+/// How ScyllaDB distributes a keyspace that we create.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Tablets {
+    /// As the server does by default.
+    Default,
+    On,
+    Off,
+}
+
+/// Whether connections to single shards of ScyllaDB may use its second port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ShardAwarePort {
+    /// If the server offers it.
+    On,
+    /// Where the port or the client's source port is translated on the way.
+    Off,
 }
 
 impl CassandraAddress {
     /// The servers, for messages.
     pub(super) fn name(&self) -> String {
-        format!("cassandra at {}", self.servers.join(","))
+        format!("{} at {}", self.scheme, self.servers.join(","))
     }
 
     /// Reads see what transactions have done.
@@ -40,26 +67,68 @@ impl FromStr for CassandraAddress {
     type Err = PlaceError;
 
     fn from_str(url: &str) -> Result<CassandraAddress, PlaceError> {
-        let Place { login, servers, path, options } = Place::parse(url, "cassandra", DEFAULT_PORT)?;
-        let keyspace = path.ok_or(PlaceError::NoKeyspace)?;
-        let named = keyspace.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        if !named || keyspace.len() > MAX_KEYSPACE_BYTES || !keyspace.starts_with(|c: char| c.is_alphabetic())
-        {
-            return Err(PlaceError::Keyspace { keyspace });
-        }
-        let (mut consistency, mut serial) = (Consistency::Quorum, SerialConsistency::Serial);
-        for (option, value) in options {
-            match option.as_str() {
-                "consistency" => consistency = parse_consistency(value)?,
-                "serial" => serial = parse_serial(value)?,
-                _ => return Err(PlaceError::Extra { extra: option }),
+        let scheme = if url.starts_with("scylla:") { "scylla" } else { "cassandra" };
+        let Place { login, servers, path, options } = Place::parse(url, scheme, DEFAULT_PORT)?;
+        let keyspace = parse_keyspace(path.ok_or(PlaceError::NoKeyspace { scheme })?)?;
+        let mut address = CassandraAddress {
+            scheme,
+            servers,
+            login,
+            keyspace,
+            consistency: Consistency::Quorum,
+            serial: SerialConsistency::Serial,
+            datacenter: None,
+            tablets: Tablets::Default,
+            shard_aware_port: ShardAwarePort::On,
+        };
+        let mut seen: Vec<&str> = Vec::with_capacity(options.len());
+        for (option, value) in &options {
+            if seen.contains(&option.as_str()) {
+                return Err(PlaceError::OptionTwice { option: option.clone() });
             }
+            seen.push(option);
+            address.set(option, value)?;
         }
-        Ok(CassandraAddress { servers, login, keyspace, consistency, serial })
+        if address.serial == SerialConsistency::LocalSerial && address.datacenter.is_none() {
+            return Err(PlaceError::NoDatacenter);
+        }
+        Ok(address)
     }
 }
 
-fn parse_consistency(value: String) -> Result<Consistency, PlaceError> {
+impl CassandraAddress {
+    fn set(&mut self, option: &str, value: &str) -> Result<(), PlaceError> {
+        match option {
+            "consistency" => self.consistency = parse_consistency(value)?,
+            "serial" => self.serial = parse_serial(value)?,
+            "datacenter" => self.datacenter = Some(parse_datacenter(value)?),
+            "tablets" | "shard_aware_port" if self.scheme != "scylla" => {
+                return Err(PlaceError::OnlyScylla { option: option.to_owned() });
+            }
+            "tablets" => self.tablets = parse_switch("tablets", value, [Tablets::On, Tablets::Off])?,
+            "shard_aware_port" => {
+                let switch = [ShardAwarePort::On, ShardAwarePort::Off];
+                self.shard_aware_port = parse_switch("shard_aware_port", value, switch)?;
+            }
+            _ => {
+                let known = if self.scheme == "scylla" { SCYLLA_OPTIONS } else { OPTIONS };
+                return Err(PlaceError::UnknownOption { option: option.to_owned(), known });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse_keyspace(keyspace: String) -> Result<String, PlaceError> {
+    let named = keyspace.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if named && keyspace.len() <= MAX_KEYSPACE_BYTES && keyspace.starts_with(|c: char| c.is_alphabetic()) {
+        Ok(keyspace)
+    } else {
+        Err(PlaceError::Keyspace { keyspace })
+    }
+}
+
+fn parse_consistency(value: &str) -> Result<Consistency, PlaceError> {
     Ok(match value.to_ascii_lowercase().as_str() {
         "one" => Consistency::One,
         "two" => Consistency::Two,
@@ -71,42 +140,94 @@ fn parse_consistency(value: String) -> Result<Consistency, PlaceError> {
         "local_one" => Consistency::LocalOne,
         _ => {
             let expected = "use one, two, three, quorum, all, local_quorum, each_quorum or local_one";
-            return Err(PlaceError::Option { option: "consistency", value, expected });
+            return Err(refused("consistency", value, expected));
         }
     })
 }
 
-fn parse_serial(value: String) -> Result<SerialConsistency, PlaceError> {
+fn parse_serial(value: &str) -> Result<SerialConsistency, PlaceError> {
     match value.to_ascii_lowercase().as_str() {
         "serial" => Ok(SerialConsistency::Serial),
         "local_serial" => Ok(SerialConsistency::LocalSerial),
-        _ => Err(PlaceError::Option { option: "serial", value, expected: "use serial or local_serial" }),
+        _ => Err(refused("serial", value, "use serial or local_serial")),
     }
+}
+
+fn parse_datacenter(value: &str) -> Result<String, PlaceError> {
+    match value {
+        "" => Err(refused("datacenter", value, "use the name that nodetool status shows, such as dc1")),
+        long if long.len() > MAX_DATACENTER_BYTES => {
+            Err(refused("datacenter", value, "use the name that nodetool status shows, up to 128 bytes"))
+        }
+        name => Ok(name.to_owned()),
+    }
+}
+
+fn parse_switch<T>(option: &'static str, value: &str, [on, off]: [T; 2]) -> Result<T, PlaceError> {
+    match value.to_ascii_lowercase().as_str() {
+        "on" => Ok(on),
+        "off" => Ok(off),
+        _ => Err(refused(option, value, "use on or off")),
+    }
+}
+
+fn refused(option: &'static str, value: &str, expected: &'static str) -> PlaceError {
+    PlaceError::Option { option, value: value.to_owned(), expected }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn parse(url: &str) -> CassandraAddress {
+        url.parse().unwrap_or_else(|error| panic!("{url}: {error}"))
+    }
+
     #[test]
     fn consistency_is_strict_unless_said_otherwise() {
-        let address: CassandraAddress = "cassandra://a,b/limits".parse().expect("valid");
+        let address = parse("cassandra://a,b/limits");
         assert_eq!(address.consistency, Consistency::Quorum);
         assert_eq!(address.read_consistency(), Consistency::Serial);
-        let local = "cassandra://a/limits?consistency=LOCAL_QUORUM&serial=local_serial";
-        let address: CassandraAddress = local.parse().expect("valid");
-        assert_eq!(address.consistency, Consistency::LocalQuorum);
-        assert_eq!(address.read_consistency(), Consistency::LocalSerial);
+        assert_eq!(address.datacenter, None);
+        let local =
+            parse("cassandra://a/limits?consistency=LOCAL_QUORUM&serial=local_serial&datacenter=eu%20west");
+        assert_eq!(local.consistency, Consistency::LocalQuorum);
+        assert_eq!(local.read_consistency(), Consistency::LocalSerial);
+        assert_eq!(local.datacenter.as_deref(), Some("eu west"));
+    }
+
+    #[test]
+    fn scylla_has_options_of_its_own() {
+        let address = parse("scylla://a,b/limits");
+        assert_eq!((address.tablets, address.shard_aware_port), (Tablets::Default, ShardAwarePort::On));
+        assert_eq!(address.name(), "scylla at a:9042,b:9042");
+        let address =
+            parse("scylla://me:secret@a:19042/limits?tablets=off&shard_aware_port=OFF&datacenter=dc1");
+        assert_eq!((address.tablets, address.shard_aware_port), (Tablets::Off, ShardAwarePort::Off));
+        assert_eq!(address.servers, ["a:19042"]);
+        assert_eq!(parse("scylla://a/limits?tablets=on").tablets, Tablets::On);
     }
 
     #[test]
     fn what_cannot_be_meant_is_rejected_with_the_way_out() {
+        let long = format!("cassandra://a/k?datacenter={}", "x".repeat(MAX_DATACENTER_BYTES + 1));
         for (url, says) in [
-            ("cassandra://a", "names no keyspace"),
+            ("cassandra://a", "names no keyspace: write cassandra://host/keyspace"),
+            ("scylla://a", "names no keyspace: write scylla://host/keyspace"),
+            ("scylladb://a/k", "begin with cassandra://"),
             ("cassandra://a/my-limits", "'my-limits' is no keyspace"),
             ("cassandra://a/k?consistency=most", "local_quorum"),
             ("cassandra://a/k?serial=quorum", "local_serial"),
-            ("cassandra://a/k?tls=yes", "'tls' means nothing"),
+            ("cassandra://a/k?serial=local_serial", "local_serial needs datacenter="),
+            ("cassandra://a/k?datacenter=", "datacenter=: use the name"),
+            (long.as_str(), "up to 128 bytes"),
+            ("cassandra://a/k?tls=yes", "unknown option 'tls': use consistency, serial, datacenter"),
+            ("scylla://a/k?tls=yes", "unknown option 'tls': use consistency, serial, datacenter, tablets"),
+            ("cassandra://a/k?tablets=off", "'tablets' is an option of ScyllaDB: write scylla://"),
+            ("cassandra://a/k?shard_aware_port=off", "'shard_aware_port' is an option of ScyllaDB"),
+            ("scylla://a/k?tablets=no", "tablets=no: use on or off"),
+            ("scylla://a/k?shard_aware_port=19042", "shard_aware_port=19042: use on or off"),
+            ("cassandra://a/k?serial=serial&serial=serial", "option 'serial' is given twice"),
         ] {
             let told = url.parse::<CassandraAddress>().expect_err(url).to_string();
             assert!(told.contains(says), "{url}: {told}");

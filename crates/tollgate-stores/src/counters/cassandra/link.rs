@@ -3,6 +3,7 @@
 //! The driver knows which server keeps a row and asks that one. It never sends anything twice: a
 //! transaction whose fate is unknown is looked up, not repeated.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +11,15 @@ use std::time::Duration;
 use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
+use scylla::policies::load_balancing::{DefaultPolicy, LoadBalancingPolicy};
 use scylla::policies::retry::FallthroughRetryPolicy;
+use scylla::statement::SerialConsistency;
 use scylla::statement::prepared::PreparedStatement;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::address::CassandraAddress;
+use super::address::{CassandraAddress, ShardAwarePort};
 use super::schema::table;
 use crate::counters::StoreError;
 use crate::counters::breaker::Breaker;
@@ -109,6 +112,7 @@ async fn wait(breaker: &Breaker, reason: &str) {
 /// A session without a keyspace; why not, if there is none.
 pub(super) async fn connect(address: &CassandraAddress) -> Result<Session, String> {
     let profile = ExecutionProfile::builder()
+        .load_balancing_policy(balancing(address))
         .consistency(address.consistency)
         .serial_consistency(Some(address.serial))
         .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
@@ -120,6 +124,7 @@ pub(super) async fn connect(address: &CassandraAddress) -> Result<Session, Strin
         .connection_timeout(CONNECT_TIMEOUT)
         .keepalive_interval(KEEPALIVE)
         .keepalive_timeout(KEEPALIVE)
+        .disallow_shard_aware_port(address.shard_aware_port == ShardAwarePort::Off)
         // Enough to know which server keeps a row.
         .keyspaces_to_fetch([&address.keyspace])
         .fetch_full_schema_metadata(false);
@@ -127,10 +132,34 @@ pub(super) async fn connect(address: &CassandraAddress) -> Result<Session, Strin
         builder = builder.user(&login.user, &login.password);
     }
     match timeout(2 * CONNECT_TIMEOUT, builder.build()).await {
-        Ok(Ok(session)) => Ok(session),
+        Ok(Ok(session)) => check_datacenter(&session, address).map(|()| session),
         Ok(Err(error)) => Err(text_of(&error)),
         Err(_) => Err("it accepts connections and does not answer".to_owned()),
     }
+}
+
+/// Asks the servers of the address's datacenter. Those of another one stand in only where transactions are serial
+/// among all of them: with `local_serial` they would be another count.
+fn balancing(address: &CassandraAddress) -> Arc<dyn LoadBalancingPolicy> {
+    let mut policy = DefaultPolicy::builder();
+    if let Some(datacenter) = &address.datacenter {
+        let is_global = address.serial == SerialConsistency::Serial;
+        policy = policy.prefer_datacenter(datacenter.clone()).permit_dc_failover(is_global);
+    }
+    policy.build()
+}
+
+/// A misspelt datacenter would leave no server to ask.
+fn check_datacenter(session: &Session, address: &CassandraAddress) -> Result<(), String> {
+    let Some(wanted) = &address.datacenter else { return Ok(()) };
+    let state = session.get_cluster_state();
+    let known: BTreeSet<_> =
+        state.get_nodes_info().iter().filter_map(|node| node.datacenter.as_deref()).collect();
+    if known.contains(wanted.as_str()) {
+        return Ok(());
+    }
+    let known: Vec<_> = known.into_iter().collect();
+    Err(format!("datacenter={wanted}: the cluster has {}", known.join(", ")))
 }
 
 async fn prepare(session: &Session, address: &CassandraAddress) -> Result<[PreparedStatement; 3], String> {

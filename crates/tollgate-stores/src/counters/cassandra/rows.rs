@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 use scylla::response::query_result::QueryResult;
+use scylla::statement::Consistency;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::value::CqlValue;
 use scylla::value::Row as Columns;
@@ -216,16 +217,19 @@ fn fate(rows: &[Row], writes: &[Write<Option<i64>>], nonce: i64) -> Fate {
 /// Whether an error says that nothing was done.
 fn says_not_done(error: &ExecutionError) -> bool {
     match error {
-        ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, _)) => matches!(
-            answer,
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, _)) => match answer {
             DbError::SyntaxError
-                | DbError::Invalid
-                | DbError::Unauthorized
-                | DbError::ConfigError
-                | DbError::Unavailable { .. }
-                | DbError::Overloaded
-                | DbError::IsBootstrapping
-        ),
+            | DbError::Invalid
+            | DbError::Unauthorized
+            | DbError::ConfigError
+            | DbError::Overloaded
+            | DbError::IsBootstrapping => true,
+            // Under the other consistency replicas were missing for the last round, after it was agreed.
+            DbError::Unavailable { consistency, .. } => {
+                matches!(consistency, Consistency::Serial | Consistency::LocalSerial)
+            }
+            _ => false,
+        },
         ExecutionError::BadQuery(_) | ExecutionError::EmptyPlan | ExecutionError::ConnectionPoolError(_) => {
             true
         }
@@ -267,5 +271,17 @@ mod tests {
         assert_eq!(fate(&as_before, &writes, 42), Fate::NotDone);
         let over_one = [row(Some(8), Some(42)), row(Some(9), Some(50))];
         assert_eq!(fate(&over_one, &writes, 42), Fate::Done, "another has written one of them since");
+    }
+
+    /// ScyllaDB's manual: a transaction that lacks replicas for its last round was done all the same.
+    #[test]
+    fn only_missing_serial_replicas_mean_that_nothing_was_done() {
+        let unavailable = |consistency| {
+            let answer = DbError::Unavailable { consistency, required: 2, alive: 1 };
+            ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, String::new()))
+        };
+        assert!(says_not_done(&unavailable(Consistency::Serial)));
+        assert!(says_not_done(&unavailable(Consistency::LocalSerial)));
+        assert!(!says_not_done(&unavailable(Consistency::Quorum)));
     }
 }

@@ -36,7 +36,7 @@ impl RedisSetup {
     pub const DEADLINE: Duration = Duration::from_millis(50);
 
     pub fn new(address: RedisAddress) -> RedisSetup {
-        RedisSetup { address, naming: Naming::Plain, deadline: Self::DEADLINE }
+        RedisSetup { address, naming: Naming::default(), deadline: Self::DEADLINE }
     }
 }
 
@@ -145,7 +145,8 @@ impl RedisStore {
     async fn decide(&self, charges: &[CentralCharge], deed: Deed, when: When) -> CentralOutcome {
         let deadline = Instant::now() + self.0.deadline;
         let groups = self.groups(charges);
-        let owned = |group: &Group| group.places.iter().all(|place| charges[*place].counter.owner.is_some());
+        let owned =
+            |group: &Group| group.places.iter().all(|place| charges[*place].counter.key.owner().is_some());
         // On one server there is one group, whoever owns what.
         let (first, second): (Vec<_>, Vec<_>) = groups.into_iter().partition(owned);
         let mut request = Request::of(self, charges.len(), deadline);

@@ -1,0 +1,79 @@
+//! The key of a counter in parts, so that a store's names can show one part and hide another.
+//!
+//! What a part means, and whether it is sensitive, is decided where keys are made: a store knows no identities.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A key as operators write it, `ip:1.2.3.4+user:42`, part by part; empty for all clients together. A clone is cheap.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CounterKey {
+    parts: Arc<[KeyPart]>,
+    owner: Option<usize>,
+}
+
+/// One part of a key, `user:42`, percent-encoded.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct KeyPart {
+    /// `user`, `header:x-tenant`.
+    pub name: Box<str>,
+    pub value: Box<str>,
+    pub sensitivity: Sensitivity,
+}
+
+/// Whether names in a store may show a value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Sensitivity {
+    Public,
+    /// A credential or an email address.
+    Sensitive,
+}
+
+impl CounterKey {
+    /// The key of a counter that many clients share.
+    pub fn shared(parts: Vec<KeyPart>) -> CounterKey {
+        CounterKey { parts: parts.into(), owner: None }
+    }
+
+    /// The key of one client's counter. The part at `owner` keeps its counters together where the store is
+    /// partitioned; where there is no such part the counter is shared.
+    pub fn owned(parts: Vec<KeyPart>, owner: usize) -> CounterKey {
+        let owner = (owner < parts.len()).then_some(owner);
+        CounterKey { parts: parts.into(), owner }
+    }
+
+    pub fn parts(&self) -> &[KeyPart] {
+        &self.parts
+    }
+
+    /// Where the part that identifies the client stands; `None` for a counter that many clients share.
+    pub fn owner_index(&self) -> Option<usize> {
+        self.owner
+    }
+
+    pub fn owner(&self) -> Option<&KeyPart> {
+        self.owner.map(|owner| &self.parts[owner])
+    }
+}
+
+impl KeyPart {
+    pub fn is_sensitive(&self) -> bool {
+        self.sensitivity == Sensitivity::Sensitive
+    }
+}
+
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.name, self.value)
+    }
+}
+
+impl fmt::Display for CounterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, part) in self.parts.iter().enumerate() {
+            let separator = if n == 0 { "" } else { "+" };
+            write!(f, "{separator}{part}")?;
+        }
+        Ok(())
+    }
+}
