@@ -21,7 +21,7 @@ use crate::counters::StoreError;
 use crate::counters::breaker::{Breaker, ServerHealth};
 
 /// A server that has missed a deadline and does not answer a `PING` for so long has stopped answering.
-const SILENCE: Duration = Duration::from_millis(100);
+const SILENCE: Duration = Duration::from_millis(250);
 /// Connections that one request may find closed before it is sent.
 const MAX_CLOSED: usize = 3;
 
