@@ -24,7 +24,7 @@ use crate::counters::breaker::Breaker;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// A new session is there within this, or is given up.
-const RENEW_TIMEOUT: Duration = Duration::from_secs(1);
+const RENEW_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connection that is silent for two of these is given up.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 

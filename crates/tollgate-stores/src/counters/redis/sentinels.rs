@@ -22,6 +22,8 @@ use crate::counters::breaker::Breaker;
 const EVERY: Duration = Duration::from_millis(50);
 /// How long one sentinel may take to answer.
 const SENTINEL_PATIENCE: Duration = Duration::from_millis(250);
+/// A search that has got nowhere after this time is an outage; where a named server could not be had, it is one sooner.
+const SHORT: Duration = Duration::from_millis(250);
 /// Answers of sentinels that wait to be looked at.
 const MAX_ANSWERS: usize = 64;
 /// Servers that are tried at the same time.
@@ -57,6 +59,7 @@ impl Sentinels {
         let mut tried: Vec<Endpoint> = Vec::new();
         let mut trials = FuturesUnordered::new();
         let mut reason = "no sentinel answers".to_owned();
+        let (begun, mut refused) = (Instant::now(), false);
         let mut round = interval(EVERY);
         round.tick().await; // the first one is over at once
         loop {
@@ -75,9 +78,11 @@ impl Sentinels {
                         Ok(primary) => return primary,
                         Err(error) => reason = format!("{endpoint}: {error}"),
                     }
+                    refused = true;
                     tried.retain(|other| *other != endpoint);
                 },
-                _ = round.tick() => {
+                // One that takes its time to answer may still be the primary.
+                _ = round.tick() => if begun.elapsed() > SHORT || (refused && trials.is_empty()) {
                     breaker.trip(&reason);
                     breaker.probe_failed(&reason);
                 }

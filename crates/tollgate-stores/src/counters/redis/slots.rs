@@ -154,12 +154,12 @@ impl Shared {
         connected
     }
 
-    /// How many slots a map gives to servers that are not connected.
-    fn unserved(&self, ranges: &[Range]) -> usize {
+    /// How many slots a map gives to servers that are connected.
+    fn served(&self, ranges: &[Range]) -> usize {
         let map = self.lock();
         let serves = |endpoint| map.links.get(endpoint).is_some_and(|link| link.established().is_some());
-        let unserved = ranges.iter().filter(|(_, _, endpoint)| !serves(endpoint));
-        unserved.map(|(first, last, _)| usize::from(last.saturating_sub(*first)) + 1).sum()
+        let served = ranges.iter().filter(|(_, _, endpoint)| serves(endpoint));
+        served.map(|(first, last, _)| usize::from(last.saturating_sub(*first)) + 1).sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, Map> {
@@ -202,7 +202,7 @@ async fn read_map(shared: &Shared, seeds: &[Endpoint]) -> Result<Vec<Range>, Str
     });
     let maps = join_all(told).await.into_iter().flatten();
     // Who has not heard yet that a server was replaced still names it.
-    if let Some(newest) = maps.min_by_key(|ranges| shared.unserved(ranges)) {
+    if let Some(newest) = maps.max_by_key(|ranges| shared.served(ranges)) {
         return Ok(newest);
     }
     let dialed = seeds.iter().take(MAX_SERVERS).map(|seed| Box::pin(dial_map(seed, &shared.manner)));
