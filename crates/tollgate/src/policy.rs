@@ -100,6 +100,11 @@ impl Policy {
         Ok(Policy { rules, file_allow, allow, file_bans, settings, generation: 1 })
     }
 
+    /// What a rule says for the time in which its counters cannot be asked.
+    pub(crate) fn on_store_error(&self, rule: &Rule) -> OnStoreError {
+        rule.on_store_error.unwrap_or(self.settings.store.on_error)
+    }
+
     /// Reads `rules`, `allow` and `bans` from YAML or JSON.
     pub fn from_yaml(text: &str) -> Result<Policy, Problems> {
         let root = document::read(text)?;

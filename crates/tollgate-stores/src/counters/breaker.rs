@@ -4,6 +4,7 @@
 //! the driver probes the server by itself, at jittered intervals; requests are told so without waiting. Once a
 //! probe is answered requests return gradually, so that a server that has just woken up is not run over.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::counters::StoreError;
 const FAILURES: u32 = 5;
 const SILENCE: Duration = Duration::from_millis(100);
 const FIRST_PROBE: Duration = Duration::from_millis(50);
-const LONGEST_PROBE: Duration = Duration::from_millis(500);
+const LONGEST_PROBE: Duration = Duration::from_millis(200);
 /// The shares of requests that pass after a probe was answered, each for a step.
 const RETURN: [f32; 3] = [0.125, 0.25, 0.5];
 const RETURN_STEP: Duration = Duration::from_millis(100);
@@ -135,7 +136,7 @@ impl Breaker {
         let (reason, probe_at) = (reason.to_owned(), now + jittered(FIRST_PROBE));
         *state = State::Open { since, reason, probe_at, pause: FIRST_PROBE };
         self.closed.store(false, Ordering::Release);
-        self.changed.notify_one();
+        self.changed.notify_waiters();
     }
 
     pub fn is_open(&self) -> bool {
@@ -144,23 +145,25 @@ impl Breaker {
 
     /// Returns once it is open.
     pub async fn opened(&self) {
-        while !self.is_open() {
-            self.changed.notified().await;
+        loop {
+            // Registered before the look: `notify_waiters` wakes only those that wait already.
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.is_open() {
+                return;
+            }
+            changed.await;
         }
     }
 
     /// Returns when a probe is due: the one driver of this server then asks it something harmless.
     pub async fn probe_due(&self) {
-        loop {
-            let due = match &*self.lock() {
-                State::Open { probe_at, .. } => Some(*probe_at),
-                _ => None,
-            };
-            match due {
-                Some(due) => return sleep_until(due).await,
-                None => self.changed.notified().await,
-            }
-        }
+        self.opened().await;
+        let due = match &*self.lock() {
+            State::Open { probe_at, .. } => *probe_at,
+            _ => return,
+        };
+        sleep_until(due).await;
     }
 
     /// A probe was answered, or a new connection is up.
@@ -169,6 +172,15 @@ impl Breaker {
         if let State::Open { since, .. } = *state {
             self.failures.store(0, Ordering::Relaxed);
             *state = State::Returning { since, from: Instant::now() };
+        }
+    }
+
+    /// Another server has taken over: it was never overrun by us, so all requests pass at once.
+    pub fn replaced(&self) {
+        let mut state = self.lock();
+        if let State::Open { since, .. } | State::Returning { since, .. } = *state {
+            self.failures.store(0, Ordering::Relaxed);
+            self.close(&mut state, since);
         }
     }
 
@@ -200,12 +212,16 @@ impl Breaker {
         if let State::Returning { since, from } = *state
             && share_after(from).is_none()
         {
-            *state = State::Closed;
-            self.closed.store(true, Ordering::Release);
-            let down_ms = since.elapsed().as_millis() as u64;
-            tracing::info!(server = %self.server, down_ms, "store answers again");
+            self.close(&mut state, since);
         }
         state
+    }
+
+    fn close(&self, state: &mut State, since: Instant) {
+        *state = State::Closed;
+        self.closed.store(true, Ordering::Release);
+        let down_ms = since.elapsed().as_millis() as u64;
+        tracing::info!(server = %self.server, down_ms, "store answers again");
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -288,6 +304,24 @@ mod tests {
         advance(RETURN_STEP).await;
         assert_eq!(passed(()), 1000);
         assert_eq!(breaker.health().trouble, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_has_taken_over_gets_all_requests_at_once() {
+        let breaker = open().await;
+        breaker.replaced();
+        assert!((0..100).all(|_| breaker.admit().is_ok()));
+        assert_eq!((breaker.health().trouble, breaker.health().opened), (None, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn everybody_who_waits_is_told_that_it_opens() {
+        let breaker = Breaker::new("127.0.0.1:1");
+        let waiting = async { tokio::join!(breaker.opened(), breaker.opened(), breaker.probe_due()) };
+        let trip = async { breaker.trip("gone") };
+        tokio::time::timeout(Duration::from_secs(1), async { tokio::join!(waiting, trip) })
+            .await
+            .expect("all return");
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@ mod dial;
 mod link;
 mod resp;
 mod script;
+mod sentinels;
 mod slots;
 mod store;
 mod terms;

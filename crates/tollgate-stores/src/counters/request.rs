@@ -6,10 +6,11 @@
 //! Shadow charges come last, each for itself.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
-use tokio::time::timeout_at;
+use futures_util::future::{join, join_all};
+use tokio::time::{Instant, timeout, timeout_at};
 use tollgate::store::{Part, Weight};
 
 use super::cells::Moment;
@@ -48,8 +49,7 @@ pub(crate) async fn charge<S: Charged>(
     let enforced = |n: &usize| charges[*n].weight == Weight::Enforced;
     let (owned, shared): (Vec<_>, Vec<_>) =
         (0..charges.len()).filter(enforced).partition(|n| charges[*n].counter.key.owner().is_some());
-    request.ask(&owned, Intent::Take).await;
-    request.ask(&shared, request.intent()).await;
+    request.ask_in_turn(&owned, &shared).await;
     if request.denied() {
         request.give_back().await;
     }
@@ -81,6 +81,21 @@ pub(crate) async fn settle<S: Charged>(
     join_all(settled).await.into_iter().collect()
 }
 
+/// Runs groups of charges in parallel; a result for each charge, in their order.
+async fn run<S: Charged>(
+    store: &Arc<S>,
+    charges: &[CentralCharge],
+    groups: Vec<Vec<usize>>,
+    intent: Intent,
+    moment: Moment,
+) -> Vec<Result<Ran, StoreError>> {
+    let ran = groups.iter().map(|group| {
+        let charges = group.iter().map(|n| charges[*n].clone()).collect();
+        store.run(charges, intent, moment)
+    });
+    join_all(ran).await.into_iter().flatten().collect()
+}
+
 struct Request<'r, S> {
     store: &'r Arc<S>,
     charges: &'r [CentralCharge],
@@ -94,8 +109,38 @@ impl<'r, S: Charged> Request<'r, S> {
         Request { store, charges, moment, results: charges.iter().map(|_| None).collect() }
     }
 
+    /// Asks for `shared` once `owned` have answered. A server that keeps silent does not use up the time of the
+    /// others: after half of it they are asked all the same, and give back what they took if a late answer denies.
+    async fn ask_in_turn(&mut self, owned: &[usize], shared: &[usize]) {
+        let (store, charges, moment) = (self.store, self.charges, self.moment);
+        let half = moment.deadline.duration_since(Instant::now()) / 2;
+        let groups = self.groups(owned);
+        let mut answers = pin!(run(store, charges, groups.clone(), Intent::Take, moment));
+        let in_time = match shared {
+            [] => Ok(answers.as_mut().await),
+            _ => timeout(half, answers.as_mut()).await,
+        };
+        match in_time {
+            Ok(answers) => {
+                self.note(groups, answers);
+                self.ask(shared, self.intent()).await;
+            }
+            Err(_) => {
+                let others = self.groups(shared);
+                let asked = run(store, charges, others.clone(), Intent::Take, moment);
+                let (late, answers) = join(answers, asked).await;
+                self.note(groups, late);
+                self.note(others, answers);
+            }
+        }
+    }
+
     /// Asks for the charges with these numbers, those of one place together.
     async fn ask(&mut self, numbers: &[usize], intent: Intent) {
+        self.ask_groups(self.groups(numbers), intent).await;
+    }
+
+    fn groups(&self, numbers: &[usize]) -> Vec<Vec<usize>> {
         let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
         for &n in numbers {
             let place = self.store.place(&self.charges[n]);
@@ -104,16 +149,16 @@ impl<'r, S: Charged> Request<'r, S> {
                 None => groups.push((place, vec![n])),
             }
         }
-        self.ask_groups(groups.into_iter().map(|(_, group)| group).collect(), intent).await;
+        groups.into_iter().map(|(_, group)| group).collect()
     }
 
     async fn ask_groups(&mut self, groups: Vec<Vec<usize>>, intent: Intent) {
-        let asked = groups.iter().map(|group| {
-            let charges = group.iter().map(|n| self.charges[*n].clone()).collect();
-            self.store.run(charges, intent, self.moment)
-        });
-        let answered = join_all(asked).await;
-        for (n, result) in groups.into_iter().flatten().zip(answered.into_iter().flatten()) {
+        let answers = run(self.store, self.charges, groups.clone(), intent, self.moment).await;
+        self.note(groups, answers);
+    }
+
+    fn note(&mut self, groups: Vec<Vec<usize>>, answers: Vec<Result<Ran, StoreError>>) {
+        for (n, result) in groups.into_iter().flatten().zip(answers) {
             self.results[n] = Some(result);
         }
     }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tollgate_stores::counters::{CentralCharge, StoreError};
 
-use super::{Store, hit};
+use super::{Store, now};
 
-/// Between two requests of one caller.
+/// Between two requests of one caller, if nothing else is said.
 const PAUSE: Duration = Duration::from_millis(1);
 
 pub struct Load {
@@ -34,8 +34,13 @@ pub struct Seen {
 
 impl Load {
     pub fn start(store: &impl Store, charge: &CentralCharge, callers: usize) -> Load {
+        Load::steady(store, std::slice::from_ref(charge), callers, PAUSE)
+    }
+
+    /// Requests for all of `charges`, each caller with a pause between two of them. What is seen is the last charge.
+    pub fn steady(store: &impl Store, charges: &[CentralCharge], callers: usize, pause: Duration) -> Load {
         let over = Arc::new(AtomicBool::new(false));
-        let call = |_| tokio::spawn(call(store.clone(), charge.clone(), over.clone()));
+        let call = |_| tokio::spawn(call(store.clone(), charges.to_vec(), pause, over.clone()));
         let pulse = tokio::spawn(pulse(over.clone()));
         Load { callers: (0..callers).map(call).collect(), pulse, over }
     }
@@ -54,17 +59,22 @@ impl Load {
     }
 }
 
-async fn call(store: impl Store, charge: CentralCharge, over: Arc<AtomicBool>) -> Vec<Seen> {
+async fn call(
+    store: impl Store,
+    charges: Vec<CentralCharge>,
+    pause: Duration,
+    over: Arc<AtomicBool>,
+) -> Vec<Seen> {
     let mut seen = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let (asked, open) = (Instant::now(), store.trouble().is_some());
-        let answer = hit(&store, &charge).await;
+        let answer = store.charge(&charges, now()).await.parts.pop().expect("a part for each charge");
         let took = asked.elapsed();
         let admitted = answer.as_ref().ok().and_then(|part| Some(part.grant?.at.nanos() / 1000));
         let open = open && store.trouble().is_some();
         let stalled = Duration::ZERO;
         seen.push(Seen { asked, took, stalled, error: answer.err(), admitted, open });
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
     }
     seen
 }

@@ -17,7 +17,7 @@ use crate::stores::{patient, usual};
 const CALLERS: usize = 32;
 
 /// Returns when the process does not run any more.
-fn freeze(server: &Redis) {
+pub fn freeze(server: &Redis) {
     server.process.signal("STOP");
     let stat = format!("/proc/{}/stat", server.process.id());
     wait_until("the server stands still", || {

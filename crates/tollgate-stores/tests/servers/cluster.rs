@@ -13,10 +13,23 @@ const PRIMARIES: usize = 3;
 const SLOTS: usize = 16384;
 
 impl RedisCluster {
-    /// `None`, said loudly, where there is no Redis.
+    /// As docs/stores.md recommends: slots that are served stay available while others are not. `None`, said
+    /// loudly, where there is no Redis.
     pub fn start(what: &str) -> Option<RedisCluster> {
-        let arguments =
-            ["--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--cluster-config-file", "nodes"];
+        RedisCluster::start_with(what, "no")
+    }
+
+    /// With `cluster-require-full-coverage` as given; Redis' own default is `yes`.
+    pub fn start_with(what: &str, full_coverage: &str) -> Option<RedisCluster> {
+        let mut arguments = vec![
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            "1500",
+            "--cluster-config-file",
+            "nodes",
+        ];
+        arguments.extend(["--cluster-require-full-coverage", full_coverage]);
         let mut servers = Vec::new();
         for _ in 0..SERVERS {
             servers.push(start_server(what, &arguments)?);

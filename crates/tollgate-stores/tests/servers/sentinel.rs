@@ -62,6 +62,14 @@ impl SentinelGroup {
         told.lines().last().and_then(|port| port.trim().parse().ok()).expect("an address")
     }
 
+    /// Waits until one of the replicas has become a primary: the earliest moment at which a write can succeed.
+    pub fn wait_for_promotion(&self) {
+        wait_until("a replica is promoted", || {
+            let promoted = |server: &Redis| server.ask(&["ROLE"]).contains("master");
+            self.servers[1..].iter().any(promoted)
+        });
+    }
+
     /// Waits until another server than `old` is called the primary by all, and is one.
     pub fn wait_for_other_primary(&self, old: u16) -> u16 {
         let is_primary = |port| try_ask(port, &["ROLE"]).is_ok_and(|role| role.contains("master"));

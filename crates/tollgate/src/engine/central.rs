@@ -72,7 +72,12 @@ impl Engine {
         let outcome = central.peek(&central_charges(&policy, &plan, hit), now).await;
         let mut verdict = plan.draft(id);
         let failed = failures(&policy, &plan, &outcome);
-        let parts: Vec<_> = outcome.parts.into_iter().map(Result::ok).collect();
+        let mut parts: Vec<_> = outcome.parts.into_iter().map(Result::ok).collect();
+        if !self.deny_known(&policy, &plan, &failed, &mut parts, now) {
+            let shares = shares(&policy, &plan, &failed);
+            let charges: Vec<Charge> = shares.iter().map(|(_, charge)| charge.clone()).collect();
+            place(&shares, self.store.peek(&charges, now).parts, &mut parts);
+        }
         plan.conclude_asked(&mut verdict, &parts);
         settle_failures(&mut verdict, &failed);
         verdict
@@ -92,7 +97,11 @@ impl Engine {
         let mut parts: Vec<_> = outcome.parts.into_iter().map(Result::ok).collect();
         let closed = failed.iter().any(|(_, mode)| *mode == OnStoreError::Closed);
         let mut local = Vec::new();
-        if outcome.admitted && !plan.is_refused() && !closed {
+        if outcome.admitted
+            && !plan.is_refused()
+            && !closed
+            && !self.deny_known(policy, plan, &failed, &mut parts, now)
+        {
             local = shares(policy, plan, &failed);
             self.count_locally(&local, &mut parts, now);
         }
@@ -116,10 +125,29 @@ impl Engine {
     /// Counts the node's shares of limits, all or none.
     fn count_locally(&self, shares: &[(usize, Charge)], parts: &mut [Option<Part>], now: Time) {
         let charges: Vec<Charge> = shares.iter().map(|(_, charge)| charge.clone()).collect();
-        let outcome = self.store.charge(&charges, now);
-        for ((n, _), part) in shares.iter().zip(outcome.parts) {
-            parts[*n] = Some(part);
+        place(shares, self.store.charge(&charges, now).parts, parts);
+    }
+
+    /// Whether a limit that fails to local was last seen to deny such a charge, and still would. Then nothing is
+    /// charged here either.
+    fn deny_known(
+        &self,
+        policy: &Policy,
+        plan: &Plan<'_>,
+        failed: &[(usize, OnStoreError)],
+        parts: &mut [Option<Part>],
+        now: Time,
+    ) -> bool {
+        let mut denied = false;
+        for (n, (rule, limit, charge)) in plan.charged().enumerate() {
+            if failed.contains(&(n, OnStoreError::Local))
+                && let Some(part) = self.denials.last_known(policy, (rule, &limit.limit, charge), now)
+            {
+                parts[n] = Some(part);
+                denied = true;
+            }
         }
+        denied
     }
 
     /// The state of a key, as far as a store elsewhere tells it.
@@ -204,10 +232,9 @@ impl CentralVerdict {
 
 /// The enforced charges that have no answer, and what their rules say about that.
 fn failures(policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome) -> Vec<(usize, OnStoreError)> {
-    let by_default = policy.settings().store.on_error;
     let all = plan.charged().zip(&outcome.parts).enumerate();
     let failed = all.filter(|(_, ((_, _, charge), part))| part.is_err() && charge.weight == Weight::Enforced);
-    failed.map(|(n, ((rule, _, _), _))| (n, rule.on_store_error.unwrap_or(by_default))).collect()
+    failed.map(|(n, ((rule, _, _), _))| (n, policy.on_store_error(rule))).collect()
 }
 
 /// What failures make of a verdict that is otherwise complete.
@@ -217,6 +244,13 @@ fn settle_failures(verdict: &mut Verdict, failed: &[(usize, OnStoreError)]) {
     }
     verdict.reason = Reason::StoreError;
     verdict.allowed = failed.iter().all(|(_, mode)| *mode != OnStoreError::Closed);
+}
+
+/// Puts what came of the node's shares where the charges stand.
+fn place(shares: &[(usize, Charge)], decided: impl IntoIterator<Item = Part>, parts: &mut [Option<Part>]) {
+    for ((n, _), part) in shares.iter().zip(decided) {
+        parts[*n] = Some(part);
+    }
 }
 
 /// The node's share of each limit that fails to local.

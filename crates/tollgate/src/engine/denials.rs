@@ -1,15 +1,17 @@
-//! Denials that are still fresh: whoever asks again at once is told so without asking the store.
+//! Denials that are still known: a key that asks again at once is denied without asking the store.
 //!
-//! A denial is remembered for a second at the most, for costs as large as the one that was denied, and only
-//! while the same rules are in force. Limits whose charges may come back are never remembered.
+//! A denial stands in for the store's answer for a second at the most, for costs as large as the one that was
+//! denied, and only while the same rules are in force. While the store cannot be asked, a rule that fails to
+//! local relies on it until the key may pass again. Limits whose charges may come back are never remembered.
+//! A full table forgets the denial that was learnt longest ago, of a few.
 
 use std::time::Duration;
 
 use crate::algorithm::{Admission, Decision};
-use crate::limit::Shape;
+use crate::limit::{Limit, Shape};
 use crate::plan::Plan;
-use crate::policy::Policy;
-use crate::rule::Rule;
+use crate::policy::{Policy, StoreSettings};
+use crate::rule::{OnStoreError, Rule};
 use crate::store::central::{CentralOutcome, StoreError};
 use crate::store::{Charge, DeniedHits, Part, Weight};
 use crate::sync::{Mutex, lock};
@@ -47,7 +49,8 @@ impl Denials {
         }
         let known = plan.charged().map(|(rule, limit, charge)| {
             let kept = is_kept(rule, limit.limit.shape(), charge);
-            kept.then(|| self.get(charge, policy.generation(), now)).flatten()
+            let denial = kept.then(|| self.get(charge, policy.generation(), now)).flatten()?;
+            (now < denial.until).then(|| denial.part(now))
         });
         let known: Vec<Option<Part>> = known.collect();
         known.iter().any(Option::is_some).then(|| {
@@ -58,16 +61,27 @@ impl Denials {
         })
     }
 
-    /// Remembers what was denied.
+    /// What was last known of a charge that cannot be asked: that it is denied until it may pass again.
+    pub(super) fn last_known(
+        &self,
+        policy: &Policy,
+        (rule, limit, charge): (&Rule, &Limit, &Charge),
+        now: Time,
+    ) -> Option<Part> {
+        let denial = self.get(charge, policy.generation(), now)?;
+        is_kept(rule, limit.shape(), charge).then(|| denial.part(now))
+    }
+
+    /// Remembers what was denied, and forgets it of a key that passes after all.
     pub(super) fn learn(&self, policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome, now: Time) {
-        if !policy.settings().store.deny_cache {
-            return;
-        }
+        let StoreSettings { deny_cache, .. } = policy.settings().store;
         for ((rule, limit, charge), part) in plan.charged().zip(&outcome.parts) {
-            if let Ok(part) = part
-                && let Admission::Deny { retry_after } = part.decision.admission
-                && is_kept(rule, limit.limit.shape(), charge)
-            {
+            let is_local = policy.on_store_error(rule) == OnStoreError::Local;
+            let (Ok(part), true) = (part, deny_cache || is_local) else { continue };
+            if !is_kept(rule, limit.limit.shape(), charge) {
+                continue;
+            }
+            if let Admission::Deny { retry_after } = part.decision.admission {
                 let denial = Denial {
                     cost: charge.cost,
                     left: part.decision.left,
@@ -77,6 +91,8 @@ impl Denials {
                     generation: policy.generation(),
                 };
                 *lock(self.part(charge)).touch(charge.fingerprint, now) = denial;
+            } else if is_local && part.grant.is_some() {
+                lock(self.part(charge)).remove(charge.fingerprint);
             }
         }
     }
@@ -85,20 +101,27 @@ impl Denials {
         self.0.iter().for_each(|part| *lock(part) = Table::new(KEYS_PER_PART));
     }
 
-    fn get(&self, charge: &Charge, generation: u64, now: Time) -> Option<Part> {
+    fn get(&self, charge: &Charge, generation: u64, now: Time) -> Option<Denial> {
         let denial = *lock(self.part(charge)).get(charge.fingerprint)?;
-        let holds = now < denial.until && charge.cost >= denial.cost && denial.generation == generation;
-        let admission = Admission::Deny { retry_after: denial.passes_at.since(now) };
-        holds.then(|| Part {
-            decision: Decision { admission, left: denial.left },
-            remaining: denial.left,
-            reset_after: denial.fresh_at.since(now),
-            grant: None,
-        })
+        let holds = now < denial.passes_at && charge.cost >= denial.cost && denial.generation == generation;
+        holds.then_some(denial)
     }
 
     fn part(&self, charge: &Charge) -> &Mutex<Table<Denial>> {
         &self.0[charge.fingerprint.0 as usize % PARTS]
+    }
+}
+
+impl Denial {
+    /// What the store would say now.
+    fn part(&self, now: Time) -> Part {
+        let admission = Admission::Deny { retry_after: self.passes_at.since(now) };
+        Part {
+            decision: Decision { admission, left: self.left },
+            remaining: self.left,
+            reset_after: self.fresh_at.since(now),
+            grant: None,
+        }
     }
 }
 

@@ -204,6 +204,49 @@ fn a_rule_that_fails_to_local_counts_the_nodes_share() {
     assert!(check(&engine, &store, &Hit::by("ann"), NOW).verdict.allowed);
 }
 
+/// A key at its limit got its whole share again when the store went away.
+#[test]
+fn a_key_last_seen_at_its_limit_stays_denied_until_it_may_pass_again() {
+    for deny_cache in [true, false] {
+        let settings = StoreSettings { on_error: OnStoreError::Local, nodes: 1, deny_cache };
+        let rules = "rules: [{id: a, key: user, limit: 6/m}, {id: b, key: user, limit: 100/h}]";
+        let (engine, mut store) = (with_store(rules, settings), Faulty::default());
+        let (ann, bob) = (Hit::by("ann"), Hit::by("bob"));
+        assert!((0..6).all(|_| check(&engine, &store, &ann, NOW).verdict.allowed));
+        assert!(!check(&engine, &store, &ann, NOW).verdict.allowed);
+
+        store.down = vec!["a", "b"];
+        for second in 0..10 {
+            let now = NOW + SECOND * second;
+            let verdict = check(&engine, &store, &ann, now).verdict;
+            assert_eq!((verdict.allowed, verdict.reason), (false, Reason::Limit), "{second} {deny_cache}");
+            assert_eq!(verdict.retry_after, Some(SECOND * (10 - second)));
+            assert_eq!(ready(engine.peek_central(&ann, now, &store)).retry_after, verdict.retry_after);
+        }
+        let passes = |hit: &Hit<'_>, now| {
+            (0..200).filter(|_| check(&engine, &store, hit, now).verdict.allowed).count()
+        };
+        assert_eq!(passes(&bob, NOW), 6, "who was not denied has the node's share");
+        assert!(ready(engine.peek_central(&ann, NOW + SECOND * 10, &store)).allowed);
+        assert_eq!(passes(&ann, NOW + SECOND * 10), 6, "and so has a key that may pass again");
+        let denied = ready(engine.peek_central(&ann, NOW + SECOND * 10, &store));
+        assert_eq!((denied.allowed, denied.reason), (false, Reason::Limit), "a peek sees the share");
+    }
+}
+
+#[test]
+fn a_denial_that_was_undone_is_not_held_against_a_key() {
+    let settings = StoreSettings { on_error: OnStoreError::Local, nodes: 1, deny_cache: false };
+    let (engine, mut store) =
+        (with_store("rules: [{id: a, key: user, limit: 1/h}]", settings), Faulty::default());
+    let allowed = |store: &Faulty| check(&engine, store, &Hit::by("ann"), NOW).verdict.allowed;
+    assert_eq!((allowed(&store), allowed(&store)), (true, false));
+    store.states.lock().expect("no test panics with it").clear(); // another node has reset the key
+    assert!(allowed(&store));
+    store.down = vec!["a"];
+    assert!(allowed(&store), "what was last seen is that it passed");
+}
+
 #[test]
 fn shadow_rules_that_cannot_be_asked_do_not_matter() {
     let rules = "rules: [{id: a, key: user, limit: 5/m}, {id: s, key: user, limit: 1/m, mode: shadow, on_store_error: closed}]";

@@ -26,6 +26,8 @@ use crate::counters::breaker::Breaker;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// A new session is there within this, or is given up.
+const RENEW_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connection that is silent for two of these is given up.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
@@ -78,29 +80,36 @@ async fn tend(
     breaker: Arc<Breaker>,
     made: watch::Sender<Option<Arc<Statements>>>,
 ) {
-    let session = loop {
-        match connect(&address).await {
-            Ok(session) => break session,
+    let mut statements = loop {
+        match open_session(&address).await {
+            Ok(statements) => break statements,
             Err(reason) => wait(&breaker, &reason).await,
         }
     };
-    let mut prepared = prepare(&session, &address).await;
-    while let Err(reason) = &prepared {
-        wait(&breaker, reason).await;
-        prepared = prepare(&session, &address).await;
-    }
-    let Ok([read, update, delete]) = prepared else { return };
-    let statements = Arc::new(Statements { session, read, update, delete });
     breaker.probe_succeeded();
     made.send_replace(Some(statements.clone()));
     loop {
         breaker.probe_due().await;
         match timeout(PROBE_TIMEOUT, statements.probe()).await {
             Ok(Ok(())) => breaker.probe_succeeded(),
-            Ok(Err(reason)) => breaker.probe_failed(&reason),
             Err(_) => breaker.probe_failed("it does not answer"),
+            // The driver waits up to ten seconds before it dials a dead server again: a new session does not.
+            Ok(Err(reason)) => match timeout(RENEW_TIMEOUT, open_session(&address)).await {
+                Ok(Ok(renewed)) => {
+                    statements = renewed;
+                    made.send_replace(Some(statements.clone()));
+                    breaker.probe_succeeded();
+                }
+                _ => breaker.probe_failed(&reason),
+            },
         }
     }
+}
+
+async fn open_session(address: &CassandraAddress) -> Result<Arc<Statements>, String> {
+    let session = connect(address).await?;
+    let [read, update, delete] = prepare(&session, address).await?;
+    Ok(Arc::new(Statements { session, read, update, delete }))
 }
 
 async fn wait(breaker: &Breaker, reason: &str) {

@@ -14,6 +14,7 @@ use super::dial::{Manner, tls_config};
 use super::link::{Link, Route};
 use super::resp::{Reply, command, write_command};
 use super::script::{self, Answer, Ask, Deed, Done, When};
+use super::sentinels::Sentinels;
 use super::slots::{Cluster, endpoint_of};
 use crate::counters::StoreError;
 
@@ -23,6 +24,8 @@ const MAX_TRIES: usize = 8;
 const MAX_LATE: usize = 3;
 /// Between two tries while a slot is on the move.
 const MOVING: Duration = Duration::from_millis(2);
+/// What to do about a cluster that refuses slots which are served.
+const FULL_COVERAGE: &str = "with cluster-require-full-coverage no it serves the slots that it has";
 
 pub(super) enum Topology {
     One(Arc<Link>),
@@ -54,8 +57,10 @@ enum Refusal {
     PartOfCluster,
     /// The server has become a replica.
     ReadOnly,
-    /// The server will answer later: it loads its data, or its cluster is not whole.
+    /// The server will answer later: it loads its data, or runs something slow.
     NotReady,
+    /// The server keeps the slot and refuses it, because another slot of the cluster is not served.
+    ClusterDown,
     Other,
 }
 
@@ -67,12 +72,12 @@ impl Topology {
         let store_manner = manner(address.login, address.database);
         Ok(match address.place {
             Place::Single(endpoint) => {
-                Topology::One(Arc::new(Link::open(Route::Fixed(endpoint), store_manner)))
+                Topology::One(Arc::new(Link::open(Route::Fixed(endpoint), store_manner, Arc::default())))
             }
             Place::Sentinel { sentinels, service } => {
                 let manner = manner(address.sentinel_login, 0);
-                let route = Route::Sentinels { sentinels, service, manner };
-                Topology::One(Arc::new(Link::open(route, store_manner)))
+                let route = Route::Sentinels(Sentinels { sentinels, service, manner });
+                Topology::One(Arc::new(Link::open(route, store_manner, Arc::default())))
             }
             Place::Cluster(seeds) => Topology::Cluster(Cluster::open(seeds, store_manner)),
         })
@@ -162,10 +167,18 @@ impl Topology {
             }
             Refusal::ReadOnly => {
                 link.abandon("it has become a replica");
+                self.outdated();
                 Err(refused(&link, &error))
             }
             Refusal::PartOfCluster => Err(refused(&link, "it is part of a cluster: write redis+cluster://")),
-            Refusal::NotReady => Err(link.unreachable(error)),
+            Refusal::NotReady => {
+                self.outdated();
+                Err(link.unreachable(error))
+            }
+            Refusal::ClusterDown => {
+                self.outdated();
+                Err(link.unreachable(format!("{error} ({FULL_COVERAGE})")))
+            }
             Refusal::NoScript | Refusal::Other => Err(refused(&link, &error)),
         }
     }
@@ -174,6 +187,12 @@ impl Topology {
         match self {
             Topology::One(_) => from,
             Topology::Cluster(cluster) => cluster.redirect(moved, to),
+        }
+    }
+
+    fn outdated(&self) {
+        if let Topology::Cluster(cluster) = self {
+            cluster.outdated();
         }
     }
 
@@ -191,6 +210,7 @@ impl Topology {
             ("ASK", _, Some(to)) => Refusal::Ask { to },
             ("TRYAGAIN", ..) => Refusal::TryAgain,
             ("READONLY", ..) => Refusal::ReadOnly,
+            ("CLUSTERDOWN", ..) if error.contains("cluster is down") => Refusal::ClusterDown,
             ("LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "BUSY", ..) => Refusal::NotReady,
             _ => Refusal::Other,
         }

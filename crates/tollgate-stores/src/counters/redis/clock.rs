@@ -32,6 +32,18 @@ impl ServerClock {
         ServerClock { origin: now, bounds: Mutex::new(bounds) }
     }
 
+    /// A clock for the same caller that has seen no server yet.
+    pub(super) fn unseen(&self) -> ServerClock {
+        let bounds = Bounds { since: Instant::now(), current: None, before: None };
+        ServerClock { origin: self.origin, bounds: Mutex::new(bounds) }
+    }
+
+    /// Takes over what `seen` knows, of what may be another server: what was known before is forgotten.
+    pub(super) fn replace(&self, seen: &ServerClock) {
+        let seen = *seen.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.bounds.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+    }
+
     /// The server showed `server_us` at some moment before `now`.
     pub(super) fn observe(&self, server_us: u64, now: Instant) {
         let bound = i64::try_from(server_us).unwrap_or(i64::MAX) - self.local_us(now);
@@ -75,6 +87,16 @@ mod tests {
         }
         let truth = 5_000_000 + start.elapsed().as_micros() as u64;
         assert_eq!(clock.at(Instant::now()), Some(truth - 1000), "the quickest answer counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_server_has_another_clock() {
+        let clock = ServerClock::new();
+        clock.observe(9_000_000_000, Instant::now());
+        let next = clock.unseen();
+        next.observe(5_000_000, Instant::now());
+        clock.replace(&next);
+        assert_eq!(clock.at(Instant::now()), Some(5_000_000));
     }
 
     #[tokio::test(start_paused = true)]

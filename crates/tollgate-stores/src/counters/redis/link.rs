@@ -1,35 +1,35 @@
 //! One server: its connection, kept up in the background, its breaker and its clock.
 //!
 //! Making a connection is the probe of the breaker. A server that stops answering loses its connection: what was
-//! sent over it is not sent again, and runs into its deadline on the server.
+//! sent over it is not sent again, and runs into its deadline on the server. What was not sent, because the
+//! connection had closed already, goes over the next one if that is there in time.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::address::Endpoint;
 use super::clock::ServerClock;
 use super::connection::{Connection, NotSent};
-use super::dial::{Dialed, Manner, PATIENCE, ask, dial, dial_store};
+use super::dial::{Dialed, Manner, PATIENCE, ask, dial_store};
 use super::resp::{Reply, command};
+use super::sentinels::{Primary, Sentinels};
 use crate::counters::StoreError;
 use crate::counters::breaker::{Breaker, ServerHealth};
 
-/// How long one sentinel may take to answer.
-const SENTINEL_PATIENCE: Duration = Duration::from_millis(250);
+/// A server that has missed a deadline and does not answer a `PING` for so long has stopped answering.
+const SILENCE: Duration = Duration::from_millis(250);
+/// Connections that one request may find closed before it is sent.
+const MAX_CLOSED: usize = 3;
 
 /// How to find the server.
 pub(super) enum Route {
     Fixed(Endpoint),
-    /// Whoever the sentinels call the primary of a service.
-    Sentinels {
-        sentinels: Vec<Endpoint>,
-        service: String,
-        manner: Manner,
-    },
+    /// Whichever server the sentinels call the primary.
+    Sentinels(Sentinels),
 }
 
 pub(super) struct Link {
@@ -42,17 +42,27 @@ struct Shared {
     server: String,
     breaker: Breaker,
     clock: ServerClock,
+    /// A request was not answered in time.
+    missed: Notify,
+    /// Told at the first sign that the server may be gone.
+    in_trouble: Arc<Notify>,
 }
 
 impl Link {
-    /// Keeps a connection up from now on, until it is dropped.
-    pub(super) fn open(route: Route, manner: Manner) -> Link {
+    /// Keeps a connection up from now on, until it is dropped; `in_trouble` is told when the server may be gone.
+    pub(super) fn open(route: Route, manner: Manner, in_trouble: Arc<Notify>) -> Link {
         let server = match &route {
             Route::Fixed(endpoint) => endpoint.to_string(),
-            Route::Sentinels { service, .. } => service.clone(),
+            Route::Sentinels(sentinels) => sentinels.service.clone(),
         };
         let breaker = Breaker::new(server.as_str());
-        let shared = Arc::new(Shared { server, breaker, clock: ServerClock::new() });
+        let shared = Arc::new(Shared {
+            server,
+            breaker,
+            clock: ServerClock::new(),
+            missed: Notify::new(),
+            in_trouble,
+        });
         let (sender, current) = watch::channel(None);
         let task = tokio::spawn(keep(Arc::clone(&shared), route, manner, sender)).abort_handle();
         Link { shared, current, task }
@@ -75,45 +85,69 @@ impl Link {
         &self,
         deadline: Instant,
         asking: bool,
-        write: impl FnOnce(&mut Vec<u8>),
+        write: impl Fn(&mut Vec<u8>),
     ) -> Result<Reply, StoreError> {
         let Shared { breaker, server, .. } = &*self.shared;
         breaker.admit()?;
-        let connection = self.connected(deadline).await?;
         let before = asking.then(|| command(&["ASKING"]));
-        let pending = match connection.send(before.as_deref(), write) {
-            Ok(pending) => pending,
-            Err(NotSent::Full) => return Err(StoreError::Busy { server: server.clone() }),
-            Err(NotSent::Closed(reason)) => return Err(self.unreachable(reason)),
-        };
-        match timeout_at(deadline, pending).await {
-            Ok(Ok(reply)) => {
-                breaker.succeeded();
-                Ok(reply)
-            }
-            Ok(Err(_)) => Err(self.unreachable(connection.closed().unwrap_or_default())),
-            Err(_) => {
-                breaker.failed("no answer within the deadline");
-                Err(StoreError::Deadline { server: server.clone() })
-            }
+        let mut closed = String::new();
+        for attempt in 0..MAX_CLOSED {
+            let connection = match attempt {
+                0 => self.connected(deadline).await?,
+                _ => self.next_connection(deadline).await?,
+            };
+            let pending = match connection.send(before.as_deref(), &write) {
+                Ok(pending) => pending,
+                Err(NotSent::Full) => return Err(StoreError::Busy { server: server.clone() }),
+                Err(NotSent::Closed(reason)) => {
+                    closed = reason;
+                    continue; // nothing was sent
+                }
+            };
+            return match timeout_at(deadline, pending).await {
+                Ok(Ok(reply)) => {
+                    breaker.succeeded();
+                    Ok(reply)
+                }
+                Ok(Err(_)) => Err(self.unreachable(connection.closed().unwrap_or_default())),
+                Err(_) => {
+                    breaker.failed("no answer within the deadline");
+                    self.shared.missed.notify_one();
+                    Err(StoreError::Deadline { server: server.clone() })
+                }
+            };
         }
+        Err(self.unreachable(closed))
     }
 
-    /// The connection; only while none was made yet, and the breaker is closed, it is waited for.
+    /// The connection. While there is none, but the breaker is closed, the next one is waited for.
     pub(super) async fn connected(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
         if let Some(connection) = &*self.current.borrow() {
             return Ok(Arc::clone(connection));
         }
+        self.next_connection(deadline).await
+    }
+
+    /// A connection that is not closed, or that the breaker opens.
+    async fn next_connection(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
+        let Shared { breaker, .. } = &*self.shared;
         let mut current = self.current.clone();
-        let connected = timeout_at(deadline, current.wait_for(Option::is_some)).await;
-        match connected {
-            Ok(Ok(connection)) => Ok(connection.clone().expect("it was waited for")),
-            _ => {
-                self.shared.breaker.failed("no connection");
-                let trouble = self.shared.breaker.health().trouble;
-                Err(self.unreachable(trouble.unwrap_or_else(|| "no connection yet".to_owned())))
-            }
+        let is_open =
+            |current: &Option<Arc<Connection>>| current.as_ref().is_some_and(|it| it.closed().is_none());
+        tokio::select! {
+            connected = timeout_at(deadline, current.wait_for(is_open)) => match connected {
+                Ok(Ok(connection)) => return Ok(connection.clone().expect("it was waited for")),
+                _ => breaker.failed("no connection"),
+            },
+            () = breaker.opened() => {}
         }
+        let trouble = breaker.health().trouble;
+        Err(self.unreachable(trouble.unwrap_or_else(|| "no connection yet".to_owned())))
+    }
+
+    /// The connection, if there is one that works.
+    pub(super) fn established(&self) -> Option<Arc<Connection>> {
+        self.current.borrow().clone().filter(|connection| connection.closed().is_none())
     }
 
     pub(super) fn health(&self) -> ServerHealth {
@@ -148,62 +182,62 @@ async fn keep(
     current: watch::Sender<Option<Arc<Connection>>>,
 ) {
     let Shared { breaker, clock, .. } = &*shared;
+    let mut last: Option<Endpoint> = None;
     loop {
-        let made = timeout(PATIENCE, connect(&route, &manner, clock)).await;
-        match made.unwrap_or_else(|_| Err("it accepts connections but does not answer".to_owned())) {
-            Ok(connection) => {
-                breaker.probe_succeeded();
-                current.send_replace(Some(connection.shared()));
-                tokio::select! {
-                    reason = connection.wait_closed() => tracing::debug!(server = %shared.server, %reason, "connection lost"),
-                    () = breaker.opened() => connection.close("it has stopped answering"),
-                }
-                current.send_replace(None);
-                if !breaker.is_open() {
-                    continue; // a server may close what is idle: no outage unless it cannot be reached
+        let primary = match &route {
+            Route::Fixed(endpoint) => connect(endpoint, &manner, breaker, clock).await,
+            Route::Sentinels(sentinels) => sentinels.find_primary(&manner, breaker, clock).await,
+        };
+        match last {
+            Some(last) if last != primary.endpoint => breaker.replaced(),
+            _ => breaker.probe_succeeded(),
+        }
+        clock.replace(&primary.clock);
+        last = Some(primary.endpoint);
+        current.send_replace(Some(primary.connection.shared()));
+        let reason = use_up(&shared, &primary.connection).await;
+        tracing::debug!(server = %shared.server, %reason, "connection lost");
+        current.send_replace(None);
+        shared.in_trouble.notify_one();
+    }
+}
+
+/// Returns when the connection is of no use any more, and why.
+async fn use_up(shared: &Shared, connection: &Dialed) -> String {
+    let stopped = "it has stopped answering";
+    loop {
+        tokio::select! {
+            reason = connection.wait_closed() => return reason,
+            () = shared.breaker.opened() => {
+                connection.close(stopped);
+                return stopped.to_owned();
+            }
+            // One request that was too slow says little; with few requests the next ones would say it late.
+            () = shared.missed.notified() => {
+                shared.in_trouble.notify_one();
+                if timeout(SILENCE, ask(connection, &["PING"])).await.is_err() {
+                    shared.breaker.trip("no answer within the deadline");
                 }
             }
+        }
+    }
+}
+
+/// Connects to a server that is known by its address, as often as the breaker wants to know.
+async fn connect(endpoint: &Endpoint, manner: &Manner, breaker: &Breaker, clock: &ServerClock) -> Primary {
+    loop {
+        // A connection that is closed for being idle is no outage unless the next one cannot be had.
+        if breaker.is_open() {
+            breaker.probe_due().await;
+        }
+        let clock = clock.unseen();
+        let dialed = timeout(PATIENCE, dial_store(endpoint, manner, &clock)).await;
+        match dialed.unwrap_or_else(|_| Err("it accepts connections but does not answer".to_owned())) {
+            Ok(connection) => return Primary { endpoint: endpoint.clone(), connection, clock },
             Err(reason) => {
                 breaker.trip(&reason);
                 breaker.probe_failed(&reason);
             }
         }
-        breaker.probe_due().await;
-    }
-}
-
-async fn connect(route: &Route, manner: &Manner, clock: &ServerClock) -> Result<Dialed, String> {
-    match route {
-        Route::Fixed(endpoint) => dial_store(endpoint, manner, clock).await,
-        Route::Sentinels { sentinels, service, manner: sentinel_manner } => {
-            let mut reason = "no sentinel".to_owned();
-            for sentinel in sentinels {
-                let found = timeout(SENTINEL_PATIENCE, primary_of(sentinel, service, sentinel_manner)).await;
-                match found.unwrap_or_else(|_| Err(format!("sentinel {sentinel} does not answer"))) {
-                    Ok(primary) => match dial_store(&primary, manner, clock).await {
-                        Ok(connection) => return Ok(connection),
-                        Err(error) => reason = format!("{primary}: {error}"),
-                    },
-                    Err(error) => reason = error,
-                }
-            }
-            Err(reason)
-        }
-    }
-}
-
-/// Who the sentinel calls the primary.
-async fn primary_of(sentinel: &Endpoint, service: &str, manner: &Manner) -> Result<Endpoint, String> {
-    let connection = dial(sentinel, manner).await.map_err(|error| format!("sentinel {sentinel}: {error}"))?;
-    let reply = ask(&connection, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]).await;
-    let told = match reply.map_err(|error| format!("sentinel {sentinel}: {error}"))? {
-        Reply::Array(parts) => parts,
-        Reply::Error(error) => return Err(format!("sentinel {sentinel}: {error}")),
-        _ => return Err(format!("sentinel {sentinel} does not know the service '{service}'")),
-    };
-    let (host, port) = (told.first().and_then(Reply::text), told.get(1).and_then(Reply::number));
-    match (host, port.and_then(|port| u16::try_from(port).ok())) {
-        (Some(host), Some(port)) => Ok(Endpoint::Tcp { host: host.to_owned(), port }),
-        _ => Err(format!("sentinel {sentinel} gives no address")),
     }
 }

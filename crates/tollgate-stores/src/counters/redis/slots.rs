@@ -1,17 +1,20 @@
 //! A Redis Cluster: which server keeps which hash slot, followed as it changes.
 //!
-//! The map is read from any server that answers, again when one says that a slot has moved, and often while one
-//! of them is in trouble: then another is about to take its slots over.
+//! The map is read in the background, over connections that are there already: no request waits for it. It is read
+//! again at the first sign of trouble with any server, and at short intervals until no server is in trouble: then
+//! another one is about to take its slots over.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{join_all, select_ok};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::address::Endpoint;
+use super::connection::Connection;
 use super::dial::{Manner, ask, dial};
 use super::link::{Link, Route};
 use super::resp::Reply;
@@ -19,11 +22,16 @@ use crate::counters::StoreError;
 use crate::counters::breaker::ServerHealth;
 
 pub(super) const SLOTS: u16 = 16384;
-/// Between two looks at the map: at rest, in trouble, and at the least.
+/// Between two looks at the map: at rest, while a server is in trouble, and when that has lasted for long.
 const AT_REST: Duration = Duration::from_secs(15);
-const IN_TROUBLE: Duration = Duration::from_millis(200);
-const AT_LEAST: Duration = Duration::from_millis(50);
-const ASK_PATIENCE: Duration = Duration::from_millis(500);
+const IN_TROUBLE: Duration = Duration::from_millis(50);
+const IN_LONG_TROUBLE: Duration = Duration::from_millis(250);
+const LONG: Duration = Duration::from_secs(30);
+/// How long a server may take to tell the map: one that is connected, and one that is not.
+const TELL_PATIENCE: Duration = Duration::from_millis(100);
+const DIAL_PATIENCE: Duration = Duration::from_millis(500);
+/// Connected servers that are asked for the map: one may not have heard the news yet.
+const ASKED: usize = 3;
 /// Servers of a cluster, at the most.
 const MAX_SERVERS: usize = 1000;
 
@@ -36,7 +44,8 @@ pub(super) struct Cluster {
 struct Shared {
     manner: Manner,
     map: Mutex<Map>,
-    moved: Notify,
+    /// The map may have changed.
+    outdated: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -53,7 +62,7 @@ impl Cluster {
     pub(super) fn open(seeds: Vec<Endpoint>, manner: Manner) -> Cluster {
         let slots = (0..SLOTS).map(|_| None).collect();
         let map = Mutex::new(Map { slots, links: HashMap::new() });
-        let shared = Arc::new(Shared { manner, map, moved: Notify::new() });
+        let shared = Arc::new(Shared { manner, map, outdated: Arc::default() });
         let (sender, known) = watch::channel(Err("the cluster has not answered yet".to_owned()));
         let task = tokio::spawn(follow(Arc::clone(&shared), seeds, sender)).abort_handle();
         Cluster { shared, known, task }
@@ -71,7 +80,7 @@ impl Cluster {
         }
         let link = self.shared.lock().slots[usize::from(slot)].clone();
         link.ok_or_else(|| {
-            self.shared.moved.notify_one();
+            self.outdated();
             unreachable(format!("no server keeps slot {slot}"))
         })
     }
@@ -81,9 +90,14 @@ impl Cluster {
         let link = self.shared.link(endpoint);
         if let Some(slot) = moved.filter(|slot| *slot < SLOTS) {
             self.shared.lock().slots[usize::from(slot)] = Some(Arc::clone(&link));
-            self.shared.moved.notify_one();
+            self.outdated();
         }
         link
+    }
+
+    /// The map is read again at once: a server has said something that does not go with it.
+    pub(super) fn outdated(&self) {
+        self.shared.outdated.notify_one();
     }
 
     pub(super) fn health(&self) -> Vec<ServerHealth> {
@@ -105,9 +119,11 @@ impl Drop for Cluster {
 
 impl Shared {
     fn link(&self, endpoint: Endpoint) -> Arc<Link> {
-        let open = |endpoint: &Endpoint| Link::open(Route::Fixed(endpoint.clone()), self.manner.clone());
-        let mut map = self.lock();
-        Arc::clone(map.links.entry(endpoint).or_insert_with_key(|endpoint| Arc::new(open(endpoint))))
+        let open = |endpoint: &Endpoint| {
+            let route = Route::Fixed(endpoint.clone());
+            Arc::new(Link::open(route, self.manner.clone(), Arc::clone(&self.outdated)))
+        };
+        Arc::clone(self.lock().links.entry(endpoint).or_insert_with_key(open))
     }
 
     fn take_over(&self, ranges: &[Range]) {
@@ -122,7 +138,28 @@ impl Shared {
     }
 
     fn in_trouble(&self) -> bool {
-        self.lock().links.values().any(|link| link.breaker().is_open())
+        self.lock().links.values().any(|link| link.established().is_none())
+    }
+
+    /// Some of the servers that are connected.
+    fn some_connected(&self) -> Vec<(Endpoint, Arc<Connection>)> {
+        let map = self.lock();
+        let connected = map.links.iter().filter(|(_, link)| !link.breaker().is_open());
+        let connected =
+            connected.filter_map(|(endpoint, link)| Some((endpoint.clone(), link.established()?)));
+        let mut connected: Vec<_> = connected.collect();
+        drop(map);
+        fastrand::shuffle(&mut connected);
+        connected.truncate(ASKED);
+        connected
+    }
+
+    /// How many slots a map gives to servers that are connected.
+    fn served(&self, ranges: &[Range]) -> usize {
+        let map = self.lock();
+        let serves = |endpoint| map.links.get(endpoint).is_some_and(|link| link.established().is_some());
+        let served = ranges.iter().filter(|(_, _, endpoint)| serves(endpoint));
+        served.map(|(first, last, _)| usize::from(last.saturating_sub(*first)) + 1).sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, Map> {
@@ -131,6 +168,7 @@ impl Shared {
 }
 
 async fn follow(shared: Arc<Shared>, seeds: Vec<Endpoint>, known: watch::Sender<Result<(), String>>) {
+    let mut in_trouble_since = None;
     loop {
         match read_map(&shared, &seeds).await {
             Ok(ranges) => {
@@ -142,40 +180,46 @@ async fn follow(shared: Arc<Shared>, seeds: Vec<Endpoint>, known: watch::Sender<
             }
             Err(reason) => tracing::debug!(%reason, "the cluster's map cannot be read"),
         }
-        sleep(AT_LEAST).await;
-        let pause = if shared.in_trouble() || known.borrow().is_err() { IN_TROUBLE } else { AT_REST };
-        // Trouble may begin while at rest: a link that opens its breaker is looked at within this pause.
-        let until = Instant::now() + pause;
-        while Instant::now() < until {
-            if timeout(IN_TROUBLE.min(pause), shared.moved.notified()).await.is_ok() || shared.in_trouble() {
-                break;
+        let in_trouble = shared.in_trouble() || known.borrow().is_err();
+        in_trouble_since = if in_trouble { in_trouble_since.or(Some(Instant::now())) } else { None };
+        match in_trouble_since {
+            // Requests that fail say so all the time: they do not make it more often.
+            Some(since) if since.elapsed() > LONG => sleep(IN_LONG_TROUBLE).await,
+            Some(_) => sleep(IN_TROUBLE).await,
+            None => {
+                sleep(IN_TROUBLE).await;
+                timeout(AT_REST, shared.outdated.notified()).await.ok();
             }
         }
     }
 }
 
-/// The map as the first server tells it that answers.
+/// The map as connected servers tell it; as any server that was named at the start does, if none is connected.
 async fn read_map(shared: &Shared, seeds: &[Endpoint]) -> Result<Vec<Range>, String> {
-    let mut endpoints: Vec<_> = {
-        let map = shared.lock();
-        let healthy = map.links.iter().filter(|(_, link)| !link.breaker().is_open());
-        healthy.map(|(endpoint, _)| endpoint.clone()).collect()
-    };
-    fastrand::shuffle(&mut endpoints);
-    let mut reason = "no server".to_owned();
-    for endpoint in endpoints.iter().chain(seeds).take(MAX_SERVERS) {
-        let asked = timeout(ASK_PATIENCE, ask_map(endpoint, &shared.manner)).await;
-        match asked.unwrap_or_else(|_| Err("no answer".to_owned())) {
-            Ok(ranges) => return Ok(ranges),
-            Err(error) => reason = format!("{endpoint}: {error}"),
-        }
+    let connected = shared.some_connected();
+    let told = connected.iter().map(|(endpoint, connection)| async move {
+        timeout(TELL_PATIENCE, ask_map(connection, endpoint)).await.ok()?.ok()
+    });
+    let maps = join_all(told).await.into_iter().flatten();
+    // Who has not heard yet that a server was replaced still names it.
+    if let Some(newest) = maps.max_by_key(|ranges| shared.served(ranges)) {
+        return Ok(newest);
     }
-    Err(reason)
+    let dialed = seeds.iter().take(MAX_SERVERS).map(|seed| Box::pin(dial_map(seed, &shared.manner)));
+    select_ok(dialed).await.map(|(ranges, _)| ranges)
 }
 
-async fn ask_map(endpoint: &Endpoint, manner: &Manner) -> Result<Vec<Range>, String> {
-    let connection = dial(endpoint, manner).await?;
-    match ask(&connection, &["CLUSTER", "SLOTS"]).await? {
+async fn dial_map(endpoint: &Endpoint, manner: &Manner) -> Result<Vec<Range>, String> {
+    let told = timeout(DIAL_PATIENCE, async {
+        let connection = dial(endpoint, manner).await?;
+        ask_map(&connection, endpoint).await
+    });
+    let told = told.await.unwrap_or_else(|_| Err("no answer".to_owned()));
+    told.map_err(|error| format!("{endpoint}: {error}"))
+}
+
+async fn ask_map(connection: &Connection, endpoint: &Endpoint) -> Result<Vec<Range>, String> {
+    match ask(connection, &["CLUSTER", "SLOTS"]).await? {
         Reply::Error(error) => Err(error),
         reply => read_ranges(&reply, endpoint).ok_or_else(|| "no map of slots".to_owned()),
     }

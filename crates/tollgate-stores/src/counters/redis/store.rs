@@ -4,11 +4,12 @@
 //! so that a denied flood does not drain a shared limit. What was charged before another slot denied is given back
 //! by its receipt: in between others may be denied by it, never let through.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use tokio::time::{Instant, timeout_at};
+use futures_util::future::{join, join_all};
+use tokio::time::{Instant, timeout, timeout_at};
 use tollgate::store::Part;
 use tollgate::{Limit, Time};
 
@@ -150,9 +151,7 @@ impl RedisStore {
         // On one server there is one group, whoever owns what.
         let (first, second): (Vec<_>, Vec<_>) = groups.into_iter().partition(owned);
         let mut request = Request::of(self, charges.len(), deadline);
-        request.ask(&first, deed, when).await;
-        let deed = if deed == Deed::Charge && request.denied { Deed::Denied } else { deed };
-        request.ask(&second, deed, when).await;
+        request.ask_in_turn(&first, &second, deed, when).await;
         if request.denied {
             request.give_back(charges, &first, &second, when).await;
         }
@@ -241,24 +240,32 @@ impl<'s> Request<'s> {
         Request { store, deadline, parts: (0..charges).map(|_| None).collect(), denied: false }
     }
 
-    /// Asks slots in parallel. Those that do not answer decide nothing: their rules say what that means.
-    async fn ask(&mut self, groups: &[Group], deed: Deed, when: When) {
-        let topology = &self.store.0.topology;
-        match groups {
-            [] => {}
-            [group] => {
-                let answer = topology.call(&group.call(deed, when, self.deadline)).await;
-                self.note(group, answer);
+    /// Asks `second` once `first` has answered. A server that keeps silent does not use up the time of the others:
+    /// after half of it they are asked all the same, and give back what they took if a late answer denies.
+    async fn ask_in_turn(&mut self, first: &[Group], second: &[Group], deed: Deed, when: When) {
+        let (store, deadline) = (self.store, self.deadline);
+        let half = deadline.duration_since(Instant::now()) / 2;
+        let mut answers = pin!(ask(store, first, deed, when, deadline));
+        let in_time = match second {
+            [] => Ok(answers.as_mut().await),
+            _ => timeout(half, answers.as_mut()).await,
+        };
+        match in_time {
+            Ok(answers) => {
+                self.note_all(first, answers);
+                let deed = if deed == Deed::Charge && self.denied { Deed::Denied } else { deed };
+                self.note_all(second, ask(store, second, deed, when, deadline).await);
             }
-            _ => {
-                let calls: Vec<_> =
-                    groups.iter().map(|group| group.call(deed, when, self.deadline)).collect();
-                let answers = join_all(calls.iter().map(|call| topology.call(call))).await;
-                for (group, answer) in groups.iter().zip(answers) {
-                    self.note(group, answer);
-                }
+            Err(_) => {
+                let (late, answers) = join(answers, ask(store, second, deed, when, deadline)).await;
+                self.note_all(first, late);
+                self.note_all(second, answers);
             }
         }
+    }
+
+    fn note_all(&mut self, groups: &[Group], answers: Vec<Result<(Done, String), StoreError>>) {
+        groups.iter().zip(answers).for_each(|(group, answer)| self.note(group, answer));
     }
 
     fn note(&mut self, group: &Group, answer: Result<(Done, String), StoreError>) {
@@ -310,6 +317,22 @@ impl<'s> Request<'s> {
             }
         }
     }
+}
+
+/// Asks slots in parallel. Those that do not answer decide nothing: their rules say what that means.
+async fn ask(
+    store: &RedisStore,
+    groups: &[Group],
+    deed: Deed,
+    when: When,
+    deadline: Instant,
+) -> Vec<Result<(Done, String), StoreError>> {
+    let topology = &store.0.topology;
+    if let [group] = groups {
+        return vec![topology.call(&group.call(deed, when, deadline)).await];
+    }
+    let calls: Vec<_> = groups.iter().map(|group| group.call(deed, when, deadline)).collect();
+    join_all(calls.iter().map(|call| topology.call(call))).await
 }
 
 /// The store as tests use it: told the time of everything it does.

@@ -1,0 +1,194 @@
+//! The primary of a service, as its sentinels name it.
+//!
+//! While there is none, every sentinel is asked at short intervals, and every server that one of them names is tried.
+//! The sentinel that leads a failover marks the replica that it promotes long before it announces the switch (it first
+//! waits to see the promotion in an `INFO` that it sends once a second), so that replica is tried as well. A server
+//! that is still a replica is refused by `dial_store`: who is named too early costs a connection, nothing else.
+
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval, sleep_until, timeout};
+
+use super::address::Endpoint;
+use super::clock::ServerClock;
+use super::dial::{Dialed, Manner, PATIENCE, ask, dial, dial_store};
+use super::resp::Reply;
+use crate::counters::breaker::Breaker;
+
+/// Between two questions to one sentinel.
+const EVERY: Duration = Duration::from_millis(50);
+/// How long one sentinel may take to answer.
+const SENTINEL_PATIENCE: Duration = Duration::from_millis(250);
+/// A search that has got nowhere after this time is an outage; where a named server could not be had, it is one sooner.
+const SHORT: Duration = Duration::from_millis(250);
+/// Answers of sentinels that wait to be looked at.
+const MAX_ANSWERS: usize = 64;
+/// Servers that are tried at the same time.
+const MAX_TRIED: usize = 8;
+
+#[derive(Clone)]
+pub(super) struct Sentinels {
+    pub(super) sentinels: Vec<Endpoint>,
+    pub(super) service: String,
+    pub(super) manner: Manner,
+}
+
+/// A primary that was found, and its clock.
+pub(super) struct Primary {
+    pub(super) endpoint: Endpoint,
+    pub(super) connection: Dialed,
+    pub(super) clock: ServerClock,
+}
+
+impl Sentinels {
+    /// Returns once there is a primary. Meanwhile `breaker` is open and says why.
+    pub(super) async fn find_primary(
+        &self,
+        manner: &Manner,
+        breaker: &Breaker,
+        clock: &ServerClock,
+    ) -> Primary {
+        let (answers, mut named) = mpsc::channel(MAX_ANSWERS);
+        let mut asking = JoinSet::new(); // they end with this function
+        for sentinel in &self.sentinels {
+            asking.spawn(ask_repeatedly(sentinel.clone(), self.clone(), answers.clone()));
+        }
+        let mut tried: Vec<Endpoint> = Vec::new();
+        let mut trials = FuturesUnordered::new();
+        let mut reason = "no sentinel answers".to_owned();
+        let (begun, mut refused) = (Instant::now(), false);
+        let mut round = interval(EVERY);
+        round.tick().await; // the first one is over at once
+        loop {
+            tokio::select! {
+                Some(answer) = named.recv() => match answer {
+                    Ok(endpoint) if !tried.contains(&endpoint) && tried.len() < MAX_TRIED => {
+                        tried.push(endpoint.clone());
+                        trials.push(try_primary(endpoint, manner, clock));
+                    }
+                    Ok(_) => {}
+                    Err(error) if trials.is_empty() => reason = error,
+                    Err(_) => {}
+                },
+                Some((endpoint, trial)) = trials.next() => {
+                    match trial {
+                        Ok(primary) => return primary,
+                        Err(error) => reason = format!("{endpoint}: {error}"),
+                    }
+                    refused = true;
+                    tried.retain(|other| *other != endpoint);
+                },
+                // One that takes its time to answer may still be the primary.
+                _ = round.tick() => if begun.elapsed() > SHORT || (refused && trials.is_empty()) {
+                    breaker.trip(&reason);
+                    breaker.probe_failed(&reason);
+                }
+            }
+        }
+    }
+}
+
+async fn try_primary(
+    endpoint: Endpoint,
+    manner: &Manner,
+    clock: &ServerClock,
+) -> (Endpoint, Result<Primary, String>) {
+    let clock = clock.unseen();
+    let dialed = timeout(PATIENCE, dial_store(&endpoint, manner, &clock)).await;
+    let dialed = dialed.unwrap_or_else(|_| Err("it accepts connections but does not answer".to_owned()));
+    let primary = dialed.map(|connection| Primary { endpoint: endpoint.clone(), connection, clock });
+    (endpoint, primary)
+}
+
+/// Asks one sentinel until nobody listens any more, over one connection while that lasts.
+async fn ask_repeatedly(
+    sentinel: Endpoint,
+    group: Sentinels,
+    answers: mpsc::Sender<Result<Endpoint, String>>,
+) {
+    let mut connection = None;
+    loop {
+        let next = Instant::now() + EVERY;
+        let asked = timeout(SENTINEL_PATIENCE, ask_once(&sentinel, &group, &mut connection)).await;
+        let named = asked.unwrap_or_else(|_| Err("it does not answer".to_owned()));
+        let named = match named {
+            Ok(named) => named.into_iter().map(Ok).collect(),
+            Err(error) => {
+                connection = None;
+                vec![Err(format!("sentinel {sentinel}: {error}"))]
+            }
+        };
+        for answer in named {
+            if answers.send(answer).await.is_err() {
+                return;
+            }
+        }
+        sleep_until(next).await;
+    }
+}
+
+/// Whom the sentinel calls the primary, and whom it is about to call so.
+async fn ask_once(
+    sentinel: &Endpoint,
+    group: &Sentinels,
+    connection: &mut Option<Dialed>,
+) -> Result<Vec<Endpoint>, String> {
+    if connection.is_none() {
+        *connection = Some(dial(sentinel, &group.manner).await?);
+    }
+    let connection = connection.as_ref().expect("it was made");
+    let primary = match ask(connection, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &group.service]).await? {
+        Reply::Array(parts) => parts,
+        Reply::Error(error) => return Err(error),
+        _ => return Err(format!("it does not know the service '{}'", group.service)),
+    };
+    let primary = match &primary[..] {
+        [host, port] => endpoint(host.text(), port.text()).ok_or("it gives no address")?,
+        _ => return Err("it gives no address".to_owned()),
+    };
+    let mut named = vec![primary];
+    // An error here is no reason to give up what is known.
+    let replicas = ask(connection, &["SENTINEL", "REPLICAS", &group.service]).await?;
+    named.extend(replicas.elements().unwrap_or_default().iter().filter_map(promoted).take(MAX_TRIED));
+    Ok(named)
+}
+
+/// The address of a replica that is being promoted.
+fn promoted(replica: &Reply) -> Option<Endpoint> {
+    let fields = replica.elements()?;
+    let field = |name: &str| {
+        let pairs = fields.chunks_exact(2);
+        pairs.filter(|pair| pair[0].text() == Some(name)).find_map(|pair| pair[1].text())
+    };
+    let is_promoted = field("flags")?.split(',').any(|flag| flag == "promoted");
+    if is_promoted { endpoint(field("ip"), field("port")) } else { None }
+}
+
+fn endpoint(host: Option<&str>, port: Option<&str>) -> Option<Endpoint> {
+    let host = host.filter(|host| !host.is_empty())?.to_owned();
+    Some(Endpoint::Tcp { host, port: port?.parse().ok().filter(|port| *port > 0)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(flags: &str) -> Reply {
+        let text = format!(
+            "*6\r\n$2\r\nip\r\n$9\r\n127.0.0.1\r\n$4\r\nport\r\n$4\r\n7001\r\n$5\r\nflags\r\n${}\r\n{flags}\r\n",
+            flags.len()
+        );
+        Reply::parse(text.as_bytes()).expect("valid").expect("whole").0
+    }
+
+    #[test]
+    fn only_the_replica_that_is_being_promoted_is_named() {
+        let address = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: 7001 };
+        assert_eq!(promoted(&replica("slave,promoted")), Some(address));
+        assert_eq!(promoted(&replica("slave,s_down,disconnected")), None);
+        assert_eq!(promoted(&Reply::Array(Vec::new())), None);
+    }
+}
