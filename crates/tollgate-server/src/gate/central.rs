@@ -14,6 +14,7 @@ use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::Naming;
 
 use crate::config::{StoreConfig, StoreKeys};
+use crate::gate::tracking::TrackWrites;
 use crate::receipt::ReceiptError;
 
 pub struct Central {
@@ -22,6 +23,7 @@ pub struct Central {
     /// What is given back, is given back by itself.
     runtime: Handle,
     settlements: AtomicU64,
+    pub track_writes: TrackWrites,
 }
 
 /// The secret under which names are hashed is as long as a key of its hash, at least.
@@ -38,6 +40,7 @@ impl Central {
             name: config.name.clone(),
             runtime: Handle::current(),
             settlements: AtomicU64::new(0),
+            track_writes: TrackWrites::default(),
         })
     }
 
