@@ -41,6 +41,14 @@ pub struct Delta {
     entry: u64,
 }
 
+impl Delta {
+    /// A delta that no outbox waits for.
+    pub fn new(counter: Counter, tracking: Tracking, writer: u64, sequence: u64, track: Track) -> Delta {
+        let counter = Arc::new(counter);
+        Delta { counter, tracking, writer, sequence, track, key: Fingerprint(0), entry: 0 }
+    }
+}
+
 pub struct Outbox {
     writer: u64,
     sequence: AtomicU64,
