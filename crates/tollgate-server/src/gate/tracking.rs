@@ -68,6 +68,7 @@ pub async fn write_tracks(gate: Arc<Gate>, mut shutdown: Shutdown) {
 pub async fn write_rest(gate: &Gate) {
     let Some(central) = gate.central.get() else { return };
     let outbox = gate.engine.outbox();
+    let dropped = outbox.dropped();
     let rest = async {
         let mut writes = Writes::new();
         loop {
@@ -76,14 +77,11 @@ pub async fn write_rest(gate: &Gate) {
             conclude(gate, central, ended, Outbox::give_up);
         }
     };
-    let is_done = timeout(STOP_PATIENCE, rest).await.is_ok();
-    if !is_done || outbox.dropped() > 0 {
-        let keys = outbox.keys();
-        tracing::warn!(
-            keys,
-            dropped_tries = outbox.dropped(),
-            "some tries of tracked keys were not recorded"
-        );
+    if timeout(STOP_PATIENCE, rest).await.is_err() {
+        tracing::warn!(keys = outbox.keys(), "the store does not answer: tracked keys were not recorded");
+    } else if outbox.dropped() > dropped {
+        let tries = outbox.dropped() - dropped;
+        tracing::warn!(tries, "the store does not answer: tries of tracked keys were not recorded");
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! An entry is in one of two states: it waits in its shard's queue until it is due, or it was taken and is being
 //! written. A new entry is due at once, one that was taken is due a second later. What is counted while a delta is being
-//! written goes into the next one. A delta that failed is taken again as it was, with its number; the next one is made
-//! only after it is acknowledged. An entry with nothing to tell is removed when it is due.
+//! written goes into the next one. A delta that failed is taken again as it was, with its number, after a second and
+//! then less and less often; the next one is made only after it is acknowledged. An entry with nothing to tell is removed
+//! when it is due.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -20,6 +21,8 @@ use crate::track::Track;
 
 /// Between two writes of one key.
 const SPACING: Duration = Duration::from_secs(1);
+/// After failures the wait doubles, so often: a store that is down is not asked for every key every second.
+const MAX_DOUBLINGS: u32 = 3;
 /// A power of two, so that a fingerprint's bits choose.
 const SHARDS: usize = 16;
 /// The memory of all entries, about; what finds no room is not tracked, and counted.
@@ -74,6 +77,8 @@ struct Entry {
     unsent: Track,
     sent: Option<Sent>,
     taken_at: Time,
+    /// Failures since the last delta that was acknowledged.
+    failures: u32,
 }
 
 /// The last delta; kept after it is acknowledged, for whoever has read the record before.
@@ -138,7 +143,7 @@ impl Outbox {
         }
         let (number, counter) = (self.next_number(), Arc::new(counter()));
         let unsent = Track::default();
-        let mut entry = Entry { number, counter, tracking, unsent, sent: None, taken_at: now };
+        let mut entry = Entry { number, counter, tracking, unsent, sent: None, taken_at: now, failures: 0 };
         entry.unsent.count(now, denials, tracking.times());
         shard.bytes += entry.bytes();
         shard.entries.insert(key, entry);
@@ -179,7 +184,7 @@ impl Outbox {
         self.put_back(delta, Fate::Written);
     }
 
-    /// The delta is perhaps not part of the record: it is due again a second after it was taken.
+    /// The delta is perhaps not part of the record: it is due again a second after it was taken, or some more.
     pub fn retry(&self, delta: &Delta) {
         self.put_back(delta, Fate::Unknown);
     }
@@ -190,10 +195,14 @@ impl Outbox {
         else {
             return; // forgotten meanwhile
         };
-        let due = entry.taken_at + SPACING;
-        if let (Some(sent), Fate::Written) = (&mut entry.sent, fate) {
-            sent.is_acknowledged = true;
+        match fate {
+            Fate::Written => {
+                entry.failures = 0;
+                entry.sent.iter_mut().for_each(|sent| sent.is_acknowledged = true);
+            }
+            Fate::Unknown => entry.failures += 1,
         }
+        let due = entry.taken_at + SPACING * (1 << entry.failures.saturating_sub(1).min(MAX_DOUBLINGS));
         shard.due.push(Reverse((due, delta.entry, delta.key)));
     }
 

@@ -47,8 +47,18 @@ fn a_delta_is_sent_again_as_it_was_until_it_is_acknowledged() {
     assert!(outbox.take(T).is_none(), "a second try is a write, too");
     let again = outbox.take(T + SECOND).expect("it is due again");
     assert!(Arc::ptr_eq(&again, &first));
+    let mut waits = Vec::new();
+    let mut taken = T + SECOND;
+    for _ in 0..5 {
+        outbox.retry(&first);
+        let due = outbox.due().expect("it is due again");
+        waits.push(due.since(taken).as_secs());
+        taken = due;
+        assert!(Arc::ptr_eq(&outbox.take(due).expect("it is due"), &first));
+    }
+    assert_eq!(waits, [2, 4, 8, 8, 8]);
     outbox.acknowledge(&again);
-    let next = outbox.take(T + SECOND * 2).expect("what was counted meanwhile");
+    let next = outbox.take(taken + SECOND).expect("what was counted meanwhile");
     assert!(next.sequence > first.sequence && next.track.tries == 1);
 }
 
