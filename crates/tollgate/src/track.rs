@@ -121,17 +121,20 @@ impl Tracks {
     fn begun(&self, tracking: Tracking, saved: impl FnOnce() -> Vec<SavedTrack>) -> MutexGuard<'_, Kept> {
         let kept = self.0.get_or_init(|| Box::new(Mutex::new(Kept::of(saved(), tracking))));
         let mut kept = lock(kept);
-        if kept.tracking != tracking {
-            let all = kept.table.iter().map(|(key, _, track)| SavedTrack { key, track: track.clone() });
-            *kept = Kept::of(all.collect(), tracking);
-        }
+        kept.tracking = tracking;
+        kept.table.shrink_towards(capacity(tracking));
         kept
     }
 }
 
+/// The keys that a rule with these settings remembers.
+fn capacity(tracking: Tracking) -> usize {
+    MAX_KEYS.min(MAX_TIMES / tracking.times())
+}
+
 impl Kept {
     fn of(saved: Vec<SavedTrack>, tracking: Tracking) -> Kept {
-        let mut table = Table::new(MAX_KEYS.min(MAX_TIMES / tracking.times()));
+        let mut table = Table::new(capacity(tracking));
         for SavedTrack { key, mut track } in saved {
             let surplus = track.latest.len().saturating_sub(tracking.times());
             track.latest.drain(..surplus);

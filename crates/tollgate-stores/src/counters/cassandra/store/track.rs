@@ -7,7 +7,7 @@ use tollgate::track::Delta;
 use tollgate::track::central::SharedTrack;
 
 use super::CassandraStore;
-use crate::counters::track::{self, DEADLINE};
+use crate::counters::track::{DEADLINE, swap};
 use crate::counters::{Counter, StoreError};
 
 impl CassandraStore {
@@ -15,14 +15,14 @@ impl CassandraStore {
     pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
         let (name, rows) = (self.inner.naming.track_name(&delta.counter), &self.inner.rows.cells);
         rows.link.breaker.admit()?;
-        track::add(rows, &name, &name, delta).await
+        swap::add(rows, &name, &name, delta).await
     }
 
     /// The record of a key; an empty one if there is none.
     pub async fn read_track(&self, counter: &Counter, writer: u64) -> Result<SharedTrack, StoreError> {
         let (name, rows) = (self.inner.naming.track_name(counter), &self.inner.rows.cells);
         rows.link.breaker.admit()?;
-        Ok(track::read(rows, &name, &name).await?.shared(writer))
+        Ok(swap::read(rows, &name, &name).await?.shared(writer))
     }
 
     pub async fn forget_track(&self, counter: &Counter) -> Result<(), StoreError> {
