@@ -105,8 +105,8 @@ fn restored(state: &StateFile, now_in_force: &History, setup: EngineSetup) -> Op
     };
     match Engine::restore(policy, setup, &snapshot, former, Clock::new().now()) {
         Ok((engine, restored)) => {
-            let (counters, bans) = (restored.counters, restored.bans);
-            tracing::info!(counters, bans, "state taken up from the last stop");
+            let (counters, bans, tracked_keys) = (restored.counters, restored.bans, restored.tracked_keys);
+            tracing::info!(counters, bans, tracked_keys, "state taken up from the last stop");
             let text = now_in_force.text().to_owned();
             let history = match saved {
                 Some(saved) if saved.text() == text => saved,

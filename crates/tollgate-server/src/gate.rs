@@ -20,6 +20,7 @@ use crate::rulebook::Rulebook;
 
 mod asked;
 mod central;
+pub mod tracking;
 
 pub use asked::Asked;
 pub use central::Central;

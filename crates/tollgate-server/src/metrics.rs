@@ -13,6 +13,7 @@ use crate::transport::proxy::Proxy;
 mod central;
 mod proxied;
 mod rulebook;
+mod tracking;
 
 pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
     let mut page = Page(String::with_capacity(8 << 10));
@@ -114,6 +115,7 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
     }
     if let Some(central) = gate.central.get() {
         page.central(central);
+        page.tracking(engine.outbox(), &central.track_writes);
     }
     if let Some(proxy) = proxy {
         page.proxied(proxy);

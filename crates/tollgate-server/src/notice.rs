@@ -20,6 +20,7 @@ struct Counts {
     dropped_bans: u64,
     evicted: u64,
     unstored: u64,
+    untracked: u64,
 }
 
 impl Counts {
@@ -28,7 +29,8 @@ impl Counts {
         let punishing = policy.rules().iter().filter(|rule| rule.ban.is_some());
         let banned = punishing.map(|rule| rule.tally().banned).sum();
         let dropped_bans = gate.engine.dropped_bans();
-        Counts { banned, dropped_bans, evicted: usage.evicted, unstored: usage.unstored }
+        let untracked = gate.engine.outbox().dropped();
+        Counts { banned, dropped_bans, evicted: usage.evicted, unstored: usage.unstored, untracked }
     }
 }
 
@@ -69,5 +71,8 @@ fn say(before: Counts, after: Counts) {
     }
     if let Some(charges) = more(before.unstored, after.unstored) {
         tracing::warn!(charges, "memory is full: charges were decided but not kept");
+    }
+    if let Some(tries) = more(before.untracked, after.untracked) {
+        tracing::warn!(tries, "too many keys wait for the store: tries of tracked keys were not recorded");
     }
 }

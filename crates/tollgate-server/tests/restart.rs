@@ -58,6 +58,25 @@ fn counters_of_every_algorithm_come_back() {
 }
 
 #[test]
+fn tracked_keys_come_back() {
+    let folder = Folder::new();
+    folder.configure("rules: [{ id: a, key: user, limit: 2/y, track: true }]");
+    let server = Server::start_in(&folder);
+    let tracked = |server: &Server| {
+        let told = server.admin("GET", "/v1/keys?rule=a&key=user:ann", "").json();
+        ["tries", "denials", "last_seen", "latest", "scope"].map(|name| told[name].clone())
+    };
+    (0..3).for_each(|_| _ = hit(&server, "ann"));
+    let before = tracked(&server);
+    assert_eq!((&before[0], &before[1], &before[4]), (&json!(3), &json!(1), &json!("node")));
+    stop(server);
+    let server = Server::start_in(&folder);
+    assert_eq!(tracked(&server), before);
+    assert_eq!(hit(&server, "ann"), 429);
+    assert_eq!(tracked(&server)[..2], [json!(4), json!(2)]);
+}
+
+#[test]
 fn a_second_restart_is_as_good_as_the_first() {
     let folder = Folder::new();
     folder.configure(RULES);

@@ -29,3 +29,5 @@ mod request;
 mod state;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 mod told;
+#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+mod track;

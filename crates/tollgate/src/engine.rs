@@ -23,6 +23,8 @@ use crate::rule::{BanPolicy, Rule, RuleSetError};
 use crate::store::{MemoryStore, Receipt};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
+use crate::track::Outbox;
+use crate::track::saved::SavedTracks;
 use crate::verdict::{Reason, Verdict, VerdictId};
 
 mod bans;
@@ -30,11 +32,12 @@ mod central;
 mod denials;
 mod inspect;
 mod snapshot;
+mod tracked;
 
 use denials::Denials;
 
 pub use central::CentralVerdict;
-pub use inspect::{CounterReport, InspectError, KeyReport, Reading};
+pub use inspect::{CounterReport, InspectError, KeyReport, Reading, TrackScope};
 pub use snapshot::SnapshotError;
 
 /// Hits of a batch that are planned ahead.
@@ -56,6 +59,10 @@ pub struct Engine {
     ignored_matches: AtomicU64,
     shadow_bans: AtomicU64,
     denials: Denials,
+    /// What a snapshot had of tracked keys whose rules were not hit since.
+    saved_tracks: SavedTracks,
+    /// What the store that nodes share was not told yet of tracked keys.
+    outbox: Outbox,
 }
 
 /// Whether keys are shown to those who read logs and events.
@@ -116,6 +123,8 @@ impl Engine {
             ignored_matches: AtomicU64::new(0),
             shadow_bans: AtomicU64::new(0),
             denials: Denials::default(),
+            saved_tracks: SavedTracks::default(),
+            outbox: Outbox::default(),
         }
     }
 
@@ -316,10 +325,9 @@ impl Engine {
                 Some(limit) if limit.is_enforced() => record.count_denied(),
                 Some(_) => record.count_shadow_denied(),
             }
-            if planned.rule.track && denier.is_some() {
-                record.tracks.denied(planned.key, now);
-            } else if planned.rule.track {
-                record.tracks.tried(planned.key, now);
+            if let Some(tracking) = planned.rule.track {
+                let saved = || self.saved_tracks.take(planned.rule.id.as_str());
+                record.tracks.count(planned.key, now, u64::from(denier.is_some()), tracking, saved);
             }
             if let (Some(limit), Some(ban)) = (denier, &planned.rule.ban)
                 && limit.is_enforced()

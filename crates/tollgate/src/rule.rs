@@ -24,6 +24,7 @@ mod set;
 mod share;
 mod slots;
 mod text;
+mod tracking;
 mod warning;
 
 pub use in_force::RuleInForce;
@@ -36,6 +37,7 @@ pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
 pub use share::Share;
 pub use slots::Slots;
 pub use text::Text;
+pub use tracking::Tracking;
 pub use warning::{USUAL_CLIENT_TIMEOUT, Warnings};
 
 /// The name of a rule: `[A-Za-z0-9._-]{1,64}`.
@@ -85,7 +87,8 @@ pub struct Terms {
     pub mode: Mode,
     /// For the keys outside of it the rule is in shadow.
     pub enforced: Share,
-    pub track: bool,
+    /// What is remembered of each key, where the rule asks for it.
+    pub track: Option<Tracking>,
     pub on_exceed: OnExceed,
     /// The failure mode, where the rule has its own.
     pub on_store_error: Option<OnStoreError>,

@@ -55,12 +55,24 @@ impl<V: Default> Table<V> {
         self.rows.iter().map(|row| (row.fingerprint, row.touched, &row.value))
     }
 
+    /// Changes the bound. A table that is above it loses two entries with each call.
+    pub(crate) fn shrink_towards(&mut self, capacity: usize) {
+        self.capacity = capacity.max(1);
+        for _ in 0..self.rows.len().saturating_sub(self.capacity).min(2) {
+            self.evict();
+        }
+    }
+
+    fn evict(&mut self) {
+        let sample = (0..SAMPLE).map(|n| (self.hand + n) % self.rows.len());
+        let oldest = sample.min_by_key(|at| self.rows[*at].touched).expect("a full table has rows");
+        self.hand = (self.hand + SAMPLE) % self.rows.len();
+        self.remove(self.rows[oldest].fingerprint);
+    }
+
     fn insert(&mut self, fingerprint: Fingerprint, now: Time) -> usize {
         if self.rows.len() >= self.capacity {
-            let sample = (0..SAMPLE).map(|n| (self.hand + n) % self.rows.len());
-            let oldest = sample.min_by_key(|at| self.rows[*at].touched).expect("a full table has rows");
-            self.hand = (self.hand + SAMPLE) % self.rows.len();
-            self.remove(self.rows[oldest].fingerprint);
+            self.evict();
         }
         self.rows.push(Row { fingerprint, touched: now, value: V::default() });
         self.index.insert(fingerprint, self.rows.len() - 1);
@@ -84,5 +96,7 @@ mod tests {
         assert!(table.get(Fingerprint(99)).is_some());
         assert_eq!(table.remove(Fingerprint(99)), Some(1));
         assert_eq!(table.remove(Fingerprint(99)), None);
+        (0..4).for_each(|_| table.shrink_towards(2));
+        assert_eq!((table.rows.len(), table.get(Fingerprint(0))), (2, Some(&101)));
     }
 }

@@ -1,18 +1,28 @@
 //! Tracking: how often a key tried, how often it was denied, and when.
 //!
-//! Kept beside the counters, outside the step that decides; what is forgotten here changes no verdict.
+//! Recorded outside the step that decides: what is forgotten here changes no verdict. A node keeps what it has
+//! seen itself; with counters on servers, the [`Outbox`] carries it to the record that all nodes share.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
 use crate::fingerprint::Fingerprint;
-use crate::sync::{Mutex, lock};
+use crate::rule::Tracking;
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::table::Table;
 use crate::time::Time;
 
-/// The keys remembered per rule, and the times per key.
+pub mod central;
+mod outbox;
+pub(crate) mod saved;
+
+pub use outbox::{Delta, Outbox};
+use saved::SavedTrack;
+
+/// The keys remembered per rule; fewer where more than 16 times are kept of each.
 pub const MAX_KEYS: usize = 100_000;
-pub const LATEST: usize = 16;
+/// The times remembered per rule, of all keys together.
+const MAX_TIMES: usize = 16 * MAX_KEYS;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Track {
@@ -23,38 +33,151 @@ pub struct Track {
     pub latest: VecDeque<Time>,
 }
 
-/// The tracked keys of one rule; one that does not track takes no memory for them.
+impl Track {
+    /// Counts a try, denied `denials` times, and keeps the latest `times`.
+    pub(crate) fn count(&mut self, now: Time, denials: u64, times: usize) {
+        self.tries += 1;
+        self.denials += denials;
+        self.last_seen = self.last_seen.max(now);
+        while self.latest.len() >= times.max(1) {
+            self.latest.pop_front();
+        }
+        self.latest.push_back(now);
+    }
+
+    /// Adds what was seen elsewhere; of all times the latest `times` stay, in order.
+    pub fn add(&mut self, other: &Track, times: usize) {
+        self.tries = self.tries.saturating_add(other.tries);
+        self.denials = self.denials.saturating_add(other.denials);
+        self.last_seen = self.last_seen.max(other.last_seen);
+        self.latest.extend(&other.latest);
+        self.latest.make_contiguous().sort_unstable();
+        let surplus = self.latest.len().saturating_sub(times);
+        self.latest.drain(..surplus);
+    }
+
+    fn is_over(&self, tracking: Tracking, now: Time) -> bool {
+        self.last_seen + tracking.keep() <= now
+    }
+}
+
+/// The tracked keys of one rule, as this node has seen them; a rule that does not track takes no memory for them.
 #[derive(Default)]
-pub(crate) struct Tracks(OnceLock<Box<Mutex<Table<Track>>>>);
+pub(crate) struct Tracks(OnceLock<Box<Mutex<Kept>>>);
+
+struct Kept {
+    table: Table<Track>,
+    tracking: Tracking,
+}
 
 impl Tracks {
-    pub(crate) fn tried(&self, key: Fingerprint, now: Time) {
-        self.record(key, now, 0);
-    }
-
-    pub(crate) fn denied(&self, key: Fingerprint, now: Time) {
-        self.record(key, now, 1);
-    }
-
-    fn record(&self, key: Fingerprint, now: Time, denials: u64) {
-        let mut table = lock(self.0.get_or_init(|| Box::new(Mutex::new(Table::new(MAX_KEYS)))));
-        let track = table.touch(key, now);
-        track.tries += 1;
-        track.denials += denials;
-        track.last_seen = track.last_seen.max(now);
-        if track.latest.len() == LATEST {
-            track.latest.pop_front();
+    /// Counts a try. `saved` is what a snapshot has of the rule; it is asked for once.
+    pub(crate) fn count(
+        &self,
+        key: Fingerprint,
+        now: Time,
+        denials: u64,
+        tracking: Tracking,
+        saved: impl FnOnce() -> Vec<SavedTrack>,
+    ) {
+        let mut kept = self.begun(tracking, saved);
+        let track = kept.table.touch(key, now);
+        if track.is_over(tracking, now) {
+            *track = Track::default();
         }
-        track.latest.push_back(now);
+        track.count(now, denials, tracking.times());
     }
 
-    pub(crate) fn get(&self, key: Fingerprint) -> Option<Track> {
-        lock(self.0.get()?).get(key).cloned()
+    pub(crate) fn get(
+        &self,
+        key: Fingerprint,
+        now: Time,
+        tracking: Tracking,
+        saved: impl FnOnce() -> Vec<SavedTrack>,
+    ) -> Option<Track> {
+        let kept = self.begun(tracking, saved);
+        kept.table.get(key).filter(|track| !track.is_over(tracking, now)).cloned()
     }
 
     pub(crate) fn forget(&self, key: Fingerprint) {
-        if let Some(table) = self.0.get() {
-            lock(table).remove(key);
+        if let Some(kept) = self.0.get() {
+            lock(kept).table.remove(key);
         }
+    }
+
+    /// All that are worth keeping.
+    pub(crate) fn all(&self, now: Time) -> Vec<SavedTrack> {
+        let Some(kept) = self.0.get() else { return Vec::new() };
+        let kept = lock(kept);
+        let live = kept.table.iter().filter(|(.., track)| !track.is_over(kept.tracking, now));
+        live.map(|(key, _, track)| SavedTrack { key, track: track.clone() }).collect()
+    }
+
+    /// Whether a snapshot's part of the rule was asked for already.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    fn begun(&self, tracking: Tracking, saved: impl FnOnce() -> Vec<SavedTrack>) -> MutexGuard<'_, Kept> {
+        let kept = self.0.get_or_init(|| Box::new(Mutex::new(Kept::of(saved(), tracking))));
+        let mut kept = lock(kept);
+        kept.tracking = tracking;
+        kept.table.shrink_towards(capacity(tracking));
+        kept
+    }
+}
+
+/// The keys that a rule with these settings remembers.
+fn capacity(tracking: Tracking) -> usize {
+    MAX_KEYS.min(MAX_TIMES / tracking.times())
+}
+
+impl Kept {
+    fn of(saved: Vec<SavedTrack>, tracking: Tracking) -> Kept {
+        let mut table = Table::new(capacity(tracking));
+        for SavedTrack { key, mut track } in saved {
+            let surplus = track.latest.len().saturating_sub(tracking.times());
+            track.latest.drain(..surplus);
+            let seen = track.last_seen;
+            *table.touch(key, seen) = track;
+        }
+        Kept { table, tracking }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(seconds: &[u64]) -> VecDeque<Time> {
+        seconds.iter().map(|second| Time::from_secs(*second)).collect()
+    }
+
+    #[test]
+    fn what_was_seen_elsewhere_is_added_and_the_latest_times_stay_in_order() {
+        let mut track = Track { tries: 3, denials: 1, last_seen: Time::from_secs(7), latest: at(&[1, 4, 7]) };
+        let other = Track { tries: 2, denials: 2, last_seen: Time::from_secs(5), latest: at(&[2, 5]) };
+        track.add(&other, 4);
+        let merged = Track { tries: 5, denials: 3, last_seen: Time::from_secs(7), latest: at(&[2, 4, 5, 7]) };
+        assert_eq!(track, merged);
+    }
+
+    #[test]
+    fn a_key_is_forgotten_so_long_after_it_was_last_seen() {
+        let (tracks, key) = (Tracks::default(), Fingerprint(1));
+        let tracking = Tracking::new(2, Duration::from_secs(10)).expect("in range");
+        let count = |second| tracks.count(key, Time::from_secs(second), 0, tracking, Vec::new);
+        let tries = |second| tracks.get(key, Time::from_secs(second), tracking, Vec::new).map(|it| it.tries);
+        count(100);
+        count(105);
+        assert_eq!((tries(114), tries(115)), (Some(2), None));
+        count(120);
+        assert_eq!(tries(120), Some(1), "it begins anew");
+        let more = Tracking::new(3, Duration::from_secs(20)).expect("in range");
+        tracks.count(key, Time::from_secs(139), 1, more, Vec::new);
+        let track = tracks.get(key, Time::from_secs(139), more, Vec::new).expect("it is kept");
+        assert_eq!((track.tries, track.latest), (2, at(&[120, 139])), "an edit of the settings keeps it");
     }
 }

@@ -224,7 +224,7 @@ fn another_version_is_named_whatever_follows() {
     other[8] = 9;
     assert_eq!(rejected(&other), SnapshotError::Version(9));
     let message = rejected(&with_checksum(other)).to_string();
-    assert_eq!(message, "it has format version 9, this program reads version 3");
+    assert_eq!(message, "it has format version 9, this program reads versions 3 and 4");
 }
 
 /// A checksum is no proof of sense: whoever can write the file can write one.
@@ -247,4 +247,48 @@ fn nonsense_with_a_checksum_does_not_panic() {
             }
         }
     }
+}
+
+#[test]
+fn tracked_keys_survive_for_as_long_as_they_are_kept() {
+    let rules = "rules: [{id: r, key: user, limit: 2/d, track: {times: 2, keep: 1h}}, {id: later, limit: 9/d, track: true}]";
+    let engine = Engine::new(policy(rules));
+    for second in 0..3 {
+        engine.check(&Hit::by("u"), NOW + SECOND * second);
+    }
+    let track = |engine: &Engine, rule: &str, key: Key, now: Time| {
+        engine.key(rule, key, now).expect("they go together").track.expect("it tracks")
+    };
+    let user = || Key::parse("user:u").expect("a key");
+    let bytes = saved(&engine, rules, NOW + SECOND * 3);
+    let copy = restored(&bytes, rules, NOW + MINUTE);
+    let seen = track(&copy, "r", user(), NOW + MINUTE);
+    assert_eq!(seen, track(&engine, "r", user(), NOW + MINUTE));
+    assert_eq!((seen.tries, seen.denials, seen.latest.len()), (3, 1, 2));
+    assert_eq!(track(&copy, "r", user(), NOW + HOUR + MINUTE).tries, 0, "kept for an hour");
+
+    // A rule that comes later, from a database, finds what was saved; one snapshot hands it to the next.
+    let without = "rules: [{id: r, key: user, limit: 2/d, track: {times: 2, keep: 1h}}]";
+    let twice = restored(
+        &saved(&restored(&bytes, without, NOW + MINUTE), without, NOW + MINUTE),
+        rules,
+        NOW + MINUTE,
+    );
+    assert_eq!(track(&twice, "later", Key::default(), NOW + MINUTE).tries, 3);
+}
+
+#[test]
+fn the_format_before_tracked_keys_is_read() {
+    let engine = Engine::new(policy("rules: [{id: r, key: user, limit: 2/d}]"));
+    engine.check(&Hit::by("u"), NOW);
+    let mut bytes = saved(&engine, "", NOW);
+    // Version 3 is version 4 without its last part, which has one word here.
+    bytes[8..16].copy_from_slice(&3u64.to_le_bytes());
+    bytes.truncate(bytes.len() - 16);
+    let mut checksum = SipHasher13::new();
+    checksum.write(&bytes);
+    bytes.extend(checksum.finish().to_le_bytes());
+    let restored = Engine::restore(policy(""), EngineSetup::default(), &bytes, |_| None, NOW);
+    let restored = restored.expect("the snapshot is sound").1;
+    assert_eq!((restored.counters, restored.tracked_keys), (1, 0));
 }

@@ -74,6 +74,10 @@ fn written(report: &KeyReport) -> Value {
         body["denials"] = track.denials.into();
         body["last_seen"] = (track.tries > 0).then(|| rfc3339(track.last_seen)).into();
         body["latest"] = track.latest.iter().rev().map(|at| rfc3339(*at)).collect();
+        body["scope"] = report.scope.name().into();
+    }
+    if let Some(error) = &report.store_error {
+        body["store_error"] = error.to_string().into();
     }
     body
 }

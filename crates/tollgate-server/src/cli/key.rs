@@ -56,6 +56,9 @@ pub fn run(command: &KeyCommand) -> Exit {
     if let Some(tries) = report.get("tries") {
         let last = report["last_seen"].as_str().unwrap_or("never");
         out::line(format!("tries {tries}, denials {}, last seen {last}", report["denials"]));
+        if let Some(error) = report["store_error"].as_str() {
+            out::message(format!("warning: only what this node has seen: {error}"));
+        }
         for at in report["latest"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             out::line(format!("  {at}"));
         }

@@ -16,7 +16,7 @@ use crate::admin::{self, Admin};
 use crate::cli::{Exit, out};
 use crate::config::Config;
 use crate::connection::{self, Shutdown};
-use crate::gate::{Central, Gate};
+use crate::gate::{Central, Gate, tracking};
 use crate::reload::{self, Fixed, Sight, Watched};
 use crate::rulebook::{self, Means, Rulebook};
 use crate::state::StateFile;
@@ -137,6 +137,7 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
             serve_proxy(&mut servers, listener, shutdown.clone(), proxy, config)?;
         }
         servers.spawn(notice::watch(Arc::clone(&gate), shutdown.clone()));
+        servers.spawn(tracking::write_tracks(Arc::clone(&gate), shutdown.clone()));
         if let Some(watched) = watched {
             servers.spawn(reload::watch(Arc::clone(&gate), watched, hangup, shutdown));
         }
@@ -148,6 +149,7 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
         tracing::info!("stopping");
         stop.send_replace(true);
         while servers.join_next().await.is_some() {}
+        tracking::write_rest(&gate).await;
         match state.as_ref().map(|state| (state, state.write(&gate))) {
             Some((state, Ok(()))) => tracing::info!(file = %state.path().display(), "state saved"),
             Some((state, Err(error))) => {

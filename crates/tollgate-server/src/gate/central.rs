@@ -15,6 +15,7 @@ use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::{NameHash, Naming};
 
 use crate::config::{ShownKeys, StoreConfig, StoreKeys};
+use crate::gate::tracking::TrackWrites;
 use crate::receipt::ReceiptError;
 
 pub struct Central {
@@ -23,6 +24,7 @@ pub struct Central {
     /// What is given back, is given back by itself.
     runtime: Handle,
     settlements: AtomicU64,
+    pub track_writes: TrackWrites,
 }
 
 /// The secret under which names are hashed is as long as a key of its hash, at least.
@@ -39,6 +41,7 @@ impl Central {
             name: config.name.clone(),
             runtime: Handle::current(),
             settlements: AtomicU64::new(0),
+            track_writes: TrackWrites::default(),
         })
     }
 

@@ -133,6 +133,8 @@ macro_rules! ask {
     };
 }
 
+mod track;
+
 impl Central for CentralStore {
     async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
         ask!(self, |store| store.charge(charges, now).await, redis: store.charge(charges).await)

@@ -52,6 +52,19 @@ impl Default for Naming {
 impl Naming {
     /// The name of a counter under a limit. The limit's number is no part of it.
     pub fn name(&self, counter: &Counter, limit: &Limit) -> String {
+        let mut name = self.name_without_kind(counter);
+        write_kind(&mut name, limit);
+        name
+    }
+
+    /// The name of the record of a tracked key, beside its counters.
+    pub fn track_name(&self, counter: &Counter) -> String {
+        let mut name = self.name_without_kind(counter);
+        name.push_str("track");
+        name
+    }
+
+    fn name_without_kind(&self, counter: &Counter) -> String {
         let mut name = String::with_capacity(128);
         name.push_str(VERSION);
         name.push(':');
@@ -75,7 +88,6 @@ impl Naming {
             }
         }
         name.push(':');
-        write_kind(&mut name, limit);
         name
     }
 
@@ -261,6 +273,8 @@ mod tests {
             "tg1:default:login:{user:42}|ip:1.2.3.4+user:42:gcra-m"
         );
         assert_eq!(name("all", &[], None), "tg1:{default:all:}:gcra-m");
+        let record = Naming::Plain.track_name(&counter("login", &["user:42"], Some(0)));
+        assert_eq!(record, "tg1:default:login:{user:42}:track");
         assert_eq!(name("all", &["ip:a b{é}"], None), "tg1:{default:all:ip:a%20b%7B%C3%A9%7D}:gcra-m");
     }
 

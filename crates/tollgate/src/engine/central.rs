@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::algorithm::Quota;
 use crate::engine::inspect::{CounterReport, DOMAIN};
-use crate::engine::{Engine, InspectError, KeyReport, Reading};
+use crate::engine::{Engine, InspectError, KeyReport, Reading, TrackScope};
 use crate::fingerprint::Fingerprint;
 use crate::hit::Hit;
 use crate::identity::key::written_part;
@@ -23,6 +23,7 @@ use crate::rule::{OnStoreError, Rule, RuleInForce};
 use crate::store::central::{Central, CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
 use crate::store::{Charge, CounterKey, Elsewhere, KeyPart, Part, Receipt, ReceiptItem, Sensitivity, Weight};
 use crate::time::Time;
+use crate::track::central::CentralTracks;
 use crate::verdict::{Reason, Verdict};
 
 /// What came of a hit whose counters are elsewhere.
@@ -58,6 +59,7 @@ impl Engine {
         let verdict = plan.draft(self.next_id(&policy));
         let concluded = self.conclude(&policy, &plan, verdict, charges, outcome, now);
         self.note(&policy, &plan, &concluded.verdict, hit, now);
+        self.note_tracked(&policy, &plan, &concluded.verdict, hit, now);
         self.decisions[concluded.verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
         concluded
     }
@@ -150,31 +152,57 @@ impl Engine {
         denied
     }
 
-    /// The state of a key, as far as a store elsewhere tells it.
+    /// The state of a key, as far as a store elsewhere tells it. Where that cannot be asked, a rule that tracks
+    /// answers what this node has seen.
     pub async fn key_central(
         &self,
         rule: &str,
         key: Key,
         now: Time,
-        central: &impl Central,
+        central: &(impl Central + CentralTracks),
     ) -> Result<KeyReport, InspectError> {
         let policy = self.policy.load_full();
         let (found, key) = self.found(&policy, rule, key)?;
         let (print, charges) = self.charges_of(&policy, found, &key, now);
         let outcome = central.peek(&charges, now).await;
-        let mut limits = Vec::with_capacity(charges.len());
-        for (charge, part) in charges.iter().zip(outcome.parts) {
-            let part = part.map_err(InspectError::Store)?;
-            limits.push(CounterReport {
+        let limits = charges.iter().zip(outcome.parts).map(|(charge, part)| {
+            let part = part?;
+            Ok(CounterReport {
                 limit: charge.limit,
                 used: charge.limit.capacity().saturating_sub(part.decision.left),
                 remaining: part.decision.left,
                 reset_at: (part.reset_after > Duration::ZERO).then(|| now + part.reset_after),
                 reading: Reading::Plain,
-            });
+            })
+        });
+        let limits: Result<Vec<_>, StoreError> = limits.collect();
+        let mut report = KeyReport {
+            rule: rule.to_owned(),
+            limits: limits.as_ref().cloned().unwrap_or_default(),
+            track: None,
+            scope: TrackScope::Node,
+            store_error: limits.err(),
+            key,
+        };
+        match (found.track, &report.store_error) {
+            (None, Some(error)) => return Err(InspectError::Store(error.clone())),
+            (None, None) => {}
+            (Some(_), Some(_)) => report.track = Some(self.own_track(found, print, now)),
+            (Some(tracking), None) => {
+                let counter = counter(DOMAIN, found, &report.key);
+                match self.shared_track(&counter, print, tracking, central).await {
+                    Ok(track) => {
+                        report.track = Some(track);
+                        report.scope = TrackScope::Fleet;
+                    }
+                    Err(error) => {
+                        report.track = Some(self.own_track(found, print, now));
+                        report.store_error = Some(error);
+                    }
+                }
+            }
         }
-        let track = found.track.then(|| found.record().tracks.get(print).unwrap_or_default());
-        Ok(KeyReport { rule: rule.to_owned(), key, limits, track })
+        Ok(report)
     }
 
     /// Forgets what a key has used and done; returns what was forgotten.
@@ -183,7 +211,7 @@ impl Engine {
         rule: &str,
         key: Key,
         now: Time,
-        central: &impl Central,
+        central: &(impl Central + CentralTracks),
     ) -> Result<KeyReport, InspectError> {
         let report = self.key_central(rule, key.clone(), now, central).await?;
         let policy = self.policy.load_full();
@@ -193,7 +221,12 @@ impl Engine {
             central.reset(&charge.counter, &charge.limit, now).await.map_err(InspectError::Store)?;
         }
         self.denials.clear();
-        found.record().tracks.forget(print);
+        self.forget_own_track(found, print, now);
+        if found.track.is_some() {
+            self.outbox.forget(print);
+            let forgotten = central.forget_track(&counter(DOMAIN, found, &key)).await;
+            forgotten.map_err(InspectError::Store)?;
+        }
         Ok(report)
     }
 
@@ -282,19 +315,21 @@ fn central_charges(policy: &Policy, plan: &Plan<'_>, hit: &Hit<'_>) -> Vec<Centr
     for (rule, limit, charge) in plan.charged() {
         let counter = match last.take() {
             Some((same, counter)) if std::ptr::eq(same, &***rule) => counter,
-            _ => {
-                let value = |attribute: &Attribute| {
-                    policy.value(hit, attribute).map_or_else(String::new, Cow::into_owned)
-                };
-                let parts = rule.key.iter().map(|attribute| (attribute.clone(), value(attribute))).collect();
-                // A rule names no attribute twice.
-                counter(hit.domain_name(), rule, &Key::new(parts).unwrap_or_default())
-            }
+            _ => counter_of(policy, rule, hit),
         };
         charges.push(central_charge(counter.clone(), limit.limit, charge));
         last = Some((rule, counter));
     }
     charges
+}
+
+/// The counter that a hit meets under a rule.
+pub(super) fn counter_of(policy: &Policy, rule: &Rule, hit: &Hit<'_>) -> Counter {
+    let value =
+        |attribute: &Attribute| policy.value(hit, attribute).map_or_else(String::new, Cow::into_owned);
+    let parts = rule.key.iter().map(|attribute| (attribute.clone(), value(attribute))).collect();
+    // A rule names no attribute twice.
+    counter(hit.domain_name(), rule, &Key::new(parts).unwrap_or_default())
 }
 
 fn central_charge(counter: Counter, limit: Limit, charge: &Charge) -> CentralCharge {

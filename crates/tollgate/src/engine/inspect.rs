@@ -18,6 +18,25 @@ pub struct KeyReport {
     pub limits: Vec<CounterReport>,
     /// For rules that track.
     pub track: Option<Track>,
+    pub scope: TrackScope,
+    /// Why the store that nodes share could not be asked, if it could not: there are no limits then.
+    pub store_error: Option<StoreError>,
+}
+
+/// Whose tries a report has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TrackScope {
+    Node,
+    Fleet,
+}
+
+impl TrackScope {
+    pub const fn name(self) -> &'static str {
+        match self {
+            TrackScope::Node => "node",
+            TrackScope::Fleet => "fleet",
+        }
+    }
 }
 
 /// The state of one limit for a key.
@@ -54,8 +73,9 @@ impl Engine {
                 report(each.limit, &charge.quota, &state, now)
             })
             .collect();
-        let track = found.track.then(|| found.record().tracks.get(print).unwrap_or_default());
-        Ok(KeyReport { rule: rule.to_owned(), key, limits, track })
+        let track = found.track.map(|_| self.own_track(found, print, now));
+        let (rule, scope) = (rule.to_owned(), TrackScope::Node);
+        Ok(KeyReport { rule, key, limits, track, scope, store_error: None })
     }
 
     /// Forgets what a key has used and done; returns what was forgotten.
@@ -68,7 +88,7 @@ impl Engine {
                 self.store.reset(charge.fingerprint);
                 charge.previous.iter().for_each(|previous| _ = self.store.reset(previous.fingerprint));
             }
-            found.record().tracks.forget(print);
+            self.forget_own_track(found, print, now);
         }
         Ok(report)
     }

@@ -1,7 +1,8 @@
 //! A clean stop saved, and taken up again: counters, bans and strikes, and the rules they were under.
 //!
-//! Version 3: magic, version, secret, hash, when, rules as text, counters, bans, offenders, checksum. Times
-//! are Unix time: what passed while the process was down has passed.
+//! Version 4: magic, version, secret, hash, when, rules as text, counters, bans, offenders, tracked keys, checksum.
+//! Version 3 has no tracked keys and is read as well. Times are Unix time: what passed while the process was down has
+//! passed.
 
 use std::io::{self, Write};
 
@@ -16,13 +17,15 @@ use crate::policy::Policy;
 use crate::time::Time;
 
 const MAGIC: [u8; 8] = *b"TOLLGATE";
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
+/// The last version without tracked keys.
+const UNTRACKED_VERSION: u64 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SnapshotError {
     #[error("it is not a snapshot")]
     NotASnapshot,
-    #[error("it has format version {0}, this program reads version {VERSION}")]
+    #[error("it has format version {0}, this program reads versions {UNTRACKED_VERSION} and {VERSION}")]
     Version(u64),
     #[error("it was made on a machine with another kind of processor")]
     Hash,
@@ -37,6 +40,7 @@ pub enum SnapshotError {
 pub struct Restored {
     pub counters: u64,
     pub bans: u64,
+    pub tracked_keys: u64,
     pub saved_at: Time,
 }
 
@@ -71,6 +75,7 @@ impl Engine {
                 denials.iter().try_for_each(|at| out.word(at.nanos()))?;
             }
         }
+        self.save_tracks(&mut out, now)?;
         out.finish()
     }
 
@@ -85,7 +90,7 @@ impl Engine {
         former: impl FnOnce(&str) -> Option<Policy>,
         now: Time,
     ) -> Result<(Engine, Restored), SnapshotError> {
-        check_version(bytes)?;
+        let version = check_version(bytes)?;
         let mut from = Decoder::verified(bytes).ok_or(SnapshotError::Checksum)?;
         let contents = SnapshotError::Contents;
         from.raw::<{ MAGIC.len() + size_of_val(&VERSION) }>().ok_or(contents)?;
@@ -103,7 +108,11 @@ impl Engine {
         let counters = engine.store.load(&mut from, now).ok_or(contents)?;
         let bans = engine.restore_bans(&mut from, now).ok_or(contents)?;
         engine.restore_offenders(&mut from).ok_or(contents)?;
-        Ok((engine, Restored { counters, bans, saved_at }))
+        let tracked_keys = match version {
+            UNTRACKED_VERSION => 0,
+            _ => engine.saved_tracks.load(&mut from, now).ok_or(contents)?,
+        };
+        Ok((engine, Restored { counters, bans, tracked_keys, saved_at }))
     }
 
     fn restore_bans(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
@@ -137,10 +146,11 @@ impl Engine {
 }
 
 /// Magic and version come first in every version; what else is checked, and how, is up to each.
-fn check_version(bytes: &[u8]) -> Result<(), SnapshotError> {
+fn check_version(bytes: &[u8]) -> Result<u64, SnapshotError> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or(SnapshotError::NotASnapshot)?;
     match rest.first_chunk().map(|word| u64::from_le_bytes(*word)) {
-        Some(other) if other != VERSION => Err(SnapshotError::Version(other)),
-        _ => Ok(()),
+        Some(version @ (UNTRACKED_VERSION | VERSION)) => Ok(version),
+        Some(other) => Err(SnapshotError::Version(other)),
+        None => Ok(VERSION), // its checksum will not fit
     }
 }

@@ -12,7 +12,7 @@ use crate::limit::Limit;
 use crate::rule::pool::Pool;
 use crate::rule::{
     BanPolicy, CountWhen, HostPattern, Limits, MissingKey, Mode, OnExceed, OnStoreError, Override, Overrides,
-    Pattern, Rule, RuleId, RuleLimit, Share, Terms, Text,
+    Pattern, Rule, RuleId, RuleLimit, Share, Terms, Text, Tracking,
 };
 use crate::time::parse_span;
 
@@ -82,7 +82,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     // All is read before anything is given up: a key that nobody asked for would look unknown.
     let mode = map.optional_choice("mode", &MODE).unwrap_or_default();
     let enforced = enforced(map, &key, uid.as_deref());
-    let track = map.optional_bool("track").unwrap_or_default();
+    let track = Tracking::read(map);
     let on_store_error = map.optional_choice("on_store_error", &ON_STORE_ERROR);
     let count_denied = map.optional_bool("count_denied").unwrap_or_default();
     let count_when = count_when(map).unwrap_or_default();

@@ -46,6 +46,11 @@ impl CounterKey {
         &self.parts
     }
 
+    /// What it takes on the heap.
+    pub(crate) fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| size_of::<KeyPart>() + part.name.len() + part.value.len()).sum()
+    }
+
     /// Where the part that identifies the client stands; `None` for a counter that many clients share.
     pub fn owner_index(&self) -> Option<usize> {
         self.owner

@@ -14,6 +14,8 @@ use tollgate::policy::StoreSettings;
 use tollgate::rule::OnStoreError;
 use tollgate::store::central::{Central, CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
 use tollgate::store::{Part, Weight};
+use tollgate::track::central::{CentralTracks, SharedTrack};
+use tollgate::track::{Delta, Track};
 
 use super::*;
 
@@ -23,6 +25,7 @@ struct Faulty {
     down: Vec<&'static str>,
     states: Mutex<HashMap<Counter, State>>,
     asked: AtomicU64,
+    records: Mutex<HashMap<Counter, (Track, u64)>>,
 }
 
 impl Faulty {
@@ -93,6 +96,33 @@ impl Central for Faulty {
 
     async fn reset(&self, counter: &Counter, _: &Limit, _: Time) -> Result<bool, StoreError> {
         Ok(self.states.lock().expect("no test panics with it").remove(counter).is_some())
+    }
+}
+
+/// Records of one writer.
+impl CentralTracks for Faulty {
+    async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
+        let mut records = self.records.lock().expect("no test panics with it");
+        let (track, applied) = records.entry((*delta.counter).clone()).or_default();
+        if delta.sequence > *applied {
+            track.add(&delta.track, delta.tracking.times());
+            *applied = delta.sequence;
+        }
+        Ok(())
+    }
+
+    async fn read_track(&self, counter: &Counter, _: u64) -> Result<SharedTrack, StoreError> {
+        if self.down.contains(&"records") {
+            return Err(StoreError::Deadline { server: "test".to_owned() });
+        }
+        let records = self.records.lock().expect("no test panics with it");
+        let (track, applied) = records.get(counter).cloned().unwrap_or_default();
+        Ok(SharedTrack { track, applied })
+    }
+
+    async fn forget_track(&self, counter: &Counter) -> Result<(), StoreError> {
+        self.records.lock().expect("no test panics with it").remove(counter);
+        Ok(())
     }
 }
 
@@ -347,4 +377,45 @@ fn the_panic_switch_holds_where_rules_fail_closed() {
             assert_eq!(asked_now, limits as u64, "a check and a peek, or nothing at all");
         }
     }
+}
+
+#[test]
+fn a_tracked_key_is_its_record_and_what_was_not_written_yet() {
+    let engine =
+        engine("rules: [{id: a, key: user, limit: 2/h, track: {times: 3}}, {id: b, key: user, limit: 9/h}]");
+    let mut store = Faulty::default();
+    let hit = Hit::by("ann");
+    let seen = |store: &Faulty| {
+        let report = ready(engine.key_central("a", key("user:ann"), NOW, store)).expect("a report");
+        let track = report.track.expect("it tracks");
+        assert_eq!((track.latest.len() as u64).min(3), track.tries.min(3));
+        (report.scope.name(), track.tries, track.denials)
+    };
+    check(&engine, &store, &hit, NOW);
+    check(&engine, &store, &hit, NOW);
+    assert_eq!(seen(&store), ("fleet", 2, 0), "before anything is written");
+    let delta = engine.outbox().take(NOW).expect("one key is tracked");
+    check(&engine, &store, &hit, NOW);
+    ready(store.add_track(&delta)).expect("it is written");
+    assert_eq!(seen(&store), ("fleet", 3, 1), "written, and the node does not know it yet");
+    ready(store.add_track(&delta)).expect("it is written again");
+    engine.outbox().acknowledge(&delta);
+    assert_eq!(seen(&store), ("fleet", 3, 1), "sent twice, counted once");
+    assert!(engine.outbox().take(NOW).is_none(), "once a second");
+
+    store.down = vec!["records"];
+    let report = ready(engine.key_central("a", key("user:ann"), NOW, &store)).expect("a report");
+    assert_eq!((report.scope.name(), report.track.map(|track| track.tries)), ("node", Some(3)));
+    assert!(report.store_error.is_some() && report.limits.len() == 1);
+    store.down = vec!["a", "b"];
+    assert_eq!(seen(&store), ("node", 3, 1), "what this node knows");
+    let untracked = ready(engine.key_central("b", key("user:ann"), NOW, &store));
+    assert!(matches!(untracked, Err(InspectError::Store(_))));
+    store.down.clear();
+
+    let forgotten =
+        ready(engine.reset_key_central("a", key("user:ann"), NOW, &store)).expect("it can be reset");
+    assert_eq!(forgotten.track.map(|track| track.tries), Some(3));
+    assert_eq!(seen(&store), ("fleet", 0, 0), "record, outbox and memory");
+    assert!(engine.outbox().take(Time::MAX).is_none());
 }

@@ -109,7 +109,14 @@ fn every_other_option_is_read() {
     assert_eq!(rule("missing_key: deny").missing_key, MissingKey::Deny);
     assert_eq!(rule("missing_key: shared").missing_key, MissingKey::Shared);
     assert_eq!(rule("cost: 7").cost, 7);
-    assert!(rule("track: true").track && !rule("track: false").track && !rule("").track);
+    let track = |text: &str| rule(text).track.map(|track| (track.times(), track.keep().as_secs()));
+    let default = Some((16, 30 * 86_400));
+    assert_eq!(track("track: true"), default);
+    assert_eq!((track("track: false"), track("")), (None, None));
+    assert_eq!(track("track: {}"), default);
+    assert_eq!(track("track: {times: 256}"), Some((256, 30 * 86_400)));
+    assert_eq!(track("track: {times: 3, keep: 1h}"), Some((3, 3_600)));
+    assert_eq!(track("track: {keep: 365d}"), Some((16, 365 * 86_400)));
     assert!(rule("count_denied: true").count_denied && !rule("").count_denied);
     assert_eq!(rule("").on_exceed, OnExceed::Reject);
     assert_eq!(rule("algorithm: leaky-bucket").on_exceed, OnExceed::Hold);
@@ -158,5 +165,5 @@ fn rates_are_read_as_people_write_them() {
 #[test]
 fn a_json_rule_is_a_rule() {
     let policy = policy(r#"{"rules":[{"id":"r","match":"/a","key":["ip"],"limits":["5/m"],"track":true}]}"#);
-    assert!(policy.rules()[0].track);
+    assert!(policy.rules()[0].track.is_some());
 }

@@ -169,7 +169,19 @@ fn values_of_the_wrong_type_are_rejected() {
     }
     check_option_rejected("cost: 0", "cost 0 is out of range: 1 to 1000000000");
     check_option_rejected("burst: [5]", "rules[0].burst: expected a whole number, found a list");
-    check_option_rejected("track: maybe", "rules[0].track: expected true or false, found text 'maybe'");
+    check_option_rejected(
+        "track: maybe",
+        "rules[0].track: expected true, false or a map such as {times: 16, keep: 30d}, found 'maybe'",
+    );
+    for (track, says) in [
+        ("times: 0", "times: expected a whole number from 1 to 256"),
+        ("times: 257", "times: expected a whole number from 1 to 256"),
+        ("times: few", "times: expected a whole number from 1 to 256"),
+        ("keep: 366d", "keep: expected whole seconds, from 1s to 365d"),
+        ("keep: 1500ms", "keep: expected whole seconds, from 1s to 365d"),
+    ] {
+        check_option_rejected(&format!("track: {{{track}}}"), &format!("rules[0].track.{says}"));
+    }
     check_option_rejected("mode: [shadow]", "rules[0].mode: expected text, found a list");
     check_option_rejected("match: login", "'login' is no path: a path begins with /");
     check_option_rejected("match: [/login]", "expected [METHOD ]PATH");

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use tollgate::identity::Attribute;
 use tollgate::limit::{Refill, Release, Shape, WindowStart};
-use tollgate::rule::{CountWhen, Limits, MissingKey, OnExceed, OnStoreError, Rule, RuleLimit};
+use tollgate::rule::{CountWhen, Limits, MissingKey, OnExceed, OnStoreError, Rule, RuleLimit, Tracking};
 use tollgate::time::write_span;
 
 /// A rule in the schema of the file; what is as by default is left out.
@@ -38,7 +38,7 @@ pub fn written(rule: &Rule) -> Value {
     put("mode", rule.mode.name().into());
     let percent = rule.enforced.percent();
     put("enforce_percent", if percent == 100 { Value::Null } else { percent.into() });
-    put("track", if rule.track { true.into() } else { Value::Null });
+    put("track", rule.track.map_or(Value::Null, track));
     put("on_exceed", on_exceed(rule.on_exceed).into());
     put("on_store_error", rule.on_store_error.map(on_store_error).into());
     put("count_denied", if rule.count_denied { true.into() } else { Value::Null });
@@ -67,6 +67,14 @@ pub fn written(rule: &Rule) -> Value {
         .collect();
     put("overrides", if overrides.is_empty() { Value::Null } else { overrides.into() });
     map.into()
+}
+
+/// `true` where both settings are as by default.
+fn track(tracking: Tracking) -> Value {
+    if tracking == Tracking::default() {
+        return true.into();
+    }
+    json!({ "times": tracking.times(), "keep": write_span(tracking.keep()) })
 }
 
 fn attributes(key: &[Attribute]) -> Value {

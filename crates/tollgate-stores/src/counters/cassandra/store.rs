@@ -17,6 +17,8 @@ use crate::counters::request::Charged;
 use crate::counters::told::{ToldAddress, ToldSetup, ToldStore};
 use crate::counters::{CentralCharge, CentralReceiptItem, Counter, StoreError};
 
+mod track;
+
 pub type CassandraSetup = ToldSetup<CassandraAddress>;
 
 /// Counters on Cassandra or ScyllaDB.

@@ -45,11 +45,12 @@ impl Fleet {
 
     /// What a counter is called, short enough for a key.
     pub fn name(&self, counter: &Counter, limit: &Limit) -> String {
-        let name = self.naming.name(counter, limit);
-        if name.len() <= MAX_NAME_BYTES {
-            return name;
-        }
-        format!("tg1:{{#{}}}#{}", short_hash(tag(&name)), short_hash(&name))
+        shortened(self.naming.name(counter, limit))
+    }
+
+    /// What the record of a tracked key is called.
+    pub fn track_name(&self, counter: &Counter) -> String {
+        shortened(self.naming.track_name(counter))
     }
 
     /// The server that keeps the counter of this name.
@@ -89,6 +90,13 @@ impl Fleet {
             _ => 0, // for ever: a shorter life would forget what counts
         }
     }
+}
+
+fn shortened(name: String) -> String {
+    if name.len() <= MAX_NAME_BYTES {
+        return name;
+    }
+    format!("tg1:{{#{}}}#{}", short_hash(tag(&name)), short_hash(&name))
 }
 
 fn short_hash(text: &str) -> String {

@@ -20,6 +20,8 @@ use crate::counters::request::Charged;
 use crate::counters::told::{ToldAddress, ToldSetup, ToldStore};
 use crate::counters::{CentralCharge, CentralReceiptItem, Counter, StoreError};
 
+mod track;
+
 pub type MemcachedSetup = ToldSetup<MemcachedAddress>;
 
 /// Counters on memcached.

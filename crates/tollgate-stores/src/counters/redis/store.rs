@@ -24,6 +24,8 @@ use crate::counters::{
     CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, Counter, StoreError,
 };
 
+mod track;
+
 /// How a store is reached and what it calls its counters.
 #[derive(Clone, Debug)]
 pub struct RedisSetup {

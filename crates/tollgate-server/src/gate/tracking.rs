@@ -1,0 +1,114 @@
+//! Writes what tracked keys have done to the store that nodes share, off the path of decisions.
+//!
+//! The outbox says what is due: a key at most once a second. What cannot be written is tried again as it was, until the
+//! store answers; the outbox bounds what waits meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{sleep, timeout};
+use tollgate::Time;
+use tollgate::track::central::CentralTracks;
+use tollgate::track::{Delta, Outbox};
+
+use crate::connection::{Shutdown, told_to_stop};
+use crate::gate::{Central, Gate};
+
+/// How long a key that was not seen lately waits at the most.
+const TICK: Duration = Duration::from_millis(50);
+/// Writes under way.
+const MAX_WRITES: usize = 128;
+/// What a stop waits for the store.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Writes of records, by result.
+#[derive(Default)]
+pub struct TrackWrites {
+    written: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl TrackWrites {
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Each is tried again, unless the node stops.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// A delta, and whether it is part of its record now.
+type Write = (Arc<Delta>, bool);
+type Writes = JoinSet<Write>;
+
+/// Writes what is due until the shutdown, and waits for what is under way then.
+pub async fn write_tracks(gate: Arc<Gate>, mut shutdown: Shutdown) {
+    let Some(central) = gate.central.get() else { return };
+    let (outbox, mut writes) = (gate.engine.outbox(), Writes::new());
+    loop {
+        let now = gate.now();
+        start_writes(&gate, central, &mut writes, now);
+        let wait = outbox.due().map_or(TICK, |due| due.since(now).min(TICK));
+        tokio::select! {
+            () = told_to_stop(&mut shutdown) => break,
+            Some(ended) = writes.join_next() => conclude(&gate, central, ended, Outbox::retry),
+            () = sleep(wait), if writes.len() < MAX_WRITES => {}
+        }
+    }
+    while let Some(ended) = writes.join_next().await {
+        conclude(&gate, central, ended, Outbox::retry);
+    }
+}
+
+/// Writes all that is left, each key once: for a node that stops and takes no more requests.
+pub async fn write_rest(gate: &Gate) {
+    let Some(central) = gate.central.get() else { return };
+    let outbox = gate.engine.outbox();
+    let dropped = outbox.dropped();
+    let rest = async {
+        let mut writes = Writes::new();
+        loop {
+            start_writes(gate, central, &mut writes, Time::MAX);
+            let Some(ended) = writes.join_next().await else { return };
+            conclude(gate, central, ended, Outbox::give_up);
+        }
+    };
+    if timeout(STOP_PATIENCE, rest).await.is_err() {
+        tracing::warn!(keys = outbox.keys(), "the store does not answer: tracked keys were not recorded");
+    } else if outbox.dropped() > dropped {
+        let tries = outbox.dropped() - dropped;
+        tracing::warn!(tries, "the store does not answer: tries of tracked keys were not recorded");
+    }
+}
+
+fn start_writes(gate: &Gate, central: &Central, writes: &mut Writes, now: Time) {
+    while writes.len() < MAX_WRITES
+        && let Some(delta) = gate.engine.outbox().take(now)
+    {
+        let store = central.store.clone();
+        writes.spawn(async move {
+            let written = store.add_track(&delta).await;
+            if let Err(error) = &written {
+                tracing::debug!(%error, "a tracked key could not be recorded");
+            }
+            (delta, written.is_ok())
+        });
+    }
+}
+
+/// Tells the outbox what came of a write.
+fn conclude(gate: &Gate, central: &Central, ended: Result<Write, JoinError>, failed: fn(&Outbox, &Delta)) {
+    let (outbox, counts) = (gate.engine.outbox(), &central.track_writes);
+    let Ok((delta, is_written)) = ended else { return };
+    if is_written {
+        counts.written.fetch_add(1, Ordering::Relaxed);
+        outbox.acknowledge(&delta);
+    } else {
+        counts.failed.fetch_add(1, Ordering::Relaxed);
+        failed(outbox, &delta);
+    }
+}

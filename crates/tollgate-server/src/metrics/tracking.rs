@@ -1,0 +1,26 @@
+//! Records of tracked keys on the store that nodes share.
+
+use tollgate::track::Outbox;
+
+use crate::gate::tracking::TrackWrites;
+use crate::metrics::Page;
+
+impl Page {
+    pub(super) fn tracking(&mut self, outbox: &Outbox, writes: &TrackWrites) {
+        self.metric("tollgate_tracking_writes_total", "counter", "Writes of tracked keys, by result.");
+        self.sample("tollgate_tracking_writes_total", &[("result", "written")], writes.written());
+        self.sample("tollgate_tracking_writes_total", &[("result", "failed")], writes.failed());
+        self.one(
+            "tollgate_tracking_dropped_total",
+            "counter",
+            "Tries of tracked keys that were not recorded: too many keys wait for the store.",
+            outbox.dropped(),
+        );
+        self.one(
+            "tollgate_tracking_pending_keys",
+            "gauge",
+            "Tracked keys that wait for the store, or were written less than a second ago.",
+            outbox.keys() as u64,
+        );
+    }
+}

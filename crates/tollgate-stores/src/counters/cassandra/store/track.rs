@@ -1,0 +1,33 @@
+//! Records of tracked keys: one row each in the table of the counters, in a partition of its own.
+//!
+//! Transactions of one partition wait for each other. In the partition of its owner a record would hold up decisions.
+
+use tokio::time::Instant;
+use tollgate::track::Delta;
+use tollgate::track::central::SharedTrack;
+
+use super::CassandraStore;
+use crate::counters::track::{DEADLINE, swap};
+use crate::counters::{Counter, StoreError};
+
+impl CassandraStore {
+    /// Adds a delta to the record of its key, once, however often it is sent.
+    pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
+        let (name, rows) = (self.inner.naming.track_name(&delta.counter), &self.inner.rows.cells);
+        rows.link.breaker.admit()?;
+        swap::add(rows, &name, &name, delta).await
+    }
+
+    /// The record of a key; an empty one if there is none.
+    pub async fn read_track(&self, counter: &Counter, writer: u64) -> Result<SharedTrack, StoreError> {
+        let (name, rows) = (self.inner.naming.track_name(counter), &self.inner.rows.cells);
+        rows.link.breaker.admit()?;
+        Ok(swap::read(rows, &name, &name).await?.shared(writer))
+    }
+
+    pub async fn forget_track(&self, counter: &Counter) -> Result<(), StoreError> {
+        let (name, rows) = (self.inner.naming.track_name(counter), &self.inner.rows.cells);
+        rows.link.breaker.admit()?;
+        rows.delete(&name, &name, Instant::now() + DEADLINE).await.map(drop)
+    }
+}

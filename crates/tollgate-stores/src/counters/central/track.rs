@@ -1,0 +1,21 @@
+//! The records of tracked keys, on whichever store keeps the counters.
+
+use tollgate::track::Delta;
+use tollgate::track::central::{CentralTracks, SharedTrack};
+
+use super::CentralStore;
+use crate::counters::{Counter, StoreError};
+
+impl CentralTracks for CentralStore {
+    async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
+        ask!(self, |store| store.add_track(delta).await, redis: store.add_track(delta).await)
+    }
+
+    async fn read_track(&self, counter: &Counter, writer: u64) -> Result<SharedTrack, StoreError> {
+        ask!(self, |store| store.read_track(counter, writer).await, redis: store.read_track(counter, writer).await)
+    }
+
+    async fn forget_track(&self, counter: &Counter) -> Result<(), StoreError> {
+        ask!(self, |store| store.forget_track(counter).await, redis: store.forget_track(counter).await)
+    }
+}

@@ -1,0 +1,72 @@
+//! Records of tracked keys: one string each, changed by a script in one call.
+//!
+//! The script does to the line what [`Record::add`] does; both are held to each other by a test.
+
+use std::sync::LazyLock;
+
+use ring::digest;
+use tokio::time::Instant;
+use tollgate::track::Delta;
+use tollgate::track::central::SharedTrack;
+
+use super::super::resp::Reply;
+use super::super::slots::slot_of;
+use super::RedisStore;
+use crate::counters::track::{DEADLINE, MAX_WRITERS, Record, micros, write_times};
+use crate::counters::{Counter, StoreError};
+
+const SOURCE: &str = include_str!("../script/track.lua");
+
+static SHA: LazyLock<String> = LazyLock::new(|| {
+    let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, SOURCE.as_bytes());
+    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+});
+
+impl RedisStore {
+    /// Adds a delta to the record of its key, once, however often it is sent.
+    pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
+        let name = self.0.naming.track_name(&delta.counter);
+        let words = [
+            "EVALSHA".to_owned(),
+            SHA.clone(),
+            "1".to_owned(),
+            name.clone(),
+            format!("{:016x}", delta.writer),
+            delta.sequence.to_string(),
+            delta.track.tries.to_string(),
+            delta.track.denials.to_string(),
+            micros(delta.track.last_seen).to_string(),
+            write_times(delta.track.latest.iter()),
+            delta.tracking.times().to_string(),
+            delta.tracking.keep().as_millis().to_string(),
+            MAX_WRITERS.to_string(),
+        ];
+        let (slot, deadline) = (slot_of(&name), Instant::now() + DEADLINE);
+        let topology = &self.0.topology;
+        match topology.command(slot, &words, deadline).await {
+            Err(StoreError::Refused { reason, .. }) if reason.starts_with("NOSCRIPT") => {
+                topology.command(slot, &["SCRIPT", "LOAD", SOURCE], deadline).await?;
+                topology.command(slot, &words, deadline).await.map(drop)
+            }
+            answered => answered.map(drop),
+        }
+    }
+
+    /// The record of a key; an empty one if there is none.
+    pub async fn read_track(&self, counter: &Counter, writer: u64) -> Result<SharedTrack, StoreError> {
+        let name = self.0.naming.track_name(counter);
+        let deadline = Instant::now() + DEADLINE;
+        let reply = self.0.topology.command(slot_of(&name), &["GET", &name], deadline).await?;
+        let record = match &reply {
+            Reply::Nil => Record::default(),
+            reply => Record::read(reply.text().unwrap_or_default().as_bytes(), "redis")?,
+        };
+        Ok(record.shared(writer))
+    }
+
+    pub async fn forget_track(&self, counter: &Counter) -> Result<(), StoreError> {
+        let name = self.0.naming.track_name(counter);
+        let deadline = Instant::now() + DEADLINE;
+        self.0.topology.command(slot_of(&name), &["DEL", &name], deadline).await.map(drop)
+    }
+}

@@ -1,0 +1,89 @@
+//! The record of a tracked key: what all nodes have seen of it, in one line that people can read.
+//!
+//! `v1 tries=30 denials=10 last_seen=1794750468123456 latest=…,… writers=9f2c…:17,…`, times in microseconds since 1970.
+//! `writers` has the number of the last delta of each process that has written lately, the latest writer last. A delta
+//! that is part of the record already is not added again. That holds for as long as fewer than [`MAX_WRITERS`] other
+//! processes have written the same key between a write and its repetition.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use tollgate::Time;
+use tollgate::track::Track;
+use tollgate::track::central::SharedTrack;
+
+use super::StoreError;
+
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+pub(super) mod swap;
+
+/// Processes whose last delta a record remembers.
+pub(crate) const MAX_WRITERS: usize = 32;
+/// A record is read or written in the background, or for an operator who waits.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
+const NANOS_PER_MICRO: u64 = 1_000;
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Record {
+    track: Track,
+    /// The latest writer last.
+    writers: Vec<(u64, u64)>,
+}
+
+impl Record {
+    /// `None` if the text is not a record.
+    pub(crate) fn parse(text: &[u8]) -> Option<Record> {
+        let mut fields = std::str::from_utf8(text).ok()?.strip_prefix("v1 ")?.split(' ');
+        let mut field = |name: &str| fields.next()?.strip_prefix(name)?.strip_prefix('=');
+        let track = Track {
+            tries: field("tries")?.parse().ok()?,
+            denials: field("denials")?.parse().ok()?,
+            last_seen: parse_time(field("last_seen")?)?,
+            latest: list(field("latest")?).map(parse_time).collect::<Option<_>>()?,
+        };
+        let writer = |text: &str| {
+            let (writer, sequence) = text.split_once(':')?;
+            Some((u64::from_str_radix(writer, 16).ok()?, sequence.parse().ok()?))
+        };
+        let writers = list(field("writers")?).map(writer).collect::<Option<_>>()?;
+        Some(Record { track, writers })
+    }
+
+    /// The record, or the error of a value under its name that is not one.
+    pub(crate) fn read(text: &[u8], server: &str) -> Result<Record, StoreError> {
+        Record::parse(text).ok_or_else(|| StoreError::Refused {
+            server: server.to_owned(),
+            reason: "it holds a value under the name of a tracking record that is not one".to_owned(),
+        })
+    }
+
+    pub(crate) fn shared(self, writer: u64) -> SharedTrack {
+        SharedTrack { applied: self.applied(writer), track: self.track }
+    }
+
+    fn applied(&self, writer: u64) -> u64 {
+        self.writers.iter().find(|(known, _)| *known == writer).map_or(0, |(_, sequence)| *sequence)
+    }
+}
+
+pub(crate) fn micros(time: Time) -> u64 {
+    time.nanos() / NANOS_PER_MICRO
+}
+
+/// Times as a record has them.
+pub(crate) fn write_times<'t>(times: impl Iterator<Item = &'t Time>) -> String {
+    let mut text = String::new();
+    for time in times {
+        let comma = if text.is_empty() { "" } else { "," };
+        write!(text, "{comma}{}", micros(*time)).expect("a string takes all that is written");
+    }
+    text
+}
+
+fn parse_time(text: &str) -> Option<Time> {
+    Some(Time::from_nanos(text.parse::<u64>().ok()?.saturating_mul(NANOS_PER_MICRO)))
+}
+
+fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').filter(|item| !item.is_empty())
+}

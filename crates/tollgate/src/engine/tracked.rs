@@ -1,0 +1,78 @@
+//! Tracked keys: what this node has seen, what goes to the store that nodes share, and both together.
+
+use std::io::{self, Write};
+
+use crate::codec::Encoder;
+use crate::engine::Engine;
+use crate::engine::central::counter_of;
+use crate::fingerprint::Fingerprint;
+use crate::hit::Hit;
+use crate::plan::Plan;
+use crate::policy::Policy;
+use crate::rule::{RuleInForce, Tracking};
+use crate::store::central::{Counter, StoreError};
+use crate::time::Time;
+use crate::track::central::CentralTracks;
+use crate::track::{Outbox, Track};
+use crate::verdict::Verdict;
+
+impl Engine {
+    /// What the store that nodes share is to be told of tracked keys: for the task that writes it.
+    pub fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    /// Puts the tries of tracked keys into the outbox; rules that do not track cost a look at a field.
+    pub(super) fn note_tracked(
+        &self,
+        policy: &Policy,
+        plan: &Plan<'_>,
+        verdict: &Verdict,
+        hit: &Hit<'_>,
+        now: Time,
+    ) {
+        for (planned, limits) in plan.judged(verdict) {
+            let Some(tracking) = planned.rule.track else { continue };
+            let denials = u64::from(limits.iter().any(|limit| !limit.allowed));
+            self.outbox.count(planned.key, now, denials, tracking, || counter_of(policy, planned.rule, hit));
+        }
+    }
+
+    /// What this node has seen of a key.
+    pub(super) fn own_track(&self, rule: &RuleInForce, key: Fingerprint, now: Time) -> Track {
+        let Some(tracking) = rule.track else { return Track::default() };
+        let saved = || self.saved_tracks.take(rule.id.as_str());
+        rule.record().tracks.get(key, now, tracking, saved).unwrap_or_default()
+    }
+
+    /// Forgets what this node has seen of a key, in a snapshot too.
+    pub(super) fn forget_own_track(&self, rule: &RuleInForce, key: Fingerprint, now: Time) {
+        self.own_track(rule, key, now); // what was saved is the rule's from now on
+        rule.record().tracks.forget(key);
+    }
+
+    /// What all nodes have seen of a key: its record, and what this node has not written yet.
+    pub(super) async fn shared_track(
+        &self,
+        counter: &Counter,
+        key: Fingerprint,
+        tracking: Tracking,
+        central: &impl CentralTracks,
+    ) -> Result<Track, StoreError> {
+        // Known before the record is read: a delta acknowledged by then is part of it, or was forgotten with it.
+        let acknowledged = self.outbox.acknowledged(key);
+        let shared = central.read_track(counter, self.outbox.writer()).await?;
+        let (mut track, times) = (shared.track, tracking.times());
+        self.outbox.add_unwritten(key, shared.applied.max(acknowledged), times, &mut track);
+        Ok(track)
+    }
+
+    /// Writes the tracked keys of all rules; those whose rules were not hit since the last snapshot stay.
+    pub(super) fn save_tracks(&self, out: &mut Encoder<impl Write>, now: Time) -> io::Result<()> {
+        let policy = self.policy();
+        let tracking = policy.rules().iter().filter(|rule| rule.track.is_some());
+        let begun = tracking.filter(|rule| rule.record().tracks.is_begun());
+        let in_force: Vec<_> = begun.map(|rule| (rule.id.as_str(), rule.record().tracks.all(now))).collect();
+        self.saved_tracks.save(&in_force, out)
+    }
+}

@@ -1,0 +1,286 @@
+//! What this node has seen of tracked keys and not yet told the store: at most one write per key and second.
+//!
+//! An entry is in one of two states: it waits in its shard's queue until it is due, or it was taken and is being
+//! written. A new entry is due at once, one that was taken is due a second later. What is counted while a delta is being
+//! written goes into the next one. A delta that failed is taken again as it was, with its number, after a second and
+//! then less and less often; the next one is made only after it is acknowledged. An entry with nothing to tell is removed
+//! when it is due.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::fingerprint::{Fingerprint, Secret};
+use crate::rule::Tracking;
+use crate::store::central::Counter;
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::time::Time;
+use crate::track::Track;
+
+/// Between two writes of one key.
+const SPACING: Duration = Duration::from_secs(1);
+/// After failures the wait doubles, so often: a store that is down is not asked for every key every second.
+const MAX_DOUBLINGS: u32 = 3;
+/// A power of two, so that a fingerprint's bits choose.
+const SHARDS: usize = 16;
+/// The memory of all entries, about; what finds no room is not tracked, and counted.
+const MAX_BYTES: usize = 64 << 20;
+/// An entry without its texts and times.
+const ENTRY_BYTES: usize = 320;
+
+/// What a node has seen of one key since its last delta.
+#[derive(Debug)]
+pub struct Delta {
+    pub counter: Arc<Counter>,
+    pub tracking: Tracking,
+    /// The process that has seen it.
+    pub writer: u64,
+    /// Grows from each delta of a writer to the next.
+    pub sequence: u64,
+    pub track: Track,
+    key: Fingerprint,
+    entry: u64,
+}
+
+impl Delta {
+    /// A delta that no outbox waits for.
+    pub fn new(counter: Counter, tracking: Tracking, writer: u64, sequence: u64, track: Track) -> Delta {
+        let counter = Arc::new(counter);
+        Delta { counter, tracking, writer, sequence, track, key: Fingerprint(0), entry: 0 }
+    }
+}
+
+pub struct Outbox {
+    writer: u64,
+    sequence: AtomicU64,
+    shards: Vec<Mutex<Shard>>,
+    /// Where the next look for what is due begins.
+    hand: AtomicUsize,
+    dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: HashMap<Fingerprint, Entry>,
+    /// When entries are due, by their number; one that was forgotten is skipped.
+    due: BinaryHeap<Reverse<(Time, u64, Fingerprint)>>,
+    bytes: usize,
+}
+
+struct Entry {
+    number: u64,
+    counter: Arc<Counter>,
+    tracking: Tracking,
+    /// Not yet part of a delta.
+    unsent: Track,
+    sent: Option<Sent>,
+    taken_at: Time,
+    /// Failures since the last delta that was acknowledged.
+    failures: u32,
+}
+
+/// The last delta; kept after it is acknowledged, for whoever has read the record before.
+struct Sent {
+    delta: Arc<Delta>,
+    is_acknowledged: bool,
+}
+
+/// What became of a delta that was taken.
+enum Fate {
+    Written,
+    Unknown,
+}
+
+impl Default for Outbox {
+    fn default() -> Outbox {
+        let writer = Secret::random().digest().part(b"writer").finish().0;
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let sequence = AtomicU64::new(1);
+        Outbox { writer, sequence, shards, hand: AtomicUsize::new(0), dropped: AtomicU64::new(0) }
+    }
+}
+
+impl Outbox {
+    /// What tells the deltas of this process from all others.
+    pub fn writer(&self) -> u64 {
+        self.writer
+    }
+
+    /// Tries that were not tracked, because there was no room or they could not be written in the end.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Keys with something to tell, or told less than a second ago.
+    pub fn keys(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).entries.len()).sum()
+    }
+
+    /// Counts a try. The counter is made only for a key that is not here.
+    pub(crate) fn count(
+        &self,
+        key: Fingerprint,
+        now: Time,
+        denials: u64,
+        tracking: Tracking,
+        counter: impl FnOnce() -> Counter,
+    ) {
+        let mut shard = self.shard(key);
+        let shard = &mut *shard;
+        if let Some(entry) = shard.entries.get_mut(&key) {
+            if entry.tracking != tracking {
+                shard.bytes -= entry.bytes();
+                entry.tracking = tracking;
+                shard.bytes += entry.bytes();
+            }
+            return entry.unsent.count(now, denials, tracking.times());
+        }
+        if shard.bytes >= MAX_BYTES / SHARDS {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let (number, counter) = (self.next_number(), Arc::new(counter()));
+        let unsent = Track::default();
+        let mut entry = Entry { number, counter, tracking, unsent, sent: None, taken_at: now, failures: 0 };
+        entry.unsent.count(now, denials, tracking.times());
+        shard.bytes += entry.bytes();
+        shard.entries.insert(key, entry);
+        shard.due.push(Reverse((now, number, key)));
+    }
+
+    /// The next delta to be written; whoever takes it says what came of it. With [`Time::MAX`] all are due.
+    pub fn take(&self, now: Time) -> Option<Arc<Delta>> {
+        let first = self.hand.fetch_add(1, Ordering::Relaxed);
+        (0..SHARDS).find_map(|n| self.take_from(&mut lock(&self.shards[(first + n) % SHARDS]), now))
+    }
+
+    fn take_from(&self, shard: &mut Shard, now: Time) -> Option<Arc<Delta>> {
+        while let Some(Reverse((due, number, key))) = shard.due.peek().copied() {
+            if due > now {
+                return None;
+            }
+            shard.due.pop();
+            let Some(entry) = shard.entries.get_mut(&key).filter(|entry| entry.number == number) else {
+                continue;
+            };
+            if let Some(delta) = entry.next_delta(key, self, now) {
+                return Some(delta);
+            }
+            shard.remove(key);
+        }
+        None
+    }
+
+    /// When the next delta is due.
+    pub fn due(&self) -> Option<Time> {
+        let due = |shard: &Mutex<Shard>| lock(shard).due.peek().map(|Reverse((due, ..))| *due);
+        self.shards.iter().filter_map(due).min()
+    }
+
+    /// The delta is part of the record.
+    pub fn acknowledge(&self, delta: &Delta) {
+        self.put_back(delta, Fate::Written);
+    }
+
+    /// The delta is perhaps not part of the record: it is due again a second after it was taken, or some more.
+    pub fn retry(&self, delta: &Delta) {
+        self.put_back(delta, Fate::Unknown);
+    }
+
+    fn put_back(&self, delta: &Delta, fate: Fate) {
+        let mut shard = self.shard(delta.key);
+        let Some(entry) = shard.entries.get_mut(&delta.key).filter(|entry| entry.number == delta.entry)
+        else {
+            return; // forgotten meanwhile
+        };
+        match fate {
+            Fate::Written => {
+                entry.failures = 0;
+                entry.sent.iter_mut().for_each(|sent| sent.is_acknowledged = true);
+            }
+            Fate::Unknown => entry.failures += 1,
+        }
+        let due = entry.taken_at + SPACING * (1 << entry.failures.saturating_sub(1).min(MAX_DOUBLINGS));
+        shard.due.push(Reverse((due, delta.entry, delta.key)));
+    }
+
+    /// The delta will not be written, nor what was counted since.
+    pub fn give_up(&self, delta: &Delta) {
+        let removed = self.shard(delta.key).remove(delta.key);
+        let unsent = removed.map_or(0, |entry| entry.unsent.tries);
+        self.dropped.fetch_add(delta.track.tries + unsent, Ordering::Relaxed);
+    }
+
+    /// The last delta of a key that is known to be part of its record; zero if none is.
+    pub(crate) fn acknowledged(&self, key: Fingerprint) -> u64 {
+        let shard = self.shard(key);
+        let sent = shard.entries.get(&key).and_then(|entry| entry.sent.as_ref());
+        sent.filter(|sent| sent.is_acknowledged).map_or(0, |sent| sent.delta.sequence)
+    }
+
+    /// Adds what is not part of a record that has the deltas of this process up to `applied`.
+    pub(crate) fn add_unwritten(&self, key: Fingerprint, applied: u64, times: usize, track: &mut Track) {
+        let shard = self.shard(key);
+        let Some(entry) = shard.entries.get(&key) else { return };
+        if let Some(sent) = entry.sent.as_ref().filter(|sent| sent.delta.sequence > applied) {
+            track.add(&sent.delta.track, times);
+        }
+        track.add(&entry.unsent, times);
+    }
+
+    pub(crate) fn forget(&self, key: Fingerprint) {
+        self.shard(key).remove(key);
+    }
+
+    fn shard(&self, key: Fingerprint) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[key.0 as usize % SHARDS])
+    }
+
+    fn next_number(&self) -> u64 {
+        self.sequence.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Shard {
+    fn remove(&mut self, key: Fingerprint) -> Option<Entry> {
+        let removed = self.entries.remove(&key)?;
+        self.bytes -= removed.bytes();
+        Some(removed)
+    }
+}
+
+impl Entry {
+    /// The delta that has to be written now; `None` if there is nothing to tell.
+    fn next_delta(&mut self, key: Fingerprint, outbox: &Outbox, now: Time) -> Option<Arc<Delta>> {
+        let again =
+            self.sent.as_ref().filter(|sent| !sent.is_acknowledged).map(|sent| Arc::clone(&sent.delta));
+        if again.is_none() && self.unsent.tries == 0 {
+            return None;
+        }
+        self.taken_at = now;
+        Some(again.unwrap_or_else(|| {
+            let delta = Arc::new(Delta {
+                counter: Arc::clone(&self.counter),
+                tracking: self.tracking,
+                writer: outbox.writer,
+                sequence: outbox.next_number(),
+                track: std::mem::take(&mut self.unsent),
+                key,
+                entry: self.number,
+            });
+            self.sent = Some(Sent { delta: Arc::clone(&delta), is_acknowledged: false });
+            delta
+        }))
+    }
+
+    /// What it may take: its times are there twice, sent and not.
+    fn bytes(&self) -> usize {
+        let Counter { domain, rule, key } = &*self.counter;
+        ENTRY_BYTES + domain.len() + rule.len() + key.bytes() + 2 * size_of::<Time>() * self.tracking.times().next_power_of_two()
+    }
+}
+
+#[cfg(test)]
+mod tests;
