@@ -29,9 +29,9 @@ pub trait ToldAddress {
 impl<A: ToldAddress> ToldSetup<A> {
     pub const DEADLINE: Duration = A::DEADLINE;
     pub const SLACK: Duration = Duration::from_secs(1);
-    /// No key outlives the moment it can last count by more than this: the slack, and the seconds to which servers
-    /// round lifetimes and their own clocks.
-    pub const EXPIRY_SLACK: Duration = Duration::from_secs(3);
+    /// No key outlives the moment it can last count by more than this: the slack, a second to which lifetimes are
+    /// rounded up, and the server's clock, which ticks once a second and on a busy machine late.
+    pub const EXPIRY_SLACK: Duration = Duration::from_secs(4);
 
     pub fn new(address: A) -> ToldSetup<A> {
         ToldSetup { address, naming: Naming::default(), deadline: Self::DEADLINE, slack: Self::SLACK }
