@@ -1,10 +1,14 @@
 """D. What happens to a request."""
 
+import json
+import os
+import re
+import signal
 import subprocess
 import time
 
-from node import Node, at_once, call, statuses, tollgate
-from process import ROOT, wait_until
+from node import BINARY, Node, at_once, call, statuses, tollgate
+from process import ROOT, Process, find, folder, free_port, wait_until
 from servers import Api, Memcached, Postgres, Redis
 from table import Missing, check, equal, true
 
@@ -182,3 +186,57 @@ def recipes_of_load_balancers() -> None:
     for balancer in ("haproxy", "nginx"):
         for failing in ("open", "closed"):
             recipe(example, "--check", balancer, "user", failing)
+
+
+@check("D5", "recipes with every node killed, open and closed: Envoy, Caddy, Traefik")
+def recipes_of_gateways() -> None:
+    for balancer in ("envoy", "caddy", "traefik"):
+        if not find(balancer):
+            raise Missing(f"no {balancer}")
+        for failing, expected in (("open", 200), ("closed", 503)):
+            ports = {name: str(free_port()) for name in ("FRONT", "NODES", "ADMIN", "API", "REDIS")}
+            environment = {**os.environ, **ports, "TOLLGATE": str(BINARY)}
+            log = folder(balancer) / "log"
+            example = Process([ROOT / "examples/load-balancers/run", balancer, failing], log, env=environment)
+            try:
+                wait_until("the example runs", lambda: "Ctrl-C ends it" in example.text() or not example.running())
+                ask = lambda: call(int(ports["FRONT"]), "GET", "/limited/", source="127.0.0.2").status
+                wait_until(f"{balancer} passes requests on", lambda: ask() == 200)
+                wait_until(f"the limit holds behind {balancer}", lambda: ask() == 429)
+                for node in re.findall(r"process (\d+),", example.text()):
+                    os.kill(int(node), signal.SIGKILL)
+                wait_until(f"{balancer} fails {failing}", lambda: ask() == expected)
+                equal([ask() for _ in range(20)], [expected] * 20, f"{balancer}, failing {failing}")
+            finally:
+                example.end()
+
+
+@check("D5", "callers with every node killed, open and closed: Python, Node, Go, Rust")
+def recipes_of_callers() -> None:
+    examples = ROOT / "examples/callers"
+    rust = ["cargo", "run", "--release", "--quiet", "--locked", "-p", "tollgate-server", "--example", "caller", "--"]
+    callers = {
+        "python3": ["python3", examples / "python/caller.py"],
+        "node": ["node", examples / "node/caller.mjs"],
+        "go": ["go", "run", examples / "go/caller.go"],
+        "cargo": rust,
+    }
+    node = Node("rules_db: none\nrules: [{ id: each, key: user, limit: 1/h }]\n")
+
+    def verdicts(tool: str, failing: str) -> list:
+        if not find(tool):
+            raise Missing(f"no {tool}")
+        asked = f'{{"user":"{tool}-{failing}"}}\n' * 2
+        command = [*map(str, callers[tool]), failing, "5000", f"http://127.0.0.1:{node.http}"]
+        ran = subprocess.run(command, input=asked, capture_output=True, text=True, cwd=ROOT, timeout=600)
+        equal(ran.returncode, 0, ran.stderr[-300:])
+        told = [json.loads(line) for line in ran.stdout.splitlines()]
+        return [(verdict["status"], verdict["allowed"], verdict["decided"]) for verdict in told]
+
+    ways = [(tool, failing) for tool in callers for failing in ("open", "closed")]
+    for tool, failing in ways:
+        equal(verdicts(tool, failing), [(200, True, True), (429, False, True)], f"{tool}, {failing}")
+    node.process.kill()
+    for tool, failing in ways:
+        failed = (200, True, False) if failing == "open" else (503, False, False)
+        equal(verdicts(tool, failing), [failed] * 2, f"{tool}, {failing}, no node")
