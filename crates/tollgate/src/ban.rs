@@ -9,13 +9,14 @@ mod earned;
 mod filter;
 mod list;
 mod load;
+mod offender;
 mod offenders;
 mod shard;
 
 pub(crate) use earned::Earned;
 pub(crate) use list::BanList;
 pub use load::BanLoad;
-pub(crate) use offenders::{Offender, Strikes};
+pub use offender::{BanTerms, MAX_RULES, MAX_TIMES, Offender, RuleDenials, Strikes};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ban {

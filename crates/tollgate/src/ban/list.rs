@@ -15,11 +15,10 @@ use arc_swap::ArcSwap;
 use crate::ban::filter::Filter;
 use crate::ban::offenders::Offenders;
 use crate::ban::shard::Shard;
-use crate::ban::{Ban, Earned, Strikes};
+use crate::ban::{Ban, BanTerms, Earned, Strikes};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::identity::{Attribute, Key};
 use crate::key_list::Shapes;
-use crate::rule::BanPolicy;
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
@@ -220,11 +219,19 @@ impl BanList {
         dropped
     }
 
-    /// Counts a denial by a rule; returns the ban that it earns, for a reason to be filled in.
-    pub(crate) fn denied(&self, key: &Key, rule: &str, policy: &BanPolicy, now: Time) -> Option<Ban> {
+    /// Counts denials by a rule, all of one moment, and bans the key where they were too many; says whether it did.
+    /// While the key is banned nothing counts.
+    pub(crate) fn denied(&self, key: &Key, rule: &str, terms: &BanTerms, at: Time, count: u32) -> bool {
         let print = self.print(key);
-        let rule = self.secret.digest().part(rule.as_bytes()).finish();
-        self.offenders.denied(print, rule, policy, self.strikes(print), now)
+        let by = self.secret.digest().part(rule.as_bytes()).finish();
+        let earned = self.offenders.denied(print, by, terms, self.strikes(print), at, count);
+        let Some(ban) = earned else { return false };
+        let ban = Ban { reason: terms.reason(rule), ..ban };
+        let is_listed = self.insert_earned(key, &ban, at);
+        if !is_listed {
+            self.offenders.withdraw(print, &ban, at);
+        }
+        is_listed
     }
 
     pub(crate) fn offenders(&self) -> &Offenders {

@@ -16,6 +16,7 @@ use tollgate::verdict::Verdict;
 use tollgate::{Enforce, Engine, EngineSetup, Hit, Policy, Reason, Time};
 
 mod bans;
+mod bursts;
 mod central;
 mod changes;
 mod enforcing;
