@@ -59,6 +59,12 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         "Automatic bans that hold on this node only: too many at once for the rules database.",
         engine.untold_bans(),
     );
+    page.one(
+        "tollgate_violations_dropped_total",
+        "counter",
+        "Denials that count towards no ban: too many keys at once.",
+        engine.dropped_violations(),
+    );
     page.one("tollgate_bans", "gauge", "Bans in force.", engine.ban_count(now) as u64);
     page.one("tollgate_rules", "gauge", "Rules in force.", policy.rules().len() as u64);
     page.one(

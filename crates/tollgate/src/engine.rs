@@ -30,6 +30,7 @@ mod central;
 mod denials;
 mod inspect;
 mod snapshot;
+mod violations;
 
 use denials::Denials;
 
@@ -334,7 +335,7 @@ impl Engine {
     /// Counts a violation; says whether it has led to a ban.
     fn punish(&self, policy: &Policy, rule: &Rule, ban: &BanPolicy, hit: &Hit<'_>, now: Time) -> bool {
         let Some(key) = key_of(policy, &ban.key, hit) else { return false };
-        self.bans.denied(&key, rule.id.as_str(), &ban.into(), now, 1)
+        self.bans.violated(&key, &rule.id, ban.into(), now)
     }
 
     fn show(

@@ -1,5 +1,7 @@
 //! The store that nodes share, for those who watch it.
 
+use std::sync::atomic::Ordering;
+
 use crate::gate::Central;
 use crate::metrics::Page;
 
@@ -40,6 +42,21 @@ impl Page {
             "counter",
             "Charges that were given back or corrected.",
             central.settlements(),
+        );
+        let counts = &central.bans.counts;
+        self.metric(
+            "tollgate_violations_total",
+            "counter",
+            "Denials counted towards a ban, by where: for the fleet, or on this node while the store did not answer.",
+        );
+        for (place, count) in [("fleet", &counts.fleet), ("node", &counts.node)] {
+            self.sample("tollgate_violations_total", &[("counted", place)], count.load(Ordering::Relaxed));
+        }
+        self.one(
+            "tollgate_ban_events_dropped_total",
+            "counter",
+            "Bans and lifts that other nodes were not told of: too many at once.",
+            counts.dropped_events.load(Ordering::Relaxed),
         );
     }
 }

@@ -58,6 +58,14 @@ impl Naming {
         name
     }
 
+    /// The name of what is held against a ban key. No counter has such a name: theirs have a rule.
+    pub fn ban_record(&self, key: &str) -> String {
+        let mut name = format!("{VERSION}:bans:{{");
+        self.write_identity(&mut name, key);
+        name.push('}');
+        name
+    }
+
     fn write_rule(&self, name: &mut String, counter: &Counter) {
         write_part(name, &counter.domain, ":");
         name.push(':');

@@ -16,6 +16,7 @@ mod script;
 mod slots;
 mod store;
 mod terms;
+mod values;
 
 pub use address::{AddressError, RedisAddress};
 pub use client::RedisClient;

@@ -55,6 +55,11 @@ impl Offenders {
         }
     }
 
+    /// The strikes of bans that are no longer listed.
+    pub(crate) fn strikes(&self, key: Fingerprint) -> Strikes {
+        lock(&self.0).get(key).map_or_else(Strikes::default, |offender| offender.strikes)
+    }
+
     /// Forgets the denials and strikes of a key.
     pub(crate) fn forgive(&self, key: Fingerprint) {
         lock(&self.0).remove(key);
