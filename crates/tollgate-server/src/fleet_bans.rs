@@ -1,15 +1,17 @@
 //! Automatic bans of all nodes that share a store: violations are sent there in the background, and bans come back.
 //!
-//! While the store does not answer, violations are counted on this node.
+//! A ban that this node's violations have led to is announced first and holds here afterwards: what any node enforces,
+//! all nodes find again, also if they all die at once. While the store does not answer, violations are counted on this
+//! node.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tollgate::Time;
 use tollgate::ban::{Ban, BanSource, ViolationCounter, Violations};
 use tollgate::identity::Key;
@@ -27,7 +29,7 @@ const READ_EVERY: Duration = Duration::from_millis(250);
 const MAX_UNDER_WAY: usize = 64;
 /// Bans and lifts that wait to be announced, lifts that wait to be made.
 const MAX_WAITING: usize = 10_000;
-/// A ban so old that this node does not know of was never announced: whoever decided it has died.
+/// A ban that is older and was not announced will not be: the node that decided it has died.
 const MISSED_AFTER: Duration = Duration::from_secs(3);
 /// How long a stop waits for what is not sent yet, and a lift for the store.
 const LAST: Duration = Duration::from_secs(1);
@@ -35,6 +37,8 @@ const LAST: Duration = Duration::from_secs(1);
 pub struct FleetBans {
     shared: SharedBans,
     waiting: Mutex<Waiting>,
+    /// Rung when there is something to announce.
+    announced: Notify,
     has_looked: watch::Sender<bool>,
     pub counts: Counts,
 }
@@ -47,10 +51,16 @@ pub struct Counts {
     pub dropped_events: AtomicU64,
 }
 
+struct Announcement {
+    event: BanEvent,
+    /// The rule by which this node's violations have led to the ban; it does not hold here yet.
+    decided_by: Option<String>,
+}
+
 #[derive(Default)]
 struct Waiting {
     /// To be announced.
-    events: VecDeque<BanEvent>,
+    events: VecDeque<Announcement>,
     /// To be forgiven in the store: a ban of theirs was lifted through the rules database.
     lifted: VecDeque<Key>,
 }
@@ -60,6 +70,7 @@ impl FleetBans {
         FleetBans {
             shared,
             waiting: Mutex::default(),
+            announced: Notify::new(),
             has_looked: watch::Sender::new(false),
             counts: Counts::default(),
         }
@@ -75,13 +86,16 @@ impl FleetBans {
         let forgiven = timeout(LAST, self.shared.forgive(key, now)).await;
         let Ok(Ok(banned_until)) = forgiven else {
             tracing::warn!("a lifted ban is not yet forgotten by the store: it does not answer");
-            self.announce(BanEvent::Lifted { key: key.clone(), until: ban.until });
+            self.announce(BanEvent::Lifted { key: key.clone(), until: ban.until }, None);
             return self.forgive_later(key.clone());
         };
         if ban.source == BanSource::Automatic || banned_until.is_some() {
             let until = banned_until.unwrap_or(ban.until).max(ban.until);
-            self.announce(BanEvent::Lifted { key: key.clone(), until });
-            timeout(LAST, self.announce_waiting(now)).await.ok();
+            let event = BanEvent::Lifted { key: key.clone(), until };
+            let announced = timeout(LAST, self.shared.announce(std::slice::from_ref(&event), now)).await;
+            if !matches!(announced, Ok(Ok(()))) {
+                self.announce(event, None);
+            }
         }
     }
 
@@ -90,8 +104,9 @@ impl FleetBans {
         self.push(key, |waiting| &mut waiting.lifted);
     }
 
-    fn announce(&self, event: BanEvent) {
-        self.push(event, |waiting| &mut waiting.events);
+    fn announce(&self, event: BanEvent, decided_by: Option<String>) {
+        self.push(Announcement { event, decided_by }, |waiting| &mut waiting.events);
+        self.announced.notify_one();
     }
 
     fn push<T>(&self, item: T, queue: impl FnOnce(&mut Waiting) -> &mut VecDeque<T>) {
@@ -103,24 +118,28 @@ impl FleetBans {
         }
     }
 
-    /// Announces what waits; what cannot be goes on waiting.
-    async fn announce_waiting(&self, now: Time) {
-        let events: Vec<BanEvent> = self.lock().events.drain(..).collect();
-        if events.is_empty() {
-            return;
+    /// Announces what waits, and puts decided bans in force; what cannot be announced goes on waiting.
+    async fn announce_waiting(&self, gate: &Gate) -> Result<(), StoreError> {
+        let waiting: Vec<Announcement> = self.lock().events.drain(..).collect();
+        let events: Vec<BanEvent> = waiting.iter().map(|each| each.event.clone()).collect();
+        let announced = self.shared.announce(&events, gate.now()).await;
+        for Announcement { event, decided_by } in waiting {
+            if let (BanEvent::Banned { key, ban }, Some(rule)) = (&event, &decided_by) {
+                gate.ask_for(&Asked::of_key(key));
+                gate.engine.ban_decided(rule, key, ban, gate.now());
+            }
+            if announced.is_err() {
+                self.push(Announcement { event, decided_by: None }, |waiting| &mut waiting.events);
+            }
         }
-        if let Err(error) = self.shared.announce(&events, now).await {
-            tracing::debug!(%error, "bans wait to be announced");
-            // Announced twice they are the same.
-            events.into_iter().for_each(|event| self.announce(event));
-        }
+        announced
     }
 
     async fn forgive_waiting(&self, now: Time) {
         let keys: Vec<Key> = self.lock().lifted.drain(..).collect();
         for key in keys {
             match self.shared.forgive(&key, now).await {
-                Ok(Some(until)) => self.announce(BanEvent::Lifted { key, until }),
+                Ok(Some(until)) => self.announce(BanEvent::Lifted { key, until }, None),
                 Ok(None) => {}
                 Err(_) => self.forgive_later(key),
             }
@@ -133,18 +152,14 @@ impl FleetBans {
         let counted = match self.shared.count(&violations, now).await {
             Ok(Outcome::Counted) => &self.counts.fleet,
             Ok(Outcome::Banned { rule, ban }) => {
-                gate.ask_for(&Asked::of_key(key));
-                gate.engine.ban_decided(&rule, key, &ban, now);
-                self.announce(BanEvent::Banned { key: key.clone(), ban });
+                self.announce(BanEvent::Banned { key: key.clone(), ban }, Some(rule));
                 &self.counts.fleet
             }
             Ok(Outcome::WasBanned { ban, began }) => {
-                let is_known =
-                    gate.engine.find_ban(key.clone(), now).is_some_and(|known| known.until >= ban.until);
-                gate.ask_for(&Asked::of_key(key));
-                gate.engine.learn_ban(key, &ban, now);
-                if !is_known && now.since(began) > MISSED_AFTER {
-                    self.announce(BanEvent::Banned { key: key.clone(), ban });
+                if now.since(began) > MISSED_AFTER {
+                    gate.ask_for(&Asked::of_key(key));
+                    gate.engine.learn_ban(key, &ban, now);
+                    self.announce(BanEvent::Banned { key: key.clone(), ban }, None);
                 }
                 &self.counts.fleet
             }
@@ -192,9 +207,14 @@ pub async fn run(gate: Arc<Gate>, mut shutdown: Shutdown) {
     tokio::select! {
         () = told_to_stop(&mut shutdown) => {}
         () = send_on(&gate) => {}
+        () = announce_on(&gate, bans) => {}
         () = read_on(&gate, bans) => {}
     }
-    timeout(LAST, send(&gate)).await.ok();
+    let last = async {
+        send(&gate).await;
+        bans.announce_waiting(&gate).await.ok();
+    };
+    timeout(LAST, last).await.ok();
 }
 
 async fn send_on(gate: &Arc<Gate>) {
@@ -207,7 +227,6 @@ async fn send_on(gate: &Arc<Gate>) {
 }
 
 async fn send(gate: &Arc<Gate>) {
-    let Some(central) = gate.central.get() else { return };
     let mut under_way = JoinSet::new();
     for violations in gate.engine.take_violations() {
         if under_way.len() >= MAX_UNDER_WAY {
@@ -221,7 +240,16 @@ async fn send(gate: &Arc<Gate>) {
         });
     }
     while under_way.join_next().await.is_some() {}
-    central.bans.announce_waiting(gate.now()).await;
+}
+
+async fn announce_on(gate: &Gate, bans: &FleetBans) {
+    loop {
+        bans.announced.notified().await;
+        while let Err(error) = bans.announce_waiting(gate).await {
+            tracing::debug!(%error, "bans wait to be announced");
+            sleep(READ_EVERY).await;
+        }
+    }
 }
 
 async fn read_on(gate: &Gate, bans: &FleetBans) {

@@ -119,7 +119,7 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         page.rulebook(rulebook);
     }
     if let Some(central) = gate.central.get() {
-        page.central(central);
+        page.central(central, engine);
     }
     if let Some(proxy) = proxy {
         page.proxied(proxy);

@@ -36,10 +36,16 @@ impl Fleet {
         }
         let nodes = folders.iter().map(Server::start_in).collect();
         let fleet = Fleet { folders, nodes };
-        eventually("every node is connected", || {
-            fleet.nodes.iter().all(|node| reason(node, "nobody") == "ok")
-        });
+        fleet.wait_until_shared();
         fleet
+    }
+
+    fn wait_until_shared(&self) {
+        eventually("every node counts in the store", || {
+            self.nodes
+                .iter()
+                .all(|node| reason(node, "nobody") == "ok" && metric(node, "tollgate_violations_shared") == 1)
+        });
     }
 
     /// Ends all nodes at once, without a word, and starts them again.
@@ -223,7 +229,7 @@ fn a_shared_database_has_one_row_and_its_lift_is_the_stores() {
     // Rolled back in the database, by version: nothing is said of the store.
     let log = fleet.nodes[0].admin("GET", "/v1/audit", "").json();
     let version = log["changes"][0]["version"].as_str().unwrap_or_default().to_owned();
-    let undone = fleet.nodes[0].admin("POST", "/v1/rollback", json!({ "version": version }).to_string());
+    let undone = fleet.nodes[0].admin("POST", &format!("/v1/audit/{version}/rollback"), "");
     assert_eq!(undone.status, 200, "{undone}");
     fleet.everywhere("ann", "limit");
     fleet.deny("ann", 5);
@@ -245,7 +251,10 @@ fn while_the_store_does_not_answer_each_node_counts_for_itself() {
     eventually("the node's own denials ban", || told().as_deref() == Some("ban"));
     assert_eq!(ban(node, "bob")["strikes"], 1);
     redis.process.signal("CONT");
-    eventually("the store decides again", || reason(node, "eve") == "ok");
+    fleet.wait_until_shared();
+    eventually("the store decides again", || {
+        fleet.nodes.iter().all(|node| node.admin("GET", "/healthz", "").json()["protection"] == "on")
+    });
     fleet.offend("eve", 6);
     fleet.everywhere("eve", "ban");
     assert_eq!(fleet.ban("eve")["strikes"], 1);

@@ -14,6 +14,11 @@ impl Engine {
         self.bans.waiting.set_counter(counter);
     }
 
+    /// Where violations are counted now.
+    pub fn violation_counter(&self) -> ViolationCounter {
+        if self.bans.waiting.is_shared() { ViolationCounter::Fleet } else { ViolationCounter::Node }
+    }
+
     /// The violations that wait to be counted for all nodes.
     pub fn take_violations(&self) -> Vec<Violations> {
         self.bans.take_violations()
