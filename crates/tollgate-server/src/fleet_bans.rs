@@ -19,7 +19,7 @@ use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::violations::{BanEvent, Outcome, SharedBans};
 
 use crate::connection::{Shutdown, told_to_stop};
-use crate::gate::{Asked, Gate};
+use crate::gate::{Asked, Central, Gate};
 
 /// How often violations are sent.
 const SEND_EVERY: Duration = Duration::from_millis(50);
@@ -123,14 +123,17 @@ impl FleetBans {
         let waiting: Vec<Announcement> = self.lock().events.drain(..).collect();
         let events: Vec<BanEvent> = waiting.iter().map(|each| each.event.clone()).collect();
         let announced = self.shared.announce(&events, gate.now()).await;
-        for Announcement { event, decided_by } in waiting {
-            if let (BanEvent::Banned { key, ban }, Some(rule)) = (&event, &decided_by) {
+        for Announcement { event, decided_by } in &waiting {
+            if let (BanEvent::Banned { key, ban }, Some(rule)) = (event, decided_by) {
                 gate.ask_for(&Asked::of_key(key));
                 gate.engine.ban_decided(rule, key, ban, gate.now());
             }
-            if announced.is_err() {
-                self.push(Announcement { event, decided_by: None }, |waiting| &mut waiting.events);
-            }
+        }
+        if announced.is_err() {
+            // In their order, before what came meanwhile: a lift follows its ban.
+            let again = events.into_iter().map(|event| Announcement { event, decided_by: None });
+            let mut queue = self.lock();
+            again.rev().for_each(|announcement| queue.events.push_front(announcement));
         }
         announced
     }
@@ -265,7 +268,11 @@ async fn read_on(gate: &Gate, bans: &FleetBans) {
             }
         };
         gate.engine.set_violation_counter(counter);
-        bans.has_looked.send_replace(true);
+        // One that is being connected to has not been looked at yet.
+        let is_down = || gate.central.get().is_some_and(Central::is_impaired);
+        if counter == ViolationCounter::Fleet || is_down() {
+            bans.has_looked.send_replace(true);
+        }
         if counter == ViolationCounter::Fleet {
             bans.forgive_waiting(gate.now()).await;
         }

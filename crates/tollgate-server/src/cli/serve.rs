@@ -26,7 +26,7 @@ use crate::transport::proxy::{self, Certificate, Proxy};
 use crate::{assemble, fleet_bans, notice, tokens::Tokens};
 
 /// Requests wait for so long at the start for the bans that nodes share.
-const FIRST_LOOK: Duration = Duration::from_secs(2);
+const FIRST_LOOK: Duration = Duration::from_secs(5);
 
 pub fn run(path: &Path) -> Exit {
     log_to_stderr();

@@ -168,12 +168,8 @@ async fn update<C: Cells, T>(
     let mut failed = None;
     for tried in 1..=MAX_TRIES {
         let Loaded { bytes, seen } = load_one(cells, name, name, deadline).await?;
-        let foreign = || {
-            let reason = format!("{name}: it holds a value under this name that is none of ours");
-            StoreError::Refused { server: cells.server(name), reason }
-        };
         let mut record = match bytes {
-            Some(bytes) => Record::decode(&bytes).ok_or_else(foreign)?,
+            Some(bytes) => Record::decode(&bytes).ok_or_else(|| foreign(cells.server(name), name))?,
             None => Record::default(),
         };
         let (answer, lifetime) = change(&mut record);
@@ -210,4 +206,11 @@ async fn load_one<C: Cells>(
 
 fn round_trip(deadline: Instant) -> Instant {
     deadline.min(Instant::now() + PATIENCE / ROUND_TRIP)
+}
+
+fn foreign(server: String, name: &str) -> StoreError {
+    StoreError::Refused {
+        server,
+        reason: format!("{name}: it holds a value under this name that is none of ours"),
+    }
 }

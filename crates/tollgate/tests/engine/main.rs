@@ -20,6 +20,7 @@ mod bursts;
 mod central;
 mod changes;
 mod enforcing;
+mod fleet;
 mod identities;
 mod insight;
 mod shared_bans;

@@ -17,7 +17,7 @@ use tollgate::identity::Key;
 
 use super::record::{pop_bytes, pop_text, push_text};
 use super::seal::Seal;
-use super::{BanEvent, MAX_TRIES, PATIENCE, load_one, round_trip};
+use super::{BanEvent, MAX_TRIES, PATIENCE, foreign, load_one, round_trip};
 use crate::counters::StoreError;
 use crate::counters::number::{pop, push_all};
 use crate::counters::value::{Cells, Loaded, Swap, Write};
@@ -75,7 +75,7 @@ async fn take_numbers<C: Cells>(cells: &C, count: u64) -> Result<RangeInclusive<
     let (deadline, name) = (Instant::now() + PATIENCE, head_name());
     for tried in 1..=MAX_TRIES {
         let Loaded { bytes, seen } = load_one(cells, LANE, &name, deadline).await?;
-        let head = bytes.as_deref().and_then(Head::decode);
+        let head = read_head(cells, bytes)?;
         let Head { epoch, last } = head.unwrap_or_else(|| Head { epoch: fastrand::u64(1..), last: 0 });
         let next = Head { epoch, last: last + count };
         let write = Write { name: name.clone(), seen, bytes: next.encode(), lifetime: HEAD_LIFETIME };
@@ -109,7 +109,7 @@ async fn write_entries<C: Cells>(
 pub(super) async fn read<C: Cells>(cells: &C, position: &mut Position) -> Result<Vec<Vec<u8>>, StoreError> {
     let deadline = Instant::now() + PATIENCE;
     let loaded = load_one(cells, LANE, &head_name(), deadline).await?;
-    let Some(head) = loaded.bytes.as_deref().and_then(Head::decode) else {
+    let Some(head) = read_head(cells, loaded.bytes)? else {
         *position = Position::default();
         return Ok(Vec::new());
     };
@@ -120,16 +120,21 @@ pub(super) async fn read<C: Cells>(cells: &C, position: &mut Position) -> Result
         let loaded = cells.load(LANE, &names, round_trip(Instant::now() + PATIENCE)).await?;
         for (number, loaded) in page.iter().zip(loaded) {
             match loaded.bytes {
-                Some(bytes) => {
-                    position.gaps.remove(number);
-                    entries.push(bytes);
-                }
+                Some(bytes) => entries.push((*number, bytes)),
                 None => position.missed(*number, head),
             }
         }
     }
+    // Only now: after an error all of it is read again.
     position.head = Some(head);
-    Ok(entries)
+    entries.iter().for_each(|(number, _)| _ = position.gaps.remove(number));
+    Ok(entries.into_iter().map(|(_, bytes)| bytes).collect())
+}
+
+/// The head, where there is one; a value that is none of ours is an error.
+fn read_head<C: Cells>(cells: &C, bytes: Option<Vec<u8>>) -> Result<Option<Head>, StoreError> {
+    let foreign = || foreign(cells.server(LANE), &head_name());
+    bytes.map(|bytes| Head::decode(&bytes).ok_or_else(foreign)).transpose()
 }
 
 impl Position {
