@@ -9,6 +9,7 @@ mod cli;
 mod client;
 mod config;
 mod connection;
+mod fleet_bans;
 mod gate;
 mod history;
 mod jwt;

@@ -60,6 +60,12 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         "Automatic bans that hold on this node only: too many at once for the rules database.",
         engine.untold_bans(),
     );
+    page.one(
+        "tollgate_violations_dropped_total",
+        "counter",
+        "Denials that count towards no ban: too many keys at once.",
+        engine.dropped_violations(),
+    );
     page.one("tollgate_bans", "gauge", "Bans in force.", engine.ban_count(now) as u64);
     page.one("tollgate_rules", "gauge", "Rules in force.", policy.rules().len() as u64);
     page.one(
@@ -114,7 +120,7 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         page.rulebook(rulebook);
     }
     if let Some(central) = gate.central.get() {
-        page.central(central);
+        page.central(central, engine);
         page.tracking(engine.outbox(), &central.track_writes);
     }
     if let Some(proxy) = proxy {

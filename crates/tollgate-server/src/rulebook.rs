@@ -3,7 +3,7 @@
 //! Edits go to the database and come back as changes like anybody's; an edit is answered once it is in
 //! force on this node. While the database cannot be reached the last good rules stay in force (I10).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
+use tollgate::identity::Key;
 use tollgate::rule::Rule;
 use tollgate::{Policy, Time};
 use tollgate_stores::rules::{Author, Change, DbError, Edit, Item, RulesDb, Stored, Version};
@@ -19,6 +20,7 @@ use crate::config::RulesDbConfig;
 
 mod earned;
 mod follow;
+mod lifted;
 mod load;
 mod means;
 mod taken;
@@ -51,6 +53,8 @@ struct State {
     /// Things of the database that cannot be in force here, and why.
     left_out: BTreeMap<Item, String>,
     lag: Option<u64>,
+    /// Bans that were lifted elsewhere, and may be in the database.
+    lifted: VecDeque<(Key, Time)>,
 }
 
 /// How the database and this node stand to each other.

@@ -19,6 +19,8 @@ mod demand;
 #[cfg(feature = "memcached")]
 pub mod memcached;
 pub mod name;
+#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+mod number;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 pub mod place;
 #[cfg(feature = "redis")]
@@ -31,3 +33,7 @@ mod state;
 mod told;
 #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
 mod track;
+#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+mod value;
+#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+pub mod violations;

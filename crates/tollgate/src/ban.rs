@@ -7,15 +7,21 @@ use crate::time::Time;
 
 mod earned;
 mod filter;
+mod fleet;
 mod list;
 mod load;
+mod offender;
 mod offenders;
 mod shard;
+mod violations;
 
 pub(crate) use earned::Earned;
+pub(crate) use fleet::FleetBans;
 pub(crate) use list::BanList;
 pub use load::BanLoad;
-pub(crate) use offenders::{Offender, Strikes};
+pub use offender::{BanTerms, MAX_RULES, MAX_TIMES, Offender, RuleDenials, Strikes};
+pub(crate) use violations::Waiting;
+pub use violations::{RuleViolations, ViolationCounter, Violations};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ban {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
-use crate::ban::{Ban, BanList};
+use crate::ban::BanList;
 use crate::enforce::{Enforce, Switch};
 use crate::event::{Event, EventKey, Events};
 use crate::fingerprint::Secret;
@@ -33,10 +33,11 @@ mod denials;
 mod inspect;
 mod snapshot;
 mod tracked;
+mod violations;
 
 use denials::Denials;
 
-pub use central::CentralVerdict;
+pub use central::{CentralVerdict, key_parts};
 pub use inspect::{CounterReport, InspectError, KeyReport, Reading, TrackScope};
 pub use snapshot::SnapshotError;
 
@@ -339,14 +340,10 @@ impl Engine {
         self.show(verdict, plan_shown(plan, verdict), None, hit, now);
     }
 
-    /// Counts a violation, and bans where it was one too many.
+    /// Counts a violation; says whether it has led to a ban.
     fn punish(&self, policy: &Policy, rule: &Rule, ban: &BanPolicy, hit: &Hit<'_>, now: Time) -> bool {
         let Some(key) = key_of(policy, &ban.key, hit) else { return false };
-        let earned = self.bans.denied(&key, rule.id.as_str(), ban, now);
-        earned.is_some_and(|earned| {
-            let reason = format!("{} denials by rule {}", ban.after, rule.id);
-            self.bans.insert_earned(&key, &Ban { reason, ..earned }, now)
-        })
+        self.bans.violated(&key, &rule.id, ban.into(), now)
     }
 
     fn show(

@@ -132,6 +132,9 @@ pub async fn remove(call: Call) -> Result<Answer, Problem> {
         None if terms.dry_run => return Ok(would(&name, Some(&ban), None)),
         None => _ = gate.engine.unban(key.clone(), now),
     }
+    if let Some(central) = gate.central.get() {
+        central.bans.lift(&gate.looked_up(key.clone()), &ban, now).await;
+    }
     tracing::info!(who = call.who, "ban lifted by hand");
     Ok(answer::json(StatusCode::OK, &json!({ "removed": versioned(written(&name, &ban), version) })))
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -22,7 +23,10 @@ use crate::rulebook::{self, Means, Rulebook};
 use crate::state::StateFile;
 use crate::transport::http;
 use crate::transport::proxy::{self, Certificate, Proxy};
-use crate::{assemble, notice, tokens::Tokens};
+use crate::{assemble, fleet_bans, notice, tokens::Tokens};
+
+/// Requests wait for so long at the start for the bans that nodes share.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
 
 pub fn run(path: &Path) -> Exit {
     log_to_stderr();
@@ -127,6 +131,15 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
             // Requests wait for the first rules, unless these cannot be had.
             tokio::select! {
                 () = rulebook.first_look() => {}
+                () = signals.received() => return Ok(()),
+            }
+        }
+        servers.spawn(fleet_bans::run(Arc::clone(&gate), shutdown.clone()));
+        if let Some(central) = gate.central.get() {
+            // A ban holds from the first request on, unless the store does not answer.
+            tokio::select! {
+                () = central.bans.first_look() => {}
+                () = tokio::time::sleep(FIRST_LOOK) => {}
                 () = signals.received() => return Ok(()),
             }
         }

@@ -13,14 +13,18 @@ use tollgate::{Engine, Hit, Limit, Rate, Time, Verdict};
 use tollgate_stores::counters::breaker::ServerHealth;
 use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::{NameHash, Naming};
+use tollgate_stores::counters::violations::SharedBans;
 
 use crate::config::{ShownKeys, StoreConfig, StoreKeys};
+use crate::fleet_bans::FleetBans;
 use crate::gate::tracking::TrackWrites;
 use crate::receipt::ReceiptError;
 
 pub struct Central {
     pub store: CentralStore,
     pub name: String,
+    /// Violations and automatic bans of all nodes.
+    pub bans: FleetBans,
     /// What is given back, is given back by itself.
     runtime: Handle,
     settlements: AtomicU64,
@@ -34,9 +38,11 @@ impl Central {
     /// Connects in the background. It must be called inside a runtime.
     pub fn open(config: &StoreConfig) -> Result<Central, Problem> {
         let problem = |message: String| Problem::new(None, "counters", message);
-        let store = CentralStore::open(config.address.clone(), naming(&config.keys)?, config.deadline);
+        let naming = naming(&config.keys)?;
+        let store = CentralStore::open(config.address.clone(), naming.clone(), config.deadline);
         let store = store.map_err(problem)?;
         Ok(Central {
+            bans: FleetBans::new(SharedBans::new(store.clone(), naming)),
             store,
             name: config.name.clone(),
             runtime: Handle::current(),

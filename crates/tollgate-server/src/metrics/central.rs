@@ -1,10 +1,15 @@
 //! The store that nodes share, for those who watch it.
 
+use std::sync::atomic::Ordering;
+
+use tollgate::Engine;
+use tollgate::ban::ViolationCounter;
+
 use crate::gate::Central;
 use crate::metrics::Page;
 
 impl Page {
-    pub(super) fn central(&mut self, central: &Central) {
+    pub(super) fn central(&mut self, central: &Central, engine: &Engine) {
         let servers = central.health();
         self.metric("tollgate_central_up", "gauge", "Whether a server of the central store answers.");
         for server in &servers {
@@ -40,6 +45,27 @@ impl Page {
             "counter",
             "Charges that were given back or corrected.",
             central.settlements(),
+        );
+        let counts = &central.bans.counts;
+        self.metric(
+            "tollgate_violations_total",
+            "counter",
+            "Denials counted towards a ban, by where: for the fleet, or on this node while the store did not answer.",
+        );
+        for (place, count) in [("fleet", &counts.fleet), ("node", &counts.node)] {
+            self.sample("tollgate_violations_total", &[("counted", place)], count.load(Ordering::Relaxed));
+        }
+        self.one(
+            "tollgate_violations_shared",
+            "gauge",
+            "1 while denials are counted towards bans for all nodes, 0 while each node counts for itself.",
+            u64::from(engine.violation_counter() == ViolationCounter::Fleet),
+        );
+        self.one(
+            "tollgate_ban_events_dropped_total",
+            "counter",
+            "Bans and lifts that other nodes were not told of: too many at once.",
+            counts.dropped_events.load(Ordering::Relaxed),
         );
     }
 }

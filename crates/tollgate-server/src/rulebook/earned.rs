@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use tollgate::Time;
 use tollgate::ban::Ban;
 use tollgate::identity::Key;
-use tollgate_stores::rules::{Author, Edit, Expected};
+use tollgate_stores::rules::{Author, Edit, Expected, RulesDb};
 
 use crate::gate::Gate;
 use crate::rulebook::Rulebook;
@@ -17,7 +18,7 @@ const BATCH: usize = 1_000;
 /// How long a stop waits for the last ones.
 const LAST: Duration = Duration::from_secs(2);
 /// Who has made them, in the log.
-const WHO: &str = "tollgate";
+pub(super) const WHO: &str = "tollgate";
 
 /// What is not written yet: while the database cannot be, they wait, and hold on this node.
 #[derive(Default)]
@@ -43,8 +44,17 @@ impl Untold {
     async fn write(&mut self, rulebook: &Rulebook, gate: &Gate) {
         self.0.extend(gate.engine.take_earned_bans());
         let now = gate.now();
-        self.0.retain(|_, ban| ban.until > now);
+        // What was lifted meanwhile is not written.
+        let holds = |key: &Key, ban: &Ban| {
+            gate.engine.find_ban(key.clone(), now).is_some_and(|known| known.until >= ban.until)
+        };
+        self.0.retain(|key, ban| holds(key, ban));
         let Some(db) = rulebook.db.get() else { return };
+        self.write_to(db, now).await;
+        rulebook.remove_lifted(db, now).await;
+    }
+
+    async fn write_to(&mut self, db: &RulesDb, now: Time) {
         while !self.0.is_empty() {
             let batch: Vec<Key> = self.0.keys().take(BATCH).cloned().collect();
             let edits = batch.iter().map(|key| Edit::ban(key, &self.0[key], Expected::Anything));

@@ -72,7 +72,11 @@ impl<'a> Taken<'a> {
             }
             Kind::Allow => self.make(policy::Change::Disallow(key(item)?)),
             Kind::Ban => {
-                self.gate.engine.remove_ban(key(item)?, self.now);
+                let key = key(item)?;
+                let lifted = self.gate.engine.remove_ban(key.clone(), self.now);
+                if let (Some(_), Some(central)) = (lifted, self.gate.central.get()) {
+                    central.bans.forgive_later(self.gate.looked_up(key));
+                }
                 Ok(())
             }
             Kind::Setting => {

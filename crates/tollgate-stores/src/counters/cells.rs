@@ -6,7 +6,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use tollgate::Time;
 
 use self::board::Board;
 use super::demand::{Intent, Ran};
+pub(crate) use super::value::{Cells, Loaded, Swap, Write};
 use super::{CentralCharge, CentralReceiptItem, StoreError};
 
 mod board;
@@ -27,55 +27,6 @@ const MAX_TRIES: u32 = 12;
 const MAX_WAITING: usize = 1024;
 /// Charges that go into one transaction.
 const MAX_COMBINED: usize = 128;
-
-/// Where values are kept.
-pub(crate) trait Cells: Send + Sync + Sized + 'static {
-    /// What tells a value that was read from what stands there later.
-    type Seen: Clone + Send + Sync;
-    /// After a lost race the next try waits for up to this, times the number of tries.
-    const PAUSE: Duration;
-
-    fn load(
-        &self,
-        lane: &str,
-        names: &[String],
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Vec<Loaded<Self::Seen>>, StoreError>> + Send;
-
-    /// Writes all values, or none if one of them is not as it was seen.
-    fn swap(
-        &self,
-        lane: &str,
-        writes: &[Write<Self::Seen>],
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Swap, StoreError>> + Send;
-
-    /// Who keeps the lane, for messages.
-    fn server(&self, lane: &str) -> String;
-}
-
-/// A value as it was read; no bytes if it is not there.
-#[derive(Clone, Debug)]
-pub(crate) struct Loaded<Seen> {
-    pub bytes: Option<Vec<u8>>,
-    pub seen: Seen,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Write<Seen> {
-    pub name: String,
-    pub seen: Seen,
-    pub bytes: Vec<u8>,
-    /// How long the value is of interest.
-    pub lifetime: Duration,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Swap {
-    Done,
-    /// Somebody was faster.
-    Lost,
-}
 
 /// When something is asked, and until when it is of use.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +85,7 @@ pub(crate) struct Keeper<C> {
     contended: AtomicU64,
 }
 
-impl<C: Cells> Keeper<C> {
+impl<C: Cells + 'static> Keeper<C> {
     pub(crate) fn new(cells: C) -> Arc<Keeper<C>> {
         Arc::new(Keeper { cells, lanes: Mutex::default(), contended: AtomicU64::new(0) })
     }
@@ -249,12 +200,12 @@ impl<C: Cells> Keeper<C> {
 }
 
 /// A lane whose driver came to grief is free again: who waits is told, who comes next drives it.
-struct Driving<'k, C: Cells> {
+struct Driving<'k, C: Cells + 'static> {
     keeper: &'k Keeper<C>,
     lane: &'k str,
 }
 
-impl<C: Cells> Drop for Driving<'_, C> {
+impl<C: Cells + 'static> Drop for Driving<'_, C> {
     fn drop(&mut self) {
         self.keeper.lock().remove(self.lane);
     }

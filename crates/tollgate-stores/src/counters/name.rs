@@ -64,6 +64,14 @@ impl Naming {
         name
     }
 
+    /// The name of what is held against a ban key. No counter has such a name: theirs have a rule.
+    pub fn ban_record(&self, key: &[KeyPart]) -> String {
+        let mut name = format!("{VERSION}:bans:{{");
+        self.write_identity(&mut name, key);
+        name.push('}');
+        name
+    }
+
     fn name_without_kind(&self, counter: &Counter) -> String {
         let mut name = String::with_capacity(128);
         name.push_str(VERSION);
@@ -108,11 +116,18 @@ impl NameHash {
         NameHash::Keyed(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
-    fn write(&self, name: &mut String, text: &str) {
+    /// A key for another purpose, as secret as this hash is.
+    pub(crate) fn derive(&self, purpose: &[u8]) -> [u8; 32] {
+        let mut key = [0; 32];
         match self {
-            NameHash::Unkeyed => write_hash(name, digest::digest(&digest::SHA256, text.as_bytes()).as_ref()),
-            NameHash::Keyed(key) => write_hash(name, hmac::sign(key, text.as_bytes()).as_ref()),
+            NameHash::Unkeyed => key.copy_from_slice(digest::digest(&digest::SHA256, purpose).as_ref()),
+            NameHash::Keyed(secret) => key.copy_from_slice(hmac::sign(secret, purpose).as_ref()),
         }
+        key
+    }
+
+    fn write(&self, name: &mut String, text: &str) {
+        write_hash(name, &self.derive(text.as_bytes()));
     }
 }
 

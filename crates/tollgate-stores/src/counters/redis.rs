@@ -17,6 +17,7 @@ mod sentinels;
 mod slots;
 mod store;
 mod terms;
+mod values;
 
 pub use address::{AddressError, RedisAddress};
 pub use client::RedisClient;

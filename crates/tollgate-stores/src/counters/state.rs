@@ -13,10 +13,10 @@ use tollgate::algorithm::{Algorithm as _, Quota, State, concurrency, sliding_log
 use tollgate::limit::{Rate, Shape};
 use tollgate::{Limit, Time};
 
+use super::number::{MAX_NUMBER_BYTES, pop, push_all};
+
 /// A value of another version is refused: overwriting it would forget what a newer release has counted.
 const VERSION: u8 = 1;
-/// The longest that a number gets.
-const MAX_NUMBER_BYTES: u64 = 10;
 /// No bucket is full later than this.
 const LATEST: u64 = 1 << 63;
 
@@ -131,30 +131,6 @@ fn pop_steps(rest: &mut &[u8]) -> Option<Vec<(u64, u64)>> {
         pairs.push((last, count));
     }
     Some(pairs)
-}
-
-fn push_all<const N: usize>(bytes: &mut Vec<u8>, numbers: [u64; N]) {
-    for mut number in numbers {
-        while number >= 0x80 {
-            bytes.push(number as u8 | 0x80);
-            number >>= 7;
-        }
-        bytes.push(number as u8);
-    }
-}
-
-fn pop(rest: &mut &[u8]) -> Option<u64> {
-    let mut number = 0u64;
-    for place in 0..MAX_NUMBER_BYTES {
-        let (&byte, after) = rest.split_first()?;
-        *rest = after;
-        let bits = u64::from(byte & 0x7f);
-        number |= bits.checked_shl(7 * place as u32).filter(|shifted| shifted >> (7 * place) == bits)?;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

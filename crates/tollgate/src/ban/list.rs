@@ -15,11 +15,10 @@ use arc_swap::ArcSwap;
 use crate::ban::filter::Filter;
 use crate::ban::offenders::Offenders;
 use crate::ban::shard::Shard;
-use crate::ban::{Ban, Earned, Strikes};
+use crate::ban::{Ban, BanTerms, Earned, FleetBans, Strikes, Waiting};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::identity::{Attribute, Key};
 use crate::key_list::Shapes;
-use crate::rule::BanPolicy;
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
@@ -28,6 +27,8 @@ const MAX_BANS: usize = 1_000_000;
 /// A full list is searched for bans that are over this often.
 const PURGE_PAUSE: Duration = Duration::from_secs(1);
 const SHARDS: usize = 256;
+
+mod fleet;
 
 pub(crate) struct BanList {
     secret: Secret,
@@ -41,8 +42,19 @@ pub(crate) struct BanList {
     changes: AtomicU64,
     offenders: Offenders,
     pub(crate) earned: Earned,
+    pub(crate) waiting: Waiting,
+    pub(crate) fleet: FleetBans,
     dropped: AtomicU64,
     capacity: usize,
+}
+
+/// What came of a ban that was to be entered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Inserted {
+    New,
+    /// The key is banned for as long already.
+    Known,
+    Full,
 }
 
 /// What most requests need to see.
@@ -75,6 +87,8 @@ impl BanList {
             changes: AtomicU64::new(0),
             offenders: Offenders::default(),
             earned: Earned::default(),
+            waiting: Waiting::default(),
+            fleet: FleetBans::default(),
             dropped: AtomicU64::new(0),
             capacity,
         }
@@ -125,10 +139,18 @@ impl BanList {
 
     /// Bans a key as it has earned, unless it is banned for as long already; `false` if the list is full.
     pub(crate) fn insert_earned(&self, key: &Key, ban: &Ban, now: Time) -> bool {
+        let inserted = self.insert_longer(key, ban, now);
+        if inserted == Inserted::New {
+            self.earned.push(key, ban);
+        }
+        inserted != Inserted::Full
+    }
+
+    fn insert_longer(&self, key: &Key, ban: &Ban, now: Time) -> Inserted {
         let mut census = lock(&self.census);
         let listed = self.strikes(self.print(key)).until;
         if listed >= ban.until {
-            return true;
+            return Inserted::Known;
         }
         if self.len.load(Ordering::Relaxed) >= self.capacity && now >= census.purged_at + PURGE_PAUSE {
             census.purged_at = now;
@@ -136,11 +158,10 @@ impl BanList {
         }
         if self.len.load(Ordering::Relaxed) >= self.capacity && listed == Time::EPOCH {
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            return false;
+            return Inserted::Full;
         }
         self.enter(&mut census, key, ban, now);
-        self.earned.push(key, ban);
-        true
+        Inserted::New
     }
 
     /// Tells whether the list has changed between two calls.
@@ -157,6 +178,7 @@ impl BanList {
     pub(crate) fn lift(&self, key: &Key, now: Time) -> Option<Ban> {
         let removed = self.strike_off(&mut lock(&self.census), key);
         self.offenders.forgive(self.print(key));
+        self.fleet.remove(self.print(key));
         removed.filter(|ban| ban.until > now)
     }
 
@@ -164,6 +186,7 @@ impl BanList {
     pub(crate) fn remove(&self, key: &Key, now: Time) -> Option<Ban> {
         let removed = self.strike_off(&mut lock(&self.census), key)?;
         self.let_go(key, &removed, now);
+        self.fleet.remove(self.print(key));
         Some(removed).filter(|ban| ban.until > now)
     }
 
@@ -220,11 +243,19 @@ impl BanList {
         dropped
     }
 
-    /// Counts a denial by a rule; returns the ban that it earns, for a reason to be filled in.
-    pub(crate) fn denied(&self, key: &Key, rule: &str, policy: &BanPolicy, now: Time) -> Option<Ban> {
+    /// Counts denials by a rule, all of one moment, and bans the key where they were too many; says whether it did.
+    /// While the key is banned nothing counts.
+    pub(crate) fn denied(&self, key: &Key, rule: &str, terms: &BanTerms, at: Time, count: u32) -> bool {
         let print = self.print(key);
-        let rule = self.secret.digest().part(rule.as_bytes()).finish();
-        self.offenders.denied(print, rule, policy, self.strikes(print), now)
+        let by = self.secret.digest().part(rule.as_bytes()).finish();
+        let earned = self.offenders.denied(print, by, terms, self.strikes(print), at, count);
+        let Some(ban) = earned else { return false };
+        let ban = Ban { reason: terms.reason(rule), ..ban };
+        let is_listed = self.insert_earned(key, &ban, at);
+        if !is_listed {
+            self.offenders.withdraw(print, &ban, at);
+        }
+        is_listed
     }
 
     pub(crate) fn offenders(&self) -> &Offenders {

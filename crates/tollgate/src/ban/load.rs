@@ -26,11 +26,12 @@ impl<'l> BanLoad<'l> {
         self.list.put(key, ban, now);
     }
 
-    /// Drops what was not put, but for what this node has earned somebody and nobody has taken yet. What was
-    /// still in force is forgiven, as by [`Engine::unban`](crate::Engine::unban). Returns how many were dropped.
+    /// Drops what was not put, but for what this node has earned somebody and nobody has taken yet, and what a store
+    /// that nodes share has told. What was still in force is forgiven, as by [`Engine::unban`](crate::Engine::unban). Returns how many were dropped.
     pub fn finish(mut self, now: Time) -> usize {
         let waiting = self.list.earned.keys();
         self.seen.extend(waiting.iter().map(|key| self.list.print(key)));
+        self.seen.extend(self.list.fleet.in_force(now));
         self.list.retain(&self.seen, now)
     }
 }

@@ -1,44 +1,15 @@
-//! Those who were denied, and the bans that it has led to.
+//! The offenders of this process: what is held against each key, in a table of bounded size.
 //!
-//! Denials are counted for each rule and key, strikes for each key: they follow it from node to node with
-//! its bans, and forgiving it forgets all at once.
+//! Strikes belong to a key: they follow it from node to node with its bans, and forgiving it forgets all at once.
 
-use std::collections::VecDeque;
-
-use smallvec::SmallVec;
-
-use crate::ban::{Ban, BanSource};
+use crate::ban::{Ban, BanSource, BanTerms, Offender, Strikes};
 use crate::fingerprint::Fingerprint;
-use crate::rule::BanPolicy;
 use crate::sync::{Mutex, lock};
 use crate::table::Table;
 use crate::time::Time;
 
 /// The offenders remembered at once.
 const MAX_OFFENDERS: usize = 100_000;
-/// Rules whose denials are remembered of one offender; the latest ones.
-const MAX_RULES: usize = 64;
-
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Offender {
-    pub(crate) strikes: Strikes,
-    /// By rule, the latest denial last.
-    pub(crate) denials: SmallVec<[(Fingerprint, VecDeque<Time>); 1]>,
-}
-
-/// The automatic bans in a row that a key has had, and when the last of them ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Strikes {
-    pub(crate) count: u32,
-    pub(crate) until: Time,
-}
-
-impl Strikes {
-    fn later(self, other: Strikes) -> Strikes {
-        // A ban by hand has no strikes, and takes none away.
-        if other.count > 0 && (other.until, other.count) > (self.until, self.count) { other } else { self }
-    }
-}
 
 pub(crate) struct Offenders(Mutex<Table<Offender>>);
 
@@ -49,34 +20,30 @@ impl Default for Offenders {
 }
 
 impl Offenders {
-    /// Counts a denial by a rule; returns the ban that it earns, for a reason to be filled in. `listed` is
-    /// what the ban list knows of the key.
+    /// Counts denials by a rule, all of one moment; returns the ban that they earn, for a reason to be filled in.
+    /// `listed` is what the ban list knows of the key.
     pub(crate) fn denied(
         &self,
         key: Fingerprint,
         rule: Fingerprint,
-        policy: &BanPolicy,
+        terms: &BanTerms,
         listed: Strikes,
-        now: Time,
+        at: Time,
+        count: u32,
     ) -> Option<Ban> {
         let mut offenders = lock(&self.0);
-        let offender = offenders.touch(key, now);
-        let denials = offender.denials_by(rule);
-        let oldest = now - policy.within;
-        denials.push_back(now);
-        while denials.front().is_some_and(|at| *at <= oldest) || denials.len() > policy.after as usize {
-            denials.pop_front();
-        }
-        if denials.len() < policy.after as usize {
-            return None;
-        }
-        offender.denials.pop();
-        let before = offender.strikes.later(listed);
-        let strikes = if now >= before.until + policy.max { 1 } else { before.count.saturating_add(1) };
-        let doubled = policy.first.saturating_mul(1u32.checked_shl(strikes - 1).unwrap_or(u32::MAX));
-        let until = now + doubled.min(policy.max);
-        offender.strikes = Strikes { count: strikes, until };
+        let Strikes { count: strikes, until } =
+            offenders.touch(key, at).denied(rule.0, terms, listed, at, count)?;
         Some(Ban { until, reason: String::new(), source: BanSource::Automatic, strikes })
+    }
+
+    /// Takes back a ban that found no room in the list: the key is not banned, so its denials count again.
+    pub(crate) fn withdraw(&self, key: Fingerprint, ban: &Ban, now: Time) {
+        let mut offenders = lock(&self.0);
+        let strikes = &mut offenders.touch(key, now).strikes;
+        if strikes.until == ban.until {
+            *strikes = Strikes { count: ban.strikes.saturating_sub(1), until: now };
+        }
     }
 
     /// Remembers the strikes of a ban that is no longer listed.
@@ -86,6 +53,11 @@ impl Offenders {
             let offender = offenders.touch(key, strikes.until);
             offender.strikes = offender.strikes.later(strikes);
         }
+    }
+
+    /// The strikes of bans that are no longer listed.
+    pub(crate) fn strikes(&self, key: Fingerprint) -> Strikes {
+        lock(&self.0).get(key).map_or_else(Strikes::default, |offender| offender.strikes)
     }
 
     /// Forgets the denials and strikes of a key.
@@ -103,38 +75,27 @@ impl Offenders {
     }
 }
 
-impl Offender {
-    /// The denials by a rule, moved to the end.
-    fn denials_by(&mut self, rule: Fingerprint) -> &mut VecDeque<Time> {
-        let known = self.denials.iter().position(|(known, _)| *known == rule);
-        let denials = known.map_or_else(|| (rule, VecDeque::new()), |at| self.denials.remove(at));
-        if self.denials.len() >= MAX_RULES {
-            self.denials.remove(0);
-        }
-        self.denials.push(denials);
-        &mut self.denials.last_mut().expect("one was just pushed").1
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::identity::Attribute;
+    use crate::ban::offender::MAX_RULES;
 
     const MINUTE: Duration = Duration::from_secs(60);
     const NOW: Time = Time::from_secs(1_800_000_000);
     const KEY: Fingerprint = Fingerprint(1);
     const NONE: Strikes = Strikes { count: 0, until: Time::EPOCH };
 
-    fn policy() -> BanPolicy {
-        let key = vec![Attribute::Ip];
-        BanPolicy { key, after: 3, within: MINUTE * 10, first: MINUTE * 60, max: MINUTE * 180 }
-    }
+    const TERMS: BanTerms = BanTerms {
+        after: 3,
+        within: MINUTE.saturating_mul(10),
+        first: MINUTE.saturating_mul(60),
+        max: MINUTE.saturating_mul(180),
+    };
 
     fn offend(offenders: &Offenders, rule: u64, listed: Strikes, now: Time) -> Ban {
-        let deny = || offenders.denied(KEY, Fingerprint(rule), &policy(), listed, now);
+        let deny = || offenders.denied(KEY, Fingerprint(rule), &TERMS, listed, now, 1);
         assert_eq!((deny(), deny()), (None, None));
         deny().expect("the third denial bans")
     }
@@ -169,7 +130,7 @@ mod tests {
         let offenders = Offenders::default();
         for n in 0..100 {
             let now = NOW + MINUTE * 5 * n;
-            assert_eq!(offenders.denied(KEY, Fingerprint(1), &policy(), NONE, now), None);
+            assert_eq!(offenders.denied(KEY, Fingerprint(1), &TERMS, NONE, now, 1), None);
         }
     }
 
@@ -177,7 +138,7 @@ mod tests {
     fn denials_are_counted_for_each_rule_and_the_rules_are_bounded() {
         let offenders = Offenders::default();
         for rule in 0..2 * MAX_RULES as u64 {
-            let denied = offenders.denied(KEY, Fingerprint(rule), &policy(), NONE, NOW);
+            let denied = offenders.denied(KEY, Fingerprint(rule), &TERMS, NONE, NOW, 1);
             assert_eq!(denied, None);
         }
         assert_eq!(offenders.all()[0].2.denials.len(), MAX_RULES);

@@ -340,12 +340,17 @@ fn central_charge(counter: Counter, limit: Limit, charge: &Charge) -> CentralCha
 fn counter(domain: &str, rule: &Rule, key: &Key) -> Counter {
     let ranked = key.parts().iter().enumerate().filter_map(|(n, (attribute, _))| Some((rank(attribute)?, n)));
     let owner = ranked.min();
-    let parts = key.parts().iter().map(|(attribute, value)| key_part(attribute, value)).collect();
+    let parts = key_parts(key);
     let key = match owner {
         Some((_, owner)) => CounterKey::owned(parts, owner),
         None => CounterKey::shared(parts),
     };
     Counter { domain: domain.into(), rule: rule.id.as_str().into(), key }
+}
+
+/// A key as stores name it: each part marked public or sensitive.
+pub fn key_parts(key: &Key) -> Vec<KeyPart> {
+    key.parts().iter().map(|(attribute, value)| key_part(attribute, value)).collect()
 }
 
 fn key_part(attribute: &Attribute, value: &str) -> KeyPart {

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use thiserror::Error;
 
-use crate::ban::{Ban, BanSource, Offender, Strikes};
+use crate::ban::{Ban, BanSource, Offender, RuleDenials, Strikes};
 use crate::codec::{Decoder, Encoder};
 use crate::engine::{Engine, EngineSetup};
 use crate::fingerprint::{Fingerprint, Secret};
@@ -69,10 +69,12 @@ impl Engine {
         for (Fingerprint(key), touched, Offender { strikes, denials }) in offenders {
             let words = [key, touched.nanos(), u64::from(strikes.count), strikes.until.nanos()];
             words.into_iter().chain([denials.len() as u64]).try_for_each(|word| out.word(word))?;
-            for (Fingerprint(rule), denials) in denials {
+            for RuleDenials { rule, times } in denials {
                 out.word(rule)?;
-                out.word(denials.len() as u64)?;
-                denials.iter().try_for_each(|at| out.word(at.nanos()))?;
+                // Denials of one moment are written one by one.
+                let each = times.iter().flat_map(|(at, count)| std::iter::repeat_n(at, *count as usize));
+                out.word(each.clone().count() as u64)?;
+                each.clone().try_for_each(|at| out.word(at.nanos()))?;
             }
         }
         self.save_tracks(&mut out, now)?;
@@ -135,9 +137,9 @@ impl Engine {
             let (count, until) = (u32::try_from(from.word()?).ok()?, Time::from_nanos(from.word()?));
             let mut offender = Offender { strikes: Strikes { count, until }, ..Offender::default() };
             for _ in 0..from.word()? {
-                let rule = Fingerprint(from.word()?);
-                let denials = (0..from.word()?).map(|_| from.word().map(Time::from_nanos));
-                offender.denials.push((rule, denials.collect::<Option<_>>()?));
+                let rule = from.word()?;
+                let times = (0..from.word()?).map(|_| Some((Time::from_nanos(from.word()?), 1)));
+                offender.denials.push(RuleDenials { rule, times: times.collect::<Option<_>>()? });
             }
             self.bans.offenders().restore(key, touched, offender);
         }

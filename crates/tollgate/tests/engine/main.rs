@@ -16,9 +16,11 @@ use tollgate::verdict::Verdict;
 use tollgate::{Enforce, Engine, EngineSetup, Hit, Policy, Reason, Time};
 
 mod bans;
+mod bursts;
 mod central;
 mod changes;
 mod enforcing;
+mod fleet;
 mod identities;
 mod insight;
 mod shared_bans;

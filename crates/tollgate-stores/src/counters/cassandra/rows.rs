@@ -24,7 +24,7 @@ const LAST_DATE: u64 = i32::MAX as u64;
 const WRITE_SHARE: f64 = 0.6;
 
 /// A lane is a partition.
-pub(super) struct Rows {
+pub(in crate::counters) struct Rows {
     pub(super) link: Link,
     pub(super) slack: Duration,
 }
@@ -48,6 +48,7 @@ enum Fate {
 impl Cells for Rows {
     type Seen = Option<i64>;
     const PAUSE: Duration = Duration::from_millis(4);
+    const TOGETHER: usize = 32;
 
     async fn load(
         &self,

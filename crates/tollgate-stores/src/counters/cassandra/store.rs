@@ -64,6 +64,12 @@ impl CassandraStore {
         vec![self.inner.rows.cells.link.breaker.health()]
     }
 
+    /// The rows, for what is kept beside counters; an error while the cluster does not answer.
+    pub(in crate::counters) fn rows(&self) -> Result<&Rows, StoreError> {
+        let rows = &self.inner.rows.cells;
+        rows.link.breaker.admit().map(|()| rows)
+    }
+
     /// Charges that were given up because others were faster each time.
     pub fn contended(&self) -> u64 {
         self.inner.rows.contended()

@@ -62,6 +62,11 @@ impl MemcachedStore {
         self.inner.fleet.health()
     }
 
+    /// The values, for what is kept beside counters.
+    pub(in crate::counters) fn values(&self) -> &Values {
+        &self.inner.values.cells
+    }
+
     /// Charges that were given up because others were faster each time.
     pub fn contended(&self) -> u64 {
         self.inner.values.contended()

@@ -15,7 +15,7 @@ use super::link::{Link, Route};
 use super::resp::{Reply, command, write_command};
 use super::script::{self, Answer, Ask, Deed, Done, When};
 use super::sentinels::Sentinels;
-use super::slots::{Cluster, endpoint_of};
+use super::slots::{Cluster, endpoint_of, slot_of};
 use crate::counters::StoreError;
 
 /// Answers that nothing was done, at the most, before it is given up.
@@ -30,6 +30,19 @@ const FULL_COVERAGE: &str = "with cluster-require-full-coverage no it serves the
 pub(super) enum Topology {
     One(Arc<Link>),
     Cluster(Cluster),
+}
+
+/// A script beside the one that decides.
+pub(super) struct Script {
+    source: &'static str,
+    /// The name by which the server knows it.
+    sha: String,
+}
+
+impl Script {
+    pub(super) fn new(source: &'static str) -> Script {
+        Script { source, sha: script::sha_of(source) }
+    }
 }
 
 /// A call and its bounds.
@@ -122,7 +135,7 @@ impl Topology {
                 }
             };
             match self.refusal(&error, &link) {
-                Refusal::NoScript => load_script(&link, deadline).await?,
+                Refusal::NoScript => load_script(&link, script::SOURCE, deadline).await?,
                 refusal => link = self.after(refusal, error, link, &mut asking).await?,
             }
         }
@@ -143,6 +156,34 @@ impl Topology {
             let reply = link.call(deadline, std::mem::take(&mut asking), write).await?;
             let Reply::Error(error) = reply else { return Ok(reply) };
             link = self.after(self.refusal(&error, &link), error, link, &mut asking).await?;
+        }
+        Err(refused(&link, "the slot moves from server to server"))
+    }
+
+    /// Runs a script on keys of one slot, and follows redirects.
+    pub(super) async fn run(
+        &self,
+        script: &Script,
+        keys: &[impl AsRef<[u8]>],
+        arguments: &[&[u8]],
+        deadline: Instant,
+    ) -> Result<(Reply, Arc<Link>), StoreError> {
+        let first = keys.first().map_or(&b""[..], AsRef::as_ref);
+        let slot = std::str::from_utf8(first).map_or(0, slot_of);
+        let count = keys.len().to_string();
+        let head = [b"EVALSHA", script.sha.as_bytes(), count.as_bytes()];
+        let words: Vec<&[u8]> =
+            head.into_iter().chain(keys.iter().map(AsRef::as_ref)).chain(arguments.iter().copied()).collect();
+        let mut link = self.link(slot, deadline).await?;
+        let mut asking = false;
+        for _ in 0..MAX_TRIES {
+            let write = |out: &mut Vec<u8>| write_command(out, &words);
+            let reply = link.call(deadline, std::mem::take(&mut asking), write).await?;
+            let Reply::Error(error) = reply else { return Ok((reply, link)) };
+            match self.refusal(&error, &link) {
+                Refusal::NoScript => load_script(&link, script.source, deadline).await?,
+                refusal => link = self.after(refusal, error, link, &mut asking).await?,
+            }
         }
         Err(refused(&link, "the slot moves from server to server"))
     }
@@ -225,15 +266,15 @@ fn named(to: &str, asked: &str) -> Option<Endpoint> {
     Some(endpoint_of(host, port.parse().ok()?, &asked))
 }
 
-async fn load_script(link: &Link, deadline: Instant) -> Result<(), StoreError> {
-    let load = command(&["SCRIPT", "LOAD", script::SOURCE]);
+async fn load_script(link: &Link, source: &str, deadline: Instant) -> Result<(), StoreError> {
+    let load = command(&["SCRIPT", "LOAD", source]);
     match link.call(deadline, false, |out| out.extend_from_slice(&load)).await? {
         Reply::Error(error) => Err(refused(link, &error)),
         _ => Ok(()),
     }
 }
 
-fn refused(link: &Link, reason: &str) -> StoreError {
+pub(super) fn refused(link: &Link, reason: &str) -> StoreError {
     let reason = reason.split(" script: ").next().unwrap_or(reason).to_owned();
     StoreError::Refused { server: link.server().to_owned(), reason }
 }

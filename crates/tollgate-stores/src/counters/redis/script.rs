@@ -24,10 +24,12 @@ pub(super) const SOURCE: &str = concat!(
 );
 
 /// The name by which the server knows the script.
-pub(super) static SHA: LazyLock<String> = LazyLock::new(|| {
-    let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, SOURCE.as_bytes());
+pub(super) static SHA: LazyLock<String> = LazyLock::new(|| sha_of(SOURCE));
+
+pub(super) fn sha_of(source: &str) -> String {
+    let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, source.as_bytes());
     hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-});
+}
 
 /// The instant of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -18,6 +18,7 @@ use super::call::{Call, Topology};
 use super::resp::Reply;
 use super::script::{self, Ask, Deed, Done, When};
 use super::slots::slot_of;
+use super::values::RedisValues;
 use crate::counters::breaker::ServerHealth;
 use crate::counters::name::Naming;
 use crate::counters::{
@@ -121,6 +122,11 @@ impl RedisStore {
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
+    }
+
+    /// Values under names, for what is kept beside counters.
+    pub(in crate::counters) fn values(&self) -> RedisValues<'_> {
+        RedisValues { topology: &self.0.topology }
     }
 
     /// How every server is doing.

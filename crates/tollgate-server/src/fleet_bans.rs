@@ -1,0 +1,280 @@
+//! Automatic bans of all nodes that share a store: violations are sent there in the background, and bans come back.
+//!
+//! A ban that this node's violations have led to is announced first and holds here afterwards: what any node enforces,
+//! all nodes find again, also if they all die at once. While the store does not answer, violations are counted on this
+//! node.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tollgate::Time;
+use tollgate::ban::{Ban, BanSource, ViolationCounter, Violations};
+use tollgate::identity::Key;
+use tollgate_stores::counters::StoreError;
+use tollgate_stores::counters::violations::{BanEvent, Outcome, SharedBans};
+
+use crate::connection::{Shutdown, told_to_stop};
+use crate::gate::{Asked, Central, Gate};
+
+/// How often violations are sent.
+const SEND_EVERY: Duration = Duration::from_millis(50);
+/// How often news is asked for.
+const READ_EVERY: Duration = Duration::from_millis(250);
+/// Keys whose violations are under way at once.
+const MAX_UNDER_WAY: usize = 64;
+/// Bans and lifts that wait to be announced, lifts that wait to be made.
+const MAX_WAITING: usize = 10_000;
+/// A ban that is older and was not announced will not be: the node that decided it has died.
+const MISSED_AFTER: Duration = Duration::from_secs(3);
+/// How long a stop waits for what is not sent yet, and a lift for the store.
+const LAST: Duration = Duration::from_secs(1);
+
+pub struct FleetBans {
+    shared: SharedBans,
+    waiting: Mutex<Waiting>,
+    /// Rung when there is something to announce.
+    announced: Notify,
+    has_looked: watch::Sender<bool>,
+    pub counts: Counts,
+}
+
+/// Violations by where they were counted, and what found no room.
+#[derive(Default)]
+pub struct Counts {
+    pub fleet: AtomicU64,
+    pub node: AtomicU64,
+    pub dropped_events: AtomicU64,
+}
+
+struct Announcement {
+    event: BanEvent,
+    /// The rule by which this node's violations have led to the ban; it does not hold here yet.
+    decided_by: Option<String>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// To be announced.
+    events: VecDeque<Announcement>,
+    /// To be forgiven in the store: a ban of theirs was lifted through the rules database.
+    lifted: VecDeque<Key>,
+}
+
+impl FleetBans {
+    pub fn new(shared: SharedBans) -> FleetBans {
+        FleetBans {
+            shared,
+            waiting: Mutex::default(),
+            announced: Notify::new(),
+            has_looked: watch::Sender::new(false),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Returns once the bans in the store were read, or cannot be for the time being.
+    pub async fn first_look(&self) {
+        self.has_looked.subscribe().wait_for(|looked| *looked).await.ok();
+    }
+
+    /// Forgives a key in the store and has all nodes lift its ban. While the store does not answer it is tried again.
+    pub async fn lift(&self, key: &Key, ban: &Ban, now: Time) {
+        let forgiven = timeout(LAST, self.shared.forgive(key, now)).await;
+        let Ok(Ok(banned_until)) = forgiven else {
+            tracing::warn!("a lifted ban is not yet forgotten by the store: it does not answer");
+            self.announce(BanEvent::Lifted { key: key.clone(), until: ban.until }, None);
+            return self.forgive_later(key.clone());
+        };
+        if ban.source == BanSource::Automatic || banned_until.is_some() {
+            let until = banned_until.unwrap_or(ban.until).max(ban.until);
+            let event = BanEvent::Lifted { key: key.clone(), until };
+            let announced = timeout(LAST, self.shared.announce(std::slice::from_ref(&event), now)).await;
+            if !matches!(announced, Ok(Ok(()))) {
+                self.announce(event, None);
+            }
+        }
+    }
+
+    /// Forgives a key in the store soon.
+    pub fn forgive_later(&self, key: Key) {
+        self.push(key, |waiting| &mut waiting.lifted);
+    }
+
+    fn announce(&self, event: BanEvent, decided_by: Option<String>) {
+        self.push(Announcement { event, decided_by }, |waiting| &mut waiting.events);
+        self.announced.notify_one();
+    }
+
+    fn push<T>(&self, item: T, queue: impl FnOnce(&mut Waiting) -> &mut VecDeque<T>) {
+        let mut waiting = self.lock();
+        let queue = queue(&mut waiting);
+        match queue.len() < MAX_WAITING {
+            true => queue.push_back(item),
+            false => _ = self.counts.dropped_events.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Announces what waits, and puts decided bans in force; what cannot be announced goes on waiting.
+    async fn announce_waiting(&self, gate: &Gate) -> Result<(), StoreError> {
+        let waiting: Vec<Announcement> = self.lock().events.drain(..).collect();
+        let events: Vec<BanEvent> = waiting.iter().map(|each| each.event.clone()).collect();
+        let announced = self.shared.announce(&events, gate.now()).await;
+        for Announcement { event, decided_by } in &waiting {
+            if let (BanEvent::Banned { key, ban }, Some(rule)) = (event, decided_by) {
+                gate.ask_for(&Asked::of_key(key));
+                gate.engine.ban_decided(rule, key, ban, gate.now());
+            }
+        }
+        if announced.is_err() {
+            // In their order, before what came meanwhile: a lift follows its ban.
+            let again = events.into_iter().map(|event| Announcement { event, decided_by: None });
+            let mut queue = self.lock();
+            again.rev().for_each(|announcement| queue.events.push_front(announcement));
+        }
+        announced
+    }
+
+    async fn forgive_waiting(&self, now: Time) {
+        let keys: Vec<Key> = self.lock().lifted.drain(..).collect();
+        for key in keys {
+            match self.shared.forgive(&key, now).await {
+                Ok(Some(until)) => self.announce(BanEvent::Lifted { key, until }, None),
+                Ok(None) => {}
+                Err(_) => self.forgive_later(key),
+            }
+        }
+    }
+
+    async fn count(&self, gate: &Gate, violations: Violations) {
+        let now = gate.now();
+        let key = &violations.key;
+        let counted = match self.shared.count(&violations, now).await {
+            Ok(Outcome::Counted) => &self.counts.fleet,
+            Ok(Outcome::Banned { rule, ban }) => {
+                self.announce(BanEvent::Banned { key: key.clone(), ban }, Some(rule));
+                &self.counts.fleet
+            }
+            Ok(Outcome::WasBanned { ban, began }) => {
+                if now.since(began) > MISSED_AFTER {
+                    gate.ask_for(&Asked::of_key(key));
+                    gate.engine.learn_ban(key, &ban, now);
+                    self.announce(BanEvent::Banned { key: key.clone(), ban }, None);
+                }
+                &self.counts.fleet
+            }
+            Err(error) => {
+                tracing::debug!(%error, "violations are counted on this node");
+                gate.engine.count_violations_here(&violations);
+                &self.counts.node
+            }
+        };
+        let count = violations.by.iter().flat_map(|by| &by.times).map(|(_, count)| u64::from(*count)).sum();
+        counted.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Reads what other nodes have announced, and follows it.
+    async fn read(&self, gate: &Gate) -> Result<(), StoreError> {
+        let events = self.shared.news().await?;
+        for event in events {
+            let now = gate.now();
+            match event {
+                BanEvent::Banned { key, ban } => {
+                    gate.ask_for(&Asked::of_key(&key));
+                    gate.engine.learn_ban(&key, &ban, now);
+                }
+                BanEvent::Lifted { key, until } => {
+                    gate.engine.learn_lift(&key, until, now);
+                    if let Some(rulebook) = gate.rulebook.get() {
+                        rulebook.ban_lifted(key, until);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends and reads until the shutdown.
+pub async fn run(gate: Arc<Gate>, mut shutdown: Shutdown) {
+    let Some(central) = gate.central.get() else { return };
+    let bans = &central.bans;
+    gate.engine.set_violation_counter(ViolationCounter::Fleet);
+    tokio::select! {
+        () = told_to_stop(&mut shutdown) => {}
+        () = send_on(&gate) => {}
+        () = announce_on(&gate, bans) => {}
+        () = read_on(&gate, bans) => {}
+    }
+    let last = async {
+        send(&gate).await;
+        bans.announce_waiting(&gate).await.ok();
+    };
+    timeout(LAST, last).await.ok();
+}
+
+async fn send_on(gate: &Arc<Gate>) {
+    let mut ticks = interval(SEND_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        send(gate).await;
+    }
+}
+
+async fn send(gate: &Arc<Gate>) {
+    let mut under_way = JoinSet::new();
+    for violations in gate.engine.take_violations() {
+        if under_way.len() >= MAX_UNDER_WAY {
+            under_way.join_next().await;
+        }
+        let gate = Arc::clone(gate);
+        under_way.spawn(async move {
+            if let Some(central) = gate.central.get() {
+                central.bans.count(&gate, violations).await;
+            }
+        });
+    }
+    while under_way.join_next().await.is_some() {}
+}
+
+async fn announce_on(gate: &Gate, bans: &FleetBans) {
+    loop {
+        bans.announced.notified().await;
+        while let Err(error) = bans.announce_waiting(gate).await {
+            tracing::debug!(%error, "bans wait to be announced");
+            sleep(READ_EVERY).await;
+        }
+    }
+}
+
+async fn read_on(gate: &Gate, bans: &FleetBans) {
+    let mut ticks = interval(READ_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let counter = match bans.read(gate).await {
+            Ok(()) => ViolationCounter::Fleet,
+            Err(error) => {
+                tracing::debug!(%error, "bans of other nodes cannot be read");
+                ViolationCounter::Node
+            }
+        };
+        gate.engine.set_violation_counter(counter);
+        // One that is being connected to has not been looked at yet.
+        let is_down = || gate.central.get().is_some_and(Central::is_impaired);
+        if counter == ViolationCounter::Fleet || is_down() {
+            bans.has_looked.send_replace(true);
+        }
+        if counter == ViolationCounter::Fleet {
+            bans.forgive_waiting(gate.now()).await;
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Automatic bans that were lifted on another node: this node's database may still have them.
+
+use tollgate::Time;
+use tollgate::ban::BanSource;
+use tollgate::identity::Key;
+use tollgate_stores::rules::{Author, DbError, Edit, Expected, Item, Kind, RulesDb, ban_of};
+
+use crate::rulebook::{Rulebook, earned};
+
+/// Lifts that wait for the database.
+const MAX_WAITING: usize = 10_000;
+
+impl Rulebook {
+    /// An automatic ban that would have held until then is to be removed.
+    pub fn ban_lifted(&self, key: Key, until: Time) {
+        let lifted = &mut self.state().lifted;
+        if lifted.len() < MAX_WAITING {
+            lifted.push_back((key, until));
+        }
+    }
+
+    /// Removes what was lifted; while the database cannot be written it waits.
+    pub(super) async fn remove_lifted(&self, db: &RulesDb, now: Time) {
+        loop {
+            let next = self.state().lifted.front().cloned();
+            let Some((key, until)) = next else { return };
+            match remove(db, &key, until, now).await {
+                Err(error) if error.is_transient() && until > now => return,
+                _ => self.state().lifted.pop_front(),
+            };
+        }
+    }
+}
+
+async fn remove(db: &RulesDb, key: &Key, until: Time, now: Time) -> Result<(), DbError> {
+    let Some(stored) = db.get(Item::new(Kind::Ban, key.to_string())).await? else { return Ok(()) };
+    let is_lifted = |ban: tollgate::ban::Ban| ban.source == BanSource::Automatic && ban.until <= until;
+    if !ban_of(&stored.text).is_ok_and(is_lifted) {
+        return Ok(());
+    }
+    let author = Author { who: earned::WHO.to_owned(), at: now };
+    let removed = db.edit(author, vec![Edit::delete(stored.item, Expected::At(stored.version))]).await;
+    removed.map(|_| ())
+}

@@ -1,0 +1,7 @@
+-- Replaces a value if it is as it was seen: empty for none. ARGV: what was seen, the new value, its life in ms.
+local seen = redis.call('GET', KEYS[1])
+if (seen or '') ~= ARGV[1] then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1

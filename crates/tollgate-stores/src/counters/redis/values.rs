@@ -1,0 +1,67 @@
+//! Values under names on Redis: read together, replaced by a script if they are as they were seen.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::call::{Script, Topology, refused};
+use super::resp::Reply;
+use crate::counters::StoreError;
+use crate::counters::value::{Cells, Loaded, Swap, Write};
+
+/// No value lives longer: the server refuses times that do not fit its numbers.
+const LONGEST_MS: u128 = 1 << 40;
+
+static READ: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("script/read.lua")));
+static SWAP: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("script/swap.lua")));
+
+pub(in crate::counters) struct RedisValues<'t> {
+    pub(super) topology: &'t Topology,
+}
+
+impl Cells for RedisValues<'_> {
+    /// The whole value. None of ours is empty.
+    type Seen = Option<Vec<u8>>;
+    const PAUSE: Duration = Duration::from_millis(1);
+
+    async fn load(
+        &self,
+        _lane: &str,
+        names: &[String],
+        deadline: Instant,
+    ) -> Result<Vec<Loaded<Self::Seen>>, StoreError> {
+        let (reply, link) = self.topology.run(&READ, names, &[], deadline).await?;
+        let values = reply.elements().filter(|values| values.len() == names.len());
+        let values = values.ok_or_else(|| refused(&link, "an answer that is not one of the script's"))?;
+        let loaded = values.iter().map(|value| match value {
+            Reply::Bulk(bytes) => Loaded { bytes: Some(bytes.clone()), seen: Some(bytes.clone()) },
+            _ => Loaded { bytes: None, seen: None },
+        });
+        Ok(loaded.collect())
+    }
+
+    async fn swap(
+        &self,
+        _lane: &str,
+        writes: &[Write<Self::Seen>],
+        deadline: Instant,
+    ) -> Result<Swap, StoreError> {
+        let [Write { name, seen, bytes, lifetime }] = writes else {
+            let reason = "two values cannot be replaced together".to_owned();
+            return Err(StoreError::Refused { server: self.server(""), reason });
+        };
+        let lives_ms = lifetime.as_millis().clamp(1, LONGEST_MS).to_string();
+        let arguments = [seen.as_deref().unwrap_or_default(), bytes, lives_ms.as_bytes()];
+        let (reply, link) = self.topology.run(&SWAP, &[name], &arguments, deadline).await?;
+        match reply.number() {
+            Some(1) => Ok(Swap::Done),
+            Some(0) => Ok(Swap::Lost),
+            _ => Err(refused(&link, "an answer that is not one of the script's")),
+        }
+    }
+
+    fn server(&self, _lane: &str) -> String {
+        "redis".to_owned()
+    }
+}

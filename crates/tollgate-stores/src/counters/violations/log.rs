@@ -1,0 +1,258 @@
+//! The log of bans and lifts: numbered entries, and a head that says how far they go.
+//!
+//! A writer takes numbers by changing the head, and writes its entries under them; each lives as long as its ban. A
+//! node reads the head a few times a second and then what is new. A number without an entry is one that is over, or
+//! that is being written: new ones are looked at again for a while. A head of another epoch is another log: the store
+//! has lost the one before, and everything is read again.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
+use tollgate::Time;
+use tollgate::ban::{Ban, BanSource};
+use tollgate::identity::Key;
+
+use super::record::{pop_bytes, pop_text, push_text};
+use super::seal::Seal;
+use super::{BanEvent, MAX_TRIES, PATIENCE, foreign, load_one, round_trip};
+use crate::counters::StoreError;
+use crate::counters::number::{pop, push_all};
+use crate::counters::value::{Cells, Loaded, Swap, Write};
+
+const VERSION: u8 = 1;
+/// One place for all of the log, so that it can be read at once.
+const LANE: &str = "tg1:{bans}";
+/// Entries behind the head that a node reads when it starts. Older bans are found with the next violation.
+const MAX_RECENT: u64 = 65_536;
+/// Entries read or written at once.
+const PAGE: usize = 256;
+/// Numbers that have no entry yet, and for how long they may.
+const MAX_GAPS: usize = 4_096;
+const GAP_PATIENCE: Duration = Duration::from_secs(5);
+/// Of a log that is read for the first time only the latest numbers may still get their entry.
+const RECENT_GAPS: u64 = 64;
+/// The head outlives every entry.
+const HEAD_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// Reasons are shorter.
+const MAX_REASON_BYTES: usize = 256;
+/// A key and what sealing adds to it.
+const MAX_SEALED_BYTES: usize = Key::MAX_LEN + 64;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Head {
+    epoch: u64,
+    last: u64,
+}
+
+/// How far a node has read.
+#[derive(Debug, Default)]
+pub(super) struct Position {
+    head: Option<Head>,
+    /// Numbers without an entry, and since when.
+    gaps: BTreeMap<u64, Instant>,
+}
+
+/// Appends entries, each with its lifetime. After an error some of them may be there.
+pub(super) async fn append<C: Cells>(cells: &C, entries: Vec<(Vec<u8>, Duration)>) -> Result<(), StoreError> {
+    if entries.is_empty() {
+        return Ok(());
+    }
+    let numbers = take_numbers(cells, entries.len() as u64).await?;
+    let entries: Vec<_> = numbers.zip(entries).collect();
+    // Where values can be written together, transactions on one lane would stand in each other's way.
+    let in_parallel = PAGE / C::TOGETHER.pow(2);
+    for page in entries.chunks(in_parallel.max(1) * C::TOGETHER) {
+        let written = page.chunks(C::TOGETHER).map(|entries| write_entries(cells, entries));
+        join_all(written).await.into_iter().collect::<Result<(), _>>()?;
+    }
+    Ok(())
+}
+
+async fn take_numbers<C: Cells>(cells: &C, count: u64) -> Result<RangeInclusive<u64>, StoreError> {
+    let (deadline, name) = (Instant::now() + PATIENCE, head_name());
+    for tried in 1..=MAX_TRIES {
+        let Loaded { bytes, seen } = load_one(cells, LANE, &name, deadline).await?;
+        let head = read_head(cells, bytes)?;
+        let Head { epoch, last } = head.unwrap_or_else(|| Head { epoch: fastrand::u64(1..), last: 0 });
+        let next = Head { epoch, last: last + count };
+        let write = Write { name: name.clone(), seen, bytes: next.encode(), lifetime: HEAD_LIFETIME };
+        if cells.swap(LANE, &[write], round_trip(deadline)).await? == Swap::Done {
+            return Ok(last + 1..=next.last);
+        }
+        sleep(C::PAUSE.mul_f64(f64::from(tried) * fastrand::f64())).await;
+    }
+    Err(StoreError::Contended { server: cells.server(LANE) })
+}
+
+async fn write_entries<C: Cells>(
+    cells: &C,
+    entries: &[(u64, (Vec<u8>, Duration))],
+) -> Result<(), StoreError> {
+    let deadline = Instant::now() + PATIENCE;
+    let names: Vec<_> = entries.iter().map(|(number, _)| entry_name(*number)).collect();
+    let loaded = cells.load(LANE, &names, round_trip(deadline)).await?;
+    let write =
+        |((name, Loaded { seen, .. }), (_, (bytes, lifetime))): ((_, Loaded<_>), &(_, (Vec<u8>, _)))| Write {
+            name,
+            seen,
+            bytes: bytes.clone(),
+            lifetime: *lifetime,
+        };
+    let writes: Vec<_> = names.into_iter().zip(loaded).zip(entries).map(write).collect();
+    cells.swap(LANE, &writes, round_trip(deadline)).await.map(|_| ())
+}
+
+/// The entries since the position, in their order; at first, all that live.
+pub(super) async fn read<C: Cells>(cells: &C, position: &mut Position) -> Result<Vec<Vec<u8>>, StoreError> {
+    let deadline = Instant::now() + PATIENCE;
+    let loaded = load_one(cells, LANE, &head_name(), deadline).await?;
+    let Some(head) = read_head(cells, loaded.bytes)? else {
+        *position = Position::default();
+        return Ok(Vec::new());
+    };
+    let numbers = position.unread(head);
+    let mut entries = Vec::new();
+    for page in numbers.chunks(PAGE) {
+        let names: Vec<_> = page.iter().map(|number| entry_name(*number)).collect();
+        let loaded = cells.load(LANE, &names, round_trip(Instant::now() + PATIENCE)).await?;
+        for (number, loaded) in page.iter().zip(loaded) {
+            match loaded.bytes {
+                Some(bytes) => entries.push((*number, bytes)),
+                None => position.missed(*number, head),
+            }
+        }
+    }
+    // Only now: after an error all of it is read again.
+    position.head = Some(head);
+    entries.iter().for_each(|(number, _)| _ = position.gaps.remove(number));
+    Ok(entries.into_iter().map(|(_, bytes)| bytes).collect())
+}
+
+/// The head, where there is one; a value that is none of ours is an error.
+fn read_head<C: Cells>(cells: &C, bytes: Option<Vec<u8>>) -> Result<Option<Head>, StoreError> {
+    let foreign = || foreign(cells.server(LANE), &head_name());
+    bytes.map(|bytes| Head::decode(&bytes).ok_or_else(foreign)).transpose()
+}
+
+impl Position {
+    /// The numbers to be read, in their order.
+    fn unread(&mut self, head: Head) -> Vec<u64> {
+        let known = self.head.filter(|known| known.epoch == head.epoch && known.last <= head.last);
+        if known.is_none() {
+            *self = Position::default();
+        }
+        let now = Instant::now();
+        self.gaps.retain(|_, since| now.duration_since(*since) < GAP_PATIENCE);
+        let first = known.map_or_else(|| head.last.saturating_sub(MAX_RECENT), |known| known.last) + 1;
+        self.gaps.keys().copied().chain(first..=head.last).collect()
+    }
+
+    fn missed(&mut self, number: u64, head: Head) {
+        let may_come = self.head.is_some() || number + RECENT_GAPS > head.last;
+        if may_come && self.gaps.len() < MAX_GAPS {
+            self.gaps.entry(number).or_insert_with(Instant::now);
+        }
+    }
+}
+
+fn head_name() -> String {
+    format!("{LANE}:head")
+}
+
+fn entry_name(number: u64) -> String {
+    format!("{LANE}:{number}")
+}
+
+impl Head {
+    fn encode(self) -> Vec<u8> {
+        let mut bytes = vec![VERSION];
+        push_all(&mut bytes, [self.epoch, self.last]);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Head> {
+        let (&version, mut rest) = bytes.split_first()?;
+        let head = Head { epoch: pop(&mut rest)?, last: pop(&mut rest)? };
+        (version == VERSION && rest.is_empty() && head.last < 1 << 62).then_some(head)
+    }
+}
+
+const BANNED: u64 = 1;
+const LIFTED: u64 = 2;
+
+pub(super) fn encode(event: &BanEvent, seal: &Seal) -> Vec<u8> {
+    let mut bytes = vec![VERSION];
+    let (key, until) = match event {
+        BanEvent::Banned { key, ban } => (key, ban.until),
+        BanEvent::Lifted { key, until } => (key, *until),
+    };
+    let sealed = seal.close(key.to_string().into_bytes());
+    push_all(&mut bytes, [if matches!(event, BanEvent::Banned { .. }) { BANNED } else { LIFTED }]);
+    push_all(&mut bytes, [until.nanos(), sealed.len() as u64]);
+    bytes.extend_from_slice(&sealed);
+    if let BanEvent::Banned { ban, .. } = event {
+        push_all(&mut bytes, [ban.strikes.into()]);
+        push_text(&mut bytes, &ban.reason);
+    }
+    bytes
+}
+
+/// `None` if it is not an entry, or sealed under another secret.
+pub(super) fn decode(bytes: &[u8], seal: &Seal) -> Option<BanEvent> {
+    let (&version, mut rest) = bytes.split_first()?;
+    if version != VERSION {
+        return None;
+    }
+    let rest = &mut rest;
+    let kind = pop(rest)?;
+    let until = Time::from_nanos(pop(rest)?);
+    let key = seal.open(pop_bytes(rest, MAX_SEALED_BYTES)?.to_vec())?;
+    let key = Key::parse(std::str::from_utf8(&key).ok()?).ok()?;
+    match kind {
+        BANNED => {
+            let (strikes, reason) = (u32::try_from(pop(rest)?).ok()?, pop_text(rest, MAX_REASON_BYTES)?);
+            Some(BanEvent::Banned { key, ban: Ban { until, reason, source: BanSource::Automatic, strikes } })
+        }
+        LIFTED => Some(BanEvent::Lifted { key, until }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::name::{NameHash, Naming};
+
+    #[test]
+    fn an_entry_is_read_as_it_was_written_and_only_under_its_secret() {
+        let key = Key::parse("email:ann@example.com").expect("valid");
+        let until = Time::from_secs(1_800_000_000);
+        let ban =
+            Ban { until, reason: "3 denials by rule a".into(), source: BanSource::Automatic, strikes: 2 };
+        let keyed = |secret| NameHash::keyed(&[secret; 32]);
+        let naming = [
+            Naming::Plain,
+            Naming::default(),
+            Naming::Sensitive(keyed(1)),
+            Naming::Hashed(keyed(2)),
+        ];
+        let seals = naming.map(|naming| Seal::of(&naming));
+        for event in [BanEvent::Banned { key: key.clone(), ban }, BanEvent::Lifted { key, until }] {
+            for (n, seal) in seals.iter().enumerate() {
+                let bytes = encode(&event, seal);
+                assert_eq!(decode(&bytes, seal).as_ref(), Some(&event));
+                let is_readable = bytes.windows(3).any(|part| part == b"ann");
+                assert_eq!(is_readable, n == 0, "an identity that is hashed in names is sealed in values");
+                for (m, other) in seals.iter().enumerate().filter(|(m, _)| *m != n) {
+                    assert_eq!(decode(&bytes, other), None, "{n} by {m}");
+                }
+                for end in 0..bytes.len() {
+                    assert_eq!(decode(&bytes[..end], seal), None);
+                }
+            }
+        }
+    }
+}

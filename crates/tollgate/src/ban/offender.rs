@@ -1,0 +1,257 @@
+//! What is held against one ban key: denials by rule, and the automatic bans it has had.
+//!
+//! Pure, and the same wherever it is kept: in this process or in a store that nodes share. While the key is banned
+//! nothing is added, and a ban clears all denials: one burst is one strike, whichever rules and nodes denied it.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::rule::BanPolicy;
+use crate::time::Time;
+
+/// Rules whose denials are remembered of one key; the latest ones.
+pub const MAX_RULES: usize = 64;
+/// Up to this threshold every denial has its own timestamp; above it they are counted in this many steps of `within`.
+pub const MAX_TIMES: u32 = 128;
+
+/// When a rule bans, and for how long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BanTerms {
+    pub after: u32,
+    pub within: Duration,
+    /// How long the first ban lasts.
+    pub first: Duration,
+    /// The longest ban; without one for as long, strikes are forgotten.
+    pub max: Duration,
+}
+
+/// The automatic bans in a row that a key has had, and when the last of them ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Strikes {
+    pub count: u32,
+    pub until: Time,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Offender {
+    pub strikes: Strikes,
+    /// The rule that denied last is at the end.
+    pub denials: SmallVec<[RuleDenials; 1]>,
+}
+
+/// The denials of a key by one rule, oldest first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RuleDenials {
+    /// A hash of the rule's id.
+    pub rule: u64,
+    pub times: SmallVec<[(Time, u32); 1]>,
+}
+
+impl BanTerms {
+    /// What a ban by a rule is given as its reason.
+    pub fn reason(&self, rule: &str) -> String {
+        format!("{} denials by rule {rule}", self.after)
+    }
+
+    /// The strikes after one more ban that begins at `now`.
+    fn strike(&self, before: Strikes, now: Time) -> Strikes {
+        let count = if now >= before.until + self.max { 1 } else { before.count.saturating_add(1) };
+        let doubled = self.first.saturating_mul(1u32.checked_shl(count - 1).unwrap_or(u32::MAX));
+        Strikes { count, until: now + doubled.min(self.max) }
+    }
+
+    /// The timestamp under which a denial is kept: never later than it was.
+    fn kept_at(&self, at: Time) -> Time {
+        let step = self.within.as_nanos() / u128::from(MAX_TIMES);
+        match u64::try_from(step) {
+            Ok(step) if self.after > MAX_TIMES && step > 0 => Time::from_nanos(at.nanos() / step * step),
+            _ => at,
+        }
+    }
+}
+
+impl From<&BanPolicy> for BanTerms {
+    fn from(policy: &BanPolicy) -> BanTerms {
+        let BanPolicy { after, within, first, max, .. } = *policy;
+        BanTerms { after, within, first, max }
+    }
+}
+
+impl Strikes {
+    /// The later one of two bans of a key. A ban by hand has no strikes, and takes none away.
+    pub fn later(self, other: Strikes) -> Strikes {
+        if other.count > 0 && (other.until, other.count) > (self.until, self.count) { other } else { self }
+    }
+}
+
+impl Offender {
+    /// Counts denials by a rule, all of one moment; returns the ban that they earn. `known` is what else is known
+    /// of the bans of the key.
+    pub fn denied(
+        &mut self,
+        rule: u64,
+        terms: &BanTerms,
+        known: Strikes,
+        at: Time,
+        count: u32,
+    ) -> Option<Strikes> {
+        // The key is banned, or was when the request was under way.
+        if at < self.strikes.until.max(known.until) {
+            return None;
+        }
+        let denials = self.denials_by(rule);
+        denials.add(terms.kept_at(at), count);
+        denials.forget_until(at - terms.within);
+        if denials.sum() < u64::from(terms.after) {
+            return None;
+        }
+        self.denials.clear();
+        self.strikes = terms.strike(self.strikes.later(known), at);
+        Some(self.strikes)
+    }
+
+    /// The denials by a rule, moved to the end.
+    fn denials_by(&mut self, rule: u64) -> &mut RuleDenials {
+        let known = self.denials.iter().position(|known| known.rule == rule);
+        let fresh = || RuleDenials { rule, times: SmallVec::new() };
+        let denials = known.map_or_else(fresh, |at| self.denials.remove(at));
+        if self.denials.len() >= MAX_RULES {
+            self.denials.remove(0);
+        }
+        self.denials.push(denials);
+        self.denials.last_mut().expect("one was just pushed")
+    }
+}
+
+impl RuleDenials {
+    /// Denials come nearly in order: nodes and threads race by moments.
+    fn add(&mut self, at: Time, count: u32) {
+        let place = self.times.iter().rposition(|(time, _)| *time <= at).map_or(0, |before| before + 1);
+        match place.checked_sub(1).map(|before| &mut self.times[before]) {
+            Some((time, known)) if *time == at => *known = known.saturating_add(count),
+            _ => self.times.insert(place, (at, count)),
+        }
+    }
+
+    fn forget_until(&mut self, end: Time) {
+        self.times.retain(|(time, _)| *time > end);
+    }
+
+    fn sum(&self) -> u64 {
+        self.times.iter().map(|(_, count)| u64::from(*count)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Time = Time::from_secs(1_800_000_000);
+    const SECOND: Duration = Duration::from_secs(1);
+    const RULES: u64 = 3;
+
+    fn terms(rule: u64) -> BanTerms {
+        let after = [1, 3, 5][rule as usize];
+        BanTerms { after, within: SECOND * 20, first: SECOND * 4, max: SECOND * 30 }
+    }
+
+    /// The definition, without any thought of memory: every denial that counts, and every ban.
+    #[derive(Default)]
+    struct Model {
+        counted: HashMap<u64, Vec<Time>>,
+        bans: Vec<(Time, Time)>,
+        strikes: u32,
+    }
+
+    impl Model {
+        fn denied(&mut self, rule: u64, at: Time) -> Option<Strikes> {
+            if self.bans.iter().any(|(_, until)| at < *until) {
+                return None;
+            }
+            let BanTerms { after, within, first, max } = terms(rule);
+            let counted = self.counted.entry(rule).or_default();
+            counted.push(at);
+            let recent = counted.iter().filter(|time| at.since(**time) < within).count();
+            if recent < after as usize {
+                return None;
+            }
+            self.counted.clear();
+            let is_clean = self.bans.last().is_none_or(|(_, until)| at >= *until + max);
+            self.strikes = if is_clean { 1 } else { self.strikes + 1 };
+            let until = at + (first * 2u32.pow(self.strikes - 1)).min(max);
+            self.bans.push((at, until));
+            Some(Strikes { count: self.strikes, until })
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn denials_ban_as_the_definition_says(
+            steps in prop::collection::vec((0..RULES, 0u64..12, 1u32..3), 1..200),
+        ) {
+            let (mut offender, mut model, mut now) = (Offender::default(), Model::default(), NOW);
+            for (rule, seconds, requests) in steps {
+                now = now + SECOND * seconds as u32;
+                for _ in 0..requests {
+                    let ban = offender.denied(rule, &terms(rule), Strikes::default(), now, 1);
+                    prop_assert_eq!(ban, model.denied(rule, now));
+                }
+            }
+            let apart = model.bans.windows(2).all(|pair| pair[0].1 <= pair[1].0);
+            prop_assert!(apart, "no ban begins while another holds");
+        }
+    }
+
+    #[test]
+    fn denials_of_one_moment_are_one_strike_whatever_their_number() {
+        let mut offender = Offender::default();
+        let ban = offender.denied(1, &terms(1), Strikes::default(), NOW, 1_000);
+        assert_eq!(ban, Some(Strikes { count: 1, until: NOW + SECOND * 4 }));
+        assert_eq!(offender.denied(2, &terms(2), Strikes::default(), NOW + SECOND, 1_000), None);
+        assert_eq!(offender.denials.len(), 0);
+    }
+
+    #[test]
+    fn what_was_under_way_when_a_ban_began_does_not_count() {
+        let mut offender = Offender::default();
+        offender.denied(0, &terms(0), Strikes::default(), NOW, 1).expect("the first denial bans");
+        assert_eq!(offender.denied(0, &terms(0), Strikes::default(), NOW - SECOND, 1), None);
+        assert_eq!(offender.denied(1, &terms(1), Strikes::default(), NOW, 9), None);
+        let listed = Strikes { count: 0, until: NOW + SECOND * 60 };
+        assert_eq!(offender.denied(0, &terms(0), listed, NOW + SECOND * 59, 1), None, "banned by hand");
+        assert!(offender.denied(0, &terms(0), listed, NOW + SECOND * 60, 1).is_some());
+    }
+
+    #[test]
+    fn a_large_threshold_takes_bounded_memory_and_forgets_a_step_early_at_most() {
+        let terms = BanTerms { after: 1_000, within: SECOND * 1_280, first: SECOND, max: SECOND };
+        let mut offender = Offender::default();
+        for n in 0..3_000 {
+            let at = NOW + SECOND * 2 * n;
+            assert_eq!(offender.denied(0, &terms, Strikes::default(), at, 1), None, "640 in the time");
+            assert!(offender.denials[0].times.len() <= MAX_TIMES as usize + 1);
+        }
+        let mut offender = Offender::default();
+        let banned = (0..1_000).find(|n| {
+            let at = NOW + Duration::from_millis(1_270) * *n;
+            offender.denied(0, &terms, Strikes::default(), at, 1).is_some()
+        });
+        assert_eq!(banned, Some(999));
+    }
+
+    #[test]
+    fn denials_that_arrive_out_of_order_count_by_their_time() {
+        let mut offender = Offender::default();
+        for seconds in [10, 0, 5] {
+            let ban = offender.denied(2, &terms(2), Strikes::default(), NOW + SECOND * seconds, 1);
+            assert_eq!(ban, None);
+        }
+        let times: Vec<_> = offender.denials[0].times.iter().map(|(at, _)| at.since(NOW).as_secs()).collect();
+        assert_eq!(times, [0, 5, 10]);
+    }
+}

@@ -1,0 +1,114 @@
+//! One burst is one strike, however many requests it has, and however many rules deny them.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Barrier;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+use tollgate::Limit;
+use tollgate::algorithm::{Admission, Decision};
+use tollgate::store::Part;
+use tollgate::store::central::{Central, CentralCharge, CentralOutcome, Counter, StoreError};
+
+use super::*;
+
+const PARALLEL: usize = 30;
+
+/// Denies everything, once so many requests are under way.
+struct Denies(Barrier);
+
+impl Denies {
+    fn answer(&self, charges: &[CentralCharge]) -> CentralOutcome {
+        self.0.wait();
+        let decision = Decision { admission: Admission::Deny { retry_after: SECOND }, left: 0 };
+        let part = Part { decision, remaining: 0, reset_after: SECOND, grant: None };
+        CentralOutcome { admitted: false, parts: vec![Ok(part); charges.len()], receipt: None }
+    }
+}
+
+impl Central for Denies {
+    async fn charge(&self, charges: &[CentralCharge], _: Time) -> CentralOutcome {
+        self.answer(charges)
+    }
+
+    async fn peek(&self, charges: &[CentralCharge], _: Time) -> CentralOutcome {
+        self.answer(charges)
+    }
+
+    async fn reset(&self, _: &Counter, _: &Limit, _: Time) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+}
+
+/// What a future that never waits comes to.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the test's store answers at once"),
+    }
+}
+
+/// The ban after requests that were all under way when the first of them was denied.
+fn ban_of_a_burst(rules: &str) -> Ban {
+    let (engine, store) = (engine(rules), Denies(Barrier::new(PARALLEL)));
+    thread::scope(|scope| {
+        for _ in 0..PARALLEL {
+            scope.spawn(|| {
+                let verdict = ready(engine.check_central(&Hit::by("ann"), NOW, &store)).verdict;
+                assert_eq!(verdict.reason, Reason::Limit);
+            });
+        }
+    });
+    engine.find_ban(key("user:ann"), NOW).expect("it is banned")
+}
+
+/// Thirty parallel requests once made the first ban 8.5 hours instead of a minute.
+#[test]
+fn thirty_parallel_requests_are_one_strike() {
+    for after in [1, 3, 30] {
+        let rules =
+            format!("rules: [{{id: a, key: user, limit: 1/h, ban: {{after: {after}, for: 1m, max: 24h}}}}]");
+        let ban = ban_of_a_burst(&rules);
+        assert_eq!((ban.strikes, ban.until), (1, NOW + MINUTE), "after {after}");
+    }
+}
+
+#[test]
+fn two_rules_that_deny_one_request_give_one_strike() {
+    let rules = "rules:
+      - {id: a, key: user, limit: 1/h, ban: {after: 1, for: 1m, max: 24h}}
+      - {id: b, key: user, limit: 1/h, ban: {after: 1, for: 1m, max: 24h}}";
+    let engine = engine(rules);
+    assert_eq!(allowed(&engine, &Hit::by("ann"), 2, NOW), 1);
+    let ban = engine.find_ban(key("user:ann"), NOW).expect("it is banned");
+    assert_eq!((ban.strikes, ban.until), (1, NOW + MINUTE));
+    assert_eq!(ban_of_a_burst(rules).strikes, 1);
+}
+
+#[test]
+fn a_request_is_one_violation_of_a_rule_whatever_the_number_of_its_limits() {
+    let engine =
+        engine("rules: [{id: a, key: user, limits: [1/h, 1/d, 1/w], ban: {after: 2, for: 1m, max: 24h}}]");
+    assert_eq!(allowed(&engine, &Hit::by("ann"), 2, NOW), 1);
+    assert_eq!(engine.find_ban(key("user:ann"), NOW), None);
+    assert_eq!(allowed(&engine, &Hit::by("ann"), 1, NOW), 0);
+    assert!(engine.find_ban(key("user:ann"), NOW).is_some());
+}
+
+/// The denials that led to a ban are paid for: those by another rule do not begin the next one.
+#[test]
+fn after_a_ban_every_rule_begins_to_count_anew() {
+    let engine = engine(
+        "rules:
+      - {id: a, key: user, limit: 1/h, ban: {after: 2, for: 1s, max: 24h}}
+      - {id: b, key: user, limit: 1/h, ban: {after: 3, for: 1s, max: 24h}}",
+    );
+    assert_eq!(allowed(&engine, &Hit::by("ann"), 3, NOW), 1);
+    assert_eq!(engine.find_ban(key("user:ann"), NOW).map(|ban| ban.strikes), Some(1));
+    let later = NOW + SECOND;
+    assert_eq!(allowed(&engine, &Hit::by("ann"), 1, later), 0);
+    assert_eq!(engine.find_ban(key("user:ann"), later), None, "one denial by each rule since");
+    assert_eq!(allowed(&engine, &Hit::by("ann"), 1, later), 0);
+    assert_eq!(engine.find_ban(key("user:ann"), later).map(|ban| ban.strikes), Some(2));
+}
