@@ -66,6 +66,19 @@ fn a_node_restarted_without_its_database_goes_by_its_copy_and_follows_when_it_is
 }
 
 #[test]
+fn a_database_that_hangs_is_not_waited_for_where_there_is_a_copy() {
+    let Some(primary) = Postgres::start("a start while the database hangs") else { return };
+    drop(seeded(&primary.url()));
+    let (folder, node) = with_copy(&primary.url());
+    node.kill();
+    primary.signal("STOP");
+    let node = Server::start_in(&folder);
+    assert_eq!((allowed(&node, "ann"), &health(&node)["rules_db"]["source"]), (3, &json!("copy")));
+    primary.signal("CONT");
+    eventually("it follows the database", || health(&node)["rules_db"]["source"] == "database");
+}
+
+#[test]
 fn a_limit_changed_before_the_outage_keeps_what_was_used() {
     let Some(mut primary) = Postgres::start("former limits in the local copy") else { return };
     let editor = Editor::open(&primary.url(), "".as_ref());
