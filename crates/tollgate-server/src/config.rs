@@ -25,7 +25,7 @@ mod store;
 pub use listen::Listen;
 pub use proxy::{Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls};
 pub use queue::{QueueConfig, QueuePlace};
-pub use rules_db::RulesDbConfig;
+pub use rules_db::{OnRulesError, RulesDbConfig};
 pub use store::{ShownKeys, StoreConfig, StoreKeys};
 
 /// A larger file is rejected unread.

@@ -1,6 +1,6 @@
 //! What every listener shares: the engine, its clock, and the settings that a reload may change.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -37,6 +37,8 @@ pub struct Gate {
     pub central: OnceLock<Central>,
     /// The rules database, where there is one.
     pub rulebook: OnceLock<Arc<Rulebook>>,
+    /// Whether every listener accepts.
+    pub accepts: AtomicBool,
 }
 
 /// Settings that change with the file, beside the policy.
@@ -68,6 +70,7 @@ impl Gate {
             receipts,
             central: OnceLock::new(),
             rulebook: OnceLock::new(),
+            accepts: AtomicBool::new(false),
         }
     }
 

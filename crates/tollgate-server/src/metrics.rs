@@ -117,7 +117,7 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         engine.ignored_matches(),
     );
     if let Some(rulebook) = gate.rulebook.get() {
-        page.rulebook(rulebook);
+        page.rulebook(rulebook, now);
     }
     if let Some(central) = gate.central.get() {
         page.central(central, engine);

@@ -161,7 +161,7 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
     }
     if Fixed::of(&config) != watched.fixed {
         tracing::warn!(
-            "listen, proxy.tls, queue, memory, counters, rules_db, state_dir and tokens_file are changed by a restart only"
+            "listen, proxy.tls, queue, memory, counters, rules_db, on_rules_error, state_dir and tokens_file are changed by a restart only"
         );
     }
     let policy =

@@ -1,7 +1,8 @@
 //! The rules database as this node sees it: what is in it, and how far it is in force here.
 //!
 //! Edits go to the database and come back as changes like anybody's; an edit is answered once it is in
-//! force on this node. While the database cannot be reached the last good rules stay in force (I10).
+//! force on this node. While the database cannot be reached the last good rules stay in force (I10); a node on a
+//! database elsewhere keeps a copy of it on its own disk, for a start in such a time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -14,19 +15,25 @@ use tokio::time::timeout;
 use tollgate::identity::Key;
 use tollgate::rule::Rule;
 use tollgate::{Policy, Time};
+use tollgate_stores::rules::copy::{ChangeMark, CopyError, LocalCopy};
 use tollgate_stores::rules::{Author, Change, DbError, Edit, Item, RulesDb, Stored, Version};
 
-use crate::config::RulesDbConfig;
+use crate::config::{OnRulesError, RulesDbConfig};
 
+mod cold_start;
 mod earned;
 mod follow;
 mod lifted;
 mod load;
+mod local_copy;
 mod means;
+mod standing;
 mod taken;
 
 pub use follow::follow;
+use local_copy::CopyKeeper;
 pub use means::Means;
+pub use standing::{CopyStanding, Source, Standing};
 pub use taken::read;
 
 /// An edit is answered after this even if it is not in force here yet: it is in the database.
@@ -37,7 +44,10 @@ pub struct Rulebook {
     folder: PathBuf,
     /// As it is written, without login and options: for messages.
     pub name: String,
+    on_error: OnRulesError,
     db: OnceLock<RulesDb>,
+    /// The local copy, if the database is not a file itself.
+    copy: Option<CopyKeeper>,
     in_force: watch::Sender<Option<Version>>,
     state: Mutex<State>,
     /// Changes taken in since memory was given back.
@@ -50,21 +60,19 @@ pub struct Rulebook {
 #[derive(Default)]
 struct State {
     trouble: Option<String>,
+    /// What the trouble means for a start: from what it goes on.
+    outcome: Option<String>,
+    source: Source,
+    /// The last change of the copy that the node has started from.
+    started_from: ChangeMark,
+    copy: Option<CopyStanding>,
+    copy_trouble: Option<String>,
+    write_trouble: Option<String>,
     /// Things of the database that cannot be in force here, and why.
     left_out: BTreeMap<Item, String>,
     lag: Option<u64>,
     /// Bans that were lifted elsewhere, and may be in the database.
     lifted: VecDeque<(Key, Time)>,
-}
-
-/// How the database and this node stand to each other.
-pub struct Standing {
-    /// `None` until the first rules were read.
-    pub version: Option<Version>,
-    pub trouble: Option<String>,
-    /// Changes that the server which is read lacks; `None` where that is not known.
-    pub lag: Option<u64>,
-    pub left_out: Vec<(Item, String)>,
 }
 
 impl Rulebook {
@@ -73,7 +81,9 @@ impl Rulebook {
             address: config.address.clone(),
             folder: config.folder.clone(),
             name: config.name.clone(),
+            on_error: config.on_error,
             db: OnceLock::new(),
+            copy: config.copy.clone().map(|path| CopyKeeper::new(path, config.name.clone())),
             in_force: watch::Sender::new(None),
             state: Mutex::default(),
             taken: AtomicU64::new(0),
@@ -95,7 +105,8 @@ impl Rulebook {
     /// it is cut off.
     pub async fn edit(&self, who: &str, edits: Vec<Edit>, now: Time) -> Result<Vec<Change>, DbError> {
         let author = Author { who: who.to_owned(), at: now };
-        let changes = self.db()?.edit(author, edits).await?;
+        let made = self.db_for_edits()?.edit(author, edits).await;
+        let changes = self.note_write(made)?;
         self.settled(&changes).await;
         Ok(changes)
     }
@@ -103,7 +114,8 @@ impl Rulebook {
     /// Takes one change back, as a new change.
     pub async fn rollback(&self, who: &str, version: Version, now: Time) -> Result<Vec<Change>, DbError> {
         let author = Author { who: who.to_owned(), at: now };
-        let changes = self.db()?.rollback(author, version).await?;
+        let made = self.db_for_edits()?.rollback(author, version).await;
+        let changes = self.note_write(made)?;
         self.settled(&changes).await;
         Ok(changes)
     }
@@ -124,21 +136,16 @@ impl Rulebook {
         matches!(timeout(within, there).await, Ok(Ok(_)))
     }
 
-    /// Waits until the first rules are in force, or cannot be had for the time being.
-    pub async fn first_look(&self) {
+    /// Waits until requests may be decided: the first rules are in force, or a start goes without them.
+    pub async fn first_rules(&self) {
         let mut in_force = self.in_force.subscribe();
-        in_force.wait_for(|seen| seen.is_some() || self.state().trouble.is_some()).await.ok();
+        let goes_without = || self.on_error == OnRulesError::Open && self.state().trouble.is_some();
+        in_force.wait_for(|seen| seen.is_some() || goes_without()).await.ok();
     }
 
     /// Whether the first rules were read.
     pub fn is_ready(&self) -> bool {
         self.in_force.borrow().is_some()
-    }
-
-    pub fn standing(&self) -> Standing {
-        let (version, state) = (*self.in_force.borrow(), self.state());
-        let left_out = state.left_out.iter().map(|(item, why)| (item.clone(), why.clone())).collect();
-        Standing { version, trouble: state.trouble.clone(), lag: state.lag, left_out }
     }
 
     /// The list of the file has changed: what did not fit beside it may fit now.
@@ -165,6 +172,43 @@ impl Rulebook {
             let why = self.state().trouble.clone().unwrap_or_else(|| "it is being opened".to_owned());
             DbError::Unreadable { place: self.name.clone(), why }
         })
+    }
+
+    fn db_for_edits(&self) -> Result<&RulesDb, DbError> {
+        self.db().map_err(|error| {
+            let why = format!("edits are not possible: {error}");
+            DbError::Unwritable { place: self.name.clone(), why }
+        })
+    }
+
+    /// Keeps in mind whether the database can be written.
+    fn note_write<T>(&self, made: Result<T, DbError>) -> Result<T, DbError> {
+        match &made {
+            Ok(_) => self.state().write_trouble = None,
+            Err(error @ DbError::Unwritable { .. }) => {
+                self.state().write_trouble = Some(error.to_string());
+            }
+            Err(_) => {}
+        }
+        made
+    }
+
+    /// What the local copy has come to, and what keeps it from being up to date.
+    fn note_copy(&self, copy: Option<&LocalCopy>, trouble: Option<&CopyError>) {
+        let trouble = trouble.map(ToString::to_string);
+        let mut state = self.state();
+        if let Some(copy) = copy {
+            state.copy = Some(CopyStanding::of(copy));
+        }
+        if state.copy_trouble == trouble {
+            return;
+        }
+        match (&trouble, &self.copy) {
+            (Some(trouble), Some(copy)) => tracing::error!(file = %copy.path().display(), "{trouble}"),
+            (None, _) => tracing::info!("the local copy of the rules can be used again"),
+            _ => {}
+        }
+        state.copy_trouble = trouble;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -3,6 +3,8 @@
 //! Every change has a number of one sequence, and an entry in a log that is only appended to; the log is
 //! also what nodes read to follow. What is written is decided once, by [`plan`], for every database.
 
+#[cfg(feature = "sqlite")]
+pub mod copy;
 mod db;
 mod edit;
 mod error;
@@ -15,7 +17,7 @@ mod row;
 pub mod sqlite;
 mod text;
 
-pub use db::RulesDb;
+pub use db::{Access, RulesDb};
 pub use edit::{Author, Edit, Expected, MAX_EDITS};
 pub use error::DbError;
 pub use item::{Change, Feed, Item, Kind, Logged, Page, Stored, Version};

@@ -1,13 +1,17 @@
 //! `/healthz` and `/readyz`, which anybody may ask.
 
+use std::sync::atomic::Ordering;
+
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tollgate::Enforce;
+use tollgate::{Enforce, Time};
+use tollgate_stores::rules::Version;
 
 use crate::admin::Admin;
 use crate::answer;
 use crate::connection::Answer;
 use crate::gate::Gate;
+use crate::rulebook::{Rulebook, Source, Standing};
 
 /// Alive; and whether limits hold as they should.
 pub fn health(gate: &Gate) -> Answer {
@@ -19,20 +23,40 @@ pub fn health(gate: &Gate) -> Answer {
     }
     if let Some(rulebook) = gate.rulebook.get() {
         let standing = rulebook.standing();
-        if standing.trouble.is_some() || !standing.left_out.is_empty() {
+        if standing.is_impaired() {
             health["status"] = "impaired".into();
         }
-        let left_out =
-            standing.left_out.iter().map(|(item, why)| json!({ "what": item.kind.name(), "why": why }));
-        health["rules_db"] = json!({
-            "name": rulebook.name,
-            "version": standing.version.map(|version| version.to_string()),
-            "trouble": standing.trouble,
-            "lag": standing.lag,
-            "left_out": left_out.collect::<Value>(),
-        });
+        if standing.source == Source::None && gate.accepts.load(Ordering::Acquire) {
+            let has_rules = !gate.engine.policy().rules().is_empty();
+            health["protection"] = if has_rules { "partial" } else { "off" }.into();
+        }
+        health["rules_db"] = rules_db(rulebook, &standing, gate.now());
     }
     answer::json(StatusCode::OK, &health)
+}
+
+fn rules_db(rulebook: &Rulebook, standing: &Standing, now: Time) -> Value {
+    let version = |version: Version| version.to_string();
+    let left_out =
+        standing.left_out.iter().map(|(item, why)| json!({ "what": item.kind.name(), "why": why }));
+    let copy = standing.has_copy.then(|| {
+        json!({
+            "version": standing.copy.map(|copy| version(copy.version)),
+            "age_seconds": standing.copy.map(|copy| copy.age(now).as_secs()),
+            "trouble": standing.copy_trouble,
+        })
+    });
+    json!({
+        "name": rulebook.name,
+        "source": standing.source.name(),
+        "version": standing.version.map(version),
+        "trouble": standing.trouble,
+        "writable": rulebook.db().is_ok() && standing.write_trouble.is_none(),
+        "write_trouble": standing.write_trouble,
+        "copy": copy,
+        "lag": standing.lag,
+        "left_out": left_out.collect::<Value>(),
+    })
 }
 
 fn central_health(gate: &Gate) -> Value {
@@ -46,15 +70,26 @@ fn central_health(gate: &Gate) -> Value {
     json!({ "status": status, "protection": protection, "store": servers })
 }
 
-/// By the time this answers, every listener is bound and the first rules are in force.
+/// Ready once every listener accepts: then the first rules are in force, or a start goes without those of the database.
 pub fn readiness(admin: &Admin) -> Answer {
     if *admin.shutdown.borrow() {
         return answer::json(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "stopping" }));
     }
-    if admin.gate.rulebook.get().is_some_and(|rulebook| !rulebook.is_ready()) {
-        let body = json!({ "status": "waiting for the rules database" });
+    let rulebook = admin.gate.rulebook.get();
+    if !admin.gate.accepts.load(Ordering::Acquire) {
+        let body = match rulebook {
+            Some(rulebook) => {
+                json!({ "status": "waiting for the rules database", "reason": rulebook.waits_for() })
+            }
+            None => json!({ "status": "starting" }),
+        };
         return answer::json(StatusCode::SERVICE_UNAVAILABLE, &body);
     }
     let generation = admin.gate.engine.policy().generation();
-    answer::json(StatusCode::OK, &json!({ "status": "ready", "rules_generation": generation }))
+    let mut body = json!({ "status": "ready", "rules_generation": generation });
+    if let Some(source) = rulebook.map(|rulebook| rulebook.source()).filter(|from| *from != Source::Database)
+    {
+        body["rules_from"] = source.name().into();
+    }
+    answer::json(StatusCode::OK, &body)
 }

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, ensure};
 use hyper::body::Incoming;
@@ -57,6 +58,7 @@ async fn demo(once: bool) -> anyhow::Result<()> {
     let handler = move |request, peer| api_answer(Arc::clone(&api_gate), request, peer);
     servers.spawn(connection::serve(api, shutdown.clone(), Arc::new(handler)));
     servers.spawn(serve_http(http, shutdown.clone(), Arc::clone(&gate)));
+    gate.accepts.store(true, Ordering::Release);
     let state = Arc::new(Admin::new(gate, None, None, shutdown.clone()));
     servers.spawn(serve_admin(admin, shutdown, state));
 

@@ -1,13 +1,15 @@
 //! `tollgate serve`: the server, from its configuration to a clean stop.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -27,6 +29,9 @@ use crate::{assemble, fleet_bans, notice, tokens::Tokens};
 
 /// Requests wait for so long at the start for the bans that nodes share.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
 
 pub fn run(path: &Path) -> Exit {
     log_to_stderr();
@@ -118,37 +123,41 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
         let rulebook = open_rulebook(&gate, config, watched.is_some()).await?;
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
-        let http = bind("http", config.listen.http).await?;
-        let admin = bind("admin", config.listen.admin).await?;
-        let proxied = bind("proxy", config.listen.proxy).await?;
-        if let Some(listener) = admin {
+        let http = Reserved::at("http", config.listen.http)?;
+        let admin = Reserved::at("admin", config.listen.admin)?;
+        let proxied = Reserved::at("proxy", config.listen.proxy)?;
+        if let Some(listener) = admin.map(Reserved::listen).transpose()? {
             let (shutdown, proxy) = (shutdown.clone(), proxy.clone());
             let admin = Arc::new(Admin::new(Arc::clone(&gate), proxy, tokens, shutdown.clone()));
             servers.spawn(serve_admin(listener, shutdown, admin));
         }
-        if let Some(rulebook) = rulebook {
-            servers.spawn(rulebook::follow(Arc::clone(&rulebook), Arc::clone(&gate), shutdown.clone()));
-            // Requests wait for the first rules, unless these cannot be had.
-            tokio::select! {
-                () = rulebook.first_look() => {}
-                () = signals.received() => return Ok(()),
+        let first_rules = async {
+            if let Some(rulebook) = rulebook {
+                servers.spawn(rulebook::follow(Arc::clone(&rulebook), Arc::clone(&gate), shutdown.clone()));
+                rulebook.first_rules().await;
+            }
+            servers.spawn(fleet_bans::run(Arc::clone(&gate), shutdown.clone()));
+            if let Some(central) = gate.central.get() {
+                // A ban holds from the first request on, unless the store does not answer.
+                tokio::time::timeout(FIRST_LOOK, central.bans.first_look()).await.ok();
+            }
+        };
+        // Nothing is accepted without rules, unless the file says so: a load balancer goes elsewhere.
+        tokio::select! {
+            () = first_rules => {}
+            () = signals.received() => {
+                stop.send_replace(true);
+                while servers.join_next().await.is_some() {}
+                return Ok(());
             }
         }
-        servers.spawn(fleet_bans::run(Arc::clone(&gate), shutdown.clone()));
-        if let Some(central) = gate.central.get() {
-            // A ban holds from the first request on, unless the store does not answer.
-            tokio::select! {
-                () = central.bans.first_look() => {}
-                () = tokio::time::sleep(FIRST_LOOK) => {}
-                () = signals.received() => return Ok(()),
-            }
-        }
-        if let Some(listener) = http {
+        if let Some(listener) = http.map(Reserved::listen).transpose()? {
             servers.spawn(serve_http(listener, shutdown.clone(), Arc::clone(&gate)));
         }
-        if let (Some(listener), Some(proxy)) = (proxied, &proxy) {
-            serve_proxy(&mut servers, listener, shutdown.clone(), proxy, config)?;
+        if let (Some(reserved), Some(proxy)) = (proxied, &proxy) {
+            serve_proxy(&mut servers, reserved.listen()?, shutdown.clone(), proxy, config)?;
         }
+        gate.accepts.store(true, Ordering::Release);
         servers.spawn(notice::watch(Arc::clone(&gate), shutdown.clone()));
         servers.spawn(tracking::write_tracks(Arc::clone(&gate), shutdown.clone()));
         if let Some(watched) = watched {
@@ -189,7 +198,8 @@ fn open_central(gate: &Gate, config: &Config) -> anyhow::Result<()> {
     gate.central.set(central).map_err(|_| anyhow::anyhow!("the store is opened once"))
 }
 
-/// The rules database that the file names. One that is not asked for may be missing; a server may come up later.
+/// The rules database that the file names; it may come up later. A default file that was never there and cannot be
+/// made is done without.
 async fn open_rulebook(
     gate: &Gate,
     config: &Config,
@@ -197,12 +207,11 @@ async fn open_rulebook(
 ) -> anyhow::Result<Option<Arc<Rulebook>>> {
     let Some(asked) = config.rules_db.as_ref().filter(|_| has_file) else { return Ok(None) };
     let rulebook = Arc::new(Rulebook::new(asked, Means::of(config)));
-    if asked.is_file()
+    let is_new = asked.file().is_some_and(|file| !file.exists());
+    if is_new
+        && !asked.is_asked_for
         && let Err(error) = rulebook.open().await
     {
-        if asked.is_asked_for {
-            return Err(anyhow::anyhow!("rules_db: {error}"));
-        }
         tracing::warn!("{error}; only the rules of the configuration are in force");
         return Ok(None);
     }
@@ -238,12 +247,34 @@ fn serve_proxy(
     Ok(())
 }
 
-pub async fn bind(name: &str, address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
-    let Some(address) = address else { return Ok(None) };
-    let listener =
-        TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} for {name}"))?;
-    tracing::info!("{name} listens on {}", listener.local_addr()?);
-    Ok(Some(listener))
+/// An address that is bound and refuses connections until it listens: what is wrong with it shows at the start.
+struct Reserved {
+    name: &'static str,
+    address: SocketAddr,
+    socket: TcpSocket,
+}
+
+impl Reserved {
+    fn at(name: &'static str, address: Option<SocketAddr>) -> anyhow::Result<Option<Reserved>> {
+        let Some(address) = address else { return Ok(None) };
+        let bind = || {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            Ok(socket)
+        };
+        let socket: io::Result<_> = bind();
+        let socket = socket.with_context(|| format!("cannot listen on {address} for {name}"))?;
+        Ok(Some(Reserved { name, address, socket }))
+    }
+
+    fn listen(self) -> anyhow::Result<TcpListener> {
+        let Reserved { name, address, socket } = self;
+        let listener =
+            socket.listen(BACKLOG).with_context(|| format!("cannot listen on {address} for {name}"))?;
+        tracing::info!("{name} listens on {}", listener.local_addr()?);
+        Ok(listener)
+    }
 }
 
 pub async fn serve_http(listener: TcpListener, shutdown: Shutdown, gate: Arc<Gate>) {

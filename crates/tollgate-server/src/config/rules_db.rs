@@ -8,6 +8,22 @@ use tollgate_stores::rules::RulesDb;
 use crate::config::store::without_login;
 
 const DEFAULT: &str = "sqlite:tollgate.db";
+const SQLITE: &str = "sqlite:";
+/// The copy that a node keeps of a database elsewhere, in `state_dir`.
+const COPY: &str = "tollgate-rules-copy.db";
+
+/// What a start does that can have the rules of the database neither from it nor from a local copy.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum OnRulesError {
+    /// Listeners stay closed until the rules are there.
+    #[default]
+    Closed,
+    /// Requests pass, by the rules of the file only.
+    Open,
+}
+
+const ON_RULES_ERROR: [(&str, OnRulesError); 2] =
+    [("closed", OnRulesError::Closed), ("open", OnRulesError::Open)];
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct RulesDbConfig {
@@ -19,18 +35,29 @@ pub struct RulesDbConfig {
     pub name: String,
     /// Whether the file asks for it. Without the default one, rules are read from the file only.
     pub is_asked_for: bool,
+    pub on_error: OnRulesError,
+    /// Where the local copy is kept, if the database is not a file itself.
+    pub copy: Option<PathBuf>,
 }
 
 impl RulesDbConfig {
-    pub fn is_file(&self) -> bool {
-        self.address.starts_with("sqlite:")
+    /// The database itself, where it is a file.
+    pub fn file(&self) -> Option<PathBuf> {
+        self.address.strip_prefix(SQLITE).map(|path| self.folder.join(path))
     }
 
     /// `None` where the file says `none`. The default is where state is kept.
     pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path, state: &Path) -> Option<RulesDbConfig> {
+        let on_error = map.optional_choice("on_rules_error", &ON_RULES_ERROR).unwrap_or_default();
         let Some(node) = map.optional("rules_db") else {
-            let (address, name) = (DEFAULT.to_owned(), DEFAULT.to_owned());
-            return Some(RulesDbConfig { address, folder: state.to_owned(), name, is_asked_for: false });
+            return Some(RulesDbConfig {
+                address: DEFAULT.to_owned(),
+                folder: state.to_owned(),
+                name: DEFAULT.to_owned(),
+                is_asked_for: false,
+                on_error,
+                copy: None,
+            });
         };
         let text = node.as_str().unwrap_or_default();
         if text == "none" {
@@ -45,9 +72,12 @@ impl RulesDbConfig {
             folder: folder.to_owned(),
             name: text.to_owned(),
             is_asked_for: true,
+            on_error,
+            copy: None,
         };
-        if !config.is_file() {
+        if config.file().is_none() {
             config.name = without_login(text);
+            config.copy = Some(state.join(COPY));
         }
         Some(config)
     }

@@ -1,11 +1,31 @@
 //! What the metrics say of the rules database.
 
+use tollgate::Time;
+
 use crate::metrics::Page;
-use crate::rulebook::Rulebook;
+use crate::rulebook::{Rulebook, Source, Standing};
 
 impl Page {
-    pub(super) fn rulebook(&mut self, rulebook: &Rulebook) {
+    pub(super) fn rulebook(&mut self, rulebook: &Rulebook, now: Time) {
         let standing = rulebook.standing();
+        self.metric(
+            "tollgate_rules_source",
+            "gauge",
+            "Where the rules in force beside those of the file are from: 1 for that source.",
+        );
+        for source in Source::ALL {
+            let is_in_use = u64::from(source == standing.source);
+            self.sample("tollgate_rules_source", &[("source", source.name())], is_in_use);
+        }
+        if standing.has_copy {
+            self.rules_copy(&standing, now);
+        }
+        self.one(
+            "tollgate_rules_db_writable",
+            "gauge",
+            "Whether edits are possible.",
+            u64::from(rulebook.db().is_ok() && standing.write_trouble.is_none()),
+        );
         self.one(
             "tollgate_rules_db_up",
             "gauge",
@@ -31,6 +51,28 @@ impl Page {
             "gauge",
             "Things in the rules database that cannot be in force here.",
             standing.left_out.len() as u64,
+        );
+    }
+
+    fn rules_copy(&mut self, standing: &Standing, now: Time) {
+        self.one(
+            "tollgate_rules_copy_up",
+            "gauge",
+            "Whether the local copy of the rules database can be written.",
+            u64::from(standing.copy.is_some() && standing.copy_trouble.is_none()),
+        );
+        let Some(copy) = standing.copy else { return };
+        self.one(
+            "tollgate_rules_copy_version",
+            "gauge",
+            "The number of the latest change in the local copy.",
+            copy.version.number(),
+        );
+        self.one(
+            "tollgate_rules_copy_age_seconds",
+            "gauge",
+            "How long ago the local copy was known to be what the database is.",
+            copy.age(now).as_secs(),
         );
     }
 }

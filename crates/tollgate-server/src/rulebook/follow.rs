@@ -11,10 +11,10 @@ use crate::allocator;
 use crate::connection::{Shutdown, told_to_stop};
 use crate::gate::Gate;
 use crate::rulebook::earned::Untold;
-use crate::rulebook::{Rulebook, load, taken};
+use crate::rulebook::{Rulebook, Source, cold_start, load, local_copy, taken};
 
 /// Changes read at once.
-const PAGE: usize = 5_000;
+pub(super) const PAGE: usize = 5_000;
 /// After trouble the database is asked again this often.
 const AGAIN: Duration = Duration::from_millis(300);
 /// How often bans that are over are looked for, and how many are removed at once.
@@ -22,8 +22,9 @@ const TIDY_EVERY: Duration = Duration::from_secs(30);
 const TIDY_BATCH: usize = 500;
 /// So many changes leave free memory behind.
 const MANY: u64 = 10_000;
-const CLOCKS_AGREE: Duration = Duration::from_secs(60);
-const LAG_EVERY: Duration = Duration::from_secs(5);
+pub(super) const CLOCKS_AGREE: Duration = Duration::from_secs(60);
+/// How often it is looked whether edits are possible.
+const ACCESS_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs until the shutdown.
 pub async fn follow(rulebook: Arc<Rulebook>, gate: Arc<Gate>, mut shutdown: Shutdown) {
@@ -33,7 +34,8 @@ pub async fn follow(rulebook: Arc<Rulebook>, gate: Arc<Gate>, mut shutdown: Shut
         () = follow_on(&rulebook, &gate) => {}
         () = untold.tell(&rulebook, &gate) => {}
         () = tidy(&rulebook, &gate) => {}
-        () = watch_lag(&rulebook) => {}
+        () = watch_access(&rulebook) => {}
+        () = local_copy::keep(&rulebook, &gate) => {}
     }
     untold.tell_last(&rulebook, &gate).await;
 }
@@ -41,25 +43,26 @@ pub async fn follow(rulebook: Arc<Rulebook>, gate: Arc<Gate>, mut shutdown: Shut
 async fn follow_on(rulebook: &Rulebook, gate: &Arc<Gate>) {
     loop {
         let Err(error) = try_follow(rulebook, gate).await;
-        let trouble = error.to_string();
-        if rulebook.state().trouble.replace(trouble.clone()).as_deref() != Some(&trouble) {
-            tracing::error!("rules database: {trouble}; the rules in force stay");
-            rulebook.in_force.send_modify(|_| {}); // who waits for the first look has it
-        }
+        let outcome = match rulebook.source() {
+            Source::None => Some(cold_start::without_database(rulebook, gate).await),
+            Source::Copy | Source::Database => None,
+        };
+        rulebook.note_trouble(error.to_string(), outcome);
         sleep(AGAIN).await;
     }
 }
 
 /// Follows until there is trouble.
 async fn try_follow(rulebook: &Rulebook, gate: &Arc<Gate>) -> Result<std::convert::Infallible, DbError> {
-    let db = rulebook.open().await?;
+    let db = cold_start::open(rulebook).await?;
     let in_force = *rulebook.in_force.borrow();
-    let mut seen = match in_force {
-        Some(seen) => db.version().await.map(|_| seen)?,
-        None => load::load(rulebook, gate, db).await?,
+    let mut seen = match (in_force, rulebook.source()) {
+        (None, _) => load::load(rulebook, gate, db).await?,
+        (Some(seen), Source::Copy) => after_copy(rulebook, gate, db, seen).await?,
+        (Some(seen), _) => db.version().await.map(|_| seen)?,
     };
     loop {
-        reached(rulebook, seen);
+        rulebook.note_reached(seen);
         tokio::select! {
             changed = db.changed_since(seen) => {
                 changed?;
@@ -68,6 +71,21 @@ async fn try_follow(rulebook: &Rulebook, gate: &Arc<Gate>) -> Result<std::conver
             () = rulebook.again.notified() => seen = load::load(rulebook, gate, db).await?,
         }
     }
+}
+
+/// Goes on from the local copy: by the changes since its version, if that is in the database's past.
+async fn after_copy(
+    rulebook: &Rulebook,
+    gate: &Arc<Gate>,
+    db: &RulesDb,
+    seen: Version,
+) -> Result<Version, DbError> {
+    let last = rulebook.state().started_from;
+    if local_copy::is_in_past(db, seen, last).await? {
+        return catch_up(rulebook, gate, db, seen).await;
+    }
+    tracing::warn!("the rules database has another past than the local copy: reading all of it");
+    load::load(rulebook, gate, db).await
 }
 
 /// Takes in what has changed since a version.
@@ -88,9 +106,12 @@ async fn catch_up(
                 let next = following(seen, changes);
                 let Some(last) = next.last().map(|change| change.version) else { return Ok(seen) };
                 rulebook.taken.fetch_add(next.len() as u64, Ordering::Relaxed);
+                if let Some(copy) = &rulebook.copy {
+                    copy.hand_over(seen, &next);
+                }
                 taken::changes(rulebook, gate, next);
                 seen = last;
-                reached(rulebook, seen);
+                rulebook.note_reached(seen);
             }
         }
     }
@@ -98,7 +119,7 @@ async fn catch_up(
 
 /// The changes that come right after a version, each after the one before: what was seen already, or comes
 /// before what it follows, is left for the next look.
-fn following(seen: Version, mut changes: Vec<Change>) -> Vec<Change> {
+pub(super) fn following(seen: Version, mut changes: Vec<Change>) -> Vec<Change> {
     changes.sort_by_key(|change| change.version);
     let mut last = seen;
     changes.retain(|change| {
@@ -109,13 +130,6 @@ fn following(seen: Version, mut changes: Vec<Change>) -> Vec<Change> {
         follows
     });
     changes
-}
-
-fn reached(rulebook: &Rulebook, version: Version) {
-    if rulebook.state().trouble.take().is_some() {
-        tracing::info!("rules database: it can be read again");
-    }
-    rulebook.in_force.send_if_modified(|seen| seen.replace(version) != Some(version));
 }
 
 /// Removes bans that are over, a few at a time.
@@ -135,14 +149,15 @@ async fn tidy(rulebook: &Rulebook, gate: &Gate) {
     }
 }
 
-async fn watch_lag(rulebook: &Rulebook) {
-    let mut ticks = interval(LAG_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+/// Looks whether the database can be written, and how far the server that is read is behind.
+async fn watch_access(rulebook: &Rulebook) {
     loop {
-        ticks.tick().await;
-        if let Some(db) = rulebook.db.get() {
-            rulebook.state().lag = db.lag().await;
-        }
+        let Some(db) = rulebook.db.get() else {
+            sleep(AGAIN).await;
+            continue;
+        };
+        rulebook.note_access(db.access().await);
+        sleep(ACCESS_EVERY).await;
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tollgate::Time;
 use tollgate::policy::{self, AllowSource, Draft, Policy};
@@ -21,10 +22,20 @@ use crate::rulebook::{Means, Rulebook};
 const AHEAD: usize = 4;
 /// How often the progress of a long load is told.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// A load from which nothing comes for so long has failed.
+const STALLED: Duration = Duration::from_secs(30);
 /// So many of the latest changes tell what rules were before.
 const FORMER: usize = 1_000;
 
-/// What comes from the database.
+/// Takes a batch, and the number of things in all.
+pub(super) type Each = Box<dyn FnMut(Vec<Stored>, u64) + Send>;
+
+/// What comes from the database, or from its copy.
+struct Incoming {
+    loaded: Receiver<Loaded>,
+    place: &'static str,
+}
+
 enum Loaded {
     Batch(Vec<Stored>, u64),
     End(Result<Version, DbError>),
@@ -34,18 +45,43 @@ enum Loaded {
 pub(super) async fn load(rulebook: &Rulebook, gate: &Arc<Gate>, db: &RulesDb) -> Result<Version, DbError> {
     // A start finds counters that were made under earlier limits; the log knows these.
     let former = if rulebook.is_ready() { Vec::new() } else { db.log(None, FORMER).await? };
-    let (sender, loaded) = sync_channel(AHEAD);
     let source = db.clone();
+    let (alive, stopped) = oneshot::channel::<()>();
+    let read = move |each: Each| {
+        let why = || DbError::Unreadable {
+            place: "the rules database".to_owned(),
+            why: "the node stops".to_owned(),
+        };
+        Handle::current().block_on(async {
+            tokio::select! {
+                version = source.load(each) => version,
+                _ = stopped => Err(why()),
+            }
+        })
+    };
+    let version = take_from(rulebook, gate, "rules database", former, read).await;
+    drop(alive); // a stop does not wait for the rest
+    version
+}
+
+/// Puts in force what `read` gives out, all at once.
+pub(super) async fn take_from(
+    rulebook: &Rulebook,
+    gate: &Arc<Gate>,
+    place: &'static str,
+    former: Vec<Logged>,
+    read: impl FnOnce(Each) -> Result<Version, DbError> + Send + 'static,
+) -> Result<Version, DbError> {
+    let (sender, loaded) = sync_channel(AHEAD);
     // On a thread that may block: it waits where the rules are taken in more slowly than they are read.
     spawn_blocking(move || {
         let batches = sender.clone();
-        let each = move |batch, total| _ = batches.send(Loaded::Batch(batch, total));
-        let end = Handle::current().block_on(source.load(each));
+        let end = read(Box::new(move |batch, total| _ = batches.send(Loaded::Batch(batch, total))));
         sender.send(Loaded::End(end)).ok();
     });
     let gate = Arc::clone(gate);
     let means = rulebook.means.clone();
-    let taking = spawn_blocking(move || take(&gate, &means, &loaded, former));
+    let taking = spawn_blocking(move || take(&gate, &means, &Incoming { loaded, place }, former));
     let broken = |why: String| DbError::Unreadable { place: rulebook.name.clone(), why };
     let (version, left_out) = taking.await.map_err(|error| broken(error.to_string()))??;
     rulebook.state().left_out = left_out;
@@ -63,7 +99,7 @@ type LeftOut = BTreeMap<Item, String>;
 fn take(
     gate: &Gate,
     means: &Means,
-    loaded: &Receiver<Loaded>,
+    incoming: &Incoming,
     former: Vec<Logged>,
 ) -> Result<(Version, LeftOut), DbError> {
     let (mut left_out, mut version) = (LeftOut::new(), Version::ZERO);
@@ -72,7 +108,7 @@ fn take(
     let revised = gate.engine.revise(|old| {
         let mut gone = in_force(old);
         let mut taken = Taken::new(gate, means, old.draft(), now);
-        version = taken_in(loaded, |Stored { item, text, .. }| {
+        version = taken_in(incoming, |Stored { item, text, .. }| {
             gone.remove(&item);
             let put = match item.kind {
                 Kind::Ban => taken::put_ban(gate, &item, &text, |key, ban| bans.put(key, ban, now)),
@@ -103,28 +139,32 @@ fn in_force(policy: &Policy) -> HashSet<Item> {
 }
 
 /// Hands on what comes, with a word now and then where it takes long.
-fn taken_in(loaded: &Receiver<Loaded>, mut each: impl FnMut(Stored)) -> Result<Version, DbError> {
+fn taken_in(incoming: &Incoming, mut each: impl FnMut(Stored)) -> Result<Version, DbError> {
+    let place = incoming.place;
     let (start, mut told, mut count) = (Instant::now(), Instant::now(), 0);
     loop {
-        match loaded.recv() {
+        match incoming.loaded.recv_timeout(STALLED) {
             Ok(Loaded::Batch(batch, total)) => {
                 count += batch.len() as u64;
                 batch.into_iter().for_each(&mut each);
                 if told.elapsed() >= TELL_EVERY {
                     told = Instant::now();
                     let percent = (100 * count).checked_div(total).unwrap_or(100).min(100);
-                    tracing::info!("rules database: {count} of {total} read ({percent} %)");
+                    tracing::info!("{place}: {count} of {total} read ({percent} %)");
                 }
             }
             Ok(Loaded::End(end)) => {
                 let version = end?;
                 let took = start.elapsed().as_secs_f64();
-                tracing::info!("rules database: {count} read in {took:.1} s, version {version}");
+                tracing::info!("{place}: {count} read in {took:.1} s, version {version}");
                 return Ok(version);
             }
-            Err(_) => {
-                let why = "reading has ended early".to_owned();
-                return Err(DbError::Unreadable { place: "the rules database".to_owned(), why });
+            Err(error) => {
+                let why = match error {
+                    RecvTimeoutError::Timeout => "reading all of it has stalled",
+                    RecvTimeoutError::Disconnected => "reading has ended early",
+                };
+                return Err(DbError::Unreadable { place: format!("the {place}"), why: why.to_owned() });
             }
         }
     }

@@ -93,15 +93,27 @@ impl Server {
         Server::run(folder, &mut command)
     }
 
+    /// Starts with the configuration in `folder`, and waits for the admin address only.
+    pub fn start_admin_in(folder: &Arc<Folder>) -> Server {
+        let mut command = binary();
+        command.arg("serve").arg("-c").arg(folder.path(CONFIG));
+        Server::run_until("admin listens on ", folder, &mut command)
+    }
+
     /// Starts a command that serves.
     pub fn run(folder: &Arc<Folder>, command: &mut Command) -> Server {
+        Server::run_until(" in force, generation", folder, command)
+    }
+
+    /// Starts a command and returns once its log has these words.
+    pub fn run_until(words: &str, folder: &Arc<Folder>, command: &mut Command) -> Server {
         command.stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let log = Log::follow(child.stderr.take().expect("stderr is piped"));
         let nowhere = SocketAddr::from(([0; 4], 0));
         let folder = Arc::clone(folder);
         let mut server = Server { child, log, folder, http: nowhere, admin: nowhere, proxy: nowhere };
-        server.wait_for_log(" in force, generation");
+        server.wait_for_log(words);
         server.http = server.logged_address("http listens on ").unwrap_or(nowhere);
         server.proxy = server.logged_address("proxy listens on ").unwrap_or(nowhere);
         server.admin = server.logged_address("admin listens on ").unwrap_or(nowhere);

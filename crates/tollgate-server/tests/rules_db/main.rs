@@ -8,7 +8,9 @@ mod servers;
 
 mod api;
 mod bans;
+mod cold_start;
 mod editor;
 mod fleet;
+mod local_copy;
 mod outage;
 mod sqlite;

@@ -26,6 +26,15 @@ pub enum RulesDb {
     Postgres(PostgresDb),
 }
 
+/// How far a database can be read and written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// How many changes the server that is read is behind the primary; `None` where that is not known.
+    pub lag: Option<u64>,
+    /// Why edits are not possible.
+    pub write_trouble: Option<String>,
+}
+
 /// The same call on either; SQLite's on a thread that may block.
 macro_rules! ask {
     ($db:expr, $name:ident($($argument:expr),*)) => {
@@ -67,13 +76,16 @@ impl RulesDb {
         Err(not_an_address(address))
     }
 
-    /// How many changes the server that is read is behind the primary; `None` where that is not known.
-    pub async fn lag(&self) -> Option<u64> {
+    /// What can be done with the database now.
+    pub async fn access(&self) -> Access {
         match self {
             #[cfg(feature = "sqlite")]
-            RulesDb::Sqlite(_) => Some(0),
+            RulesDb::Sqlite(_) => Access { lag: Some(0), write_trouble: None },
             #[cfg(feature = "postgres")]
-            RulesDb::Postgres(db) => db.lag().await.ok()?.changes,
+            RulesDb::Postgres(db) => match db.lag().await {
+                Ok(lag) => Access { lag: lag.changes, write_trouble: lag.write_trouble },
+                Err(error) => Access { lag: None, write_trouble: Some(error.to_string()) },
+            },
         }
     }
 

@@ -1,5 +1,6 @@
 //! A process of its own that edits until it is killed.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,21 +30,29 @@ async fn edits_until_it_is_killed() {
             Edit::rule(rule(&format!("{writer}-last"), 1 + n), Expected::Anything),
         ];
         match db.edit(author(&writer), edits).await {
-            Ok(_) => {
-                let mut out = std::io::stdout();
-                writeln!(out, "\n{MADE}{id}").and_then(|()| out.flush()).expect("somebody listens");
-            }
+            Ok(_) => say(&id),
             Err(error) if error.is_transient() => tokio::time::sleep(Duration::from_millis(5)).await,
             Err(error) => panic!("{error}"),
         }
     }
 }
 
+/// Says that an edit was acknowledged.
+pub fn say(id: &str) {
+    let mut out = std::io::stdout();
+    writeln!(out, "\n{MADE}{id}").and_then(|()| out.flush()).expect("the parent reads");
+}
+
 /// Starts a writer; it ends when killed.
 pub fn start(address: &str, writer: &str) -> Child {
+    let variables = [(ADDRESS, OsStr::new(address)), (WRITER, OsStr::new(writer))];
+    run("killed::edits_until_it_is_killed", &variables)
+}
+
+/// Runs one ignored test in a process of its own.
+pub fn run(test: &str, variables: &[(&str, &OsStr)]) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this test has a file"));
-    command.args(["--ignored", "--exact", "killed::edits_until_it_is_killed", "--nocapture"]);
-    command.env(ADDRESS, address).env(WRITER, writer);
+    command.args(["--ignored", "--exact", test, "--nocapture"]).envs(variables.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts")
 }
 

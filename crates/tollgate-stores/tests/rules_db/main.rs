@@ -3,6 +3,7 @@
 #[path = "../servers/mod.rs"]
 mod servers;
 
+mod copy;
 mod killed;
 mod mirror;
 mod postgres;

@@ -82,6 +82,11 @@ impl Postgres {
         self.process.kill();
     }
 
+    /// Sends a signal such as `STOP` to the process that accepts connections.
+    pub fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
     pub fn restart(&mut self) {
         self.process = spawn(&self.folder, self.port, &self.settings);
         self.wait();
@@ -111,6 +116,9 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
+        if !self.process.has_ended() {
+            self.process.signal("CONT"); // a stopped process cannot end
+        }
         // Not SIGKILL, which leaves shared memory behind.
         self.process.end("QUIT");
     }

@@ -43,6 +43,8 @@ pub struct Lag {
     pub node: String,
     /// In changes; `None` while no primary answers.
     pub changes: Option<u64>,
+    /// Why the primary cannot be written.
+    pub write_trouble: Option<String>,
 }
 
 /// A server as it was found.
@@ -92,8 +94,13 @@ impl Fleet {
                 primary = Some(one);
             }
         }
-        let unwritable =
-            || DbError::Unwritable { place: "the rules database".to_owned(), why: troubles.join("; ") };
+        let unwritable = || {
+            let troubles = troubles.join("; ");
+            let why = format!(
+                "edits are not possible until the primary is back or a standby is promoted ({troubles})"
+            );
+            DbError::Unwritable { place: "the rules database".to_owned(), why }
+        };
         let primary = primary.ok_or_else(unwritable)?;
         self.timeline.fetch_max(primary.state.timeline, Ordering::Relaxed);
         Ok(primary)
@@ -179,12 +186,16 @@ impl Fleet {
         let read: Version = self.read(|link| async move { log::last(&link.client).await }).await?;
         let node = self.reader().await?.name.clone();
         let primary = match self.writer().await {
-            Ok(mut writer) => {
-                timeout(READ_DEADLINE, log::last(writer.client())).await.ok().and_then(Result::ok)
-            }
-            Err(_) => None,
+            Ok(mut writer) => match timeout(READ_DEADLINE, log::last(writer.client())).await {
+                Ok(Ok(last)) => Ok(last),
+                Ok(Err(failure)) => Err(writer.lost(failure)),
+                Err(_) => Err(writer.lost(Failure::Slow)),
+            },
+            Err(error) => Err(error),
         };
-        Ok(Lag { node, changes: primary.map(|last| last.number().saturating_sub(read.number())) })
+        let write_trouble = primary.as_ref().err().map(ToString::to_string);
+        let changes = primary.ok().map(|last| last.number().saturating_sub(read.number()));
+        Ok(Lag { node, changes, write_trouble })
     }
 }
 
