@@ -20,6 +20,11 @@ async fn keys_say_rule_identity_and_window() {
     let store = patient(&server.url());
     hit(&store, &own("login", "user:42", limit("5/m", Shape::GCRA))).await.expect("it is charged");
     assert_eq!(server.keys(), ["tg1:default:login:{user:42}:gcra-m"]);
+    hit(&store, &own("login", "email:ceo@example.com+ip:1.2.3.4", limit("5/m", Shape::GCRA)))
+        .await
+        .expect("it is charged");
+    let hashed = |key: &String| key.starts_with("tg1:default:login:{email:#") && key.contains("+ip:1.2.3.4:");
+    assert!(server.keys().iter().any(hashed), "{:?}", server.keys());
     let at = now();
     store.charge(&[own("api", "ip:::1", limit("5/d", FIXED))], at).await;
     let window = format!("tg1:default:api:{{ip:::1}}:fixed-window-d:{}", at.secs() / 86_400);

@@ -72,7 +72,8 @@ async fn charge_all(store: &ServerTime) {
             hit(store, &own(rule, key, limit(rate, shape))).await.expect("it is charged");
         }
     }
-    hit(store, &own("bucket", "user:42", limit("9/d", Shape::GCRA))).await.expect("it is charged");
+    let bucket = own("bucket", "user::fixed-window-d", limit("9/d", Shape::GCRA));
+    hit(store, &bucket).await.expect("it is charged");
 }
 
 /// What the script prints whose redis-cli talks to this server.
