@@ -84,7 +84,7 @@ for each in STORES:
 
 @check("E1", "ScyllaDB")
 def scylla() -> None:
-    raise Missing("no package of the usual registries carries a ScyllaDB server; docs/stores.md says what was checked instead")
+    raise Missing("no package with a ScyllaDB server was found in the usual registries; docs/stores.md says what was checked instead")
 
 
 @check("E2", "the last token: 60 rounds of six nodes' threads on one token, never two winners")
