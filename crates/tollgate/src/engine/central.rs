@@ -164,45 +164,27 @@ impl Engine {
         let policy = self.policy.load_full();
         let (found, key) = self.found(&policy, rule, key)?;
         let (print, charges) = self.charges_of(&policy, found, &key, now);
-        let outcome = central.peek(&charges, now).await;
-        let limits = charges.iter().zip(outcome.parts).map(|(charge, part)| {
-            let part = part?;
-            Ok(CounterReport {
-                limit: charge.limit,
-                used: charge.limit.capacity().saturating_sub(part.decision.left),
-                remaining: part.decision.left,
-                reset_at: (part.reset_after > Duration::ZERO).then(|| now + part.reset_after),
-                reading: Reading::Plain,
-            })
-        });
-        let limits: Result<Vec<_>, StoreError> = limits.collect();
-        let mut report = KeyReport {
-            rule: rule.to_owned(),
-            limits: limits.as_ref().cloned().unwrap_or_default(),
-            track: None,
-            scope: TrackScope::Node,
-            store_error: limits.err(),
-            key,
-        };
-        match (found.track, &report.store_error) {
-            (None, Some(error)) => return Err(InspectError::Store(error.clone())),
-            (None, None) => {}
-            (Some(_), Some(_)) => report.track = Some(self.own_track(found, print, now)),
-            (Some(tracking), None) => {
-                let counter = counter(DOMAIN, found, &report.key);
-                match self.shared_track(&counter, print, tracking, central).await {
-                    Ok(track) => {
-                        report.track = Some(track);
-                        report.scope = TrackScope::Fleet;
-                    }
-                    Err(error) => {
-                        report.track = Some(self.own_track(found, print, now));
-                        report.store_error = Some(error);
-                    }
-                }
+        // First, because it has more time: a store that has to be connected to is there for the limits, too.
+        let tracked = match found.track {
+            Some(tracking) => {
+                let counter = counter(DOMAIN, found, &key);
+                Some(self.shared_track(&counter, print, tracking, central).await)
             }
-        }
-        Ok(report)
+            None => None,
+        };
+        let limits = counter_reports(&charges, central.peek(&charges, now).await, now);
+        let (track, scope, track_error) = match tracked {
+            Some(Ok(track)) => (Some(track), TrackScope::Fleet, None),
+            Some(Err(error)) => (Some(self.own_track(found, print, now)), TrackScope::Node, Some(error)),
+            None => (None, TrackScope::Node, None),
+        };
+        let (limits, limits_error) = match limits {
+            Ok(limits) => (limits, None),
+            Err(error) if track.is_none() => return Err(InspectError::Store(error)),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let store_error = limits_error.or(track_error);
+        Ok(KeyReport { rule: rule.to_owned(), key, limits, track, scope, store_error })
     }
 
     /// Forgets what a key has used and done; returns what was forgotten.
@@ -261,6 +243,25 @@ impl CentralVerdict {
     fn of(verdict: Verdict) -> CentralVerdict {
         CentralVerdict { verdict, give_back: None, error: None }
     }
+}
+
+/// The state of each limit; an error if one could not be asked.
+fn counter_reports(
+    charges: &[CentralCharge],
+    outcome: CentralOutcome,
+    now: Time,
+) -> Result<Vec<CounterReport>, StoreError> {
+    let report = |(charge, part): (&CentralCharge, Result<Part, StoreError>)| {
+        let part = part?;
+        Ok(CounterReport {
+            limit: charge.limit,
+            used: charge.limit.capacity().saturating_sub(part.decision.left),
+            remaining: part.decision.left,
+            reset_at: (part.reset_after > Duration::ZERO).then(|| now + part.reset_after),
+            reading: Reading::Plain,
+        })
+    };
+    charges.iter().zip(outcome.parts).map(report).collect()
 }
 
 /// The enforced charges that have no answer, and what their rules say about that.

@@ -19,7 +19,7 @@ pub struct KeyReport {
     /// For rules that track.
     pub track: Option<Track>,
     pub scope: TrackScope,
-    /// Why the store that nodes share could not be asked, if it could not: there are no limits then.
+    /// Why the store that nodes share could not be asked for the limits, which are missing then, or for the tries.
     pub store_error: Option<StoreError>,
 }
 

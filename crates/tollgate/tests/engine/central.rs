@@ -407,7 +407,10 @@ fn a_tracked_key_is_its_record_and_what_was_not_written_yet() {
     let report = ready(engine.key_central("a", key("user:ann"), NOW, &store)).expect("a report");
     assert_eq!((report.scope.name(), report.track.map(|track| track.tries)), ("node", Some(3)));
     assert!(report.store_error.is_some() && report.limits.len() == 1);
-    store.down = vec!["a", "b"];
+    store.down = vec!["a"];
+    let report = ready(engine.key_central("a", key("user:ann"), NOW, &store)).expect("a report");
+    assert!(report.scope.name() == "fleet" && report.limits.is_empty() && report.store_error.is_some());
+    store.down = vec!["a", "b", "records"];
     assert_eq!(seen(&store), ("node", 3, 1), "what this node knows");
     let untracked = ready(engine.key_central("b", key("user:ann"), NOW, &store));
     assert!(matches!(untracked, Err(InspectError::Store(_))));
