@@ -26,7 +26,7 @@ fn check(server: &Server, user: &str) -> (u16, Value) {
 #[test]
 fn three_nodes_share_one_limit() {
     let Some(redis) = redis("three nodes share one limit") else { return };
-    let rules = "rules: [{ id: a, key: user, limit: 10/d }, { id: all, limit: 1000/d }]";
+    let rules = "store_deadline: 5s\nrules: [{ id: a, key: user, limit: 10/d }, { id: all, limit: 1000/d }]";
     let nodes: Vec<Server> = (0..3).map(|_| node(&redis, rules)).collect();
     eventually("every node is connected", || {
         nodes
