@@ -65,7 +65,9 @@ impl SentinelGroup {
     /// Waits until one of the replicas has become a primary: the earliest moment at which a write can succeed.
     pub fn wait_for_promotion(&self) {
         wait_until("a replica is promoted", || {
-            let promoted = |server: &Redis| server.ask(&["ROLE"]).contains("master");
+            // A promotion closes the connections of clients, this one among them.
+            let promoted =
+                |server: &Redis| try_ask(server.port, &["ROLE"]).is_ok_and(|role| role.contains("master"));
             self.servers[1..].iter().any(promoted)
         });
     }

@@ -28,6 +28,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// A new session is there within this, or is given up.
 const RENEW_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two tries at a new session: it connects to every server.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// A connection that is silent for two of these is given up.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
@@ -88,20 +90,25 @@ async fn tend(
     };
     breaker.probe_succeeded();
     made.send_replace(Some(statements.clone()));
+    let mut renew_at = Instant::now();
     loop {
         breaker.probe_due().await;
         match timeout(PROBE_TIMEOUT, statements.probe()).await {
             Ok(Ok(())) => breaker.probe_succeeded(),
             Err(_) => breaker.probe_failed("it does not answer"),
+            Ok(Err(reason)) if Instant::now() < renew_at => breaker.probe_failed(&reason),
             // The driver waits up to ten seconds before it dials a dead server again: a new session does not.
-            Ok(Err(reason)) => match timeout(RENEW_TIMEOUT, open_session(&address)).await {
-                Ok(Ok(renewed)) => {
-                    statements = renewed;
-                    made.send_replace(Some(statements.clone()));
-                    breaker.probe_succeeded();
+            Ok(Err(reason)) => {
+                match timeout(RENEW_TIMEOUT, open_session(&address)).await {
+                    Ok(Ok(renewed)) => {
+                        statements = renewed;
+                        made.send_replace(Some(statements.clone()));
+                        breaker.probe_succeeded();
+                    }
+                    _ => breaker.probe_failed(&reason),
                 }
-                _ => breaker.probe_failed(&reason),
-            },
+                renew_at = Instant::now() + RENEW_EVERY;
+            }
         }
     }
 }

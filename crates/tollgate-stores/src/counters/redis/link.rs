@@ -21,7 +21,7 @@ use crate::counters::StoreError;
 use crate::counters::breaker::{Breaker, ServerHealth};
 
 /// A server that has missed a deadline and does not answer a `PING` for so long has stopped answering.
-const SILENCE: Duration = Duration::from_millis(250);
+const SILENCE: Duration = Duration::from_millis(500);
 /// Connections that one request may find closed before it is sent.
 const MAX_CLOSED: usize = 3;
 
@@ -216,7 +216,7 @@ async fn use_up(shared: &Shared, connection: &Dialed) -> String {
             () = shared.missed.notified() => {
                 shared.in_trouble.notify_one();
                 if timeout(SILENCE, ask(connection, &["PING"])).await.is_err() {
-                    shared.breaker.trip("no answer within the deadline");
+                    shared.breaker.trip("no answer to a PING");
                 }
             }
         }

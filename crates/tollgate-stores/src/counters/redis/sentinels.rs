@@ -5,6 +5,7 @@
 //! waits to see the promotion in an `INFO` that it sends once a second), so that replica is tried as well. A server
 //! that is still a replica is refused by `dial_store`: who is named too early costs a connection, nothing else.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -26,8 +27,9 @@ const SENTINEL_PATIENCE: Duration = Duration::from_millis(250);
 const SHORT: Duration = Duration::from_millis(250);
 /// Answers of sentinels that wait to be looked at.
 const MAX_ANSWERS: usize = 64;
-/// Servers that are tried at the same time.
-const MAX_TRIED: usize = 8;
+/// Servers that are tried again and again, and dials at the same time: one that hangs must not keep others from it.
+const MAX_CANDIDATES: usize = 8;
+const MAX_TRIED: usize = 2 * MAX_CANDIDATES;
 
 #[derive(Clone)]
 pub(super) struct Sentinels {
@@ -56,7 +58,8 @@ impl Sentinels {
         for sentinel in &self.sentinels {
             asking.spawn(ask_repeatedly(sentinel.clone(), self.clone(), answers.clone()));
         }
-        let mut tried: Vec<Endpoint> = Vec::new();
+        let mut candidates: VecDeque<Endpoint> = VecDeque::new(); // those named in this search, the latest last
+        let mut tried: Vec<Endpoint> = Vec::new(); // those that are being dialled
         let mut trials = FuturesUnordered::new();
         let mut reason = "no sentinel answers".to_owned();
         let (begun, mut refused) = (Instant::now(), false);
@@ -65,11 +68,17 @@ impl Sentinels {
         loop {
             tokio::select! {
                 Some(answer) = named.recv() => match answer {
-                    Ok(endpoint) if !tried.contains(&endpoint) && tried.len() < MAX_TRIED => {
-                        tried.push(endpoint.clone());
-                        trials.push(try_primary(endpoint, manner, clock));
+                    Ok(endpoint) => {
+                        candidates.retain(|other| *other != endpoint);
+                        candidates.push_back(endpoint.clone());
+                        if candidates.len() > MAX_CANDIDATES {
+                            candidates.pop_front();
+                        }
+                        if !tried.contains(&endpoint) && tried.len() < MAX_TRIED {
+                            tried.push(endpoint.clone());
+                            trials.push(try_primary(endpoint, manner, clock));
+                        }
                     }
-                    Ok(_) => {}
                     Err(error) if trials.is_empty() => reason = error,
                     Err(_) => {}
                 },
@@ -82,9 +91,18 @@ impl Sentinels {
                     tried.retain(|other| *other != endpoint);
                 },
                 // One that takes its time to answer may still be the primary.
-                _ = round.tick() => if begun.elapsed() > SHORT || (refused && trials.is_empty()) {
-                    breaker.trip(&reason);
-                    breaker.probe_failed(&reason);
+                _ = round.tick() => {
+                    if begun.elapsed() > SHORT || (refused && trials.is_empty()) {
+                        breaker.trip(&reason);
+                        breaker.probe_failed(&reason);
+                    }
+                    // Again, whether or not the sentinel that named it still answers.
+                    for endpoint in &candidates {
+                        if !tried.contains(endpoint) && tried.len() < MAX_TRIED {
+                            tried.push(endpoint.clone());
+                            trials.push(try_primary(endpoint.clone(), manner, clock));
+                        }
+                    }
                 }
             }
         }
@@ -152,7 +170,7 @@ async fn ask_once(
     let mut named = vec![primary];
     // An error here is no reason to give up what is known.
     let replicas = ask(connection, &["SENTINEL", "REPLICAS", &group.service]).await?;
-    named.extend(replicas.elements().unwrap_or_default().iter().filter_map(promoted).take(MAX_TRIED));
+    named.extend(replicas.elements().unwrap_or_default().iter().filter_map(promoted).take(MAX_CANDIDATES));
     Ok(named)
 }
 
