@@ -86,11 +86,13 @@ impl FleetBans {
         let forgiven = timeout(LAST, self.shared.forgive(key, now)).await;
         let Ok(Ok(banned_until)) = forgiven else {
             tracing::warn!("a lifted ban is not yet forgotten by the store: it does not answer");
-            self.announce(BanEvent::Lifted { key: key.clone(), until: ban.until }, None);
+            if ban.source == BanSource::Automatic {
+                self.announce(BanEvent::Lifted { key: key.clone(), until: ban.until }, None);
+            }
             return self.forgive_later(key.clone());
         };
-        if ban.source == BanSource::Automatic || banned_until.is_some() {
-            let until = banned_until.unwrap_or(ban.until).max(ban.until);
+        let known_until = Some(ban.until).filter(|_| ban.source == BanSource::Automatic);
+        if let Some(until) = known_until.max(banned_until) {
             let event = BanEvent::Lifted { key: key.clone(), until };
             let announced = timeout(LAST, self.shared.announce(std::slice::from_ref(&event), now)).await;
             if !matches!(announced, Ok(Ok(()))) {
@@ -104,18 +106,22 @@ impl FleetBans {
         self.push(key, |waiting| &mut waiting.lifted);
     }
 
-    fn announce(&self, event: BanEvent, decided_by: Option<String>) {
-        self.push(Announcement { event, decided_by }, |waiting| &mut waiting.events);
+    /// `false` if there is no room for it.
+    fn announce(&self, event: BanEvent, decided_by: Option<String>) -> bool {
+        let is_queued = self.push(Announcement { event, decided_by }, |waiting| &mut waiting.events);
         self.announced.notify_one();
+        is_queued
     }
 
-    fn push<T>(&self, item: T, queue: impl FnOnce(&mut Waiting) -> &mut VecDeque<T>) {
+    fn push<T>(&self, item: T, queue: impl FnOnce(&mut Waiting) -> &mut VecDeque<T>) -> bool {
         let mut waiting = self.lock();
         let queue = queue(&mut waiting);
-        match queue.len() < MAX_WAITING {
+        let has_room = queue.len() < MAX_WAITING;
+        match has_room {
             true => queue.push_back(item),
             false => _ = self.counts.dropped_events.fetch_add(1, Ordering::Relaxed),
         }
+        has_room
     }
 
     /// Announces what waits, and puts decided bans in force; what cannot be announced goes on waiting.
@@ -142,7 +148,7 @@ impl FleetBans {
         let keys: Vec<Key> = self.lock().lifted.drain(..).collect();
         for key in keys {
             match self.shared.forgive(&key, now).await {
-                Ok(Some(until)) => self.announce(BanEvent::Lifted { key, until }, None),
+                Ok(Some(until)) => _ = self.announce(BanEvent::Lifted { key, until }, None),
                 Ok(None) => {}
                 Err(_) => self.forgive_later(key),
             }
@@ -155,7 +161,11 @@ impl FleetBans {
         let counted = match self.shared.count(&violations, now).await {
             Ok(Outcome::Counted) => &self.counts.fleet,
             Ok(Outcome::Banned { rule, ban }) => {
-                self.announce(BanEvent::Banned { key: key.clone(), ban }, Some(rule));
+                let event = BanEvent::Banned { key: key.clone(), ban: ban.clone() };
+                if !self.announce(event, Some(rule.clone())) {
+                    gate.ask_for(&Asked::of_key(key));
+                    gate.engine.ban_decided(&rule, key, &ban, now);
+                }
                 &self.counts.fleet
             }
             Ok(Outcome::WasBanned { ban, began }) => {
