@@ -4,7 +4,7 @@
 //! all nodes find again, also if they all die at once. While the store does not answer, violations are counted on this
 //! node.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,6 +31,8 @@ const MAX_UNDER_WAY: usize = 64;
 const MAX_WAITING: usize = 10_000;
 /// A ban that is older and was not announced will not be: the node that decided it has died.
 const MISSED_AFTER: Duration = Duration::from_secs(3);
+/// For so long at least a lift is remembered.
+const LIFT_NOTED: Duration = Duration::from_secs(60);
 /// How long a stop waits for what is not sent yet, and a lift for the store.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -61,8 +63,21 @@ struct Announcement {
 struct Waiting {
     /// To be announced.
     events: VecDeque<Announcement>,
-    /// To be forgiven in the store: a ban of theirs was lifted through the rules database.
+    /// To be forgiven in the store.
     lifted: VecDeque<Key>,
+    /// When keys were lifted lately: until the store has forgiven them it may still call them banned.
+    lifts: HashMap<Key, Time>,
+}
+
+impl Waiting {
+    fn note_lift(&mut self, key: &Key, now: Time) {
+        if self.lifts.len() >= MAX_WAITING {
+            self.lifts.retain(|_, at| now.since(*at) < LIFT_NOTED);
+        }
+        if self.lifts.len() < MAX_WAITING {
+            self.lifts.insert(key.clone(), now);
+        }
+    }
 }
 
 impl FleetBans {
@@ -83,14 +98,17 @@ impl FleetBans {
 
     /// Forgives a key in the store and has all nodes lift its ban. While the store does not answer it is tried again.
     pub async fn lift(&self, key: &Key, ban: &Ban, now: Time) {
+        self.lock().note_lift(key, now);
         let forgiven = timeout(LAST, self.shared.forgive(key, now)).await;
         let Ok(Ok(banned_until)) = forgiven else {
             tracing::warn!("a lifted ban is not yet forgotten by the store: it does not answer");
-            self.announce(BanEvent::Lifted { key: key.clone(), until: ban.until }, None);
-            return self.forgive_later(key.clone());
+            if ban.source == BanSource::Automatic {
+                self.announce(BanEvent::Lifted { key: key.clone(), until: ban.until }, None);
+            }
+            return self.forgive_later(key.clone(), now);
         };
-        if ban.source == BanSource::Automatic || banned_until.is_some() {
-            let until = banned_until.unwrap_or(ban.until).max(ban.until);
+        let known_until = Some(ban.until).filter(|_| ban.source == BanSource::Automatic);
+        if let Some(until) = known_until.max(banned_until) {
             let event = BanEvent::Lifted { key: key.clone(), until };
             let announced = timeout(LAST, self.shared.announce(std::slice::from_ref(&event), now)).await;
             if !matches!(announced, Ok(Ok(()))) {
@@ -99,23 +117,29 @@ impl FleetBans {
         }
     }
 
-    /// Forgives a key in the store soon.
-    pub fn forgive_later(&self, key: Key) {
+    /// Forgives a key in the store soon; its ban is lifted here already.
+    pub fn forgive_later(&self, key: Key, now: Time) {
+        self.lock().note_lift(&key, now);
         self.push(key, |waiting| &mut waiting.lifted);
-    }
-
-    fn announce(&self, event: BanEvent, decided_by: Option<String>) {
-        self.push(Announcement { event, decided_by }, |waiting| &mut waiting.events);
         self.announced.notify_one();
     }
 
-    fn push<T>(&self, item: T, queue: impl FnOnce(&mut Waiting) -> &mut VecDeque<T>) {
+    /// `false` if there is no room for it.
+    fn announce(&self, event: BanEvent, decided_by: Option<String>) -> bool {
+        let is_queued = self.push(Announcement { event, decided_by }, |waiting| &mut waiting.events);
+        self.announced.notify_one();
+        is_queued
+    }
+
+    fn push<T>(&self, item: T, queue: impl FnOnce(&mut Waiting) -> &mut VecDeque<T>) -> bool {
         let mut waiting = self.lock();
         let queue = queue(&mut waiting);
-        match queue.len() < MAX_WAITING {
+        let has_room = queue.len() < MAX_WAITING;
+        match has_room {
             true => queue.push_back(item),
             false => _ = self.counts.dropped_events.fetch_add(1, Ordering::Relaxed),
         }
+        has_room
     }
 
     /// Announces what waits, and puts decided bans in force; what cannot be announced goes on waiting.
@@ -138,15 +162,22 @@ impl FleetBans {
         announced
     }
 
-    async fn forgive_waiting(&self, now: Time) {
-        let keys: Vec<Key> = self.lock().lifted.drain(..).collect();
-        for key in keys {
-            match self.shared.forgive(&key, now).await {
-                Ok(Some(until)) => self.announce(BanEvent::Lifted { key, until }, None),
-                Ok(None) => {}
-                Err(_) => self.forgive_later(key),
+    /// Forgives in the store what was lifted here.
+    async fn forgive_waiting(&self, now: Time) -> Result<(), StoreError> {
+        loop {
+            let next = self.lock().lifted.front().cloned();
+            let Some(key) = next else { return Ok(()) };
+            let banned_until = self.shared.forgive(&key, now).await?;
+            self.lock().lifted.pop_front();
+            if let Some(until) = banned_until {
+                self.announce(BanEvent::Lifted { key, until }, None);
             }
         }
+    }
+
+    /// Whether a ban is one that was lifted here, and that the store has not forgotten yet.
+    fn is_lifted(&self, key: &Key, began: Time) -> bool {
+        self.lock().lifts.get(key).is_some_and(|lifted_at| *lifted_at >= began)
     }
 
     async fn count(&self, gate: &Gate, violations: Violations) {
@@ -155,11 +186,15 @@ impl FleetBans {
         let counted = match self.shared.count(&violations, now).await {
             Ok(Outcome::Counted) => &self.counts.fleet,
             Ok(Outcome::Banned { rule, ban }) => {
-                self.announce(BanEvent::Banned { key: key.clone(), ban }, Some(rule));
+                let event = BanEvent::Banned { key: key.clone(), ban: ban.clone() };
+                if !self.announce(event, Some(rule.clone())) {
+                    gate.ask_for(&Asked::of_key(key));
+                    gate.engine.ban_decided(&rule, key, &ban, now);
+                }
                 &self.counts.fleet
             }
             Ok(Outcome::WasBanned { ban, began }) => {
-                if now.since(began) > MISSED_AFTER {
+                if now.since(began) > MISSED_AFTER && !self.is_lifted(key, began) {
                     gate.ask_for(&Asked::of_key(key));
                     gate.engine.learn_ban(key, &ban, now);
                     self.announce(BanEvent::Banned { key: key.clone(), ban }, None);
@@ -187,6 +222,7 @@ impl FleetBans {
                     gate.engine.learn_ban(&key, &ban, now);
                 }
                 BanEvent::Lifted { key, until } => {
+                    self.lock().note_lift(&key, now);
                     gate.engine.learn_lift(&key, until, now);
                     if let Some(rulebook) = gate.rulebook.get() {
                         rulebook.ban_lifted(key, until);
@@ -215,7 +251,7 @@ pub async fn run(gate: Arc<Gate>, mut shutdown: Shutdown) {
     }
     let last = async {
         send(&gate).await;
-        bans.announce_waiting(&gate).await.ok();
+        announce(&gate, bans).await.ok();
     };
     timeout(LAST, last).await.ok();
 }
@@ -248,11 +284,16 @@ async fn send(gate: &Arc<Gate>) {
 async fn announce_on(gate: &Gate, bans: &FleetBans) {
     loop {
         bans.announced.notified().await;
-        while let Err(error) = bans.announce_waiting(gate).await {
-            tracing::debug!(%error, "bans wait to be announced");
+        while let Err(error) = announce(gate, bans).await {
+            tracing::debug!(%error, "bans and lifts wait to be announced");
             sleep(READ_EVERY).await;
         }
     }
+}
+
+async fn announce(gate: &Gate, bans: &FleetBans) -> Result<(), StoreError> {
+    let forgiven = bans.forgive_waiting(gate.now()).await;
+    bans.announce_waiting(gate).await.and(forgiven)
 }
 
 async fn read_on(gate: &Gate, bans: &FleetBans) {
@@ -272,9 +313,6 @@ async fn read_on(gate: &Gate, bans: &FleetBans) {
         let is_down = || gate.central.get().is_some_and(Central::is_impaired);
         if counter == ViolationCounter::Fleet || is_down() {
             bans.has_looked.send_replace(true);
-        }
-        if counter == ViolationCounter::Fleet {
-            bans.forgive_waiting(gate.now()).await;
         }
     }
 }

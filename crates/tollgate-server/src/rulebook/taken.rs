@@ -45,7 +45,7 @@ impl<'a> Taken<'a> {
             // The name may be a key, which is not for the log.
             let name = if item.kind == Kind::Rule { &*item.name } else { "" };
             tracing::error!("rules database: {} {name} is not in force here: {why}", item.kind.name());
-            self.remove(item).ok();
+            self.leave_out(item).ok();
         }
         put
     }
@@ -60,8 +60,21 @@ impl<'a> Taken<'a> {
         self.make(policy::Change::Put(rule))
     }
 
-    /// Takes a thing out; what the file says stays.
+    /// Follows a removal. Of a ban in force it is a lift, which a store that nodes share is told of.
     pub(super) fn remove(&mut self, item: &Item) -> Result<(), String> {
+        if item.kind != Kind::Ban {
+            return self.leave_out(item);
+        }
+        let key = key(item)?;
+        let lifted = self.gate.engine.remove_ban(key.clone(), self.now);
+        if let (Some(_), Some(central)) = (lifted, self.gate.central.get()) {
+            central.bans.forgive_later(self.gate.looked_up(key), self.now);
+        }
+        Ok(())
+    }
+
+    /// Takes a thing out; what the file says stays.
+    fn leave_out(&mut self, item: &Item) -> Result<(), String> {
         match item.kind {
             Kind::Rule => {
                 let held = self.draft.policy().rule(&item.name).filter(|rule| rule.is_added());
@@ -72,11 +85,7 @@ impl<'a> Taken<'a> {
             }
             Kind::Allow => self.make(policy::Change::Disallow(key(item)?)),
             Kind::Ban => {
-                let key = key(item)?;
-                let lifted = self.gate.engine.remove_ban(key.clone(), self.now);
-                if let (Some(_), Some(central)) = (lifted, self.gate.central.get()) {
-                    central.bans.forgive_later(self.gate.looked_up(key));
-                }
+                self.gate.engine.remove_ban(key(item)?, self.now);
                 Ok(())
             }
             Kind::Setting => {

@@ -1,9 +1,6 @@
 //! One burst is one strike, however many requests it has, and however many rules deny them.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Barrier;
-use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use tollgate::Limit;
@@ -11,6 +8,7 @@ use tollgate::algorithm::{Admission, Decision};
 use tollgate::store::Part;
 use tollgate::store::central::{Central, CentralCharge, CentralOutcome, Counter, StoreError};
 
+use super::central::ready;
 use super::*;
 
 const PARALLEL: usize = 30;
@@ -38,14 +36,6 @@ impl Central for Denies {
 
     async fn reset(&self, _: &Counter, _: &Limit, _: Time) -> Result<bool, StoreError> {
         Ok(false)
-    }
-}
-
-/// What a future that never waits comes to.
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("the test's store answers at once"),
     }
 }
 

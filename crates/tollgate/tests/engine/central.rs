@@ -127,7 +127,7 @@ impl CentralTracks for Faulty {
 }
 
 /// What a future that never waits comes to.
-fn ready<T>(future: impl Future<Output = T>) -> T {
+pub fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
         Poll::Pending => panic!("the test's store answers at once"),
