@@ -37,7 +37,7 @@ mod violations;
 
 use denials::Denials;
 
-pub use central::{CentralVerdict, key_parts};
+pub use central::CentralVerdict;
 pub use inspect::{CounterReport, InspectError, KeyReport, Reading, TrackScope};
 pub use snapshot::SnapshotError;
 

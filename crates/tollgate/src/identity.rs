@@ -8,4 +8,4 @@ pub mod normal;
 pub mod sensitive;
 
 pub use attribute::{Attribute, Source};
-pub use key::{Key, KeyError};
+pub use key::{Key, KeyError, WrittenPart};

@@ -15,8 +15,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 use tollgate::Time;
 use tollgate::ban::{Ban, Violations};
-use tollgate::engine::key_parts;
 use tollgate::identity::Key;
+use tollgate::store::KeyPart;
 
 use self::log::Position;
 use self::record::{Counted, Record, Stamp};
@@ -115,11 +115,16 @@ impl SharedBans {
         }
     }
 
+    fn record_of(&self, key: &Key) -> String {
+        let parts: Vec<_> = key.written_parts().map(KeyPart::from).collect();
+        self.naming.ban_record(&parts)
+    }
+
     /// Counts violations of one key. After an error it is not known whether they count.
     pub async fn count(&self, violations: &Violations, now: Time) -> Result<Outcome, StoreError> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
         let stamp = Stamp { writer: self.writer, sequence };
-        let name = self.naming.ban_record(&key_parts(&violations.key));
+        let name = self.record_of(&violations.key);
         let change = |record: &mut Record| match record.count(violations, stamp) {
             Counted::Before => (record.outcome(stamp, now), None),
             Counted::Changed => (record.outcome(stamp, now), Some(record.kept_until().since(now))),
@@ -129,7 +134,7 @@ impl SharedBans {
 
     /// Forgets the violations and bans of a key; says until when it would have been banned, if it would.
     pub async fn forgive(&self, key: &Key, now: Time) -> Result<Option<Time>, StoreError> {
-        let name = self.naming.ban_record(&key_parts(key));
+        let name = self.record_of(key);
         let change = |record: &mut Record| {
             let until = Some(record.banned_until()).filter(|until| *until > now);
             match record.forgive() {

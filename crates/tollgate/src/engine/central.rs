@@ -13,9 +13,7 @@ use crate::engine::inspect::{CounterReport, DOMAIN};
 use crate::engine::{Engine, InspectError, KeyReport, Reading, TrackScope};
 use crate::fingerprint::Fingerprint;
 use crate::hit::Hit;
-use crate::identity::key::written_part;
-use crate::identity::sensitive::is_sensitive;
-use crate::identity::{Attribute, Key, Source};
+use crate::identity::{Attribute, Key, Source, WrittenPart};
 use crate::limit::Limit;
 use crate::plan::{Plan, key_parts_fit};
 use crate::policy::Policy;
@@ -341,7 +339,7 @@ fn central_charge(counter: Counter, limit: Limit, charge: &Charge) -> CentralCha
 fn counter(domain: &str, rule: &Rule, key: &Key) -> Counter {
     let ranked = key.parts().iter().enumerate().filter_map(|(n, (attribute, _))| Some((rank(attribute)?, n)));
     let owner = ranked.min();
-    let parts = key_parts(key);
+    let parts = key.written_parts().map(KeyPart::from).collect();
     let key = match owner {
         Some((_, owner)) => CounterKey::owned(parts, owner),
         None => CounterKey::shared(parts),
@@ -349,18 +347,14 @@ fn counter(domain: &str, rule: &Rule, key: &Key) -> Counter {
     Counter { domain: domain.into(), rule: rule.id.as_str().into(), key }
 }
 
-/// A key as stores name it: each part marked public or sensitive.
-pub fn key_parts(key: &Key) -> Vec<KeyPart> {
-    key.parts().iter().map(|(attribute, value)| key_part(attribute, value)).collect()
-}
-
-fn key_part(attribute: &Attribute, value: &str) -> KeyPart {
-    let sensitivity = match is_sensitive(attribute, value) {
-        true => Sensitivity::Sensitive,
-        false => Sensitivity::Public,
-    };
-    let (name, value) = written_part(attribute, value);
-    KeyPart { name: name.into(), value: value.into(), sensitivity }
+impl From<WrittenPart> for KeyPart {
+    fn from(part: WrittenPart) -> KeyPart {
+        let sensitivity = match part.is_sensitive {
+            true => Sensitivity::Sensitive,
+            false => Sensitivity::Public,
+        };
+        KeyPart { name: part.name.into(), value: part.value.into(), sensitivity }
+    }
 }
 
 /// How well an attribute tells one client from all others; `None` for what many clients share.

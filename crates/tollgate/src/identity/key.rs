@@ -12,6 +12,7 @@ use thiserror::Error;
 use crate::identity::address::{self, parse_ip};
 use crate::identity::attribute::Attribute;
 use crate::identity::normal;
+use crate::identity::sensitive::is_sensitive;
 use crate::request::percent::{self, Plus};
 
 /// The empty key is everybody together.
@@ -168,14 +169,27 @@ impl fmt::Display for Key {
     }
 }
 
-/// The name and the value of a part as they are written in a key.
-pub(crate) fn written_part(attribute: &Attribute, value: &str) -> (String, String) {
+/// A part of a key as it is written, percent-encoded.
+pub struct WrittenPart {
+    /// `user`, `header:x-tenant`.
+    pub name: String,
+    pub value: String,
+    pub is_sensitive: bool,
+}
+
+impl Key {
+    pub fn written_parts(&self) -> impl Iterator<Item = WrittenPart> + '_ {
+        self.parts().iter().map(|(attribute, value)| written_part(attribute, value))
+    }
+}
+
+fn written_part(attribute: &Attribute, value: &str) -> WrittenPart {
     let mut name = String::new();
     let mut encoded = String::with_capacity(value.len());
     write_name(&mut name, attribute)
         .and_then(|()| write_encoded(&mut encoded, value, false))
         .expect("writing to a string cannot fail");
-    (name, encoded)
+    WrittenPart { name, value: encoded, is_sensitive: is_sensitive(attribute, value) }
 }
 
 fn write_name(f: &mut impl Write, attribute: &Attribute) -> fmt::Result {

@@ -278,7 +278,11 @@ impl Entry {
     /// What it may take: its times are there twice, sent and not.
     fn bytes(&self) -> usize {
         let Counter { domain, rule, key } = &*self.counter;
-        ENTRY_BYTES + domain.len() + rule.len() + key.bytes() + 2 * size_of::<Time>() * self.tracking.times().next_power_of_two()
+        ENTRY_BYTES
+            + domain.len()
+            + rule.len()
+            + key.bytes()
+            + 2 * size_of::<Time>() * self.tracking.times().next_power_of_two()
     }
 }
 

@@ -233,12 +233,8 @@ mod tests {
         let ban =
             Ban { until, reason: "3 denials by rule a".into(), source: BanSource::Automatic, strikes: 2 };
         let keyed = |secret| NameHash::keyed(&[secret; 32]);
-        let naming = [
-            Naming::Plain,
-            Naming::default(),
-            Naming::Sensitive(keyed(1)),
-            Naming::Hashed(keyed(2)),
-        ];
+        let naming =
+            [Naming::Plain, Naming::default(), Naming::Sensitive(keyed(1)), Naming::Hashed(keyed(2))];
         let seals = naming.map(|naming| Seal::of(&naming));
         for event in [BanEvent::Banned { key: key.clone(), ban }, BanEvent::Lifted { key, until }] {
             for (n, seal) in seals.iter().enumerate() {
