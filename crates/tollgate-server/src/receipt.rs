@@ -187,7 +187,7 @@ impl WrittenCharge {
     fn settled(self, settlement: Settlement, policy: &Policy) -> Option<(Receipt, u64)> {
         let WrittenCharge(id, counter, fingerprint, unit_cost, (at, cost, mark), elsewhere) = self;
         let rule = policy.rule(&id)?;
-        let limit = rule.all_limits().find(|limit| *limit.counter == *counter)?;
+        let limit = rule.all_limits().find(|limit| limit.limit.counter() == counter)?;
         let grant = Grant { at: Time::from_nanos(at), cost, mark };
         let counter = elsewhere.map(|written| read_counter(written, &id));
         let part = ReceiptPart { fingerprint, unit_cost, grant, counter };

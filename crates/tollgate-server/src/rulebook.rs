@@ -5,7 +5,7 @@
 //! database elsewhere keeps a copy of it on its own disk, for a start in such a time.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tollgate::identity::Key;
 use tollgate::rule::Rule;
 use tollgate::{Policy, Time};
 use tollgate_stores::rules::copy::{ChangeMark, CopyError, LocalCopy};
-use tollgate_stores::rules::{Author, Change, DbError, Edit, Item, RulesDb, Stored, Version};
+use tollgate_stores::rules::{Author, Change, DbError, Edit, Edited, Item, RulesDb, Stored, Version};
 
 use crate::config::{OnRulesError, RulesDbConfig};
 
@@ -111,6 +111,21 @@ impl Rulebook {
         Ok(changes)
     }
 
+    /// Makes all of very many edits, or none; as [`edit`](Self::edit).
+    pub async fn edit_all(
+        &self,
+        who: &str,
+        edits: impl Iterator<Item = Result<Edit, DbError>> + Send + 'static,
+        now: Time,
+    ) -> Result<Edited, DbError> {
+        let author = Author { who: who.to_owned(), at: now };
+        let edited = self.db()?.edit_all(author, edits).await?;
+        if let Some(last) = edited.version {
+            self.reached(last, IN_FORCE_WITHIN).await;
+        }
+        Ok(edited)
+    }
+
     /// Takes one change back, as a new change.
     pub async fn rollback(&self, who: &str, version: Version, now: Time) -> Result<Vec<Change>, DbError> {
         let author = Author { who: who.to_owned(), at: now };
@@ -118,6 +133,11 @@ impl Rulebook {
         let changes = self.note_write(made)?;
         self.settled(&changes).await;
         Ok(changes)
+    }
+
+    /// Where files of this node may be.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     pub async fn get(&self, item: Item) -> Result<Option<Stored>, DbError> {

@@ -9,18 +9,22 @@ mod db;
 mod edit;
 mod error;
 mod item;
+mod list;
 mod plan;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod row;
+mod spool;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod text;
 
 pub use db::{Access, RulesDb};
-pub use edit::{Author, Edit, Expected, MAX_EDITS};
+pub use edit::{Author, Edit, Edited, Expected, MAX_EDITS};
 pub use error::DbError;
 pub use item::{Change, Feed, Item, Kind, Logged, Page, Stored, Version};
+pub use list::each_rule;
 pub use plan::Current;
-pub use text::{ReadRule, RuleText, ban_of, rules_of};
+pub use spool::{RuleSpool, Spooled};
+pub use text::{ReadRule, RuleText, ban_of};
 pub use tollgate::Enforce;

@@ -169,7 +169,7 @@ impl Policy {
         let values: Vec<Cow<'_, str>> =
             rule.key.iter().map(|attribute| value_of(attribute).unwrap_or_default().into()).collect();
         let digest = key_digest(secret, domain, rule, &values);
-        let limits: Vec<&RuleLimit> = match (rule.overrides.find(&values), &rule.limits) {
+        let limits: Vec<&RuleLimit> = match (rule.overrides.find(&values), &*rule.limits) {
             (Some(limits), _) => limits.iter().collect(),
             // Chosen by an attribute that is no part of the key: it may have met any of them.
             (None, Limits::By { attribute, .. }) if !rule.key.contains(attribute) => {
@@ -200,7 +200,7 @@ fn predecessors(
 ) -> Vec<Predecessor> {
     let was = |former: &'_ Rule| {
         let limits = limits_for(former, values, &value).unwrap_or_default();
-        let changed = |was: &&RuleLimit| was.counter != each.counter && was.limit.counts_like(&each.limit);
+        let changed = |was: &&RuleLimit| was.mark != each.mark && was.limit.counts_like(&each.limit);
         let was = limits.iter().find(changed).filter(|_| former.key == rule.key)?;
         let fingerprint = digest.clone().short(was.mark).finish();
         Some(Predecessor { fingerprint, quota: was.quota })
@@ -212,7 +212,7 @@ fn predecessors(
 fn distinct<'r>(limits: impl Iterator<Item = &'r RuleLimit>) -> Vec<&'r RuleLimit> {
     let mut distinct: Vec<&RuleLimit> = Vec::new();
     for limit in limits {
-        if distinct.iter().all(|known| known.counter != limit.counter) {
+        if distinct.iter().all(|known| known.mark != limit.mark) {
             distinct.push(limit);
         }
     }

@@ -7,34 +7,38 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::algorithm::Quota;
 use crate::fingerprint::Short;
 use crate::identity::Attribute;
 use crate::limit::Limit;
+use crate::request::Target;
 
 mod in_force;
 mod index;
+mod interner;
 mod matcher;
 mod once;
 mod overrides;
 pub mod parse;
 mod pattern;
-mod pool;
 mod set;
 mod share;
+mod shared_str;
 mod slots;
 mod text;
 mod tracking;
 mod warning;
 
 pub use in_force::RuleInForce;
-use in_force::Whereabouts;
 pub(crate) use index::Index;
 pub use overrides::{Override, Overrides};
-pub use pattern::{HostPattern, Pattern};
+pub use pattern::{HostPattern, Method, Pattern};
 pub(crate) use set::Numbered;
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
 pub use share::Share;
+pub use shared_str::SharedStr;
 pub use slots::Slots;
 pub use text::Text;
 pub use tracking::Tracking;
@@ -42,7 +46,7 @@ pub use warning::{USUAL_CLIENT_TIMEOUT, Warnings};
 
 /// The name of a rule: `[A-Za-z0-9._-]{1,64}`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct RuleId(Text);
+pub struct RuleId(SharedStr);
 
 impl RuleId {
     pub const MAX_LEN: usize = 64;
@@ -64,24 +68,26 @@ impl std::fmt::Display for RuleId {
     }
 }
 
-/// A rule is what it is about, and its terms. There may be a million of them.
+/// A rule is what it is about, its limits and its other terms. There may be a million of them, so that it is small, and
+/// shares with other rules what it has in common with them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     pub id: RuleId,
     pub pattern: Pattern,
     /// The one user whom this rule is for; it stands in for the general rule there.
     pub uid: Option<Text>,
-    /// Rules with the same terms share them.
+    pub limits: Arc<Limits>,
+    /// Apart from the limits, of which there are more than of other terms.
     pub terms: Arc<Terms>,
 }
 
-/// What a rule promises, and to whom; read as if it were part of the rule.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// How a rule is applied, and to whom; read as if it were part of the rule.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Terms {
+    pub method: Method,
     /// What is counted together, in the order of the names; empty counts everybody together.
     pub key: Vec<Attribute>,
     pub missing_key: MissingKey,
-    pub limits: Limits,
     pub overrides: Overrides,
     pub cost: u64,
     pub mode: Mode,
@@ -99,7 +105,7 @@ pub struct Terms {
     pub ban: Option<BanPolicy>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MissingKey {
     /// The rule does not apply.
     #[default]
@@ -109,7 +115,7 @@ pub enum MissingKey {
     Shared,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
     #[default]
     Enforce,
@@ -128,7 +134,7 @@ impl Mode {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum OnExceed {
     #[default]
     Reject,
@@ -136,7 +142,7 @@ pub enum OnExceed {
     Queue,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum OnStoreError {
     #[default]
     Open,
@@ -145,7 +151,7 @@ pub enum OnStoreError {
 }
 
 /// After which responses a hit counts, where the response is seen.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CountWhen {
     #[default]
     Always,
@@ -155,7 +161,7 @@ pub enum CountWhen {
 }
 
 /// When denials become a ban, and for how long.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct BanPolicy {
     pub key: Vec<Attribute>,
     pub after: u32,
@@ -169,23 +175,33 @@ pub struct BanPolicy {
 pub struct RuleLimit {
     pub limit: Limit,
     pub quota: Quota,
-    /// What tells its counters from those of the rule's other limits, in words and as a mark.
-    pub counter: Box<str>,
+    /// Stands for [`Limit::counter`], which tells its counters from those of the rule's other limits.
     pub(crate) mark: Short,
 }
 
 impl RuleLimit {
     pub fn new(limit: Limit) -> RuleLimit {
-        let counter = limit.counter();
-        RuleLimit { limit, quota: Quota::new(&limit), mark: Short::mark(&counter), counter: counter.into() }
+        RuleLimit { limit, quota: Quota::new(&limit), mark: Short::mark(&limit.counter()) }
+    }
+}
+
+/// All else follows from the limit.
+impl Hash for RuleLimit {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.limit.hash(state);
     }
 }
 
 /// The limits of a rule: the same for all, or by the value of an attribute.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Limits {
-    Same(Box<[RuleLimit]>),
-    By { attribute: Attribute, values: Vec<(Box<str>, Box<[RuleLimit]>)>, default: Option<Box<[RuleLimit]>> },
+    /// Most rules have one.
+    Same(SmallVec<[RuleLimit; 1]>),
+    By {
+        attribute: Attribute,
+        values: Vec<(Box<str>, Box<[RuleLimit]>)>,
+        default: Option<Box<[RuleLimit]>>,
+    },
 }
 
 impl Limits {
@@ -203,11 +219,11 @@ impl Limits {
 
     pub fn all(&self) -> impl Iterator<Item = &RuleLimit> {
         let (same, by, default) = match self {
-            Limits::Same(limits) => (Some(limits), [].as_slice(), None),
-            Limits::By { values, default, .. } => (None, values.as_slice(), default.as_ref()),
+            Limits::Same(limits) => (limits.as_slice(), [].as_slice(), None),
+            Limits::By { values, default, .. } => ([].as_slice(), values.as_slice(), default.as_ref()),
         };
         let by = by.iter().flat_map(|(_, limits)| limits);
-        same.into_iter().flatten().chain(by).chain(default.into_iter().flatten())
+        same.iter().chain(by).chain(default.into_iter().flatten())
     }
 }
 
@@ -231,23 +247,37 @@ impl Deref for Rule {
     }
 }
 
-/// By what mostly tells them apart.
-impl Hash for Terms {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.key, self.cost, self.mode.name()).hash(state);
-        self.all_limits().for_each(|each| each.limit.hash(state));
-    }
-}
-
 impl Terms {
     /// Whether what a hit has cost is known only after its response.
     pub fn settles_later(&self) -> bool {
         self.count_when != CountWhen::Always || self.cost_from.is_some()
     }
+}
+
+impl Rule {
+    /// The `match:` of the rule; empty where it matches every request.
+    pub fn written_match(&self) -> String {
+        match self.method.name() {
+            Some(method) => format!("{method} {}", self.pattern),
+            None => self.pattern.to_string(),
+        }
+    }
+
+    /// Whether a request is meant, whoever sends it.
+    #[inline]
+    pub(crate) fn meets(&self, target: &Target<'_>) -> bool {
+        self.pattern.meets(target.host(), target.path())
+            && self.method.name().is_none_or(|own| own == target.method())
+    }
+
+    /// Whether both are about the same requests.
+    pub(crate) fn is_on_pattern_of(&self, other: &Rule) -> bool {
+        self.pattern == other.pattern && self.method == other.method
+    }
 
     /// What is asked of a request: the key, and the attribute that chooses the limits.
     pub fn attributes(&self) -> impl Iterator<Item = &Attribute> {
-        let by = match &self.limits {
+        let by = match &*self.limits {
             Limits::Same(_) => None,
             Limits::By { attribute, .. } => Some(attribute),
         };

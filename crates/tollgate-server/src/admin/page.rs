@@ -19,7 +19,7 @@ pub fn show(gate: &Gate) -> Answer {
             let limits: Vec<_> = rule.limits.all().map(|each| each.limit.to_string()).collect();
             let cells = [
                 rule.id.to_string(),
-                rule.pattern.to_string(),
+                rule.written_match(),
                 limits.join(", "),
                 rule.mode.name().to_owned(),
                 tally.allowed.to_string(),

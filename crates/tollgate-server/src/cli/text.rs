@@ -8,7 +8,7 @@ use std::path::Path;
 use bytes::Bytes;
 use tollgate::document::{Problem, Problems, json::join_surrogates};
 use tollgate::rule::Warnings;
-use tollgate_stores::rules::rules_of;
+use tollgate_stores::rules::each_rule;
 
 use crate::cli::progress::Progress;
 use crate::config;
@@ -53,7 +53,11 @@ impl Text {
     pub fn check_rules(&self) -> Result<(usize, Warnings), Problems> {
         let _progress = Progress::start(format!("checking {}", self.name), None);
         let text = str::from_utf8(&self.bytes).unwrap_or_default();
-        let rules = rules_of(text).map_err(|problems| problems.in_file(&self.name))?;
-        Ok((rules.len(), Warnings::of(rules.iter().map(|read| &read.rule))))
+        let start = || (0, Warnings::default());
+        let read = each_rule(text, start, |(count, warnings), read| {
+            *count += 1;
+            warnings.look_at(&read.rule);
+        });
+        read.map_err(|problems| problems.in_file(&self.name))
     }
 }

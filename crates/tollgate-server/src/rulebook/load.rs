@@ -1,8 +1,12 @@
 //! Everything in the database brought into force, without ever holding all of it as text.
+//!
+//! One thread reads the database, [`PARSERS`] parse rules, and one takes them in. Batches stay in order: batch n goes
+//! through parser n modulo [`PARSERS`], so that every node leaves out the same rules where not all fit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -10,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tollgate::Time;
 use tollgate::policy::{self, AllowSource, Draft, Policy};
-use tollgate::rule::RuleId;
+use tollgate::rule::{Rule, RuleId};
 use tollgate_stores::rules::{Change, DbError, Item, Kind, Logged, RulesDb, Stored, Version};
 
 use crate::allocator;
@@ -18,8 +22,9 @@ use crate::gate::Gate;
 use crate::rulebook::taken::{self, Taken};
 use crate::rulebook::{Means, Rulebook};
 
-/// Batches read ahead of those that are being taken in.
-const AHEAD: usize = 4;
+/// Batches read ahead of those that are being parsed or taken in, for each parser.
+const AHEAD: usize = 2;
+const PARSERS: usize = 2;
 /// How often the progress of a long load is told.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// A load from which nothing comes for so long has failed.
@@ -32,13 +37,32 @@ pub(super) type Each = Box<dyn FnMut(Vec<Stored>, u64) + Send>;
 
 /// What comes from the database, or from its copy.
 struct Incoming {
-    loaded: Receiver<Loaded>,
+    loaded: Turns<Receiver<Loaded<Parsed>>>,
     place: &'static str,
 }
 
-enum Loaded {
-    Batch(Vec<Stored>, u64),
+enum Loaded<T> {
+    Batch(Vec<T>, u64),
     End(Result<Version, DbError>),
+}
+
+/// A thing of the database; a rule is read already.
+enum Parsed {
+    Rule(Item, Result<Rule, String>),
+    Other(Item, String),
+}
+
+impl Parsed {
+    fn of(stored: Stored) -> Parsed {
+        let Stored { item, text, .. } = stored;
+        match item.kind {
+            Kind::Rule => {
+                let rule = taken::read(&text).map_err(|problems| problems.to_string());
+                Parsed::Rule(item, rule)
+            }
+            _ => Parsed::Other(item, text),
+        }
+    }
 }
 
 /// Puts everything in force, all at once; after an error nothing has changed.
@@ -72,20 +96,61 @@ pub(super) async fn take_from(
     former: Vec<Logged>,
     read: impl FnOnce(Each) -> Result<Version, DbError> + Send + 'static,
 ) -> Result<Version, DbError> {
-    let (sender, loaded) = sync_channel(AHEAD);
+    let mut batches = Vec::with_capacity(PARSERS);
+    let mut loaded = Vec::with_capacity(PARSERS);
+    for _ in 0..PARSERS {
+        let (sender, unparsed) = sync_channel(AHEAD);
+        let (parsed, receiver) = sync_channel(AHEAD);
+        batches.push(sender);
+        loaded.push(receiver);
+        spawn_blocking(move || parse(&unparsed, &parsed));
+    }
     // On a thread that may block: it waits where the rules are taken in more slowly than they are read.
     spawn_blocking(move || {
-        let batches = sender.clone();
-        let end = read(Box::new(move |batch, total| _ = batches.send(Loaded::Batch(batch, total))));
-        sender.send(Loaded::End(end)).ok();
+        let read_ahead = Turns::new(batches);
+        let each = read_ahead.clone();
+        let end = read(Box::new(move |batch, total| _ = each.next().send(Loaded::Batch(batch, total))));
+        read_ahead.next().send(Loaded::End(end)).ok();
     });
     let gate = Arc::clone(gate);
     let means = rulebook.means.clone();
-    let taking = spawn_blocking(move || take(&gate, &means, &Incoming { loaded, place }, former));
+    let incoming = Incoming { loaded: Turns::new(loaded), place };
+    let taking = spawn_blocking(move || take(&gate, &means, &incoming, former));
     let broken = |why: String| DbError::Unreadable { place: rulebook.name.clone(), why };
     let (version, left_out) = taking.await.map_err(|error| broken(error.to_string()))??;
     rulebook.state().left_out = left_out;
     Ok(version)
+}
+
+/// Channels that take turns; clones of it share the turn.
+#[derive(Clone)]
+struct Turns<T> {
+    all: Vec<T>,
+    taken: Arc<AtomicUsize>,
+}
+
+impl<T> Turns<T> {
+    fn new(all: Vec<T>) -> Turns<T> {
+        Turns { all, taken: Arc::default() }
+    }
+
+    fn next(&self) -> &T {
+        // Relaxed: one thread at a time takes turns.
+        &self.all[self.taken.fetch_add(1, Ordering::Relaxed) % self.all.len()]
+    }
+}
+
+/// Parses batches until there are no more, or nobody takes them.
+fn parse(batches: &Receiver<Loaded<Stored>>, parsed: &SyncSender<Loaded<Parsed>>) {
+    for loaded in batches {
+        let next = match loaded {
+            Loaded::Batch(batch, total) => Loaded::Batch(batch.into_iter().map(Parsed::of).collect(), total),
+            Loaded::End(end) => Loaded::End(end),
+        };
+        if parsed.send(next).is_err() {
+            return;
+        }
+    }
 }
 
 /// Why a load leaves the policy as it is.
@@ -108,12 +173,22 @@ fn take(
     let revised = gate.engine.revise(|old| {
         let mut gone = in_force(old);
         let mut taken = Taken::new(gate, means, old.draft(), now);
-        version = taken_in(incoming, |Stored { item, text, .. }| {
-            gone.remove(&item);
-            let put = match item.kind {
-                Kind::Ban => taken::put_ban(gate, &item, &text, |key, ban| bans.put(key, ban, now)),
-                _ => taken.put(&item, &text),
+        version = taken_in(incoming, |parsed| {
+            let (item, put) = match parsed {
+                Parsed::Rule(item, rule) => {
+                    let put = taken.put_parsed(&item, rule);
+                    (item, put)
+                }
+                Parsed::Other(item, text) if item.kind == Kind::Ban => {
+                    let put = taken::put_ban(gate, &item, &text, |key, ban| bans.put(key, ban, now));
+                    (item, put)
+                }
+                Parsed::Other(item, text) => {
+                    let put = taken.put(&item, &text);
+                    (item, put)
+                }
             };
+            gone.remove(&item);
             left_out.extend(put.err().map(|why| (item, why)));
         })
         .map_err(Stop::Failed)?;
@@ -139,11 +214,11 @@ fn in_force(policy: &Policy) -> HashSet<Item> {
 }
 
 /// Hands on what comes, with a word now and then where it takes long.
-fn taken_in(incoming: &Incoming, mut each: impl FnMut(Stored)) -> Result<Version, DbError> {
+fn taken_in(incoming: &Incoming, mut each: impl FnMut(Parsed)) -> Result<Version, DbError> {
     let place = incoming.place;
     let (start, mut told, mut count) = (Instant::now(), Instant::now(), 0);
     loop {
-        match incoming.loaded.recv_timeout(STALLED) {
+        match incoming.loaded.next().recv_timeout(STALLED) {
             Ok(Loaded::Batch(batch, total)) => {
                 count += batch.len() as u64;
                 batch.into_iter().for_each(&mut each);

@@ -31,7 +31,9 @@ impl<'a> Taken<'a> {
     /// Takes a thing in, or says why not.
     pub(super) fn put(&mut self, item: &Item, text: &str) -> Result<(), String> {
         let put = match item.kind {
-            Kind::Rule => self.put_rule(text),
+            Kind::Rule => {
+                read(text).map_err(|problems| problems.to_string()).and_then(|rule| self.put_rule(rule))
+            }
             Kind::Allow => key(item).and_then(|key| {
                 self.gate.ask_for(&Asked::of_key(&key));
                 self.make(policy::Change::Allow(key))
@@ -41,6 +43,17 @@ impl<'a> Taken<'a> {
             }
             Kind::Setting => put_setting(self.gate, item, text),
         };
+        self.told(item, put)
+    }
+
+    /// Takes a rule in that was read already, or says why not.
+    pub(super) fn put_parsed(&mut self, item: &Item, rule: Result<Rule, String>) -> Result<(), String> {
+        let put = rule.and_then(|rule| self.put_rule(rule));
+        self.told(item, put)
+    }
+
+    /// Logs what is not in force, and takes out what was there before.
+    fn told(&mut self, item: &Item, put: Result<(), String>) -> Result<(), String> {
         if let Err(why) = &put {
             // The name may be a key, which is not for the log.
             let name = if item.kind == Kind::Rule { &*item.name } else { "" };
@@ -50,8 +63,7 @@ impl<'a> Taken<'a> {
         put
     }
 
-    fn put_rule(&mut self, text: &str) -> Result<(), String> {
-        let rule = read(text).map_err(|problems| problems.to_string())?;
+    fn put_rule(&mut self, rule: Rule) -> Result<(), String> {
         if let Some(why) = refusal(self.draft.policy(), self.means, &rule) {
             return Err(why);
         }

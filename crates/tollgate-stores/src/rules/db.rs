@@ -12,7 +12,9 @@ use tollgate::Time;
 use crate::rules::postgres::{PostgresAddress, PostgresDb};
 #[cfg(feature = "sqlite")]
 use crate::rules::sqlite::SqliteDb;
-use crate::rules::{Author, Change, Current, DbError, Edit, Feed, Item, Logged, Page, Stored, Version, plan};
+use crate::rules::{
+    Author, Change, Current, DbError, Edit, Edited, Feed, Item, Logged, Page, Stored, Version, plan,
+};
 
 /// How often a node looks for changes of others.
 #[cfg(feature = "sqlite")]
@@ -92,6 +94,15 @@ impl RulesDb {
     /// Makes all of the edits, or none; what comes back is on the disk.
     pub async fn edit(&self, author: Author, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
         ask!(self, edit(&author, edits))
+    }
+
+    /// Makes all of very many edits, or none, without ever holding all of them. Each is about another thing.
+    pub async fn edit_all(
+        &self,
+        author: Author,
+        edits: impl Iterator<Item = Result<Edit, DbError>> + Send + 'static,
+    ) -> Result<Edited, DbError> {
+        ask!(self, edit_all(&author, edits))
     }
 
     /// Takes one change back, as a new change; a conflict if the thing was changed again since.

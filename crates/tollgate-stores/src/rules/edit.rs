@@ -5,7 +5,7 @@ use tollgate::Time;
 use tollgate::ban::Ban;
 use tollgate::identity::Key;
 
-use crate::rules::{Enforce, Item, Kind, RuleText, Version};
+use crate::rules::{Change, DbError, Enforce, Item, Kind, RuleText, Version, plan};
 
 /// Edits in one go.
 pub const MAX_EDITS: usize = 1_000_000;
@@ -24,6 +24,66 @@ pub enum Expected {
     Nothing,
     /// The version that the author has seen.
     At(Version),
+}
+
+/// What very many edits have led to.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Edited {
+    pub created: usize,
+    pub changed: usize,
+    pub deleted: usize,
+    pub unchanged: usize,
+    /// The names of the first things that have changed.
+    pub first: Vec<Box<str>>,
+    /// The last change, if there was one.
+    pub version: Option<Version>,
+}
+
+impl Edited {
+    /// Things that are named.
+    pub const MAX_NAMED: usize = 100;
+
+    /// Counts what some edits have led to.
+    pub fn add<'c>(&mut self, edits: usize, changes: impl IntoIterator<Item = &'c Change>) {
+        self.unchanged += edits;
+        for change in changes {
+            self.unchanged -= 1;
+            match (&change.text, change.previous) {
+                (None, _) => self.deleted += 1,
+                (Some(_), None) => self.created += 1,
+                (Some(_), Some(_)) => self.changed += 1,
+            }
+            if self.first.len() < Edited::MAX_NAMED {
+                self.first.push(change.item.name.clone());
+            }
+            self.version = self.version.max(Some(change.version));
+        }
+    }
+
+    pub fn changes(&self) -> usize {
+        self.created + self.changed + self.deleted
+    }
+
+    pub fn edits(&self) -> usize {
+        self.changes() + self.unchanged
+    }
+}
+
+/// Edits that are planned and written together, of very many in one go.
+pub(super) const BATCH: usize = 10_000;
+
+/// The next of very many edits.
+pub(super) fn next_batch(
+    edits: &mut impl Iterator<Item = Result<Edit, DbError>>,
+    so_far: &Edited,
+) -> Result<Vec<Edit>, DbError> {
+    let batch: Vec<Edit> = edits.take(BATCH).collect::<Result<_, _>>()?;
+    let count = so_far.edits() + batch.len();
+    if count > MAX_EDITS {
+        return Err(DbError::TooMany { count, max: MAX_EDITS });
+    }
+    plan::check_items(&batch)?;
+    Ok(batch)
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

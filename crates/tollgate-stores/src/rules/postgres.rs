@@ -26,7 +26,10 @@ pub use self::address::PostgresAddress;
 use self::fleet::Fleet;
 pub use self::fleet::Lag;
 use self::link::Failure;
-use crate::rules::{Author, Change, Current, DbError, Edit, Feed, Item, Logged, Page, Stored, Version, plan};
+use crate::rules::edit::next_batch;
+use crate::rules::{
+    Author, Change, Current, DbError, Edit, Edited, Feed, Item, Logged, Page, Stored, Version, plan,
+};
 
 /// How long a change may take; an import of a million rules too.
 const WRITE_DEADLINE: Duration = Duration::from_secs(120);
@@ -77,6 +80,26 @@ impl PostgresDb {
     pub async fn edit(&self, author: &Author, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
         plan::check_items(&edits)?;
         self.write(async |transaction, timeline| make(transaction, timeline, author, edits, None).await).await
+    }
+
+    /// Makes all of very many edits, or none, without ever holding all of them. Each is about another thing.
+    pub async fn edit_all(
+        &self,
+        author: &Author,
+        mut edits: impl Iterator<Item = Result<Edit, DbError>>,
+    ) -> Result<Edited, DbError> {
+        self.write(async |transaction, timeline| {
+            let mut edited = Edited::default();
+            loop {
+                let batch = next_batch(&mut edits, &edited)?;
+                if batch.is_empty() {
+                    return Ok(edited);
+                }
+                let count = batch.len();
+                edited.add(count, &make(transaction, timeline, author, batch, None).await?);
+            }
+        })
+        .await
     }
 
     pub async fn rollback(&self, author: &Author, version: Version) -> Result<Vec<Change>, DbError> {

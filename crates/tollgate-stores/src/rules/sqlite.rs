@@ -3,6 +3,7 @@
 //! One connection writes, one reads, so that what this process has written is seen as a change like any other.
 //! A change that was acknowledged is on the disk.
 
+mod codes;
 mod load;
 mod log;
 mod schema;
@@ -14,8 +15,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tollgate::Time;
 
+use crate::rules::edit::next_batch;
 use crate::rules::plan::{self, Current};
-use crate::rules::{Author, Change, DbError, Edit, Feed, Item, Logged, Page, Stored, Version};
+use crate::rules::{Author, Change, DbError, Edit, Edited, Feed, Item, Logged, Page, Stored, Version};
 
 /// After so many changes the write-ahead log, which is as long as they are, is not kept.
 const MANY: usize = 10_000;
@@ -43,6 +45,29 @@ impl SqliteDb {
             schema::cut_log(&lock(&self.writer));
         }
         Ok(changes)
+    }
+
+    /// Makes all of very many edits, or none, without ever holding all of them. Each is about another thing.
+    pub fn edit_all(
+        &self,
+        author: &Author,
+        mut edits: impl Iterator<Item = Result<Edit, DbError>>,
+    ) -> Result<Edited, DbError> {
+        let edited = self.write(|transaction| {
+            let mut edited = Edited::default();
+            loop {
+                let batch = next_batch(&mut edits, &edited)?;
+                if batch.is_empty() {
+                    return Ok(edited);
+                }
+                let count = batch.len();
+                edited.add(count, &make(transaction, author, batch, None)?);
+            }
+        })?;
+        if edited.changes() >= MANY {
+            schema::cut_log(&lock(&self.writer));
+        }
+        Ok(edited)
     }
 
     /// Takes one change back, as a new change.
@@ -100,11 +125,15 @@ impl SqliteDb {
         before: Option<Version>,
         limit: usize,
     ) -> Result<Vec<Logged>, DbError> {
-        log::history(&lock(&self.reader), item, before, limit)
+        let mut reader = lock(&self.reader);
+        let transaction = reader.transaction()?;
+        log::history(&transaction, item, before, limit)
     }
 
     pub fn logged(&self, version: Version) -> Result<Option<Logged>, DbError> {
-        log::find(&lock(&self.reader), version)
+        let mut reader = lock(&self.reader);
+        let transaction = reader.transaction()?;
+        log::find(&transaction, version)
     }
 
     /// Gives out everything that there is, in batches with the number of things in all, as of one version.
@@ -129,10 +158,10 @@ fn make(
 ) -> Result<Vec<Change>, DbError> {
     let current = things::find(transaction, edits.iter().map(Edit::item))?;
     let changes = plan::plan(edits, &current, log::last(transaction)?, 0)?;
+    log::append(transaction, author, &changes, &current, undoes)?;
     for change in &changes {
         things::put(transaction, change)?;
     }
-    log::append(transaction, author, &changes, undoes)?;
     Ok(changes)
 }
 

@@ -34,7 +34,7 @@ impl RuleText {
         }
     }
 
-    fn of(rule: &Rule, node: &Node<'_>, path: &str) -> Result<RuleText, Problems> {
+    pub(super) fn of(rule: &Rule, node: &Node<'_>, path: &str) -> Result<RuleText, Problems> {
         let id = rule.id.as_str().into();
         let text = compact(node);
         if reads_the_same(node, "") {
@@ -53,6 +53,11 @@ impl RuleText {
             return Err(problems);
         }
         Ok(RuleText { id, text })
+    }
+
+    /// What [`RuleText::as_str`] gave, under its id.
+    pub(super) fn again(id: Box<str>, text: String) -> RuleText {
+        RuleText { id, text }
     }
 
     pub fn id(&self) -> &str {
@@ -74,26 +79,6 @@ pub struct ReadRule {
     pub place: Place,
     pub rule: Rule,
     pub text: RuleText,
-}
-
-/// The rules of a text: a list, or a map with one under `rules`. One bad rule, and there is none; its line is named.
-pub fn rules_of(text: &str) -> Result<Vec<ReadRule>, Problems> {
-    let (root, mut problems) = (document::read(text)?, Problems::new());
-    let under = root.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "rules"));
-    let list = under.map_or(&root, |entry| entry.value());
-    for other in root.as_map().unwrap_or_default().iter().filter(|entry| entry.key() != "rules") {
-        let why = "only 'rules' are taken from here";
-        problems.push(Problem::new(Some(other.place()), other.key(), why));
-    }
-    let rules = parse::rules(list, "rules", &mut problems);
-    let rules = problems.or(rules)?;
-    let nodes = list.as_list().unwrap_or_default();
-    let read = rules.into_iter().zip(nodes).enumerate();
-    read.map(|(n, (rule, node))| {
-        let text = RuleText::of(&rule, node, &format!("rules[{n}]"))?;
-        Ok(ReadRule { place: node.place(), rule, text })
-    })
-    .collect()
 }
 
 /// The ban that a text describes.
@@ -159,6 +144,11 @@ fn json(node: &Node<'_>, name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::{ReadRule, each_rule};
+
+    fn rules_of(text: &str) -> Result<Vec<ReadRule>, Problems> {
+        each_rule(text, Vec::new, Vec::push)
+    }
 
     #[test]
     fn a_rule_is_written_compactly_and_in_one_order() {

@@ -6,6 +6,7 @@
 //! Must not know any schema.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt::Display;
 
 use crate::document::problem::{Problem, Problems, did_you_mean};
@@ -48,9 +49,7 @@ impl<'n, 'p> MapReader<'n, 'p> {
 
     /// The field's value of whatever kind.
     pub fn optional(&mut self, name: &'static str) -> Option<&'n Node<'n>> {
-        if !self.known.contains(&name) {
-            self.known.push(name);
-        }
+        self.known.push(name);
         let entry = self.entries.iter().find(|entry| entry.key() == name)?;
         Some(entry.value()).filter(|value| !value.is_null())
     }
@@ -133,10 +132,12 @@ impl<'n, 'p> MapReader<'n, 'p> {
     }
 
     /// Reports the keys that nobody asked for.
-    pub fn finish(self) {
+    pub fn finish(mut self) {
         for entry in self.entries {
             let key = entry.key();
             if !self.known.contains(&key) {
+                let mut named = HashSet::new();
+                self.known.retain(|name| named.insert(*name));
                 let message = format!("unknown key '{key}'{}", way_out(key, &self.known));
                 self.problems.push(Problem::new(Some(entry.place()), &self.path, message));
             }

@@ -22,7 +22,8 @@ enum Branch<T> {
     Fork(Arc<[Branch<T>; FORK]>),
 }
 
-const BITS: u32 = 6;
+/// Narrow forks: the leaves of one that was just split are an eighth full, not a sixty-fourth.
+const BITS: u32 = 3;
 const FORK: usize = 1 << BITS;
 /// A longer leaf is split, as long as there are bits left to tell its items apart.
 const MAX_LEAF: usize = 64;
@@ -35,6 +36,13 @@ pub(crate) fn hash(text: &str) -> u32 {
     (hash ^ hash >> 32) as u32
 }
 
+/// Takes a word into a hash: both halves of a product, folded.
+#[inline]
+pub(crate) fn fold(state: u64, word: u64) -> u64 {
+    let product = u128::from(state ^ 0x9e37_79b9_7f4a_7c15) * u128::from(word ^ 0xd1b5_4a32_d192_ed03);
+    product as u64 ^ (product >> 64) as u64
+}
+
 impl<T> Default for Index<T> {
     fn default() -> Self {
         Index(Branch::Empty)
@@ -42,6 +50,7 @@ impl<T> Default for Index<T> {
 }
 
 impl<T: Hashed> Index<T> {
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self.0, Branch::Empty)
     }
@@ -49,14 +58,27 @@ impl<T: Hashed> Index<T> {
     /// All items with this hash, in no order.
     #[inline]
     pub(crate) fn find(&self, hash: u32) -> impl Iterator<Item = &T> {
-        let (mut branch, mut rest) = (&self.0, hash);
+        self.prefetched(hash).iter().filter(move |item| item.hash() == hash)
+    }
+
+    /// Asks for the memory that [`find`](Self::find) will read.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u32) {
+        self.prefetched(hash);
+    }
+
+    /// The leaf that items with this hash are in, asked for.
+    #[inline]
+    fn prefetched(&self, hash: u32) -> &[T] {
+        let mut branch = &self.0;
+        let mut rest = hash;
         while let Branch::Fork(below) = branch {
             branch = &below[rest as usize % FORK];
             rest >>= BITS;
         }
         let items = if let Branch::Leaf(items) = branch { &items[..] } else { &[] };
         near::fetch(items.as_ptr().addr(), size_of_val(items));
-        items.iter().filter(move |item| item.hash() == hash)
+        items
     }
 
     pub(crate) fn insert(&mut self, item: T) {

@@ -1,132 +1,178 @@
-//! Finds the rules that match a target: a trie of path segments per host pattern.
+//! Finds the rules that match a target: a trie of hosts and path segments whose nodes are hashes.
 //!
-//! The work grows with the depth of the path and the number of matches, not with the number of rules:
-//! at each segment there is one literal child to look up and one parameter child to follow. A rule that is
-//! alone below a segment stands there itself, and is compared as a whole; so a million paths need no
-//! million nodes.
+//! A node is absent, or the place of the only rule below it, or a fork that says with what its rules go on and counts
+//! them. All nodes are items of eight bytes in one [`Index`], found by the hash of what leads to them, so that a
+//! million rules on as many hosts and paths need little more than an item each. Rules with the same pattern are listed
+//! behind its leaf.
+//!
+//! The trie only selects candidates: each is compared with the request as a whole. Two nodes with the same hash are one
+//! node, which may select a rule in vain and never misses one. A rule passes the same nodes when it is inserted and when
+//! it is removed, each fork counting it once per passage; a fork that counts none is removed. What a fork says of its
+//! continuations is not taken back before that.
+//!
+//! The work grows with the depth of the path and the number of matches, not with the number of rules: at each segment
+//! there is one literal child to look up and one parameter child to follow.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::request::target::{Target, segments};
-use crate::rule::index::{Hashed, Index, hash};
-use crate::rule::pattern::{HostPattern, Segment};
+use crate::rule::index::{Hashed, Index};
 use crate::rule::set::Rules;
-use crate::rule::{Rule, RuleInForce, Whereabouts};
+use crate::rule::{Mode, Rule, RuleInForce};
 
-mod place;
+mod walk;
 
-use place::{Leaf, Place, Standing};
+#[cfg(test)]
+pub(in crate::rule) use walk::HASH_MASK;
+use walk::{Node, Standing, Walk, below};
 
 pub(crate) type Matches<'r> = SmallVec<[&'r Arc<RuleInForce>; 4]>;
 
 #[derive(Clone, Default)]
 pub(crate) struct Matcher {
-    any_host: Trie,
-    hosts: Index<Host>,
-    /// How many rules are for the hosts below one.
+    /// One item for each hash.
+    nodes: Index<Entry>,
+    /// The rules of leaves that are forks; several may have the same hash.
+    lists: Index<Entry>,
+    /// How many rules are for a host, and for the hosts below one.
+    hosts: usize,
     below_hosts: usize,
 }
 
-#[derive(Clone)]
-struct Host {
+/// Segments whose nodes are asked for before the first is looked at.
+const PREFETCHED: usize = 6;
+
+/// A rule's number, or a fork.
+#[derive(Clone, Copy)]
+struct Entry {
     hash: u32,
-    trie: Arc<HostTrie>,
+    /// With [`Entry::FORK`]: continuations and, in the lower bits, a count.
+    word: u32,
 }
 
-#[derive(Clone)]
-struct HostTrie {
-    host: Arc<HostPattern>,
-    trie: Trie,
+enum Found {
+    Rule(u32),
+    Fork { below: u32 },
 }
 
-#[derive(Clone, Default)]
-struct Trie {
-    root: Node,
-    /// Rules without a path: they match every request, with a path or without.
-    pathless: Place,
+impl Entry {
+    const FORK: u32 = 1 << 31;
+    const COUNT_BITS: u32 = 24;
+    const COUNT: u32 = (1 << Self::COUNT_BITS) - 1;
+
+    fn rule(hash: u32, number: u32) -> Entry {
+        Entry { hash, word: number }
+    }
+
+    fn fork(hash: u32) -> Entry {
+        Entry { hash, word: Self::FORK }
+    }
+
+    #[inline]
+    fn found(self) -> Found {
+        match self.word & Self::FORK {
+            0 => Found::Rule(self.word),
+            _ => Found::Fork { below: (self.word & !Self::FORK) >> Self::COUNT_BITS },
+        }
+    }
+
+    /// A fork is passed by one more rule, which goes on with `below`.
+    fn pass(&mut self, below: u32) {
+        self.word = (self.word | below << Self::COUNT_BITS) + 1;
+    }
+
+    /// A fork is passed by one rule less; whether there are others.
+    fn leave(&mut self) -> bool {
+        self.word -= 1;
+        self.word & Self::COUNT > 0
+    }
 }
 
-/// A place in a path that several rules pass.
-#[derive(Clone, Default)]
-struct Node {
-    /// The literal that leads here, if one does.
-    segment: Option<Arc<str>>,
-    literals: Index<Step>,
-    param: Option<Arc<Node>>,
-    exact: Option<Arc<Leaf>>,
-    open_ended: Option<Arc<Leaf>>,
-}
-
-/// Where a literal segment leads.
-#[derive(Clone)]
-enum Step {
-    /// To the only rule below.
-    Rule {
-        hash: u32,
-        number: u32,
-        /// The pattern's text, in lines from the rule: it will be compared.
-        text: i32,
-        whereabouts: Whereabouts,
-    },
-    Node {
-        hash: u32,
-        node: Arc<Node>,
-    },
-}
-
-impl Hashed for Host {
+impl Hashed for Entry {
     fn hash(&self) -> u32 {
         self.hash
     }
 }
 
-impl Hashed for Step {
-    fn hash(&self) -> u32 {
-        match self {
-            Step::Rule { hash, .. } | Step::Node { hash, .. } => *hash,
-        }
-    }
-}
-
-/// Apart from each other, as a rule for a domain and one for the hosts below it are.
-fn host_hash(host: &HostPattern) -> u32 {
-    match host {
-        HostPattern::Exact(name) => hash(name),
-        HostPattern::Below(name) => !hash(name),
-    }
-}
-
 impl Matcher {
+    /// More rules could not be counted: a rule passes a node once, and twice only where its hashes collide.
+    pub(crate) const MAX_RULES: usize = 1 << (Entry::COUNT_BITS - 1);
+
     /// Adds a rule; returns how many of its pattern one request may now meet.
     pub(crate) fn insert(&mut self, rules: &Rules, rule: &Rule, number: u32) -> usize {
-        let Some(host) = &rule.pattern.host else { return self.any_host.insert(rules, rule, number) };
-        self.below_hosts += usize::from(matches!(**host, HostPattern::Below(_)));
-        let hash = host_hash(host);
-        if let Some(known) = self.hosts.find_mut(hash, |known| known.trie.host == *host) {
-            return Arc::make_mut(&mut known.trie).trie.insert(rules, rule, number);
-        }
-        let mut trie = Trie::default();
-        let count = trie.insert(rules, rule, number);
-        self.hosts.insert(Host { hash, trie: Arc::new(HostTrie { host: Arc::clone(host), trie }) });
-        count
+        self.hosts += usize::from(rule.pattern.host.is_some());
+        self.below_hosts += usize::from(is_below(rule));
+        let walk = Walk::of(rule);
+        (0..walk.len()).for_each(|at| self.nodes.prefetch(walk.hash(at)));
+        if self.put(rules, &walk, number, 0) { self.met(rules, rule, &walk) } else { 1 }
     }
 
-    pub(crate) fn remove(&mut self, rules: &Rules, rule: &Rule, number: u32) {
-        if rule.mode == crate::rule::Mode::Off {
+    /// Puts a rule at the first node from `at` on that is free; whether it shares its leaf with others.
+    fn put(&mut self, rules: &Rules, walk: &Walk, number: u32, at: usize) -> bool {
+        for at in at..walk.len() {
+            let hash = walk.hash(at);
+            let Some(entry) = self.nodes.find_mut(hash, |_| true) else {
+                self.nodes.insert(Entry::rule(hash, number));
+                return false;
+            };
+            let Found::Rule(other) = entry.found() else {
+                entry.pass(walk.below(at));
+                continue;
+            };
+            // The rule that was alone here goes on from here as well.
+            let others = Walk::of(&rules[other as usize]);
+            let stands = others.position(hash).expect("a rule is at a node of its own walk");
+            *entry = Entry::fork(hash);
+            entry.pass(others.below(stands));
+            entry.pass(walk.below(at));
+            self.put(rules, &others, other, stands + 1);
+        }
+        self.lists.insert(Entry::rule(walk.list, number));
+        true
+    }
+
+    /// How many rules with a rule's pattern one request may meet.
+    fn met(&self, rules: &Rules, rule: &Rule, walk: &Walk) -> usize {
+        let count = |list: u32, counts: &dyn Fn(Standing<'_>) -> bool| {
+            let listed = self.lists.find(list).map(|entry| &rules[entry.word as usize]);
+            listed.filter(|other| counts(Standing::of(other)) && other.is_on_pattern_of(rule)).count()
+        };
+        let common = count(walk.leaf.common().hash(), &|standing| standing == Standing::Common);
+        let others = match Standing::of(rule) {
+            Standing::Common | Standing::General => {
+                count(walk.leaf.general().hash(), &|standing| standing == Standing::General)
+            }
+            Standing::Own { uid } | Standing::Beside { uid } => count(
+                walk.list,
+                &|standing| matches!(standing, Standing::Own { uid: own } | Standing::Beside { uid: own } if own == uid),
+            ),
+        };
+        common + others
+    }
+
+    pub(crate) fn remove(&mut self, rule: &Rule, number: u32) {
+        if rule.mode == Mode::Off {
             return; // it was never here
         }
-        let Some(host) = &rule.pattern.host else { return self.any_host.remove(rules, rule, number) };
-        self.below_hosts -= usize::from(matches!(**host, HostPattern::Below(_)));
-        let (hash, is) = (host_hash(host), |known: &Host| known.trie.host == *host);
-        if let Some(known) = self.hosts.find_mut(hash, is) {
-            let trie = &mut Arc::make_mut(&mut known.trie).trie;
-            trie.remove(rules, rule, number);
-            if trie.is_empty() {
-                self.hosts.remove(hash, is);
+        self.hosts -= usize::from(rule.pattern.host.is_some());
+        self.below_hosts -= usize::from(is_below(rule));
+        let walk = Walk::of(rule);
+        for at in 0..walk.len() {
+            let hash = walk.hash(at);
+            let Some(entry) = self.nodes.find_mut(hash, |_| true) else { return };
+            match entry.found() {
+                Found::Rule(found) => {
+                    debug_assert_eq!(found, number, "a rule is found where it was put");
+                    self.nodes.remove(hash, |_| true);
+                    return;
+                }
+                Found::Fork { .. } if entry.leave() => {}
+                Found::Fork { .. } => _ = self.nodes.remove(hash, |_| true),
             }
         }
+        self.lists.remove(walk.list, |entry| entry.word == number);
     }
 
     /// All rules that match, in their order.
@@ -136,32 +182,49 @@ impl Matcher {
         target: &Target<'_>,
         user: impl Fn() -> Option<U>,
     ) -> Matches<'r> {
-        let mut matches = Matches::new();
-        let mut search =
-            Search { rules, method: target.method(), path: target.path(), user, matches: &mut matches };
-        search.trie(&self.any_host);
+        let mut search = Search { matcher: self, rules, target, user, matches: Matches::new() };
         let host = target.host();
-        if !self.hosts.is_empty() && !host.is_empty() {
-            for known in self.hosts.find(hash(host)) {
-                if matches!(&*known.trie.host, HostPattern::Exact(name) if **name == *host) {
-                    search.trie(&known.trie.trie);
-                }
-            }
-            if self.below_hosts > 0 {
-                for parent in parents(host) {
-                    for known in self.hosts.find(!hash(parent)) {
-                        if matches!(&*known.trie.host, HostPattern::Below(name) if **name == *parent) {
-                            search.trie(&known.trie.trie);
-                        }
-                    }
-                }
-            }
+        if !host.is_empty() && self.hosts > self.below_hosts {
+            search.prefetch(Node::host(host));
+            search.root(Node::host(host));
         }
+        if self.below_hosts > 0 {
+            parents(host).for_each(|parent| search.root(Node::hosts_below(parent)));
+        }
+        if self.hosts < rules.len() {
+            search.prefetch(Node::ANY_HOST);
+            search.root(Node::ANY_HOST);
+        }
+        let mut matches = search.matches;
         if matches.len() > 1 {
+            replace_general(&mut matches);
             matches.sort_unstable_by_key(|rule| rule.order());
         }
         matches
     }
+}
+
+/// Takes out the general rules for which a user's own rule stands in.
+fn replace_general(matches: &mut Matches<'_>) {
+    let is_own = |rule: &&Arc<RuleInForce>| matches!(Standing::of(rule), Standing::Own { .. });
+    let own: Matches<'_> = matches.iter().copied().filter(is_own).collect();
+    if !own.is_empty() {
+        let is_replaced = |rule: &Rule| {
+            Standing::of(rule) == Standing::General && own.iter().any(|own| own.is_on_pattern_of(rule))
+        };
+        matches.retain(|rule| !is_replaced(rule));
+    }
+}
+
+#[cfg(test)]
+impl Matcher {
+    pub(super) fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.lists.is_empty() && self.hosts + self.below_hosts == 0
+    }
+}
+
+fn is_below(rule: &Rule) -> bool {
+    rule.pattern.host.as_ref().is_some_and(|host| host.below().is_some())
 }
 
 /// The domains above a host, nearest first.
@@ -171,197 +234,117 @@ fn parents(host: &str) -> impl Iterator<Item = &str> {
     host.match_indices('.').take(MAX_LABELS).map(|(dot, _)| &host[dot + 1..])
 }
 
-impl Trie {
-    fn insert(&mut self, rules: &Rules, rule: &Rule, number: u32) -> usize {
-        match rule.pattern.path() {
-            None => self.pathless.insert(rules, rule, number),
-            Some(_) => self.root.insert(rules, rule, number, 0),
-        }
-    }
-
-    fn remove(&mut self, rules: &Rules, rule: &Rule, number: u32) {
-        match rule.pattern.path() {
-            None => self.pathless.remove(rule, number),
-            Some(_) => self.root.remove(rules, rule, number, 0),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.root.is_empty() && self.pathless.is_empty()
-    }
-}
-
-impl Node {
-    fn insert(&mut self, rules: &Rules, rule: &Rule, number: u32, depth: usize) -> usize {
-        let text = match rule.pattern.segments().nth(depth) {
-            None => {
-                let leaf = self.leaf_mut(rule).get_or_insert_default();
-                return Arc::make_mut(leaf).place(rule.pattern.method()).insert(rules, rule, number);
-            }
-            Some(Segment::Param) => {
-                let node = self.param.get_or_insert_default();
-                return Arc::make_mut(node).insert(rules, rule, number, depth + 1);
-            }
-            Some(Segment::Literal(text)) => text,
-        };
-        let hash = hash(text);
-        match self.literals.find_mut(hash, |step| step.is_by(text, rules, depth)) {
-            None => {
-                let whereabouts = Whereabouts::of(rule);
-                let text = whereabouts.lines_to(rule.pattern.text());
-                self.literals.insert(Step::Rule { hash, number, text, whereabouts });
-                1
-            }
-            Some(Step::Node { node, .. }) => Arc::make_mut(node).insert(rules, rule, number, depth + 1),
-            Some(step) => {
-                let mut node = Node { segment: Some(text.into()), ..Node::default() };
-                if let Step::Rule { number: other, .. } = *step {
-                    node.insert(rules, &rules[other as usize], other, depth + 1);
-                }
-                let count = node.insert(rules, rule, number, depth + 1);
-                *step = Step::Node { hash, node: Arc::new(node) };
-                count
-            }
-        }
-    }
-
-    fn remove(&mut self, rules: &Rules, rule: &Rule, number: u32, depth: usize) {
-        match rule.pattern.segments().nth(depth) {
-            None => {
-                let place = self.leaf_mut(rule);
-                if let Some(leaf) = place {
-                    Arc::make_mut(leaf).remove(rule, number);
-                    place.take_if(|leaf| leaf.is_empty());
-                }
-            }
-            Some(Segment::Param) => {
-                if let Some(node) = &mut self.param {
-                    Arc::make_mut(node).remove(rules, rule, number, depth + 1);
-                }
-                self.param.take_if(|node| node.is_empty());
-            }
-            Some(Segment::Literal(text)) => {
-                let (hash, is) = (hash(text), |step: &Step| step.is_by(text, rules, depth));
-                let emptied = match self.literals.find_mut(hash, is) {
-                    Some(Step::Node { node, .. }) => {
-                        Arc::make_mut(node).remove(rules, rule, number, depth + 1);
-                        node.is_empty()
-                    }
-                    found => found.is_some(),
-                };
-                if emptied {
-                    self.literals.remove(hash, is);
-                }
-            }
-        }
-    }
-
-    fn leaf_mut(&mut self, rule: &Rule) -> &mut Option<Arc<Leaf>> {
-        if rule.pattern.is_open_ended() { &mut self.open_ended } else { &mut self.exact }
-    }
-
-    fn is_empty(&self) -> bool {
-        let leaves = [&self.exact, &self.open_ended];
-        self.literals.is_empty() && self.param.is_none() && leaves.iter().all(|leaf| leaf.is_none())
-    }
-}
-
-impl Step {
-    /// Whether this literal leads here, `depth` segments below the root.
-    fn is_by(&self, text: &str, rules: &Rules, depth: usize) -> bool {
-        match self {
-            Step::Node { node, .. } => node.segment.as_deref() == Some(text),
-            Step::Rule { number, .. } => {
-                let pattern = &rules[*number as usize].pattern;
-                pattern.segments().nth(depth) == Some(Segment::Literal(text))
-            }
-        }
-    }
-}
-
-struct Search<'s, 'r, F> {
+struct Search<'s, 't, 'r, F> {
+    matcher: &'s Matcher,
     rules: &'r Rules,
-    method: &'s str,
-    path: &'s str,
+    target: &'s Target<'t>,
     /// Asked for only where users have rules of their own.
     user: F,
-    matches: &'s mut Matches<'r>,
+    matches: Matches<'r>,
 }
 
-impl<U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, F> {
-    fn trie(&mut self, trie: &Trie) {
-        self.place(&trie.pathless);
-        if !self.path.is_empty() {
-            self.node(&trie.root, segments(self.path));
+impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, 'r, F> {
+    fn root(&mut self, root: Node) {
+        self.node(root, segments(self.target.path()));
+    }
+
+    /// Asks for the nodes of all literals at once: else each would be waited for.
+    fn prefetch(&self, root: Node) {
+        let mut node = root;
+        self.matcher.nodes.prefetch(node.hash());
+        for segment in segments(self.target.path()).take(PREFETCHED) {
+            node = node.literal(segment);
+            self.matcher.nodes.prefetch(node.hash());
         }
     }
 
     /// A pattern is at most [`Pattern::MAX_SEGMENTS`](crate::rule::Pattern::MAX_SEGMENTS) deep, and so is this
     /// recursion.
-    fn node<'p>(&mut self, node: &Node, mut rest: impl Iterator<Item = &'p str> + Clone) {
-        node.open_ended.iter().for_each(|leaf| self.leaf(leaf));
-        let Some(segment) = rest.next() else {
-            return node.exact.iter().for_each(|leaf| self.leaf(leaf));
-        };
-        if !node.literals.is_empty() {
-            for step in node.literals.find(hash(segment)) {
-                match step {
-                    Step::Rule { number, text, whereabouts, .. } => {
-                        whereabouts.fetch();
-                        whereabouts.fetch_lines(*text);
-                        self.lone(*number);
-                    }
-                    Step::Node { node, .. } if node.segment.as_deref() == Some(segment) => {
-                        self.node(node, rest.clone());
-                    }
-                    Step::Node { .. } => {}
-                }
-            }
-        }
-        if let Some(child) = &node.param {
-            self.node(child, rest);
+    fn node<'p>(&mut self, node: Node, rest: impl Iterator<Item = &'p str> + Clone) {
+        if let Some(entry) = self.matcher.nodes.find(node.hash()).next() {
+            self.entry(*entry, node, rest);
         }
     }
 
-    /// A rule that shares its place with no other.
+    fn entry<'p>(&mut self, entry: Entry, node: Node, mut rest: impl Iterator<Item = &'p str> + Clone) {
+        let below = match entry.found() {
+            Found::Rule(number) => return self.lone(number),
+            Found::Fork { below } => below,
+        };
+        if below & below::PATHLESS != 0 {
+            self.leaf(node.pathless());
+        }
+        if self.target.path().is_empty() {
+            return;
+        }
+        let method = Some(self.target.method());
+        if below & below::OPEN_ANY != 0 {
+            self.leaf(node.open_ended(None));
+        }
+        if below & below::OPEN_METHOD != 0 {
+            self.leaf(node.open_ended(method));
+        }
+        let Some(segment) = rest.next() else {
+            if below & below::EXACT_ANY != 0 {
+                self.leaf(node.exact(None));
+            }
+            if below & below::EXACT_METHOD != 0 {
+                self.leaf(node.exact(method));
+            }
+            return;
+        };
+        if below & below::LITERAL != 0 {
+            self.node(node.literal(segment), rest.clone());
+        }
+        if below & below::PARAM != 0 {
+            self.node(node.param(), rest);
+        }
+    }
+
+    /// A rule that shares its pattern with no other.
     fn lone(&mut self, number: u32) {
         let rule = &self.rules[number as usize];
-        let own = || match Standing::of(rule) {
-            Standing::Common | Standing::General => true,
-            Standing::Own { uid } | Standing::Beside { uid } => {
-                (self.user)().is_some_and(|user| user.as_ref() == uid)
-            }
-        };
-        if rule.pattern.meets(self.method, self.path) && own() {
-            self.matches.push(rule);
+        let is_users = |uid: &str| (self.user)().is_some_and(|user| user.as_ref() == uid);
+        if rule.meets(self.target) && rule.uid.as_ref().is_none_or(|uid| is_users(uid)) {
+            self.add(rule);
         }
     }
 
-    fn leaf(&mut self, leaf: &Leaf) {
-        leaf.places(self.method).for_each(|place| self.place(place));
-    }
-
-    fn place(&mut self, place: &Place) {
-        let mut replaced = false;
-        if place.has_own()
+    fn leaf(&mut self, leaf: Node) {
+        let Some(entry) = self.matcher.nodes.find(leaf.hash()).next() else { return };
+        let below = match entry.found() {
+            Found::Rule(number) => return self.lone(number),
+            Found::Fork { below } => below,
+        };
+        if below & below::OWN != 0
             && let Some(user) = (self.user)()
         {
-            for rule in place.own(self.rules, user.as_ref()) {
-                replaced |= matches!(Standing::of(rule), Standing::Own { .. });
-                self.matches.push(rule);
-            }
+            let user = user.as_ref();
+            self.list(leaf.own(user), |rule| rule.uid.as_deref() == Some(user));
         }
-        self.add(place.rules());
-        if !replaced {
-            self.add(place.replaceable());
+        if below & below::GENERAL != 0 {
+            self.list(leaf.general(), |rule| Standing::of(rule) == Standing::General);
+        }
+        if below & below::COMMON != 0 {
+            self.list(leaf.common(), |rule| Standing::of(rule) == Standing::Common);
         }
     }
 
-    /// Most places have no rules, or one.
+    /// Adds the rules of a list that match, if they belong there.
+    fn list(&mut self, list: Node, belongs: impl Fn(&Rule) -> bool) {
+        for entry in self.matcher.lists.find(list.hash()) {
+            let rule = &self.rules[entry.word as usize];
+            if belongs(rule) && rule.meets(self.target) {
+                self.add(rule);
+            }
+        }
+    }
+
+    /// A rule may be found twice where hashes collide.
     #[inline]
-    fn add(&mut self, numbers: &[u32]) {
-        for number in numbers {
-            self.matches.push(&self.rules[*number as usize]);
+    fn add(&mut self, rule: &'r Arc<RuleInForce>) {
+        if !self.matches.iter().any(|known| Arc::ptr_eq(known, rule)) {
+            self.matches.push(rule);
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 
 use crate::identity::{Attribute, address};
 use crate::rule::RuleLimit;
 
 /// Limits for the keys that have these values.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Override {
     pub values: Vec<(Attribute, String)>,
     pub limits: Box<[RuleLimit]>,
@@ -27,6 +28,13 @@ struct Shape {
     /// Where the attributes stand in the rule's key.
     positions: Vec<usize>,
     by_value: HashMap<Vec<String>, usize>,
+}
+
+/// The rest follows from the list.
+impl Hash for Overrides {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.list.hash(state);
+    }
 }
 
 impl Overrides {

@@ -6,13 +6,15 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::document::{MapReader, Node, Place, Problem, Problems};
 use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
-use crate::rule::pool::Pool;
+use crate::rule::interner::Interner;
 use crate::rule::{
-    BanPolicy, CountWhen, HostPattern, Limits, MissingKey, Mode, OnExceed, OnStoreError, Override, Overrides,
-    Pattern, Rule, RuleId, RuleLimit, Share, Terms, Text, Tracking,
+    BanPolicy, CountWhen, HostPattern, Limits, Method, MissingKey, Mode, OnExceed, OnStoreError, Override,
+    Overrides, Pattern, Rule, RuleId, RuleLimit, Share, Terms, Text, Tracking,
 };
 use crate::time::parse_span;
 
@@ -35,10 +37,10 @@ pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> 
     };
     let mut places: HashMap<RuleId, Place> = HashMap::with_capacity(nodes.len());
     let mut rules = Vec::with_capacity(nodes.len());
-    let mut pool = Pool::default();
+    let mut interner = Interner::default();
     for (n, node) in nodes.iter().enumerate() {
         let path = format!("{path}[{n}]");
-        rules.extend(self::rule(node, &path, problems).map(|rule| pool.sharing(rule)));
+        rules.extend(self::rule(node, &path, problems).map(|rule| interner.share(rule)));
         let Some(id) = id_of(node) else { continue };
         match places.get(&id) {
             Some(first) => {
@@ -69,7 +71,7 @@ pub fn rule(node: &Node<'_>, path: &str, problems: &mut Problems) -> Option<Rule
 fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let id = rule_id(map);
     let short = Short::read(map);
-    let pattern = pattern(map, &short);
+    let (method, pattern) = pattern(map, &short);
     let key = attributes(map, "key").unwrap_or_else(|| short.default_key());
     let uid = own_user(map, &short, &key);
     let missing_key = map.optional_choice("missing_key", &MISSING_KEY).unwrap_or_default();
@@ -89,9 +91,9 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let cost_from = cost_from(map);
     let ban = ban(map, &key);
     let terms = Terms {
+        method,
         key,
         missing_key,
-        limits: limits?,
         overrides,
         cost,
         mode,
@@ -104,7 +106,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
         cost_from,
         ban,
     };
-    Some(Rule { id: id?, pattern, uid, terms: terms.into() })
+    Some(Rule { id: id?, pattern, uid, limits: limits?.into(), terms: terms.into() })
 }
 
 const MISSING_KEY: [(&str, MissingKey); 3] =
@@ -168,26 +170,27 @@ impl<'n> Short<'n> {
     }
 }
 
-fn pattern(map: &mut MapReader<'_, '_>, short: &Short<'_>) -> Pattern {
+fn pattern(map: &mut MapReader<'_, '_>, short: &Short<'_>) -> (Method, Pattern) {
     let long = map.optional("match");
     if let (Some(node), Some(_)) = (long, short.url) {
         map.reject("match", node, "'match' and 'url' say the same: keep one");
     }
     let (name, node) = if long.is_some() { ("match", long) } else { ("url", short.url) };
+    let mut method = Method::default();
     let mut pattern = Pattern::default();
     if let Some(node) = node {
         match node.as_str().ok_or("expected [METHOD ]PATH".to_owned()).and_then(Pattern::parse) {
-            Ok(read) => pattern = read,
+            Ok(read) => (method, pattern) = read,
             Err(message) => map.reject(name, node, message),
         }
     }
     if let Some(node) = map.optional("host") {
         match node.as_str().ok_or("expected a host".to_owned()).and_then(HostPattern::parse) {
-            Ok(host) => pattern.host = Some(host.into()),
+            Ok(host) => pattern.host = Some(host),
             Err(message) => map.reject("host", node, message),
         }
     }
-    pattern
+    (method, pattern)
 }
 
 fn own_user(map: &mut MapReader<'_, '_>, short: &Short<'_>, key: &[Attribute]) -> Option<Text> {
@@ -265,13 +268,13 @@ fn limits(map: &mut MapReader<'_, '_>, short: &Short<'_>, read: &Limiting<'_>) -
     }
     if let Some((rate, node)) = &short.rate {
         let limit = read.limit(map, "requests", rate, node)?;
-        return Some(Limits::Same([RuleLimit::new(limit)].into()));
+        return Some(Limits::Same(SmallVec::from_buf([RuleLimit::new(limit)])));
     }
     if let Some(node) = by {
         return limits_by(map, node, read);
     }
     let (name, node) = if one.is_some() { ("limit", one?) } else { ("limits", many?) };
-    read.limits(map, name, node).map(Limits::Same)
+    read.limits(map, name, node).map(|limits| Limits::Same(limits.into_vec().into()))
 }
 
 impl Limiting<'_> {

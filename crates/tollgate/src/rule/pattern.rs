@@ -2,12 +2,11 @@
 //!
 //! Patterns are canonical in the same way as the targets they are compared with.
 
-use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
 
 use crate::request::host;
 use crate::request::target::{Target, segments};
+use crate::rule::SharedStr;
 
 /// A path's segment in a pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,22 +16,31 @@ pub(crate) enum Segment<'p> {
     Param,
 }
 
+/// `api.example.com`, or `*.example.com`: any host below, not the domain itself. Kept as it is written.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum HostPattern {
-    Exact(Box<str>),
-    /// `*.example.com`: any host below, not the domain itself.
-    Below(Box<str>),
-}
+pub struct HostPattern(SharedStr);
 
 /// There may be a million of them: a pattern is its text, which many may share, and is taken apart where
-/// that is needed.
+/// that is needed. The method is one of the rule's [`Terms`](crate::rule::Terms), so that rules share paths.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
-    /// `[METHOD ]PATH`, or nothing.
-    text: Arc<str>,
-    pub host: Option<Arc<HostPattern>>,
+    /// The path, or nothing.
+    text: SharedStr,
+    pub host: Option<HostPattern>,
 }
 
+/// The method that a rule is about, if it is about one; in upper case.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Method(Option<Box<str>>);
+
+impl Method {
+    pub fn name(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
+/// A host that begins so stands for those below it.
+const BELOW: &str = "*.";
 /// A path that ends so stands for itself and everything below.
 const OPEN_END: &str = "/**";
 
@@ -47,7 +55,7 @@ impl Pattern {
     pub const MAX_SEGMENTS: usize = 64;
 
     /// Reads `[METHOD ]PATH`.
-    pub fn parse(text: &str) -> Result<Pattern, String> {
+    pub fn parse(text: &str) -> Result<(Method, Pattern), String> {
         let mut words = text.split_whitespace();
         let (method, path) = match (words.next(), words.next(), words.next()) {
             (Some(path), None, _) if path.starts_with('/') => (None, path),
@@ -56,29 +64,13 @@ impl Pattern {
             _ => return Err(format!("'{text}' is not [METHOD ]PATH, such as POST /login")),
         };
         let path = parse_path(path)?;
-        let text = match method.map(parse_method).transpose()? {
-            Some(method) => format!("{method} {path}").into(),
-            None => path.into(),
-        };
-        Ok(Pattern { text, host: None })
-    }
-
-    pub fn method(&self) -> Option<&str> {
-        self.parts().0
+        let method = method.map(parse_method).transpose()?;
+        Ok((Method(method.map(Into::into)), Pattern { text: path.as_str().into(), host: None }))
     }
 
     /// The path; `None` matches every request, with a path or without.
     pub fn path(&self) -> Option<&str> {
-        Some(self.parts().1).filter(|path| !path.is_empty())
-    }
-
-    /// No method has a slash in it, and no path is without.
-    #[inline]
-    fn parts(&self) -> (Option<&str>, &str) {
-        if self.text.is_empty() || self.text.starts_with('/') {
-            return (None, &self.text);
-        }
-        self.text.split_once(' ').map_or((None, ""), |(method, path)| (Some(method), path))
+        Some(&*self.text).filter(|path| !path.is_empty())
     }
 
     /// Whether everything below the path is meant as well.
@@ -87,21 +79,25 @@ impl Pattern {
     }
 
     pub(crate) fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
-        let path = self.parts().1;
+        let path = &*self.text;
         segments(path.strip_suffix(OPEN_END).unwrap_or(path)).map(|text| match text.starts_with('{') {
             true => Segment::Param,
             false => Segment::Literal(text),
         })
     }
 
-    /// Whether a request with this method and path is meant, on whatever host.
+    /// Whether a request is meant, whatever its method.
     #[inline]
-    pub(crate) fn meets(&self, method: &str, path: &str) -> bool {
-        let (own_method, own_path) = self.parts();
-        own_method.is_none_or(|own| own == method) && (own_path == path || self.meets_segments(path))
+    pub(crate) fn meets(&self, host: &str, path: &str) -> bool {
+        self.host.as_ref().is_none_or(|own| own.meets(host))
+            && (self.text.is_empty() || *self.text == *path || self.meets_segments(path))
     }
 
+    /// A request without a path meets no pattern with one.
     fn meets_segments(&self, path: &str) -> bool {
+        if path.is_empty() {
+            return false;
+        }
         let mut rest = segments(path);
         for own in self.segments() {
             match (own, rest.next()) {
@@ -114,12 +110,8 @@ impl Pattern {
         self.is_open_ended() || rest.next().is_none()
     }
 
-    pub(crate) fn text(&self) -> &str {
-        &self.text
-    }
-
     /// The text itself, to be shared with other patterns.
-    pub(crate) fn text_mut(&mut self) -> &mut Arc<str> {
+    pub(crate) fn text_mut(&mut self) -> &mut SharedStr {
         &mut self.text
     }
 }
@@ -172,7 +164,7 @@ fn check_segment(text: &str) -> Result<(), &str> {
 
 impl HostPattern {
     pub fn parse(text: &str) -> Result<HostPattern, String> {
-        let (below, name) = match text.strip_prefix("*.") {
+        let (below, name) = match text.strip_prefix(BELOW) {
             Some(name) => (true, name),
             None => (false, text),
         };
@@ -180,21 +172,39 @@ impl HostPattern {
         if name.is_empty() || name.contains(['*', '/', ' ', '{']) {
             return Err(format!("'{text}' is no host: write api.example.com or *.example.com"));
         }
-        let name = Cow::into_owned(name).into();
-        Ok(if below { HostPattern::Below(name) } else { HostPattern::Exact(name) })
+        Ok(HostPattern(if below { format!("{BELOW}{name}").as_str().into() } else { name.as_ref().into() }))
+    }
+
+    /// The domain, if all hosts below it are meant; else the host itself is.
+    pub(crate) fn below(&self) -> Option<&str> {
+        self.0.strip_prefix(BELOW)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    #[inline]
+    fn meets(&self, host: &str) -> bool {
+        match self.below() {
+            None => *self.0 == *host,
+            Some(domain) => host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')),
+        }
+    }
+
+    /// The text itself, to be shared with other patterns.
+    pub(crate) fn text_mut(&mut self) -> &mut SharedStr {
+        &mut self.0
     }
 }
 
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HostPattern::Exact(name) => f.write_str(name),
-            HostPattern::Below(name) => write!(f, "*.{name}"),
-        }
+        f.write_str(&self.0)
     }
 }
 
-/// The `match:` of the pattern; empty where it matches every request.
+/// The path of the pattern; empty where it matches every request.
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
@@ -215,8 +225,11 @@ mod tests {
             ("/**", "/**"),
             ("/", "/"),
             ("GET /%6Cogin", "GET /login"),
+            ("purge /cache/**", "PURGE /cache/**"),
         ] {
-            assert_eq!(Pattern::parse(text).map(|pattern| pattern.to_string()), Ok(written.into()), "{text}");
+            let (method, pattern) = Pattern::parse(text).expect(text);
+            let read = method.name().map_or_else(|| pattern.to_string(), |name| format!("{name} {pattern}"));
+            assert_eq!(read, written, "{text}");
         }
     }
 
@@ -238,8 +251,8 @@ mod tests {
         }
         assert!(HostPattern::parse("*").is_err());
         assert_eq!(
-            HostPattern::parse("API.Example.com:443"),
-            Ok(HostPattern::Exact("api.example.com".into()))
+            HostPattern::parse("API.Example.com:443").map(|host| host.to_string()),
+            Ok("api.example.com".to_owned())
         );
     }
 }

@@ -8,8 +8,8 @@ use thiserror::Error;
 
 use crate::request::Target;
 use crate::rule::index::{Hashed, Index, hash};
+use crate::rule::interner::Interner;
 use crate::rule::matcher::{Matcher, Matches};
-use crate::rule::pool::Pool;
 use crate::rule::slots::Slots;
 use crate::rule::{Mode, Rule, RuleId, RuleInForce};
 use crate::sync::{Mutex, lock};
@@ -26,7 +26,7 @@ pub struct RuleSet {
     rules: Rules,
     by_id: Index<Numbered>,
     matcher: Matcher,
-    pool: Arc<Mutex<Pool>>,
+    interner: Arc<Mutex<Interner>>,
 }
 
 /// The number of a thing, under the hash of its name.
@@ -52,7 +52,7 @@ pub enum RuleSetError {
         "rule {rule} has an override for {range}: write one address, or an IPv6 network of /{ipv6_prefix}"
     )]
     Range { rule: RuleId, range: String, ipv6_prefix: u8 },
-    #[error("more than {} rules", u32::MAX)]
+    #[error("more than {} rules", Matcher::MAX_RULES)]
     TooMany,
 }
 
@@ -81,14 +81,15 @@ impl RuleSet {
         if **was == rule {
             return Ok(());
         }
-        let next = was.followed_by(lock(&self.pool).sharing(rule), was.place(), now);
+        let next = was.followed_by(lock(&self.interner).share(rule), was.place(), now);
+        lock(&self.interner).removed();
         let put = self.exchange(number, Arc::new(next));
         put.or_else(|error| self.exchange(number, was).and(Err(error)))
     }
 
     fn exchange(&mut self, number: usize, rule: Arc<RuleInForce>) -> Result<(), RuleSetError> {
         let was = Arc::clone(&self.rules[number]);
-        self.matcher.remove(&self.rules, &was, number as u32);
+        self.matcher.remove(&was, number as u32);
         self.rules.replace(number, rule);
         self.match_by(number)
     }
@@ -103,6 +104,7 @@ impl RuleSet {
             self.rules.replace(number, moved);
         }
         self.rules.pop();
+        lock(&self.interner).removed();
         if number != last { self.know(number) } else { Ok(()) }
     }
 
@@ -114,8 +116,10 @@ impl RuleSet {
 
     fn add(&mut self, rule: Rule, place: u32) -> Result<(), RuleSetError> {
         let number = self.rules.len();
-        u32::try_from(number).map_err(|_| RuleSetError::TooMany)?;
-        let rule = RuleInForce::new(lock(&self.pool).sharing(rule), place);
+        if number == Matcher::MAX_RULES {
+            return Err(RuleSetError::TooMany);
+        }
+        let rule = RuleInForce::new(lock(&self.interner).share(rule), place);
         self.rules.push(Arc::new(rule));
         self.know(number)
     }
@@ -131,7 +135,7 @@ impl RuleSet {
     fn forget(&mut self, number: usize) -> Arc<RuleInForce> {
         let rule = Arc::clone(&self.rules[number]);
         self.by_id.remove(hash(rule.id.as_str()), |known| known.number == number as u32);
-        self.matcher.remove(&self.rules, &rule, number as u32);
+        self.matcher.remove(&rule, number as u32);
         rule
     }
 
@@ -144,7 +148,7 @@ impl RuleSet {
         if count <= MAX_MATCHES {
             return Ok(());
         }
-        let pattern = match rule.pattern.to_string() {
+        let pattern = match rule.written_match() {
             pattern if pattern.is_empty() => "every request".to_owned(),
             pattern => pattern,
         };

@@ -10,7 +10,7 @@ use siphasher::sip::SipHasher13;
 use crate::rule::RuleId;
 
 /// In percent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Share(u8);
 
 impl Share {

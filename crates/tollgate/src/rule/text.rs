@@ -1,34 +1,43 @@
-//! A short text that lies where it is used: there may be a million of them, and each that lies elsewhere is
+//! A string that is stored inline while it is short: there may be a million of them, and each that lies elsewhere is
 //! a cache miss.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
-use std::sync::Arc;
+
+use crate::rule::shared_str::SharedStr;
 
 #[derive(Clone)]
 pub struct Text(Kept);
 
 #[derive(Clone)]
 enum Kept {
-    Here { length: u8, bytes: [u8; Text::HERE] },
-    Elsewhere(Arc<str>),
+    Inline { length: u8, bytes: [u8; Text::INLINE] },
+    Shared(SharedStr),
 }
 
 impl Text {
-    /// Longer ones are kept elsewhere; so far a text takes no more room than a string.
-    const HERE: usize = 22;
+    /// Longer ones are in the heap.
+    const INLINE: usize = 14;
+
+    /// The string in the heap, if it is there: several texts may share it.
+    pub(crate) fn shared_mut(&mut self) -> Option<&mut SharedStr> {
+        match &mut self.0 {
+            Kept::Inline { .. } => None,
+            Kept::Shared(text) => Some(text),
+        }
+    }
 }
 
 impl From<&str> for Text {
     fn from(text: &str) -> Text {
-        if text.len() > Text::HERE {
-            return Text(Kept::Elsewhere(text.into()));
+        if text.len() > Text::INLINE {
+            return Text(Kept::Shared(text.into()));
         }
-        let mut bytes = [0; Text::HERE];
+        let mut bytes = [0; Text::INLINE];
         bytes[..text.len()].copy_from_slice(text.as_bytes());
-        Text(Kept::Here { length: text.len() as u8, bytes })
+        Text(Kept::Inline { length: text.len() as u8, bytes })
     }
 }
 
@@ -38,11 +47,11 @@ impl Deref for Text {
     #[inline]
     fn deref(&self) -> &str {
         match &self.0 {
-            // SAFETY: so many bytes were copied from a text, all of it.
-            Kept::Here { length, bytes } => unsafe {
+            // SAFETY: so many bytes were copied from a whole string.
+            Kept::Inline { length, bytes } => unsafe {
                 std::str::from_utf8_unchecked(bytes.get_unchecked(..usize::from(*length)))
             },
-            Kept::Elsewhere(text) => text,
+            Kept::Shared(text) => text,
         }
     }
 }
@@ -86,7 +95,7 @@ mod tests {
     #[test]
     fn texts_of_all_lengths_come_back_and_compare_as_texts_do() {
         let long = "a".repeat(60) + "ü";
-        let texts = ["", "a", "ann", "exactly-22-bytes-long!", "exactly-23-bytes-long!!", &long];
+        let texts = ["", "a", "ann", "exactly-14-byt", "exactly-15-byte", &long];
         for text in texts {
             assert_eq!(&*Text::from(text), text);
             for other in texts {
@@ -94,6 +103,6 @@ mod tests {
                 assert_eq!(Text::from(text) == Text::from(other), text == other);
             }
         }
-        assert_eq!(size_of::<Option<Text>>(), 24);
+        assert_eq!(size_of::<Option<Text>>(), 16);
     }
 }

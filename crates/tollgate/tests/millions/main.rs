@@ -7,6 +7,7 @@ use tollgate::policy::Change;
 use tollgate::{Engine, Time};
 
 mod keys;
+mod mixed;
 mod rules;
 
 struct Counting;

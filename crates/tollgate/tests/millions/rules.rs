@@ -6,6 +6,7 @@ use tollgate::rule::{Rule, RuleId, parse};
 use tollgate::{Engine, Hit, Policy};
 
 use super::*;
+use crate::mixed::{Mix, Parts};
 
 /// A rule costs no more than this, with everything that finds it.
 const MAX_BYTES_A_RULE: usize = 250;
@@ -24,8 +25,13 @@ fn long(n: usize) -> String {
     format!("{{id: r{n:06}, match: GET /api/v1/items/{n:06}, key: user, limit: 5/m}}")
 }
 
+fn all_forms(count: usize) -> [(&'static str, Box<dyn Fn(usize) -> String>); 3] {
+    let mix = Mix::of(count);
+    [("short", Box::new(short)), ("long", Box::new(long)), ("mixed", Box::new(move |n| mix.text(n)))]
+}
+
 /// A policy of so many rules, and the bytes that it takes.
-fn policy(count: usize, form: fn(usize) -> String) -> (Policy, usize) {
+fn policy(count: usize, form: impl Fn(usize) -> String) -> (Policy, usize) {
     let before = IN_USE.get();
     let mut policy = Policy::new(PolicyParts::default()).expect("valid");
     let numbers: Vec<usize> = (0..count).collect();
@@ -39,11 +45,12 @@ fn policy(count: usize, form: fn(usize) -> String) -> (Policy, usize) {
 
 #[test]
 fn a_rule_costs_a_quarter_of_a_kilobyte_at_the_most() {
-    for (name, form) in [("short", short as fn(usize) -> String), ("long", long)] {
-        let count = 1_000_000 / 16; // the leaves of the index are as full as with a million
+    let count = 1_000_000 / 16; // the leaves of the index are half as full as with a million
+    for (name, form) in all_forms(count) {
         let (policy, bytes) = policy(count, form);
         let each = bytes / count;
         assert_eq!(policy.rules().len(), count);
+        eprintln!("{name}: {each} bytes a rule");
         assert!(each <= MAX_BYTES_A_RULE, "{name}: {each} bytes for each of {count} rules");
     }
 }
@@ -87,11 +94,54 @@ fn among_many_rules_the_right_one_is_found() {
     assert!(users.check(&Hit::on("GET", "", "/search").user("nobody"), NOW).limits.is_empty());
 }
 
+#[test]
+fn among_rules_that_all_differ_the_right_one_is_found() {
+    let mix = Mix::of(50_000);
+    let policy = policy(mix.rules, |n| mix.text(n)).0;
+    for n in (0..mix.rules).step_by(97) {
+        let Parts { id, uid, method, host, request_path, .. } = mix.parts(n);
+        let hit = Hit::on(method, &host, &request_path).user(&uid);
+        assert!(policy.matching(&hit).any(|rule| rule.id.as_str() == id), "{id}");
+        let other = Hit::on("HEAD", &host, &request_path).user(&uid);
+        assert!(!policy.matching(&other).any(|rule| rule.id.as_str() == id), "{id}");
+    }
+}
+
+#[test]
+fn rules_that_are_edited_and_removed_for_long_leave_nothing_behind() {
+    let mix = Mix::of(10_000);
+    let (mut policy, bytes) = policy(mix.rules, |n| mix.text(n));
+    let before = IN_USE.get();
+    // Each round gives every rule another path, host, user and limit.
+    for round in 1..=10 {
+        for n in 0..mix.rules / 20 {
+            let id = mix.parts(n).id;
+            let text = mix.text(n + round * mix.rules);
+            let other = mix.parts(n + round * mix.rules).id;
+            let edited = rule(&text.replace(&other, &id));
+            policy = policy
+                .changed(
+                    [Change::Put(edited)],
+                    NOW + std::time::Duration::from_secs(round as u64 * 1_000_000),
+                )
+                .expect("valid");
+        }
+    }
+    let grown = (IN_USE.get() - before).max(0) as usize;
+    assert!(grown <= bytes / 5, "{grown} bytes more than {bytes}");
+    for n in 0..mix.rules {
+        let id = RuleId::new(&mix.parts(n).id).expect("an id");
+        policy = policy.changed([Change::Remove(id)], NOW).expect("valid");
+    }
+    let left = (IN_USE.get() - before + bytes as isize).max(0) as usize;
+    assert!(policy.rules().is_empty() && left <= bytes / 5, "{left} bytes are left of {bytes}");
+}
+
 /// `cargo test --release -p tollgate --test millions -- --ignored --nocapture`
 #[test]
 #[ignore = "takes half a minute: prints what a million rules cost"]
 fn a_millions_fit_250_megabytes() {
-    for (name, form) in [("short", short as fn(usize) -> String), ("long", long)] {
+    for (name, form) in all_forms(1_000_000) {
         let (policy, bytes) = policy(1_000_000, form);
         eprintln!("{name}: {} bytes a rule", bytes / policy.rules().len());
         assert!(bytes <= 250_000_000, "{name}: {bytes} bytes");

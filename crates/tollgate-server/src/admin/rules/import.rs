@@ -1,6 +1,8 @@
 //! Many rules at once: all of them or, if one line is bad, none.
 
-use std::collections::HashSet;
+use std::env::temp_dir;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,22 +13,22 @@ use tokio::task::spawn_blocking;
 use tollgate::document::{self, Problems};
 use tollgate::policy::{self, Draft};
 use tollgate_stores::rules::{
-    Change, DbError, Edit, Expected, Item, Kind, Page, ReadRule, Version, rules_of,
+    Change, DbError, Edit, Edited, Expected, Kind, Page, RuleSpool, Spooled, Version, each_rule,
 };
 
 use crate::admin::call::{self, Call};
 use crate::admin::edit::{failed, precondition};
 use crate::admin::rules::raw;
+use crate::allocator;
 use crate::answer::{self, Problem};
 use crate::connection::Answer;
 use crate::gate::Gate;
-use crate::rulebook::Rulebook;
+use crate::rulebook::{self, Rulebook};
 
 pub(in crate::admin) const MAX_IMPORT_BYTES: usize = 512 << 20;
 /// How long the body of an import may take to arrive.
 pub(in crate::admin) const ARRIVES_WITHIN: Duration = Duration::from_secs(300);
-/// Ids that an answer names, and rules that a diff shows.
-const MAX_NAMED: usize = 100;
+/// Rules that a diff shows.
 const MAX_DIFF: usize = 1_000;
 /// Rules of the database looked at in one go.
 const STEP: usize = 10_000;
@@ -40,6 +42,9 @@ enum Mode {
 }
 
 /// `?mode=merge|replace&dry_run=true`
+///
+/// The text is held once, and only until its rules are on the disk, sorted by id. From there they are tried on a draft
+/// of the policy, which is dropped, and written in one transaction. So the server holds the text or a draft at most.
 pub async fn import(mut call: Call) -> Result<Answer, Problem> {
     let [mode, dry_run] = call.parameters(["mode", "dry_run"])?;
     let mode = call::choice("mode", mode.as_deref(), [("merge", Mode::Merge), ("replace", Mode::Replace)])?;
@@ -49,29 +54,59 @@ pub async fn import(mut call: Call) -> Result<Answer, Problem> {
     let _turn = admin.importing.try_lock().map_err(|_| busy())?;
     let body = call.body_within(MAX_IMPORT_BYTES, ARRIVES_WITHIN).await?;
     let checking = (Arc::clone(&admin.gate), Arc::clone(&rulebook));
-    let edits = spawn_blocking(move || checked(&checking.0, &checking.1, &body, mode)).await;
-    let mut edits =
-        edits.map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed"))??;
-    if mode == Mode::Replace {
-        edits.extend(deletions(&rulebook, &edits).await?);
-    }
-    let total = edits.len();
-    let db = rulebook.db().map_err(failed)?;
-    if dry_run {
-        let planned = db.preview(edits).await.map_err(meanwhile)?;
-        let version = db.version().await.map_err(failed)?;
-        let mut told = told(planned.iter().map(|(change, _)| change), total, version);
-        told["dry_run"] = true.into();
-        told["diff"] = planned.iter().take(MAX_DIFF).map(difference).collect();
-        return Ok(answer::json(StatusCode::OK, &told));
-    }
-    let changes = rulebook.edit(&call.who, edits, admin.gate.now()).await.map_err(meanwhile)?;
-    tracing::info!(changes = changes.len(), who = call.who, "rules imported");
-    let version = match changes.last() {
-        Some(last) => last.version,
-        None => db.version().await.map_err(failed)?,
+    let spool = spawn_blocking(move || {
+        let (gate, rulebook) = checking;
+        let spool = spooled(rulebook.folder(), body)?;
+        check(&gate, &rulebook, &spool, mode)?;
+        allocator::give_back();
+        Ok::<_, Problem>(spool)
+    });
+    let spool = spool
+        .await
+        .map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed"))??;
+    let deletions = match mode {
+        Mode::Merge => Vec::new(),
+        Mode::Replace => deletions(&rulebook, &spool).await?,
     };
-    Ok(answer::json(StatusCode::OK, &told(changes.iter(), total, version)))
+    let puts = spool.rules().map_err(unspooled)?.map(|rule| match rule {
+        Ok(rule) => Ok(Edit::rule(rule.text, Expected::Anything)),
+        Err(error) => Err(DbError::Unwritable { place: "the import".to_owned(), why: error.to_string() }),
+    });
+    let edits = puts.chain(deletions.into_iter().map(Ok));
+    if dry_run {
+        return preview(&rulebook, edits).await;
+    }
+    let edited = rulebook.edit_all(&call.who, edits, admin.gate.now()).await.map_err(meanwhile)?;
+    tracing::info!(changes = edited.changes(), who = call.who, "rules imported");
+    let version = match edited.version {
+        Some(version) => version,
+        None => rulebook.db().map_err(failed)?.version().await.map_err(failed)?,
+    };
+    Ok(answer::json(StatusCode::OK, &told(&edited, version)))
+}
+
+async fn preview(
+    rulebook: &Rulebook,
+    mut edits: impl Iterator<Item = Result<Edit, DbError>>,
+) -> Result<Answer, Problem> {
+    let db = rulebook.db().map_err(failed)?;
+    let mut edited = Edited::default();
+    let mut differences = Vec::new();
+    loop {
+        let batch: Vec<Edit> = edits.by_ref().take(STEP).collect::<Result<_, _>>().map_err(failed)?;
+        if batch.is_empty() {
+            break;
+        }
+        let count = batch.len();
+        let planned = db.preview(batch).await.map_err(meanwhile)?;
+        edited.add(count, planned.iter().map(|(change, _)| change));
+        differences.extend(planned.iter().take(MAX_DIFF - differences.len()).map(difference));
+    }
+    let version = db.version().await.map_err(failed)?;
+    let mut told = told(&edited, version);
+    told["dry_run"] = true.into();
+    told["diff"] = differences.into();
+    Ok(answer::json(StatusCode::OK, &told))
 }
 
 fn difference((change, before): &(Change, Option<String>)) -> Value {
@@ -93,65 +128,98 @@ fn meanwhile(error: DbError) -> Problem {
     }
 }
 
-/// The edits that a text asks for, if every rule of it is valid and could be in force.
-fn checked(gate: &Gate, rulebook: &Rulebook, body: &Bytes, mode: Mode) -> Result<Vec<Edit>, Problem> {
-    let rules = rules_of(call::text(body)?)?;
+/// The rules of a text, on the disk; the text is dropped.
+fn spooled(folder: &Path, body: Bytes) -> Result<RuleSpool, Problem> {
+    let start = || RuleSpool::new(folder).or_else(|_| RuleSpool::new(&temp_dir()));
+    let spool = each_rule(call::text(&body)?, start, |spool, rule| {
+        if let Ok(open) = spool
+            && let Err(error) = open.push(rule)
+        {
+            *spool = Err(error);
+        }
+    })?;
+    spool.and_then(RuleSpool::finish).map_err(unspooled)
+}
+
+fn unspooled(error: io::Error) -> Problem {
+    let why = format!("the rules cannot be kept on the disk while they are checked: {error}");
+    Problem::new(StatusCode::INSUFFICIENT_STORAGE, why)
+}
+
+/// Whether every rule could be in force.
+fn check(gate: &Gate, rulebook: &Rulebook, spool: &RuleSpool, mode: Mode) -> Result<(), Problem> {
     let (policy, now) = (gate.engine.policy(), gate.now());
     let mut draft = policy.draft();
     if mode == Mode::Replace {
-        let kept: HashSet<&str> = rules.iter().map(|read| read.text.id()).collect();
-        let added = policy.rules().iter().filter(|rule| rule.is_added());
-        for rule in added.filter(|rule| !kept.contains(rule.id.as_str())) {
+        let mut added: Vec<_> = policy.rules().iter().filter(|rule| rule.is_added()).collect();
+        added.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        let gone = missing(added, |rule| rule.id.as_str(), spool).map_err(unspooled)?;
+        for rule in gone {
             draft.make(policy::Change::Remove(rule.id.clone()), now).ok(); // to go is always possible
         }
     }
-    let (mut problems, mut edits) = (Problems::new(), Vec::with_capacity(rules.len()));
-    for (n, ReadRule { place, rule, text }) in rules.into_iter().enumerate() {
-        let misfit = rulebook.refusal(draft.policy(), &rule).or_else(|| misfit(&mut draft, rule, now));
-        if let Some(why) = misfit {
-            problems.push(document::Problem::new(Some(place), &format!("rules[{n}]"), why));
+    let mut problems = Problems::new();
+    for spooled in spool.rules().map_err(unspooled)? {
+        let Spooled { number, place, text } = spooled.map_err(unspooled)?;
+        let why = match rulebook::read(text.as_str()) {
+            Ok(rule) => rulebook.refusal(draft.policy(), &rule).or_else(|| misfit(&mut draft, rule, now)),
+            Err(problems) => Some(problems.to_string()),
+        };
+        if let Some(why) = why {
+            problems.push(document::Problem::new(Some(place), &format!("rules[{number}]"), why));
         }
-        edits.push(Edit::rule(text, Expected::Anything));
     }
-    Ok(problems.or(edits)?)
+    Ok(problems.or(())?)
+}
+
+/// Those of some things, in the order of their ids, that a spool does not have.
+fn missing<T>(things: Vec<T>, id: impl Fn(&T) -> &str, spool: &RuleSpool) -> io::Result<Vec<T>> {
+    let mut spooled = spool.rules()?;
+    let mut next = spooled.next().transpose()?;
+    let mut missing = Vec::new();
+    for thing in things {
+        while next.as_ref().is_some_and(|rule| rule.text.id() < id(&thing)) {
+            next = spooled.next().transpose()?;
+        }
+        if next.as_ref().is_none_or(|rule| rule.text.id() != id(&thing)) {
+            missing.push(thing);
+        }
+    }
+    Ok(missing)
 }
 
 fn misfit(draft: &mut Draft, rule: tollgate::rule::Rule, now: tollgate::Time) -> Option<String> {
     draft.make(policy::Change::Put(rule), now).err().map(|error| error.to_string())
 }
 
-/// Deletes of the database what some edits do not mention.
-async fn deletions(rulebook: &Rulebook, edits: &[Edit]) -> Result<Vec<Edit>, Problem> {
-    let kept: HashSet<&Item> = edits.iter().map(Edit::item).collect();
-    let (mut deletions, mut after) = (Vec::new(), String::new());
+/// Deletes of the database what a spool does not have.
+async fn deletions(rulebook: &Rulebook, spool: &RuleSpool) -> Result<Vec<Edit>, Problem> {
+    let (mut items, mut after) = (Vec::new(), String::new());
     loop {
         let page = Page { kind: Kind::Rule, prefix: String::new(), after, limit: STEP };
         let found = rulebook.db().map_err(failed)?.page(page).await.map_err(failed)?;
-        let Some(last) = found.last() else { return Ok(deletions) };
+        let Some(last) = found.last() else { break };
         after = last.item.name.to_string();
-        let gone = found.into_iter().map(|stored| stored.item).filter(|item| !kept.contains(item));
-        deletions.extend(gone.map(|item| Edit::delete(item, Expected::Anything)));
+        items.extend(found.into_iter().map(|stored| stored.item));
     }
+    // PostgreSQL may sort by another collation.
+    items.sort_unstable();
+    let gone = missing(items, |item| &item.name, spool).map_err(unspooled)?;
+    Ok(gone.into_iter().map(|item| Edit::delete(item, Expected::Anything)).collect())
 }
 
 /// What has changed, in numbers and by its first names, up to a version.
-fn told<'c>(changes: impl Iterator<Item = &'c Change> + Clone, edits: usize, version: Version) -> Value {
-    let mut told = counted(changes.clone(), edits);
-    told["version"] = version.to_string().into();
-    told["changes"] = changes.take(MAX_NAMED).map(|change| &*change.item.name).collect();
-    told
+fn told(edited: &Edited, version: Version) -> Value {
+    json!({
+        "created": edited.created, "changed": edited.changed, "deleted": edited.deleted,
+        "unchanged": edited.unchanged, "version": version.to_string(), "changes": edited.first,
+    })
 }
 
 /// How many things have come, changed and gone, of so many edits.
 pub(in crate::admin) fn counted<'c>(changes: impl Iterator<Item = &'c Change>, edits: usize) -> Value {
-    let (mut created, mut changed, mut deleted) = (0, 0, 0);
-    for change in changes {
-        match (&change.text, change.previous) {
-            (None, _) => deleted += 1,
-            (Some(_), None) => created += 1,
-            (Some(_), Some(_)) => changed += 1,
-        }
-    }
-    let unchanged = edits - created - changed - deleted;
+    let mut edited = Edited::default();
+    edited.add(edits, changes);
+    let Edited { created, changed, deleted, unchanged, .. } = edited;
     json!({ "created": created, "changed": changed, "deleted": deleted, "unchanged": unchanged })
 }

@@ -16,13 +16,13 @@ pub fn written(rule: &Rule) -> Value {
     };
     put("id", rule.id.as_str().into());
     put("uid", rule.uid.as_deref().into());
-    let pattern = rule.pattern.to_string();
+    let pattern = rule.written_match();
     let name = if rule.uid.is_some() { "url" } else { "match" };
     put(name, if pattern.is_empty() { Value::Null } else { pattern.into() });
     put("host", rule.pattern.host.as_ref().map(ToString::to_string).into());
     put("key", if rule.key.is_empty() { Value::Null } else { attributes(&rule.key) });
     put("missing_key", missing_key(rule.missing_key).into());
-    match &rule.limits {
+    match &*rule.limits {
         Limits::Same(limits) => put("limits", rates(limits)),
         Limits::By { attribute, values, default } => {
             let mut by = Map::from_iter([("attr".to_owned(), attribute.to_string().into())]);

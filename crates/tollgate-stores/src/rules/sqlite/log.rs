@@ -1,8 +1,14 @@
 //! The log of changes: appended to, never rewritten. Who and when is kept once for all changes made in one go.
+//!
+//! A change of a rule is logged with the text that it replaced. What the rule became is the text that the next change
+//! of it replaced or, while there is none, its row: a million rules are on the disk once. Other things may vanish
+//! without a change, as bans do when they are over, so their entries have what they became.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tollgate::Time;
 
+use super::things;
+use crate::rules::plan::Current;
 use crate::rules::{Author, Change, DbError, Feed, Item, Kind, Logged, Version};
 
 pub(super) fn last(connection: &Connection) -> Result<Version, DbError> {
@@ -10,10 +16,12 @@ pub(super) fn last(connection: &Connection) -> Result<Version, DbError> {
     Ok(query.query_row([], |row| row.get(0).map(Version::unpack))?)
 }
 
+/// Logs changes before they are made: `current` is what they replace.
 pub(super) fn append(
     connection: &Connection,
     author: &Author,
     changes: &[Change],
+    current: &Current,
     undoes: Option<Version>,
 ) -> Result<(), DbError> {
     let Some(first) = changes.first() else { return Ok(()) };
@@ -22,11 +30,13 @@ pub(super) fn append(
         "INSERT INTO author (first, who, at, undoes) VALUES (?1, ?2, ?3, ?4)",
         params![first.version.packed(), author.who, at, undoes.map(Version::packed)],
     )?;
-    let sql = "INSERT INTO log (v, kind, name, previous, body) VALUES (?1, ?2, ?3, ?4, ?5)";
+    let sql = "INSERT INTO log (v, kind, name, previous, body, before) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let mut insert = connection.prepare_cached(sql)?;
     for Change { item, version, previous, text } in changes {
         let previous = previous.map(Version::packed);
-        insert.execute(params![version.packed(), item.kind as i16, item.name, previous, text])?;
+        let before = current.get(item).map(|stored| &stored.text).filter(|_| item.kind == Kind::Rule);
+        let after = text.as_ref().filter(|_| item.kind != Kind::Rule);
+        insert.execute(params![version.packed(), item.kind as i16, item.name, previous, after, before])?;
     }
     Ok(())
 }
@@ -41,16 +51,53 @@ pub(super) fn since(connection: &Connection, version: Version, limit: usize) -> 
     let sql = "SELECT v, kind, name, previous, body FROM log WHERE v > ?1 ORDER BY v LIMIT ?2";
     let mut query = connection.prepare_cached(sql)?;
     let changes = query.query_map(params![version.packed(), limit], read)?;
-    Ok(Feed::Changes(changes.collect::<Result<_, _>>()?))
+    let mut changes: Vec<Change> = changes.collect::<Result<_, _>>()?;
+    for change in &mut changes {
+        complete(connection, change)?;
+    }
+    Ok(Feed::Changes(changes))
+}
+
+/// Finds what a rule became by a change.
+fn complete(connection: &Connection, change: &mut Change) -> Result<(), DbError> {
+    if change.item.kind != Kind::Rule {
+        return Ok(());
+    }
+    let sql = "SELECT before FROM log WHERE kind = 0 AND previous = ?1";
+    let mut query = connection.prepare_cached(sql)?;
+    let replaced = query.query_row([change.version.packed()], |row| row.get(0)).optional()?;
+    change.text = match replaced {
+        Some(text) => text,
+        None => {
+            let now = things::get(connection, &change.item)?;
+            now.filter(|stored| stored.version == change.version).map(|stored| stored.text)
+        }
+    };
+    Ok(())
 }
 
 const LOGGED: &str = "SELECT log.v, kind, name, previous, body, who, at, undoes,
-        (SELECT earlier.body FROM log AS earlier WHERE earlier.v = log.previous)
+        coalesce(before, (SELECT earlier.body FROM log AS earlier WHERE earlier.v = log.previous))
     FROM log JOIN author ON author.first = (SELECT max(first) FROM author WHERE first <= log.v)";
 
 pub(super) fn find(connection: &Connection, version: Version) -> Result<Option<Logged>, DbError> {
     let mut query = connection.prepare_cached(&format!("{LOGGED} WHERE log.v = ?1"))?;
-    Ok(query.query_row([version.packed()], read_logged).optional()?)
+    let mut found = query.query_row([version.packed()], read_logged).optional()?;
+    if let Some(logged) = &mut found {
+        complete(connection, &mut logged.change)?;
+    }
+    Ok(found)
+}
+
+fn completed(
+    connection: &Connection,
+    rows: impl Iterator<Item = rusqlite::Result<Logged>>,
+) -> Result<Vec<Logged>, DbError> {
+    let mut all: Vec<Logged> = rows.collect::<Result<_, _>>()?;
+    for logged in &mut all {
+        complete(connection, &mut logged.change)?;
+    }
+    Ok(all)
 }
 
 pub(super) fn page(
@@ -61,8 +108,7 @@ pub(super) fn page(
     let mut query =
         connection.prepare_cached(&format!("{LOGGED} WHERE log.v < ?1 ORDER BY log.v DESC LIMIT ?2"))?;
     let before = before.map_or(i64::MAX, Version::packed);
-    let rows = query.query_map(params![before, limit], read_logged)?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    completed(connection, query.query_map(params![before, limit], read_logged)?)
 }
 
 /// The changes of one thing. There is no index for it: nobody waits for it, and each rule would pay.
@@ -75,8 +121,7 @@ pub(super) fn history(
     let sql = format!("{LOGGED} WHERE log.v < ?1 AND kind = ?3 AND name = ?4 ORDER BY log.v DESC LIMIT ?2");
     let before = before.map_or(i64::MAX, Version::packed);
     let mut query = connection.prepare_cached(&sql)?;
-    let rows = query.query_map(params![before, limit, item.kind as i16, item.name], read_logged)?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    completed(connection, query.query_map(params![before, limit, item.kind as i16, item.name], read_logged)?)
 }
 
 fn read_logged(row: &Row<'_>) -> rusqlite::Result<Logged> {

@@ -16,7 +16,17 @@ const CUT_WITHIN: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Each makes the next version of the schema from the one before.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [
+    TABLES,
+    // A rule's text is stored once: the log has what each change replaced, and the table what is there now.
+    "ALTER TABLE log ADD COLUMN before TEXT;
+    UPDATE log SET before = (SELECT earlier.body FROM log AS earlier WHERE earlier.v = log.previous)
+        WHERE kind = 0 AND previous IS NOT NULL;
+    UPDATE log SET body = NULL WHERE kind = 0;
+    CREATE INDEX log_previous ON log (previous) WHERE kind = 0 AND previous IS NOT NULL;",
+];
+
+const TABLES: &str = "
     CREATE TABLE rule (
         id TEXT PRIMARY KEY, v INTEGER NOT NULL, uid TEXT, method TEXT, url TEXT,
         unit TEXT, requests INTEGER, algorithm TEXT, options TEXT
@@ -30,7 +40,7 @@ const MIGRATIONS: [&str; 1] = ["
     CREATE TABLE log (
         v INTEGER PRIMARY KEY, kind INTEGER NOT NULL, name TEXT NOT NULL, previous INTEGER, body TEXT
     );
-"];
+";
 
 /// Opens the file, or makes it, and brings its schema up to date.
 pub(super) fn open(path: &Path) -> Result<Connection, DbError> {

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tollgate::Time;
 
+use super::codes::{decode, encode};
 use crate::rules::plan::Current;
 use crate::rules::row::RuleRow;
 use crate::rules::text::expiry;
@@ -65,11 +66,11 @@ pub(super) fn read_rule(row: &Row<'_>) -> rusqlite::Result<Stored> {
     let rule = RuleRow {
         id: row.get(0)?,
         uid: row.get(2)?,
-        method: row.get(3)?,
+        method: decode(row.get(3)?),
         url: row.get(4)?,
-        unit: row.get(5)?,
+        unit: decode(row.get(5)?),
         requests: row.get(6)?,
-        algorithm: row.get(7)?,
+        algorithm: decode(row.get(7)?),
         options: row.get(8)?,
     };
     Ok(Stored { item: Item::rule(&rule.id), version: Version::unpack(row.get(1)?), text: rule.text() })
@@ -86,11 +87,11 @@ pub(super) fn put(connection: &Connection, change: &Change) -> Result<(), DbErro
                 rule.id,
                 version.packed(),
                 rule.uid,
-                rule.method,
+                encode(rule.method.as_deref()),
                 rule.url,
-                rule.unit,
+                encode(rule.unit.as_deref()),
                 rule.requests,
-                rule.algorithm,
+                encode(rule.algorithm.as_deref()),
                 rule.options
             ])?;
         }

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::document::{self, Problems};
+use crate::identity::Attribute;
+use crate::rule::matcher::HASH_MASK;
 use crate::rule::parse;
 
 /// A rule from its pattern, perhaps with a host before it.
@@ -76,4 +78,94 @@ fn a_users_own_rule_stands_in_for_the_general_one() {
     assert_eq!(found(&set, &target, Some("42")), ["r1", "r2"]);
     assert_eq!(found(&set, &target, Some("7")), ["r0", "r2"]);
     assert_eq!(found(&set, &target, None), ["r0", "r2"]);
+}
+
+/// What [`RuleSet::matching`] must find, rule by rule.
+fn expected(rules: &[Rule], target: &Target<'_>, user: Option<&str>) -> Vec<String> {
+    let meets = |rule: &&Rule| rule.meets(target) && rule.uid.as_deref().is_none_or(|uid| user == Some(uid));
+    let is_own = |rule: &Rule| rule.uid.is_some() && rule.mode == Mode::Enforce;
+    let is_general = |rule: &Rule| rule.uid.is_none() && rule.key == [Attribute::User];
+    let matching: Vec<&Rule> = rules.iter().filter(meets).collect();
+    let replaced = |rule: &Rule| {
+        is_general(rule) && matching.iter().any(|own| is_own(own) && own.is_on_pattern_of(rule))
+    };
+    let mut found: Vec<_> =
+        matching.iter().filter(|rule| !replaced(rule)).map(|rule| rule.id.to_string()).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn a_set_finds_what_a_search_through_all_rules_finds_even_if_every_hash_collides() {
+    const PATTERNS: [&str; 12] = [
+        "",
+        "/",
+        "/a",
+        "GET /a",
+        "/a/b",
+        "PUT /a/b",
+        "/a/{x}",
+        "/{x}/b",
+        "/a/**",
+        "GET /**",
+        "/a/b/c",
+        "/{x}/{y}/c",
+    ];
+    const HOSTS: [&str; 4] = ["", "shop.com|", "*.shop.com|", "eu.shop.com|"];
+    const OPTIONS: [&str; 5] = [
+        "key: ip",
+        "key: user",
+        "uid: '1', key: user",
+        "uid: '2', key: user",
+        "uid: '1', key: user, mode: shadow",
+    ];
+    for mask in [u32::MAX, 0xff, 0xf, 1, 0] {
+        HASH_MASK.set(mask);
+        let mut state = 7u64;
+        let mut draw = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let (mut set, mut rules) = (RuleSet::default(), Vec::<Rule>::new());
+        for step in 0..600 {
+            let id = draw(40);
+            let at = rules.iter().position(|known| known.id.as_str() == format!("r{id}"));
+            if let Some(at) = at.filter(|_| draw(2) == 0) {
+                let gone = rules.swap_remove(at);
+                set.remove(gone.id.as_str()).expect("it can go");
+            } else {
+                let text = format!("{}{}", HOSTS[draw(4)], PATTERNS[draw(12)]);
+                let new = rule(id, &text, OPTIONS[draw(5)]);
+                set.put(new.clone(), Time::EPOCH).expect("it fits");
+                rules.retain(|known| known.id != new.id);
+                rules.push(new);
+            }
+            if step % 10 > 0 {
+                continue;
+            }
+            for (host, path) in [
+                ("", "/a"),
+                ("shop.com", "/a/b"),
+                ("eu.shop.com", "/a/b/c"),
+                ("x.eu.shop.com", "/"),
+                ("eu.shop.com", ""),
+            ] {
+                for (method, user) in [("GET", Some("1")), ("PUT", Some("2")), ("GET", None)] {
+                    let target = Target::new(method, host, path);
+                    let mut found = found(&set, &target, user);
+                    found.sort();
+                    assert_eq!(
+                        found,
+                        expected(&rules, &target, user),
+                        "{mask:x} {method} {host} {path} {user:?}"
+                    );
+                }
+            }
+        }
+        for rule in rules {
+            set.remove(rule.id.as_str()).expect("it can go");
+        }
+        assert!(set.matcher.is_empty(), "nothing is left");
+    }
+    HASH_MASK.set(u32::MAX);
 }

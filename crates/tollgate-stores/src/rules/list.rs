@@ -1,0 +1,403 @@
+//! The rules of a text, one by one: a million of them are never held as nodes.
+//!
+//! A text of the two usual forms is cut into its rules, each read by itself: a YAML block list, one rule behind each
+//! dash, or JSON. A text that is cut wrongly has a rule that cannot be read, for it has half a bracket, quote or
+//! alias; it is read as a whole then, as is any text of another form.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+
+use tollgate::document::{self, MAX_PROBLEMS, Node, Place, Problem, Problems};
+use tollgate::rule::{Rule, RuleId, parse};
+
+use crate::rules::{ReadRule, RuleText};
+
+/// One rule of a text, cut out.
+struct Piece<'t> {
+    text: &'t str,
+    /// Whether it is a list of one, with its dash.
+    in_list: bool,
+    /// Where it begins.
+    line: u32,
+    column: u32,
+}
+
+/// Collects the rules of a text: a list, or a map with one under `rules`. One bad rule, and it is an error that names its
+/// line. `start` makes the collection, and another one where the text has to be read again as a whole.
+pub fn each_rule<C>(
+    text: &str,
+    start: impl Fn() -> C,
+    mut each: impl FnMut(&mut C, ReadRule),
+) -> Result<C, Problems> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let pieces = || -> Option<Box<dyn Iterator<Item = Option<Piece<'_>>> + '_>> {
+        match text.trim_start().as_bytes().first()? {
+            b'{' | b'[' => Some(Box::new(json(text)?)),
+            _ => Some(Box::new(block(text)?)),
+        }
+    };
+    let mut rules = start();
+    match pieces().map(|pieces| in_pieces(pieces, |rule| each(&mut rules, rule))) {
+        Some(Read::Rules) => Ok(rules),
+        Some(Read::Faulty(problems, twice)) => {
+            let first = pieces().map(|pieces| first_lines(pieces, &twice)).unwrap_or_default();
+            Err(with_twice(problems, twice, &first))
+        }
+        Some(Read::NotCut) | None => {
+            rules = start();
+            whole(text, |rule| each(&mut rules, rule)).map(|()| rules)
+        }
+    }
+}
+
+/// A rule whose id was there before: its path, id and place.
+type Twice = Vec<(String, RuleId, Place)>;
+
+enum Read {
+    Rules,
+    Faulty(Problems, Twice),
+    /// The text has another form after all.
+    NotCut,
+}
+
+fn in_pieces<'t>(pieces: impl Iterator<Item = Option<Piece<'t>>>, mut each: impl FnMut(ReadRule)) -> Read {
+    let mut problems = Problems::new();
+    let mut ids = Ids::default();
+    let mut twice = Twice::new();
+    let mut count = 0;
+    for piece in pieces {
+        let Some(piece) = piece else { return Read::NotCut };
+        let Ok(node) = document::read(piece.text) else { return Read::NotCut };
+        let node = match (piece.in_list, node.as_list()) {
+            (false, _) => &node,
+            (true, Some([one])) => one,
+            (true, _) => return Read::NotCut,
+        };
+        let path = format!("rules[{count}]");
+        let mut own = Problems::new();
+        let rule = parse::rule(node, &path, &mut own);
+        let read = rule.map(|rule| RuleText::of(&rule, node, &path).map(|text| (rule, text)));
+        let place = piece.place(node.place());
+        match read {
+            Some(Ok((rule, text))) => {
+                if !ids.is_new(&rule.id) {
+                    if twice.len() < MAX_PROBLEMS {
+                        twice.push((path, rule.id, place));
+                    }
+                } else if problems.is_empty() && twice.is_empty() {
+                    each(ReadRule { place, rule, text });
+                }
+            }
+            Some(Err(faults)) => own.merge(faults),
+            None => {}
+        }
+        for problem in own.iter() {
+            let place = problem.place().map(|place| piece.place(place));
+            problems.push(Problem::new(place, problem.path(), problem.message()));
+        }
+        count += 1;
+    }
+    if problems.is_empty() && twice.is_empty() { Read::Rules } else { Read::Faulty(problems, twice) }
+}
+
+/// The lines on which some ids are given first.
+fn first_lines<'t>(pieces: impl Iterator<Item = Option<Piece<'t>>>, twice: &Twice) -> HashMap<RuleId, u32> {
+    let wanted: HashSet<&RuleId> = twice.iter().map(|(_, id, _)| id).collect();
+    let mut lines = HashMap::new();
+    for piece in pieces.flatten() {
+        let Ok(node) = document::read(piece.text) else { continue };
+        let node = node.as_list().and_then(<[Node<'_>]>::first).unwrap_or(&node);
+        let entry = node.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "id"));
+        let id = entry.and_then(|entry| entry.value().as_str()).and_then(RuleId::new);
+        if let Some(id) = id.filter(|id| wanted.contains(id)) {
+            lines.entry(id).or_insert(piece.place(node.place()).line);
+        }
+    }
+    lines
+}
+
+fn with_twice(mut problems: Problems, twice: Twice, first: &HashMap<RuleId, u32>) -> Problems {
+    for (path, id, place) in twice {
+        let line = first.get(&id).copied().unwrap_or(place.line);
+        let message = format!("rule id '{id}' is used twice, first at line {line}");
+        problems.push(Problem::new(Some(place), &path, message));
+    }
+    problems
+}
+
+impl Piece<'_> {
+    /// A place in the piece as a place in the text.
+    fn place(&self, place: Place) -> Place {
+        let column = if place.line == 1 { place.column + self.column - 1 } else { place.column };
+        Place { line: place.line + self.line - 1, column }
+    }
+}
+
+/// The ids that were seen, as hashes of 128 bits with a secret: two ids with the same hash are not to be expected.
+#[derive(Default)]
+struct Ids {
+    seen: HashSet<u128>,
+    states: [RandomState; 2],
+}
+
+impl Ids {
+    fn is_new(&mut self, id: &RuleId) -> bool {
+        let [high, low] = self.states.each_ref().map(|state| u128::from(state.hash_one(id.as_str())));
+        self.seen.insert(high << 64 | low)
+    }
+}
+
+/// Reads a text of any form.
+fn whole(text: &str, mut each: impl FnMut(ReadRule)) -> Result<(), Problems> {
+    let (root, mut problems) = (document::read(text)?, Problems::new());
+    let under = root.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "rules"));
+    let list = under.map_or(&root, |entry| entry.value());
+    for other in root.as_map().unwrap_or_default().iter().filter(|entry| entry.key() != "rules") {
+        let why = "only 'rules' are taken from here";
+        problems.push(Problem::new(Some(other.place()), other.key(), why));
+    }
+    let rules = parse::rules(list, "rules", &mut problems);
+    let rules: Vec<Rule> = problems.or(rules)?;
+    let nodes: &[Node<'_>] = list.as_list().unwrap_or_default();
+    for (n, (rule, node)) in rules.into_iter().zip(nodes).enumerate() {
+        let text = RuleText::of(&rule, node, &format!("rules[{n}]"))?;
+        each(ReadRule { place: node.place(), rule, text });
+    }
+    Ok(())
+}
+
+/// Cuts a block list at its dashes; `None` where there is something else.
+fn block(text: &str) -> Option<impl Iterator<Item = Option<Piece<'_>>>> {
+    let mut at = 0;
+    let mut line = 1;
+    let mut headed = false;
+    // What may stand before the list.
+    let indent = loop {
+        let next = text.get(at..)?.split_inclusive('\n').next()?;
+        let trimmed = next.trim();
+        let indent = next.len() - next.trim_start_matches(' ').len();
+        if trimmed.starts_with("- ") {
+            break indent;
+        }
+        match trimmed {
+            "rules:" if indent == 0 && !headed => headed = true,
+            "---" if !headed && indent == 0 && at == 0 => {}
+            comment if comment.is_empty() || comment.starts_with('#') => {}
+            _ => return None,
+        }
+        at += next.len();
+        line += 1;
+    };
+    if indent > 0 && !headed {
+        return None;
+    }
+    let mut lines = text[at..].split_inclusive('\n').peekable();
+    Some(std::iter::from_fn(move || {
+        let first = lines.next()?;
+        if !begins_item(first, indent) {
+            return Some(None);
+        }
+        let mut length = first.len();
+        let start = (at, line);
+        line += 1;
+        while let Some(more) = lines.peek() {
+            if begins_item(more, indent) {
+                break;
+            }
+            let own = more.len() - more.trim_start_matches(' ').len();
+            let blank = more.trim().is_empty() || (more.trim_start().starts_with('#') && own <= indent);
+            if !blank && own <= indent {
+                break; // the next call finds that it is no item
+            }
+            length += more.len();
+            line += 1;
+            lines.next();
+        }
+        at += length;
+        Some(Some(Piece::of_block(&text[start.0..at], indent, start.1)))
+    }))
+}
+
+fn begins_item(line: &str, indent: usize) -> bool {
+    let spaces = line.len() - line.trim_start_matches(' ').len();
+    spaces == indent && line[spaces..].starts_with("- ")
+}
+
+impl<'t> Piece<'t> {
+    /// A rule in braces on one line is read without its dash, as quickly as JSON.
+    fn of_block(text: &'t str, indent: usize, line: u32) -> Piece<'t> {
+        let skipped = indent + 2;
+        let rest = text.get(skipped..).unwrap_or_default().trim_end();
+        match rest.starts_with('{') && !rest.contains('\n') {
+            true => Piece { text: rest, in_list: false, line, column: skipped as u32 + 1 },
+            false => Piece { text, in_list: true, line, column: 1 },
+        }
+    }
+}
+
+/// Cuts JSON between its rules; `None` where it begins otherwise.
+fn json(text: &str) -> Option<impl Iterator<Item = Option<Piece<'_>>>> {
+    let mut cut = Cut { text, at: 0, line: 1, line_start: 0 };
+    cut.skip_blank();
+    let in_map = cut.take("{");
+    if in_map {
+        cut.skip_blank();
+        let named = cut.take("\"rules\"");
+        cut.skip_blank();
+        let valued = cut.take(":");
+        cut.skip_blank();
+        (named && valued).then_some(())?;
+    }
+    cut.take("[").then_some(())?;
+    cut.skip_blank();
+    let mut ended = false;
+    if cut.take("]") {
+        return None; // no rules: quickly read as a whole
+    }
+    Some(std::iter::from_fn(move || {
+        if ended {
+            return None;
+        }
+        let Some(piece) = cut.object() else {
+            ended = true;
+            return Some(None);
+        };
+        cut.skip_blank();
+        if cut.take(",") {
+            cut.skip_blank();
+            return Some(Some(piece));
+        }
+        ended = true;
+        Some(cut.end(in_map).then_some(piece))
+    }))
+}
+
+struct Cut<'t> {
+    text: &'t str,
+    at: usize,
+    line: u32,
+    line_start: usize,
+}
+
+impl<'t> Cut<'t> {
+    fn skip_blank(&mut self) {
+        while let Some(byte @ (b' ' | b'\t' | b'\r' | b'\n')) = self.text.as_bytes().get(self.at) {
+            self.at += 1;
+            if *byte == b'\n' {
+                self.line += 1;
+                self.line_start = self.at;
+            }
+        }
+    }
+
+    fn take(&mut self, token: &str) -> bool {
+        let there = self.text.get(self.at..).is_some_and(|rest| rest.starts_with(token));
+        self.at += if there { token.len() } else { 0 };
+        there
+    }
+
+    /// The end of the list, and of the map around it.
+    fn end(&mut self, in_map: bool) -> bool {
+        let listed = self.take("]");
+        self.skip_blank();
+        let mapped = !in_map || self.take("}");
+        self.skip_blank();
+        listed && mapped && self.at == self.text.len()
+    }
+
+    /// One object; outside of its strings it has nothing but what JSON has.
+    fn object(&mut self) -> Option<Piece<'t>> {
+        let (start, line, line_start) = (self.at, self.line, self.line_start);
+        let bytes = self.text.as_bytes();
+        let mut depth = 0usize;
+        loop {
+            let byte = *bytes.get(self.at)?;
+            self.at += 1;
+            match byte {
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => depth = depth.checked_sub(1)?,
+                b'"' => self.skip_string()?,
+                b'\n' => {
+                    self.line += 1;
+                    self.line_start = self.at;
+                }
+                b',' | b':' | b' ' | b'\t' | b'\r' | b'+' | b'-' | b'.' => {}
+                byte if byte.is_ascii_alphanumeric() => {}
+                _ => return None,
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+        let text = self.text.get(start..self.at).filter(|text| text.starts_with('{'))?;
+        let column = self.text.get(line_start..start)?.chars().count() + 1;
+        Some(Piece { text, in_list: false, line, column: u32::try_from(column).unwrap_or(u32::MAX) })
+    }
+
+    /// JSON has no line break in a string.
+    fn skip_string(&mut self) -> Option<()> {
+        let bytes = self.text.as_bytes();
+        loop {
+            match *bytes.get(self.at)? {
+                b'"' => break,
+                b'\\' => self.at += 2,
+                b'\n' => return None,
+                _ => self.at += 1,
+            }
+        }
+        self.at += 1;
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(read: &ReadRule) -> String {
+        format!("{} {}\n", read.place, read.text.as_str())
+    }
+
+    fn check(text: &str) {
+        let pieces = each_rule(text, String::new, |all, read| *all += &shown(&read));
+        let mut all = String::new();
+        let together = whole(text, |read| all += &shown(&read)).map(|()| all);
+        let told = |read: Result<String, Problems>| read.unwrap_or_else(|problems| problems.to_string());
+        assert_eq!(told(pieces), told(together), "{text}");
+    }
+
+    #[test]
+    fn rules_are_read_one_by_one_as_they_are_together() {
+        for text in [
+            "rules:\n- {id: a, limit: 5/m}\n- {\"id\":\"b\",\"limit\":\"6/m\"}\n",
+            "# rules\n---\n- id: a\n  limit: 5/m\n",
+            "---\n# rules\n\nrules:\n\n  - id: a\n    limit: 5/m # five\n\n  # the other\n  - id: b\n    limit: 6/m",
+            "rules: [{id: a, limit: 5/m}]",
+            "{\"rules\": [{\"id\":\"a\",\"limit\":\"5/m\"},\n {\"id\":\"b\",\"limit\":\"6/m\"}]}",
+            "[\n{\"id\":\"a\",\"limit\":\"5/m\"}\n]\n",
+            "[]",
+            "{}",
+            "",
+            "rules: []",
+            "rules:\n- {id: a, limit: 5/m}\nallow: []\n",
+            "rules:\n- {id: a, limit: 5/m}\n- {id: a, limit: 6/m}\n",
+            "rules:\n- {id: a, limit: five}\n- {id: b, limit: 5/m, colour: red}\n- {id: c, limit: 5/m}\n",
+            "[{\"id\":\"a\",\"limit\":\"five\"},\n  {\"id\":\"b\", \"limit\":\n \"six\"}]",
+            "- &a {id: a, limit: 5/m}\n- *a\n",
+            "- {id: a, key: &k [ip, user], limit: 5/m}\n- {id: b, key: *k, limit: 6/m}\n",
+            "- {id: a,\n   limit: 5/m}\n- {id: b, limit: 6/m\n",
+            "- id: 'a\n- b'\n  limit: 5/m\n",
+            "-\n  id: a\n  limit: 5/m\n",
+            "- - id: a\n",
+            "- {id: a, limit: 5/m}\n---\n- {id: b, limit: 5/m}\n",
+            "  - {id: a, limit: 5/m}\n",
+            "rules:\n\t- {id: a, limit: 5/m}\n",
+            "[{id: a, limit: 5/m, host: '}, {'}]",
+            "{\"rules\":[{\"id\":\"a\",\"limit\":\"5/m\"}],\"rules\":[]}",
+            "[{\"id\":\"a\",\"limit\":\"5/m\"},]",
+            "[{\"id\":\"ü\",\"limit\":\"5/m\"}, {\"id\":\"\\\"}\"}]",
+        ] {
+            check(text);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Very many rules on their way into the database, sorted by id, in a file that nobody else sees.
+//!
+//! A merge sort on the disk: rules are collected up to [`RUN_BYTES`], sorted and appended as a run; reading merges the
+//! runs. In the order of their ids rules fill the pages of the database one after the other.
+
+use std::fs::{File, OpenOptions, remove_file};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::document::Place;
+
+use crate::rules::{ReadRule, RuleText};
+
+/// What is sorted in memory.
+const RUN_BYTES: usize = 16 << 20;
+/// What is read of a run at once.
+const READ_BYTES: usize = 64 << 10;
+/// Number, line, column and the lengths of id and text, four bytes each.
+const HEAD: usize = 20;
+
+/// A rule with its number and place in the text that it came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spooled {
+    pub number: u32,
+    pub place: Place,
+    pub text: RuleText,
+}
+
+pub struct RuleSpool {
+    file: Arc<File>,
+    /// Where each run ends.
+    runs: Vec<u64>,
+    pending: Vec<Spooled>,
+    pending_bytes: usize,
+    count: u32,
+}
+
+impl RuleSpool {
+    /// A file in this folder without a name: it is gone with the last that has it open.
+    pub fn new(folder: &Path) -> io::Result<RuleSpool> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!(".tollgate-import-{}-{next}", std::process::id()));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        remove_file(&path)?;
+        Ok(RuleSpool { file: file.into(), runs: Vec::new(), pending: Vec::new(), pending_bytes: 0, count: 0 })
+    }
+
+    pub fn push(&mut self, read: ReadRule) -> io::Result<()> {
+        let ReadRule { place, text, .. } = read;
+        self.pending_bytes += size_of::<Spooled>() + text.id().len() + text.as_str().len();
+        self.pending.push(Spooled { number: self.count, place, text });
+        self.count += 1;
+        if self.pending_bytes >= RUN_BYTES { self.write_run() } else { Ok(()) }
+    }
+
+    fn write_run(&mut self) -> io::Result<()> {
+        self.pending.sort_by(|a, b| a.text.id().cmp(b.text.id()));
+        let mut bytes = Vec::with_capacity(self.pending_bytes);
+        for Spooled { number, place, text } in self.pending.drain(..) {
+            let lengths = [text.id().len(), text.as_str().len()].map(|length| length as u32);
+            for word in [number, place.line, place.column, lengths[0], lengths[1]] {
+                bytes.extend_from_slice(&word.to_le_bytes());
+            }
+            bytes.extend_from_slice(text.id().as_bytes());
+            bytes.extend_from_slice(text.as_str().as_bytes());
+        }
+        (&*self.file).write_all(&bytes)?;
+        self.runs.push(self.runs.last().copied().unwrap_or(0) + bytes.len() as u64);
+        self.pending_bytes = 0;
+        Ok(())
+    }
+
+    /// No more rules come.
+    pub fn finish(mut self) -> io::Result<RuleSpool> {
+        if !self.pending.is_empty() {
+            self.write_run()?;
+        }
+        self.pending = Vec::new();
+        Ok(self)
+    }
+
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// All rules of a finished spool, in the order of their ids.
+    pub fn rules(&self) -> io::Result<Sorted> {
+        let starts = std::iter::once(0).chain(self.runs.iter().copied());
+        let mut runs = Vec::with_capacity(self.runs.len());
+        for (start, end) in starts.zip(self.runs.iter().copied()) {
+            let mut run =
+                Run { file: Arc::clone(&self.file), at: start, end, bytes: Vec::new(), taken: 0, next: None };
+            run.next = run.read()?;
+            runs.push(run);
+        }
+        Ok(Sorted { runs })
+    }
+}
+
+/// The runs of a spool, merged.
+pub struct Sorted {
+    runs: Vec<Run>,
+}
+
+impl Iterator for Sorted {
+    type Item = io::Result<Spooled>;
+
+    fn next(&mut self) -> Option<io::Result<Spooled>> {
+        let ready = self.runs.iter_mut().filter(|run| run.next.is_some());
+        let first = ready.min_by(|a, b| a.id().cmp(b.id()))?;
+        match first.read() {
+            Ok(after) => std::mem::replace(&mut first.next, after).map(Ok),
+            Err(error) => {
+                self.runs.clear();
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+struct Run {
+    file: Arc<File>,
+    at: u64,
+    end: u64,
+    /// What was read ahead, and how much of it was taken.
+    bytes: Vec<u8>,
+    taken: usize,
+    next: Option<Spooled>,
+}
+
+impl Run {
+    fn id(&self) -> &str {
+        self.next.as_ref().map_or("", |next| next.text.id())
+    }
+
+    fn read(&mut self) -> io::Result<Option<Spooled>> {
+        if self.taken == self.bytes.len() && self.at == self.end {
+            return Ok(None);
+        }
+        let head = self.take(HEAD)?;
+        let (words, _) = head.as_chunks::<4>();
+        let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let [number, line, column, id, text] = words[..] else { return Err(broken()) };
+        let id = String::from_utf8(self.take(id as usize)?.to_vec()).map_err(|_| broken())?;
+        let text = String::from_utf8(self.take(text as usize)?.to_vec()).map_err(|_| broken())?;
+        Ok(Some(Spooled { number, place: Place { line, column }, text: RuleText::again(id.into(), text) }))
+    }
+
+    /// The next bytes of the run.
+    fn take(&mut self, length: usize) -> io::Result<&[u8]> {
+        if self.bytes.len() - self.taken < length {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+            let kept = self.bytes.len();
+            let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
+            let more = left.min(READ_BYTES.max(length - kept));
+            self.bytes.resize(kept + more, 0);
+            self.file.read_exact_at(&mut self.bytes[kept..], self.at)?;
+            self.at += more as u64;
+        }
+        self.taken += length;
+        self.bytes.get(self.taken - length..self.taken).ok_or_else(broken)
+    }
+}
+
+fn broken() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the spool is damaged")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::each_rule;
+
+    #[test]
+    fn rules_come_back_by_id_whatever_their_number() {
+        for count in [0, 1, 100_000] {
+            let start = || RuleSpool::new(&std::env::temp_dir()).expect("a file");
+            let mut spool = start();
+            let id = |n: usize| format!("r{:06}", (n * 7_919) % 100_003);
+            let list = |numbers: std::ops::Range<usize>| -> String {
+                let long = "x".repeat(40);
+                numbers
+                    .map(|n| format!("- {{\"id\":\"{}\",\"limit\":\"5/m\",\"match\":\"/{long}\"}}\n", id(n)))
+                    .collect()
+            };
+            if count > 0 {
+                let read = each_rule(&list(0..count), start, |spool, rule| {
+                    spool.push(rule).expect("room on the disk");
+                });
+                spool = read.expect("valid rules");
+            }
+            let spool = spool.finish().expect("room on the disk");
+            assert_eq!((spool.len(), spool.is_empty()), (count, count == 0));
+            let mut expected: Vec<_> = (0..count).map(|n| (id(n), n as u32, n as u32 + 1)).collect();
+            expected.sort();
+            let found = spool.rules().expect("it can be read").map(|rule| {
+                let rule = rule.expect("it can be read");
+                (rule.text.id().to_owned(), rule.number, rule.place.line)
+            });
+            assert!(found.eq(expected), "{count} rules");
+        }
+    }
+}

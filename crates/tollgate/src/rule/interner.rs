@@ -1,0 +1,194 @@
+//! What several rules have in common is stored once, for as long as a rule uses it.
+//!
+//! An interner holds one reference to each value. A value that only the interner refers to is unused. Unused values
+//! are removed by a sweep once as many values were added as were in use at the last sweep, or an eighth as many rules
+//! removed: sweeps cost O(1) a change, amortised, and a server that edits rules for months does not grow.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Arc;
+
+use crate::rule::index::fold;
+use crate::rule::shared_str::SharedStr;
+use crate::rule::{Limits, Rule, Terms};
+
+/// Fewer changes than this cause no sweep.
+const MIN_SWEEP: usize = 1_024;
+
+#[derive(Default)]
+pub(crate) struct Interner {
+    terms: Table<Arc<Terms>>,
+    limits: Table<Arc<Limits>>,
+    /// Paths, hosts and long user ids.
+    texts: Table<SharedStr>,
+    /// Rules removed since the last sweep for them.
+    removed: usize,
+}
+
+impl Interner {
+    /// The same rule, sharing what it has in common with others.
+    pub(crate) fn share(&mut self, mut rule: Rule) -> Rule {
+        self.terms.share(&mut rule.terms);
+        self.limits.share(&mut rule.limits);
+        self.texts.share(rule.pattern.text_mut());
+        if let Some(host) = &mut rule.pattern.host {
+            self.texts.share(host.text_mut());
+        }
+        if let Some(uid) = rule.uid.as_mut().and_then(|uid| uid.shared_mut()) {
+            self.texts.share(uid);
+        }
+        rule
+    }
+
+    /// To be told of each rule that is removed or replaced.
+    pub(crate) fn removed(&mut self) {
+        self.removed += 1;
+        if self.removed >= MIN_SWEEP.max(self.len() / 8) {
+            self.removed = 0;
+            self.terms.sweep();
+            self.limits.sweep();
+            self.texts.sweep();
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.terms.values.len() + self.limits.values.len() + self.texts.values.len()
+    }
+}
+
+struct Table<T> {
+    values: HashSet<T, BuildHasherDefault<Fold>>,
+    /// The next sweep comes when there are so many.
+    sweep_at: usize,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Table { values: HashSet::default(), sweep_at: MIN_SWEEP }
+    }
+}
+
+/// Rules come from the operator, so the hash needs no secret: a word costs one multiplication.
+#[derive(Default)]
+struct Fold(u64);
+
+impl Hasher for Fold {
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.write_u64(u64::from_le_bytes(*word)));
+        self.write_u64(rest.iter().fold(bytes.len() as u64, |word, byte| word << 8 | u64::from(*byte)));
+    }
+
+    fn write_u8(&mut self, number: u8) {
+        self.write_u64(number.into());
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = fold(self.0, word);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A reference-counted value.
+trait Counted: Clone + Eq + Hash {
+    /// Whether there are references beside this one.
+    fn is_used(&self) -> bool;
+}
+
+impl<T: Eq + Hash> Counted for Arc<T> {
+    fn is_used(&self) -> bool {
+        Arc::strong_count(self) > 1
+    }
+}
+
+impl Counted for SharedStr {
+    fn is_used(&self) -> bool {
+        self.is_shared()
+    }
+}
+
+impl<T: Counted> Table<T> {
+    fn share(&mut self, value: &mut T) {
+        if let Some(known) = self.values.get(value) {
+            *value = known.clone();
+            return;
+        }
+        if self.values.len() >= self.sweep_at {
+            self.sweep();
+        }
+        self.values.insert(value.clone());
+    }
+
+    /// Values are only cloned by those who hold one, or under the lock that guards this table.
+    fn sweep(&mut self) {
+        self.values.retain(Counted::is_used);
+        self.sweep_at = MIN_SWEEP.max(2 * self.values.len());
+        if self.values.capacity() > 4 * self.sweep_at {
+            self.values.shrink_to(self.sweep_at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{self, Problems};
+    use crate::rule::parse;
+
+    fn rule(n: usize) -> Rule {
+        let yaml = format!(
+            "{{id: r{n}, uid: user-with-a-long-name-{n}, url: /p/{n}, host: h{n}.example.com, time: minute, requests: {n}}}"
+        );
+        let mut problems = Problems::new();
+        parse::rule(&document::read(&yaml).expect("YAML"), "", &mut problems).expect("a rule")
+    }
+
+    #[test]
+    fn equal_values_are_stored_once_however_many_there_are() {
+        let mut interner = Interner::default();
+        let rules: Vec<_> = (1..5_000).map(|n| interner.share(rule(n))).collect();
+        for known in &rules {
+            let n = known.id.as_str()[1..].parse().expect("a number");
+            let again = interner.share(rule(n));
+            assert!(Arc::ptr_eq(&again.limits, &known.limits) && Arc::ptr_eq(&again.terms, &known.terms));
+        }
+        assert_eq!(interner.len(), 1 + 4 * rules.len());
+    }
+
+    #[test]
+    fn values_that_no_rule_uses_any_more_are_dropped() {
+        let mut interner = Interner::default();
+        let kept: Vec<_> = (1..100).map(|n| interner.share(rule(n))).collect();
+        for n in 100..50_000 {
+            interner.share(rule(n));
+        }
+        // At most MIN_SWEEP in each of the two tables that grow here, and three texts a rule.
+        assert!(interner.len() <= 2 * MIN_SWEEP + 1, "{}", interner.len());
+        let again = interner.share(rule(7));
+        assert!(Arc::ptr_eq(&again.limits, &kept[6].limits), "what is used is kept");
+    }
+
+    #[test]
+    fn what_removed_rules_have_used_is_dropped_without_new_ones() {
+        let mut interner = Interner::default();
+        let rules: Vec<_> = (1..20_000).map(|n| interner.share(rule(n))).collect();
+        assert_eq!(interner.len(), 1 + 4 * rules.len());
+        for rule in rules {
+            drop(rule);
+            interner.removed();
+        }
+        assert!(interner.len() <= 2 * MIN_SWEEP * 4, "{}", interner.len());
+    }
+}

@@ -1,0 +1,182 @@
+//! An immutable string behind one pointer with its reference count and length in front of the bytes.
+//!
+//! An `Arc<str>` takes two words where it is held and two more in the heap; this takes one and one. A million
+//! rules hold several strings each.
+
+use std::alloc::{self, Layout, handle_alloc_error};
+use std::borrow::Borrow;
+use std::cmp::Ordering as Order;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// The bytes follow it.
+#[repr(C)]
+struct Header {
+    count: AtomicU32,
+    length: u32,
+}
+
+pub struct SharedStr(NonNull<Header>);
+
+// SAFETY: the bytes are never written after construction, and the count is atomic.
+unsafe impl Send for SharedStr {}
+// SAFETY: as above.
+unsafe impl Sync for SharedStr {}
+
+/// More references than this are a leak; the count must not wrap.
+const MAX_COUNT: u32 = i32::MAX as u32;
+
+impl SharedStr {
+    pub fn new(text: &str) -> SharedStr {
+        let length = u32::try_from(text.len()).expect("a string of a rule is bounded by its document");
+        let layout = layout(text.len());
+        // SAFETY: the layout has a size above zero.
+        let memory = unsafe { alloc::alloc(layout) }.cast::<Header>();
+        let Some(header) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        // SAFETY: the allocation has room for the header and the bytes, and is aligned for the header.
+        unsafe {
+            header.write(Header { count: AtomicU32::new(1), length });
+            ptr::copy_nonoverlapping(text.as_ptr(), header.add(1).cast::<u8>().as_ptr(), text.len());
+        }
+        SharedStr(header)
+    }
+
+    /// Whether another reference exists. An owner that sees none, and alone could clone this one, stays alone.
+    pub(crate) fn is_shared(&self) -> bool {
+        // Acquire pairs with the release of a reference dropped by another thread.
+        self.header().count.load(Ordering::Acquire) > 1
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the allocation lives as long as a reference to it.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+fn layout(length: usize) -> Layout {
+    let header = Layout::new::<Header>();
+    Layout::from_size_align(header.size() + length, header.align()).expect("the length fits 32 bits")
+}
+
+impl Deref for SharedStr {
+    type Target = str;
+
+    #[inline]
+    fn deref(&self) -> &str {
+        let length = self.header().length as usize;
+        // SAFETY: `new` copied so many bytes of a string behind the header.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(self.0.add(1).cast::<u8>().as_ptr(), length);
+            std::str::from_utf8_unchecked(bytes)
+        }
+    }
+}
+
+impl Clone for SharedStr {
+    fn clone(&self) -> SharedStr {
+        // Relaxed: this reference keeps the allocation alive while the new one is made.
+        if self.header().count.fetch_add(1, Ordering::Relaxed) > MAX_COUNT {
+            std::process::abort();
+        }
+        SharedStr(self.0)
+    }
+}
+
+impl Drop for SharedStr {
+    fn drop(&mut self) {
+        // Release: reads through this reference happen before the memory is freed by the last one.
+        if self.header().count.fetch_sub(1, Ordering::Release) != 1 {
+            return;
+        }
+        fence(Ordering::Acquire);
+        let layout = layout(self.len());
+        // SAFETY: this was the last reference, and the layout is that of `new`.
+        unsafe { alloc::dealloc(self.0.as_ptr().cast(), layout) };
+    }
+}
+
+impl From<&str> for SharedStr {
+    fn from(text: &str) -> SharedStr {
+        SharedStr::new(text)
+    }
+}
+
+impl Borrow<str> for SharedStr {
+    fn borrow(&self) -> &str {
+        self
+    }
+}
+
+impl PartialEq for SharedStr {
+    #[inline]
+    fn eq(&self, other: &SharedStr) -> bool {
+        self.0 == other.0 || **self == **other
+    }
+}
+
+impl Eq for SharedStr {}
+
+impl PartialOrd for SharedStr {
+    fn partial_cmp(&self, other: &SharedStr) -> Option<Order> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for SharedStr {
+    fn cmp(&self, other: &SharedStr) -> Order {
+        (**self).cmp(&**other)
+    }
+}
+
+impl Hash for SharedStr {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+impl fmt::Debug for SharedStr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_string_survives_until_its_last_reference_is_dropped() {
+        let text = SharedStr::new("api.example.com");
+        assert!(!text.is_shared());
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                let mine = text.clone();
+                scope.spawn(move || {
+                    for _ in 0..1_000 {
+                        let again = mine.clone();
+                        assert_eq!(&*again, "api.example.com");
+                    }
+                });
+            }
+        });
+        assert!(!text.is_shared());
+        let other = text.clone();
+        drop(text);
+        assert_eq!((&*other, other.is_shared()), ("api.example.com", false));
+    }
+
+    #[test]
+    fn it_compares_as_its_text_does_and_takes_one_word() {
+        for text in ["", "a", "ü", &"long".repeat(100)] {
+            assert_eq!(&*SharedStr::new(text), text);
+            assert_eq!(SharedStr::new(text), SharedStr::new(text));
+        }
+        assert!(SharedStr::new("a") < SharedStr::new("b"));
+        assert_eq!(size_of::<Option<SharedStr>>(), size_of::<usize>());
+    }
+}
