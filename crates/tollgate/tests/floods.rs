@@ -224,3 +224,39 @@ fn thousands_of_odd_rates_cost_a_bucket_no_more_memory() {
     let bytes = store.usage().bytes / (RATES * 8);
     assert!(bytes <= 24, "{bytes} bytes a key");
 }
+
+#[test]
+fn a_log_fits_the_memory_that_its_limit_needs_and_stays_limited_in_less() {
+    // 100,000/h at 8 MiB: all 1.8 million passed.
+    let limit = Limit::new("30000/h".parse().expect("a rate"), Shape::SlidingLog).expect("a valid limit");
+    let least = MemoryStore::least_bytes_for(&limit);
+    for (bytes, is_exact) in [(least, true), (MemoryStore::MIN_BYTES, false)] {
+        let (store, quota) = (MemoryStore::new(bytes), Quota::new(&limit));
+        let mut now = NOW;
+        let hits = (0..40_000u64).map(|n| {
+            now = now + Duration::from_micros(50_000 + n * 7_919 % 20_000);
+            passes(&store, "busy", quota, now)
+        });
+        assert_eq!(hits.filter(|passed| *passed).count(), 30_000, "in {bytes} bytes");
+        let usage = store.usage();
+        assert!(usage.bytes <= usage.cap_bytes, "{usage:?}");
+        assert_eq!(usage.coarsened == 0, is_exact, "{usage:?}");
+        assert!(!passes(&store, "busy", quota, now) && passes(&store, "busy", quota, now + 3601 * SECOND));
+    }
+}
+
+#[test]
+fn every_wide_state_fits_the_memory_that_its_limit_needs() {
+    for shape in WIDE {
+        for rate in ["1/m", "300/m", "5000/m"] {
+            let limit = Limit::new(rate.parse().expect("a rate"), shape).expect("a valid limit");
+            let (store, quota) = (MemoryStore::new(MemoryStore::least_bytes_for(&limit)), Quota::new(&limit));
+            let mut now = NOW;
+            for _ in 0..6_000 {
+                now = now + Duration::from_micros(11_998);
+                passes(&store, "busy", quota, now);
+            }
+            assert_eq!(store.usage().coarsened, 0, "{rate} {shape:?} in {:?}", store.usage());
+        }
+    }
+}

@@ -99,6 +99,17 @@ impl Quota {
         }
     }
 
+    /// The most memory that a state takes behind itself, at its limit and with hits as far apart as is worst.
+    pub(crate) fn most_heap_bytes(&self) -> usize {
+        let bytes = match self {
+            Quota::Log(window) => sliding_log::most_bytes(window) + size_of::<Log>() as u64,
+            Quota::Steps(window) => Steps::most_bytes(window.limit.min(window.steps)),
+            Quota::Tiers(window) => window.most_bytes(),
+            Quota::Bucket(_) | Quota::Leaky(_) | Quota::Fixed(_) | Quota::Counter(_) => 0,
+        };
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
     /// What a state holds against the limit: never less than is used at `now`, and cheap to tell.
     pub(crate) fn held(&self, state: &State, now: Time) -> u64 {
         match state {

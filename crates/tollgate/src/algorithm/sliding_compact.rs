@@ -108,6 +108,12 @@ impl Steps {
     /// The memory that a single step takes.
     pub(crate) const LEAST_BYTES: usize = 4 * size_of::<(u64, u64)>();
 
+    /// The memory of so many steps, which grows by doubling.
+    pub(crate) fn most_bytes(steps: u64) -> u64 {
+        let capacity = steps.max(4).checked_next_power_of_two().unwrap_or(u64::MAX);
+        capacity.saturating_mul(size_of::<(u64, u64)>() as u64)
+    }
+
     pub(crate) fn shrink(&mut self) {
         self.pairs.shrink_to_fit();
     }

@@ -17,6 +17,20 @@ pub fn window(limit: u64, period: Period) -> SlidingLog {
     Stepped::new(limit, period.nanos() / STEP_NS, STEP_NS)
 }
 
+/// The most bytes that the entries of a full log take.
+///
+/// A distance d takes at most log16(d) + 1 half bytes, which is concave: the sum is largest where hits are evenly spread.
+/// One half byte more for each says how many there are, and another covers the counts of hits in one step.
+pub(crate) fn most_bytes(window: &SlidingLog) -> u64 {
+    let half_bytes = |number: u64| u64::from((u64::BITS - number.leading_zeros()).div_ceil(4));
+    let entries = window.limit.clamp(1, window.steps);
+    let distance = half_bytes(window.steps / entries) + 1;
+    let count = if window.limit > entries { 2 + half_bytes(window.limit / entries) + 1 } else { 1 };
+    let bytes = entries.saturating_mul(1 + distance + count) / 2;
+    let slack = 2 * (bytes / SLACK as u64 + MAX_ENTRY as u64 + 1);
+    bytes.saturating_add(slack)
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct InLog;
 

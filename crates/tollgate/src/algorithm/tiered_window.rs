@@ -122,6 +122,15 @@ impl TieredWindow {
         }
     }
 
+    /// The memory behind the largest state: in each level a step for every hit, or all steps and the one at the edge.
+    pub(super) fn most_bytes(&self) -> u64 {
+        let seconds = self.window.steps * self.unit(0);
+        let levels = 0..self.levels.units().len();
+        let steps = levels.map(|level| self.window.limit.min(seconds / self.unit(level) + 1));
+        let vector = Levels::MAX * size_of::<Steps>();
+        steps.map(Steps::most_bytes).fold(vector as u64, u64::saturating_add)
+    }
+
     pub(super) fn limit(&self) -> u64 {
         self.window.limit
     }

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Admission, Algorithm, Decision, Quota, State};
 use crate::fingerprint::Fingerprint;
+use crate::limit::Limit;
 use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, ReceiptItem, Weight};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
@@ -111,6 +112,18 @@ impl MemoryStore {
             refused: AtomicU64::new(0),
             full: MemoryFull::default(),
         })
+    }
+
+    /// The least memory in which a key of this limit fits at its limit, in whole mebibytes. A store with less keeps
+    /// it too, but coarser.
+    pub fn least_bytes_for(limit: &Limit) -> usize {
+        let state = Quota::new(limit).most_heap_bytes();
+        let shard = Shape::least_bytes_for(state);
+        shard
+            .saturating_mul(SHARDS)
+            .checked_next_multiple_of(1 << 20)
+            .unwrap_or(usize::MAX)
+            .max(Self::MIN_BYTES)
     }
 
     /// Says what becomes of new keys while memory is full.

@@ -32,15 +32,6 @@ pub enum MemoryFull {
 impl MemoryFull {
     /// How long a caller is told to wait where new keys are denied.
     pub(super) const CLOSED_RETRY: Duration = Duration::from_secs(1);
-
-    pub fn parse(text: &str) -> Option<MemoryFull> {
-        match text {
-            "aggregate" => Some(MemoryFull::Aggregate),
-            "open" => Some(MemoryFull::Open),
-            "closed" => Some(MemoryFull::Closed),
-            _ => None,
-        }
-    }
 }
 
 #[derive(Clone, Copy)]

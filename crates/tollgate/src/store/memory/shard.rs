@@ -110,6 +110,12 @@ impl Shape {
         Shape { slab: Slab::default(), entries: 0, cap_bytes, aggregate: Aggregate::default() }
     }
 
+    /// The least memory of a shard whose slab has room for a state with so much behind it.
+    pub(super) fn least_bytes_for(heap_bytes: usize) -> usize {
+        let slab = heap_bytes.saturating_add(Slab::FIRST_BYTES);
+        slab.saturating_add(slab / (RESERVE - 1)).saturating_add(Aggregate::BYTES + RESERVE)
+    }
+
     pub(super) fn entries(&self) -> usize {
         self.entries
     }

@@ -64,9 +64,15 @@ pub(super) struct Slab {
 }
 
 /// A place, and its number among the free ones.
-pub(super) const PLACE_BYTES: usize = size_of::<Option<Wide>>() + size_of::<usize>();
+const PLACE_BYTES: usize = size_of::<Option<Wide>>() + size_of::<usize>();
+
+/// Places that are made at once, at the beginning.
+const FIRST_PLACES: usize = 4;
 
 impl Slab {
+    /// What the first states take before anything is behind them.
+    pub(super) const FIRST_BYTES: usize = FIRST_PLACES * PLACE_BYTES;
+
     pub(super) fn bytes(&self) -> usize {
         self.places.capacity() * PLACE_BYTES + self.heap_bytes
     }
@@ -100,7 +106,7 @@ impl Slab {
     pub(super) fn fits(&mut self, state: &State, cap_bytes: usize) -> bool {
         let Some(room) = cap_bytes.checked_sub(self.bytes() + heap_bytes(state)) else { return false };
         if self.free.is_empty() && self.places.len() == self.places.capacity() {
-            let more = (room / PLACE_BYTES).min(self.places.len() / 8 + 4);
+            let more = (room / PLACE_BYTES).min(self.places.len() / 8 + FIRST_PLACES);
             self.places.reserve_exact(more);
             self.free.reserve_exact(self.places.capacity());
             return more > 0;
