@@ -23,6 +23,7 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
     let policy = config.take_policy()?;
     let setup = EngineSetup {
         memory_bytes: config.memory_bytes,
+        memory_full: config.memory_full,
         log_keys: config.log_keys,
         ..EngineSetup::default()
     };

@@ -12,10 +12,12 @@ use tollgate::headers::HeaderStyle;
 use tollgate::identity::{Attribute, Key, Source};
 use tollgate::policy::{Policy, PolicyParts};
 use tollgate::rule::{OnExceed, Rule};
+use tollgate::store::memory::MemoryFull;
 
 use crate::tokens;
 
 mod listen;
+pub mod memory;
 mod proxy;
 mod queue;
 mod rules_db;
@@ -34,6 +36,8 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 pub struct Config {
     pub listen: Listen,
     pub memory_bytes: usize,
+    /// What becomes of new keys that find no room in memory.
+    pub memory_full: MemoryFull,
     /// Where the snapshot of a clean stop is kept.
     pub state_dir: PathBuf,
     pub headers: HeaderStyle,
@@ -80,6 +84,11 @@ impl Config {
 
     /// The policy that the file asks for.
     pub fn take_policy(&mut self) -> Result<Policy, Problems> {
+        let mut refusals =
+            self.policy.rules.iter().filter_map(|rule| memory::refusal(self.memory_bytes, rule));
+        if let Some(why) = refusals.next().filter(|_| self.store.is_none()) {
+            return Err(Problem::new(None, "memory", why).into());
+        }
         Policy::new(std::mem::take(&mut self.policy))
             .map_err(|error| Problem::new(None, "rules", error).into())
     }
@@ -146,7 +155,8 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     let queues = proxy.is_some() && (wants_queue || map.optional("queue").is_some());
     let config = Config {
         listen: Listen::read(&mut map, proxy.as_ref(), &mut idle),
-        memory_bytes: memory(&mut map),
+        memory_bytes: memory::read_bytes(&mut map),
+        memory_full: memory::read_when_full(&mut map),
         state_dir,
         headers: map.optional_choice("headers", &HEADERS).unwrap_or_default(),
         log_keys: map.optional_choice("log_keys", &LOG_KEYS).unwrap_or_default(),
@@ -201,13 +211,6 @@ fn identity(map: &mut MapReader<'_, '_>) -> Vec<(Attribute, Attribute)> {
     }
     map.finish();
     sources
-}
-
-fn memory(map: &mut MapReader<'_, '_>) -> usize {
-    const DEFAULT: usize = 1 << 30;
-    let Some(node) = map.optional("memory") else { return DEFAULT };
-    let read = node.as_str().ok_or("expected a size such as 1GiB".to_owned()).and_then(size::parse);
-    read.map_err(|message| map.reject("memory", node, message)).unwrap_or(DEFAULT)
 }
 
 fn jwt(map: &mut MapReader<'_, '_>) -> Option<String> {

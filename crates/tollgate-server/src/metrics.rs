@@ -101,8 +101,26 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
     page.one(
         "tollgate_store_unstored_total",
         "counter",
-        "Charges decided but not kept: memory is full.",
+        "Charges of new keys that found no room: memory is full.",
         usage.unstored,
+    );
+    page.one(
+        "tollgate_store_refused_total",
+        "counter",
+        "Charges of new keys denied because memory is full.",
+        usage.refused,
+    );
+    page.one(
+        "tollgate_store_coarsened_total",
+        "counter",
+        "States merged into fewer steps because memory is full.",
+        usage.coarsened,
+    );
+    page.one(
+        "tollgate_store_aggregated_limits",
+        "gauge",
+        "Limits under which new keys share a counter because memory is full.",
+        engine.store().aggregated_limits(now) as u64,
     );
     page.one(
         "tollgate_events_dropped_total",

@@ -67,10 +67,10 @@ fn say(before: Counts, after: Counts) {
         tracing::error!(bans, "the ban list is full: bans that were earned are not in force");
     }
     if let Some(keys) = more(before.evicted, after.evicted) {
-        tracing::warn!(keys, "memory is full: keys near to forgotten made room for others");
+        tracing::warn!(keys, "memory is full: keys that used little made room for others");
     }
     if let Some(charges) = more(before.unstored, after.unstored) {
-        tracing::warn!(charges, "memory is full: charges were decided but not kept");
+        tracing::warn!(charges, "memory is full: new keys found no room (see memory_full)");
     }
     if let Some(tries) = more(before.untracked, after.untracked) {
         tracing::warn!(tries, "too many keys wait for the store: tries of tracked keys were not recorded");

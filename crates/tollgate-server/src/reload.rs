@@ -16,6 +16,7 @@ use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate::document::{Problem, Problems};
 use tollgate::rule::{RuleId, RuleSetError};
+use tollgate::store::memory::MemoryFull;
 
 use crate::assemble;
 use crate::config::{Config, KeyPair, Listen, QueueConfig, RulesDbConfig, StoreConfig};
@@ -42,6 +43,7 @@ pub struct Watched {
 pub struct Fixed {
     pub listen: Listen,
     pub memory_bytes: usize,
+    pub memory_full: MemoryFull,
     pub state_dir: PathBuf,
     pub tokens_file: Option<PathBuf>,
     pub proxied: bool,
@@ -56,6 +58,7 @@ impl Fixed {
         Fixed {
             listen: config.listen,
             memory_bytes: config.memory_bytes,
+            memory_full: config.memory_full,
             state_dir: config.state_dir.clone(),
             tokens_file: config.tokens_file.clone(),
             proxied: config.proxy.is_some(),
@@ -161,9 +164,10 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
     }
     if Fixed::of(&config) != watched.fixed {
         tracing::warn!(
-            "listen, proxy.tls, queue, memory, counters, rules_db, on_rules_error, state_dir and tokens_file are changed by a restart only"
+            "listen, proxy.tls, queue, memory, memory_full, counters, rules_db, on_rules_error, state_dir and tokens_file are changed by a restart only"
         );
     }
+    config.memory_bytes = watched.fixed.memory_bytes; // as it is, until the next start
     let policy =
         config.take_policy().map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
     let warnings = policy.warnings();

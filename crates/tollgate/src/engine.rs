@@ -20,6 +20,7 @@ use crate::identity::{Attribute, Key};
 use crate::plan::{Conditions, Exempt, Plan, PlannedRule};
 use crate::policy::{Change, Policy};
 use crate::rule::{BanPolicy, Rule, RuleSetError};
+use crate::store::memory::MemoryFull;
 use crate::store::{MemoryStore, Receipt};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
@@ -78,6 +79,7 @@ pub enum LogKeys {
 #[derive(Clone, Debug)]
 pub struct EngineSetup {
     pub memory_bytes: usize,
+    pub memory_full: MemoryFull,
     pub secret: Secret,
     pub log_keys: LogKeys,
     /// Tells this node's verdicts from those of others.
@@ -98,7 +100,8 @@ impl Default for EngineSetup {
     fn default() -> Self {
         let secret = Secret::random();
         let node = secret.digest().part(b"node").finish().0 as u32;
-        EngineSetup { memory_bytes: 1 << 30, secret, log_keys: LogKeys::Redacted, node }
+        let memory_full = MemoryFull::default();
+        EngineSetup { memory_bytes: 1 << 30, memory_full, secret, log_keys: LogKeys::Redacted, node }
     }
 }
 
@@ -112,7 +115,7 @@ impl Engine {
         Engine {
             policy: ArcSwap::from_pointee(policy),
             succession: Mutex::new(()),
-            store: MemoryStore::new(setup.memory_bytes),
+            store: MemoryStore::new(setup.memory_bytes).when_full(setup.memory_full),
             bans: BanList::new(setup.secret.clone()),
             secret: setup.secret,
             switch: Switch::default(),

@@ -32,6 +32,10 @@ pub fn health(gate: &Gate) -> Answer {
         }
         health["rules_db"] = rules_db(rulebook, &standing, gate.now());
     }
+    if gate.engine.store().aggregated_limits(gate.now()) > 0 {
+        health["status"] = "impaired".into();
+        health["memory"] = "full: new keys share counters".into();
+    }
     answer::json(StatusCode::OK, &health)
 }
 

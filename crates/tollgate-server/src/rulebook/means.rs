@@ -2,12 +2,13 @@
 
 use tollgate::rule::{OnExceed, Rule};
 
-use crate::config::{Config, StoreConfig};
+use crate::config::{Config, StoreConfig, memory};
 
 #[derive(Clone)]
 pub struct Means {
     /// Where counters are kept, if not in memory.
     store: Option<StoreConfig>,
+    memory_bytes: usize,
     /// Whether it is a proxy that cannot put requests aside.
     lacks_queue: bool,
 }
@@ -15,7 +16,7 @@ pub struct Means {
 impl Means {
     pub fn of(config: &Config) -> Means {
         let lacks_queue = config.proxy.is_some() && config.queue.is_none();
-        Means { store: config.store.clone(), lacks_queue }
+        Means { store: config.store.clone(), memory_bytes: config.memory_bytes, lacks_queue }
     }
 
     /// Why a rule cannot be in force here.
@@ -25,6 +26,9 @@ impl Means {
                 "on_exceed: queue needs a queue, which is there from a start with queue: {} in the file on";
             return Some(why.to_owned());
         }
-        self.store.as_ref()?.refusal(rule)
+        match &self.store {
+            Some(store) => store.refusal(rule),
+            None => memory::refusal(self.memory_bytes, rule),
+        }
     }
 }

@@ -109,6 +109,11 @@ impl Meter {
         self.flow
     }
 
+    /// How many tokens a full bucket has.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.left(self.span)
+    }
+
     /// Takes `cost`, but no more than leads to a debt of `bound` units.
     fn take(&self, full_at: &mut u64, now: Time, cost: u64, bound: u64) {
         let now = self.flow.units_at(now);

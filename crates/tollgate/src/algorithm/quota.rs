@@ -35,6 +35,35 @@ pub enum State {
     Tiers(Tiers),
 }
 
+impl State {
+    /// The memory behind it, in bytes.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self {
+            State::Log(log) => size_of::<Log>() + log.heap_bytes(),
+            State::Steps(steps) => steps.heap_bytes(),
+            State::Tiers(tiers) => tiers.heap_bytes(),
+            State::Instant(_) | State::Window(_) | State::Counts(_) => 0,
+        }
+    }
+
+    /// What a state of its kind takes with a single step.
+    pub(crate) fn least_heap_bytes(&self) -> usize {
+        match self {
+            State::Log(_) => size_of::<Log>() + sliding_log::MAX_ENTRY,
+            State::Steps(_) => Steps::LEAST_BYTES,
+            State::Tiers(tiers) => tiers.least_heap_bytes(),
+            State::Instant(_) | State::Window(_) | State::Counts(_) => 0,
+        }
+    }
+
+    /// Gives back memory that holds nothing.
+    pub(crate) fn shrink(&mut self) {
+        if let State::Steps(steps) = self {
+            steps.shrink();
+        }
+    }
+}
+
 impl Quota {
     pub fn new(limit: &Limit) -> Quota {
         let (rate, burst) = (limit.rate(), limit.capacity());
@@ -54,6 +83,52 @@ impl Quota {
                 Quota::Counter(SlidingCounter { limit: count, window_ns: period.nanos() })
             }
             Shape::TieredWindow { levels } => Quota::Tiers(TieredWindow::new(count, period, levels)),
+        }
+    }
+
+    /// The most that can be used at once.
+    pub(crate) fn capacity(&self) -> u64 {
+        match self {
+            Quota::Bucket(meter) => meter.capacity(),
+            Quota::Leaky(bucket) => bucket.meter().capacity(),
+            Quota::Fixed(window) => window.limit,
+            Quota::Log(window) => window.limit,
+            Quota::Steps(window) => window.limit,
+            Quota::Counter(counter) => counter.limit,
+            Quota::Tiers(window) => window.limit(),
+        }
+    }
+
+    /// The most memory that a state takes behind itself, at its limit and with hits as far apart as is worst.
+    pub(crate) fn most_heap_bytes(&self) -> usize {
+        let bytes = match self {
+            Quota::Log(window) => sliding_log::most_bytes(window) + size_of::<Log>() as u64,
+            Quota::Steps(window) => Steps::most_bytes(window.limit.min(window.steps)),
+            Quota::Tiers(window) => window.most_bytes(),
+            Quota::Bucket(_) | Quota::Leaky(_) | Quota::Fixed(_) | Quota::Counter(_) => 0,
+        };
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    /// What a state holds against the limit: never less than is used at `now`, and cheap to tell.
+    pub(crate) fn held(&self, state: &State, now: Time) -> u64 {
+        match state {
+            State::Log(log) => log.total(),
+            State::Steps(steps) => steps.total(),
+            State::Tiers(tiers) => tiers.finest().map_or(0, Steps::total),
+            State::Instant(_) | State::Window(_) | State::Counts(_) => self.used(state, now),
+        }
+    }
+
+    /// Merges steps in pairs, each into the later one: in half the memory the same is used, and nothing leaves the
+    /// window earlier. `false` if that cannot be: there is one step only, or permits are given back one by one.
+    pub(crate) fn coarsen(&self, state: &mut State) -> bool {
+        match (self, state) {
+            (Quota::Log(_), State::Log(log)) => log.halved().map(|halved| **log = halved).is_some(),
+            (Quota::Steps(window), State::Steps(_)) if window.step_ns == concurrency::STEP_NS => false,
+            (Quota::Steps(_), State::Steps(steps)) => steps.halved().map(|halved| *steps = halved).is_some(),
+            (Quota::Tiers(window), State::Tiers(tiers)) => window.coarsen(tiers),
+            _ => false,
         }
     }
 

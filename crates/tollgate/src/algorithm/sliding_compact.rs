@@ -32,7 +32,7 @@ impl Keeping for InPairs {
 }
 
 /// The counts of the steps that have any.
-pub trait Pairs: Default {
+pub trait Pairs: Default + FromIterator<(u64, u64)> {
     /// Steps and counts, oldest first.
     fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_;
 
@@ -45,6 +45,22 @@ pub trait Pairs: Default {
 
     /// Takes up to `count` off a step; returns what was there to take.
     fn take(&mut self, step: u64, count: u64) -> u64;
+
+    /// Takes `count` off the oldest steps, in time linear in the steps that are gone.
+    fn take_oldest(&mut self, count: u64);
+
+    /// The same counts in half as many steps, each merged into the one after it; `None` if there is one at the most.
+    fn halved(&self) -> Option<Self> {
+        let len = self.pairs().count();
+        let mut pairs = self.pairs();
+        // The newest two always merge: of an odd number the oldest stays alone.
+        let first = if len % 2 == 1 { pairs.next() } else { None };
+        let merged = std::iter::from_fn(move || {
+            let ((_, earlier), (step, later)) = (pairs.next()?, pairs.next()?);
+            Some((step, earlier + later))
+        });
+        (len > 1).then(|| first.into_iter().chain(merged).collect())
+    }
 
     fn newest(&self) -> Option<u64>;
 
@@ -87,6 +103,19 @@ impl Steps {
     /// The memory behind it, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.pairs.capacity() * size_of::<(u64, u64)>()
+    }
+
+    /// The memory that a single step takes.
+    pub(crate) const LEAST_BYTES: usize = 4 * size_of::<(u64, u64)>();
+
+    /// The memory of so many steps, which grows by doubling.
+    pub(crate) fn most_bytes(steps: u64) -> u64 {
+        let capacity = steps.max(4).checked_next_power_of_two().unwrap_or(u64::MAX);
+        capacity.saturating_mul(size_of::<(u64, u64)>() as u64)
+    }
+
+    pub(crate) fn shrink(&mut self) {
+        self.pairs.shrink_to_fit();
     }
 
     /// The sum of steps `from..=to`.
@@ -146,6 +175,18 @@ impl Pairs for Steps {
             self.pairs.remove(at);
         }
         taken
+    }
+
+    fn take_oldest(&mut self, mut count: u64) {
+        while let Some((_, units)) = self.pairs.front_mut().filter(|_| count > 0) {
+            let taken = count.min(*units);
+            *units -= taken;
+            self.total -= taken;
+            count -= taken;
+            if *units == 0 {
+                self.pairs.pop_front();
+            }
+        }
     }
 
     fn newest(&self) -> Option<u64> {
@@ -226,9 +267,7 @@ impl<K: Keeping> Algorithm for Stepped<K> {
     fn drain(&self, state: &mut K::Pairs, now: Time, cost: u64) {
         let cap = self.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.limit));
-        while let Some((step, count)) = state.oldest().filter(|_| state.total() > cap) {
-            state.take(step, count.min(state.total() - cap));
-        }
+        state.take_oldest(state.total().saturating_sub(cap));
     }
 
     fn owe(&self, state: &mut K::Pairs, now: Time, cost: u64) {

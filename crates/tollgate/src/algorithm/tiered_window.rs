@@ -41,6 +41,13 @@ impl Tiers {
     }
 }
 
+impl Tiers {
+    /// What they take with a single step in each level.
+    pub(crate) fn least_heap_bytes(&self) -> usize {
+        Levels::MAX * size_of::<Steps>() + self.levels.len() * Steps::LEAST_BYTES
+    }
+}
+
 /// Whole buckets of one level: `from..=to`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
@@ -115,6 +122,28 @@ impl TieredWindow {
         }
     }
 
+    /// The memory behind the largest state: in each level a step for every hit, or all steps and the one at the edge.
+    pub(super) fn most_bytes(&self) -> u64 {
+        let seconds = self.window.steps * self.unit(0);
+        let levels = 0..self.levels.units().len();
+        let steps = levels.map(|level| self.window.limit.min(seconds / self.unit(level) + 1));
+        let vector = Levels::MAX * size_of::<Steps>();
+        steps.map(Steps::most_bytes).fold(vector as u64, u64::saturating_add)
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.window.limit
+    }
+
+    /// Halves the steps of the finest level, and sums the others up again; `false` if there is one step only.
+    pub(super) fn coarsen(&self, tiers: &mut Tiers) -> bool {
+        let Some(finest) = tiers.finest().and_then(Steps::halved) else { return false };
+        let mut coarse = Tiers::default();
+        finest.pairs().for_each(|(step, count)| self.add(&mut coarse, step, count));
+        *tiers = coarse;
+        true
+    }
+
     fn take(&self, tiers: &mut Tiers, step: u64, count: u64) {
         let Some(taken) = tiers.levels.first_mut().map(|finest| finest.take(step, count)) else { return };
         for level in 1..tiers.levels.len() {
@@ -155,13 +184,10 @@ impl Algorithm for TieredWindow {
         self.charge(state, now, cost.min(self.window.limit));
         // What does not count any more is not in the way of what does.
         self.forget_before(state, self.window.oldest_at(self.reached(state, now)));
-        while let Some((excess, (step, count))) = self
-            .used(state, now)
-            .checked_sub(cap)
-            .filter(|excess| *excess > 0)
-            .zip(state.finest().and_then(Steps::oldest))
-        {
+        let mut excess = self.used(state, now).saturating_sub(cap);
+        while let Some((step, count)) = state.finest().and_then(Steps::oldest).filter(|_| excess > 0) {
             self.take(state, step, count.min(excess));
+            excess -= count.min(excess);
         }
     }
 

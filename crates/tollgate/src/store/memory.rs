@@ -11,33 +11,39 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Quota, State};
+use crate::algorithm::{Admission, Algorithm, Decision, Quota, State};
 use crate::fingerprint::Fingerprint;
+use crate::limit::Limit;
 use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, ReceiptItem, Weight};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
 
+mod aggregate;
+mod classes;
 mod lone;
 mod moves;
 mod packed;
 mod region;
 mod shard;
+mod share;
 mod slab;
 mod slot;
 mod snapshot;
 mod table;
 
+pub use aggregate::{CELLS, MemoryFull};
+use classes::{Classes, WIDE};
 pub(crate) use lone::{Asked, Lone, Spot};
-use packed::{Class, Classes, Demand, Intent, Run};
+use packed::{Demand, Form, Intent, Run};
 use region::Region;
-use shard::{Held, Kept, Shape, WIDE};
-use slot::{Line, Slot};
+use shard::{Growth, Held, Kept, Replaced, Shape};
+use slot::{Line, Seen, Slot};
 pub(crate) use table::Place;
 use table::{Table, belongs_to, kind_of};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
-/// A shard's lines are reserved up to its cap; the model checker needs few.
-const MAX_LINES: usize = if cfg!(shuttle) { 8 } else { 1 << 31 };
+/// A shard's lines are reserved up to its cap, as far as the bits of a tag name them; the model checker needs few.
+const MAX_LINES: usize = if cfg!(shuttle) { 8 } else { 1 << 27 };
 
 /// The memory store. All its operations are atomic, and none can fail.
 pub struct MemoryStore {
@@ -49,6 +55,9 @@ pub struct MemoryStore {
     cap_bytes: usize,
     evicted: AtomicU64,
     unstored: AtomicU64,
+    coarsened: AtomicU64,
+    refused: AtomicU64,
+    full: MemoryFull,
 }
 
 /// Alone on its cache line.
@@ -61,10 +70,14 @@ pub struct Usage {
     pub keys: u64,
     pub bytes: u64,
     pub cap_bytes: u64,
-    /// Live entries that made room for one with more debt.
+    /// Live entries that made room for one that has used a larger share of its limit.
     pub evicted: u64,
-    /// Charges decided but not kept, because everything around them owed as much or more.
+    /// Charges of new keys that found no room, because nothing around them had used clearly less of its limit.
     pub unstored: u64,
+    /// Times that a state found no room to grow and was coarsened: it denies a little longer than it should.
+    pub coarsened: u64,
+    /// Charges of new keys that were denied because memory is full: by the state that such keys share, or at once.
+    pub refused: u64,
 }
 
 impl MemoryStore {
@@ -95,7 +108,28 @@ impl MemoryStore {
             cap_bytes,
             evicted: AtomicU64::new(0),
             unstored: AtomicU64::new(0),
+            coarsened: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            full: MemoryFull::default(),
         })
+    }
+
+    /// The least memory in which a key of this limit fits at its limit, in whole mebibytes. A store with less keeps
+    /// it too, but coarser.
+    pub fn least_bytes_for(limit: &Limit) -> usize {
+        let state = Quota::new(limit).most_heap_bytes();
+        let shard = Shape::least_bytes_for(state);
+        shard
+            .saturating_mul(SHARDS)
+            .checked_next_multiple_of(1 << 20)
+            .unwrap_or(usize::MAX)
+            .max(Self::MIN_BYTES)
+    }
+
+    /// Says what becomes of new keys while memory is full.
+    #[must_use]
+    pub fn when_full(self, full: MemoryFull) -> MemoryStore {
+        MemoryStore { full, ..self }
     }
 
     /// Decides all charges of one request and takes all or none.
@@ -196,6 +230,8 @@ impl MemoryStore {
             cap_bytes: self.cap_bytes as u64,
             evicted: self.evicted.load(Ordering::Relaxed),
             unstored: self.unstored.load(Ordering::Relaxed),
+            coarsened: self.coarsened.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
             ..Usage::default()
         };
         for (n, table) in self.tables.iter().enumerate() {
@@ -286,12 +322,17 @@ impl MemoryStore {
                     Some(next) if slot.set(seen, next).is_err() => {}
                     _ => return run.part,
                 },
-                // The state has outgrown its slot, or belongs to another key: it starts over in another.
+                // The state has outgrown its slot, or its limit was changed.
+                None if class.is_some_and(|class| Form::of(quota) == Some(class.form)) => {
+                    let at = (slot, seen);
+                    if let Some(part) = self.run_replaced(locked.shape(n), &held, at, fingerprint, demand) {
+                        return part;
+                    }
+                }
+                // It belongs to another key with the same tag, which starts over.
                 None => {
-                    let found = locked.shape(n).take(slot);
-                    let own = class.zip(found).filter(|_| Class::of(quota).as_ref() == class);
-                    let state = own.map_or_else(|| quota.fresh(), |(class, word)| class.unpack(word));
-                    return self.run_new(locked.shape(n), &held, fingerprint, state, demand);
+                    locked.shape(n).take(slot);
+                    return self.run_new(locked.shape(n), &held, fingerprint, quota.fresh(), demand);
                 }
             }
         }
@@ -314,14 +355,69 @@ impl MemoryStore {
         demand: &Demand<'_>,
     ) -> Part {
         let part = demand.run_state(&mut state);
-        self.count(&shape.insert(held, fingerprint, demand.quota, state));
-        part
+        let kept = shape.insert(held, fingerprint, demand.quota, state);
+        self.count(&kept);
+        if kept.unstored == 0 || part.grant.is_none() { part } else { self.run_unstored(shape, part, demand) }
+    }
+
+    /// Decides on a charge that the limit allows to a key that found no room.
+    fn run_unstored(&self, shape: &mut Shape, part: Part, demand: &Demand<'_>) -> Part {
+        let charged = match self.full {
+            MemoryFull::Open => return part,
+            MemoryFull::Aggregate => shape.aggregate.charge(demand.quota, demand.cost, demand.now),
+            MemoryFull::Closed => Err(MemoryFull::CLOSED_RETRY),
+        };
+        match charged {
+            Ok(left) => Part { remaining: left.min(part.remaining), ..part },
+            Err(wait) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                no_room(demand.now + wait, demand.now)
+            }
+        }
+    }
+
+    /// How many limits have new keys that share a state at `now`, because memory is full.
+    pub fn aggregated_limits(&self, now: Time) -> usize {
+        (0..SHARDS).map(|n| self.lock(n).aggregate.in_use(now)).max().unwrap_or(0)
+    }
+
+    /// Runs a quota on a packed state, and keeps what comes of it in another form; `None` if the slot was changed
+    /// meanwhile. A state that finds no room in the slab stays as it was, and denies.
+    fn run_replaced(
+        &self,
+        shape: &mut Shape,
+        held: &Held<'_>,
+        (slot, seen): (&Slot, Seen),
+        fingerprint: Fingerprint,
+        demand: &Demand<'_>,
+    ) -> Option<Part> {
+        let (tag, word) = seen.entry();
+        let class = self.classes.get(kind_of(tag))?;
+        let mut state = class.form.unpack(word);
+        let part = demand.run_state(&mut state);
+        let mut kept = Kept::default();
+        let replaced = shape.replace(held, (slot, seen), fingerprint, demand.quota, state, &mut kept);
+        self.count(&kept);
+        match replaced {
+            Replaced::Done => Some(part),
+            Replaced::Raced => None,
+            Replaced::NoRoom if part.grant.is_some() => Some(no_room(class.form.fresh_at(word), demand.now)),
+            Replaced::NoRoom => Some(part),
+        }
     }
 
     fn run_wide(&self, shape: &mut Shape, held: &Held<'_>, place: u64, demand: &Demand<'_>) -> Part {
-        let (part, kept) = shape.change_wide(held, place, demand.quota, |state| demand.run_state(state));
+        let changed = shape.change_wide(held, place, demand.quota, |state| demand.run_state(state));
+        let (part, growth, kept) = changed.expect("a wide slot has its state in the slab");
         self.count(&kept);
-        part.expect("a wide slot has its state in the slab")
+        let Some(grant) = part.grant.filter(|_| growth == Growth::NoRoom) else { return part };
+        let undone = shape.change_wide(held, place, demand.quota, |state| {
+            demand.quota.refund(state, &grant, grant.cost, demand.now);
+            state.shrink();
+            demand.quota.fresh_at(state)
+        });
+        let (fresh_at, ..) = undone.expect("the state is still there");
+        no_room(fresh_at, demand.now)
     }
 
     /// Calls `look` with the state that a charge would find.
@@ -331,7 +427,7 @@ impl MemoryStore {
             let (tag, word) = slot.load().entry();
             let same = belongs_to(tag, charge.fingerprint);
             if let Some(class) = self.classes.get(kind_of(tag)).filter(|_| same) {
-                return look(&class.unpack(word));
+                return look(&class.form.unpack(word));
             }
         }
         let mut locked = self.lock_all(charge.fingerprint, &charge.previous);
@@ -341,7 +437,7 @@ impl MemoryStore {
                 return look(&wide.state);
             }
             if let Some(class) = self.classes.get(kind_of(entry.0)) {
-                return look(&class.unpack(entry.1));
+                return look(&class.form.unpack(entry.1));
             }
         }
         let inherited = charge.previous.iter().find_map(|previous| {
@@ -365,28 +461,38 @@ impl MemoryStore {
         let n = shard_of(fingerprint);
         let held = self.held(n, now);
         let mut shape = self.lock(n);
-        let mut state = quota.fresh();
+        let mut kept = Kept::default();
         while let Some(slot) = held.table.find(held.lines, fingerprint) {
             let seen = slot.load();
             let (tag, word) = seen.entry();
             if kind_of(tag) == WIDE {
-                let (_, kept) = shape.change_wide(&held, word, quota, change);
-                return self.count(&kept);
+                return shape
+                    .change_wide(&held, word, quota, change)
+                    .iter()
+                    .for_each(|(.., kept)| self.count(kept));
             }
             let Some(class) = self.classes.get(kind_of(tag)) else { return };
-            state = class.unpack(word);
-            let mut changed = state.clone();
-            change(&mut changed);
-            match class.pack(&changed) {
-                Some(next) if slot.set(seen, next).is_ok() => return,
-                Some(_) => {} // charged meanwhile: look again
-                None => {
-                    state = shape.take(slot).map_or(state, |word| class.unpack(word));
-                    break;
+            let mut state = class.form.unpack(word);
+            change(&mut state);
+            if let Some(next) = class.form.pack(&state) {
+                match slot.set(seen, next) {
+                    Ok(()) => return,
+                    Err(_) => continue, // charged meanwhile: look again
                 }
             }
+            let saturated = class.form.pack_saturated(&state);
+            match shape.replace(&held, (slot, seen), fingerprint, quota, state, &mut kept) {
+                Replaced::Done => return self.count(&kept),
+                Replaced::Raced => {}
+                Replaced::NoRoom if saturated.is_none_or(|next| slot.set(seen, next).is_ok()) => {
+                    return self.count(&kept);
+                }
+                Replaced::NoRoom => {}
+            }
         }
+        let mut state = quota.fresh();
         change(&mut state);
+        self.count(&kept);
         self.count(&shape.insert(&held, fingerprint, quota, state));
     }
 
@@ -417,14 +523,24 @@ impl MemoryStore {
         if kept.unstored > 0 {
             self.unstored.fetch_add(kept.unstored, Ordering::Relaxed);
         }
+        if kept.coarsened > 0 {
+            self.coarsened.fetch_add(kept.coarsened, Ordering::Relaxed);
+        }
     }
+}
+
+/// The denial of a charge that would be allowed, if only its state could grow.
+fn no_room(fresh_at: Time, now: Time) -> Part {
+    let wait = fresh_at.since(now);
+    let decision = Decision { admission: Admission::Deny { retry_after: wait }, left: 0 };
+    Part { decision, remaining: 0, reset_after: wait, grant: None }
 }
 
 /// Acts on the packed state of a key. What came of it counts once the state that it was run on is replaced
 /// by the next one, or still there if there is none. `None` if the key is not there, or not what `run`
 /// expects.
 #[inline]
-fn try_packed(place: &Place<'_>, run: impl Fn(u8, u64) -> Option<Run>) -> Option<Part> {
+fn try_packed(place: &Place<'_>, run: impl Fn(u16, u64) -> Option<Run>) -> Option<Part> {
     let slot = place.slot()?;
     let mut seen = slot.glance();
     while belongs_to(seen.tag(), place.fingerprint()) {

@@ -21,7 +21,7 @@ use crate::time::{Period, Time};
 pub(crate) struct Lone {
     quota: Quota,
     /// The meter of a bucket, and the kind of its slots.
-    bucket: Option<(Meter, u8)>,
+    bucket: Option<(Meter, u16)>,
     short: Short,
 }
 
@@ -63,7 +63,7 @@ impl Lone {
 }
 
 impl Short {
-    fn new(meter: Meter, kind: u8) -> Option<Short> {
+    fn new(meter: Meter, kind: u16) -> Option<Short> {
         let raised = |units: u64| units.checked_mul(1 << COUNT_BITS);
         let (token, span) = (raised(meter.token())?, raised(meter.span())?);
         let slack = span.checked_sub(token)?;
@@ -85,10 +85,10 @@ impl Short {
         let (age, units) = (self.age.load(Ordering::Relaxed), self.meter.flow().near_units_at(now));
         // What an age has in its lower bits is little: it shortens the way by so much at both ends.
         let goes = units.wrapping_sub(age) < self.room;
-        goes.then_some(Moment { raised: units << COUNT_BITS, mark: u64::from(age as u16) })
+        goes.then_some(Moment { raised: units << COUNT_BITS, mark: age & ((1 << OWNER_AT) - 1) })
     }
 
-    fn keep_up_with(&self, now: Time, kind: u8) {
+    fn keep_up_with(&self, now: Time, kind: u16) {
         let start = self.meter.units_at(now) / AGE * AGE;
         let age = start | lent(start) | mark(kind);
         // Of an age that reaches beyond the horizon not all moments are told apart.

@@ -1,10 +1,9 @@
 //! States of eight bytes: which ones fit, and when they expire.
 //!
 //! A slot has no room for its limit, but must tell when it is as good as never seen. So it names a
-//! *class*: what a state means, whatever the number that limits it. Millions of rules share a handful
+//! *class*: what a state means and, to a power of two, the limit on it. Millions of rules share a handful
 //! of classes; what belongs to none, or does not fit its fields, is kept wide in the side slab.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::algorithm::fixed_window::{FixedWindow, Window};
@@ -13,11 +12,21 @@ use crate::algorithm::sliding_counter::{Counts, SlidingCounter};
 use crate::algorithm::{Algorithm, Grant, Quota, State};
 use crate::limit::{Limit, WindowStart};
 use crate::store::Part;
+use crate::store::memory::share::Share;
 use crate::time::{Period, Time};
 
-/// What the eight bytes of a slot mean.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Class {
+/// What the eight bytes of a slot mean, and how much there is of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Class {
+    pub(crate) form: Form,
+    /// The largest power of two that is not above the limit (of a bucket: above its units), so that a share of it
+    /// is known to a factor of two, and never too low.
+    pub(crate) capacity_log2: u8,
+}
+
+/// What the eight bytes of a slot mean, whatever the limit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Form {
     /// When a bucket is full again.
     Instant(Flow),
     /// Window number above, count below.
@@ -29,73 +38,137 @@ pub(crate) enum Class {
 impl Class {
     /// The class of a quota's states; `None` if they are always wide.
     pub(crate) fn of(quota: &Quota) -> Option<Class> {
-        match quota {
-            Quota::Bucket(meter) => Some(Class::Instant(meter.flow())),
-            Quota::Leaky(bucket) => Some(Class::Instant(bucket.meter().flow())),
-            Quota::Fixed(FixedWindow { period, start: WindowStart::Aligned, .. }) => {
-                Some(Class::window(*period))
+        let form = Form::of(quota)?;
+        let capacity = capacity_of(quota);
+        let fits = match form {
+            Form::Instant(_) => true,
+            // What is owed is one limit more. A state that could outgrow its slot is wide from the beginning.
+            Form::Window { count_bits, .. } | Form::Counts { count_bits, .. } => {
+                capacity.saturating_mul(2) < 1 << count_bits
             }
-            Quota::Counter(counter) => Some(Class::counts(counter.window_ns)),
+        };
+        fits.then_some(Class { form, capacity_log2: log2(capacity) })
+    }
+
+    /// The share of its limit that a key has used.
+    pub(super) fn share(&self, word: u64, now: Time) -> Share {
+        let used = match self.form {
+            Form::Instant(flow) => word.saturating_sub(flow.units_at(now)),
+            Form::Window { count_bits, .. } => low(word, count_bits),
+            Form::Counts { window_ns, count_bits } => {
+                SlidingCounter { limit: 0, window_ns }.used(&unpack_counts(word, count_bits), now)
+            }
+        };
+        Share::of(used, 1 << self.capacity_log2)
+    }
+
+    /// Meets a demand on a packed state; `None` if the new state does not fit, or was not the quota's own, or if
+    /// a limit that was changed since denies it: its key has to be told from those that used little.
+    #[inline]
+    pub(crate) fn run(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
+        let run = self.form.run(word, demand)?;
+        let is_current = || log2(capacity_of(demand.quota)) == self.capacity_log2;
+        (run.part.decision.is_allowed() || is_current()).then_some(run)
+    }
+}
+
+/// What a full state holds, in the units of its word.
+fn capacity_of(quota: &Quota) -> u64 {
+    match quota {
+        Quota::Bucket(meter) => meter.span(),
+        Quota::Leaky(bucket) => bucket.meter().span(),
+        _ => quota.capacity(),
+    }
+}
+
+fn log2(capacity: u64) -> u8 {
+    capacity.max(1).ilog2() as u8
+}
+
+impl Form {
+    /// The form of a quota's packed states.
+    pub(crate) fn of(quota: &Quota) -> Option<Form> {
+        match quota {
+            Quota::Bucket(meter) => Some(Form::Instant(meter.flow())),
+            Quota::Leaky(bucket) => Some(Form::Instant(bucket.meter().flow())),
+            Quota::Fixed(FixedWindow { period, start: WindowStart::Aligned, .. }) => {
+                Some(Form::window(*period))
+            }
+            Quota::Counter(counter) => Some(Form::counts(counter.window_ns)),
             Quota::Fixed(_) | Quota::Log(_) | Quota::Steps(_) | Quota::Tiers(_) => None,
         }
     }
 
-    pub(crate) fn window(period: Period) -> Class {
-        Class::Window { period, count_bits: 64 - bits_of(period.index_at(Limit::HORIZON)) }
+    pub(crate) fn window(period: Period) -> Form {
+        Form::Window { period, count_bits: 64 - bits_of(period.index_at(Limit::HORIZON)) }
     }
 
-    pub(crate) fn counts(window_ns: u64) -> Class {
-        Class::Counts { window_ns, count_bits: (64 - bits_of(Limit::HORIZON.nanos() / window_ns)) / 2 }
+    pub(crate) fn counts(window_ns: u64) -> Form {
+        Form::Counts { window_ns, count_bits: (64 - bits_of(Limit::HORIZON.nanos() / window_ns)) / 2 }
     }
 
     /// The state in eight bytes; `None` if a field would overflow.
     pub(crate) fn pack(&self, state: &State) -> Option<u64> {
         match (self, state) {
-            (Class::Instant(_), State::Instant(instant)) => Some(*instant),
-            (Class::Window { count_bits, .. }, State::Window(window)) => pack_window(window, *count_bits),
-            (Class::Counts { count_bits, .. }, State::Counts(counts)) => pack_counts(counts, *count_bits),
+            (Form::Instant(_), State::Instant(instant)) => Some(*instant),
+            (Form::Window { count_bits, .. }, State::Window(window)) => pack_window(window, *count_bits),
+            (Form::Counts { count_bits, .. }, State::Counts(counts)) => pack_counts(counts, *count_bits),
             _ => None,
+        }
+    }
+
+    /// The same with counts that are as large as fits.
+    pub(crate) fn pack_saturated(&self, state: &State) -> Option<u64> {
+        let most = |count: u64, bits: u32| count.min((1 << bits) - 1);
+        match (self, state) {
+            (Form::Window { count_bits: bits, .. }, State::Window(window)) => {
+                pack_window(&Window { count: most(window.count, *bits), ..*window }, *bits)
+            }
+            (Form::Counts { count_bits: bits, .. }, State::Counts(counts)) => {
+                let (current, previous) = (most(counts.current, *bits), most(counts.previous, *bits));
+                pack_counts(&Counts { current, previous, ..*counts }, *bits)
+            }
+            _ => self.pack(state),
         }
     }
 
     pub(crate) fn unpack(&self, word: u64) -> State {
         match self {
-            Class::Instant(_) => State::Instant(word),
-            Class::Window { count_bits, .. } => State::Window(unpack_window(word, *count_bits)),
-            Class::Counts { count_bits, .. } => State::Counts(unpack_counts(word, *count_bits)),
+            Form::Instant(_) => State::Instant(word),
+            Form::Window { count_bits, .. } => State::Window(unpack_window(word, *count_bits)),
+            Form::Counts { count_bits, .. } => State::Counts(unpack_counts(word, *count_bits)),
         }
     }
 
-    /// Whether a word can be a state of this class: one that was not written here may be anything.
+    /// Whether a word can be a state of this form: one that was not written here may be anything.
     pub(crate) fn accepts(&self, word: u64) -> bool {
-        !matches!(self, Class::Instant(_)) || word < Meter::BOUND
+        !matches!(self, Form::Instant(_)) || word < Meter::BOUND
     }
 
     /// When the packed state is as good as never seen.
     pub(crate) fn fresh_at(&self, word: u64) -> Time {
         match *self {
-            Class::Instant(flow) => flow.time_of(word),
-            Class::Window { period, count_bits } => {
+            Form::Instant(flow) => flow.time_of(word),
+            Form::Window { period, count_bits } => {
                 let window = FixedWindow { limit: 0, period, start: WindowStart::Aligned };
                 window.fresh_at(&unpack_window(word, count_bits))
             }
-            Class::Counts { window_ns, count_bits } => {
+            Form::Counts { window_ns, count_bits } => {
                 SlidingCounter { limit: 0, window_ns }.fresh_at(&unpack_counts(word, count_bits))
             }
         }
     }
 
-    /// Meets a demand on a packed state; `None` if the new state does not fit, or was not the quota's own.
     #[inline]
-    pub(crate) fn run(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
+    fn run(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
         match (demand.quota, self) {
-            (Quota::Bucket(meter), Class::Instant(_)) => demand.run_packed(meter, word, Some),
-            (Quota::Leaky(bucket), Class::Instant(_)) => demand.run_packed(bucket, word, Some),
-            (Quota::Fixed(window), Class::Window { count_bits, .. }) => {
+            (Quota::Bucket(meter), Form::Instant(_)) => demand.run_packed(meter, word, Some),
+            (Quota::Leaky(bucket), Form::Instant(_)) => demand.run_packed(bucket, word, Some),
+            (Quota::Fixed(window), Form::Window { count_bits, .. }) => {
                 let pack = |window| pack_window(&window, *count_bits);
                 demand.run_packed(window, unpack_window(word, *count_bits), pack)
             }
-            (Quota::Counter(counter), Class::Counts { count_bits, .. }) => {
+            (Quota::Counter(counter), Form::Counts { count_bits, .. }) => {
                 let pack = |counts| pack_counts(&counts, *count_bits);
                 demand.run_packed(counter, unpack_counts(word, *count_bits), pack)
             }
@@ -248,37 +321,14 @@ fn fields(high: u64, high_bits: u32, low: u64, low_bits: u32) -> Option<u64> {
     (fits(high, high_bits) && fits(low, low_bits)).then(|| high << low_bits | low)
 }
 
-/// The classes in use, numbered in order of appearance. Never more than a byte can name.
-pub(crate) struct Classes([OnceLock<Class>; Classes::MAX]);
-
-impl Default for Classes {
-    fn default() -> Self {
-        Classes([const { OnceLock::new() }; Classes::MAX])
-    }
-}
-
-impl Classes {
-    pub(crate) const MAX: usize = 253;
-
-    /// The class's number, given on first sight; `None` once all are taken.
-    pub(crate) fn number(&self, class: Class) -> Option<u8> {
-        (0..Self::MAX).find(|n| *self.0[*n].get_or_init(|| class) == class).map(|n| n as u8)
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, number: u8) -> Option<&Class> {
-        self.0.get(usize::from(number))?.get()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_fits_comes_back_and_what_does_not_is_rejected() {
-        let minute = Class::counts(Period::MINUTE.nanos());
-        let Class::Counts { count_bits, .. } = minute else { panic!("it is one of counts") };
+        let minute = Form::counts(Period::MINUTE.nanos());
+        let Form::Counts { count_bits, .. } = minute else { panic!("it is one of counts") };
         let now = 30_000_000;
         let counts = |current, previous| State::Counts(Counts { window: now, current, previous });
         let largest = (1 << count_bits) - 1;
@@ -288,21 +338,33 @@ mod tests {
         }
         assert_eq!(minute.pack(&counts(60_000_000, 0)), None);
         assert_eq!(minute.pack(&counts(0, largest + 1)), None);
-        let window = Class::window(Period::MINUTE);
+        let window = Form::window(Period::MINUTE);
         let state = State::Window(Window { name: now, count: 60_000_000 });
         assert_eq!(window.pack(&state).map(|word| window.unpack(word)), Some(state));
     }
 
     #[test]
-    fn classes_are_numbered_once_and_run_out() {
-        let classes = Classes::default();
-        let class = |n| Class::counts(n * 1_000_000_000);
-        for n in 1..=Classes::MAX as u64 {
-            assert_eq!(classes.number(class(n)), Some((n - 1) as u8));
-            assert_eq!(classes.number(class(1)), Some(0));
+    fn a_state_that_could_outgrow_its_slot_is_wide_from_the_beginning() {
+        let counter = |limit| Quota::Counter(SlidingCounter { limit, window_ns: Period::MINUTE.nanos() });
+        assert!(Class::of(&counter(60_000)).is_some());
+        assert_eq!(Class::of(&counter(300_000)), None);
+    }
+
+    #[test]
+    fn a_packed_share_is_known_to_a_factor_of_two_and_never_too_low() {
+        let now = Time::from_secs(1_800_000_000);
+        for limit in [1, 3, 5, 8, 100, 1023] {
+            let quota = Quota::Counter(SlidingCounter { limit, window_ns: Period::HOUR.nanos() });
+            let class = Class::of(&quota).expect("it is packed");
+            for used in 1..=limit {
+                let mut state = quota.fresh();
+                quota.charge(&mut state, now, used);
+                let share = class.share(class.form.pack(&state).expect("it fits"), now);
+                assert!(
+                    share >= Share::of(used, limit) && share <= Share::of(2 * used, limit),
+                    "{used} of {limit}"
+                );
+            }
         }
-        assert_eq!(classes.number(class(999)), None);
-        assert_eq!(classes.get(1), Some(&class(2)));
-        assert_eq!(Classes::default().get(0), None);
     }
 }

@@ -1,14 +1,18 @@
 //! What changes the shape of a shard, under its lock: new keys, growth, eviction, and wide states.
 //!
 //! Others may charge any packed slot meanwhile, so a slot changes hands only as it was seen, and is
-//! looked at again if that fails. At the cap the entry nearest to "never
-//! seen" goes first, if it owes clearly less than the newcomer; else that one is not kept (I8).
+//! looked at again if that fails. At the cap the entry that has used the least share of its limit goes
+//! first, if the newcomer has used clearly more of its own; else that one is not kept (I8). An entry is never
+//! dropped by its own charge: a state that finds no room to grow is coarsened.
 
 use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
+use crate::store::memory::aggregate::Aggregate;
+use crate::store::memory::classes::{Classes, WIDE};
 use crate::store::memory::moves::{fill, take};
-use crate::store::memory::packed::{Class, Classes};
+use crate::store::memory::packed::Class;
 use crate::store::memory::region::Lines;
+use crate::store::memory::share::Share;
 use crate::store::memory::slab::{Slab, Wide};
 use crate::store::memory::slot::{EMPTY, Entry, Line, SLOTS_PER_LINE, Seen, Slot};
 use crate::store::memory::table::{Table, divided_by, fingerprint_of, kind_of, tag};
@@ -16,8 +20,6 @@ use crate::store::memory::table::{Table, divided_by, fingerprint_of, kind_of, ta
 use crate::sync::seeded;
 use crate::time::Time;
 
-/// The kind of a slot whose word is the place of its state in the slab.
-pub(super) const WIDE: u8 = 254;
 /// The share of its slots that a shard fills before it grows: 20 bytes a key.
 const FULL: (usize, usize) = (4, 5);
 /// One part in this many of the cap is kept for the table, and one for the slab.
@@ -26,15 +28,13 @@ const RESERVE: usize = 8;
 const SWEEP: usize = 2;
 /// Wide entries looked at when the slab has no room.
 const ROOM_SEARCH: usize = 64;
-/// A resident makes room if it owes less than one part in this many of what a newcomer owes. Any flood
-/// of fresh keys owes a little more than an offender who has waited a little: that is not enough.
-const CLEARLY_MORE: u32 = 4;
 
 /// The part of a shard that its lock protects.
 pub(super) struct Shape {
     slab: Slab,
     pub(super) entries: usize,
     cap_bytes: usize,
+    pub(super) aggregate: Aggregate,
 }
 
 /// Which slots a new entry may take.
@@ -51,6 +51,24 @@ enum Vacancy {
 pub(super) struct Kept {
     pub(super) evicted: u64,
     pub(super) unstored: u64,
+    pub(super) coarsened: u64,
+}
+
+/// What became of a state that another form of it should replace.
+pub(super) enum Replaced {
+    Done,
+    /// The slot was changed meanwhile.
+    Raced,
+    /// The slab has no room for it.
+    NoRoom,
+}
+
+/// Whether a wide state that has grown fits where it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Growth {
+    Fits,
+    /// It does not, and cannot be coarsened.
+    NoRoom,
 }
 
 /// A shard as its lock's holder sees it.
@@ -63,7 +81,7 @@ pub(super) struct Held<'s> {
 
 /// An entry as it is read back from a snapshot.
 pub(super) enum Saved {
-    Packed(u8, u64),
+    Packed(u16, u64),
     Wide(Wide),
 }
 
@@ -87,7 +105,15 @@ impl Held<'_> {
 
 impl Shape {
     pub(super) fn new(cap_bytes: usize) -> Shape {
-        Shape { slab: Slab::default(), entries: 0, cap_bytes }
+        // The cells are there from the beginning.
+        let cap_bytes = cap_bytes.saturating_sub(Aggregate::BYTES);
+        Shape { slab: Slab::default(), entries: 0, cap_bytes, aggregate: Aggregate::default() }
+    }
+
+    /// The least memory of a shard whose slab has room for a state with so much behind it.
+    pub(super) fn least_bytes_for(heap_bytes: usize) -> usize {
+        let slab = heap_bytes.saturating_add(Slab::FIRST_BYTES);
+        slab.saturating_add(slab / (RESERVE - 1)).saturating_add(Aggregate::BYTES + RESERVE)
     }
 
     pub(super) fn entries(&self) -> usize {
@@ -95,7 +121,7 @@ impl Shape {
     }
 
     pub(super) fn bytes(&self, table: &Table) -> usize {
-        table.extent().lines() * size_of::<Line>() + self.slab.bytes()
+        table.extent().lines() * size_of::<Line>() + self.slab.bytes() + Aggregate::BYTES
     }
 
     /// The wide state behind an entry, if it is one.
@@ -108,7 +134,7 @@ impl Shape {
         let entry = held.table.find(held.lines, fingerprint)?.load().entry();
         match self.wide(entry) {
             Some(wide) => Some(wide.state.clone()),
-            None => Some(held.classes.get(kind_of(entry.0))?.unpack(entry.1)),
+            None => Some(held.classes.get(kind_of(entry.0))?.form.unpack(entry.1)),
         }
     }
 
@@ -118,7 +144,7 @@ impl Shape {
         let wide = self.wide(slot.load().entry()).map(|wide| wide.state.clone());
         let kind = kind_of(slot.tag());
         let word = self.take(slot)?;
-        wide.or_else(|| Some(held.classes.get(kind)?.unpack(word)))
+        wide.or_else(|| Some(held.classes.get(kind)?.form.unpack(word)))
     }
 
     /// Empties a slot; the word that it held last.
@@ -129,28 +155,72 @@ impl Shape {
         (entry != EMPTY).then_some(entry.1)
     }
 
-    /// Changes a wide state in place; one that has outgrown all room is dropped.
+    /// Changes a wide state in place. If it has grown and there is no room, others that used little give way, or it
+    /// is coarsened; where neither helps the caller has to undo the change.
     pub(super) fn change_wide<T>(
         &mut self,
         held: &Held<'_>,
         place: u64,
         quota: &Quota,
         change: impl FnOnce(&mut State) -> T,
-    ) -> (Option<T>, Kept) {
-        let changed = self.slab.change(place, |wide| {
-            let changed = change(&mut wide.state);
-            wide.fresh_at = quota.fresh_at(&wide.state);
-            (changed, wide.fingerprint, wide.fresh_at)
-        });
+    ) -> Option<(T, Growth, Kept)> {
+        let (changed, grown) = self.slab.change(place, quota, held.now, change)?;
+        let (fingerprint, share) = self.slab.get(place).map(|wide| (wide.fingerprint(), wide.share()))?;
         let mut kept = Kept::default();
-        if let Some((_, fingerprint, fresh_at)) = changed {
-            self.sweep(held, fingerprint);
-            if !self.make_room(held, &State::Instant(0), fingerprint, fresh_at, &mut kept) {
-                self.remove(held, fingerprint);
-                kept.unstored += 1;
+        self.sweep(held, fingerprint);
+        let growth = match grown {
+            0 => Growth::Fits,
+            _ => self.fit(held, place, quota, (fingerprint, share), &mut kept),
+        };
+        Some((changed, growth, kept))
+    }
+
+    /// Finds room for a wide state that has grown in its place.
+    fn fit(
+        &mut self,
+        held: &Held<'_>,
+        place: u64,
+        quota: &Quota,
+        (keep, share): (Fingerprint, Share),
+        kept: &mut Kept,
+    ) -> Growth {
+        let most = self.slab_share(held);
+        self.drop_until(held, keep, share, kept, |slab| slab.bytes() <= most);
+        while self.slab.bytes() > most {
+            let coarser = self.slab.change(place, quota, held.now, |state| quota.coarsen(state));
+            if coarser.is_none_or(|(coarser, _)| !coarser) {
+                return Growth::NoRoom;
             }
+            kept.coarsened += 1;
         }
-        (changed.map(|(changed, _, _)| changed), kept)
+        Growth::Fits
+    }
+
+    /// Writes another form of a key's state into its slot, if that is still as it was seen.
+    pub(super) fn replace(
+        &mut self,
+        held: &Held<'_>,
+        (slot, seen): (&Slot, Seen),
+        fingerprint: Fingerprint,
+        quota: &Quota,
+        state: State,
+        kept: &mut Kept,
+    ) -> Replaced {
+        let entry = match packed(held, quota, &state) {
+            Some((kind, word)) => (tag(fingerprint, kind), word),
+            None => {
+                let wide = Wide::new(fingerprint, state, quota, held.now);
+                if !self.make_room(held, &wide, kept) {
+                    return Replaced::NoRoom;
+                }
+                (tag(fingerprint, WIDE), self.slab.insert(wide))
+            }
+        };
+        if slot.hand_over(seen, entry).is_ok() {
+            return Replaced::Done;
+        }
+        self.release(entry);
+        Replaced::Raced
     }
 
     /// Keeps the state of a key that has no slot yet, growing or evicting where there is no room.
@@ -162,14 +232,13 @@ impl Shape {
         state: State,
     ) -> Kept {
         let fresh_at = quota.fresh_at(&state);
-        let packed =
-            Class::of(quota).and_then(|class| Some((held.classes.number(class)?, class.pack(&state)?)));
-        let saved = match packed {
+        let share = Share::of(quota.held(&state, held.now), quota.capacity());
+        let saved = match packed(held, quota, &state) {
             Some((kind, word)) => Saved::Packed(kind, word),
-            None => Saved::Wide(Wide { fingerprint, state, fresh_at }),
+            None => Saved::Wide(Wide::new(fingerprint, state, quota, held.now)),
         };
         let mut kept = Kept::default();
-        if fresh_at > held.now && !self.add(held, fingerprint, saved, fresh_at, &mut kept) {
+        if fresh_at > held.now && !self.add(held, fingerprint, saved, share, &mut kept) {
             kept.unstored += 1;
         }
         kept
@@ -181,20 +250,20 @@ impl Shape {
         held: &Held<'_>,
         fingerprint: Fingerprint,
         saved: Saved,
-        fresh_at: Time,
+        share: Share,
         kept: &mut Kept,
     ) -> bool {
         let entry = match saved {
             Saved::Packed(kind, word) => (tag(fingerprint, kind), word),
             Saved::Wide(wide) => {
                 self.sweep(held, fingerprint);
-                if !self.make_room(held, &wide.state, fingerprint, fresh_at, kept) {
+                if !self.make_room(held, &wide, kept) {
                     return false;
                 }
                 (tag(fingerprint, WIDE), self.slab.insert(wide))
             }
         };
-        let placed = self.place(held, fingerprint, entry, fresh_at, kept);
+        let placed = self.place(held, fingerprint, entry, share, kept);
         if !placed {
             self.release(entry);
         }
@@ -203,12 +272,15 @@ impl Shape {
 
     /// Puts back what was saved, as far as there is room; says whether it was kept.
     pub(super) fn restore(&mut self, held: &Held<'_>, fingerprint: Fingerprint, saved: Saved) -> bool {
-        let fresh_at = match &saved {
-            Saved::Packed(kind, word) => self.fresh_at(held, (tag(fingerprint, *kind), *word)),
-            Saved::Wide(wide) => wide.fresh_at,
+        let (fresh_at, share) = match &saved {
+            Saved::Packed(kind, word) => {
+                let entry = (tag(fingerprint, *kind), *word);
+                (self.fresh_at(held, entry), self.share_of(held, entry))
+            }
+            Saved::Wide(wide) => (wide.fresh_at, wide.share()),
         };
         let known = held.table.find(held.lines, fingerprint).is_some();
-        !known && fresh_at > held.now && self.add(held, fingerprint, saved, fresh_at, &mut Kept::default())
+        !known && fresh_at > held.now && self.add(held, fingerprint, saved, share, &mut Kept::default())
     }
 
     /// Forgets a key; says whether it was there.
@@ -228,7 +300,16 @@ impl Shape {
         match kind_of(tag) {
             _ if tag == 0 => Time::EPOCH,
             WIDE => self.slab.get(word).map_or(Time::EPOCH, |wide| wide.fresh_at),
-            kind => held.classes.get(kind).map_or(Time::EPOCH, |class| class.fresh_at(word)),
+            kind => held.classes.get(kind).map_or(Time::EPOCH, |class| class.form.fresh_at(word)),
+        }
+    }
+
+    /// The share of its limit that an entry has used.
+    fn share_of(&self, held: &Held<'_>, (tag, word): Entry) -> Share {
+        match kind_of(tag) {
+            _ if self.fresh_at(held, (tag, word)) <= held.now => Share::NONE,
+            WIDE => self.slab.get(word).map_or(Share::NONE, Wide::share),
+            kind => held.classes.get(kind).map_or(Share::NONE, |class| class.share(word, held.now)),
         }
     }
 
@@ -238,7 +319,7 @@ impl Shape {
         held: &Held<'_>,
         fingerprint: Fingerprint,
         entry: Entry,
-        fresh_at: Time,
+        share: Share,
         kept: &mut Kept,
     ) -> bool {
         let [first, second] = held.table.extent().homes(fingerprint);
@@ -263,8 +344,8 @@ impl Shape {
             if self.displace(held, homes) || self.grow(held) {
                 continue;
             }
-            let Some((theirs, slot, seen)) = self.nearest(held, homes) else { return false };
-            if !gives_way(theirs, fresh_at, held.now) {
+            let Some((theirs, slot, seen)) = self.least_used(held, homes) else { return false };
+            if !theirs.gives_way_to(share) {
                 return false;
             }
             if slot.hand_over(seen, entry).is_ok() {
@@ -304,14 +385,14 @@ impl Shape {
         slots.find(|(_, seen)| self.fresh_at(held, seen.entry()) <= held.now)
     }
 
-    /// The resident of two lines that is nearest to never seen.
-    fn nearest<'l>(&self, held: &Held<'l>, homes: [usize; 2]) -> Option<(Time, &'l Slot, Seen)> {
+    /// The resident of two lines that has used the least share of its limit.
+    fn least_used<'l>(&self, held: &Held<'l>, homes: [usize; 2]) -> Option<(Share, &'l Slot, Seen)> {
         let slots = homes.into_iter().flat_map(|line| &held.lines.at(line).0);
-        let aged = slots.map(|slot| {
+        let used = slots.map(|slot| {
             let seen = slot.load();
-            (self.fresh_at(held, seen.entry()), slot, seen)
+            (self.share_of(held, seen.entry()), slot, seen)
         });
-        aged.min_by_key(|(fresh_at, _, _)| *fresh_at)
+        used.min_by_key(|(share, _, _)| *share)
     }
 
     fn grow_if_full(&mut self, held: &Held<'_>) {
@@ -362,45 +443,59 @@ impl Shape {
         self.cap_bytes.saturating_sub(other.max(self.cap_bytes / RESERVE))
     }
 
+    /// What the slab may take while the table is as large as it is.
+    fn slab_share(&self, held: &Held<'_>) -> usize {
+        self.share(held.table.extent().lines() * size_of::<Line>())
+    }
+
     /// Drops the expired among the next few wide entries.
     fn sweep(&mut self, held: &Held<'_>, keep: Fingerprint) {
         for _ in 0..SWEEP {
-            self.drop_next(held, keep, |theirs| theirs <= held.now);
+            self.drop_next(held, keep, Share::NONE, &mut Kept::default());
         }
         self.slab.shrink();
     }
 
-    /// Drops wide entries that have expired or owe clearly less, a bounded search at a time, until a
-    /// state fits; says whether it does.
-    fn make_room(
-        &mut self,
-        held: &Held<'_>,
-        state: &State,
-        keep: Fingerprint,
-        fresh_at: Time,
-        kept: &mut Kept,
-    ) -> bool {
-        let share = self.share(held.table.extent().lines() * size_of::<Line>());
-        for _ in 0..ROOM_SEARCH.min(self.slab.len()) {
-            if self.slab.fits(state, share) {
-                return true;
-            }
-            let goes = |theirs| theirs <= held.now || gives_way(theirs, fresh_at, held.now);
-            kept.evicted +=
-                u64::from(self.drop_next(held, keep, goes).is_some_and(|theirs| theirs > held.now));
-        }
-        self.slab.fits(state, share)
+    /// Makes room for a new wide state; says whether it fits.
+    fn make_room(&mut self, held: &Held<'_>, wide: &Wide, kept: &mut Kept) -> bool {
+        let most = self.slab_share(held);
+        let fits = |slab: &mut Slab| slab.fits(&wide.state, most);
+        self.drop_until(held, wide.fingerprint(), wide.share(), kept, fits)
     }
 
-    /// Looks at the next wide entry, and drops it if it `goes`; returns when it would have expired.
-    fn drop_next(&mut self, held: &Held<'_>, keep: Fingerprint, goes: impl Fn(Time) -> bool) -> Option<Time> {
-        let (fingerprint, fresh_at) = self.slab.next().map(|wide| (wide.fingerprint, wide.fresh_at))?;
-        let dropped = fingerprint != keep && goes(fresh_at) && self.remove(held, fingerprint);
-        dropped.then_some(fresh_at)
+    /// Drops wide entries that have expired or give way to `share`, in a bounded search, until there is room; says
+    /// whether there is.
+    fn drop_until(
+        &mut self,
+        held: &Held<'_>,
+        keep: Fingerprint,
+        share: Share,
+        kept: &mut Kept,
+        fits: impl Fn(&mut Slab) -> bool,
+    ) -> bool {
+        for _ in 0..ROOM_SEARCH.min(self.slab.len()) {
+            if fits(&mut self.slab) {
+                return true;
+            }
+            self.drop_next(held, keep, share, kept);
+        }
+        fits(&mut self.slab)
+    }
+
+    /// Looks at the next wide entry, and drops it if it has expired or gives way to `share`.
+    fn drop_next(&mut self, held: &Held<'_>, keep: Fingerprint, share: Share, kept: &mut Kept) {
+        let next = self.slab.next(keep).map(|wide| (wide.fingerprint(), wide.fresh_at, wide.share()));
+        let Some((fingerprint, fresh_at, theirs)) = next else { return };
+        let expired = fresh_at <= held.now;
+        if (expired || theirs.gives_way_to(share)) && self.remove(held, fingerprint) {
+            kept.evicted += u64::from(!expired);
+        }
     }
 }
 
-/// Whether a resident is worth less than a newcomer, by far.
-fn gives_way(resident: Time, newcomer: Time, now: Time) -> bool {
-    resident.since(now).saturating_mul(CLEARLY_MORE) < newcomer.since(now)
+/// The state of a quota as a slot keeps it, if it does.
+fn packed(held: &Held<'_>, quota: &Quota, state: &State) -> Option<(u16, u64)> {
+    let class = Class::of(quota)?;
+    let word = class.form.pack(state)?;
+    Some((held.classes.number(class)?, word))
 }

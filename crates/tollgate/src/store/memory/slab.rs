@@ -2,14 +2,54 @@
 //!
 //! It grows only when told that it may, counts its own memory, and never moves a state.
 
-use crate::algorithm::State;
+use crate::algorithm::{Algorithm as _, Quota, State};
 use crate::fingerprint::Fingerprint;
+use crate::store::memory::share::Share;
+use crate::store::memory::table::UNKEPT;
 use crate::time::Time;
 
 pub(super) struct Wide {
-    pub(super) fingerprint: Fingerprint,
+    /// The fingerprint, with the share of its limit that the key has used in the bits that a table does not keep.
+    key: u64,
     pub(super) state: State,
     pub(super) fresh_at: Time,
+}
+
+impl Wide {
+    pub(super) fn new(fingerprint: Fingerprint, state: State, quota: &Quota, now: Time) -> Wide {
+        let mut wide = Wide { key: fingerprint.0, state, fresh_at: Time::EPOCH };
+        wide.renew(quota, now);
+        wide
+    }
+
+    /// As it was saved; see [`key`](Self::key).
+    pub(super) fn saved(key: u64, state: State, fresh_at: Time) -> Wide {
+        Wide { key, state, fresh_at }
+    }
+
+    /// What a snapshot keeps of the key: the fingerprint as far as it is known, and the share.
+    pub(super) fn key(&self) -> u64 {
+        self.key
+    }
+
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(self.key & !UNKEPT)
+    }
+
+    fn is_of(&self, fingerprint: Fingerprint) -> bool {
+        self.key & !UNKEPT == fingerprint.0 & !UNKEPT
+    }
+
+    pub(super) fn share(&self) -> Share {
+        Share::from_byte((self.key & UNKEPT) as u8)
+    }
+
+    /// Notes what has changed with the state.
+    fn renew(&mut self, quota: &Quota, now: Time) {
+        let share = Share::of(quota.held(&self.state, now), quota.capacity());
+        self.key = self.key & !UNKEPT | u64::from(share.byte());
+        self.fresh_at = quota.fresh_at(&self.state);
+    }
 }
 
 #[derive(Default)]
@@ -26,7 +66,13 @@ pub(super) struct Slab {
 /// A place, and its number among the free ones.
 const PLACE_BYTES: usize = size_of::<Option<Wide>>() + size_of::<usize>();
 
+/// Places that are made at once, at the beginning.
+const FIRST_PLACES: usize = 4;
+
 impl Slab {
+    /// What the first states take before anything is behind them.
+    pub(super) const FIRST_BYTES: usize = FIRST_PLACES * PLACE_BYTES;
+
     pub(super) fn bytes(&self) -> usize {
         self.places.capacity() * PLACE_BYTES + self.heap_bytes
     }
@@ -39,20 +85,28 @@ impl Slab {
         self.places.get(usize::try_from(place).ok()?)?.as_ref()
     }
 
-    /// Changes what is at a place.
-    pub(super) fn change<T>(&mut self, place: u64, change: impl FnOnce(&mut Wide) -> T) -> Option<T> {
+    /// Changes the state at a place; returns how many bytes it has grown by, too.
+    pub(super) fn change<T>(
+        &mut self,
+        place: u64,
+        quota: &Quota,
+        now: Time,
+        change: impl FnOnce(&mut State) -> T,
+    ) -> Option<(T, usize)> {
         let wide = self.places.get_mut(usize::try_from(place).ok()?)?.as_mut()?;
         let before = heap_bytes(&wide.state);
-        let changed = change(wide);
-        self.heap_bytes = self.heap_bytes - before + heap_bytes(&wide.state);
-        Some(changed)
+        let changed = change(&mut wide.state);
+        wide.renew(quota, now);
+        let after = heap_bytes(&wide.state);
+        self.heap_bytes = self.heap_bytes - before + after;
+        Some((changed, after.saturating_sub(before)))
     }
 
     /// Whether one more state fits into `cap_bytes`; its place is reserved if so.
     pub(super) fn fits(&mut self, state: &State, cap_bytes: usize) -> bool {
         let Some(room) = cap_bytes.checked_sub(self.bytes() + heap_bytes(state)) else { return false };
         if self.free.is_empty() && self.places.len() == self.places.capacity() {
-            let more = (room / PLACE_BYTES).min(self.places.len() / 8 + 4);
+            let more = (room / PLACE_BYTES).min(self.places.len() / 8 + FIRST_PLACES);
             self.places.reserve_exact(more);
             self.free.reserve_exact(self.places.capacity());
             return more > 0;
@@ -86,18 +140,15 @@ impl Slab {
         }
     }
 
-    /// Goes round all places, one at a time.
-    pub(super) fn next(&mut self) -> Option<&Wide> {
+    /// Goes round all places, one at a time; skips `keep`.
+    pub(super) fn next(&mut self, keep: Fingerprint) -> Option<&Wide> {
         self.hand = (self.hand + 1).checked_rem(self.places.len())?;
-        self.places[self.hand].as_ref()
+        self.places[self.hand].as_ref().filter(|wide| !wide.is_of(keep))
     }
 }
 
+/// The bytes behind a state. None is counted with less than its least form takes, so that a state that is
+/// merged down to that form always fits where it is.
 fn heap_bytes(state: &State) -> usize {
-    match state {
-        State::Log(log) => size_of_val(&**log) + log.heap_bytes(),
-        State::Steps(steps) => steps.heap_bytes(),
-        State::Tiers(tiers) => tiers.heap_bytes(),
-        State::Instant(_) | State::Window(_) | State::Counts(_) => 0,
-    }
+    state.heap_bytes().max(state.least_heap_bytes())
 }

@@ -21,7 +21,9 @@ pub(super) const COUNT: u64 = (1 << COUNT_BITS) - 1;
 pub(super) const AGE: u64 = 1 << (64 - COUNT_BITS);
 /// The bits of a tag where those of the state are that the count takes the place of. Owners leave them zero.
 const LENT: u64 = COUNT << LENT_AT;
-const LENT_AT: u32 = 8;
+const LENT_AT: u32 = KIND_BITS;
+/// The bits of a tag that name its kind.
+pub(super) const KIND_BITS: u32 = 13;
 /// A tag names its owner in the bits from here on, and its kind in those below [`LENT_AT`].
 pub(super) const OWNER_AT: u32 = LENT_AT + COUNT_BITS;
 

@@ -2,6 +2,7 @@
 //!
 //! States are in Unix time, so downtime counts as elapsed.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use crate::algorithm::State;
@@ -13,7 +14,7 @@ use crate::algorithm::tiered_window::Tiers;
 use crate::codec::{Decoder, Encoder};
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Levels, Limit};
-use crate::store::memory::packed::{Class, Classes};
+use crate::store::memory::packed::{Class, Form};
 use crate::store::memory::shard::Saved;
 use crate::store::memory::slab::Wide;
 use crate::store::memory::table::{fingerprint_of, kind_of};
@@ -23,10 +24,14 @@ use crate::time::{Period, Time, Unit};
 const END: u64 = u64::MAX;
 const PACKED: u64 = 0;
 const WIDE: u64 = 1;
+/// Above the number of a class's form: how much there is of it.
+const CAPACITY_AT: u32 = 8;
 
 impl MemoryStore {
     pub(crate) fn save(&self, out: &mut Encoder<impl Write>, now: Time) -> io::Result<()> {
-        for class in (0..Classes::MAX as u8).map_while(|n| self.classes.get(n)) {
+        let mut places = HashMap::new();
+        for (place, (number, class)) in (0u64..).zip(self.classes.iter()) {
+            places.insert(number, place);
             write_words(out, &class_words(class))?;
         }
         out.word(END)?;
@@ -35,9 +40,12 @@ impl MemoryStore {
             for (tag, word) in held.live(&shape) {
                 let fingerprint = fingerprint_of(tag).0 | first_fingerprint(n).0;
                 match shape.wide((tag, word)) {
-                    None => write_words(out, &[PACKED, fingerprint, u64::from(kind_of(tag)), word])?,
+                    None => {
+                        let Some(place) = places.get(&kind_of(tag)) else { continue };
+                        write_words(out, &[PACKED, fingerprint, *place, word])?;
+                    }
                     Some(wide) => {
-                        write_words(out, &[WIDE, fingerprint, wide.fresh_at.nanos()])?;
+                        write_words(out, &[WIDE, wide.key(), wide.fresh_at.nanos()])?;
                         write_state(out, &wide.state)?;
                     }
                 }
@@ -60,13 +68,12 @@ impl MemoryStore {
                     let fingerprint = Fingerprint(from.word()?);
                     let kind = *kinds.get(usize::try_from(from.word()?).ok()?)?;
                     let word = from.word()?;
-                    self.classes.get(kind).filter(|class| class.accepts(word))?;
+                    self.classes.get(kind).filter(|class| class.form.accepts(word))?;
                     (fingerprint, Saved::Packed(kind, word))
                 }
                 WIDE => {
-                    let fingerprint = Fingerprint(from.word()?);
-                    let fresh_at = Time::from_nanos(from.word()?);
-                    (fingerprint, Saved::Wide(Wide { fingerprint, state: read_state(from)?, fresh_at }))
+                    let (key, fresh_at) = (from.word()?, Time::from_nanos(from.word()?));
+                    (Fingerprint(key), Saved::Wide(Wide::saved(key, read_state(from)?, fresh_at)))
                 }
                 _ => return None,
             };
@@ -82,47 +89,59 @@ fn write_words(out: &mut Encoder<impl Write>, words: &[u64]) -> io::Result<()> {
 }
 
 fn class_words(class: &Class) -> [u64; 4] {
-    match *class {
-        Class::Instant(Flow::Nanos) => [0, 0, 0, 0],
-        Class::Instant(Flow::Ticks { ticks, period_ns }) => [1, ticks, period_ns, 0],
-        Class::Instant(Flow::Steps { tick_ns, share }) => [2, tick_ns, share, 0],
-        Class::Instant(Flow::Calendar { period, refill }) => {
+    let [kind, rest @ ..] = form_words(&class.form);
+    let [a, b, c] = rest;
+    [kind | u64::from(class.capacity_log2) << CAPACITY_AT, a, b, c]
+}
+
+fn form_words(form: &Form) -> [u64; 4] {
+    match *form {
+        Form::Instant(Flow::Nanos) => [0, 0, 0, 0],
+        Form::Instant(Flow::Ticks { ticks, period_ns }) => [1, ticks, period_ns, 0],
+        Form::Instant(Flow::Steps { tick_ns, share }) => [2, tick_ns, share, 0],
+        Form::Instant(Flow::Calendar { period, refill }) => {
             [3, u64::from(period.count()), unit_word(period.unit()), refill]
         }
-        Class::Window { period, .. } => [4, u64::from(period.count()), unit_word(period.unit()), 0],
-        Class::Counts { window_ns, .. } => [5, window_ns, 0, 0],
+        Form::Window { period, .. } => [4, u64::from(period.count()), unit_word(period.unit()), 0],
+        Form::Counts { window_ns, .. } => [5, window_ns, 0, 0],
     }
 }
 
 fn read_class(from: &mut Decoder<'_>) -> Option<Option<Class>> {
-    let kind = from.word()?;
-    if kind == END {
+    let first = from.word()?;
+    if first == END {
         return Some(None);
+    }
+    // Versions that knew no capacities wrote zero there: their entries count as ones at their limit.
+    let (kind, capacity_log2) = (first & ((1 << CAPACITY_AT) - 1), u8::try_from(first >> CAPACITY_AT).ok()?);
+    if u32::from(capacity_log2) >= u64::BITS {
+        return None;
     }
     let words = [from.word()?, from.word()?, from.word()?];
     let period = || Period::new(words[0], unit_of(words[1])?);
     let up_to = |n: u64, most: u64| (1..=most).contains(&n).then_some(n);
     const LONGEST_NS: u64 = Time::from_secs(Period::MAX_SECONDS).nanos();
-    Some(Some(match kind {
-        0 => Class::Instant(Flow::Nanos),
+    let form = match kind {
+        0 => Form::Instant(Flow::Nanos),
         1 => {
             let period_ns = up_to(words[1], LONGEST_NS)?;
-            Class::Instant(Flow::Ticks { ticks: up_to(words[0], period_ns)?, period_ns })
+            Form::Instant(Flow::Ticks { ticks: up_to(words[0], period_ns)?, period_ns })
         }
         2 => {
             let tick_ns = up_to(words[0], u64::MAX)?;
             let ticks = (Limit::HORIZON.nanos() / tick_ns).max(1);
             let share = up_to(words[1], Limit::MAX_UNITS / ticks)?;
-            Class::Instant(Flow::Steps { tick_ns, share })
+            Form::Instant(Flow::Steps { tick_ns, share })
         }
         3 => {
             let refill = up_to(words[2], Limit::MAX_BURST)?;
-            Class::Instant(Flow::Calendar { period: period()?, refill })
+            Form::Instant(Flow::Calendar { period: period()?, refill })
         }
-        4 => Class::window(period()?),
-        5 => Class::counts(up_to(words[0], LONGEST_NS)?),
+        4 => Form::window(period()?),
+        5 => Form::counts(up_to(words[0], LONGEST_NS)?),
         _ => return None,
-    }))
+    };
+    Some(Some(Class { form, capacity_log2 }))
 }
 
 const UNITS: [Unit; 7] =

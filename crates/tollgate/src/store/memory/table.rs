@@ -10,7 +10,7 @@
 use crate::fingerprint::Fingerprint;
 use crate::near;
 use crate::store::memory::region::Lines;
-use crate::store::memory::slot::{Line, OWNER_AT, Slot};
+use crate::store::memory::slot::{KIND_BITS, Line, OWNER_AT, Slot};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Lines in use at the beginning.
@@ -41,8 +41,8 @@ impl Extent {
         (if line < self.lines { line } else { line & (self.mask >> 1) }) as usize
     }
 
-    /// The two home lines of a key. They come from bits that neither choose the shard nor, as long as a
-    /// shard has less than 2^18 lines, each other.
+    /// The two home lines of a key. They come from bits that a tag keeps, which do not choose the shard; as long as
+    /// a shard has less than 2^18 lines they are different ones for each.
     #[inline]
     pub(super) fn homes(self, fingerprint: Fingerprint) -> [usize; 2] {
         [self.home(fingerprint.0 >> UNKEPT_BITS), self.home(fingerprint.0 >> 26)]
@@ -132,21 +132,23 @@ impl<'l> Place<'l> {
 
 /// The bits of a fingerprint that are not kept at all.
 const UNKEPT_BITS: u32 = 8;
+pub(super) const UNKEPT: u64 = (1 << UNKEPT_BITS) - 1;
 
-/// What is the owner's of a tag: the bits of a fingerprint that are kept. Those above them choose the shard.
+/// What is the owner's of a tag: the 45 bits of a fingerprint that are kept. The highest six choose the shard, so two
+/// of n keys are taken for one another with a probability of n² / 2^52.
 #[inline]
 fn owner(fingerprint: Fingerprint) -> u64 {
     fingerprint.0 >> UNKEPT_BITS << OWNER_AT
 }
 
 #[inline]
-pub(super) fn tag(fingerprint: Fingerprint, kind: u8) -> u64 {
+pub(super) fn tag(fingerprint: Fingerprint, kind: u16) -> u64 {
     owner(fingerprint) | mark(kind)
 }
 
 /// What is the kind's of a tag; never zero, for a tag of zero is empty.
 #[inline]
-pub(super) fn mark(kind: u8) -> u64 {
+pub(super) fn mark(kind: u16) -> u64 {
     u64::from(kind) + 1
 }
 
@@ -163,8 +165,8 @@ pub(super) fn fingerprint_of(tag: u64) -> Fingerprint {
 }
 
 #[inline]
-pub(super) fn kind_of(tag: u64) -> u8 {
-    (tag as u8).wrapping_sub(1)
+pub(super) fn kind_of(tag: u64) -> u16 {
+    ((tag & ((1 << KIND_BITS) - 1)) as u16).wrapping_sub(1)
 }
 
 /// The line whose keys are divided when line `lines` is added.

@@ -1,0 +1,262 @@
+//! The memory store under floods of made-up keys (I8): what is known stays limited, whatever its rule.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use tollgate::algorithm::Quota;
+use tollgate::fingerprint::Secret;
+use tollgate::limit::{Levels, WindowStart};
+use tollgate::store::memory::{CELLS, MemoryFull};
+use tollgate::store::{Charge, MemoryStore};
+use tollgate::{Limit, Shape, Time};
+
+const NOW: Time = Time::from_secs(1_800_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+const MICROSECOND: Duration = Duration::from_micros(1);
+static SECRET: LazyLock<Secret> = LazyLock::new(|| Secret::from_bytes([7; 16]));
+
+/// Made-up keys that fill a store of the least size with wide and with packed states.
+const WIDE_FLOOD: u64 = 16_000;
+const PACKED_FLOOD: u64 = 70_000;
+
+const FIRST_HIT: Shape = Shape::FixedWindow { start: WindowStart::FirstHit };
+const COMPACT: Shape = Shape::SlidingCompact { resolution: SECOND };
+const TIERS: Shape = Shape::TieredWindow { levels: Levels::SMH };
+const WIDE: [Shape; 5] = [FIRST_HIT, Shape::SlidingLog, COMPACT, TIERS, Shape::Concurrency];
+
+fn quota(rate: &str, shape: Shape) -> Quota {
+    let rate = rate.parse().expect("a valid rate");
+    Quota::new(&Limit::new(rate, shape).expect("a valid limit"))
+}
+
+fn passes(store: &MemoryStore, key: &str, quota: Quota, now: Time) -> bool {
+    hit(store, key, quota, 1, now)
+}
+
+fn hit(store: &MemoryStore, key: &str, quota: Quota, cost: u64, now: Time) -> bool {
+    store.charge(&[Charge::enforced(SECRET.fingerprint([key]), quota, cost)], now).admitted
+}
+
+/// Charges made-up keys, each `hits` times, a step of time apart.
+fn flood(
+    store: &MemoryStore,
+    quota: Quota,
+    hits: u64,
+    keys: std::ops::Range<u64>,
+    now: &mut Time,
+    step: Duration,
+) {
+    for n in keys {
+        *now = *now + step;
+        (0..hits).for_each(|_| _ = passes(store, &format!("made up {n}"), quota, *now));
+    }
+    let usage = store.usage();
+    assert!(usage.bytes <= usage.cap_bytes, "{usage:?}");
+}
+
+/// Brings clients to their limit one request at a time, while a flood goes on, and touches each many times after
+/// it: none may pass more often than its limit says.
+fn check_known_clients(known: Quota, limit: u64, flooding: Quota, flood_hits: u64, flood_keys: u64) {
+    const CLIENTS: u64 = 50;
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    let mut now = NOW;
+    let mut admitted = [0; CLIENTS as usize];
+    let mut hit = |client: u64, now: Time| {
+        admitted[client as usize] += u64::from(passes(&store, &format!("client {client}"), known, now));
+    };
+    // At half of its limit a client is known, and its state still grows during the flood.
+    for _ in 0..limit.div_ceil(2) {
+        for client in 0..CLIENTS {
+            now = now + 10 * MICROSECOND;
+            hit(client, now);
+        }
+    }
+    let rounds = 2 * limit;
+    for round in 0..rounds {
+        let keys = round * flood_keys / rounds..(round + 1) * flood_keys / rounds;
+        flood(&store, flooding, flood_hits, keys, &mut now, MICROSECOND);
+        for client in 0..CLIENTS {
+            now = now + 10 * MICROSECOND;
+            hit(client, now);
+        }
+    }
+    let usage = store.usage();
+    assert!(usage.unstored + usage.evicted > 0, "the store was full: {usage:?}");
+    for _ in 0..20 {
+        for client in 0..CLIENTS {
+            now = now + 10 * MICROSECOND;
+            hit(client, now);
+        }
+    }
+    let worst = admitted.iter().max().expect("there are clients");
+    assert!(*worst <= limit, "{worst} of {limit} passed: {admitted:?}, with {:?}", store.usage());
+    let least = admitted.iter().min().expect("there are clients");
+    assert!(*least >= limit.div_ceil(2), "a known client was denied early: {admitted:?}");
+}
+
+#[test]
+fn a_charged_key_is_never_dropped_by_its_own_charge() {
+    // After a flood 808 of 1000 hits of clients at their limit passed, and the slab forgot growing states.
+    for shape in WIDE {
+        check_known_clients(quota("20/h", shape), 20, quota("20/h", shape), 1, WIDE_FLOOD);
+    }
+    check_known_clients(quota("5/h", FIRST_HIT), 5, quota("5/h", FIRST_HIT), 5, WIDE_FLOOD);
+}
+
+#[test]
+fn keys_that_one_hit_brings_to_their_limit_displace_no_offender() {
+    for shape in WIDE {
+        check_known_clients(quota("20/h", shape), 20, quota("1/d", FIRST_HIT), 1, WIDE_FLOOD);
+    }
+    for shape in [Shape::GCRA, Shape::SlidingCounter] {
+        check_known_clients(quota("20/h", shape), 20, quota("1/d", shape), 1, PACKED_FLOOD);
+    }
+}
+
+#[test]
+fn debts_are_compared_as_shares_of_the_limit_not_in_seconds() {
+    // One hit each on made-up keys of 100/d evicted 100 of 100 offenders of 5/m.
+    let shapes = [Shape::GCRA, Shape::SlidingCounter, Shape::FixedWindow { start: WindowStart::Aligned }];
+    for known in shapes {
+        let flooding = quota("100/d", Shape::GCRA);
+        check_offenders(quota("5/m", known), 5, flooding, MemoryStore::MIN_BYTES, PACKED_FLOOD);
+    }
+    for known in WIDE {
+        for rate in ["100/d", "3/w"] {
+            let flooding = quota(rate, FIRST_HIT);
+            check_offenders(quota("5/m", known), 5, flooding, MemoryStore::MIN_BYTES, WIDE_FLOOD);
+        }
+    }
+}
+
+#[test]
+fn offenders_are_remembered_at_sixteen_mebibytes() {
+    let (offended, flooding) = (quota("5/m", Shape::SlidingLog), quota("100/d", FIRST_HIT));
+    check_offenders(offended, 5, flooding, 16 << 20, 16 * WIDE_FLOOD);
+}
+
+fn check_offenders(offended: Quota, hits: u64, flooding: Quota, bytes: usize, flood_keys: u64) {
+    let store = MemoryStore::new(bytes);
+    let mut now = NOW;
+    for n in 0..100 {
+        (0..hits).for_each(|_| assert!(passes(&store, &format!("offender {n}"), offended, now)));
+    }
+    flood(&store, flooding, 1, 0..flood_keys, &mut now, MICROSECOND);
+    let usage = store.usage();
+    assert!(usage.unstored + usage.evicted > 0, "the store was full: {usage:?}");
+    let forgotten = (0..100).filter(|n| passes(&store, &format!("offender {n}"), offended, now)).count();
+    assert_eq!(forgotten, 0, "offenders forgotten: {offended:?} by {flooding:?}, with {usage:?}");
+}
+
+#[test]
+fn a_state_that_outgrows_its_slot_in_a_full_slab_stays_limited() {
+    // A packed sliding counter of 300,000/m: 2 M of 2 M passed.
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    let limit = quota("300000/m", Shape::SlidingCounter);
+    let mut now = NOW;
+    assert!(passes(&store, "busy", limit, now));
+    flood(&store, quota("1/d", FIRST_HIT), 1, 0..WIDE_FLOOD, &mut now, MICROSECOND);
+    let passed = (0..150).filter(|_| hit(&store, "busy", limit, 4_000, now)).count() * 4_000;
+    assert!(passed <= 300_000, "{passed} passed");
+}
+
+#[test]
+fn a_flood_that_finds_no_room_is_limited_in_total() {
+    // 46 of 50 fresh keys got 20 of 20 through a limit of five an hour.
+    for (shape, keys) in [(Shape::GCRA, PACKED_FLOOD), (FIRST_HIT, WIDE_FLOOD)] {
+        let (store, limit) = (MemoryStore::new(MemoryStore::MIN_BYTES), quota("5/h", shape));
+        let mut now = NOW;
+        // Made-up keys at their limit, so that none of them gives way.
+        flood(&store, limit, 5, 0..keys, &mut now, Duration::ZERO);
+        let stored = store.usage().keys;
+        let passed = |name: &str, hits: u64| {
+            let of =
+                |n: u64| (0..hits).filter(|_| passes(&store, &format!("{name} {n}"), limit, now)).count();
+            (0..500).map(of).sum::<usize>() as u64
+        };
+        // In every period what finds no room gets the limit for each cell, and no more.
+        let first = passed("late", 20);
+        assert!(first <= 5 * CELLS as u64, "{first} passed");
+        // What an honest newcomer gets while the flood goes on: nothing until the period is over, but for the few
+        // that find a place of their own.
+        let newcomers = passed("newcomer", 1);
+        assert!(newcomers <= 50, "{newcomers} of 500 newcomers passed, with {stored} keys kept");
+        assert!(store.aggregated_limits(now) == 1 && store.usage().refused > 0);
+        // Known keys are still told by their own state, and not by the one that others share.
+        let known = SECRET.fingerprint(["made up 0"]);
+        assert!(store.reset(known) && passes(&store, "made up 0", limit, now));
+    }
+}
+
+#[test]
+fn an_honest_newcomer_passes_once_the_period_of_the_flood_is_over() {
+    let (store, limit) = (MemoryStore::new(MemoryStore::MIN_BYTES), quota("5/m", FIRST_HIT));
+    let mut now = NOW;
+    flood(&store, limit, 5, 0..2 * WIDE_FLOOD, &mut now, Duration::ZERO);
+    assert!(!passes(&store, "newcomer", limit, now) || store.usage().refused > 0);
+    let now = now + 61 * SECOND;
+    assert!((0..100).all(|n| (0..5).all(|_| passes(&store, &format!("newcomer {n}"), limit, now))));
+}
+
+#[test]
+fn new_keys_pass_or_are_denied_where_the_operator_says_so() {
+    for (full, expected) in [(MemoryFull::Open, 500), (MemoryFull::Closed, 0)] {
+        let store = MemoryStore::new(MemoryStore::MIN_BYTES).when_full(full);
+        let limit = quota("5/h", FIRST_HIT);
+        let mut now = NOW;
+        flood(&store, limit, 5, 0..2 * WIDE_FLOOD, &mut now, Duration::ZERO);
+        let passed = (0..500).filter(|n| passes(&store, &format!("late {n}"), limit, now)).count();
+        assert_eq!(passed, expected, "{full:?}");
+    }
+}
+
+#[test]
+fn thousands_of_odd_rates_cost_a_bucket_no_more_memory() {
+    // After 300 different odd rates a key took 88 bytes instead of 19, and a lock.
+    const RATES: u64 = 5_000;
+    let store = MemoryStore::new(64 << 20);
+    for n in 0..RATES {
+        let limit = quota(&format!("7/{}s", 7 * n + 11), Shape::GCRA);
+        for key in 0..8 {
+            assert!(passes(&store, &format!("{n} {key}"), limit, NOW));
+        }
+    }
+    let bytes = store.usage().bytes / (RATES * 8);
+    assert!(bytes <= 24, "{bytes} bytes a key");
+}
+
+#[test]
+fn a_log_fits_the_memory_that_its_limit_needs_and_stays_limited_in_less() {
+    // 100,000/h at 8 MiB: all 1.8 million passed.
+    let limit = Limit::new("30000/h".parse().expect("a rate"), Shape::SlidingLog).expect("a valid limit");
+    let least = MemoryStore::least_bytes_for(&limit);
+    for (bytes, is_exact) in [(least, true), (MemoryStore::MIN_BYTES, false)] {
+        let (store, quota) = (MemoryStore::new(bytes), Quota::new(&limit));
+        let mut now = NOW;
+        let hits = (0..40_000u64).map(|n| {
+            now = now + Duration::from_micros(50_000 + n * 7_919 % 20_000);
+            passes(&store, "busy", quota, now)
+        });
+        assert_eq!(hits.filter(|passed| *passed).count(), 30_000, "in {bytes} bytes");
+        let usage = store.usage();
+        assert!(usage.bytes <= usage.cap_bytes, "{usage:?}");
+        assert_eq!(usage.coarsened == 0, is_exact, "{usage:?}");
+        assert!(!passes(&store, "busy", quota, now) && passes(&store, "busy", quota, now + 3601 * SECOND));
+    }
+}
+
+#[test]
+fn every_wide_state_fits_the_memory_that_its_limit_needs() {
+    for shape in WIDE {
+        for rate in ["1/m", "300/m", "5000/m"] {
+            let limit = Limit::new(rate.parse().expect("a rate"), shape).expect("a valid limit");
+            let (store, quota) = (MemoryStore::new(MemoryStore::least_bytes_for(&limit)), Quota::new(&limit));
+            let mut now = NOW;
+            for _ in 0..6_000 {
+                now = now + Duration::from_micros(11_998);
+                passes(&store, "busy", quota, now);
+            }
+            assert_eq!(store.usage().coarsened, 0, "{rate} {shape:?} in {:?}", store.usage());
+        }
+    }
+}
