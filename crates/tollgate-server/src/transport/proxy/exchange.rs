@@ -169,6 +169,7 @@ impl Entrance {
             }
             return Ok(response.map(|rest| Reply::Streamed(Download::new(rest, idle, lease))));
         }
+        self.heads.iter().for_each(|heads| heads.stop());
         Ok(client.ok_or(Failure::Nonsense)?.switch(response, lease)?)
     }
 
