@@ -2,7 +2,6 @@
 //!
 //! Nothing is collected. A side that sends or takes nothing for too long ends the exchange.
 
-use std::collections::VecDeque;
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
@@ -11,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::HeaderMap;
 use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
@@ -33,8 +33,10 @@ pub struct Stalled;
 
 /// A body from the client on its way to an upstream.
 pub struct Upload {
-    /// What was read of it already.
-    prefix: VecDeque<Frame<Bytes>>,
+    /// What was read of it already: one buffer, however small the pieces were that it came in.
+    prefix: BytesMut,
+    /// The trailers, if they were read already.
+    trailers: Option<HeaderMap>,
     rest: Option<Incoming>,
     patience: Patience,
     go_ahead: Option<GoAhead>,
@@ -65,13 +67,17 @@ struct GoAhead {
 
 impl Upload {
     pub fn new(rest: Incoming, idle: Duration) -> Upload {
-        let (prefix, rest) = (VecDeque::new(), Some(rest).filter(|rest| !rest.is_end_stream()));
-        Upload { prefix, rest, patience: Patience::new(idle), go_ahead: None, progress: None }
+        let rest = Some(rest).filter(|rest| !rest.is_end_stream());
+        let mut upload = Upload::empty();
+        upload.rest = rest;
+        upload.patience = Patience::new(idle);
+        upload
     }
 
     pub fn empty() -> Upload {
         Upload {
-            prefix: VecDeque::new(),
+            prefix: BytesMut::new(),
+            trailers: None,
             rest: None,
             patience: Patience::new(Duration::MAX),
             go_ahead: None,
@@ -82,7 +88,7 @@ impl Upload {
     /// A body that is there already.
     pub fn of(bytes: Bytes) -> Upload {
         let mut upload = Upload::empty();
-        upload.prefix.extend(Some(bytes).filter(|bytes| !bytes.is_empty()).map(Frame::data));
+        upload.prefix = BytesMut::from(bytes);
         upload
     }
 
@@ -97,28 +103,28 @@ impl Upload {
         (!self.is_end_stream()).then(|| Arc::clone(self.progress.get_or_insert_default()))
     }
 
-    /// How much was read ahead.
-    pub fn prefix_bytes(&self) -> usize {
-        self.prefix.iter().filter_map(Frame::data_ref).map(Bytes::len).sum()
+    /// What was read ahead.
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix
     }
 
-    pub fn prefix(&self) -> impl Iterator<Item = &Bytes> {
-        self.prefix.iter().filter_map(Frame::data_ref)
+    /// Takes what was read ahead.
+    pub fn take_prefix(&mut self) -> Bytes {
+        self.prefix.split().freeze()
     }
 
     /// Reads one frame ahead; `false` at the end of the body.
     pub async fn read_ahead(&mut self) -> Result<bool, BodyError> {
         let Some(rest) = &mut self.rest else { return Ok(false) };
-        match std::future::poll_fn(|cx| self.patience.poll_frame(rest, cx)).await {
-            Some(frame) => {
-                self.prefix.push_back(frame?);
-                Ok(true)
-            }
-            None => {
-                self.rest = None;
-                Ok(false)
-            }
+        let Some(frame) = std::future::poll_fn(|cx| self.patience.poll_frame(rest, cx)).await else {
+            self.rest = None;
+            return Ok(false);
+        };
+        match frame?.into_data() {
+            Ok(data) => self.prefix.extend_from_slice(&data),
+            Err(frame) => self.trailers = frame.into_trailers().ok(),
         }
+        Ok(true)
     }
 
     fn end(&self) {
@@ -142,8 +148,11 @@ impl Body for Upload {
             }
             self.go_ahead = None;
         }
-        if let Some(read) = self.prefix.pop_front() {
-            return Poll::Ready(Some(Ok(read)));
+        if !self.prefix.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(self.take_prefix()))));
+        }
+        if let Some(trailers) = self.trailers.take() {
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
         let Upload { rest, patience, .. } = &mut *self;
         let frame = match rest {
@@ -157,11 +166,12 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.prefix.is_empty() && self.rest.as_ref().is_none_or(Body::is_end_stream)
+        let has_more = self.rest.as_ref().is_some_and(|rest| !rest.is_end_stream());
+        self.prefix.is_empty() && self.trailers.is_none() && !has_more
     }
 
     fn size_hint(&self) -> SizeHint {
-        let read = self.prefix_bytes() as u64;
+        let read = self.prefix.len() as u64;
         let rest = self.rest.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint);
         match rest.exact() {
             Some(rest) => SizeHint::with_exact(rest + read),

@@ -109,11 +109,11 @@ impl Aside {
 
     async fn read(&self, upload: &mut Upload) -> Result<Vec<u8>, NotAside> {
         loop {
-            if upload.prefix_bytes() > self.config.max_body {
+            if upload.prefix().len() > self.config.max_body {
                 return Err(NotAside::TooLong(self.config.max_body));
             }
             if !upload.read_ahead().await.map_err(NotAside::Body)? {
-                return Ok(upload.prefix().flat_map(|piece| piece.iter().copied()).collect());
+                return Ok(Vec::from(upload.take_prefix()));
             }
         }
     }

@@ -43,7 +43,7 @@ impl Entrance {
             tokio::select! {
                 place = held.turn() => break place,
                 more = visit.upload.read_ahead(), if reads => {
-                    reads = more.map_err(Failure::from)? && visit.upload.prefix_bytes() < AHEAD_BYTES;
+                    reads = more.map_err(Failure::from)? && visit.upload.prefix().len() < AHEAD_BYTES;
                 }
             }
         };
