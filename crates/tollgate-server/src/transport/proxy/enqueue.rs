@@ -11,6 +11,7 @@ use tollgate::{Hit, Policy, Reason, Time, Verdict};
 use crate::answer::{self, Problem};
 use crate::config::QueueConfig;
 use crate::connection::Answer;
+use crate::gate::Gate;
 use crate::queue::{Item, Queue, QueueError, Sender, State, new_id};
 use crate::transport::proxy::body::{BodyError, Reply, Upload};
 use crate::transport::proxy::line::Lines;
@@ -66,14 +67,14 @@ impl Aside {
     /// Keeps a request; returns its id.
     pub async fn keep(
         &self,
-        parts: &Parts,
-        host: &HeaderValue,
+        gate: &Gate,
+        (parts, host): (&Parts, &HeaderValue),
         mut upload: Upload,
         sender: Sender,
-        (policy, verdict): (&Policy, &Verdict),
-        now: Time,
+        (verdict, decided_at): (&Verdict, Time),
     ) -> Result<String, NotAside> {
         let body = self.read(&mut upload).await?;
+        let (policy, now) = (gate.engine.policy(), gate.now());
         let chosen = self.config.headers.iter().flat_map(|name| {
             let lines = parts.headers.get_all(name).iter();
             lines.map(|line| (name.to_string(), String::from_utf8_lossy(line.as_bytes()).into_owned()))
@@ -96,12 +97,12 @@ impl Aside {
             lease: None,
         };
         // Not before it can pass; nor after it is too old, which is found out then.
-        let place = self.lines.enter(policy, &item.hit(), verdict, now);
+        let place = self.lines.enter(&policy, &item.hit(), verdict, decided_at);
         item.next_at = place.min(item.expires_at);
         match self.queue.push(item.clone(), body).await {
             Ok(()) => Ok(item.id),
             Err(error) => {
-                self.lines.leave(policy, &item.hit(), verdict, now);
+                self.lines.leave(&policy, &item.hit(), verdict, decided_at);
                 Err(NotAside::Queue(error))
             }
         }

@@ -54,7 +54,6 @@ pub struct Visit {
     /// Where it asks for a WebSocket over HTTP/2.
     pub handshake: Option<Handshake>,
     pub route: Arc<Route>,
-    pub now: Time,
 }
 
 impl Entrance {
@@ -95,15 +94,16 @@ impl Entrance {
             let shown = aside.show(&parts.method, id).await.map_err(Refused::Problem)?;
             return Ok(shown.map(Reply::Whole));
         }
-        let (route, now) = (self.proxy.route.load_full(), self.proxy.gate.now());
+        let route = self.proxy.route.load_full();
         let upload = Upload::new(body, route.config.timeouts.idle);
-        let mut visit = Visit { parts, host, upload, handshake, route, now };
-        let Decided { mut verdict, sticky, sender } = self.decide(&mut visit).await.map_err(Failure::from)?;
+        let mut visit = Visit { parts, host, upload, handshake, route };
+        let Decided { mut verdict, at, sticky, sender } =
+            self.decide(&mut visit).await.map_err(Failure::from)?;
         match (&self.proxy.aside, sender) {
-            _ if verdict.allowed => self.pass(&mut visit, &mut verdict, sticky).await,
+            _ if verdict.allowed => self.pass(&mut visit, &mut verdict, at, sticky).await,
             // Nobody can be joined to an upstream later.
             (Some(aside), Some(sender)) if hops::wanted_upgrade(&visit.parts.headers).is_none() => {
-                Box::pin(self.put_aside(aside, visit, sender, &verdict)).await
+                Box::pin(self.put_aside(aside, visit, sender, &verdict, at)).await
             }
             _ => {
                 discard(visit);
@@ -117,24 +117,25 @@ impl Entrance {
         &self,
         visit: &mut Visit,
         verdict: &mut Verdict,
+        decided_at: Time,
         sticky: Option<u64>,
     ) -> Result<Response<Reply>, Refused> {
         let mut charges = None;
         if Charges::are_open(verdict) || (self.proxy.held.is_busy() && Charges::have_place(verdict)) {
             let mut open = Box::new(Charges::of(verdict));
-            Box::pin(self.wait(visit, &mut open, verdict)).await?;
+            Box::pin(self.wait(visit, &mut open, verdict, decided_at)).await?;
             charges = Some(open);
         }
         let permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
         let protocol = self.prepare(visit);
         let client = visit.parts.extensions.remove::<OnUpgrade>().zip(protocol);
         let wish = if client.is_some() { Wish::Http1 } else { Wish::Any };
-        let (route, now) = (&visit.route, visit.now);
+        let route = &visit.route;
         // Only moved, never kept twice: a request is large.
         let parts = std::mem::replace(&mut visit.parts, Request::new(()).into_parts().0);
         let upload = std::mem::replace(&mut visit.upload, Upload::empty());
         let mut outgoing = Some(Outgoing { parts, upload, wish, sticky });
-        let forwarded = forward::forward(&self.proxy, route, self.worker, &mut outgoing, now).await;
+        let forwarded = forward::forward(&self.proxy, route, self.worker, &mut outgoing).await;
         let (response, mut lease) = match forwarded {
             Ok(forwarded) => forwarded,
             Err(failure) => {
@@ -180,10 +181,10 @@ impl Entrance {
         visit: Visit,
         sender: Sender,
         verdict: &Verdict,
+        decided_at: Time,
     ) -> Result<Response<Reply>, Refused> {
-        let Visit { parts, host, upload, now, .. } = visit;
-        let policy = self.proxy.gate.engine.policy();
-        let kept = aside.keep(&parts, &host, upload, sender, (&policy, verdict), now).await;
+        let Visit { parts, host, upload, .. } = visit;
+        let kept = aside.keep(&self.proxy.gate, (&parts, &host), upload, sender, (verdict, decided_at)).await;
         let id = kept.map_err(|not| Refused::Problem(not.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
         let mut response = aside.accepted(&id, verdict);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use hyper::header::EXPECT;
-use tollgate::Verdict;
+use tollgate::{Time, Verdict};
 
 use crate::gate::Gate;
 use crate::transport::proxy::exchange::{Entrance, Refused, Visit};
@@ -20,6 +20,7 @@ impl Entrance {
         visit: &mut Visit,
         charges: &mut Charges,
         verdict: &Verdict,
+        decided_at: Time,
     ) -> Result<(), Refused> {
         let behind = charges.queue().is_some_and(|queue| self.proxy.held.is_busy_for(queue));
         if verdict.delay.is_zero() && !behind {
@@ -30,7 +31,7 @@ impl Entrance {
         let mut stay = Stay { gate, charges, over: false };
         let Some((queue, place)) = stay.charges.take_place() else { return Ok(()) };
         let (rule, mut place) = place.unzip();
-        let (turn, max_held) = (visit.now + verdict.delay, visit.route.config.max_held);
+        let (turn, max_held) = (decided_at + verdict.delay, visit.route.config.max_held);
         let Some(mut held) = self.proxy.held.enter(gate, queue, turn, &mut place, max_held) else {
             self.proxy.counts.not_held.fetch_add(1, Ordering::Relaxed);
             place.into_iter().for_each(|place| gate.refund(place));
