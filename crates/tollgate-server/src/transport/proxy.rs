@@ -37,6 +37,7 @@ mod pulse;
 mod refusal;
 mod replay;
 mod settlement;
+mod stall;
 mod stream;
 mod tls;
 mod turn;

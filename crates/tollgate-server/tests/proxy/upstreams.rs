@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::api::Api;
 use crate::harness::{Client, Server, eventually};
+use crate::hold::metric;
 use crate::servers::free_port;
 use crate::{get, in_front_of};
 
@@ -257,4 +258,21 @@ fn a_connection_is_idle_from_the_end_of_its_last_response() {
         assert_eq!(client.ask("GET", path, &[], b"").status, 200);
     }
     assert_eq!(api.connections(), 1);
+}
+
+/// As long as an upload was under way, an upstream that took nothing of it was waited for.
+#[test]
+fn an_upstream_that_takes_nothing_of_a_body_times_out() {
+    let deaf = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let config = "proxy: { response_timeout: 500ms, idle_timeout: 3s }";
+    let address = deaf.local_addr().expect("an address");
+    let server = Server::start(&format!("upstreams: ['http://{address}']\n{config}"));
+    let mut client = Client::to(server.proxy);
+    let sending = thread::spawn(move || {
+        client
+            .write(format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", 64 << 20).as_bytes());
+        client.write(&vec![b'x'; 64 << 20]);
+    });
+    eventually("the request has timed out", || metric(&server, "tollgate_proxy_timeouts_total") == 1);
+    sending.join().expect("the connection is closed");
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::header::{
-    ACCEPT, CONNECTION, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER, SEC_WEBSOCKET_ACCEPT, UPGRADE,
+    ACCEPT, CONNECTION, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER,
+    SEC_WEBSOCKET_ACCEPT, UPGRADE,
 };
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
@@ -18,10 +19,11 @@ use tollgate::verdict::whole_seconds;
 use tollgate::{Time, Verdict};
 
 use crate::answer::{self, Problem};
-use crate::config::HostHeader;
+use crate::config::{HostHeader, ProxyConfig};
 use crate::queue::Sender;
-use crate::transport::proxy::body::{Download, Reply, Upload};
+use crate::transport::proxy::body::{Download, Pace, Reply, Upload};
 use crate::transport::proxy::connect::Wish;
+use crate::transport::proxy::conversation::{Traffic, UnderWay};
 use crate::transport::proxy::enqueue::{Aside, STATUS_PATH};
 use crate::transport::proxy::forward::{self, Failure, Outgoing};
 use crate::transport::proxy::forwarded::Peer;
@@ -44,6 +46,8 @@ pub struct Entrance {
     pub peer: Peer,
     /// What the client wrote, where HTTP/1.1 is spoken.
     pub heads: Option<Arc<Heads>>,
+    /// What else is under way, where HTTP/2 is spoken.
+    pub traffic: Option<Arc<Traffic>>,
 }
 
 /// A request on its way through.
@@ -95,7 +99,7 @@ impl Entrance {
             return Ok(shown.map(Reply::Whole));
         }
         let route = self.proxy.route.load_full();
-        let upload = Upload::new(body, route.config.timeouts.idle);
+        let upload = Upload::new(body, pace(&parts, &route.config));
         let mut visit = Visit { parts, host, upload, handshake, route };
         let Decided { mut verdict, at, sticky, sender } =
             self.decide(&mut visit).await.map_err(Failure::from)?;
@@ -146,8 +150,12 @@ impl Entrance {
         };
         lease.hold(permits);
         self.settle(charges, response.status(), response.headers());
-        let client =
-            client.map(|(end, protocol)| Upgrading { end, protocol, handshake: visit.handshake.take() });
+        let client = client.map(|(end, protocol)| Upgrading {
+            end,
+            protocol,
+            handshake: visit.handshake.take(),
+            under_way: self.traffic.as_ref().map(UnderWay::new),
+        });
         self.bring_back(response, lease, verdict, client, route.config.timeouts.idle)
     }
 
@@ -247,6 +255,16 @@ impl Entrance {
     }
 }
 
+/// How slowly the body of a request may come. A gRPC call may say nothing much for long.
+fn pace(parts: &Parts, config: &ProxyConfig) -> Pace {
+    let is_grpc = parts.version == Version::HTTP_2
+        && parts
+            .headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    Pace { idle: config.timeouts.idle, min_rate: config.min_body_rate.filter(|_| !is_grpc) }
+}
+
 /// Why a request is not served.
 pub enum Refused {
     Denied(Box<Verdict>),
@@ -287,6 +305,7 @@ struct Upgrading {
     end: OnUpgrade,
     protocol: HeaderValue,
     handshake: Option<Handshake>,
+    under_way: Option<UnderWay>,
 }
 
 impl Upgrading {
@@ -296,7 +315,7 @@ impl Upgrading {
             return Err(Failure::Nonsense);
         }
         let upstream = hyper::upgrade::on(&mut response);
-        upgrade::join(self.end, upstream, lease);
+        upgrade::join(self.end, upstream, (lease, self.under_way));
         let mut response = response.map(|_| Reply::Whole(http_body_util::Full::default()));
         if self.handshake.is_some() {
             *response.status_mut() = StatusCode::OK;

@@ -188,7 +188,7 @@ async fn attempt(
     let mut sender = match waiting {
         Some(sender) => sender,
         // Boxed: it is large, and rare.
-        None => match Box::pin(connect(upstream, &route.tls.load_full(), wish, timeouts.connect)).await {
+        None => match Box::pin(connect(upstream, &route.tls.load_full(), wish, timeouts)).await {
             Ok(sender) => {
                 if let Sender::Http2(shared) = &sender {
                     pool.put(Sender::Http2(shared.clone()));
@@ -285,22 +285,23 @@ async fn send(
     })
 }
 
-/// The response, unless it takes too long: that is counted from the end of the upload.
+/// The response, unless it takes too long: that is counted from the end of the upload, or from when the upstream has
+/// stopped taking it.
 async fn answered(
     sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Upload>>>>,
     progress: Option<Arc<Progress>>,
     within: Duration,
 ) -> Result<Response<Incoming>, (Failure, Option<Request<Upload>>)> {
     tokio::pin!(sending);
+    let mut taken = 0;
     loop {
-        let uploading = progress.as_ref().is_some_and(|progress| !progress.has_ended());
         match timeout(within, sending.as_mut()).await {
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(mut error)) => {
                 let unsent = error.take_message();
                 return Err((failure(error.into_error()), unsent));
             }
-            Err(_) if uploading => {}
+            Err(_) if progress.as_ref().is_some_and(|progress| progress.goes_on(&mut taken)) => {}
             Err(_) => return Err((Failure::TooSlow, None)),
         }
     }

@@ -57,8 +57,7 @@ async fn check_all(route: &Arc<Route>, check: &HealthCheck) {
 
 /// Whether an upstream answers with a status below 400.
 async fn answers(route: &Route, upstream: &Upstream, check: &HealthCheck) -> bool {
-    let Ok(mut sender) =
-        connect(upstream, &route.tls.load_full(), Wish::Any, route.config.timeouts.connect).await
+    let Ok(mut sender) = connect(upstream, &route.tls.load_full(), Wish::Any, &route.config.timeouts).await
     else {
         return false;
     };
