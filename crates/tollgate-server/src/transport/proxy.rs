@@ -14,6 +14,7 @@ use crate::gate::{Asked, Gate};
 
 mod balance;
 mod body;
+mod budget;
 mod connect;
 mod conversation;
 mod enqueue;
@@ -51,6 +52,7 @@ pub use tls::{Certificate, watch_trust};
 pub use worker::serve;
 
 use balance::Turn;
+use budget::Budget;
 use connect::Tls;
 pub use enqueue::Aside;
 use hold::Room;
@@ -63,6 +65,8 @@ pub struct Proxy {
     /// Beside them, queued requests have connections of their own.
     workers: usize,
     held: Arc<Room>,
+    /// What is read of bodies whose requests wait.
+    read_ahead: Arc<Budget>,
     pulses: Box<[Pulse]>,
     /// Where requests are put aside.
     pub aside: Option<Arc<Aside>>,
@@ -111,6 +115,7 @@ impl Proxy {
             workers,
             pulses: (0..workers).map(|_| Pulse::default()).collect(),
             held: Arc::default(),
+            read_ahead: Budget::new(turn::MAX_AHEAD_BYTES),
             counts: Counts::default(),
         })
     }

@@ -94,19 +94,22 @@ impl Entrance {
         let (mut parts, body) = request.into_parts();
         let host = self.inspect(&parts).map_err(Refused::Ambiguous)?;
         let handshake = Handshake::of(&mut parts).map_err(Refused::Ambiguous)?;
-        if let (Some(aside), Some(id)) = (&self.proxy.aside, parts.uri.path().strip_prefix(STATUS_PATH)) {
-            let shown = aside.show(&parts.method, id).await.map_err(Refused::Problem)?;
-            return Ok(shown.map(Reply::Whole));
-        }
         let route = self.proxy.route.load_full();
         let upload = Upload::new(body, pace(&parts, &route.config));
         let mut visit = Visit { parts, host, upload, handshake, route };
         let Decided { mut verdict, at, sticky, sender } =
             self.decide(&mut visit).await.map_err(Failure::from)?;
+        let status_of = visit.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
         match (&self.proxy.aside, sender) {
+            (Some(aside), _) if verdict.allowed && status_of.is_some() => {
+                let id = status_of.unwrap_or_default();
+                Box::pin(self.show_status(aside, &id, &mut visit, &mut verdict, at)).await
+            }
             _ if verdict.allowed => self.pass(&mut visit, &mut verdict, at, sticky).await,
             // Nobody can be joined to an upstream later.
-            (Some(aside), Some(sender)) if hops::wanted_upgrade(&visit.parts.headers).is_none() => {
+            (Some(aside), Some(sender))
+                if status_of.is_none() && hops::wanted_upgrade(&visit.parts.headers).is_none() =>
+            {
                 Box::pin(self.put_aside(aside, visit, sender, &verdict, at)).await
             }
             _ => {
@@ -114,6 +117,40 @@ impl Entrance {
                 Err(Refused::Denied(Box::new(verdict)))
             }
         }
+    }
+
+    /// Waits for the request's turn; returns what is to be settled after its response.
+    async fn admit(
+        &self,
+        visit: &mut Visit,
+        verdict: &mut Verdict,
+        decided_at: Time,
+    ) -> Result<Option<Box<Charges>>, Refused> {
+        if !Charges::are_open(verdict) && !(self.proxy.held.is_busy() && Charges::have_place(verdict)) {
+            return Ok(None);
+        }
+        let mut open = Box::new(Charges::of(verdict));
+        Box::pin(self.wait(visit, &mut open, verdict, decided_at)).await?;
+        Ok(Some(open))
+    }
+
+    /// Tells what became of a queued request. It is a request like any other to limits and bans.
+    async fn show_status(
+        &self,
+        aside: &Aside,
+        id: &str,
+        visit: &mut Visit,
+        verdict: &mut Verdict,
+        decided_at: Time,
+    ) -> Result<Response<Reply>, Refused> {
+        let mut charges = self.admit(visit, verdict, decided_at).await?;
+        let _permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
+        let shown = aside.show(&visit.parts.method, id).await;
+        let status = shown.as_ref().map_or_else(|problem| problem.status, |shown| shown.status());
+        self.settle(charges, status, &HeaderMap::new());
+        let mut response = shown.map_err(Refused::Problem)?.map(Reply::Whole);
+        answer::write_headers(&mut response, verdict, self.proxy.gate.live.load().headers);
+        Ok(response)
     }
 
     /// Sends the request to an upstream, when it is its turn.
@@ -124,12 +161,7 @@ impl Entrance {
         decided_at: Time,
         sticky: Option<u64>,
     ) -> Result<Response<Reply>, Refused> {
-        let mut charges = None;
-        if Charges::are_open(verdict) || (self.proxy.held.is_busy() && Charges::have_place(verdict)) {
-            let mut open = Box::new(Charges::of(verdict));
-            Box::pin(self.wait(visit, &mut open, verdict, decided_at)).await?;
-            charges = Some(open);
-        }
+        let mut charges = self.admit(visit, verdict, decided_at).await?;
         let permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
         let protocol = self.prepare(visit);
         let client = visit.parts.extensions.remove::<OnUpgrade>().zip(protocol);
@@ -191,7 +223,8 @@ impl Entrance {
         verdict: &Verdict,
         decided_at: Time,
     ) -> Result<Response<Reply>, Refused> {
-        let Visit { parts, host, upload, .. } = visit;
+        let Visit { mut parts, host, upload, .. } = visit;
+        hops::remove_from_request(&mut parts.headers);
         let kept = aside.keep(&self.proxy.gate, (&parts, &host), upload, sender, (verdict, decided_at)).await;
         let id = kept.map_err(|not| Refused::Problem(not.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);

@@ -6,12 +6,15 @@ use hyper::header::EXPECT;
 use tollgate::{Time, Verdict};
 
 use crate::gate::Gate;
+use crate::transport::proxy::budget::Share;
 use crate::transport::proxy::exchange::{Entrance, Refused, Visit};
 use crate::transport::proxy::forward::Failure;
 use crate::transport::proxy::settlement::Charges;
 
 /// How much of a body is read while its request waits.
 const AHEAD_BYTES: usize = 16 << 10;
+/// Of all bodies whose requests wait.
+pub const MAX_AHEAD_BYTES: usize = 64 << 20;
 
 impl Entrance {
     /// Returns when it is the request's turn. Who goes away meanwhile, or finds no room, gives everything back.
@@ -39,7 +42,8 @@ impl Entrance {
         };
         self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
         // Its body is read ahead a little: only then the end of the connection is seen behind it.
-        let mut reads = !visit.parts.headers.contains_key(EXPECT);
+        let mut ahead = Share::of(&self.proxy.read_ahead);
+        let mut reads = !visit.parts.headers.contains_key(EXPECT) && ahead.grow_to(AHEAD_BYTES);
         let place = loop {
             tokio::select! {
                 place = held.turn() => break place,
