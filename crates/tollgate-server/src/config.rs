@@ -25,7 +25,9 @@ mod size;
 mod store;
 
 pub use listen::Listen;
-pub use proxy::{Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, UpstreamTls};
+pub use proxy::{
+    Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, Timeouts, UpstreamTls,
+};
 pub use queue::{QueueConfig, QueuePlace};
 pub use rules_db::{OnRulesError, RulesDbConfig};
 pub use store::{ShownKeys, StoreConfig, StoreKeys};

@@ -164,16 +164,21 @@ pub async fn read_body_within(
     timeout(within, read).await.unwrap_or(Err(BodyError::TooSlow))
 }
 
-/// A stream whose peer must read within [`WRITE_TIMEOUT`].
+/// A stream whose peer must read within a time, by default [`WRITE_TIMEOUT`].
 pub struct Patient<S> {
     stream: S,
+    within: Duration,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
 }
 
 impl<S: Unpin> Patient<S> {
     pub fn new(stream: S) -> Patient<S> {
-        Patient { stream, deadline: Box::pin(sleep(WRITE_TIMEOUT)), waiting: false }
+        Patient::within(stream, WRITE_TIMEOUT)
+    }
+
+    pub fn within(stream: S, within: Duration) -> Patient<S> {
+        Patient { stream, within, deadline: Box::pin(sleep(within)), waiting: false }
     }
 
     fn write_with<T>(
@@ -187,7 +192,8 @@ impl<S: Unpin> Patient<S> {
         }
         if !self.waiting {
             self.waiting = true;
-            self.deadline.as_mut().reset(Instant::now() + WRITE_TIMEOUT);
+            let at = Instant::now() + self.within;
+            self.deadline.as_mut().reset(at);
         }
         ready!(self.deadline.as_mut().poll(cx));
         Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()))

@@ -35,6 +35,8 @@ pub enum Queue {
 pub enum QueueError {
     #[error("the queue is full")]
     Full,
+    #[error("too many requests of this sender are queued already")]
+    SenderFull,
     #[error("the queue cannot be used: {0}")]
     File(#[from] std::io::Error),
     #[error("the queue cannot be used: {0}")]
@@ -62,9 +64,9 @@ impl Queue {
     /// It must be called inside a tokio runtime.
     pub fn open(config: &QueueConfig) -> Result<Queue, QueueError> {
         match &config.place {
-            QueuePlace::File(path) => SqliteQueue::open(path, config.max_items).map(Queue::Sqlite),
+            QueuePlace::File(path) => SqliteQueue::open(path, config.bounds).map(Queue::Sqlite),
             QueuePlace::Redis { address, name } => {
-                RedisQueue::open((**address).clone(), name, config.max_items).map(Queue::Redis)
+                RedisQueue::open((**address).clone(), name, config.bounds).map(Queue::Redis)
             }
         }
     }
@@ -119,6 +121,36 @@ impl Queue {
     /// How many there are in each state.
     pub async fn counts(&self) -> Result<Vec<(State, u64)>, QueueError> {
         ask!(self, counts())
+    }
+}
+
+/// What a queue may hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Requests that wait.
+    pub items: usize,
+    /// All that is kept, answered and dead requests included: those make room when it is needed.
+    pub bytes: usize,
+    /// Requests of one sender that wait.
+    pub sender_items: usize,
+    /// Their bodies.
+    pub sender_bytes: usize,
+}
+
+/// A sender may have this part of the queue.
+const SENDER_SHARE: usize = 10;
+/// What a request takes beside its texts.
+const ITEM_OVERHEAD: usize = 512;
+
+impl Bounds {
+    /// A sender may always have one request with the longest body.
+    pub fn new(items: usize, bytes: usize, max_body: usize) -> Bounds {
+        Bounds {
+            items,
+            bytes,
+            sender_items: (items / SENDER_SHARE).max(1),
+            sender_bytes: (bytes / SENDER_SHARE).max(max_body),
+        }
     }
 }
 

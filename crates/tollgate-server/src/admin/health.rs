@@ -89,6 +89,11 @@ pub fn readiness(admin: &Admin) -> Answer {
         };
         return answer::json(StatusCode::SERVICE_UNAVAILABLE, &body);
     }
+    let stuck = admin.proxy.as_ref().map_or(0, |proxy| proxy.stuck_workers());
+    if stuck > 0 {
+        let body = json!({ "status": "the proxy does not answer", "stuck_workers": stuck });
+        return answer::json(StatusCode::SERVICE_UNAVAILABLE, &body);
+    }
     let generation = admin.gate.engine.policy().generation();
     let mut body = json!({ "status": "ready", "rules_generation": generation });
     if let Some(source) = rulebook.map(|rulebook| rulebook.source()).filter(|from| *from != Source::Database)

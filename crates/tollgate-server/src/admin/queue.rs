@@ -13,7 +13,8 @@ use crate::queue::{Item, QueueError, State};
 use crate::transport::proxy::Aside;
 
 const MAX_LISTED: usize = 1_000;
-const SECRET: [&str; 2] = ["authorization", "cookie"];
+/// Headers that tell nothing of their sender; the values of others are not shown.
+const SHOWN: [&str; 4] = ["accept", "content-encoding", "content-type", "idempotency-key"];
 
 impl From<QueueError> for Problem {
     fn from(error: QueueError) -> Problem {
@@ -81,7 +82,7 @@ async fn find(call: &Call) -> Result<(&Aside, Item), Problem> {
 /// An item without what is its sender's secret.
 fn shown(item: &Item) -> Value {
     let headers = item.headers.iter().map(|(name, value)| {
-        let value = if SECRET.contains(&name.as_str()) { "…" } else { value.as_str() };
+        let value = if SHOWN.contains(&name.as_str()) { value.as_str() } else { "…" };
         (name.clone(), value.into())
     });
     json!({

@@ -12,6 +12,9 @@ use tollgate::time::parse_span;
 
 const MAX_UPSTREAMS: usize = 256;
 const MAX_HELD: u64 = 1_000_000;
+/// Bytes a second: less than any network that people use.
+const MIN_BODY_RATE: u32 = 240;
+const HIGHEST_BODY_RATE: u64 = 1 << 20;
 
 /// What the proxy is told by the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +25,8 @@ pub struct ProxyConfig {
     pub timeouts: Timeouts,
     pub health: Option<HealthCheck>,
     pub max_held: usize,
+    /// Bytes a second that the body of a request has to come at; `None` for any rate.
+    pub min_body_rate: Option<u32>,
     pub tls: Option<KeyPair>,
     pub upstream_tls: UpstreamTls,
     pub trusted: TrustedProxies,
@@ -116,6 +121,7 @@ impl ProxyConfig {
             timeouts: Timeouts::default(),
             health: None,
             max_held: 10_000,
+            min_body_rate: Some(MIN_BODY_RATE),
             tls: None,
             upstream_tls: UpstreamTls::default(),
             trusted,
@@ -190,6 +196,16 @@ fn read_settings(map: &mut MapReader<'_, '_>, config: &mut ProxyConfig, folder: 
         match node.as_u64().filter(|held| *held <= MAX_HELD) {
             Some(held) => config.max_held = held as usize,
             None => map.reject("max_held", node, format!("expected a number of requests up to {MAX_HELD}")),
+        }
+    }
+    if let Some(node) = map.optional("min_body_rate") {
+        match node.as_u64().filter(|rate| (1..=HIGHEST_BODY_RATE).contains(rate)) {
+            Some(rate) => config.min_body_rate = Some(rate as u32),
+            None if node.as_str() == Some("off") => config.min_body_rate = None,
+            None => {
+                let expected = format!("expected bytes a second from 1 to {HIGHEST_BODY_RATE}, or off");
+                map.reject("min_body_rate", node, expected);
+            }
         }
     }
     config.health = health(map);

@@ -11,11 +11,15 @@ use tollgate_stores::counters::redis::RedisAddress;
 
 use crate::config::StoreConfig;
 use crate::config::proxy::span;
+use crate::queue::Bounds;
 
 const FILE: &str = "tollgate-queue.db";
 const NAME: &str = "default";
 const MAX_NAME: usize = 64;
 const MAX_BODY: u64 = 64 << 20;
+const MAX_BODY_DEFAULT: usize = 1 << 20;
+const MAX_ITEMS: usize = 100_000;
+const MAX_BYTES: usize = 1 << 30;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueConfig {
@@ -25,7 +29,7 @@ pub struct QueueConfig {
     /// The headers that are sent later; others are not kept.
     pub headers: Vec<HeaderName>,
     pub max_body: usize,
-    pub max_items: usize,
+    pub bounds: Bounds,
     /// A request older than this is given up.
     pub ttl: Duration,
     pub max_tries: u32,
@@ -107,8 +111,8 @@ impl QueueConfig {
             place: QueuePlace::File(folder.join(FILE)),
             answer: 202,
             headers: headers.map(HeaderName::from_static).to_vec(),
-            max_body: 1 << 20,
-            max_items: 100_000,
+            max_body: MAX_BODY_DEFAULT,
+            bounds: Bounds::new(MAX_ITEMS, MAX_BYTES, MAX_BODY_DEFAULT),
             ttl: Duration::from_secs(86_400),
             max_tries: 10,
             backoff: Duration::from_secs(1),
@@ -160,8 +164,9 @@ impl QueueConfig {
         };
         config.max_body =
             bounded(&mut map, "max_body", MAX_BODY).map_or(config.max_body, |most| most as usize);
-        config.max_items =
-            bounded(&mut map, "max_items", 10_000_000).map_or(config.max_items, |most| most as usize);
+        let items = bounded(&mut map, "max_items", 10_000_000).map_or(MAX_ITEMS, |most| most as usize);
+        let bytes = bounded(&mut map, "max_bytes", 1 << 50).map_or(MAX_BYTES, |most| most as usize);
+        config.bounds = Bounds::new(items, bytes, config.max_body);
         config.max_tries = bounded(&mut map, "max_tries", 1_000).map_or(config.max_tries, |most| most as u32);
         config.ttl = span(&mut map, "ttl").unwrap_or(config.ttl);
         config.backoff = span(&mut map, "backoff").unwrap_or(config.backoff);

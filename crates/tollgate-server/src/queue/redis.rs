@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tollgate::Time;
 use tollgate_stores::counters::redis::{RedisAddress, RedisClient, Reply};
 
-use crate::queue::{Item, KEEP_DEAD, KEEP_DONE, QueueError, Sender, State, new_id};
+use crate::queue::{Bounds, ITEM_OVERHEAD, Item, KEEP_DEAD, KEEP_DONE, QueueError, Sender, State, new_id};
 
 /// A body may be long.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ pub struct RedisQueue {
     node: String,
     /// What this node is sending.
     taken: Mutex<Taken>,
-    max_items: usize,
+    bounds: Bounds,
 }
 
 #[derive(Default)]
@@ -72,10 +72,10 @@ struct Request {
 
 impl RedisQueue {
     /// Connects in the background; it must be called inside a tokio runtime.
-    pub fn open(address: RedisAddress, name: &str, max_items: usize) -> Result<RedisQueue, QueueError> {
+    pub fn open(address: RedisAddress, name: &str, bounds: Bounds) -> Result<RedisQueue, QueueError> {
         let client = RedisClient::open(address, DEADLINE).map_err(QueueError::Setup)?;
         let (name, node) = (format!("tg1:queue:{{{name}}}"), new_id());
-        Ok(RedisQueue { client, name, node, taken: Mutex::default(), max_items })
+        Ok(RedisQueue { client, name, node, taken: Mutex::default(), bounds })
     }
 
     async fn run(&self, script: &str, words: &[&[u8]]) -> Result<Reply, QueueError> {
@@ -85,9 +85,10 @@ impl RedisQueue {
 
     pub async fn push(&self, item: Item, body: Vec<u8>) -> Result<(), QueueError> {
         let Item { id, method, target, host, headers, body_bytes, sender, queued_at, .. } = item;
-        let queued_at = queued_at.nanos();
+        let (queued_at, ip) = (queued_at.nanos(), sender.ip);
         let request = Request { method, target, host, headers, body_bytes, sender, queued_at };
         let request = serde_json::to_vec(&request).expect("texts are valid JSON");
+        let size = request.len() + body.len() + ITEM_OVERHEAD;
         let words = [
             id.into_bytes(),
             request,
@@ -95,11 +96,17 @@ impl RedisQueue {
             micros(item.next_at),
             nanos(item.next_at),
             nanos(item.expires_at),
-            decimal(self.max_items),
+            decimal(self.bounds.items),
+            decimal(size),
+            decimal(self.bounds.bytes),
+            decimal(ip),
+            decimal(self.bounds.sender_items),
+            decimal(self.bounds.sender_bytes),
         ];
         match self.run(PUSH, &words.each_ref().map(Vec::as_slice)).await?.number() {
             Some(1) => Ok(()),
             Some(0) => Err(QueueError::Full),
+            Some(2) => Err(QueueError::SenderFull),
             _ => Err(QueueError::Strange),
         }
     }

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::sync::oneshot;
 use tollgate::Time;
 
-use crate::queue::{Item, KEEP_DEAD, KEEP_DONE, QueueError, Sender, State};
+use crate::queue::{Bounds, ITEM_OVERHEAD, Item, KEEP_DEAD, KEEP_DONE, QueueError, Sender, State};
 
 const SCHEMA: &str = "
     PRAGMA journal_mode = WAL;
@@ -26,6 +26,16 @@ const SCHEMA: &str = "
         tries INTEGER NOT NULL, status INTEGER, error TEXT
     );
     CREATE INDEX IF NOT EXISTS item_due ON item (state, next_at);
+    CREATE INDEX IF NOT EXISTS item_sender ON item (json_extract(sender, '$.ip'), length(body)) WHERE state IN (0, 1);
+    CREATE TABLE IF NOT EXISTS used (bytes INTEGER NOT NULL);
+    CREATE TRIGGER IF NOT EXISTS item_added AFTER INSERT ON item BEGIN
+        UPDATE used SET bytes = bytes + length(NEW.body) + length(NEW.target) + length(NEW.headers) + length(NEW.sender) + 512;
+    END;
+    CREATE TRIGGER IF NOT EXISTS item_removed AFTER DELETE ON item BEGIN
+        UPDATE used SET bytes = bytes - length(OLD.body) - length(OLD.target) - length(OLD.headers) - length(OLD.sender) - 512;
+    END;
+    DELETE FROM used;
+    INSERT INTO used SELECT coalesce(sum(length(body) + length(target) + length(headers) + length(sender) + 512), 0) FROM item;
     PRAGMA user_version = 1;
 ";
 
@@ -36,12 +46,12 @@ type Job = Box<dyn FnOnce(&Connection) + Send>;
 /// A handle on the file.
 pub struct SqliteQueue {
     jobs: mpsc::Sender<Job>,
-    max_items: usize,
+    bounds: Bounds,
 }
 
 impl SqliteQueue {
     /// Opens the file, or makes it. What was under way at the end is queued again.
-    pub fn open(path: &Path, max_items: usize) -> Result<SqliteQueue, QueueError> {
+    pub fn open(path: &Path, bounds: Bounds) -> Result<SqliteQueue, QueueError> {
         // It holds what people have sent: nobody else may read it.
         OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
         let connection = Connection::open(path)?;
@@ -57,7 +67,7 @@ impl SqliteQueue {
                 job(&connection);
             }
         })?;
-        Ok(SqliteQueue { jobs, max_items })
+        Ok(SqliteQueue { jobs, bounds })
     }
 
     async fn ask<T: Send + 'static>(
@@ -71,26 +81,29 @@ impl SqliteQueue {
     }
 
     pub async fn push(&self, item: Item, body: Vec<u8>) -> Result<(), QueueError> {
-        let max = self.max_items;
+        let bounds = self.bounds;
         self.ask(move |connection| {
             let waiting: usize = connection.query_row(
                 "SELECT count(*) FROM item WHERE state IN (0, 1)",
                 [],
                 |row| row.get(0),
             )?;
-            if waiting >= max {
+            if waiting >= bounds.items {
                 return Err(QueueError::Full);
             }
+            check_sender(connection, &item, bounds)?;
             let headers = serde_json::to_string(&item.headers).expect("texts are valid JSON");
             let sender = serde_json::to_string(&item.sender).expect("texts are valid JSON");
-            connection.prepare_cached(
+            let change = connection.unchecked_transaction()?;
+            make_room(&change, body.len() + item.target.len() + headers.len() + sender.len() + ITEM_OVERHEAD, bounds)?;
+            change.prepare_cached(
                 "INSERT INTO item (id, state, method, target, host, headers, body, sender, queued_at, expires_at, next_at, tries)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0)",
             )?.execute(params![
                 item.id, item.state as u8, item.method, item.target, item.host, headers, body, sender,
                 signed(item.queued_at), signed(item.expires_at), signed(item.next_at)
             ])?;
-            Ok(())
+            Ok(change.commit()?)
         })
         .await
     }
@@ -184,6 +197,37 @@ impl SqliteQueue {
         })
         .await
     }
+}
+
+/// Whether the sender may have one more.
+fn check_sender(connection: &Connection, item: &Item, bounds: Bounds) -> Result<(), QueueError> {
+    let mut query = connection.prepare_cached(
+        "SELECT count(*), coalesce(sum(length(body)), 0) FROM item
+         WHERE state IN (0, 1) AND json_extract(sender, '$.ip') = ?1",
+    )?;
+    let sum = |row: &Row<'_>| Ok((row.get::<_, usize>(0)?, row.get::<_, usize>(1)?));
+    let (items, bytes) = query.query_row([item.sender.ip.to_string()], sum)?;
+    let fits = items < bounds.sender_items && bytes + item.body_bytes <= bounds.sender_bytes;
+    if fits { Ok(()) } else { Err(QueueError::SenderFull) }
+}
+
+/// Removes answered requests, then dead ones, the oldest first, until `bytes` fit.
+fn make_room(connection: &Connection, bytes: usize, bounds: Bounds) -> Result<(), QueueError> {
+    let mut used = connection.prepare_cached("SELECT bytes FROM used")?;
+    let mut remove = connection.prepare_cached(
+        "DELETE FROM item WHERE sequence = (SELECT sequence FROM item WHERE state = ?1 ORDER BY next_at LIMIT 1)",
+    )?;
+    for state in [State::Done, State::Dead] {
+        loop {
+            if used.query_row([], |row| row.get::<_, usize>(0))? + bytes <= bounds.bytes {
+                return Ok(());
+            }
+            if remove.execute([state as u8])? == 0 {
+                break;
+            }
+        }
+    }
+    Err(QueueError::Full)
 }
 
 /// Instants as SQLite has numbers; those beyond it are its last one.

@@ -14,6 +14,7 @@ use crate::gate::{Asked, Gate};
 
 mod balance;
 mod body;
+mod budget;
 mod connect;
 mod conversation;
 mod enqueue;
@@ -21,6 +22,7 @@ mod exchange;
 mod fields;
 mod forward;
 mod forwarded;
+mod framing;
 mod heads;
 mod health;
 mod hold;
@@ -32,9 +34,11 @@ mod line;
 mod merge;
 mod multipart;
 mod pool;
+mod pulse;
 mod refusal;
 mod replay;
 mod settlement;
+mod stall;
 mod stream;
 mod tls;
 mod turn;
@@ -48,9 +52,11 @@ pub use tls::{Certificate, watch_trust};
 pub use worker::serve;
 
 use balance::Turn;
+use budget::Budget;
 use connect::Tls;
 pub use enqueue::Aside;
 use hold::Room;
+use pulse::Pulse;
 use upstream::Upstream;
 
 pub struct Proxy {
@@ -59,6 +65,9 @@ pub struct Proxy {
     /// Beside them, queued requests have connections of their own.
     workers: usize,
     held: Arc<Room>,
+    /// What is read of bodies whose requests wait.
+    read_ahead: Arc<Budget>,
+    pulses: Box<[Pulse]>,
     /// Where requests are put aside.
     pub aside: Option<Arc<Aside>>,
     pub counts: Counts,
@@ -104,7 +113,9 @@ impl Proxy {
             aside: aside.map(Arc::new),
             route: ArcSwap::from_pointee(route),
             workers,
+            pulses: (0..workers).map(|_| Pulse::default()).collect(),
             held: Arc::default(),
+            read_ahead: Budget::new(turn::MAX_AHEAD_BYTES),
             counts: Counts::default(),
         })
     }
@@ -121,6 +132,17 @@ impl Proxy {
     /// Sends queued requests when they may pass, until the shutdown.
     pub async fn watch_queue(self: Arc<Self>, shutdown: Shutdown) {
         replay::watch(self, shutdown).await;
+    }
+
+    /// Beats for a worker, on its own thread, for as long as that runs.
+    async fn beat(self: Arc<Self>, worker: usize) {
+        self.pulses[worker].beat(|| self.gate.now()).await;
+    }
+
+    /// How many workers have stopped serving their connections.
+    pub fn stuck_workers(&self) -> usize {
+        let now = self.gate.now();
+        self.pulses.iter().filter(|pulse| pulse.is_lost(now)).count()
     }
 
     /// How many requests wait for their turn.

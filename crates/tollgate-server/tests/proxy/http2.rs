@@ -221,3 +221,27 @@ fn a_request_that_is_cancelled_while_it_waits_gives_its_place_back() {
         metric(&server, "tollgate_held_requests") == 0
     });
 }
+
+/// A client whose window stayed closed held a connection to the API for ever.
+#[test]
+fn a_client_that_takes_nothing_frees_its_connection_to_the_api() {
+    let body = "x".repeat(256 << 10);
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let api = Api::start(move |_, stream| stream.write_all(answer.as_bytes()).is_ok());
+    let server = in_front_of(&api, "proxy: { idle_timeout: 1s }");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let stream = TcpStream::connect(server.proxy).await.expect("the proxy accepts");
+        let closed = h2::client::Builder::new().initial_window_size(0).handshake::<_, Bytes>(stream).await;
+        let (mut client, connection) = closed.expect("it speaks HTTP/2");
+        let connection = tokio::spawn(connection);
+        let request = Request::get(format!("http://{}/", server.proxy)).body(()).expect("a request");
+        let (response, _) = client.send_request(request, true).expect("it is sent");
+        let response = timeout(SOON, response).await.expect("no wait").expect("a response");
+        let mut body = response.into_body();
+        let error = timeout(SOON, body.data()).await.expect("it ends").expect("not as it should");
+        assert_eq!(error.expect_err("nothing was taken").reason(), Some(Reason::CANCEL));
+        eventually("the API's connection is free", || metric(&server, "tollgate_upstream_in_flight") == 0);
+        connection.abort();
+    });
+}

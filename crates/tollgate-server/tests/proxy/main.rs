@@ -6,6 +6,7 @@ mod harness;
 mod servers;
 
 mod api;
+mod attacks;
 mod bodies;
 mod command;
 mod crowd;

@@ -211,3 +211,75 @@ fn a_request_queued_for_a_permit_is_sent_when_one_is_given_back() {
     assert_eq!(slow.answer().status, 201);
     eventually("it is done", || status_of(&server, &answer)["status"] == "done");
 }
+
+fn post_from(server: &Server, host: u8, body: &[u8]) -> Answer {
+    Client::connect_from([127, 0, 0, host].into(), server.proxy).ask("POST", "/jobs", &[], body)
+}
+
+/// What a queue may hold, wherever it is; `store` says where.
+pub fn check_bounds(store: &str) {
+    let api = Api::echo();
+    let server = in_front_of(
+        &api,
+        &format!("queue: {{ {store}max_items: 100, max_body: 5000, max_bytes: 50000 }}\n{STUCK}"),
+    );
+    eventually("the queue can be used", || server.admin("GET", "/v1/queue", "").status == 200);
+    assert_eq!(post_from(&server, 1, b"").status, 200);
+    let small: Vec<_> = (0..12).map(|_| post_from(&server, 1, b"job").status).collect();
+    assert_eq!(small, [&[202; 10][..], &[429; 2]].concat(), "a sender may have a tenth of the queue");
+    let large = [b'x'; 4000];
+    assert_eq!([202, 429], [(); 2].map(|()| post_from(&server, 2, &large).status), "and of its bytes");
+    let statuses: Vec<_> = (3..20).map(|host| post_from(&server, host, &large).status).collect();
+    let taken = statuses.iter().filter(|status| **status == 202).count();
+    assert!((4..=9).contains(&taken), "all senders together are bounded, too: {statuses:?}");
+    let first = list(&server, "?state=queued")["items"][0]["id"].clone();
+    let remove =
+        |id: &Value| server.admin("DELETE", &format!("/v1/queue/{}", id.as_str().expect("an id")), "").status;
+    for request in list(&server, "?state=queued")["items"].as_array().expect("a list") {
+        assert_eq!(remove(&request["id"]), 200);
+    }
+    assert_eq!(remove(&first), 404);
+    assert_eq!(
+        [202, 429],
+        [(); 2].map(|()| post_from(&server, 2, &large).status),
+        "what is gone leaves room"
+    );
+}
+
+#[test]
+fn a_queue_in_a_file_is_bounded_in_bytes_and_for_each_sender() {
+    check_bounds("");
+}
+
+#[test]
+fn a_replayed_request_has_the_headers_that_its_rules_know_the_sender_by() {
+    let api = Api::echo();
+    let rules =
+        "rules: [{ id: jobs, match: /jobs, key: 'header:x-tenant', limit: 2/s, burst: 1, on_exceed: queue }]";
+    let server = in_front_of(&api, rules);
+    let post =
+        || Client::to(server.proxy).ask("POST", "/jobs", &[("x-tenant", "ann"), ("x-other", "1")], b"job");
+    assert_eq!(post().status, 200);
+    assert_eq!(post().status, 202);
+    eventually("it is replayed", || api.received().len() == 2);
+    let replayed = api.last();
+    assert_eq!((replayed.header("x-tenant"), replayed.header("x-other")), (Some("ann"), None));
+}
+
+#[test]
+fn asking_about_a_queued_request_counts_against_limits_and_bans() {
+    let api = Api::echo();
+    let rules = "rules:
+  - { id: jobs, match: /jobs, limit: 1/h, on_exceed: queue }
+  - { id: all, match: '/.tollgate/**', key: ip, limit: 2/h }";
+    let server = in_front_of(&api, rules);
+    assert_eq!(post(&server, "one").status, 200);
+    let answer = post(&server, "two");
+    let place = answer.header("location").expect("where to ask").to_owned();
+    assert_eq!([(); 3].map(|()| get(&server, &place, &[]).status), [200, 200, 429]);
+    let ban = server.admin("POST", "/v1/bans", r#"{"key":"ip:127.0.0.9"}"#);
+    assert!(ban.status < 300, "{ban}");
+    let banned =
+        Client::connect_from([127, 0, 0, 9].into(), server.proxy).ask("GET", &place, &[], b"").status;
+    assert!([403, 429].contains(&banned), "{banned}");
+}

@@ -345,3 +345,9 @@ fn without_redis_nothing_is_said_to_be_queued() {
     assert_eq!(refused.status, 503, "{refused}");
     assert_eq!(refused.json()["detail"], "the request could not be queued");
 }
+
+#[test]
+fn a_queue_on_redis_is_bounded_in_bytes_and_for_each_sender() {
+    let Some(redis) = redis("a queue with bounds") else { return };
+    crate::queue::check_bounds(&format!("store: '{}', ", redis.url()));
+}

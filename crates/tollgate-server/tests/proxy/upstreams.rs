@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::SocketAddr;
-use std::time::Instant;
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::api::Api;
 use crate::harness::{Client, Server, eventually};
+use crate::hold::metric;
 use crate::servers::free_port;
 use crate::{get, in_front_of};
 
@@ -219,4 +221,58 @@ fn an_upload_that_nobody_reads_to_its_end_holds_up_nobody_else() {
         assert_eq!(get(&server, "/", &[]).status, 200);
         assert!(start.elapsed().as_secs() < 10);
     }
+}
+
+/// Time-outs were dated back to the arrival of their requests, so that the rest was over before it began.
+#[test]
+fn an_upstream_that_times_out_three_times_is_left_alone() {
+    let silent = Api::start(|_, _| {
+        thread::sleep(Duration::from_secs(60));
+        false
+    });
+    let apis = [silent, numbered(1)];
+    // Longer than the rest.
+    let server = in_front_of_all(&apis, "proxy: { response_timeout: 11s }");
+    let ask = || Client::patient(server.proxy, Duration::from_secs(90)).ask("GET", "/", &[], b"").status;
+    let mut statuses = thread::scope(|scope| {
+        let asked: Vec<_> = (0..6).map(|_| scope.spawn(ask)).collect();
+        asked.into_iter().map(|asked| asked.join().expect("an answer")).collect::<Vec<_>>()
+    });
+    statuses.sort();
+    assert_eq!(statuses, [200, 200, 200, 504, 504, 504]);
+    assert_eq!(tally(&server, 4), BTreeMap::from([("1".to_owned(), 4)]));
+}
+
+/// Idle time was counted from the arrival of the request before.
+#[test]
+fn a_connection_is_idle_from_the_end_of_its_last_response() {
+    let api = Api::start(|request, stream| {
+        if request.target() == "/slow" {
+            thread::sleep(Duration::from_secs(4));
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").is_ok()
+    });
+    let server = in_front_of(&api, "proxy: { keep_alive: 4s }");
+    let mut client = Client::to(server.proxy);
+    for path in ["/slow", "/"] {
+        assert_eq!(client.ask("GET", path, &[], b"").status, 200);
+    }
+    assert_eq!(api.connections(), 1);
+}
+
+/// As long as an upload was under way, an upstream that took nothing of it was waited for.
+#[test]
+fn an_upstream_that_takes_nothing_of_a_body_times_out() {
+    let deaf = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let config = "proxy: { response_timeout: 500ms, idle_timeout: 3s }";
+    let address = deaf.local_addr().expect("an address");
+    let server = Server::start(&format!("upstreams: ['http://{address}']\n{config}"));
+    let mut client = Client::to(server.proxy);
+    let sending = thread::spawn(move || {
+        client
+            .write(format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", 64 << 20).as_bytes());
+        client.write(&vec![b'x'; 64 << 20]);
+    });
+    eventually("the request has timed out", || metric(&server, "tollgate_proxy_timeouts_total") == 1);
+    sending.join().expect("the connection is closed");
 }

@@ -4,6 +4,7 @@
 --   NAME:done, NAME:dead   the others by the microsecond they became so
 --   NAME:order      all of them in the order in which they came
 --   NAME:item:ID, NAME:body:ID   what is known of one, and its body
+--   NAME:senders    of each sender the requests that wait and the bytes of their bodies; `total`: the bytes of all that is kept
 local stream = KEYS[1]
 local group = 'tollgate'
 
@@ -46,8 +47,23 @@ local function leave(id)
   end
 end
 
+-- A request that no longer waits takes nothing of its sender's share.
+local function release(id)
+  local known = redis.call('HMGET', item(id), 'sender', 'body_bytes')
+  if not known[1] then
+    return
+  end
+  redis.call('HDEL', item(id), 'sender')
+  redis.call('HINCRBY', part('senders'), known[1] .. '/bytes', 0 - tonumber(known[2]))
+  if redis.call('HINCRBY', part('senders'), known[1] .. '/items', -1) <= 0 then
+    redis.call('HDEL', part('senders'), known[1] .. '/items', known[1] .. '/bytes')
+  end
+end
+
 local function forget(id)
   leave(id)
+  release(id)
+  redis.call('HINCRBY', part('senders'), 'total', 0 - tonumber(redis.call('HGET', item(id), 'bytes') or 0))
   redis.call('ZREM', part('order'), id)
   redis.call('DEL', part('body:' .. id))
   return redis.call('DEL', item(id))

@@ -2,18 +2,18 @@
 //!
 //! Nothing is collected. A side that sends or takes nothing for too long ends the exchange.
 
-use std::collections::VecDeque;
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::HeaderMap;
 use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
@@ -23,31 +23,44 @@ use crate::transport::proxy::lease::Lease;
 
 /// How long we wait for an upstream's 100 before the body is sent unasked (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
+/// What the rate of a body is averaged over.
+const RATE_WINDOW: Duration = Duration::from_secs(30);
 
 pub type BodyError = Box<dyn Error + Send + Sync>;
 
-/// Nothing came for as long as one may wait.
+/// Nothing came for as long as one may wait, or too little.
 #[derive(Debug, Error)]
-#[error("nothing was sent for too long")]
+#[error("a body came too slowly")]
 pub struct Stalled;
 
 /// A body from the client on its way to an upstream.
 pub struct Upload {
-    /// What was read of it already.
-    prefix: VecDeque<Frame<Bytes>>,
+    /// What was read of it already: one buffer, however small the pieces were that it came in.
+    prefix: BytesMut,
+    /// The trailers, if they were read already.
+    trailers: Option<HeaderMap>,
     rest: Option<Incoming>,
     patience: Patience,
     go_ahead: Option<GoAhead>,
     progress: Option<Arc<Progress>>,
 }
 
-/// Whether an upload is still under way: as long as it is, nobody waits for a response.
+/// How far an upload is.
 #[derive(Default)]
-pub struct Progress(AtomicBool);
+pub struct Progress {
+    ended: AtomicBool,
+    /// The client is waited for, which [`Patience`] bounds.
+    starved: AtomicBool,
+    /// Frames that the upstream's connection took.
+    taken: AtomicU64,
+}
 
 impl Progress {
-    pub fn has_ended(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    /// Whether the upload goes on: more than `taken` frames, the count of the last look, were taken, or the client is to blame.
+    pub fn goes_on(&self, taken: &mut u64) -> bool {
+        let before = std::mem::replace(taken, self.taken.load(Ordering::Relaxed));
+        let moves = *taken != before || self.starved.load(Ordering::Relaxed);
+        !self.ended.load(Ordering::Relaxed) && moves
     }
 }
 
@@ -64,16 +77,20 @@ struct GoAhead {
 }
 
 impl Upload {
-    pub fn new(rest: Incoming, idle: Duration) -> Upload {
-        let (prefix, rest) = (VecDeque::new(), Some(rest).filter(|rest| !rest.is_end_stream()));
-        Upload { prefix, rest, patience: Patience::new(idle), go_ahead: None, progress: None }
+    pub fn new(rest: Incoming, pace: Pace) -> Upload {
+        let rest = Some(rest).filter(|rest| !rest.is_end_stream());
+        let mut upload = Upload::empty();
+        upload.rest = rest;
+        upload.patience = Patience::new(pace);
+        upload
     }
 
     pub fn empty() -> Upload {
         Upload {
-            prefix: VecDeque::new(),
+            prefix: BytesMut::new(),
+            trailers: None,
             rest: None,
-            patience: Patience::new(Duration::MAX),
+            patience: Patience::new(Pace::any_above(Duration::MAX)),
             go_ahead: None,
             progress: None,
         }
@@ -82,7 +99,7 @@ impl Upload {
     /// A body that is there already.
     pub fn of(bytes: Bytes) -> Upload {
         let mut upload = Upload::empty();
-        upload.prefix.extend(Some(bytes).filter(|bytes| !bytes.is_empty()).map(Frame::data));
+        upload.prefix = BytesMut::from(bytes);
         upload
     }
 
@@ -97,33 +114,46 @@ impl Upload {
         (!self.is_end_stream()).then(|| Arc::clone(self.progress.get_or_insert_default()))
     }
 
-    /// How much was read ahead.
-    pub fn prefix_bytes(&self) -> usize {
-        self.prefix.iter().filter_map(Frame::data_ref).map(Bytes::len).sum()
+    /// What was read ahead.
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix
     }
 
-    pub fn prefix(&self) -> impl Iterator<Item = &Bytes> {
-        self.prefix.iter().filter_map(Frame::data_ref)
+    /// Takes what was read ahead.
+    pub fn take_prefix(&mut self) -> Bytes {
+        self.prefix.split().freeze()
     }
 
     /// Reads one frame ahead; `false` at the end of the body.
     pub async fn read_ahead(&mut self) -> Result<bool, BodyError> {
         let Some(rest) = &mut self.rest else { return Ok(false) };
-        match std::future::poll_fn(|cx| self.patience.poll_frame(rest, cx)).await {
-            Some(frame) => {
-                self.prefix.push_back(frame?);
-                Ok(true)
-            }
-            None => {
-                self.rest = None;
-                Ok(false)
-            }
+        let Some(frame) = std::future::poll_fn(|cx| self.patience.poll_frame(rest, cx)).await else {
+            self.rest = None;
+            return Ok(false);
+        };
+        match frame?.into_data() {
+            Ok(data) => self.prefix.extend_from_slice(&data),
+            Err(frame) => self.trailers = frame.into_trailers().ok(),
+        }
+        Ok(true)
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if !self.prefix.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(self.take_prefix()))));
+        }
+        if let Some(trailers) = self.trailers.take() {
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+        }
+        match &mut self.rest {
+            Some(rest) => self.patience.poll_frame(rest, cx),
+            None => Poll::Ready(None),
         }
     }
 
     fn end(&self) {
         if let Some(progress) = &self.progress {
-            progress.0.store(true, Ordering::Relaxed);
+            progress.ended.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -142,14 +172,12 @@ impl Body for Upload {
             }
             self.go_ahead = None;
         }
-        if let Some(read) = self.prefix.pop_front() {
-            return Poll::Ready(Some(Ok(read)));
+        let frame = self.poll_next(cx);
+        if let Some(progress) = &self.progress {
+            progress.starved.store(frame.is_pending(), Ordering::Relaxed);
+            progress.taken.fetch_add(u64::from(frame.is_ready()), Ordering::Relaxed);
         }
-        let Upload { rest, patience, .. } = &mut *self;
-        let frame = match rest {
-            Some(rest) => ready!(patience.poll_frame(rest, cx)),
-            None => None,
-        };
+        let frame = ready!(frame);
         if self.is_end_stream() || frame.is_none() {
             self.end();
         }
@@ -157,11 +185,12 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.prefix.is_empty() && self.rest.as_ref().is_none_or(Body::is_end_stream)
+        let has_more = self.rest.as_ref().is_some_and(|rest| !rest.is_end_stream());
+        self.prefix.is_empty() && self.trailers.is_none() && !has_more
     }
 
     fn size_hint(&self) -> SizeHint {
-        let read = self.prefix_bytes() as u64;
+        let read = self.prefix.len() as u64;
         let rest = self.rest.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint);
         match rest.exact() {
             Some(rest) => SizeHint::with_exact(rest + read),
@@ -193,7 +222,7 @@ pub struct Download {
 
 impl Download {
     pub fn new(rest: Incoming, idle: Duration, lease: Lease) -> Download {
-        Download { rest, patience: Patience::new(idle), lease }
+        Download { rest, patience: Patience::new(Pace::any_above(idle)), lease }
     }
 }
 
@@ -241,16 +270,43 @@ impl Body for Reply {
     }
 }
 
-/// How long a body may stand still. The clock starts when it first does, not before.
+/// How slowly a body may come.
+#[derive(Clone, Copy)]
+pub struct Pace {
+    /// How long it may stand still.
+    pub idle: Duration,
+    /// Bytes a second on average over [`RATE_WINDOW`]; `None` for any rate.
+    pub min_rate: Option<u32>,
+}
+
+impl Pace {
+    const fn any_above(idle: Duration) -> Pace {
+        Pace { idle, min_rate: None }
+    }
+}
+
+/// Ends a body that comes too slowly. Only the time counts that is spent waiting for it: a body that its receiver takes
+/// slowly is never too slow.
 struct Patience {
-    idle: Duration,
+    pace: Pace,
     deadline: Option<Pin<Box<Sleep>>>,
-    waiting: bool,
+    /// Since when it has stood still.
+    silent: Option<Instant>,
+    window: Window,
+}
+
+/// What is averaged.
+#[derive(Default)]
+struct Window {
+    bytes: u64,
+    /// How long it was waited for, except for the wait that goes on since `from`.
+    waited: Duration,
+    from: Option<Instant>,
 }
 
 impl Patience {
-    fn new(idle: Duration) -> Patience {
-        Patience { idle, deadline: None, waiting: false }
+    fn new(pace: Pace) -> Patience {
+        Patience { pace, deadline: None, silent: None, window: Window::default() }
     }
 
     fn poll_frame(
@@ -259,16 +315,121 @@ impl Patience {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
-            self.waiting = false;
+            self.silent = None;
+            if let Some(from) = self.window.from.take() {
+                self.window.waited += from.elapsed();
+            }
+            if let Some(Ok(frame)) = &frame {
+                self.window.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+            }
             return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)));
         }
-        let at = Instant::now() + self.idle;
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep_until(at)));
-        if !self.waiting {
-            self.waiting = true;
-            deadline.as_mut().reset(at);
-        }
-        ready!(deadline.as_mut().poll(cx));
+        ready!(self.poll_stalled(cx));
         Poll::Ready(Some(Err(Stalled.into())))
+    }
+
+    /// Ready when the body has come too slowly.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let is_new = self.silent.is_none();
+        let mut now = Instant::now();
+        let silent = *self.silent.get_or_insert(now);
+        loop {
+            let from = *self.window.from.get_or_insert(now);
+            let stalls_at = silent + self.pace.idle;
+            let window_ends = from + RATE_WINDOW.saturating_sub(self.window.waited);
+            let at = if self.pace.min_rate.is_some() { stalls_at.min(window_ends) } else { stalls_at };
+            let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep_until(at)));
+            if is_new || deadline.deadline() != at {
+                deadline.as_mut().reset(at);
+            }
+            ready!(deadline.as_mut().poll(cx));
+            if at == stalls_at || self.window.is_too_slow(self.pace) {
+                return Poll::Ready(());
+            }
+            now = Instant::now();
+            self.window = Window { from: Some(now), ..Window::default() };
+        }
+    }
+}
+
+impl Window {
+    fn is_too_slow(&self, pace: Pace) -> bool {
+        pace.min_rate.is_some_and(|rate| self.bytes < u64::from(rate) * RATE_WINDOW.as_secs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::BodyExt;
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper::{Request, Response, StatusCode};
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(60);
+    const MIN_RATE: u32 = 240;
+
+    /// Sends `count` chunks of `size` bytes, one every ten seconds, to a receiver that pauses after each: whether all
+    /// were taken, and how long that took.
+    async fn send(count: usize, size: usize, min_rate: Option<u32>, pause: Duration) -> (bool, Duration) {
+        let (mut client, server) = duplex(1 << 20);
+        let service = service_fn(move |request: Request<Incoming>| async move {
+            let mut upload = Upload::new(request.into_body(), Pace { idle: IDLE, min_rate });
+            let mut response = Response::new(Full::<Bytes>::default());
+            while let Some(frame) = upload.frame().await {
+                if frame.is_err() {
+                    *response.status_mut() = StatusCode::REQUEST_TIMEOUT;
+                    break;
+                }
+                sleep(pause).await;
+            }
+            Ok::<_, Infallible>(response)
+        });
+        let served = tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(server), service));
+        let start = Instant::now();
+        client.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
+        let chunk = format!("{size:x}\r\n{}\r\n", "x".repeat(size));
+        let (mut reading, mut writing) = tokio::io::split(client);
+        let sending = tokio::spawn(async move {
+            for _ in 0..count {
+                sleep(Duration::from_secs(10)).await;
+                writing.write_all(chunk.as_bytes()).await.ok();
+            }
+            writing.write_all(b"0\r\n\r\n").await.ok();
+            writing
+        });
+        let mut status = [0; 12];
+        reading.read_exact(&mut status).await.unwrap();
+        let took = start.elapsed();
+        sending.abort();
+        served.abort();
+        (&status == b"HTTP/1.1 200", took)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_trickles_is_cut_off_after_the_window() {
+        let (whole, took) = send(100, 1, Some(MIN_RATE), Duration::ZERO).await;
+        assert!(!whole && took >= RATE_WINDOW && took < RATE_WINDOW * 2, "{took:?}");
+        let (whole, took) = send(100, 2_000, Some(MIN_RATE), Duration::ZERO).await;
+        assert!(!whole && took < RATE_WINDOW * 2, "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_at_the_lowest_rate_is_taken_whole() {
+        let (whole, took) = send(30, 3_600, Some(MIN_RATE), Duration::ZERO).await;
+        assert!(whole && took >= RATE_WINDOW * 10, "{took:?}");
+        assert!(send(30, 1, None, Duration::ZERO).await.0, "without a rate only silence counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_receiver_that_is_slow_does_not_make_a_body_slow() {
+        let (whole, took) = send(10, 10, Some(MIN_RATE), Duration::from_secs(100)).await;
+        assert!(whole && took >= Duration::from_secs(1_000), "{took:?}");
     }
 }

@@ -14,7 +14,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::config::Speech;
+use crate::config::{Speech, Timeouts};
+use crate::connection::Patient;
 use crate::transport::proxy::pool::Sender;
 use crate::transport::proxy::upstream::Upstream;
 
@@ -56,12 +57,14 @@ pub async fn connect(
     upstream: &Upstream,
     tls: &Tls,
     wish: Wish,
-    within: Duration,
+    timeouts: &Timeouts,
 ) -> Result<Sender, ConnectError> {
     let connecting = async {
         let authority = &upstream.address.authority;
         let stream = TcpStream::connect(authority.as_str()).await?;
         stream.set_nodelay(true)?;
+        // An upstream that takes nothing does not keep its connection, nor the client's.
+        let stream = Patient::within(stream, timeouts.idle);
         match (upstream.address.speech, wish) {
             (Speech::Http1, _) => http1(stream).await,
             (Speech::Http2, Wish::Any) => http2(stream).await,
@@ -79,7 +82,7 @@ pub async fn connect(
             }
         }
     };
-    timeout(within, connecting).await.unwrap_or(Err(ConnectError::TooSlow))
+    timeout(timeouts.connect, connecting).await.unwrap_or(Err(ConnectError::TooSlow))
 }
 
 async fn http1(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, ConnectError> {

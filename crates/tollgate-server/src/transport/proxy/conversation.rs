@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -19,6 +19,7 @@ use crate::connection::{MAX_HEADER_BYTES, Patient, Shutdown, told_to_stop};
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::exchange::Entrance;
 use crate::transport::proxy::forwarded::{Peer, Scheme};
+use crate::transport::proxy::stall::{StreamExecutor, Watched};
 use crate::transport::proxy::stream::{ClientStream, Protocol};
 
 /// From the end of one request to the last byte of the next one's head.
@@ -37,7 +38,8 @@ pub async fn converse(
     tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) {
-    let entrance = |scheme| Entrance { proxy, worker, peer: Peer::new(from, scheme), heads: None };
+    let entrance =
+        |scheme| Entrance { proxy, worker, peer: Peer::new(from, scheme), heads: None, traffic: None };
     let ended = match tls {
         None => match timeout(IDLE, ClientStream::greet(stream)).await {
             Ok(Ok((stream, Protocol::Http2))) => serve_http2(stream, entrance(Scheme::Http), shutdown).await,
@@ -100,16 +102,17 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let traffic = Arc::new(Traffic::default());
-    let (counted, entrance) = (Arc::clone(&traffic), Arc::new(entrance));
+    let idle = entrance.proxy.route.load().config.timeouts.idle;
+    let counted = Arc::clone(&traffic);
+    let entrance = Arc::new(Entrance { traffic: Some(Arc::clone(&traffic)), ..entrance });
     let service = service_fn(move |request| {
         let (entrance, under_way) = (Arc::clone(&entrance), UnderWay::new(&counted));
         async move {
             let response = entrance.exchange(request).await;
-            drop(under_way);
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(response.map(|reply| Watched::new(reply, under_way)))
         }
     });
-    let connection = http2::Builder::new(TokioExecutor::new())
+    let connection = http2::Builder::new(StreamExecutor { idle })
         .timer(TokioTimer::new())
         .keep_alive_interval(IDLE)
         .enable_connect_protocol()
@@ -125,12 +128,14 @@ where
         () = traffic.idle() => {}
     }
     connection.as_mut().graceful_shutdown();
-    connection.await
+    // What is buffered for a client that takes nothing would keep the connection for ever.
+    timeout(IDLE, connection).await.unwrap_or(Ok(()))
 }
 
-/// The requests of a connection that serves several at once.
+/// The requests of a connection that serves several at once. A request is under way until its response, or the tunnel
+/// that it became, has ended.
 #[derive(Default)]
-struct Traffic {
+pub struct Traffic {
     seen: AtomicU64,
     under_way: AtomicUsize,
 }
@@ -150,10 +155,10 @@ impl Traffic {
     }
 }
 
-struct UnderWay(Arc<Traffic>);
+pub struct UnderWay(Arc<Traffic>);
 
 impl UnderWay {
-    fn new(traffic: &Arc<Traffic>) -> UnderWay {
+    pub fn new(traffic: &Arc<Traffic>) -> UnderWay {
         traffic.seen.fetch_add(1, Ordering::Relaxed);
         traffic.under_way.fetch_add(1, Ordering::Relaxed);
         UnderWay(Arc::clone(traffic))

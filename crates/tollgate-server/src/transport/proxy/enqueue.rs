@@ -1,6 +1,8 @@
 //! A request that is put aside instead of refused, and what its sender can ask about it later.
 
-use hyper::header::{HeaderValue, LOCATION};
+use std::sync::Arc;
+
+use hyper::header::{HOST, HeaderValue, LOCATION};
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 use serde_json::json;
@@ -11,18 +13,24 @@ use tollgate::{Hit, Policy, Reason, Time, Verdict};
 use crate::answer::{self, Problem};
 use crate::config::QueueConfig;
 use crate::connection::Answer;
+use crate::gate::Gate;
 use crate::queue::{Item, Queue, QueueError, Sender, State, new_id};
 use crate::transport::proxy::body::{BodyError, Reply, Upload};
+use crate::transport::proxy::budget::{Budget, Share};
 use crate::transport::proxy::line::Lines;
 
 /// Where a sender asks what became of its request. The id is its secret.
 pub const STATUS_PATH: &str = "/.tollgate/queue/";
+/// Bodies that are read to be queued, all together.
+const MAX_READING_BYTES: usize = 256 << 20;
 
 /// The queue, where a rule puts requests aside.
 pub struct Aside {
     pub queue: Queue,
     pub config: QueueConfig,
     pub lines: Lines,
+    /// Bodies that are read to be queued.
+    reading: Arc<Budget>,
 }
 
 /// Whether all that denied would rather put the request aside.
@@ -60,21 +68,26 @@ impl Aside {
     pub fn open(config: QueueConfig) -> Result<Aside, Problems> {
         let problem = |error| document::Problem::new(None, "queue", format!("{}: {error}", config.place));
         let queue = Queue::open(&config).map_err(problem)?;
-        Ok(Aside { queue, config, lines: Lines::default() })
+        Ok(Aside { queue, config, lines: Lines::default(), reading: Budget::new(MAX_READING_BYTES) })
     }
 
     /// Keeps a request; returns its id.
     pub async fn keep(
         &self,
-        parts: &Parts,
-        host: &HeaderValue,
+        gate: &Gate,
+        (parts, host): (&Parts, &HeaderValue),
         mut upload: Upload,
         sender: Sender,
-        (policy, verdict): (&Policy, &Verdict),
-        now: Time,
+        (verdict, decided_at): (&Verdict, Time),
     ) -> Result<String, NotAside> {
-        let body = self.read(&mut upload).await?;
-        let chosen = self.config.headers.iter().flat_map(|name| {
+        let mut share = Share::of(&self.reading);
+        let body = self.read(&mut upload, &mut share).await?;
+        let (policy, now) = (gate.engine.policy(), gate.now());
+        // The API has to recognise the sender as the rules did.
+        let asked = gate.asked();
+        let identifying =
+            asked.headers.iter().filter(|name| !self.config.headers.contains(name) && *name != HOST);
+        let chosen = self.config.headers.iter().chain(identifying).flat_map(|name| {
             let lines = parts.headers.get_all(name).iter();
             lines.map(|line| (name.to_string(), String::from_utf8_lossy(line.as_bytes()).into_owned()))
         });
@@ -96,24 +109,27 @@ impl Aside {
             lease: None,
         };
         // Not before it can pass; nor after it is too old, which is found out then.
-        let place = self.lines.enter(policy, &item.hit(), verdict, now);
+        let place = self.lines.enter(&policy, &item.hit(), verdict, decided_at);
         item.next_at = place.min(item.expires_at);
         match self.queue.push(item.clone(), body).await {
             Ok(()) => Ok(item.id),
             Err(error) => {
-                self.lines.leave(policy, &item.hit(), verdict, now);
+                self.lines.leave(&policy, &item.hit(), verdict, decided_at);
                 Err(NotAside::Queue(error))
             }
         }
     }
 
-    async fn read(&self, upload: &mut Upload) -> Result<Vec<u8>, NotAside> {
+    async fn read(&self, upload: &mut Upload, share: &mut Share) -> Result<Vec<u8>, NotAside> {
         loop {
-            if upload.prefix_bytes() > self.config.max_body {
+            if !share.grow_to(upload.prefix().len()) {
+                return Err(NotAside::Queue(QueueError::Full));
+            }
+            if upload.prefix().len() > self.config.max_body {
                 return Err(NotAside::TooLong(self.config.max_body));
             }
             if !upload.read_ahead().await.map_err(NotAside::Body)? {
-                return Ok(upload.prefix().flat_map(|piece| piece.iter().copied()).collect());
+                return Ok(Vec::from(upload.take_prefix()));
             }
         }
     }
@@ -159,8 +175,8 @@ impl From<NotAside> for Problem {
                 StatusCode::PAYLOAD_TOO_LARGE,
                 format!("a request with more than {max} bytes is not queued"),
             ),
-            NotAside::Queue(QueueError::Full) => {
-                Problem::new(StatusCode::TOO_MANY_REQUESTS, "the queue is full")
+            NotAside::Queue(error @ (QueueError::Full | QueueError::SenderFull)) => {
+                Problem::new(StatusCode::TOO_MANY_REQUESTS, error.to_string())
             }
             NotAside::Queue(error) => {
                 tracing::error!(%error, "a request could not be queued");

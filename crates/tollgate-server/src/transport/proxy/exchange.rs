@@ -7,7 +7,8 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::header::{
-    ACCEPT, CONNECTION, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER, SEC_WEBSOCKET_ACCEPT, UPGRADE,
+    ACCEPT, CONNECTION, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER,
+    SEC_WEBSOCKET_ACCEPT, UPGRADE,
 };
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
@@ -18,10 +19,11 @@ use tollgate::verdict::whole_seconds;
 use tollgate::{Time, Verdict};
 
 use crate::answer::{self, Problem};
-use crate::config::HostHeader;
+use crate::config::{HostHeader, ProxyConfig};
 use crate::queue::Sender;
-use crate::transport::proxy::body::{Download, Reply, Upload};
+use crate::transport::proxy::body::{Download, Pace, Reply, Upload};
 use crate::transport::proxy::connect::Wish;
+use crate::transport::proxy::conversation::{Traffic, UnderWay};
 use crate::transport::proxy::enqueue::{Aside, STATUS_PATH};
 use crate::transport::proxy::forward::{self, Failure, Outgoing};
 use crate::transport::proxy::forwarded::Peer;
@@ -44,6 +46,8 @@ pub struct Entrance {
     pub peer: Peer,
     /// What the client wrote, where HTTP/1.1 is spoken.
     pub heads: Option<Arc<Heads>>,
+    /// What else is under way, where HTTP/2 is spoken.
+    pub traffic: Option<Arc<Traffic>>,
 }
 
 /// A request on its way through.
@@ -54,7 +58,6 @@ pub struct Visit {
     /// Where it asks for a WebSocket over HTTP/2.
     pub handshake: Option<Handshake>,
     pub route: Arc<Route>,
-    pub now: Time,
 }
 
 impl Entrance {
@@ -91,19 +94,23 @@ impl Entrance {
         let (mut parts, body) = request.into_parts();
         let host = self.inspect(&parts).map_err(Refused::Ambiguous)?;
         let handshake = Handshake::of(&mut parts).map_err(Refused::Ambiguous)?;
-        if let (Some(aside), Some(id)) = (&self.proxy.aside, parts.uri.path().strip_prefix(STATUS_PATH)) {
-            let shown = aside.show(&parts.method, id).await.map_err(Refused::Problem)?;
-            return Ok(shown.map(Reply::Whole));
-        }
-        let (route, now) = (self.proxy.route.load_full(), self.proxy.gate.now());
-        let upload = Upload::new(body, route.config.timeouts.idle);
-        let mut visit = Visit { parts, host, upload, handshake, route, now };
-        let Decided { mut verdict, sticky, sender } = self.decide(&mut visit).await.map_err(Failure::from)?;
+        let route = self.proxy.route.load_full();
+        let upload = Upload::new(body, pace(&parts, &route.config));
+        let mut visit = Visit { parts, host, upload, handshake, route };
+        let Decided { mut verdict, at, sticky, sender } =
+            self.decide(&mut visit).await.map_err(Failure::from)?;
+        let status_of = visit.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
         match (&self.proxy.aside, sender) {
-            _ if verdict.allowed => self.pass(&mut visit, &mut verdict, sticky).await,
+            (Some(aside), _) if verdict.allowed && status_of.is_some() => {
+                let id = status_of.unwrap_or_default();
+                Box::pin(self.show_status(aside, &id, &mut visit, &mut verdict, at)).await
+            }
+            _ if verdict.allowed => self.pass(&mut visit, &mut verdict, at, sticky).await,
             // Nobody can be joined to an upstream later.
-            (Some(aside), Some(sender)) if hops::wanted_upgrade(&visit.parts.headers).is_none() => {
-                Box::pin(self.put_aside(aside, visit, sender, &verdict)).await
+            (Some(aside), Some(sender))
+                if status_of.is_none() && hops::wanted_upgrade(&visit.parts.headers).is_none() =>
+            {
+                Box::pin(self.put_aside(aside, visit, sender, &verdict, at)).await
             }
             _ => {
                 discard(visit);
@@ -112,29 +119,59 @@ impl Entrance {
         }
     }
 
+    /// Waits for the request's turn; returns what is to be settled after its response.
+    async fn admit(
+        &self,
+        visit: &mut Visit,
+        verdict: &mut Verdict,
+        decided_at: Time,
+    ) -> Result<Option<Box<Charges>>, Refused> {
+        if !Charges::are_open(verdict) && !(self.proxy.held.is_busy() && Charges::have_place(verdict)) {
+            return Ok(None);
+        }
+        let mut open = Box::new(Charges::of(verdict));
+        Box::pin(self.wait(visit, &mut open, verdict, decided_at)).await?;
+        Ok(Some(open))
+    }
+
+    /// Tells what became of a queued request. It is a request like any other to limits and bans.
+    async fn show_status(
+        &self,
+        aside: &Aside,
+        id: &str,
+        visit: &mut Visit,
+        verdict: &mut Verdict,
+        decided_at: Time,
+    ) -> Result<Response<Reply>, Refused> {
+        let mut charges = self.admit(visit, verdict, decided_at).await?;
+        let _permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
+        let shown = aside.show(&visit.parts.method, id).await;
+        let status = shown.as_ref().map_or_else(|problem| problem.status, |shown| shown.status());
+        self.settle(charges, status, &HeaderMap::new());
+        let mut response = shown.map_err(Refused::Problem)?.map(Reply::Whole);
+        answer::write_headers(&mut response, verdict, self.proxy.gate.live.load().headers);
+        Ok(response)
+    }
+
     /// Sends the request to an upstream, when it is its turn.
     async fn pass(
         &self,
         visit: &mut Visit,
         verdict: &mut Verdict,
+        decided_at: Time,
         sticky: Option<u64>,
     ) -> Result<Response<Reply>, Refused> {
-        let mut charges = None;
-        if Charges::are_open(verdict) || (self.proxy.held.is_busy() && Charges::have_place(verdict)) {
-            let mut open = Box::new(Charges::of(verdict));
-            Box::pin(self.wait(visit, &mut open, verdict)).await?;
-            charges = Some(open);
-        }
+        let mut charges = self.admit(visit, verdict, decided_at).await?;
         let permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
         let protocol = self.prepare(visit);
         let client = visit.parts.extensions.remove::<OnUpgrade>().zip(protocol);
         let wish = if client.is_some() { Wish::Http1 } else { Wish::Any };
-        let (route, now) = (&visit.route, visit.now);
+        let route = &visit.route;
         // Only moved, never kept twice: a request is large.
         let parts = std::mem::replace(&mut visit.parts, Request::new(()).into_parts().0);
         let upload = std::mem::replace(&mut visit.upload, Upload::empty());
         let mut outgoing = Some(Outgoing { parts, upload, wish, sticky });
-        let forwarded = forward::forward(&self.proxy, route, self.worker, &mut outgoing, now).await;
+        let forwarded = forward::forward(&self.proxy, route, self.worker, &mut outgoing).await;
         let (response, mut lease) = match forwarded {
             Ok(forwarded) => forwarded,
             Err(failure) => {
@@ -145,8 +182,12 @@ impl Entrance {
         };
         lease.hold(permits);
         self.settle(charges, response.status(), response.headers());
-        let client =
-            client.map(|(end, protocol)| Upgrading { end, protocol, handshake: visit.handshake.take() });
+        let client = client.map(|(end, protocol)| Upgrading {
+            end,
+            protocol,
+            handshake: visit.handshake.take(),
+            under_way: self.traffic.as_ref().map(UnderWay::new),
+        });
         self.bring_back(response, lease, verdict, client, route.config.timeouts.idle)
     }
 
@@ -169,6 +210,7 @@ impl Entrance {
             }
             return Ok(response.map(|rest| Reply::Streamed(Download::new(rest, idle, lease))));
         }
+        self.heads.iter().for_each(|heads| heads.stop());
         Ok(client.ok_or(Failure::Nonsense)?.switch(response, lease)?)
     }
 
@@ -179,10 +221,11 @@ impl Entrance {
         visit: Visit,
         sender: Sender,
         verdict: &Verdict,
+        decided_at: Time,
     ) -> Result<Response<Reply>, Refused> {
-        let Visit { parts, host, upload, now, .. } = visit;
-        let policy = self.proxy.gate.engine.policy();
-        let kept = aside.keep(&parts, &host, upload, sender, (&policy, verdict), now).await;
+        let Visit { mut parts, host, upload, .. } = visit;
+        hops::remove_from_request(&mut parts.headers);
+        let kept = aside.keep(&self.proxy.gate, (&parts, &host), upload, sender, (verdict, decided_at)).await;
         let id = kept.map_err(|not| Refused::Problem(not.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
         let mut response = aside.accepted(&id, verdict);
@@ -245,6 +288,16 @@ impl Entrance {
     }
 }
 
+/// How slowly the body of a request may come. A gRPC call may say nothing much for long.
+fn pace(parts: &Parts, config: &ProxyConfig) -> Pace {
+    let is_grpc = parts.version == Version::HTTP_2
+        && parts
+            .headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    Pace { idle: config.timeouts.idle, min_rate: config.min_body_rate.filter(|_| !is_grpc) }
+}
+
 /// Why a request is not served.
 pub enum Refused {
     Denied(Box<Verdict>),
@@ -285,6 +338,7 @@ struct Upgrading {
     end: OnUpgrade,
     protocol: HeaderValue,
     handshake: Option<Handshake>,
+    under_way: Option<UnderWay>,
 }
 
 impl Upgrading {
@@ -294,7 +348,7 @@ impl Upgrading {
             return Err(Failure::Nonsense);
         }
         let upstream = hyper::upgrade::on(&mut response);
-        upgrade::join(self.end, upstream, lease);
+        upgrade::join(self.end, upstream, (lease, self.under_way));
         let mut response = response.map(|_| Reply::Whole(http_body_util::Full::default()));
         if self.handshake.is_some() {
             *response.status_mut() = StatusCode::OK;

@@ -44,24 +44,22 @@ impl Shape {
 impl Prefix {
     /// Reads as far as is needed: to the end of the body, of its JSON, or to the bound.
     pub async fn read(upload: &mut Upload, content_type: Option<&HeaderValue>) -> Result<Prefix, BodyError> {
-        let (mut bytes, mut nesting) = (Vec::new(), Nesting::default());
+        let mut nesting = Nesting::default();
         let shape = Shape::of(content_type);
-        let mut frames = 0;
-        loop {
-            for frame in upload.prefix().skip(frames) {
-                frames += 1;
-                nesting.feed(frame);
-                bytes.extend_from_slice(frame);
-            }
+        let mut fed = 0;
+        let whole = loop {
+            nesting.feed(&upload.prefix()[fed..]);
+            fed = upload.prefix().len();
             let is_read = nesting.is_closed() && matches!(shape, Shape::Other);
-            if is_read || bytes.len() >= MAX_PREFIX_BYTES {
-                bytes.truncate(MAX_PREFIX_BYTES);
-                return Ok(Prefix { bytes, whole: false, shape });
+            if is_read || fed >= MAX_PREFIX_BYTES {
+                break false;
             }
             if !upload.read_ahead().await? {
-                return Ok(Prefix { bytes, whole: true, shape });
+                break true;
             }
-        }
+        };
+        let bytes = upload.prefix()[..fed.min(MAX_PREFIX_BYTES)].to_vec();
+        Ok(Prefix { bytes, whole, shape })
     }
 
     /// The value of a field; the last one of its name in JSON, as nearly every server has it.

@@ -84,14 +84,14 @@ pub async fn forward(
     route: &Route,
     worker: usize,
     outgoing: &mut Option<Outgoing>,
-    now: Time,
 ) -> Result<(Response<Incoming>, Lease), Failure> {
     let replay = outgoing.as_ref().and_then(Replay::of);
     let sticky = outgoing.as_ref().and_then(|outgoing| outgoing.sticky);
-    let choose = |tried| choose(&route.upstreams, &route.config.balance, &route.turn, sticky, tried, now);
+    let now = || proxy.gate.now();
+    let choose = |tried| choose(&route.upstreams, &route.config.balance, &route.turn, sticky, tried, now());
     let (mut upstream, mut line, mut retried) = (choose(None), Line::Kept, false);
     while let Some(target) = upstream {
-        let tried = match attempt(route, target, worker, outgoing, line, now).await {
+        let tried = match attempt(route, target, worker, outgoing, line).await {
             Ok(done) => {
                 target.succeeded();
                 return Ok(done);
@@ -105,7 +105,7 @@ pub async fn forward(
             line = Line::New;
             continue;
         }
-        tried.failure.note(proxy, target, now);
+        tried.failure.note(proxy, target, now());
         let other = choose(Some(target)).filter(|_| !retried && outgoing.is_some());
         let Some(other) = other else { return Err(tried.failure) };
         proxy.counts.retried.fetch_add(1, Ordering::Relaxed);
@@ -175,24 +175,23 @@ async fn attempt(
     worker: usize,
     outgoing: &mut Option<Outgoing>,
     line: Line,
-    now: Time,
 ) -> Result<(Response<Incoming>, Lease), Tried> {
     let timeouts = &route.config.timeouts;
-    let mut lease = Lease::new(Arc::clone(upstream), worker, now);
+    let mut lease = Lease::new(Arc::clone(upstream), worker);
     let (pool, wish) = (upstream.pool(worker), outgoing.as_ref().map_or(Wish::Any, |outgoing| outgoing.wish));
     let waiting = match (line, wish) {
         (Line::New, _) => None,
-        (Line::Kept, Wish::Any) => pool.take(now, timeouts.keep_alive),
-        (Line::Kept, Wish::Http1) => pool.take_http1(now, timeouts.keep_alive),
+        (Line::Kept, Wish::Any) => pool.take(timeouts.keep_alive),
+        (Line::Kept, Wish::Http1) => pool.take_http1(timeouts.keep_alive),
     };
     let reused = waiting.is_some();
     let mut sender = match waiting {
         Some(sender) => sender,
         // Boxed: it is large, and rare.
-        None => match Box::pin(connect(upstream, &route.tls.load_full(), wish, timeouts.connect)).await {
+        None => match Box::pin(connect(upstream, &route.tls.load_full(), wish, timeouts)).await {
             Ok(sender) => {
                 if let Sender::Http2(shared) = &sender {
-                    pool.put(Sender::Http2(shared.clone()), now);
+                    pool.put(Sender::Http2(shared.clone()));
                 }
                 sender
             }
@@ -220,7 +219,7 @@ impl From<ConnectError> for Failure {
 }
 
 /// Writes the request's line and host as the connection's protocol has them.
-fn address(
+pub fn address(
     mut parts: Parts,
     upload: Upload,
     sender: &Sender,
@@ -286,22 +285,23 @@ async fn send(
     })
 }
 
-/// The response, unless it takes too long: that is counted from the end of the upload.
+/// The response, unless it takes too long: that is counted from the end of the upload, or from when the upstream has
+/// stopped taking it.
 async fn answered(
     sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Upload>>>>,
     progress: Option<Arc<Progress>>,
     within: Duration,
 ) -> Result<Response<Incoming>, (Failure, Option<Request<Upload>>)> {
     tokio::pin!(sending);
+    let mut taken = 0;
     loop {
-        let uploading = progress.as_ref().is_some_and(|progress| !progress.has_ended());
         match timeout(within, sending.as_mut()).await {
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(mut error)) => {
                 let unsent = error.take_message();
                 return Err((failure(error.into_error()), unsent));
             }
-            Err(_) if uploading => {}
+            Err(_) if progress.as_ref().is_some_and(|progress| progress.goes_on(&mut taken)) => {}
             Err(_) => return Err((Failure::TooSlow, None)),
         }
     }

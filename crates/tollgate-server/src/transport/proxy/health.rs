@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::HOST;
 use hyper::{Method, Request};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::config::HealthCheck;
+use crate::config::{HealthCheck, HostHeader};
 use crate::connection::{Shutdown, told_to_stop};
 use crate::transport::proxy::body::Upload;
 use crate::transport::proxy::connect::{Wish, connect};
+use crate::transport::proxy::forward;
 use crate::transport::proxy::pool::Sender;
 use crate::transport::proxy::upstream::Upstream;
 use crate::transport::proxy::{Proxy, Route};
@@ -33,9 +33,8 @@ pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
                 PAUSE
             }
         };
-        let now = proxy.gate.now();
         for pool in route.upstreams.iter().flat_map(|upstream| upstream.pools()) {
-            pool.sweep(now, route.config.timeouts.keep_alive);
+            pool.sweep(route.config.timeouts.keep_alive);
         }
         tokio::select! {
             () = told_to_stop(&mut shutdown) => return,
@@ -58,17 +57,15 @@ async fn check_all(route: &Arc<Route>, check: &HealthCheck) {
 
 /// Whether an upstream answers with a status below 400.
 async fn answers(route: &Route, upstream: &Upstream, check: &HealthCheck) -> bool {
-    let Ok(mut sender) =
-        connect(upstream, &route.tls.load_full(), Wish::Any, route.config.timeouts.connect).await
+    let Ok(mut sender) = connect(upstream, &route.tls.load_full(), Wish::Any, &route.config.timeouts).await
     else {
         return false;
     };
-    let (scheme, authority) =
-        (if matches!(sender, Sender::Http2(_)) { "http://" } else { "" }, &upstream.address.authority);
-    let uri =
-        if scheme.is_empty() { check.path.clone() } else { format!("{scheme}{authority}{}", check.path) };
-    let request = Request::builder().method(Method::GET).uri(uri).header(HOST, upstream.host.clone());
-    let Ok(request) = request.body(Upload::empty()) else { return false };
+    let Ok(request) = Request::builder().method(Method::GET).uri(check.path.as_str()).body(()) else {
+        return false;
+    };
+    let (parts, ()) = request.into_parts();
+    let request = forward::address(parts, Upload::empty(), &sender, upstream, HostHeader::Upstream);
     let response = match &mut sender {
         Sender::Http1(sender) => sender.send_request(request).await,
         Sender::Http2(sender) => sender.send_request(request).await,

@@ -6,7 +6,7 @@ use hyper::body::Body;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use tollgate::identity::{Attribute, Source};
-use tollgate::{Hit, Verdict};
+use tollgate::{Hit, Time, Verdict};
 
 use crate::config::Balance;
 use crate::gate::Asked;
@@ -20,6 +20,8 @@ use crate::transport::proxy::{Route, balance};
 /// What was decided about a request.
 pub struct Decided {
     pub verdict: Verdict,
+    /// When: its waits count from here.
+    pub at: Time,
     /// What it sticks to an upstream by.
     pub sticky: Option<u64>,
     /// Who sent it, where it is to be put aside.
@@ -29,8 +31,7 @@ pub struct Decided {
 impl Entrance {
     /// Charges the request if it passes.
     pub async fn decide(&self, visit: &mut Visit) -> Result<Decided, BodyError> {
-        let Visit { parts, host, upload, route, now, .. } = visit;
-        let now = *now;
+        let Visit { parts, host, upload, route, .. } = visit;
         let gate = &self.proxy.gate;
         let asked = gate.asked();
         let mut hit = self.hit(parts, host, route, &asked);
@@ -42,6 +43,8 @@ impl Entrance {
                 }
             }
         }
+        // A body may have taken its time.
+        let now = gate.now();
         let hit = gate.identify(hit, now);
         let sticky = match &route.config.balance {
             Balance::Hash(attribute) => {
@@ -53,7 +56,7 @@ impl Entrance {
         let later = self.proxy.aside.is_some() && !verdict.allowed && is_for_later(&verdict);
         let identity = later.then(|| enqueue::identity(&gate.engine.policy(), &hit));
         let sender = hit.address().zip(identity).map(|(ip, identity)| Sender { ip, identity });
-        Ok(Decided { verdict, sticky, sender })
+        Ok(Decided { verdict, at: now, sticky, sender })
     }
 
     fn hit<'r>(&self, parts: &'r Parts, host: &'r HeaderValue, route: &Route, asked: &'r Asked) -> Hit<'r> {

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tollgate::Time;
-
 use crate::transport::proxy::pool::Sender;
 use crate::transport::proxy::settlement::Permits;
 use crate::transport::proxy::upstream::Upstream;
@@ -15,15 +13,14 @@ pub struct Lease {
     upstream: Arc<Upstream>,
     worker: usize,
     sender: Option<Sender>,
-    at: Time,
     /// Given back with it.
     permits: Option<Permits>,
 }
 
 impl Lease {
-    pub fn new(upstream: Arc<Upstream>, worker: usize, at: Time) -> Lease {
+    pub fn new(upstream: Arc<Upstream>, worker: usize) -> Lease {
         upstream.in_flight.fetch_add(1, Ordering::Relaxed);
-        Lease { upstream, worker, sender: None, at, permits: None }
+        Lease { upstream, worker, sender: None, permits: None }
     }
 
     /// What is given back when the exchange is over, however it ends.
@@ -39,7 +36,7 @@ impl Lease {
     /// The exchange has ended as it should: the connection may serve another one.
     pub fn give_back(&mut self) {
         if let Some(sender) = self.sender.take() {
-            self.upstream.pool(self.worker).put(sender, self.at);
+            self.upstream.pool(self.worker).put(sender);
         }
     }
 }

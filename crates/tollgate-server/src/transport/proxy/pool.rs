@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::client::conn::{http1, http2};
-use tollgate::Time;
+use tokio::time::Instant;
 
 use crate::transport::proxy::body::Upload;
 
@@ -24,17 +24,17 @@ pub struct Pool(Mutex<Connections>);
 #[derive(Default)]
 struct Connections {
     /// The latest used last.
-    idle: Vec<(http1::SendRequest<Upload>, Time)>,
+    idle: Vec<(http1::SendRequest<Upload>, Instant)>,
     shared: Option<http2::SendRequest<Upload>>,
 }
 
 impl Connections {
     /// The latest one that takes a request now. One that is still busy with an upload that its upstream did not
     /// want to read may stay so for long.
-    fn take_idle(&mut self, now: Time, keep_alive: Duration) -> Option<Sender> {
+    fn take_idle(&mut self, keep_alive: Duration) -> Option<Sender> {
         for n in (0..self.idle.len()).rev() {
             let (sender, since) = &self.idle[n];
-            if sender.is_closed() || now.since(*since) >= keep_alive {
+            if sender.is_closed() || since.elapsed() >= keep_alive {
                 self.idle.remove(n);
             } else if sender.is_ready() {
                 return Some(Sender::Http1(self.idle.remove(n).0));
@@ -46,7 +46,7 @@ impl Connections {
 
 impl Pool {
     /// A connection that is open as far as anybody can tell.
-    pub fn take(&self, now: Time, keep_alive: Duration) -> Option<Sender> {
+    pub fn take(&self, keep_alive: Duration) -> Option<Sender> {
         let mut connections = self.lock();
         if let Some(shared) = &connections.shared {
             if !shared.is_closed() {
@@ -54,19 +54,20 @@ impl Pool {
             }
             connections.shared = None;
         }
-        connections.take_idle(now, keep_alive)
+        connections.take_idle(keep_alive)
     }
 
     /// One for HTTP/1.1 alone: an upgrade takes the whole connection.
-    pub fn take_http1(&self, now: Time, keep_alive: Duration) -> Option<Sender> {
-        self.lock().take_idle(now, keep_alive)
+    pub fn take_http1(&self, keep_alive: Duration) -> Option<Sender> {
+        self.lock().take_idle(keep_alive)
     }
 
-    pub fn put(&self, sender: Sender, now: Time) {
+    /// Keeps a connection; its idle time begins now.
+    pub fn put(&self, sender: Sender) {
         let mut connections = self.lock();
         match sender {
             Sender::Http1(sender) if !sender.is_closed() && connections.idle.len() < MAX_IDLE => {
-                connections.idle.push((sender, now));
+                connections.idle.push((sender, Instant::now()));
             }
             Sender::Http1(_) => {}
             Sender::Http2(sender) => connections.shared = Some(sender),
@@ -74,9 +75,9 @@ impl Pool {
     }
 
     /// Lets go of connections that waited too long.
-    pub fn sweep(&self, now: Time, keep_alive: Duration) {
+    pub fn sweep(&self, keep_alive: Duration) {
         let mut connections = self.lock();
-        connections.idle.retain(|(sender, since)| !sender.is_closed() && now.since(*since) < keep_alive);
+        connections.idle.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < keep_alive);
         connections.shared.take_if(|shared| shared.is_closed());
     }
 

@@ -59,7 +59,7 @@ pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
             }
         };
         if look.is_multiple_of(SWEEP_EVERY)
-            && let Err(error) = aside.queue.sweep(now).await
+            && let Err(error) = aside.queue.sweep(proxy.gate.now()).await
         {
             tracing::error!(%error, "the queue cannot be swept");
         }
@@ -155,13 +155,13 @@ async fn deliver(
     body: Vec<u8>,
     verdict: &mut Verdict,
 ) -> Result<u16, String> {
-    let (route, now) = (proxy.route.load_full(), proxy.gate.now());
+    let route = proxy.route.load_full();
     let mut charges = Charges::of(verdict);
     charges.waited(None);
     let permits = charges.permits(&proxy.gate);
     let outgoing =
         outgoing(item, body, route.config.host).ok_or("it can no longer be written as a request")?;
-    let forwarded = forward::forward(proxy, &route, proxy.workers, &mut Some(outgoing), now).await;
+    let forwarded = forward::forward(proxy, &route, proxy.workers, &mut Some(outgoing)).await;
     let (response, mut lease) = match forwarded {
         Ok(forwarded) => forwarded,
         Err(failure) => {

@@ -11,20 +11,18 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::transport::proxy::lease::Lease;
-
 /// A tunnel in which nobody says anything for this long is closed.
 const MAX_SILENCE: Duration = Duration::from_secs(3600);
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// Joins the two ends for as long as they talk; the lease is held until then.
-pub fn join(client: OnUpgrade, upstream: OnUpgrade, lease: Lease) {
+/// Joins the two ends for as long as they talk; what is `held` is dropped then.
+pub fn join(client: OnUpgrade, upstream: OnUpgrade, held: impl Send + 'static) {
     tokio::spawn(async move {
         let ends = tokio::try_join!(client, upstream);
         if let Ok((client, upstream)) = ends {
             tunnel(client, upstream).await;
         }
-        drop(lease);
+        drop(held);
     });
 }
 

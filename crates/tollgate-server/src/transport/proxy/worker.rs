@@ -4,17 +4,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::connection::{ACCEPT_PAUSE, DRAIN, MAX_CONNECTIONS, Shutdown, told_to_stop};
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::conversation::converse;
+
+/// After [`DRAIN`], for a worker to notice that its time is over.
+const STOP_GRACE: Duration = Duration::from_secs(1);
 
 /// A connection on its way to its worker.
 struct Accepted {
@@ -60,9 +64,13 @@ pub async fn serve(
         }
     }
     drop(listener);
+    // A worker that does not come back must not keep the process alive.
+    let deadline = Instant::now() + DRAIN + STOP_GRACE;
     for worker in workers {
         drop(worker.connections);
-        worker.ended.await.ok();
+        if timeout_at(deadline, worker.ended).await.is_err() {
+            tracing::error!("a worker of the proxy did not stop in time and was left behind");
+        }
     }
     Ok(())
 }
@@ -97,6 +105,7 @@ async fn work(
     tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) {
+    tokio::spawn(Arc::clone(&proxy).beat(number));
     let mut connections = JoinSet::new();
     while let Some(Accepted { stream, from, place }) = accepted.recv().await {
         let (proxy, tls, shutdown) = (Arc::clone(&proxy), tls.clone(), shutdown.clone());

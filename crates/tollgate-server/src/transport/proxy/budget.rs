@@ -1,0 +1,57 @@
+//! How much of all bodies together is kept in memory while their requests wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub struct Budget(AtomicUsize);
+
+impl Budget {
+    pub fn new(bytes: usize) -> Arc<Budget> {
+        Arc::new(Budget(AtomicUsize::new(bytes)))
+    }
+}
+
+/// What one body has taken of a budget; given back when dropped.
+pub struct Share {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Share {
+    pub fn of(budget: &Arc<Budget>) -> Share {
+        Share { budget: Arc::clone(budget), bytes: 0 }
+    }
+
+    /// Takes as much as is needed to have `bytes`; `false` if there is not enough left.
+    pub fn grow_to(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let take = |left: usize| left.checked_sub(more);
+        let taken = self.budget.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+        if taken {
+            self.bytes += more;
+        }
+        taken
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.0.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_never_exceed_the_budget_and_come_back() {
+        let budget = Budget::new(10);
+        let mut first = Share::of(&budget);
+        assert!(first.grow_to(4) && first.grow_to(6) && first.grow_to(2));
+        let mut second = Share::of(&budget);
+        assert!(second.grow_to(4) && !second.grow_to(5));
+        drop(first);
+        assert!(second.grow_to(10) && !second.grow_to(11));
+    }
+}

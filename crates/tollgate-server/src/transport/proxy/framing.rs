@@ -1,0 +1,321 @@
+//! Where each HTTP/1.1 message of a connection begins and ends (RFC 9112, 6 and 7.1).
+//!
+//! A state machine over the bytes as they are read. It looks at each byte once and keeps nothing but the unfinished line
+//! of a head, so its work is linear in what a client sends. It mirrors hyper's parser; at bytes that hyper refuses it
+//! stops, and every later head is refused with them.
+
+use std::collections::VecDeque;
+
+use crate::connection::MAX_HEADER_BYTES;
+
+/// Hyper reads a head of at most [`MAX_HEADER_BYTES`], and as much again in one read.
+const MAX_HEAD: usize = 2 * MAX_HEADER_BYTES;
+/// Heads that were read and not asked for yet: no more of the shortest ones fit what hyper reads ahead.
+const MAX_UNSEEN: usize = MAX_HEAD / "GET / HTTP/1.1\n\n".len() + 1;
+
+/// How the end of a body is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BodyLength {
+    Bytes(u64),
+    Chunked,
+    /// The head has both a length and a transfer encoding.
+    Both,
+}
+
+pub struct Framing {
+    state: State,
+    head: Head,
+    unseen: VecDeque<BodyLength>,
+}
+
+enum State {
+    Head,
+    Bytes(u64),
+    Chunks(Chunk),
+    /// Nothing that follows can be told apart.
+    Stopped,
+}
+
+/// A head of which some lines were read.
+#[derive(Default)]
+struct Head {
+    /// The start of a line whose end was not read yet.
+    line: Vec<u8>,
+    bytes: usize,
+    has_first_line: bool,
+    chunked: bool,
+    length: Option<u64>,
+}
+
+/// What is expected next inside a chunked body.
+#[derive(Clone, Copy)]
+enum Chunk {
+    Size { digits: bool, size: u64 },
+    Space { size: u64 },
+    Extension { size: u64 },
+    SizeEnd { size: u64 },
+    Data { left: u64 },
+    DataCr,
+    DataLf,
+    TrailerStart,
+    Trailer,
+    TrailerLf,
+    EndLf,
+}
+
+impl Default for Framing {
+    fn default() -> Framing {
+        Framing { state: State::Head, head: Head::default(), unseen: VecDeque::new() }
+    }
+}
+
+impl Framing {
+    /// Takes what was read.
+    pub fn add(&mut self, mut read: &[u8]) {
+        while !read.is_empty() {
+            let used = match &mut self.state {
+                State::Stopped => return,
+                State::Head => self.add_line(read),
+                State::Bytes(left) => {
+                    let used = shorter(read, *left);
+                    *left -= used as u64;
+                    if *left == 0 {
+                        self.state = State::Head;
+                    }
+                    used
+                }
+                State::Chunks(chunk) => match chunk.add(read) {
+                    Step::Next(next, used) => {
+                        *chunk = next;
+                        used
+                    }
+                    Step::Ended => {
+                        self.state = State::Head;
+                        1
+                    }
+                    Step::Malformed => return self.stop(),
+                },
+            };
+            read = &read[used..];
+        }
+    }
+
+    /// The next head that was read whole; `None` if there is none, or it cannot be told where it began.
+    pub fn next_head(&mut self) -> Option<BodyLength> {
+        self.unseen.pop_front()
+    }
+
+    /// No more heads follow; heads that were read whole before are still known.
+    pub fn stop(&mut self) {
+        self.state = State::Stopped;
+        self.head = Head::default();
+    }
+
+    /// Takes the rest of a line, or as much of it as there is; returns how much that was.
+    fn add_line(&mut self, read: &[u8]) -> usize {
+        let end = read.iter().position(|byte| *byte == b'\n');
+        let used = end.map_or(read.len(), |end| end + 1);
+        self.head.bytes += used;
+        if self.head.bytes > MAX_HEAD {
+            self.stop();
+            return used;
+        }
+        if end.is_none() {
+            self.head.line.extend_from_slice(read);
+            return used;
+        }
+        let ended = if self.head.line.is_empty() {
+            self.head.take_line(&read[..used])
+        } else {
+            self.head.line.extend_from_slice(&read[..used]);
+            let mut line = std::mem::take(&mut self.head.line);
+            let ended = self.head.take_line(&line);
+            line.clear();
+            self.head.line = line;
+            ended
+        };
+        match ended {
+            Ok(false) => {}
+            Ok(true) => self.end_head(),
+            Err(Malformed) => self.stop(),
+        }
+        used
+    }
+
+    fn end_head(&mut self) {
+        let head = std::mem::take(&mut self.head);
+        let length = match (head.chunked, head.length) {
+            (true, Some(_)) => BodyLength::Both,
+            (true, None) => BodyLength::Chunked,
+            (false, length) => BodyLength::Bytes(length.unwrap_or(0)),
+        };
+        self.unseen.push_back(length);
+        self.state = match length {
+            BodyLength::Bytes(0) => State::Head,
+            BodyLength::Bytes(left) => State::Bytes(left),
+            BodyLength::Chunked => State::Chunks(Chunk::START),
+            BodyLength::Both => State::Stopped,
+        };
+        if self.unseen.len() > MAX_UNSEEN {
+            self.stop();
+        }
+    }
+}
+
+/// Bytes that hyper refuses, too.
+struct Malformed;
+
+impl Head {
+    /// Takes a whole line; says whether it ends the head.
+    fn take_line(&mut self, line: &[u8]) -> Result<bool, Malformed> {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if !self.has_first_line {
+            // Empty lines before the request's line are skipped (RFC 9112, 2.2).
+            self.has_first_line = !line.is_empty();
+            return Ok(false);
+        }
+        if line.is_empty() {
+            return Ok(true);
+        }
+        if value_of(line, b"transfer-encoding").is_some() {
+            self.chunked = true;
+        } else if let Some(value) = value_of(line, b"content-length") {
+            let length = std::str::from_utf8(value).ok().and_then(|text| text.parse::<u64>().ok());
+            let same = |length: &u64| self.length.is_none_or(|known| known == *length);
+            self.length = Some(length.filter(same).ok_or(Malformed)?);
+        }
+        Ok(false)
+    }
+}
+
+/// The value of a header line, if it has this name.
+fn value_of<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
+    let rest = line.get(..name.len()).filter(|start| start.eq_ignore_ascii_case(name));
+    let rest = rest.map(|_| line[name.len()..].trim_ascii_start())?;
+    rest.strip_prefix(b":").map(<[u8]>::trim_ascii)
+}
+
+/// How much of `read` belongs to the next `left` bytes.
+fn shorter(read: &[u8], left: u64) -> usize {
+    usize::try_from(left).map_or(read.len(), |left| left.min(read.len()))
+}
+
+enum Step {
+    /// What is expected next, and how many bytes were used.
+    Next(Chunk, usize),
+    /// The last byte of the body was used.
+    Ended,
+    Malformed,
+}
+
+impl Chunk {
+    const START: Chunk = Chunk::Size { digits: false, size: 0 };
+
+    fn add(self, read: &[u8]) -> Step {
+        let byte = read[0];
+        let next = match (self, byte) {
+            (Chunk::Data { left }, _) => {
+                let used = shorter(read, left);
+                let left = left - used as u64;
+                return Step::Next(if left == 0 { Chunk::DataCr } else { Chunk::Data { left } }, used);
+            }
+            (Chunk::Size { digits: true, size } | Chunk::Space { size }, b' ' | b'\t') => {
+                Chunk::Space { size }
+            }
+            (Chunk::Size { digits: true, size } | Chunk::Space { size }, b';') => Chunk::Extension { size },
+            (
+                Chunk::Size { digits: true, size } | Chunk::Space { size } | Chunk::Extension { size },
+                b'\r',
+            ) => Chunk::SizeEnd { size },
+            (Chunk::Size { size, .. }, digit) => {
+                let digit = char::from(digit).to_digit(16).map(u64::from);
+                let size = digit.and_then(|digit| size.checked_mul(16)?.checked_add(digit));
+                match size {
+                    Some(size) => Chunk::Size { digits: true, size },
+                    None => return Step::Malformed,
+                }
+            }
+            (Chunk::Extension { .. }, b'\n') => return Step::Malformed,
+            (Chunk::Extension { size }, _) => Chunk::Extension { size },
+            (Chunk::SizeEnd { size: 0 }, b'\n') => Chunk::TrailerStart,
+            (Chunk::SizeEnd { size }, b'\n') => Chunk::Data { left: size },
+            (Chunk::DataCr, b'\r') => Chunk::DataLf,
+            (Chunk::DataLf, b'\n') => Chunk::START,
+            (Chunk::TrailerStart, b'\r') => Chunk::EndLf,
+            (Chunk::Trailer, b'\r') => Chunk::TrailerLf,
+            (Chunk::TrailerStart | Chunk::Trailer, _) => Chunk::Trailer,
+            (Chunk::TrailerLf, b'\n') => Chunk::TrailerStart,
+            (Chunk::EndLf, b'\n') => return Step::Ended,
+            _ => return Step::Malformed,
+        };
+        Step::Next(next, 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BodyLength::{Both, Bytes, Chunked};
+    use super::*;
+
+    /// The heads in `text`, read in pieces of `size` bytes.
+    fn heads(text: &str, size: usize) -> Vec<BodyLength> {
+        let mut framing = Framing::default();
+        text.as_bytes().chunks(size).for_each(|piece| framing.add(piece));
+        std::iter::from_fn(|| framing.next_head()).collect()
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: &[BodyLength]) {
+        for size in [1, 2, 7, text.len()] {
+            assert_eq!(heads(text, size), expected, "in pieces of {size}: {text:?}");
+        }
+    }
+
+    const CHUNKED: &str = "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+    const LAST: &str = "GET /last HTTP/1.1\r\nhost: x\r\n\r\n";
+
+    #[test]
+    fn a_head_begins_where_the_body_before_it_ends() {
+        for body in [
+            "0\r\n\r\n",
+            "3\r\nabc\r\n0\r\n\r\n",
+            "A;name=\"x\"\r\n0123456789\r\n00 \t\r\n\r\n",
+            "1 ;x\r\n\n\r\n0\r\nx-a: b\r\nx-c:\r\n\r\n",
+        ] {
+            check(&format!("{CHUNKED}{body}{LAST}"), &[Chunked, Bytes(0)]);
+        }
+        let text = "POST / HTTP/1.1\ncontent-length: 4\n\nGET GET / HTTP/1.1\r\n\r\n";
+        check(text, &[Bytes(4), Bytes(0)]);
+        check(&format!("\r\n\n{LAST}\r\n{LAST}"), &[Bytes(0), Bytes(0)]);
+    }
+
+    #[test]
+    fn text_in_a_body_is_not_a_head() {
+        let text = format!("{CHUNKED}{:x}\r\n{LAST}\r\n0\r\n\r\n{LAST}", LAST.len());
+        check(&text, &[Chunked, Bytes(0)]);
+    }
+
+    #[test]
+    fn nothing_is_told_behind_bytes_that_are_malformed_or_ambiguous() {
+        for body in
+            ["x\r\n", "\r\n", "3\nabc", "3\r\nabcd", "3 3\r\n", "3;\n", "10000000000000000\r\n", "0\r\n\rx"]
+        {
+            check(&format!("{CHUNKED}{body}\r\n\r\n{LAST}"), &[Chunked]);
+        }
+        let both = "POST / HTTP/1.1\r\nContent-Length : 3\r\ntransfer-encoding: chunked\r\n\r\n";
+        check(&format!("{both}0\r\n\r\n{LAST}"), &[Both]);
+        check(&format!("POST / HTTP/1.1\r\ncontent-length: 4, 4\r\n\r\nabcd{LAST}"), &[]);
+        check(&format!("POST / HTTP/1.1\r\ncontent-length: 4\r\ncontent-length: 5\r\n\r\n{LAST}"), &[]);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut framing = Framing::default();
+        (0..1000).for_each(|_| framing.add(&[b'x'; 1 << 10]));
+        assert!(framing.head.line.capacity() <= 2 * MAX_HEAD);
+        let mut framing = Framing::default();
+        (0..2 * MAX_UNSEEN).for_each(|_| framing.add(LAST.as_bytes()));
+        assert!(framing.unseen.len() <= MAX_UNSEEN + 1);
+    }
+}
