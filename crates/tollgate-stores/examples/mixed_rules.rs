@@ -32,8 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["text", rules] => print(Mix::of(rules.parse()?)),
         ["match", file, rules] => {
             let policy = loaded(Path::new(file))?;
-            println!("{:.0}", matched(&policy, Mix::of(rules.parse()?)));
-            Ok(())
+            Ok(writeln!(stdout(), "{:.0}", matched(&policy, Mix::of(rules.parse()?)))?)
         }
         _ => Err("usage: mixed_rules text RULES | mixed_rules match FILE RULES".into()),
     }

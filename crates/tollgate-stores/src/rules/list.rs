@@ -64,8 +64,7 @@ fn in_pieces<'t>(pieces: impl Iterator<Item = Option<Piece<'t>>>, mut each: impl
     let mut problems = Problems::new();
     let mut ids = Ids::default();
     let mut twice = Twice::new();
-    let mut count = 0;
-    for piece in pieces {
+    for (n, piece) in pieces.enumerate() {
         let Some(piece) = piece else { return Read::NotCut };
         let Ok(node) = document::read(piece.text) else { return Read::NotCut };
         let node = match (piece.in_list, node.as_list()) {
@@ -73,7 +72,7 @@ fn in_pieces<'t>(pieces: impl Iterator<Item = Option<Piece<'t>>>, mut each: impl
             (true, Some([one])) => one,
             (true, _) => return Read::NotCut,
         };
-        let path = format!("rules[{count}]");
+        let path = format!("rules[{n}]");
         let mut own = Problems::new();
         let rule = parse::rule(node, &path, &mut own);
         let read = rule.map(|rule| RuleText::of(&rule, node, &path).map(|text| (rule, text)));
@@ -95,7 +94,6 @@ fn in_pieces<'t>(pieces: impl Iterator<Item = Option<Piece<'t>>>, mut each: impl
             let place = problem.place().map(|place| piece.place(place));
             problems.push(Problem::new(place, problem.path(), problem.message()));
         }
-        count += 1;
     }
     if problems.is_empty() && twice.is_empty() { Read::Rules } else { Read::Faulty(problems, twice) }
 }
