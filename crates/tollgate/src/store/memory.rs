@@ -410,7 +410,13 @@ impl MemoryStore {
         let changed = shape.change_wide(held, place, demand.quota, |state| demand.run_state(state));
         let (part, growth, kept) = changed.expect("a wide slot has its state in the slab");
         self.count(&kept);
-        let Some(grant) = part.grant.filter(|_| growth == Growth::NoRoom) else { return part };
+        if growth == Growth::Fits {
+            return part;
+        }
+        let Some(grant) = part.grant else {
+            shape.merge_steps(held, place, demand.quota); // a denial that counts
+            return part;
+        };
         let undone = shape.change_wide(held, place, demand.quota, |state| {
             demand.quota.refund(state, &grant, grant.cost, demand.now);
             state.shrink();
@@ -466,10 +472,11 @@ impl MemoryStore {
             let seen = slot.load();
             let (tag, word) = seen.entry();
             if kind_of(tag) == WIDE {
-                return shape
-                    .change_wide(&held, word, quota, change)
-                    .iter()
-                    .for_each(|(.., kept)| self.count(kept));
+                let Some(((), growth, kept)) = shape.change_wide(&held, word, quota, change) else { return };
+                if growth == Growth::NoRoom {
+                    shape.merge_steps(&held, word, quota);
+                }
+                return self.count(&kept);
             }
             let Some(class) = self.classes.get(kind_of(tag)) else { return };
             let mut state = class.form.unpack(word);

@@ -196,6 +196,17 @@ impl Shape {
         Growth::Fits
     }
 
+    /// Makes a state fit that must keep what it has grown by, and cannot be coarsened otherwise.
+    pub(super) fn merge_steps(&mut self, held: &Held<'_>, place: u64, quota: &Quota) {
+        let most = self.slab_share(held);
+        while self.slab.bytes() > most {
+            let merged = self.slab.change(place, quota, held.now, State::merge_steps);
+            if merged.is_none_or(|(merged, _)| !merged) {
+                return;
+            }
+        }
+    }
+
     /// Writes another form of a key's state into its slot, if that is still as it was seen.
     pub(super) fn replace(
         &mut self,
