@@ -17,6 +17,7 @@ use crate::event::{Event, EventKey, Events};
 use crate::fingerprint::Secret;
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key};
+use crate::limit::Limit;
 use crate::plan::{Conditions, Exempt, Plan, PlannedRule};
 use crate::policy::{Change, Policy};
 use crate::rule::{BanPolicy, Rule, RuleSetError};
@@ -89,6 +90,11 @@ pub struct EngineSetup {
 impl EngineSetup {
     /// Less memory than this could not hold a key in every part of the store.
     pub const MIN_MEMORY_BYTES: usize = MemoryStore::MIN_BYTES;
+
+    /// The least memory in which a key of this limit fits at its limit, in whole mebibytes.
+    pub fn least_memory_for(limit: &Limit) -> usize {
+        MemoryStore::least_bytes_for(limit)
+    }
 
     /// Whether the system gives that much memory to reserve; an engine panics where it does not.
     pub fn check_memory(&self) -> std::io::Result<()> {

@@ -48,7 +48,7 @@ fn a_key_that_was_reset_or_pushed_out_starts_over() {
     assert!(limiter.check("ann", NOW).is_allowed());
     // An hour later it is as good as never seen, and others take its place.
     let later = NOW + Duration::from_secs(3_600);
-    for n in 0..100_000u64 {
+    for n in 0..30_000u64 {
         limiter.check(&n, later);
     }
     assert!(limiter.check("ann", later).is_allowed());

@@ -224,7 +224,7 @@ fn another_version_is_named_whatever_follows() {
     other[8] = 9;
     assert_eq!(rejected(&other), SnapshotError::Version(9));
     let message = rejected(&with_checksum(other)).to_string();
-    assert_eq!(message, "it has format version 9, this program reads versions 3 and 4");
+    assert_eq!(message, "it has format version 9, this program reads versions 3 to 5");
 }
 
 /// A checksum is no proof of sense: whoever can write the file can write one.
@@ -282,7 +282,7 @@ fn the_format_before_tracked_keys_is_read() {
     let engine = Engine::new(policy("rules: [{id: r, key: user, limit: 2/d}]"));
     engine.check(&Hit::by("u"), NOW);
     let mut bytes = saved(&engine, "", NOW);
-    // Version 3 is version 4 without its last part, which has one word here.
+    // Version 3 is the later ones without its last part, which has one word here.
     bytes[8..16].copy_from_slice(&3u64.to_le_bytes());
     bytes.truncate(bytes.len() - 16);
     let mut checksum = SipHasher13::new();

@@ -1,8 +1,8 @@
 //! The memory of counters: how much there is, what happens when it is full, and which limits fit.
 
+use tollgate::EngineSetup;
 use tollgate::document::MapReader;
 use tollgate::rule::Rule;
-use tollgate::store::MemoryStore;
 use tollgate::store::memory::MemoryFull;
 
 use super::size;
@@ -24,7 +24,7 @@ pub(super) fn read_when_full(map: &mut MapReader<'_, '_>) -> MemoryFull {
 /// Says which limit of a rule does not fit the memory, and how much would do.
 pub fn refusal(memory_bytes: usize, rule: &Rule) -> Option<String> {
     rule.all_limits().find_map(|each| {
-        let least = MemoryStore::least_bytes_for(&each.limit);
+        let least = EngineSetup::least_memory_for(&each.limit);
         (least > memory_bytes).then(|| {
             format!(
                 "a key at limit {} of rule {} ({}) does not fit: set memory to {}MiB or more, or use sliding-counter or gcra",

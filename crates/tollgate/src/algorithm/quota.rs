@@ -56,6 +56,12 @@ impl State {
         }
     }
 
+    /// Merges steps in pairs, also those of permits: what is given back then is not found, and expires.
+    pub(crate) fn merge_steps(&mut self) -> bool {
+        let State::Steps(steps) = self else { return false };
+        steps.halved().map(|halved| *steps = halved).is_some()
+    }
+
     /// Gives back memory that holds nothing.
     pub(crate) fn shrink(&mut self) {
         if let State::Steps(steps) = self {
@@ -126,7 +132,7 @@ impl Quota {
         match (self, state) {
             (Quota::Log(_), State::Log(log)) => log.halved().map(|halved| **log = halved).is_some(),
             (Quota::Steps(window), State::Steps(_)) if window.step_ns == concurrency::STEP_NS => false,
-            (Quota::Steps(_), State::Steps(steps)) => steps.halved().map(|halved| *steps = halved).is_some(),
+            (Quota::Steps(_), state) => state.merge_steps(),
             (Quota::Tiers(window), State::Tiers(tiers)) => window.coarsen(tiers),
             _ => false,
         }

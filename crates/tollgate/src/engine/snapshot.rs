@@ -17,7 +17,8 @@ use crate::policy::Policy;
 use crate::time::Time;
 
 const MAGIC: [u8; 8] = *b"TOLLGATE";
-const VERSION: u64 = 4;
+/// Version 4 knew no shares of limits: what it saved counts as being at its limit.
+const VERSION: u64 = 5;
 /// The last version without tracked keys.
 const UNTRACKED_VERSION: u64 = 3;
 
@@ -25,7 +26,7 @@ const UNTRACKED_VERSION: u64 = 3;
 pub enum SnapshotError {
     #[error("it is not a snapshot")]
     NotASnapshot,
-    #[error("it has format version {0}, this program reads versions {UNTRACKED_VERSION} and {VERSION}")]
+    #[error("it has format version {0}, this program reads versions {UNTRACKED_VERSION} to {VERSION}")]
     Version(u64),
     #[error("it was made on a machine with another kind of processor")]
     Hash,
@@ -151,7 +152,7 @@ impl Engine {
 fn check_version(bytes: &[u8]) -> Result<u64, SnapshotError> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or(SnapshotError::NotASnapshot)?;
     match rest.first_chunk().map(|word| u64::from_le_bytes(*word)) {
-        Some(version @ (UNTRACKED_VERSION | VERSION)) => Ok(version),
+        Some(version @ UNTRACKED_VERSION..=VERSION) => Ok(version),
         Some(other) => Err(SnapshotError::Version(other)),
         None => Ok(VERSION), // its checksum will not fit
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Admission, Algorithm, Decision, Quota, State};
+use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, ReceiptItem, Weight};
@@ -20,26 +20,31 @@ use crate::time::Time;
 
 mod aggregate;
 mod classes;
+mod full;
 mod lone;
 mod moves;
 mod packed;
 mod region;
+mod room;
 mod shard;
 mod share;
 mod slab;
 mod slot;
 mod snapshot;
 mod table;
+mod usage;
 
 pub use aggregate::{CELLS, MemoryFull};
 use classes::{Classes, WIDE};
 pub(crate) use lone::{Asked, Lone, Spot};
 use packed::{Demand, Form, Intent, Run};
 use region::Region;
-use shard::{Growth, Held, Kept, Replaced, Shape};
-use slot::{Line, Seen, Slot};
+use room::Growth;
+use shard::{Held, Kept, Replaced, Shape};
+use slot::{Line, Slot};
 pub(crate) use table::Place;
 use table::{Table, belongs_to, kind_of};
+pub use usage::Usage;
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
 /// A shard's lines are reserved up to its cap, as far as the bits of a tag name them; the model checker needs few.
@@ -63,22 +68,6 @@ pub struct MemoryStore {
 /// Alone on its cache line.
 #[repr(align(64))]
 struct Padded<T>(T);
-
-/// What the store holds and has let go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
-    pub keys: u64,
-    pub bytes: u64,
-    pub cap_bytes: u64,
-    /// Live entries that made room for one that has used a larger share of its limit.
-    pub evicted: u64,
-    /// Charges of new keys that found no room, because nothing around them had used clearly less of its limit.
-    pub unstored: u64,
-    /// Times that a state found no room to grow and was coarsened: it denies a little longer than it should.
-    pub coarsened: u64,
-    /// Charges of new keys that were denied because memory is full: by the state that such keys share, or at once.
-    pub refused: u64,
-}
 
 impl MemoryStore {
     /// Below this a shard could not hold a key.
@@ -225,23 +214,6 @@ impl MemoryStore {
         (0..SHARDS).map(|n| self.held(n, now).live(&self.lock(n)).count()).sum()
     }
 
-    pub fn usage(&self) -> Usage {
-        let mut usage = Usage {
-            cap_bytes: self.cap_bytes as u64,
-            evicted: self.evicted.load(Ordering::Relaxed),
-            unstored: self.unstored.load(Ordering::Relaxed),
-            coarsened: self.coarsened.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-            ..Usage::default()
-        };
-        for (n, table) in self.tables.iter().enumerate() {
-            let shape = self.lock(n);
-            usage.keys += shape.entries() as u64;
-            usage.bytes += shape.bytes(table) as u64;
-        }
-        usage
-    }
-
     /// Takes every charge that is enforced, or none; then the shadow charges, each for itself.
     fn take_all(&self, charges: &[Charge], outcome: &mut Outcome, now: Time) {
         let enforced = |n: &usize| charges[*n].weight == Weight::Enforced;
@@ -360,66 +332,6 @@ impl MemoryStore {
         if kept.unstored == 0 || part.grant.is_none() { part } else { self.run_unstored(shape, part, demand) }
     }
 
-    /// Decides on a charge that the limit allows to a key that found no room.
-    fn run_unstored(&self, shape: &mut Shape, part: Part, demand: &Demand<'_>) -> Part {
-        let charged = match self.full {
-            MemoryFull::Open => return part,
-            MemoryFull::Aggregate => shape.aggregate.charge(demand.quota, demand.cost, demand.now),
-            MemoryFull::Closed => Err(MemoryFull::CLOSED_RETRY),
-        };
-        match charged {
-            Ok(left) => Part { remaining: left.min(part.remaining), ..part },
-            Err(wait) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                no_room(demand.now + wait, demand.now)
-            }
-        }
-    }
-
-    /// How many limits have new keys that share a state at `now`, because memory is full.
-    pub fn aggregated_limits(&self, now: Time) -> usize {
-        (0..SHARDS).map(|n| self.lock(n).aggregate.in_use(now)).max().unwrap_or(0)
-    }
-
-    /// Runs a quota on a packed state, and keeps what comes of it in another form; `None` if the slot was changed
-    /// meanwhile. A state that finds no room in the slab stays as it was, and denies.
-    fn run_replaced(
-        &self,
-        shape: &mut Shape,
-        held: &Held<'_>,
-        (slot, seen): (&Slot, Seen),
-        fingerprint: Fingerprint,
-        demand: &Demand<'_>,
-    ) -> Option<Part> {
-        let (tag, word) = seen.entry();
-        let class = self.classes.get(kind_of(tag))?;
-        let mut state = class.form.unpack(word);
-        let part = demand.run_state(&mut state);
-        let mut kept = Kept::default();
-        let replaced = shape.replace(held, (slot, seen), fingerprint, demand.quota, state, &mut kept);
-        self.count(&kept);
-        match replaced {
-            Replaced::Done => Some(part),
-            Replaced::Raced => None,
-            Replaced::NoRoom if part.grant.is_some() => Some(no_room(class.form.fresh_at(word), demand.now)),
-            Replaced::NoRoom => Some(part),
-        }
-    }
-
-    fn run_wide(&self, shape: &mut Shape, held: &Held<'_>, place: u64, demand: &Demand<'_>) -> Part {
-        let changed = shape.change_wide(held, place, demand.quota, |state| demand.run_state(state));
-        let (part, growth, kept) = changed.expect("a wide slot has its state in the slab");
-        self.count(&kept);
-        let Some(grant) = part.grant.filter(|_| growth == Growth::NoRoom) else { return part };
-        let undone = shape.change_wide(held, place, demand.quota, |state| {
-            demand.quota.refund(state, &grant, grant.cost, demand.now);
-            state.shrink();
-            demand.quota.fresh_at(state)
-        });
-        let (fresh_at, ..) = undone.expect("the state is still there");
-        no_room(fresh_at, demand.now)
-    }
-
     /// Calls `look` with the state that a charge would find.
     fn with_state<T>(&self, charge: &Charge, now: Time, look: impl FnOnce(&State) -> T) -> T {
         let n = shard_of(charge.fingerprint);
@@ -466,10 +378,11 @@ impl MemoryStore {
             let seen = slot.load();
             let (tag, word) = seen.entry();
             if kind_of(tag) == WIDE {
-                return shape
-                    .change_wide(&held, word, quota, change)
-                    .iter()
-                    .for_each(|(.., kept)| self.count(kept));
+                let Some(((), growth, kept)) = shape.change_wide(&held, word, quota, change) else { return };
+                if growth == Growth::NoRoom {
+                    shape.merge_steps(&held, word, quota);
+                }
+                return self.count(&kept);
             }
             let Some(class) = self.classes.get(kind_of(tag)) else { return };
             let mut state = class.form.unpack(word);
@@ -527,13 +440,6 @@ impl MemoryStore {
             self.coarsened.fetch_add(kept.coarsened, Ordering::Relaxed);
         }
     }
-}
-
-/// The denial of a charge that would be allowed, if only its state could grow.
-fn no_room(fresh_at: Time, now: Time) -> Part {
-    let wait = fresh_at.since(now);
-    let decision = Decision { admission: Admission::Deny { retry_after: wait }, left: 0 };
-    Part { decision, remaining: 0, reset_after: wait, grant: None }
 }
 
 /// Acts on the packed state of a key. What came of it counts once the state that it was run on is replaced

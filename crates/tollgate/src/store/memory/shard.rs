@@ -24,14 +24,10 @@ use crate::time::Time;
 const FULL: (usize, usize) = (4, 5);
 /// One part in this many of the cap is kept for the table, and one for the slab.
 const RESERVE: usize = 8;
-/// Wide entries looked at with every write of one, so that what has expired does not pile up.
-const SWEEP: usize = 2;
-/// Wide entries looked at when the slab has no room.
-const ROOM_SEARCH: usize = 64;
 
 /// The part of a shard that its lock protects.
 pub(super) struct Shape {
-    slab: Slab,
+    pub(super) slab: Slab,
     pub(super) entries: usize,
     cap_bytes: usize,
     pub(super) aggregate: Aggregate,
@@ -60,14 +56,6 @@ pub(super) enum Replaced {
     /// The slot was changed meanwhile.
     Raced,
     /// The slab has no room for it.
-    NoRoom,
-}
-
-/// Whether a wide state that has grown fits where it is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Growth {
-    Fits,
-    /// It does not, and cannot be coarsened.
     NoRoom,
 }
 
@@ -153,47 +141,6 @@ impl Shape {
         self.release(entry);
         self.entries -= usize::from(entry != EMPTY);
         (entry != EMPTY).then_some(entry.1)
-    }
-
-    /// Changes a wide state in place. If it has grown and there is no room, others that used little give way, or it
-    /// is coarsened; where neither helps the caller has to undo the change.
-    pub(super) fn change_wide<T>(
-        &mut self,
-        held: &Held<'_>,
-        place: u64,
-        quota: &Quota,
-        change: impl FnOnce(&mut State) -> T,
-    ) -> Option<(T, Growth, Kept)> {
-        let (changed, grown) = self.slab.change(place, quota, held.now, change)?;
-        let (fingerprint, share) = self.slab.get(place).map(|wide| (wide.fingerprint(), wide.share()))?;
-        let mut kept = Kept::default();
-        self.sweep(held, fingerprint);
-        let growth = match grown {
-            0 => Growth::Fits,
-            _ => self.fit(held, place, quota, (fingerprint, share), &mut kept),
-        };
-        Some((changed, growth, kept))
-    }
-
-    /// Finds room for a wide state that has grown in its place.
-    fn fit(
-        &mut self,
-        held: &Held<'_>,
-        place: u64,
-        quota: &Quota,
-        (keep, share): (Fingerprint, Share),
-        kept: &mut Kept,
-    ) -> Growth {
-        let most = self.slab_share(held);
-        self.drop_until(held, keep, share, kept, |slab| slab.bytes() <= most);
-        while self.slab.bytes() > most {
-            let coarser = self.slab.change(place, quota, held.now, |state| quota.coarsen(state));
-            if coarser.is_none_or(|(coarser, _)| !coarser) {
-                return Growth::NoRoom;
-            }
-            kept.coarsened += 1;
-        }
-        Growth::Fits
     }
 
     /// Writes another form of a key's state into its slot, if that is still as it was seen.
@@ -444,52 +391,8 @@ impl Shape {
     }
 
     /// What the slab may take while the table is as large as it is.
-    fn slab_share(&self, held: &Held<'_>) -> usize {
+    pub(super) fn slab_share(&self, held: &Held<'_>) -> usize {
         self.share(held.table.extent().lines() * size_of::<Line>())
-    }
-
-    /// Drops the expired among the next few wide entries.
-    fn sweep(&mut self, held: &Held<'_>, keep: Fingerprint) {
-        for _ in 0..SWEEP {
-            self.drop_next(held, keep, Share::NONE, &mut Kept::default());
-        }
-        self.slab.shrink();
-    }
-
-    /// Makes room for a new wide state; says whether it fits.
-    fn make_room(&mut self, held: &Held<'_>, wide: &Wide, kept: &mut Kept) -> bool {
-        let most = self.slab_share(held);
-        let fits = |slab: &mut Slab| slab.fits(&wide.state, most);
-        self.drop_until(held, wide.fingerprint(), wide.share(), kept, fits)
-    }
-
-    /// Drops wide entries that have expired or give way to `share`, in a bounded search, until there is room; says
-    /// whether there is.
-    fn drop_until(
-        &mut self,
-        held: &Held<'_>,
-        keep: Fingerprint,
-        share: Share,
-        kept: &mut Kept,
-        fits: impl Fn(&mut Slab) -> bool,
-    ) -> bool {
-        for _ in 0..ROOM_SEARCH.min(self.slab.len()) {
-            if fits(&mut self.slab) {
-                return true;
-            }
-            self.drop_next(held, keep, share, kept);
-        }
-        fits(&mut self.slab)
-    }
-
-    /// Looks at the next wide entry, and drops it if it has expired or gives way to `share`.
-    fn drop_next(&mut self, held: &Held<'_>, keep: Fingerprint, share: Share, kept: &mut Kept) {
-        let next = self.slab.next(keep).map(|wide| (wide.fingerprint(), wide.fresh_at, wide.share()));
-        let Some((fingerprint, fresh_at, theirs)) = next else { return };
-        let expired = fresh_at <= held.now;
-        if (expired || theirs.gives_way_to(share)) && self.remove(held, fingerprint) {
-            kept.evicted += u64::from(!expired);
-        }
     }
 }
 
