@@ -139,6 +139,8 @@ pub struct Bounds {
 
 /// A sender may have this part of the queue.
 const SENDER_SHARE: usize = 10;
+/// A small queue is not divided further.
+const SENDER_LEAST: usize = 10;
 /// What a request takes beside its texts.
 const ITEM_OVERHEAD: usize = 512;
 
@@ -148,7 +150,7 @@ impl Bounds {
         Bounds {
             items,
             bytes,
-            sender_items: (items / SENDER_SHARE).max(1),
+            sender_items: (items / SENDER_SHARE).max(SENDER_LEAST).min(items),
             sender_bytes: (bytes / SENDER_SHARE).max(max_body),
         }
     }

@@ -159,7 +159,7 @@ fn a_rule_that_rejects_beside_one_that_queues_rejects() {
         &api,
         "rules:
   - { id: jobs, match: /jobs, limit: 2/h, on_exceed: queue }
-  - { id: all, limit: 1/h }",
+  - { id: all, match: /jobs, limit: 1/h }",
     );
     assert_eq!([post(&server, "1").status, post(&server, "2").status], [200, 429]);
     assert_eq!(list(&server, "")["items"], json!([]));
@@ -277,7 +277,7 @@ fn asking_about_a_queued_request_counts_against_limits_and_bans() {
     let answer = post(&server, "two");
     let place = answer.header("location").expect("where to ask").to_owned();
     assert_eq!([(); 3].map(|()| get(&server, &place, &[]).status), [200, 200, 429]);
-    let ban = server.admin("POST", "/v1/bans", r#"{"key":"ip:127.0.0.9"}"#);
+    let ban = server.admin("POST", "/v1/bans", r#"{"key":"ip:127.0.0.9","for":"1h"}"#);
     assert!(ban.status < 300, "{ban}");
     let banned =
         Client::connect_from([127, 0, 0, 9].into(), server.proxy).ask("GET", &place, &[], b"").status;

@@ -126,7 +126,8 @@ impl Entrance {
         verdict: &mut Verdict,
         decided_at: Time,
     ) -> Result<Option<Box<Charges>>, Refused> {
-        if !Charges::are_open(verdict) && !(self.proxy.held.is_busy() && Charges::have_place(verdict)) {
+        let has_place = self.proxy.held.is_busy() && Charges::have_place(verdict);
+        if !has_place && !Charges::are_open(verdict) {
             return Ok(None);
         }
         let mut open = Box::new(Charges::of(verdict));
