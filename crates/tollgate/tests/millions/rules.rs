@@ -25,7 +25,10 @@ fn long(n: usize) -> String {
     format!("{{id: r{n:06}, match: GET /api/v1/items/{n:06}, key: user, limit: 5/m}}")
 }
 
-fn all_forms(count: usize) -> [(&'static str, Box<dyn Fn(usize) -> String>); 3] {
+/// The text of the n-th rule.
+type Form = Box<dyn Fn(usize) -> String>;
+
+fn all_forms(count: usize) -> [(&'static str, Form); 3] {
     let mix = Mix::of(count);
     [("short", Box::new(short)), ("long", Box::new(long)), ("mixed", Box::new(move |n| mix.text(n)))]
 }
