@@ -183,7 +183,7 @@ mod tests {
             self.counted.clear();
             let is_clean = self.bans.last().is_none_or(|(_, until)| at >= *until + max);
             self.strikes = if is_clean { 1 } else { self.strikes + 1 };
-            let until = at + (first * 2u32.pow(self.strikes - 1)).min(max);
+            let until = at + first.saturating_mul(2u32.saturating_pow(self.strikes - 1)).min(max);
             self.bans.push((at, until));
             Some(Strikes { count: self.strikes, until })
         }
