@@ -33,6 +33,7 @@ mod warning;
 
 pub use in_force::RuleInForce;
 pub(crate) use index::Index;
+pub(crate) use matcher::Matches;
 pub use overrides::{Override, Overrides};
 pub use pattern::{HostPattern, Method, Pattern};
 pub(crate) use set::Numbered;
@@ -88,6 +89,7 @@ pub struct Terms {
     /// What is counted together, in the order of the names; empty counts everybody together.
     pub key: Vec<Attribute>,
     pub missing_key: MissingKey,
+    pub ambiguous_key: AmbiguousKey,
     pub overrides: Overrides,
     pub cost: u64,
     pub mode: Mode,
@@ -113,6 +115,24 @@ pub enum MissingKey {
     Deny,
     /// All requests that lack the key share one counter.
     Shared,
+}
+
+/// What several values for one key mean.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AmbiguousKey {
+    Deny,
+    /// Each value is charged, or none.
+    Each,
+}
+
+impl AmbiguousKey {
+    /// What a rule means that does not say: it is as strict about several values as about none.
+    pub fn default_beside(missing: MissingKey) -> AmbiguousKey {
+        match missing {
+            MissingKey::Deny => AmbiguousKey::Deny,
+            MissingKey::Skip | MissingKey::Shared => AmbiguousKey::Each,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -29,6 +29,7 @@ mod hold;
 mod hops;
 mod identify;
 mod inspect;
+mod json;
 mod lease;
 mod line;
 mod merge;

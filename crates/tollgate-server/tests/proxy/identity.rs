@@ -21,7 +21,6 @@ fn logins_are_counted_by_the_email_in_their_json() {
     assert_eq!(post(&server, "/login", br#"{"password":"x","email":"Ann@Example.com "}"#), 200);
     assert_eq!(post(&server, "/login", br#"{ "email" : "ann@example.com" }"#), 429);
     assert_eq!(post(&server, "/login", br#"{"email":"bob@example.com"}"#), 200);
-    assert_eq!(post(&server, "/login", br#"{"email":"decoy","email":"ann@example.com"}"#), 429);
     assert_eq!(api.received()[0].body, br#"{"password":"x","email":"Ann@Example.com "}"#);
 }
 
@@ -140,4 +139,85 @@ fn nobodys_body_is_read_for_a_rule_about_something_else() {
     client.line();
     client.write(b"body");
     assert_eq!(client.answer().text(), "body");
+}
+
+const AMBIGUOUS: &str = "identity: { email: json:email }
+rules:
+  - { id: login, match: POST /login, key: email, limit: 3/h }
+  - { id: number, match: POST /number, key: 'json:id', limit: 3/h }
+  - { id: form, match: POST /form, key: 'form:user', limit: 3/h }
+  - { id: header, match: /header, key: 'header:x-api-key', limit: 3/h }
+  - { id: cookie, match: /cookie, key: 'cookie:sid', limit: 3/h }
+  - { id: query, match: /query, key: 'query:api_key', limit: 3/h }
+";
+
+/// How many of six requests pass that carry another decoy each.
+fn passed(send: impl Fn(usize) -> u16) -> usize {
+    (0..6).map(send).filter(|status| *status == 200).count()
+}
+
+#[test]
+fn a_rotating_decoy_in_a_body_yields_no_fresh_counter() {
+    let api = Api::echo();
+    let server = in_front_of(&api, AMBIGUOUS);
+    let template = |path: &'static str, body: &'static str| {
+        let number = body.len(); // other victims for each template
+        passed(|n| {
+            let body =
+                body.replace("DECOY", &format!("d{number}-{n}")).replace("VICTIM", &format!("v{number}"));
+            post(&server, path, body.as_bytes())
+        })
+    };
+    for (path, body) in [
+        ("/login", r#"{"email":"DECOY","email":"VICTIM"}"#),
+        ("/login", r#"{"email":"VICTIM","email":"DECOY" }"#),
+        ("/login", r#"{"email":"DECOY","Email":"VICTIM"  }"#),
+        ("/login", r#"{"email":"DECOY","\ud800":0,"email":"VICTIM"}"#),
+        ("/login", r#"{"email":"DECOY","x":"\ud800\u0041","EMAIL":"VICTIM"}"#),
+        ("/login", r#"{"email":["DECOY","VICTIM"]}"#),
+        ("/form", "user=DECOY&user=VICTIM"),
+        ("/form", "user=VICTIM&User=DECOY&a=1"),
+    ] {
+        assert_eq!(template(path, body), 3, "{body}");
+    }
+    let parts =
+        |user: &str| format!("--XX\r\nContent-Disposition: form-data; name=\"user\"\r\n\r\n{user}\r\n");
+    let multipart = |n: usize| {
+        let body = format!("{}{}--XX--\r\n", parts(&format!("d{n}")), parts("victim"));
+        let headers = [("content-type", "multipart/form-data; boundary=XX")];
+        Client::to(server.proxy).ask("POST", "/form", &headers, body.as_bytes()).status
+    };
+    assert_eq!(passed(multipart), 3, "multipart");
+}
+
+#[test]
+fn a_number_is_one_key_however_it_is_written() {
+    let api = Api::echo();
+    let server = in_front_of(&api, AMBIGUOUS);
+    let spellings = ["42", "42.0", "4.2e1", "420e-1", "42.00000000000000000000001", "\"42\""];
+    let spelled = |n: usize| post(&server, "/number", format!("{{\"id\": {} }}", spellings[n]).as_bytes());
+    assert_eq!(passed(spelled), 3);
+}
+
+#[test]
+fn a_rotating_decoy_in_a_head_yields_no_fresh_counter() {
+    let api = Api::echo();
+    let server = in_front_of(&api, AMBIGUOUS);
+    let get =
+        |path: &str, headers: &[(&str, &str)]| Client::to(server.proxy).ask("GET", path, headers, b"").status;
+    let decoy = |n: usize| format!("decoy-{n}");
+    let lines = |n| get("/header", &[("x-api-key", &decoy(n)), ("X-Api-Key", "victim")]);
+    assert_eq!(passed(lines), 3, "headers");
+    let cookies = |n| get("/cookie", &[("cookie", &format!("sid={}; sid=victim", decoy(n)))]);
+    assert_eq!(passed(cookies), 3, "cookies");
+    let cookie_lines =
+        |n| get("/cookie", &[("cookie", &format!("sid={}", decoy(n))), ("cookie", "sid=other")]);
+    assert_eq!(passed(cookie_lines), 3, "cookie headers");
+    let parameters = |n| get(&format!("/query?api_key={}&api%5Fkey=victim", decoy(n)), &[]);
+    assert_eq!(passed(parameters), 3, "parameters");
+    let nine = (0..9).map(|n| format!("api_key={n}")).collect::<Vec<_>>().join("&");
+    assert_eq!(get(&format!("/query?{nine}"), &[]), 429, "more than eight values");
+    let eight = (10..18).map(|n| format!("api_key={n}")).collect::<Vec<_>>().join("&");
+    assert_eq!(get(&format!("/query?{eight}"), &[]), 200, "eight values");
+    assert_eq!(server.used("query", "query:api_key:17"), [1], "each value is charged");
 }

@@ -126,13 +126,16 @@ fn normal_value(attribute: &Attribute, value: &str) -> Result<String, KeyError> 
         },
         Attribute::Mac => normal::mac(value).ok_or_else(|| expected("a MAC address"))?.into_owned(),
         Attribute::Email => email(value),
-        _ => value.trim().to_owned(),
+        Attribute::Field(source, name) => {
+            normal::field(*source, name, value.into()).unwrap_or_default().into_owned()
+        }
+        _ => value.trim_ascii().to_owned(),
     })
 }
 
 /// An email in normal form; what is not one is still somebody's try, in lower case.
 pub(crate) fn email(value: &str) -> String {
-    normal::email(value).map_or_else(|| value.trim().to_lowercase(), |email| email.into_owned())
+    normal::email(value).map_or_else(|| value.trim_ascii().to_lowercase(), |email| email.into_owned())
 }
 
 /// Clients of IPv4 are told apart by address: nobody is a range.

@@ -8,6 +8,8 @@
 
 use std::borrow::Cow;
 
+use crate::identity::{Source, key};
+
 /// How many bytes an EUI-48 and an EUI-64 have.
 const MAC_BYTES: [usize; 2] = [6, 8];
 
@@ -54,6 +56,26 @@ pub fn text(text: &str) -> Option<&str> {
         return Some(text); // the usual case
     }
     Some(text.trim()).filter(|text| !text.is_empty())
+}
+
+/// The value of a named field. An email address in a body or a query is one whatever its case.
+pub(crate) fn field<'v>(source: Source, name: &str, value: Cow<'v, str>) -> Option<Cow<'v, str>> {
+    if is_email_field(source, name) {
+        return Some(Cow::Owned(key::email(&value))).filter(|email: &Cow<'_, str>| !email.is_empty());
+    }
+    match value {
+        Cow::Borrowed(value) => text(value).map(Cow::Borrowed),
+        Cow::Owned(value) => match text(&value)? {
+            trimmed if trimmed.len() == value.len() => Some(Cow::Owned(value)),
+            trimmed => Some(Cow::Owned(trimmed.to_owned())),
+        },
+    }
+}
+
+/// `json:email`, `json:user.email`, `form:email` and `query:email`.
+fn is_email_field(source: Source, name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    matches!(source, Source::Json | Source::Form | Source::Query) && last.eq_ignore_ascii_case("email")
 }
 
 fn is_mac(text: &str) -> bool {

@@ -38,7 +38,7 @@ impl Entrance {
         if !asked.body.is_empty() && !upload.is_end_stream() && self.looks_into_body(&hit, route) {
             let prefix = Box::pin(Prefix::read(upload, parts.headers.get(CONTENT_TYPE))).await?;
             for (source, name) in &asked.body {
-                if let Some(value) = prefix.field(*source, name) {
+                for value in prefix.values(*source, name) {
                     hit = hit.field(*source, name.as_ref(), value);
                 }
             }
