@@ -38,6 +38,7 @@ mod pool;
 mod pulse;
 mod refusal;
 mod replay;
+mod screen;
 mod settlement;
 mod stall;
 mod stream;

@@ -221,3 +221,96 @@ fn a_rotating_decoy_in_a_head_yields_no_fresh_counter() {
     assert_eq!(get(&format!("/query?{eight}"), &[]), 200, "eight values");
     assert_eq!(server.used("query", "query:api_key:17"), [1], "each value is charged");
 }
+
+const COUNTED: &str = "rules:
+  - { id: key, key: 'header:x-api-key', limit: 1/h, missing_key: deny }
+";
+
+#[test]
+fn a_header_that_connection_removes_is_not_decided_on() {
+    let api = Api::echo();
+    let server = in_front_of(&api, COUNTED);
+    let status = |connection: &str| {
+        let headers = [("connection", connection), ("x-api-key", "decoy")];
+        Client::to(server.proxy).ask("GET", "/", &headers, b"").status
+    };
+    assert_eq!(status("X-Api-Key"), 429, "the API would not see it");
+    assert_eq!(server.used("key", "header:x-api-key:decoy"), [0]);
+    assert_eq!(status("x-other"), 200);
+    assert_eq!(api.last().header("x-api-key"), Some("decoy"));
+}
+
+#[test]
+fn connection_does_not_remove_what_a_trusted_proxy_says() {
+    let api = Api::echo();
+    let rest = "trusted_proxies: [127.0.0.1]\nrules: [{ id: ip, key: ip, limit: 1/h }]";
+    let server = in_front_of(&api, rest);
+    let headers = [("connection", "close, X-Forwarded-For"), ("x-forwarded-for", "203.0.113.7")];
+    assert_eq!(Client::to(server.proxy).ask("GET", "/", &headers, b"").status, 200);
+    assert_eq!(server.used("ip", "ip:203.0.113.7"), [1]);
+    assert_eq!(api.last().header("x-forwarded-for"), Some("203.0.113.7, 127.0.0.1"));
+}
+
+#[test]
+fn other_spellings_of_what_we_set_or_count_by_are_removed() {
+    let api = Api::echo();
+    let server = in_front_of(&api, "rules: [{ id: key, key: 'header:x-api-key', limit: 9/h }]");
+    let headers = [
+        ("x-api-key", "a"),
+        ("X_Api_Key", "b"),
+        ("x-api_key", "c"),
+        ("x-forwarded_for", "1.1.1.1"),
+        ("X_Forwarded_Host", "evil"),
+        ("x_real_ip", "1.1.1.1"),
+        ("user_id", "kept"),
+    ];
+    assert_eq!(Client::to(server.proxy).ask("GET", "/", &headers, b"").status, 200);
+    let seen = api.last();
+    let with_underscore: Vec<_> =
+        seen.headers.iter().filter(|(name, _)| name.contains('_')).map(|(name, _)| name.as_str()).collect();
+    assert_eq!(with_underscore, ["user_id"]);
+    assert_eq!(seen.header("x-api-key"), Some("a"));
+}
+
+#[test]
+fn headers_that_servers_believe_are_stripped_unless_the_file_says_otherwise() {
+    let headers = [
+        ("x-real-ip", "203.0.113.7"),
+        ("true-client-ip", "203.0.113.7"),
+        ("x-original-url", "/admin"),
+        ("x-http-method-override", "DELETE"),
+        ("x-custom", "1"),
+    ];
+    let seen = |rest: &str| {
+        let api = Api::echo();
+        let server = in_front_of(&api, rest);
+        assert_eq!(Client::to(server.proxy).ask("GET", "/", &headers, b"").status, 200);
+        let received = api.last();
+        headers
+            .map(|(name, _)| name)
+            .into_iter()
+            .filter(|name| received.header(name).is_some())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(seen(""), ["x-custom"]);
+    assert_eq!(seen("trusted_proxies: [127.0.0.1]"), ["x-real-ip", "x-custom"]);
+    assert_eq!(seen("strip_headers: []"), headers.map(|(name, _)| name));
+    let others = ["x-real-ip", "true-client-ip", "x-original-url", "x-http-method-override"];
+    assert_eq!(seen("strip_headers: [X-Custom]"), others);
+}
+
+#[test]
+fn trailers_say_nothing_about_who_sent_a_request() {
+    let api = Api::echo();
+    let server = in_front_of(&api, "rules: [{ id: key, key: 'header:x-api-key', limit: 9/h }]");
+    let mut client = Client::to(server.proxy);
+    client.write(
+        b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nte: trailers\r\n\
+          trailer: x-forwarded-for, x_forwarded_for, forwarded, x-real-ip, x-api-key, x-checksum\r\n\r\n\
+          2\r\nhi\r\n0\r\nx-forwarded-for: 1.1.1.1\r\nx_forwarded_for: 1.1.1.1\r\nforwarded: for=1.1.1.1\r\n\
+          x-real-ip: 1.1.1.1\r\nx-api-key: victim\r\nx-checksum: 42\r\n\r\n",
+    );
+    assert_eq!(client.answer().status, 200);
+    let names: Vec<String> = api.last().trailers.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["x-checksum"]);
+}

@@ -10,16 +10,9 @@ use hyper::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue};
 use tollgate::identity::address::{TrustedProxies, canonical_ip};
 use tollgate::identity::forwarded::client_ip;
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// Spellings that CGI and WSGI take for the same.
-const LOOKALIKES: [HeaderName; 3] = [
-    HeaderName::from_static("x_forwarded_for"),
-    HeaderName::from_static("x_forwarded_host"),
-    HeaderName::from_static("x_forwarded_proto"),
-];
-
+pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// The other end of a client's connection.
 pub struct Peer {
     ip: IpAddr,
@@ -80,9 +73,6 @@ impl Peer {
         headers.insert(X_FORWARDED_HOST, host.clone());
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(self.scheme.name()));
         headers.insert(FORWARDED, self.element(host));
-        for name in LOOKALIKES {
-            headers.remove(name);
-        }
     }
 
     /// `for=203.0.113.9;host="api.example.com";proto=https`
@@ -158,7 +148,6 @@ mod tests {
             ("forwarded", "for=1.1.1.1"),
             ("x-forwarded-host", "evil"),
             ("x-forwarded-proto", "ftp"),
-            ("x_forwarded_for", "1.1.1.1"),
         ];
         assert_eq!(announced(&claims, &[]), lines(&OWN));
         assert_eq!(announced(&[], &[]), lines(&OWN));
