@@ -9,6 +9,7 @@ use hyper::http::uri::Authority;
 use tollgate::document::{MapReader, Node};
 use tollgate::identity::Attribute;
 use tollgate::identity::address::TrustedProxies;
+use tollgate::identity::forwarded::ForwardingHeader;
 use tollgate::time::parse_span;
 
 const MAX_UPSTREAMS: usize = 256;
@@ -36,6 +37,8 @@ pub struct ProxyConfig {
     pub tls: Option<KeyPair>,
     pub upstream_tls: UpstreamTls,
     pub trusted: TrustedProxies,
+    /// What they write.
+    pub trusted_header: ForwardingHeader,
     /// Headers of clients that upstreams never see.
     pub strip_headers: Vec<HeaderName>,
 }
@@ -133,6 +136,7 @@ impl ProxyConfig {
             tls: None,
             upstream_tls: UpstreamTls::default(),
             trusted: TrustedProxies::default(),
+            trusted_header: ForwardingHeader::default(),
             strip_headers: STRIPPED.map(HeaderName::from_static).to_vec(),
         }
     }
@@ -141,6 +145,7 @@ impl ProxyConfig {
     pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Option<ProxyConfig> {
         let mut config = ProxyConfig::in_front_of(upstreams(map));
         config.trusted = trusted_proxies(map);
+        config.trusted_header = map.optional_choice("trusted_header", &TRUSTED_HEADERS).unwrap_or_default();
         if let Some(names) = strip_headers(map) {
             config.strip_headers = names;
         }
@@ -211,6 +216,8 @@ fn strip_headers(map: &mut MapReader<'_, '_>) -> Option<Vec<HeaderName>> {
     Some(names)
 }
 
+const TRUSTED_HEADERS: [(&str, ForwardingHeader); 2] =
+    [("x-forwarded-for", ForwardingHeader::XForwardedFor), ("forwarded", ForwardingHeader::Forwarded)];
 const HOSTS: [(&str, HostHeader); 2] = [("keep", HostHeader::Keep), ("upstream", HostHeader::Upstream)];
 
 fn read_settings(map: &mut MapReader<'_, '_>, config: &mut ProxyConfig, folder: &Path) {

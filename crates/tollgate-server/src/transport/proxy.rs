@@ -57,6 +57,7 @@ use balance::Turn;
 use budget::Budget;
 use connect::Tls;
 pub use enqueue::Aside;
+use forwarded::Trust;
 use hold::Room;
 use pulse::Pulse;
 use upstream::Upstream;
@@ -169,6 +170,10 @@ impl Proxy {
 }
 
 impl Route {
+    fn trust(&self) -> Trust<'_> {
+        Trust { proxies: &self.config.trusted, header: self.config.trusted_header }
+    }
+
     fn new(
         gate: &Gate,
         config: ProxyConfig,

@@ -314,3 +314,25 @@ fn trailers_say_nothing_about_who_sent_a_request() {
     let names: Vec<String> = api.last().trailers.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["x-checksum"]);
 }
+
+#[test]
+fn only_the_header_that_trusted_proxies_write_is_believed_and_passed_on() {
+    let headers = [("x-forwarded-for", "203.0.113.1"), ("forwarded", "for=203.0.113.2")];
+    for (setting, client, other) in [
+        ("", "203.0.113.1", "203.0.113.2"),
+        ("trusted_header: x-forwarded-for", "203.0.113.1", "203.0.113.2"),
+        ("trusted_header: forwarded", "203.0.113.2", "203.0.113.1"),
+    ] {
+        let api = Api::echo();
+        let rest =
+            format!("trusted_proxies: [127.0.0.1]\n{setting}\nrules: [{{ id: ip, key: ip, limit: 9/h }}]");
+        let server = in_front_of(&api, &rest);
+        assert_eq!(Client::to(server.proxy).ask("GET", "/", &headers, b"").status, 200);
+        assert_eq!(server.used("ip", &format!("ip:{client}")), [1], "{setting}");
+        let seen = api.last();
+        for name in ["forwarded", "x-forwarded-for"] {
+            let value = seen.header(name).unwrap_or_default();
+            assert!(value.contains(client) && !value.contains(other), "{setting} {name}: {value}");
+        }
+    }
+}

@@ -270,7 +270,7 @@ impl Entrance {
     fn prepare(&self, visit: &mut Visit) -> Option<HeaderValue> {
         let Visit { parts, host, upload, upgrade, route, .. } = visit;
         let asked = upgrade.take();
-        self.peer.announce(&mut parts.headers, host, &route.config.trusted);
+        self.peer.announce(&mut parts.headers, host, route.trust());
         if route.config.host == HostHeader::Keep {
             parts.headers.insert(HOST, host.clone());
         } else {

@@ -61,7 +61,7 @@ impl Entrance {
 
     fn hit<'r>(&self, parts: &'r Parts, host: &'r HeaderValue, route: &Route, asked: &'r Asked) -> Hit<'r> {
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        let client = self.peer.client(&parts.headers, &route.config.trusted);
+        let client = self.peer.client(&parts.headers, route.trust());
         let mut hit = Hit::on(parts.method.as_str(), host.to_str().unwrap_or_default(), path).ip(client);
         for name in &asked.headers {
             for value in parts.headers.get_all(name) {

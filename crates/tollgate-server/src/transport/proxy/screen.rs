@@ -79,8 +79,8 @@ fn is_same(one: &HeaderName, other: &HeaderName) -> bool {
 
 /// Removes from the trailers of a request what only its head may say.
 pub struct TrailerScreen {
-    pub route: Arc<Route>,
-    pub asked: Arc<Asked>,
+    pub(super) route: Arc<Route>,
+    pub(super) asked: Arc<Asked>,
 }
 
 impl TrailerScreen {
