@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use crate::identity::address::{self, canonical_ip};
+use crate::identity::address::{self, client_address};
 use crate::identity::{Attribute, Source, key, normal};
 use crate::request::{Target, fields};
 
@@ -72,7 +72,7 @@ impl<'a> Hit<'a> {
 
     #[inline]
     pub fn ip(mut self, ip: IpAddr) -> Self {
-        self.ip = Some(canonical_ip(ip));
+        self.ip = Some(client_address(ip));
         self
     }
 

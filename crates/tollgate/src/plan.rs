@@ -160,7 +160,7 @@ impl Policy {
     /// Whether a request has several values for the attribute that chooses a rule's limits, and that the rule does not
     /// count by.
     fn has_ambiguous_limits(&self, rule: &Rule, hit: &Hit<'_>) -> bool {
-        match &rule.limits {
+        match &*rule.limits {
             Limits::By { attribute, .. } if !rule.key.contains(attribute) => {
                 self.values(hit, attribute).is_ambiguous()
             }

@@ -14,7 +14,9 @@ use crate::document::{self, MapReader, Node, Problem, Problems};
 use crate::hit::{Hit, Values};
 use crate::identity::{Attribute, Key, normal};
 use crate::key_list::KeyList;
-use crate::rule::{Matches, OnStoreError, Rule, RuleInForce, RuleSet, RuleSetError, Rules, Warnings, parse};
+use crate::rule::{
+    Matches, OnStoreError, PathCase, Rule, RuleInForce, RuleSet, RuleSetError, Rules, Warnings, parse,
+};
 use crate::time::{Time, calendar};
 
 mod asks;
@@ -47,6 +49,8 @@ pub struct Settings {
     pub ipv6_prefix: u8,
     /// Where an identity is found that a hit does not carry itself.
     pub identity: Vec<(Attribute, Attribute)>,
+    /// Whether paths are told apart by case.
+    pub path_case: PathCase,
     pub store: StoreSettings,
 }
 
@@ -69,7 +73,12 @@ impl Default for StoreSettings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { ipv6_prefix: 64, identity: Vec::new(), store: StoreSettings::default() }
+        Settings {
+            ipv6_prefix: 64,
+            identity: Vec::new(),
+            path_case: PathCase::default(),
+            store: StoreSettings::default(),
+        }
     }
 }
 
@@ -88,7 +97,7 @@ impl Policy {
         for rule in &mut parts.rules {
             group_overrides(rule, ipv6_prefix)?;
         }
-        let rules = RuleSet::new(parts.rules)?;
+        let rules = RuleSet::with_case(parts.rules, parts.settings.path_case)?;
         let (mut file_allow, mut file_bans) = (KeyList::default(), KeyList::<Ban>::default());
         for key in parts.allow {
             file_allow.insert(key.grouped_in_combination(ipv6_prefix), ());
@@ -240,6 +249,9 @@ impl Policy {
     /// The value of an attribute, the first of several: as the hit carries it, or from where the settings say.
     pub fn value<'h>(&self, hit: &'h Hit<'_>, attribute: &Attribute) -> Option<Cow<'h, str>> {
         let prefix = self.settings.ipv6_prefix;
+        if self.folds(attribute) {
+            return hit.value(attribute, prefix).map(|path| Cow::Owned(path.to_lowercase()));
+        }
         hit.value(attribute, prefix)
             .or_else(|| hit.value(self.source_of(attribute)?, prefix).and_then(|value| of(attribute, value)))
     }
@@ -248,6 +260,9 @@ impl Policy {
     #[inline]
     pub fn values<'h>(&self, hit: &'h Hit<'_>, attribute: &Attribute) -> Values<'h> {
         let prefix = self.settings.ipv6_prefix;
+        if self.folds(attribute) {
+            return self.value(hit, attribute).map_or(Values::Missing, Values::One);
+        }
         match hit.values(attribute, prefix) {
             Values::Missing => match self.source_of(attribute) {
                 Some(source) => hit.values(source, prefix).map(|value| of(attribute, value)),
@@ -264,6 +279,9 @@ impl Policy {
         attribute: &Attribute,
     ) -> SmallVec<[Cow<'h, str>; 1]> {
         let prefix = self.settings.ipv6_prefix;
+        if self.folds(attribute) {
+            return self.value(hit, attribute).into_iter().collect();
+        }
         let own = hit.all_values(attribute, prefix);
         match self.source_of(attribute).filter(|_| own.is_empty()) {
             Some(source) => {
@@ -272,6 +290,16 @@ impl Policy {
             }
             None => own,
         }
+    }
+
+    /// Whether an attribute is a path that is compared without its case.
+    fn folds(&self, attribute: &Attribute) -> bool {
+        *attribute == Attribute::Path && self.settings.path_case == PathCase::Insensitive
+    }
+
+    /// Whether any rule is for some hosts only.
+    pub fn names_hosts(&self) -> bool {
+        self.rules.names_hosts()
     }
 
     /// Where an identity is found that a hit does not carry itself.

@@ -35,7 +35,7 @@ pub use in_force::RuleInForce;
 pub(crate) use index::Index;
 pub(crate) use matcher::Matches;
 pub use overrides::{Override, Overrides};
-pub use pattern::{HostPattern, Method, Pattern};
+pub use pattern::{HostPattern, Method, PathCase, Pattern};
 pub(crate) use set::Numbered;
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
 pub use share::Share;
@@ -285,9 +285,9 @@ impl Rule {
 
     /// Whether a request is meant, whoever sends it.
     #[inline]
-    pub(crate) fn meets(&self, target: &Target<'_>) -> bool {
-        self.pattern.meets(target.host(), target.path())
-            && self.method.name().is_none_or(|own| own == target.method())
+    pub(crate) fn meets(&self, target: &Target<'_>, case: PathCase) -> bool {
+        self.pattern.meets(target.host(), target.path(), case)
+            && self.method.name().is_none_or(|own| pattern::covers(own, target.method()))
     }
 
     /// Whether both are about the same requests.

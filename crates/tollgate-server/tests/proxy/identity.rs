@@ -336,3 +336,55 @@ fn only_the_header_that_trusted_proxies_write_is_believed_and_passed_on() {
         }
     }
 }
+
+#[test]
+fn no_spelling_of_host_path_or_method_escapes_a_rule() {
+    let api = Api::saying("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+    let rest = "rules:
+  - { id: host, match: /host, host: api.example.com, limit: 1/h }
+  - { id: path, match: /a/login, limit: 1/h }
+  - { id: get, match: GET /get, limit: 1/h }
+  - { id: email, match: POST /email, key: 'json:email', limit: 1/h }
+";
+    let server = in_front_of(&api, rest);
+    let raw = |request: &str| {
+        let mut client = Client::to(server.proxy);
+        client.write(request.as_bytes());
+        client.head().status
+    };
+    let get = |host: &str, path: &str| raw(&format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n"));
+    assert_eq!(get("api.example.com", "/host"), 200);
+    for host in ["API.example.com.", "api.example.com..", "api%2eexample.com", "api.example.com.:80"] {
+        assert_eq!(get(host, "/host"), 429, "{host}");
+    }
+    let mut old = Client::to(server.proxy);
+    old.write(b"GET /host HTTP/1.0\r\n\r\n");
+    let line = old.line().unwrap_or_default();
+    assert!(line.starts_with("HTTP/1.0 400"), "no host, where rules name hosts: {line}");
+    assert_eq!(get("", "/host"), 400, "an empty host");
+    assert_eq!(get("h", "/a/login"), 200);
+    for path in [
+        "/a/x/../login",
+        "/a/%2e/login",
+        "/a/b/%2E%2e/login",
+        "/../a/login/.",
+        "/a/b/..%2flogin",
+        "//a//login",
+    ] {
+        assert_eq!(get("h", path), 429, "{path}");
+    }
+    assert_eq!(raw("HEAD /get HTTP/1.1\r\nhost: h\r\n\r\n"), 200);
+    assert_eq!(get("h", "/get"), 429);
+    assert_eq!(post(&server, "/email", br#"{"email":"Ann@Example.com"}"#), 200);
+    assert_eq!(post(&server, "/email", br#"{"email":" ann@example.com"}"#), 429);
+}
+
+#[test]
+fn paths_are_compared_without_their_case_where_the_file_says_so() {
+    let api = Api::echo();
+    let server =
+        in_front_of(&api, "case_insensitive_paths: true\nrules: [{ id: a, match: /Login, limit: 1/h }]");
+    let get = |path: &str| Client::to(server.proxy).ask("GET", path, &[], b"").status;
+    assert_eq!((get("/lOGIN"), get("/login"), get("/Login")), (200, 429, 429));
+    assert_eq!(api.last().target(), "/lOGIN", "what is forwarded is as it was written");
+}

@@ -46,7 +46,7 @@ pub fn parameters<'a, 'n>(raw_query: &'a str, name: &'n str) -> impl Iterator<It
 /// `None` for another scheme, and for a token that is empty or not one word of
 /// visible ASCII.
 pub fn bearer(authorization: &str) -> Option<&str> {
-    let (scheme, token) = authorization.trim().split_once(' ')?;
+    let (scheme, token) = authorization.trim_ascii().split_once(' ')?;
     let token = token.trim_start_matches(' ');
     let is_token = !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic());
     (scheme.eq_ignore_ascii_case("bearer") && is_token).then_some(token)

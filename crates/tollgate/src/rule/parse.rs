@@ -13,8 +13,8 @@ use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
 use crate::rule::interner::Interner;
 use crate::rule::{
-    AmbiguousKey, BanPolicy, CountWhen, HostPattern, Limits, Method, MissingKey, Mode, OnExceed, OnStoreError, Override,
-    Overrides, Pattern, Rule, RuleId, RuleLimit, Share, Terms, Text, Tracking,
+    AmbiguousKey, BanPolicy, CountWhen, HostPattern, Limits, Method, MissingKey, Mode, OnExceed,
+    OnStoreError, Override, Overrides, Pattern, Rule, RuleId, RuleLimit, Share, Terms, Text, Tracking,
 };
 use crate::time::parse_span;
 
@@ -200,7 +200,7 @@ fn pattern(map: &mut MapReader<'_, '_>, short: &Short<'_>) -> (Method, Pattern) 
 
 fn own_user(map: &mut MapReader<'_, '_>, short: &Short<'_>, key: &[Attribute]) -> Option<Text> {
     let node = short.uid?;
-    let uid = node.as_str().map(str::trim).filter(|uid| !uid.is_empty());
+    let uid = node.as_str().map(str::trim_ascii).filter(|uid| !uid.is_empty());
     if uid.is_none() {
         map.reject("uid", node, "expected a user id");
     } else if !key.contains(&Attribute::User) {

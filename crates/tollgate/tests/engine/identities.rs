@@ -231,3 +231,70 @@ fn the_policy_header_names_a_limit_once() {
         headers.iter().find(|(name, _)| *name == "ratelimit-policy").map(|(_, value)| value.to_owned());
     assert_eq!(policy.as_deref(), Some("\"r\";q=2;w=3600"));
 }
+
+#[test]
+fn six_to_four_and_nat64_addresses_are_the_client_inside() {
+    let engine = engine("rules: [{id: r, key: ip, limit: 1/m}]\nbans: [{key: 'ip:198.51.100.7'}]");
+    assert!(engine.check(&from("203.0.113.9"), NOW).allowed);
+    for same in ["2002:cb00:7109::1", "2002:cb00:7109:2::7", "64:ff9b::203.0.113.9"] {
+        assert!(!engine.check(&from(same), NOW).allowed, "{same}");
+        assert_eq!(engine.key("r", key(&format!("ip:{same}")), NOW).expect("one client").limits[0].used, 1);
+    }
+    assert_eq!(engine.check(&from("2002:c633:6407::1"), NOW).reason, Reason::Ban);
+}
+
+#[test]
+fn a_head_request_is_counted_by_the_rules_for_get() {
+    let engine = engine(
+        "rules: [{id: get, match: GET /a, limit: 1/m}, {id: both, match: 'GET /b/{id}', limit: 1/m},
+                 {id: more, match: GET /b/c, limit: 5/m}, {id: head, match: HEAD /d, limit: 1/m}]",
+    );
+    let allowed = |method, path| engine.check(&Hit::on(method, "h", path), NOW).allowed;
+    assert!(allowed("HEAD", "/a") && !allowed("GET", "/a") && !allowed("HEAD", "/a"));
+    assert!(allowed("HEAD", "/b/c") && !allowed("HEAD", "/b/c"));
+    assert!(allowed("POST", "/a") && allowed("POST", "/a"));
+    assert!(allowed("HEAD", "/d") && !allowed("HEAD", "/d") && allowed("GET", "/d"));
+}
+
+#[test]
+fn paths_in_any_case_are_one_where_the_settings_say_so() {
+    let rules = "rules: [{id: a, match: POST /Login, limit: 1/m}, {id: b, match: '/Users/{id}/Ä/**', limit: 1/m},
+                         {id: c, match: /Users/Me, limit: 1/m}, {id: d, match: /by-path/**, key: path, limit: 1/m}]";
+    let folded = with_settings(rules, Settings { path_case: PathCase::Insensitive, ..Settings::default() });
+    let exact = with_settings(rules, Settings::default());
+    let passed = |engine: &Engine, paths: [&str; 2]| {
+        paths.map(|path| engine.check(&Hit::on("POST", "h", path), NOW).allowed)
+    };
+    for paths in [
+        ["/Login", "/LOGIN"],
+        ["/Users/1/Ä", "/users/2/%C3%A4/x"],
+        ["/users/me", "/USERS/ME"],
+        ["/by-path/x", "/By-Path/X"],
+    ] {
+        assert_eq!(passed(&folded, paths), [true, false], "{paths:?}");
+        assert_eq!(passed(&exact, paths), [true, true], "{paths:?}");
+    }
+}
+
+#[test]
+fn white_space_beyond_ascii_is_part_of_a_value() {
+    let engine = engine("rules: [{id: r, key: user, limit: 1/m}]");
+    let allowed = |user: &'static str| engine.check(&Hit::by(user), NOW).allowed;
+    assert!(allowed("42") && !allowed(" 42\t"));
+    assert!(allowed("\u{a0}42"), "another value for an API that does not trim it");
+    assert!(allowed("\u{2003}") && !allowed("\u{2003}"), "present, not missing");
+}
+
+#[test]
+fn an_email_in_a_body_is_one_in_any_case() {
+    let engine = engine(
+        "rules: [{id: j, key: 'json:user.email', limit: 1/m}, {id: f, key: 'form:Email', limit: 1/m}]",
+    );
+    for (source, name) in [(Source::Json, "user.email"), (Source::Form, "Email")] {
+        let allowed =
+            |email| engine.check(&Hit::on("POST", "h", "/").field(source, name, email), NOW).allowed;
+        assert!(allowed("ann@example.com") && !allowed(" Ann@EXAMPLE.com. "), "{name}");
+    }
+    let used = engine.key("j", key("json:user.email:ANN@example.com"), NOW).expect("one key").limits[0].used;
+    assert_eq!(used, 1);
+}

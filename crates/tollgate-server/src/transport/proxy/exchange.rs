@@ -113,9 +113,7 @@ impl Entrance {
             }
             _ if verdict.allowed => self.pass(&mut visit, &mut verdict, at, sticky).await,
             // Nobody can be joined to an upstream later.
-            (Some(aside), Some(sender))
-                if status_of.is_none() && visit.upgrade.is_none() =>
-            {
+            (Some(aside), Some(sender)) if status_of.is_none() && visit.upgrade.is_none() => {
                 Box::pin(self.put_aside(aside, visit, sender, &verdict, at)).await
             }
             _ => {
@@ -249,7 +247,12 @@ impl Entrance {
     fn inspect(&self, parts: &Parts) -> Result<HeaderValue, Problem> {
         self.heads.as_ref().map_or(Ok(()), |heads| heads.check(parts))?;
         inspect::check(parts)?;
-        inspect::host(parts)
+        let host = inspect::host(parts)?;
+        // The API would choose one for it, and a rule for that host would not know.
+        if host.is_empty() && self.proxy.gate.engine.policy().names_hosts() {
+            return Err(inspect::no_host());
+        }
+        Ok(host)
     }
 
     /// Removes what the API will not see, before anything is decided by it.
