@@ -180,7 +180,7 @@ impl<'a> Hit<'a> {
     }
 
     /// The values of a field, in the order of the request.
-    fn field_values<'s, 'n>(&'s self, source: Source, name: &'n str) -> impl Iterator<Item = Cow<'s, str>> {
+    fn field_values<'s>(&'s self, source: Source, name: &str) -> impl Iterator<Item = Cow<'s, str>> {
         let given = self.given(source, name).map(Cow::Borrowed);
         let cookie_lines = (source == Source::Cookie).then(|| self.given(Source::Header, "cookie"));
         let cookies = cookie_lines.into_iter().flatten().flat_map(move |line| fields::cookies(line, name));
@@ -191,7 +191,7 @@ impl<'a> Hit<'a> {
     }
 
     /// All values given under a name, in order.
-    pub fn given<'s, 'n>(&'s self, source: Source, name: &'n str) -> impl Iterator<Item = &'s str> {
+    pub fn given<'s>(&'s self, source: Source, name: &str) -> impl Iterator<Item = &'s str> {
         let same = move |field: &&Field<'_>| field.source == source && field.name == name;
         self.fields.iter().filter(same).map(|field| field.value.as_ref())
     }

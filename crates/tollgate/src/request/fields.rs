@@ -13,7 +13,7 @@ use super::percent::{self, Plus};
 /// The cookies called `name` in a `Cookie` value (RFC 6265, 4.2), in their order.
 ///
 /// Names are case-sensitive. The quotes around a value are not part of it.
-pub fn cookies<'a, 'n>(header_value: &'a str, name: &'n str) -> impl Iterator<Item = &'a str> {
+pub fn cookies<'a>(header_value: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     header_value.split(';').filter_map(move |pair| {
         let (found, value) = pair.split_once('=')?;
         (found.trim_ascii() == name).then(|| unquoted(value.trim_ascii()))
@@ -30,7 +30,7 @@ pub fn query<'a>(raw_query: &'a str, name: &str) -> Option<Cow<'a, str>> {
 ///
 /// A parameter without `=` has an empty value. Bytes that are not UTF-8 stay
 /// as `%XX`.
-pub fn parameters<'a, 'n>(raw_query: &'a str, name: &'n str) -> impl Iterator<Item = Cow<'a, str>> {
+pub fn parameters<'a>(raw_query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, str>> {
     raw_query.split('&').filter_map(move |pair| {
         let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
         let same = |found: &str| {

@@ -258,8 +258,8 @@ fn a_head_request_is_counted_by_the_rules_for_get() {
 
 #[test]
 fn paths_in_any_case_are_one_where_the_settings_say_so() {
-    let rules = "rules: [{id: a, match: POST /Login, limit: 1/m}, {id: b, match: '/Users/{id}/Ä/**', limit: 1/m},
-                         {id: c, match: /Users/Me, limit: 1/m}, {id: d, match: /by-path/**, key: path, limit: 1/m}]";
+    let rules = "rules: [{id: a, match: POST /Login, limit: 1/m}, {id: b, match: '/Members/{id}/Ä/**', limit: 1/m},
+                         {id: c, match: /Members/Me, limit: 1/m}, {id: d, match: /by-path/**, key: path, limit: 1/m}]";
     let folded = with_settings(rules, Settings { path_case: PathCase::Insensitive, ..Settings::default() });
     let exact = with_settings(rules, Settings::default());
     let passed = |engine: &Engine, paths: [&str; 2]| {
@@ -267,8 +267,8 @@ fn paths_in_any_case_are_one_where_the_settings_say_so() {
     };
     for paths in [
         ["/Login", "/LOGIN"],
-        ["/Users/1/Ä", "/users/2/%C3%A4/x"],
-        ["/users/me", "/USERS/ME"],
+        ["/Members/1/Ä", "/members/2/%C3%A4/x"],
+        ["/members/me", "/MEMBERS/ME"],
         ["/by-path/x", "/By-Path/X"],
     ] {
         assert_eq!(passed(&folded, paths), [true, false], "{paths:?}");

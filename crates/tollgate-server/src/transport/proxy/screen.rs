@@ -71,10 +71,9 @@ fn is_other_spelling(name: &HeaderName, strip: &[HeaderName], counted: &[HeaderN
 
 /// Whether two names are the same where `-` and `_` are.
 fn is_same(one: &HeaderName, other: &HeaderName) -> bool {
-    let hyphens = |name: &'_ HeaderName| -> Vec<u8> {
-        name.as_str().bytes().map(|byte| if byte == b'_' { b'-' } else { byte }).collect()
-    };
-    one.as_str().len() == other.as_str().len() && hyphens(one) == hyphens(other)
+    let hyphen = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    let [one, other] = [one.as_str(), other.as_str()];
+    one.len() == other.len() && one.bytes().map(hyphen).eq(other.bytes().map(hyphen))
 }
 
 /// Removes from the trailers of a request what only its head may say.
