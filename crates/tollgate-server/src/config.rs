@@ -11,7 +11,7 @@ use tollgate::engine::LogKeys;
 use tollgate::headers::HeaderStyle;
 use tollgate::identity::{Attribute, Key, Source};
 use tollgate::policy::{Policy, PolicyParts};
-use tollgate::rule::{OnExceed, Rule};
+use tollgate::rule::{OnExceed, PathCase, Rule};
 use tollgate::store::memory::MemoryFull;
 
 use crate::tokens;
@@ -144,6 +144,9 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     policy.read(&mut map);
     policy.settings.ipv6_prefix = ipv6_prefix(&mut map);
     policy.settings.identity = identity(&mut map);
+    if map.optional_bool("case_insensitive_paths") == Some(true) {
+        policy.settings.path_case = PathCase::Insensitive;
+    }
     policy.settings.store = store::settings(&mut map);
     let proxy = ProxyConfig::read(&mut map, folder);
     let mut idle = Vec::new();

@@ -173,17 +173,32 @@ impl Gate {
         self.clock.now()
     }
 
-    /// Adds the claims of a verified bearer token; a token that does not verify is nobody's.
+    /// Adds the claims of a verified bearer token. One that does not verify adds nothing; rules that count by a claim
+    /// deny a request with two different tokens.
     pub fn identify<'a>(&self, hit: Hit<'a>, now: Time) -> Hit<'a> {
         let (live, asked) = (self.live.load(), self.asked.load());
         let Some(keys) = live.jwt.as_ref().filter(|_| !asked.claims.is_empty()) else { return hit };
-        let token = hit.given(Source::Header, "authorization").find_map(fields::bearer);
-        let Some(Ok(claims)) = token.map(|token| keys.verify(token, now.secs())) else { return hit };
+        let claims = match only_token(&hit) {
+            Ok(Some(token)) => keys.verify(token, now.secs()),
+            Ok(None) => return hit,
+            Err(SeveralTokens) => return hit.crowded(Source::Jwt),
+        };
+        let Ok(claims) = claims else { return hit };
         asked.claims.iter().fold(hit, |hit, name| match claims.get(name) {
             Some(value) => hit.field(Source::Jwt, name.to_string(), value.into_owned()),
             None => hit,
         })
     }
+}
+
+struct SeveralTokens;
+
+/// The bearer token of a request. Which of several the API believes is not known, and to verify them all is work that a
+/// client could order.
+fn only_token<'h>(hit: &'h Hit<'_>) -> Result<Option<&'h str>, SeveralTokens> {
+    let mut tokens = hit.given(Source::Header, "authorization").filter_map(fields::bearer);
+    let first = tokens.next();
+    if tokens.any(|other| Some(other) != first) { Err(SeveralTokens) } else { Ok(first) }
 }
 
 impl Reloads {

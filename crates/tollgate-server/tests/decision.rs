@@ -331,6 +331,27 @@ fn a_missing_key_is_skipped_denied_or_shared() {
 }
 
 #[test]
+fn several_values_of_a_header_are_each_charged_or_denied() {
+    let server = Server::start(
+        "rules: [{ id: each, match: /each, key: 'header:x-api-key', limit: 2/h },
+                 { id: deny, match: /deny, key: 'header:x-api-key', limit: 2/h, ambiguous_key: deny }]",
+    );
+    let ask = |path: &str, headers: String| {
+        let body = format!(r#"{{ "path": "{path}", "headers": {{ {headers} }} }}"#);
+        server.ask("POST", "/v1/check", body).status
+    };
+    let rotated = |n: usize| ask("/each", format!(r#""x-api-key": "decoy-{n}", "X-Api-Key": "victim""#));
+    assert_eq!([0, 1, 2].map(rotated), [200, 200, 429]);
+    let repeated = |n: usize| ask("/each", format!(r#""x-api-key": "other-{n}", "x-api-key": "second""#));
+    assert_eq!([0, 1, 2].map(repeated), [200, 200, 429]);
+    assert_eq!(server.used("each", "header:x-api-key:decoy-2"), [0], "all are charged or none");
+    let denied = server.check(&json!({ "path": "/deny", "headers": { "x-api-key": "a", "X-Api-Key": "b" } }));
+    assert_eq!(denied.status, 429);
+    let message = denied.json()["message"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(message, "Denied: rule deny needs one value of header:x-api-key");
+}
+
+#[test]
 fn a_limit_is_not_bypassed_by_spelling() {
     let server = Server::start("rules: [{ id: a, match: POST /login, host: example.com, limit: 100/h }]");
     let paths = ["/login", "//login", "/./login", "/%6Cogin", "/x/../login", "/login?x=1", "/login#top"];

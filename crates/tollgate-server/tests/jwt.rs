@@ -54,6 +54,23 @@ fn ask(server: &Server, path: &str, authorization: &str) -> u16 {
 }
 
 #[test]
+fn two_different_tokens_are_denied_by_rules_that_count_by_a_claim() {
+    let folder = folder();
+    folder.configure(&RULES.replace(", missing_key: deny", ""));
+    let server = Server::start_in(&folder);
+    let ask = |path: &str, other: &str| {
+        let good = format!("Bearer {}", good());
+        let headers = json!({ "Authorization": other, "authorization": good });
+        server.check(&json!({ "path": path, "headers": headers })).status
+    };
+    for path in ["/plan", "/user"] {
+        assert_eq!(ask(path, "Bearer decoy"), 429, "{path}");
+        assert_eq!(ask(path, "Basic abc"), 200, "{path}");
+    }
+    assert_eq!(ask("/other", "Bearer decoy"), 200);
+}
+
+#[test]
 fn the_claims_of_a_verified_token_are_its_keys() {
     let server = Server::start_in(&folder());
     assert_eq!(ask(&server, "/plan", &format!("Bearer {}", good())), 200);

@@ -3,6 +3,7 @@
 //! Plan, charge, conclude. The engine owns the policy in force, the memory store, the bans and what is
 //! shown to people; it reads no clock and does no I/O.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -327,17 +328,25 @@ impl Engine {
         if plan.banned {
             self.shadow_bans.fetch_add(1, Ordering::Relaxed);
         }
-        for (planned, limits) in plan.judged(verdict) {
+        // Several values of one key are planned one after the other: together they are one request to their rule.
+        let mut judged = plan.judged(verdict).peekable();
+        let mut denied = None;
+        while let Some((planned, limits)) = judged.next() {
             let denier = limits.iter().find(|limit| !limit.allowed);
             let record = planned.rule.record();
+            if let Some(tracking) = planned.rule.track {
+                let saved = || self.saved_tracks.take(planned.rule.id.as_str());
+                record.tracks.count(planned.key, now, u64::from(denier.is_some()), tracking, saved);
+            }
+            denied = denied.or(denier);
+            if judged.peek().is_some_and(|(next, _)| Arc::ptr_eq(next.rule, planned.rule)) {
+                continue;
+            }
+            let denier = denied.take();
             match denier {
                 None => record.count_allowed(),
                 Some(limit) if limit.is_enforced() => record.count_denied(),
                 Some(_) => record.count_shadow_denied(),
-            }
-            if let Some(tracking) = planned.rule.track {
-                let saved = || self.saved_tracks.take(planned.rule.id.as_str());
-                record.tracks.count(planned.key, now, u64::from(denier.is_some()), tracking, saved);
             }
             if let (Some(limit), Some(ban)) = (denier, &planned.rule.ban)
                 && limit.is_enforced()
@@ -349,10 +358,20 @@ impl Engine {
         self.show(verdict, plan_shown(plan, verdict), None, hit, now);
     }
 
-    /// Counts a violation; says whether it has led to a ban.
+    /// Counts a violation, by each of the keys that a request with several values has; says whether it has led to a
+    /// ban.
     fn punish(&self, policy: &Policy, rule: &Rule, ban: &BanPolicy, hit: &Hit<'_>, now: Time) -> bool {
-        let Some(key) = key_of(policy, &ban.key, hit) else { return false };
-        self.bans.violated(&key, &rule.id, ban.into(), now)
+        let mut banned = false;
+        for values in policy.combinations(hit, &ban.key).unwrap_or_default() {
+            if values.iter().any(|value| value.is_empty()) {
+                continue;
+            }
+            let parts = ban.key.iter().cloned().zip(values.into_iter().map(Cow::into_owned)).collect();
+            if let Ok(key) = Key::new(parts) {
+                banned |= self.bans.violated(&key, &rule.id, ban.into(), now);
+            }
+        }
+        banned
     }
 
     fn show(

@@ -46,7 +46,7 @@ impl Headers {
         if let Some(reported) = verdict.reported().filter(|_| style != HeaderStyle::None) {
             let (reset, remaining) = (reset_seconds(verdict, reported), reported.remaining);
             if matches!(style, HeaderStyle::Ietf | HeaderStyle::Both) {
-                for (n, limit) in verdict.enforced().enumerate() {
+                for (n, limit) in verdict.enforced().filter(|limit| !limit.repeated).enumerate() {
                     let (rate, comma) = (limit.limit.rate(), if n > 0 { ", " } else { "" });
                     let (count, window) = (rate.count(), rate.period().secs());
                     self.add(format_args!("{comma}\"{}\";q={count};w={window}", limit.policy()));

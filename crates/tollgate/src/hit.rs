@@ -7,9 +7,13 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use crate::identity::address::{self, canonical_ip};
+use crate::identity::address::{self, client_address};
 use crate::identity::{Attribute, Source, key, normal};
 use crate::request::{Target, fields};
+
+mod values;
+
+pub use values::{MAX_VALUES, Values};
 
 /// What is done, by whom, and what it costs.
 #[derive(Clone, Debug)]
@@ -22,6 +26,8 @@ pub struct Hit<'a> {
     mac: Option<Cow<'a, str>>,
     api_key: Option<Cow<'a, str>>,
     fields: SmallVec<[Field<'a>; 1]>,
+    /// Sources with more values than can be told apart.
+    crowded: SmallVec<[Source; 1]>,
     cost: u64,
 }
 
@@ -47,6 +53,7 @@ impl<'a> Hit<'a> {
             mac: None,
             api_key: None,
             fields: SmallVec::new(),
+            crowded: SmallVec::new(),
             cost: 1,
         }
     }
@@ -65,7 +72,7 @@ impl<'a> Hit<'a> {
 
     #[inline]
     pub fn ip(mut self, ip: IpAddr) -> Self {
-        self.ip = Some(canonical_ip(ip));
+        self.ip = Some(client_address(ip));
         self
     }
 
@@ -108,6 +115,12 @@ impl<'a> Hit<'a> {
         self.field(Source::Attr, name, value)
     }
 
+    /// Every field of a source has too many values: rules that count by one deny the hit.
+    pub fn crowded(mut self, source: Source) -> Self {
+        self.crowded.push(source);
+        self
+    }
+
     #[inline]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
@@ -130,7 +143,7 @@ impl<'a> Hit<'a> {
         self.cost
     }
 
-    /// The value of an attribute in normal form; `None` if the request does not have it.
+    /// The value of an attribute in normal form, the first of several; `None` if the request does not have it.
     pub fn value(&self, attribute: &Attribute, ipv6_prefix: u8) -> Option<Cow<'_, str>> {
         let present = |text: &'_ str| !text.is_empty();
         match attribute {
@@ -144,30 +157,41 @@ impl<'a> Hit<'a> {
             Attribute::Path => Some(self.target.path()).filter(|text| present(text)).map(Cow::Borrowed),
             Attribute::Method => Some(self.target.method()).filter(|text| present(text)).map(Cow::Borrowed),
             Attribute::Host => Some(self.target.host()).filter(|text| present(text)).map(Cow::Borrowed),
-            Attribute::Field(source, name) => self.field_value(*source, name),
+            Attribute::Field(source, name) => self.field_values(*source, name).next(),
         }
     }
 
-    fn field_value(&self, source: Source, name: &str) -> Option<Cow<'_, str>> {
-        if let Some(value) = self.given(source, name).next() {
-            return normal::text(value).map(Cow::Borrowed);
+    /// The different values of an attribute in normal form.
+    #[inline]
+    pub fn values(&self, attribute: &Attribute, ipv6_prefix: u8) -> Values<'_> {
+        match attribute {
+            Attribute::Field(source, _) if self.crowded.contains(source) => Values::TooMany,
+            Attribute::Field(source, name) => self.field_values(*source, name).collect(),
+            _ => self.value(attribute, ipv6_prefix).map_or(Values::Missing, Values::One),
         }
-        match source {
-            Source::Cookie => {
-                let value =
-                    self.given(Source::Header, "cookie").find_map(|line| fields::cookie(line, name))?;
-                normal::text(value).map(Cow::Borrowed)
-            }
-            Source::Query => {
-                let value = fields::query(self.target.query()?, name)?;
-                normal::text(&value).map(|text| Cow::Owned(text.to_owned()))
-            }
-            _ => None,
+    }
+
+    /// Every value of an attribute in normal form, without a bound and with repetitions.
+    pub(crate) fn all_values(&self, attribute: &Attribute, ipv6_prefix: u8) -> SmallVec<[Cow<'_, str>; 1]> {
+        match attribute {
+            Attribute::Field(source, name) => self.field_values(*source, name).collect(),
+            _ => self.value(attribute, ipv6_prefix).into_iter().collect(),
         }
+    }
+
+    /// The values of a field, in the order of the request.
+    fn field_values<'s>(&'s self, source: Source, name: &str) -> impl Iterator<Item = Cow<'s, str>> {
+        let given = self.given(source, name).map(Cow::Borrowed);
+        let cookie_lines = (source == Source::Cookie).then(|| self.given(Source::Header, "cookie"));
+        let cookies = cookie_lines.into_iter().flatten().flat_map(move |line| fields::cookies(line, name));
+        let query = if source == Source::Query { self.target.query() } else { None };
+        let parameters = query.into_iter().flat_map(move |query| fields::parameters(query, name));
+        let all = given.chain(cookies.map(Cow::Borrowed)).chain(parameters);
+        all.filter_map(move |value| normal::field(source, name, value))
     }
 
     /// All values given under a name, in order.
-    pub fn given(&self, source: Source, name: &str) -> impl Iterator<Item = &str> {
+    pub fn given<'s>(&'s self, source: Source, name: &str) -> impl Iterator<Item = &'s str> {
         let same = move |field: &&Field<'_>| field.source == source && field.name == name;
         self.fields.iter().filter(same).map(|field| field.value.as_ref())
     }

@@ -45,16 +45,16 @@ impl<V> KeyList<V> {
     }
 
     /// The entry for a request that `accept` takes: the longest prefix of its address first.
-    pub fn find<'h>(
+    pub fn find<'h, W: IntoIterator<Item = Cow<'h, str>>>(
         &self,
         ip: Option<IpAddr>,
-        value: impl Fn(&Attribute) -> Option<Cow<'h, str>>,
+        values: impl Fn(&Attribute) -> W,
         accept: impl Fn(&V) -> bool,
     ) -> Option<&(Key, V)> {
         if self.is_empty() {
             return None;
         }
-        self.shapes.find(&self.secret, ip, value, |print, is| {
+        self.shapes.find(&self.secret, ip, values, |print, is| {
             let found = self.numbers.find(print.0 as u32).map(|found| &*self.entries[found.number as usize]);
             found.into_iter().find(|(key, value)| is(key) && accept(value))
         })

@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 use crate::ban::{Ban, BanList};
 use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
-use crate::hit::Hit;
+use crate::hit::{Hit, MAX_VALUES, Values};
 use crate::identity::{Attribute, Key};
 use crate::key_list::KeyList;
 use crate::policy::Policy;
-use crate::rule::{Limits, MAX_MATCHES, MissingKey, Mode, Rule, RuleInForce, RuleLimit};
+use crate::rule::{AmbiguousKey, Limits, MAX_MATCHES, MissingKey, Mode, Rule, RuleInForce, RuleLimit};
 use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, Weight};
 use crate::time::Time;
 use crate::verdict::{LimitVerdict, Verdict, VerdictId};
@@ -55,9 +55,23 @@ pub(crate) struct PlannedRule<'p> {
     /// Whether the rule decides here, or is only counted.
     mode: Mode,
     limits: &'p [RuleLimit],
-    /// The rule denies without counting: its key is missing.
-    refused: bool,
+    /// Why the rule denies without counting.
+    refused: Option<Refusal>,
+    /// The values of this key, where the request has several: each is planned by itself.
+    pub(crate) values: Option<Box<[String]>>,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    MissingKey,
+    AmbiguousKey,
+}
+
+/// The values of a key, in the order of its attributes.
+pub(crate) type KeyValues<'h> = SmallVec<[Cow<'h, str>; 2]>;
+
+/// There are more combinations of values than [`MAX_VALUES`].
+pub(crate) struct TooManyValues;
 
 impl Policy {
     /// What a hit comes to: allow list, then bans, then rules. The plan is made where it will be used, and
@@ -92,7 +106,8 @@ impl Policy {
     /// Looks a hit up in the lists of keys; `true` if it is by somebody whose ban is only counted.
     #[inline(never)]
     fn look_up(&self, hit: &Hit<'_>, under: &Conditions<'_>) -> Result<bool, Exempt> {
-        let value = |attribute: &Attribute| self.value(hit, attribute);
+        // A value that stands beside others is no reason to let a request pass, and reason enough to ban it.
+        let value = |attribute: &Attribute| self.values(hit, attribute).only();
         let is_on = |list: &KeyList<()>| list.find(hit.address(), value, |()| true).is_some();
         if is_on(&self.file_allow) || is_on(&self.allow) {
             return Err(Exempt::AllowListed);
@@ -105,9 +120,9 @@ impl Policy {
 
     /// The ban in force: of one in the file and another the one that is more about this address.
     fn banned(&self, hit: &Hit<'_>, under: &Conditions<'_>) -> Option<(Key, Ban)> {
-        let value = |attribute: &Attribute| self.value(hit, attribute);
-        let listed = under.bans.check(hit.address(), value, under.now);
-        let file = self.file_bans.find(hit.address(), value, |ban| ban.until > under.now);
+        let values = |attribute: &Attribute| self.all_values(hit, attribute);
+        let listed = under.bans.check(hit.address(), values, under.now);
+        let file = self.file_bans.find(hit.address(), values, |ban| ban.until > under.now);
         let precision =
             |(key, ban): &(Key, Ban)| (key.network().map(|network| network.prefix_len()), ban.until);
         match (listed, file) {
@@ -124,34 +139,143 @@ impl Policy {
         under: &Conditions<'_>,
         known: impl Fn(Fingerprint),
     ) {
-        let mut values: SmallVec<[Cow<'_, str>; 2]> = SmallVec::new();
-        let mut missing = false;
+        let mut values = KeyValues::new();
+        let mut ambiguous = self.has_ambiguous_limits(rule, hit);
         for attribute in &rule.key {
-            let value = self.value(hit, attribute);
-            missing |= value.is_none();
-            values.push(value.unwrap_or_default()); // no value is ever empty
+            values.push(match self.values(hit, attribute) {
+                Values::One(value) => value,
+                Values::Missing => Cow::Borrowed(""), // no value is ever empty
+                Values::Several(_) | Values::TooMany => {
+                    ambiguous = true;
+                    break;
+                }
+            });
         }
-        let attribute_value = |attribute: &Attribute| self.value(hit, attribute).map(Cow::into_owned);
-        let limits = limits_for(rule, &values, attribute_value);
+        match ambiguous {
+            true => self.plan_ambiguous(plan, rule, hit, under, &known),
+            false => self.plan_key(plan, rule, &values, hit, under, &known),
+        }
+    }
+
+    /// Whether a request has several values for the attribute that chooses a rule's limits, and that the rule does not
+    /// count by.
+    fn has_ambiguous_limits(&self, rule: &Rule, hit: &Hit<'_>) -> bool {
+        match &*rule.limits {
+            Limits::By { attribute, .. } if !rule.key.contains(attribute) => {
+                self.values(hit, attribute).is_ambiguous()
+            }
+            _ => false,
+        }
+    }
+
+    /// Plans a rule for a request that has several values for its key: the rule denies it, or each combination is
+    /// charged.
+    #[cold]
+    fn plan_ambiguous<'p>(
+        &'p self,
+        plan: &mut Plan<'p>,
+        rule: &'p Arc<RuleInForce>,
+        hit: &Hit<'_>,
+        under: &Conditions<'_>,
+        known: &impl Fn(Fingerprint),
+    ) {
+        let each = rule.ambiguous_key == AmbiguousKey::Each && !self.has_ambiguous_limits(rule, hit);
+        let keys = self.combinations(hit, &rule.key);
+        if let (Ok(keys), true) = (&keys, each) {
+            for values in keys {
+                let planned = plan.rules.len();
+                self.plan_key(plan, rule, values, hit, under, known);
+                if let Some(planned) = plan.rules.get_mut(planned) {
+                    planned.values = Some(values.iter().map(|value| value.to_string()).collect());
+                }
+            }
+            return;
+        }
+        let is_missing = |attribute| self.values(hit, attribute) == Values::Missing;
+        if rule.missing_key == MissingKey::Skip && rule.key.iter().any(is_missing) {
+            return;
+        }
+        let values: KeyValues<'_> =
+            rule.key.iter().map(|attribute| self.value(hit, attribute).unwrap_or_default()).collect();
+        let limits = rule.limits.all().next().map(std::slice::from_ref).unwrap_or_default();
+        plan.rules.push(PlannedRule {
+            rule,
+            key: key_digest(under.secret, hit.domain_name(), rule, &values).finish(),
+            mode: mode(rule, under, &values),
+            limits,
+            refused: Some(Refusal::AmbiguousKey),
+            values: None,
+        });
+    }
+
+    /// All combinations of the values that a hit has for some attributes, where a missing one is empty; an error if
+    /// there are more than [`MAX_VALUES`].
+    pub(crate) fn combinations<'h>(
+        &self,
+        hit: &'h Hit<'_>,
+        attributes: &[Attribute],
+    ) -> Result<Vec<KeyValues<'h>>, TooManyValues> {
+        let mut combinations = vec![KeyValues::new()];
+        for attribute in attributes {
+            let values = match self.values(hit, attribute) {
+                Values::Missing => vec![Cow::Borrowed("")],
+                Values::One(value) => vec![value],
+                Values::Several(values) => values,
+                Values::TooMany => return Err(TooManyValues),
+            };
+            if combinations.len() * values.len() > MAX_VALUES {
+                return Err(TooManyValues);
+            }
+            let longer = combinations.iter().flat_map(|combination| {
+                values.iter().map(|value| {
+                    let mut longer = combination.clone();
+                    longer.push(value.clone());
+                    longer
+                })
+            });
+            combinations = longer.collect();
+        }
+        Ok(combinations)
+    }
+
+    /// Plans a rule for one key; an empty value is a missing one.
+    fn plan_key<'p>(
+        &'p self,
+        plan: &mut Plan<'p>,
+        rule: &'p Arc<RuleInForce>,
+        values: &[Cow<'_, str>],
+        hit: &Hit<'_>,
+        under: &Conditions<'_>,
+        known: &impl Fn(Fingerprint),
+    ) {
+        let missing = values.iter().any(|value| value.is_empty());
+        let attribute_value = |attribute: &Attribute| {
+            let in_key = rule.key.iter().zip(values).find(|(name, _)| *name == attribute);
+            let value = match in_key {
+                Some((_, value)) => Some(value.to_string()),
+                None => self.value(hit, attribute).map(Cow::into_owned),
+            };
+            value.filter(|value| !value.is_empty())
+        };
+        let limits = limits_for(rule, values, attribute_value);
         if (missing || limits.is_none()) && rule.missing_key == MissingKey::Skip {
             return;
         }
         let refused = limits.is_none() || (missing && rule.missing_key == MissingKey::Deny);
         let any_limit = || rule.limits.all().next().map(std::slice::from_ref).unwrap_or_default();
         let limits = limits.unwrap_or_else(any_limit);
-        let digest = key_digest(under.secret, hit.domain_name(), rule, &values);
-        let enforced =
-            under.enforce == Enforce::On && rule.enforced.has(&rule.id, values.iter().map(AsRef::as_ref));
-        let mode = if enforced { rule.mode } else { Mode::Shadow };
+        let digest = key_digest(under.secret, hit.domain_name(), rule, values);
+        let mode = mode(rule, under, values);
         if !refused {
             for each in limits {
                 let fingerprint = digest.clone().short(each.mark).finish();
                 known(fingerprint);
-                let previous = predecessors(rule, each, &values, attribute_value, &digest, under.now);
+                let previous = predecessors(rule, each, values, attribute_value, &digest, under.now);
                 plan.charges.push(charge(rule, mode, each, fingerprint, hit.units(), previous));
             }
         }
-        plan.rules.push(PlannedRule { rule, key: digest.finish(), mode, limits, refused });
+        let refused = refused.then_some(Refusal::MissingKey);
+        plan.rules.push(PlannedRule { rule, key: digest.finish(), mode, limits, refused, values: None });
     }
 
     /// The counters of one key of a rule, as [`Policy::plan`] would charge them.
@@ -187,6 +311,13 @@ impl Policy {
             .collect();
         (digest.finish(), charges)
     }
+}
+
+/// How a rule is applied to a key.
+fn mode(rule: &Rule, under: &Conditions<'_>, values: &[Cow<'_, str>]) -> Mode {
+    let enforced =
+        under.enforce == Enforce::On && rule.enforced.has(&rule.id, values.iter().map(AsRef::as_ref));
+    if enforced { rule.mode } else { Mode::Shadow }
 }
 
 /// Where a key's state was before its limit changed, as far as it is to be carried over.
@@ -261,14 +392,15 @@ fn charge(
 impl Plan<'_> {
     /// Whether the charges may be made at all: a rule may have refused already.
     pub(crate) fn is_refused(&self) -> bool {
-        self.rules.iter().any(|rule| rule.refused && rule.mode == Mode::Enforce)
+        self.rules.iter().any(|rule| rule.refused.is_some() && rule.mode == Mode::Enforce)
     }
 
     /// The verdict as far as it is known before anything is charged.
     pub(crate) fn draft(&self, id: VerdictId) -> Verdict {
         let mut verdict = Verdict::new(id);
         verdict.limits.reserve(self.charges.len());
-        for planned in &self.rules {
+        let repeats = |n: usize| n > 0 && Arc::ptr_eq(self.rules[n - 1].rule, self.rules[n].rule);
+        for (n, planned) in self.rules.iter().enumerate() {
             for limit in planned.shown() {
                 verdict.limits.push(LimitVerdict {
                     rule: Arc::clone(planned.rule),
@@ -276,7 +408,9 @@ impl Plan<'_> {
                     mode: planned.mode,
                     of_several: planned.limits.len() > 1,
                     allowed: false,
-                    unkeyed: planned.refused,
+                    unkeyed: planned.refused.is_some(),
+                    ambiguous: planned.refused == Some(Refusal::AmbiguousKey),
+                    repeated: repeats(n),
                     skipped: false,
                     remaining: 0,
                     retry_after: None,
@@ -312,9 +446,16 @@ impl Plan<'_> {
 
     /// Every charge with its rule and its limit.
     pub(crate) fn charged(&self) -> impl Iterator<Item = (&'_ Arc<RuleInForce>, &'_ RuleLimit, &'_ Charge)> {
-        let counted = self.rules.iter().filter(|planned| !planned.refused);
-        let limits = counted.flat_map(|planned| planned.limits.iter().map(|limit| (planned.rule, limit)));
-        limits.zip(&self.charges).map(|((rule, limit), charge)| (rule, limit, charge))
+        self.charged_keys().map(|(planned, limit, charge)| (planned.rule, limit, charge))
+    }
+
+    /// Every charge with the planned rule that it is for.
+    pub(crate) fn charged_keys(
+        &self,
+    ) -> impl Iterator<Item = (&'_ PlannedRule<'_>, &'_ RuleLimit, &'_ Charge)> {
+        let counted = self.rules.iter().filter(|planned| planned.refused.is_none());
+        let limits = counted.flat_map(|planned| planned.limits.iter().map(move |limit| (planned, limit)));
+        limits.zip(&self.charges).map(|((planned, limit), charge)| (planned, limit, charge))
     }
 
     /// The planned rules, each with its limits in the verdict.
@@ -334,6 +475,6 @@ impl Plan<'_> {
 impl<'p> PlannedRule<'p> {
     /// The limits that a verdict shows: of those that were not counted, one.
     fn shown(&self) -> &'p [RuleLimit] {
-        if self.refused { &self.limits[..self.limits.len().min(1)] } else { self.limits }
+        if self.refused.is_some() { &self.limits[..self.limits.len().min(1)] } else { self.limits }
     }
 }

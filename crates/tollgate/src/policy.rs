@@ -4,14 +4,19 @@
 //! carries what it has replaced for as long as counters made under that may matter (I6).
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::ban::{Ban, BanSource};
 use crate::document::{self, MapReader, Node, Problem, Problems};
-use crate::hit::Hit;
+use crate::hit::{Hit, Values};
 use crate::identity::{Attribute, Key, normal};
 use crate::key_list::KeyList;
-use crate::rule::{OnStoreError, Rule, RuleInForce, RuleSet, RuleSetError, Rules, Warnings, parse};
+use crate::rule::{
+    Matches, OnStoreError, PathCase, Rule, RuleInForce, RuleSet, RuleSetError, Rules, Warnings, parse,
+};
 use crate::time::{Time, calendar};
 
 mod asks;
@@ -44,6 +49,8 @@ pub struct Settings {
     pub ipv6_prefix: u8,
     /// Where an identity is found that a hit does not carry itself.
     pub identity: Vec<(Attribute, Attribute)>,
+    /// Whether paths are told apart by case.
+    pub path_case: PathCase,
     pub store: StoreSettings,
 }
 
@@ -66,7 +73,12 @@ impl Default for StoreSettings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { ipv6_prefix: 64, identity: Vec::new(), store: StoreSettings::default() }
+        Settings {
+            ipv6_prefix: 64,
+            identity: Vec::new(),
+            path_case: PathCase::default(),
+            store: StoreSettings::default(),
+        }
     }
 }
 
@@ -85,7 +97,7 @@ impl Policy {
         for rule in &mut parts.rules {
             group_overrides(rule, ipv6_prefix)?;
         }
-        let rules = RuleSet::new(parts.rules)?;
+        let rules = RuleSet::with_case(parts.rules, parts.settings.path_case)?;
         let (mut file_allow, mut file_bans) = (KeyList::default(), KeyList::<Ban>::default());
         for key in parts.allow {
             file_allow.insert(key.grouped_in_combination(ipv6_prefix), ());
@@ -189,7 +201,29 @@ impl Policy {
 
     /// The rules that apply to a hit, in their order, whatever its keys.
     pub fn matching(&self, hit: &Hit<'_>) -> impl ExactSizeIterator<Item = &Arc<RuleInForce>> {
-        self.rules.matching(hit.target(), || self.value(hit, &Attribute::User)).into_iter()
+        let several = Cell::new(false);
+        let only = || {
+            let users = self.values(hit, &Attribute::User);
+            several.set(users.is_ambiguous());
+            users.only()
+        };
+        let matches = self.rules.matching(hit.target(), only);
+        if several.get() { self.matching_users(hit, matches) } else { matches }.into_iter()
+    }
+
+    /// Adds the rules for single users to the general ones, where a hit names several users.
+    #[cold]
+    fn matching_users<'p>(&'p self, hit: &Hit<'_>, mut matches: Matches<'p>) -> Matches<'p> {
+        let Values::Several(users) = self.values(hit, &Attribute::User) else { return matches };
+        for user in &users {
+            for rule in self.rules.matching(hit.target(), || Some(user)) {
+                if !matches.iter().any(|known| Arc::ptr_eq(known, rule)) {
+                    matches.push(rule);
+                }
+            }
+        }
+        matches.sort_unstable_by_key(|rule| rule.order());
+        matches
     }
 
     pub fn settings(&self) -> &Settings {
@@ -212,18 +246,74 @@ impl Policy {
         allow.chain(self.file_bans.attributes())
     }
 
-    /// The value of an attribute: as the hit carries it, or from where the settings say.
+    /// The value of an attribute, the first of several: as the hit carries it, or from where the settings say.
     pub fn value<'h>(&self, hit: &'h Hit<'_>, attribute: &Attribute) -> Option<Cow<'h, str>> {
         let prefix = self.settings.ipv6_prefix;
-        hit.value(attribute, prefix).or_else(|| {
-            let (_, source) = self.settings.identity.iter().find(|(name, _)| name == attribute)?;
-            let value = hit.value(source, prefix)?;
-            match attribute {
-                Attribute::Mac => normal::mac(&value).map(|mac| Cow::Owned(mac.into_owned())),
-                Attribute::Email => Some(Cow::Owned(crate::identity::key::email(&value))),
-                _ => Some(value),
+        if self.folds(attribute) {
+            return hit.value(attribute, prefix).map(|path| Cow::Owned(path.to_lowercase()));
+        }
+        hit.value(attribute, prefix)
+            .or_else(|| hit.value(self.source_of(attribute)?, prefix).and_then(|value| of(attribute, value)))
+    }
+
+    /// The different values of an attribute.
+    #[inline]
+    pub fn values<'h>(&self, hit: &'h Hit<'_>, attribute: &Attribute) -> Values<'h> {
+        let prefix = self.settings.ipv6_prefix;
+        if self.folds(attribute) {
+            return self.value(hit, attribute).map_or(Values::Missing, Values::One);
+        }
+        match hit.values(attribute, prefix) {
+            Values::Missing => match self.source_of(attribute) {
+                Some(source) => hit.values(source, prefix).map(|value| of(attribute, value)),
+                None => Values::Missing,
+            },
+            found => found,
+        }
+    }
+
+    /// Every value of an attribute: a ban of one is found, however many others there are.
+    pub(crate) fn all_values<'h>(
+        &self,
+        hit: &'h Hit<'_>,
+        attribute: &Attribute,
+    ) -> SmallVec<[Cow<'h, str>; 1]> {
+        let prefix = self.settings.ipv6_prefix;
+        if self.folds(attribute) {
+            return self.value(hit, attribute).into_iter().collect();
+        }
+        let own = hit.all_values(attribute, prefix);
+        match self.source_of(attribute).filter(|_| own.is_empty()) {
+            Some(source) => {
+                let values = hit.all_values(source, prefix).into_iter();
+                values.filter_map(|value| of(attribute, value)).collect()
             }
-        })
+            None => own,
+        }
+    }
+
+    /// Whether an attribute is a path that is compared without its case.
+    fn folds(&self, attribute: &Attribute) -> bool {
+        *attribute == Attribute::Path && self.settings.path_case == PathCase::Insensitive
+    }
+
+    /// Whether any rule is for some hosts only.
+    pub fn names_hosts(&self) -> bool {
+        self.rules.names_hosts()
+    }
+
+    /// Where an identity is found that a hit does not carry itself.
+    fn source_of(&self, attribute: &Attribute) -> Option<&Attribute> {
+        self.settings.identity.iter().find(|(name, _)| name == attribute).map(|(_, source)| source)
+    }
+}
+
+/// What was found in a field, in the normal form of the identity that it is.
+fn of<'h>(identity: &Attribute, value: Cow<'h, str>) -> Option<Cow<'h, str>> {
+    match identity {
+        Attribute::Mac => normal::mac(&value).map(|mac| Cow::Owned(mac.into_owned())),
+        Attribute::Email => Some(Cow::Owned(crate::identity::key::email(&value))),
+        _ => Some(value),
     }
 }
 

@@ -33,8 +33,9 @@ mod warning;
 
 pub use in_force::RuleInForce;
 pub(crate) use index::Index;
+pub(crate) use matcher::Matches;
 pub use overrides::{Override, Overrides};
-pub use pattern::{HostPattern, Method, Pattern};
+pub use pattern::{HostPattern, Method, PathCase, Pattern};
 pub(crate) use set::Numbered;
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
 pub use share::Share;
@@ -88,6 +89,7 @@ pub struct Terms {
     /// What is counted together, in the order of the names; empty counts everybody together.
     pub key: Vec<Attribute>,
     pub missing_key: MissingKey,
+    pub ambiguous_key: AmbiguousKey,
     pub overrides: Overrides,
     pub cost: u64,
     pub mode: Mode,
@@ -113,6 +115,24 @@ pub enum MissingKey {
     Deny,
     /// All requests that lack the key share one counter.
     Shared,
+}
+
+/// What several values for one key mean.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AmbiguousKey {
+    Deny,
+    /// Each value is charged, or none.
+    Each,
+}
+
+impl AmbiguousKey {
+    /// What a rule means that does not say: it is as strict about several values as about none.
+    pub fn default_beside(missing: MissingKey) -> AmbiguousKey {
+        match missing {
+            MissingKey::Deny => AmbiguousKey::Deny,
+            MissingKey::Skip | MissingKey::Shared => AmbiguousKey::Each,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -265,9 +285,9 @@ impl Rule {
 
     /// Whether a request is meant, whoever sends it.
     #[inline]
-    pub(crate) fn meets(&self, target: &Target<'_>) -> bool {
-        self.pattern.meets(target.host(), target.path())
-            && self.method.name().is_none_or(|own| own == target.method())
+    pub(crate) fn meets(&self, target: &Target<'_>, case: PathCase) -> bool {
+        self.pattern.meets(target.host(), target.path(), case)
+            && self.method.name().is_none_or(|own| pattern::covers(own, target.method()))
     }
 
     /// Whether both are about the same requests.

@@ -86,6 +86,10 @@ pub struct LimitVerdict {
     pub allowed: bool,
     /// Denied without counting: the request lacks what the rule tells clients apart by.
     pub unkeyed: bool,
+    /// Denied without counting: the request has several values for it, and the rule takes only one.
+    pub ambiguous: bool,
+    /// The limit of the same rule for another value of its key was looked at before.
+    pub repeated: bool,
     /// Its counter could not be asked: it decides nothing.
     pub skipped: bool,
     /// After this request; for a peek, now.
@@ -214,7 +218,8 @@ impl Verdict {
         if reported.unkeyed {
             let rule = &reported.rule;
             let needed: Vec<_> = rule.attributes().map(ToString::to_string).collect();
-            return Some(format!("Denied: rule {} needs {}", rule.id, needed.join(", ")));
+            let needs = if reported.ambiguous { "needs one value of" } else { "needs" };
+            return Some(format!("Denied: rule {} {needs} {}", rule.id, needed.join(", ")));
         }
         let limit = format!("rule {} allows {}", reported.rule.id, reported.limit);
         Some(match self.retry_after {

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::Uri;
+use hyper::header::HeaderName;
 use hyper::http::uri::Authority;
 use tollgate::document::{MapReader, Node};
 use tollgate::identity::Attribute;
 use tollgate::identity::address::TrustedProxies;
+use tollgate::identity::forwarded::ForwardingHeader;
 use tollgate::time::parse_span;
 
 const MAX_UPSTREAMS: usize = 256;
@@ -15,6 +17,11 @@ const MAX_HELD: u64 = 1_000_000;
 /// Bytes a second: less than any network that people use.
 const MIN_BODY_RATE: u32 = 240;
 const HIGHEST_BODY_RATE: u64 = 1 << 20;
+const MAX_STRIPPED: usize = 64;
+
+/// What clients say about themselves and servers believe, or what makes another request of theirs.
+const STRIPPED: [&str; 4] = ["x-real-ip", "true-client-ip", "x-original-url", "x-http-method-override"];
+const NEVER_STRIPPED: [&str; 3] = ["host", "content-length", "transfer-encoding"];
 
 /// What the proxy is told by the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,6 +37,10 @@ pub struct ProxyConfig {
     pub tls: Option<KeyPair>,
     pub upstream_tls: UpstreamTls,
     pub trusted: TrustedProxies,
+    /// What they write.
+    pub trusted_header: ForwardingHeader,
+    /// Headers of clients that upstreams never see.
+    pub strip_headers: Vec<HeaderName>,
 }
 
 /// Where an upstream is, and how it is spoken to.
@@ -113,7 +124,7 @@ pub struct UpstreamTls {
 
 impl ProxyConfig {
     /// What a proxy in front of `upstreams` does where nothing else is said.
-    fn in_front_of(upstreams: Vec<Address>, trusted: TrustedProxies) -> ProxyConfig {
+    fn in_front_of(upstreams: Vec<Address>) -> ProxyConfig {
         ProxyConfig {
             upstreams,
             balance: Balance::default(),
@@ -124,15 +135,20 @@ impl ProxyConfig {
             min_body_rate: Some(MIN_BODY_RATE),
             tls: None,
             upstream_tls: UpstreamTls::default(),
-            trusted,
+            trusted: TrustedProxies::default(),
+            trusted_header: ForwardingHeader::default(),
+            strip_headers: STRIPPED.map(HeaderName::from_static).to_vec(),
         }
     }
 
     /// `None` where the file names no upstream.
     pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Option<ProxyConfig> {
-        let trusted = trusted_proxies(map);
-        let upstreams = upstreams(map);
-        let mut config = ProxyConfig::in_front_of(upstreams, trusted);
+        let mut config = ProxyConfig::in_front_of(upstreams(map));
+        config.trusted = trusted_proxies(map);
+        config.trusted_header = map.optional_choice("trusted_header", &TRUSTED_HEADERS).unwrap_or_default();
+        if let Some(names) = strip_headers(map) {
+            config.strip_headers = names;
+        }
         if let Some(mut map) = map.optional_map("proxy") {
             read_settings(&mut map, &mut config, folder);
             map.finish();
@@ -174,6 +190,34 @@ fn trusted_proxies(map: &mut MapReader<'_, '_>) -> TrustedProxies {
     TrustedProxies::parse(nodes.iter().filter_map(Node::as_str)).unwrap_or_default()
 }
 
+/// The names in `strip_headers`; `None` where the file does not have it.
+fn strip_headers(map: &mut MapReader<'_, '_>) -> Option<Vec<HeaderName>> {
+    let nodes = map.optional_list("strip_headers")?;
+    let mut names = Vec::with_capacity(nodes.len().min(MAX_STRIPPED));
+    for (n, node) in nodes.iter().enumerate() {
+        let path = format!("strip_headers[{n}]");
+        let name = node.as_str().and_then(|name| HeaderName::from_bytes(name.as_bytes()).ok());
+        match name {
+            _ if n == MAX_STRIPPED => {
+                map.reject(&path, node, format!("more than {MAX_STRIPPED} headers"));
+                break;
+            }
+            Some(name) if NEVER_STRIPPED.contains(&name.as_str()) => {
+                map.reject(
+                    &path,
+                    node,
+                    format!("{name} cannot be stripped: a request is not complete without it"),
+                );
+            }
+            Some(name) => names.push(name),
+            None => map.reject(&path, node, "expected the name of a header, such as x-real-ip"),
+        }
+    }
+    Some(names)
+}
+
+const TRUSTED_HEADERS: [(&str, ForwardingHeader); 2] =
+    [("x-forwarded-for", ForwardingHeader::XForwardedFor), ("forwarded", ForwardingHeader::Forwarded)];
 const HOSTS: [(&str, HostHeader); 2] = [("keep", HostHeader::Keep), ("upstream", HostHeader::Upstream)];
 
 fn read_settings(map: &mut MapReader<'_, '_>, config: &mut ProxyConfig, folder: &Path) {

@@ -29,6 +29,7 @@ mod hold;
 mod hops;
 mod identify;
 mod inspect;
+mod json;
 mod lease;
 mod line;
 mod merge;
@@ -37,6 +38,7 @@ mod pool;
 mod pulse;
 mod refusal;
 mod replay;
+mod screen;
 mod settlement;
 mod stall;
 mod stream;
@@ -55,6 +57,7 @@ use balance::Turn;
 use budget::Budget;
 use connect::Tls;
 pub use enqueue::Aside;
+use forwarded::Trust;
 use hold::Room;
 use pulse::Pulse;
 use upstream::Upstream;
@@ -167,6 +170,10 @@ impl Proxy {
 }
 
 impl Route {
+    fn trust(&self) -> Trust<'_> {
+        Trust { proxies: &self.config.trusted, header: self.config.trusted_header }
+    }
+
     fn new(
         gate: &Gate,
         config: ProxyConfig,

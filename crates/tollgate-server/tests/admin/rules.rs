@@ -7,7 +7,7 @@ use crate::harness::Server;
 /// One rule for each thing that can be said of a rule.
 const RULES: &str = r#"
   - { id: plain, limit: 5/m }
-  - { id: path, match: "POST /a/{id}/**", host: "*.example.com", key: [ip, user], limits: [5/m, 20/h], cost: 2, missing_key: deny, track: true }
+  - { id: path, match: "POST /a/{id}/**", host: "*.example.com", key: [ip, user], limits: [5/m, 20/h], cost: 2, missing_key: deny, ambiguous_key: each, track: true }
   - { id: bucket, key: email, limit: 5/m, burst: 9, algorithm: token-bucket, refill: tick, tick: 10s, mode: shadow }
   - { id: calendar, key: mac, limit: 1000/month, algorithm: token-bucket, refill: calendar, missing_key: shared, mode: off }
   - { id: leaky, key: api_key, limit: 5/m, burst: 6, algorithm: leaky-bucket, max_wait: 10s }
@@ -61,7 +61,7 @@ fn a_rule_reads_back_as_it_was_written() {
         (
             "path",
             json!({ "match": "POST /a/{id}/**", "host": "*.example.com", "key": ["ip", "user"],
-                         "limits": ["5/m", "20/h"], "cost": 2, "missing_key": "deny", "track": true }),
+                         "limits": ["5/m", "20/h"], "cost": 2, "missing_key": "deny", "ambiguous_key": "each", "track": true }),
         ),
         ("bucket", json!({ "burst": 9, "refill": "tick", "tick": "10s", "mode": "shadow" })),
         ("leaky", json!({ "burst": 6, "max_wait": "10s", "hold_after": null, "on_exceed": "hold" })),

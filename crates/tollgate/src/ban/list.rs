@@ -101,17 +101,17 @@ impl BanList {
 
     /// The ban in force for a request.
     #[inline]
-    pub(crate) fn check<'h>(
+    pub(crate) fn check<'h, V: IntoIterator<Item = Cow<'h, str>>>(
         &self,
         ip: Option<IpAddr>,
-        value: impl Fn(&Attribute) -> Option<Cow<'h, str>>,
+        values: impl Fn(&Attribute) -> V,
         now: Time,
     ) -> Option<(Key, Ban)> {
         if self.is_empty() {
             return None;
         }
         let front = self.front.load();
-        front.shapes.find(&self.secret, ip, value, |print, is| {
+        front.shapes.find(&self.secret, ip, values, |print, is| {
             front.filter.may_have(print).then(|| self.look(print, is, now)).flatten()
         })
     }

@@ -15,7 +15,7 @@ use crate::fingerprint::Fingerprint;
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key, Source, WrittenPart};
 use crate::limit::Limit;
-use crate::plan::{Plan, key_parts_fit};
+use crate::plan::{Plan, PlannedRule, key_parts_fit};
 use crate::policy::Policy;
 use crate::rule::{OnStoreError, Rule, RuleInForce};
 use crate::store::central::{Central, CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
@@ -310,23 +310,27 @@ fn receipt(charged: Vec<(Charge, Option<Box<Elsewhere>>)>, parts: &[Option<Part>
 
 fn central_charges(policy: &Policy, plan: &Plan<'_>, hit: &Hit<'_>) -> Vec<CentralCharge> {
     let mut charges = Vec::with_capacity(plan.charges.len());
-    let mut last: Option<(&Rule, Counter)> = None;
-    for (rule, limit, charge) in plan.charged() {
+    let mut last: Option<(&PlannedRule<'_>, Counter)> = None;
+    for (planned, limit, charge) in plan.charged_keys() {
         let counter = match last.take() {
-            Some((same, counter)) if std::ptr::eq(same, &***rule) => counter,
-            _ => counter_of(policy, rule, hit),
+            Some((same, counter)) if std::ptr::eq(same, planned) => counter,
+            _ => counter_of(policy, planned, hit),
         };
         charges.push(central_charge(counter.clone(), limit.limit, charge));
-        last = Some((rule, counter));
+        last = Some((planned, counter));
     }
     charges
 }
 
 /// The counter that a hit meets under a rule.
-pub(super) fn counter_of(policy: &Policy, rule: &Rule, hit: &Hit<'_>) -> Counter {
-    let value =
-        |attribute: &Attribute| policy.value(hit, attribute).map_or_else(String::new, Cow::into_owned);
-    let parts = rule.key.iter().map(|attribute| (attribute.clone(), value(attribute))).collect();
+pub(super) fn counter_of(policy: &Policy, planned: &PlannedRule<'_>, hit: &Hit<'_>) -> Counter {
+    let rule = planned.rule;
+    let value = |n: usize, attribute: &Attribute| match &planned.values {
+        Some(values) => values[n].clone(),
+        None => policy.value(hit, attribute).map_or_else(String::new, Cow::into_owned),
+    };
+    let parts = rule.key.iter().enumerate();
+    let parts = parts.map(|(n, attribute)| (attribute.clone(), value(n, attribute))).collect();
     // A rule names no attribute twice.
     counter(hit.domain_name(), rule, &Key::new(parts).unwrap_or_default())
 }

@@ -34,7 +34,7 @@ impl Engine {
         for (planned, limits) in plan.judged(verdict) {
             let Some(tracking) = planned.rule.track else { continue };
             let denials = u64::from(limits.iter().any(|limit| !limit.allowed));
-            self.outbox.count(planned.key, now, denials, tracking, || counter_of(policy, planned.rule, hit));
+            self.outbox.count(planned.key, now, denials, tracking, || counter_of(policy, planned, hit));
         }
     }
 

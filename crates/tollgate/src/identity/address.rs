@@ -8,10 +8,10 @@
 use std::{
     error::Error,
     fmt,
-    net::{IpAddr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// How many trusted networks may be listed; each hop is compared with all.
 pub const MAX_TRUSTED: usize = 1024;
@@ -89,6 +89,51 @@ pub fn canonical_ip(ip: IpAddr) -> IpAddr {
     ip.to_canonical()
 }
 
+/// The address that a client is counted by: one that stands for an IPv4 address (mapped, 6to4, NAT64) is that address.
+///
+/// Never for the decision whom to trust: anybody may write such an address, with any IPv4 address in it.
+pub fn client_address(ip: IpAddr) -> IpAddr {
+    match canonical_ip(ip) {
+        IpAddr::V6(v6) => embedded(v6).map_or(IpAddr::V6(v6), IpAddr::V4),
+        v4 => v4,
+    }
+}
+
+/// The IPv4 address inside of a 6to4 (RFC 3056, `2002::/16`) or NAT64 address (RFC 6052, `64:ff9b::/96`). One that is not
+/// routed in the internet has no business there, and could be on an allow list.
+fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    let [a, b, c, d, e, f, g, h] = ip.segments();
+    let (high, low) = match [a, b, c, d, e, f] {
+        [0x2002, high, low, ..] => (high, low),
+        [0x64, 0xff9b, 0, 0, 0, 0] => (g, h),
+        _ => return None,
+    };
+    let inside = Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
+    let [first, second, ..] = inside.octets();
+    let is_shared = first == 100 && (64..128).contains(&second);
+    let is_local = inside.is_private() || inside.is_loopback() || inside.is_link_local() || first == 0;
+    let is_public = !is_local && !is_shared && !inside.is_multicast() && first < 240;
+    is_public.then_some(inside)
+}
+
+/// The range of clients that `network` stands for: 6to4 and NAT64 networks are those of the IPv4 addresses inside.
+pub fn client_network(network: IpNet) -> IpNet {
+    let inside = |network: Ipv6Net| {
+        let inside = embedded(network.network())?;
+        let prefix = match network.network().segments() {
+            [0x2002, ..] if network.prefix_len() >= 48 => 32,
+            [0x2002, ..] => network.prefix_len().checked_sub(16)?,
+            _ => network.prefix_len().checked_sub(96)?,
+        };
+        // Less of it is in other ranges, too: it would be far more than was written.
+        Ipv4Net::new(inside, prefix).ok().filter(|_| prefix >= 8)
+    };
+    match network {
+        IpNet::V6(v6) => inside(v6).map_or(network, IpNet::V4),
+        v4 => v4,
+    }
+}
+
 /// Reads an address and nothing else: no port, brackets, zone or spaces.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
     text.parse().ok().map(canonical_ip)
@@ -96,7 +141,7 @@ pub fn parse_ip(text: &str) -> Option<IpAddr> {
 
 /// Whom `ip` is counted with. A prefix of 128 or more keeps IPv6 addresses apart.
 pub fn group(ip: IpAddr, ipv6_prefix: u8) -> Group {
-    match canonical_ip(ip) {
+    match client_address(ip) {
         IpAddr::V6(v6) if ipv6_prefix < 128 => {
             let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or(0);
             let network = Ipv6Addr::from_bits(v6.to_bits() & mask);
@@ -179,5 +224,46 @@ mod tests {
         }
         assert!(!trusted.contains(ip("11.0.0.0")) && !trusted.contains(ip("1.2.3.5")));
         assert!(!TrustedProxies::default().contains(ip("127.0.0.1")));
+    }
+
+    #[test]
+    fn six_to_four_and_nat64_are_the_address_inside() {
+        for (text, inside) in [
+            ("2002:cb00:7109::1", "203.0.113.9"),
+            ("2002:cb00:7109:ffff:1:2:3:4", "203.0.113.9"),
+            ("64:ff9b::203.0.113.9", "203.0.113.9"),
+            ("::ffff:203.0.113.9", "203.0.113.9"),
+            ("2002:0a00:0001::1", "2002:a00:1::1"),
+            ("64:ff9b::127.0.0.1", "64:ff9b::7f00:1"),
+            ("64:ff9b::100.64.0.1", "64:ff9b::6440:1"),
+            ("64:ff9b:1::203.0.113.9", "64:ff9b:1::cb00:7109"),
+            ("2003:cb00:7109::1", "2003:cb00:7109::1"),
+        ] {
+            let address: IpAddr = text.parse().unwrap();
+            assert_eq!(client_address(address).to_string(), inside, "{text}");
+        }
+        assert_eq!(group("2002:cb00:7109::1".parse().unwrap(), 64).to_string(), "203.0.113.9");
+    }
+
+    #[test]
+    fn nobody_is_trusted_for_an_address_inside_another() {
+        let trusted = TrustedProxies::parse(["203.0.113.9"]).unwrap();
+        assert!(trusted.contains("::ffff:203.0.113.9".parse().unwrap()));
+        assert!(!trusted.contains("2002:cb00:7109::1".parse().unwrap()));
+        assert!(!trusted.contains("64:ff9b::203.0.113.9".parse().unwrap()));
+    }
+
+    #[test]
+    fn networks_of_such_addresses_are_those_inside() {
+        for (text, inside) in [
+            ("2002:cb00:7109::/48", "203.0.113.9/32"),
+            ("2002:cb00:7100::/40", "203.0.113.0/24"),
+            ("64:ff9b::203.0.113.0/120", "203.0.113.0/24"),
+            ("2002::/16", "2002::/16"),
+            ("64:ff9b::/96", "64:ff9b::/96"),
+            ("2001:db8::/32", "2001:db8::/32"),
+        ] {
+            assert_eq!(client_network(text.parse().unwrap()).to_string(), inside, "{text}");
+        }
     }
 }

@@ -16,24 +16,41 @@ use super::address::{TrustedProxies, canonical_ip, parse_ip};
 /// How many entries of a forwarding header are looked at.
 pub const MAX_HOPS: usize = 64;
 
+/// The header in which trusted proxies write whom they forward for. The other one is the client's own text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ForwardingHeader {
+    /// What nearly every proxy appends to.
+    #[default]
+    XForwardedFor,
+    /// RFC 7239.
+    Forwarded,
+}
+
 /// The client behind `peer`: the first address, from the right, that is not a
 /// trusted proxy's, or the leftmost if all are. An entry without a readable
 /// address ends the walk at the last known one.
 ///
-/// Each header is given as its lines in order of appearance. Where both are
-/// there `X-Forwarded-For` is read: it is the one that nearly every proxy
-/// appends to, while `Forwarded` passes through many as the client wrote it.
-pub fn client_ip(
-    peer: IpAddr,
-    forwarded: &[&str],
-    x_forwarded_for: &[&str],
-    trusted: &TrustedProxies,
-) -> IpAddr {
-    if x_forwarded_for.iter().any(|line| !line.trim().is_empty()) {
-        walk(peer, x_forwarded_for.iter().rev().flat_map(|line| line.rsplit(',')).map(node), trusted)
-    } else {
-        walk(peer, from_the_right(forwarded).map(forwarded_for), trusted)
+/// `lines` are those of the header that trusted proxies write, in order of appearance.
+pub fn client_ip(peer: IpAddr, header: ForwardingHeader, lines: &[&str], trusted: &TrustedProxies) -> IpAddr {
+    match header {
+        ForwardingHeader::XForwardedFor => {
+            walk(peer, lines.iter().rev().flat_map(|line| line.rsplit(',')).map(node), trusted)
+        }
+        ForwardingHeader::Forwarded => walk(peer, from_the_right(lines).map(forwarded_for), trusted),
     }
+}
+
+/// A parameter of the last element of `Forwarded`, which the nearest proxy wrote.
+pub fn nearest<'a>(lines: &[&'a str], name: &str) -> Option<&'a str> {
+    let mut rest = from_the_right(lines).map(str::trim_ascii).find(|element| !element.is_empty())?;
+    while !rest.is_empty() {
+        let (found, value, after) = parameter(rest)?;
+        if found.eq_ignore_ascii_case(name) {
+            return Some(value);
+        }
+        rest = after;
+    }
+    None
 }
 
 fn walk(peer: IpAddr, hops: impl Iterator<Item = Hop>, trusted: &TrustedProxies) -> IpAddr {
@@ -87,7 +104,7 @@ fn last_bare_comma(line: &[u8]) -> Option<usize> {
 
 /// The `for` of one element (RFC 7239, 4); unknown if anything is malformed.
 fn forwarded_for(element: &str) -> Hop {
-    let mut rest = element.trim();
+    let mut rest = element.trim_ascii();
     if rest.is_empty() {
         return Hop::Blank;
     }
@@ -118,9 +135,9 @@ fn parameter(text: &str) -> Option<(&str, &str, &str)> {
         }
         None => rest.split_at(rest.find(';').unwrap_or(rest.len())),
     };
-    let after = after.trim_start();
+    let after = after.trim_ascii_start();
     let after = if after.is_empty() { after } else { after.strip_prefix(';')? };
-    Some((name.trim(), value.trim(), after.trim_start()))
+    Some((name.trim_ascii(), value.trim_ascii(), after.trim_ascii_start()))
 }
 
 fn closing_quote(text: &[u8]) -> Option<usize> {
@@ -134,7 +151,7 @@ fn closing_quote(text: &[u8]) -> Option<usize> {
 
 /// Reads `1.2.3.4`, `1.2.3.4:567`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`.
 fn node(text: &str) -> Hop {
-    let text = text.trim();
+    let text = text.trim_ascii();
     match parse_ip(text).or_else(|| parse_decorated(text)) {
         Some(address) => Hop::Known(address),
         None if text.is_empty() => Hop::Blank,
@@ -182,16 +199,23 @@ mod tests {
 
     #[track_caller]
     fn check(forwarded: &[&str], x_forwarded_for: &[&str], expected: &str) {
-        let client = client_ip(ip(PEER), forwarded, x_forwarded_for, &proxies());
+        let client = match forwarded.is_empty() {
+            true => client_ip(ip(PEER), ForwardingHeader::XForwardedFor, x_forwarded_for, &proxies()),
+            false => client_ip(ip(PEER), ForwardingHeader::Forwarded, forwarded, &proxies()),
+        };
         assert_eq!(client, ip(expected), "{forwarded:?} {x_forwarded_for:?}");
     }
 
     #[test]
     fn headers_of_an_untrusted_peer_are_ignored() {
         let peer = ip("::ffff:203.0.113.9");
-        let client = client_ip(peer, &["for=1.1.1.1"], &["10.0.0.2", "2.2.2.2"], &proxies());
-        assert_eq!(client, ip("203.0.113.9"));
-        assert_eq!(client_ip(ip(PEER), &[], &["1.1.1.1"], &TrustedProxies::default()), ip(PEER));
+        for (header, lines) in [
+            (ForwardingHeader::Forwarded, ["for=10.0.0.2", "for=1.1.1.1"]),
+            (ForwardingHeader::XForwardedFor, ["10.0.0.2", "2.2.2.2"]),
+        ] {
+            assert_eq!(client_ip(peer, header, &lines, &proxies()), ip("203.0.113.9"));
+            assert_eq!(client_ip(ip(PEER), header, &lines, &TrustedProxies::default()), ip(PEER));
+        }
     }
 
     #[test]
@@ -218,15 +242,17 @@ mod tests {
                 "203.0.113.9",
             );
             check(&[spoofed, "for=203.0.113.9"], &[], "203.0.113.9");
-            check(&["for=1.1.1.1"], &[spoofed, "203.0.113.9"], "203.0.113.9");
+            check(&[], &[spoofed, "203.0.113.9"], "203.0.113.9");
         }
     }
 
     #[test]
-    fn x_forwarded_for_takes_precedence_over_forwarded() {
-        check(&["for=1.1.1.1"], &["203.0.113.9"], "203.0.113.9");
-        check(&["for=1.1.1.1"], &["unknown"], PEER);
-        check(&["for=203.0.113.9"], &["", " "], "203.0.113.9");
+    fn the_nearest_proxy_says_host_and_protocol() {
+        let lines = ["for=1.1.1.1;proto=ftp", "for=2.2.2.2;host=\"a.example:80\";proto=https ,"];
+        assert_eq!(nearest(&lines, "Proto"), Some("https"));
+        assert_eq!(nearest(&lines, "host"), Some("a.example:80"));
+        assert_eq!(nearest(&lines, "by"), None);
+        assert_eq!(nearest(&[], "proto"), None);
     }
 
     #[test]

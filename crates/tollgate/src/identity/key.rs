@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use crate::identity::address::{self, parse_ip};
+use crate::identity::address::{self, client_address, client_network, parse_ip};
 use crate::identity::attribute::Attribute;
 use crate::identity::normal;
 use crate::identity::sensitive::is_sensitive;
@@ -120,19 +120,22 @@ fn normal_value(attribute: &Attribute, value: &str) -> Result<String, KeyError> 
     let expected = |expected| KeyError::Value { value: value.to_owned(), expected };
     Ok(match attribute {
         Attribute::Ip => match (parse_ip(value), network(value)) {
-            (Some(ip), _) => ip.to_string(),
+            (Some(ip), _) => client_address(ip).to_string(),
             (None, Some(network)) => network.trunc().to_string(),
             _ => return Err(expected("an IP address or a range such as 203.0.113.0/24")),
         },
         Attribute::Mac => normal::mac(value).ok_or_else(|| expected("a MAC address"))?.into_owned(),
         Attribute::Email => email(value),
-        _ => value.trim().to_owned(),
+        Attribute::Field(source, name) => {
+            normal::field(*source, name, value.into()).unwrap_or_default().into_owned()
+        }
+        _ => value.trim_ascii().to_owned(),
     })
 }
 
 /// An email in normal form; what is not one is still somebody's try, in lower case.
 pub(crate) fn email(value: &str) -> String {
-    normal::email(value).map_or_else(|| value.trim().to_lowercase(), |email| email.into_owned())
+    normal::email(value).map_or_else(|| value.trim_ascii().to_lowercase(), |email| email.into_owned())
 }
 
 /// Clients of IPv4 are told apart by address: nobody is a range.
@@ -142,9 +145,10 @@ fn is_v4_range(value: &str) -> bool {
 
 fn network(text: &str) -> Option<IpNet> {
     if let Some(ip) = parse_ip(text) {
-        return Some(IpNet::from(ip));
+        return Some(IpNet::from(client_address(ip)));
     }
     let network: IpNet = text.parse().ok()?;
+    let network = client_network(network);
     match network.addr() {
         // The range of mapped addresses is one of IPv4.
         IpAddr::V6(ip) if network.prefix_len() >= 96 => match ip.to_ipv4_mapped() {

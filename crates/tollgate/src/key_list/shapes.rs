@@ -12,6 +12,10 @@ use smallvec::SmallVec;
 use crate::fingerprint::{Digest, Fingerprint, Secret, Short};
 use crate::identity::{Attribute, Key};
 
+/// A request that has several values for the attributes of a key is looked up by this many combinations at most. A
+/// single attribute has fewer values in any request that a listener takes.
+const MAX_COMBINATIONS: usize = 1 << 16;
+
 #[derive(Clone, Default)]
 pub(crate) struct Shapes {
     /// Longest prefix first.
@@ -97,11 +101,11 @@ impl Shapes {
     /// Asks for each key that a list may hold for a request, by its print and by a test of what is found:
     /// the longest prefix of the address first, then the combinations.
     #[inline]
-    pub(crate) fn find<'h, R>(
+    pub(crate) fn find<'h, V: IntoIterator<Item = Cow<'h, str>>, R>(
         &self,
         secret: &Secret,
         ip: Option<IpAddr>,
-        value: impl Fn(&Attribute) -> Option<Cow<'h, str>>,
+        values: impl Fn(&Attribute) -> V,
         mut look: impl FnMut(Fingerprint, &dyn Fn(&Key) -> bool) -> Option<R>,
     ) -> Option<R> {
         for (prefix, _) in &self.networks {
@@ -113,15 +117,27 @@ impl Shapes {
             }
         }
         self.combinations.iter().find_map(|shape| {
-            let mut values: SmallVec<[Cow<'h, str>; 2]> = SmallVec::new();
-            let mut digest: Digest<'_> = secret.digest().short(shape.mark);
+            let mut columns: SmallVec<[SmallVec<[Cow<'h, str>; 1]>; 2]> = SmallVec::new();
             for attribute in &shape.attributes {
-                let value = value(attribute)?;
-                digest = digest.part(value.as_bytes());
-                values.push(value);
+                columns.push(values(attribute).into_iter().collect());
             }
-            look(digest.finish(), &|key| {
-                shape.is_of(key) && key.parts().iter().map(|(_, value)| value).eq(&values)
+            let product =
+                columns.iter().fold(1_usize, |product, column| product.saturating_mul(column.len()));
+            (0..product.min(MAX_COMBINATIONS)).find_map(|number| {
+                let mut rest = number;
+                let chosen: SmallVec<[&str; 2]> = columns
+                    .iter()
+                    .map(|column| {
+                        let value = &*column[rest % column.len()];
+                        rest /= column.len();
+                        value
+                    })
+                    .collect();
+                let digest: Digest<'_> = secret.digest().short(shape.mark);
+                let digest = chosen.iter().fold(digest, |digest, value| digest.part(value.as_bytes()));
+                look(digest.finish(), &|key| {
+                    shape.is_of(key) && key.parts().iter().map(|(_, value)| value).eq(&chosen)
+                })
             })
         })
     }

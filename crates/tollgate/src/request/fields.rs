@@ -10,26 +10,34 @@ use std::borrow::Cow;
 
 use super::percent::{self, Plus};
 
-/// The first cookie called `name` in a `Cookie` value (RFC 6265, 4.2).
+/// The cookies called `name` in a `Cookie` value (RFC 6265, 4.2), in their order.
 ///
 /// Names are case-sensitive. The quotes around a value are not part of it.
-pub fn cookie<'a>(header_value: &'a str, name: &str) -> Option<&'a str> {
-    header_value.split(';').find_map(|pair| {
+pub fn cookies<'a>(header_value: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+    header_value.split(';').filter_map(move |pair| {
         let (found, value) = pair.split_once('=')?;
-        (found.trim() == name).then(|| unquoted(value.trim()))
+        (found.trim_ascii() == name).then(|| unquoted(value.trim_ascii()))
     })
 }
 
-/// The first parameter called `name` in an `application/x-www-form-urlencoded`
-/// query or body, decoded once.
+/// The first parameter called `name`; see [`parameters`].
+pub fn query<'a>(raw_query: &'a str, name: &str) -> Option<Cow<'a, str>> {
+    parameters(raw_query, name).next()
+}
+
+/// The parameters called `name`, in any case, of an `application/x-www-form-urlencoded` query or body, in their
+/// order and decoded once.
 ///
 /// A parameter without `=` has an empty value. Bytes that are not UTF-8 stay
 /// as `%XX`.
-pub fn query<'a>(raw_query: &'a str, name: &str) -> Option<Cow<'a, str>> {
-    raw_query.split('&').find_map(|pair| {
+pub fn parameters<'a>(raw_query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, str>> {
+    raw_query.split('&').filter_map(move |pair| {
         let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let is_wanted = !pair.is_empty() && percent::decode(found, Plus::Space).eq(name.bytes());
-        is_wanted.then(|| decoded(value))
+        let same = |found: &str| {
+            let lower = percent::decode(found, Plus::Space).map(|byte| byte.to_ascii_lowercase());
+            lower.eq(name.bytes().map(|byte| byte.to_ascii_lowercase()))
+        };
+        (!pair.is_empty() && same(found)).then(|| decoded(value))
     })
 }
 
@@ -38,7 +46,7 @@ pub fn query<'a>(raw_query: &'a str, name: &str) -> Option<Cow<'a, str>> {
 /// `None` for another scheme, and for a token that is empty or not one word of
 /// visible ASCII.
 pub fn bearer(authorization: &str) -> Option<&str> {
-    let (scheme, token) = authorization.trim().split_once(' ')?;
+    let (scheme, token) = authorization.trim_ascii().split_once(' ')?;
     let token = token.trim_start_matches(' ');
     let is_token = !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic());
     (scheme.eq_ignore_ascii_case("bearer") && is_token).then_some(token)
@@ -62,7 +70,7 @@ mod tests {
 
     #[track_caller]
     fn check_cookie(header: &str, expected: Option<&str>) {
-        assert_eq!(cookie(header, "sid"), expected, "{header:?}");
+        assert_eq!(cookies(header, "sid").next(), expected, "{header:?}");
     }
 
     #[track_caller]
@@ -87,10 +95,11 @@ mod tests {
     }
 
     #[test]
-    fn the_first_cookie_of_a_name_counts() {
-        check_cookie("sid=1; sid=2", Some("1"));
-        check_cookie("sid; sid=2", Some("2"));
-        check_cookie("sid=; sid=2", Some(""));
+    fn all_cookies_of_a_name_are_found() {
+        let all = |header| cookies(header, "sid").collect::<Vec<_>>();
+        assert_eq!(all("sid=1; a=3; sid=2"), ["1", "2"]);
+        assert_eq!(all("sid; sid=2"), ["2"]);
+        assert_eq!(all("sid=; sid=2"), ["", "2"]);
     }
 
     #[test]
@@ -116,16 +125,18 @@ mod tests {
         check_query("%61pi%20%6bey=1", Some("1"));
         check_query("api%2Bkey=2", None);
         check_query("api%2520key=2", None);
-        check_query("API+key=2&xapi+key=2&api+keyx=2&=2", None);
+        check_query("xapi+key=2&api+keyx=2&=2", None);
+        check_query("API+key=2", Some("2"));
         check_query("a=2;api+key=1", None);
         assert_eq!(query("api+key", "api+key"), None);
     }
 
     #[test]
-    fn the_first_parameter_of_a_name_counts() {
-        check_query("api+key=1&api+key=2", Some("1"));
-        check_query("api+key&api+key=2", Some(""));
-        check_query("&&api+key=&api+key=2", Some(""));
+    fn all_parameters_of_a_name_are_found() {
+        let all = |raw| parameters(raw, "api key").collect::<Vec<_>>();
+        assert_eq!(all("api+key=1&a=3&Api%20Key=2"), ["1", "2"]);
+        assert_eq!(all("api+key&api+key=2"), ["", "2"]);
+        assert_eq!(all("&&api+key=&api+key=2"), ["", "2"]);
     }
 
     #[test]

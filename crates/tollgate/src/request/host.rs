@@ -11,7 +11,9 @@ use std::{
     net::Ipv6Addr,
 };
 
-/// `raw` in ASCII lower case, without userinfo, port and one trailing dot. An
+use super::percent::{self, Plus};
+
+/// `raw` decoded once and in ASCII lower case, without userinfo, port and trailing dots. An
 /// IPv6 address is in brackets.
 pub fn canonical(raw: &str) -> Cow<'_, str> {
     if is_plain(raw.as_bytes()) {
@@ -23,7 +25,11 @@ pub fn canonical(raw: &str) -> Cow<'_, str> {
     }
     let end = if host.starts_with('[') { host.find(']').map(|at| at + 1) } else { host.find(':') };
     let host = &host[..end.unwrap_or(host.len())];
-    let host = host.strip_suffix('.').unwrap_or(host);
+    if host.contains('%') && !host.starts_with('[') {
+        let decoded = percent::text(percent::decode(host, Plus::Literal).collect());
+        return Cow::Owned(decoded.trim_end_matches('.').to_ascii_lowercase());
+    }
+    let host = host.trim_end_matches('.');
     if host.bytes().any(|b| b.is_ascii_uppercase()) {
         Cow::Owned(host.to_ascii_lowercase())
     } else {
@@ -79,7 +85,8 @@ mod tests {
     fn every_spelling_of_a_name_is_one_host() {
         let table = "
             example.com EXAMPLE.com example.com:80 example.com: example.com. Example.Com.:443
-            u:p@example.com:80 a@b@example.com example.com:80:90
+            u:p@example.com:80 a@b@example.com example.com:80:90 example.com.. example.com...:80
+            example%2ecom example%2Ecom%2e:80 EX%41MPLE.com %65xample.com
         ";
         for raw in table.split_whitespace() {
             check(raw, "example.com");
@@ -104,8 +111,7 @@ mod tests {
 
     #[test]
     fn a_malformed_host_is_still_one_text() {
-        let table =
-            [("", ""), (":80", ""), (".", ""), ("@", ""), ("a..", "a."), ("[::1", "[::1"), ("[]", "[]")];
+        let table = [("", ""), (":80", ""), (".", ""), ("@", ""), ("[::1", "[::1"), ("[]", "[]")];
         for (raw, expected) in table {
             check(raw, expected);
         }

@@ -65,6 +65,12 @@ impl<'a> Target<'a> {
         &self.path
     }
 
+    /// The same target with its path in lower case.
+    pub(crate) fn with_lower_path(mut self) -> Self {
+        self.path = Cow::Owned(self.path.to_lowercase());
+        self
+    }
+
     /// What followed the first `?`, as it was written.
     pub fn query(&self) -> Option<&'a str> {
         self.query

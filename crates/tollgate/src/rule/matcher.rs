@@ -19,8 +19,9 @@ use smallvec::SmallVec;
 
 use crate::request::target::{Target, segments};
 use crate::rule::index::{Hashed, Index};
+use crate::rule::pattern::covers;
 use crate::rule::set::Rules;
-use crate::rule::{Mode, Rule, RuleInForce};
+use crate::rule::{Mode, PathCase, Rule, RuleInForce};
 
 mod walk;
 
@@ -39,6 +40,8 @@ pub(crate) struct Matcher {
     /// How many rules are for a host, and for the hosts below one.
     hosts: usize,
     below_hosts: usize,
+    /// How paths are compared; chosen before the first rule comes.
+    case: PathCase,
 }
 
 /// Segments whose nodes are asked for before the first is looked at.
@@ -97,6 +100,15 @@ impl Hashed for Entry {
 }
 
 impl Matcher {
+    pub(crate) fn new(case: PathCase) -> Matcher {
+        Matcher { case, ..Matcher::default() }
+    }
+
+    /// Whether any rule is for some hosts only.
+    pub(crate) fn names_hosts(&self) -> bool {
+        self.hosts > 0
+    }
+
     /// More rules could not be counted: a rule passes a node once, and twice only where its hashes collide.
     pub(crate) const MAX_RULES: usize = 1 << (Entry::COUNT_BITS - 1);
 
@@ -104,7 +116,7 @@ impl Matcher {
     pub(crate) fn insert(&mut self, rules: &Rules, rule: &Rule, number: u32) -> usize {
         self.hosts += usize::from(rule.pattern.host.is_some());
         self.below_hosts += usize::from(is_below(rule));
-        let walk = Walk::of(rule);
+        let walk = Walk::of(rule, self.case);
         (0..walk.len()).for_each(|at| self.nodes.prefetch(walk.hash(at)));
         if self.put(rules, &walk, number, 0) { self.met(rules, rule, &walk) } else { 1 }
     }
@@ -122,7 +134,7 @@ impl Matcher {
                 continue;
             };
             // The rule that was alone here goes on from here as well.
-            let others = Walk::of(&rules[other as usize]);
+            let others = Walk::of(&rules[other as usize], self.case);
             let stands = others.position(hash).expect("a rule is at a node of its own walk");
             *entry = Entry::fork(hash);
             entry.pass(others.below(stands));
@@ -158,7 +170,7 @@ impl Matcher {
         }
         self.hosts -= usize::from(rule.pattern.host.is_some());
         self.below_hosts -= usize::from(is_below(rule));
-        let walk = Walk::of(rule);
+        let walk = Walk::of(rule, self.case);
         for at in 0..walk.len() {
             let hash = walk.hash(at);
             let Some(entry) = self.nodes.find_mut(hash, |_| true) else { return };
@@ -182,6 +194,14 @@ impl Matcher {
         target: &Target<'_>,
         user: impl Fn() -> Option<U>,
     ) -> Matches<'r> {
+        let folded;
+        let target = match self.case {
+            PathCase::Sensitive => target,
+            PathCase::Insensitive => {
+                folded = target.clone().with_lower_path();
+                &folded
+            }
+        };
         let mut search = Search { matcher: self, rules, target, user, matches: Matches::new() };
         let host = target.host();
         if !host.is_empty() && self.hosts > self.below_hosts {
@@ -278,11 +298,14 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, 'r, F> {
             return;
         }
         let method = Some(self.target.method());
+        // Rules for another method that are about this one, too.
+        let covering = Some("GET").filter(|own| method != Some(own) && covers(own, self.target.method()));
         if below & below::OPEN_ANY != 0 {
             self.leaf(node.open_ended(None));
         }
         if below & below::OPEN_METHOD != 0 {
             self.leaf(node.open_ended(method));
+            covering.into_iter().for_each(|other| self.leaf(node.open_ended(Some(other))));
         }
         let Some(segment) = rest.next() else {
             if below & below::EXACT_ANY != 0 {
@@ -290,6 +313,7 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, 'r, F> {
             }
             if below & below::EXACT_METHOD != 0 {
                 self.leaf(node.exact(method));
+                covering.into_iter().for_each(|other| self.leaf(node.exact(Some(other))));
             }
             return;
         };
@@ -305,7 +329,7 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, 'r, F> {
     fn lone(&mut self, number: u32) {
         let rule = &self.rules[number as usize];
         let is_users = |uid: &str| (self.user)().is_some_and(|user| user.as_ref() == uid);
-        if rule.meets(self.target) && rule.uid.as_ref().is_none_or(|uid| is_users(uid)) {
+        if rule.meets(self.target, self.matcher.case) && rule.uid.as_ref().is_none_or(|uid| is_users(uid)) {
             self.add(rule);
         }
     }
@@ -334,7 +358,7 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, 'r, F> {
     fn list(&mut self, list: Node, belongs: impl Fn(&Rule) -> bool) {
         for entry in self.matcher.lists.find(list.hash()) {
             let rule = &self.rules[entry.word as usize];
-            if belongs(rule) && rule.meets(self.target) {
+            if belongs(rule) && rule.meets(self.target, self.matcher.case) {
                 self.add(rule);
             }
         }

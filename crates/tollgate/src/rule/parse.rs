@@ -13,8 +13,8 @@ use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
 use crate::rule::interner::Interner;
 use crate::rule::{
-    BanPolicy, CountWhen, HostPattern, Limits, Method, MissingKey, Mode, OnExceed, OnStoreError, Override,
-    Overrides, Pattern, Rule, RuleId, RuleLimit, Share, Terms, Text, Tracking,
+    AmbiguousKey, BanPolicy, CountWhen, HostPattern, Limits, Method, MissingKey, Mode, OnExceed,
+    OnStoreError, Override, Overrides, Pattern, Rule, RuleId, RuleLimit, Share, Terms, Text, Tracking,
 };
 use crate::time::parse_span;
 
@@ -75,6 +75,9 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let key = attributes(map, "key").unwrap_or_else(|| short.default_key());
     let uid = own_user(map, &short, &key);
     let missing_key = map.optional_choice("missing_key", &MISSING_KEY).unwrap_or_default();
+    let ambiguous_key = map
+        .optional_choice("ambiguous_key", &AMBIGUOUS_KEY)
+        .unwrap_or_else(|| AmbiguousKey::default_beside(missing_key));
     let on_exceed = map.optional_choice("on_exceed", &ON_EXCEED);
     let shapes = shape::Shapes::read(map, on_exceed);
     let cost = cost(map);
@@ -94,6 +97,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
         method,
         key,
         missing_key,
+        ambiguous_key,
         overrides,
         cost,
         mode,
@@ -111,6 +115,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
 
 const MISSING_KEY: [(&str, MissingKey); 3] =
     [("skip", MissingKey::Skip), ("deny", MissingKey::Deny), ("shared", MissingKey::Shared)];
+const AMBIGUOUS_KEY: [(&str, AmbiguousKey); 2] = [("deny", AmbiguousKey::Deny), ("each", AmbiguousKey::Each)];
 const ON_EXCEED: [(&str, OnExceed); 3] =
     [("reject", OnExceed::Reject), ("hold", OnExceed::Hold), ("queue", OnExceed::Queue)];
 const MODE: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
@@ -195,7 +200,7 @@ fn pattern(map: &mut MapReader<'_, '_>, short: &Short<'_>) -> (Method, Pattern) 
 
 fn own_user(map: &mut MapReader<'_, '_>, short: &Short<'_>, key: &[Attribute]) -> Option<Text> {
     let node = short.uid?;
-    let uid = node.as_str().map(str::trim).filter(|uid| !uid.is_empty());
+    let uid = node.as_str().map(str::trim_ascii).filter(|uid| !uid.is_empty());
     if uid.is_none() {
         map.reject("uid", node, "expected a user id");
     } else if !key.contains(&Attribute::User) {

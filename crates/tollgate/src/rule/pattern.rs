@@ -2,6 +2,7 @@
 //!
 //! Patterns are canonical in the same way as the targets they are compared with.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::request::host;
@@ -88,13 +89,13 @@ impl Pattern {
 
     /// Whether a request is meant, whatever its method.
     #[inline]
-    pub(crate) fn meets(&self, host: &str, path: &str) -> bool {
+    pub(crate) fn meets(&self, host: &str, path: &str, case: PathCase) -> bool {
         self.host.as_ref().is_none_or(|own| own.meets(host))
-            && (self.text.is_empty() || *self.text == *path || self.meets_segments(path))
+            && (self.text.is_empty() || *self.text == *path || self.meets_segments(path, case))
     }
 
     /// A request without a path meets no pattern with one.
-    fn meets_segments(&self, path: &str) -> bool {
+    fn meets_segments(&self, path: &str, case: PathCase) -> bool {
         if path.is_empty() {
             return false;
         }
@@ -103,7 +104,7 @@ impl Pattern {
             match (own, rest.next()) {
                 (_, None) => return false,
                 (Segment::Param, Some(_)) => {}
-                (Segment::Literal(text), Some(segment)) if text == segment => {}
+                (Segment::Literal(text), Some(segment)) if case.fold(text) == segment => {}
                 _ => return false,
             }
         }
@@ -113,6 +114,30 @@ impl Pattern {
     /// The text itself, to be shared with other patterns.
     pub(crate) fn text_mut(&mut self) -> &mut SharedStr {
         &mut self.text
+    }
+}
+
+/// Whether a rule for one method is about requests with another: `HEAD` is a `GET` without the body of its response.
+pub(crate) fn covers(own: &str, method: &str) -> bool {
+    own == method || (own == "GET" && method == "HEAD")
+}
+
+/// Whether paths are told apart by case.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PathCase {
+    #[default]
+    Sensitive,
+    /// `/Login` is `/login`.
+    Insensitive,
+}
+
+impl PathCase {
+    /// The text as it is compared.
+    pub(crate) fn fold(self, text: &str) -> Cow<'_, str> {
+        match self {
+            PathCase::Sensitive => Cow::Borrowed(text),
+            PathCase::Insensitive => Cow::Owned(text.to_lowercase()),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::rule::index::{Hashed, Index, hash};
 use crate::rule::interner::Interner;
 use crate::rule::matcher::{Matcher, Matches};
 use crate::rule::slots::Slots;
-use crate::rule::{Mode, Rule, RuleId, RuleInForce};
+use crate::rule::{Mode, PathCase, Rule, RuleId, RuleInForce};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
@@ -58,7 +58,12 @@ pub enum RuleSetError {
 
 impl RuleSet {
     pub fn new(rules: Vec<Rule>) -> Result<RuleSet, RuleSetError> {
-        let mut set = RuleSet::default();
+        RuleSet::with_case(rules, PathCase::Sensitive)
+    }
+
+    /// A set in which paths are told apart by case, or not.
+    pub fn with_case(rules: Vec<Rule>, case: PathCase) -> Result<RuleSet, RuleSetError> {
+        let mut set = RuleSet { matcher: Matcher::new(case), ..RuleSet::default() };
         for (place, rule) in rules.into_iter().enumerate() {
             if set.number(rule.id.as_str()).is_some() {
                 return Err(RuleSetError::Duplicate(rule.id));
@@ -163,6 +168,11 @@ impl RuleSet {
         user: impl Fn() -> Option<U>,
     ) -> Matches<'_> {
         self.matcher.find(&self.rules, target, user)
+    }
+
+    /// Whether any rule is for some hosts only.
+    pub fn names_hosts(&self) -> bool {
+        self.matcher.names_hosts()
     }
 
     fn number(&self, id: &str) -> Option<usize> {

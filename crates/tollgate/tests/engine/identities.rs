@@ -121,3 +121,180 @@ fn no_spelling_of_an_identity_escapes_its_limit() {
     }
     assert!(!engine.check(&nobody().user(" 42\t"), NOW).allowed);
 }
+
+fn keys(rule: &str) -> Engine {
+    let rule = format!("rules: [{{id: r, key: 'header:x-key', limit: 2/h, {rule}}}]");
+    Engine::new(Policy::from_yaml(&rule).expect("a valid rule"))
+}
+
+fn with_keys<'h>(values: &[&'h str]) -> Hit<'h> {
+    values.iter().fold(Hit::on("GET", "h", "/"), |hit, value| hit.field(Source::Header, "x-key", *value))
+}
+
+fn allowed(engine: &Engine, values: &[&str]) -> bool {
+    engine.check(&with_keys(values), NOW).allowed
+}
+
+#[test]
+fn of_several_values_each_is_charged_or_none() {
+    let engine = keys("");
+    assert!(allowed(&engine, &["a", "b"]) && allowed(&engine, &["b", "a"]), "two of two for both");
+    assert!(!allowed(&engine, &["a"]) && !allowed(&engine, &["b"]));
+    assert!(!allowed(&engine, &["c", "a"]), "a is at its limit");
+    assert!(allowed(&engine, &["c"]) && allowed(&engine, &["c"]), "and c was not charged");
+    assert!(!allowed(&engine, &["c"]));
+    let verdict = engine.check(&with_keys(&["d", "d", " d "]), NOW);
+    assert!(verdict.allowed && verdict.limits.len() == 1, "one value that is repeated is one value");
+}
+
+#[test]
+fn several_values_are_denied_where_a_rule_says_so_or_denies_missing_ones() {
+    for rule in ["ambiguous_key: deny", "missing_key: deny", "missing_key: shared, ambiguous_key: deny"] {
+        let engine = keys(rule);
+        let verdict = engine.check(&with_keys(&["a", "b"]), NOW);
+        assert!(!verdict.allowed && verdict.retry_after.is_none(), "{rule}");
+        assert_eq!(verdict.message().as_deref(), Some("Denied: rule r needs one value of header:x-key"));
+        assert!(allowed(&engine, &["a"]) && allowed(&engine, &["a"]), "{rule}: nothing was charged");
+    }
+    for rule in ["missing_key: deny, ambiguous_key: each", "missing_key: shared", "ambiguous_key: each"] {
+        assert!(allowed(&keys(rule), &["a", "b"]), "{rule}");
+    }
+}
+
+#[test]
+fn more_than_eight_values_are_denied() {
+    let values = ["1", "2", "3", "4", "5", "6", "7", "8", "9"];
+    let engine = keys("ambiguous_key: each");
+    assert!(!allowed(&engine, &values));
+    assert!(allowed(&engine, &values[..8]));
+    let two = "rules: [{id: r, key: ['header:x-key', 'header:y'], limit: 2/h}]";
+    let engine = Engine::new(Policy::from_yaml(two).expect("a valid rule"));
+    let both = |x: usize, y: usize| {
+        let hit =
+            values[..y].iter().fold(with_keys(&values[..x]), |hit, y| hit.field(Source::Header, "y", *y));
+        engine.check(&hit, NOW).allowed
+    };
+    assert!(both(2, 4) && !both(3, 3), "combinations count");
+}
+
+#[test]
+fn a_decoy_hides_no_ban_and_borrows_no_privilege() {
+    let engine = Engine::new(
+        Policy::from_yaml(
+            "rules: [{id: r, key: 'header:x-key', limit: 0/h}]
+allow: ['header:x-key:friend']
+bans: [{key: 'header:x-key:evil'}]",
+        )
+        .expect("valid"),
+    );
+    let reason = |values: &[&str]| engine.check(&with_keys(values), NOW).reason;
+    assert_eq!(reason(&["friend"]), Reason::AllowList);
+    assert_eq!(reason(&["friend", "other"]), Reason::Limit);
+    assert_eq!(reason(&["other", "evil"]), Reason::Ban);
+    let mut many: Vec<String> = (0..100).map(|n| n.to_string()).collect();
+    many.push("evil".to_owned());
+    assert_eq!(reason(&many.iter().map(String::as_str).collect::<Vec<_>>()), Reason::Ban);
+}
+
+#[test]
+fn one_request_with_several_values_is_one_violation() {
+    let rule = "ban: {key: ['header:x-key'], after: 2, within: 1h, for: 1h}";
+    let engine = keys(rule);
+    for _ in 0..2 {
+        assert!(allowed(&engine, &["a", "b"]));
+    }
+    assert!(!allowed(&engine, &["a", "b"]));
+    let reason = |value| engine.check(&with_keys(&[value]), NOW).reason;
+    assert_eq!(reason("a"), Reason::Limit, "one violation so far");
+    assert_eq!(reason("a"), Reason::Ban);
+    assert_eq!(reason("b"), Reason::Limit);
+    assert_eq!(reason("b"), Reason::Ban);
+}
+
+#[test]
+fn the_limit_of_one_user_holds_beside_a_decoy() {
+    let yaml = "rules: [{id: one, uid: '42', url: /x, time: hour, requests: 1}, {id: all, url: /x, time: hour, requests: 9}]";
+    let identity = vec![(Attribute::User, Attribute::parse("header:x-key").expect("valid"))];
+    let engine = with_settings(yaml, Settings { identity, ..Settings::default() });
+    let allowed = |decoy: &str| {
+        let hit = Hit::on("GET", "h", "/x").field(Source::Header, "x-key", decoy.to_owned());
+        engine.check(&hit.field(Source::Header, "x-key", "42"), NOW).allowed
+    };
+    assert!(allowed("a") && !allowed("b"));
+}
+
+#[test]
+fn the_policy_header_names_a_limit_once() {
+    let verdict = keys("").check(&with_keys(&["a", "b"]), NOW);
+    let headers = tollgate::headers::headers(&verdict, tollgate::headers::HeaderStyle::Ietf);
+    let policy =
+        headers.iter().find(|(name, _)| *name == "ratelimit-policy").map(|(_, value)| value.to_owned());
+    assert_eq!(policy.as_deref(), Some("\"r\";q=2;w=3600"));
+}
+
+#[test]
+fn six_to_four_and_nat64_addresses_are_the_client_inside() {
+    let engine = engine("rules: [{id: r, key: ip, limit: 1/m}]\nbans: [{key: 'ip:198.51.100.7'}]");
+    assert!(engine.check(&from("203.0.113.9"), NOW).allowed);
+    for same in ["2002:cb00:7109::1", "2002:cb00:7109:2::7", "64:ff9b::203.0.113.9"] {
+        assert!(!engine.check(&from(same), NOW).allowed, "{same}");
+        assert_eq!(engine.key("r", key(&format!("ip:{same}")), NOW).expect("one client").limits[0].used, 1);
+    }
+    assert_eq!(engine.check(&from("2002:c633:6407::1"), NOW).reason, Reason::Ban);
+}
+
+#[test]
+fn a_head_request_is_counted_by_the_rules_for_get() {
+    let engine = engine(
+        "rules: [{id: get, match: GET /a, limit: 1/m}, {id: both, match: 'GET /b/{id}', limit: 1/m},
+                 {id: more, match: GET /b/c, limit: 5/m}, {id: head, match: HEAD /d, limit: 1/m}]",
+    );
+    let allowed = |method, path| engine.check(&Hit::on(method, "h", path), NOW).allowed;
+    assert!(allowed("HEAD", "/a") && !allowed("GET", "/a") && !allowed("HEAD", "/a"));
+    assert!(allowed("HEAD", "/b/c") && !allowed("HEAD", "/b/c"));
+    assert!(allowed("POST", "/a") && allowed("POST", "/a"));
+    assert!(allowed("HEAD", "/d") && !allowed("HEAD", "/d") && allowed("GET", "/d"));
+}
+
+#[test]
+fn paths_in_any_case_are_one_where_the_settings_say_so() {
+    let rules = "rules: [{id: a, match: POST /Login, limit: 1/m}, {id: b, match: '/Members/{id}/Ä/**', limit: 1/m},
+                         {id: c, match: /Members/Me, limit: 1/m}, {id: d, match: /by-path/**, key: path, limit: 1/m}]";
+    let folded = with_settings(rules, Settings { path_case: PathCase::Insensitive, ..Settings::default() });
+    let exact = with_settings(rules, Settings::default());
+    let passed = |engine: &Engine, paths: [&str; 2]| {
+        paths.map(|path| engine.check(&Hit::on("POST", "h", path), NOW).allowed)
+    };
+    for paths in [
+        ["/Login", "/LOGIN"],
+        ["/Members/1/Ä", "/members/2/%C3%A4/x"],
+        ["/members/me", "/MEMBERS/ME"],
+        ["/by-path/x", "/By-Path/X"],
+    ] {
+        assert_eq!(passed(&folded, paths), [true, false], "{paths:?}");
+        assert_eq!(passed(&exact, paths), [true, true], "{paths:?}");
+    }
+}
+
+#[test]
+fn white_space_beyond_ascii_is_part_of_a_value() {
+    let engine = engine("rules: [{id: r, key: user, limit: 1/m}]");
+    let allowed = |user: &'static str| engine.check(&Hit::by(user), NOW).allowed;
+    assert!(allowed("42") && !allowed(" 42\t"));
+    assert!(allowed("\u{a0}42"), "another value for an API that does not trim it");
+    assert!(allowed("\u{2003}") && !allowed("\u{2003}"), "present, not missing");
+}
+
+#[test]
+fn an_email_in_a_body_is_one_in_any_case() {
+    let engine = engine(
+        "rules: [{id: j, key: 'json:user.email', limit: 1/m}, {id: f, key: 'form:Email', limit: 1/m}]",
+    );
+    for (source, name) in [(Source::Json, "user.email"), (Source::Form, "Email")] {
+        let allowed =
+            |email| engine.check(&Hit::on("POST", "h", "/").field(source, name, email), NOW).allowed;
+        assert!(allowed("ann@example.com") && !allowed(" Ann@EXAMPLE.com. "), "{name}");
+    }
+    let used = engine.key("j", key("json:user.email:ANN@example.com"), NOW).expect("one key").limits[0].used;
+    assert_eq!(used, 1);
+}

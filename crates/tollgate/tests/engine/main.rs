@@ -11,6 +11,7 @@ use tollgate::headers::{HeaderStyle, headers};
 use tollgate::identity::{Attribute, Key, Source};
 use tollgate::policy::{PolicyParts, Settings};
 use tollgate::record::Tally;
+use tollgate::rule::PathCase;
 use tollgate::time::calendar::parse_rfc3339;
 use tollgate::verdict::Verdict;
 use tollgate::{Enforce, Engine, EngineSetup, Hit, Policy, Reason, Time};

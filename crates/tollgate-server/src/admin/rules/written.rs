@@ -3,7 +3,9 @@
 use serde_json::{Map, Value, json};
 use tollgate::identity::Attribute;
 use tollgate::limit::{Refill, Release, Shape, WindowStart};
-use tollgate::rule::{CountWhen, Limits, MissingKey, OnExceed, OnStoreError, Rule, RuleLimit, Tracking};
+use tollgate::rule::{
+    AmbiguousKey, CountWhen, Limits, MissingKey, OnExceed, OnStoreError, Rule, RuleLimit, Tracking,
+};
 use tollgate::time::write_span;
 
 /// A rule in the schema of the file; what is as by default is left out.
@@ -22,6 +24,7 @@ pub fn written(rule: &Rule) -> Value {
     put("host", rule.pattern.host.as_ref().map(ToString::to_string).into());
     put("key", if rule.key.is_empty() { Value::Null } else { attributes(&rule.key) });
     put("missing_key", missing_key(rule.missing_key).into());
+    put("ambiguous_key", ambiguous_key(rule).into());
     match &*rule.limits {
         Limits::Same(limits) => put("limits", rates(limits)),
         Limits::By { attribute, values, default } => {
@@ -121,6 +124,14 @@ fn missing_key(missing: MissingKey) -> Option<&'static str> {
         MissingKey::Deny => Some("deny"),
         MissingKey::Shared => Some("shared"),
     }
+}
+
+fn ambiguous_key(rule: &Rule) -> Option<&'static str> {
+    let name = match rule.ambiguous_key {
+        AmbiguousKey::Deny => "deny",
+        AmbiguousKey::Each => "each",
+    };
+    (rule.ambiguous_key != AmbiguousKey::default_beside(rule.missing_key)).then_some(name)
 }
 
 fn on_exceed(on_exceed: OnExceed) -> &'static str {

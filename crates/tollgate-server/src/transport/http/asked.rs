@@ -1,7 +1,6 @@
 //! What a caller asks: the JSON of `/v1/check`, strictly read.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 use tollgate::Hit;
@@ -41,9 +40,9 @@ pub struct Asked<'a> {
     #[serde(borrow)]
     api_key: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    headers: Option<BTreeMap<Cow<'a, str>, Text<'a>>>,
+    headers: Option<Pairs<'a>>,
     #[serde(borrow)]
-    attributes: Option<BTreeMap<Cow<'a, str>, Text<'a>>>,
+    attributes: Option<Pairs<'a>>,
     cost: Option<u64>,
     peek: Option<bool>,
     receipt: Option<bool>,
@@ -137,9 +136,9 @@ fn with_fields<'h>(
     mut hit: Hit<'h>,
     whole: &str,
     source: Source,
-    fields: &'h Option<BTreeMap<Cow<'_, str>, Text<'_>>>,
+    fields: &'h Option<Pairs<'_>>,
 ) -> Result<Hit<'h>, Problem> {
-    let Some(fields) = fields else { return Ok(hit) };
+    let Some(Pairs(fields)) = fields else { return Ok(hit) };
     if fields.len() > MAX_FIELDS {
         return Err(Problem::bad_field(whole, format!("'{whole}' has more than {MAX_FIELDS} entries")));
     }
@@ -154,6 +153,31 @@ fn with_fields<'h>(
         hit = hit.field(source, name, value.as_ref());
     }
     Ok(hit)
+}
+
+/// A map in which a name may occur more than once: each of its values counts.
+struct Pairs<'a>(Vec<(Cow<'a, str>, Text<'a>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Pairs<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<M: serde::de::MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut pairs = Vec::new();
+                while let Some((Text(name), value)) = map.next_entry::<Text<'de>, Text<'de>>()? {
+                    pairs.push((name, value));
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Visitor)
+    }
 }
 
 /// A text, or a number or truth value taken as its text.

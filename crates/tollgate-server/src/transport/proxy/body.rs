@@ -20,6 +20,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::transport::proxy::lease::Lease;
+use crate::transport::proxy::screen::TrailerScreen;
 
 /// How long we wait for an upstream's 100 before the body is sent unasked (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,6 +44,7 @@ pub struct Upload {
     patience: Patience,
     go_ahead: Option<GoAhead>,
     progress: Option<Arc<Progress>>,
+    trailer_screen: Option<Box<TrailerScreen>>,
 }
 
 /// How far an upload is.
@@ -93,6 +95,7 @@ impl Upload {
             patience: Patience::new(Pace::any_above(Duration::MAX)),
             go_ahead: None,
             progress: None,
+            trailer_screen: None,
         }
     }
 
@@ -101,6 +104,18 @@ impl Upload {
         let mut upload = Upload::empty();
         upload.prefix = BytesMut::from(bytes);
         upload
+    }
+
+    /// Has trailers screened on their way.
+    pub fn screen_trailers(&mut self, screen: TrailerScreen) {
+        self.trailer_screen = Some(Box::new(screen));
+    }
+
+    fn screened(&self, mut frame: Frame<Bytes>) -> Frame<Bytes> {
+        if let (Some(screen), Some(trailers)) = (&self.trailer_screen, frame.trailers_mut()) {
+            screen.screen(trailers);
+        }
+        frame
     }
 
     /// Sends nothing before the notice, or until waiting for it has become pointless.
@@ -181,7 +196,7 @@ impl Body for Upload {
         if self.is_end_stream() || frame.is_none() {
             self.end();
         }
-        Poll::Ready(frame)
+        Poll::Ready(frame.map(|frame| frame.map(|frame| self.screened(frame))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -39,7 +39,9 @@ pub fn is_for_later(verdict: &Verdict) -> bool {
     // What can never pass has no later.
     let passes_later =
         verdict.reason == Reason::Limit && verdict.retry_after.is_some() && denying.peek().is_some();
-    passes_later && denying.all(|limit| limit.rule.on_exceed == OnExceed::Queue)
+    // Of a key with several values only one would be kept.
+    let is_ambiguous = verdict.limits.iter().any(|limit| limit.repeated);
+    passes_later && !is_ambiguous && denying.all(|limit| limit.rule.on_exceed == OnExceed::Queue)
 }
 
 /// Everything that a policy may ask about the sender, resolved now.

@@ -31,6 +31,7 @@ use crate::transport::proxy::heads::Heads;
 use crate::transport::proxy::identify::Decided;
 use crate::transport::proxy::lease::Lease;
 use crate::transport::proxy::refusal::{self, Taste};
+use crate::transport::proxy::screen::{self, Sent, TrailerScreen};
 use crate::transport::proxy::settlement::Charges;
 use crate::transport::proxy::websocket::Handshake;
 use crate::transport::proxy::{Proxy, Route, hops, inspect, merge, upgrade};
@@ -55,6 +56,8 @@ pub struct Visit {
     pub parts: Parts,
     pub host: HeaderValue,
     pub upload: Upload,
+    /// The protocol that its sender wants to change to.
+    pub upgrade: Option<HeaderValue>,
     /// Where it asks for a WebSocket over HTTP/2.
     pub handshake: Option<Handshake>,
     pub route: Arc<Route>,
@@ -95,8 +98,11 @@ impl Entrance {
         let host = self.inspect(&parts).map_err(Refused::Ambiguous)?;
         let handshake = Handshake::of(&mut parts).map_err(Refused::Ambiguous)?;
         let route = self.proxy.route.load_full();
-        let upload = Upload::new(body, pace(&parts, &route.config));
-        let mut visit = Visit { parts, host, upload, handshake, route };
+        let asks_upgrade = parts.version == Version::HTTP_11;
+        let upgrade = if asks_upgrade { hops::wanted_upgrade(&parts.headers) } else { None };
+        let mut upload = Upload::new(body, pace(&parts, &route.config));
+        self.screen(&mut parts.headers, &mut upload, &route);
+        let mut visit = Visit { parts, host, upload, upgrade, handshake, route };
         let Decided { mut verdict, at, sticky, sender } =
             self.decide(&mut visit).await.map_err(Failure::from)?;
         let status_of = visit.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
@@ -107,9 +113,7 @@ impl Entrance {
             }
             _ if verdict.allowed => self.pass(&mut visit, &mut verdict, at, sticky).await,
             // Nobody can be joined to an upstream later.
-            (Some(aside), Some(sender))
-                if status_of.is_none() && hops::wanted_upgrade(&visit.parts.headers).is_none() =>
-            {
+            (Some(aside), Some(sender)) if status_of.is_none() && visit.upgrade.is_none() => {
                 Box::pin(self.put_aside(aside, visit, sender, &verdict, at)).await
             }
             _ => {
@@ -244,16 +248,33 @@ impl Entrance {
     fn inspect(&self, parts: &Parts) -> Result<HeaderValue, Problem> {
         self.heads.as_ref().map_or(Ok(()), |heads| heads.check(parts))?;
         inspect::check(parts)?;
-        inspect::host(parts)
+        let host = inspect::host(parts)?;
+        // The API would choose one for it, and a rule for that host would not know.
+        if host.is_empty() && self.proxy.gate.engine.policy().names_hosts() {
+            return Err(inspect::no_host());
+        }
+        Ok(host)
+    }
+
+    /// Removes what the API will not see, before anything is decided by it.
+    fn screen(&self, headers: &mut HeaderMap, upload: &mut Upload, route: &Arc<Route>) {
+        let asked = self.proxy.gate.asked();
+        hops::remove_from_request(headers);
+        let sent = match self.peer.is_trusted(&route.config.trusted) {
+            true => Sent::ByTrustedProxy,
+            false => Sent::ByClient,
+        };
+        screen::screen(headers, &route.config.strip_headers, &asked.headers, sent);
+        if !upload.is_end_stream() {
+            upload.screen_trailers(TrailerScreen { route: Arc::clone(route), asked });
+        }
     }
 
     /// Makes the request one that we send; returns the protocol that its sender wants to change to.
     fn prepare(&self, visit: &mut Visit) -> Option<HeaderValue> {
-        let Visit { parts, host, upload, route, .. } = visit;
-        let asked = Some(parts.version).filter(|version| *version == Version::HTTP_11);
-        let asked = asked.and_then(|_| hops::wanted_upgrade(&parts.headers));
-        hops::remove_from_request(&mut parts.headers);
-        self.peer.announce(&mut parts.headers, host, &route.config.trusted);
+        let Visit { parts, host, upload, upgrade, route, .. } = visit;
+        let asked = upgrade.take();
+        self.peer.announce(&mut parts.headers, host, route.trust());
         if route.config.host == HostHeader::Keep {
             parts.headers.insert(HOST, host.clone());
         } else {

@@ -8,18 +8,11 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use hyper::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue};
 use tollgate::identity::address::{TrustedProxies, canonical_ip};
-use tollgate::identity::forwarded::client_ip;
+use tollgate::identity::forwarded::{ForwardingHeader, client_ip, nearest};
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// Spellings that CGI and WSGI take for the same.
-const LOOKALIKES: [HeaderName; 3] = [
-    HeaderName::from_static("x_forwarded_for"),
-    HeaderName::from_static("x_forwarded_host"),
-    HeaderName::from_static("x_forwarded_proto"),
-];
-
+pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// The other end of a client's connection.
 pub struct Peer {
     ip: IpAddr,
@@ -27,6 +20,22 @@ pub struct Peer {
     address: HeaderValue,
     /// The last `Forwarded` element and the host that it was made for: a connection mostly asks one host.
     element: Mutex<Option<(HeaderValue, HeaderValue)>>,
+}
+
+/// Whose word about a client's address is taken, and in which header.
+#[derive(Clone, Copy)]
+pub struct Trust<'c> {
+    pub proxies: &'c TrustedProxies,
+    pub header: ForwardingHeader,
+}
+
+impl Trust<'_> {
+    fn name(self) -> HeaderName {
+        match self.header {
+            ForwardingHeader::XForwardedFor => X_FORWARDED_FOR,
+            ForwardingHeader::Forwarded => FORWARDED,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,33 +64,45 @@ impl Peer {
     }
 
     /// The address of the client: the peer's own, or what trusted proxies say.
-    pub fn client(&self, headers: &HeaderMap, trusted: &TrustedProxies) -> IpAddr {
-        if !self.is_trusted(trusted) {
+    pub fn client(&self, headers: &HeaderMap, trust: Trust<'_>) -> IpAddr {
+        if !self.is_trusted(trust.proxies) {
             return self.ip;
         }
-        let lines = |name: HeaderName| -> Vec<&str> {
-            // A line that is no text ends the walk, as one without an address does.
-            headers.get_all(name).iter().map(|line| line.to_str().unwrap_or("unknown")).collect()
-        };
-        client_ip(self.ip, &lines(FORWARDED), &lines(X_FORWARDED_FOR), trusted)
+        client_ip(self.ip, trust.header, &lines(headers, trust.name()), trust.proxies)
     }
 
-    /// Writes what an upstream is told.
-    pub fn announce(&self, headers: &mut HeaderMap, host: &HeaderValue, trusted: &TrustedProxies) {
-        if self.is_trusted(trusted) {
-            // Nothing is lost: what was there stays, and we add ourselves.
-            add(headers, X_FORWARDED_FOR, &self.address);
-            add(headers, FORWARDED, &self.element(host));
-            headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
-            headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static(self.scheme.name()));
+    /// Writes what an upstream is told. Of the two headers about the way of a request the one that trusted proxies do not
+    /// write is the client's own text, and is written anew.
+    pub fn announce(&self, headers: &mut HeaderMap, host: &HeaderValue, trust: Trust<'_>) {
+        if !self.is_trusted(trust.proxies) {
+            headers.insert(X_FORWARDED_FOR, self.address.clone());
+            headers.insert(X_FORWARDED_HOST, host.clone());
+            headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(self.scheme.name()));
+            headers.insert(FORWARDED, self.element(host));
             return;
         }
-        headers.insert(X_FORWARDED_FOR, self.address.clone());
-        headers.insert(X_FORWARDED_HOST, host.clone());
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(self.scheme.name()));
-        headers.insert(FORWARDED, self.element(host));
-        for name in LOOKALIKES {
-            headers.remove(name);
+        let client = self.client(headers, trust);
+        let before = Some(client).filter(|client| *client != self.ip);
+        let own_proto = HeaderValue::from_static(self.scheme.name());
+        match trust.header {
+            ForwardingHeader::XForwardedFor => {
+                add(headers, X_FORWARDED_FOR, &self.address);
+                headers.remove(FORWARDED);
+                headers.extend(before.map(|client| (FORWARDED, value(format!("for={}", node(client))))));
+                add(headers, FORWARDED, &self.element(host));
+                headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
+                headers.entry(X_FORWARDED_PROTO).or_insert(own_proto);
+            }
+            ForwardingHeader::Forwarded => {
+                let said = |name| nearest(&lines(headers, FORWARDED), name).and_then(as_header);
+                let (said_host, said_proto) = (said("host"), said("proto"));
+                add(headers, FORWARDED, &self.element(host));
+                headers.remove(X_FORWARDED_FOR);
+                headers.extend(before.map(|client| (X_FORWARDED_FOR, value(client.to_string()))));
+                add(headers, X_FORWARDED_FOR, &self.address);
+                headers.insert(X_FORWARDED_HOST, said_host.unwrap_or_else(|| host.clone()));
+                headers.insert(X_FORWARDED_PROTO, said_proto.unwrap_or(own_proto));
+            }
         }
     }
 
@@ -91,15 +112,31 @@ impl Peer {
         if let Some((_, element)) = last.as_ref().filter(|(known, _)| known == host) {
             return element.clone();
         }
-        let by = match self.ip {
-            IpAddr::V4(ip) => ip.to_string(),
-            IpAddr::V6(ip) => format!("\"[{ip}]\""),
-        };
+        let by = node(self.ip);
         let shown = host.to_str().unwrap_or_default();
         let element = value(format!("for={by};host=\"{shown}\";proto={}", self.scheme.name()));
         *last = Some((host.clone(), element.clone()));
         element
     }
+}
+
+/// The lines of a header; one that is not text ends the walk, as one without an address does.
+fn lines(headers: &HeaderMap, name: HeaderName) -> Vec<&str> {
+    headers.get_all(name).iter().map(|line| line.to_str().unwrap_or("unknown")).collect()
+}
+
+/// An address as `Forwarded` has it (RFC 7239, 6).
+fn node(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("\"[{ip}]\""),
+    }
+}
+
+/// A host or a scheme that a proxy has said, unless it has other characters than these.
+fn as_header(said: &str) -> Option<HeaderValue> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]+".contains(&byte);
+    HeaderValue::from_str(said).ok().filter(|_| !said.is_empty() && said.bytes().all(plain))
 }
 
 /// Adds to a list, on one line.
@@ -124,14 +161,19 @@ fn value(text: String) -> HeaderValue {
 mod tests {
     use super::*;
 
-    fn announced(given: &[(&'static str, &'static str)], trusted: &[&str]) -> Vec<(String, String)> {
+    fn announced(
+        given: &[(&'static str, &'static str)],
+        trusted: &[&str],
+        header: ForwardingHeader,
+    ) -> Vec<(String, String)> {
         let peer = Peer::new("[::ffff:203.0.113.9]:4711".parse().unwrap(), Scheme::Https);
         let mut headers: HeaderMap = given
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
             .collect();
-        let trusted = TrustedProxies::parse(trusted.iter().copied()).unwrap();
-        peer.announce(&mut headers, &HeaderValue::from_static("api.example.com:8000"), &trusted);
+        let proxies = &TrustedProxies::parse(trusted.iter().copied()).unwrap();
+        let host = HeaderValue::from_static("api.example.com:8000");
+        peer.announce(&mut headers, &host, Trust { proxies, header });
         let mut lines: Vec<_> = headers
             .iter()
             .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
@@ -140,7 +182,7 @@ mod tests {
         lines
     }
 
-    fn lines(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    fn written(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         expected.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
     }
 
@@ -158,27 +200,50 @@ mod tests {
             ("forwarded", "for=1.1.1.1"),
             ("x-forwarded-host", "evil"),
             ("x-forwarded-proto", "ftp"),
-            ("x_forwarded_for", "1.1.1.1"),
         ];
-        assert_eq!(announced(&claims, &[]), lines(&OWN));
-        assert_eq!(announced(&[], &[]), lines(&OWN));
+        for header in [ForwardingHeader::XForwardedFor, ForwardingHeader::Forwarded] {
+            assert_eq!(announced(&claims, &[], header), written(&OWN));
+            assert_eq!(announced(&[], &[], header), written(&OWN));
+        }
     }
+
+    const GIVEN: [(&str, &str); 5] = [
+        ("x-forwarded-for", "1.1.1.1"),
+        ("x-forwarded-for", "2.2.2.2"),
+        ("forwarded", "for=3.3.3.3;host=\"public.example.org\";proto=http"),
+        ("x-forwarded-host", "public.example.com"),
+        ("x-forwarded-proto", "http"),
+    ];
 
     #[test]
     fn a_trusted_proxy_is_added_to() {
-        let given = [
-            ("x-forwarded-for", "1.1.1.1"),
-            ("x-forwarded-for", "2.2.2.2"),
-            ("forwarded", "for=1.1.1.1"),
-            ("x-forwarded-host", "public.example.com"),
-            ("x-forwarded-proto", "http"),
-        ];
         let expected = [
-            ("forwarded", "for=1.1.1.1, for=203.0.113.9;host=\"api.example.com:8000\";proto=https"),
+            ("forwarded", "for=2.2.2.2, for=203.0.113.9;host=\"api.example.com:8000\";proto=https"),
             ("x-forwarded-for", "1.1.1.1, 2.2.2.2, 203.0.113.9"),
             ("x-forwarded-host", "public.example.com"),
             ("x-forwarded-proto", "http"),
         ];
-        assert_eq!(announced(&given, &["203.0.113.0/24"]), lines(&expected));
+        let trusted = ["203.0.113.0/24"];
+        assert_eq!(announced(&GIVEN, &trusted, ForwardingHeader::XForwardedFor), written(&expected));
+        let own_way = [("forwarded", "for=3.3.3.3")];
+        assert_eq!(announced(&own_way, &trusted, ForwardingHeader::XForwardedFor), written(&OWN));
+    }
+
+    #[test]
+    fn a_trusted_proxy_that_writes_forwarded_is_added_to_there() {
+        let expected = [
+            (
+                "forwarded",
+                "for=3.3.3.3;host=\"public.example.org\";proto=http, \
+                 for=203.0.113.9;host=\"api.example.com:8000\";proto=https",
+            ),
+            ("x-forwarded-for", "3.3.3.3, 203.0.113.9"),
+            ("x-forwarded-host", "public.example.org"),
+            ("x-forwarded-proto", "http"),
+        ];
+        let trusted = ["203.0.113.0/24"];
+        assert_eq!(announced(&GIVEN, &trusted, ForwardingHeader::Forwarded), written(&expected));
+        let own_way = [("x-forwarded-for", "3.3.3.3"), ("x-forwarded-host", "evil")];
+        assert_eq!(announced(&own_way, &trusted, ForwardingHeader::Forwarded), written(&OWN));
     }
 }

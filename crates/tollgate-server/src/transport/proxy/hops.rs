@@ -4,11 +4,11 @@ use hyper::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 /// CGI takes it for the address of a proxy to use.
 const PROXY: HeaderName = HeaderName::from_static("proxy");
-const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+pub const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// Takes hop-by-hop headers out of a request. What stays of `TE` is that trailers are welcome.
 pub fn remove_from_request(headers: &mut HeaderMap) {
@@ -43,9 +43,14 @@ fn remove(headers: &mut HeaderMap) {
     }
 }
 
-/// The headers that `Connection` names. It cannot name those that say where a request goes or how long it is.
+/// The headers that `Connection` names. It cannot name those that say where a request comes from, where it goes or how
+/// long it is: a client could have a trusted proxy's word about its address removed.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
-    let kept = |name: &HeaderName| matches!(name.as_str(), "host" | "content-length" | "te");
+    let kept = |name: &HeaderName| {
+        let name = name.as_str();
+        matches!(name, "host" | "content-length" | "te" | "forwarded" | "x-real-ip")
+            || name.starts_with("x-forwarded-")
+    };
     tokens(headers, CONNECTION)
         .filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok())
         .filter(|name| !kept(name))
@@ -90,7 +95,8 @@ mod tests {
         let mut given = headers(&[
             ("host", "h"),
             ("connection", "close, x-private"),
-            ("connection", "host, keep-alive"),
+            ("connection", "host, keep-alive, X-Forwarded-For"),
+            ("x-forwarded-for", "203.0.113.9"),
             ("keep-alive", "timeout=5"),
             ("proxy-connection", "keep-alive"),
             ("te", "gzip, trailers"),
@@ -103,7 +109,15 @@ mod tests {
             ("x-public", "2"),
         ]);
         remove_from_request(&mut given);
-        assert_eq!(given, headers(&[("host", "h"), ("te", "trailers"), ("x-public", "2")]));
+        assert_eq!(
+            given,
+            headers(&[
+                ("host", "h"),
+                ("x-forwarded-for", "203.0.113.9"),
+                ("te", "trailers"),
+                ("x-public", "2")
+            ])
+        );
     }
 
     #[test]

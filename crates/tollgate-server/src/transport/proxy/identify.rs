@@ -38,7 +38,7 @@ impl Entrance {
         if !asked.body.is_empty() && !upload.is_end_stream() && self.looks_into_body(&hit, route) {
             let prefix = Box::pin(Prefix::read(upload, parts.headers.get(CONTENT_TYPE))).await?;
             for (source, name) in &asked.body {
-                if let Some(value) = prefix.field(*source, name) {
+                for value in prefix.values(*source, name) {
                     hit = hit.field(*source, name.as_ref(), value);
                 }
             }
@@ -61,7 +61,7 @@ impl Entrance {
 
     fn hit<'r>(&self, parts: &'r Parts, host: &'r HeaderValue, route: &Route, asked: &'r Asked) -> Hit<'r> {
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        let client = self.peer.client(&parts.headers, &route.config.trusted);
+        let client = self.peer.client(&parts.headers, route.trust());
         let mut hit = Hit::on(parts.method.as_str(), host.to_str().unwrap_or_default(), path).ip(client);
         for name in &asked.headers {
             for value in parts.headers.get_all(name) {

@@ -27,8 +27,12 @@ pub fn host(parts: &Parts) -> Result<HeaderValue, Problem> {
         Some(host) if host.as_bytes().iter().all(|byte| is_host_byte(*byte)) => Ok(host.clone()),
         Some(_) => Err(bad("host", "the Host header is no host")),
         None if parts.version < Version::HTTP_11 => Ok(HeaderValue::from_static("")),
-        None => Err(bad("host", "the Host header is missing")),
+        None => Err(no_host()),
     }
+}
+
+pub fn no_host() -> Problem {
+    bad("host", "the Host header is missing")
 }
 
 fn is_host_byte(byte: u8) -> bool {

@@ -14,8 +14,15 @@ pub fn boundary(content_type: &str) -> Option<Cow<'_, str>> {
     parameter(content_type, "boundary").filter(|boundary| (1..=MAX_BOUNDARY).contains(&boundary.len()))
 }
 
-/// The first whole field of a name; a file is none.
-pub fn field(body: &[u8], boundary: &str, name: &str) -> Option<String> {
+/// The whole fields of a name, in any case; a file is none.
+pub fn fields(body: &[u8], boundary: &str, name: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    each_part(body, boundary, |part| found.extend(value_of(part, name)));
+    found
+}
+
+/// Calls `visit` with every whole part.
+fn each_part<'b>(body: &'b [u8], boundary: &str, mut visit: impl FnMut(&'b [u8])) -> Option<()> {
     let delimiter = format!("\r\n--{boundary}");
     // At the start of a body the end of the line before is missing.
     let mut rest = match body.strip_prefix(&delimiter.as_bytes()[2..]).map(behind) {
@@ -25,9 +32,7 @@ pub fn field(body: &[u8], boundary: &str, name: &str) -> Option<String> {
     };
     loop {
         let (part, next) = split(rest, delimiter.as_bytes())?;
-        if let Some(value) = value_of(part, name) {
-            return Some(value);
-        }
+        visit(part);
         rest = next?;
     }
 }
@@ -71,7 +76,7 @@ fn value_of(part: &[u8], name: &str) -> Option<String> {
         let (name, value) = line.split_once(':')?;
         name.trim().eq_ignore_ascii_case("content-disposition").then_some(value)
     })?;
-    let named = parameter(disposition, "name").is_some_and(|found| found == name);
+    let named = parameter(disposition, "name").is_some_and(|found| found.eq_ignore_ascii_case(name));
     let is_file =
         parameter(disposition, "filename").is_some() || parameter(disposition, "filename*").is_some();
     (named && !is_file).then(|| String::from_utf8_lossy(&part[end + 4..]).into_owned())
@@ -128,13 +133,18 @@ mod tests {
         Content-Disposition: form-data; name=\"email\"\r\n\r\nbob\r\n--XX\r\n\
         Content-Disposition: form-data; name=\"two\"\r\n\r\nlines\r\nof text\r\n--XX--\r\nepilogue";
 
+    fn found(body: &[u8], name: &str) -> Vec<String> {
+        fields(body, "XX", name)
+    }
+
     #[test]
-    fn a_field_is_found_among_files_and_others() {
-        assert_eq!(field(FORM.as_bytes(), "XX", "email").as_deref(), Some("ann@example.com"));
-        assert_eq!(field(FORM.as_bytes(), "XX", "two").as_deref(), Some("lines\r\nof text"));
-        assert_eq!(field(&FORM.as_bytes()[10..], "XX", "email").as_deref(), Some("ann@example.com"));
+    fn fields_are_found_among_files_and_others() {
+        assert_eq!(found(FORM.as_bytes(), "email"), ["ann@example.com", "bob"]);
+        assert_eq!(found(FORM.as_bytes(), "EMAIL"), ["ann@example.com", "bob"]);
+        assert_eq!(found(FORM.as_bytes(), "two"), ["lines\r\nof text"]);
+        assert_eq!(found(&FORM.as_bytes()[10..], "email"), ["ann@example.com", "bob"]);
         for name in ["file", "none", ""] {
-            assert_eq!(field(FORM.as_bytes(), "XX", name), None, "{name}");
+            assert!(found(FORM.as_bytes(), name).is_empty(), "{name}");
         }
     }
 
@@ -143,15 +153,12 @@ mod tests {
         let value = "ann@example.com\r\n--XX\r\n";
         let whole = FORM.find(value).expect("it is there") + value.len();
         for cut in 0..whole {
-            assert_eq!(field(&FORM.as_bytes()[..cut], "XX", "email"), None, "cut at {cut}");
+            assert!(found(&FORM.as_bytes()[..cut], "email").is_empty(), "cut at {cut}");
         }
-        assert!(field(&FORM.as_bytes()[..whole], "XX", "email").is_some());
-        assert_eq!(field(b"--XX\r\n\r\n\r\n--XX--", "XX", "email"), None, "a part without a head");
-        assert_eq!(
-            field(format!("--XX--\r\n{}", &FORM[10..]).as_bytes(), "XX", "email"),
-            None,
-            "nothing follows the end"
-        );
+        assert_eq!(found(&FORM.as_bytes()[..whole], "email"), ["ann@example.com"]);
+        assert!(found(b"--XX\r\n\r\n\r\n--XX--", "email").is_empty(), "a part without a head");
+        let behind_the_end = format!("--XX--\r\n{}", &FORM[10..]);
+        assert!(found(behind_the_end.as_bytes(), "email").is_empty(), "nothing follows the end");
     }
 
     #[test]

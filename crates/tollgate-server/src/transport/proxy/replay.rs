@@ -19,7 +19,7 @@ use crate::transport::proxy::body::Upload;
 use crate::transport::proxy::connect::Wish;
 use crate::transport::proxy::enqueue::Aside;
 use crate::transport::proxy::forward::{self, Outgoing};
-use crate::transport::proxy::forwarded::{Peer, Scheme};
+use crate::transport::proxy::forwarded::{Peer, Scheme, Trust};
 use crate::transport::proxy::settlement::Charges;
 
 /// Requests under way to the API at once.
@@ -188,11 +188,8 @@ fn outgoing(item: &Item, body: Vec<u8>, host: crate::config::HostHeader) -> Opti
     }
     let (mut parts, ()) = request.body(()).ok()?.into_parts();
     let asked = HeaderValue::from_str(&item.host).ok()?;
-    Peer::new((item.sender.ip, 0).into(), Scheme::Http).announce(
-        &mut parts.headers,
-        &asked,
-        &Default::default(),
-    );
+    let trust = Trust { proxies: &Default::default(), header: Default::default() };
+    Peer::new((item.sender.ip, 0).into(), Scheme::Http).announce(&mut parts.headers, &asked, trust);
     if host == crate::config::HostHeader::Keep {
         parts.headers.insert(HOST, asked);
     }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::identity::Attribute;
 use crate::rule::index::fold;
 use crate::rule::pattern::Segment;
-use crate::rule::{Mode, Rule};
+use crate::rule::{Mode, PathCase, Rule};
 
 /// What a fork may continue with.
 pub(super) mod below {
@@ -143,7 +143,7 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    pub(super) fn of(rule: &Rule) -> Walk {
+    pub(super) fn of(rule: &Rule, case: PathCase) -> Walk {
         let pattern = &rule.pattern;
         let mut node = match pattern.host.as_ref().map(|host| (host, host.below())) {
             None => Node::ANY_HOST,
@@ -154,7 +154,7 @@ impl Walk {
         nodes.push((node.hash(), 0));
         for segment in pattern.segments() {
             let (next, flag) = match segment {
-                Segment::Literal(text) => (node.literal(text), below::LITERAL),
+                Segment::Literal(text) => (node.literal(&case.fold(text)), below::LITERAL),
                 Segment::Param => (node.param(), below::PARAM),
             };
             node = next;

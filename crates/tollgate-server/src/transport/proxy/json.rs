@@ -1,0 +1,370 @@
+//! Fields of a JSON object, in the start of a body that may be cut off.
+//!
+//! It reads what lenient parsers read: escapes of lone surrogates and bytes that are not UTF-8 are replaced, not
+//! refused, because a server that takes them sees the fields behind them. Every value of a field is found, whatever
+//! the case of its name. What is not JSON even so has no fields: a value before the error does not count. The scan is
+//! linear: each byte is passed over once, and a string is decoded once.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+/// The texts, numbers and truth values at a dotted path, each once, in their order.
+pub fn fields(bytes: &[u8], path: &str, end: End) -> Vec<String> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let mut scan = Scan { rest: bytes, found: Vec::new(), known: BTreeSet::new() };
+    match scan.object(&folded(path)) {
+        Ok(()) => scan.found,
+        Err(Stop::CutOff) if end == End::CutOff => scan.found,
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Whether a body goes on behind the bytes that are known of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    Whole,
+    CutOff,
+}
+
+/// Why a scan ends before the object does.
+enum Stop {
+    CutOff,
+    NotJson,
+}
+
+/// Reads JSON from the left.
+struct Scan<'j> {
+    rest: &'j [u8],
+    found: Vec<String>,
+    known: BTreeSet<String>,
+}
+
+/// How names are compared: without their case, as Unicode folds it. Go takes `ſ` for `s` in a field's name.
+fn folded(name: &str) -> String {
+    name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+}
+
+impl<'j> Scan<'j> {
+    /// Looks for `path` in the object that follows. It calls itself as often as the path has dots.
+    fn object(&mut self, path: &str) -> Result<(), Stop> {
+        self.expect(b'{')?;
+        let (here, deeper) = path.split_once('.').unwrap_or((path, ""));
+        if self.next()? == b'}' {
+            return self.skip(1);
+        }
+        loop {
+            let name = folded(&decoded(self.text()?));
+            self.expect(b':')?;
+            if name == path {
+                self.values()?;
+            } else if name == here && !deeper.is_empty() && self.next()? == b'{' {
+                self.object(deeper)?;
+            } else {
+                self.pass_over()?;
+            }
+            match self.next()? {
+                b'}' => return self.skip(1),
+                b',' => self.skip(1)?,
+                _ => return Err(Stop::NotJson),
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<u8, Stop> {
+        self.rest = self.rest.trim_ascii_start();
+        self.rest.first().copied().ok_or(Stop::CutOff)
+    }
+
+    fn skip(&mut self, count: usize) -> Result<(), Stop> {
+        self.rest = self.rest.get(count..).ok_or(Stop::CutOff)?;
+        Ok(())
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), Stop> {
+        if self.next()? == byte { self.skip(1) } else { Err(Stop::NotJson) }
+    }
+
+    /// A quoted text, without its quotes.
+    fn text(&mut self) -> Result<&'j [u8], Stop> {
+        self.expect(b'"')?;
+        let mut escaped = false;
+        let closes = |byte: &u8| {
+            let closes = *byte == b'"' && !escaped;
+            escaped = *byte == b'\\' && !escaped;
+            closes
+        };
+        let end = self.rest.iter().position(closes).ok_or(Stop::CutOff)?;
+        let (text, rest) = self.rest.split_at(end);
+        self.rest = &rest[1..];
+        Ok(text)
+    }
+
+    /// Keeps the value that follows, or those in the list that follows; an object has none.
+    fn values(&mut self) -> Result<(), Stop> {
+        match self.next()? {
+            b'[' => self.list(),
+            b'{' => self.pass_over(),
+            _ => self.scalar(),
+        }
+    }
+
+    /// Some servers take a list with one element for the element. A list in a list has no values.
+    fn list(&mut self) -> Result<(), Stop> {
+        self.expect(b'[')?;
+        if self.next()? == b']' {
+            return self.skip(1);
+        }
+        loop {
+            match self.next()? {
+                b'[' | b'{' => self.pass_over()?,
+                _ => self.scalar()?,
+            }
+            match self.next()? {
+                b']' => return self.skip(1),
+                b',' => self.skip(1)?,
+                _ => return Err(Stop::NotJson),
+            }
+        }
+    }
+
+    fn scalar(&mut self) -> Result<(), Stop> {
+        if self.next()? == b'"' {
+            let text = decoded(self.text()?).into_owned();
+            self.keep(text);
+        } else if let Some(word) = canonical(self.word()?) {
+            self.keep(word);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, value: String) {
+        if self.known.insert(value.clone()) {
+            self.found.push(value);
+        }
+    }
+
+    /// A number, `true`, `false` or `null`, up to what ends it.
+    fn word(&mut self) -> Result<&'j str, Stop> {
+        self.next()?;
+        let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n');
+        let end = self.rest.iter().position(ends).ok_or(Stop::CutOff)?;
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        let word = std::str::from_utf8(word).ok().filter(|word| !word.is_empty());
+        word.ok_or(Stop::NotJson)
+    }
+
+    /// Passes over any value.
+    fn pass_over(&mut self) -> Result<(), Stop> {
+        match self.next()? {
+            b'"' => self.text().map(drop),
+            b'{' | b'[' => {
+                let mut nesting = Nesting::default();
+                let end = self.rest.iter().position(|byte| {
+                    nesting.feed(std::slice::from_ref(byte));
+                    nesting.is_closed()
+                });
+                self.skip(end.ok_or(Stop::CutOff)? + 1)
+            }
+            _ => self.word().map(drop),
+        }
+    }
+}
+
+/// How deep in brackets the bytes so far have led.
+#[derive(Default)]
+pub struct Nesting {
+    depth: usize,
+    opened: bool,
+    quoted: bool,
+    escaped: bool,
+}
+
+impl Nesting {
+    pub fn feed(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            match (self.quoted, byte) {
+                (true, _) if self.escaped => self.escaped = false,
+                (true, b'\\') => self.escaped = true,
+                (_, b'"') => self.quoted = !self.quoted,
+                (false, b'{' | b'[') => {
+                    self.depth += 1;
+                    self.opened = true;
+                }
+                (false, b'}' | b']') => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.opened && self.depth == 0 && !self.quoted
+    }
+}
+
+/// A word as it is compared: `42`, `42.0` and `4.2e1` are one number. `None` for `null`.
+///
+/// Whole numbers of 64 bits are compared digit by digit, all others as doubles, which is how most servers read them.
+fn canonical(word: &str) -> Option<String> {
+    if word == "null" {
+        return None;
+    }
+    if let Ok(whole) = word.parse::<i128>()
+        && i128::from(i64::MIN) <= whole
+        && whole <= i128::from(u64::MAX)
+    {
+        return Some(whole.to_string());
+    }
+    let is_number = word.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+    match word.parse::<f64>() {
+        // Zero has a sign there.
+        Ok(number) if is_number => Some((number + 0.0).to_string()),
+        _ => Some(word.to_owned()),
+    }
+}
+
+/// The text inside of quotes. What cannot be decoded is replaced.
+fn decoded(text: &[u8]) -> Cow<'_, str> {
+    if !text.contains(&b'\\') {
+        return String::from_utf8_lossy(text);
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'\\' {
+            decoded.push(byte);
+            continue;
+        }
+        let Some((&escape, after)) = rest.split_first() else { break };
+        rest = after;
+        match escape {
+            b'u' => {
+                let char = code_unit(&mut rest);
+                decoded.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+            b'b' => decoded.push(8),
+            b'f' => decoded.push(12),
+            b'n' => decoded.push(b'\n'),
+            b'r' => decoded.push(b'\r'),
+            b't' => decoded.push(b'\t'),
+            other => decoded.push(other),
+        }
+    }
+    Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
+}
+
+/// The character behind `\u`, of two escapes where it needs two.
+fn code_unit(rest: &mut &[u8]) -> char {
+    let Some(first) = hex(rest) else { return char::REPLACEMENT_CHARACTER };
+    *rest = &rest[4..];
+    if let Some(char) = char::from_u32(u32::from(first)) {
+        return char;
+    }
+    let second = rest.strip_prefix(b"\\u").and_then(hex);
+    match second.and_then(|second| char::decode_utf16([first, second]).next()?.ok()) {
+        Some(char) => {
+            *rest = &rest[6..];
+            char
+        }
+        None => char::REPLACEMENT_CHARACTER,
+    }
+}
+
+fn hex(digits: &[u8]) -> Option<u16> {
+    let digits = std::str::from_utf8(digits.get(..4)?).ok()?;
+    let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    u16::from_str_radix(digits, 16).ok().filter(|_| is_hex)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(json: &str, path: &str, expected: &[&str]) {
+        assert_eq!(fields(json.as_bytes(), path, End::Whole), expected, "{json}");
+    }
+
+    #[test]
+    fn a_field_is_found_wherever_it_stands() {
+        check(r#"{"email":"ann@example.com"}"#, "email", &["ann@example.com"]);
+        check(r#" { "a" : [1,{"email":"x"}] , "email" : "ann" , "b":{} } "#, "email", &["ann"]);
+        check("\u{feff}{\"email\":\"ann\"}", "email", &["ann"]);
+        check(r#"{"em\u0061il":"\u0061nn \"x\"\ud83d\ude00\n"}"#, "email", &["ann \"x\"😀\n"]);
+        check(r#"{"id": true}"#, "id", &["true"]);
+        check(r#"{"user":{"x":{"email":"no"},"email":"ann"}}"#, "user.email", &["ann"]);
+        check(r#"{"user.email":"ann"}"#, "user.email", &["ann"]);
+        check(r#"{"email":["ann",["no"],{"no":1},"bob"]}"#, "email", &["ann", "bob"]);
+        check(r#"{"email":[]}"#, "email", &[]);
+    }
+
+    #[test]
+    fn every_value_of_a_name_counts_once_and_in_any_case() {
+        check(r#"{"email":"decoy","EMail":"ann","email":"decoy"}"#, "email", &["decoy", "ann"]);
+        check(r#"{"uſer":"a","\u212Aey":"b"}"#, "user", &["a"]);
+        check(r#"{"uſer":"a","\u212Aey":"b"}"#, "key", &["b"]);
+        check(r#"{"user":{"email":"decoy"},"User":{"Email":"ann"}}"#, "user.email", &["decoy", "ann"]);
+        check(r#"{"email":"ann","email":{}}"#, "email", &["ann"]);
+    }
+
+    #[test]
+    fn numbers_have_one_spelling() {
+        for (number, expected) in [
+            ("42", "42"),
+            ("42.0", "42"),
+            ("4.2e1", "42"),
+            ("420E-1", "42"),
+            ("42.00000000000000000000001", "42"),
+            ("-0", "0"),
+            ("-0.0", "0"),
+            ("0.5", "0.5"),
+            ("5e-1", "0.5"),
+            ("18446744073709551615", "18446744073709551615"),
+            ("9007199254740993", "9007199254740993"),
+        ] {
+            check(&format!(r#"{{"id": {number} }}"#), "id", &[expected]);
+        }
+    }
+
+    #[test]
+    fn what_a_lenient_parser_takes_hides_nothing() {
+        check(r#"{"email":"decoy","\ud800":0,"email":"ann"}"#, "email", &["decoy", "ann"]);
+        check(r#"{"email":"\ud800"}"#, "email", &["\u{fffd}"]);
+        check(r#"{"x":NaN,"email":"ann"}"#, "email", &["ann"]);
+        let bytes = b"{\"email\":\"decoy\",\"x\":\"\xff\",\"email\":\"ann\"}";
+        assert_eq!(fields(bytes, "email", End::Whole), ["decoy", "ann"]);
+    }
+
+    #[test]
+    fn what_is_not_json_has_no_value() {
+        for json in [
+            "",
+            "{",
+            "[]",
+            "nonsense",
+            "{\"email\"",
+            "{\"email\":",
+            "{\"email\":\"an",
+            "{\"email\":4",
+            "{\"email\":null}",
+            "{email:\"x\"}",
+            "[{\"email\":\"x\"}]",
+            "{\"email\":\"x\" \"b\":1}",
+            "{\"email\":\"x\",}",
+            "{\"email\":\"x\",\"b\":}",
+        ] {
+            check(json, "email", &[]);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_has_the_values_before() {
+        let json = br#"{"email":"ann","rest":"and so on and on"#;
+        assert_eq!(fields(json, "email", End::CutOff), ["ann"]);
+        assert!(fields(json, "email", End::Whole).is_empty());
+        for open in ["{\"a\":", "[", "{\"a\":[", "\"\\"] {
+            assert!(fields(open.repeat(20_000).as_bytes(), "a.a.a.a", End::CutOff).is_empty());
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The values that a request has for one attribute.
+//!
+//! A request may carry a field more than once, and servers disagree on which value counts. So all of them are kept,
+//! up to a bound, and a rule says what several mean.
+
+use std::borrow::Cow;
+
+/// A request with more different values for one key is denied by the rule that counts by it.
+pub const MAX_VALUES: usize = 8;
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Values<'h> {
+    #[default]
+    Missing,
+    One(Cow<'h, str>),
+    /// Two to [`MAX_VALUES`], all different, in the order of the request.
+    Several(Vec<Cow<'h, str>>),
+    TooMany,
+}
+
+impl<'h> Values<'h> {
+    /// Adds a value unless it is known. A call compares with [`MAX_VALUES`] others at most.
+    pub(crate) fn add(&mut self, value: Cow<'h, str>) {
+        match self {
+            Values::Missing => *self = Values::One(value),
+            Values::One(first) if *first == value => {}
+            Values::One(first) => *self = Values::Several(vec![std::mem::take(first), value]),
+            Values::Several(known) if known.contains(&value) => {}
+            Values::Several(known) if known.len() == MAX_VALUES => *self = Values::TooMany,
+            Values::Several(known) => known.push(value),
+            Values::TooMany => {}
+        }
+    }
+
+    /// The value, if there is exactly one.
+    pub fn only(self) -> Option<Cow<'h, str>> {
+        match self {
+            Values::One(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    pub fn is_ambiguous(&self) -> bool {
+        matches!(self, Values::Several(_) | Values::TooMany)
+    }
+
+    /// The values after `normal`, which may drop some and make others equal.
+    pub(crate) fn map(self, normal: impl Fn(Cow<'h, str>) -> Option<Cow<'h, str>>) -> Values<'h> {
+        match self {
+            Values::One(value) => normal(value).map_or(Values::Missing, Values::One),
+            Values::Several(values) => values.into_iter().filter_map(normal).collect(),
+            other => other,
+        }
+    }
+}
+
+impl<'h> FromIterator<Cow<'h, str>> for Values<'h> {
+    fn from_iter<I: IntoIterator<Item = Cow<'h, str>>>(values: I) -> Values<'h> {
+        let mut all = Values::Missing;
+        for value in values {
+            all.add(value);
+            if all == Values::TooMany {
+                break;
+            }
+        }
+        all
+    }
+}
