@@ -30,7 +30,7 @@ bans:  [{ key: "ip:203.0.113.9", until: 2027-01-01T00:00:00Z, reason: scraping }
 "#,
     );
     let rule = policy.rule("login-email").expect("it is there");
-    assert_eq!(rule.pattern.to_string(), "POST /login");
+    assert_eq!(rule.written_match(), "POST /login");
     assert_eq!(rule.pattern.host.as_ref().map(ToString::to_string).as_deref(), Some("api.example.com"));
     assert_eq!(rule.key.iter().map(ToString::to_string).collect::<Vec<_>>(), ["email"]);
     assert_eq!(limits(rule), ["5/m", "20/h", "50/m"]);
