@@ -9,12 +9,12 @@ use tollgate::document::{Problem, Problems};
 use tollgate::engine::EngineSetup;
 use tollgate::{Clock, Engine};
 
-use crate::config::Config;
+use crate::config::{Config, QueueConfig, QueuePlace, RulesDbConfig};
 use crate::gate::{Gate, Live};
 use crate::history::History;
 use crate::jwt::KeySet;
 use crate::receipt::Receipts;
-use crate::state::StateFile;
+use crate::state::{self, FolderLock, StateFile};
 use crate::tokens::{self, Tokens};
 use crate::transport::proxy::Proxy;
 
@@ -67,13 +67,25 @@ pub fn live(config: &Config, history: History) -> Result<Live, Problems> {
     Ok(Live { headers: config.headers, jwt, history, allow: config.allow.clone() })
 }
 
-/// Where the state is kept. That it cannot be is better said at the start than at the stop.
-pub fn state_file(config: &Config) -> Result<StateFile, Problems> {
+/// Where the state is kept, locked for this process. That it cannot be is better said at the start than at the stop.
+pub fn state_file(config: &Config) -> Result<(StateFile, FolderLock), Problems> {
     let folder = if config.state_dir.as_os_str().is_empty() { Path::new(".") } else { &config.state_dir };
-    if folder.is_dir() {
-        return Ok(StateFile::in_folder(folder));
+    if !folder.is_dir() {
+        return Err(
+            Problem::new(None, "state_dir", format!("there is no folder {}", folder.display())).into()
+        );
     }
-    Err(Problem::new(None, "state_dir", format!("there is no folder {}", folder.display())).into())
+    let lock = FolderLock::take(folder).map_err(|error| Problem::new(None, "state_dir", error))?;
+    let state = StateFile::in_folder(folder);
+    let rules_db = config.rules_db.as_ref().and_then(RulesDbConfig::file);
+    let mut files = vec![("state_dir", state.path())];
+    files.extend(rules_db.as_deref().map(|file| ("rules_db", file)));
+    files.extend(config.rules_db.iter().filter_map(|db| Some(("state_dir", db.copy.as_deref()?))));
+    if let Some(QueueConfig { place: QueuePlace::File(file), .. }) = &config.queue {
+        files.push(("queue", file));
+    }
+    state::reject_open_to_others(files)?;
+    Ok((state, lock))
 }
 
 /// The tokens of the file and of the environment; `None` where neither has any.

@@ -1,6 +1,9 @@
 //! `tollgate`: the rate limiter as a server and on the command line.
 
+#![deny(unsafe_code)]
+
 mod admin;
+#[allow(unsafe_code)] // one call of the C library
 mod allocator;
 mod answer;
 mod assemble;

@@ -1,11 +1,17 @@
-//! The file in which a clean stop leaves its counters and bans.
+//! The file in which a clean stop leaves its counters and bans, and what guards the folder that it is in.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use tollgate::document::{Problem, Problems};
+
 use crate::gate::Gate;
+
+mod lock;
+
+pub use lock::FolderLock;
 
 pub struct StateFile(PathBuf);
 
@@ -50,6 +56,34 @@ impl StateFile {
     pub fn path(&self) -> &Path {
         &self.0
     }
+}
+
+/// Permissions of users who are neither the owner nor in the file's group.
+const OTHERS: u32 = 0o007;
+const GROUP: u32 = 0o070;
+
+/// Rejects state files that every user may read or write. A group is a choice of the operator's, or of a volume that is
+/// mounted for one: it is only warned about.
+pub fn reject_open_to_others<'p>(
+    files: impl IntoIterator<Item = (&'static str, &'p Path)>,
+) -> Result<(), Problems> {
+    let mut problems = Problems::new();
+    for (setting, path) in files {
+        let Ok(found) = fs::metadata(path) else { continue };
+        let mode = found.permissions().mode();
+        let mend = format!("chmod 600 '{}'", path.display());
+        if mode & OTHERS != 0 {
+            let message = format!(
+                "{} is open to every user of this machine (mode {:03o}), and it holds keys and secrets: run {mend}",
+                path.display(),
+                mode & 0o777
+            );
+            problems.push(Problem::new(None, setting, message));
+        } else if mode & GROUP != 0 {
+            tracing::warn!("{} is open to its group; to close it: {mend}", path.display());
+        }
+    }
+    problems.or(())
 }
 
 /// It holds the secret of the fingerprints: nobody else may read it.

@@ -5,7 +5,7 @@ mod harness;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use harness::{Folder, Server, eventually};
+use harness::{Folder, Server, eventually, tollgate};
 use serde_json::json;
 
 const SNAPSHOT: &str = "tollgate.snapshot";
@@ -92,12 +92,58 @@ fn a_second_restart_is_as_good_as_the_first() {
 fn only_the_owner_may_read_the_snapshot() {
     let folder = Folder::new();
     folder.configure(RULES);
-    folder.write(SNAPSHOT, "left over, and open to all");
-    fs::set_permissions(folder.path(SNAPSHOT), fs::Permissions::from_mode(0o666)).expect("a mode");
     stop(Server::start_in(&folder));
     let mode = fs::metadata(folder.path(SNAPSHOT)).expect("it was saved").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert!(!folder.path("tollgate.snapshot.tmp").exists());
+}
+
+#[test]
+fn state_files_that_others_may_read_are_rejected_with_the_command_that_mends_them() {
+    let folder = Folder::new();
+    let upstream = "upstreams: ['http://127.0.0.1:1']\nqueue: {}\n";
+    let config = folder.configure(&format!("{upstream}{RULES}"));
+    stop(Server::start_in(&folder));
+    let files = [SNAPSHOT, "tollgate.db", "tollgate-queue.db"].map(|name| folder.path(name));
+    let set_mode = |mode: u32| {
+        for file in &files {
+            fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("it is ours");
+        }
+    };
+    for mode in [0o644, 0o602, 0o666] {
+        set_mode(mode);
+        let ran = tollgate(&["serve", "-c", config.to_str().expect("a plain path")]);
+        assert_eq!(ran.code, Some(3), "{ran:?}");
+        for file in &files {
+            assert!(ran.stderr.contains(&format!("chmod 600 '{}'", file.display())), "{ran:?}");
+        }
+    }
+    set_mode(0o640);
+    let server = Server::start_in(&folder);
+    server.wait_for_log("is open to its group");
+    stop(server);
+    set_mode(0o600);
+    stop(Server::start_in(&folder));
+}
+
+#[test]
+fn a_second_node_with_the_same_folder_is_rejected_and_names_the_first() {
+    let folder = Folder::new();
+    let config = folder.configure(RULES);
+    let first = Server::start_in(&folder);
+    assert_eq!(hit(&first, "ann"), 200);
+    let ran = tollgate(&["serve", "-c", config.to_str().expect("a plain path")]);
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    for words in [format!("process {} ", first.id()), first.http.to_string(), first.admin.to_string()] {
+        assert!(ran.stderr.contains(&words), "{words}: {ran:?}");
+    }
+    assert!(ran.stderr.contains("state_dir"), "{ran:?}");
+    assert_eq!(first.used("a", "user:ann"), [1], "the first goes on");
+    // What a process leaves that was killed is no obstacle.
+    first.kill();
+    assert!(folder.path("tollgate.lock").exists());
+    stop(Server::start_in(&folder));
+    stop(Server::start_in(&folder));
 }
 
 #[test]
@@ -180,7 +226,7 @@ fn a_damaged_snapshot_is_said_set_aside_and_does_not_stop_the_start() {
         ("empty", Vec::new()),
         ("not a snapshot", b"hello".to_vec()),
     ] {
-        folder.write(SNAPSHOT, &bytes);
+        folder.write_private(SNAPSHOT, &bytes);
         let server = Server::start_in(&folder);
         let log = server.log();
         assert!(log.contains("the saved state is not used") && log.contains("set aside"), "{what}: {log}");
@@ -190,7 +236,7 @@ fn a_damaged_snapshot_is_said_set_aside_and_does_not_stop_the_start() {
         assert_eq!(hit(&server, "ann"), 200, "{what}");
         server.kill();
     }
-    folder.write(SNAPSHOT, &good);
+    folder.write_private(SNAPSHOT, &good);
     assert_eq!(Server::start_in(&folder).used("a", "user:ann"), [1]);
 }
 

@@ -1,5 +1,7 @@
 //! What needs a server or a database: counters that several nodes share, and rules that change while they run.
 
+#![forbid(unsafe_code)]
+
 pub mod counters;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub mod rules;

@@ -183,6 +183,21 @@ fn databases_of_rules_and_drivers_of_counters_do_not_know_each_other() {
 }
 
 #[test]
+fn crates_without_unsafe_code_forbid_it() {
+    for (krate, root_file, attribute) in [
+        ("tollgate-stores", "lib.rs", "#![forbid(unsafe_code)]"),
+        ("tollgate-server", "main.rs", "#![deny(unsafe_code)]"), // but for one call of the C library
+    ] {
+        let sources = sources(krate);
+        let root_file = sources.iter().find(|source| source.path.ends_with(format!("src/{root_file}")));
+        assert!(root_file.is_some_and(|root| root.text.contains(attribute)), "{krate}: {attribute}");
+        let exempt =
+            sources.iter().map(|source| source.lines_with("allow(unsafe_code)").count()).sum::<usize>();
+        assert!(exempt <= 1, "{krate}: {exempt} modules with unsafe code");
+    }
+}
+
+#[test]
 fn every_source_says_what_it_is_and_stays_readable() {
     for krate in ["tollgate", "tollgate-stores", "tollgate-server"] {
         for source in sources(krate) {

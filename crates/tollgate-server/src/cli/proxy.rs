@@ -47,7 +47,7 @@ pub fn run(args: &ProxyArgs) -> Exit {
     let assembled = Config::parse(&text, Path::new("")).and_then(|mut config| {
         let gate = Arc::new(assemble::gate(&mut config, text, None)?);
         let proxy = assemble::proxy(&gate, &config)?;
-        Ok((config, Served { gate, proxy, tokens: None, watched: None, state: None }))
+        Ok((config, Served { gate, proxy, tokens: None, watched: None, state: None, lock: None }))
     });
     match assembled {
         Ok((config, served)) => served.run(&config, &runtime),

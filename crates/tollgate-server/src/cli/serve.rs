@@ -22,7 +22,7 @@ use crate::connection::{self, Shutdown};
 use crate::gate::{Central, Gate, tracking};
 use crate::reload::{self, Fixed, Sight, Watched};
 use crate::rulebook::{self, Means, Rulebook};
-use crate::state::StateFile;
+use crate::state::{FolderLock, StateFile};
 use crate::transport::http;
 use crate::transport::proxy::{self, Certificate, Proxy};
 use crate::{assemble, fleet_bans, notice, tokens::Tokens};
@@ -40,11 +40,11 @@ pub fn run(path: &Path) -> Exit {
         Ok(loaded) => loaded,
         Err(problems) => return out::problems(&problems),
     };
-    let assembled = assemble::state_file(&config).and_then(|state| {
-        let tokens = assemble::tokens(&config)?;
-        Ok((assemble::gate(&mut config, text, Some(&state))?, tokens, state))
+    let assembled = assemble::tokens(&config).and_then(|tokens| {
+        let (state, lock) = assemble::state_file(&config)?;
+        Ok((assemble::gate(&mut config, text, Some(&state))?, tokens, state, lock))
     });
-    let (gate, tokens, state) = match assembled {
+    let (gate, tokens, state, lock) = match assembled {
         Ok(assembled) => assembled,
         Err(problems) => return out::problems(&problems.in_file(&path.display().to_string())),
     };
@@ -63,7 +63,7 @@ pub fn run(path: &Path) -> Exit {
         Err(problems) => return out::problems(&problems.in_file(&path.display().to_string())),
     };
     let watched = Watched { path: path.to_owned(), seen, fixed: Fixed::of(&config), proxy: proxy.clone() };
-    let served = Served { gate, proxy, tokens, watched: Some(watched), state: Some(state) };
+    let served = Served { gate, proxy, tokens, watched: Some(watched), state: Some(state), lock: Some(lock) };
     served.run(&config, &runtime)
 }
 
@@ -74,6 +74,8 @@ pub struct Served {
     pub tokens: Option<Tokens>,
     pub watched: Option<Watched>,
     pub state: Option<StateFile>,
+    /// On the folder of the state.
+    pub lock: Option<FolderLock>,
 }
 
 impl Served {
@@ -118,7 +120,7 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
         // Listened to before anything is announced: whoever sees the address may send a signal.
         let mut signals = StopSignals::listen()?;
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be listened to")?;
-        let Served { gate, proxy, tokens, watched, state } = served;
+        let Served { gate, proxy, tokens, watched, state, lock } = served;
         open_central(&gate, config)?;
         let rulebook = open_rulebook(&gate, config, watched.is_some()).await?;
         let (stop, shutdown) = watch::channel(false);
@@ -126,6 +128,12 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
         let http = Reserved::at("http", config.listen.http)?;
         let admin = Reserved::at("admin", config.listen.admin)?;
         let proxied = Reserved::at("proxy", config.listen.proxy)?;
+        if let Some(lock) = &lock {
+            let listeners = [&http, &proxied, &admin].into_iter().flatten();
+            let listeners = listeners.map(|one| Ok((one.name, one.socket.local_addr()?)));
+            let described = listeners.collect::<io::Result<Vec<_>>>().and_then(|all| lock.describe(&all));
+            described.context("the lock file in state_dir cannot be written")?;
+        }
         if let Some(listener) = admin.map(Reserved::listen).transpose()? {
             let (shutdown, proxy) = (shutdown.clone(), proxy.clone());
             let admin = Arc::new(Admin::new(Arc::clone(&gate), proxy, tokens, shutdown.clone()));

@@ -134,7 +134,7 @@ fn bans_are_listed_by_pages_and_changed_only_as_they_were_seen() {
 #[test]
 fn a_ban_by_hand_is_on_the_other_node_within_a_second_and_survives_a_kill() {
     let server = Server::start("");
-    let other = Server::start_in(&server.folder);
+    let other = server.start_beside();
     let mut waits = Waits::default();
     for user in ["bad", "worse", "evil"] {
         let ban = json!({ "key": format!("user:{user}"), "for": "1h" });

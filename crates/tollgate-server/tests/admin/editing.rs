@@ -249,7 +249,7 @@ fn without_a_database_rules_are_changed_in_the_file() {
 #[test]
 fn a_second_node_has_the_change_within_a_second() {
     let server = Server::start(FILE);
-    let other = Server::start_in(&server.folder);
+    let other = server.start_beside();
     let mut waits = Waits::default();
     for (id, rules) in [("a", 2), ("b", 3), ("c", 4)] {
         let rule = json!({ "id": id, "match": "/a", "limit": "1/h" });

@@ -175,7 +175,7 @@ fn overrides_added_at_once_are_all_kept() {
 #[test]
 fn the_panic_switch_is_turned_for_the_fleet() {
     let server = Server::start("rules: [{ id: all, limit: 0/h }]");
-    let other = Server::start_in(&server.folder);
+    let other = server.start_beside();
     let shown = ask(&server, "GET", "/v1/enforce", &[], &Value::Null).json();
     assert_eq!(shown, json!({ "enforce": "on", "scope": "fleet", "version": null, "who": null, "at": null }));
     assert_eq!(other.check(&json!({})).status, 429);

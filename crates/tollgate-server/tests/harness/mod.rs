@@ -8,6 +8,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -51,6 +52,13 @@ impl Folder {
         path
     }
 
+    /// A file that only its owner may read, as the server leaves its own.
+    pub fn write_private(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.write(name, contents);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+        path
+    }
+
     /// A configuration on free ports, in the place where [`Server::start_in`] looks for it.
     pub fn configure(&self, rest: &str) -> PathBuf {
         let listen = if rest.contains("upstreams:") { LISTEN_PROXY } else { LISTEN };
@@ -91,6 +99,15 @@ impl Server {
         let mut command = binary();
         command.arg("serve").arg("-c").arg(config);
         Server::run(folder, &mut command)
+    }
+
+    /// Starts a second node with the same configuration, the same SQLite file of rules and a state of its own.
+    pub fn start_beside(&self) -> Server {
+        let (config, folder) = (fs::read_to_string(self.folder.path(CONFIG)), &self.folder);
+        fs::create_dir(folder.path("beside")).expect("a folder for its state");
+        let rest = "\nstate_dir: beside\nrules_db: sqlite:tollgate.db\n";
+        let config = folder.write("beside.yaml", config.expect("a configuration") + rest);
+        Server::start_at(folder, &config)
     }
 
     /// Starts with the configuration in `folder`, and waits for the admin address only.

@@ -242,7 +242,7 @@ fn an_sqlite_file_that_cannot_be_opened_keeps_the_listeners_closed() {
 #[test]
 fn a_default_file_that_is_there_and_cannot_be_read_is_not_passed_over() {
     let folder = Folder::new();
-    folder.write("tollgate.db", "this is not a database, but it is long enough to be looked at");
+    folder.write_private("tollgate.db", "this is not a database, but it is long enough to be looked at");
     let (node, [http, _]) = waiting_node(&folder, "rules: []");
     node.wait_for_log("on_rules_error: closed");
     assert_eq!((node.admin("GET", "/readyz", "").status, accepts(http)), (503, false));
