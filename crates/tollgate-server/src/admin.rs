@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use http_body_util::Either;
 use hyper::body::Incoming;
-use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Request, StatusCode};
 use tokio::sync::Mutex;
 
 use crate::answer::Problem;
 use crate::connection::{Answer, Shutdown};
 use crate::gate::Gate;
+use crate::log_rate::LogRate;
 use crate::tokens::Tokens;
 use crate::transport::proxy::Proxy;
 
@@ -40,7 +41,8 @@ use reply::Reply;
 pub struct Admin {
     gate: Arc<Gate>,
     proxy: Option<Arc<Proxy>>,
-    tokens: Option<Tokens>,
+    tokens: Option<Arc<Tokens>>,
+    refusals: LogRate,
     shutdown: Shutdown,
     /// Held by an import: one at a time, for each may fill a good part of the memory.
     importing: Mutex<()>,
@@ -50,22 +52,25 @@ impl Admin {
     pub fn new(
         gate: Arc<Gate>,
         proxy: Option<Arc<Proxy>>,
-        tokens: Option<Tokens>,
+        tokens: Option<Arc<Tokens>>,
         shutdown: Shutdown,
     ) -> Admin {
-        Admin { gate, proxy, tokens, shutdown, importing: Mutex::default() }
+        Admin { gate, proxy, tokens, refusals: LogRate::default(), shutdown, importing: Mutex::default() }
     }
 }
 
 /// Answers one request.
 pub async fn handle(admin: Arc<Admin>, request: Request<Incoming>) -> Reply {
     let answered = router::route(admin, request).await;
-    answered.unwrap_or_else(|problem: Problem| {
+    let mut reply = answered.unwrap_or_else(|problem: Problem| {
         let unauthorised = problem.status == StatusCode::UNAUTHORIZED;
         let mut answer = Answer::from(problem);
         if unauthorised {
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         answer.map(Either::Left)
-    })
+    });
+    // What a client has written may be in an answer: no browser is to take it for a script or a page.
+    reply.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    reply
 }

@@ -95,7 +95,7 @@ pub struct Connection {
 
 impl Connection {
     /// To the admin API at `base`; the token of the environment goes with every call.
-    pub async fn to_admin(base: &str) -> Result<Connection, ClientError> {
+    pub async fn with_token(base: &str) -> Result<Connection, ClientError> {
         Connection::open(base, token::authorization()?).await
     }
 

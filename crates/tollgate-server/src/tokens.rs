@@ -1,13 +1,15 @@
-//! Who may use the admin API: bearer tokens with roles and names, from a file or the environment.
+//! Who may use the admin API and the decision API: bearer tokens with roles and names, from a file or the environment.
 //!
 //! One token a line, `ROLE TOKEN [NAME]`, where the token is written plainly or as `sha256:` and 64 hex
 //! digits. Only digests are kept, and compared in constant time. The name is what the log of changes says.
 
 use ring::digest::{SHA256, digest};
 
-/// What a token may do; each role includes the ones before it.
+/// What a token may do. In the admin API each role includes the ones before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
+    /// Ask for decisions, which charges counters: nothing in the admin API, and no other role includes it.
+    Check,
     /// Look.
     Read,
     /// Ban, unban and reset.
@@ -19,9 +21,19 @@ pub enum Role {
 impl Role {
     pub const fn name(self) -> &'static str {
         match self {
+            Role::Check => "check",
             Role::Read => "read",
             Role::Operate => "operate",
             Role::Admin => "admin",
+        }
+    }
+}
+
+impl Role {
+    pub const fn includes(self, needed: Role) -> bool {
+        match needed {
+            Role::Check => matches!(self, Role::Check),
+            _ => self as u8 >= needed as u8,
         }
     }
 }
@@ -57,12 +69,22 @@ impl Tokens {
         self
     }
 
-    /// The role of a token, and its name.
-    pub fn find(&self, token: &str) -> Option<(Role, &str)> {
+    /// The role of a token, and its name. A token may have several roles: one that includes `needed` comes first.
+    pub fn find(&self, token: &str, needed: Role) -> Option<(Role, &str)> {
         let given = sha256(token);
         // All are compared, so that the time does not tell which one is near.
         let known = self.0.iter().filter(|known| same(&known.digest, &given));
-        known.map(|known| (known.role, &*known.name)).max_by_key(|(role, _)| *role)
+        known.map(|known| (known.role, &*known.name)).max_by_key(|(role, _)| (role.includes(needed), *role))
+    }
+
+    /// Whether decisions are for callers with a token.
+    pub fn has_check(&self) -> bool {
+        self.0.iter().any(|token| token.role == Role::Check)
+    }
+
+    /// Whether any is good for the admin API.
+    pub fn has_admin(&self) -> bool {
+        self.0.iter().any(|token| token.role != Role::Check)
     }
 }
 
@@ -70,10 +92,15 @@ impl Token {
     fn parse(line: usize, text: &str) -> Result<Token, &'static str> {
         let mut words = text.split_whitespace();
         let role = match words.next() {
+            Some("check") => Role::Check,
             Some("read") => Role::Read,
             Some("operate") => Role::Operate,
             Some("admin") => Role::Admin,
-            _ => return Err("a line is a role (read, operate or admin), a token and, if you like, a name"),
+            _ => {
+                return Err(
+                    "a line is a role (check, read, operate or admin), a token and, if you like, a name",
+                );
+            }
         };
         let digest = token_digest(words.next().unwrap_or_default())?;
         let name = match words.next() {
@@ -127,14 +154,28 @@ mod tests {
         let text = "# who may do what\nread only-for-looking-at\n\nadmin sha256:\
                     2ab0eab48d4ab2afcaf2ea5ecba6b2cf6d0ff9b3ea0a6bb5b7a97e0dfdd7ffcf";
         let tokens = Tokens::parse(text).expect("valid");
-        assert_eq!(tokens.find("only-for-looking-at"), Some((Role::Read, "read-2")));
-        assert_eq!(tokens.find("something else entirely"), None);
-        assert_eq!(tokens.find(""), None);
+        assert_eq!(tokens.find("only-for-looking-at", Role::Read), Some((Role::Read, "read-2")));
+        assert_eq!(tokens.find("something else entirely", Role::Read), None);
+        assert_eq!(tokens.find("", Role::Read), None);
         let hex: String = sha256("correct horse battery").iter().map(|byte| format!("{byte:02x}")).collect();
         let tokens =
             tokens.and(Tokens::parse(&format!("admin sha256:{hex}  ann@example.com ")).expect("valid"));
-        assert_eq!(tokens.find("correct horse battery"), Some((Role::Admin, "ann@example.com")));
-        assert_eq!(tokens.find("only-for-looking-at"), Some((Role::Read, "read-2")));
+        assert_eq!(tokens.find("correct horse battery", Role::Read), Some((Role::Admin, "ann@example.com")));
+        assert_eq!(tokens.find("only-for-looking-at", Role::Read), Some((Role::Read, "read-2")));
+    }
+
+    #[test]
+    fn decisions_are_a_role_apart_and_a_token_may_have_both() {
+        let text = "check app-0123456789abc\nadmin both-0123456789abc ann\ncheck both-0123456789abc api";
+        let tokens = Tokens::parse(text).expect("valid");
+        assert!(tokens.has_check() && tokens.has_admin());
+        assert_eq!(tokens.find("app-0123456789abc", Role::Read), Some((Role::Check, "check-1")));
+        assert_eq!(tokens.find("both-0123456789abc", Role::Check), Some((Role::Check, "api")));
+        assert_eq!(tokens.find("both-0123456789abc", Role::Operate), Some((Role::Admin, "ann")));
+        for role in [Role::Read, Role::Operate, Role::Admin] {
+            assert!(!Role::Check.includes(role) && !role.includes(Role::Check));
+        }
+        assert!(Role::Admin.includes(Role::Read) && !Role::Read.includes(Role::Operate));
     }
 
     #[test]

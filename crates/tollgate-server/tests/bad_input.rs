@@ -84,7 +84,7 @@ fn invalid_utf_8_and_nul_never_get_in_the_way() {
 
     let raw = |header: &[u8]| {
         let mut client = Client::to(server.http);
-        client.write(b"POST /v1/check HTTP/1.1\r\nhost: x\r\n");
+        client.write(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\n");
         client.write(header);
         client.write(b"\r\ncontent-length: 13\r\n\r\n{\"peek\":true}");
         client.try_answer().map(|answer| answer.status)
@@ -123,7 +123,7 @@ fn a_client_that_asks_before_it_sends_is_told_at_once_that_a_body_is_too_long() 
     let server = start();
     let mut client = Client::to(server.http);
     client.write(
-        b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\nexpect: 100-continue\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999\r\nexpect: 100-continue\r\n\r\n",
     );
     problem(&client.answer(), 413);
     goes_on(&server, "expect: 100-continue");
@@ -133,7 +133,7 @@ fn a_client_that_asks_before_it_sends_is_told_at_once_that_a_body_is_too_long() 
 fn a_body_of_unknown_length_is_bounded_too() {
     let server = start();
     let mut client = Client::to(server.http);
-    client.write(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n");
+    client.write(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
     let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
     for _ in 0..8 {
         client.write(&chunk);
@@ -148,9 +148,9 @@ fn long_urls_and_headers_are_refused_by_http_itself() {
     let server = start();
     let long = "x".repeat(1 << 20);
     for request in [
-        format!("GET /v1/keys?rule=all&key=user:{long} HTTP/1.1\r\nhost: x\r\n\r\n"),
-        format!("GET /v1/bans HTTP/1.1\r\nhost: x\r\nx-long: {long}\r\n\r\n"),
-        format!("GET /v1/bans HTTP/1.1\r\nhost: x\r\n{}\r\n", "a: b\r\n".repeat(1000)),
+        format!("GET /v1/keys?rule=all&key=user:{long} HTTP/1.1\r\nhost: localhost\r\n\r\n"),
+        format!("GET /v1/bans HTTP/1.1\r\nhost: localhost\r\nx-long: {long}\r\n\r\n"),
+        format!("GET /v1/bans HTTP/1.1\r\nhost: localhost\r\n{}\r\n", "a: b\r\n".repeat(1000)),
     ] {
         for address in [server.http, server.admin] {
             let mut client = Client::to(address);
@@ -204,9 +204,9 @@ fn garbage_instead_of_http_ends_its_connection_only() {
         b"\0\0\0\0\0\0\0\0\r\n\r\n",
         b"GET\r\n\r\n",
         b"POST /v1/check HTTP/9.9\r\n\r\n",
-        b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
-        b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n{}",
-        b"POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n{}",
+        b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
         &[b'\n'; 100_000],
     ] {
         for address in [server.http, server.admin] {

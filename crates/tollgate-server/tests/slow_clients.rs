@@ -8,9 +8,10 @@ use std::net::TcpStream;
 use harness::{Client, Server, is_closed, pour};
 use serde_json::json;
 
-const HALF_A_HEAD: &[u8] = b"POST /v1/check HTTP/1.1\r\nhost: x\r\nx-a: ";
-const HALF_A_BODY: &[u8] = b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{\"user\":";
-const WHOLE: &[u8] = b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+const HALF_A_HEAD: &[u8] = b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\nx-a: ";
+const HALF_A_BODY: &[u8] =
+    b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{\"user\":";
+const WHOLE: &[u8] = b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}";
 
 fn start() -> Server {
     Server::start("rules: [{ id: all, key: user, limit: 100/h }]")
@@ -52,11 +53,12 @@ fn clients_that_never_read_stop_nobody() {
 fn a_request_under_way_is_charged_only_when_it_is_whole() {
     let server = start();
     let mut client = Client::to(server.http);
-    client.write(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{\"user\":");
+    client.write(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 14\r\n\r\n{\"user\":");
     assert_eq!(server.used("all", "user:ann"), [0]);
     drop(client);
     let mut client = Client::to(server.http);
-    for byte in b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{\"user\":\"ann\"}" {
+    for byte in b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 14\r\n\r\n{\"user\":\"ann\"}"
+    {
         client.write(&[*byte]);
     }
     assert_eq!(client.answer().status, 200);
@@ -70,7 +72,8 @@ fn requests_in_one_go_are_answered_in_order() {
     let mut all = Vec::new();
     for n in 0..20 {
         let body = json!({ "user": "ann", "cost": n }).to_string();
-        let head = format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head =
+            format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
         all.extend([head, body].concat().bytes());
     }
     client.write(&all);

@@ -133,7 +133,7 @@ pub fn failed(error: DbError) -> Problem {
             return Problem::new(StatusCode::NOT_FOUND, format!("there is no {item}"));
         }
         DbError::NoChange(_) => StatusCode::NOT_FOUND,
-        DbError::Twice { .. } | DbError::TooMany { .. } => StatusCode::BAD_REQUEST,
+        DbError::Twice { .. } | DbError::TooMany { .. } | DbError::Nul => StatusCode::BAD_REQUEST,
         error if error.is_transient() => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };

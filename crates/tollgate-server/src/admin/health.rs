@@ -1,4 +1,5 @@
-//! `/healthz` and `/readyz`, which anybody may ask.
+//! `/healthz` and `/readyz`, which anybody may ask. Names of servers, and messages that may have them in them, are for
+//! callers that may read.
 
 use std::sync::atomic::Ordering;
 
@@ -8,14 +9,28 @@ use tollgate::{Enforce, Time};
 use tollgate_stores::rules::Version;
 
 use crate::admin::Admin;
+use crate::admin::call::Call;
 use crate::answer;
 use crate::connection::Answer;
 use crate::gate::Gate;
 use crate::rulebook::{Rulebook, Source, Standing};
 
+/// How much is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    None,
+    Servers,
+}
+
+impl Detail {
+    pub fn of(call: &Call) -> Detail {
+        if call.who.is_empty() { Detail::None } else { Detail::Servers }
+    }
+}
+
 /// Alive; and whether limits hold as they should.
-pub fn health(gate: &Gate) -> Answer {
-    let mut health = central_health(gate);
+pub fn health(gate: &Gate, detail: Detail) -> Answer {
+    let mut health = central_health(gate, detail);
     let enforce = gate.engine.enforce();
     health["enforce"] = enforce.name().into();
     if enforce != Enforce::On {
@@ -30,7 +45,7 @@ pub fn health(gate: &Gate) -> Answer {
             let has_rules = !gate.engine.policy().rules().is_empty();
             health["protection"] = if has_rules { "partial" } else { "off" }.into();
         }
-        health["rules_db"] = rules_db(rulebook, &standing, gate.now());
+        health["rules_db"] = rules_db(rulebook, &standing, gate.now(), detail);
     }
     if gate.engine.store().aggregated_limits(gate.now()) > 0 {
         health["status"] = "impaired".into();
@@ -39,8 +54,11 @@ pub fn health(gate: &Gate) -> Answer {
     answer::json(StatusCode::OK, &health)
 }
 
-fn rules_db(rulebook: &Rulebook, standing: &Standing, now: Time) -> Value {
+fn rules_db(rulebook: &Rulebook, standing: &Standing, now: Time, detail: Detail) -> Value {
     let version = |version: Version| version.to_string();
+    if detail == Detail::None {
+        return json!({ "source": standing.source.name(), "version": standing.version.map(version) });
+    }
     let left_out =
         standing.left_out.iter().map(|(item, why)| json!({ "what": item.kind.name(), "why": why }));
     let copy = standing.has_copy.then(|| {
@@ -63,7 +81,7 @@ fn rules_db(rulebook: &Rulebook, standing: &Standing, now: Time) -> Value {
     })
 }
 
-fn central_health(gate: &Gate) -> Value {
+fn central_health(gate: &Gate, detail: Detail) -> Value {
     let Some(central) = gate.central.get() else { return json!({ "status": "ok" }) };
     let servers: Vec<_> = central
         .health()
@@ -71,11 +89,15 @@ fn central_health(gate: &Gate) -> Value {
         .map(|server| json!({ "server": server.server, "up": server.trouble.is_none(), "trouble": server.trouble }))
         .collect();
     let (status, protection) = if central.is_impaired() { ("impaired", "off") } else { ("ok", "on") };
-    json!({ "status": status, "protection": protection, "store": servers })
+    let mut health = json!({ "status": status, "protection": protection });
+    if detail == Detail::Servers {
+        health["store"] = servers.into();
+    }
+    health
 }
 
 /// Ready once every listener accepts: then the first rules are in force, or a start goes without those of the database.
-pub fn readiness(admin: &Admin) -> Answer {
+pub fn readiness(admin: &Admin, detail: Detail) -> Answer {
     if *admin.shutdown.borrow() {
         return answer::json(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "stopping" }));
     }
@@ -83,7 +105,8 @@ pub fn readiness(admin: &Admin) -> Answer {
     if !admin.gate.accepts.load(Ordering::Acquire) {
         let body = match rulebook {
             Some(rulebook) => {
-                json!({ "status": "waiting for the rules database", "reason": rulebook.waits_for() })
+                let reason = Some(rulebook.waits_for()).filter(|_| detail == Detail::Servers);
+                json!({ "status": "waiting for the rules database", "reason": reason })
             }
             None => json!({ "status": "starting" }),
         };

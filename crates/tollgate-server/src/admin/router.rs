@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 
 use crate::admin::call::Call;
+use crate::admin::health::Detail;
 use crate::admin::reply::Reply;
 use crate::admin::{
     Admin, allow, audit, bans, enforce, health, keys, openapi, overrides, page, queue, rules,
@@ -24,7 +25,7 @@ pub struct Route {
     pub methods: &'static str,
     /// With at most one parameter. A `{key}` may have slashes in it.
     pub path: &'static str,
-    /// `None` where anybody may call.
+    /// `None` where anybody may call; `who` is empty then, unless the caller may read.
     pub role: Option<Role>,
     answer: fn(Call) -> Answering,
 }
@@ -47,8 +48,8 @@ const fn admin(methods: &'static str, path: &'static str, answer: fn(Call) -> An
 
 /// What has a name of its own comes before a parameter in the same place.
 pub static ROUTES: &[Route] = &[
-    open("GET, HEAD", "/healthz", |call| now(health::health(call.gate()))),
-    open("GET, HEAD", "/readyz", |call| now(health::readiness(&call.admin))),
+    open("GET, HEAD", "/healthz", |call| now(health::health(call.gate(), Detail::of(&call)))),
+    open("GET, HEAD", "/readyz", |call| now(health::readiness(&call.admin, Detail::of(&call)))),
     Route {
         methods: "GET, HEAD",
         path: "/",
@@ -117,7 +118,7 @@ pub async fn route(admin: Arc<Admin>, request: Request<Incoming>) -> Result<Repl
     };
     let who = match route.role {
         Some(role) => admin.guard(&request, role)?,
-        None => String::new(),
+        None => admin.reader(&request),
     };
     let name = (*name).to_owned();
     (route.answer)(Call::new(admin, who, name, request)).await
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn a_path_is_told_apart_from_its_parameter() {
         let name = |pattern: &'static str, path: &'static str| {
-            open("GET", pattern, |call| now(health::health(call.gate()))).name_in(path)
+            open("GET", pattern, |call| now(health::health(call.gate(), Detail::None))).name_in(path)
         };
         assert_eq!(name("/v1/rules", "/v1/rules"), Some(""));
         assert_eq!(name("/v1/rules", "/v1/rules/"), None);

@@ -5,7 +5,7 @@ use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Exit, out};
-use crate::client::{self, Call, call};
+use crate::client::{self, Call, Connection};
 
 #[derive(Args)]
 pub struct CheckArgs {
@@ -56,8 +56,10 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn run(args: &CheckArgs) -> Exit {
-    let answered =
-        client::block_on(call(&args.http, Call::new(Method::POST, "/v1/check").json(Some(asked(args)))));
+    let answered = client::block_on(async {
+        let call = Call::new(Method::POST, "/v1/check").json(Some(asked(args)));
+        Connection::with_token(&args.http).await?.ask(call).await
+    });
     let answered = match answered {
         Ok(answered) => answered,
         Err(error) => return out::failed(&error),

@@ -57,7 +57,7 @@ async fn demo(once: bool) -> anyhow::Result<()> {
     let api_gate = Arc::clone(&gate);
     let handler = move |request, peer| api_answer(Arc::clone(&api_gate), request, peer);
     servers.spawn(connection::serve(api, shutdown.clone(), Arc::new(handler)));
-    servers.spawn(serve_http(http, shutdown.clone(), Arc::clone(&gate)));
+    servers.spawn(serve_http(http, shutdown.clone(), Arc::clone(&gate), Arc::default()));
     gate.accepts.store(true, Ordering::Release);
     let state = Arc::new(Admin::new(gate, None, None, shutdown.clone()));
     servers.spawn(serve_admin(admin, shutdown, state));

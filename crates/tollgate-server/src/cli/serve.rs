@@ -23,7 +23,7 @@ use crate::gate::{Central, Gate, tracking};
 use crate::reload::{self, Fixed, Sight, Watched};
 use crate::rulebook::{self, Means, Rulebook};
 use crate::state::{FolderLock, StateFile};
-use crate::transport::http;
+use crate::transport::http::{self, Admits, Door};
 use crate::transport::proxy::{self, Certificate, Proxy};
 use crate::{assemble, fleet_bans, notice, tokens::Tokens};
 
@@ -121,6 +121,10 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
         let mut signals = StopSignals::listen()?;
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be listened to")?;
         let Served { gate, proxy, tokens, watched, state, lock } = served;
+        let tokens = tokens.map(Arc::new);
+        if tokens.as_ref().is_some_and(|tokens| !tokens.has_admin()) && config.listen.admin.is_some() {
+            tracing::warn!("no token has a role for the admin API, which serves nobody: read, operate or admin");
+        }
         open_central(&gate, config)?;
         let rulebook = open_rulebook(&gate, config, watched.is_some()).await?;
         let (stop, shutdown) = watch::channel(false);
@@ -135,7 +139,7 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
             described.context("the lock file in state_dir cannot be written")?;
         }
         if let Some(listener) = admin.map(Reserved::listen).transpose()? {
-            let (shutdown, proxy) = (shutdown.clone(), proxy.clone());
+            let (shutdown, proxy, tokens) = (shutdown.clone(), proxy.clone(), tokens.clone());
             let admin = Arc::new(Admin::new(Arc::clone(&gate), proxy, tokens, shutdown.clone()));
             servers.spawn(serve_admin(listener, shutdown, admin));
         }
@@ -160,7 +164,14 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
             }
         }
         if let Some(listener) = http.map(Reserved::listen).transpose()? {
-            servers.spawn(serve_http(listener, shutdown.clone(), Arc::clone(&gate)));
+            let door = Door::new(listener.local_addr()?, tokens);
+            if matches!(door.admits, Admits::Anybody) {
+                tracing::warn!(
+                    "http can be reached from outside and takes no tokens: whoever reaches it can use up the limits of others; \
+                     put a line 'check TOKEN' into tokens_file or TOLLGATE_TOKENS"
+                );
+            }
+            servers.spawn(serve_http(listener, shutdown.clone(), Arc::clone(&gate), Arc::new(door)));
         }
         if let (Some(reserved), Some(proxy)) = (proxied, &proxy) {
             serve_proxy(&mut servers, reserved.listen()?, shutdown.clone(), proxy, config)?;
@@ -285,8 +296,8 @@ impl Reserved {
     }
 }
 
-pub async fn serve_http(listener: TcpListener, shutdown: Shutdown, gate: Arc<Gate>) {
-    let handler = move |request, _peer| http::handle(Arc::clone(&gate), request);
+pub async fn serve_http(listener: TcpListener, shutdown: Shutdown, gate: Arc<Gate>, door: Arc<Door>) {
+    let handler = move |request, _peer| http::handle(Arc::clone(&gate), Arc::clone(&door), request);
     connection::serve(listener, shutdown, Arc::new(handler)).await;
 }
 

@@ -26,7 +26,7 @@ pub struct Session {
 impl Session {
     pub fn open(admin: &AdminArgs) -> Result<Session, Exit> {
         let runtime = client::runtime();
-        let connection = runtime.block_on(Connection::to_admin(&admin.admin));
+        let connection = runtime.block_on(Connection::with_token(&admin.admin));
         let connection = connection.map_err(|error| out::failed(&error))?;
         Ok(Session { runtime, connection, json: admin.json })
     }

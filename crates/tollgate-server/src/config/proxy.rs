@@ -308,8 +308,10 @@ pub(super) fn span(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Du
 
 impl Address {
     pub fn parse(text: &str) -> Result<Address, String> {
-        let bad =
-            |why: &str| format!("'{text}' {why}: write http://HOST:PORT, https://HOST or h2c://HOST:PORT");
+        let bad = |why: &str| {
+            let shown = without_secrets(text);
+            format!("'{shown}' {why}: write http://HOST:PORT, https://HOST or h2c://HOST:PORT")
+        };
         let uri: Uri = text.parse().map_err(|_| bad("is no address"))?;
         let (speech, port) = match uri.scheme_str() {
             Some("http") => (Speech::Http1, 80),
@@ -330,6 +332,17 @@ impl Address {
         };
         Ok(Address { speech, authority })
     }
+}
+
+/// What of an address may be shown: scheme and host, whatever is wrong with the rest.
+fn without_secrets(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    // A password may have any of these in it, so the last '@' comes first.
+    let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("…@", rest));
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let more = if host.len() < rest.len() { "/…" } else { "" };
+    format!("{scheme}{separator}{login}{host}{more}")
 }
 
 impl std::fmt::Display for Address {
@@ -359,6 +372,25 @@ mod tests {
         }
         for bad in ["", "127.0.0.1:3000", "ftp://x", "http://", "http://h/path", "http://u@h", "http://h?x"] {
             assert!(Address::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn no_message_has_a_secret_in_it() {
+        for bad in [
+            "http://user:s3cret@host:1",
+            "http://s3cret@host",
+            "user:s3cret@host",
+            "ftp://user:s3cret@host/",
+            "http://user:s3/s3cret@host",
+            "http://user:s3cret@@host:99999999",
+            "http://host/path?token=s3cret",
+            "http://host/s3cret",
+            "http://user:s3cret@[::1",
+        ] {
+            let message = Address::parse(bad).expect_err(bad);
+            assert!(!message.contains("s3") && !message.contains("user"), "{message}");
+            assert!(message.contains("host") || message.contains("[::1"), "{message}");
         }
     }
 }

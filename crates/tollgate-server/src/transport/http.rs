@@ -1,15 +1,20 @@
 //! The decision API: `/v1/check`, `/v1/check/batch`, `/v1/settle` and `/v1/request-allowed`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
+use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Request, StatusCode};
 use tollgate::{Hit, Time, Verdict};
 
 use crate::answer::{self, Problem};
 use crate::connection::{Answer, read_body};
 use crate::gate::Gate;
+use crate::guard;
+use crate::log_rate::LogRate;
 use crate::receipt;
+use crate::tokens::{Role, Tokens};
 
 mod asked;
 mod settle;
@@ -31,10 +36,66 @@ pub const ROUTES: [(&str, &str); 4] = [
     ("GET", "/v1/request-allowed"),
 ];
 
+/// Paths whose callers pass the Host and Origin of somebody else's request on.
+const ANY_ORIGIN: [&str; 2] = ["/v1/forward-auth", "/json"];
+
+/// Which callers are served.
+#[derive(Default)]
+pub struct Door {
+    pub admits: Admits,
+    refusals: LogRate,
+}
+
+#[derive(Default)]
+pub enum Admits {
+    /// On a loopback address: no pages of other sites, no names of other hosts.
+    #[default]
+    Local,
+    /// Tokens of the role `check`.
+    Tokens(Arc<Tokens>),
+    /// Beyond loopback, and no such token exists.
+    Anybody,
+}
+
+impl Door {
+    pub fn new(address: SocketAddr, tokens: Option<Arc<Tokens>>) -> Door {
+        let admits = match tokens.filter(|tokens| tokens.has_check()) {
+            Some(tokens) => Admits::Tokens(tokens),
+            None if address.ip().is_loopback() => Admits::Local,
+            None => Admits::Anybody,
+        };
+        Door { admits, refusals: LogRate::default() }
+    }
+
+    fn guard(&self, request: &Request<Incoming>) -> Result<(), Problem> {
+        let judged = match &self.admits {
+            Admits::Tokens(tokens) => guard::by_token(tokens, request.headers(), Role::Check).map(|_name| ()),
+            Admits::Local if !ANY_ORIGIN.contains(&request.uri().path()) => {
+                guard::by_origin(request.uri().authority(), request.headers())
+            }
+            Admits::Local | Admits::Anybody => Ok(()),
+        };
+        judged.map_err(|refused| {
+            guard::log_refused(&self.refusals, "decision", request, &refused);
+            refused.1
+        })
+    }
+}
+
 /// Answers one request.
-pub async fn handle(gate: Arc<Gate>, request: Request<Incoming>) -> Answer {
-    let answered = route(&gate, request).await;
-    answered.unwrap_or_else(Answer::from)
+pub async fn handle(gate: Arc<Gate>, door: Arc<Door>, request: Request<Incoming>) -> Answer {
+    let answered = match door.guard(&request) {
+        Ok(()) => route(&gate, request).await,
+        Err(problem) => Err(problem),
+    };
+    answered.unwrap_or_else(|problem| {
+        let unauthorised = problem.status == StatusCode::UNAUTHORIZED;
+        let mut answer = Answer::from(problem);
+        if unauthorised {
+            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        answer
+    })
 }
 
 async fn route(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {

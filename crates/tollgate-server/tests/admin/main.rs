@@ -6,6 +6,7 @@ mod harness;
 mod access;
 mod audit;
 mod bans;
+mod doors;
 mod editing;
 mod import;
 mod keys;

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::fleet::{nodes, pair};
 use crate::harness::{Answer, Client, Server, eventually};
+use crate::servers::postgres::Postgres;
 
 fn ask(node: &Server, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
     let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -52,6 +53,29 @@ fn edits_of_two_nodes_are_seen_by_both_and_none_is_lost() {
     let version = log["changes"][0]["version"].as_str().expect("a version").to_owned();
     assert_eq!(ask(one, "POST", &format!("/v1/audit/{version}/rollback"), &[], &Value::Null).status, 200);
     eventually("it is back", || ask(two, "GET", "/healthz", &[], &Value::Null).json()["enforce"] == "on");
+}
+
+#[test]
+fn a_nul_character_that_postgresql_cannot_store_is_the_callers_fault() {
+    let Some(primary) = Postgres::start("NUL characters") else { return };
+    let nodes = nodes(&primary.url(), 1);
+    let node = &nodes[0];
+    let nul = json!({ "id": "b", "uid": "a\0b", "url": "/b", "time": "day", "requests": 5 });
+    for (method, path, body) in [
+        ("POST", "/v1/allow", json!({ "key": "user:a", "note": "a\0b" })),
+        ("POST", "/v1/allow", json!({ "key": "user:a\0b", "note": "a\0b" })),
+        ("POST", "/v1/rules", nul.clone()),
+        ("POST", "/v1/rules/import", json!({ "rules": [nul] })),
+        ("GET", "/v1/rules?uid=a%00b", Value::Null),
+        ("GET", "/v1/rules/a%00b", Value::Null),
+        ("GET", "/v1/audit?item=ban:user:a%00b", Value::Null),
+    ] {
+        let answer = ask(node, method, path, &[], &body);
+        assert!((200..500).contains(&answer.status), "{method} {path}: {answer}");
+    }
+    let note = ask(node, "POST", "/v1/allow", &[], &json!({ "key": "user:a", "note": "a\0b" }));
+    assert_eq!(note.status, 400, "{note}");
+    assert_eq!(ask(node, "POST", "/v1/allow", &[], &json!({ "key": "user:a" })).status, 201, "it goes on");
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub enum DbError {
     Twice { edit: usize, item: Item },
     #[error("{count} edits in one go are too many: at most {max}")]
     TooMany { count: usize, max: usize },
+    #[error("PostgreSQL stores no text with a NUL character (U+0000): leave it out")]
+    Nul,
     #[error("there is no change {0} in the log")]
     NoChange(Version),
     #[error("'{text}' is no address of a rules database: {why}")]

@@ -27,7 +27,10 @@ pub(super) enum Failure {
 
 impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Failure {
-        Failure::Server(error)
+        match is_nul(&error) {
+            true => Failure::Refused(DbError::Nul),
+            false => Failure::Server(error),
+        }
     }
 }
 
@@ -66,6 +69,9 @@ impl Link {
     }
 
     pub(super) fn unreadable(&self, error: tokio_postgres::Error) -> DbError {
+        if is_nul(&error) {
+            return DbError::Nul;
+        }
         DbError::Unreadable { place: self.name.clone(), why: why(&error) }
     }
 
@@ -118,6 +124,11 @@ pub(super) fn is_usable_after(error: &tokio_postgres::Error) -> bool {
         SqlState::READ_ONLY_SQL_TRANSACTION,
     ];
     error.code().is_some_and(|code| !going.contains(code))
+}
+
+/// All text that is sent is valid UTF-8, so the only character that the server can refuse is NUL.
+fn is_nul(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE)
 }
 
 /// The server's own words; the driver's are `db error`.

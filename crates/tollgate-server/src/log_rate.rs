@@ -1,0 +1,79 @@
+//! Log lines that strangers can cause, at a bounded rate.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const WINDOW: Duration = Duration::from_secs(10);
+/// Lines in a window; what is beyond is only counted.
+const MAX_LINES: u32 = 60;
+
+/// A fixed window of log lines of one kind.
+#[derive(Default)]
+pub struct LogRate(Mutex<Window>);
+
+#[derive(Default)]
+struct Window {
+    start: Option<Instant>,
+    lines: u32,
+    left_out: u64,
+}
+
+/// What may be logged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Permit {
+    /// Lines that were left out before this one.
+    pub left_out: u64,
+    /// The next ones are left out until the window ends.
+    pub is_last: bool,
+}
+
+impl LogRate {
+    /// `None` where this window has had its lines.
+    pub fn permit(&self) -> Option<Permit> {
+        self.permit_at(Instant::now())
+    }
+
+    fn permit_at(&self, now: Instant) -> Option<Permit> {
+        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = window.start.is_none_or(|start| now.saturating_duration_since(start) >= WINDOW);
+        if is_over {
+            window.start = Some(now);
+            window.lines = 0;
+        }
+        if window.lines == MAX_LINES {
+            window.left_out += 1;
+            return None;
+        }
+        window.lines += 1;
+        let left_out = std::mem::take(&mut window.left_out);
+        Some(Permit { left_out, is_last: window.lines == MAX_LINES })
+    }
+
+    /// Logs through `line`, and says how much is left out.
+    pub fn warn(&self, what: &str, line: impl FnOnce()) {
+        let Some(Permit { left_out, is_last }) = self.permit() else { return };
+        if left_out > 0 {
+            tracing::warn!(left_out, "{what}: lines that were left out");
+        }
+        line();
+        if is_last {
+            tracing::warn!("{what}: more of these are counted, not logged, for up to {} s", WINDOW.as_secs());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_has_a_bounded_number_of_lines_and_the_next_says_what_was_left_out() {
+        let (rate, start) = (LogRate::default(), Instant::now());
+        let permits: Vec<_> = (0..1_000).map(|_| rate.permit_at(start)).collect();
+        assert_eq!(permits.iter().flatten().count(), MAX_LINES as usize);
+        assert!(permits[MAX_LINES as usize - 1].is_some_and(|permit| permit.is_last));
+        let next = rate.permit_at(start + WINDOW);
+        assert_eq!(next, Some(Permit { left_out: 1_000 - u64::from(MAX_LINES), is_last: false }));
+        assert_eq!(rate.permit_at(start + WINDOW), Some(Permit { left_out: 0, is_last: false }));
+    }
+}
