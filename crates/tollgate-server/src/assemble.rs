@@ -64,7 +64,8 @@ pub fn proxy(gate: &Arc<Gate>, config: &Config) -> Result<Option<Arc<Proxy>>, Pr
 pub fn live(config: &Config, history: History) -> Result<Live, Problems> {
     let jwt = config.jwt_keys_file.as_deref().map(key_set).transpose();
     let jwt = jwt.map_err(|error| Problem::new(None, "jwt.keys_file", format!("{error:#}")))?;
-    Ok(Live { headers: config.headers, jwt, history, allow: config.allow.clone() })
+    let (allow, trusted) = (config.allow.clone(), config.trusted.clone());
+    Ok(Live { headers: config.headers, jwt, history, allow, trusted })
 }
 
 /// Where the state is kept, locked for this process. That it cannot be is better said at the start than at the stop.

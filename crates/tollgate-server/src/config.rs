@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use tollgate::document::{self, MapReader, Problem, Problems};
 use tollgate::engine::LogKeys;
 use tollgate::headers::HeaderStyle;
+use tollgate::identity::address::TrustedProxies;
 use tollgate::identity::{Attribute, Key, Source};
 use tollgate::policy::{Policy, PolicyParts};
 use tollgate::rule::{OnExceed, PathCase, Rule};
@@ -48,6 +49,8 @@ pub struct Config {
     pub tokens_file: Option<PathBuf>,
     /// The secret that receipts are signed with, where nodes share it.
     pub receipt_key_file: Option<PathBuf>,
+    /// Load balancers and proxies in front: one address, many clients.
+    pub trusted: TrustedProxies,
     /// Where upstreams are named.
     pub proxy: Option<ProxyConfig>,
     /// Where a rule puts requests aside.
@@ -149,6 +152,8 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     }
     policy.settings.store = store::settings(&mut map);
     let proxy = ProxyConfig::read(&mut map, folder);
+    let trusted = proxy.trusted.clone();
+    let proxy = Some(proxy).filter(|proxy| !proxy.upstreams.is_empty());
     let mut idle = Vec::new();
     let store = StoreConfig::read(&mut map, folder, &policy.rules, &mut idle);
     idle.extend(idle_in_rules(&policy.rules, proxy.as_ref(), store.as_ref()));
@@ -168,6 +173,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
         jwt_keys_file: jwt(&mut map).map(|file| folder.join(file)),
         tokens_file: map.optional_text("tokens_file").map(|file| folder.join(file)),
         receipt_key_file: map.optional_text("receipt_key_file").map(|file| folder.join(file)),
+        trusted,
         proxy,
         queue: Some(queue).filter(|_| queues),
         store,

@@ -15,16 +15,20 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
-use hyper::header::EXPECT;
+use hyper::header::{CONNECTION, EXPECT, HeaderMap, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
+
+mod per_address;
+
+pub use per_address::{PerAddress, Place};
 
 /// Connections open at once on one listener; more wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 16_384;
@@ -36,6 +40,13 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How much of a body that is too long is read to its end.
 const DISCARD_BYTES: usize = 32 << 20;
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
+/// Of a listener's connections, what one client address may have.
+pub const PER_ADDRESS: usize = MAX_CONNECTIONS / 8;
+/// Bytes read from a client at once. hyper keeps a buffer for as many as it last got, also while the connection idles;
+/// a read that does not fill 16 KiB leaves it at that.
+const MAX_READ_BYTES: u64 = (16 << 10) - 1;
+/// The buffer of a longer head would be kept while the connection idles: the connection is closed instead.
+const MAX_KEPT_HEAD_BYTES: usize = 16 << 10;
 /// How long requests under way may take to finish at a stop.
 pub const DRAIN: Duration = Duration::from_secs(5);
 /// After an error of `accept`, such as no more file descriptors.
@@ -52,8 +63,12 @@ pub async fn told_to_stop(shutdown: &mut Shutdown) {
 }
 
 /// Serves HTTP/1.1 until the shutdown turns true.
-pub async fn serve<H, F, B>(listener: TcpListener, mut shutdown: Shutdown, handler: Arc<H>)
-where
+pub async fn serve<H, F, B>(
+    listener: TcpListener,
+    per_address: Arc<PerAddress>,
+    mut shutdown: Shutdown,
+    handler: Arc<H>,
+) where
     H: Fn(Request<Incoming>, SocketAddr) -> F + Send + Sync + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
@@ -69,11 +84,12 @@ where
         let (Ok(place), accepted) = accepted else { break };
         match accepted {
             Ok((stream, peer)) => {
+                let Some(share) = per_address.admit(peer.ip()) else { continue };
                 stream.set_nodelay(true).ok();
                 let (handler, shutdown) = (Arc::clone(&handler), shutdown.clone());
                 connections.spawn(async move {
                     converse(stream, peer, shutdown, handler).await;
-                    drop(place);
+                    drop((place, share));
                 });
             }
             Err(error) => {
@@ -97,9 +113,10 @@ where
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
-    let service = service_fn(move |request| {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let is_long = has_long_head(&request);
         let answer = handler(request, peer);
-        async move { Ok::<_, Infallible>(answer.await) }
+        async move { Ok::<_, Infallible>(closing_if(is_long, answer.await)) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -117,6 +134,25 @@ where
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection ended early");
     }
+}
+
+/// Whether the connection is to be closed after this request, so that its buffer is given back.
+pub fn has_long_head<B>(request: &Request<B>) -> bool {
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    target + header_bytes(request.headers()) > MAX_KEPT_HEAD_BYTES
+}
+
+fn header_bytes(headers: &HeaderMap) -> usize {
+    const SEPARATORS: usize = ": \r\n".len();
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + SEPARATORS).sum()
+}
+
+/// Says in the response that it is the last one of its connection.
+pub fn closing_if<B>(is_last: bool, mut response: Response<B>) -> Response<B> {
+    if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// Why a body could not be read.
@@ -166,19 +202,22 @@ pub async fn read_body_within(
 
 /// A stream whose peer must read within a time, by default [`WRITE_TIMEOUT`].
 pub struct Patient<S> {
-    stream: S,
+    stream: Take<S>,
+    max_read: u64,
     within: Duration,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
 }
 
-impl<S: Unpin> Patient<S> {
+impl<S: AsyncRead + Unpin> Patient<S> {
+    /// The stream of a client, which is read in small pieces: see [`MAX_READ_BYTES`].
     pub fn new(stream: S) -> Patient<S> {
-        Patient::within(stream, WRITE_TIMEOUT)
+        Patient { max_read: MAX_READ_BYTES, ..Patient::within(stream, WRITE_TIMEOUT) }
     }
 
     pub fn within(stream: S, within: Duration) -> Patient<S> {
-        Patient { stream, within, deadline: Box::pin(sleep(within)), waiting: false }
+        let (stream, deadline) = (stream.take(0), Box::pin(sleep(within)));
+        Patient { stream, max_read: u64::MAX, within, deadline, waiting: false }
     }
 
     fn write_with<T>(
@@ -186,7 +225,7 @@ impl<S: Unpin> Patient<S> {
         cx: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<std::io::Result<T>>,
     ) -> Poll<std::io::Result<T>> {
-        if let Poll::Ready(done) = write(Pin::new(&mut self.stream), cx) {
+        if let Poll::Ready(done) = write(Pin::new(self.stream.get_mut()), cx) {
             self.waiting = false;
             return Poll::Ready(done);
         }
@@ -206,11 +245,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
+        let max = self.max_read;
+        self.stream.set_limit(max);
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -228,7 +269,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.get_ref().is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use tollgate::ban::Ban;
 use tollgate::engine::{InspectError, KeyReport};
 use tollgate::headers::HeaderStyle;
+use tollgate::identity::address::TrustedProxies;
 use tollgate::identity::{Key, Source};
 use tollgate::request::fields;
 use tollgate::rule::RuleSetError;
@@ -48,6 +49,8 @@ pub struct Live {
     pub history: History,
     /// The allow list of the file.
     pub allow: Vec<Key>,
+    /// Load balancers and proxies in front.
+    pub trusted: TrustedProxies,
 }
 
 #[derive(Default)]

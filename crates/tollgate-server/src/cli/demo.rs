@@ -21,7 +21,7 @@ use crate::cli::serve::{StopSignals, log_to_stderr, serve_admin, serve_http};
 use crate::cli::{Exit, out};
 use crate::client::{Answered, Call, call};
 use crate::config::Config;
-use crate::connection::{self, Answer};
+use crate::connection::{self, Answer, PerAddress};
 use crate::gate::Gate;
 
 const RULES: &str = include_str!("demo/rules.yaml");
@@ -56,11 +56,17 @@ async fn demo(once: bool) -> anyhow::Result<()> {
     let mut servers = JoinSet::new();
     let api_gate = Arc::clone(&gate);
     let handler = move |request, peer| api_answer(Arc::clone(&api_gate), request, peer);
-    servers.spawn(connection::serve(api, shutdown.clone(), Arc::new(handler)));
-    servers.spawn(serve_http(http, shutdown.clone(), Arc::clone(&gate), Arc::default()));
+    servers.spawn(connection::serve(api, PerAddress::unbounded("api"), shutdown.clone(), Arc::new(handler)));
+    servers.spawn(serve_http(
+        http,
+        PerAddress::unbounded("http"),
+        shutdown.clone(),
+        Arc::clone(&gate),
+        Arc::default(),
+    ));
     gate.accepts.store(true, Ordering::Release);
     let state = Arc::new(Admin::new(gate, None, None, shutdown.clone()));
-    servers.spawn(serve_admin(admin, shutdown, state));
+    servers.spawn(serve_admin(admin, PerAddress::unbounded("admin"), shutdown, state));
 
     show_limits(&at).await?;
     out::line("");

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::admin::{self, Admin};
 use crate::cli::{Exit, out};
 use crate::config::Config;
-use crate::connection::{self, Shutdown};
+use crate::connection::{self, PerAddress, Shutdown};
 use crate::gate::{Central, Gate, tracking};
 use crate::reload::{self, Fixed, Sight, Watched};
 use crate::rulebook::{self, Means, Rulebook};
@@ -141,7 +141,7 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
         if let Some(listener) = admin.map(Reserved::listen).transpose()? {
             let (shutdown, proxy, tokens) = (shutdown.clone(), proxy.clone(), tokens.clone());
             let admin = Arc::new(Admin::new(Arc::clone(&gate), proxy, tokens, shutdown.clone()));
-            servers.spawn(serve_admin(listener, shutdown, admin));
+            servers.spawn(serve_admin(listener, per_address(&gate, "admin", config), shutdown, admin));
         }
         let first_rules = async {
             if let Some(rulebook) = rulebook {
@@ -171,10 +171,12 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
                      put a line 'check TOKEN' into tokens_file or TOLLGATE_TOKENS"
                 );
             }
-            servers.spawn(serve_http(listener, shutdown.clone(), Arc::clone(&gate), Arc::new(door)));
+            let shares = per_address(&gate, "http", config);
+            servers.spawn(serve_http(listener, shares, shutdown.clone(), Arc::clone(&gate), Arc::new(door)));
         }
         if let (Some(reserved), Some(proxy)) = (proxied, &proxy) {
-            serve_proxy(&mut servers, reserved.listen()?, shutdown.clone(), proxy, config)?;
+            let shares = per_address(&gate, "proxy", config);
+            serve_proxy(&mut servers, reserved.listen()?, shares, shutdown.clone(), proxy, config)?;
         }
         gate.accepts.store(true, Ordering::Release);
         servers.spawn(notice::watch(Arc::clone(&gate), shutdown.clone()));
@@ -239,10 +241,17 @@ async fn open_rulebook(
     Ok(Some(rulebook))
 }
 
+/// What each client address may have of a listener's connections.
+fn per_address(gate: &Arc<Gate>, listener: &'static str, config: &Config) -> Arc<PerAddress> {
+    let gate = Arc::clone(gate);
+    PerAddress::new(listener, config.listen.per_address, move |ip| gate.live.load().trusted.contains(ip))
+}
+
 /// The proxy's listener, and the watches that go with it.
 fn serve_proxy(
     servers: &mut JoinSet<()>,
     listener: TcpListener,
+    per_address: Arc<PerAddress>,
     shutdown: Shutdown,
     proxy: &Arc<Proxy>,
     config: &Config,
@@ -257,7 +266,7 @@ fn serve_proxy(
     servers.spawn(Arc::clone(proxy).watch_queue(shutdown.clone()));
     servers.spawn(proxy::watch_trust(Arc::clone(proxy), shutdown.clone()));
     servers.spawn(proxy::watch_health(Arc::clone(proxy), shutdown.clone()));
-    let serving = proxy::serve(Arc::clone(proxy), listener, tls, shutdown);
+    let serving = proxy::serve(Arc::clone(proxy), listener, per_address, tls, shutdown);
     servers.spawn(async move {
         if let Err(error) = serving.await {
             tracing::error!("the proxy does not run: {error:#}");
@@ -296,14 +305,25 @@ impl Reserved {
     }
 }
 
-pub async fn serve_http(listener: TcpListener, shutdown: Shutdown, gate: Arc<Gate>, door: Arc<Door>) {
+pub async fn serve_http(
+    listener: TcpListener,
+    per_address: Arc<PerAddress>,
+    shutdown: Shutdown,
+    gate: Arc<Gate>,
+    door: Arc<Door>,
+) {
     let handler = move |request, _peer| http::handle(Arc::clone(&gate), Arc::clone(&door), request);
-    connection::serve(listener, shutdown, Arc::new(handler)).await;
+    connection::serve(listener, per_address, shutdown, Arc::new(handler)).await;
 }
 
-pub async fn serve_admin(listener: TcpListener, shutdown: Shutdown, admin: Arc<Admin>) {
+pub async fn serve_admin(
+    listener: TcpListener,
+    per_address: Arc<PerAddress>,
+    shutdown: Shutdown,
+    admin: Arc<Admin>,
+) {
     let handler = move |request, _peer| admin::handle(Arc::clone(&admin), request);
-    connection::serve(listener, shutdown, Arc::new(handler)).await;
+    connection::serve(listener, per_address, shutdown, Arc::new(handler)).await;
 }
 
 /// SIGTERM and SIGINT, kept from the moment they are listened to.

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use tollgate::document::MapReader;
 
 use crate::config::ProxyConfig;
+use crate::connection::{MAX_CONNECTIONS, PER_ADDRESS};
 
 /// `None` where a listener is switched off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,12 +14,14 @@ pub struct Listen {
     pub admin: Option<SocketAddr>,
     /// Only where there are upstreams.
     pub proxy: Option<SocketAddr>,
+    /// Connections that one client address may have open on each of them.
+    pub per_address: Option<usize>,
 }
 
 impl Default for Listen {
     fn default() -> Self {
         let local = |port| Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
-        Listen { http: local(8080), admin: local(7070), proxy: local(8000) }
+        Listen { http: local(8080), admin: local(7070), proxy: local(8000), per_address: Some(PER_ADDRESS) }
     }
 }
 
@@ -57,8 +60,9 @@ impl Listen {
                 }
             }
         }
+        let per_address = per_address(&mut map);
         map.finish();
-        Listen { http, admin, proxy }
+        Listen { http, admin, proxy, per_address }
     }
 }
 
@@ -84,6 +88,20 @@ fn address(
         None => {
             map.reject(name, node, "expected an address such as 127.0.0.1:8080, or off");
             default
+        }
+    }
+}
+
+fn per_address(map: &mut MapReader<'_, '_>) -> Option<usize> {
+    let Some(node) = map.optional("per_address") else { return Some(PER_ADDRESS) };
+    let number = node.as_u64().and_then(|number| usize::try_from(number).ok());
+    match (number, node.as_str()) {
+        (Some(number @ 1..=MAX_CONNECTIONS), _) => Some(number),
+        (_, Some("off")) => None,
+        _ => {
+            let message = format!("expected a number of connections from 1 to {MAX_CONNECTIONS}, or off");
+            map.reject("per_address", node, message);
+            None
         }
     }
 }

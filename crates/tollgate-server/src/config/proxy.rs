@@ -141,8 +141,8 @@ impl ProxyConfig {
         }
     }
 
-    /// `None` where the file names no upstream.
-    pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Option<ProxyConfig> {
+    /// What the file says, whether it names upstreams or not.
+    pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> ProxyConfig {
         let mut config = ProxyConfig::in_front_of(upstreams(map));
         config.trusted = trusted_proxies(map);
         config.trusted_header = map.optional_choice("trusted_header", &TRUSTED_HEADERS).unwrap_or_default();
@@ -153,7 +153,7 @@ impl ProxyConfig {
             read_settings(&mut map, &mut config, folder);
             map.finish();
         }
-        Some(config).filter(|config| !config.upstreams.is_empty())
+        config
     }
 }
 

@@ -61,7 +61,7 @@ impl Door {
     pub fn new(address: SocketAddr, tokens: Option<Arc<Tokens>>) -> Door {
         let admits = match tokens.filter(|tokens| tokens.has_check()) {
             Some(tokens) => Admits::Tokens(tokens),
-            None if address.ip().is_loopback() => Admits::Local,
+            None if address.ip().to_canonical().is_loopback() => Admits::Local,
             None => Admits::Anybody,
         };
         Door { admits, refusals: LogRate::default() }

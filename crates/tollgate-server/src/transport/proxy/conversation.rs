@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use crate::connection::{MAX_HEADER_BYTES, Patient, Shutdown, told_to_stop};
+use crate::connection::{MAX_HEADER_BYTES, Patient, Shutdown, closing_if, has_long_head, told_to_stop};
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::exchange::Entrance;
 use crate::transport::proxy::forwarded::{Peer, Scheme};
@@ -73,8 +73,9 @@ where
     let entrance = Arc::new(Entrance { heads: Some(heads), ..entrance });
     let service = service_fn(move |request| {
         let entrance = Arc::clone(&entrance);
+        let is_long = has_long_head(&request);
         // Boxed: it is large, and a connection that idles has none.
-        Box::pin(async move { Ok::<_, Infallible>(entrance.exchange(request).await) })
+        Box::pin(async move { Ok::<_, Infallible>(closing_if(is_long, entrance.exchange(request).await)) })
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

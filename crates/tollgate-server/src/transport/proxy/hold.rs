@@ -246,6 +246,7 @@ mod tests {
                 jwt: None,
                 history: History::new(text.to_owned()),
                 allow: Vec::new(),
+                trusted: Default::default(),
             };
             let gate = Gate::new(Engine::new(Policy::from_yaml(text).unwrap()), live);
             Waiters { room: Arc::default(), gate: Arc::new(gate) }

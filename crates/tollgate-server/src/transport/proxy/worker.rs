@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::connection::{ACCEPT_PAUSE, DRAIN, MAX_CONNECTIONS, Shutdown, told_to_stop};
+use crate::connection::{ACCEPT_PAUSE, DRAIN, MAX_CONNECTIONS, PerAddress, Place, Shutdown, told_to_stop};
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::conversation::converse;
 
@@ -24,7 +24,7 @@ const STOP_GRACE: Duration = Duration::from_secs(1);
 struct Accepted {
     stream: std::net::TcpStream,
     from: SocketAddr,
-    place: OwnedSemaphorePermit,
+    place: (OwnedSemaphorePermit, Place),
 }
 
 struct Worker {
@@ -37,6 +37,7 @@ struct Worker {
 pub async fn serve(
     proxy: Arc<Proxy>,
     listener: TcpListener,
+    per_address: Arc<PerAddress>,
     tls: Option<Arc<ServerConfig>>,
     mut shutdown: Shutdown,
 ) -> anyhow::Result<()> {
@@ -52,10 +53,11 @@ pub async fn serve(
         let (Ok(place), accepted) = accepted else { break };
         match accepted.and_then(|(stream, from)| Ok((stream.into_std()?, from))) {
             Ok((stream, from)) => {
+                let Some(share) = per_address.admit(from.ip()) else { continue };
                 let least = workers.iter().min_by_key(|worker| worker.busy.load(Ordering::Relaxed));
                 let Some(worker) = least else { break };
                 worker.busy.fetch_add(1, Ordering::Relaxed);
-                worker.connections.send(Accepted { stream, from, place }).ok();
+                worker.connections.send(Accepted { stream, from, place: (place, share) }).ok();
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");

@@ -1,0 +1,122 @@
+//! How many connections one client address may have open: a listener's places are shared by all of its clients.
+//!
+//! An address with no open connection has no entry, so the table has at most as many as the listener has places.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::log_rate::LogRate;
+
+/// An IPv6 client has a network of its own: it is counted as one address.
+const IPV6_PREFIX: u32 = 64;
+
+pub struct PerAddress {
+    listener: &'static str,
+    /// `None`: no bound.
+    max: Option<usize>,
+    is_trusted: Box<dyn Fn(IpAddr) -> bool + Send + Sync>,
+    open: Mutex<HashMap<IpAddr, usize>>,
+    refusals: LogRate,
+}
+
+impl PerAddress {
+    /// At most `max` for each address that is neither loopback nor trusted: many clients may be behind those.
+    pub fn new(
+        listener: &'static str,
+        max: Option<usize>,
+        is_trusted: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
+    ) -> Arc<PerAddress> {
+        let (open, refusals) = (Mutex::default(), LogRate::default());
+        Arc::new(PerAddress { listener, max, is_trusted: Box::new(is_trusted), open, refusals })
+    }
+
+    pub fn unbounded(listener: &'static str) -> Arc<PerAddress> {
+        PerAddress::new(listener, None, |_| true)
+    }
+
+    /// A place for one more connection, until it is dropped; `None` where the address has its share, which is logged.
+    pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+        let peer = peer.to_canonical();
+        let Some(max) = self.max.filter(|_| !peer.is_loopback() && !(self.is_trusted)(peer)) else {
+            return Some(Place(None));
+        };
+        let address = network(peer);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_default();
+        if *count < max {
+            *count += 1;
+            return Some(Place(Some((Arc::clone(self), address))));
+        }
+        drop(open);
+        self.refusals.warn("refused connections", || {
+            let listener = self.listener;
+            tracing::warn!(listener, %peer, max, "a connection was refused: its address has too many (listen.per_address)");
+        });
+        None
+    }
+}
+
+fn network(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(ip) => {
+            Ipv6Addr::from_bits(ip.to_bits() >> (128 - IPV6_PREFIX) << (128 - IPV6_PREFIX)).into()
+        }
+    }
+}
+
+/// The place of an open connection.
+pub struct Place(Option<(Arc<PerAddress>, IpAddr)>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some((table, address)) = self.0.take() else { return };
+        let mut open = table.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut entry) = open.entry(address) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn an_address_has_its_share_and_gives_it_back() {
+        let table = PerAddress::new("http", Some(2), |ip| ip == IpAddr::from([10, 0, 0, 1]));
+        let first = table.admit(ip("192.0.2.1"));
+        let second = table.admit(ip("::ffff:192.0.2.1"));
+        assert!(first.is_some() && second.is_some());
+        assert!(table.admit(ip("192.0.2.1")).is_none());
+        let other = table.admit(ip("192.0.2.2"));
+        assert!(other.is_some(), "another address has its own share");
+        drop(first);
+        assert!(table.admit(ip("192.0.2.1")).is_some());
+        drop((second, other));
+        assert!(table.open.lock().expect("not poisoned").is_empty(), "no entry without a connection");
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_client_and_balancers_are_not_bounded() {
+        let table = PerAddress::new("http", Some(1), |ip| ip == IpAddr::from([10, 0, 0, 1]));
+        let _place = table.admit(ip("2001:db8:0:1::1"));
+        assert!(table.admit(ip("2001:db8:0:1:ffff::2")).is_none());
+        assert!(table.admit(ip("2001:db8:0:2::1")).is_some());
+        let places: Vec<_> =
+            ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "10.0.0.1", "::ffff:10.0.0.1"]
+                .into_iter()
+                .flat_map(|text| [table.admit(ip(text)), table.admit(ip(text))])
+                .collect();
+        assert!(places.iter().all(Option::is_some));
+    }
+}
