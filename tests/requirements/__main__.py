@@ -4,8 +4,11 @@ usage: scripts/requirements [--verbose] [ROW …]     such as: scripts/requireme
 """
 
 import sys
+from pathlib import Path
 
 sys.dont_write_bytecode = True
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "harness"))
 
 import table
 

@@ -298,6 +298,7 @@ class Api:
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self.server.handle_error = lambda *_: None  # a client that went away
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     @property

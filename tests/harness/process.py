@@ -15,7 +15,7 @@ SOON = 60.0
 """What must happen soon, on a busy machine too (seconds)."""
 
 _STARTED: list["Process"] = []
-_FOLDER = Path(tempfile.mkdtemp(prefix="tollgate-requirements-"))
+_FOLDER = Path(tempfile.mkdtemp(prefix="tollgate-tests-"))
 _FOLDER.chmod(0o755)  # PostgreSQL runs as another user inside
 _next_port = 10_000 + os.getpid() * 67 % 20_000
 

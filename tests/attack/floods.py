@@ -1,0 +1,73 @@
+"""Floods of made-up keys against a memory store that is too small for them."""
+
+from measure import metric, peak, resident
+from node import Node
+from report import attack
+
+LIMIT = 5
+CELLS = 64
+"""Shared counters of a limit for keys that found no room (docs/operations.md)."""
+MEMORY = 16
+"""MiB."""
+FLOOD = 1_200_000
+
+
+def flooded(algorithm: str = "gcra") -> tuple[Node, int]:
+    """A node in which 100 clients are at their limit and then made-up keys come; how many of those passed."""
+    rules = f"- {{ id: five, limit: {LIMIT}/h, key: user, algorithm: {algorithm} }}"
+    node = Node(f"memory: {MEMORY}MiB\nrules_db: none\nrules:\n{rules}\n")
+    hit(node, [f"offender-{number}" for number in range(100)] * (LIMIT + 3))
+    return node, hit(node, (f"made-up-{number}" for number in range(FLOOD)))
+
+
+def hit(node: Node, users) -> int:
+    """How many requests pass, one for each name."""
+    passed, batch = 0, []
+
+    def ask() -> int:
+        answers = node.ask("/v1/check/batch", batch).body
+        batch.clear()
+        return sum(answer["allowed"] for answer in answers)
+
+    for user in users:
+        batch.append({"user": user})
+        if len(batch) == 1000:
+            passed += ask()
+    return passed + (ask() if batch else 0)
+
+
+for name in ("gcra", "sliding-log", "sliding-counter", "fixed-window"):
+
+    @attack(
+        "floods",
+        f"{FLOOD:,} made-up keys in {MEMORY} MiB, then 100 clients at their limit go on ({name})",
+        f"0 of 1,000 pass; of keys without room {CELLS * LIMIT} in all ({CELLS} shared counters); {MEMORY} MiB + 30 MB of memory",
+    )
+    def made_up_keys(name=name):
+        node, _ = flooded(name)
+        known = hit(node, [f"offender-{number}" for number in range(100)] * 10)
+        unstored = metric(node, "tollgate_store_unstored_total")
+        fresh = hit(node, (f"fresh-{number}" for number in range(2_000) for _ in range(20)))
+        memory = peak(node)
+        node.stop()
+        holds = known == 0 and fresh <= CELLS * LIMIT and memory < MEMORY * 1.05 + 30 and unstored > 0
+        return holds, f"{known} pass; {fresh} of 40,000 by fresh keys; {memory:.0f} MB"
+
+
+@attack("floods", f"keys of 4 KB each, {FLOOD // 10:,} of them", f"{MEMORY} MiB + 30 MB of memory")
+def long_keys():
+    node = Node(f"memory: {MEMORY}MiB\nrules_db: none\nrules:\n- {{ id: five, limit: 5/h, key: user }}\n")
+    hit(node, (f"{number:08}" + "x" * 4_000 for number in range(FLOOD // 10)))
+    memory = peak(node)
+    node.stop()
+    return memory < MEMORY * 1.05 + 30, f"{memory:.0f} MB"
+
+
+@attack("floods", "tracked keys: 300,000 made-up ones under `track: true`", "100,000 of a rule are kept: below 60 MB")
+def tracked():
+    node = Node("memory: 64MiB\nrules_db: none\nrules:\n- { id: five, limit: 5/h, key: user, track: true }\n")
+    before = resident(node)
+    hit(node, (f"made-up-{number}" for number in range(300_000)))
+    grown = resident(node) - before
+    node.stop()
+    return grown < 60, f"{grown:.0f} MB more"

@@ -1,0 +1,69 @@
+"""Clients that would be somebody else with every request."""
+
+from measure import send, status
+from report import attack
+from servers import Api
+from slow import proxy
+
+TRIES = 40
+LIMIT = 5
+
+
+def passed(rules: str, requests, settings: str = "") -> tuple[bool, str]:
+    """At most the limit may pass, whatever the requests look like."""
+    node = proxy(f"{settings}rules: [{{ id: five, limit: {LIMIT}/h, {rules} }}]\n")
+    count = sum(status(send(node.proxy, requests(number))) == 200 for number in range(TRIES))
+    node.stop()
+    return count <= LIMIT, f"{count} of {TRIES} pass"
+
+
+def get(*headers: str, path: str = "/", host: str = "x") -> bytes:
+    lines = [f"GET {path} HTTP/1.1", f"host: {host}", "connection: close", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def post(body: str, kind: str = "application/json", path: str = "/login") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "host: x", "connection: close", f"content-type: {kind}", f"content-length: {len(body.encode())}"]
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+JSON = "key: 'json:email'"
+CASES = [
+    ("a made-up X-Forwarded-For", "key: ip", lambda n: get(f"x-forwarded-for: 203.0.113.{n}"), ""),
+    ("a made-up Forwarded", "key: ip", lambda n: get(f"forwarded: for=203.0.113.{n}"), ""),
+    ("a decoy before the real JSON field", JSON, lambda n: post(f'{{"email":"decoy{n}@example.com","email":"victim@example.com"}}'), ""),
+    (
+        "a decoy before a lone surrogate",
+        JSON,
+        lambda n: post(f'{{"email":"decoy{n}@example.com","\\ud800":0,"email":"victim@example.com"}}'),
+        "",
+    ),
+    ("field names in another case", JSON, lambda n: post(f'{{"{["email", "Email", "EMAIL", "eMail"][n % 4]}":"victim@example.com"}}'), ""),
+    ("emails in another case, with white space", JSON, lambda n: post(f'{{"email":"{" " * (n % 3)}VICTIM@example.com"}}'), ""),
+    ("numbers written differently", "key: 'json:id'", lambda n: post(f'{{"id":{["42", "42.0", "4.2e1", "420e-1"][n % 4]}}}'), ""),
+    ("a decoy in a form", "key: 'form:email'", lambda n: post(f"email=decoy{n}@example.com&email=victim@example.com", "application/x-www-form-urlencoded"), ""),
+    ("a decoy query parameter", "key: 'query:id'", lambda n: get(path=f"/?id=decoy{n}&id=victim"), ""),
+    ("a decoy cookie", "key: 'cookie:sid'", lambda n: get(f"cookie: sid=decoy{n}; sid=victim"), ""),
+    ("a decoy header", "key: 'header:x-user'", lambda n: get(f"x-user: decoy{n}", "x-user: victim"), ""),
+    ("another spelling of a path", "match: /login", lambda n: get(path=["/login", "/./login", "/a/../login", "/%6cogin", "//login", "/login/"][n % 6]), ""),
+    ("HEAD in place of GET", "match: GET /login", lambda n: (get(path="/login") if n % 2 else get(path="/login").replace(b"GET", b"HEAD", 1)), ""),
+    ("another spelling of a host", "host: api.example.com", lambda n: get(host=["api.example.com", "API.example.com", "api.example.com.", "api.example.com:80"][n % 4]), ""),
+]
+
+for what, rules, requests, settings in CASES:
+
+    @attack("identity", f"{TRIES} requests with {what}", f"{LIMIT} pass")
+    def spellings(rules=rules, requests=requests, settings=settings):
+        return passed(rules, requests, settings)
+
+
+@attack("identity", "a header that `Connection` removes, or with an underscore", "the API sees no identity that was not counted")
+def removed():
+    api = Api()
+    node = proxy("rules: [{ id: five, limit: 5/h, key: 'header:x-api-key' }]\n", api)
+    for number in range(20):
+        send(node.proxy, get(f"x-api-key: {number}").replace(b"connection: close", b"connection: close, x-api-key"))
+        send(node.proxy, get(f"x_api_key: {number}", f"X-Api_Key: {number}"))
+    seen = sum(any("api" in name for name in headers) for _, _, _, headers, _ in api.requests)
+    node.stop()
+    return seen == 0 and api.requests, f"{seen} of {len(api.requests)} requests had one"
