@@ -40,7 +40,7 @@ pub enum QueueError {
     #[error("the queue cannot be used: {0}")]
     File(#[from] std::io::Error),
     #[error("the queue cannot be used: {0}")]
-    Sqlite(#[from] rusqlite::Error),
+    Sqlite(rusqlite::Error),
     #[error("the queue cannot be used: {0}")]
     Redis(#[from] StoreError),
     #[error("the queue cannot be used: {0}")]
@@ -49,6 +49,15 @@ pub enum QueueError {
     Strange,
     #[error("the queue has ended")]
     Ended,
+}
+
+impl From<rusqlite::Error> for QueueError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => QueueError::Full, // the file has its pages, or the disk is full
+            _ => QueueError::Sqlite(error),
+        }
+    }
 }
 
 macro_rules! ask {

@@ -39,6 +39,11 @@ const SCHEMA: &str = "
     PRAGMA user_version = 1;
 ";
 
+/// Pages for the schema and the indexes of an empty queue.
+const SPARE_PAGES: usize = 64;
+/// To this size the write-ahead log is cut when its pages are in the file.
+const LOG_BYTES: usize = 4 << 20;
+
 const COLUMNS: &str = "id, state, method, target, host, headers, length(body), sender, queued_at, expires_at, next_at, tries, status, error";
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
@@ -57,6 +62,7 @@ impl SqliteQueue {
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(5))?;
         connection.execute_batch(SCHEMA)?;
+        bound_file(&connection, bounds)?;
         connection.execute(
             "UPDATE item SET state = ?1 WHERE state = ?2",
             [State::Queued as u8, State::Sending as u8],
@@ -199,6 +205,15 @@ impl SqliteQueue {
     }
 }
 
+/// Bounds the file by what may be queued: a quarter more, for pages that are not full, and the write-ahead log apart.
+fn bound_file(connection: &Connection, bounds: Bounds) -> Result<(), QueueError> {
+    let page: usize = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+    let pages = bounds.bytes / page * 5 / 4 + SPARE_PAGES;
+    connection.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
+    connection.query_row(&format!("PRAGMA journal_size_limit = {LOG_BYTES}"), [], |_| Ok(()))?;
+    Ok(())
+}
+
 /// Whether the sender may have one more.
 fn check_sender(connection: &Connection, item: &Item, bounds: Bounds) -> Result<(), QueueError> {
     let mut query = connection.prepare_cached(
@@ -262,4 +277,24 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Item> {
         error: row.get(13)?,
         lease: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_bounded_by_what_may_be_queued() {
+        let connection = Connection::open_in_memory().expect("a database");
+        connection.execute_batch(SCHEMA).expect("the schema");
+        let bounds = Bounds::new(1_000, 1 << 20, 10_000);
+        bound_file(&connection, bounds).expect("bounded");
+        let error = (0..).find_map(|n| {
+            let insert = "INSERT INTO item VALUES (NULL, ?1, 0, '', '', '', '', zeroblob(10000), '{}', 0, 0, 0, 0, NULL, NULL)";
+            connection.execute(insert, [n]).err()
+        });
+        assert!(matches!(error.map(QueueError::from), Some(QueueError::Full)));
+        let pages: usize = connection.query_row("PRAGMA page_count", [], |row| row.get(0)).expect("a number");
+        assert!(pages * 4096 <= (1 << 20) * 5 / 4 + SPARE_PAGES * 4096, "{pages} pages");
+    }
 }
