@@ -252,7 +252,7 @@ fn scaled(counts: u64, scale: u64) -> u64 {
     counts.wrapping_mul(scale) >> SCALE_BITS
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
 mod counter {
     use std::arch::x86_64::{__cpuid, _rdtsc};
 
@@ -272,7 +272,7 @@ mod counter {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", not(tollgate_portable))))]
 mod counter {
     pub(super) fn is_steady() -> bool {
         false
