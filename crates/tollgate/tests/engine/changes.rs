@@ -1,5 +1,7 @@
 //! Policies that follow each other: what is kept, and what starts fresh.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::*;
 
 #[test]
@@ -88,4 +90,34 @@ fn policies_applied_at_once_follow_each_other() {
     });
     generations.sort_unstable();
     assert_eq!(generations, (1..=200).map(|n| (n, n + 1)).collect::<Vec<_>>());
+}
+
+/// A request planned under 5/h charged the counter that the state had just left for that of 6/h: 11 passed.
+#[test]
+fn changes_under_load_admit_no_more_than_the_larger_limit() {
+    const KEYS: usize = 2_000;
+    for algorithm in ["algorithm: gcra", "algorithm: sliding-log"] {
+        let rule = |count| policy(&format!("rules: [{{id: r, key: user, limit: {count}/h, {algorithm}}}]"));
+        let engine = Engine::new(rule(5));
+        let admitted: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+        let hammer = || {
+            for (n, admitted) in admitted.iter().enumerate() {
+                let passed = allowed(&engine, &Hit::by(&format!("{n}")), 8, NOW);
+                admitted.fetch_add(passed as u64, Ordering::Relaxed);
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(hammer)).collect();
+            for n in 1.. {
+                engine.apply(rule(5 + n % 2), NOW);
+                if threads.iter().all(|thread| thread.is_finished()) {
+                    break;
+                }
+            }
+        });
+        for (n, admitted) in admitted.iter().enumerate() {
+            let passed = admitted.load(Ordering::Relaxed);
+            assert!((5..=6).contains(&passed), "{algorithm}: {passed} of user {n} passed");
+        }
+    }
 }
