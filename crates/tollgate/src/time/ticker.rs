@@ -122,17 +122,17 @@ impl Ticker {
                 if let Some(shown) = self.overtake(version) {
                     return shown;
                 }
-            } else if let Ok(version) = self.version.compare_exchange(
-                version,
-                version | WRITING,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                if let Some(shown) = self.renew(version) {
-                    return shown;
-                }
+            } else if let Some(shown) = self.start_writing(version).and_then(|version| self.renew(version)) {
+                return shown;
             }
         }
+    }
+
+    /// Sets the flag of the writer; the version with it, if no other thread was faster.
+    fn start_writing(&self, version: u64) -> Option<u64> {
+        let writing = version | WRITING;
+        let started = self.version.compare_exchange(version, writing, Ordering::Acquire, Ordering::Relaxed);
+        started.ok().map(|_| writing)
     }
 
     /// The system's time while another thread replaces the anchor; `None` if it was replaced meanwhile.
