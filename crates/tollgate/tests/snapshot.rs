@@ -306,10 +306,10 @@ fn a_snapshot_of_the_future_denies_no_longer_than_its_limits() {
         (0..ALGORITHMS.len()).for_each(|n| drop(hit(&engine, n, future)));
     }
     let engine = restored(&saved(&engine, &rules, future), &rules, NOW);
-    for n in 0..ALGORITHMS.len() {
+    for (n, algorithm) in ALGORITHMS.iter().enumerate() {
         let verdict = hit(&engine, n, NOW);
         let wait = verdict.limits.iter().filter_map(|limit| limit.retry_after).max().unwrap_or_default();
-        assert!(wait <= 5 * MINUTE, "{}: {wait:?}", ALGORITHMS[n]);
-        assert!(hit(&engine, n, NOW + wait).allowed, "{}", ALGORITHMS[n]);
+        assert!(wait <= 5 * MINUTE, "{algorithm}: {wait:?}");
+        assert!(hit(&engine, n, NOW + wait).allowed, "{algorithm}");
     }
 }

@@ -122,7 +122,11 @@ fn the_library_reads_no_clock_and_does_no_io() {
         "std::fs",
         "std::net::Tcp",
         "tokio",
-        "std::thread",
+        "thread::spawn",
+        "thread::scope",
+        "thread::Builder",
+        "thread::sleep",
+        "thread::park",
         "println",
         "std::env",
     ];
