@@ -57,7 +57,7 @@ fn sources(krate: &str) -> Vec<Source> {
     assert!(!files.is_empty(), "{krate} has sources");
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("a source can be read");
-        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default().to_owned();
+        let code = text.split("\nmod tests {").next().unwrap_or_default().to_owned();
         Source { path, code, text }
     };
     files.into_iter().map(read).collect()
