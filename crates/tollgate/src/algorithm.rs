@@ -9,6 +9,7 @@ use crate::time::Time;
 
 pub mod concurrency;
 pub mod fixed_window;
+mod future;
 pub mod gcra;
 pub mod leaky_bucket;
 mod quota;
@@ -19,6 +20,7 @@ pub mod tiered_window;
 pub mod token_bucket;
 mod unit;
 
+pub use future::MAX_SKEW;
 pub use quota::{Quota, State};
 
 /// An algorithm with its limit.

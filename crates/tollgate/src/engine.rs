@@ -22,7 +22,7 @@ use crate::limit::Limit;
 use crate::plan::{Conditions, Exempt, Plan, PlannedRule};
 use crate::policy::{Change, Policy};
 use crate::rule::{BanPolicy, Rule, RuleSetError};
-use crate::store::memory::MemoryFull;
+use crate::store::memory::{InForce, MemoryFull};
 use crate::store::{MemoryStore, Receipt};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
@@ -46,6 +46,8 @@ pub use snapshot::SnapshotError;
 
 /// Hits of a batch that are planned ahead.
 const AHEAD: usize = 8;
+/// How often a hit is planned anew because its policy was replaced, before it keeps policies from being replaced.
+const MAX_REPLANS: usize = 4;
 
 pub struct Engine {
     policy: ArcSwap<Policy>,
@@ -141,10 +143,28 @@ impl Engine {
 
     /// Decides a hit and charges it if it passes.
     pub fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+        for _ in 0..MAX_REPLANS {
+            let policy = self.policy.load();
+            let mut plan = Plan::default();
+            let planned = self.plan(&policy, &mut plan, hit, now);
+            let in_force = || std::ptr::eq(&**self.policy.load(), &**policy);
+            let in_force = InForce::as_long_as(&in_force);
+            if let Some(verdict) = self.decide(&policy, &plan, planned, hit, now, in_force) {
+                return verdict;
+            }
+        }
+        self.check_in_turn(hit, now)
+    }
+
+    /// Decides while no other policy can come into force.
+    #[cold]
+    fn check_in_turn(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+        let _turn = lock(&self.succession);
         let policy = self.policy.load();
         let mut plan = Plan::default();
         let planned = self.plan(&policy, &mut plan, hit, now);
-        self.decide(&policy, &plan, planned, hit, now)
+        let verdict = self.decide(&policy, &plan, planned, hit, now, InForce::ALWAYS);
+        verdict.expect("the policy is in force")
     }
 
     /// What a hit comes to; its counters are asked to come nearer.
@@ -164,6 +184,7 @@ impl Engine {
         Conditions { enforce: self.switch.get(), bans: &self.bans, secret: &self.secret, now }
     }
 
+    /// `None` if the policy was replaced and a counter would have to be begun.
     #[inline(always)]
     fn decide(
         &self,
@@ -172,20 +193,24 @@ impl Engine {
         planned: Result<(), Exempt>,
         hit: &Hit<'_>,
         now: Time,
-    ) -> Verdict {
+        in_force: InForce<'_>,
+    ) -> Option<Verdict> {
         let id = self.next_id(policy);
         if let Err(exempt) = planned {
-            return self.exempted(Verdict::exempt(id, exempt, now), hit, now);
+            return Some(self.exempted(Verdict::exempt(id, exempt, now), hit, now));
         }
         let mut verdict = plan.draft(id); // while the counters are on their way
         // A rule that refuses without counting spares all others (I3).
         let refused = plan.is_refused();
         let charges = &plan.charges;
-        let outcome = if refused { self.store.peek(charges, now) } else { self.store.charge(charges, now) };
+        let outcome = match refused {
+            true => self.store.peek(charges, now),
+            false => self.store.charge_while(charges, now, in_force)?,
+        };
         plan.conclude(&mut verdict, &outcome);
         self.note(policy, plan, &verdict, hit, now);
         self.decisions[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
-        verdict
+        Some(verdict)
     }
 
     /// What [`check`](Self::check) would answer; nothing is charged, tracked or held against anyone.
@@ -206,6 +231,8 @@ impl Engine {
     pub fn check_batch(&self, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
         let mut verdicts = Vec::with_capacity(hits.len());
         let policy = self.policy.load();
+        let in_force = || std::ptr::eq(&**self.policy.load(), &**policy);
+        let in_force = InForce::as_long_as(&in_force);
         for hits in hits.chunks(AHEAD) {
             let bans = self.bans.changes();
             let mut plans: [Plan<'_>; AHEAD] = Default::default();
@@ -213,10 +240,11 @@ impl Engine {
             let planned: SmallVec<[_; AHEAD]> =
                 planned.map(|(hit, plan)| self.plan(&policy, plan, hit, now)).collect();
             for ((hit, plan), planned) in hits.iter().zip(&plans).zip(planned) {
-                verdicts.push(match self.bans.changes() == bans {
-                    true => self.decide(&policy, plan, planned, hit, now),
-                    false => self.check(hit, now), // one of those before may have been banned meanwhile
-                });
+                let verdict = match self.bans.changes() == bans {
+                    true => self.decide(&policy, plan, planned, hit, now, in_force),
+                    false => None, // one of those before may have been banned meanwhile
+                };
+                verdicts.push(verdict.unwrap_or_else(|| self.check(hit, now)));
             }
         }
         verdicts

@@ -92,6 +92,12 @@ impl Part {
         reset_after: Duration::ZERO,
         grant: None,
     };
+
+    /// Whether it denies for longer than so long.
+    #[inline]
+    pub(crate) fn waits_longer_than(&self, longest: Duration) -> bool {
+        matches!(self.decision.admission, Admission::Deny { retry_after } if retry_after > longest)
+    }
 }
 
 /// The right to give a charge back, or to correct its cost. It is used up by either.

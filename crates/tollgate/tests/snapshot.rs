@@ -292,3 +292,24 @@ fn the_format_before_tracked_keys_is_read() {
     let restored = restored.expect("the snapshot is sound").1;
     assert_eq!((restored.counters, restored.tracked_keys), (1, 0));
 }
+
+/// A snapshot of a clock that was a year ahead denied its keys for a year.
+#[test]
+fn a_snapshot_of_the_future_denies_no_longer_than_its_limits() {
+    let (rules, future) = (all_rules(), NOW + 365 * 24 * HOUR);
+    let engine = Engine::new(policy(&rules));
+    let hit = |engine: &Engine, n: usize, now| {
+        let target = format!("/r{n}");
+        engine.check(&Hit::on("GET", "", &target).user("u"), now)
+    };
+    for _ in 0..20 {
+        (0..ALGORITHMS.len()).for_each(|n| drop(hit(&engine, n, future)));
+    }
+    let engine = restored(&saved(&engine, &rules, future), &rules, NOW);
+    for (n, algorithm) in ALGORITHMS.iter().enumerate() {
+        let verdict = hit(&engine, n, NOW);
+        let wait = verdict.limits.iter().filter_map(|limit| limit.retry_after).max().unwrap_or_default();
+        assert!(wait <= 5 * MINUTE, "{algorithm}: {wait:?}");
+        assert!(hit(&engine, n, NOW + wait).allowed, "{algorithm}");
+    }
+}

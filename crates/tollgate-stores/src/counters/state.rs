@@ -20,11 +20,17 @@ const VERSION: u8 = 1;
 /// No bucket is full later than this.
 const LATEST: u64 = 1 << 63;
 
-/// The state under `limit`, as bytes.
-pub fn encode(limit: &Limit, state: &State) -> Vec<u8> {
+/// The state under `limit` at `now`, as bytes. A bucket that owes more than its limit allows has adopted that from a
+/// larger one: it is written with a burst that allows it, so that it is not taken for a state of the future.
+pub fn encode(limit: &Limit, state: &State, now: Time) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     match state {
-        State::Instant(at) => push_all(&mut bytes, [limit.rate().count(), limit.capacity(), *at]),
+        State::Instant(at) => {
+            let (count, capacity) = (limit.rate().count(), limit.capacity());
+            let burst = Quota::new(limit).used(state, now).div_ceil(2);
+            let larger = burst > capacity && count > 0 && numbered(limit, count, burst).is_some();
+            push_all(&mut bytes, [count, if larger { burst } else { capacity }, *at]);
+        }
         State::Window(Window { name, count }) => push_all(&mut bytes, [*name, *count]),
         State::Counts(counts) => push_all(&mut bytes, [counts.window, counts.current, counts.previous]),
         State::Log(log) => push_steps(&mut bytes, &**log),
@@ -169,7 +175,7 @@ mod tests {
                 if quota.decide(&state, now, 1).is_allowed() {
                     quota.charge(&mut state, now, 1);
                 }
-                let (under, read) = decode(&limit, &encode(&limit, &state)).expect("our own bytes");
+                let (under, read) = decode(&limit, &encode(&limit, &state, now)).expect("our own bytes");
                 assert!(interchangeable(&under, &limit));
                 assert_eq!(quota.decide(&read, now, 2), quota.decide(&state, now, 2), "{shape:?}");
                 assert_eq!(quota.fresh_at(&read), quota.fresh_at(&state), "{shape:?}");
@@ -185,12 +191,12 @@ mod tests {
         let quota = Quota::new(&five);
         let mut state = quota.fresh();
         quota.charge(&mut state, NOW, 5);
-        let (under, read) = decode(&fifty, &encode(&five, &state)).expect("our own bytes");
+        let (under, read) = decode(&fifty, &encode(&five, &state, NOW)).expect("our own bytes");
         assert!(interchangeable(&under, &five) && !interchangeable(&under, &fifty));
         let adopted = Quota::new(&fifty).adopt(&Quota::new(&under), read, NOW);
         assert_eq!(Quota::new(&fifty).used(&adopted, NOW), 5);
         let closed = limit("0/m", Shape::GCRA);
-        let (under, _) = decode(&five, &encode(&closed, &quota.fresh())).expect("our own bytes");
+        let (under, _) = decode(&five, &encode(&closed, &quota.fresh(), NOW)).expect("our own bytes");
         assert!(interchangeable(&under, &closed));
     }
 
@@ -212,7 +218,7 @@ mod tests {
                 let at = NOW.nanos() + limit.rate().period().nanos() / (2 * count) * n + n * n % 977;
                 quota.charge(&mut state, Time::from_nanos(at), 1);
             }
-            let bytes = encode(&limit, &state).len() as u64;
+            let bytes = encode(&limit, &state, NOW).len() as u64;
             assert!(bytes <= max_bytes(&limit), "{shape:?} {rate}: {bytes} of {}", max_bytes(&limit));
             assert!(bytes * 2 > max_bytes(&limit) || bytes < 100, "{shape:?} {rate}: {bytes}");
         }
@@ -251,7 +257,8 @@ mod tests {
             quota.drain(&mut state, NOW, cost);
             quota.owe(&mut state, NOW, cost);
             quota.refund(&mut state, &grant, cost, NOW);
-            let (_, read) = decode(&limit, &encode(&limit, &state)).expect("what was taken up can be kept");
+            let (_, read) =
+                decode(&limit, &encode(&limit, &state, NOW)).expect("what was taken up can be kept");
             assert_eq!(quota.used(&read, NOW), quota.used(&state, NOW), "{shape:?} {bytes:?}");
             quota.fresh_at(&read);
         }

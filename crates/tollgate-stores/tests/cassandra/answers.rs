@@ -17,6 +17,14 @@ async fn clocks_that_differ_let_no_more_through_than_is_said() {
     skew::check(&patient(&server.url("skew")).await).await;
 }
 
+#[tokio::test]
+async fn a_clock_that_was_ahead_denies_no_longer_than_its_limit() {
+    let Some((server, _turn)) = turn("a clock that was ahead on Cassandra").await else { return };
+    let store = patient(&server.url("ahead")).await;
+    skew::check_far_ahead(&store).await;
+    skew::check_lowered(&store).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denied_hits_do_not_drain_the_shared_limit() {
     let Some((server, _turn)) = turn("several limits on Cassandra").await else { return };

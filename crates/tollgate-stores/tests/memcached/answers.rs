@@ -20,6 +20,13 @@ async fn clocks_that_differ_let_no_more_through_than_is_said() {
     skew::check(&patient(&server.url())).await;
 }
 
+#[tokio::test]
+async fn a_clock_that_was_ahead_denies_no_longer_than_its_limit() {
+    let Some(server) = Memcached::start("a clock that was ahead on memcached") else { return };
+    skew::check_far_ahead(&patient(&server.url())).await;
+    skew::check_lowered(&patient(&server.url())).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denied_hits_do_not_drain_the_shared_limit() {
     let what = "several limits on memcached";

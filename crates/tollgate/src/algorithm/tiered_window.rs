@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::sliding_compact::{Pairs, SlidingCompact, Steps};
-use crate::algorithm::{Algorithm, Decision, Grant};
+use crate::algorithm::{Algorithm, Decision, Grant, MAX_SKEW};
 use crate::limit::Levels;
 use crate::time::{NANOS_PER_SECOND, Period, Time};
 
@@ -142,6 +142,23 @@ impl TieredWindow {
         finest.pairs().for_each(|(step, count)| self.add(&mut coarse, step, count));
         *tiers = coarse;
         true
+    }
+
+    /// See [`Quota::clamp`](crate::algorithm::Quota::clamp).
+    pub(super) fn clamp(&self, tiers: &mut Tiers, now: Time) -> bool {
+        let latest = self.window.step_at(now + MAX_SKEW);
+        let newest = |(level, steps): (usize, &Steps)| {
+            steps.newest().is_some_and(|newest| {
+                level >= self.levels.units().len() || newest > self.bucket(level, latest)
+            })
+        };
+        let from_future = tiers.levels.iter().enumerate().any(newest);
+        if from_future {
+            let last = self.window.step_at(now);
+            let finest = std::mem::take(tiers).levels.into_iter().next().unwrap_or_default();
+            finest.pairs().for_each(|(step, count)| self.add(tiers, step.min(last), count));
+        }
+        from_future
     }
 
     fn take(&self, tiers: &mut Tiers, step: u64, count: u64) {

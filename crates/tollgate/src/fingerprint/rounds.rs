@@ -40,7 +40,7 @@ impl Rounds {
     /// Takes a part in blocks; the last one of fifteen bytes at most, with its length.
     #[inline]
     pub(super) fn part(&self, state: u128, bytes: &[u8]) -> u128 {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
         if self.aes {
             // SAFETY: `aes` is set only where the processor has these instructions.
             return self.part_by(
@@ -55,7 +55,7 @@ impl Rounds {
     /// Takes the last block of a part.
     #[inline(always)]
     pub(super) fn last(&self, state: u128, block: u128) -> u128 {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
         if self.aes {
             // SAFETY: as above.
             return unsafe { step_by_aes(&self.last_keys, state, block) };
@@ -104,9 +104,9 @@ fn step_by_siphash(keys: &Keys, state: u128, block: u128) -> u128 {
 }
 
 fn has_aes() -> bool {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
     return std::arch::is_x86_feature_detected!("aes");
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(tollgate_portable))))]
     false
 }
 
@@ -115,7 +115,7 @@ fn has_aes() -> bool {
 /// # Safety
 ///
 /// The processor has the instructions.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
 #[inline(always)]
 unsafe fn step_by_aes(keys: &Keys, state: u128, block: u128) -> u128 {
     use std::arch::x86_64::__m128i;

@@ -32,6 +32,7 @@ mod slab;
 mod slot;
 mod snapshot;
 mod table;
+mod together;
 mod usage;
 
 pub use aggregate::{CELLS, MemoryFull};
@@ -44,6 +45,7 @@ use shard::{Held, Kept, Replaced, Shape};
 use slot::{Line, Slot};
 pub(crate) use table::Place;
 use table::{Table, belongs_to, kind_of};
+pub(crate) use together::InForce;
 pub use usage::Usage;
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
@@ -123,12 +125,28 @@ impl MemoryStore {
 
     /// Decides all charges of one request and takes all or none.
     pub fn charge(&self, charges: &[Charge], now: Time) -> Outcome {
+        self.charge_while(charges, now, InForce::ALWAYS).expect("the limits are always in force")
+    }
+
+    /// As [`charge`](Self::charge), but only while the limits are in force; `None` if they were replaced, and nothing is
+    /// charged then.
+    ///
+    /// A state moves from the counter of a limit to that of its successor. A charge planned under the old limit would
+    /// begin a second counter. So whether the limit is in force is asked under the lock of the shard before a counter is
+    /// begun: the move takes the same lock, after the successor came into force.
+    #[inline]
+    pub(crate) fn charge_while(
+        &self,
+        charges: &[Charge],
+        now: Time,
+        in_force: InForce<'_>,
+    ) -> Option<Outcome> {
         if let [charge] = charges {
-            let part = self.run(charge, intent(charge), now);
+            let part = self.run(charge, intent(charge), now, in_force)?;
             let admitted = part.decision.is_allowed() || charge.weight == Weight::Shadow;
             let mut parts = SmallVec::new();
             parts.push(part);
-            return Outcome { admitted, parts };
+            return Some(Outcome { admitted, parts });
         }
         // Asked first: a request that is denied charges nothing, not even for a moment (I3).
         let denies = |charge: &Charge| charge.weight == Weight::Enforced && !self.allows(charge, now);
@@ -138,12 +156,12 @@ impl MemoryStore {
             Outcome { admitted: true, parts: SmallVec::from_elem(Part::UNASKED, charges.len()) }
         };
         if outcome.admitted {
-            self.take_all(charges, &mut outcome, now);
+            self.take_all(charges, &mut outcome, now, in_force)?;
         }
         if !outcome.admitted {
-            self.drain_denied(charges, &mut outcome, now);
+            self.drain_denied(charges, &mut outcome, now, in_force);
         }
-        outcome
+        Some(outcome)
     }
 
     /// Whether a charge alone would be allowed.
@@ -214,54 +232,21 @@ impl MemoryStore {
         (0..SHARDS).map(|n| self.held(n, now).live(&self.lock(n)).count()).sum()
     }
 
-    /// Takes every charge that is enforced, or none; then the shadow charges, each for itself.
-    fn take_all(&self, charges: &[Charge], outcome: &mut Outcome, now: Time) {
-        let enforced = |n: &usize| charges[*n].weight == Weight::Enforced;
-        let mut order: SmallVec<[usize; 16]> = (0..charges.len()).filter(enforced).collect();
-        // One order for all: of two that want the same keys, the first one gets them all.
-        order.sort_unstable_by_key(|n| charges[*n].fingerprint);
-        for n in order {
-            outcome.parts[n] = self.run(&charges[n], intent(&charges[n]), now);
-            if outcome.parts[n].grant.is_none() {
-                outcome.admitted = false; // somebody was faster
-                break;
-            }
-        }
-        if !outcome.admitted {
-            for item in Receipt::of(charges, outcome).iter().flat_map(|receipt| &receipt.items) {
-                self.settle_item(item, 0, now);
-            }
-            for (charge, part) in charges.iter().zip(&mut outcome.parts) {
-                match part.grant.take() {
-                    Some(grant) => part.remaining += grant.cost,
-                    // The one that denies has said so; the others are told as they are now.
-                    None if part.decision.is_allowed() => *part = self.look(charge, now),
-                    None => {}
-                }
-            }
-            return;
-        }
-        for n in (0..charges.len()).filter(|n| !enforced(n)) {
-            outcome.parts[n] = self.run(&charges[n], intent(&charges[n]), now);
-        }
-    }
-
-    /// Counts a denied request under the limits that deny it and say so.
-    fn drain_denied(&self, charges: &[Charge], outcome: &mut Outcome, now: Time) {
-        for (charge, part) in charges.iter().zip(&mut outcome.parts) {
-            if charge.denied == DeniedHits::Counted && !part.decision.is_allowed() {
-                *part = self.run(charge, Intent::Drain, now);
-            }
-        }
-    }
-
-    fn run(&self, charge: &Charge, intent: Intent, now: Time) -> Part {
+    /// `None` if the key is new and its limit is not in force any more.
+    fn run(&self, charge: &Charge, intent: Intent, now: Time, in_force: InForce<'_>) -> Option<Part> {
         let demand = Demand { quota: &charge.quota, cost: charge.cost, intent, now };
-        self.run_key(charge.fingerprint, &demand, &charge.previous)
+        self.run_key(charge.fingerprint, &demand, &charge.previous, in_force)
     }
 
-    fn run_key(&self, fingerprint: Fingerprint, demand: &Demand<'_>, previous: &[Predecessor]) -> Part {
-        self.run_packed(fingerprint, demand).unwrap_or_else(|| self.run_locked(fingerprint, demand, previous))
+    fn run_key(
+        &self,
+        fingerprint: Fingerprint,
+        demand: &Demand<'_>,
+        previous: &[Predecessor],
+        in_force: InForce<'_>,
+    ) -> Option<Part> {
+        self.run_packed(fingerprint, demand)
+            .or_else(|| self.run_locked(fingerprint, demand, previous, in_force))
     }
 
     /// Meets a demand on a packed state that is there, without a lock.
@@ -278,7 +263,13 @@ impl MemoryStore {
 
     /// The same for keys that are new, wide, or have a predecessor.
     #[cold]
-    fn run_locked(&self, fingerprint: Fingerprint, demand: &Demand<'_>, previous: &[Predecessor]) -> Part {
+    fn run_locked(
+        &self,
+        fingerprint: Fingerprint,
+        demand: &Demand<'_>,
+        previous: &[Predecessor],
+        in_force: InForce<'_>,
+    ) -> Option<Part> {
         let mut locked = self.lock_all(fingerprint, previous);
         let n = shard_of(fingerprint);
         let (held, quota, now) = (self.held(n, demand.now), demand.quota, demand.now);
@@ -286,27 +277,30 @@ impl MemoryStore {
             let seen = slot.load();
             let (tag, word) = seen.entry();
             if kind_of(tag) == WIDE {
-                return self.run_wide(locked.shape(n), &held, word, demand);
+                return Some(self.run_wide(locked.shape(n), &held, word, demand));
             }
             let class = self.classes.get(kind_of(tag));
             match class.and_then(|class| class.run(word, demand)) {
                 Some(run) => match run.next {
                     Some(next) if slot.set(seen, next).is_err() => {}
-                    _ => return run.part,
+                    _ => return Some(run.part),
                 },
                 // The state has outgrown its slot, or its limit was changed.
                 None if class.is_some_and(|class| Form::of(quota) == Some(class.form)) => {
                     let at = (slot, seen);
                     if let Some(part) = self.run_replaced(locked.shape(n), &held, at, fingerprint, demand) {
-                        return part;
+                        return Some(part);
                     }
                 }
                 // It belongs to another key with the same tag, which starts over.
                 None => {
                     locked.shape(n).take(slot);
-                    return self.run_new(locked.shape(n), &held, fingerprint, quota.fresh(), demand);
+                    return Some(self.run_new(locked.shape(n), &held, fingerprint, quota.fresh(), demand));
                 }
             }
+        }
+        if !in_force.holds() {
+            return None;
         }
         let inherited = previous.iter().find_map(|previous| {
             let n = shard_of(previous.fingerprint);
@@ -314,7 +308,7 @@ impl MemoryStore {
             Some(quota.adopt(&previous.quota, state, now))
         });
         let state = inherited.unwrap_or_else(|| quota.fresh());
-        self.run_new(locked.shape(n), &held, fingerprint, state, demand)
+        Some(self.run_new(locked.shape(n), &held, fingerprint, state, demand))
     }
 
     /// Runs a quota on a state that has no slot, and gives it one.

@@ -1,8 +1,13 @@
 //! The processor's own counter as a clock: cheaper to read than the system's.
 //!
-//! The counter tells how much time has passed since an *anchor*, a moment when the system's clock was
-//! read. The anchor is renewed as time is asked for, once in a while, so that the two never part by
-//! more than the counter drifts in that while; where there is no steady counter the system is asked.
+//! An *anchor* pairs a value of the counter with the time of the system clock. Time is extrapolated from it while
+//! it is valid, so that the two clocks differ by no more than the counter drifts in that while. Without an
+//! invariant counter the system clock is read.
+//!
+//! The anchor is a sequence lock whose writer never blocks readers. The thread that finds it expired sets
+//! [`WRITING`] and replaces it. Others meanwhile read the system clock, and set [`OVERTAKEN`] first: the writer
+//! publishes by a compare-and-swap that fails then, because its sample may be older than a time already returned. A
+//! writer that loses its processor thus delays nobody, and no thread sees time go back.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -14,13 +19,23 @@ use crate::time::nanos_of;
 #[derive(Debug)]
 pub(super) struct Ticker {
     started: Instant,
+    /// From where the counter's rate is measured.
+    first: Sample,
     /// Whether the counter can be relied on.
     steady: AtomicBool,
-    /// Even while the anchor is whole: read before and after it.
+    /// The number of the anchor in steps of [`NEXT`], and the two flags.
     version: AtomicU64,
-    busy: AtomicBool,
     anchor: Anchor,
+    /// The latest time that the anchor can show, by the parity of its number: the next one is written while this
+    /// one is still read.
+    ends: [AtomicU64; 2],
 }
+
+/// A thread is replacing the anchor.
+const WRITING: u64 = 1;
+/// A time later than the writer's sample may have been returned.
+const OVERTAKEN: u64 = 2;
+const NEXT: u64 = 4;
 
 /// At `counter` it was `nanos`, and from there on each count is worth `scale` / 2^32 nanoseconds.
 #[derive(Debug, Default)]
@@ -28,96 +43,198 @@ struct Anchor {
     counter: AtomicU64,
     nanos: AtomicU64,
     scale: AtomicU64,
-    /// How many counts the anchor holds; none until the first one is made, and where none can be.
+    /// For how many counts the anchor is valid; zero until there is one.
     holds: AtomicU64,
-    /// When the counter was first read, and what it was.
-    first: AtomicU64,
 }
 
-/// How long the first measurement of the counter's rate takes at least, and how long an anchor holds.
+/// The system clock and the counter, read together.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    nanos: u64,
+    counter: u64,
+}
+
+/// How long the first measurement of the counter's rate takes at least, and how long an anchor is valid.
 const FIRST: Duration = Duration::from_millis(20);
 const HOLDS: Duration = Duration::from_millis(500);
+/// How often a reader looks for the new anchor before it overtakes the writer, which takes a fraction of that.
+const MAX_SPINS: u32 = 100;
+/// How often a writer that was overtaken tries again.
+const MAX_WRITES: u32 = 3;
+/// How often the clocks are read to have them read together, and how many counts apart they may be.
+const MAX_SAMPLES: u32 = 4;
+const TOGETHER: u64 = 10_000;
 
 impl Ticker {
     pub(super) fn new() -> Ticker {
-        let ticker = Ticker {
-            started: Instant::now(),
+        let started = Instant::now();
+        Ticker {
+            started,
+            first: sample(started),
             steady: AtomicBool::new(counter::is_steady()),
             version: AtomicU64::new(0),
-            busy: AtomicBool::new(false),
             anchor: Anchor::default(),
-        };
-        ticker.anchor.first.store(counter::read(), Ordering::Relaxed);
-        ticker
+            ends: Default::default(),
+        }
     }
 
     #[inline]
     pub(super) fn elapsed(&self) -> u64 {
-        let version = self.version.load(Ordering::Acquire);
-        let now = counter::read();
-        let [counter, nanos, scale, holds] = self.anchor.read();
-        // What has gone back has wrapped around, and is beyond what holds.
-        let counted = now.wrapping_sub(counter);
-        if counted < holds {
-            fence(Ordering::Acquire);
-            // One that was odd is never found again.
-            if self.version.load(Ordering::Relaxed) == version & !1 {
-                return nanos + scaled(counted, scale);
-            }
+        match self.extrapolated(self.version.load(Ordering::Acquire)) {
+            Some(shown) => shown,
+            None => self.elapsed_without_anchor(),
         }
-        self.renew()
     }
 
-    /// Reads the system's clock, and anchors the counter to it.
-    #[cold]
-    fn renew(&self) -> u64 {
-        if !self.steady.load(Ordering::Relaxed) {
-            return nanos_of(self.started.elapsed());
+    /// What the anchor says, if it is valid and complete and still of this version.
+    #[inline(always)]
+    fn extrapolated(&self, version: u64) -> Option<u64> {
+        let now = counter::read();
+        let [counter, nanos, scale, holds] = self.anchor.read();
+        // A counter that has gone back wraps around to a value beyond what is valid.
+        let counted = now.wrapping_sub(counter);
+        if counted >= holds {
+            return None;
         }
-        if self.busy.swap(true, Ordering::Acquire) {
-            while self.busy.load(Ordering::Acquire) {
+        fence(Ordering::Acquire);
+        // A version with flags is never equal.
+        let unchanged = self.version.load(Ordering::Relaxed) == version & !(WRITING | OVERTAKEN);
+        unchanged.then(|| nanos + scaled(counted, scale))
+    }
+
+    /// Replaces the anchor, or reads the system clock while another thread does. Every further round follows a
+    /// step of another thread.
+    #[cold]
+    fn elapsed_without_anchor(&self) -> u64 {
+        loop {
+            let version = self.version.load(Ordering::Acquire);
+            if let Some(shown) = self.extrapolated(version) {
+                return shown;
+            }
+            let now = self.system();
+            if now < nanos_of(FIRST) {
+                return now; // there is no anchor yet, and the first one begins later
+            }
+            if !self.steady.load(Ordering::Relaxed) {
+                return now.max(self.end(version));
+            }
+            if version & WRITING != 0 {
+                if let Some(shown) = self.overtake(version) {
+                    return shown;
+                }
+            } else if let Some(shown) = self.start_writing(version).and_then(|version| self.renew(version)) {
+                return shown;
+            }
+        }
+    }
+
+    /// Sets the flag of the writer; the version with it, if no other thread was faster.
+    fn start_writing(&self, version: u64) -> Option<u64> {
+        let writing = version | WRITING;
+        let started = self.version.compare_exchange(version, writing, Ordering::Acquire, Ordering::Relaxed);
+        started.ok().map(|_| writing)
+    }
+
+    /// The system's time while another thread replaces the anchor; `None` if it was replaced meanwhile.
+    fn overtake(&self, version: u64) -> Option<u64> {
+        if version & OVERTAKEN == 0 {
+            for _ in 0..MAX_SPINS {
+                if self.version.load(Ordering::Relaxed) != version {
+                    return None;
+                }
                 spin();
             }
-            return self.elapsed();
         }
-        let (nanos, now) = (nanos_of(self.started.elapsed()), counter::read());
-        let counted = now.saturating_sub(self.anchor.first.load(Ordering::Relaxed));
-        let gone_back = now < self.anchor.counter.load(Ordering::Relaxed);
-        // Where the counter was ahead it stays there, until the system has caught up.
-        let shown = self.shown_at(now).max(nanos);
-        if gone_back {
-            self.steady.store(false, Ordering::Relaxed); // a counter that goes back is none
-            self.write(now, shown, 0, 0);
-        } else if nanos >= nanos_of(FIRST) && counted > 0 {
-            let rate = (u128::from(nanos) << SCALE_BITS) / u128::from(counted);
-            // It runs so that it meets the system's clock again when the anchor is due.
-            let holds = nanos_of(HOLDS);
-            let ahead = (shown - nanos).min(holds / 2);
-            let scale =
-                u64::try_from(rate * u128::from(holds - ahead) / u128::from(holds)).unwrap_or(u64::MAX);
-            let counts = u128::from(holds) * u128::from(counted) / u128::from(nanos);
-            self.write(now, shown, scale, u64::try_from(counts).unwrap_or(u64::MAX));
+        let overtaken = version | OVERTAKEN;
+        self.version.compare_exchange(version, overtaken, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        let shown = self.system().max(self.end(version));
+        // A write, so that it happens before the writer clears the flag and samples again: its sample is later.
+        let confirmed =
+            self.version.compare_exchange(overtaken, overtaken, Ordering::AcqRel, Ordering::Relaxed);
+        confirmed.ok().map(|_| shown)
+    }
+
+    /// Replaces the anchor of this version, which has the flag of the writer. `None` if the writer was overtaken:
+    /// then there is no valid anchor, and the next caller tries again.
+    fn renew(&self, version: u64) -> Option<u64> {
+        for _ in 0..MAX_WRITES {
+            let shown = self.prepare(version, sample(self.started));
+            if self.publish(version) {
+                return Some(shown);
+            }
+            self.version.fetch_and(!OVERTAKEN, Ordering::AcqRel);
         }
-        self.busy.store(false, Ordering::Release);
+        let end = self.end(version);
+        self.write(version, Sample { nanos: end, counter: 0 }, 0, 0);
+        self.version.store((version & !WRITING) + NEXT, Ordering::Release);
+        None
+    }
+
+    /// Writes the next anchor; returns the time at which it begins.
+    fn prepare(&self, version: u64, sample: Sample) -> u64 {
+        let Sample { nanos, counter } = sample;
+        let counted = counter.saturating_sub(self.first.counter);
+        let measured = nanos.saturating_sub(self.first.nanos).max(1);
+        // Where the anchor was ahead time stands still, until the system has caught up.
+        let shown = self.end(version).max(nanos);
+        let start = Sample { nanos: shown, counter };
+        if counted == 0 || counter < self.anchor.counter.load(Ordering::Relaxed) {
+            self.steady.store(false, Ordering::Relaxed); // a counter that goes back is no clock
+            self.write(version, start, 0, 0);
+            return shown;
+        }
+        let rate = (u128::from(measured) << SCALE_BITS) / u128::from(counted);
+        // It runs so that it meets the system clock again when it expires.
+        let holds = nanos_of(HOLDS);
+        let ahead = (shown - nanos).min(holds / 2);
+        let scale = u64::try_from(rate * u128::from(holds - ahead) / u128::from(holds)).unwrap_or(u64::MAX);
+        let counts = u128::from(holds) * u128::from(counted) / u128::from(measured);
+        self.write(version, start, scale, u64::try_from(counts).unwrap_or(u64::MAX));
         shown
     }
 
-    fn write(&self, counter: u64, nanos: u64, scale: u64, holds: u64) {
-        self.version.fetch_add(1, Ordering::Acquire);
-        fence(Ordering::Release);
-        self.anchor.counter.store(counter, Ordering::Relaxed);
-        self.anchor.nanos.store(nanos, Ordering::Relaxed);
+    /// Only the thread that has set [`WRITING`] calls this.
+    fn write(&self, version: u64, start: Sample, scale: u64, holds: u64) {
+        fence(Ordering::Release); // the flag is seen by all that see a part of this
+        self.anchor.counter.store(start.counter, Ordering::Relaxed);
+        self.anchor.nanos.store(start.nanos, Ordering::Relaxed);
         self.anchor.scale.store(scale, Ordering::Relaxed);
         self.anchor.holds.store(holds, Ordering::Relaxed);
-        self.version.fetch_add(1, Ordering::Release);
+        self.end_of(version + NEXT).store(start.nanos + scaled(holds, scale), Ordering::Relaxed);
     }
 
-    /// What the anchor in force says, but not beyond where it holds. Only its renewer calls this, so
-    /// nobody changes it meanwhile.
-    fn shown_at(&self, now: u64) -> u64 {
-        let [counter, nanos, scale, holds] = self.anchor.read();
-        nanos + scaled(now.saturating_sub(counter).min(holds), scale)
+    /// Puts the anchor that was written in force, if its writer was not overtaken.
+    fn publish(&self, version: u64) -> bool {
+        let next = (version & !WRITING) + NEXT;
+        let writing = version | WRITING;
+        self.version.compare_exchange(writing, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
+
+    fn system(&self) -> u64 {
+        nanos_of(self.started.elapsed())
+    }
+
+    fn end(&self, version: u64) -> u64 {
+        self.end_of(version).load(Ordering::Relaxed)
+    }
+
+    fn end_of(&self, version: u64) -> &AtomicU64 {
+        &self.ends[usize::from(version & NEXT != 0)]
+    }
+}
+
+/// Reads both clocks. A thread that loses its processor between the two reads them again.
+fn sample(started: Instant) -> Sample {
+    let mut before = counter::read();
+    for _ in 1..MAX_SAMPLES {
+        let nanos = nanos_of(started.elapsed());
+        let counter = counter::read();
+        if counter.saturating_sub(before) < TOGETHER {
+            return Sample { nanos, counter };
+        }
+        before = counter;
+    }
+    Sample { nanos: nanos_of(started.elapsed()), counter: counter::read() }
 }
 
 impl Anchor {
@@ -129,13 +246,13 @@ impl Anchor {
 
 const SCALE_BITS: u32 = 32;
 
-/// What counts are worth that an anchor holds: with the bits of the scale they fit 64.
+/// What counts are worth for which an anchor is valid: with the bits of the scale they fit 64.
 #[inline]
 fn scaled(counts: u64, scale: u64) -> u64 {
     counts.wrapping_mul(scale) >> SCALE_BITS
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
 mod counter {
     use std::arch::x86_64::{__cpuid, _rdtsc};
 
@@ -155,7 +272,7 @@ mod counter {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", not(tollgate_portable))))]
 mod counter {
     pub(super) fn is_steady() -> bool {
         false
@@ -203,5 +320,49 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// A ticker that has measured the counter, and has no valid anchor.
+    fn without_anchor() -> Ticker {
+        let ticker = Ticker::new();
+        while ticker.system() < nanos_of(FIRST) {
+            std::thread::yield_now();
+        }
+        ticker
+    }
+
+    /// Threads that asked for the time while the anchor was renewed waited for the thread that renewed it.
+    #[test]
+    fn a_writer_that_loses_its_processor_delays_no_reader() {
+        let ticker = std::sync::Arc::new(without_anchor());
+        ticker.version.fetch_or(WRITING, Ordering::Relaxed);
+        let (said, heard) = std::sync::mpsc::channel();
+        let reader = ticker.clone();
+        std::thread::spawn(move || {
+            let mut last = 0;
+            for _ in 0..10_000 {
+                let shown = reader.elapsed();
+                assert!(shown >= last && shown <= reader.system());
+                last = shown;
+            }
+            said.send(last).expect("the test waits for it");
+        });
+        heard.recv_timeout(Duration::from_secs(60)).expect("the reader does not wait for the writer");
+    }
+
+    #[test]
+    fn an_anchor_older_than_a_time_returned_is_not_published() {
+        let ticker = without_anchor();
+        ticker.version.fetch_or(WRITING, Ordering::Relaxed);
+        let version = ticker.version.load(Ordering::Relaxed);
+        let started = ticker.prepare(version, sample(ticker.started));
+        let shown = ticker.elapsed();
+        assert!(shown >= started);
+        if counter::is_steady() {
+            assert!(!ticker.publish(version));
+            let renewed = ticker.renew(version);
+            assert!(renewed.is_none_or(|renewed| renewed >= shown));
+        }
+        assert!(ticker.elapsed() >= shown);
     }
 }

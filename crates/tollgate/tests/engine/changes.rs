@@ -89,3 +89,48 @@ fn policies_applied_at_once_follow_each_other() {
     generations.sort_unstable();
     assert_eq!(generations, (1..=200).map(|n| (n, n + 1)).collect::<Vec<_>>());
 }
+
+/// A request planned under 5/h charged the counter that the state had just left for that of 6/h: 11 passed.
+#[test]
+fn changes_under_load_admit_no_more_than_the_larger_limit() {
+    const USERS: usize = 50;
+    const MAX_AHEAD: usize = 1 << 20;
+    let users: Vec<String> = (0..USERS).map(|n| format!("{n}")).collect();
+    for algorithm in ["algorithm: gcra", "algorithm: sliding-log"] {
+        let rule = |count| policy(&format!("rules: [{{id: r, key: user, limit: {count}/h, {algorithm}}}]"));
+        let mut ahead = 2_000;
+        let passed = loop {
+            let engine = Engine::new(rule(5));
+            // A batch is planned under the policy at its start. The limit changes while it is at its first hits.
+            let first = std::iter::repeat_n("first", ahead);
+            let batch: Vec<_> = first.chain(users.iter().flat_map(|user| [user.as_str(); 5])).collect();
+            let batch: Vec<_> = batch.into_iter().map(Hit::by).collect();
+            let (mut passed, is_late) = std::thread::scope(|scope| {
+                let thread = scope.spawn(|| engine.check_batch(&batch, NOW));
+                while left(&engine, Hit::by("first"), NOW) == [5] {
+                    std::thread::yield_now();
+                }
+                engine.apply(rule(6), NOW);
+                let under_six: Vec<_> =
+                    users.iter().map(|user| allowed(&engine, &Hit::by(user), 6, NOW)).collect();
+                engine.apply(rule(5), NOW);
+                let is_late = thread.is_finished();
+                let verdicts = thread.join().expect("no thread panics");
+                let in_batch = verdicts[ahead..].chunks(5).map(|hits| hits.iter().filter(|hit| hit.allowed));
+                (
+                    under_six.into_iter().zip(in_batch).map(|(n, hits)| n + hits.count()).collect::<Vec<_>>(),
+                    is_late,
+                )
+            });
+            if !is_late || ahead >= MAX_AHEAD {
+                users
+                    .iter()
+                    .zip(&mut passed)
+                    .for_each(|(user, passed)| *passed += allowed(&engine, &Hit::by(user), 6, NOW));
+                break passed;
+            }
+            ahead *= 4; // the batch was faster than the change
+        };
+        assert_eq!(passed, [6; USERS], "{algorithm}");
+    }
+}

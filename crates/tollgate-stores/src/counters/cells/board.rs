@@ -61,18 +61,22 @@ impl<Seen: Clone> Board<Seen> {
         }
     }
 
-    /// The state of a cell under `limit`, and whether it had to be converted.
+    /// The state of a cell under `limit`, and whether it had to be converted or clamped.
     fn find(&self, name: &String, limit: &Limit, now: Time) -> Option<(State, bool)> {
         let held = &self.cells[self.place(name)];
-        let (under, state) = match (&held.left, &held.loaded.bytes) {
+        let (under, mut state) = match (&held.left, &held.loaded.bytes) {
             (Some(left), _) => (left.limit, left.state.clone()),
             (None, Some(bytes)) => state::decode(limit, bytes)?,
             (None, None) => return Some((Quota::new(limit).fresh(), false)),
         };
+        let clamped = Quota::new(&under).clamp(&mut state, now);
         if state::interchangeable(&under, limit) {
-            return Some((state, false));
+            return Some((state, clamped));
         }
-        Some((Quota::new(limit).adopt(&Quota::new(&under), state, now), true))
+        let adopted = Quota::new(limit).adopt(&Quota::new(&under), state.clone(), now);
+        // Only the burst differs: nothing would change but that.
+        let same = under.rate() == limit.rate() && adopted == state;
+        Some((adopted, clamped || !same))
     }
 
     fn put(&mut self, name: &String, left: Left) {
@@ -88,7 +92,7 @@ impl<Seen: Clone> Board<Seen> {
     pub(super) fn writes(&self) -> Vec<Write<Seen>> {
         let changed = self.names.iter().zip(&self.cells).filter_map(|(name, held)| {
             let Left { limit, state, at } = held.left.as_ref()?;
-            let bytes = state::encode(limit, state);
+            let bytes = state::encode(limit, state, *at);
             let lifetime = Quota::new(limit).fresh_at(state).since(*at);
             Some(Write { name: name.clone(), seen: held.loaded.seen.clone(), bytes, lifetime })
         });

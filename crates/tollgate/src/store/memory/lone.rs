@@ -14,7 +14,7 @@ use crate::limit::Limit;
 use crate::store::memory::packed::{Class, Demand, Intent};
 use crate::store::memory::slot::{AGE, COUNT, COUNT_BITS, OWNER_AT, Slot, lent};
 use crate::store::memory::table::{Place, mark};
-use crate::store::memory::{MemoryStore, shard_of};
+use crate::store::memory::{InForce, MemoryStore, shard_of};
 use crate::time::{Period, Time};
 
 /// A quota that is charged by itself, and how a store keeps its states.
@@ -226,7 +226,8 @@ impl MemoryStore {
             }
         }
         let demand = Demand { quota: &lone.quota, cost, intent: Intent::Take, now };
-        self.run_key(fingerprint, &demand, &[]).decision
+        let part = self.run_key(fingerprint, &demand, &[], InForce::ALWAYS);
+        part.expect("the limit is always in force").decision
     }
 
     /// The same for a key that was charged at a spot before, whatever the answer is; `None` if it is not there any

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::algorithm::fixed_window::{FixedWindow, Window};
 use crate::algorithm::gcra::{Flow, Meter};
 use crate::algorithm::sliding_counter::{Counts, SlidingCounter};
-use crate::algorithm::{Algorithm, Grant, Quota, State};
+use crate::algorithm::{Algorithm, Grant, MAX_SKEW, Quota, State};
 use crate::limit::{Limit, WindowStart};
 use crate::store::Part;
 use crate::store::memory::share::Share;
@@ -67,10 +67,51 @@ impl Class {
     #[inline]
     pub(crate) fn run(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
         let run = self.form.run(word, demand)?;
+        if run.part.waits_longer_than(self.form.longest_wait()) {
+            return self.run_clamped(word, demand);
+        }
         let is_current = || log2(capacity_of(demand.quota)) == self.capacity_log2;
         (run.part.decision.is_allowed() || is_current()).then_some(run)
     }
+
+    /// Meets a demand on a state of a window that is in the future, and keeps it as one of the present.
+    #[cold]
+    fn run_clamped(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
+        let word = self.clamped(word, demand.now);
+        let run = self.form.run(word, demand)?;
+        let keeps = demand.intent != Intent::Look;
+        Some(Run { next: run.next.or(keeps.then_some(word)), ..run })
+    }
+
+    /// A word as a limit of this class can have produced it by `now`.
+    pub(super) fn clamped(&self, word: u64, now: Time) -> u64 {
+        match self.form {
+            Form::Instant(flow) => {
+                // Nothing is known of the capacity in old snapshots, and nothing waits for a bucket that holds nothing.
+                let known =
+                    self.capacity_log2 > 0 || matches!(flow, Flow::Steps { .. } | Flow::Calendar { .. });
+                let mut full_at = word;
+                if known {
+                    flow.clamp(&mut full_at, now, 4u64.saturating_mul(1 << self.capacity_log2));
+                }
+                full_at
+            }
+            Form::Window { period, count_bits } => {
+                let mut window = unpack_window(word, count_bits);
+                FixedWindow { limit: 0, period, start: WindowStart::Aligned }.clamp(&mut window, now);
+                pack_window(&window, count_bits).unwrap_or(word)
+            }
+            Form::Counts { window_ns, count_bits } => {
+                let mut counts = unpack_counts(word, count_bits);
+                SlidingCounter { limit: 0, window_ns }.clamp(&mut counts, now);
+                pack_counts(&counts, count_bits).unwrap_or(word)
+            }
+        }
+    }
 }
+
+/// Where no limit can have produced the wait: buckets may have adopted a debt of any size.
+const ANY_WAIT: Duration = Duration::MAX;
 
 /// What a full state holds, in the units of its word.
 fn capacity_of(quota: &Quota) -> u64 {
@@ -137,6 +178,16 @@ impl Form {
             Form::Instant(_) => State::Instant(word),
             Form::Window { count_bits, .. } => State::Window(unpack_window(word, *count_bits)),
             Form::Counts { count_bits, .. } => State::Counts(unpack_counts(word, *count_bits)),
+        }
+    }
+
+    /// No denial of a state of the present is longer.
+    fn longest_wait(&self) -> Duration {
+        let windows = |window_ns: u64| Duration::from_nanos(window_ns.saturating_mul(2)) + MAX_SKEW;
+        match self {
+            Form::Instant(_) => ANY_WAIT,
+            Form::Window { period, .. } => windows(period.nanos()),
+            Form::Counts { window_ns, .. } => windows(*window_ns),
         }
     }
 
@@ -253,6 +304,7 @@ impl Demand<'_> {
 
     /// Meets the demand on a state that is not packed.
     pub(crate) fn run_state(&self, state: &mut State) -> Part {
+        self.quota.clamp_window(state, self.now);
         let (mut part, _) = self.run(self.quota, state);
         if let Some(grant) = &mut part.grant {
             grant.mark = self.quota.mark(state);

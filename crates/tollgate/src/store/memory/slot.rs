@@ -3,8 +3,12 @@
 //! A charge replaces eight of them, the word: that is cheaper than to replace all sixteen. So that a slot
 //! which changed hands meanwhile is never charged, a count in the word goes up with every change that is not of
 //! the word alone, and who has read a word before it finds that it is another one now. The count goes round
-//! after 64: to be taken in, a thread would have to stand between two of its instructions while a slot changes
+//! after 63: to be taken in, a thread would have to stand between two of its instructions while a slot changes
 //! hands just that often, and its new owner to be in the very state that the old one was in.
+//!
+//! Where the processor cannot replace sixteen bytes at once ([`NATIVE`]), the word is replaced by one with the count
+//! [`BUSY`] while the tag changes. Charges and readers wait until the word is back: a spin lock for each slot, taken
+//! only to change more than the word.
 //!
 //! Everything lock-free in the store goes through the operations of this file.
 
@@ -17,6 +21,8 @@ pub(super) const SLOTS_PER_LINE: usize = 4;
 /// The bits of a word that count.
 pub(super) const COUNT_BITS: u32 = 6;
 pub(super) const COUNT: u64 = (1 << COUNT_BITS) - 1;
+/// The count of a word that is locked; no other word has it.
+const BUSY: u64 = COUNT;
 /// The states of an age are all in their words: no change among them is of the tag.
 pub(super) const AGE: u64 = 1 << (64 - COUNT_BITS);
 /// The bits of a tag where those of the state are that the count takes the place of. Owners leave them zero.
@@ -68,7 +74,8 @@ impl Seen {
 
     /// What comes after this one if not only the word changes.
     fn followed_by(self, entry: Entry) -> Seen {
-        Seen::new(entry, self.word.wrapping_add(1))
+        let count = (self.word & COUNT) + 1;
+        Seen::new(entry, if count == BUSY { 0 } else { count })
     }
 }
 
@@ -90,7 +97,7 @@ impl Line {
     }
 
     /// The slot with this tag, as it stands there.
-    #[cfg(any(shuttle, not(target_arch = "x86_64")))]
+    #[cfg(any(shuttle, tollgate_portable, not(target_arch = "x86_64")))]
     #[inline(always)]
     pub(super) fn slot_of(&self, tag: u64) -> Option<&Slot> {
         self.0.iter().find(|slot| slot.whole_tag() == tag)
@@ -98,7 +105,7 @@ impl Line {
 
     /// The same in few steps, none of them on numbers: all of them wait for the line, and while they do they
     /// are in the way of the next request, whose steps are mostly on numbers.
-    #[cfg(all(not(shuttle), target_arch = "x86_64"))]
+    #[cfg(not(any(shuttle, tollgate_portable, not(target_arch = "x86_64"))))]
     #[inline(always)]
     pub(super) fn slot_of(&self, tag: u64) -> Option<&Slot> {
         let equal: u32;
@@ -138,7 +145,22 @@ mod atomic {
 
     use portable_atomic::AtomicU128;
 
-    use super::{Entry, LENT, Seen};
+    use super::{BUSY, COUNT, Entry, LENT, Seen};
+    use crate::sync::spin;
+
+    /// Whether sixteen bytes are replaced by one instruction. On x86-64 [`supported`] makes sure that the processor
+    /// has it.
+    const NATIVE: bool = !cfg!(tollgate_portable)
+        && (AtomicU128::is_always_lock_free()
+            || cfg!(all(target_arch = "x86_64", not(portable_atomic_no_outline_atomics))));
+    /// How often a thread looks at a locked word before it gives up its processor.
+    const SPINS: u32 = 100;
+
+    /// Only where not [`NATIVE`].
+    #[inline(always)]
+    const fn is_busy(word: u64) -> bool {
+        !NATIVE && word & COUNT == BUSY
+    }
 
     #[repr(transparent)]
     #[derive(Default)]
@@ -186,13 +208,20 @@ mod atomic {
         /// [`confirm`](Self::confirm) find out.
         #[inline(always)]
         pub(in super::super) fn glance(&self) -> Seen {
-            self.with_tag(self.word_half().load(Ordering::Acquire))
+            self.settled(self.word_half().load(Ordering::Acquire))
         }
 
         /// Both as they stand together.
         #[inline]
         pub(in super::super) fn load(&self) -> Seen {
-            self.0.load(Ordering::Acquire).into()
+            if NATIVE {
+                return self.0.load(Ordering::Acquire).into();
+            }
+            let mut seen = self.glance();
+            while let Err(changed) = self.confirm(seen) {
+                seen = changed;
+            }
+            seen
         }
 
         /// Whether what was seen is there; fails with what is there instead, and writes nothing. A word that has
@@ -200,7 +229,7 @@ mod atomic {
         #[inline]
         pub(in super::super) fn confirm(&self, seen: Seen) -> Result<(), Seen> {
             let word = self.word_half().load(Ordering::Acquire);
-            if word == seen.word { Ok(()) } else { Err(self.with_tag(word)) }
+            if word == seen.word { Ok(()) } else { Err(self.settled(word)) }
         }
 
         /// Replaces the state of whose it is; fails with what is there instead.
@@ -212,15 +241,52 @@ mod atomic {
             }
             let word = self.word_half();
             let replaced = word.compare_exchange(seen.word, next.word, Ordering::AcqRel, Ordering::Acquire);
-            replaced.map(drop).map_err(|word| self.with_tag(word))
+            replaced.map(drop).map_err(|word| self.settled(word))
         }
 
         /// Replaces all of it; fails with what is there instead.
         #[cold]
         pub(in super::super) fn hand_over(&self, seen: Seen, entry: Entry) -> Result<(), Seen> {
+            if !NATIVE {
+                return self.replace_locked(seen, seen.followed_by(entry));
+            }
             let (old, new) = (seen.into(), seen.followed_by(entry).into());
             let replaced = self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
             replaced.map(drop).map_err(Seen::from)
+        }
+
+        /// Replaces tag and word one after the other. The word is locked meanwhile: no charge replaces it, and a
+        /// thread that reads the new tag finds the lock, or the new word.
+        fn replace_locked(&self, seen: Seen, next: Seen) -> Result<(), Seen> {
+            let word = self.word_half();
+            let locked = word.compare_exchange(seen.word, BUSY, Ordering::AcqRel, Ordering::Acquire);
+            locked.map_err(|word| self.settled(word))?;
+            let tag = self.whole_tag();
+            if tag != seen.tag {
+                word.store(seen.word, Ordering::Release);
+                return Err(Seen { tag, word: seen.word });
+            }
+            self.tag_half().store(next.tag, Ordering::Release);
+            word.store(next.word, Ordering::Release);
+            Ok(())
+        }
+
+        /// A word that was read and the tag with it; another word if that one was locked.
+        #[inline(always)]
+        fn settled(&self, word: u64) -> Seen {
+            self.with_tag(if is_busy(word) { self.unlocked() } else { word })
+        }
+
+        #[cold]
+        fn unlocked(&self) -> u64 {
+            for spins in 0u32.. {
+                let word = self.word_half().load(Ordering::Acquire);
+                if !is_busy(word) {
+                    return word;
+                }
+                if spins < SPINS { spin() } else { std::thread::yield_now() }
+            }
+            unreachable!("the lock is held for a few instructions")
         }
 
         #[inline(always)]
@@ -240,117 +306,24 @@ mod atomic {
 
         #[inline(always)]
         fn halves(&self) -> &[AtomicU64; 2] {
-            // SAFETY: the halves are aligned to eight bytes. Where there are slots, the whole is replaced by one
-            // instruction, so that a half is at every moment one that was written.
+            // SAFETY: the halves are aligned to eight bytes. The whole is replaced by one instruction or not at all,
+            // so that a half is at every moment one that was written.
             unsafe { &*std::ptr::from_ref(&self.0).cast::<[AtomicU64; 2]>() }
         }
     }
 
     /// Whether the processor can replace all of a slot, and find one. All can but the first of x86-64.
     pub(in super::super) fn supported() -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return std::arch::is_x86_feature_detected!("cmpxchg16b")
-            && std::arch::is_x86_feature_detected!("sse4.1");
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
+        return (!NATIVE || AtomicU128::is_lock_free()) && std::arch::is_x86_feature_detected!("sse4.1");
+        #[cfg(not(all(target_arch = "x86_64", not(tollgate_portable))))]
         true
     }
 }
 
 #[cfg(shuttle)]
-mod atomic {
-    //! The same operations, with a step of the model checker before each of them.
-
-    use shuttle::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::Mutex;
-
-    use super::{COUNT, Entry, Seen};
-    use crate::sync::seeded;
-
-    #[derive(Default)]
-    pub(in super::super) struct Slot {
-        seen: Mutex<Seen>,
-        step: AtomicBool,
-    }
-
-    impl Seen {
-        fn replace_word(&mut self, old: u64, next: u64) -> Result<(), u64> {
-            let ignored = if seeded::is(seeded::NOT_COUNTED) { COUNT } else { 0 };
-            if self.word & !ignored != old & !ignored {
-                return Err(self.word);
-            }
-            self.word = next & !ignored | self.word & ignored;
-            Ok(())
-        }
-    }
-
-    impl Slot {
-        pub(in super::super) fn tag(&self) -> u64 {
-            self.load().tag()
-        }
-
-        pub(in super::super) fn whole_tag(&self) -> u64 {
-            self.load().tag
-        }
-
-        pub(in super::super) fn word_of(&self, whole_tag: u64) -> Option<u64> {
-            let Seen { tag, word } = self.glance();
-            (tag == whole_tag).then_some(word)
-        }
-
-        pub(in super::super) fn set_word(&self, word: u64, next: u64) -> bool {
-            self.with(|now| now.replace_word(word, next)).is_ok()
-        }
-
-        pub(in super::super) fn glance(&self) -> Seen {
-            if seeded::is(seeded::TAG_FIRST) {
-                let tag = self.load().tag;
-                return Seen { tag, word: self.load().word };
-            }
-            self.with_tag(self.load().word)
-        }
-
-        pub(in super::super) fn load(&self) -> Seen {
-            self.with(|seen| *seen)
-        }
-
-        pub(in super::super) fn confirm(&self, seen: Seen) -> Result<(), Seen> {
-            let word = self.load().word;
-            if word == seen.word { Ok(()) } else { Err(self.with_tag(word)) }
-        }
-
-        pub(in super::super) fn set(&self, seen: Seen, state: u64) -> Result<(), Seen> {
-            let next = seen.with(state);
-            if next.tag != seen.tag {
-                return self.hand_over(seen, (seen.tag(), state));
-            }
-            let replaced = self.with(|now| now.replace_word(seen.word, next.word));
-            replaced.map_err(|word| self.with_tag(word))
-        }
-
-        pub(in super::super) fn hand_over(&self, seen: Seen, entry: Entry) -> Result<(), Seen> {
-            self.with(|now| {
-                if *now != seen {
-                    return Err(*now);
-                }
-                *now = seen.followed_by(entry);
-                Ok(())
-            })
-        }
-
-        pub(in super::super) fn overwrite(&self, entry: Entry) {
-            self.with(|now| *now = now.followed_by(entry));
-        }
-
-        fn with_tag(&self, word: u64) -> Seen {
-            Seen { tag: self.load().tag, word }
-        }
-
-        fn with<T>(&self, act: impl FnOnce(&mut Seen) -> T) -> T {
-            self.step.load(Ordering::SeqCst);
-            act(&mut self.seen.lock().expect("no operation panics"))
-        }
-    }
-}
+#[path = "slot/model.rs"]
+mod atomic;
 
 pub(super) use atomic::Slot;
 #[cfg(not(shuttle))]
@@ -403,5 +376,33 @@ mod tests {
             assert!(std::ptr::eq(found, &line.0[n]));
         }
         assert!(line.slot_of(9 << OWNER_AT | 1).is_none() && line.slot_of(0).is_none());
+    }
+
+    /// Where sixteen bytes are replaced under a lock, a charge of eight of them was overwritten.
+    #[test]
+    fn no_charge_is_lost_while_the_slot_is_replaced() {
+        const CHARGES: u64 = 100_000;
+        const THREADS: u64 = 3;
+        let tag = |n: u64| (n + 1) << OWNER_AT | 1;
+        let slot = Slot::default();
+        let start = AGE - CHARGES; // half of the charges are in the next age
+        slot.hand_over(slot.load(), (tag(0), start)).expect("no other thread has it");
+        let charge = |mut seen: Seen| {
+            while let Err(changed) = slot.set(seen, seen.state() + 1) {
+                seen = changed;
+            }
+        };
+        std::thread::scope(|scope| {
+            let charging: Vec<_> = (0..THREADS)
+                .map(|_| scope.spawn(|| (0..CHARGES).for_each(|_| charge(slot.glance()))))
+                .collect();
+            let mut n = 0;
+            while charging.iter().any(|thread| !thread.is_finished()) {
+                n += 1;
+                let seen = slot.load();
+                let _ = slot.hand_over(seen, (tag(n % 2), seen.state()));
+            }
+        });
+        assert_eq!(slot.load().state() - start, THREADS * CHARGES);
     }
 }

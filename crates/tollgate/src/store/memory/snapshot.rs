@@ -68,8 +68,8 @@ impl MemoryStore {
                     let fingerprint = Fingerprint(from.word()?);
                     let kind = *kinds.get(usize::try_from(from.word()?).ok()?)?;
                     let word = from.word()?;
-                    self.classes.get(kind).filter(|class| class.form.accepts(word))?;
-                    (fingerprint, Saved::Packed(kind, word))
+                    let class = self.classes.get(kind).filter(|class| class.form.accepts(word))?;
+                    (fingerprint, Saved::Packed(kind, class.clamped(word, now)))
                 }
                 WIDE => {
                     let (key, fresh_at) = (from.word()?, Time::from_nanos(from.word()?));
