@@ -221,7 +221,8 @@ impl MemoryStore {
         // One order for all: of two that want the same keys, the first one gets them all.
         order.sort_unstable_by_key(|n| charges[*n].fingerprint);
         for n in order {
-            outcome.parts[n] = self.run(&charges[n], intent(&charges[n]), now);
+            // A denial is counted at the end, once.
+            outcome.parts[n] = self.run(&charges[n], Intent::Take, now);
             if outcome.parts[n].grant.is_none() {
                 outcome.admitted = false; // somebody was faster
                 break;
@@ -250,7 +251,11 @@ impl MemoryStore {
     fn drain_denied(&self, charges: &[Charge], outcome: &mut Outcome, now: Time) {
         for (charge, part) in charges.iter().zip(&mut outcome.parts) {
             if charge.denied == DeniedHits::Counted && !part.decision.is_allowed() {
-                *part = self.run(charge, Intent::Drain, now);
+                let drained = self.run(charge, Intent::Drain, now);
+                // One that would pass by now has still denied the request.
+                if !drained.decision.is_allowed() {
+                    *part = drained;
+                }
             }
         }
     }
