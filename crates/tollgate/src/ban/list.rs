@@ -24,6 +24,11 @@ use crate::time::Time;
 
 /// Bans at once: an automatic one beyond them is not kept. Offenders may be made up.
 const MAX_BANS: usize = 1_000_000;
+/// Bytes of the keys of all bans: an automatic one beyond them is not kept.
+const MAX_KEY_BYTES: usize = 64 << 20;
+/// Keys above this length have a bound of their own, so that they do not take the room of the others.
+const LONG_KEY: usize = 256;
+const MAX_LONG_KEY_BYTES: usize = 4 << 20;
 /// A full list is searched for bans that are over this often.
 const PURGE_PAUSE: Duration = Duration::from_secs(1);
 const SHARDS: usize = 256;
@@ -38,6 +43,9 @@ pub(crate) struct BanList {
     census: Mutex<Census>,
     /// The length of the list, so that an empty one costs nothing.
     len: AtomicUsize,
+    /// Bytes of keys as text: of all bans, and of the long ones among them.
+    key_bytes: AtomicUsize,
+    long_key_bytes: AtomicUsize,
     /// How often the list has changed.
     changes: AtomicU64,
     offenders: Offenders,
@@ -84,6 +92,8 @@ impl BanList {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             census: Mutex::default(),
             len: AtomicUsize::new(0),
+            key_bytes: AtomicUsize::new(0),
+            long_key_bytes: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
             offenders: Offenders::default(),
             earned: Earned::default(),
@@ -152,16 +162,26 @@ impl BanList {
         if listed >= ban.until {
             return Inserted::Known;
         }
-        if self.len.load(Ordering::Relaxed) >= self.capacity && now >= census.purged_at + PURGE_PAUSE {
+        let is_full = self.is_full_for(key);
+        if is_full && now >= census.purged_at + PURGE_PAUSE {
             census.purged_at = now;
             (0..SHARDS).for_each(|shard| self.purge(&mut census, shard, now));
         }
-        if self.len.load(Ordering::Relaxed) >= self.capacity && listed == Time::EPOCH {
+        if is_full && self.is_full_for(key) && listed == Time::EPOCH {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return Inserted::Full;
         }
         self.enter(&mut census, key, ban, now);
         Inserted::New
+    }
+
+    /// Whether an automatic ban of a key finds no room.
+    fn is_full_for(&self, key: &Key) -> bool {
+        let bytes = key.to_string().len();
+        let exceeds = |counter: &AtomicUsize, most| counter.load(Ordering::Relaxed) + bytes > most;
+        self.len.load(Ordering::Relaxed) >= self.capacity
+            || exceeds(&self.key_bytes, MAX_KEY_BYTES)
+            || bytes > LONG_KEY && exceeds(&self.long_key_bytes, MAX_LONG_KEY_BYTES)
     }
 
     /// Tells whether the list has changed between two calls.
@@ -290,6 +310,8 @@ impl BanList {
         }
         if old.is_none() {
             self.len.fetch_add(1, Ordering::Release);
+            self.key_bytes.fetch_add(text.len(), Ordering::Relaxed);
+            self.long_key_bytes.fetch_add(long(text.len()), Ordering::Relaxed);
             self.announce(census, key, print);
         }
         self.changes.fetch_add(1, Ordering::Release);
@@ -351,6 +373,9 @@ impl BanList {
         let (mut count, mut is_shape_gone) = (0, false);
         for key in keys {
             count += 1;
+            let bytes = key.to_string().len();
+            self.key_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.long_key_bytes.fetch_sub(long(bytes), Ordering::Relaxed);
             is_shape_gone |= census.shapes.remove(key);
         }
         if is_shape_gone {
@@ -368,6 +393,11 @@ impl BanList {
     fn write(&self, number: usize) -> RwLockWriteGuard<'_, Shard> {
         self.shards[number].write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a key counts among the long ones.
+fn long(bytes: usize) -> usize {
+    if bytes > LONG_KEY { bytes } else { 0 }
 }
 
 /// By bits that the filter does not look at.
