@@ -194,7 +194,8 @@ fn keep_asking(
     thread::spawn(move || {
         let mut answered = Vec::new();
         let body = json!({ "user": user }).to_string();
-        let head = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head =
+            format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
         let mut stream = BufReader::new(TcpStream::connect(http).expect("the node is there"));
         while !stop.load(Ordering::Relaxed) {
             if stream.get_mut().write_all(format!("{head}{body}").as_bytes()).is_err()

@@ -175,7 +175,8 @@ fn try_ask(
         }
     };
     let body = format!(r#"{{"path":"{path}","user":"{user}"}}"#);
-    let head = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head =
+        format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.get_mut().write_all(format!("{head}{body}").as_bytes())?;
     let invalid = || std::io::Error::from(std::io::ErrorKind::InvalidData);
     let (mut status, mut length) = (None, 0);

@@ -26,9 +26,6 @@ use crate::time::Time;
 const MAX_BANS: usize = 1_000_000;
 /// Bytes of the keys of all bans: an automatic one beyond them is not kept.
 const MAX_KEY_BYTES: usize = 64 << 20;
-/// Keys above this length have a bound of their own, so that they do not take the room of the others.
-const LONG_KEY: usize = 256;
-const MAX_LONG_KEY_BYTES: usize = 4 << 20;
 /// A full list is searched for bans that are over this often.
 const PURGE_PAUSE: Duration = Duration::from_secs(1);
 const SHARDS: usize = 256;
@@ -43,9 +40,8 @@ pub(crate) struct BanList {
     census: Mutex<Census>,
     /// The length of the list, so that an empty one costs nothing.
     len: AtomicUsize,
-    /// Bytes of keys as text: of all bans, and of the long ones among them.
+    /// Bytes of all keys as text.
     key_bytes: AtomicUsize,
-    long_key_bytes: AtomicUsize,
     /// How often the list has changed.
     changes: AtomicU64,
     offenders: Offenders,
@@ -54,6 +50,7 @@ pub(crate) struct BanList {
     pub(crate) fleet: FleetBans,
     dropped: AtomicU64,
     capacity: usize,
+    key_capacity: usize,
 }
 
 /// What came of a ban that was to be entered.
@@ -81,10 +78,10 @@ struct Census {
 
 impl BanList {
     pub(crate) fn new(secret: Secret) -> BanList {
-        BanList::with_capacity(secret, MAX_BANS)
+        BanList::with_capacity(secret, MAX_BANS, MAX_KEY_BYTES)
     }
 
-    fn with_capacity(secret: Secret, capacity: usize) -> BanList {
+    fn with_capacity(secret: Secret, capacity: usize, key_capacity: usize) -> BanList {
         let front = Front { shapes: Shapes::default(), filter: Filter::new(0).into() };
         BanList {
             secret,
@@ -93,7 +90,6 @@ impl BanList {
             census: Mutex::default(),
             len: AtomicUsize::new(0),
             key_bytes: AtomicUsize::new(0),
-            long_key_bytes: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
             offenders: Offenders::default(),
             earned: Earned::default(),
@@ -101,6 +97,7 @@ impl BanList {
             fleet: FleetBans::default(),
             dropped: AtomicU64::new(0),
             capacity,
+            key_capacity,
         }
     }
 
@@ -177,11 +174,8 @@ impl BanList {
 
     /// Whether an automatic ban of a key finds no room.
     fn is_full_for(&self, key: &Key) -> bool {
-        let bytes = key.to_string().len();
-        let exceeds = |counter: &AtomicUsize, most| counter.load(Ordering::Relaxed) + bytes > most;
         self.len.load(Ordering::Relaxed) >= self.capacity
-            || exceeds(&self.key_bytes, MAX_KEY_BYTES)
-            || bytes > LONG_KEY && exceeds(&self.long_key_bytes, MAX_LONG_KEY_BYTES)
+            || self.key_bytes.load(Ordering::Relaxed) + key.to_string().len() > self.key_capacity
     }
 
     /// Tells whether the list has changed between two calls.
@@ -311,7 +305,6 @@ impl BanList {
         if old.is_none() {
             self.len.fetch_add(1, Ordering::Release);
             self.key_bytes.fetch_add(text.len(), Ordering::Relaxed);
-            self.long_key_bytes.fetch_add(long(text.len()), Ordering::Relaxed);
             self.announce(census, key, print);
         }
         self.changes.fetch_add(1, Ordering::Release);
@@ -373,9 +366,7 @@ impl BanList {
         let (mut count, mut is_shape_gone) = (0, false);
         for key in keys {
             count += 1;
-            let bytes = key.to_string().len();
-            self.key_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.long_key_bytes.fetch_sub(long(bytes), Ordering::Relaxed);
+            self.key_bytes.fetch_sub(key.to_string().len(), Ordering::Relaxed);
             is_shape_gone |= census.shapes.remove(key);
         }
         if is_shape_gone {
@@ -393,11 +384,6 @@ impl BanList {
     fn write(&self, number: usize) -> RwLockWriteGuard<'_, Shard> {
         self.shards[number].write().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What a key counts among the long ones.
-fn long(bytes: usize) -> usize {
-    if bytes > LONG_KEY { bytes } else { 0 }
 }
 
 /// By bits that the filter does not look at.

@@ -56,7 +56,7 @@ fn a_ban_ends_by_itself() {
 
 #[test]
 fn made_up_offenders_do_not_fill_the_memory_and_bans_that_are_over_make_room() {
-    let list = BanList::with_capacity(Secret::random(), 3);
+    let list = BanList::with_capacity(Secret::random(), 3, MAX_KEY_BYTES);
     let earn = |n, now: Time| list.insert_earned(&user(n), &ban(now + MINUTE, BanSource::Automatic), now);
     assert_eq!([0, 1, 2, 3, 0].map(|n| earn(n, NOW)), [true, true, true, false, true]);
     assert_eq!((all(&list, NOW).len(), list.dropped()), (3, 1));
@@ -205,20 +205,15 @@ proptest! {
     }
 }
 
-/// 10,000 automatic bans with keys of 3.9 KB took 99 MB.
 #[test]
-fn long_keys_take_bounded_memory_and_no_room_of_others() {
-    let list = list();
-    let earn = |key: &Key| list.insert_earned(key, &ban(NOW + MINUTE, BanSource::Automatic), NOW);
-    let long = "x".repeat(3_900);
-    let kept = (0..1_150).filter(|n| earn(&key(&format!("user:{long}{n}")))).count();
-    assert!((1_000..1_100).contains(&kept), "{kept}");
-    assert_eq!(list.dropped(), 1_150 - kept as u64);
-    let stored: usize = all(&list, NOW).iter().map(|(key, _)| key.to_string().len()).sum();
-    assert!(stored <= MAX_LONG_KEY_BYTES, "{stored}");
-    assert!((0..1_000).all(|n| earn(&user(n))), "short keys have their own room");
+fn the_keys_of_automatic_bans_take_bounded_memory() {
+    let list = BanList::with_capacity(Secret::random(), MAX_BANS, 1_000);
+    let earn = |n, now: Time| list.insert_earned(&user(n), &ban(now + MINUTE, BanSource::Automatic), now);
+    let kept = (100..300).filter(|n| earn(*n, NOW)).count();
+    assert_eq!((kept, list.dropped()), (125, 75), "eight bytes each");
+    list.insert(user(9), by_hand(NOW + MINUTE), NOW);
+    assert_eq!(list.count(NOW), 126, "by hand there is always room");
     // What is over makes room, to the byte.
-    list.retain(&HashSet::new(), NOW);
-    assert_eq!((list.key_bytes.load(Ordering::Relaxed), list.long_key_bytes.load(Ordering::Relaxed)), (0, 0));
-    assert!(earn(&key(&format!("user:{long}"))));
+    assert!(earn(300, NOW + MINUTE));
+    assert_eq!(list.key_bytes.load(Ordering::Relaxed), 8);
 }
