@@ -130,6 +130,11 @@ impl Gate {
         key.grouped_in_combination(self.engine.policy().settings().ipv6_prefix)
     }
 
+    /// A key as bans name it.
+    pub fn banned_as(&self, key: Key) -> Key {
+        key.as_banned(self.engine.policy().settings().ipv6_prefix)
+    }
+
     /// Bans a key.
     pub fn ban(&self, key: Key, ban: Ban) {
         self.ask_for(&Asked::of_key(&key));

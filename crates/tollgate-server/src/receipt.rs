@@ -13,7 +13,7 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tollgate::algorithm::Grant;
+use tollgate::algorithm::{Grant, Quota};
 use tollgate::limit::Shape;
 use tollgate::rule::Rule;
 use tollgate::store::central::Counter;
@@ -48,9 +48,18 @@ struct Written {
     charges: Vec<WrittenCharge>,
 }
 
-/// Rule, counter, fingerprint, cost of a unit, and the grant; and what a store calls the counter.
+/// Rule, counter, fingerprint, cost of a unit, and the grant; what a store calls the counter; whether it is the node's
+/// share of the limit.
 #[derive(Serialize, Deserialize)]
-struct WrittenCharge(String, String, u64, u64, (u64, u64, u64), Option<WrittenCounter>);
+struct WrittenCharge(
+    String,
+    String,
+    u64,
+    u64,
+    (u64, u64, u64),
+    Option<WrittenCounter>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")] bool,
+);
 
 /// Domain, the parts of the key, and which of them is the owner.
 type WrittenCounter = (Box<str>, Vec<WrittenPart>, Option<usize>);
@@ -102,7 +111,8 @@ impl Receipts {
         let receipt = verdict.receipt.as_ref().filter(|_| verdict.allowed)?;
         let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
         let charges = charged.zip(receipt.parts()).map(|(limit, part)| {
-            let ReceiptPart { fingerprint, unit_cost, grant, counter } = part;
+            let ReceiptPart { fingerprint, unit_cost, grant, counter, quota } = part;
+            let is_share = quota != Quota::new(&limit.limit);
             let grant = (grant.at.nanos(), grant.cost, grant.mark);
             let counter = counter.map(write_counter);
             WrittenCharge(
@@ -112,6 +122,7 @@ impl Receipts {
                 unit_cost,
                 grant,
                 counter,
+                is_share,
             )
         });
         let id = (verdict.id.node, verdict.id.generation, verdict.id.sequence);
@@ -178,20 +189,22 @@ const SIGNATURE_BYTES: usize = 32;
 impl Written {
     /// Whether every node can settle it: its counters are where all nodes find them.
     fn is_shared(&self) -> bool {
-        self.charges.iter().all(|WrittenCharge(.., elsewhere)| elsewhere.is_some())
+        self.charges.iter().all(|WrittenCharge(.., elsewhere, _)| elsewhere.is_some())
     }
 }
 
 impl WrittenCharge {
     /// What is to be corrected, and to which cost; a rule that has changed since keeps its charge.
     fn settled(self, settlement: Settlement, policy: &Policy) -> Option<(Receipt, u64)> {
-        let WrittenCharge(id, counter, fingerprint, unit_cost, (at, cost, mark), elsewhere) = self;
+        let WrittenCharge(id, counter, fingerprint, unit_cost, (at, cost, mark), elsewhere, is_share) = self;
         let rule = policy.rule(&id)?;
         let limit = rule.all_limits().find(|limit| limit.limit.counter() == counter)?;
         let grant = Grant { at: Time::from_nanos(at), cost, mark };
         let counter = elsewhere.map(|written| read_counter(written, &id));
-        let part = ReceiptPart { fingerprint, unit_cost, grant, counter };
         let real_cost = real_cost(rule, limit.limit.shape(), settlement)?;
+        let nodes = if is_share { policy.settings().store.nodes } else { 1 };
+        let quota = Quota::new(&limit.limit.share(nodes));
+        let part = ReceiptPart { fingerprint, unit_cost, grant, counter, quota };
         Some((Receipt::from_part(part, limit.limit), real_cost))
     }
 }
@@ -235,7 +248,11 @@ pub fn is_expected(verdict: &Verdict) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::{Engine, Hit};
+    use tollgate::document::{self, MapReader, Problems};
+    use tollgate::policy::{PolicyParts, StoreSettings};
+    use tollgate::rule::OnStoreError;
+    use tollgate::store::central::{Central, CentralCharge, CentralOutcome, StoreError};
+    use tollgate::{Engine, Hit, Limit};
 
     use super::*;
 
@@ -272,6 +289,42 @@ mod tests {
         let text = receipts.write(&verdict).unwrap();
         assert_eq!(settle(&receipts, &engine, &text, node, late + MAX_AGE), Err(ReceiptError::TooOld));
         assert_eq!(settle(&receipts, &engine, &text, node + 1, late), Err(ReceiptError::Elsewhere));
+    }
+
+    /// A store that cannot be reached.
+    struct Unreachable;
+
+    impl Central for Unreachable {
+        async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+            self.peek(charges, now).await
+        }
+
+        async fn peek(&self, charges: &[CentralCharge], _now: Time) -> CentralOutcome {
+            let error = StoreError::Deadline { server: "a".to_owned() };
+            CentralOutcome::of(charges, true, charges.iter().map(|_| Err(error.clone())).collect())
+        }
+
+        async fn reset(&self, _: &Counter, _: &Limit, _: Time) -> Result<bool, StoreError> {
+            Ok(false)
+        }
+    }
+
+    /// A quarter of 8/h was charged and an eighth of it given back: a token of the whole limit is a quarter of the share's.
+    #[tokio::test]
+    async fn a_nodes_share_is_given_back_as_it_was_charged() {
+        let root = document::read("rules: [{ id: a, limit: 8/h }]").unwrap();
+        let (mut parts, mut problems) = (PolicyParts::default(), Problems::new());
+        parts.read(&mut MapReader::new(&root, "", &mut problems).unwrap());
+        parts.settings.store = StoreSettings { on_error: OnStoreError::Local, nodes: 4, deny_cache: true };
+        let engine = Engine::new(Policy::new(parts).unwrap());
+        let receipts = Receipts::own();
+        let hit = Hit::on("GET", "h", "/").cost(2);
+        for _ in 0..3 {
+            let verdict = engine.check_central(&hit, NOW, &Unreachable).await.verdict;
+            assert!(verdict.allowed, "the share is 2 an hour");
+            let text = receipts.write(&verdict).unwrap();
+            assert_eq!(settle(&receipts, &engine, &text, verdict.id.node, NOW), Ok(1));
+        }
     }
 
     #[test]

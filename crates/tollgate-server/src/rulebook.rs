@@ -45,6 +45,7 @@ pub struct Rulebook {
     /// As it is written, without login and options: for messages.
     pub name: String,
     on_error: OnRulesError,
+    audit_keep: Duration,
     db: OnceLock<RulesDb>,
     /// The local copy, if the database is not a file itself.
     copy: Option<CopyKeeper>,
@@ -82,6 +83,7 @@ impl Rulebook {
             folder: config.folder.clone(),
             name: config.name.clone(),
             on_error: config.on_error,
+            audit_keep: config.audit_keep,
             db: OnceLock::new(),
             copy: config.copy.clone().map(|path| CopyKeeper::new(path, config.name.clone())),
             in_force: watch::Sender::new(None),

@@ -47,6 +47,12 @@ pub trait Algorithm {
     /// Takes a cost that became known too late to deny it; the debt is at most one capacity.
     fn owe(&self, state: &mut Self::State, now: Time, cost: u64);
 
+    /// When a charge that was made at `now` counts as made, given the state after it. That is later than `now` where
+    /// the state was ahead of the caller's clock: the charge went to a window or a step that had not begun for it.
+    fn counted_at(&self, _state: &Self::State, now: Time) -> Time {
+        now
+    }
+
     /// Gives `amount` of a charge back, as far as time has not.
     fn refund(&self, state: &mut Self::State, grant: &Grant, amount: u64, now: Time);
 
@@ -94,6 +100,7 @@ impl Admission {
 /// What a charge leaves behind for its refund.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
+    /// When it [counts as made](Algorithm::counted_at).
     pub at: Time,
     pub cost: u64,
     /// The state right after the charge, where it is a single number; the step charged; zero elsewhere.

@@ -13,6 +13,7 @@ mod load;
 mod offender;
 mod offenders;
 mod shard;
+mod sketch;
 mod violations;
 
 pub(crate) use earned::Earned;

@@ -3,7 +3,6 @@
 //! Plan, charge, conclude. The engine owns the policy in force, the memory store, the bans and what is
 //! shown to people; it reads no clock and does no I/O.
 
-use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::enforce::{Enforce, Switch};
 use crate::event::{Event, EventKey, Events};
 use crate::fingerprint::Secret;
 use crate::hit::Hit;
-use crate::identity::{Attribute, Key};
+use crate::identity::{Attribute, Key, abridged};
 use crate::limit::Limit;
 use crate::plan::{Conditions, Exempt, Plan, PlannedRule};
 use crate::policy::{Change, Policy};
@@ -394,7 +393,8 @@ impl Engine {
             if values.iter().any(|value| value.is_empty()) {
                 continue;
             }
-            let parts = ban.key.iter().cloned().zip(values.into_iter().map(Cow::into_owned)).collect();
+            let values = values.into_iter().map(|value| abridged(value).into_owned());
+            let parts = ban.key.iter().cloned().zip(values).collect();
             if let Ok(key) = Key::new(parts) {
                 banned |= self.bans.violated(&key, &rule.id, ban.into(), now);
             }

@@ -1,5 +1,6 @@
 //! Who is asking: what can be told of a request, in normal form, and the keys made of it.
 
+mod abridged;
 pub mod address;
 mod attribute;
 pub mod forwarded;
@@ -7,5 +8,6 @@ pub(crate) mod key;
 pub mod normal;
 pub mod sensitive;
 
+pub(crate) use abridged::abridged;
 pub use attribute::{Attribute, Source};
 pub use key::{Key, KeyError, WrittenPart};

@@ -13,7 +13,7 @@ use crate::ban::{Ban, BanList};
 use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::{Hit, MAX_VALUES, Values};
-use crate::identity::{Attribute, Key};
+use crate::identity::{Attribute, Key, abridged};
 use crate::key_list::KeyList;
 use crate::policy::Policy;
 use crate::rule::{AmbiguousKey, Limits, MAX_MATCHES, MissingKey, Mode, Rule, RuleInForce, RuleLimit};
@@ -120,7 +120,7 @@ impl Policy {
 
     /// The ban in force: of one in the file and another the one that is more about this address.
     fn banned(&self, hit: &Hit<'_>, under: &Conditions<'_>) -> Option<(Key, Ban)> {
-        let values = |attribute: &Attribute| self.all_values(hit, attribute);
+        let values = |attribute: &Attribute| self.all_values(hit, attribute).into_iter().map(abridged);
         let listed = under.bans.check(hit.address(), values, under.now);
         let file = self.file_bans.find(hit.address(), values, |ban| ban.until > under.now);
         let precision =

@@ -103,7 +103,7 @@ impl Policy {
             file_allow.insert(key.grouped_in_combination(ipv6_prefix), ());
         }
         for (key, ban) in parts.bans {
-            let key = key.grouped_in_combination(ipv6_prefix);
+            let key = key.as_banned(ipv6_prefix);
             if file_bans.get(&key).is_none_or(|known| known.until < ban.until) {
                 file_bans.insert(key, ban);
             }

@@ -63,6 +63,21 @@ impl<V: Default> Table<V> {
         }
     }
 
+    /// Whether a new key would displace another.
+    pub(crate) fn is_full(&self) -> bool {
+        self.rows.len() >= self.capacity
+    }
+
+    /// The key of the least rank among a few, and its rank. The next call looks at others.
+    pub(crate) fn least<R: Ord>(&mut self, rank: impl Fn(&V, Time) -> R) -> Option<(Fingerprint, R)> {
+        let rows = self.rows.len();
+        let sample = (0..SAMPLE.min(rows)).map(|n| &self.rows[(self.hand + n) % rows]);
+        let ranked = sample.map(|row| (row.fingerprint, rank(&row.value, row.touched)));
+        let least = ranked.min_by(|(_, one), (_, other)| one.cmp(other));
+        self.hand = (self.hand + SAMPLE) % rows.max(1);
+        least
+    }
+
     fn evict(&mut self) {
         let sample = (0..SAMPLE).map(|n| (self.hand + n) % self.rows.len());
         let oldest = sample.min_by_key(|at| self.rows[*at].touched).expect("a full table has rows");

@@ -417,3 +417,31 @@ fn a_full_log_of_500_an_hour_takes_two_and_a_half_kilobytes_a_user() {
     assert!(full <= 2_500, "{full} bytes a user");
     assert!(a_hundred <= 700, "{a_hundred} bytes a user with a hundred hits");
 }
+
+/// A clock that was read before a window began charged into it, and its refund looked in the window before.
+#[test]
+fn a_refund_by_a_clock_that_is_behind_is_not_lost() {
+    let after = Time::from_secs(NOW.secs() / 86_400 * 86_400);
+    let before = after - Duration::from_nanos(1);
+    for shape in SHAPES {
+        let (store, quota) = (MemoryStore::new(16 << 20), quota("10/d", shape));
+        let charges = [charge("ann", quota)];
+        assert!(store.charge(&charges, after).admitted);
+        let outcome = store.charge(&charges, before);
+        // Seen from the day before, a bucket that the calendar fills is empty.
+        let Some(receipt) = Receipt::of(&charges, &outcome) else { continue };
+        store.refund(receipt, before);
+        assert_eq!(used(&store, "ann", quota, after), 1, "{shape:?}");
+    }
+}
+
+/// A denial was counted when the race was lost, and again with all denials of the request.
+#[test]
+fn a_charge_that_loses_a_race_is_counted_once_at_the_most() {
+    let (store, quota) = (MemoryStore::new(16 << 20), quota("10/h", Shape::SlidingLog));
+    let of = |cost| Charge { cost, denied: DeniedHits::Counted, ..charge("ann", quota) };
+    assert!(store.charge(&[of(3)], NOW).admitted);
+    // Each fits alone: the first is as another thread that is faster than the second.
+    assert!(!store.charge(&[of(2), of(6)], NOW + SECOND).admitted);
+    assert!(used(&store, "ann", quota, NOW + SECOND) <= 9);
+}

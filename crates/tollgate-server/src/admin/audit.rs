@@ -78,7 +78,8 @@ fn named(gate: &Gate, text: &str) -> Result<Item, Problem> {
     let found = parts.and_then(|(what, name)| {
         let kind = kinds.into_iter().find(|kind| kind.name() == what)?;
         let name = match kind {
-            Kind::Ban | Kind::Allow => gate.looked_up(Key::parse(name).ok()?).to_string(),
+            Kind::Ban => gate.banned_as(Key::parse(name).ok()?).to_string(),
+            Kind::Allow => gate.looked_up(Key::parse(name).ok()?).to_string(),
             Kind::Rule | Kind::Setting => name.to_owned(),
         };
         Some(Item::new(kind, name))

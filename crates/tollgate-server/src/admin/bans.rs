@@ -115,7 +115,7 @@ pub async fn remove(call: Call) -> Result<Answer, Problem> {
         return Err(Problem::new(StatusCode::NOT_FOUND, format!("{key} is not banned")));
     };
     refuse_file_ban(gate, key, now)?;
-    let name = gate.looked_up(key.clone()).to_string();
+    let name = gate.banned_as(key.clone()).to_string();
     let stored = match gate.rulebook.get() {
         Some(rulebook) => rulebook.get(item(&name)).await.map_err(failed)?,
         None => None,
@@ -133,7 +133,7 @@ pub async fn remove(call: Call) -> Result<Answer, Problem> {
         None => _ = gate.engine.unban(key.clone(), now),
     }
     if let Some(central) = gate.central.get() {
-        central.bans.lift(&gate.looked_up(key.clone()), &ban, now).await;
+        central.bans.lift(&gate.banned_as(key.clone()), &ban, now).await;
     }
     tracing::info!(who = call.who, "ban lifted by hand");
     Ok(answer::json(StatusCode::OK, &json!({ "removed": versioned(written(&name, &ban), version) })))
@@ -152,7 +152,7 @@ fn item(name: &str) -> Item {
 
 impl NewBan {
     fn read(self, gate: &Gate, now: Time) -> Result<(Key, Ban), Problem> {
-        let key = gate.looked_up(read_key("key", &self.key)?);
+        let key = gate.banned_as(read_key("key", &self.key)?);
         if self.reason.len() > MAX_REASON_BYTES {
             let detail = format!("'reason' is longer than {MAX_REASON_BYTES} bytes");
             return Err(Problem::bad_field("reason", detail));

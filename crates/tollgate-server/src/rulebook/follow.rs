@@ -132,7 +132,7 @@ pub(super) fn following(seen: Version, mut changes: Vec<Change>) -> Vec<Change> 
     changes
 }
 
-/// Removes bans that are over, a few at a time.
+/// Removes bans that are over and old entries of the log, a few at a time.
 async fn tidy(rulebook: &Rulebook, gate: &Gate) {
     let mut ticks = interval(TIDY_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -146,6 +146,8 @@ async fn tidy(rulebook: &Rulebook, gate: &Gate) {
         // By then they are over on every node's clock: a ban that is gone earlier would count as lifted.
         let over = || gate.now() - CLOCKS_AGREE;
         while db.remove_expired(over(), TIDY_BATCH).await.is_ok_and(|removed| removed == TIDY_BATCH) {}
+        let oldest = || gate.now() - rulebook.audit_keep;
+        while db.prune_log(oldest(), TIDY_BATCH).await.is_ok_and(|removed| removed == TIDY_BATCH) {}
     }
 }
 

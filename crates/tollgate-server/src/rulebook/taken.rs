@@ -80,7 +80,7 @@ impl<'a> Taken<'a> {
         let key = key(item)?;
         let lifted = self.gate.engine.remove_ban(key.clone(), self.now);
         if let (Some(_), Some(central)) = (lifted, self.gate.central.get()) {
-            central.bans.forgive_later(self.gate.looked_up(key), self.now);
+            central.bans.forgive_later(self.gate.banned_as(key), self.now);
         }
         Ok(())
     }

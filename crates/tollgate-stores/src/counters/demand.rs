@@ -4,7 +4,7 @@
 //! states are kept.
 
 use tollgate::Time;
-use tollgate::algorithm::{Algorithm as _, Grant, Quota, State};
+use tollgate::algorithm::{Algorithm as _, Quota, State};
 use tollgate::store::{DeniedHits, Part, Weight};
 
 use super::{CentralCharge, CentralReceiptItem};
@@ -40,7 +40,7 @@ pub fn run(charge: &CentralCharge, intent: Intent, state: &mut State, now: Time)
         (true, Intent::Take) => {
             quota.charge(state, now, cost);
             part.remaining = decision.left.saturating_sub(cost);
-            part.grant = Some(Grant { at: now, cost, mark: quota.mark(state) });
+            part.grant = Some(quota.grant(state, now, cost));
         }
         (false, Intent::Take | Intent::Deny) if charge.denied == DeniedHits::Counted => {
             quota.drain(state, now, cost);

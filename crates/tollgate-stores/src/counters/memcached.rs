@@ -7,6 +7,7 @@
 mod address;
 mod buckets;
 mod closed;
+mod denied;
 mod fleet;
 mod method;
 mod ring;

@@ -115,6 +115,12 @@ impl RulesDb {
         ask!(self, remove_expired(now, batch))
     }
 
+    /// Removes the oldest entries of the log that were written before `before`, at most `batch`, and says how many. The
+    /// last entry stays. A node that knows none of the entries that are left reads everything again.
+    pub async fn prune_log(&self, before: Time, batch: usize) -> Result<usize, DbError> {
+        ask!(self, prune_log(before, batch))
+    }
+
     pub async fn version(&self) -> Result<Version, DbError> {
         ask!(self, version())
     }
@@ -144,7 +150,7 @@ impl RulesDb {
     /// What [`rollback`](Self::rollback) would do.
     pub async fn preview_rollback(&self, version: Version) -> Result<Vec<(Change, Option<String>)>, DbError> {
         let logged = self.logged(version).await?.ok_or(DbError::NoChange(version))?;
-        self.preview(vec![plan::undo(logged)]).await
+        self.preview(vec![plan::undo(logged)?]).await
     }
 
     pub async fn page(&self, page: Page) -> Result<Vec<Stored>, DbError> {

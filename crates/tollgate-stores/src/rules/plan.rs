@@ -3,6 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tollgate::Time;
+
 use crate::rules::{Change, DbError, Edit, Expected, Item, Logged, MAX_EDITS, Stored, Version};
 
 /// What the items of some edits are now.
@@ -49,11 +51,23 @@ pub(super) fn plan(
     Ok(changes)
 }
 
-/// The edit that takes a change back. It conflicts if the thing was changed again since.
-pub(super) fn undo(logged: Logged) -> Edit {
-    let Change { item, version, text, .. } = logged.change;
+/// The edit that takes a change back. It conflicts if the thing was changed again since, and is impossible once the
+/// log has forgotten what the change replaced.
+pub(super) fn undo(logged: Logged) -> Result<Edit, DbError> {
+    let Change { item, version, text, previous } = logged.change;
+    if let Some(forgotten) = previous.filter(|_| logged.before.is_none()) {
+        return Err(DbError::NoChange(forgotten));
+    }
     let expected = if text.is_some() { Expected::At(version) } else { Expected::Nothing };
-    Edit { item, expected, text: logged.before }
+    Ok(Edit { item, expected, text: logged.before })
+}
+
+/// How far a log may be pruned: up to the first of the oldest authors who wrote at `before` or later. `authors` are the
+/// oldest ones, each with the first of its changes, in order; where all of them are old the rest is seen next time.
+pub(super) fn pruned_before(authors: &[(i64, i64)], before: Time) -> Option<i64> {
+    let before = i64::try_from(before.nanos()).unwrap_or(i64::MAX);
+    let kept = authors.iter().find(|(_, at)| *at >= before).or(authors.last())?;
+    Some(kept.0)
 }
 
 #[cfg(test)]

@@ -105,13 +105,18 @@ impl PostgresDb {
     pub async fn rollback(&self, author: &Author, version: Version) -> Result<Vec<Change>, DbError> {
         self.write(async |transaction, timeline| {
             let logged = log::find(transaction, version).await?.ok_or(DbError::NoChange(version))?;
-            make(transaction, timeline, author, vec![plan::undo(logged)], Some(version)).await
+            make(transaction, timeline, author, vec![plan::undo(logged)?], Some(version)).await
         })
         .await
     }
 
     pub async fn remove_expired(&self, now: Time, batch: usize) -> Result<usize, DbError> {
         self.write(async |transaction, _| Ok(things::remove_expired(transaction, now, batch).await?)).await
+    }
+
+    /// Removes the oldest entries of the log from before a time, at most `batch`.
+    pub async fn prune_log(&self, before: Time, batch: usize) -> Result<usize, DbError> {
+        self.write(async |transaction, _| Ok(log::prune(transaction, before, batch).await?)).await
     }
 
     pub async fn version(&self) -> Result<Version, DbError> {

@@ -74,13 +74,18 @@ impl SqliteDb {
     pub fn rollback(&self, author: &Author, version: Version) -> Result<Vec<Change>, DbError> {
         self.write(|transaction| {
             let logged = log::find(transaction, version)?.ok_or(DbError::NoChange(version))?;
-            make(transaction, author, vec![plan::undo(logged)], Some(version))
+            make(transaction, author, vec![plan::undo(logged)?], Some(version))
         })
     }
 
     /// Removes bans that are over, at most `batch`: nodes let them go by themselves, so that it is no change.
     pub fn remove_expired(&self, now: Time, batch: usize) -> Result<usize, DbError> {
         self.write(|transaction| things::remove_expired(transaction, now, batch))
+    }
+
+    /// Removes the oldest entries of the log from before a time, at most `batch`.
+    pub fn prune_log(&self, before: Time, batch: usize) -> Result<usize, DbError> {
+        self.write(|transaction| log::prune(transaction, before, batch))
     }
 
     pub fn version(&self) -> Result<Version, DbError> {

@@ -16,6 +16,7 @@ use crate::conformance::{Answer, Subject, key_parts};
 pub mod crowd;
 pub mod expiry;
 pub mod load;
+pub mod refunds;
 pub mod skew;
 pub mod strange;
 pub mod together;

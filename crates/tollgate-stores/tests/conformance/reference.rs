@@ -62,7 +62,7 @@ impl Reference {
             let allowed = part.decision.is_allowed();
             if promise.admitted && allowed {
                 quota.charge(&mut state, now, charge.cost);
-                let grant = Grant { at: now, cost: charge.cost, mark: quota.mark(&state) };
+                let grant = quota.grant(&state, now, charge.cost);
                 part.grant = Some(grant);
                 part.remaining = part.decision.left - charge.cost;
                 let (counter, limit, unit_cost) = (charge.counter.clone(), charge.limit, charge.unit_cost);

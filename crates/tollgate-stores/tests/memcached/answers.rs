@@ -1,6 +1,6 @@
 //! Every answer is that of the pure functions.
 
-use crate::central::{Told, skew, together};
+use crate::central::{Told, refunds, skew, together};
 use crate::conformance;
 use crate::servers::memcached::Memcached;
 use crate::stores::patient;
@@ -32,4 +32,10 @@ async fn denied_hits_do_not_drain_the_shared_limit() {
     let what = "several limits on memcached";
     let (Some(one), Some(two)) = (Memcached::start(what), Memcached::start(what)) else { return };
     together::check(&patient(&format!("memcached://127.0.0.1:{},127.0.0.1:{}", one.port, two.port))).await;
+}
+
+#[tokio::test]
+async fn refunds_are_not_lost_when_clocks_go_back() {
+    let Some(server) = Memcached::start("refunds on memcached") else { return };
+    refunds::check(&patient(&server.url())).await;
 }

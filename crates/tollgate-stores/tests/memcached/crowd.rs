@@ -2,13 +2,14 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use tollgate::Shape;
-use tollgate_stores::counters::StoreError;
+use tollgate::limit::Levels;
+use tollgate_stores::counters::{CentralCharge, StoreError};
 
-use crate::central::{SHAPES, crowd, hit, limit, own};
+use crate::central::{FIXED, SHAPES, crowd, hit, limit, now, own};
 use crate::servers::SOON;
 use crate::servers::memcached::Memcached;
 use crate::stores::{patient, usual};
@@ -37,6 +38,43 @@ async fn two_nodes_never_both_get_the_last_token() {
         // Who is denied may have stood in the way of another; never the other way round.
         let passed = crowd::race(&nodes, shape).await;
         assert!((1..=20).contains(&passed), "{passed} of 20 pass, {shape:?}");
+    }
+}
+
+/// Eight callers asked for the whole limit, again and again; 499 of 500 hits of another caller were denied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_who_are_always_denied_do_not_starve_one_whose_cost_fits() {
+    let Some(server) = Memcached::start("starvation on memcached") else { return };
+    let nodes = [patient(&server.url()), patient(&server.url())];
+    for shape in [FIXED, Shape::SlidingCounter, Shape::TieredWindow { levels: Levels::SMH }] {
+        let fits = own("starved", "user:1", limit("500/d", shape));
+        let at = now();
+        assert!(nodes[0].charge(std::slice::from_ref(&fits), at).await.admitted);
+        let (denied, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let callers: Vec<_> = (0..8)
+            .map(|n| {
+                let (node, denied, over) = (nodes[n % 2].clone(), denied.clone(), over.clone());
+                let charge = CentralCharge { cost: 500, ..fits.clone() };
+                tokio::spawn(async move {
+                    while !over.load(Ordering::Relaxed) {
+                        assert!(!node.charge(std::slice::from_ref(&charge), at).await.admitted);
+                        denied.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        while denied.load(Ordering::Relaxed) < 16 {
+            tokio::task::yield_now().await;
+        }
+        let mut passed = 0;
+        for _ in 0..499 {
+            passed += u64::from(nodes[0].charge(std::slice::from_ref(&fits), at).await.admitted);
+        }
+        over.store(true, Ordering::Relaxed);
+        for caller in callers {
+            caller.await.expect("it ends");
+        }
+        assert!(passed >= 450, "{passed} of 499 pass, {shape:?}");
     }
 }
 

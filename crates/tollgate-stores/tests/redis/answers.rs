@@ -1,6 +1,6 @@
 //! Every answer is that of the pure functions, on every kind of server.
 
-use crate::central::Told;
+use crate::central::{Told, refunds};
 use crate::conformance;
 use crate::servers::cluster::RedisCluster;
 use crate::servers::redis::{Make, Redis};
@@ -33,4 +33,11 @@ async fn a_cluster_conforms() {
 async fn a_sentinel_group_conforms() {
     let Some(servers) = SentinelGroup::start("conformance of Redis Sentinel") else { return };
     check(&servers.url(), 4).await;
+}
+
+/// Charges went to the step that was there, and refunds looked for the one of their own time.
+#[tokio::test]
+async fn refunds_are_not_lost_when_the_clock_goes_back() {
+    let Some(server) = Redis::start(Make::Redis, "refunds on Redis") else { return };
+    refunds::check(&ToldTime(ready(&server.url()).await.0)).await;
 }

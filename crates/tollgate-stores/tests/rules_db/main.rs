@@ -39,6 +39,7 @@ macro_rules! stamp_all {
             a_preview_says_what_an_edit_would_do_and_writes_nothing,
             one_thing_has_a_history_of_its_own,
             bans_that_are_over_are_removed_in_small_batches,
+            an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_everything_again,
             the_switch_and_the_allow_list_are_changes_like_any_other,
             ten_that_open_at_once_do_not_fight,
             a_change_is_seen_by_three_nodes_within_a_second,

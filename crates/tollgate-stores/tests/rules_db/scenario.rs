@@ -277,6 +277,49 @@ pub async fn bans_that_are_over_are_removed_in_small_batches(address: &str) {
     assert_eq!(ban_of(&text).expect("a ban"), ban(Time::MAX));
 }
 
+pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_everything_again(address: &str) {
+    let db = open(address).await;
+    let at = |second: u64| Author { who: "ann".to_owned(), at: Time::from_secs(second) };
+    let rules = |from: u64, requests: u64| {
+        (from..from + 10)
+            .map(move |n| Edit::rule(rule(&format!("r{n}"), requests), Expected::Anything))
+            .collect()
+    };
+    let old = db.edit(at(1_000), rules(0, 5)).await.expect("made").last().expect("ten").version;
+    db.edit(at(1_001), rules(10, 5)).await.expect("made");
+    let kept = db.edit(at(2_000), rules(0, 6)).await.expect("made");
+    let (first_kept, last) = (kept[0].version, kept[9].version);
+    let mut ahead = loaded(&db).await;
+
+    let mut removed = Vec::new();
+    while removed.last() != Some(&0) {
+        removed.push(db.prune_log(Time::from_secs(2_000), 8).await.expect("pruned"));
+    }
+    assert_eq!(removed, [8, 8, 4, 0]);
+    assert_eq!(db.version().await.expect("it can be read"), last, "it is no change");
+    let log = db.log(None, 100).await.expect("it can be read");
+    assert_eq!((log.len(), log[9].change.version, log[9].who.as_str()), (10, first_kept, "ann"));
+    for behind in [Version::ZERO, old] {
+        let feed = db.changes_since(behind, 100).await.expect("it can be read");
+        assert!(matches!(feed, Feed::Diverged), "{behind}: {feed:?}");
+    }
+    assert_eq!(loaded(&db).await.live().count(), 20);
+
+    // What a change replaced may be forgotten with the log: it is not taken back as if there had been nothing.
+    match db.rollback(author("bob"), last).await {
+        Ok(_) => assert_eq!(text_of(&db, "r9").await, Some(rule("r9", 5).into_text())),
+        Err(error) => assert!(matches!(error, DbError::NoChange(_)), "{error}"),
+    }
+    put(&db, "new", 7, Expected::Nothing).await.expect("created");
+    follow(&db, &mut ahead).await;
+    assert_eq!(ahead.live().count(), 21, "who is not behind goes on");
+
+    // However old, the last entry stays: versions go on from it.
+    let version = db.version().await.expect("it can be read");
+    while db.prune_log(Time::MAX, 100).await.expect("pruned") > 0 {}
+    assert_eq!(db.version().await.expect("it can be read"), version);
+}
+
 pub async fn the_switch_and_the_allow_list_are_changes_like_any_other(address: &str) {
     let db = open(address).await;
     let health = Key::parse("user:health-check").expect("a key");

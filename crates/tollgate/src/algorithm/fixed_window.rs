@@ -82,6 +82,13 @@ impl Algorithm for FixedWindow {
         self.add(state, now, cost, self.limit.saturating_mul(2));
     }
 
+    fn counted_at(&self, state: &Window, now: Time) -> Time {
+        now.max(match self.start {
+            WindowStart::Aligned => self.period.start_of(state.name),
+            WindowStart::FirstHit => Time::from_nanos(state.name),
+        })
+    }
+
     fn refund(&self, state: &mut Window, grant: &Grant, amount: u64, now: Time) {
         let charged_here = match self.start {
             WindowStart::Aligned => self.period.index_at(grant.at) == state.name,

@@ -138,6 +138,11 @@ impl Quota {
         }
     }
 
+    /// What a charge at `now` leaves behind for its refund, given the state after it.
+    pub fn grant(&self, state: &State, now: Time, cost: u64) -> Grant {
+        Grant { at: self.counted_at(state, now), cost, mark: self.mark(state) }
+    }
+
     /// The state as a single number, where it is one; the step that was charged, where there are steps.
     pub fn mark(&self, state: &State) -> u64 {
         match state {
@@ -198,6 +203,10 @@ impl Algorithm for Quota {
 
     fn owe(&self, state: &mut State, now: Time, cost: u64) {
         with_own_state!(self, state, |algorithm, own| algorithm.owe(own, now, cost), else ());
+    }
+
+    fn counted_at(&self, state: &State, now: Time) -> Time {
+        with_own_state!(self, state, |algorithm, own| algorithm.counted_at(own, now), else now)
     }
 
     fn refund(&self, state: &mut State, grant: &Grant, amount: u64, now: Time) {

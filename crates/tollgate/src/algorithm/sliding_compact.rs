@@ -275,6 +275,10 @@ impl<K: Keeping> Algorithm for Stepped<K> {
         self.charge(state, now, room);
     }
 
+    fn counted_at(&self, state: &K::Pairs, now: Time) -> Time {
+        state.newest().map_or(now, |step| now.max(self.start_of(step)))
+    }
+
     fn refund(&self, state: &mut K::Pairs, grant: &Grant, amount: u64, now: Time) {
         // Where threads raced, the charge went to a step a little later than its own.
         let step = if grant.mark == 0 { self.step_at(grant.at) } else { grant.mark };

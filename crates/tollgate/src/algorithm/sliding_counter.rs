@@ -97,6 +97,10 @@ impl Algorithm for SlidingCounter {
         self.add(state, now, cost.min(room), u64::MAX);
     }
 
+    fn counted_at(&self, state: &Counts, now: Time) -> Time {
+        now.max(Time::from_nanos(state.window.saturating_mul(self.window_ns)))
+    }
+
     fn refund(&self, state: &mut Counts, grant: &Grant, amount: u64, now: Time) {
         let amount = amount.min(grant.cost);
         let mut counts = self.roll(state, now);

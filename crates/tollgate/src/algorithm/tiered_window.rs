@@ -213,6 +213,10 @@ impl Algorithm for TieredWindow {
         self.charge(state, now, SlidingCompact::room(self.used(state, now), cap, cost));
     }
 
+    fn counted_at(&self, state: &Tiers, now: Time) -> Time {
+        self.reached(state, now)
+    }
+
     fn refund(&self, state: &mut Tiers, grant: &Grant, amount: u64, now: Time) {
         let step = self.window.step_at(grant.at);
         if step >= self.window.oldest_at(now) {

@@ -24,6 +24,8 @@ use crate::time::Time;
 
 /// Bans at once: an automatic one beyond them is not kept. Offenders may be made up.
 const MAX_BANS: usize = 1_000_000;
+/// Bytes of the keys of all bans: an automatic one beyond them is not kept.
+const MAX_KEY_BYTES: usize = 64 << 20;
 /// A full list is searched for bans that are over this often.
 const PURGE_PAUSE: Duration = Duration::from_secs(1);
 const SHARDS: usize = 256;
@@ -38,6 +40,8 @@ pub(crate) struct BanList {
     census: Mutex<Census>,
     /// The length of the list, so that an empty one costs nothing.
     len: AtomicUsize,
+    /// Bytes of all keys as text.
+    key_bytes: AtomicUsize,
     /// How often the list has changed.
     changes: AtomicU64,
     offenders: Offenders,
@@ -46,6 +50,7 @@ pub(crate) struct BanList {
     pub(crate) fleet: FleetBans,
     dropped: AtomicU64,
     capacity: usize,
+    key_capacity: usize,
 }
 
 /// What came of a ban that was to be entered.
@@ -73,10 +78,10 @@ struct Census {
 
 impl BanList {
     pub(crate) fn new(secret: Secret) -> BanList {
-        BanList::with_capacity(secret, MAX_BANS)
+        BanList::with_capacity(secret, MAX_BANS, MAX_KEY_BYTES)
     }
 
-    fn with_capacity(secret: Secret, capacity: usize) -> BanList {
+    fn with_capacity(secret: Secret, capacity: usize, key_capacity: usize) -> BanList {
         let front = Front { shapes: Shapes::default(), filter: Filter::new(0).into() };
         BanList {
             secret,
@@ -84,6 +89,7 @@ impl BanList {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             census: Mutex::default(),
             len: AtomicUsize::new(0),
+            key_bytes: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
             offenders: Offenders::default(),
             earned: Earned::default(),
@@ -91,6 +97,7 @@ impl BanList {
             fleet: FleetBans::default(),
             dropped: AtomicU64::new(0),
             capacity,
+            key_capacity,
         }
     }
 
@@ -152,16 +159,23 @@ impl BanList {
         if listed >= ban.until {
             return Inserted::Known;
         }
-        if self.len.load(Ordering::Relaxed) >= self.capacity && now >= census.purged_at + PURGE_PAUSE {
+        let is_full = self.is_full_for(key);
+        if is_full && now >= census.purged_at + PURGE_PAUSE {
             census.purged_at = now;
             (0..SHARDS).for_each(|shard| self.purge(&mut census, shard, now));
         }
-        if self.len.load(Ordering::Relaxed) >= self.capacity && listed == Time::EPOCH {
+        if is_full && self.is_full_for(key) && listed == Time::EPOCH {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return Inserted::Full;
         }
         self.enter(&mut census, key, ban, now);
         Inserted::New
+    }
+
+    /// Whether an automatic ban of a key finds no room.
+    fn is_full_for(&self, key: &Key) -> bool {
+        self.len.load(Ordering::Relaxed) >= self.capacity
+            || self.key_bytes.load(Ordering::Relaxed) + key.to_string().len() > self.key_capacity
     }
 
     /// Tells whether the list has changed between two calls.
@@ -290,6 +304,7 @@ impl BanList {
         }
         if old.is_none() {
             self.len.fetch_add(1, Ordering::Release);
+            self.key_bytes.fetch_add(text.len(), Ordering::Relaxed);
             self.announce(census, key, print);
         }
         self.changes.fetch_add(1, Ordering::Release);
@@ -351,6 +366,7 @@ impl BanList {
         let (mut count, mut is_shape_gone) = (0, false);
         for key in keys {
             count += 1;
+            self.key_bytes.fetch_sub(key.to_string().len(), Ordering::Relaxed);
             is_shape_gone |= census.shapes.remove(key);
         }
         if is_shape_gone {

@@ -21,7 +21,7 @@ impl<'l> BanLoad<'l> {
     }
 
     pub fn put(&mut self, key: Key, ban: Ban, now: Time) {
-        let key = key.grouped_in_combination(self.ipv6_prefix);
+        let key = key.as_banned(self.ipv6_prefix);
         self.seen.insert(self.list.print(&key));
         self.list.put(key, ban, now);
     }

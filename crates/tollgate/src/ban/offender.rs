@@ -15,6 +15,9 @@ pub const MAX_RULES: usize = 64;
 /// Up to this threshold every denial has its own timestamp; above it they are counted in this many steps of `within`.
 pub const MAX_TIMES: u32 = 128;
 
+/// A ban that a key has had is worth as much memory as so many denials.
+const STRIKE_WEIGHT: u64 = 16;
+
 /// When a rule bans, and for how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BanTerms {
@@ -109,6 +112,19 @@ impl Offender {
         self.denials.clear();
         self.strikes = terms.strike(self.strikes.later(known), at);
         Some(self.strikes)
+    }
+
+    /// How much would be forgotten with it: denials that count, and bans.
+    pub(super) fn weight(&self) -> u64 {
+        let denials: u64 = self.denials.iter().map(RuleDenials::sum).sum();
+        denials.saturating_add(u64::from(self.strikes.count) * STRIKE_WEIGHT)
+    }
+
+    /// The memory behind it, in bytes.
+    pub(super) fn heap_bytes(&self) -> usize {
+        let spilled = |len: usize, size: usize| if len > 1 { len.next_power_of_two() * size } else { 0 };
+        let times = |by: &RuleDenials| spilled(by.times.len(), size_of::<(Time, u32)>());
+        spilled(self.denials.len(), size_of::<RuleDenials>()) + self.denials.iter().map(times).sum::<usize>()
     }
 
     /// The denials by a rule, moved to the end.

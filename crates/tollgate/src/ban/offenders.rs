@@ -1,7 +1,14 @@
 //! The offenders of this process: what is held against each key, in a table of bounded size.
 //!
 //! Strikes belong to a key: they follow it from node to node with its bans, and forgiving it forgets all at once.
+//!
+//! Keys may be made up. When the table is full, a key that is not in it displaces the least of a few entries only if it
+//! was denied more often; until then it is counted in a sketch. So keys that are denied once wash nobody out, and a
+//! key that is denied again and again gets an entry whatever the flood. The denials before that are not counted.
 
+use std::time::Duration;
+
+use crate::ban::sketch::Sketch;
 use crate::ban::{Ban, BanSource, BanTerms, Offender, Strikes};
 use crate::fingerprint::Fingerprint;
 use crate::sync::{Mutex, lock};
@@ -10,12 +17,31 @@ use crate::time::Time;
 
 /// The offenders remembered at once.
 const MAX_OFFENDERS: usize = 100_000;
+/// What their denials take, beside the table itself.
+const MAX_HEAP_BYTES: usize = 32 << 20;
+/// Entries that one change may displace.
+const MAX_DROPPED: usize = 8;
+/// An entry that was not touched for this long weighs half as much.
+const HALF_LIFE: Duration = Duration::from_secs(600);
 
-pub(crate) struct Offenders(Mutex<Table<Offender>>);
+#[derive(Default)]
+pub(crate) struct Offenders(Mutex<Known>);
 
-impl Default for Offenders {
-    fn default() -> Self {
-        Offenders(Mutex::new(Table::new(MAX_OFFENDERS)))
+struct Known {
+    table: Table<Offender>,
+    unknown: Sketch,
+    heap_bytes: usize,
+    max_heap_bytes: usize,
+}
+
+impl Default for Known {
+    fn default() -> Known {
+        Known {
+            table: Table::new(MAX_OFFENDERS),
+            unknown: Sketch::default(),
+            heap_bytes: 0,
+            max_heap_bytes: MAX_HEAP_BYTES,
+        }
     }
 }
 
@@ -31,33 +57,36 @@ impl Offenders {
         at: Time,
         count: u32,
     ) -> Option<Ban> {
-        let mut offenders = lock(&self.0);
+        let mut known = lock(&self.0);
+        // What bans at once needs no memory of earlier denials.
+        if count < terms.after && !known.admits(key, at) {
+            return None;
+        }
         let Strikes { count: strikes, until } =
-            offenders.touch(key, at).denied(rule.0, terms, listed, at, count)?;
+            known.change(key, at, |offender| offender.denied(rule.0, terms, listed, at, count))?;
         Some(Ban { until, reason: String::new(), source: BanSource::Automatic, strikes })
     }
 
     /// Takes back a ban that found no room in the list: the key is not banned, so its denials count again.
     pub(crate) fn withdraw(&self, key: Fingerprint, ban: &Ban, now: Time) {
-        let mut offenders = lock(&self.0);
-        let strikes = &mut offenders.touch(key, now).strikes;
-        if strikes.until == ban.until {
-            *strikes = Strikes { count: ban.strikes.saturating_sub(1), until: now };
-        }
+        lock(&self.0).change(key, now, |Offender { strikes, .. }| {
+            if strikes.until == ban.until {
+                *strikes = Strikes { count: ban.strikes.saturating_sub(1), until: now };
+            }
+        });
     }
 
     /// Remembers the strikes of a ban that is no longer listed.
     pub(crate) fn remember(&self, key: Fingerprint, strikes: Strikes) {
         if strikes.count > 0 {
-            let mut offenders = lock(&self.0);
-            let offender = offenders.touch(key, strikes.until);
-            offender.strikes = offender.strikes.later(strikes);
+            let remember = |offender: &mut Offender| offender.strikes = offender.strikes.later(strikes);
+            lock(&self.0).change(key, strikes.until, remember);
         }
     }
 
     /// The strikes of bans that are no longer listed.
     pub(crate) fn strikes(&self, key: Fingerprint) -> Strikes {
-        lock(&self.0).get(key).map_or_else(Strikes::default, |offender| offender.strikes)
+        lock(&self.0).table.get(key).map_or_else(Strikes::default, |offender| offender.strikes)
     }
 
     /// Forgets the denials and strikes of a key.
@@ -67,12 +96,68 @@ impl Offenders {
 
     pub(crate) fn all(&self) -> Vec<(Fingerprint, Time, Offender)> {
         let clone = |(print, touched, offender): (_, _, &Offender)| (print, touched, offender.clone());
-        lock(&self.0).iter().map(clone).collect()
+        lock(&self.0).table.iter().map(clone).collect()
     }
 
     pub(crate) fn restore(&self, key: Fingerprint, touched: Time, offender: Offender) {
-        *lock(&self.0).touch(key, touched) = offender;
+        lock(&self.0).change(key, touched, |known| *known = offender);
     }
+}
+
+impl Known {
+    /// Whether a key has an entry, or may have one.
+    fn admits(&mut self, key: Fingerprint, now: Time) -> bool {
+        if !self.table.is_full() || self.table.get(key).is_some() {
+            return true;
+        }
+        let denials = self.unknown.add(key);
+        match self.table.least(|offender, touched| rank(offender, touched, now)) {
+            Some((least, (weight, _))) if denials > weight => {
+                self.remove(least);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Changes what is held against a key, within the bounds.
+    fn change<T>(&mut self, key: Fingerprint, now: Time, act: impl FnOnce(&mut Offender) -> T) -> T {
+        if self.table.is_full() && self.table.get(key).is_none() {
+            self.drop_least(key, now);
+        }
+        let offender = self.table.touch(key, now);
+        let before = offender.heap_bytes();
+        let done = act(offender);
+        let after = offender.heap_bytes();
+        self.heap_bytes = self.heap_bytes + after - before;
+        // One change adds less than a few entries take; a bounded number of tries holds the lock for a bounded time.
+        for _ in 0..MAX_DROPPED {
+            if self.heap_bytes > self.max_heap_bytes {
+                self.drop_least(key, now);
+            }
+        }
+        done
+    }
+
+    /// Drops the least of a few entries, and never that of `key`.
+    fn drop_least(&mut self, key: Fingerprint, now: Time) {
+        if let Some((least, _)) = self.table.least(|offender, touched| rank(offender, touched, now))
+            && least != key
+        {
+            self.remove(least);
+        }
+    }
+
+    fn remove(&mut self, key: Fingerprint) {
+        let removed = self.table.remove(key);
+        self.heap_bytes -= removed.map_or(0, |offender| offender.heap_bytes());
+    }
+}
+
+/// What an entry is worth: its weight, halved with time; of equal ones the latest.
+fn rank(offender: &Offender, touched: Time, now: Time) -> (u64, Time) {
+    let halvings = (now.since(touched).as_secs() / HALF_LIFE.as_secs()).min(63);
+    (offender.weight() >> halvings, touched)
 }
 
 #[cfg(test)]
@@ -142,5 +227,54 @@ mod tests {
             assert_eq!(denied, None);
         }
         assert_eq!(offenders.all()[0].2.denials.len(), MAX_RULES);
+    }
+
+    /// 200,000 keys that were denied once each washed 20 offenders out of the table.
+    #[test]
+    fn a_flood_of_keys_that_are_denied_once_washes_no_offender_out() {
+        let (offenders, mut flood) = (Offenders::default(), 1_000u64..);
+        let rule = Fingerprint(1);
+        let mut banned = 0;
+        for round in 0..5 {
+            for key in 0..20 {
+                let print = Fingerprint(key);
+                banned += u32::from(offenders.denied(print, rule, &TERMS, NONE, NOW, 1).is_some());
+            }
+            for n in flood.by_ref().take(if round == 0 { 200_000 } else { 40_000 }) {
+                let print = Fingerprint(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                offenders.denied(print, rule, &TERMS, NONE, NOW, 1);
+            }
+        }
+        assert_eq!(banned, 20);
+        assert!(offenders.all().len() <= MAX_OFFENDERS);
+    }
+
+    /// The flood came first: the table is full of keys that were denied once.
+    #[test]
+    fn an_offender_who_finds_the_table_full_is_banned_two_denials_later_at_the_most() {
+        let offenders = Offenders::default();
+        let rule = Fingerprint(1);
+        for n in 1_000..1_000 + MAX_OFFENDERS as u64 {
+            offenders.denied(Fingerprint(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)), rule, &TERMS, NONE, NOW, 1);
+        }
+        let ban = (1..10).find(|_| offenders.denied(KEY, rule, &TERMS, NONE, NOW, 1).is_some());
+        assert!(ban.is_some_and(|denials| denials <= TERMS.after + 2), "{ban:?}");
+    }
+
+    #[test]
+    fn the_denials_of_all_keys_take_bounded_memory() {
+        let max_heap_bytes = 1 << 20;
+        let offenders = Offenders(Mutex::new(Known { max_heap_bytes, ..Known::default() }));
+        let terms = BanTerms { after: 128, ..TERMS };
+        for n in 0..700 {
+            for millis in 0..127 {
+                let at = NOW + Duration::from_millis(millis);
+                offenders.denied(Fingerprint(n), Fingerprint(1), &terms, NONE, at, 1);
+            }
+        }
+        let known = lock(&offenders.0);
+        assert!((max_heap_bytes / 2..=max_heap_bytes).contains(&known.heap_bytes), "{}", known.heap_bytes);
+        let counted: usize = known.table.iter().map(|(_, _, offender)| offender.heap_bytes()).sum();
+        assert_eq!(counted, known.heap_bytes);
     }
 }

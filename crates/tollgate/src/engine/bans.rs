@@ -8,26 +8,26 @@ use crate::time::Time;
 impl Engine {
     /// Bans a key; returns the ban that it replaces. A ban of the file beside it stays.
     pub fn ban(&self, key: Key, ban: Ban, now: Time) -> Option<Ban> {
-        self.bans.insert(self.as_looked_up(key), ban, now)
+        self.bans.insert(self.as_banned(key), ban, now)
     }
 
     /// Lifts a ban, and forgives what automatic ones were built on; returns what was lifted. A ban of the
     /// file stays.
     pub fn unban(&self, key: Key, now: Time) -> Option<Ban> {
-        self.bans.lift(&self.as_looked_up(key), now)
+        self.bans.lift(&self.as_banned(key), now)
     }
 
     /// Takes over a ban as a database has it now. Made twice it is the same as made once; the ban may be over,
     /// then only its strikes matter.
     pub fn put_ban(&self, key: Key, ban: Ban, now: Time) {
-        self.bans.put(self.as_looked_up(key), ban, now);
+        self.bans.put(self.as_banned(key), ban, now);
     }
 
     /// Follows a ban that is gone from a database. One that was still in force is forgiven, as by
     /// [`unban`](Self::unban); of one that was over, the strikes are kept. Whoever tidies the database up
     /// waits until a ban is over on every node's clock.
     pub fn remove_ban(&self, key: Key, now: Time) -> Option<Ban> {
-        self.bans.remove(&self.as_looked_up(key), now)
+        self.bans.remove(&self.as_banned(key), now)
     }
 
     /// Begins to read all bans of a database, in place of those that did not come from the file.
@@ -57,7 +57,7 @@ impl Engine {
 
     /// The ban of just this key; of the file's and another the one that holds longer.
     pub fn find_ban(&self, key: Key, now: Time) -> Option<Ban> {
-        let key = self.as_looked_up(key);
+        let key = self.as_banned(key);
         let policy = self.policy.load();
         let file = policy.file_bans.get(&key).filter(|ban| ban.until > now);
         let listed = self.bans.get(&key, now);
@@ -99,7 +99,7 @@ impl Engine {
         self.shadow_bans.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    fn as_looked_up(&self, key: Key) -> Key {
-        key.grouped_in_combination(self.policy.load().settings().ipv6_prefix)
+    fn as_banned(&self, key: Key) -> Key {
+        key.as_banned(self.policy.load().settings().ipv6_prefix)
     }
 }

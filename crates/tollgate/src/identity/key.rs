@@ -91,6 +91,14 @@ impl Key {
         }
         self
     }
+
+    /// The same key with other values, which are normalised.
+    pub(super) fn map_values(mut self, of: impl Fn(String) -> String) -> Key {
+        for (_, value) in &mut self.parts {
+            *value = of(std::mem::take(value));
+        }
+        self
+    }
 }
 
 fn part(text: &str) -> Result<(Attribute, String), KeyError> {

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::identity::{Attribute, Source};
 use crate::limit::{Limit, Release, Shape};
 use crate::rule::{Mode, Rule};
 use crate::time::write_span;
@@ -29,11 +30,12 @@ impl Warnings {
 
     /// Adds what there is to say about a rule.
     pub fn look_at(&mut self, rule: &Rule) {
-        let Some(warning) = hold_warning(rule) else { return };
-        if self.texts.len() < Self::MAX {
-            self.texts.push(format!("rule {}: {warning}", rule.id));
-        } else {
-            self.more += 1;
+        for warning in [hold_warning(rule), ban_warning(rule)].into_iter().flatten() {
+            if self.texts.len() < Self::MAX {
+                self.texts.push(format!("rule {}: {warning}", rule.id));
+            } else {
+                self.more += 1;
+            }
         }
     }
 
@@ -76,6 +78,29 @@ fn hold_warning(rule: &Rule) -> Option<String> {
     })
 }
 
+/// Whether a client can choose whom a rule bans: it sends requests with another's key until that is banned.
+fn ban_warning(rule: &Rule) -> Option<String> {
+    let ban = rule.ban.as_ref().filter(|_| rule.mode != Mode::Off)?;
+    let is_chosen = |attribute: &Attribute| match attribute {
+        Attribute::Ip | Attribute::User | Attribute::ApiKey => false,
+        Attribute::Field(Source::Jwt | Source::Attr, _) => false,
+        Attribute::Email | Attribute::Mac | Attribute::Path | Attribute::Method | Attribute::Host => true,
+        Attribute::Field(
+            Source::Header | Source::Cookie | Source::Query | Source::Json | Source::Form,
+            _,
+        ) => true,
+    };
+    if !ban.key.iter().all(is_chosen) {
+        return None;
+    }
+    let key: Vec<_> = ban.key.iter().map(ToString::to_string).collect();
+    Some(format!(
+        "it bans by {}, which a client writes as it likes, so that anyone can have anyone banned: use key: [ip] in \
+         ban, or ip beside it",
+        key.join("+")
+    ))
+}
+
 /// How long `tokens` take to leak, in whole seconds, rounded up.
 fn time_of(limit: &Limit, tokens: u64) -> Duration {
     let rate = limit.rate();
@@ -96,6 +121,23 @@ mod tests {
 
     fn leaky(options: &str) -> Vec<String> {
         lines(&format!("{{ id: q, algorithm: leaky-bucket, {options} }}"))
+    }
+
+    #[test]
+    fn a_ban_key_that_clients_choose_is_told() {
+        let ban = |key: &str| {
+            lines(&format!(
+                "{{ id: b, key: email, limit: 5/m, ban: {{ key: {key}, after: 3, within: 10m, for: 1h }} }}"
+            ))
+        };
+        for key in ["email", "[email]", "header:x-id", "[cookie:a, json:b]", "mac"] {
+            let warnings = ban(key);
+            assert_eq!(warnings.len(), 1, "{key}: {warnings:?}");
+            assert!(warnings[0].contains("use key: [ip]"), "{warnings:?}");
+        }
+        for key in ["ip", "[ip, email]", "user", "jwt:sub", "api_key"] {
+            assert_eq!(ban(key), [""; 0], "{key}");
+        }
     }
 
     #[test]

@@ -17,21 +17,23 @@ pub struct ReceiptPart {
     pub grant: Grant,
     /// The counter's name, if it is kept elsewhere.
     pub counter: Option<Counter>,
+    /// What was charged; a node's share of a limit is another quota than the limit's.
+    pub quota: Quota,
 }
 
 impl Receipt {
     pub fn parts(&self) -> impl Iterator<Item = ReceiptPart> + '_ {
         self.items.iter().map(|item| {
-            let ReceiptItem { fingerprint, unit_cost, grant, .. } = *item;
+            let ReceiptItem { fingerprint, unit_cost, grant, quota, .. } = *item;
             let counter = item.elsewhere.as_ref().map(|place| place.counter.clone());
-            ReceiptPart { fingerprint: fingerprint.0, unit_cost, grant, counter }
+            ReceiptPart { fingerprint: fingerprint.0, unit_cost, grant, counter, quota }
         })
     }
 
     /// A receipt that was written down. Whoever calls this vouches for it: it can be used once only.
     pub fn from_part(part: ReceiptPart, limit: Limit) -> Receipt {
-        let ReceiptPart { fingerprint, unit_cost, grant, counter } = part;
-        let (fingerprint, quota) = (Fingerprint(fingerprint), Quota::new(&limit));
+        let ReceiptPart { fingerprint, unit_cost, grant, counter, quota } = part;
+        let fingerprint = Fingerprint(fingerprint);
         let elsewhere = counter.map(|counter| Box::new(Elsewhere { counter, limit }));
         Receipt {
             items: SmallVec::from_iter([ReceiptItem { fingerprint, quota, unit_cost, grant, elsewhere }]),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Grant, Quota};
+use tollgate::algorithm::{Algorithm, Quota};
 use tollgate::time::Time;
 
 use super::{Case, Family};
@@ -82,9 +82,15 @@ impl Lag {
             let after = quota.used(&state, latest);
             assert!(used <= after && after <= used.saturating_add(step.cost), "{used} used, then {after}");
             if matches!(step.then, Then::ChargeAndRefund) && behind.is_allowed() {
-                let grant = Grant { at: now, cost: step.cost, mark: quota.mark(&state) };
+                let grant = quota.grant(&state, now, step.cost);
                 quota.refund(&mut state, &grant, step.cost, latest);
-                assert!(quota.used(&state, latest) >= used, "gave back what others had used");
+                let left = quota.used(&state, latest);
+                assert!(left >= used, "gave back what others had used");
+                let is_bucket = matches!(quota, Quota::Bucket(_) | Quota::Leaky(_));
+                assert!(
+                    is_bucket || left == used,
+                    "a refund was lost: {used} used, then {after}, then {left}"
+                );
             }
         }
     }

@@ -163,7 +163,7 @@ impl<'a> Run<'a> {
             self.quota.charge(&mut self.state, now, cost);
             self.model.charge(id, self.now, cost);
             self.ledger.admit(id, self.now, cost);
-            self.grants.push((id, Grant { at: now, cost, mark: self.quota.mark(&self.state) }));
+            self.grants.push((id, self.quota.grant(&self.state, now, cost)));
             self.events.push(Event::Charge { id, at: self.now, cost });
             let left = self.quota.decide(&self.state, now, 0).left;
             assert_eq!(left, decision.left - cost, "a charge takes its cost");

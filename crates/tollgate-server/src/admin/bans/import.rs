@@ -144,7 +144,7 @@ impl Reading<'_> {
         reason: &str,
     ) {
         let key = match Key::parse(key) {
-            Ok(key) => self.gate.looked_up(key),
+            Ok(key) => self.gate.banned_as(key),
             Err(error) => return self.reject(place, path, &error.to_string()),
         };
         if reason.len() > MAX_REASON_BYTES {

@@ -73,7 +73,7 @@ impl Cells for Rows {
         let fate = match timeout_at(write_by, self.write(&statements, lane, writes, nonce)).await {
             Ok(Ok(result)) => match applied(result) {
                 Some(true) => Fate::Done,
-                Some(false) => Fate::NotDone,
+                Some(false) => self.find_out_refused(lane, writes, nonce, deadline).await?,
                 None => return Err(self.refused("it does not say whether a transaction was done")),
             },
             Ok(Err(error)) if says_not_done(&error) => return Err(self.failed(&error)),
@@ -152,6 +152,21 @@ impl Rows {
         let names: Vec<_> = writes.iter().map(|write| write.name.clone()).collect();
         let rows = self.read(lane, &names, deadline).await?;
         Ok(fate(&rows, writes, nonce))
+    }
+
+    /// Looks up a transaction that was answered with "not applied". A coordinator that lost a round of Paxos begins
+    /// anew by itself: it may find its own first proposal, finish it, and then see its condition fail.
+    async fn find_out_refused(
+        &self,
+        lane: &str,
+        writes: &[Write<Option<i64>>],
+        nonce: i64,
+        deadline: Instant,
+    ) -> Result<Fate, StoreError> {
+        match self.find_out(lane, writes, nonce, deadline).await? {
+            Fate::Done => Ok(Fate::Done),
+            Fate::NotDone | Fate::Unknown => Ok(Fate::NotDone),
+        }
     }
 
     /// Waits for an answer, and tells the breaker whether it came.

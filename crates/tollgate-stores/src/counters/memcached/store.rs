@@ -41,8 +41,8 @@ impl MemcachedStore {
         let fleet = Arc::new(Fleet::connect(&address, naming, slack.max(MemcachedSetup::SLACK)));
         let servers = Servers {
             values: Keeper::new(Values { fleet: fleet.clone() }),
-            windows: Windows { fleet: fleet.clone(), closed: Default::default() },
-            tiers: TierSums { fleet: fleet.clone() },
+            windows: Windows { fleet: fleet.clone(), closed: Default::default(), denied: Default::default() },
+            tiers: TierSums { fleet: fleet.clone(), denied: Default::default() },
             fleet,
         };
         ToldStore::new(servers, deadline)

@@ -16,6 +16,7 @@ use tollgate::limit::{Levels, Limit, Shape};
 use tollgate::store::DeniedHits;
 
 use super::buckets::{Bucket, Buckets};
+use super::denied::DeniedCosts;
 use super::fleet::Fleet;
 use super::server::Server;
 use super::windows::number;
@@ -29,6 +30,7 @@ const MAX_ASKED: usize = 1024;
 
 pub struct TierSums {
     pub fleet: Arc<Fleet>,
+    pub denied: DeniedCosts,
 }
 
 /// One counter at one instant.
@@ -55,13 +57,21 @@ impl TierSums {
         }
         let fits = charge.cost <= charge.limit.rate().count();
         let amount = if intent == Intent::Take && fits { charge.cost } else { 0 };
-        let mut buckets = place.add_and_read(amount, moment.deadline).await?;
-        let ran = demand::run(charge, intent, &mut buckets.state(), moment.now);
+        let mut added = if self.denied.is_likely(&place.name, amount) { 0 } else { amount };
+        let mut buckets = place.add_and_read(added, moment.deadline).await?;
+        let mut ran = demand::run(charge, intent, &mut buckets.state(), moment.now);
+        if added < amount && ran.part.decision.is_allowed() {
+            added = amount;
+            buckets = place.add_and_read(added, moment.deadline).await?;
+            ran = demand::run(charge, intent, &mut buckets.state(), moment.now);
+        }
         if ran.part.grant.is_some() {
+            self.denied.allowed(&place.name, amount);
             return Ok(Ran { before: None, ..ran });
         }
-        if amount > 0 {
-            place.server.tell(place.takes(place.step_at(moment.now), amount));
+        if added > 0 {
+            self.denied.denied(&place.name, amount);
+            place.server.tell(place.takes(place.step_at(moment.now), added));
         }
         // When it is free again, and when it is as good as never seen, only the finest buckets know.
         let excess = match ran.part.decision.admission {

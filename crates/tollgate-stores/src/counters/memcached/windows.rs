@@ -1,7 +1,8 @@
 //! Windows of the clock as numbers: added to in one round trip, and taken off again if it was too much.
 //!
 //! The cost is added first and looked at afterwards, so of two nodes that ask at the same instant one sees
-//! the other. A denied cost is taken off: until then others may be denied, and nobody is let through.
+//! the other. A denied cost is taken off: until then others may be denied, and nobody is let through. So a cost that
+//! was denied lately is read first (`denied`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tollgate::store::DeniedHits;
 use tollgate::{Limit, Time};
 
 use super::closed::ClosedWindows;
+use super::denied::DeniedCosts;
 use super::fleet::Fleet;
 use super::server::Server;
 use super::wire::{Command, Reply};
@@ -26,6 +28,7 @@ const CLOSED_AFTER: Duration = Duration::from_secs(2);
 pub struct Windows {
     pub fleet: Arc<Fleet>,
     pub closed: ClosedWindows,
+    pub denied: DeniedCosts,
 }
 
 /// Which windows a limit counts in.
@@ -63,7 +66,22 @@ impl Windows {
             Intent::Take | Intent::Deny if counted => charge.cost.min(charge.limit.rate().count()),
             _ => 0,
         };
-        self.change(&place, amount, moment, |state| demand::run(charge, intent, state, moment.now)).await
+        let takes = intent == Intent::Take && fits && !counted;
+        if takes && self.denied.is_likely(&place.name, charge.cost) {
+            let peek = |state: &mut State| demand::run(charge, Intent::Peek, state, moment.now);
+            let ran = self.change(&place, 0, moment, peek).await?;
+            if !ran.part.decision.is_allowed() {
+                return Ok(ran);
+            }
+        }
+        let run = |state: &mut State| demand::run(charge, intent, state, moment.now);
+        let ran = self.change(&place, amount, moment, run).await?;
+        match ran.part.decision.is_allowed() {
+            true if takes => self.denied.allowed(&place.name, charge.cost),
+            false if takes => self.denied.denied(&place.name, charge.cost),
+            _ => {}
+        }
+        Ok(ran)
     }
 
     pub async fn settle(
@@ -155,8 +173,9 @@ impl Windows {
     ) -> Result<(), StoreError> {
         let (charged, index) = (place.index_at(charged_at), place.index_at(moment.now));
         let counts = match place.kind {
-            Kind::Fixed => charged == index,
-            Kind::Sliding => charged == index || charged + 1 == index,
+            // A window ahead of this node's clock was charged by another node, or before the clock went back.
+            Kind::Fixed => charged >= index,
+            Kind::Sliding => charged + 1 >= index,
         };
         if !counts {
             return Ok(());

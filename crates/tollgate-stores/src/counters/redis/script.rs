@@ -177,15 +177,15 @@ pub(super) fn read_answer(reply: &Reply, deed: Deed, asks: &[Ask]) -> Option<Ans
             parts.push(Err(rest.next()?.text()?.to_owned()));
             continue;
         }
-        let [wait, left, remaining, reset, granted, mark] =
-            [number()?, number()?, number()?, number()?, number()?, number()?];
+        let [wait, left, remaining, reset, granted, mark, counted_at] =
+            [number()?, number()?, number()?, number()?, number()?, number()?, number()?];
         let wait = Duration::from_micros(wait);
         let admission = match verdict {
             0 => Admission::Allow { delay: wait },
             1 => Admission::Deny { retry_after: wait },
             _ => Admission::Never,
         };
-        let at = Time::from_nanos(now_us.saturating_mul(1000));
+        let at = Time::from_nanos(counted_at.saturating_mul(1000));
         let cost = u64::try_from(ask.cost).unwrap_or(0);
         parts.push(Ok(Part {
             decision: Decision { admission, left },

@@ -1,10 +1,11 @@
-//! The log of changes: appended to, never rewritten. Who and when is kept once for all changes made in one go.
+//! The log of changes: appended to, never rewritten, pruned from its beginning. Who and when is kept once for all changes made in one go.
 
 use tokio_postgres::{GenericClient, Row};
 use tollgate::Time;
 
 use super::link::Failure;
 use super::things::item;
+use crate::rules::plan;
 use crate::rules::{Author, Change, DbError, Feed, Item, Logged, Version};
 
 /// Where changes are told.
@@ -85,7 +86,13 @@ pub(super) async fn since(
 ) -> Result<Feed, Failure> {
     let sql = "SELECT EXISTS (SELECT 1 FROM tollgate.log WHERE v = $1)";
     let known: bool = client.query_one(sql, &[&version.packed()]).await?.get(0);
-    if version != Version::ZERO && !known {
+    if version == Version::ZERO {
+        // Nothing is in the past of everything, while the log has its beginning.
+        let first = client.query_one("SELECT min(v) FROM tollgate.log", &[]).await?.get::<_, Option<i64>>(0);
+        if first.is_some_and(|first| Version::unpack(first).number() > 1) {
+            return Ok(Feed::Diverged);
+        }
+    } else if !known {
         let State { in_recovery, timeline, last, .. } = state(client).await?;
         let behind = in_recovery && timeline <= version.timeline() && last < version;
         return Ok(if behind { Feed::Changes(Vec::new()) } else { Feed::Diverged });
@@ -94,6 +101,27 @@ pub(super) async fn since(
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows = client.query(sql, &[&version.packed(), &limit]).await?;
     Ok(Feed::Changes(rows.iter().map(read).collect::<Result<_, _>>()?))
+}
+
+/// Removes the oldest entries from before a time, at most `batch`, and never the last one.
+pub(super) async fn prune(
+    client: &impl GenericClient,
+    before: Time,
+    batch: usize,
+) -> Result<usize, tokio_postgres::Error> {
+    let most = i64::try_from(batch.saturating_add(1)).unwrap_or(i64::MAX);
+    let rows =
+        client.query("SELECT first, at FROM tollgate.author ORDER BY first LIMIT $1", &[&most]).await?;
+    let authors: Vec<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let Some(end) = plan::pruned_before(&authors, before) else { return Ok(0) };
+    let sql = "DELETE FROM tollgate.log WHERE v IN (
+        SELECT v FROM tollgate.log WHERE v < $1 ORDER BY v LIMIT $2)";
+    let batch_size = i64::try_from(batch).unwrap_or(i64::MAX);
+    let removed = client.execute(sql, &[&end, &batch_size]).await? as usize;
+    if removed < batch {
+        client.execute("DELETE FROM tollgate.author WHERE first < $1", &[&end]).await?;
+    }
+    Ok(removed)
 }
 
 const LOGGED: &str = "SELECT log.v, kind, name, previous, body, who, at, undoes,

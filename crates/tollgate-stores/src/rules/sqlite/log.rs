@@ -1,4 +1,4 @@
-//! The log of changes: appended to, never rewritten. Who and when is kept once for all changes made in one go.
+//! The log of changes: appended to, never rewritten, pruned from its beginning. Who and when is kept once for all changes made in one go.
 //!
 //! A change of a rule is logged with the text that it replaced. What the rule became is the text that the next change
 //! of it replaced or, while there is none, its row: a million rules are on the disk once. Other things may vanish
@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tollgate::Time;
 
 use super::things;
-use crate::rules::plan::Current;
+use crate::rules::plan::{self, Current};
 use crate::rules::{Author, Change, DbError, Feed, Item, Kind, Logged, Version};
 
 pub(super) fn last(connection: &Connection) -> Result<Version, DbError> {
@@ -45,7 +45,12 @@ pub(super) fn append(
 pub(super) fn since(connection: &Connection, version: Version, limit: usize) -> Result<Feed, DbError> {
     let known = "SELECT 1 FROM log WHERE v = ?1";
     let known = connection.prepare_cached(known)?.query_row([version.packed()], |_| Ok(())).optional()?;
-    if version != Version::ZERO && known.is_none() {
+    let is_known = match version {
+        // Nothing is in the past of everything, while the log has its beginning.
+        Version::ZERO => first(connection)?.is_none_or(|first| first.number() <= 1),
+        _ => known.is_some(),
+    };
+    if !is_known {
         return Ok(Feed::Diverged);
     }
     let sql = "SELECT v, kind, name, previous, body FROM log WHERE v > ?1 ORDER BY v LIMIT ?2";
@@ -56,6 +61,25 @@ pub(super) fn since(connection: &Connection, version: Version, limit: usize) -> 
         complete(connection, change)?;
     }
     Ok(Feed::Changes(changes))
+}
+
+fn first(connection: &Connection) -> Result<Option<Version>, DbError> {
+    let mut query = connection.prepare_cached("SELECT min(v) FROM log")?;
+    Ok(query.query_row([], |row| row.get::<_, Option<i64>>(0))?.map(Version::unpack))
+}
+
+/// Removes the oldest entries from before a time, at most `batch`, and never the last one.
+pub(super) fn prune(connection: &Connection, before: Time, batch: usize) -> Result<usize, DbError> {
+    let mut query = connection.prepare_cached("SELECT first, at FROM author ORDER BY first LIMIT ?1")?;
+    let authors = query.query_map([batch.saturating_add(1)], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let authors: Vec<(i64, i64)> = authors.collect::<Result<_, _>>()?;
+    let Some(end) = plan::pruned_before(&authors, before) else { return Ok(0) };
+    let sql = "DELETE FROM log WHERE v IN (SELECT v FROM log WHERE v < ?1 ORDER BY v LIMIT ?2)";
+    let removed = connection.execute(sql, params![end, batch])?;
+    if removed < batch {
+        connection.execute("DELETE FROM author WHERE first < ?1", [end])?;
+    }
+    Ok(removed)
 }
 
 /// Finds what a rule became by a change.

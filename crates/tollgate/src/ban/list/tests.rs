@@ -56,7 +56,7 @@ fn a_ban_ends_by_itself() {
 
 #[test]
 fn made_up_offenders_do_not_fill_the_memory_and_bans_that_are_over_make_room() {
-    let list = BanList::with_capacity(Secret::random(), 3);
+    let list = BanList::with_capacity(Secret::random(), 3, MAX_KEY_BYTES);
     let earn = |n, now: Time| list.insert_earned(&user(n), &ban(now + MINUTE, BanSource::Automatic), now);
     assert_eq!([0, 1, 2, 3, 0].map(|n| earn(n, NOW)), [true, true, true, false, true]);
     assert_eq!((all(&list, NOW).len(), list.dropped()), (3, 1));
@@ -203,4 +203,17 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn the_keys_of_automatic_bans_take_bounded_memory() {
+    let list = BanList::with_capacity(Secret::random(), MAX_BANS, 1_000);
+    let earn = |n, now: Time| list.insert_earned(&user(n), &ban(now + MINUTE, BanSource::Automatic), now);
+    let kept = (100..300).filter(|n| earn(*n, NOW)).count();
+    assert_eq!((kept, list.dropped()), (125, 75), "eight bytes each");
+    list.insert(user(9), by_hand(NOW + MINUTE), NOW);
+    assert_eq!(list.count(NOW), 126, "by hand there is always room");
+    // What is over makes room, to the byte.
+    assert!(earn(300, NOW + MINUTE));
+    assert_eq!(list.key_bytes.load(Ordering::Relaxed), 8);
 }

@@ -322,7 +322,8 @@ impl Demand<'_> {
             (true, Intent::Take | Intent::TakeOrDrain) => {
                 algorithm.charge(state, now, cost);
                 part.remaining = decision.left.saturating_sub(cost);
-                part.grant = Some(Grant { at: now, cost, mark: 0 });
+                let at = algorithm.counted_at(state, now);
+                part.grant = Some(Grant { at, cost, mark: 0 });
                 true
             }
             (false, Intent::TakeOrDrain | Intent::Drain) => {

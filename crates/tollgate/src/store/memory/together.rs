@@ -39,7 +39,8 @@ impl MemoryStore {
         // One order for all: of two that want the same keys, the first one gets them all.
         order.sort_unstable_by_key(|n| charges[*n].fingerprint);
         for n in order {
-            let part = self.run(&charges[n], intent(&charges[n]), now, in_force);
+            // A denial is counted at the end, once.
+            let part = self.run(&charges[n], Intent::Take, now, in_force);
             replaced = part.is_none();
             outcome.parts[n] = part.unwrap_or(Part::UNASKED);
             if outcome.parts[n].grant.is_none() {
@@ -83,6 +84,7 @@ impl MemoryStore {
             if charge.denied == DeniedHits::Counted
                 && !part.decision.is_allowed()
                 && let Some(drained) = self.run(charge, Intent::Drain, now, in_force)
+                && !drained.decision.is_allowed() // one that would pass by now has still denied the request
             {
                 *part = drained;
             }

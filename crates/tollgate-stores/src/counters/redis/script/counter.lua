@@ -41,6 +41,10 @@ function counter.fresh_at(c)
   return c.previous > 0 and (c.name + 1) * c.window or 0
 end
 
+function counter.counted_at(c)
+  return c.name * c.window
+end
+
 local function save_counter(c)
   write(c, counter.fresh_at(c), string.format('1 %.0f %.0f %.0f', c.name, c.current, c.previous))
 end

@@ -49,6 +49,11 @@ function fixed.fresh_at(c)
   return c.count > 0 and c.ends or 0
 end
 
+-- The start of the window charged: where the server's clock went back, a charge goes to a window that is ahead of it.
+function fixed.counted_at(c)
+  return c.kind == 'f' and start_of(c.calendar, c.name) or c.name
+end
+
 local function save_fixed(c)
   write(c, fixed.fresh_at(c), string.format('1 %.0f %.0f', c.name, c.count))
 end

@@ -82,7 +82,8 @@ local function run()
       end
       answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = c.verdict, c.wait, c.left, c.remaining
       answer[n + 5], answer[n + 6], answer[n + 7] = max(c.does.fresh_at(c) - now, 0), c.granted, c.full
-      n = n + 7
+      answer[n + 8] = c.does.counted_at and max(c.does.counted_at(c), now) or now
+      n = n + 8
     end
   end
   for i, state in ipairs(states) do

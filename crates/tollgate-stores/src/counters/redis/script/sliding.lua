@@ -63,6 +63,10 @@ function sliding.fresh_at(c)
   return c.n > 0 and (c.last + c.steps) * c.step or 0
 end
 
+function sliding.counted_at(c)
+  return c.n > 0 and c.last * c.step or 0
+end
+
 -- Has the key live until its newest entry leaves the window.
 local function expire(c)
   call('PEXPIRE', c.key, string.format('%.0f', max(ceil((sliding.fresh_at(c) - now) / 1000), 0) + slack_ms))
