@@ -20,7 +20,9 @@ use crate::time::Time;
 
 mod aggregate;
 mod classes;
+mod collect;
 mod full;
+mod layout;
 mod lone;
 mod moves;
 mod packed;
@@ -95,7 +97,7 @@ impl MemoryStore {
             tables: std::array::from_fn(|_| Table::new(lines)),
             region,
             shapes: (0..SHARDS).map(|_| Padded(Mutex::new(Shape::new(shard_bytes)))).collect(),
-            classes: Classes::default(),
+            classes: Classes::new(lines * SHARDS),
             cap_bytes,
             evicted: AtomicU64::new(0),
             unstored: AtomicU64::new(0),
@@ -257,7 +259,7 @@ impl MemoryStore {
             Quota::Bucket(meter) => {
                 try_packed(&place, |kind, full_at| (kind != WIDE).then(|| demand.run_bucket(meter, full_at)))
             }
-            _ => try_packed(&place, |kind, word| self.classes.get(kind)?.run(word, demand)),
+            _ => try_packed(&place, |kind, word| self.classes.brief(kind)?.run(word, demand)),
         }
     }
 
@@ -270,6 +272,9 @@ impl MemoryStore {
         previous: &[Predecessor],
         in_force: InForce<'_>,
     ) -> Option<Part> {
+        if self.classes.is_due() {
+            self.collect_classes(demand.now);
+        }
         let mut locked = self.lock_all(fingerprint, previous);
         let n = shard_of(fingerprint);
         let (held, quota, now) = (self.held(n, demand.now), demand.quota, demand.now);
@@ -330,10 +335,13 @@ impl MemoryStore {
     fn with_state<T>(&self, charge: &Charge, now: Time, look: impl FnOnce(&State) -> T) -> T {
         let n = shard_of(charge.fingerprint);
         if let Some(slot) = self.find(charge.fingerprint) {
-            let (tag, word) = slot.load().entry();
-            let same = belongs_to(tag, charge.fingerprint);
-            if let Some(class) = self.classes.get(kind_of(tag)).filter(|_| same) {
-                return look(&class.form.unpack(word));
+            let seen = slot.load();
+            let (tag, word) = seen.entry();
+            if belongs_to(tag, charge.fingerprint)
+                && let Some(brief) = self.classes.brief(kind_of(tag))
+                && slot.confirm(seen).is_ok()
+            {
+                return look(&brief.layout.unpack(word));
             }
         }
         let mut locked = self.lock_all(charge.fingerprint, &charge.previous);
@@ -343,7 +351,7 @@ impl MemoryStore {
                 return look(&wide.state);
             }
             if let Some(class) = self.classes.get(kind_of(entry.0)) {
-                return look(&class.form.unpack(entry.1));
+                return look(&class.form.layout().unpack(entry.1));
             }
         }
         let inherited = charge.previous.iter().find_map(|previous| {
@@ -379,15 +387,15 @@ impl MemoryStore {
                 return self.count(&kept);
             }
             let Some(class) = self.classes.get(kind_of(tag)) else { return };
-            let mut state = class.form.unpack(word);
+            let mut state = class.form.layout().unpack(word);
             change(&mut state);
-            if let Some(next) = class.form.pack(&state) {
+            if let Some(next) = class.form.layout().pack(&state) {
                 match slot.set(seen, next) {
                     Ok(()) => return,
                     Err(_) => continue, // charged meanwhile: look again
                 }
             }
-            let saturated = class.form.pack_saturated(&state);
+            let saturated = class.form.layout().pack_saturated(&state);
             match shape.replace(&held, (slot, seen), fingerprint, quota, state, &mut kept) {
                 Replaced::Done => return self.count(&kept),
                 Replaced::Raced => {}

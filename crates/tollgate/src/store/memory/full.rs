@@ -42,7 +42,7 @@ impl MemoryStore {
     ) -> Option<Part> {
         let (tag, word) = seen.entry();
         let class = self.classes.get(kind_of(tag))?;
-        let mut state = class.form.unpack(word);
+        let mut state = class.form.layout().unpack(word);
         let part = demand.run_state(&mut state);
         let mut kept = Kept::default();
         let replaced = shape.replace(held, (slot, seen), fingerprint, demand.quota, state, &mut kept);
