@@ -127,28 +127,24 @@ impl MemoryStore {
 
     /// Decides all charges of one request and takes all or none.
     pub fn charge(&self, charges: &[Charge], now: Time) -> Outcome {
-        self.charge_while(charges, now, InForce::ALWAYS).expect("the limits are always in force")
+        self.charge_while(charges, now, &InForce::always())
     }
 
-    /// As [`charge`](Self::charge), but only while the limits are in force; `None` if they were replaced, and nothing is
-    /// charged then.
+    /// As [`charge`](Self::charge), but only while the limits are in force. Where [`InForce`] says that they were replaced
+    /// nothing is charged, and the outcome has no meaning.
     ///
     /// A state moves from the counter of a limit to that of its successor. A charge planned under the old limit would
     /// begin a second counter. So whether the limit is in force is asked under the lock of the shard before a counter is
     /// begun: the move takes the same lock, after the successor came into force.
     #[inline]
-    pub(crate) fn charge_while(
-        &self,
-        charges: &[Charge],
-        now: Time,
-        in_force: InForce<'_>,
-    ) -> Option<Outcome> {
+    pub(crate) fn charge_while(&self, charges: &[Charge], now: Time, in_force: &InForce<'_>) -> Outcome {
         if let [charge] = charges {
-            let part = self.run(charge, intent(charge), now, in_force)?;
+            let part = self.run(charge, intent(charge), now, in_force);
+            let part = part.unwrap_or_else(|| in_force.replaced());
             let admitted = part.decision.is_allowed() || charge.weight == Weight::Shadow;
             let mut parts = SmallVec::new();
             parts.push(part);
-            return Some(Outcome { admitted, parts });
+            return Outcome { admitted, parts };
         }
         // Asked first: a request that is denied charges nothing, not even for a moment (I3).
         let denies = |charge: &Charge| charge.weight == Weight::Enforced && !self.allows(charge, now);
@@ -158,12 +154,12 @@ impl MemoryStore {
             Outcome { admitted: true, parts: SmallVec::from_elem(Part::UNASKED, charges.len()) }
         };
         if outcome.admitted {
-            self.take_all(charges, &mut outcome, now, in_force)?;
+            self.take_all(charges, &mut outcome, now, in_force);
         }
-        if !outcome.admitted {
+        if !outcome.admitted && !in_force.was_replaced() {
             self.drain_denied(charges, &mut outcome, now, in_force);
         }
-        Some(outcome)
+        outcome
     }
 
     /// Whether a charge alone would be allowed.
@@ -235,7 +231,7 @@ impl MemoryStore {
     }
 
     /// `None` if the key is new and its limit is not in force any more.
-    fn run(&self, charge: &Charge, intent: Intent, now: Time, in_force: InForce<'_>) -> Option<Part> {
+    fn run(&self, charge: &Charge, intent: Intent, now: Time, in_force: &InForce<'_>) -> Option<Part> {
         let demand = Demand { quota: &charge.quota, cost: charge.cost, intent, now };
         self.run_key(charge.fingerprint, &demand, &charge.previous, in_force)
     }
@@ -245,7 +241,7 @@ impl MemoryStore {
         fingerprint: Fingerprint,
         demand: &Demand<'_>,
         previous: &[Predecessor],
-        in_force: InForce<'_>,
+        in_force: &InForce<'_>,
     ) -> Option<Part> {
         self.run_packed(fingerprint, demand)
             .or_else(|| self.run_locked(fingerprint, demand, previous, in_force))
@@ -270,7 +266,7 @@ impl MemoryStore {
         fingerprint: Fingerprint,
         demand: &Demand<'_>,
         previous: &[Predecessor],
-        in_force: InForce<'_>,
+        in_force: &InForce<'_>,
     ) -> Option<Part> {
         if self.classes.is_due() {
             self.collect_classes(demand.now);

@@ -226,7 +226,7 @@ impl MemoryStore {
             }
         }
         let demand = Demand { quota: &lone.quota, cost, intent: Intent::Take, now };
-        let part = self.run_key(fingerprint, &demand, &[], InForce::ALWAYS);
+        let part = self.run_key(fingerprint, &demand, &[], &InForce::always());
         part.expect("the limit is always in force").decision
     }
 
