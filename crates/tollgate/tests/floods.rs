@@ -7,7 +7,7 @@ use tollgate::algorithm::{Algorithm, Quota};
 use tollgate::fingerprint::Secret;
 use tollgate::limit::{Levels, WindowStart};
 use tollgate::store::memory::{CELLS, MemoryFull};
-use tollgate::store::{Charge, MemoryStore, Predecessor};
+use tollgate::store::{Charge, MemoryStore, Predecessor, Receipt};
 use tollgate::{Limit, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
@@ -196,6 +196,73 @@ fn an_honest_newcomer_passes_once_the_period_of_the_flood_is_over() {
     assert!(!passes(&store, "newcomer", limit, now) || store.usage().refused > 0);
     let now = now + 61 * SECOND;
     assert!((0..100).all(|n| (0..5).all(|_| passes(&store, &format!("newcomer {n}"), limit, now))));
+}
+
+/// A store without room for new keys.
+fn full_store(shape: Shape, keys: u64, full: MemoryFull) -> MemoryStore {
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES).when_full(full);
+    // Made-up keys at their limit, so that none of them gives way.
+    let limit = quota("5/h", shape);
+    (0..keys).for_each(|n| _ = hit(&store, &format!("made up {n}"), limit, 5, NOW));
+    store
+}
+
+#[test]
+fn refunds_go_back_to_the_counter_that_new_keys_share() {
+    // What was refunded stayed used until the period was over.
+    for (shape, keys) in
+        [(Shape::GCRA, PACKED_FLOOD), (FIRST_HIT, 2 * WIDE_FLOOD), (Shape::Concurrency, 2 * WIDE_FLOOD)]
+    {
+        let limit = quota("4/h", shape);
+        let store = full_store(shape, keys, MemoryFull::Aggregate);
+        let charge_all = |name: &str| {
+            let late =
+                (0..500).map(|n| [Charge::enforced(SECRET.fingerprint([name, &format!("{n}")]), limit, 1)]);
+            let receipts = late.filter_map(|charges| Receipt::of(&charges, &store.charge(&charges, NOW)));
+            receipts.collect::<Vec<_>>()
+        };
+        let [first, denied] = ["first", "second"].map(charge_all);
+        assert!((2 * CELLS..=4 * CELLS + 50).contains(&first.len()), "{}", first.len());
+        assert!(denied.len() <= 50, "{} passed", denied.len());
+        let refunded = first.len();
+        first.into_iter().for_each(|receipt| store.refund(receipt, NOW));
+        let third = charge_all("third").len();
+        assert!(third + 50 >= refunded && third <= 4 * CELLS + 50, "{third} of {refunded} refunded passed");
+    }
+}
+
+#[test]
+fn a_peek_says_what_new_keys_get_while_memory_is_full() {
+    for full in [MemoryFull::Aggregate, MemoryFull::Open, MemoryFull::Closed] {
+        for (shape, keys) in [(Shape::GCRA, PACKED_FLOOD), (FIRST_HIT, 2 * WIDE_FLOOD)] {
+            let limit = quota("4/h", shape);
+            let store = full_store(shape, keys, full);
+            let is_told = |n: u64| {
+                let charges = [Charge::enforced(SECRET.fingerprint([&*format!("late {n}")]), limit, 1)];
+                let (told, made) = (store.peek(&charges, NOW), store.charge(&charges, NOW));
+                let (told, made) = (&told.parts[0], &made.parts[0]);
+                told.decision.admission == made.decision.admission
+                    && (!made.decision.is_allowed() || told.remaining == made.remaining + 1)
+            };
+            // A few find a slot by moving other keys, which a peek does not try.
+            let wrong = (0..1_000).filter(|n| !is_told(*n)).count();
+            assert!(wrong <= 20, "{full:?} {shape:?}: {wrong} of 1000");
+        }
+    }
+}
+
+#[test]
+fn limits_beyond_those_with_shared_counters_of_their_own_let_newcomers_pass_too() {
+    const LIMITS: u64 = 40;
+    let store = full_store(FIRST_HIT, 2 * WIDE_FLOOD, MemoryFull::Aggregate);
+    for n in 0..LIMITS {
+        let limit = quota(&format!("{}/h", 10 + n), FIRST_HIT);
+        let passed = (0..40).filter(|key| passes(&store, &format!("late {n} {key}"), limit, NOW)).count();
+        assert!(passed > 0, "no newcomer of limit {n} passed");
+    }
+    let limit = quota("9/h", FIRST_HIT);
+    let passed = (0..2_000).filter(|n| passes(&store, &format!("flood {n}"), limit, NOW)).count();
+    assert!(passed <= 9 * CELLS, "{passed} passed");
 }
 
 #[test]

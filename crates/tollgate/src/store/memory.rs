@@ -24,6 +24,7 @@ mod collect;
 mod full;
 mod layout;
 mod lone;
+mod look;
 mod moves;
 mod packed;
 mod region;
@@ -37,6 +38,7 @@ mod table;
 mod together;
 mod usage;
 
+use aggregate::is_from_cell;
 pub use aggregate::{CELLS, MemoryFull};
 use classes::{Classes, WIDE};
 pub(crate) use lone::{Asked, Lone, Spot};
@@ -162,39 +164,6 @@ impl MemoryStore {
         outcome
     }
 
-    /// Whether a charge alone would be allowed.
-    fn allows(&self, charge: &Charge, now: Time) -> bool {
-        if let Quota::Bucket(meter) = &charge.quota
-            && let Some(slot) = self.find(charge.fingerprint)
-        {
-            let (tag, full_at) = slot.load().entry();
-            if kind_of(tag) != WIDE && belongs_to(tag, charge.fingerprint) {
-                return meter.decided(full_at, now, charge.cost).1.is_some();
-            }
-        }
-        self.look(charge, now).decision.is_allowed()
-    }
-
-    fn look(&self, charge: &Charge, now: Time) -> Part {
-        let demand = Demand { quota: &charge.quota, cost: charge.cost, intent: Intent::Look, now };
-        self.run_packed(charge.fingerprint, &demand)
-            .unwrap_or_else(|| self.with_state(charge, now, |state| demand.run_state(&mut state.clone())))
-    }
-
-    /// Decides as [`charge`](Self::charge) would, and changes nothing.
-    pub fn peek(&self, charges: &[Charge], now: Time) -> Outcome {
-        let mut outcome = Outcome { admitted: true, parts: SmallVec::new() };
-        for charge in charges {
-            let demand = Demand { quota: &charge.quota, cost: charge.cost, intent: Intent::Look, now };
-            let part = self.run_packed(charge.fingerprint, &demand).unwrap_or_else(|| {
-                self.with_state(charge, now, |state| demand.run_state(&mut state.clone()))
-            });
-            outcome.admitted &= part.decision.is_allowed() || charge.weight == Weight::Shadow;
-            outcome.parts.push(part);
-        }
-        outcome
-    }
-
     /// Brings the places of a key nearer, for those who will charge it soon.
     #[inline]
     pub fn prefetch(&self, fingerprint: Fingerprint) {
@@ -212,11 +181,6 @@ impl MemoryStore {
             .items
             .iter()
             .for_each(|item| self.settle_item(item, item.unit_cost.saturating_mul(real_cost), now));
-    }
-
-    /// The state that a charge would find.
-    pub fn state_of(&self, charge: &Charge, now: Time) -> State {
-        self.with_state(charge, now, State::clone)
     }
 
     /// Forgets a key; says whether it was there.
@@ -327,39 +291,11 @@ impl MemoryStore {
         if kept.unstored == 0 || part.grant.is_none() { part } else { self.run_unstored(shape, part, demand) }
     }
 
-    /// Calls `look` with the state that a charge would find.
-    fn with_state<T>(&self, charge: &Charge, now: Time, look: impl FnOnce(&State) -> T) -> T {
-        let n = shard_of(charge.fingerprint);
-        if let Some(slot) = self.find(charge.fingerprint) {
-            let seen = slot.load();
-            let (tag, word) = seen.entry();
-            if belongs_to(tag, charge.fingerprint)
-                && let Some(brief) = self.classes.brief(kind_of(tag))
-                && slot.confirm(seen).is_ok()
-            {
-                return look(&brief.layout.unpack(word));
-            }
-        }
-        let mut locked = self.lock_all(charge.fingerprint, &charge.previous);
-        if let Some(slot) = self.find(charge.fingerprint) {
-            let entry = slot.load().entry();
-            if let Some(wide) = locked.shape(n).wide(entry) {
-                return look(&wide.state);
-            }
-            if let Some(class) = self.classes.get(kind_of(entry.0)) {
-                return look(&class.form.layout().unpack(entry.1));
-            }
-        }
-        let inherited = charge.previous.iter().find_map(|previous| {
-            let n = shard_of(previous.fingerprint);
-            let state = locked.shape(n).state(&self.held(n, now), previous.fingerprint)?;
-            Some(charge.quota.adopt(&previous.quota, state, now))
-        });
-        look(&inherited.unwrap_or_else(|| charge.quota.fresh()))
-    }
-
     fn settle_item(&self, item: &ReceiptItem, real_cost: u64, now: Time) {
         let (quota, grant) = (&item.quota, &item.grant);
+        if is_from_cell(grant) {
+            return self.lock(shard_of(item.fingerprint)).aggregate.settle(quota, grant, real_cost, now);
+        }
         self.change(item.fingerprint, quota, now, |state| match real_cost.checked_sub(grant.cost) {
             Some(more) => quota.owe(state, now, more),
             None => quota.refund(state, grant, grant.cost - real_cost, now),

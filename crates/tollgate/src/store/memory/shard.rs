@@ -357,13 +357,26 @@ impl Shape {
         }
     }
 
+    fn can_grow(&self, held: &Held<'_>) -> bool {
+        let lines = held.table.extent().lines();
+        lines < held.lines.len() && (lines + 1) * size_of::<Line>() <= self.share(self.slab.bytes())
+    }
+
+    /// Whether a new key has a slot in its lines, or would get one.
+    pub(super) fn has_slot_for(&self, held: &Held<'_>, fingerprint: Fingerprint, share: Share) -> bool {
+        let homes = held.table.extent().homes(fingerprint);
+        let is_least = |(theirs, ..): (Share, &Slot, Seen)| theirs.gives_way_to(share);
+        self.can_grow(held)
+            || homes.into_iter().any(|line| self.room(held, line) > 0)
+            || self.least_used(held, homes).is_some_and(is_least)
+    }
+
     /// Adds a line and divides the keys of another one with it; `false` at the cap.
     fn grow(&mut self, held: &Held<'_>) -> bool {
-        let (lines, grown) = (held.table.extent().lines(), held.table.extent().grown());
-        let share = self.share(self.slab.bytes());
-        if lines >= held.lines.len() || (lines + 1) * size_of::<Line>() > share {
+        if !self.can_grow(held) {
             return false;
         }
+        let (lines, grown) = (held.table.extent().lines(), held.table.extent().grown());
         let divided = divided_by(lines);
         let mut free = held.lines.at(lines).0.iter();
         for slot in &held.lines.at(divided).0 {
