@@ -3,12 +3,12 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use tollgate::algorithm::{Algorithm, Quota};
+use tollgate::algorithm::Quota;
 use tollgate::fingerprint::Secret;
 use tollgate::limit::{Levels, WindowStart};
 use tollgate::store::memory::{CELLS, MemoryFull};
-use tollgate::store::{Charge, MemoryStore, Predecessor, Receipt};
-use tollgate::{Limit, Shape, Time};
+use tollgate::store::{Charge, MemoryStore, Receipt};
+use tollgate::{Engine, EngineSetup, Hit, Limit, Policy, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 const SECOND: Duration = Duration::from_secs(1);
@@ -148,6 +148,91 @@ fn check_offenders(offended: Quota, hits: u64, flooding: Quota, bytes: usize, fl
     assert_eq!(forgotten, 0, "offenders forgotten: {offended:?} by {flooding:?}, with {usage:?}");
 }
 
+/// How hits come to the engine: a batch has one timestamp, single requests have one each.
+#[derive(Clone, Copy, Debug)]
+enum Arrival {
+    Batches,
+    Single,
+}
+
+/// Sends hits and says which passed.
+fn send(engine: &Engine, hits: &[Hit<'_>], arrival: Arrival, now: &mut Time) -> Vec<bool> {
+    match arrival {
+        Arrival::Batches => {
+            *now = *now + 1_000 * MICROSECOND;
+            engine.check_batch(hits, *now).iter().map(|verdict| verdict.allowed).collect()
+        }
+        Arrival::Single => {
+            let check = |hit| {
+                *now = *now + MICROSECOND;
+                engine.check(hit, *now).allowed
+            };
+            hits.iter().map(check).collect()
+        }
+    }
+}
+
+/// Clients go on while made-up users of other rules come in the same batches; none passes more often than its limit.
+fn check_floods_of_other_rules(algorithm: &str, arrival: Arrival) {
+    const CLIENTS: usize = 25;
+    const LIMIT: usize = 12;
+    const ROUNDS: usize = 2 * LIMIT;
+    let rules = format!(
+        "rules:
+  - {{id: known, match: /known, key: user, limit: {LIMIT}/h, {algorithm}}}
+  - {{id: daily, match: /daily, key: user, limit: 1/d, algorithm: fixed-window, window: first-hit}}
+  - {{id: often, match: /often, key: user, limit: 100/d, algorithm: sliding-log}}"
+    );
+    let policy = Policy::from_yaml(&rules).expect("a valid policy");
+    let setup = EngineSetup { memory_bytes: MemoryStore::MIN_BYTES, ..EngineSetup::default() };
+    let engine = Engine::with_setup(policy, setup);
+    let clients: Vec<String> = (0..CLIENTS).map(|n| format!("client {n}")).collect();
+    fn known(user: &str) -> Hit<'_> {
+        Hit::on("GET", "", "/known").user(user)
+    }
+    let mut admitted = [0; CLIENTS];
+    let mut now = NOW;
+    let mut count = |passed: &[bool]| {
+        let of_clients = passed[passed.len() - CLIENTS..].iter();
+        admitted.iter_mut().zip(of_clients).for_each(|(admitted, passed)| *admitted += usize::from(*passed));
+    };
+    // At half of its limit a client is known, and its state still grows during the flood.
+    let alone: Vec<Hit<'_>> = clients.iter().map(|client| known(client)).collect();
+    (0..LIMIT / 2).for_each(|_| count(&send(&engine, &alone, arrival, &mut now)));
+    for round in 0..ROUNDS {
+        let users: Vec<String> = (0..WIDE_FLOOD as usize / ROUNDS).map(|n| format!("{round} {n}")).collect();
+        let paths = ["/daily", "/often"].into_iter().cycle();
+        let mut hits: Vec<Hit<'_>> =
+            users.iter().zip(paths).map(|(user, path)| Hit::on("GET", "", path).user(user)).collect();
+        hits.extend(clients.iter().map(|client| known(client)));
+        count(&send(&engine, &hits, arrival, &mut now));
+    }
+    let usage = engine.store().usage();
+    assert!(usage.unstored + usage.evicted > 0, "the store was full: {usage:?}");
+    (0..20).for_each(|_| count(&send(&engine, &alone, arrival, &mut now)));
+    let within = |admitted: &usize| (LIMIT / 2..=LIMIT).contains(admitted);
+    assert!(admitted.iter().all(within), "{algorithm}, {arrival:?}: {admitted:?} of {LIMIT}");
+}
+
+#[test]
+fn floods_in_batches_and_in_single_requests_free_no_client_of_its_limit() {
+    let algorithms = [
+        "algorithm: gcra",
+        "algorithm: leaky-bucket, on_exceed: reject",
+        "algorithm: fixed-window",
+        "algorithm: fixed-window, window: first-hit",
+        "algorithm: sliding-log",
+        "algorithm: sliding-compact",
+        "algorithm: sliding-counter",
+        "algorithm: tiered-window",
+        "algorithm: concurrency",
+    ];
+    for algorithm in algorithms {
+        check_floods_of_other_rules(algorithm, Arrival::Batches);
+        check_floods_of_other_rules(algorithm, Arrival::Single);
+    }
+}
+
 #[test]
 fn a_state_that_outgrows_its_slot_in_a_full_slab_stays_limited() {
     // A packed sliding counter of 300,000/m: 2 M of 2 M passed.
@@ -275,105 +360,6 @@ fn new_keys_pass_or_are_denied_where_the_operator_says_so() {
         let passed = (0..500).filter(|n| passes(&store, &format!("late {n}"), limit, now)).count();
         assert_eq!(passed, expected, "{full:?}");
     }
-}
-
-#[test]
-fn thousands_of_odd_rates_cost_a_bucket_no_more_memory() {
-    // After 300 different odd rates a key took 88 bytes instead of 19, and a lock.
-    const RATES: u64 = 5_000;
-    let store = MemoryStore::new(64 << 20);
-    for n in 0..RATES {
-        let limit = quota(&format!("7/{}s", 7 * n + 11), Shape::GCRA);
-        for key in 0..8 {
-            assert!(passes(&store, &format!("{n} {key}"), limit, NOW));
-        }
-    }
-    let bytes = store.usage().bytes / (RATES * 8);
-    assert!(bytes <= 24, "{bytes} bytes a key");
-}
-
-/// The bytes that each of many new keys of a limit takes.
-fn bytes_per_key(store: &MemoryStore, limit: Quota, now: Time) -> u64 {
-    const KEYS: u64 = 40_000;
-    let before = store.usage().bytes;
-    (0..KEYS).for_each(|n| assert!(passes(store, &format!("one of many {n}"), limit, now)));
-    (store.usage().bytes - before) / KEYS
-}
-
-#[test]
-fn rates_that_no_key_uses_any_more_cost_later_ones_nothing() {
-    // After 8,190 odd rates in the life of a node every key of another one took 88 bytes and a lock.
-    const RATES: u64 = 100_000;
-    let store = MemoryStore::new(64 << 20);
-    let mut now = NOW;
-    let long = quota("7/11d", Shape::GCRA);
-    assert!((0..7).all(|_| passes(&store, "long", long, now)));
-    for n in 0..RATES {
-        now = now + SECOND;
-        let limit = quota(&format!("{}/s", 1_001 + 2 * n), Shape::GCRA);
-        assert!(passes(&store, &format!("{n}"), limit, now));
-    }
-    assert!(bytes_per_key(&store, quota("7/13s", Shape::GCRA), now) <= 24);
-    assert!(!passes(&store, "long", long, now), "a class in use is kept");
-}
-
-#[test]
-fn a_limit_that_changes_without_end_keeps_its_key_in_a_small_slot() {
-    const CHANGES: u64 = 20_000;
-    let store = MemoryStore::new(64 << 20);
-    let mut previous = Vec::new();
-    let mut limit = quota("1000/3s", Shape::GCRA);
-    for n in 0..CHANGES {
-        limit = quota(&format!("{}/{}d", 1_000_001 + n, 3), Shape::GCRA);
-        let fingerprint = SECRET.fingerprint([format!("key under {n}").as_str()]);
-        let charge = Charge { previous, ..Charge::enforced(fingerprint, limit, 1) };
-        assert!(store.charge(&[charge], NOW).admitted);
-        previous = vec![Predecessor { fingerprint, quota: limit }];
-    }
-    let last = Charge::enforced(previous[0].fingerprint, limit, 1);
-    assert_eq!(limit.used(&store.state_of(&last, NOW), NOW), CHANGES, "it has moved with every change");
-    assert_eq!(store.usage().keys, 1);
-    assert!(bytes_per_key(&store, quota("7/13s", Shape::GCRA), NOW) <= 24);
-}
-
-#[test]
-fn keys_are_charged_exactly_while_classes_come_and_go() {
-    const KEYS: u64 = 200;
-    const THREADS: u64 = 2;
-    const RATES: u64 = 25_000;
-    let shapes = [Shape::FixedWindow { start: WindowStart::Aligned }, Shape::SlidingCounter, Shape::GCRA];
-    let store = MemoryStore::new(4 << 20);
-    let limits = shapes.map(|shape| quota("1000/d", shape));
-    let hammer = || {
-        let mut admitted = 0;
-        for round in 0..600 / THREADS {
-            for key in 0..KEYS {
-                let limit = limits[(key % 3) as usize];
-                admitted +=
-                    u64::from(passes(&store, &format!("key {key}"), limit, NOW + SECOND * round as u32));
-            }
-        }
-        admitted
-    };
-    let admitted: u64 = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(hammer)).collect();
-        for n in 0..RATES {
-            let limit = quota(&format!("{}/s", 1_001 + 2 * n), Shape::GCRA);
-            passes(&store, &format!("{n}"), limit, NOW + 10_000 * MICROSECOND * n as u32);
-        }
-        threads.into_iter().map(|thread| thread.join().expect("no thread panics")).sum()
-    });
-    assert_eq!(admitted, 600 * KEYS);
-    let used = |key: u64| {
-        let limit = limits[(key % 3) as usize];
-        let charge = Charge::enforced(SECRET.fingerprint([format!("key {key}").as_str()]), limit, 1);
-        limit.used(&store.state_of(&charge, NOW), NOW)
-    };
-    assert!(
-        (0..KEYS).all(|key| (590..=600).contains(&used(key))),
-        "{:?}",
-        (0..KEYS).map(used).collect::<Vec<_>>()
-    );
 }
 
 #[test]
