@@ -45,8 +45,6 @@ pub use snapshot::SnapshotError;
 
 /// Hits of a batch that are planned ahead.
 const AHEAD: usize = 8;
-/// How often a hit is planned anew because its policy was replaced, before it keeps policies from being replaced.
-const MAX_REPLANS: usize = 4;
 
 pub struct Engine {
     policy: ArcSwap<Policy>,
@@ -142,28 +140,23 @@ impl Engine {
 
     /// Decides a hit and charges it if it passes.
     pub fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
-        for _ in 0..MAX_REPLANS {
-            let policy = self.policy.load();
-            let mut plan = Plan::default();
-            let planned = self.plan(&policy, &mut plan, hit, now);
-            let in_force = || std::ptr::eq(&**self.policy.load(), &**policy);
-            let in_force = InForce::as_long_as(&in_force);
-            if let Some(verdict) = self.decide(&policy, &plan, planned, hit, now, in_force) {
-                return verdict;
-            }
+        let policy = self.policy.load();
+        let mut plan = Plan::default();
+        let planned = self.plan(&policy, &mut plan, hit, now);
+        let holds = || std::ptr::eq(&**self.policy.load(), &**policy);
+        let in_force = InForce::as_long_as(&holds);
+        let mut verdict = self.decide(&policy, &plan, planned, hit, now, &in_force);
+        if in_force.was_replaced() {
+            verdict = self.check_in_turn(hit, now);
         }
-        self.check_in_turn(hit, now)
+        verdict
     }
 
     /// Decides while no other policy can come into force.
     #[cold]
     fn check_in_turn(&self, hit: &Hit<'_>, now: Time) -> Verdict {
         let _turn = lock(&self.succession);
-        let policy = self.policy.load();
-        let mut plan = Plan::default();
-        let planned = self.plan(&policy, &mut plan, hit, now);
-        let verdict = self.decide(&policy, &plan, planned, hit, now, InForce::ALWAYS);
-        verdict.expect("the policy is in force")
+        self.check(hit, now)
     }
 
     /// What a hit comes to; its counters are asked to come nearer.
@@ -183,7 +176,7 @@ impl Engine {
         Conditions { enforce: self.switch.get(), bans: &self.bans, secret: &self.secret, now }
     }
 
-    /// `None` if the policy was replaced and a counter would have to be begun.
+    /// The verdict has no meaning if the policy [was replaced](InForce::was_replaced) and a counter would have to be begun.
     #[inline(always)]
     fn decide(
         &self,
@@ -192,11 +185,11 @@ impl Engine {
         planned: Result<(), Exempt>,
         hit: &Hit<'_>,
         now: Time,
-        in_force: InForce<'_>,
-    ) -> Option<Verdict> {
+        in_force: &InForce<'_>,
+    ) -> Verdict {
         let id = self.next_id(policy);
         if let Err(exempt) = planned {
-            return Some(self.exempted(Verdict::exempt(id, exempt, now), hit, now));
+            return self.exempted(Verdict::exempt(id, exempt, now), hit, now);
         }
         let mut verdict = plan.draft(id); // while the counters are on their way
         // A rule that refuses without counting spares all others (I3).
@@ -204,12 +197,14 @@ impl Engine {
         let charges = &plan.charges;
         let outcome = match refused {
             true => self.store.peek(charges, now),
-            false => self.store.charge_while(charges, now, in_force)?,
+            false => self.store.charge_while(charges, now, in_force),
         };
-        plan.conclude(&mut verdict, &outcome);
-        self.note(policy, plan, &verdict, hit, now);
-        self.decisions[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
-        Some(verdict)
+        if !in_force.was_replaced() {
+            plan.conclude(&mut verdict, &outcome);
+            self.note(policy, plan, &verdict, hit, now);
+            self.decisions[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        verdict
     }
 
     /// What [`check`](Self::check) would answer; nothing is charged, tracked or held against anyone.
@@ -230,8 +225,7 @@ impl Engine {
     pub fn check_batch(&self, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
         let mut verdicts = Vec::with_capacity(hits.len());
         let policy = self.policy.load();
-        let in_force = || std::ptr::eq(&**self.policy.load(), &**policy);
-        let in_force = InForce::as_long_as(&in_force);
+        let holds = || std::ptr::eq(&**self.policy.load(), &**policy);
         for hits in hits.chunks(AHEAD) {
             let bans = self.bans.changes();
             let mut plans: [Plan<'_>; AHEAD] = Default::default();
@@ -239,11 +233,16 @@ impl Engine {
             let planned: SmallVec<[_; AHEAD]> =
                 planned.map(|(hit, plan)| self.plan(&policy, plan, hit, now)).collect();
             for ((hit, plan), planned) in hits.iter().zip(&plans).zip(planned) {
-                let verdict = match self.bans.changes() == bans {
-                    true => self.decide(&policy, plan, planned, hit, now, in_force),
-                    false => None, // one of those before may have been banned meanwhile
-                };
-                verdicts.push(verdict.unwrap_or_else(|| self.check(hit, now)));
+                if self.bans.changes() != bans {
+                    verdicts.push(self.check(hit, now)); // one of those before may have been banned meanwhile
+                    continue;
+                }
+                let in_force = InForce::as_long_as(&holds);
+                verdicts.push(self.decide(&policy, plan, planned, hit, now, &in_force));
+                if in_force.was_replaced() {
+                    verdicts.pop();
+                    verdicts.push(self.check(hit, now));
+                }
             }
         }
         verdicts

@@ -43,6 +43,8 @@ pub mod seeded {
 
     /// The tag of a slot is read before its word.
     pub const TAG_FIRST: u8 = 4;
+    /// A shard goes on with the numbers of classes that it knew before a collection.
+    pub const STALE_NUMBERS: u8 = 5;
 
     static PLANTED: AtomicU8 = AtomicU8::new(NONE);
 

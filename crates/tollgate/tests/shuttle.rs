@@ -4,6 +4,7 @@
 #![cfg(shuttle)]
 
 use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
 
 use shuttle::rand::RngCore;
 use shuttle::sync::Arc;
@@ -175,6 +176,39 @@ fn change_of_hands() {
     assert_eq!(used(&store, &format!("new {salt}"), limit), 1, "a stranger's entry was charged");
 }
 
+/// A key that comes and goes while the numbers of classes are given to others.
+fn reused_classes() {
+    const ROUNDS: u64 = 3;
+    let salt = shuttle::rand::thread_rng().next_u64();
+    let limit = quota("9/h", Shape::FixedWindow { start: WindowStart::Aligned });
+    let other = quota("9/h", Shape::SlidingCounter);
+    let key = charge(&format!("key {salt}"), limit);
+    let coming_and_going = move |store: &MemoryStore| {
+        for _ in 0..ROUNDS {
+            store.reset(key.fingerprint);
+            (0..2).for_each(|_| assert!(store.charge(std::slice::from_ref(&key), NOW).admitted));
+        }
+        0
+    };
+    let staying = move |store: &MemoryStore| {
+        (0..ROUNDS).map(|_| store.charge(&[charge(&format!("other {salt}"), other)], NOW)).count() as u64
+    };
+    let other_rates = move |store: &MemoryStore| {
+        for n in 0..6 {
+            // Each has expired when the next one comes.
+            let rate = quota(&format!("{}/s", 1_001 + 2 * n), Shape::GCRA);
+            let key = format!("rate {n} {salt}");
+            assert!(store.charge(&[charge(&key, rate)], NOW + n * Duration::from_secs(1)).admitted);
+        }
+        0
+    };
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    let threads: Vec<Thread> = vec![Box::new(coming_and_going), Box::new(staying), Box::new(other_rates)];
+    let (store, _) = race_on(store, threads);
+    assert_eq!(used(&store, &format!("key {salt}"), limit), 2, "its class was given to another");
+    assert_eq!(used(&store, &format!("other {salt}"), other), ROUNDS, "its class was given to another");
+}
+
 /// The same for lone decisions.
 fn lone_change_of_hands() {
     let salt = shuttle::rand::thread_rng().next_u64();
@@ -246,9 +280,18 @@ fn a_slot_that_changes_hands_is_not_charged_for_the_one_before() {
 }
 
 #[test]
+fn a_class_that_an_entry_names_is_not_given_to_another() {
+    let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
+    shuttle::check_random(reused_classes, TRIES);
+    shuttle::check_pct(reused_classes, TRIES, 3);
+}
+
+#[test]
 fn the_models_find_the_bugs_that_are_planted() {
     let _planting = AS_IT_IS.write().unwrap_or_else(PoisonError::into_inner);
-    use tollgate::seeded::{MOVED_AS_SEEN, NO_SECOND_LOOK, NONE, NOT_COUNTED, TAG_FIRST, plant};
+    use tollgate::seeded::{
+        MOVED_AS_SEEN, NO_SECOND_LOOK, NONE, NOT_COUNTED, STALE_NUMBERS, TAG_FIRST, plant,
+    };
     let finds = |bug: u8, model: fn()| {
         plant(bug);
         let found = std::panic::catch_unwind(|| {
@@ -266,4 +309,5 @@ fn the_models_find_the_bugs_that_are_planted() {
     finds(NOT_COUNTED, lone_change_of_hands);
     finds(TAG_FIRST, change_of_hands);
     finds(TAG_FIRST, lone_change_of_hands);
+    finds(STALE_NUMBERS, reused_classes);
 }

@@ -20,8 +20,11 @@ use crate::time::Time;
 
 mod aggregate;
 mod classes;
+mod collect;
 mod full;
+mod layout;
 mod lone;
+mod look;
 mod moves;
 mod packed;
 mod region;
@@ -35,6 +38,7 @@ mod table;
 mod together;
 mod usage;
 
+use aggregate::is_from_cell;
 pub use aggregate::{CELLS, MemoryFull};
 use classes::{Classes, WIDE};
 pub(crate) use lone::{Asked, Lone, Spot};
@@ -95,7 +99,7 @@ impl MemoryStore {
             tables: std::array::from_fn(|_| Table::new(lines)),
             region,
             shapes: (0..SHARDS).map(|_| Padded(Mutex::new(Shape::new(shard_bytes)))).collect(),
-            classes: Classes::default(),
+            classes: Classes::new(lines * SHARDS),
             cap_bytes,
             evicted: AtomicU64::new(0),
             unstored: AtomicU64::new(0),
@@ -125,28 +129,24 @@ impl MemoryStore {
 
     /// Decides all charges of one request and takes all or none.
     pub fn charge(&self, charges: &[Charge], now: Time) -> Outcome {
-        self.charge_while(charges, now, InForce::ALWAYS).expect("the limits are always in force")
+        self.charge_while(charges, now, &InForce::always())
     }
 
-    /// As [`charge`](Self::charge), but only while the limits are in force; `None` if they were replaced, and nothing is
-    /// charged then.
+    /// As [`charge`](Self::charge), but only while the limits are in force. Where [`InForce`] says that they were replaced
+    /// nothing is charged, and the outcome has no meaning.
     ///
     /// A state moves from the counter of a limit to that of its successor. A charge planned under the old limit would
     /// begin a second counter. So whether the limit is in force is asked under the lock of the shard before a counter is
     /// begun: the move takes the same lock, after the successor came into force.
     #[inline]
-    pub(crate) fn charge_while(
-        &self,
-        charges: &[Charge],
-        now: Time,
-        in_force: InForce<'_>,
-    ) -> Option<Outcome> {
+    pub(crate) fn charge_while(&self, charges: &[Charge], now: Time, in_force: &InForce<'_>) -> Outcome {
         if let [charge] = charges {
-            let part = self.run(charge, intent(charge), now, in_force)?;
+            let part = self.run(charge, intent(charge), now, in_force);
+            let part = part.unwrap_or_else(|| in_force.replaced());
             let admitted = part.decision.is_allowed() || charge.weight == Weight::Shadow;
             let mut parts = SmallVec::new();
             parts.push(part);
-            return Some(Outcome { admitted, parts });
+            return Outcome { admitted, parts };
         }
         // Asked first: a request that is denied charges nothing, not even for a moment (I3).
         let denies = |charge: &Charge| charge.weight == Weight::Enforced && !self.allows(charge, now);
@@ -156,43 +156,10 @@ impl MemoryStore {
             Outcome { admitted: true, parts: SmallVec::from_elem(Part::UNASKED, charges.len()) }
         };
         if outcome.admitted {
-            self.take_all(charges, &mut outcome, now, in_force)?;
+            self.take_all(charges, &mut outcome, now, in_force);
         }
-        if !outcome.admitted {
+        if !outcome.admitted && !in_force.was_replaced() {
             self.drain_denied(charges, &mut outcome, now, in_force);
-        }
-        Some(outcome)
-    }
-
-    /// Whether a charge alone would be allowed.
-    fn allows(&self, charge: &Charge, now: Time) -> bool {
-        if let Quota::Bucket(meter) = &charge.quota
-            && let Some(slot) = self.find(charge.fingerprint)
-        {
-            let (tag, full_at) = slot.load().entry();
-            if kind_of(tag) != WIDE && belongs_to(tag, charge.fingerprint) {
-                return meter.decided(full_at, now, charge.cost).1.is_some();
-            }
-        }
-        self.look(charge, now).decision.is_allowed()
-    }
-
-    fn look(&self, charge: &Charge, now: Time) -> Part {
-        let demand = Demand { quota: &charge.quota, cost: charge.cost, intent: Intent::Look, now };
-        self.run_packed(charge.fingerprint, &demand)
-            .unwrap_or_else(|| self.with_state(charge, now, |state| demand.run_state(&mut state.clone())))
-    }
-
-    /// Decides as [`charge`](Self::charge) would, and changes nothing.
-    pub fn peek(&self, charges: &[Charge], now: Time) -> Outcome {
-        let mut outcome = Outcome { admitted: true, parts: SmallVec::new() };
-        for charge in charges {
-            let demand = Demand { quota: &charge.quota, cost: charge.cost, intent: Intent::Look, now };
-            let part = self.run_packed(charge.fingerprint, &demand).unwrap_or_else(|| {
-                self.with_state(charge, now, |state| demand.run_state(&mut state.clone()))
-            });
-            outcome.admitted &= part.decision.is_allowed() || charge.weight == Weight::Shadow;
-            outcome.parts.push(part);
         }
         outcome
     }
@@ -216,11 +183,6 @@ impl MemoryStore {
             .for_each(|item| self.settle_item(item, item.unit_cost.saturating_mul(real_cost), now));
     }
 
-    /// The state that a charge would find.
-    pub fn state_of(&self, charge: &Charge, now: Time) -> State {
-        self.with_state(charge, now, State::clone)
-    }
-
     /// Forgets a key; says whether it was there.
     pub fn reset(&self, fingerprint: Fingerprint) -> bool {
         let n = shard_of(fingerprint);
@@ -233,7 +195,7 @@ impl MemoryStore {
     }
 
     /// `None` if the key is new and its limit is not in force any more.
-    fn run(&self, charge: &Charge, intent: Intent, now: Time, in_force: InForce<'_>) -> Option<Part> {
+    fn run(&self, charge: &Charge, intent: Intent, now: Time, in_force: &InForce<'_>) -> Option<Part> {
         let demand = Demand { quota: &charge.quota, cost: charge.cost, intent, now };
         self.run_key(charge.fingerprint, &demand, &charge.previous, in_force)
     }
@@ -243,7 +205,7 @@ impl MemoryStore {
         fingerprint: Fingerprint,
         demand: &Demand<'_>,
         previous: &[Predecessor],
-        in_force: InForce<'_>,
+        in_force: &InForce<'_>,
     ) -> Option<Part> {
         self.run_packed(fingerprint, demand)
             .or_else(|| self.run_locked(fingerprint, demand, previous, in_force))
@@ -257,7 +219,7 @@ impl MemoryStore {
             Quota::Bucket(meter) => {
                 try_packed(&place, |kind, full_at| (kind != WIDE).then(|| demand.run_bucket(meter, full_at)))
             }
-            _ => try_packed(&place, |kind, word| self.classes.get(kind)?.run(word, demand)),
+            _ => try_packed(&place, |kind, word| self.classes.brief(kind)?.run(word, demand)),
         }
     }
 
@@ -268,8 +230,11 @@ impl MemoryStore {
         fingerprint: Fingerprint,
         demand: &Demand<'_>,
         previous: &[Predecessor],
-        in_force: InForce<'_>,
+        in_force: &InForce<'_>,
     ) -> Option<Part> {
+        if self.classes.is_due() {
+            self.collect_classes(demand.now);
+        }
         let mut locked = self.lock_all(fingerprint, previous);
         let n = shard_of(fingerprint);
         let (held, quota, now) = (self.held(n, demand.now), demand.quota, demand.now);
@@ -326,36 +291,11 @@ impl MemoryStore {
         if kept.unstored == 0 || part.grant.is_none() { part } else { self.run_unstored(shape, part, demand) }
     }
 
-    /// Calls `look` with the state that a charge would find.
-    fn with_state<T>(&self, charge: &Charge, now: Time, look: impl FnOnce(&State) -> T) -> T {
-        let n = shard_of(charge.fingerprint);
-        if let Some(slot) = self.find(charge.fingerprint) {
-            let (tag, word) = slot.load().entry();
-            let same = belongs_to(tag, charge.fingerprint);
-            if let Some(class) = self.classes.get(kind_of(tag)).filter(|_| same) {
-                return look(&class.form.unpack(word));
-            }
-        }
-        let mut locked = self.lock_all(charge.fingerprint, &charge.previous);
-        if let Some(slot) = self.find(charge.fingerprint) {
-            let entry = slot.load().entry();
-            if let Some(wide) = locked.shape(n).wide(entry) {
-                return look(&wide.state);
-            }
-            if let Some(class) = self.classes.get(kind_of(entry.0)) {
-                return look(&class.form.unpack(entry.1));
-            }
-        }
-        let inherited = charge.previous.iter().find_map(|previous| {
-            let n = shard_of(previous.fingerprint);
-            let state = locked.shape(n).state(&self.held(n, now), previous.fingerprint)?;
-            Some(charge.quota.adopt(&previous.quota, state, now))
-        });
-        look(&inherited.unwrap_or_else(|| charge.quota.fresh()))
-    }
-
     fn settle_item(&self, item: &ReceiptItem, real_cost: u64, now: Time) {
         let (quota, grant) = (&item.quota, &item.grant);
+        if is_from_cell(grant) {
+            return self.lock(shard_of(item.fingerprint)).aggregate.settle(quota, grant, real_cost, now);
+        }
         self.change(item.fingerprint, quota, now, |state| match real_cost.checked_sub(grant.cost) {
             Some(more) => quota.owe(state, now, more),
             None => quota.refund(state, grant, grant.cost - real_cost, now),
@@ -379,15 +319,15 @@ impl MemoryStore {
                 return self.count(&kept);
             }
             let Some(class) = self.classes.get(kind_of(tag)) else { return };
-            let mut state = class.form.unpack(word);
+            let mut state = class.form.layout().unpack(word);
             change(&mut state);
-            if let Some(next) = class.form.pack(&state) {
+            if let Some(next) = class.form.layout().pack(&state) {
                 match slot.set(seen, next) {
                     Ok(()) => return,
                     Err(_) => continue, // charged meanwhile: look again
                 }
             }
-            let saturated = class.form.pack_saturated(&state);
+            let saturated = class.form.layout().pack_saturated(&state);
             match shape.replace(&held, (slot, seen), fingerprint, quota, state, &mut kept) {
                 Replaced::Done => return self.count(&kept),
                 Replaced::Raced => {}

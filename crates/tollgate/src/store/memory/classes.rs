@@ -1,73 +1,347 @@
 //! The numbers of classes: a slot names its class by one.
 //!
-//! A number is a place in a hash table without deletions, so that a class is found in few steps and read without a
-//! lock. Parts of the table are made when they are needed.
+//! A number is given back when no entry names it, by a collection: mark and sweep, in small steps. A step looks at a few
+//! lines under the lock of their shard, removes what has expired there and marks the classes of the rest. Numbers that
+//! are not marked after the last line are free. An entry that is written or moved meanwhile marks its class, so none
+//! that is named is missed:
+//!
+//! - A number is asked for and written under the lock of one shard. If a shard's lines are looked at afterwards, the entry
+//!   is found there. If they were looked at before, the thread sees the new [cycle](Classes::cycle), so that its
+//!   shard's [`Recent`] numbers are stale: it asks the registry, which marks.
+//! - A thread without the lock may read a class by a number from a slot that was given to another class since. It reads
+//!   one word ([`Brief`]) and acts on it by a compare-and-swap of the slot, which fails: the entry was removed before.
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::store::memory::packed::Class;
+use crate::algorithm::gcra::Flow;
+use crate::store::memory::layout::{Brief, Layout};
+use crate::store::memory::packed::{Class, Form};
 use crate::store::memory::slot::KIND_BITS;
+use crate::store::memory::snapshot::{form_words, unit_of};
+#[cfg(shuttle)]
+use crate::sync::seeded;
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::time::Period;
 
 /// The kind of a slot whose word is the place of its state in the slab.
 pub(super) const WIDE: u16 = Classes::MAX as u16;
 const CHUNK: usize = 16;
+/// Numbers that are given without a collection.
+const UNHURRIED: usize = Classes::MAX / 2;
+/// A collection ends before so many more numbers are given.
+const CYCLE_NUMBERS: u64 = Classes::MAX as u64 / 4;
+/// Lines that a collection looks at under one lock.
+pub(super) const LINES_AT_ONCE: u64 = 64;
+/// Lines that it looks at for one request. What is due beyond that is left to the next one.
+const LINES_PER_REQUEST: u64 = 1 << 14;
 
-type Chunk = Box<[OnceLock<Class>; CHUNK]>;
+type Chunk = Box<[Cell; CHUNK]>;
 
-pub(crate) struct Classes(Box<[OnceLock<Chunk>]>);
+pub(crate) struct Classes {
+    cells: Box<[OnceLock<Chunk>]>,
+    registry: Mutex<Registry>,
+    /// A bit for each number: whether an entry names it, as far as the collection knows.
+    marks: Box<[AtomicU64]>,
+    /// Goes up when a collection has cleared the marks.
+    cycle: AtomicU64,
+    /// Lines that a collection should look at by now.
+    due_lines: AtomicU64,
+    /// What each number that is given adds to that.
+    lines_per_number: u64,
+    collection: Mutex<Collection>,
+}
 
-impl Default for Classes {
-    fn default() -> Self {
-        Classes((0..Self::MAX.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect())
+#[derive(Default)]
+struct Registry {
+    numbers: HashMap<Class, u16>,
+    /// Numbers below this one have been given at least once.
+    next: u16,
+    free: Vec<u16>,
+    pinned: HashSet<u16>,
+}
+
+impl Registry {
+    fn never_given(&mut self) -> Option<u16> {
+        let number = self.next;
+        self.next += u16::from(number < WIDE);
+        (number < WIDE).then_some(number)
     }
+}
+
+/// Where a collection has got to.
+#[derive(Default)]
+pub(super) struct Collection {
+    pub(super) shard: usize,
+    pub(super) line: usize,
+    is_running: bool,
+}
+
+/// A class in words that can be read while they change. All but the first are read only under the lock of a shard
+/// that has an entry of this class: they do not change meanwhile.
+#[derive(Default)]
+struct Cell {
+    brief: AtomicU64,
+    form: [AtomicU64; 4],
+}
+
+/// The numbers that a shard asked for last in a cycle.
+#[derive(Default)]
+pub(super) struct Recent {
+    cycle: u64,
+    next: usize,
+    classes: [Option<(Class, u16)>; Self::SIZE],
+}
+
+impl Recent {
+    const SIZE: usize = 4;
+    pub(super) const BYTES: usize = size_of::<Recent>();
 }
 
 impl Classes {
-    /// As many as the kind of a tag can name, beside wide entries and empty slots.
-    pub(crate) const MAX: usize = (1 << KIND_BITS) - 2;
+    /// As many as the kind of a tag can name, beside wide entries and empty slots; the model checker needs few.
+    pub(crate) const MAX: usize = if cfg!(shuttle) { 4 } else { (1 << KIND_BITS) - 2 };
 
-    /// The class's number, given on first sight; `None` once all are taken.
-    pub(crate) fn number(&self, class: Class) -> Option<u16> {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(class) as usize;
-        let mut numbers = (0..Self::MAX).map(|n| (hash % Self::MAX + n) % Self::MAX);
-        let number = numbers.find(|number| {
-            let chunk = self.0[number / CHUNK].get_or_init(|| Box::new([const { OnceLock::new() }; CHUNK]));
-            *chunk[number % CHUNK].get_or_init(|| class) == class
-        });
-        number.map(|number| number as u16)
+    /// For a table that has at most so many lines.
+    pub(super) fn new(max_lines: usize) -> Classes {
+        Classes {
+            cells: (0..Self::MAX.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
+            registry: Mutex::new(Registry::default()),
+            marks: (0..Self::MAX.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            cycle: AtomicU64::new(1),
+            due_lines: AtomicU64::new(0),
+            lines_per_number: max_lines as u64 / CYCLE_NUMBERS + 1,
+            collection: Mutex::new(Collection::default()),
+        }
+    }
+
+    /// The number of a class, given on first sight; `None` while all are in use. The caller has the lock of the shard
+    /// whose recent numbers these are, and keeps it until an entry names the number.
+    pub(super) fn number(&self, class: Class, recent: &mut Recent) -> Option<u16> {
+        // Acquire: with the cycle its cleared marks are seen.
+        let cycle = self.cycle.load(Ordering::Acquire);
+        #[cfg(shuttle)]
+        let cycle = if seeded::is(seeded::STALE_NUMBERS) { recent.cycle } else { cycle };
+        if recent.cycle != cycle {
+            *recent = Recent { cycle, ..Recent::default() };
+        }
+        if let Some((_, number)) = recent.classes.iter().flatten().find(|(known, _)| *known == class) {
+            return Some(*number);
+        }
+        let number = self.registered(&mut lock(&self.registry), class)?;
+        recent.classes[recent.next] = Some((class, number));
+        recent.next = (recent.next + 1) % Recent::SIZE;
+        Some(number)
+    }
+
+    /// The number of a class, which is never given back.
+    pub(super) fn pinned(&self, class: Class) -> Option<u16> {
+        let mut registry = lock(&self.registry);
+        let number = self.registered(&mut registry, class)?;
+        registry.pinned.insert(number);
+        Some(number)
+    }
+
+    fn registered(&self, registry: &mut Registry, class: Class) -> Option<u16> {
+        let known = registry.numbers.get(&class).copied();
+        let number = known.or_else(|| {
+            let number = registry.free.pop().or_else(|| registry.never_given());
+            if registry.numbers.len() >= UNHURRIED {
+                let lines = number.map_or(LINES_AT_ONCE, |_| self.lines_per_number);
+                self.due_lines.fetch_add(lines, Ordering::Relaxed);
+            }
+            let number = number?;
+            self.chunk(number)[usize::from(number) % CHUNK].write(&class);
+            registry.numbers.insert(class, number);
+            Some(number)
+        })?;
+        self.mark(number);
+        Some(number)
+    }
+
+    /// Notes that an entry names the number.
+    pub(super) fn mark(&self, number: u16) {
+        let (word, bit) = (usize::from(number) / 64, 1u64 << (number % 64));
+        if let Some(marks) = self.marks.get(word)
+            && marks.load(Ordering::Relaxed) & bit == 0
+        {
+            // Relaxed: what is marked before the sweep is seen there, by the locks of the shard or of the registry.
+            marks.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    fn is_marked(&self, number: u16) -> bool {
+        self.marks[usize::from(number) / 64].load(Ordering::Relaxed) & 1 << (number % 64) != 0
+    }
+
+    /// What a charge without a lock needs of a class. The number may be another class's by now.
+    #[inline]
+    pub(crate) fn brief(&self, number: u16) -> Option<Brief> {
+        // Acquire: the class was written before an entry named it.
+        Brief::decode(self.cell(number)?.brief.load(Ordering::Acquire))
+    }
+
+    /// A class that an entry names, of a shard whose lock the caller has.
+    pub(crate) fn get(&self, number: u16) -> Option<Class> {
+        self.cell(number)?.read()
     }
 
     #[inline]
-    pub(crate) fn get(&self, number: u16) -> Option<&Class> {
+    fn cell(&self, number: u16) -> Option<&Cell> {
         let number = usize::from(number);
-        self.0.get(number / CHUNK)?.get()?[number % CHUNK].get()
+        Some(&self.cells.get(number / CHUNK)?.get()?[number % CHUNK])
+    }
+
+    fn chunk(&self, number: u16) -> &Chunk {
+        self.cells[usize::from(number) / CHUNK].get_or_init(Default::default)
     }
 
     /// All classes in use, with their numbers.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u16, &Class)> {
-        (0..Self::MAX as u16).filter_map(|number| Some((number, self.get(number)?)))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u16, Class)> {
+        let mut all: Vec<_> = lock(&self.registry).numbers.iter().map(|(class, n)| (*n, *class)).collect();
+        all.sort_unstable_by_key(|(number, _)| *number);
+        all.into_iter()
+    }
+
+    /// Whether a step of a collection is due.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.due_lines.load(Ordering::Relaxed) > 0
+    }
+
+    /// The collection, begun if none is under way, and the lines that are due; `None` if another thread has it.
+    pub(super) fn collect(&self) -> Option<(MutexGuard<'_, Collection>, u64)> {
+        let mut collection = self.collection.try_lock().ok()?;
+        if !collection.is_running {
+            *collection = Collection { is_running: true, ..Collection::default() };
+            self.marks.iter().for_each(|marks| marks.store(0, Ordering::Relaxed));
+            // After the marks were cleared, not before: what is marked in a cycle stays marked in it.
+            self.cycle.fetch_add(1, Ordering::Release);
+        }
+        Some((collection, self.due_lines.load(Ordering::Relaxed).min(LINES_PER_REQUEST)))
+    }
+
+    /// Notes that so many of the lines that were due have been looked at.
+    pub(super) fn looked_at(&self, lines: u64) {
+        let less = |due: u64| Some(due.saturating_sub(lines));
+        let _ = self.due_lines.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Ends a collection that has looked at all lines.
+    pub(super) fn sweep(&self, collection: &mut Collection) {
+        let mut registry = lock(&self.registry);
+        let Registry { numbers, free, pinned, .. } = &mut *registry;
+        numbers.retain(|_, number| {
+            let is_used = self.is_marked(*number) || pinned.contains(number);
+            if !is_used {
+                self.chunk(*number)[usize::from(*number) % CHUNK].brief.store(0, Ordering::Release);
+                free.push(*number);
+            }
+            is_used
+        });
+        self.due_lines.store(0, Ordering::Relaxed);
+        collection.is_running = false;
+    }
+
+    /// Numbers keep their classes as long as this is held.
+    pub(super) fn pause(&self) -> MutexGuard<'_, Collection> {
+        lock(&self.collection)
     }
 }
 
-#[cfg(test)]
+impl Cell {
+    fn write(&self, class: &Class) {
+        self.form
+            .iter()
+            .zip(form_words(&class.form))
+            .for_each(|(at, word)| at.store(word, Ordering::Relaxed));
+        self.brief.store(class.brief().encode(), Ordering::Release);
+    }
+
+    fn read(&self) -> Option<Class> {
+        let Brief { layout, capacity_log2 } = Brief::decode(self.brief.load(Ordering::Acquire))?;
+        let [flow, a, b, c] = self.form.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let form = match layout {
+            Layout::Window { count_bits } => {
+                Form::Window { period: Period::new(a, unit_of(b)?)?, count_bits }
+            }
+            Layout::Counts { count_bits } => Form::Counts { window_ns: a, count_bits },
+            Layout::Instant => Form::Instant(match flow {
+                0 => Flow::Nanos,
+                1 => Flow::Ticks { ticks: a, period_ns: b },
+                2 => Flow::Steps { tick_ns: a, share: b },
+                _ => Flow::Calendar { period: Period::new(a, unit_of(b)?)?, refill: c },
+            }),
+        };
+        Some(Class { form, capacity_log2 })
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::store::memory::packed::Form;
+    use crate::time::Unit;
+
+    const LINES: usize = 1_000;
+
+    fn class(n: u64) -> Class {
+        Class { form: Form::counts(n * 1_000_000_000), capacity_log2: 3 }
+    }
 
     #[test]
     fn classes_are_numbered_once_and_run_out() {
-        let classes = Classes::default();
-        let class = |n| Class { form: Form::counts(n * 1_000_000_000), capacity_log2: 3 };
-        let numbers: Vec<u16> = (1..=Classes::MAX as u64).map_while(|n| classes.number(class(n))).collect();
+        let classes = Classes::new(LINES);
+        let mut recent = Recent::default();
+        let all = 1..=Classes::MAX as u64;
+        let numbers: Vec<u16> = all.map_while(|n| classes.number(class(n), &mut recent)).collect();
         let different: std::collections::HashSet<_> = numbers.iter().collect();
         assert_eq!((numbers.len(), different.len()), (Classes::MAX, Classes::MAX));
         for (n, number) in (1..).zip(&numbers) {
-            assert_eq!(classes.get(*number), Some(&class(n)));
+            assert_eq!(classes.get(*number), Some(class(n)));
         }
-        assert_eq!(classes.number(class(1)), Some(numbers[0]));
-        assert_eq!(classes.number(class(99_999)), None);
-        assert_eq!(Classes::default().get(0), None);
+        assert_eq!(classes.number(class(1), &mut recent), Some(numbers[0]));
+        assert_eq!(classes.number(class(99_999), &mut recent), None);
+        assert_eq!(Classes::new(LINES).get(0), None);
         assert!(numbers.iter().all(|number| *number < WIDE));
+    }
+
+    #[test]
+    fn numbers_that_no_entry_names_are_given_again() {
+        let classes = Classes::new(LINES);
+        let mut recent = Recent::default();
+        let pinned = classes.pinned(class(1));
+        let named = classes.number(class(2), &mut recent).expect("there are free numbers");
+        let unnamed = classes.number(class(3), &mut recent).expect("there are free numbers");
+        let (mut collection, _) = classes.collect().expect("no other thread has it");
+        classes.mark(named);
+        let during = classes.number(class(4), &mut recent).expect("there are free numbers");
+        classes.sweep(&mut collection);
+        assert_eq!((classes.get(unnamed), classes.brief(unnamed)), (None, None));
+        assert_eq!(classes.get(named), Some(class(2)));
+        assert_eq!(classes.number(class(4), &mut recent), Some(during));
+        assert_eq!(classes.pinned(class(1)), pinned);
+        // A shard's recent numbers are of their cycle.
+        assert_eq!(classes.number(class(5), &mut recent), Some(unnamed));
+        assert_ne!(classes.number(class(3), &mut recent), Some(unnamed));
+    }
+
+    #[test]
+    fn every_class_comes_back_from_its_words() {
+        let period = Period::new(3, Unit::Month).expect("a valid period");
+        let forms = [
+            Form::Instant(Flow::Nanos),
+            Form::Instant(Flow::Ticks { ticks: 7, period_ns: 11 }),
+            Form::Instant(Flow::Steps { tick_ns: 5, share: 3 }),
+            Form::Instant(Flow::Calendar { period, refill: 9 }),
+            Form::window(period),
+            Form::counts(60_000_000_000),
+        ];
+        let classes = Classes::new(LINES);
+        for (form, capacity_log2) in forms.into_iter().zip(40..) {
+            let class = Class { form, capacity_log2 };
+            let number = classes.number(class, &mut Recent::default()).expect("there are free numbers");
+            assert_eq!(classes.get(number), Some(class));
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::algorithm::{Admission, Algorithm as _, Decision};
+use crate::algorithm::{Admission, Algorithm as _, Decision, Grant};
 use crate::fingerprint::Fingerprint;
 use crate::store::Part;
 use crate::store::memory::packed::Demand;
@@ -22,11 +22,27 @@ impl MemoryStore {
             MemoryFull::Closed => Err(MemoryFull::CLOSED_RETRY),
         };
         match charged {
-            Ok(left) => Part { remaining: left.min(part.remaining), ..part },
+            Ok((left, mark)) => {
+                let grant = part.grant.map(|grant| Grant { mark, ..grant });
+                Part { remaining: left.min(part.remaining), grant, ..part }
+            }
             Err(wait) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 no_room(demand.now + wait, demand.now)
             }
+        }
+    }
+
+    /// What [`run_unstored`](Self::run_unstored) would come to.
+    pub(super) fn look_unstored(&self, shape: &Shape, part: Part, demand: &Demand<'_>) -> Part {
+        let left = match self.full {
+            MemoryFull::Open => return part,
+            MemoryFull::Aggregate => shape.aggregate.look(demand.quota, demand.cost, demand.now),
+            MemoryFull::Closed => Err(MemoryFull::CLOSED_RETRY),
+        };
+        match left {
+            Ok(left) => Part { remaining: left.min(part.remaining), ..part },
+            Err(wait) => no_room(demand.now + wait, demand.now),
         }
     }
 
@@ -42,7 +58,7 @@ impl MemoryStore {
     ) -> Option<Part> {
         let (tag, word) = seen.entry();
         let class = self.classes.get(kind_of(tag))?;
-        let mut state = class.form.unpack(word);
+        let mut state = class.form.layout().unpack(word);
         let part = demand.run_state(&mut state);
         let mut kept = Kept::default();
         let replaced = shape.replace(held, (slot, seen), fingerprint, demand.quota, state, &mut kept);

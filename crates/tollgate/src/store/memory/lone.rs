@@ -157,7 +157,7 @@ impl Spot {
 impl MemoryStore {
     /// What charging a quota by itself takes in this store.
     pub(crate) fn lone(&self, quota: Quota) -> Lone {
-        let kind = Class::of(&quota).and_then(|class| self.classes.number(class));
+        let kind = Class::of(&quota).and_then(|class| self.classes.pinned(class));
         let bucket = match (&quota, kind) {
             (Quota::Bucket(meter), Some(kind)) => Some((*meter, kind)),
             _ => None,
@@ -226,7 +226,7 @@ impl MemoryStore {
             }
         }
         let demand = Demand { quota: &lone.quota, cost, intent: Intent::Take, now };
-        let part = self.run_key(fingerprint, &demand, &[], InForce::ALWAYS);
+        let part = self.run_key(fingerprint, &demand, &[], &InForce::always());
         part.expect("the limit is always in force").decision
     }
 

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::store::memory::shard::{Held, Shape};
 use crate::store::memory::slot::{EMPTY, Entry, SLOTS_PER_LINE, Seen, Slot};
-use crate::store::memory::table::fingerprint_of;
+use crate::store::memory::table::{fingerprint_of, kind_of};
 #[cfg(shuttle)]
 use crate::sync::seeded;
 
@@ -70,7 +70,9 @@ impl Shape {
         let mut step = reached.last();
         while let Some((from, n)) = step.and_then(|step| step.from) {
             let slot = &held.lines.at(reached[from].line).0[n];
-            fill(free, take(slot));
+            let entry = take(slot);
+            held.classes.mark(kind_of(entry.0));
+            fill(free, entry);
             free = slot;
             step = reached.get(from);
         }

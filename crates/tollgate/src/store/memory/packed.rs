@@ -6,12 +6,15 @@
 
 use std::time::Duration;
 
-use crate::algorithm::fixed_window::{FixedWindow, Window};
+use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::gcra::{Flow, Meter};
-use crate::algorithm::sliding_counter::{Counts, SlidingCounter};
+use crate::algorithm::sliding_counter::SlidingCounter;
 use crate::algorithm::{Algorithm, Grant, MAX_SKEW, Quota, State};
 use crate::limit::{Limit, WindowStart};
 use crate::store::Part;
+use crate::store::memory::layout::{
+    Brief, Layout, low, pack_counts, pack_window, unpack_counts, unpack_window,
+};
 use crate::store::memory::share::Share;
 use crate::time::{Period, Time};
 
@@ -62,25 +65,24 @@ impl Class {
         Share::of(used, 1 << self.capacity_log2)
     }
 
-    /// Meets a demand on a packed state; `None` if the new state does not fit, or was not the quota's own, or if
-    /// a limit that was changed since denies it: its key has to be told from those that used little.
-    #[inline]
-    pub(crate) fn run(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
-        let run = self.form.run(word, demand)?;
-        if run.part.waits_longer_than(self.form.longest_wait()) {
-            return self.run_clamped(word, demand);
-        }
-        let is_current = || log2(capacity_of(demand.quota)) == self.capacity_log2;
-        (run.part.decision.is_allowed() || is_current()).then_some(run)
+    pub(super) fn brief(&self) -> Brief {
+        Brief { layout: self.form.layout(), capacity_log2: self.capacity_log2 }
     }
 
-    /// Meets a demand on a state of a window that is in the future, and keeps it as one of the present.
-    #[cold]
+    /// As [`Brief::run`], but a state of a window that is in the future is kept as one of the present.
+    pub(crate) fn run(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
+        self.brief().run(word, demand).or_else(|| self.run_clamped(word, demand))
+    }
+
     fn run_clamped(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
-        let word = self.clamped(word, demand.now);
-        let run = self.form.run(word, demand)?;
+        let clamped = self.clamped(word, demand.now);
+        // A bucket may have adopted a debt of any size.
+        if clamped == word || matches!(self.form, Form::Instant(_)) {
+            return None;
+        }
+        let run = self.form.layout().run(clamped, demand)?;
         let keeps = demand.intent != Intent::Look;
-        Some(Run { next: run.next.or(keeps.then_some(word)), ..run })
+        Some(Run { next: run.next.or(keeps.then_some(clamped)), ..run })
     }
 
     /// A word as a limit of this class can have produced it by `now`.
@@ -110,8 +112,29 @@ impl Class {
     }
 }
 
-/// Where no limit can have produced the wait: buckets may have adopted a debt of any size.
-const ANY_WAIT: Duration = Duration::MAX;
+impl Brief {
+    /// Meets a demand on a packed state; `None` if the new state does not fit, or was not the quota's own, or is from
+    /// the future, or if a limit that was changed since denies it: its key has to be told from those that used little.
+    #[inline]
+    pub(crate) fn run(self, word: u64, demand: &Demand<'_>) -> Option<Run> {
+        let run = self.layout.run(word, demand)?;
+        if run.part.decision.is_allowed() {
+            return Some(run);
+        }
+        let is_current = log2(capacity_of(demand.quota)) == self.capacity_log2;
+        (is_current && !run.part.waits_longer_than(longest_wait(demand.quota))).then_some(run)
+    }
+}
+
+/// No denial of a state of the present is longer. Buckets may have adopted a debt of any size.
+fn longest_wait(quota: &Quota) -> Duration {
+    let windows = |window_ns: u64| Duration::from_nanos(window_ns.saturating_mul(2)) + MAX_SKEW;
+    match quota {
+        Quota::Fixed(window) => windows(window.period.nanos()),
+        Quota::Counter(counter) => windows(counter.window_ns),
+        _ => Duration::MAX,
+    }
+}
 
 /// What a full state holds, in the units of its word.
 fn capacity_of(quota: &Quota) -> u64 {
@@ -148,46 +171,11 @@ impl Form {
         Form::Counts { window_ns, count_bits: (64 - bits_of(Limit::HORIZON.nanos() / window_ns)) / 2 }
     }
 
-    /// The state in eight bytes; `None` if a field would overflow.
-    pub(crate) fn pack(&self, state: &State) -> Option<u64> {
-        match (self, state) {
-            (Form::Instant(_), State::Instant(instant)) => Some(*instant),
-            (Form::Window { count_bits, .. }, State::Window(window)) => pack_window(window, *count_bits),
-            (Form::Counts { count_bits, .. }, State::Counts(counts)) => pack_counts(counts, *count_bits),
-            _ => None,
-        }
-    }
-
-    /// The same with counts that are as large as fits.
-    pub(crate) fn pack_saturated(&self, state: &State) -> Option<u64> {
-        let most = |count: u64, bits: u32| count.min((1 << bits) - 1);
-        match (self, state) {
-            (Form::Window { count_bits: bits, .. }, State::Window(window)) => {
-                pack_window(&Window { count: most(window.count, *bits), ..*window }, *bits)
-            }
-            (Form::Counts { count_bits: bits, .. }, State::Counts(counts)) => {
-                let (current, previous) = (most(counts.current, *bits), most(counts.previous, *bits));
-                pack_counts(&Counts { current, previous, ..*counts }, *bits)
-            }
-            _ => self.pack(state),
-        }
-    }
-
-    pub(crate) fn unpack(&self, word: u64) -> State {
-        match self {
-            Form::Instant(_) => State::Instant(word),
-            Form::Window { count_bits, .. } => State::Window(unpack_window(word, *count_bits)),
-            Form::Counts { count_bits, .. } => State::Counts(unpack_counts(word, *count_bits)),
-        }
-    }
-
-    /// No denial of a state of the present is longer.
-    fn longest_wait(&self) -> Duration {
-        let windows = |window_ns: u64| Duration::from_nanos(window_ns.saturating_mul(2)) + MAX_SKEW;
-        match self {
-            Form::Instant(_) => ANY_WAIT,
-            Form::Window { period, .. } => windows(period.nanos()),
-            Form::Counts { window_ns, .. } => windows(*window_ns),
+    pub(crate) fn layout(&self) -> Layout {
+        match *self {
+            Form::Instant(_) => Layout::Instant,
+            Form::Window { count_bits, .. } => Layout::Window { count_bits },
+            Form::Counts { count_bits, .. } => Layout::Counts { count_bits },
         }
     }
 
@@ -209,19 +197,21 @@ impl Form {
             }
         }
     }
+}
 
+impl Layout {
     #[inline]
-    fn run(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
+    fn run(self, word: u64, demand: &Demand<'_>) -> Option<Run> {
         match (demand.quota, self) {
-            (Quota::Bucket(meter), Form::Instant(_)) => demand.run_packed(meter, word, Some),
-            (Quota::Leaky(bucket), Form::Instant(_)) => demand.run_packed(bucket, word, Some),
-            (Quota::Fixed(window), Form::Window { count_bits, .. }) => {
-                let pack = |window| pack_window(&window, *count_bits);
-                demand.run_packed(window, unpack_window(word, *count_bits), pack)
+            (Quota::Bucket(meter), Layout::Instant) => demand.run_packed(meter, word, Some),
+            (Quota::Leaky(bucket), Layout::Instant) => demand.run_packed(bucket, word, Some),
+            (Quota::Fixed(window), Layout::Window { count_bits }) => {
+                let pack = |window| pack_window(&window, count_bits);
+                demand.run_packed(window, unpack_window(word, count_bits), pack)
             }
-            (Quota::Counter(counter), Form::Counts { count_bits, .. }) => {
-                let pack = |counts| pack_counts(&counts, *count_bits);
-                demand.run_packed(counter, unpack_counts(word, *count_bits), pack)
+            (Quota::Counter(counter), Layout::Counts { count_bits }) => {
+                let pack = |counts| pack_counts(&counts, count_bits);
+                demand.run_packed(counter, unpack_counts(word, count_bits), pack)
             }
             _ => None,
         }
@@ -343,58 +333,9 @@ fn bits_of(largest: u64) -> u32 {
     64 - largest.leading_zeros()
 }
 
-fn pack_window(window: &Window, count_bits: u32) -> Option<u64> {
-    fields(window.name, 64 - count_bits, window.count, count_bits)
-}
-
-fn unpack_window(word: u64, count_bits: u32) -> Window {
-    Window { name: word >> count_bits, count: low(word, count_bits) }
-}
-
-fn pack_counts(counts: &Counts, count_bits: u32) -> Option<u64> {
-    let pair = fields(counts.previous, count_bits, counts.current, count_bits)?;
-    fields(counts.window, 64 - 2 * count_bits, pair, 2 * count_bits)
-}
-
-fn unpack_counts(word: u64, count_bits: u32) -> Counts {
-    Counts {
-        window: word >> (2 * count_bits),
-        previous: low(word >> count_bits, count_bits),
-        current: low(word, count_bits),
-    }
-}
-
-fn low(word: u64, bits: u32) -> u64 {
-    word & ((1 << bits) - 1)
-}
-
-/// Two fields in one word, if both fit.
-fn fields(high: u64, high_bits: u32, low: u64, low_bits: u32) -> Option<u64> {
-    let fits = |value: u64, bits: u32| bits >= 64 || value >> bits == 0;
-    (fits(high, high_bits) && fits(low, low_bits)).then(|| high << low_bits | low)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_fits_comes_back_and_what_does_not_is_rejected() {
-        let minute = Form::counts(Period::MINUTE.nanos());
-        let Form::Counts { count_bits, .. } = minute else { panic!("it is one of counts") };
-        let now = 30_000_000;
-        let counts = |current, previous| State::Counts(Counts { window: now, current, previous });
-        let largest = (1 << count_bits) - 1;
-        assert!(largest >= 100_000, "a usual limit fits");
-        for state in [counts(0, 1), counts(largest, 0), counts(largest, largest)] {
-            assert_eq!(minute.pack(&state).map(|word| minute.unpack(word)), Some(state));
-        }
-        assert_eq!(minute.pack(&counts(60_000_000, 0)), None);
-        assert_eq!(minute.pack(&counts(0, largest + 1)), None);
-        let window = Form::window(Period::MINUTE);
-        let state = State::Window(Window { name: now, count: 60_000_000 });
-        assert_eq!(window.pack(&state).map(|word| window.unpack(word)), Some(state));
-    }
 
     #[test]
     fn a_state_that_could_outgrow_its_slot_is_wide_from_the_beginning() {
@@ -412,7 +353,7 @@ mod tests {
             for used in 1..=limit {
                 let mut state = quota.fresh();
                 quota.charge(&mut state, now, used);
-                let share = class.share(class.form.pack(&state).expect("it fits"), now);
+                let share = class.share(class.form.layout().pack(&state).expect("it fits"), now);
                 assert!(
                     share >= Share::of(used, limit) && share <= Share::of(2 * used, limit),
                     "{used} of {limit}"

@@ -2,6 +2,7 @@
 
 use crate::algorithm::{Quota, State};
 use crate::fingerprint::Fingerprint;
+use crate::store::memory::packed::Class;
 use crate::store::memory::shard::{Held, Kept, Shape};
 use crate::store::memory::share::Share;
 use crate::store::memory::slab::{Slab, Wide};
@@ -85,6 +86,26 @@ impl Shape {
         let most = self.slab_share(held);
         let fits = |slab: &mut Slab| slab.fits(&wide.state, most);
         self.drop_until(held, wide.fingerprint(), wide.share(), kept, fits)
+    }
+
+    /// Whether a new key would find room for its state. It may find some by moving others where this says that there is
+    /// none.
+    pub(super) fn has_room_for(
+        &self,
+        held: &Held<'_>,
+        fingerprint: Fingerprint,
+        quota: &Quota,
+        state: State,
+    ) -> bool {
+        let share = Share::of(quota.held(&state, held.now), quota.capacity());
+        let packs = Class::of(quota).is_some_and(|class| class.form.layout().pack(&state).is_some());
+        let in_slab = packs
+            || self.slab.has_room_for(&state, self.slab_share(held))
+            || self
+                .slab
+                .ahead(ROOM_SEARCH)
+                .any(|wide| wide.fresh_at <= held.now || wide.share().gives_way_to(share));
+        in_slab && self.has_slot_for(held, fingerprint, share)
     }
 
     /// Drops wide entries that have expired or give way to `share`, in a bounded search, until there is room; says

@@ -8,7 +8,7 @@
 use crate::algorithm::{Algorithm, Quota, State};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::aggregate::Aggregate;
-use crate::store::memory::classes::{Classes, WIDE};
+use crate::store::memory::classes::{Classes, Recent, WIDE};
 use crate::store::memory::moves::{fill, take};
 use crate::store::memory::packed::Class;
 use crate::store::memory::region::Lines;
@@ -31,6 +31,7 @@ pub(super) struct Shape {
     pub(super) entries: usize,
     cap_bytes: usize,
     pub(super) aggregate: Aggregate,
+    pub(super) recent: Recent,
 }
 
 /// Which slots a new entry may take.
@@ -92,16 +93,23 @@ impl Held<'_> {
 }
 
 impl Shape {
+    /// What is there from the beginning.
+    const FIXED_BYTES: usize = Aggregate::BYTES + Recent::BYTES;
+
     pub(super) fn new(cap_bytes: usize) -> Shape {
-        // The cells are there from the beginning.
-        let cap_bytes = cap_bytes.saturating_sub(Aggregate::BYTES);
-        Shape { slab: Slab::default(), entries: 0, cap_bytes, aggregate: Aggregate::default() }
+        Shape {
+            slab: Slab::default(),
+            entries: 0,
+            cap_bytes: cap_bytes.saturating_sub(Self::FIXED_BYTES),
+            aggregate: Aggregate::default(),
+            recent: Recent::default(),
+        }
     }
 
     /// The least memory of a shard whose slab has room for a state with so much behind it.
     pub(super) fn least_bytes_for(heap_bytes: usize) -> usize {
         let slab = heap_bytes.saturating_add(Slab::FIRST_BYTES);
-        slab.saturating_add(slab / (RESERVE - 1)).saturating_add(Aggregate::BYTES + RESERVE)
+        slab.saturating_add(slab / (RESERVE - 1)).saturating_add(Self::FIXED_BYTES + RESERVE)
     }
 
     pub(super) fn entries(&self) -> usize {
@@ -109,7 +117,7 @@ impl Shape {
     }
 
     pub(super) fn bytes(&self, table: &Table) -> usize {
-        table.extent().lines() * size_of::<Line>() + self.slab.bytes() + Aggregate::BYTES
+        table.extent().lines() * size_of::<Line>() + self.slab.bytes() + Self::FIXED_BYTES
     }
 
     /// The wide state behind an entry, if it is one.
@@ -122,7 +130,7 @@ impl Shape {
         let entry = held.table.find(held.lines, fingerprint)?.load().entry();
         match self.wide(entry) {
             Some(wide) => Some(wide.state.clone()),
-            None => Some(held.classes.get(kind_of(entry.0))?.form.unpack(entry.1)),
+            None => Some(held.classes.get(kind_of(entry.0))?.form.layout().unpack(entry.1)),
         }
     }
 
@@ -132,7 +140,7 @@ impl Shape {
         let wide = self.wide(slot.load().entry()).map(|wide| wide.state.clone());
         let kind = kind_of(slot.tag());
         let word = self.take(slot)?;
-        wide.or_else(|| Some(held.classes.get(kind)?.form.unpack(word)))
+        wide.or_else(|| Some(held.classes.get(kind)?.form.layout().unpack(word)))
     }
 
     /// Empties a slot; the word that it held last.
@@ -153,7 +161,7 @@ impl Shape {
         state: State,
         kept: &mut Kept,
     ) -> Replaced {
-        let entry = match packed(held, quota, &state) {
+        let entry = match self.packed(held, quota, &state) {
             Some((kind, word)) => (tag(fingerprint, kind), word),
             None => {
                 let wide = Wide::new(fingerprint, state, quota, held.now);
@@ -180,7 +188,7 @@ impl Shape {
     ) -> Kept {
         let fresh_at = quota.fresh_at(&state);
         let share = Share::of(quota.held(&state, held.now), quota.capacity());
-        let saved = match packed(held, quota, &state) {
+        let saved = match self.packed(held, quota, &state) {
             Some((kind, word)) => Saved::Packed(kind, word),
             None => Saved::Wide(Wide::new(fingerprint, state, quota, held.now)),
         };
@@ -349,13 +357,26 @@ impl Shape {
         }
     }
 
+    fn can_grow(&self, held: &Held<'_>) -> bool {
+        let lines = held.table.extent().lines();
+        lines < held.lines.len() && (lines + 1) * size_of::<Line>() <= self.share(self.slab.bytes())
+    }
+
+    /// Whether a new key has a slot in its lines, or would get one.
+    pub(super) fn has_slot_for(&self, held: &Held<'_>, fingerprint: Fingerprint, share: Share) -> bool {
+        let homes = held.table.extent().homes(fingerprint);
+        let is_least = |(theirs, ..): (Share, &Slot, Seen)| theirs.gives_way_to(share);
+        self.can_grow(held)
+            || homes.into_iter().any(|line| self.room(held, line) > 0)
+            || self.least_used(held, homes).is_some_and(is_least)
+    }
+
     /// Adds a line and divides the keys of another one with it; `false` at the cap.
     fn grow(&mut self, held: &Held<'_>) -> bool {
-        let (lines, grown) = (held.table.extent().lines(), held.table.extent().grown());
-        let share = self.share(self.slab.bytes());
-        if lines >= held.lines.len() || (lines + 1) * size_of::<Line>() > share {
+        if !self.can_grow(held) {
             return false;
         }
+        let (lines, grown) = (held.table.extent().lines(), held.table.extent().grown());
         let divided = divided_by(lines);
         let mut free = held.lines.at(lines).0.iter();
         for slot in &held.lines.at(divided).0 {
@@ -371,6 +392,7 @@ impl Shape {
                 self.entries -= 1;
             } else if !stays {
                 let to = free.next().expect("a new line has room for all of an old one");
+                held.classes.mark(kind_of(entry.0));
                 fill(to, take(slot));
             }
         }
@@ -390,15 +412,31 @@ impl Shape {
         self.cap_bytes.saturating_sub(other.max(self.cap_bytes / RESERVE))
     }
 
+    /// The state of a quota as a slot keeps it, if it does.
+    fn packed(&mut self, held: &Held<'_>, quota: &Quota, state: &State) -> Option<(u16, u64)> {
+        let class = Class::of(quota)?;
+        let word = class.form.layout().pack(state)?;
+        Some((held.classes.number(class, &mut self.recent)?, word))
+    }
+
+    /// Marks the classes that the entries of a line name. What has expired is removed: it names none.
+    pub(super) fn mark_classes(&mut self, held: &Held<'_>, line: usize) {
+        for slot in &held.lines.at(line).0 {
+            let seen = slot.load();
+            let entry = seen.entry();
+            if entry == EMPTY || kind_of(entry.0) == WIDE {
+                continue;
+            }
+            if self.fresh_at(held, entry) <= held.now && slot.hand_over(seen, EMPTY).is_ok() {
+                self.entries -= 1;
+            } else {
+                held.classes.mark(kind_of(entry.0));
+            }
+        }
+    }
+
     /// What the slab may take while the table is as large as it is.
     pub(super) fn slab_share(&self, held: &Held<'_>) -> usize {
         self.share(held.table.extent().lines() * size_of::<Line>())
     }
-}
-
-/// The state of a quota as a slot keeps it, if it does.
-fn packed(held: &Held<'_>, quota: &Quota, state: &State) -> Option<(u16, u64)> {
-    let class = Class::of(quota)?;
-    let word = class.form.pack(state)?;
-    Some((held.classes.number(class)?, word))
 }

@@ -114,6 +114,20 @@ impl Slab {
         true
     }
 
+    /// Whether one more state fits into `cap_bytes`.
+    pub(super) fn has_room_for(&self, state: &State, cap_bytes: usize) -> bool {
+        let has_place = !self.free.is_empty() || self.places.len() < self.places.capacity();
+        let place = if has_place { 0 } else { PLACE_BYTES };
+        self.bytes() + heap_bytes(state) + place <= cap_bytes
+    }
+
+    /// The next few places that [`next`](Self::next) would look at.
+    pub(super) fn ahead(&self, count: usize) -> impl Iterator<Item = &Wide> {
+        let count = count.min(self.places.len());
+        let places = self.places.iter().cycle().skip(self.hand + 1).take(count);
+        places.flatten()
+    }
+
     /// Keeps a state that fits; returns its place.
     pub(super) fn insert(&mut self, wide: Wide) -> u64 {
         self.heap_bytes += heap_bytes(&wide.state);

@@ -29,10 +29,11 @@ const CAPACITY_AT: u32 = 8;
 
 impl MemoryStore {
     pub(crate) fn save(&self, out: &mut Encoder<impl Write>, now: Time) -> io::Result<()> {
+        let _numbers_stay = self.classes.pause();
         let mut places = HashMap::new();
         for (place, (number, class)) in (0u64..).zip(self.classes.iter()) {
             places.insert(number, place);
-            write_words(out, &class_words(class))?;
+            write_words(out, &class_words(&class))?;
         }
         out.word(END)?;
         for n in 0..SHARDS {
@@ -56,30 +57,34 @@ impl MemoryStore {
 
     /// Takes up what was saved; `None` if it makes no sense, with nothing promised about the rest.
     pub(crate) fn load(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
-        let mut kinds = Vec::new();
+        let mut classes = Vec::new();
         while let Some(class) = read_class(from)? {
-            kinds.push(self.classes.number(class)?);
+            classes.push(class);
         }
         let mut entries = 0;
         loop {
-            let (fingerprint, saved) = match from.word()? {
-                END => return Some(entries),
+            let kind = from.word()?;
+            if kind == END {
+                return Some(entries);
+            }
+            let fingerprint = Fingerprint(from.word()?);
+            let n = shard_of(fingerprint);
+            let held = self.held(n, now);
+            let mut shape = self.lock(n);
+            let saved = match kind {
                 PACKED => {
-                    let fingerprint = Fingerprint(from.word()?);
-                    let kind = *kinds.get(usize::try_from(from.word()?).ok()?)?;
-                    let word = from.word()?;
-                    let class = self.classes.get(kind).filter(|class| class.form.accepts(word))?;
-                    (fingerprint, Saved::Packed(kind, class.clamped(word, now)))
+                    let class: &Class = classes.get(usize::try_from(from.word()?).ok()?)?;
+                    let word = from.word().filter(|word| class.form.accepts(*word))?;
+                    let number = self.classes.number(*class, &mut shape.recent);
+                    number.map(|number| Saved::Packed(number, class.clamped(word, now)))
                 }
                 WIDE => {
-                    let (key, fresh_at) = (from.word()?, Time::from_nanos(from.word()?));
-                    (Fingerprint(key), Saved::Wide(Wide::saved(key, read_state(from)?, fresh_at)))
+                    let fresh_at = Time::from_nanos(from.word()?);
+                    Some(Saved::Wide(Wide::saved(fingerprint.0, read_state(from)?, fresh_at)))
                 }
                 _ => return None,
             };
-            let n = shard_of(fingerprint);
-            let mut shape = self.lock(n);
-            entries += u64::from(shape.restore(&self.held(n, now), fingerprint, saved));
+            entries += u64::from(saved.is_some_and(|saved| shape.restore(&held, fingerprint, saved)));
         }
     }
 }
@@ -94,7 +99,7 @@ fn class_words(class: &Class) -> [u64; 4] {
     [kind | u64::from(class.capacity_log2) << CAPACITY_AT, a, b, c]
 }
 
-fn form_words(form: &Form) -> [u64; 4] {
+pub(super) fn form_words(form: &Form) -> [u64; 4] {
     match *form {
         Form::Instant(Flow::Nanos) => [0, 0, 0, 0],
         Form::Instant(Flow::Ticks { ticks, period_ns }) => [1, ticks, period_ns, 0],
@@ -151,7 +156,7 @@ fn unit_word(unit: Unit) -> u64 {
     UNITS.iter().position(|known| *known == unit).expect("every unit is listed") as u64
 }
 
-fn unit_of(word: u64) -> Option<Unit> {
+pub(super) fn unit_of(word: u64) -> Option<Unit> {
     UNITS.get(usize::try_from(word).ok()?).copied()
 }
 

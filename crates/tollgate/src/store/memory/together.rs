@@ -1,5 +1,7 @@
 //! Several charges of one request, all taken or none, while their limits are in force.
 
+use std::cell::Cell;
+
 use smallvec::SmallVec;
 
 use crate::store::memory::packed::Intent;
@@ -7,42 +9,56 @@ use crate::store::memory::{MemoryStore, intent};
 use crate::store::{Charge, DeniedHits, Outcome, Part, Receipt, Weight};
 use crate::time::Time;
 
-/// Whether the limits of a charge are those in force.
-#[derive(Clone, Copy)]
-pub(crate) struct InForce<'f>(Option<&'f dyn Fn() -> bool>);
+/// Whether the limits of charges are those in force, and whether charges were not made because they were not.
+pub(crate) struct InForce<'f> {
+    holds: Option<&'f dyn Fn() -> bool>,
+    replaced: Cell<bool>,
+}
 
 impl<'f> InForce<'f> {
-    pub(crate) const ALWAYS: InForce<'f> = InForce(None);
-
-    pub(crate) fn as_long_as(holds: &'f dyn Fn() -> bool) -> InForce<'f> {
-        InForce(Some(holds))
+    pub(crate) const fn always() -> InForce<'f> {
+        InForce { holds: None, replaced: Cell::new(false) }
     }
 
-    pub(super) fn holds(self) -> bool {
-        self.0.is_none_or(|holds| holds())
+    pub(crate) fn as_long_as(holds: &'f dyn Fn() -> bool) -> InForce<'f> {
+        InForce { holds: Some(holds), replaced: Cell::new(false) }
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        self.holds.is_none_or(|holds| holds())
+    }
+
+    /// Notes that no charge is made. What stands for the part of the charge that was replaced.
+    #[cold]
+    pub(super) fn replaced(&self) -> Part {
+        self.replaced.set(true);
+        Part::UNASKED
+    }
+
+    #[inline]
+    pub(crate) fn was_replaced(&self) -> bool {
+        self.replaced.get()
     }
 }
 
 impl MemoryStore {
     /// Takes every charge that is enforced, or none; then the shadow charges, each for itself.
-    /// `None` if a limit is not in force any more; then none is taken.
+    /// None is taken either if a limit is not in force any more.
     pub(super) fn take_all(
         &self,
         charges: &[Charge],
         outcome: &mut Outcome,
         now: Time,
-        in_force: InForce<'_>,
-    ) -> Option<()> {
+        in_force: &InForce<'_>,
+    ) {
         let enforced = |n: &usize| charges[*n].weight == Weight::Enforced;
         let mut order: SmallVec<[usize; 16]> = (0..charges.len()).filter(enforced).collect();
-        let mut replaced = false;
         // One order for all: of two that want the same keys, the first one gets them all.
         order.sort_unstable_by_key(|n| charges[*n].fingerprint);
         for n in order {
             // A denial is counted at the end, once.
             let part = self.run(&charges[n], Intent::Take, now, in_force);
-            replaced = part.is_none();
-            outcome.parts[n] = part.unwrap_or(Part::UNASKED);
+            outcome.parts[n] = part.unwrap_or_else(|| in_force.replaced());
             if outcome.parts[n].grant.is_none() {
                 outcome.admitted = false; // another request was faster
                 break;
@@ -52,8 +68,8 @@ impl MemoryStore {
             for item in Receipt::of(charges, outcome).iter().flat_map(|receipt| &receipt.items) {
                 self.settle_item(item, 0, now);
             }
-            if replaced {
-                return None;
+            if in_force.was_replaced() {
+                return;
             }
             for (charge, part) in charges.iter().zip(&mut outcome.parts) {
                 match part.grant.take() {
@@ -63,13 +79,12 @@ impl MemoryStore {
                     None => {}
                 }
             }
-            return Some(());
+            return;
         }
         for n in (0..charges.len()).filter(|n| !enforced(n)) {
             let part = self.run(&charges[n], intent(&charges[n]), now, in_force);
             outcome.parts[n] = part.unwrap_or_else(|| self.look(&charges[n], now));
         }
-        Some(())
     }
 
     /// Counts a denied request under the limits that deny it and say so.
@@ -78,7 +93,7 @@ impl MemoryStore {
         charges: &[Charge],
         outcome: &mut Outcome,
         now: Time,
-        in_force: InForce<'_>,
+        in_force: &InForce<'_>,
     ) {
         for (charge, part) in charges.iter().zip(&mut outcome.parts) {
             if charge.denied == DeniedHits::Counted

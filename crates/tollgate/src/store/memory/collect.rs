@@ -1,0 +1,31 @@
+//! The collection of classes that no entry names, a few lines at a time.
+
+use crate::store::memory::classes::LINES_AT_ONCE;
+use crate::store::memory::{MemoryStore, SHARDS};
+use crate::time::Time;
+
+impl MemoryStore {
+    /// Looks at as many lines as are due. The caller has no lock.
+    #[cold]
+    pub(super) fn collect_classes(&self, now: Time) {
+        let Some((mut collection, due)) = self.classes.collect() else { return };
+        let mut looked_at = 0;
+        while looked_at < due {
+            if collection.shard == SHARDS {
+                return self.classes.sweep(&mut collection);
+            }
+            let held = self.held(collection.shard, now);
+            let mut shape = self.lock(collection.shard);
+            let lines = held.table.extent().lines();
+            let end = lines.min(collection.line + LINES_AT_ONCE as usize);
+            (collection.line..end).for_each(|line| shape.mark_classes(&held, line));
+            looked_at += (end - collection.line) as u64 + 1; // a lock costs as much as a line or more
+            collection.line = end;
+            if end == lines {
+                collection.shard += 1;
+                collection.line = 0;
+            }
+        }
+        self.classes.looked_at(looked_at);
+    }
+}
