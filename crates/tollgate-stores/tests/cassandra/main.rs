@@ -12,6 +12,7 @@ mod bad_input;
 mod crowd;
 mod options;
 mod outage;
+mod relay;
 mod rows;
 mod stores;
 

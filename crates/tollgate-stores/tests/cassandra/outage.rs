@@ -1,22 +1,19 @@
 //! A server that stands still, and answers that come too late.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tollgate::Shape;
 use tollgate_stores::counters::StoreError;
-use tollgate_stores::counters::cassandra::CassandraSetup;
+use tollgate_stores::counters::cassandra::{CassandraSetup, CassandraStore};
 
 use crate::central::load::{Load, check_answered_in_time};
 use crate::central::{Store, hit, left, limit, own};
+use crate::relay::{Arrives, Delayed};
 use crate::servers::cassandra::Cassandra;
 use crate::servers::{SOON, wait_until};
-use crate::stores::{initialise, patient, usual};
+use crate::stores::{initialise, patient, setup, usual};
 use crate::turn;
 
 /// Returns when the process does not run any more.
@@ -109,67 +106,24 @@ async fn those_who_wait_for_one_key_share_a_transaction() {
     assert_eq!(left(&store, &charge).await, 799);
 }
 
-/// Passes everything on between a driver and a server, and holds answers back when told to.
-struct Delayed {
-    port: u16,
-    /// How many answers still pass, and for how long the others wait after them.
-    order: Arc<Mutex<Option<(u32, Duration)>>>,
-    passed: Arc<AtomicU32>,
-    held: Arc<AtomicU32>,
-}
-
-impl Delayed {
-    fn start(server: u16) -> Delayed {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
-        let delayed = Delayed { port, order: Arc::default(), passed: Arc::default(), held: Arc::default() };
-        let Delayed { order, passed, held, .. } = &delayed;
-        let (order, passed, held) = (order.clone(), passed.clone(), held.clone());
-        thread::spawn(move || {
-            for mut client in listener.incoming().flatten() {
-                let mut server = TcpStream::connect(("127.0.0.1", server)).expect("the server is there");
-                let (mut from, mut to) =
-                    (server.try_clone().expect("a clone"), client.try_clone().expect("a clone"));
-                let (order, passed, held) = (order.clone(), passed.clone(), held.clone());
-                thread::spawn(move || std::io::copy(&mut client, &mut server));
-                thread::spawn(move || {
-                    while pass_answer(&mut from, &mut to, &order, &held).is_ok() {
-                        passed.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
-            }
-        });
-        delayed
+/// A transaction is lost on its way, looked up as not done, and arrives after all before it is tried again: the second
+/// try read its result and charged once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_arrives_late_and_is_sent_again_counts_once() {
+    let Some((server, _turn)) = turn("late transactions of Cassandra").await else { return };
+    let direct = patient(&server.url("twice")).await;
+    let between = Delayed::start(server.port);
+    let url = format!("cassandra://cassandra:cassandra@127.0.0.1:{}/twice", between.port);
+    let store = CassandraStore::open(CassandraSetup { deadline: Duration::from_secs(6), ..setup(&url) });
+    store.ready(SOON).await.expect("it answers");
+    let charge = own("twice", "user:1", limit("100/d", Shape::GCRA));
+    hit(&store, &charge).await.expect("it is charged");
+    for arrives in [Arrives::AfterLookUp, Arrives::AfterSecondSend] {
+        let before = left(&direct, &charge).await;
+        between.hold_request_after(1, arrives);
+        let part = hit(&store, &charge).await.expect("it is found out about");
+        assert!(part.grant.is_some());
+        wait_until("the first one has arrived", || between.is_passed_on());
+        assert_eq!(before - left(&direct, &charge).await, 1, "{arrives:?}");
     }
-
-    fn hold_after(&self, answers: u32, wait: Duration) {
-        *self.order.lock().expect("no test panics with it") = Some((answers, wait));
-    }
-}
-
-/// One frame of the server's, now or later.
-fn pass_answer(
-    from: &mut TcpStream,
-    to: &mut TcpStream,
-    order: &Mutex<Option<(u32, Duration)>>,
-    held: &AtomicU32,
-) -> std::io::Result<()> {
-    let mut frame = vec![0; 9];
-    from.read_exact(&mut frame)?;
-    let len = u32::from_be_bytes([frame[5], frame[6], frame[7], frame[8]]) as usize;
-    frame.resize(9 + len, 0);
-    from.read_exact(&mut frame[9..])?;
-    let wait = match &mut *order.lock().expect("no test panics with it") {
-        Some((0, wait)) => Some(std::mem::take(wait)),
-        Some((answers, _)) => {
-            *answers -= 1;
-            None
-        }
-        None => None,
-    };
-    if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
-        held.fetch_add(1, Ordering::Relaxed);
-        thread::sleep(wait);
-    }
-    to.write_all(&frame)
 }

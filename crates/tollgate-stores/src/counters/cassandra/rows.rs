@@ -1,8 +1,11 @@
 //! Rows: read serially, changed by lightweight transactions, found out about after a timeout.
 //!
 //! Every row has a version that only grows and the nonce of the transaction that wrote it. After a timeout
-//! they tell what became of it: our nonce, it was done; the version as before, it was not; anything else,
+//! they tell what became of it: our nonce, it was done; the version as before, it was not, so far; anything else,
 //! nobody knows.
+//!
+//! A transaction that was not done so far may still be under way, in a network or in its coordinator, and be done later.
+//! So it is sent again as it is, with the same nonce and the same condition: of the two, one is done at the most.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,6 +23,8 @@ use crate::counters::cells::{Cells, Loaded, Swap, Write};
 
 /// Rows live no longer than the server can tell: a longer life has no end.
 const LAST_DATE: u64 = i32::MAX as u64;
+/// How often one transaction is sent.
+const MAX_SENDS: usize = 3;
 /// The part of the time left that a transaction gets; the rest is for finding out about it.
 const WRITE_SHARE: f64 = 0.6;
 
@@ -41,6 +46,7 @@ struct Row {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Done,
+    /// It may still be, if it is under way.
     NotDone,
     Unknown,
 }
@@ -68,25 +74,27 @@ impl Cells for Rows {
     ) -> Result<Swap, StoreError> {
         let statements = self.link.statements(deadline).await?;
         let nonce = fastrand::i64(1..);
-        let left = deadline.saturating_duration_since(Instant::now());
-        let write_by = Instant::now() + left.mul_f64(WRITE_SHARE);
-        let fate = match timeout_at(write_by, self.write(&statements, lane, writes, nonce)).await {
-            Ok(Ok(result)) => match applied(result) {
-                Some(true) => Fate::Done,
-                Some(false) => self.find_out_refused(lane, writes, nonce, deadline).await?,
-                None => return Err(self.refused("it does not say whether a transaction was done")),
-            },
-            Ok(Err(error)) if says_not_done(&error) => return Err(self.failed(&error)),
-            Ok(Err(_)) | Err(_) => self.find_out(lane, writes, nonce, deadline).await?,
-        };
-        match fate {
-            Fate::Done => {
-                self.link.breaker.succeeded();
-                Ok(Swap::Done)
+        let mut in_doubt = false;
+        for _ in 0..MAX_SENDS {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let write_by = Instant::now() + left.mul_f64(WRITE_SHARE);
+            match timeout_at(write_by, self.write(&statements, lane, writes, nonce)).await {
+                Ok(Ok(result)) => match applied(result) {
+                    Some(true) => return Ok(self.done()),
+                    Some(false) if in_doubt => {}
+                    Some(false) => return Ok(Swap::Lost),
+                    None => return Err(self.refused("it does not say whether a transaction was done")),
+                },
+                Ok(Err(error)) if says_not_done(&error) => return Err(self.failed(&error)),
+                Ok(Err(_)) | Err(_) => in_doubt = true,
             }
-            Fate::NotDone => Ok(Swap::Lost),
-            Fate::Unknown => Err(StoreError::Deadline { server: self.link.server.clone() }),
+            match self.find_out(lane, writes, nonce, deadline).await? {
+                Fate::Done => return Ok(self.done()),
+                Fate::NotDone => {}
+                Fate::Unknown => break,
+            }
         }
+        Err(StoreError::Deadline { server: self.link.server.clone() })
     }
 
     fn server(&self, _lane: &str) -> String {
@@ -154,19 +162,9 @@ impl Rows {
         Ok(fate(&rows, writes, nonce))
     }
 
-    /// Looks up a transaction that was answered with "not applied". A coordinator that lost a round of Paxos begins
-    /// anew by itself: it may find its own first proposal, finish it, and then see its condition fail.
-    async fn find_out_refused(
-        &self,
-        lane: &str,
-        writes: &[Write<Option<i64>>],
-        nonce: i64,
-        deadline: Instant,
-    ) -> Result<Fate, StoreError> {
-        match self.find_out(lane, writes, nonce, deadline).await? {
-            Fate::Done => Ok(Fate::Done),
-            Fate::NotDone | Fate::Unknown => Ok(Fate::NotDone),
-        }
+    fn done(&self) -> Swap {
+        self.link.breaker.succeeded();
+        Swap::Done
     }
 
     /// Waits for an answer, and tells the breaker whether it came.
