@@ -30,7 +30,7 @@ pub use proxy::{
     Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, Timeouts, UpstreamTls,
 };
 pub use queue::{QueueConfig, QueuePlace};
-pub use rules_db::{OnRulesError, RulesDbConfig};
+pub use rules_db::{AuditConfig, OnRulesError, RulesDbConfig};
 pub use store::{ShownKeys, StoreConfig, StoreKeys};
 
 /// A larger file is rejected unread.

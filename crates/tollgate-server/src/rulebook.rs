@@ -18,7 +18,7 @@ use tollgate::{Policy, Time};
 use tollgate_stores::rules::copy::{ChangeMark, CopyError, LocalCopy};
 use tollgate_stores::rules::{Author, Change, DbError, Edit, Edited, Item, RulesDb, Stored, Version};
 
-use crate::config::{OnRulesError, RulesDbConfig};
+use crate::config::{AuditConfig, OnRulesError, RulesDbConfig};
 
 mod cold_start;
 mod earned;
@@ -45,7 +45,7 @@ pub struct Rulebook {
     /// As it is written, without login and options: for messages.
     pub name: String,
     on_error: OnRulesError,
-    audit_keep: Duration,
+    audit: AuditConfig,
     db: OnceLock<RulesDb>,
     /// The local copy, if the database is not a file itself.
     copy: Option<CopyKeeper>,
@@ -83,7 +83,7 @@ impl Rulebook {
             folder: config.folder.clone(),
             name: config.name.clone(),
             on_error: config.on_error,
-            audit_keep: config.audit_keep,
+            audit: config.audit,
             db: OnceLock::new(),
             copy: config.copy.clone().map(|path| CopyKeeper::new(path, config.name.clone())),
             in_force: watch::Sender::new(None),
@@ -163,6 +163,11 @@ impl Rulebook {
         let mut in_force = self.in_force.subscribe();
         let goes_without = || self.on_error == OnRulesError::Open && self.state().trouble.is_some();
         in_force.wait_for(|seen| seen.is_some() || goes_without()).await.ok();
+    }
+
+    /// Waits until the first rules are in force.
+    async fn first_version(&self) {
+        self.in_force.subscribe().wait_for(Option::is_some).await.ok();
     }
 
     /// Whether the first rules were read.

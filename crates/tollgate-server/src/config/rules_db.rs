@@ -14,8 +14,21 @@ const SQLITE: &str = "sqlite:";
 /// The copy that a node keeps of a database elsewhere, in `state_dir`.
 const COPY: &str = "tollgate-rules-copy.db";
 
-const AUDIT_KEEP: Duration = Duration::from_secs(90 * 86_400);
-const LEAST_AUDIT_KEEP: Duration = Duration::from_secs(3_600);
+const LEAST_KEEP: Duration = Duration::from_secs(3_600);
+
+/// How long entries of the log of changes are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AuditConfig {
+    pub keep: Duration,
+    /// Of automatic bans: an attacker can cause any number of them.
+    pub automatic_bans: Duration,
+}
+
+impl Default for AuditConfig {
+    fn default() -> AuditConfig {
+        AuditConfig { keep: Duration::from_secs(90 * 86_400), automatic_bans: Duration::from_secs(86_400) }
+    }
+}
 
 /// What a start does that can have the rules of the database neither from it nor from a local copy.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -43,8 +56,7 @@ pub struct RulesDbConfig {
     pub on_error: OnRulesError,
     /// Where the local copy is kept, if the database is not a file itself.
     pub copy: Option<PathBuf>,
-    /// How long entries of the log are kept.
-    pub audit_keep: Duration,
+    pub audit: AuditConfig,
 }
 
 impl RulesDbConfig {
@@ -56,7 +68,7 @@ impl RulesDbConfig {
     /// `None` where the file says `none`. The default is where state is kept.
     pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path, state: &Path) -> Option<RulesDbConfig> {
         let on_error = map.optional_choice("on_rules_error", &ON_RULES_ERROR).unwrap_or_default();
-        let audit_keep = read_audit(map);
+        let audit = AuditConfig::read(map);
         let Some(node) = map.optional("rules_db") else {
             return Some(RulesDbConfig {
                 address: DEFAULT.to_owned(),
@@ -65,7 +77,7 @@ impl RulesDbConfig {
                 is_asked_for: false,
                 on_error,
                 copy: None,
-                audit_keep,
+                audit,
             });
         };
         let text = node.as_str().unwrap_or_default();
@@ -83,7 +95,7 @@ impl RulesDbConfig {
             is_asked_for: true,
             on_error,
             copy: None,
-            audit_keep,
+            audit,
         };
         if config.file().is_none() {
             config.name = without_login(text);
@@ -93,24 +105,24 @@ impl RulesDbConfig {
     }
 }
 
-/// `audit: { keep: 90d }`.
-fn read_audit(map: &mut MapReader<'_, '_>) -> Duration {
-    let Some(mut audit) = map.optional_map("audit") else { return AUDIT_KEEP };
-    let Some(node) = audit.optional("keep") else { return AUDIT_KEEP };
-    let read = node.as_str().ok_or("expected a span such as 90d".to_owned()).and_then(parse_span);
-    match read {
-        Ok(keep) if keep >= LEAST_AUDIT_KEEP => keep,
-        Ok(_) => {
-            audit.reject(
-                "keep",
-                node,
-                "at least 1h: nodes follow the log, and those behind it read everything",
-            );
-            AUDIT_KEEP
-        }
-        Err(problem) => {
-            audit.reject("keep", node, problem);
-            AUDIT_KEEP
-        }
+impl AuditConfig {
+    /// `audit: { keep: 90d, automatic_bans: 1d }`.
+    fn read(map: &mut MapReader<'_, '_>) -> AuditConfig {
+        let default = AuditConfig::default();
+        let Some(mut audit) = map.optional_map("audit") else { return default };
+        let keep = read_keep(&mut audit, "keep").unwrap_or(default.keep);
+        let automatic_bans = read_keep(&mut audit, "automatic_bans").unwrap_or(default.automatic_bans);
+        AuditConfig { keep, automatic_bans }
     }
+}
+
+fn read_keep(audit: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
+    let node = audit.optional(name)?;
+    let problem = match node.as_str().ok_or("expected a span such as 90d".to_owned()).and_then(parse_span) {
+        Ok(keep) if keep >= LEAST_KEEP => return Some(keep),
+        Ok(_) => "at least 1h: nodes follow the log, and those further behind read everything".to_owned(),
+        Err(problem) => problem,
+    };
+    audit.reject(name, node, problem);
+    None
 }

@@ -17,8 +17,6 @@ const EVERY: Duration = Duration::from_millis(100);
 const BATCH: usize = 1_000;
 /// How long a stop waits for the last ones.
 const LAST: Duration = Duration::from_secs(2);
-/// Who has made them, in the log.
-pub(super) const WHO: &str = "tollgate";
 
 /// What is not written yet: while the database cannot be, they wait, and hold on this node.
 #[derive(Default)]
@@ -58,7 +56,7 @@ impl Untold {
         while !self.0.is_empty() {
             let batch: Vec<Key> = self.0.keys().take(BATCH).cloned().collect();
             let edits = batch.iter().map(|key| Edit::ban(key, &self.0[key], Expected::Anything));
-            let author = Author { who: WHO.to_owned(), at: now };
+            let author = Author { who: Author::AUTOMATIC.to_owned(), at: now };
             if let Err(error) = db.edit(author, edits.collect()).await {
                 tracing::debug!(%error, "bans wait");
                 return;

@@ -8,6 +8,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tollgate_stores::rules::{Change, DbError, Feed, RulesDb, Version};
 
 use crate::allocator;
+use crate::config::AuditConfig;
 use crate::connection::{Shutdown, told_to_stop};
 use crate::gate::Gate;
 use crate::rulebook::earned::Untold;
@@ -134,6 +135,7 @@ pub(super) fn following(seen: Version, mut changes: Vec<Change>) -> Vec<Change> 
 
 /// Removes bans that are over and old entries of the log, a few at a time.
 async fn tidy(rulebook: &Rulebook, gate: &Gate) {
+    rulebook.first_version().await;
     let mut ticks = interval(TIDY_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
@@ -146,8 +148,11 @@ async fn tidy(rulebook: &Rulebook, gate: &Gate) {
         // By then they are over on every node's clock: a ban that is gone earlier would count as lifted.
         let over = || gate.now() - CLOCKS_AGREE;
         while db.remove_expired(over(), TIDY_BATCH).await.is_ok_and(|removed| removed == TIDY_BATCH) {}
-        let oldest = || gate.now() - rulebook.audit_keep;
+        let AuditConfig { keep, automatic_bans } = rulebook.audit;
+        let oldest = || gate.now() - keep;
         while db.prune_log(oldest(), TIDY_BATCH).await.is_ok_and(|removed| removed == TIDY_BATCH) {}
+        let oldest = || gate.now() - automatic_bans;
+        while db.prune_automatic_bans(oldest(), TIDY_BATCH).await.is_ok_and(|looked| looked == TIDY_BATCH) {}
     }
 }
 

@@ -5,7 +5,7 @@ use tollgate::ban::BanSource;
 use tollgate::identity::Key;
 use tollgate_stores::rules::{Author, DbError, Edit, Expected, Item, Kind, RulesDb, ban_of};
 
-use crate::rulebook::{Rulebook, earned};
+use crate::rulebook::Rulebook;
 
 /// Lifts that wait for the database.
 const MAX_WAITING: usize = 10_000;
@@ -38,7 +38,7 @@ async fn remove(db: &RulesDb, key: &Key, until: Time, now: Time) -> Result<(), D
     if !ban_of(&stored.text).is_ok_and(is_lifted) {
         return Ok(());
     }
-    let author = Author { who: earned::WHO.to_owned(), at: now };
+    let author = Author { who: Author::AUTOMATIC.to_owned(), at: now };
     let removed = db.edit(author, vec![Edit::delete(stored.item, Expected::At(stored.version))]).await;
     removed.map(|_| ())
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tollgate::Time;
-use tollgate_stores::rules::{Author, Change, DbError, Edit, Expected, Item, RuleText, RulesDb};
+use tollgate_stores::rules::{Author, Change, DbError, Edit, Expected, Item, Logged, RuleText, RulesDb};
 
 use crate::harness::{Server, eventually};
 
@@ -23,8 +23,21 @@ impl Editor {
     }
 
     pub fn try_edit(&self, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
-        let author = Author { who: "test".to_owned(), at: tollgate::Clock::new().now() };
-        self.runtime.block_on(self.db.edit(author, edits))
+        self.try_edit_as("test", now(), edits)
+    }
+
+    fn try_edit_as(&self, who: &str, at: Time, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
+        self.runtime.block_on(self.db.edit(Author { who: who.to_owned(), at }, edits))
+    }
+
+    /// Edits as somebody else did, at another time.
+    pub fn edit_as(&self, who: &str, at: Time, edits: Vec<Edit>) -> Vec<Change> {
+        self.try_edit_as(who, at, edits).expect("the database can be written")
+    }
+
+    /// The latest entries of the log.
+    pub fn log(&self, limit: usize) -> Vec<Logged> {
+        self.runtime.block_on(self.db.log(None, limit)).expect("the database can be read")
     }
 
     pub fn edit(&self, edits: Vec<Edit>) -> Vec<Change> {

@@ -7,6 +7,7 @@ mod harness;
 mod servers;
 
 mod api;
+mod audit;
 mod bans;
 mod cold_start;
 mod editor;

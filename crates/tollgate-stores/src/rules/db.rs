@@ -121,6 +121,12 @@ impl RulesDb {
         ask!(self, prune_log(before, batch))
     }
 
+    /// Removes automatic bans from the log that were written before `before`. It goes on where it stopped, looks at `batch`
+    /// entries at most, and says at how many it has looked. A node that is further behind reads everything again.
+    pub async fn prune_automatic_bans(&self, before: Time, batch: usize) -> Result<usize, DbError> {
+        ask!(self, prune_automatic_bans(before, batch))
+    }
+
     pub async fn version(&self) -> Result<Version, DbError> {
         ask!(self, version())
     }

@@ -17,6 +17,11 @@ pub struct Author {
     pub at: Time,
 }
 
+impl Author {
+    /// Who automatic bans are by.
+    pub const AUTOMATIC: &str = "tollgate";
+}
+
 /// What must be there for an edit to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expected {

@@ -4,8 +4,11 @@
 use std::collections::{HashMap, HashSet};
 
 use tollgate::Time;
+use tollgate::ban::BanSource;
 
-use crate::rules::{Change, DbError, Edit, Expected, Item, Logged, MAX_EDITS, Stored, Version};
+use crate::rules::{
+    Author, Change, DbError, Edit, Expected, Item, Kind, Logged, MAX_EDITS, Stored, Version, ban_of,
+};
 
 /// What the items of some edits are now.
 pub type Current = HashMap<Item, Stored>;
@@ -68,6 +71,50 @@ pub(super) fn pruned_before(authors: &[(i64, i64)], before: Time) -> Option<i64>
     let before = i64::try_from(before.nanos()).unwrap_or(i64::MAX);
     let kept = authors.iter().find(|(_, at)| *at >= before).or(authors.last())?;
     Some(kept.0)
+}
+
+/// A log that may lack entries.
+#[derive(Clone, Copy)]
+pub(super) struct Pruned {
+    /// The latest entry that was removed; what comes after it is complete.
+    pub(super) floor: i64,
+    /// Automatic bans were looked for up to this entry.
+    pub(super) scanned: i64,
+}
+
+/// An entry that may be an automatic ban.
+pub(super) struct Candidate {
+    pub(super) version: i64,
+    pub(super) kind: i16,
+    pub(super) text: Option<String>,
+    pub(super) who: String,
+    pub(super) at: i64,
+}
+
+impl Candidate {
+    /// Bans that were earned, and lifts that were learnt of: by this program, not by a person.
+    fn is_automatic(&self) -> bool {
+        let is_automatic = |text: &String| ban_of(text).is_ok_and(|ban| ban.source == BanSource::Automatic);
+        self.kind == Kind::Ban as i16
+            && self.who == Author::AUTOMATIC
+            && self.text.as_ref().is_none_or(is_automatic)
+    }
+}
+
+/// Which of some entries go, and what the log is like then; `candidates` follow `pruned.scanned`. `None` if all are
+/// newer than `before`.
+pub(super) fn prune_automatic(
+    pruned: Pruned,
+    candidates: Vec<Candidate>,
+    before: Time,
+) -> Option<(Pruned, Vec<i64>, usize)> {
+    let before = i64::try_from(before.nanos()).unwrap_or(i64::MAX);
+    let old: Vec<_> = candidates.into_iter().take_while(|candidate| candidate.at < before).collect();
+    let scanned = old.last()?.version;
+    let automatic = old.iter().filter(|candidate| candidate.is_automatic());
+    let removed: Vec<_> = automatic.map(|candidate| candidate.version).collect();
+    let floor = removed.last().copied().unwrap_or(0).max(pruned.floor);
+    Some((Pruned { floor, scanned }, removed, old.len()))
 }
 
 #[cfg(test)]

@@ -119,6 +119,12 @@ impl PostgresDb {
         self.write(async |transaction, _| Ok(log::prune(transaction, before, batch).await?)).await
     }
 
+    /// Removes automatic bans from the log; see [`RulesDb::prune_automatic_bans`](crate::rules::RulesDb::prune_automatic_bans).
+    pub async fn prune_automatic_bans(&self, before: Time, batch: usize) -> Result<usize, DbError> {
+        self.write(async |transaction, _| Ok(log::prune_automatic_bans(transaction, before, batch).await?))
+            .await
+    }
+
     pub async fn version(&self) -> Result<Version, DbError> {
         self.inner.fleet.read(|link| async move { log::last(&link.client).await }).await
     }

@@ -88,6 +88,11 @@ impl SqliteDb {
         self.write(|transaction| log::prune(transaction, before, batch))
     }
 
+    /// Removes automatic bans from the log; see [`RulesDb::prune_automatic_bans`](crate::rules::RulesDb::prune_automatic_bans).
+    pub fn prune_automatic_bans(&self, before: Time, batch: usize) -> Result<usize, DbError> {
+        self.write(|transaction| log::prune_automatic_bans(transaction, before, batch))
+    }
+
     pub fn version(&self) -> Result<Version, DbError> {
         log::last(&lock(&self.reader))
     }

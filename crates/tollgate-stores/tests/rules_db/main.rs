@@ -40,6 +40,7 @@ macro_rules! stamp_all {
             one_thing_has_a_history_of_its_own,
             bans_that_are_over_are_removed_in_small_batches,
             an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_everything_again,
+            automatic_bans_leave_the_log_before_other_entries_and_the_feed_goes_on,
             the_switch_and_the_allow_list_are_changes_like_any_other,
             ten_that_open_at_once_do_not_fight,
             a_change_is_seen_by_three_nodes_within_a_second,

@@ -320,6 +320,50 @@ pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_ever
     assert_eq!(db.version().await.expect("it can be read"), version);
 }
 
+pub async fn automatic_bans_leave_the_log_before_other_entries_and_the_feed_goes_on(address: &str) {
+    let db = open(address).await;
+    let by = |who: &str, second: u64| Author { who: who.to_owned(), at: Time::from_secs(second) };
+    let key = |n: u64| Key::parse(&format!("user:{n}")).expect("a key");
+    let banned = |n: u64| Edit::ban(&key(n), &ban(Time::MAX), Expected::Anything);
+    let put = |n: u64| Edit::rule(rule(&format!("r{n}"), 5), Expected::Anything);
+    let by_hand = Ban { source: BanSource::Manual, ..ban(Time::MAX) };
+    db.edit(by("ann", 1_000), vec![put(0)]).await.expect("made");
+    db.edit(by(Author::AUTOMATIC, 1_001), (0..10).map(banned).collect()).await.expect("made");
+    let manual = vec![Edit::ban(&key(50), &by_hand, Expected::Anything), put(1)];
+    let behind = db.edit(by("ann", 1_002), manual).await.expect("made")[1].version;
+    let lifted = vec![Edit::delete(Item::new(Kind::Ban, key(9).to_string()), Expected::Anything)];
+    let floor = db.edit(by(Author::AUTOMATIC, 1_003), lifted).await.expect("made")[0].version;
+    db.edit(by(Author::AUTOMATIC, 2_000), vec![banned(20), banned(21)]).await.expect("made");
+    db.edit(by("ann", 2_001), vec![put(2)]).await.expect("made");
+    let mut ahead = loaded(&db).await;
+
+    let mut looked = Vec::new();
+    while looked.last() != Some(&0) {
+        looked.push(db.prune_automatic_bans(Time::from_secs(2_000), 4).await.expect("pruned"));
+    }
+    assert_eq!(looked, [4, 4, 4, 2, 0], "14 entries are old, each is looked at once");
+    let log = db.log(None, 100).await.expect("it can be read");
+    let left: Vec<_> = log.iter().map(|entry| (entry.change.version.number(), entry.who.as_str())).collect();
+    let automatic = Author::AUTOMATIC;
+    assert_eq!(left, [(17, "ann"), (16, automatic), (15, automatic), (13, "ann"), (12, "ann"), (1, "ann")]);
+    assert_eq!(log[3].at, Time::from_secs(1_002));
+    assert_eq!(loaded(&db).await.live().count(), ahead.live().count(), "the bans themselves stay");
+    for further_behind in [Version::ZERO, behind] {
+        let feed = db.changes_since(further_behind, 100).await.expect("it can be read");
+        assert!(matches!(feed, Feed::Diverged), "{further_behind}: {feed:?}");
+    }
+    match db.changes_since(floor, 100).await.expect("it can be read") {
+        Feed::Changes(changes) => assert_eq!(changes.len(), 3, "nothing after it is missing"),
+        Feed::Diverged => panic!("a node that has seen all that is gone goes on"),
+    }
+    db.edit(by("ann", 2_002), vec![put(3)]).await.expect("made");
+    follow(&db, &mut ahead).await;
+    same_state(&ahead, &loaded(&db).await);
+    // What is left goes with the rest of the log.
+    while db.prune_log(Time::MAX, 2).await.expect("pruned") > 0 {}
+    assert_eq!(db.log(None, 100).await.expect("it can be read").len(), 1);
+}
+
 pub async fn the_switch_and_the_allow_list_are_changes_like_any_other(address: &str) {
     let db = open(address).await;
     let health = Key::parse("user:health-check").expect("a key");

@@ -1,11 +1,14 @@
-//! The log of changes: appended to, never rewritten, pruned from its beginning. Who and when is kept once for all changes made in one go.
+//! The log of changes: appended to, never rewritten. Who and when is kept once for all changes made in one go.
+//!
+//! It is pruned from its beginning; of automatic bans earlier than that. Up to its floor entries may be missing, so it is
+//! no feed for nodes that are further behind.
 
 use tokio_postgres::{GenericClient, Row};
 use tollgate::Time;
 
 use super::link::Failure;
 use super::things::item;
-use crate::rules::plan;
+use crate::rules::plan::{self, Candidate, Pruned};
 use crate::rules::{Author, Change, DbError, Feed, Item, Logged, Version};
 
 /// Where changes are told.
@@ -84,15 +87,13 @@ pub(super) async fn since(
     version: Version,
     limit: usize,
 ) -> Result<Feed, Failure> {
+    let floor = pruned(client).await?.floor;
+    if version.packed() < floor {
+        return Ok(Feed::Diverged);
+    }
     let sql = "SELECT EXISTS (SELECT 1 FROM tollgate.log WHERE v = $1)";
-    let known: bool = client.query_one(sql, &[&version.packed()]).await?.get(0);
-    if version == Version::ZERO {
-        // Nothing is in the past of everything, while the log has its beginning.
-        let first = client.query_one("SELECT min(v) FROM tollgate.log", &[]).await?.get::<_, Option<i64>>(0);
-        if first.is_some_and(|first| Version::unpack(first).number() > 1) {
-            return Ok(Feed::Diverged);
-        }
-    } else if !known {
+    let is_logged: bool = client.query_one(sql, &[&version.packed()]).await?.get(0);
+    if !is_logged && version.packed() != floor {
         let State { in_recovery, timeline, last, .. } = state(client).await?;
         let behind = in_recovery && timeline <= version.timeline() && last < version;
         return Ok(if behind { Feed::Changes(Vec::new()) } else { Feed::Diverged });
@@ -101,6 +102,17 @@ pub(super) async fn since(
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows = client.query(sql, &[&version.packed(), &limit]).await?;
     Ok(Feed::Changes(rows.iter().map(read).collect::<Result<_, _>>()?))
+}
+
+async fn pruned(client: &impl GenericClient) -> Result<Pruned, tokio_postgres::Error> {
+    let row = client.query_one("SELECT floor, scanned FROM tollgate.pruned", &[]).await?;
+    Ok(Pruned { floor: row.get(0), scanned: row.get(1) })
+}
+
+async fn note_pruned(client: &impl GenericClient, pruned: Pruned) -> Result<(), tokio_postgres::Error> {
+    let Pruned { floor, scanned } = pruned;
+    client.execute("UPDATE tollgate.pruned SET floor = $1, scanned = $2", &[&floor, &scanned]).await?;
+    Ok(())
 }
 
 /// Removes the oldest entries from before a time, at most `batch`, and never the last one.
@@ -114,14 +126,51 @@ pub(super) async fn prune(
         client.query("SELECT first, at FROM tollgate.author ORDER BY first LIMIT $1", &[&most]).await?;
     let authors: Vec<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     let Some(end) = plan::pruned_before(&authors, before) else { return Ok(0) };
-    let sql = "DELETE FROM tollgate.log WHERE v IN (
-        SELECT v FROM tollgate.log WHERE v < $1 ORDER BY v LIMIT $2)";
-    let batch_size = i64::try_from(batch).unwrap_or(i64::MAX);
-    let removed = client.execute(sql, &[&end, &batch_size]).await? as usize;
+    let sql = "SELECT max(v) FROM (SELECT v FROM tollgate.log WHERE v < $1 ORDER BY v LIMIT $2) AS oldest";
+    let limit = i64::try_from(batch).unwrap_or(i64::MAX);
+    let last: Option<i64> = client.query_one(sql, &[&end, &limit]).await?.get(0);
+    let mut removed = 0;
+    if let Some(last) = last {
+        removed = client.execute("DELETE FROM tollgate.log WHERE v <= $1", &[&last]).await? as usize;
+        let Pruned { floor, scanned } = pruned(client).await?;
+        note_pruned(client, Pruned { floor: floor.max(last), scanned: scanned.max(last) }).await?;
+    }
     if removed < batch {
         client.execute("DELETE FROM tollgate.author WHERE first < $1", &[&end]).await?;
     }
     Ok(removed)
+}
+
+/// Removes automatic bans from before a time, and never the last entry. Looks at the next `batch` entries at most, and
+/// says at how many it has looked.
+pub(super) async fn prune_automatic_bans(
+    client: &impl GenericClient,
+    before: Time,
+    batch: usize,
+) -> Result<usize, tokio_postgres::Error> {
+    let known = pruned(client).await?;
+    let sql = "SELECT log.v, kind, body, who, at FROM tollgate.log
+        JOIN tollgate.author ON author.first = (SELECT max(first) FROM tollgate.author WHERE first <= log.v)
+        WHERE log.v > $1 AND log.v < (SELECT max(v) FROM tollgate.log) ORDER BY log.v LIMIT $2";
+    let limit = i64::try_from(batch).unwrap_or(i64::MAX);
+    let rows = client.query(sql, &[&known.scanned, &limit]).await?;
+    let candidate = |row: &Row| {
+        let [version, at] = [row.get(0), row.get(4)];
+        Candidate { version, kind: row.get(1), text: row.get(2), who: row.get(3), at }
+    };
+    let candidates = rows.iter().map(candidate).collect();
+    let Some((next, removed, looked)) = plan::prune_automatic(known, candidates, before) else {
+        return Ok(0);
+    };
+    client.execute("DELETE FROM tollgate.log WHERE v = ANY($1)", &[&removed]).await?;
+    // Authors of which no entry is left.
+    let sql = "DELETE FROM tollgate.author WHERE first <= $2
+        AND first >= coalesce((SELECT max(first) FROM tollgate.author WHERE first <= $1), 0)
+        AND NOT EXISTS (SELECT 1 FROM tollgate.log WHERE v >= author.first AND v < coalesce(
+            (SELECT min(next.first) FROM tollgate.author AS next WHERE next.first > author.first), $3))";
+    client.execute(sql, &[&known.scanned, &next.scanned, &i64::MAX]).await?;
+    note_pruned(client, next).await?;
+    Ok(looked)
 }
 
 const LOGGED: &str = "SELECT log.v, kind, name, previous, body, who, at, undoes,

@@ -10,7 +10,9 @@ const LOCK: i64 = 0x746f_6c6c_6761_7465;
 
 /// Each makes the next version of the schema from the one before. Names are in the order of their bytes, as in
 /// SQLite, whatever the server is set to.
-const MIGRATIONS: [&str; 1] = [r#"
+const MIGRATIONS: [&str; 2] = [TABLES, PRUNED];
+
+const TABLES: &str = r#"
     CREATE SCHEMA tollgate;
     CREATE TABLE tollgate.schema (version bigint NOT NULL);
     INSERT INTO tollgate.schema VALUES (0);
@@ -27,7 +29,13 @@ const MIGRATIONS: [&str; 1] = [r#"
     CREATE TABLE tollgate.log (
         v bigint PRIMARY KEY, kind smallint NOT NULL, name text NOT NULL, previous bigint, body text
     );
-"#];
+"#;
+
+/// Up to the floor entries may be missing; up to `scanned` automatic bans were looked for.
+const PRUNED: &str = "
+    CREATE TABLE tollgate.pruned (floor bigint NOT NULL, scanned bigint NOT NULL);
+    INSERT INTO tollgate.pruned VALUES (0, 0);
+";
 
 pub(super) async fn migrate(client: &mut Client) -> Result<(), DbError> {
     let done = async {

@@ -1,4 +1,7 @@
-//! The log of changes: appended to, never rewritten, pruned from its beginning. Who and when is kept once for all changes made in one go.
+//! The log of changes: appended to, never rewritten. Who and when is kept once for all changes made in one go.
+//!
+//! It is pruned from its beginning; of automatic bans earlier than that. Up to its floor entries may be missing, so it is
+//! no feed for nodes that are further behind.
 //!
 //! A change of a rule is logged with the text that it replaced. What the rule became is the text that the next change
 //! of it replaced or, while there is none, its row: a million rules are on the disk once. Other things may vanish
@@ -8,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tollgate::Time;
 
 use super::things;
-use crate::rules::plan::{self, Current};
+use crate::rules::plan::{self, Candidate, Current, Pruned};
 use crate::rules::{Author, Change, DbError, Feed, Item, Kind, Logged, Version};
 
 pub(super) fn last(connection: &Connection) -> Result<Version, DbError> {
@@ -43,13 +46,10 @@ pub(super) fn append(
 
 /// The changes after a version, if that version is one of this file's.
 pub(super) fn since(connection: &Connection, version: Version, limit: usize) -> Result<Feed, DbError> {
+    let floor = pruned(connection)?.floor;
     let known = "SELECT 1 FROM log WHERE v = ?1";
     let known = connection.prepare_cached(known)?.query_row([version.packed()], |_| Ok(())).optional()?;
-    let is_known = match version {
-        // Nothing is in the past of everything, while the log has its beginning.
-        Version::ZERO => first(connection)?.is_none_or(|first| first.number() <= 1),
-        _ => known.is_some(),
-    };
+    let is_known = version.packed() == floor || version.packed() > floor && known.is_some();
     if !is_known {
         return Ok(Feed::Diverged);
     }
@@ -63,9 +63,15 @@ pub(super) fn since(connection: &Connection, version: Version, limit: usize) -> 
     Ok(Feed::Changes(changes))
 }
 
-fn first(connection: &Connection) -> Result<Option<Version>, DbError> {
-    let mut query = connection.prepare_cached("SELECT min(v) FROM log")?;
-    Ok(query.query_row([], |row| row.get::<_, Option<i64>>(0))?.map(Version::unpack))
+fn pruned(connection: &Connection) -> Result<Pruned, DbError> {
+    let mut query = connection.prepare_cached("SELECT floor, scanned FROM pruned")?;
+    Ok(query.query_row([], |row| Ok(Pruned { floor: row.get(0)?, scanned: row.get(1)? }))?)
+}
+
+fn note_pruned(connection: &Connection, pruned: Pruned) -> Result<(), DbError> {
+    let Pruned { floor, scanned } = pruned;
+    connection.execute("UPDATE pruned SET floor = ?1, scanned = ?2", [floor, scanned])?;
+    Ok(())
 }
 
 /// Removes the oldest entries from before a time, at most `batch`, and never the last one.
@@ -74,12 +80,52 @@ pub(super) fn prune(connection: &Connection, before: Time, batch: usize) -> Resu
     let authors = query.query_map([batch.saturating_add(1)], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let authors: Vec<(i64, i64)> = authors.collect::<Result<_, _>>()?;
     let Some(end) = plan::pruned_before(&authors, before) else { return Ok(0) };
-    let sql = "DELETE FROM log WHERE v IN (SELECT v FROM log WHERE v < ?1 ORDER BY v LIMIT ?2)";
-    let removed = connection.execute(sql, params![end, batch])?;
+    let sql = "SELECT max(v) FROM (SELECT v FROM log WHERE v < ?1 ORDER BY v LIMIT ?2)";
+    let last: Option<i64> = connection.query_row(sql, params![end, batch], |row| row.get(0))?;
+    let mut removed = 0;
+    if let Some(last) = last {
+        removed = connection.execute("DELETE FROM log WHERE v <= ?1", [last])?;
+        let Pruned { floor, scanned } = pruned(connection)?;
+        note_pruned(connection, Pruned { floor: floor.max(last), scanned: scanned.max(last) })?;
+    }
     if removed < batch {
         connection.execute("DELETE FROM author WHERE first < ?1", [end])?;
     }
     Ok(removed)
+}
+
+/// Removes automatic bans from before a time, and never the last entry. Looks at the next `batch` entries at most, and
+/// says at how many it has looked.
+pub(super) fn prune_automatic_bans(
+    connection: &Connection,
+    before: Time,
+    batch: usize,
+) -> Result<usize, DbError> {
+    let known = pruned(connection)?;
+    let sql = "SELECT log.v, kind, body, who, at
+        FROM log JOIN author ON author.first = (SELECT max(first) FROM author WHERE first <= log.v)
+        WHERE log.v > ?1 AND log.v < (SELECT max(v) FROM log) ORDER BY log.v LIMIT ?2";
+    let mut query = connection.prepare_cached(sql)?;
+    let candidates = query.query_map(params![known.scanned, batch], |row| {
+        let [version, at] = [row.get(0)?, row.get(4)?];
+        Ok(Candidate { version, kind: row.get(1)?, text: row.get(2)?, who: row.get(3)?, at })
+    })?;
+    let candidates = candidates.collect::<Result<_, _>>()?;
+    let Some((next, removed, looked)) = plan::prune_automatic(known, candidates, before) else {
+        return Ok(0);
+    };
+    let mut remove = connection.prepare_cached("DELETE FROM log WHERE v = ?1")?;
+    for version in removed {
+        remove.execute([version])?;
+    }
+    // Authors of which no entry is left.
+    let sql = "DELETE FROM author WHERE first <= ?2
+        AND first >= coalesce((SELECT max(first) FROM author WHERE first <= ?1), 0)
+        AND NOT EXISTS (SELECT 1 FROM log WHERE v >= author.first AND v < coalesce(
+            (SELECT min(next.first) FROM author AS next WHERE next.first > author.first), ?3))";
+    connection.execute(sql, [known.scanned, next.scanned, i64::MAX])?;
+    note_pruned(connection, next)?;
+    Ok(looked)
 }
 
 /// Finds what a rule became by a change.

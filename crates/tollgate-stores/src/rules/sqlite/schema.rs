@@ -16,7 +16,7 @@ const CUT_WITHIN: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Each makes the next version of the schema from the one before.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     TABLES,
     // A rule's text is stored once: the log has what each change replaced, and the table what is there now.
     "ALTER TABLE log ADD COLUMN before TEXT;
@@ -24,6 +24,9 @@ const MIGRATIONS: [&str; 2] = [
         WHERE kind = 0 AND previous IS NOT NULL;
     UPDATE log SET body = NULL WHERE kind = 0;
     CREATE INDEX log_previous ON log (previous) WHERE kind = 0 AND previous IS NOT NULL;",
+    // Up to the floor entries may be missing; up to `scanned` automatic bans were looked for.
+    "CREATE TABLE pruned (floor INTEGER NOT NULL, scanned INTEGER NOT NULL);
+    INSERT INTO pruned VALUES (0, 0);",
 ];
 
 const TABLES: &str = "
