@@ -17,6 +17,8 @@ use tollgate::rule::parse;
 use tollgate::{Hit, Policy, Time};
 use tollgate_stores::rules::sqlite::SqliteDb;
 
+#[path = "../../tollgate-server/src/allocator.rs"]
+mod allocator;
 #[path = "../../tollgate/tests/millions/mixed.rs"]
 mod mixed;
 
@@ -32,6 +34,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["text", rules] => print(Mix::of(rules.parse()?)),
         ["match", file, rules] => {
             let policy = loaded(Path::new(file))?;
+            // As a server does after its first load.
+            allocator::give_back();
+            allocator::use_huge_pages();
             Ok(writeln!(stdout(), "{:.0}", matched(&policy, Mix::of(rules.parse()?)))?)
         }
         _ => Err("usage: mixed_rules text RULES | mixed_rules match FILE RULES".into()),

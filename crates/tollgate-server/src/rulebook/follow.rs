@@ -14,8 +14,8 @@ use crate::gate::Gate;
 use crate::rulebook::earned::Untold;
 use crate::rulebook::{Rulebook, Source, cold_start, load, local_copy, taken};
 
-/// Changes read at once.
-pub(super) const PAGE: usize = 5_000;
+/// Changes read and brought into force at once: each page copies the parts of the policy that it touches.
+pub(super) const PAGE: usize = 20_000;
 /// After trouble the database is asked again this often.
 const AGAIN: Duration = Duration::from_millis(300);
 /// How often bans that are over are looked for, and how many are removed at once.
@@ -142,7 +142,11 @@ async fn tidy(rulebook: &Rulebook, gate: &Gate) {
         ticks.tick().await;
         // Who has imported them is done by now.
         if rulebook.taken.swap(0, Ordering::Relaxed) >= MANY {
-            tokio::task::spawn_blocking(allocator::give_back).await.ok();
+            let settle = || {
+                allocator::give_back();
+                allocator::use_huge_pages();
+            };
+            tokio::task::spawn_blocking(settle).await.ok();
         }
         let Some(db) = rulebook.db.get() else { continue };
         // By then they are over on every node's clock: a ban that is gone earlier would count as lifted.

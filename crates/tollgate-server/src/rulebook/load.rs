@@ -119,6 +119,7 @@ pub(super) async fn take_from(
     let broken = |why: String| DbError::Unreadable { place: rulebook.name.clone(), why };
     let (version, left_out) = taking.await.map_err(|error| broken(error.to_string()))??;
     rulebook.state().left_out = left_out;
+    spawn_blocking(allocator::use_huge_pages); // not awaited: the rules are in force without
     Ok(version)
 }
 
@@ -188,7 +189,9 @@ fn take(
                     (item, put)
                 }
             };
-            gone.remove(&item);
+            if !gone.is_empty() {
+                gone.remove(&item); // an empty set would compute the hash all the same
+            }
             left_out.extend(put.err().map(|why| (item, why)));
         })
         .map_err(Stop::Failed)?;

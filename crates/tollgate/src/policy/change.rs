@@ -61,6 +61,14 @@ impl Policy {
         })
     }
 
+    /// A draft to try changes on, which never comes into force. It interns values apart from this policy, so that
+    /// all of its memory is free once it is dropped.
+    pub fn trial(&self) -> Draft {
+        let mut draft = self.draft();
+        draft.0.rules.intern_apart();
+        draft
+    }
+
     /// This policy with some things changed, in the order given: all of the changes or, where one of them is
     /// not possible, none.
     pub fn changed(

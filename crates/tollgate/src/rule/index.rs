@@ -1,14 +1,16 @@
 //! An index that is cheap to copy: items found by their hash, in a tree whose parts are shared.
 //!
 //! A copy shares everything; a change copies the few nodes above it that are shared, and none that are
-//! not. Leaves are as long as what is in them. Whoever looks something up compares what it finds.
+//! not. Leaves are sorted by hash and have a little spare room, so that most items are inserted in place. A lookup
+//! may find another item with the same hash: the caller compares.
 
+use std::iter::repeat_n;
 use std::sync::Arc;
 
 use crate::near;
 
 /// What an index holds: small, and knows its hash.
-pub(crate) trait Hashed: Clone {
+pub(crate) trait Hashed: Copy {
     fn hash(&self) -> u32;
 }
 
@@ -18,15 +20,48 @@ pub(crate) struct Index<T>(Branch<T>);
 #[derive(Clone)]
 enum Branch<T> {
     Empty,
-    Leaf(Arc<[T]>),
-    Fork(Arc<[Branch<T>; FORK]>),
+    /// The first `len` are items; the others are spare room with any value.
+    Leaf {
+        items: Arc<[T]>,
+        len: u32,
+    },
+    /// As many as there are values of so many bits.
+    Fork(Arc<[Branch<T>]>),
 }
 
-/// Narrow forks: the leaves of one that was just split are an eighth full, not a sixty-fourth.
-const BITS: u32 = 3;
-const FORK: usize = 1 << BITS;
+/// Two wide forks, then leaves in which the hash tells where an item is expected: a lookup among a million items misses
+/// the cache once or twice. Deeper forks are narrow, so that the leaves of one that was just split are not nearly empty.
+const WIDE_BITS: [u32; 2] = [7, 7];
+const NARROW_BITS: u32 = 3;
 /// A longer leaf is split, as long as there are bits left to tell its items apart.
-const MAX_LEAF: usize = 64;
+const MAX_LEAF: usize = if cfg!(test) { 16 } else { 256 };
+/// Cache lines prefetched before and after the expected one: items are a few places away from where they are expected.
+const LINES_AROUND: usize = 2;
+
+/// The width of a fork so deep below the root, in bits; 0 where a hash has no more.
+const fn bits(depth: u32) -> u32 {
+    if (depth as usize) < WIDE_BITS.len() {
+        WIDE_BITS[depth as usize]
+    } else if shift(depth) < u32::BITS {
+        NARROW_BITS
+    } else {
+        0
+    }
+}
+
+/// The bits of a hash that the forks above have used.
+const fn shift(depth: u32) -> u32 {
+    match depth {
+        0 => 0,
+        1 => WIDE_BITS[0],
+        _ => WIDE_BITS[0] + WIDE_BITS[1] + (depth - 2) * NARROW_BITS,
+    }
+}
+
+/// The room of a leaf for so many items. Few different sizes: the allocator finds the room of another leaf for it.
+const fn room(len: usize) -> usize {
+    if len <= 8 { len.next_multiple_of(2) } else { len.next_multiple_of(8) }
+}
 
 /// FNV-1a: as fast as any for a word or two. What is looked up comes from strangers, but what is put in
 /// comes from the operator only, so the hash needs no secret.
@@ -58,27 +93,35 @@ impl<T: Hashed> Index<T> {
     /// All items with this hash, in no order.
     #[inline]
     pub(crate) fn find(&self, hash: u32) -> impl Iterator<Item = &T> {
-        self.prefetched(hash).iter().filter(move |item| item.hash() == hash)
+        let items = self.0.leaf(hash);
+        items[first(items, hash)..].iter().take_while(move |item| item.hash() == hash)
     }
 
-    /// Asks for the memory that [`find`](Self::find) will read.
+    /// Whether a lookup is likely to miss the cache: a few items are used too often for that.
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        matches!(self.0, Branch::Fork(_))
+    }
+
+    /// Prefetches what [`prefetch`](Self::prefetch) reads.
+    #[inline]
+    pub(crate) fn prefetch_branch(&self, hash: u32) {
+        if let Branch::Fork(below) = &self.0
+            && let Branch::Fork(below) = &below[child(hash, 0)]
+        {
+            let branch = &below[child(hash, 1)];
+            near::fetch(std::ptr::from_ref(branch).addr(), size_of::<Branch<T>>());
+        }
+    }
+
+    /// Prefetches what [`find`](Self::find) is likely to read: not all of a leaf, as a core has few requests for memory in
+    /// flight.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u32) {
-        self.prefetched(hash);
-    }
-
-    /// The leaf that items with this hash are in, asked for.
-    #[inline]
-    fn prefetched(&self, hash: u32) -> &[T] {
-        let mut branch = &self.0;
-        let mut rest = hash;
-        while let Branch::Fork(below) = branch {
-            branch = &below[rest as usize % FORK];
-            rest >>= BITS;
-        }
-        let items = if let Branch::Leaf(items) = branch { &items[..] } else { &[] };
-        near::fetch(items.as_ptr().addr(), size_of_val(items));
-        items
+        let items = self.0.leaf(hash);
+        let expected = items.as_ptr().addr() + guess(items.len(), hash) * size_of::<T>();
+        let around = LINES_AROUND * near::LINE;
+        near::fetch(expected.wrapping_sub(around), 2 * around + near::LINE);
     }
 
     pub(crate) fn insert(&mut self, item: T) {
@@ -88,43 +131,93 @@ impl<T: Hashed> Index<T> {
     /// An item to be changed, but for its hash.
     pub(crate) fn find_mut(&mut self, hash: u32, is: impl Fn(&T) -> bool) -> Option<&mut T> {
         self.find(hash).find(|item| is(item))?;
-        let items = self.0.leaf_mut(hash)?;
-        Arc::make_mut(items).iter_mut().find(|item| item.hash() == hash && is(item))
+        self.0.find_mut(hash).iter_mut().find(|item| is(item))
     }
 
     /// Takes an item out.
     pub(crate) fn remove(&mut self, hash: u32, is: impl Fn(&T) -> bool) -> Option<T> {
-        let found = self.find(hash).find(|item| is(item))?.clone();
+        let found = self.find(hash).copied().find(|item| is(item))?;
         self.0.remove(hash, 0, &is);
         Some(found)
     }
 }
 
+/// Where an item with this hash is expected among so many: hashes are uniform, and a leaf is sorted by them.
+#[inline]
+fn guess(len: usize, hash: u32) -> usize {
+    (u64::from(hash) * len as u64 >> u32::BITS) as usize
+}
+
+/// The first item whose hash is not below: found from where it is expected, a few items away at the most.
+#[inline]
+fn first<T: Hashed>(items: &[T], hash: u32) -> usize {
+    let mut at = guess(items.len(), hash);
+    while at > 0 && items[at - 1].hash() >= hash {
+        at -= 1;
+    }
+    while items.get(at).is_some_and(|item| item.hash() < hash) {
+        at += 1;
+    }
+    at
+}
+
 impl<T: Hashed> Branch<T> {
-    fn leaf_mut(&mut self, hash: u32) -> Option<&mut Arc<[T]>> {
+    /// The leaf that items with this hash are in.
+    #[inline]
+    fn leaf(&self, hash: u32) -> &[T] {
+        let mut branch = self;
+        let mut rest = hash;
+        while let Branch::Fork(below) = branch {
+            branch = &below[rest as usize & (below.len() - 1)];
+            rest >>= below.len().trailing_zeros();
+        }
+        branch.items()
+    }
+
+    /// The items of a leaf.
+    #[inline]
+    fn items(&self) -> &[T] {
+        if let Branch::Leaf { items, len } = self { &items[..*len as usize] } else { &[] }
+    }
+
+    /// The items with this hash, to be changed but for their hashes.
+    fn find_mut(&mut self, hash: u32) -> &mut [T] {
         let (mut branch, mut rest) = (self, hash);
         while let Branch::Fork(below) = branch {
-            branch = &mut Arc::make_mut(below)[rest as usize % FORK];
-            rest >>= BITS;
+            let at = rest as usize & (below.len() - 1);
+            rest >>= below.len().trailing_zeros();
+            branch = &mut Arc::make_mut(below)[at];
         }
-        if let Branch::Leaf(items) = branch { Some(items) } else { None }
+        let Branch::Leaf { items, len } = branch else { return &mut [] };
+        let start = first(&items[..*len as usize], hash);
+        let items = &mut Arc::make_mut(items)[start..*len as usize];
+        let count = items.iter().take_while(|item| item.hash() == hash).count();
+        &mut items[..count]
     }
 
     fn insert(&mut self, item: T, depth: u32) {
         match self {
-            Branch::Empty => *self = Branch::Leaf([item].into()),
+            Branch::Empty => *self = Branch::leaf_of(&[item]),
             Branch::Fork(below) => {
                 Arc::make_mut(below)[child(item.hash(), depth)].insert(item, depth + 1);
             }
-            Branch::Leaf(items) if items.len() < MAX_LEAF || depth * BITS >= u32::BITS => {
-                *items = items.iter().cloned().chain([item]).collect();
+            Branch::Leaf { items, len } if (*len as usize) < MAX_LEAF || bits(depth) == 0 => {
+                let count = *len as usize;
+                let at = first(&items[..count], item.hash());
+                if count == items.len() {
+                    *items = with_room(items, room(count + 1));
+                }
+                let items = Arc::make_mut(items);
+                items.copy_within(at..count, at + 1);
+                items[at] = item;
+                *len += 1;
             }
-            Branch::Leaf(items) => {
-                let mut below = [const { Branch::Empty }; FORK];
-                for item in items.iter().cloned().chain([item]) {
+            Branch::Leaf { items, .. } => {
+                let mut below: Vec<Branch<T>> = (0..1 << bits(depth)).map(|_| Branch::Empty).collect();
+                for item in items.iter().copied().chain([item]) {
                     below[child(item.hash(), depth)].insert(item, depth + 1);
                 }
-                *self = Branch::Fork(Arc::new(below));
+                *self = Branch::Fork(below.into());
             }
         }
     }
@@ -133,11 +226,16 @@ impl<T: Hashed> Branch<T> {
     fn remove(&mut self, hash: u32, depth: u32, is: &impl Fn(&T) -> bool) {
         match self {
             Branch::Empty => {}
-            Branch::Leaf(items) if items.len() == 1 => *self = Branch::Empty,
-            Branch::Leaf(items) => {
-                let at = items.iter().position(|item| item.hash() == hash && is(item));
-                let kept = items.iter().enumerate().filter(|(n, _)| Some(*n) != at);
-                *items = kept.map(|(_, item)| item.clone()).collect();
+            Branch::Leaf { len: 1, .. } => *self = Branch::Empty,
+            Branch::Leaf { items, len } => {
+                let count = *len as usize;
+                let found = items[..count].iter().position(|item| item.hash() == hash && is(item));
+                let Some(at) = found else { return };
+                Arc::make_mut(items).copy_within(at + 1..count, at);
+                *len -= 1;
+                if items.len() > 2 * room(count - 1) {
+                    *self = Branch::leaf_of(&items[..count - 1]);
+                }
             }
             Branch::Fork(below) => {
                 let below = Arc::make_mut(below);
@@ -148,31 +246,41 @@ impl<T: Hashed> Branch<T> {
             }
         }
     }
+
+    /// At least one item, sorted by hash.
+    fn leaf_of(items: &[T]) -> Branch<T> {
+        Branch::Leaf { items: with_room(items, room(items.len())), len: items.len() as u32 }
+    }
+}
+
+/// At least one item, and spare room.
+fn with_room<T: Copy>(items: &[T], room: usize) -> Arc<[T]> {
+    items.iter().copied().chain(repeat_n(items[0], room - items.len())).collect()
 }
 
 /// The one leaf in place of a fork, where that is half full at the most: the next item must not split it.
-fn joined<T: Hashed>(below: &[Branch<T>; FORK]) -> Option<Branch<T>> {
+fn joined<T: Hashed>(below: &[Branch<T>]) -> Option<Branch<T>> {
     let mut count = 0;
     for branch in below {
         count += match branch {
             Branch::Empty => 0,
-            Branch::Leaf(items) => items.len(),
+            Branch::Leaf { len, .. } => *len as usize,
             Branch::Fork(_) => return None,
         };
     }
-    let items = below.iter().filter_map(|branch| match branch {
-        Branch::Leaf(items) => Some(items.iter().cloned()),
-        _ => None,
-    });
     match count {
         0 => Some(Branch::Empty),
-        _ if count <= MAX_LEAF / 2 => Some(Branch::Leaf(items.flatten().collect())),
+        _ if count <= MAX_LEAF / 2 => {
+            let mut items: Vec<T> = below.iter().flat_map(Branch::items).copied().collect();
+            items.sort_by_key(Hashed::hash);
+            Some(Branch::leaf_of(&items))
+        }
         _ => None,
     }
 }
 
 fn child(hash: u32, depth: u32) -> usize {
-    (hash >> (depth * BITS)) as usize % FORK
+    (hash >> shift(depth)) as usize & ((1 << bits(depth)) - 1)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Finds the rules that match a target: a trie of hosts and path segments whose nodes are hashes.
 //!
 //! A node is absent, or the place of the only rule below it, or a fork that says with what its rules go on and counts
-//! them. All nodes are items of eight bytes in one [`Index`], found by the hash of what leads to them, so that a
+//! them. All nodes are items of sixteen bytes in one [`Index`], found by the hash of what leads to them, so that a
 //! million rules on as many hosts and paths need little more than an item each. Rules with the same pattern are listed
 //! behind its leaf.
 //!
@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::near;
 use crate::request::target::{Target, segments};
 use crate::rule::index::{Hashed, Index};
 use crate::rule::pattern::covers;
@@ -44,8 +45,8 @@ pub(crate) struct Matcher {
     case: PathCase,
 }
 
-/// Segments whose nodes are asked for before the first is looked at.
-const PREFETCHED: usize = 6;
+/// Segments whose nodes are prefetched before the first is read.
+const PREFETCHED: usize = 4;
 
 /// A rule's number, or a fork.
 #[derive(Clone, Copy)]
@@ -53,6 +54,31 @@ struct Entry {
     hash: u32,
     /// With [`Entry::FORK`]: continuations and, in the lower bits, a count.
     word: u32,
+    /// Where the rule and the text of its path are in memory, to prefetch both while the number is looked up. They may have
+    /// been replaced since. Of the fork of a host `text` is the host's name.
+    rule: Hint,
+    text: Hint,
+}
+
+/// Bits 4 to 35 of an address; the others are those of what is near.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Hint(u32);
+
+impl Hint {
+    const NONE: Hint = Hint(0);
+
+    fn at(address: usize) -> Hint {
+        Hint((address >> 4) as u32)
+    }
+
+    /// `nearby` is less than 2^35 bytes away from what is hinted at, or the hint is useless.
+    #[inline]
+    fn prefetch(self, nearby: usize) {
+        let distance = self.0.wrapping_sub((nearby >> 4) as u32) as i32;
+        let address = (nearby & !0xf).wrapping_add_signed(distance as isize * 16);
+        // A rule, or a text of usual length: two lines.
+        near::fetch(address, near::LINE + 1);
+    }
 }
 
 enum Found {
@@ -65,12 +91,18 @@ impl Entry {
     const COUNT_BITS: u32 = 24;
     const COUNT: u32 = (1 << Self::COUNT_BITS) - 1;
 
-    fn rule(hash: u32, number: u32) -> Entry {
-        Entry { hash, word: number }
+    fn rule(rule: &Arc<RuleInForce>, number: u32) -> Entry {
+        let text = Hint::at(rule.pattern.address());
+        Entry { hash: 0, word: number, rule: Hint::at(Arc::as_ptr(rule).addr()), text }
+    }
+
+    /// The same rule at another place.
+    fn at(self, hash: u32) -> Entry {
+        Entry { hash, ..self }
     }
 
     fn fork(hash: u32) -> Entry {
-        Entry { hash, word: Self::FORK }
+        Entry { hash, word: Self::FORK, rule: Hint::NONE, text: Hint::NONE }
     }
 
     #[inline]
@@ -79,6 +111,22 @@ impl Entry {
             0 => Found::Rule(self.word),
             _ => Found::Fork { below: (self.word & !Self::FORK) >> Self::COUNT_BITS },
         }
+    }
+
+    /// Of a fork: prefetches the host's name, if it is that of a host.
+    #[inline]
+    fn prefetch_host(&self) {
+        if self.text != Hint::NONE {
+            self.text.prefetch(std::ptr::from_ref(self).addr());
+        }
+    }
+
+    /// Of a rule: prefetches it and its path.
+    #[inline]
+    fn prefetch(&self) {
+        let nearby = std::ptr::from_ref(self).addr();
+        self.rule.prefetch(nearby);
+        self.text.prefetch(nearby);
     }
 
     /// A fork is passed by one more rule, which goes on with `below`.
@@ -118,30 +166,35 @@ impl Matcher {
         self.below_hosts += usize::from(is_below(rule));
         let walk = Walk::of(rule, self.case);
         (0..walk.len()).for_each(|at| self.nodes.prefetch(walk.hash(at)));
-        if self.put(rules, &walk, number, 0) { self.met(rules, rule, &walk) } else { 1 }
+        let entry = Entry::rule(&rules[number as usize], number);
+        if self.put(rules, &walk, entry, 0) { self.met(rules, rule, &walk) } else { 1 }
     }
 
     /// Puts a rule at the first node from `at` on that is free; whether it shares its leaf with others.
-    fn put(&mut self, rules: &Rules, walk: &Walk, number: u32, at: usize) -> bool {
+    fn put(&mut self, rules: &Rules, walk: &Walk, rule: Entry, at: usize) -> bool {
         for at in at..walk.len() {
             let hash = walk.hash(at);
             let Some(entry) = self.nodes.find_mut(hash, |_| true) else {
-                self.nodes.insert(Entry::rule(hash, number));
+                self.nodes.insert(rule.at(hash));
                 return false;
             };
-            let Found::Rule(other) = entry.found() else {
+            let Found::Rule(number) = entry.found() else {
                 entry.pass(walk.below(at));
                 continue;
             };
+            let other = *entry;
             // The rule that was alone here goes on from here as well.
-            let others = Walk::of(&rules[other as usize], self.case);
+            let others = Walk::of(&rules[number as usize], self.case);
             let stands = others.position(hash).expect("a rule is at a node of its own walk");
             *entry = Entry::fork(hash);
+            if let (0, Some(host)) = (at, &rules[number as usize].pattern.host) {
+                entry.text = Hint::at(host.address());
+            }
             entry.pass(others.below(stands));
             entry.pass(walk.below(at));
             self.put(rules, &others, other, stands + 1);
         }
-        self.lists.insert(Entry::rule(walk.list, number));
+        self.lists.insert(rule.at(walk.list));
         true
     }
 
@@ -268,29 +321,39 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, 'r, F> {
         self.node(root, segments(self.target.path()));
     }
 
-    /// Asks for the nodes of all literals at once: else each would be waited for.
+    /// Prefetches the nodes of the first literals together, so that their cache misses overlap; the forks of the index
+    /// come first.
     fn prefetch(&self, root: Node) {
+        let nodes = &self.matcher.nodes;
+        if !nodes.is_large() {
+            return;
+        }
+        let mut hashes = SmallVec::<[u32; 1 + PREFETCHED]>::new();
         let mut node = root;
-        self.matcher.nodes.prefetch(node.hash());
+        hashes.push(node.hash());
+        nodes.prefetch_branch(node.hash());
         for segment in segments(self.target.path()).take(PREFETCHED) {
             node = node.literal(segment);
-            self.matcher.nodes.prefetch(node.hash());
+            hashes.push(node.hash());
+            nodes.prefetch_branch(node.hash());
         }
+        hashes.iter().for_each(|hash| nodes.prefetch(*hash));
     }
 
     /// A pattern is at most [`Pattern::MAX_SEGMENTS`](crate::rule::Pattern::MAX_SEGMENTS) deep, and so is this
     /// recursion.
     fn node<'p>(&mut self, node: Node, rest: impl Iterator<Item = &'p str> + Clone) {
         if let Some(entry) = self.matcher.nodes.find(node.hash()).next() {
-            self.entry(*entry, node, rest);
+            self.entry(entry, node, rest);
         }
     }
 
-    fn entry<'p>(&mut self, entry: Entry, node: Node, mut rest: impl Iterator<Item = &'p str> + Clone) {
+    fn entry<'p>(&mut self, entry: &Entry, node: Node, mut rest: impl Iterator<Item = &'p str> + Clone) {
         let below = match entry.found() {
-            Found::Rule(number) => return self.lone(number),
+            Found::Rule(number) => return self.lone(entry, number),
             Found::Fork { below } => below,
         };
+        entry.prefetch_host();
         if below & below::PATHLESS != 0 {
             self.leaf(node.pathless());
         }
@@ -326,7 +389,8 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, 'r, F> {
     }
 
     /// A rule that shares its pattern with no other.
-    fn lone(&mut self, number: u32) {
+    fn lone(&mut self, entry: &Entry, number: u32) {
+        entry.prefetch();
         let rule = &self.rules[number as usize];
         let is_users = |uid: &str| (self.user)().is_some_and(|user| user.as_ref() == uid);
         if rule.meets(self.target, self.matcher.case) && rule.uid.as_ref().is_none_or(|uid| is_users(uid)) {
@@ -337,7 +401,7 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, 'r, F> {
     fn leaf(&mut self, leaf: Node) {
         let Some(entry) = self.matcher.nodes.find(leaf.hash()).next() else { return };
         let below = match entry.found() {
-            Found::Rule(number) => return self.lone(number),
+            Found::Rule(number) => return self.lone(entry, number),
             Found::Fork { below } => below,
         };
         if below & below::OWN != 0
@@ -357,6 +421,7 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> Search<'_, '_, 'r, F> {
     /// Adds the rules of a list that match, if they belong there.
     fn list(&mut self, list: Node, belongs: impl Fn(&Rule) -> bool) {
         for entry in self.matcher.lists.find(list.hash()) {
+            entry.prefetch();
             let rule = &self.rules[entry.word as usize];
             if belongs(rule) && rule.meets(self.target, self.matcher.case) {
                 self.add(rule);

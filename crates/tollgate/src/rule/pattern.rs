@@ -94,6 +94,11 @@ impl Pattern {
             && (self.text.is_empty() || *self.text == *path || self.meets_segments(path, case))
     }
 
+    /// Where the text of the path is in memory, for a prefetch.
+    pub(crate) fn address(&self) -> usize {
+        self.text.address()
+    }
+
     /// A request without a path meets no pattern with one.
     fn meets_segments(&self, path: &str, case: PathCase) -> bool {
         if path.is_empty() {
@@ -207,6 +212,11 @@ impl HostPattern {
 
     pub(crate) fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Where the text is in memory, for a prefetch.
+    pub(crate) fn address(&self) -> usize {
+        self.0.address()
     }
 
     #[inline]

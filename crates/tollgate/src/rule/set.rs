@@ -113,6 +113,11 @@ impl RuleSet {
         if number != last { self.know(number) } else { Ok(()) }
     }
 
+    /// Interns values apart from other sets from now on, as a set that is dropped soon.
+    pub(crate) fn intern_apart(&mut self) {
+        self.interner = Arc::default();
+    }
+
     /// Replaces a rule by itself with another past, or in another place.
     pub(crate) fn hand_over(&mut self, number: usize, rule: Arc<RuleInForce>) {
         debug_assert!(self.rules[number] == rule);

@@ -50,6 +50,11 @@ impl SharedStr {
         self.header().count.load(Ordering::Acquire) > 1
     }
 
+    /// Where it is in memory, for a prefetch.
+    pub(crate) fn address(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
     fn header(&self) -> &Header {
         // SAFETY: the allocation lives as long as a reference to it.
         unsafe { self.0.as_ref() }

@@ -48,7 +48,7 @@ fn policy(count: usize, form: impl Fn(usize) -> String) -> (Policy, usize) {
 
 #[test]
 fn a_rule_costs_a_quarter_of_a_kilobyte_at_the_most() {
-    let count = 1_000_000 / 16; // the leaves of the index are half as full as with a million
+    let count = 1_000_000 / 16; // the index has as many leaves as with a million, nearly empty
     for (name, form) in all_forms(count) {
         let (policy, bytes) = policy(count, form);
         let each = bytes / count;

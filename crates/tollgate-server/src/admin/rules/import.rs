@@ -149,7 +149,7 @@ fn unspooled(error: io::Error) -> Problem {
 /// Whether every rule could be in force.
 fn check(gate: &Gate, rulebook: &Rulebook, spool: &RuleSpool, mode: Mode) -> Result<(), Problem> {
     let (policy, now) = (gate.engine.policy(), gate.now());
-    let mut draft = policy.draft();
+    let mut draft = policy.trial();
     if mode == Mode::Replace {
         let mut added: Vec<_> = policy.rules().iter().filter(|rule| rule.is_added()).collect();
         added.sort_unstable_by(|a, b| a.id.cmp(&b.id));

@@ -171,3 +171,15 @@ fn a_set_finds_what_a_search_through_all_rules_finds_even_if_every_hash_collides
     }
     HASH_MASK.set(u32::MAX);
 }
+
+#[test]
+fn a_set_that_interns_apart_leaves_nothing_in_the_set_that_it_was_copied_from() {
+    let set = set(&["shop.com|/a"]);
+    let known = lock(&set.interner).len();
+    let mut copy = set.clone();
+    copy.intern_apart();
+    for n in 1..100 {
+        copy.put(rule(n, &format!("h{n}.shop.com|/a/{n}"), "key: ip"), Time::EPOCH).expect("it fits");
+    }
+    assert_eq!((copy.rules.len(), lock(&set.interner).len()), (100, known));
+}
