@@ -1,28 +1,5 @@
 //! `tollgate`: the rate limiter as a server and on the command line.
 
-mod admin;
-mod allocator;
-mod answer;
-mod assemble;
-mod body;
-mod cli;
-mod client;
-mod config;
-mod connection;
-mod fleet_bans;
-mod gate;
-mod history;
-mod jwt;
-mod metrics;
-mod notice;
-mod queue;
-mod receipt;
-mod reload;
-mod rulebook;
-mod state;
-mod tokens;
-mod transport;
-
 fn main() -> std::process::ExitCode {
-    cli::run()
+    tollgate_server::run()
 }

@@ -13,6 +13,8 @@ use crate::receipt;
 
 mod asked;
 mod settle;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod told;
 
 pub use asked::Asked;
