@@ -35,6 +35,8 @@ mod queue;
 mod reply;
 mod router;
 mod rules;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use reply::Reply;
 

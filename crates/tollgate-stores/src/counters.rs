@@ -28,11 +28,11 @@ pub mod redis;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 mod request;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
-mod state;
+pub(crate) mod state;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 mod told;
 #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
-mod track;
+pub(crate) mod track;
 #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
 mod value;
 #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]

@@ -5,5 +5,8 @@
 pub mod counters;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub mod rules;
+#[cfg(all(feature = "testing", feature = "redis", feature = "memcached", feature = "cassandra"))]
+#[doc(hidden)]
+pub mod testing;
 #[cfg(any(feature = "redis", feature = "postgres"))]
 mod tls;

@@ -53,6 +53,9 @@ pub use sync::seeded;
 mod near;
 mod sync;
 mod table;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 
 pub use enforce::Enforce;
 pub use engine::{Engine, EngineSetup};

@@ -21,6 +21,8 @@ use crate::gate::Gate;
 mod import;
 
 pub use import::import;
+#[cfg(feature = "testing")]
+pub use import::read;
 
 const MAX_BODY_BYTES: usize = 64 << 10;
 const MAX_REASON_BYTES: usize = 1_000;

@@ -18,6 +18,8 @@ use crate::tokens::{Role, Tokens};
 
 mod asked;
 mod settle;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod told;
 
 pub use asked::Asked;

@@ -42,6 +42,8 @@ mod screen;
 mod settlement;
 mod stall;
 mod stream;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tls;
 mod turn;
 mod upgrade;

@@ -16,7 +16,7 @@ mod store;
 mod tiers;
 mod values;
 mod windows;
-mod wire;
+pub(crate) mod wire;
 
 pub use address::MemcachedAddress;
 pub use method::{RefusedLimit, check};

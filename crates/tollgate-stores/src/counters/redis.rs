@@ -11,7 +11,7 @@ mod clock;
 mod connection;
 mod dial;
 mod link;
-mod resp;
+pub(crate) mod resp;
 mod script;
 mod sentinels;
 mod slots;

@@ -29,6 +29,9 @@ use super::value::{Cells, Loaded, Swap, Write};
 mod log;
 mod record;
 mod seal;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 
 /// How often a change is tried before others have won for good.
 const MAX_TRIES: u32 = 12;

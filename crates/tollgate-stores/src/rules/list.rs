@@ -235,7 +235,7 @@ impl<'t> Piece<'t> {
 
 /// Cuts JSON between its rules; `None` where it begins otherwise.
 fn json(text: &str) -> Option<impl Iterator<Item = Option<Piece<'_>>>> {
-    let mut cut = Cut { text, at: 0, line: 1, line_start: 0 };
+    let mut cut = Cut { text, at: 0, line: 1, counted: 0, column: 1 };
     cut.skip_blank();
     let in_map = cut.take("{");
     if in_map {
@@ -274,7 +274,9 @@ struct Cut<'t> {
     text: &'t str,
     at: usize,
     line: u32,
-    line_start: usize,
+    /// Up to where columns are counted; a text may be one long line.
+    counted: usize,
+    column: usize,
 }
 
 impl<'t> Cut<'t> {
@@ -282,10 +284,22 @@ impl<'t> Cut<'t> {
         while let Some(byte @ (b' ' | b'\t' | b'\r' | b'\n')) = self.text.as_bytes().get(self.at) {
             self.at += 1;
             if *byte == b'\n' {
-                self.line += 1;
-                self.line_start = self.at;
+                self.next_line();
             }
         }
+    }
+
+    fn next_line(&mut self) {
+        self.line += 1;
+        self.counted = self.at;
+        self.column = 1;
+    }
+
+    /// The column of the next byte, in characters.
+    fn column(&mut self) -> u32 {
+        self.column += self.text.get(self.counted..self.at).unwrap_or_default().chars().count();
+        self.counted = self.at;
+        u32::try_from(self.column).unwrap_or(u32::MAX)
     }
 
     fn take(&mut self, token: &str) -> bool {
@@ -305,7 +319,7 @@ impl<'t> Cut<'t> {
 
     /// One object; outside of its strings it has nothing but what JSON has.
     fn object(&mut self) -> Option<Piece<'t>> {
-        let (start, line, line_start) = (self.at, self.line, self.line_start);
+        let (start, line, column) = (self.at, self.line, self.column());
         let bytes = self.text.as_bytes();
         let mut depth = 0usize;
         loop {
@@ -315,10 +329,7 @@ impl<'t> Cut<'t> {
                 b'{' | b'[' => depth += 1,
                 b'}' | b']' => depth = depth.checked_sub(1)?,
                 b'"' => self.skip_string()?,
-                b'\n' => {
-                    self.line += 1;
-                    self.line_start = self.at;
-                }
+                b'\n' => self.next_line(),
                 b',' | b':' | b' ' | b'\t' | b'\r' | b'+' | b'-' | b'.' => {}
                 byte if byte.is_ascii_alphanumeric() => {}
                 _ => return None,
@@ -328,8 +339,7 @@ impl<'t> Cut<'t> {
             }
         }
         let text = self.text.get(start..self.at).filter(|text| text.starts_with('{'))?;
-        let column = self.text.get(line_start..start)?.chars().count() + 1;
-        Some(Piece { text, in_list: false, line, column: u32::try_from(column).unwrap_or(u32::MAX) })
+        Some(Piece { text, in_list: false, line, column })
     }
 
     /// JSON has no line break in a string.

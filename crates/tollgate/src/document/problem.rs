@@ -102,6 +102,12 @@ impl Problems {
         self.list.len() + self.more
     }
 
+    /// Whether a problem at this place would be kept, and not only counted.
+    pub(crate) fn keeps(&self, place: Place) -> bool {
+        let last = self.list.last().filter(|_| self.list.len() == MAX_PROBLEMS);
+        last.is_none_or(|last| last.place > Some(place))
+    }
+
     /// Adds a problem at its place in the order; with equal places the first stays first.
     pub fn push(&mut self, problem: Problem) {
         let at = self.list.partition_point(|held| held.position() <= problem.position());

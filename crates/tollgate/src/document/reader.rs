@@ -138,7 +138,10 @@ impl<'n, 'p> MapReader<'n, 'p> {
             if !self.known.contains(&key) {
                 let mut named = HashSet::new();
                 self.known.retain(|name| named.insert(*name));
-                let message = format!("unknown key '{key}'{}", way_out(key, &self.known));
+                // To look for what was meant takes its time: not for problems that are only counted.
+                let is_kept = self.problems.keeps(entry.place());
+                let meant = if is_kept { way_out(key, &self.known) } else { String::new() };
+                let message = format!("unknown key '{key}'{meant}");
                 self.problems.push(Problem::new(Some(entry.place()), &self.path, message));
             }
         }

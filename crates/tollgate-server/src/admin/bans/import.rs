@@ -64,7 +64,8 @@ fn take(gate: &Gate, bans: Vec<(Key, Ban)>, dry_run: bool) -> Answer {
     answer::json(StatusCode::OK, &told)
 }
 
-fn read(gate: &Gate, text: &str) -> Result<Vec<(Key, Ban)>, Problem> {
+/// All bans of a text, or what is wrong with it.
+pub fn read(gate: &Gate, text: &str) -> Result<Vec<(Key, Ban)>, Problem> {
     let mut reading = Reading {
         gate,
         now: gate.now(),

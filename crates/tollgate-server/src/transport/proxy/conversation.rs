@@ -61,7 +61,7 @@ pub async fn converse(
     }
 }
 
-async fn serve_http1<S>(
+pub(super) async fn serve_http1<S>(
     stream: ClientStream<S>,
     entrance: Entrance,
     mut shutdown: Shutdown,

@@ -64,6 +64,12 @@ impl Prefix {
         Ok(Prefix { bytes, whole, shape })
     }
 
+    /// The start of a body that was read somewhere else.
+    #[cfg(feature = "testing")]
+    pub fn of(content_type: Option<&HeaderValue>, bytes: &[u8], whole: bool) -> Prefix {
+        Prefix { bytes: bytes.to_vec(), whole, shape: Shape::of(content_type) }
+    }
+
     /// The values of a field, without repetitions.
     pub fn values(&self, source: Source, name: &str) -> Vec<String> {
         match source {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, oneshot};
 
-use super::resp::Reply;
+use super::resp::{Decoder, Reply};
 
 /// Requests under way on one connection, at the most.
 pub(super) const MAX_IN_FLIGHT: usize = 8192;
@@ -153,6 +153,7 @@ impl Connection {
 
     async fn read(&self, mut stream: ReadHalf<Box<dyn Stream>>) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(READ_BYTES);
+        let mut decoder = Decoder::default();
         loop {
             let read = tokio::select! {
                 read = stream.read_buf(&mut bytes) => read?,
@@ -161,21 +162,19 @@ impl Connection {
             if read == 0 {
                 return Ok(());
             }
-            let used = self.deliver(&bytes)?;
-            bytes.drain(..used);
+            self.deliver(&mut decoder, &bytes)?;
+            decoder.trim(&mut bytes);
             if bytes.is_empty() && bytes.capacity() > KEPT_BYTES {
                 bytes = Vec::with_capacity(READ_BYTES);
             }
         }
     }
 
-    /// Hands all whole replies out; says how many bytes they were.
-    fn deliver(&self, bytes: &[u8]) -> io::Result<usize> {
+    /// Hands all whole replies out.
+    fn deliver(&self, decoder: &mut Decoder, bytes: &[u8]) -> io::Result<()> {
         let garbage = || io::Error::new(io::ErrorKind::InvalidData, "it does not speak the Redis protocol");
-        let mut used = 0;
         let mut replies = Vec::new();
-        while let Some((reply, length)) = Reply::parse(&bytes[used..]).map_err(|_| garbage())? {
-            used += length;
+        while let Some(reply) = decoder.next(bytes).map_err(|_| garbage())? {
             replies.push(reply);
         }
         let mut queue = self.lock();
@@ -184,7 +183,7 @@ impl Connection {
             // Who has stopped waiting does not want it any more.
             owner.map(|owner| owner.send(reply).ok());
         }
-        Ok(used)
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

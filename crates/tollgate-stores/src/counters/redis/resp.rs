@@ -15,18 +15,21 @@ pub enum Reply {
 
 /// Not the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Garbage;
+pub(crate) struct Garbage;
 
 const MAX_LINE: usize = 64 * 1024;
+/// The digits of a number, and its sign.
+const MAX_NUMBER: usize = 20;
 /// The longest body of a request that may be kept there.
 const MAX_BULK: usize = 64 << 20;
 const MAX_ELEMENTS: usize = 64 * 1024;
 const MAX_DEPTH: usize = 8;
 
 impl Reply {
-    /// Reads one reply from the front of `bytes`; `None` if it is not whole yet.
+    /// Reads one reply from the front of `bytes`; `None` if it is not whole.
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
-        parse(bytes, 0)
+        let mut decoder = Decoder::default();
+        Ok(decoder.next(bytes)?.map(|reply| (reply, decoder.at)))
     }
 
     pub fn text(&self) -> Option<&str> {
@@ -53,53 +56,128 @@ impl Reply {
     }
 }
 
-fn parse(bytes: &[u8], depth: usize) -> Result<Option<(Reply, usize)>, Garbage> {
-    let Some(kind) = bytes.first() else { return Ok(None) };
-    if !b"+-:$*".contains(kind) || depth > MAX_DEPTH {
-        return Err(Garbage);
-    }
-    let Some(end) = bytes.iter().take(MAX_LINE).position(|byte| *byte == b'\n') else {
-        return if bytes.len() < MAX_LINE { Ok(None) } else { Err(Garbage) };
-    };
-    let line = bytes[1..end].strip_suffix(b"\r").ok_or(Garbage)?;
-    let rest = end + 1;
-    let text = || String::from_utf8_lossy(line).into_owned();
-    let number = || std::str::from_utf8(line).ok().and_then(|text| text.parse::<i64>().ok()).ok_or(Garbage);
-    Ok(Some(match kind {
-        b'+' => (Reply::Simple(text()), rest),
-        b'-' => (Reply::Error(text()), rest),
-        b':' => (Reply::Int(number()?), rest),
-        b'$' => return bulk(bytes, rest, number()?),
-        _ => return array(bytes, rest, number()?, depth),
-    }))
+/// Reads replies from a buffer that more is appended to. It remembers how far it came, so the work is linear in what a
+/// server sends, however small the pieces.
+#[derive(Default)]
+pub(crate) struct Decoder {
+    /// How much of the buffer is decoded.
+    at: usize,
+    /// How far the end of the line at `at` was searched for.
+    searched: usize,
+    /// Arrays that miss elements, the outermost first.
+    open: Vec<OpenArray>,
 }
 
-fn bulk(bytes: &[u8], start: usize, length: i64) -> Result<Option<(Reply, usize)>, Garbage> {
-    if length == -1 {
-        return Ok(Some((Reply::Nil, start)));
+struct OpenArray {
+    elements: Vec<Reply>,
+    missing: usize,
+}
+
+/// What a line begins.
+enum Item {
+    Reply(Reply),
+    /// So many items follow.
+    Array(usize),
+}
+
+impl Decoder {
+    /// The next whole reply; `None` if more must be appended first.
+    pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Option<Reply>, Garbage> {
+        while let Some(item) = self.item(bytes)? {
+            if let Some(reply) = self.place(item)? {
+                return Ok(Some(reply));
+            }
+        }
+        Ok(None)
     }
-    let length = usize::try_from(length).ok().filter(|length| *length <= MAX_BULK).ok_or(Garbage)?;
-    let end = start + length;
-    match bytes.get(end..end + 2) {
-        None => Ok(None),
-        Some(b"\r\n") => Ok(Some((Reply::Bulk(bytes[start..end].to_vec()), end + 2))),
-        Some(_) => Err(Garbage),
+
+    /// Drops what is decoded from the buffer.
+    pub(crate) fn trim(&mut self, bytes: &mut Vec<u8>) {
+        bytes.drain(..self.at);
+        self.searched = self.searched.saturating_sub(self.at);
+        self.at = 0;
+    }
+
+    /// Puts an item where it belongs; returns the reply that it completes.
+    fn place(&mut self, item: Item) -> Result<Option<Reply>, Garbage> {
+        let mut reply = match item {
+            Item::Reply(reply) => reply,
+            Item::Array(0) => Reply::Array(Vec::new()),
+            Item::Array(_) if self.open.len() == MAX_DEPTH => return Err(Garbage),
+            Item::Array(missing) => {
+                self.open.push(OpenArray { elements: Vec::with_capacity(missing.min(64)), missing });
+                return Ok(None);
+            }
+        };
+        while let Some(mut array) = self.open.pop() {
+            array.elements.push(reply);
+            array.missing -= 1;
+            if array.missing > 0 {
+                self.open.push(array);
+                return Ok(None);
+            }
+            reply = Reply::Array(array.elements);
+        }
+        Ok(Some(reply))
+    }
+
+    fn item(&mut self, bytes: &[u8]) -> Result<Option<Item>, Garbage> {
+        let Some(end) = self.line_end(bytes)? else { return Ok(None) };
+        let line = bytes[self.at + 1..end].strip_suffix(b"\r").ok_or(Garbage)?;
+        let text = || String::from_utf8_lossy(line).into_owned();
+        let mut next = end + 1;
+        let item = match bytes[self.at] {
+            b'+' => Item::Reply(Reply::Simple(text())),
+            b'-' => Item::Reply(Reply::Error(text())),
+            b':' => Item::Reply(Reply::Int(number(line)?)),
+            b'*' => length(line, MAX_ELEMENTS)?.map_or(Item::Reply(Reply::Nil), Item::Array),
+            _ => match length(line, MAX_BULK)? {
+                None => Item::Reply(Reply::Nil),
+                Some(length) => {
+                    let start = next;
+                    next = start + length + 2;
+                    match bytes.get(start + length..next) {
+                        None => return Ok(None),
+                        Some(b"\r\n") => Item::Reply(Reply::Bulk(bytes[start..start + length].to_vec())),
+                        Some(_) => return Err(Garbage),
+                    }
+                }
+            },
+        };
+        self.at = next;
+        Ok(Some(item))
+    }
+
+    /// Where the line at `at` ends.
+    fn line_end(&mut self, bytes: &[u8]) -> Result<Option<usize>, Garbage> {
+        let Some(kind) = bytes.get(self.at) else { return Ok(None) };
+        if !b"+-:$*".contains(kind) {
+            return Err(Garbage);
+        }
+        let longest = self.at + MAX_LINE;
+        let from = self.searched.max(self.at);
+        let unseen = &bytes[from..bytes.len().min(longest)];
+        let found = unseen.iter().position(|byte| *byte == b'\n');
+        self.searched = from + found.unwrap_or(unseen.len());
+        match found {
+            Some(_) => Ok(Some(self.searched)),
+            None if bytes.len() < longest => Ok(None),
+            None => Err(Garbage),
+        }
     }
 }
 
-fn array(bytes: &[u8], start: usize, length: i64, depth: usize) -> Result<Option<(Reply, usize)>, Garbage> {
-    if length == -1 {
-        return Ok(Some((Reply::Nil, start)));
+fn number(line: &[u8]) -> Result<i64, Garbage> {
+    let text = std::str::from_utf8(line).ok().filter(|text| text.len() <= MAX_NUMBER);
+    text.and_then(|text| text.parse().ok()).ok_or(Garbage)
+}
+
+/// The length of a string or an array; `None` for one that is not there.
+fn length(line: &[u8], max: usize) -> Result<Option<usize>, Garbage> {
+    match number(line)? {
+        -1 => Ok(None),
+        length => usize::try_from(length).ok().filter(|length| *length <= max).map(Some).ok_or(Garbage),
     }
-    let length = usize::try_from(length).ok().filter(|length| *length <= MAX_ELEMENTS).ok_or(Garbage)?;
-    let mut elements = Vec::with_capacity(length.min(64));
-    let mut at = start;
-    for _ in 0..length {
-        let Some((element, used)) = parse(&bytes[at..], depth + 1)? else { return Ok(None) };
-        elements.push(element);
-        at += used;
-    }
-    Ok(Some((Reply::Array(elements), at)))
 }
 
 /// Commands on their way out.
@@ -166,6 +244,28 @@ mod tests {
         let array = Reply::Array(vec![Reply::Int(1), Reply::Bulk(b"a\r\n".to_vec()), Reply::Nil, nested]);
         assert_eq!(Reply::parse(bytes), Ok(Some((array, whole))));
         assert_eq!(Reply::parse(&bytes[whole..]), Ok(Some((Reply::Error("ERR no".into()), 9))));
+    }
+
+    /// A reply that came in small pieces was read again from its start for every piece.
+    #[test]
+    fn replies_are_the_same_in_pieces_of_any_size() {
+        let bytes = b"*3\r\n*2\r\n:1\r\n$2\r\n\r\n\r\n*0\r\n$-1\r\n+OK\r\n*-1\r\n";
+        let in_pieces = |size| {
+            let (mut decoder, mut buffer, mut replies) = (Decoder::default(), Vec::new(), Vec::new());
+            for piece in bytes.chunks(size) {
+                buffer.extend_from_slice(piece);
+                while let Some(reply) = decoder.next(&buffer).expect("the protocol") {
+                    replies.push(reply);
+                }
+                decoder.trim(&mut buffer);
+            }
+            replies
+        };
+        let whole = in_pieces(bytes.len());
+        assert_eq!(whole.len(), 3);
+        for size in 1..bytes.len() {
+            assert_eq!(in_pieces(size), whole, "in pieces of {size}");
+        }
     }
 
     #[test]

@@ -99,7 +99,8 @@ impl MemoryStore {
             if charge.denied == DeniedHits::Counted
                 && !part.decision.is_allowed()
                 && let Some(drained) = self.run(charge, Intent::Drain, now, in_force)
-                && !drained.decision.is_allowed() // one that would pass by now has still denied the request
+                && !drained.decision.is_allowed()
+            // one that would pass by now has still denied the request
             {
                 *part = drained;
             }

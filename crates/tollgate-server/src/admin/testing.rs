@@ -1,0 +1,13 @@
+//! Imports of the admin API: for fuzz targets and linearity tests.
+
+use std::sync::{Arc, LazyLock};
+
+use crate::admin::bans;
+use crate::gate::Gate;
+use crate::testing::gate;
+
+/// How many bans a text has, if all of them are valid.
+pub fn bans(text: &str) -> Option<usize> {
+    static GATE: LazyLock<Arc<Gate>> = LazyLock::new(|| gate("rules: [{ id: a, limit: 5/m }]"));
+    bans::read(&GATE, text).ok().map(|bans| bans.len())
+}

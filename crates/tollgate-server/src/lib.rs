@@ -1,0 +1,37 @@
+//! The server and the command line. The binary is one call of [`run`]; nothing else here is public API.
+//!
+//! With the feature `testing` fuzz targets and linearity tests (`fuzz/`) reach the internal parsers.
+
+#![deny(unsafe_code)]
+
+mod admin;
+#[allow(unsafe_code)] // calls of the C library
+mod allocator;
+mod answer;
+mod assemble;
+mod body;
+mod cli;
+mod client;
+mod config;
+mod connection;
+mod fleet_bans;
+mod gate;
+mod guard;
+mod history;
+mod jwt;
+mod log_rate;
+mod metrics;
+mod notice;
+mod queue;
+mod receipt;
+mod reload;
+mod rulebook;
+mod state;
+mod tokens;
+mod transport;
+
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
+
+pub use cli::run;

@@ -1,0 +1,85 @@
+//! What fuzz targets and linearity tests need of the server's internals.
+
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::hmac;
+use tollgate::identity::address::TrustedProxies;
+use tollgate::{Engine, Policy, Time};
+
+pub use crate::admin::testing as admin;
+use crate::config::Config;
+use crate::gate::{Gate, Live};
+use crate::history::History;
+use crate::jwt::KeySet;
+use crate::receipt::{Receipts, Settlement};
+pub use crate::transport::http::testing as http;
+pub use crate::transport::proxy::testing as proxy;
+
+const NOW: Time = Time::from_secs(1_800_000_000);
+const SECRET: [u8; 32] = [7; 32];
+
+/// A gate with the rules of a configuration.
+pub(crate) fn gate(config: &str) -> Arc<Gate> {
+    let mut parsed = Config::parse(config, Path::new("")).expect("the configuration is valid");
+    let policy = parsed.take_policy().expect("the rules are valid");
+    let history = History::new(config.to_owned());
+    let live = Live {
+        headers: parsed.headers,
+        jwt: None,
+        history,
+        allow: Vec::new(),
+        trusted: TrustedProxies::default(),
+    };
+    Arc::new(Gate::new(Engine::new(policy), live))
+}
+
+/// Reads a configuration; says what is wrong with it.
+pub fn config(text: &str) -> Result<(), String> {
+    Config::parse(text, Path::new("")).map(drop).map_err(|problems| problems.to_string())
+}
+
+fn signed(message: &[u8]) -> Vec<u8> {
+    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &SECRET), message).as_ref().to_vec()
+}
+
+/// The claim `sub` of a token, if it is verified.
+pub fn token_subject(token: &str) -> Option<String> {
+    static KEYS: LazyLock<KeySet> = LazyLock::new(|| {
+        let key = URL_SAFE_NO_PAD.encode(SECRET);
+        KeySet::from_json(&format!(r#"{{"keys":[{{"kty":"oct","k":"{key}"}}]}}"#)).expect("a valid key")
+    });
+    let claims = KEYS.verify(token, NOW.secs()).ok()?;
+    claims.get("sub").map(std::borrow::Cow::into_owned)
+}
+
+/// A token that says anything, with a signature that fits.
+pub fn signed_token(header: &[u8], claims: &[u8]) -> String {
+    let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
+    let signature = URL_SAFE_NO_PAD.encode(signed(message.as_bytes()));
+    format!("{message}.{signature}")
+}
+
+/// Reads a set of keys; says whether it is one.
+pub fn is_key_set(text: &str) -> bool {
+    KeySet::from_json(text).is_ok()
+}
+
+/// How many charges a receipt settles, if it is one of ours.
+pub fn settle(receipt: &str) -> Option<usize> {
+    static POLICY: LazyLock<Policy> =
+        LazyLock::new(|| Policy::from_yaml("rules: [{ id: a, limit: 5/m }]").expect("valid rules"));
+    let receipts = Receipts::shared(&SECRET);
+    receipts.shared_id(receipt);
+    receipts
+        .settle(receipt, Settlement { cost: Some(0), status: None }, &POLICY, 0, NOW)
+        .ok()
+        .map(|all| all.len())
+}
+
+/// A receipt that says anything, with a signature that fits.
+pub fn signed_receipt(contents: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode([contents, &signed(contents)].concat())
+}

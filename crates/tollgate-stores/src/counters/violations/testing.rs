@@ -1,0 +1,17 @@
+//! Values of others, decoded: for fuzz targets.
+
+use super::log;
+use super::record::Record;
+use super::seal::Seal;
+use crate::counters::name::Naming;
+
+/// Decodes the record of a ban key; returns it as it would be written.
+pub fn record(bytes: &[u8]) -> Option<Vec<u8>> {
+    Record::decode(bytes).map(|record| record.encode())
+}
+
+/// Decodes an entry of the log of bans; returns it as it would be written.
+pub fn log_entry(bytes: &[u8]) -> Option<Vec<u8>> {
+    let seal = Seal::of(&Naming::Plain);
+    log::decode(bytes, &seal).map(|event| log::encode(&event, &seal))
+}

@@ -1,0 +1,23 @@
+//! Runs every linearity case in two sizes, for counting instructions: `linearity [PART OF A NAME]` prints the names.
+//!
+//! What is counted is the function [`measured`]; `tests/linearity.rs` runs this under callgrind.
+
+#![allow(clippy::print_stdout)] // names, in the order of what is counted
+
+use tollgate_fuzz::linearity::{Case, Work, cases};
+
+fn main() {
+    let part = std::env::args().nth(1).unwrap_or_default();
+    for Case { name, size, prepare } in cases().filter(|case| case.name.contains(&part)) {
+        // What is done once, such as to begin a runtime, is not counted.
+        prepare(size / 8)();
+        measured(prepare(*size));
+        measured(prepare(2 * size));
+        println!("{name}");
+    }
+}
+
+#[inline(never)]
+fn measured(work: Work) {
+    work();
+}

@@ -1,0 +1,54 @@
+//! Inputs that are made to cost more than they should, in two sizes: double the input may cost at most 2.2 times the
+//! instructions.
+//!
+//! A case makes its input outside of what is counted and returns the work to be counted. `tests/linearity.rs` runs all
+//! cases under callgrind (the binary `linearity`), so the result does not depend on how busy the machine is.
+
+mod bodies;
+mod connections;
+mod documents;
+mod identity;
+mod stores;
+
+/// What is counted.
+pub type Work = Box<dyn FnOnce()>;
+
+pub struct Case {
+    pub name: &'static str,
+    /// The size of the smaller input, in bytes or so.
+    pub size: usize,
+    pub prepare: fn(size: usize) -> Work,
+}
+
+/// All cases, in the order in which they run.
+pub fn cases() -> impl Iterator<Item = &'static Case> {
+    [bodies::CASES, connections::CASES, documents::CASES, identity::CASES, stores::CASES]
+        .into_iter()
+        .flatten()
+}
+
+const fn case(name: &'static str, size: usize, prepare: fn(usize) -> Work) -> Case {
+    Case { name, size, prepare }
+}
+
+/// Repeats a part up to a size.
+fn fill(part: &str, size: usize) -> String {
+    part.repeat(size / part.len())
+}
+
+/// Numbered parts up to a size.
+fn numbered(size: usize, part: impl Fn(usize) -> String) -> String {
+    let mut text = String::with_capacity(size);
+    for n in 0.. {
+        if text.len() >= size {
+            break;
+        }
+        text += &part(n);
+    }
+    text
+}
+
+/// The work of a function on an input; its result is not looked at.
+fn work<I: 'static, T>(input: I, run: impl FnOnce(&I) -> T + 'static) -> Work {
+    Box::new(move || drop(std::hint::black_box(run(&input))))
+}

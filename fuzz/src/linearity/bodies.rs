@@ -1,0 +1,128 @@
+//! Heads and bodies of requests.
+
+use tollgate_server::testing::http::{batch_len, is_check};
+use tollgate_server::testing::proxy::{End, form_fields, forwarded_headers, heads, json_fields};
+
+use super::{Case, Work, case, fill, numbered, work};
+
+pub(super) const CASES: &[Case] = &[
+    case("heads: pipelined requests", LARGE, |size| {
+        framed(fill("GET / HTTP/1.1\r\nhost: x\r\n\r\n", size), 1 << 10)
+    }),
+    case("heads: a body full of heads", LARGE, |size| {
+        framed(chunk(&fill("POST / HTTP/1.1\r\n\r\n", size)), 64)
+    }),
+    case("heads: one header line, byte by byte", LARGE, |size| {
+        framed(format!("GET / HTTP/1.1\r\na: {}\r\n\r\n", fill("x", size)), 1)
+    }),
+    case("heads: empty lines", LARGE, |size| framed(fill("\r\n", size), 7)),
+    case("heads: one-byte chunks", LARGE, |size| framed(format!("{CHUNKED}{}", fill("1\r\nx\r\n", size)), 1)),
+    case("heads: chunk extensions and trailers", LARGE, |size| {
+        framed(format!("{CHUNKED}1;{}\r\nx\r\n0\r\n{}\r\n", fill("a=b;", size), fill("a: b\r\n", size)), 9)
+    }),
+    case("json: nested lists", LARGE, |size| json(format!("{{\"a\":{}", fill("[", size)))),
+    case("json: nested objects", LARGE, |size| json(fill("{\"email\":", size))),
+    case("json: nested objects on the path", LARGE, |size| json(fill("{\"user\":{\"name\":", size))),
+    case("json: many fields", LARGE, |size| {
+        json(format!("{{{}", numbered(size, |n| format!("\"k{n}\":{n},"))))
+    }),
+    case("json: many values", LARGE, |size| {
+        json(format!("{{{}", numbered(size, |n| format!("\"email\":\"{n}\","))))
+    }),
+    case("json: the same value", LARGE, |size| json(format!("{{{}", fill("\"email\":1,", size)))),
+    case("json: a list of large numbers", LARGE, |size| {
+        json(format!("{{\"email\":[{}", numbered(size, |n| format!("1.{n}e300,"))))
+    }),
+    case("json: one long number", LARGE, |size| json(format!("{{\"email\":{}}}", fill("9", size)))),
+    case("json: escapes", LARGE, |size| json(format!("{{\"email\":\"{}\"}}", fill("\\ud800\\\\", size)))),
+    case("json: quotes that do not close", LARGE, |size| json(format!("{{\"a\":\"{}", fill("\\\"", size)))),
+    case("json: white space", LARGE, |size| json(fill(" ", size) + "{}")),
+    case("form: many pairs", LARGE, |size| form("", numbered(size, |n| format!("email={n}&")))),
+    case("form: escapes", LARGE, |size| form("", format!("email={}&", fill("%ff%zz+", size)))),
+    case("form: names that differ at the end", LARGE, |size| form("", fill("emai%6C%6C&", size))),
+    case("multipart: many parts", LARGE, |size| {
+        form(FORM, fill("\r\n--XX\r\nContent-Disposition: form-data; name=\"email\"\r\n\r\na", size))
+    }),
+    case("multipart: delimiters that are none", LARGE, |size| form(FORM, fill("\r\n--XX", size))),
+    case("multipart: padding behind delimiters", LARGE, |size| {
+        form(FORM, format!("\r\n--XX{}\r\n--XX", fill(" ", size)))
+    }),
+    case("multipart: parameters", LARGE, |size| {
+        form(
+            FORM,
+            format!(
+                "--XX\r\nContent-Disposition: form-data{}\r\n\r\na\r\n--XX--",
+                fill("; a=\"\\\\\"", size)
+            ),
+        )
+    }),
+    case("multipart: header lines", LARGE, |size| {
+        form(FORM, format!("--XX\r\n{}\r\n\r\na\r\n--XX--", fill("a: b\r\n", size)))
+    }),
+    case("multipart: a content type of parameters", SMALL, |size| {
+        let content_type = format!("multipart/form-data{}; boundary=XX", fill("; a=\"b\"", size));
+        work(content_type, |content_type| form_fields(content_type, b"--XX--", "email", End::Whole))
+    }),
+    case("headers: names in Connection", SMALL, |size| {
+        headers("connection", numbered(size, |n| format!("x-{n}, ")))
+    }),
+    case("headers: many of one name", SMALL, |size| {
+        let lines = vec![("x_api_key".to_owned(), "1".to_owned()); size / 10];
+        work(lines, screened)
+    }),
+    case("headers: many names with underscores", SMALL, |size| {
+        work((0..size / 10).map(|n| (format!("x_{n}"), "1".to_owned())).collect(), screened)
+    }),
+    case("headers: forwarded elements", SMALL, |size| {
+        headers("forwarded", fill("for=10.0.0.1;proto=http, ", size))
+    }),
+    case("headers: forwarded quotes", SMALL, |size| headers("forwarded", fill("\\\"", size))),
+    case("headers: forwarded backslashes", SMALL, |size| headers("forwarded", fill("\\", size) + "\"")),
+    case("headers: forwarded parameters", SMALL, |size| headers("forwarded", fill("a=b;", size))),
+    case("headers: addresses", SMALL, |size| headers("x-forwarded-for", fill("10.0.0.1, ", size))),
+    case("headers: blank addresses", SMALL, |size| headers("x-forwarded-for", fill(", ", size))),
+    case("check: attributes", SMALL, |size| {
+        let body = format!("{{\"attributes\":{{{}\"a\":1}}}}", numbered(size, |n| format!("\"a{n}\":{n},")));
+        work(body, |body| is_check(body.as_bytes()))
+    }),
+    case("check: a batch", SMALL, |size| {
+        let body = format!("[{}{{}}]", fill("{\"ip\":\"1.2.3.4\",\"headers\":{\"A\":\"b\"}},", size));
+        work(body, |body| batch_len(body.as_bytes()))
+    }),
+    case("check: an unknown field", SMALL, |size| {
+        work(format!("{{\"{}\":1}}", fill("é", size)), |body| is_check(body.as_bytes()))
+    }),
+];
+
+const LARGE: usize = 32 << 10;
+const SMALL: usize = 16 << 10;
+const CHUNKED: &str = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+const FORM: &str = "multipart/form-data; boundary=XX";
+
+fn chunk(text: &str) -> String {
+    format!("{CHUNKED}{:x}\r\n{text}\r\n0\r\n\r\n", text.len())
+}
+
+fn framed(bytes: String, piece: usize) -> Work {
+    work(bytes, move |bytes| heads(bytes.as_bytes(), piece))
+}
+
+fn json(body: String) -> Work {
+    work(body, |body| ["email", "user.name"].map(|path| json_fields(body.as_bytes(), path, End::CutOff)))
+}
+
+fn form(content_type: &'static str, body: String) -> Work {
+    work(body, move |body| form_fields(content_type, body.as_bytes(), "email", End::CutOff))
+}
+
+fn headers(name: &str, value: String) -> Work {
+    work(vec![(name.to_owned(), value)], screened)
+}
+
+fn screened(lines: &Vec<(String, String)>) -> usize {
+    let lines: Vec<(&[u8], &[u8])> = lines
+        .iter()
+        .map(|(name, value)| (name.as_bytes(), value.trim_end_matches([' ', ',']).as_bytes()))
+        .collect();
+    forwarded_headers(&lines).iter().map(|headers| headers.len()).sum()
+}

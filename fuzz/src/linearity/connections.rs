@@ -1,0 +1,125 @@
+//! Whole connections to the proxy, in memory; upstreams are on another thread, which is not counted.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::LazyLock;
+use std::thread;
+
+use tollgate_server::testing::proxy::{Client, Connections};
+
+use super::{Case, Work, case};
+
+pub(super) const CASES: &[Case] = &[
+    case("connection: bodies that look like heads", 120 << 10, |size| {
+        let (bytes, count) = looks_like_heads(size);
+        converse(&PASSING, bytes, 200, count)
+    }),
+    case("connection: a denied JSON body in one-byte chunks", 8_000, |size| {
+        converse(&DENYING, one_byte_chunks(size), 429, 1)
+    }),
+    case("connection: a form in one-byte chunks", 8_000, |size| {
+        converse(&PASSING, one_byte_chunks(size), 200, 1)
+    }),
+    case("connection: a queued body in one-byte chunks", 8_000, |size| {
+        converse(&QUEUEING, one_byte_chunks(size), 202, 1)
+    }),
+    case("connection: pipelined requests that are denied", 20_000, |size| {
+        const REQUEST: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+        let count = size / REQUEST.len();
+        let bytes = REQUEST.repeat(count) + "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        converse(&DENYING, bytes, 429, count + 1)
+    }),
+    case("connection: a head of many headers", 20_000, |size| {
+        // Hyper takes at most 100 lines.
+        let line = |n: usize| format!("x_{n}: {}\r\n", "y".repeat(size / 80));
+        let head: String = (0..80).map(line).collect();
+        converse(&DENYING, format!("GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}\r\n"), 429, 1)
+    }),
+];
+
+static PASSING: LazyLock<Connections> =
+    LazyLock::new(|| proxy("{ id: all, key: 'form:email', missing_key: shared, limit: 1000000/s }"));
+static DENYING: LazyLock<Connections> =
+    LazyLock::new(|| proxy("{ id: none, key: 'json:email', missing_key: shared, limit: 0/h }"));
+static QUEUEING: LazyLock<Connections> = LazyLock::new(|| {
+    let proxy = proxy("{ id: jobs, limit: 1/y, on_exceed: queue }");
+    proxy.converse(b"GET /jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", Client::Waits);
+    proxy
+});
+
+fn proxy(rule: &str) -> Connections {
+    let folder = std::env::temp_dir().join(format!("tollgate-linearity-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder for the queue");
+    Connections::new(&format!("upstreams: ['http://{}']\nrules: [{rule}]\n", upstream()), &folder)
+}
+
+/// An API that answers every request with 200.
+fn upstream() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+/// Answers when a body has ended. A request is only sent when the one before it was answered.
+fn serve(mut stream: TcpStream) {
+    let mut seen = Vec::new();
+    let mut piece = [0; 64 << 10];
+    while let Ok(count @ 1..) = stream.read(&mut piece) {
+        seen.extend_from_slice(&piece[..count]);
+        if !is_whole(&seen) {
+            continue;
+        }
+        seen.clear();
+        if stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether a request has ended.
+fn is_whole(request: &[u8]) -> bool {
+    let Some(end) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return false };
+    let head = String::from_utf8_lossy(&request[..end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+    let length = length.unwrap_or(0usize);
+    let is_chunked = head.contains("transfer-encoding: chunked");
+    if is_chunked { request.ends_with(b"\r\n0\r\n\r\n") } else { request.len() >= end + 4 + length }
+}
+
+/// Sends bytes on a connection, which must be answered so many times with this status.
+fn converse(proxy: &'static LazyLock<Connections>, bytes: String, status: u16, count: usize) -> Work {
+    let proxy: &Connections = proxy;
+    Box::new(move || {
+        let answer = proxy.converse(bytes.as_bytes(), Client::Waits);
+        let expected = format!("HTTP/1.1 {status} ");
+        let answers = answer.windows(expected.len()).filter(|text| *text == expected.as_bytes()).count();
+        let start = String::from_utf8_lossy(&answer[..answer.len().min(300)]);
+        assert_eq!(answers, count, "not all are answered with {status}: {start}");
+    })
+}
+
+fn chunked(connection: &str, chunks: &str) -> String {
+    let head = "POST /jobs HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked";
+    format!("{head}\r\nconnection: {connection}\r\n\r\n{chunks}0\r\n\r\n")
+}
+
+/// A body full of what could begin a request, and chunked requests behind it; how many there are.
+fn looks_like_heads(size: usize) -> (String, usize) {
+    let text = "POST / ".repeat(size / 7);
+    let count = size / 4_000;
+    let filled = chunked("keep-alive", &format!("{:x}\r\n{text}\r\n", text.len()));
+    let short = chunked("keep-alive", "1\r\nx\r\n").repeat(count);
+    (filled + &short + &chunked("close", ""), count + 2)
+}
+
+/// A POST of which every byte is a chunk.
+fn one_byte_chunks(size: usize) -> String {
+    let body = format!(r#"{{"email":"ann","text":"{}"}}"#, "x".repeat(size));
+    let chunks: String = body.chars().map(|byte| format!("1\r\n{byte}\r\n")).collect();
+    chunked("close", &chunks)
+}
