@@ -116,10 +116,10 @@ fn form(content_type: &'static str, body: String) -> Work {
 }
 
 fn headers(name: &str, value: String) -> Work {
-    work(vec![(name.to_owned(), value)], screened)
+    work(vec![(name.to_owned(), value)], |lines| screened(lines))
 }
 
-fn screened(lines: &Vec<(String, String)>) -> usize {
+fn screened(lines: &[(String, String)]) -> usize {
     let lines: Vec<(&[u8], &[u8])> = lines
         .iter()
         .map(|(name, value)| (name.as_bytes(), value.trim_end_matches([' ', ',']).as_bytes()))

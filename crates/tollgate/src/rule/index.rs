@@ -145,7 +145,7 @@ impl<T: Hashed> Index<T> {
 /// Where an item with this hash is expected among so many: hashes are uniform, and a leaf is sorted by them.
 #[inline]
 fn guess(len: usize, hash: u32) -> usize {
-    (u64::from(hash) * len as u64 >> u32::BITS) as usize
+    ((u64::from(hash) * len as u64) >> u32::BITS) as usize
 }
 
 /// The first item whose hash is not below: found from where it is expected, a few items away at the most.
