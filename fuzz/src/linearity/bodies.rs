@@ -116,10 +116,11 @@ fn form(content_type: &'static str, body: String) -> Work {
 }
 
 fn headers(name: &str, value: String) -> Work {
-    work(vec![(name.to_owned(), value)], |lines| screened(lines))
+    work(vec![(name.to_owned(), value)], screened)
 }
 
-fn screened(lines: &[(String, String)]) -> usize {
+#[expect(clippy::ptr_arg, reason = "it is passed as a function of the input")]
+fn screened(lines: &Vec<(String, String)>) -> usize {
     let lines: Vec<(&[u8], &[u8])> = lines
         .iter()
         .map(|(name, value)| (name.as_bytes(), value.trim_end_matches([' ', ',']).as_bytes()))
