@@ -4,6 +4,7 @@
 
 use std::hint::black_box;
 
+use tollgate::changes::Changes;
 use tollgate::fingerprint::Secret;
 use tollgate::{Engine, EngineSetup, Hit, Limiter, Policy, Time};
 
@@ -22,7 +23,8 @@ fn main() {
         "denied-string" => hot_string(decisions, "1/d", false),
         "million-strings" => million_strings(decisions),
         "batch-strings" => batch_strings(decisions),
-        "engine-1-rule" => engine(decisions),
+        "engine-1-rule" => engine(decisions, Changes::Ignored),
+        "engine-recorded" => engine(decisions, Changes::Recorded),
         other => {
             eprintln!("unknown case '{other}'");
             std::process::exit(2);
@@ -82,10 +84,10 @@ fn batch_strings(decisions: usize) {
     });
 }
 
-fn engine(decisions: usize) {
+fn engine(decisions: usize, changes: Changes) {
     let yaml = "rules: [{id: each, key: user, limit: 1000000000/d}]";
     let policy = Policy::from_yaml(yaml).expect("the rules are valid");
-    let setup = EngineSetup { secret: Secret::from_bytes([7; 16]), ..EngineSetup::default() };
+    let setup = EngineSetup { secret: Secret::from_bytes([7; 16]), changes, ..EngineSetup::default() };
     let engine = Engine::with_setup(policy, setup);
     measured(decisions, |_| assert!(engine.check(black_box(&Hit::by("user:123456")), NOW).allowed));
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+use tollgate::changes::Changes;
 use tollgate::document::{Problem, Problems};
 use tollgate::engine::EngineSetup;
 use tollgate::{Clock, Engine};
@@ -25,6 +26,7 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
         memory_bytes: config.memory_bytes,
         memory_full: config.memory_full,
         log_keys: config.log_keys,
+        changes: if config.state_every.is_some() { Changes::Recorded } else { Changes::Ignored },
         ..EngineSetup::default()
     };
     setup.check_memory().map_err(|error| {
@@ -108,7 +110,7 @@ fn key_set(path: &Path) -> anyhow::Result<KeySet> {
     KeySet::from_json(&text).with_context(|| path.display().to_string())
 }
 
-/// The engine of the last stop and its history. A damaged snapshot is said and set aside; it does not
+/// The engine of the last stop or crash and its history. A file that cannot be used is said and set aside; it does not
 /// stop the start.
 fn restored(state: &StateFile, now_in_force: &History, setup: EngineSetup) -> Option<(Engine, History)> {
     let (snapshot, policy) = (state.read()?, now_in_force.policy()?);
@@ -121,6 +123,11 @@ fn restored(state: &StateFile, now_in_force: &History, setup: EngineSetup) -> Op
         Ok((engine, restored)) => {
             let (counters, bans, tracked_keys) = (restored.counters, restored.bans, restored.tracked_keys);
             tracing::info!(counters, bans, tracked_keys, "state taken up from the last stop");
+            if restored.unused_bytes > 0 {
+                let (file, bytes) = (state.path().display(), restored.unused_bytes);
+                tracing::warn!(%file, bytes, "the end of the saved state is incomplete or damaged and is not used");
+            }
+            state.ends_at(restored.end);
             let text = now_in_force.text().to_owned();
             let history = match saved {
                 Some(saved) if saved.text() == text => saved,

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tollgate::document::{self, MapReader, Problem, Problems};
 use tollgate::engine::LogKeys;
@@ -23,6 +24,7 @@ mod proxy;
 mod queue;
 mod rules_db;
 mod size;
+mod state;
 mod store;
 
 pub use listen::Listen;
@@ -41,8 +43,10 @@ pub struct Config {
     pub memory_bytes: usize,
     /// What becomes of new keys that find no room in memory.
     pub memory_full: MemoryFull,
-    /// Where the snapshot of a clean stop is kept.
+    /// Where the saved state is kept.
     pub state_dir: PathBuf,
+    /// How often the state is saved; `None` if at a clean stop only.
+    pub state_every: Option<Duration>,
     pub headers: HeaderStyle,
     pub log_keys: LogKeys,
     pub jwt_keys_file: Option<PathBuf>,
@@ -168,6 +172,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
         memory_bytes: memory::read_bytes(&mut map),
         memory_full: memory::read_when_full(&mut map),
         state_dir,
+        state_every: state::read_every(&mut map),
         headers: map.optional_choice("headers", &HEADERS).unwrap_or_default(),
         log_keys: map.optional_choice("log_keys", &LOG_KEYS).unwrap_or_default(),
         jwt_keys_file: jwt(&mut map).map(|file| folder.join(file)),

@@ -18,6 +18,7 @@ use crate::history::History;
 use crate::jwt::KeySet;
 use crate::receipt::{ReceiptError, Receipts, Settlement};
 use crate::rulebook::Rulebook;
+use crate::state::Saving;
 
 mod asked;
 mod central;
@@ -38,6 +39,8 @@ pub struct Gate {
     pub central: OnceLock<Central>,
     /// The rules database, where there is one.
     pub rulebook: OnceLock<Arc<Rulebook>>,
+    /// How the state is saved, where it is while the server runs.
+    pub saving: OnceLock<Arc<Saving>>,
     /// Whether every listener accepts.
     pub accepts: AtomicBool,
 }
@@ -73,6 +76,7 @@ impl Gate {
             receipts,
             central: OnceLock::new(),
             rulebook: OnceLock::new(),
+            saving: OnceLock::new(),
             accepts: AtomicBool::new(false),
         }
     }

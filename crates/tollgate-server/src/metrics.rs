@@ -13,6 +13,7 @@ use crate::transport::proxy::Proxy;
 mod central;
 mod proxied;
 mod rulebook;
+mod state;
 mod tracking;
 
 pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
@@ -134,6 +135,9 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         "Rules not looked at: more than 64 matched.",
         engine.ignored_matches(),
     );
+    if let Some(saving) = gate.saving.get() {
+        page.saving(saving, now);
+    }
     if let Some(rulebook) = gate.rulebook.get() {
         page.rulebook(rulebook, now);
     }

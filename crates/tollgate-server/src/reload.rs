@@ -45,6 +45,7 @@ pub struct Fixed {
     pub memory_bytes: usize,
     pub memory_full: MemoryFull,
     pub state_dir: PathBuf,
+    pub state_every: Option<Duration>,
     pub tokens_file: Option<PathBuf>,
     pub proxied: bool,
     pub tls: Option<KeyPair>,
@@ -60,6 +61,7 @@ impl Fixed {
             memory_bytes: config.memory_bytes,
             memory_full: config.memory_full,
             state_dir: config.state_dir.clone(),
+            state_every: config.state_every,
             tokens_file: config.tokens_file.clone(),
             proxied: config.proxy.is_some(),
             tls: config.proxy.as_ref().and_then(|proxy| proxy.tls.clone()),
@@ -164,7 +166,7 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
     }
     if Fixed::of(&config) != watched.fixed {
         tracing::warn!(
-            "listen, proxy.tls, queue, memory, memory_full, counters, rules_db, on_rules_error, state_dir and tokens_file are changed by a restart only"
+            "listen, proxy.tls, queue, memory, memory_full, counters, rules_db, on_rules_error, state_dir, state and tokens_file are changed by a restart only"
         );
     }
     config.memory_bytes = watched.fixed.memory_bytes; // as it is, until the next start

@@ -1,60 +1,70 @@
-//! The file in which a clean stop leaves its counters and bans, and what guards the folder that it is in.
+//! The file that counters, bans and tracked keys are saved in, and what guards the folder that it is in.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use tollgate::document::{Problem, Problems};
-
-use crate::gate::Gate;
+use tollgate::engine::log::Frames;
 
 mod lock;
+mod log;
+mod saver;
 
 pub use lock::FolderLock;
+pub use log::StateLog;
+pub use saver::{Saver, Saving, Standing};
 
-pub struct StateFile(PathBuf);
+pub struct StateFile {
+    path: PathBuf,
+    /// Where it can be appended to, once it was read.
+    end: OnceLock<(Frames, u64)>,
+}
 
 const NAME: &str = "tollgate.snapshot";
 
 impl StateFile {
     pub fn in_folder(folder: &Path) -> StateFile {
-        StateFile(folder.join(NAME))
+        StateFile { path: folder.join(NAME), end: OnceLock::new() }
     }
 
     /// What was saved; nothing on a first start, or if it cannot be read, which is said.
     pub fn read(&self) -> Option<Vec<u8>> {
-        match fs::read(&self.0) {
+        match fs::read(&self.path) {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::error!(file = %self.0.display(), %error, "the saved state cannot be read");
+                tracing::error!(file = %self.path.display(), %error, "the saved state cannot be read");
                 None
             }
         }
     }
 
-    /// Saves all at once: a crash in between leaves the file of the stop before.
-    pub fn write(&self, gate: &Gate) -> io::Result<()> {
-        let unfinished = self.0.with_extension("snapshot.tmp");
-        let file = create_private(&unfinished)?;
-        let live = gate.live.load();
-        gate.engine.save(BufWriter::new(&file), &live.history.write(), gate.now())?;
-        file.sync_all()?;
-        fs::rename(&unfinished, &self.0)
+    /// Says where the file that was read can be appended to.
+    pub fn ends_at(&self, end: Option<(Frames, u64)>) {
+        if let Some(end) = end {
+            self.end.set(end).ok();
+        }
+    }
+
+    /// The log that goes on where the file ends, or in a new one.
+    pub fn log(self) -> StateLog {
+        StateLog::new(self.path, self.end.into_inner())
     }
 
     /// Keeps a file that could not be used for those who want to look at it.
     pub fn set_aside(&self) {
-        let aside = self.0.with_extension("snapshot.damaged");
-        match fs::rename(&self.0, &aside) {
+        let aside = self.path.with_extension("snapshot.damaged");
+        match fs::rename(&self.path, &aside) {
             Ok(()) => tracing::warn!(file = %aside.display(), "the saved state was set aside"),
             Err(error) => tracing::warn!(%error, "the saved state could not be set aside"),
         }
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
@@ -84,11 +94,4 @@ pub fn reject_open_to_others<'p>(
         }
     }
     problems.or(())
-}
-
-/// It holds the secret of the fingerprints: nobody else may read it.
-fn create_private(path: &Path) -> io::Result<File> {
-    fs::remove_file(path)
-        .or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }

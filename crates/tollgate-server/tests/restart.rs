@@ -218,10 +218,9 @@ fn a_damaged_snapshot_is_said_set_aside_and_does_not_stop_the_start() {
         bytes
     };
     for (what, bytes) in [
-        ("flipped at the end", flipped(good.len() - 1)),
-        ("flipped in the middle", flipped(good.len() / 2)),
         ("flipped in the version", flipped(8)),
-        ("cut", good[..good.len() - 9].to_vec()),
+        ("flipped in the secret", flipped(30)),
+        ("cut in the header", good[..60].to_vec()),
         ("nearly empty", good[..3].to_vec()),
         ("empty", Vec::new()),
         ("not a snapshot", b"hello".to_vec()),
@@ -231,10 +230,24 @@ fn a_damaged_snapshot_is_said_set_aside_and_does_not_stop_the_start() {
         let log = server.log();
         assert!(log.contains("the saved state is not used") && log.contains("set aside"), "{what}: {log}");
         assert_eq!(fs::read(folder.path("tollgate.snapshot.damaged")).expect(what), bytes);
-        assert!(!folder.path(SNAPSHOT).exists(), "{what}");
         assert_eq!(server.used("a", "user:ann"), [0], "{what}");
         assert_eq!(hit(&server, "ann"), 200, "{what}");
         server.kill();
+    }
+    for (what, bytes) in [
+        ("flipped at the end", flipped(good.len() - 1)),
+        ("flipped in the middle", flipped(good.len() / 2)),
+        ("cut", good[..good.len() - 9].to_vec()),
+        ("torn", [&good[..], b"a frame that was begun"].concat()),
+    ] {
+        folder.write_private(SNAPSHOT, &bytes);
+        let server = Server::start_in(&folder);
+        assert!(server.log().contains("incomplete or damaged"), "{what}: {}", server.log());
+        let used = u64::from(what == "torn");
+        assert_eq!(server.used("a", "user:ann"), [used], "{what}: what stands before the damage is used");
+        assert_eq!(hit(&server, "ann"), 200, "{what}");
+        stop(server);
+        assert_eq!(Server::start_in(&folder).used("a", "user:ann"), [used + 1], "{what}");
     }
     folder.write_private(SNAPSHOT, &good);
     assert_eq!(Server::start_in(&folder).used("a", "user:ann"), [1]);
@@ -260,18 +273,20 @@ fn limits_changed_while_it_was_down_keep_what_was_used() {
 }
 
 #[test]
-fn a_killed_server_starts_again_with_its_last_clean_stop() {
+fn a_state_that_is_saved_at_a_clean_stop_only_is_as_it_was_then() {
     let folder = Folder::new();
-    folder.configure(RULES);
+    folder.configure(&format!("state: {{ every: off }}\n{RULES}"));
     let server = Server::start_in(&folder);
     hit(&server, "ann");
+    assert!(!folder.path(SNAPSHOT).exists());
+    assert_eq!(server.admin("GET", "/healthz", "").json().get("state"), None);
     stop(server);
     let server = Server::start_in(&folder);
     hit(&server, "ann");
     server.kill();
     folder.write("tollgate.snapshot.tmp", "left over by a crash");
     let server = Server::start_in(&folder);
-    assert_eq!(hit(&server, "ann"), 200);
+    assert_eq!(server.used("a", "user:ann"), [1]);
     stop(server);
     assert!(!folder.path("tollgate.snapshot.tmp").exists());
 }

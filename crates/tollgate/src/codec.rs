@@ -1,40 +1,48 @@
-//! The bytes of a snapshot: little-endian words, length-prefixed text, and a checksum at the end.
+//! The bytes of a saved state: little-endian numbers and length-prefixed text.
 
 use std::hash::Hasher;
-use std::io::{self, Write};
 
 use siphasher::sip::SipHasher13;
 
-/// Writes words and counts them into a checksum.
-pub(crate) struct Encoder<W> {
-    out: W,
-    checksum: SipHasher13,
+pub(crate) mod chunk;
+
+#[derive(Default)]
+pub(crate) struct Encoder {
+    bytes: Vec<u8>,
 }
 
-impl<W: Write> Encoder<W> {
-    pub(crate) fn new(out: W) -> Self {
-        Encoder { out, checksum: SipHasher13::new() }
+impl Encoder {
+    pub(crate) fn byte(&mut self, byte: u8) {
+        self.bytes.push(byte);
     }
 
-    pub(crate) fn word(&mut self, word: u64) -> io::Result<()> {
-        self.raw(&word.to_le_bytes())
+    pub(crate) fn short(&mut self, short: u16) {
+        self.raw(&short.to_le_bytes());
     }
 
-    pub(crate) fn text(&mut self, text: &str) -> io::Result<()> {
-        self.word(text.len() as u64)?;
-        self.raw(text.as_bytes())
+    pub(crate) fn word(&mut self, word: u64) {
+        self.raw(&word.to_le_bytes());
     }
 
-    pub(crate) fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.checksum.write(bytes);
-        self.out.write_all(bytes)
+    pub(crate) fn words(&mut self, words: impl IntoIterator<Item = u64>) {
+        words.into_iter().for_each(|word| self.word(word));
     }
 
-    /// Ends with the checksum of all that was written.
-    pub(crate) fn finish(mut self) -> io::Result<()> {
-        let checksum = self.checksum.finish().to_le_bytes();
-        self.out.write_all(&checksum)?;
-        self.out.flush()
+    pub(crate) fn text(&mut self, text: &str) {
+        self.word(text.len() as u64);
+        self.raw(text.as_bytes());
+    }
+
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
     }
 }
 
@@ -44,23 +52,41 @@ pub(crate) struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// `None` if the checksum does not fit.
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Decoder { rest: bytes }
+    }
+
+    /// Bytes that end with their checksum; `None` if it does not fit.
     pub(crate) fn verified(bytes: &'a [u8]) -> Option<Self> {
         let (rest, checksum) = bytes.split_last_chunk()?;
-        let mut expected = SipHasher13::new();
-        expected.write(rest);
-        (expected.finish() == u64::from_le_bytes(*checksum)).then_some(Decoder { rest })
+        (checksum_of((0, 0), rest) == u64::from_le_bytes(*checksum)).then_some(Decoder { rest })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        self.raw().map(|[byte]| byte)
+    }
+
+    pub(crate) fn short(&mut self) -> Option<u16> {
+        self.raw().map(u16::from_le_bytes)
     }
 
     pub(crate) fn word(&mut self) -> Option<u64> {
-        self.raw::<8>().map(u64::from_le_bytes)
+        self.raw().map(u64::from_le_bytes)
     }
 
     pub(crate) fn text(&mut self) -> Option<&'a str> {
         let len = usize::try_from(self.word()?).ok()?;
-        let (text, rest) = self.rest.split_at_checked(len)?;
+        std::str::from_utf8(self.slice(len)?).ok()
+    }
+
+    pub(crate) fn slice(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (slice, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;
-        std::str::from_utf8(text).ok()
+        Some(slice)
     }
 
     pub(crate) fn raw<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -68,4 +94,11 @@ impl<'a> Decoder<'a> {
         self.rest = rest;
         Some(*bytes)
     }
+}
+
+/// A checksum against accidents, not against forgery.
+pub(crate) fn checksum_of((key0, key1): (u64, u64), bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(key0, key1);
+    hasher.write(bytes);
+    hasher.finish()
 }

@@ -6,12 +6,13 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
 use crate::ban::BanList;
+use crate::changes::Changes;
 use crate::enforce::{Enforce, Switch};
 use crate::event::{Event, EventKey, Events};
 use crate::fingerprint::Secret;
@@ -33,6 +34,7 @@ mod bans;
 mod central;
 mod denials;
 mod inspect;
+pub mod log;
 mod snapshot;
 mod tracked;
 mod violations;
@@ -41,7 +43,8 @@ use denials::Denials;
 
 pub use central::CentralVerdict;
 pub use inspect::{CounterReport, InspectError, KeyReport, Reading, TrackScope};
-pub use snapshot::SnapshotError;
+use log::ChangedTracks;
+pub use snapshot::{Restored, SnapshotError};
 
 /// Hits of a batch that are planned ahead.
 const AHEAD: usize = 8;
@@ -64,6 +67,9 @@ pub struct Engine {
     denials: Denials,
     /// What a snapshot had of tracked keys whose rules were not hit since.
     saved_tracks: SavedTracks,
+    changed_tracks: ChangedTracks,
+    /// Whether changes were lost for a state log.
+    lost_changes: AtomicBool,
     /// What the store that nodes share was not told yet of tracked keys.
     outbox: Outbox,
 }
@@ -85,6 +91,8 @@ pub struct EngineSetup {
     pub log_keys: LogKeys,
     /// Tells this node's verdicts from those of others.
     pub node: u32,
+    /// Whether changes are recorded for a [state log](log).
+    pub changes: Changes,
 }
 
 impl EngineSetup {
@@ -107,7 +115,14 @@ impl Default for EngineSetup {
         let secret = Secret::random();
         let node = secret.digest().part(b"node").finish().0 as u32;
         let memory_full = MemoryFull::default();
-        EngineSetup { memory_bytes: 1 << 30, memory_full, secret, log_keys: LogKeys::Redacted, node }
+        EngineSetup {
+            memory_bytes: 1 << 30,
+            memory_full,
+            secret,
+            log_keys: LogKeys::Redacted,
+            node,
+            changes: Changes::Ignored,
+        }
     }
 }
 
@@ -121,8 +136,8 @@ impl Engine {
         Engine {
             policy: ArcSwap::from_pointee(policy),
             succession: Mutex::new(()),
-            store: MemoryStore::new(setup.memory_bytes).when_full(setup.memory_full),
-            bans: BanList::new(setup.secret.clone()),
+            store: MemoryStore::new(setup.memory_bytes).when_full(setup.memory_full).recording(setup.changes),
+            bans: BanList::new(setup.secret.clone()).recording(setup.changes),
             secret: setup.secret,
             switch: Switch::default(),
             events: Events::default(),
@@ -133,7 +148,9 @@ impl Engine {
             ignored_matches: AtomicU64::new(0),
             shadow_bans: AtomicU64::new(0),
             denials: Denials::default(),
-            saved_tracks: SavedTracks::default(),
+            saved_tracks: SavedTracks::new(setup.changes),
+            changed_tracks: ChangedTracks::default(),
+            lost_changes: AtomicBool::new(false),
             outbox: Outbox::default(),
         }
     }
@@ -362,7 +379,9 @@ impl Engine {
             let record = planned.rule.record();
             if let Some(tracking) = planned.rule.track {
                 let saved = || self.saved_tracks.take(planned.rule.id.as_str());
-                record.tracks.count(planned.key, now, u64::from(denier.is_some()), tracking, saved);
+                let denials = u64::from(denier.is_some());
+                let first = record.tracks.count(planned.key, now, denials, tracking, saved);
+                self.changed_tracks.note(first, planned.rule);
             }
             denied = denied.or(denier);
             if judged.peek().is_some_and(|(next, _)| Arc::ptr_eq(next.rule, planned.rule)) {

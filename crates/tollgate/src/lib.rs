@@ -46,6 +46,7 @@ pub mod headers;
 
 pub mod limiter;
 
+pub mod changes;
 mod codec;
 #[cfg(shuttle)]
 #[doc(hidden)]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::changes::{ChangedKeys, Changes};
 use crate::fingerprint::Fingerprint;
 use crate::time::Time;
 
@@ -14,6 +15,7 @@ pub(crate) struct Table<V> {
     capacity: usize,
     /// Where the next sample begins.
     hand: usize,
+    changed: Option<ChangedKeys>,
 }
 
 struct Row<V> {
@@ -24,7 +26,22 @@ struct Row<V> {
 
 impl<V: Default> Table<V> {
     pub(crate) fn new(capacity: usize) -> Self {
-        Table { index: HashMap::new(), rows: Vec::new(), capacity: capacity.max(1), hand: 0 }
+        Table { index: HashMap::new(), rows: Vec::new(), capacity: capacity.max(1), hand: 0, changed: None }
+    }
+
+    /// Notes from now on which keys change, if it is told to.
+    pub(crate) fn record(&mut self, changes: Changes) {
+        self.changed = ChangedKeys::recorded(changes, 2 * self.capacity);
+    }
+
+    pub(crate) fn changed(&mut self) -> Option<&mut ChangedKeys> {
+        self.changed.as_mut()
+    }
+
+    fn note(&mut self, fingerprint: Fingerprint) {
+        if let Some(changed) = &mut self.changed {
+            changed.add(fingerprint);
+        }
     }
 
     /// The value of a key, new if it was not there.
@@ -33,6 +50,7 @@ impl<V: Default> Table<V> {
             Some(at) => *at,
             None => self.insert(fingerprint, now),
         };
+        self.note(fingerprint);
         let row = &mut self.rows[at];
         row.touched = row.touched.max(now);
         &mut row.value
@@ -45,14 +63,26 @@ impl<V: Default> Table<V> {
     pub(crate) fn remove(&mut self, fingerprint: Fingerprint) -> Option<V> {
         let at = self.index.remove(&fingerprint)?;
         let row = self.rows.swap_remove(at);
-        if let Some(moved) = self.rows.get(at) {
-            self.index.insert(moved.fingerprint, at);
+        self.note(fingerprint);
+        if let Some(moved) = self.rows.get(at).map(|moved| moved.fingerprint) {
+            self.index.insert(moved, at);
+            self.note(moved); // whoever reads row after row may have passed its new place
         }
         Some(row.value)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Fingerprint, Time, &V)> {
-        self.rows.iter().map(|row| (row.fingerprint, row.touched, &row.value))
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The rows from a number on, at most so many.
+    pub(crate) fn rows(&self, from: usize, most: usize) -> impl Iterator<Item = (Fingerprint, Time, &V)> {
+        let rows = self.rows.iter().skip(from).take(most);
+        rows.map(|row| (row.fingerprint, row.touched, &row.value))
+    }
+
+    pub(crate) fn row(&self, fingerprint: Fingerprint) -> Option<(Time, &V)> {
+        self.index.get(&fingerprint).map(|at| (self.rows[*at].touched, &self.rows[*at].value))
     }
 
     /// Changes the bound. A table that is above it loses two entries with each call.

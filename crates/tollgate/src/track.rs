@@ -3,7 +3,7 @@
 //! Recorded outside the step that decides: what is forgotten here changes no verdict. A node keeps what it has
 //! seen itself; with counters on servers, the [`Outbox`] carries it to the record that all nodes share.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::OnceLock;
 
 use crate::fingerprint::Fingerprint;
@@ -17,7 +17,7 @@ mod outbox;
 pub(crate) mod saved;
 
 pub use outbox::{Delta, Outbox};
-use saved::SavedTrack;
+use saved::{FirstTracks, SavedTrack};
 
 /// The keys remembered per rule; fewer where more than 16 times are kept of each.
 pub const MAX_KEYS: usize = 100_000;
@@ -71,21 +71,24 @@ struct Kept {
 }
 
 impl Tracks {
-    /// Counts a try. `saved` is what a snapshot has of the rule; it is asked for once.
+    /// Counts a try. `saved` is what a saved state has of the rule; it is asked for once. Says whether it is the first
+    /// change since [`take_changed`](Self::take_changed).
     pub(crate) fn count(
         &self,
         key: Fingerprint,
         now: Time,
         denials: u64,
         tracking: Tracking,
-        saved: impl FnOnce() -> Vec<SavedTrack>,
-    ) {
+        saved: impl FnOnce() -> FirstTracks,
+    ) -> FirstChange {
         let mut kept = self.begun(tracking, saved);
+        let first = kept.first_change();
         let track = kept.table.touch(key, now);
         if track.is_over(tracking, now) {
             *track = Track::default();
         }
         track.count(now, denials, tracking.times());
+        first
     }
 
     pub(crate) fn get(
@@ -93,24 +96,48 @@ impl Tracks {
         key: Fingerprint,
         now: Time,
         tracking: Tracking,
-        saved: impl FnOnce() -> Vec<SavedTrack>,
+        saved: impl FnOnce() -> FirstTracks,
     ) -> Option<Track> {
         let kept = self.begun(tracking, saved);
         kept.table.get(key).filter(|track| !track.is_over(tracking, now)).cloned()
     }
 
-    pub(crate) fn forget(&self, key: Fingerprint) {
-        if let Some(kept) = self.0.get() {
-            lock(kept).table.remove(key);
+    pub(crate) fn forget(&self, key: Fingerprint) -> FirstChange {
+        let Some(kept) = self.0.get() else { return FirstChange::No };
+        let mut kept = lock(kept);
+        let first = kept.first_change();
+        kept.table.remove(key);
+        first
+    }
+
+    /// Those that are worth keeping among the rows from a number on, at most so many; `None` beyond the last.
+    pub(crate) fn rows(&self, from: usize, most: usize, now: Time) -> Option<Vec<SavedTrack>> {
+        let kept = lock(self.0.get()?);
+        if from >= kept.table.len() {
+            return None;
+        }
+        let live = kept.table.rows(from, most).filter(|(.., track)| !track.is_over(kept.tracking, now));
+        Some(live.map(|(key, _, track)| SavedTrack { key, track: track.clone() }).collect())
+    }
+
+    /// A key's track, if it is worth keeping.
+    pub(crate) fn live(&self, key: Fingerprint, now: Time) -> Option<Track> {
+        let kept = lock(self.0.get()?);
+        kept.table.get(key).filter(|track| !track.is_over(kept.tracking, now)).cloned()
+    }
+
+    /// Notes keys again that were taken and not written.
+    pub(crate) fn note_changed(&self, keys: impl Iterator<Item = Fingerprint>) {
+        let Some(kept) = self.0.get() else { return };
+        if let Some(changed) = lock(kept).table.changed() {
+            keys.for_each(|key| changed.add(key));
         }
     }
 
-    /// All that are worth keeping.
-    pub(crate) fn all(&self, now: Time) -> Vec<SavedTrack> {
-        let Some(kept) = self.0.get() else { return Vec::new() };
-        let kept = lock(kept);
-        let live = kept.table.iter().filter(|(.., track)| !track.is_over(kept.tracking, now));
-        live.map(|(key, _, track)| SavedTrack { key, track: track.clone() }).collect()
+    /// The keys that have changed since the last call, and whether some were lost.
+    pub(crate) fn take_changed(&self) -> (HashSet<Fingerprint>, bool) {
+        let Some(kept) = self.0.get() else { return Default::default() };
+        lock(kept).table.changed().map(|keys| (keys.take(), keys.take_overflow())).unwrap_or_default()
     }
 
     /// Whether a snapshot's part of the rule was asked for already.
@@ -118,8 +145,8 @@ impl Tracks {
         self.0.get().is_some()
     }
 
-    fn begun(&self, tracking: Tracking, saved: impl FnOnce() -> Vec<SavedTrack>) -> MutexGuard<'_, Kept> {
-        let kept = self.0.get_or_init(|| Box::new(Mutex::new(Kept::of(saved(), tracking))));
+    fn begun(&self, tracking: Tracking, saved: impl FnOnce() -> FirstTracks) -> MutexGuard<'_, Kept> {
+        let kept = self.0.get_or_init(|| Box::new(Mutex::new(Kept::of(&saved(), tracking))));
         let mut kept = lock(kept);
         kept.tracking = tracking;
         kept.table.shrink_towards(capacity(tracking));
@@ -132,16 +159,32 @@ fn capacity(tracking: Tracking) -> usize {
     MAX_KEYS.min(MAX_TIMES / tracking.times())
 }
 
+/// Whether a change is the first one since changes were taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstChange {
+    Yes,
+    No,
+}
+
 impl Kept {
-    fn of(saved: Vec<SavedTrack>, tracking: Tracking) -> Kept {
+    fn of(first: &FirstTracks, tracking: Tracking) -> Kept {
         let mut table = Table::new(capacity(tracking));
-        for SavedTrack { key, mut track } in saved {
+        for SavedTrack { key, track } in first.tracks.iter() {
+            let (key, mut track) = (*key, track.clone());
             let surplus = track.latest.len().saturating_sub(tracking.times());
             track.latest.drain(..surplus);
             let seen = track.last_seen;
             *table.touch(key, seen) = track;
         }
+        table.record(first.changes);
         Kept { table, tracking }
+    }
+
+    fn first_change(&mut self) -> FirstChange {
+        match self.table.changed() {
+            Some(changed) if changed.is_empty() => FirstChange::Yes,
+            _ => FirstChange::No,
+        }
     }
 }
 
@@ -168,16 +211,18 @@ mod tests {
     fn a_key_is_forgotten_so_long_after_it_was_last_seen() {
         let (tracks, key) = (Tracks::default(), Fingerprint(1));
         let tracking = Tracking::new(2, Duration::from_secs(10)).expect("in range");
-        let count = |second| tracks.count(key, Time::from_secs(second), 0, tracking, Vec::new);
-        let tries = |second| tracks.get(key, Time::from_secs(second), tracking, Vec::new).map(|it| it.tries);
+        let count = |second| tracks.count(key, Time::from_secs(second), 0, tracking, FirstTracks::default);
+        let tries = |second| {
+            tracks.get(key, Time::from_secs(second), tracking, FirstTracks::default).map(|it| it.tries)
+        };
         count(100);
         count(105);
         assert_eq!((tries(114), tries(115)), (Some(2), None));
         count(120);
         assert_eq!(tries(120), Some(1), "it begins anew");
         let more = Tracking::new(3, Duration::from_secs(20)).expect("in range");
-        tracks.count(key, Time::from_secs(139), 1, more, Vec::new);
-        let track = tracks.get(key, Time::from_secs(139), more, Vec::new).expect("it is kept");
+        tracks.count(key, Time::from_secs(139), 1, more, FirstTracks::default);
+        let track = tracks.get(key, Time::from_secs(139), more, FirstTracks::default).expect("it is kept");
         assert_eq!((track.tries, track.latest), (2, at(&[120, 139])), "an edit of the settings keeps it");
     }
 }

@@ -2,6 +2,7 @@
 //! callers that may read.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -14,6 +15,7 @@ use crate::answer;
 use crate::connection::Answer;
 use crate::gate::Gate;
 use crate::rulebook::{Rulebook, Source, Standing};
+use crate::state::{self, Saving};
 
 /// How much is told.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,7 +53,26 @@ pub fn health(gate: &Gate, detail: Detail) -> Answer {
         health["status"] = "impaired".into();
         health["memory"] = "full: new keys share counters".into();
     }
+    if let Some(saving) = gate.saving.get() {
+        let standing = saving.standing();
+        if standing.is_impaired(gate.now()) {
+            health["status"] = "impaired".into();
+        }
+        health["state"] = saved_state(saving, &standing, gate.now());
+    }
     answer::json(StatusCode::OK, &health)
+}
+
+/// What a crash would cost now.
+fn saved_state(saving: &Saving, standing: &state::Standing, now: Time) -> Value {
+    let millis = |duration: Duration| duration.as_millis() as u64;
+    json!({
+        "every_ms": millis(saving.every),
+        "interval_ms": millis(standing.interval),
+        "age_ms": standing.saved_at.map(|at| millis(now.since(at))),
+        "file_bytes": saving.file_bytes.load(Ordering::Relaxed),
+        "trouble": standing.trouble,
+    })
 }
 
 fn rules_db(rulebook: &Rulebook, standing: &Standing, now: Time, detail: Detail) -> Value {

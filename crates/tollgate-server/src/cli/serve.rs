@@ -22,7 +22,7 @@ use crate::connection::{self, PerAddress, Shutdown};
 use crate::gate::{Central, Gate, tracking};
 use crate::reload::{self, Fixed, Sight, Watched};
 use crate::rulebook::{self, Means, Rulebook};
-use crate::state::{FolderLock, StateFile};
+use crate::state::{FolderLock, Saver, StateFile, StateLog};
 use crate::transport::http::{self, Admits, Door};
 use crate::transport::proxy::{self, Certificate, Proxy};
 use crate::{assemble, fleet_bans, notice, tokens::Tokens};
@@ -178,6 +178,7 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
             let shares = per_address(&gate, "proxy", config);
             serve_proxy(&mut servers, reserved.listen()?, shares, shutdown.clone(), proxy, config)?;
         }
+        let saving = Saved::begin(state, &gate, config)?;
         gate.accepts.store(true, Ordering::Release);
         servers.spawn(notice::watch(Arc::clone(&gate), shutdown.clone()));
         servers.spawn(tracking::write_tracks(Arc::clone(&gate), shutdown.clone()));
@@ -193,15 +194,45 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
         stop.send_replace(true);
         while servers.join_next().await.is_some() {}
         tracking::write_rest(&gate).await;
-        match state.as_ref().map(|state| (state, state.write(&gate))) {
-            Some((state, Ok(()))) => tracing::info!(file = %state.path().display(), "state saved"),
-            Some((state, Err(error))) => {
-                tracing::error!(file = %state.path().display(), %error, "state could not be saved");
-            }
-            None => {}
-        }
+        saving.end(&gate);
         Ok(())
     })
+}
+
+/// Where the state goes: written while the server runs, or at its end only, or nowhere.
+enum Saved {
+    Always(Saver),
+    AtTheEnd(StateLog),
+    Never,
+}
+
+impl Saved {
+    fn begin(state: Option<StateFile>, gate: &Arc<Gate>, config: &Config) -> anyhow::Result<Saved> {
+        Ok(match (state.map(StateFile::log), config.state_every) {
+            (Some(log), Some(every)) => {
+                let saver = Saver::start(log, Arc::clone(gate), every);
+                Saved::Always(saver.context("the state cannot be saved while the server runs")?)
+            }
+            (Some(log), None) => Saved::AtTheEnd(log),
+            (None, _) => Saved::Never,
+        })
+    }
+
+    /// Writes everything once more: the file is as short as it can be.
+    fn end(self, gate: &Gate) {
+        let log = match self {
+            Saved::Always(saver) => saver.stop(),
+            Saved::AtTheEnd(log) => Some(log),
+            Saved::Never => return,
+        };
+        let Some(mut log) = log else { return tracing::error!("state could not be saved") };
+        let written = log.write_whole(gate);
+        let file = log.path().display();
+        match written {
+            Ok(_) => tracing::info!(%file, "state saved"),
+            Err(error) => tracing::error!(%file, %error, "state could not be saved"),
+        }
+    }
 }
 
 /// Connects to the store that nodes share, where there is one. It may come up later.

@@ -16,6 +16,7 @@ use crate::ban::filter::Filter;
 use crate::ban::offenders::Offenders;
 use crate::ban::shard::Shard;
 use crate::ban::{Ban, BanTerms, Earned, FleetBans, Strikes, Waiting};
+use crate::changes::ChangedKeys;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::identity::{Attribute, Key};
 use crate::key_list::Shapes;
@@ -30,6 +31,7 @@ const MAX_KEY_BYTES: usize = 64 << 20;
 const PURGE_PAUSE: Duration = Duration::from_secs(1);
 const SHARDS: usize = 256;
 
+mod changed;
 mod fleet;
 
 pub(crate) struct BanList {
@@ -51,6 +53,8 @@ pub(crate) struct BanList {
     dropped: AtomicU64,
     capacity: usize,
     key_capacity: usize,
+    /// What has changed since a state log was last written.
+    changed: Option<Mutex<ChangedKeys>>,
 }
 
 /// What came of a ban that was to be entered.
@@ -98,6 +102,7 @@ impl BanList {
             dropped: AtomicU64::new(0),
             capacity,
             key_capacity,
+            changed: None,
         }
     }
 
@@ -299,6 +304,9 @@ impl BanList {
             self.purge(census, number, now);
         }
         let old = self.write(number).insert(print, &text, ban);
+        if old.as_ref() != Some(ban) {
+            self.note_changed(print);
+        }
         if let Some(old) = old.as_ref().filter(|old| old.strikes > ban.strikes) {
             self.offenders.remember(print, old.strikes());
         }
@@ -367,6 +375,7 @@ impl BanList {
         for key in keys {
             count += 1;
             self.key_bytes.fetch_sub(key.to_string().len(), Ordering::Relaxed);
+            self.note_changed(self.print(key));
             is_shape_gone |= census.shapes.remove(key);
         }
         if is_shape_gone {

@@ -6,10 +6,12 @@
 //! was denied more often; until then it is counted in a sketch. So keys that are denied once wash nobody out, and a
 //! key that is denied again and again gets an entry whatever the flood. The denials before that are not counted.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::ban::sketch::Sketch;
 use crate::ban::{Ban, BanSource, BanTerms, Offender, Strikes};
+use crate::changes::Changes;
 use crate::fingerprint::Fingerprint;
 use crate::sync::{Mutex, lock};
 use crate::table::Table;
@@ -94,9 +96,31 @@ impl Offenders {
         lock(&self.0).remove(key);
     }
 
-    pub(crate) fn all(&self) -> Vec<(Fingerprint, Time, Offender)> {
+    /// Those from a number on, at most so many.
+    pub(crate) fn rows(&self, from: usize, most: usize) -> Vec<(Fingerprint, Time, Offender)> {
         let clone = |(print, touched, offender): (_, _, &Offender)| (print, touched, offender.clone());
-        lock(&self.0).table.iter().map(clone).collect()
+        lock(&self.0).table.rows(from, most).map(clone).collect()
+    }
+
+    pub(crate) fn get(&self, key: Fingerprint) -> Option<(Time, Offender)> {
+        lock(&self.0).table.row(key).map(|(touched, offender)| (touched, offender.clone()))
+    }
+
+    /// Notes from now on which offenders change, if it is told to.
+    pub(crate) fn record(&self, changes: Changes) {
+        lock(&self.0).table.record(changes);
+    }
+
+    /// The keys that have changed since the last call, and whether some were lost.
+    pub(crate) fn take_changed(&self) -> (HashSet<Fingerprint>, bool) {
+        lock(&self.0).table.changed().map(|keys| (keys.take(), keys.take_overflow())).unwrap_or_default()
+    }
+
+    /// Notes keys again that were taken and not written.
+    pub(crate) fn note_changed(&self, keys: impl Iterator<Item = Fingerprint>) {
+        if let Some(changed) = lock(&self.0).table.changed() {
+            keys.for_each(|key| changed.add(key));
+        }
     }
 
     pub(crate) fn restore(&self, key: Fingerprint, touched: Time, offender: Offender) {
@@ -226,7 +250,7 @@ mod tests {
             let denied = offenders.denied(KEY, Fingerprint(rule), &TERMS, NONE, NOW, 1);
             assert_eq!(denied, None);
         }
-        assert_eq!(offenders.all()[0].2.denials.len(), MAX_RULES);
+        assert_eq!(offenders.rows(0, 1)[0].2.denials.len(), MAX_RULES);
     }
 
     /// 200,000 keys that were denied once each washed 20 offenders out of the table.
@@ -246,7 +270,7 @@ mod tests {
             }
         }
         assert_eq!(banned, 20);
-        assert!(offenders.all().len() <= MAX_OFFENDERS);
+        assert!(offenders.rows(0, usize::MAX).len() <= MAX_OFFENDERS);
     }
 
     /// The flood came first: the table is full of keys that were denied once.
@@ -274,7 +298,8 @@ mod tests {
         }
         let known = lock(&offenders.0);
         assert!((max_heap_bytes / 2..=max_heap_bytes).contains(&known.heap_bytes), "{}", known.heap_bytes);
-        let counted: usize = known.table.iter().map(|(_, _, offender)| offender.heap_bytes()).sum();
+        let counted: usize =
+            known.table.rows(0, usize::MAX).map(|(_, _, offender)| offender.heap_bytes()).sum();
         assert_eq!(counted, known.heap_bytes);
     }
 }

@@ -1,8 +1,5 @@
 //! Tracked keys: what this node has seen, what goes to the store that nodes share, and both together.
 
-use std::io::{self, Write};
-
-use crate::codec::Encoder;
 use crate::engine::Engine;
 use crate::engine::central::counter_of;
 use crate::fingerprint::Fingerprint;
@@ -48,7 +45,8 @@ impl Engine {
     /// Forgets what this node has seen of a key, in a snapshot too.
     pub(super) fn forget_own_track(&self, rule: &RuleInForce, key: Fingerprint, now: Time) {
         self.own_track(rule, key, now); // what was saved is the rule's from now on
-        rule.record().tracks.forget(key);
+        let first = rule.record().tracks.forget(key);
+        self.changed_tracks.note(first, rule);
     }
 
     /// What all nodes have seen of a key: its record, and what this node has not written yet.
@@ -65,14 +63,5 @@ impl Engine {
         let (mut track, times) = (shared.track, tracking.times());
         self.outbox.add_unwritten(key, shared.applied.max(acknowledged), times, &mut track);
         Ok(track)
-    }
-
-    /// Writes the tracked keys of all rules; those whose rules were not hit since the last snapshot stay.
-    pub(super) fn save_tracks(&self, out: &mut Encoder<impl Write>, now: Time) -> io::Result<()> {
-        let policy = self.policy();
-        let tracking = policy.rules().iter().filter(|rule| rule.track.is_some());
-        let begun = tracking.filter(|rule| rule.record().tracks.is_begun());
-        let in_force: Vec<_> = begun.map(|rule| (rule.id.as_str(), rule.record().tracks.all(now))).collect();
-        self.saved_tracks.save(&in_force, out)
     }
 }

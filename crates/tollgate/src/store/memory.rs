@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, Quota, State};
+use crate::changes::Changes;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, ReceiptItem, Weight};
@@ -19,6 +20,7 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
 
 mod aggregate;
+mod changes;
 mod classes;
 mod collect;
 mod full;
@@ -29,6 +31,7 @@ mod moves;
 mod packed;
 mod region;
 mod room;
+mod saved;
 mod shard;
 mod share;
 mod slab;
@@ -47,6 +50,7 @@ use region::Region;
 use room::Growth;
 use shard::{Held, Kept, Replaced, Shape};
 use slot::{Line, Slot};
+pub(crate) use snapshot::{EntryReader, Expired};
 pub(crate) use table::Place;
 use table::{Table, belongs_to, kind_of};
 pub(crate) use together::InForce;
@@ -127,6 +131,15 @@ impl MemoryStore {
         MemoryStore { full, ..self }
     }
 
+    /// Notes from now on which keys change, if it is told to: for a log that is written while the store is in use.
+    #[must_use]
+    pub fn recording(mut self, changes: Changes) -> MemoryStore {
+        if changes == Changes::Recorded {
+            self.region.record_changes();
+        }
+        self
+    }
+
     /// Decides all charges of one request and takes all or none.
     pub fn charge(&self, charges: &[Charge], now: Time) -> Outcome {
         self.charge_while(charges, now, &InForce::always())
@@ -186,7 +199,10 @@ impl MemoryStore {
     /// Forgets a key; says whether it was there.
     pub fn reset(&self, fingerprint: Fingerprint) -> bool {
         let n = shard_of(fingerprint);
-        self.lock(n).remove(&self.held(n, Time::EPOCH), fingerprint)
+        let mut shape = self.lock(n);
+        let was_there = shape.remove(&self.held(n, Time::EPOCH), fingerprint);
+        self.region.note_removed(fingerprint);
+        was_there
     }
 
     /// How many keys still count at `now`; the room of all others is free. Looks at every entry.
@@ -217,9 +233,10 @@ impl MemoryStore {
         let place = self.place(fingerprint);
         match demand.quota {
             Quota::Bucket(meter) => {
-                try_packed(&place, |kind, full_at| (kind != WIDE).then(|| demand.run_bucket(meter, full_at)))
+                let run = |kind, full_at| (kind != WIDE).then(|| demand.run_bucket(meter, full_at));
+                try_packed(&self.region, &place, run)
             }
-            _ => try_packed(&place, |kind, word| self.classes.brief(kind)?.run(word, demand)),
+            _ => try_packed(&self.region, &place, |kind, word| self.classes.brief(kind)?.run(word, demand)),
         }
     }
 
@@ -242,13 +259,20 @@ impl MemoryStore {
             let seen = slot.load();
             let (tag, word) = seen.entry();
             if kind_of(tag) == WIDE {
-                return Some(self.run_wide(locked.shape(n), &held, word, demand));
+                let part = self.run_wide(locked.shape(n), &held, word, demand);
+                if demand.has_changed(&part) {
+                    self.region.mark(slot);
+                }
+                return Some(part);
             }
             let class = self.classes.get(kind_of(tag));
             match class.and_then(|class| class.run(word, demand)) {
                 Some(run) => match run.next {
                     Some(next) if slot.set(seen, next).is_err() => {}
-                    _ => return Some(run.part),
+                    _ => {
+                        self.region.mark(slot);
+                        return Some(run.part);
+                    }
                 },
                 // The state has outgrown its slot, or its limit was changed.
                 None if class.is_some_and(|class| Form::of(quota) == Some(class.form)) => {
@@ -316,6 +340,7 @@ impl MemoryStore {
                 if growth == Growth::NoRoom {
                     shape.merge_steps(&held, word, quota);
                 }
+                self.region.mark(slot);
                 return self.count(&kept);
             }
             let Some(class) = self.classes.get(kind_of(tag)) else { return };
@@ -323,7 +348,7 @@ impl MemoryStore {
             change(&mut state);
             if let Some(next) = class.form.layout().pack(&state) {
                 match slot.set(seen, next) {
-                    Ok(()) => return,
+                    Ok(()) => return self.region.mark(slot),
                     Err(_) => continue, // charged meanwhile: look again
                 }
             }
@@ -332,6 +357,7 @@ impl MemoryStore {
                 Replaced::Done => return self.count(&kept),
                 Replaced::Raced => {}
                 Replaced::NoRoom if saturated.is_none_or(|next| slot.set(seen, next).is_ok()) => {
+                    self.region.mark(slot);
                     return self.count(&kept);
                 }
                 Replaced::NoRoom => {}
@@ -344,7 +370,8 @@ impl MemoryStore {
     }
 
     fn held(&self, n: usize, now: Time) -> Held<'_> {
-        Held { table: &self.tables[n], lines: self.region.shard(n), classes: &self.classes, now }
+        let region = &self.region;
+        Held { region, table: &self.tables[n], lines: region.shard(n), classes: &self.classes, now }
     }
 
     fn lock(&self, n: usize) -> MutexGuard<'_, Shape> {
@@ -380,13 +407,13 @@ impl MemoryStore {
 /// by the next one, or still there if there is none. `None` if the key is not there, or not what `run`
 /// expects.
 #[inline]
-fn try_packed(place: &Place<'_>, run: impl Fn(u16, u64) -> Option<Run>) -> Option<Part> {
+fn try_packed(region: &Region, place: &Place<'_>, run: impl Fn(u16, u64) -> Option<Run>) -> Option<Part> {
     let slot = place.slot()?;
     let mut seen = slot.glance();
     while belongs_to(seen.tag(), place.fingerprint()) {
         let Run { part, next } = run(kind_of(seen.tag()), seen.state())?;
         let stands = match next {
-            Some(next) => slot.set(seen, next),
+            Some(next) => slot.set(seen, next).inspect(|()| region.mark(slot)),
             None => slot.confirm(seen),
         };
         match stands {

@@ -1,10 +1,11 @@
-//! Tracked keys in a snapshot: saved by rule, and handed to a rule when it is first hit or looked at.
+//! Tracked keys in a saved state: handed to a rule when it is first hit or looked at.
 //!
-//! Rules of a database come into force after the snapshot was read, so what was saved waits for its rule.
+//! Rules of a database come into force after the state was read, so what was saved waits for its rule.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::sync::Arc;
 
+use crate::changes::Changes;
 use crate::codec::{Decoder, Encoder};
 use crate::fingerprint::Fingerprint;
 use crate::rule::Tracking;
@@ -12,62 +13,64 @@ use crate::sync::{Mutex, lock};
 use crate::time::Time;
 use crate::track::Track;
 
+#[derive(Clone)]
 pub(crate) struct SavedTrack {
     pub(crate) key: Fingerprint,
     pub(crate) track: Track,
 }
 
-/// What a snapshot had of rules that nobody has asked for yet.
+/// What the tracks of a rule begin with.
 #[derive(Default)]
-pub(crate) struct SavedTracks(Mutex<HashMap<Box<str>, Vec<SavedTrack>>>);
+pub(crate) struct FirstTracks {
+    pub(crate) tracks: Arc<Vec<SavedTrack>>,
+    pub(crate) changes: Changes,
+}
+
+/// What was saved of rules that nobody has asked for yet.
+#[derive(Default)]
+pub(crate) struct SavedTracks {
+    waiting: Mutex<HashMap<Box<str>, Arc<Vec<SavedTrack>>>>,
+    changes: Changes,
+}
 
 impl SavedTracks {
+    pub(crate) fn new(changes: Changes) -> SavedTracks {
+        SavedTracks { changes, ..SavedTracks::default() }
+    }
+
     /// What was saved of a rule; nothing the second time.
-    pub(crate) fn take(&self, rule: &str) -> Vec<SavedTrack> {
-        lock(&self.0).remove(rule).unwrap_or_default()
+    pub(crate) fn take(&self, rule: &str) -> FirstTracks {
+        let tracks = lock(&self.waiting).remove(rule).unwrap_or_default();
+        FirstTracks { tracks, changes: self.changes }
     }
 
-    /// Writes the rules in force, and those that were not asked for since the last snapshot.
-    pub(crate) fn save(
-        &self,
-        in_force: &[(&str, Vec<SavedTrack>)],
-        out: &mut Encoder<impl Write>,
-    ) -> io::Result<()> {
-        let waiting = lock(&self.0);
-        let waiting: Vec<_> = waiting.iter().map(|(rule, tracks)| (&**rule, tracks)).collect();
-        let all = in_force.iter().map(|(rule, tracks)| (*rule, tracks)).chain(waiting.iter().copied());
-        out.word((in_force.len() + waiting.len()) as u64)?;
-        for (rule, tracks) in all {
-            out.text(rule)?;
-            out.word(tracks.len() as u64)?;
-            for SavedTrack { key, track } in tracks {
-                let words = [key.0, track.tries, track.denials, track.last_seen.nanos()];
-                words.into_iter().chain([track.latest.len() as u64]).try_for_each(|word| out.word(word))?;
-                track.latest.iter().try_for_each(|at| out.word(at.nanos()))?;
-            }
-        }
-        Ok(())
+    pub(crate) fn put(&self, rule: &str, tracks: Vec<SavedTrack>) {
+        lock(&self.waiting).insert(rule.into(), Arc::new(tracks));
     }
 
-    /// Reads what [`save`](Self::save) has written; `None` if it has not. A key that no setting would keep is left out.
-    pub(crate) fn load(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
-        let mut kept = 0;
-        for _ in 0..from.word()? {
-            let rule = from.text()?;
-            let mut tracks = Vec::new();
-            for _ in 0..from.word()? {
-                let key = Fingerprint(from.word()?);
-                let (tries, denials) = (from.word()?, from.word()?);
-                let last_seen = Time::from_nanos(from.word()?);
-                let times = from.word().filter(|times| *times <= u64::from(Tracking::MAX_TIMES))?;
-                let latest = (0..times).map(|_| from.word().map(Time::from_nanos)).collect::<Option<_>>()?;
-                if last_seen + Tracking::MAX_KEEP > now {
-                    tracks.push(SavedTrack { key, track: Track { tries, denials, last_seen, latest } });
-                }
-            }
-            kept += tracks.len() as u64;
-            lock(&self.0).insert(rule.into(), tracks);
-        }
-        Some(kept)
+    /// Those that nobody has asked for.
+    pub(crate) fn waiting(&self) -> Vec<(Box<str>, Arc<Vec<SavedTrack>>)> {
+        lock(&self.waiting).iter().map(|(rule, tracks)| (rule.clone(), Arc::clone(tracks))).collect()
+    }
+}
+
+impl SavedTrack {
+    pub(crate) fn write(key: Fingerprint, track: &Track, out: &mut Encoder) {
+        out.words([key.0, track.tries, track.denials, track.last_seen.nanos(), track.latest.len() as u64]);
+        out.words(track.latest.iter().map(|at| at.nanos()));
+    }
+
+    pub(crate) fn read(from: &mut Decoder<'_>) -> Option<SavedTrack> {
+        let key = Fingerprint(from.word()?);
+        let (tries, denials) = (from.word()?, from.word()?);
+        let last_seen = Time::from_nanos(from.word()?);
+        let times = from.word().filter(|times| *times <= u64::from(Tracking::MAX_TIMES))?;
+        let latest = (0..times).map(|_| from.word().map(Time::from_nanos)).collect::<Option<_>>()?;
+        Some(SavedTrack { key, track: Track { tries, denials, last_seen, latest } })
+    }
+
+    /// Whether some setting would keep it.
+    pub(crate) fn matters(&self, now: Time) -> bool {
+        self.track.last_seen + Tracking::MAX_KEEP > now
     }
 }

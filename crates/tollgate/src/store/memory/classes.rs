@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::algorithm::gcra::Flow;
 use crate::store::memory::layout::{Brief, Layout};
 use crate::store::memory::packed::{Class, Form};
+use crate::store::memory::saved::{form_words, unit_of};
 use crate::store::memory::slot::KIND_BITS;
-use crate::store::memory::snapshot::{form_words, unit_of};
 #[cfg(shuttle)]
 use crate::sync::seeded;
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -197,13 +197,6 @@ impl Classes {
         self.cells[usize::from(number) / CHUNK].get_or_init(Default::default)
     }
 
-    /// All classes in use, with their numbers.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u16, Class)> {
-        let mut all: Vec<_> = lock(&self.registry).numbers.iter().map(|(class, n)| (*n, *class)).collect();
-        all.sort_unstable_by_key(|(number, _)| *number);
-        all.into_iter()
-    }
-
     /// Whether a step of a collection is due.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
@@ -242,11 +235,6 @@ impl Classes {
         });
         self.due_lines.store(0, Ordering::Relaxed);
         collection.is_running = false;
-    }
-
-    /// Numbers keep their classes as long as this is held.
-    pub(super) fn pause(&self) -> MutexGuard<'_, Collection> {
-        lock(&self.collection)
     }
 }
 

@@ -73,6 +73,7 @@ impl Shape {
             let entry = take(slot);
             held.classes.mark(kind_of(entry.0));
             fill(free, entry);
+            held.region.mark(free);
             free = slot;
             step = reached.get(from);
         }

@@ -227,6 +227,13 @@ pub(crate) struct Demand<'q> {
     pub(crate) now: Time,
 }
 
+impl Demand<'_> {
+    /// Whether this may have changed the state that it was run on.
+    pub(super) fn has_changed(&self, part: &Part) -> bool {
+        part.grant.is_some() || matches!(self.intent, Intent::TakeOrDrain | Intent::Drain)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Intent {
     /// Take the cost if it is allowed.

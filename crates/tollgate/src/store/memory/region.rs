@@ -6,7 +6,9 @@
 use std::io;
 use std::marker::PhantomData;
 
+use crate::fingerprint::Fingerprint;
 use crate::store::memory::SHARDS;
+use crate::store::memory::changes::ChangedLines;
 #[cfg(not(shuttle))]
 use crate::store::memory::slot::supported;
 use crate::store::memory::slot::{Line, SLOTS_PER_LINE, Slot};
@@ -20,6 +22,8 @@ pub(super) struct Region {
     #[cfg(shuttle)]
     memory: Vec<Line>,
     lines_per_shard: usize,
+    /// Where a state log is written.
+    pub(super) changed: Option<ChangedLines>,
 }
 
 /// The lines of one shard.
@@ -47,7 +51,7 @@ impl Region {
         let memory = map(lines * size_of::<Line>())?;
         #[cfg(shuttle)]
         let memory = (0..lines).map(|_| Line::default()).collect();
-        Ok(Region { memory, lines_per_shard })
+        Ok(Region { memory, lines_per_shard, changed: None })
     }
 
     /// The lines of shard `n`.
@@ -71,6 +75,30 @@ impl Region {
         // SAFETY: the line is one of the region; see `Lines::at_unchecked`.
         let line = unsafe { &*self.memory.as_ptr().cast::<Line>().add(line) };
         Some(&line.0[n])
+    }
+
+    /// Records which lines change from now on.
+    pub(super) fn record_changes(&mut self) {
+        self.changed = ChangedLines::of(self.lines_per_shard * SHARDS);
+    }
+
+    /// Notes that a slot has changed, where that is recorded.
+    #[inline]
+    pub(super) fn mark(&self, slot: &Slot) {
+        if let Some(changed) = &self.changed {
+            changed.mark(self.number_of(slot) / SLOTS_PER_LINE);
+        }
+    }
+
+    pub(super) fn note_removed(&self, fingerprint: Fingerprint) {
+        if let Some(changed) = &self.changed {
+            changed.note_removed(fingerprint);
+        }
+    }
+
+    /// A line by its number in the whole region: line `n` of shard `s` is number `n * SHARDS + s`.
+    pub(super) fn line(&self, number: usize) -> &Line {
+        self.shard(number % SHARDS).at(number / SHARDS)
     }
 
     /// The number of a slot of this region.

@@ -11,7 +11,7 @@ use crate::store::memory::aggregate::Aggregate;
 use crate::store::memory::classes::{Classes, Recent, WIDE};
 use crate::store::memory::moves::{fill, take};
 use crate::store::memory::packed::Class;
-use crate::store::memory::region::Lines;
+use crate::store::memory::region::{Lines, Region};
 use crate::store::memory::share::Share;
 use crate::store::memory::slab::{Slab, Wide};
 use crate::store::memory::slot::{EMPTY, Entry, Line, SLOTS_PER_LINE, Seen, Slot};
@@ -62,6 +62,7 @@ pub(super) enum Replaced {
 
 /// A shard as its lock's holder sees it.
 pub(super) struct Held<'s> {
+    pub(super) region: &'s Region,
     pub(super) table: &'s Table,
     pub(super) lines: Lines<'s>,
     pub(super) classes: &'s Classes,
@@ -140,6 +141,7 @@ impl Shape {
         let wide = self.wide(slot.load().entry()).map(|wide| wide.state.clone());
         let kind = kind_of(slot.tag());
         let word = self.take(slot)?;
+        held.region.note_removed(fingerprint);
         wide.or_else(|| Some(held.classes.get(kind)?.form.layout().unpack(word)))
     }
 
@@ -172,6 +174,7 @@ impl Shape {
             }
         };
         if slot.hand_over(seen, entry).is_ok() {
+            held.region.mark(slot);
             return Replaced::Done;
         }
         self.release(entry);
@@ -304,6 +307,7 @@ impl Shape {
                 return false;
             }
             if slot.hand_over(seen, entry).is_ok() {
+                held.region.mark(slot);
                 self.release(seen.entry());
                 kept.evicted += 1;
                 return true;
@@ -318,6 +322,7 @@ impl Shape {
             let old = seen.entry();
             let vacant = self.fresh_at(held, old) <= held.now && (old != EMPTY || vacancy == Vacancy::Any);
             if vacant && slot.hand_over(seen, entry).is_ok() {
+                held.region.mark(slot);
                 self.release(old);
                 self.entries += usize::from(old == EMPTY);
                 return true;
@@ -394,6 +399,7 @@ impl Shape {
                 let to = free.next().expect("a new line has room for all of an old one");
                 held.classes.mark(kind_of(entry.0));
                 fill(to, take(slot));
+                held.region.mark(to);
             }
         }
         held.table.set(grown);

@@ -1,209 +1,234 @@
-//! The memory store's part of a snapshot: its classes and every entry still worth keeping.
+//! The memory store's part of a saved state: every entry still worth keeping, or those that have changed.
 //!
-//! States are in Unix time, so downtime counts as elapsed.
+//! States are in Unix time, so downtime counts as elapsed. A line is read under the lock of its shard: its entries keep
+//! their classes and their places in the slab meanwhile. No lock is held for more than the four entries of a line.
 
-use std::collections::HashMap;
-use std::io::{self, Write};
+use std::collections::HashSet;
+use std::io;
 
-use crate::algorithm::State;
-use crate::algorithm::fixed_window::Window;
-use crate::algorithm::gcra::Flow;
-use crate::algorithm::sliding_compact::Pairs;
-use crate::algorithm::sliding_counter::Counts;
-use crate::algorithm::tiered_window::Tiers;
-use crate::codec::{Decoder, Encoder};
+use crate::codec::Decoder;
+use crate::codec::chunk::{Chunks, Record};
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Levels, Limit};
-use crate::store::memory::packed::{Class, Form};
-use crate::store::memory::shard::Saved;
+use crate::store::memory::changes::ChangedLines;
+use crate::store::memory::packed::Class;
+use crate::store::memory::saved::{class_words, read_class, read_state, write_state};
+use crate::store::memory::shard::{Saved, Shape};
 use crate::store::memory::slab::Wide;
+use crate::store::memory::slot::Entry;
 use crate::store::memory::table::{fingerprint_of, kind_of};
 use crate::store::memory::{MemoryStore, SHARDS, first_fingerprint, shard_of};
-use crate::time::{Period, Time, Unit};
+use crate::sync::lock;
+use crate::time::Time;
 
-const END: u64 = u64::MAX;
-const PACKED: u64 = 0;
-const WIDE: u64 = 1;
-/// Above the number of a class's form: how much there is of it.
-const CAPACITY_AT: u32 = 8;
+/// What is written of an entry that has expired.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expired {
+    /// Nothing: there is no earlier record.
+    Omitted,
+    /// That it is gone.
+    Noted,
+}
+
+/// Lines whose entries are written to estimate the bytes of all.
+const SAMPLE_LINES: usize = 1024;
 
 impl MemoryStore {
-    pub(crate) fn save(&self, out: &mut Encoder<impl Write>, now: Time) -> io::Result<()> {
-        let _numbers_stay = self.classes.pause();
-        let mut places = HashMap::new();
-        for (place, (number, class)) in (0u64..).zip(self.classes.iter()) {
-            places.insert(number, place);
-            write_words(out, &class_words(&class))?;
-        }
-        out.word(END)?;
-        for n in 0..SHARDS {
-            let (shape, held) = (self.lock(n), self.held(n, now));
-            for (tag, word) in held.live(&shape) {
-                let fingerprint = fingerprint_of(tag).0 | first_fingerprint(n).0;
-                match shape.wide((tag, word)) {
-                    None => {
-                        let Some(place) = places.get(&kind_of(tag)) else { continue };
-                        write_words(out, &[PACKED, fingerprint, *place, word])?;
-                    }
-                    Some(wide) => {
-                        write_words(out, &[WIDE, wide.key(), wide.fresh_at.nanos()])?;
-                        write_state(out, &wide.state)?;
-                    }
-                }
-            }
-        }
-        out.word(END)
+    /// The lines that may hold an entry.
+    pub(crate) fn lines_in_use(&self) -> usize {
+        self.tables.iter().map(|table| table.extent().lines()).max().unwrap_or(0) * SHARDS
     }
 
-    /// Takes up what was saved; `None` if it makes no sense, with nothing promised about the rest.
-    pub(crate) fn load(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
-        let mut classes = Vec::new();
-        while let Some(class) = read_class(from)? {
-            classes.push(class);
+    /// Writes the entries of a line.
+    pub(crate) fn write_line(&self, line: usize, expired: Expired, out: &mut Chunks<'_, '_>) {
+        let n = line % SHARDS;
+        let shape = self.lock(n);
+        for slot in &self.region.line(line).0 {
+            self.write_entry(n, slot.load().entry(), &shape, expired, out);
+        }
+    }
+
+    fn write_entry(
+        &self,
+        n: usize,
+        (tag, word): Entry,
+        shape: &Shape,
+        expired: Expired,
+        out: &mut Chunks<'_, '_>,
+    ) {
+        if tag == 0 {
+            return;
+        }
+        let fingerprint = fingerprint_of(tag).0 | first_fingerprint(n).0;
+        let wide = shape.wide((tag, word));
+        let class = self.classes.get(kind_of(tag));
+        let now = out.now();
+        match (wide, class) {
+            (Some(wide), _) if wide.fresh_at > now => {
+                let out = out.record(Record::Wide);
+                out.words([wide.key(), wide.fresh_at.nanos()]);
+                write_state(out, &wide.state);
+            }
+            (None, Some(class)) if class.form.fresh_at(word) > now => {
+                let number = out.class(class_words(&class));
+                let out = out.record(Record::Packed);
+                out.word(fingerprint);
+                out.short(number);
+                out.word(word);
+            }
+            _ if expired == Expired::Noted => out.record(Record::NoCounter).word(fingerprint),
+            _ => {}
+        }
+    }
+
+    /// Writes what has changed since the last call. What a sink that fails was not given is written next time.
+    pub(crate) fn write_changes(&self, out: &mut Chunks<'_, '_>) -> io::Result<()> {
+        let Some(changed) = &self.region.changed else { return Ok(()) };
+        let removed = lock(changed.removed()).take();
+        self.write_removed(removed, out)?;
+        for word in 0..self.lines_in_use().div_ceil(ChangedLines::LINES_PER_WORD) {
+            let mut lines = changed.take(word);
+            while lines != 0 {
+                let line = word * ChangedLines::LINES_PER_WORD + lines.trailing_zeros() as usize;
+                self.write_line(line, Expired::Noted, out);
+                lines &= lines - 1;
+            }
+            out.hand_out_full()?;
+        }
+        Ok(())
+    }
+
+    /// Writes keys that were removed on purpose as they are now: gone, or counted anew.
+    fn write_removed(&self, removed: HashSet<Fingerprint>, out: &mut Chunks<'_, '_>) -> io::Result<()> {
+        let mut removed = removed.into_iter();
+        while let Some(fingerprint) = removed.next() {
+            let n = shard_of(fingerprint);
+            let shape = self.lock(n);
+            match self.find(fingerprint).map(|slot| slot.load().entry()) {
+                Some(entry) => self.write_entry(n, entry, &shape, Expired::Noted, out),
+                None => out.record(Record::NoCounter).word(fingerprint.0),
+            }
+            drop(shape);
+            if let Err(error) = out.hand_out_full() {
+                removed.for_each(|fingerprint| self.region.note_removed(fingerprint));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what has changed so far.
+    pub(crate) fn forget_changes(&self) {
+        let Some(changed) = &self.region.changed else { return };
+        for word in 0..self.lines_in_use().div_ceil(ChangedLines::LINES_PER_WORD) {
+            changed.take(word);
+        }
+        let mut removed = lock(changed.removed());
+        removed.take();
+        removed.take_overflow();
+    }
+
+    /// Whether changes were lost: then only a whole image has all of them.
+    pub(crate) fn take_overflow(&self) -> bool {
+        self.region.changed.as_ref().is_some_and(|changed| lock(changed.removed()).take_overflow())
+    }
+
+    /// Returns once whoever moves an entry at this moment has marked its new line.
+    pub(crate) fn wait_for_moves(&self) {
+        (0..SHARDS).for_each(|n| drop(self.lock(n)));
+    }
+
+    /// About how many bytes [`write_line`](Self::write_line) writes for all lines: exact for small tables.
+    pub(crate) fn estimated_bytes(&self, now: Time) -> u64 {
+        let lines = self.lines_in_use();
+        let step = lines.div_ceil(SAMPLE_LINES).max(1);
+        let (mut bytes, mut sampled) = (0, 0);
+        let mut count = |chunk: crate::codec::chunk::Chunk| {
+            bytes += chunk.bytes().len();
+            Ok(())
+        };
+        let mut out = Chunks::new(now, &mut count);
+        for line in (0..lines).step_by(step) {
+            self.write_line(line, Expired::Omitted, &mut out);
+            sampled += 1;
+            out.hand_out_full().expect("counting does not fail");
+        }
+        out.hand_out().expect("counting does not fail");
+        bytes as u64 * lines as u64 / (sampled as u64).max(1)
+    }
+}
+
+/// Entries that are taken up from a chunk, or from a whole snapshot.
+pub(crate) struct EntryReader<'s> {
+    store: &'s MemoryStore,
+    now: Time,
+    /// In the order of their records.
+    classes: Vec<Class>,
+}
+
+impl<'s> EntryReader<'s> {
+    pub(crate) fn new(store: &'s MemoryStore, now: Time) -> Self {
+        EntryReader { store, now, classes: Vec::new() }
+    }
+
+    pub(crate) fn read_class(&mut self, from: &mut Decoder<'_>) -> Option<()> {
+        self.classes.push(read_class([from.word()?, from.word()?, from.word()?, from.word()?])?);
+        Some(())
+    }
+
+    /// Reads an entry in the place of what the key had; how many entries more there are then.
+    pub(crate) fn read_packed(&self, from: &mut Decoder<'_>) -> Option<i64> {
+        let (fingerprint, class, word) = (from.word()?, from.short()?, from.word()?);
+        self.take_packed(fingerprint, u64::from(class), word)
+    }
+
+    pub(crate) fn read_wide(&self, from: &mut Decoder<'_>) -> Option<i64> {
+        let (key, fresh_at) = (from.word()?, Time::from_nanos(from.word()?));
+        let state = read_state(from)?;
+        Some(self.put(Fingerprint(key), |_| Some(Saved::Wide(Wide::saved(key, state, fresh_at)))))
+    }
+
+    pub(crate) fn read_gone(&self, from: &mut Decoder<'_>) -> Option<i64> {
+        Some(self.put(Fingerprint(from.word()?), |_| None))
+    }
+
+    fn take_packed(&self, fingerprint: u64, class: u64, word: u64) -> Option<i64> {
+        let class = self.classes.get(usize::try_from(class).ok()?)?;
+        let word = class.form.accepts(word).then(|| class.clamped(word, self.now))?;
+        Some(self.put(Fingerprint(fingerprint), |shape| {
+            // The shard is locked until the entry names the number.
+            let number = self.store.classes.number(*class, &mut shape.recent)?;
+            Some(Saved::Packed(number, word))
+        }))
+    }
+
+    fn put(&self, fingerprint: Fingerprint, saved: impl FnOnce(&mut Shape) -> Option<Saved>) -> i64 {
+        let n = shard_of(fingerprint);
+        let (mut shape, held) = (self.store.lock(n), self.store.held(n, self.now));
+        let was_there = shape.remove(&held, fingerprint);
+        let is_there = saved(&mut shape).is_some_and(|saved| shape.restore(&held, fingerprint, saved));
+        i64::from(is_there) - i64::from(was_there)
+    }
+
+    /// Takes up the counters of a snapshot in a format before state logs; how many there are.
+    pub(crate) fn read_whole(&mut self, from: &mut Decoder<'_>) -> Option<i64> {
+        const END: u64 = u64::MAX;
+        const PACKED: u64 = 0;
+        const WIDE: u64 = 1;
+        loop {
+            let first = from.word()?;
+            if first == END {
+                break;
+            }
+            self.classes.push(read_class([first, from.word()?, from.word()?, from.word()?])?);
         }
         let mut entries = 0;
         loop {
-            let kind = from.word()?;
-            if kind == END {
-                return Some(entries);
-            }
-            let fingerprint = Fingerprint(from.word()?);
-            let n = shard_of(fingerprint);
-            let held = self.held(n, now);
-            let mut shape = self.lock(n);
-            let saved = match kind {
-                PACKED => {
-                    let class: &Class = classes.get(usize::try_from(from.word()?).ok()?)?;
-                    let word = from.word().filter(|word| class.form.accepts(*word))?;
-                    let number = self.classes.number(*class, &mut shape.recent);
-                    number.map(|number| Saved::Packed(number, class.clamped(word, now)))
-                }
-                WIDE => {
-                    let fresh_at = Time::from_nanos(from.word()?);
-                    Some(Saved::Wide(Wide::saved(fingerprint.0, read_state(from)?, fresh_at)))
-                }
+            entries += match from.word()? {
+                END => return Some(entries),
+                PACKED => self.take_packed(from.word()?, from.word()?, from.word()?)?,
+                WIDE => self.read_wide(from)?,
                 _ => return None,
             };
-            entries += u64::from(saved.is_some_and(|saved| shape.restore(&held, fingerprint, saved)));
         }
     }
-}
-
-fn write_words(out: &mut Encoder<impl Write>, words: &[u64]) -> io::Result<()> {
-    words.iter().try_for_each(|word| out.word(*word))
-}
-
-fn class_words(class: &Class) -> [u64; 4] {
-    let [kind, rest @ ..] = form_words(&class.form);
-    let [a, b, c] = rest;
-    [kind | u64::from(class.capacity_log2) << CAPACITY_AT, a, b, c]
-}
-
-pub(super) fn form_words(form: &Form) -> [u64; 4] {
-    match *form {
-        Form::Instant(Flow::Nanos) => [0, 0, 0, 0],
-        Form::Instant(Flow::Ticks { ticks, period_ns }) => [1, ticks, period_ns, 0],
-        Form::Instant(Flow::Steps { tick_ns, share }) => [2, tick_ns, share, 0],
-        Form::Instant(Flow::Calendar { period, refill }) => {
-            [3, u64::from(period.count()), unit_word(period.unit()), refill]
-        }
-        Form::Window { period, .. } => [4, u64::from(period.count()), unit_word(period.unit()), 0],
-        Form::Counts { window_ns, .. } => [5, window_ns, 0, 0],
-    }
-}
-
-fn read_class(from: &mut Decoder<'_>) -> Option<Option<Class>> {
-    let first = from.word()?;
-    if first == END {
-        return Some(None);
-    }
-    // Versions that knew no capacities wrote zero there: their entries count as ones at their limit.
-    let (kind, capacity_log2) = (first & ((1 << CAPACITY_AT) - 1), u8::try_from(first >> CAPACITY_AT).ok()?);
-    if u32::from(capacity_log2) >= u64::BITS {
-        return None;
-    }
-    let words = [from.word()?, from.word()?, from.word()?];
-    let period = || Period::new(words[0], unit_of(words[1])?);
-    let up_to = |n: u64, most: u64| (1..=most).contains(&n).then_some(n);
-    const LONGEST_NS: u64 = Time::from_secs(Period::MAX_SECONDS).nanos();
-    let form = match kind {
-        0 => Form::Instant(Flow::Nanos),
-        1 => {
-            let period_ns = up_to(words[1], LONGEST_NS)?;
-            Form::Instant(Flow::Ticks { ticks: up_to(words[0], period_ns)?, period_ns })
-        }
-        2 => {
-            let tick_ns = up_to(words[0], u64::MAX)?;
-            let ticks = (Limit::HORIZON.nanos() / tick_ns).max(1);
-            let share = up_to(words[1], Limit::MAX_UNITS / ticks)?;
-            Form::Instant(Flow::Steps { tick_ns, share })
-        }
-        3 => {
-            let refill = up_to(words[2], Limit::MAX_BURST)?;
-            Form::Instant(Flow::Calendar { period: period()?, refill })
-        }
-        4 => Form::window(period()?),
-        5 => Form::counts(up_to(words[0], LONGEST_NS)?),
-        _ => return None,
-    };
-    Some(Some(Class { form, capacity_log2 }))
-}
-
-const UNITS: [Unit; 7] =
-    [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
-
-fn unit_word(unit: Unit) -> u64 {
-    UNITS.iter().position(|known| *known == unit).expect("every unit is listed") as u64
-}
-
-pub(super) fn unit_of(word: u64) -> Option<Unit> {
-    UNITS.get(usize::try_from(word).ok()?).copied()
-}
-
-fn write_state(out: &mut Encoder<impl Write>, state: &State) -> io::Result<()> {
-    match state {
-        State::Instant(instant) => write_words(out, &[0, *instant]),
-        State::Window(window) => write_words(out, &[1, window.name, window.count]),
-        State::Counts(counts) => write_words(out, &[2, counts.window, counts.current, counts.previous]),
-        State::Steps(steps) => {
-            out.word(3)?;
-            write_pairs(out, steps)
-        }
-        State::Tiers(tiers) => {
-            write_words(out, &[4, tiers.levels().len() as u64])?;
-            tiers.levels().iter().try_for_each(|steps| write_pairs(out, steps))
-        }
-        State::Log(log) => {
-            out.word(5)?;
-            write_pairs(out, &**log)
-        }
-    }
-}
-
-fn read_state(from: &mut Decoder<'_>) -> Option<State> {
-    Some(match from.word()? {
-        0 => State::Instant(from.word()?),
-        1 => State::Window(Window { name: from.word()?, count: from.word()? }),
-        2 => State::Counts(Counts { window: from.word()?, current: from.word()?, previous: from.word()? }),
-        3 => State::Steps(read_pairs(from)?),
-        4 => {
-            let levels = from.word().filter(|levels| *levels <= Levels::MAX as u64)?;
-            State::Tiers(Tiers::from_levels((0..levels).map(|_| read_pairs(from)).collect::<Option<_>>()?))
-        }
-        5 => State::Log(Box::new(read_pairs(from)?)),
-        _ => return None,
-    })
-}
-
-fn write_pairs(out: &mut Encoder<impl Write>, pairs: &impl Pairs) -> io::Result<()> {
-    out.word(pairs.pairs().count() as u64)?;
-    pairs.pairs().try_for_each(|(step, count)| write_words(out, &[step, count]))
-}
-
-fn read_pairs<P: FromIterator<(u64, u64)>>(from: &mut Decoder<'_>) -> Option<P> {
-    let pairs = from.word()?;
-    let pairs: Option<Vec<_>> = (0..pairs).map(|_| Some((from.word()?, from.word()?))).collect();
-    let pairs = pairs?;
-    pairs.iter().try_fold(0u64, |sum, (_, count)| sum.checked_add(*count))?;
-    Some(pairs.into_iter().collect())
 }

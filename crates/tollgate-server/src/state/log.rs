@@ -1,0 +1,278 @@
+//! The file of the state: appended to while the server runs, and replaced by a new one before it is too long.
+//!
+//! Appends are synced before they count as written. A new file is written beside the old one, gets the same appends
+//! meanwhile, and takes its name once it is complete and synced: whenever a crash comes, the file of that name is whole
+//! up to its last complete frame. A write that fails loses nothing while the process lives: its chunk is kept, and what
+//! was not collected yet stays marked.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tollgate::engine::log::{Chunk, Frames, Image};
+use tollgate::{Engine, Time};
+
+use crate::gate::{Gate, Live};
+
+/// A file up to this length is not worth replacing.
+const MIN_BOUND: u64 = 1 << 20;
+/// The file is at most so many times as long as the state that it holds.
+const MAX_FACTOR: u64 = 2;
+/// What is written of a new file between two appends, at least: so that it costs appends and requests little.
+const IMAGE_STEP: u64 = if cfg!(test) { 64 << 10 } else { 8 << 20 };
+/// And what is written of it for each byte that is appended meanwhile.
+const IMAGE_PER_APPENDED: u64 = 4;
+/// After a new file it takes so long before another is begun because the state has shrunk.
+const SHRINK_PAUSE: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 60 });
+
+pub struct StateLog {
+    path: PathBuf,
+    current: Option<LogFile>,
+    /// The file that will take the current one's place.
+    next: Option<(LogFile, Image)>,
+    unwritten: Option<Chunk>,
+    /// What the rules in the file were taken from.
+    rules: Option<Arc<Live>>,
+    /// Changes were lost, or their fate is unknown: only a new file has all of them.
+    is_incomplete: bool,
+    measured: Measured,
+}
+
+/// What the last complete image took.
+struct Measured {
+    bytes: u64,
+    /// Beside what the counters were estimated to take.
+    others: u64,
+    at: Instant,
+}
+
+struct LogFile {
+    file: File,
+    frames: Frames,
+    length: u64,
+}
+
+/// What came of collecting changes.
+enum Appended {
+    All {
+        bytes: u64,
+    },
+    /// They do not fit the bound.
+    TooLong,
+}
+
+impl StateLog {
+    /// A log that begins with a new file, or goes on where a file that was read ends.
+    pub fn new(path: PathBuf, end: Option<(Frames, u64)>) -> StateLog {
+        let resume = |(frames, length)| LogFile::resume(&path, frames, length);
+        let current = end.and_then(|end| {
+            let resumed = resume(end);
+            resumed.inspect_err(|error| tracing::warn!(%error, "the saved state is written anew")).ok()
+        });
+        let bytes = current.as_ref().map_or(0, |file| file.length / MAX_FACTOR);
+        let measured = Measured { bytes, others: 0, at: Instant::now() };
+        StateLog { path, current, next: None, unwritten: None, rules: None, is_incomplete: false, measured }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The length of the file.
+    pub fn bytes(&self) -> u64 {
+        self.current.as_ref().map_or(0, |file| file.length)
+    }
+
+    /// Writes what has changed since the last call, and as much of a new file as is due. Returns the bytes written.
+    pub fn write(&mut self, gate: &Gate) -> io::Result<u64> {
+        if self.current.is_none() || self.is_incomplete {
+            return self.write_whole(gate);
+        }
+        let bound = self.bound(&gate.engine, gate.now());
+        let appended = match self.append(gate, bound) {
+            Ok(Appended::All { bytes }) => bytes,
+            Ok(Appended::TooLong) => return self.write_whole(gate),
+            Err(error) => {
+                self.drop_next();
+                return Err(error);
+            }
+        };
+        self.is_incomplete |= gate.engine.needs_image();
+        if self.is_incomplete {
+            return Ok(appended + self.write_whole(gate)?);
+        }
+        if self.next.is_none() && self.bytes() > bound / 4 * 3 {
+            self.begin_next(gate)?;
+        }
+        Ok(appended + self.write_next(gate, appended, bound)?)
+    }
+
+    /// Writes everything into a new file at once.
+    pub fn write_whole(&mut self, gate: &Gate) -> io::Result<u64> {
+        self.is_incomplete = true; // until it is there: what is forgotten next is nowhere else
+        gate.engine.forget_changes();
+        self.unwritten = None;
+        self.begin_next(gate)?;
+        while self.next.is_some() {
+            self.write_next(gate, 0, u64::MAX)?;
+        }
+        self.is_incomplete = false;
+        Ok(self.bytes())
+    }
+
+    /// How long the file may become.
+    fn bound(&self, engine: &Engine, now: Time) -> u64 {
+        let least = MAX_FACTOR * self.measured.bytes.max(MIN_BOUND / MAX_FACTOR);
+        if self.bytes() <= MIN_BOUND / 2 {
+            return least;
+        }
+        let live = engine.estimated_counter_bytes(now) + self.measured.others;
+        let estimated = MAX_FACTOR * live.max(MIN_BOUND / MAX_FACTOR);
+        if self.measured.at.elapsed() < SHRINK_PAUSE { estimated.max(least) } else { estimated }
+    }
+
+    /// Appends what has changed to the files, and syncs the current one.
+    fn append(&mut self, gate: &Gate, bound: u64) -> io::Result<Appended> {
+        let (live, now) = (gate.live.load_full(), gate.now());
+        let is_known = self.rules.as_ref().is_some_and(|rules| Arc::ptr_eq(rules, &live));
+        let Some(current) = &mut self.current else { return Ok(Appended::TooLong) };
+        let (before, mut is_too_long, mut next_error) = (current.length, false, None);
+        let (unwritten, next) = (&mut self.unwritten, &mut self.next);
+        let kept = unwritten.take();
+        let mut sink = |chunk: Chunk| {
+            is_too_long = current.length + Frames::bytes_of(&chunk) > bound;
+            let appended = match is_too_long {
+                true => Err(io::ErrorKind::FileTooLarge.into()),
+                false => current.append(&chunk),
+            };
+            if let Err(error) = appended {
+                *unwritten = Some(chunk);
+                return Err(error);
+            }
+            if let Some(Err(error)) = next.as_mut().map(|(next, _)| next.append(&chunk)) {
+                *next = None;
+                next_error = Some(error);
+            }
+            Ok(())
+        };
+        let collect = || {
+            kept.map_or(Ok(()), &mut sink)?;
+            if !is_known {
+                gate.engine.write_rules(&live.history.write(), now, &mut sink)?;
+            }
+            gate.engine.write_changes(now, &mut sink)
+        };
+        let collected = collect();
+        let bytes = current.length - before;
+        if bytes > 0
+            && let Err(error) = current.file.sync_data()
+        {
+            // What a failed sync has left on the disk nobody knows.
+            self.is_incomplete = true;
+            return Err(error);
+        }
+        if is_too_long {
+            return Ok(Appended::TooLong);
+        }
+        collected?;
+        self.rules = Some(live);
+        next_error.map_or(Ok(Appended::All { bytes }), Err)
+    }
+
+    fn begin_next(&mut self, gate: &Gate) -> io::Result<()> {
+        self.next = None;
+        let live = gate.live.load_full();
+        let mut file = LogFile::create(&self.unfinished(), &gate.engine)?;
+        gate.engine.write_rules(&live.history.write(), gate.now(), &mut |chunk| file.append(&chunk))?;
+        self.next = Some((file, Image::default()));
+        if self.current.is_none() || self.is_incomplete {
+            self.rules = Some(live);
+        }
+        Ok(())
+    }
+
+    /// Writes some more of the next file, if there is one, and puts it in the current one's place when it is complete.
+    fn write_next(&mut self, gate: &Gate, appended: u64, bound: u64) -> io::Result<u64> {
+        let Some((file, image)) = &mut self.next else { return Ok(0) };
+        let (before, most) = (file.length, IMAGE_STEP.max(IMAGE_PER_APPENDED * appended));
+        let written = gate.engine.write_image(image, most, gate.now(), &mut |chunk| file.append(&chunk));
+        let written = written.and_then(|()| file.file.sync_data());
+        let bytes = file.length - before;
+        let finished = match written {
+            Ok(()) if image.is_done() => self.finish_next(gate, bound),
+            other => other,
+        };
+        if finished.is_err() {
+            self.drop_next();
+        }
+        finished.map(|()| bytes)
+    }
+
+    /// Gives the room of the next file back: it may be what is missing.
+    fn drop_next(&mut self) {
+        self.next = None;
+        fs::remove_file(self.unfinished()).ok();
+    }
+
+    /// Completes the next file with what has changed since it was begun, and gives it its name.
+    fn finish_next(&mut self, gate: &Gate, bound: u64) -> io::Result<()> {
+        if self.current.is_some() && !self.is_incomplete {
+            if let Appended::TooLong = self.append(gate, bound)? {
+                return Ok(()); // the next call writes everything
+            }
+        } else if let Some((file, _)) = &mut self.next {
+            gate.engine.write_changes(gate.now(), &mut |chunk| file.append(&chunk))?;
+        }
+        let Some((file, image)) = self.next.take() else { return Ok(()) };
+        file.file.sync_all()?;
+        fs::rename(self.unfinished(), &self.path)?;
+        self.current = Some(file);
+        let counters = gate.engine.estimated_counter_bytes(gate.now());
+        let (bytes, at) = (image.bytes(), Instant::now());
+        self.measured = Measured { bytes, others: bytes.saturating_sub(counters), at };
+        // Until the folder is synced, a power failure may bring the old file back; both are whole.
+        File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    }
+
+    fn unfinished(&self) -> PathBuf {
+        self.path.with_extension("snapshot.tmp")
+    }
+}
+
+impl LogFile {
+    /// It holds the secret of the fingerprints: nobody else may read it.
+    fn create(path: &Path, engine: &Engine) -> io::Result<LogFile> {
+        fs::remove_file(path).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let (frames, header) = engine.begin_log();
+        file.write_all_at(&header, 0)?;
+        Ok(LogFile { file, frames, length: header.len() as u64 })
+    }
+
+    /// Cuts off what was not complete, and goes on there.
+    fn resume(path: &Path, frames: Frames, length: u64) -> io::Result<LogFile> {
+        let file = OpenOptions::new().write(true).open(path)?;
+        file.set_len(length)?;
+        Ok(LogFile { file, frames, length })
+    }
+
+    fn append(&mut self, chunk: &Chunk) -> io::Result<()> {
+        let frame = self.frames.frame(chunk);
+        if let Err(error) = self.file.write_all_at(&frame, self.length) {
+            self.file.set_len(self.length).ok(); // what is left behind would only be skipped
+            return Err(error);
+        }
+        self.frames.advance();
+        self.length += frame.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! What a state log needs of the list: all bans, part by part, and those that have changed.
+
+use std::collections::HashSet;
+use std::sync::PoisonError;
+
+use crate::ban::Ban;
+use crate::ban::list::{BanList, SHARDS};
+use crate::ban::shard::Kept;
+use crate::changes::{ChangedKeys, Changes};
+use crate::fingerprint::Fingerprint;
+use crate::identity::Key;
+use crate::sync::{Mutex, lock};
+use crate::time::Time;
+
+/// Changed bans that are remembered between two writes of the log.
+const MAX_CHANGED: usize = 1 << 16;
+
+impl BanList {
+    /// The parts of [`part`](Self::part).
+    pub(crate) const PARTS: usize = SHARDS;
+
+    /// Notes from now on which bans and offenders change, if it is told to.
+    pub(crate) fn recording(mut self, changes: Changes) -> BanList {
+        self.changed = ChangedKeys::recorded(changes, MAX_CHANGED).map(Mutex::new);
+        self.offenders.record(changes);
+        self
+    }
+
+    pub(super) fn note_changed(&self, print: Fingerprint) {
+        if let Some(changed) = &self.changed {
+            lock(changed).add(print);
+        }
+    }
+
+    /// Notes bans again that were taken and not written.
+    pub(crate) fn note_all_changed(&self, prints: impl Iterator<Item = Fingerprint>) {
+        prints.for_each(|print| self.note_changed(print));
+    }
+
+    /// The bans that have changed since the last call, and whether some were lost.
+    pub(crate) fn take_changed(&self) -> (HashSet<Fingerprint>, bool) {
+        let Some(changed) = &self.changed else { return Default::default() };
+        let mut changed = lock(changed);
+        (changed.take(), changed.take_overflow())
+    }
+
+    /// The bans in force of a part. Requests are decided meanwhile.
+    pub(crate) fn part(&self, number: usize, now: Time) -> Vec<(Fingerprint, Key, Ban)> {
+        let shard = self.shards[number].read().unwrap_or_else(PoisonError::into_inner);
+        shard.iter().filter(|kept| kept.until() > now).filter_map(|kept| entry(&kept)).collect()
+    }
+
+    /// The ban in force that is known by a print.
+    pub(crate) fn by_print(&self, print: Fingerprint, now: Time) -> Option<(Fingerprint, Key, Ban)> {
+        self.read(print).get(print, |kept| kept.until() > now).and_then(|kept| entry(&kept))
+    }
+}
+
+fn entry(kept: &Kept<'_>) -> Option<(Fingerprint, Key, Ban)> {
+    kept.entry().map(|(key, ban)| (kept.print(), key, ban))
+}

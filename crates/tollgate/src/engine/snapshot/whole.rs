@@ -1,0 +1,91 @@
+//! Snapshots in the formats before state logs, each written at once by a clean stop.
+//!
+//! Version 4: magic, version, secret, hash, when, rules as text, counters, bans, offenders, tracked keys, checksum.
+//! Version 3 has no tracked keys. Version 5 knows shares of limits: what version 4 saved counts as being at its limit.
+
+use crate::ban::{Ban, BanSource, Offender, RuleDenials, Strikes};
+use crate::codec::Decoder;
+use crate::engine::snapshot::{MAGIC, Restored, SnapshotError};
+use crate::engine::{Engine, EngineSetup};
+use crate::fingerprint::{Fingerprint, Secret};
+use crate::identity::Key;
+use crate::policy::Policy;
+use crate::store::memory::EntryReader;
+use crate::time::Time;
+use crate::track::saved::SavedTrack;
+
+/// The last version without tracked keys.
+const UNTRACKED_VERSION: u64 = 3;
+
+impl Engine {
+    pub(super) fn restore_whole(
+        policy: Policy,
+        setup: EngineSetup,
+        bytes: &[u8],
+        version: u64,
+        former: impl FnOnce(&str) -> Option<Policy>,
+        now: Time,
+    ) -> Result<(Engine, Restored), SnapshotError> {
+        let mut from = Decoder::verified(bytes).ok_or(SnapshotError::Checksum)?;
+        let contents = SnapshotError::Contents;
+        from.raw::<{ MAGIC.len() + size_of::<u64>() }>().ok_or(contents)?;
+        let secret = Secret::from_bytes(from.raw().ok_or(contents)?);
+        if from.text().ok_or(contents)? != secret.hash_name() {
+            return Err(SnapshotError::Hash);
+        }
+        let saved_at = Time::from_nanos(from.word().ok_or(contents)?);
+        let rules = from.text().ok_or(contents)?;
+        let engine = Self::succeeding(policy, setup, secret, former(rules), saved_at);
+        let counters = EntryReader::new(&engine.store, now).read_whole(&mut from).ok_or(contents)?;
+        let bans = engine.restore_bans(&mut from, now).ok_or(contents)?;
+        engine.restore_offenders(&mut from).ok_or(contents)?;
+        let tracked_keys = match version {
+            UNTRACKED_VERSION => 0,
+            _ => engine.restore_tracks(&mut from, now).ok_or(contents)?,
+        };
+        let counters = u64::try_from(counters).unwrap_or(0);
+        Ok((engine, Restored { counters, bans, tracked_keys, saved_at, unused_bytes: 0, end: None }))
+    }
+
+    fn restore_bans(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
+        let mut kept = 0;
+        for _ in 0..from.word()? {
+            let key = Key::parse(from.text()?).ok()?;
+            let (reason, source) = (from.text()?.to_owned(), BanSource::parse(from.text()?)?);
+            let (until, strikes) = (Time::from_nanos(from.word()?), u32::try_from(from.word()?).ok()?);
+            if until > now {
+                self.bans.insert(key, Ban { until, reason, source, strikes }, now);
+                kept += 1;
+            }
+        }
+        Some(kept)
+    }
+
+    fn restore_offenders(&self, from: &mut Decoder<'_>) -> Option<()> {
+        for _ in 0..from.word()? {
+            let (key, touched) = (Fingerprint(from.word()?), Time::from_nanos(from.word()?));
+            let (count, until) = (u32::try_from(from.word()?).ok()?, Time::from_nanos(from.word()?));
+            let mut offender = Offender { strikes: Strikes { count, until }, ..Offender::default() };
+            for _ in 0..from.word()? {
+                let rule = from.word()?;
+                // Denials of one moment were written one by one.
+                let times = (0..from.word()?).map(|_| Some((Time::from_nanos(from.word()?), 1)));
+                offender.denials.push(RuleDenials { rule, times: times.collect::<Option<_>>()? });
+            }
+            self.bans.offenders().restore(key, touched, offender);
+        }
+        Some(())
+    }
+
+    fn restore_tracks(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
+        let mut kept = 0;
+        for _ in 0..from.word()? {
+            let rule = from.text()?;
+            let tracks: Option<Vec<_>> = (0..from.word()?).map(|_| SavedTrack::read(from)).collect();
+            let tracks: Vec<_> = tracks?.into_iter().filter(|saved| saved.matters(now)).collect();
+            kept += tracks.len() as u64;
+            self.saved_tracks.put(rule, tracks);
+        }
+        Some(kept)
+    }
+}

@@ -1,0 +1,126 @@
+//! Classes and states as bytes.
+
+use crate::algorithm::State;
+use crate::algorithm::fixed_window::Window;
+use crate::algorithm::gcra::Flow;
+use crate::algorithm::sliding_compact::Pairs;
+use crate::algorithm::sliding_counter::Counts;
+use crate::algorithm::tiered_window::Tiers;
+use crate::codec::{Decoder, Encoder};
+use crate::limit::{Levels, Limit};
+use crate::store::memory::packed::{Class, Form};
+use crate::time::{Period, Time, Unit};
+
+/// Above the number of a class's form: how much there is of it.
+const CAPACITY_AT: u32 = 8;
+
+pub(super) fn class_words(class: &Class) -> [u64; 4] {
+    let [kind, rest @ ..] = form_words(&class.form);
+    let [a, b, c] = rest;
+    [kind | u64::from(class.capacity_log2) << CAPACITY_AT, a, b, c]
+}
+
+pub(super) fn form_words(form: &Form) -> [u64; 4] {
+    match *form {
+        Form::Instant(Flow::Nanos) => [0, 0, 0, 0],
+        Form::Instant(Flow::Ticks { ticks, period_ns }) => [1, ticks, period_ns, 0],
+        Form::Instant(Flow::Steps { tick_ns, share }) => [2, tick_ns, share, 0],
+        Form::Instant(Flow::Calendar { period, refill }) => {
+            [3, u64::from(period.count()), unit_word(period.unit()), refill]
+        }
+        Form::Window { period, .. } => [4, u64::from(period.count()), unit_word(period.unit()), 0],
+        Form::Counts { window_ns, .. } => [5, window_ns, 0, 0],
+    }
+}
+
+pub(super) fn read_class(words: [u64; 4]) -> Option<Class> {
+    let [first, words @ ..] = words;
+    // Versions that knew no capacities wrote zero there: their entries count as ones at their limit.
+    let (kind, capacity_log2) = (first & ((1 << CAPACITY_AT) - 1), u8::try_from(first >> CAPACITY_AT).ok()?);
+    if u32::from(capacity_log2) >= u64::BITS {
+        return None;
+    }
+    let period = || Period::new(words[0], unit_of(words[1])?);
+    let up_to = |n: u64, most: u64| (1..=most).contains(&n).then_some(n);
+    const LONGEST_NS: u64 = Time::from_secs(Period::MAX_SECONDS).nanos();
+    let form = match kind {
+        0 => Form::Instant(Flow::Nanos),
+        1 => {
+            let period_ns = up_to(words[1], LONGEST_NS)?;
+            Form::Instant(Flow::Ticks { ticks: up_to(words[0], period_ns)?, period_ns })
+        }
+        2 => {
+            let tick_ns = up_to(words[0], u64::MAX)?;
+            let ticks = (Limit::HORIZON.nanos() / tick_ns).max(1);
+            let share = up_to(words[1], Limit::MAX_UNITS / ticks)?;
+            Form::Instant(Flow::Steps { tick_ns, share })
+        }
+        3 => {
+            let refill = up_to(words[2], Limit::MAX_BURST)?;
+            Form::Instant(Flow::Calendar { period: period()?, refill })
+        }
+        4 => Form::window(period()?),
+        5 => Form::counts(up_to(words[0], LONGEST_NS)?),
+        _ => return None,
+    };
+    Some(Class { form, capacity_log2 })
+}
+
+const UNITS: [Unit; 7] =
+    [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+
+fn unit_word(unit: Unit) -> u64 {
+    UNITS.iter().position(|known| *known == unit).expect("every unit is listed") as u64
+}
+
+pub(super) fn unit_of(word: u64) -> Option<Unit> {
+    UNITS.get(usize::try_from(word).ok()?).copied()
+}
+
+pub(super) fn write_state(out: &mut Encoder, state: &State) {
+    match state {
+        State::Instant(instant) => out.words([0, *instant]),
+        State::Window(window) => out.words([1, window.name, window.count]),
+        State::Counts(counts) => out.words([2, counts.window, counts.current, counts.previous]),
+        State::Steps(steps) => {
+            out.word(3);
+            write_pairs(out, steps);
+        }
+        State::Tiers(tiers) => {
+            out.words([4, tiers.levels().len() as u64]);
+            tiers.levels().iter().for_each(|steps| write_pairs(out, steps));
+        }
+        State::Log(log) => {
+            out.word(5);
+            write_pairs(out, &**log);
+        }
+    }
+}
+
+pub(super) fn read_state(from: &mut Decoder<'_>) -> Option<State> {
+    Some(match from.word()? {
+        0 => State::Instant(from.word()?),
+        1 => State::Window(Window { name: from.word()?, count: from.word()? }),
+        2 => State::Counts(Counts { window: from.word()?, current: from.word()?, previous: from.word()? }),
+        3 => State::Steps(read_pairs(from)?),
+        4 => {
+            let levels = from.word().filter(|levels| *levels <= Levels::MAX as u64)?;
+            State::Tiers(Tiers::from_levels((0..levels).map(|_| read_pairs(from)).collect::<Option<_>>()?))
+        }
+        5 => State::Log(Box::new(read_pairs(from)?)),
+        _ => return None,
+    })
+}
+
+fn write_pairs(out: &mut Encoder, pairs: &impl Pairs) {
+    out.word(pairs.pairs().count() as u64);
+    pairs.pairs().for_each(|(step, count)| out.words([step, count]));
+}
+
+fn read_pairs<P: FromIterator<(u64, u64)>>(from: &mut Decoder<'_>) -> Option<P> {
+    let pairs = from.word()?;
+    let pairs: Option<Vec<_>> = (0..pairs).map(|_| Some((from.word()?, from.word()?))).collect();
+    let pairs = pairs?;
+    pairs.iter().try_fold(0u64, |sum, (_, count)| sum.checked_add(*count))?;
+    Some(pairs.into_iter().collect())
+}
