@@ -1,11 +1,31 @@
 //! What fuzz targets need of the library's internals.
 
-use crate::codec::Encoder;
+use crate::codec::checksum_of;
+use crate::engine::Engine;
+use crate::engine::log::{Chunk, Frames, Image};
+use crate::fingerprint::Secret;
+use crate::time::Time;
 
-/// A snapshot's contents with the checksum that fits them.
-pub fn checksummed(contents: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(contents.len() + size_of::<u64>());
-    let mut out = Encoder::new(&mut bytes);
-    out.raw(contents).and_then(|()| out.finish()).expect("a vector takes all that is written");
+/// A state log of one chunk with these contents, under checksums that fit.
+pub fn state_log(secret: &Secret, chunk: &[u8]) -> Vec<u8> {
+    let (frames, mut bytes) = Frames::begin(secret);
+    bytes.extend(frames.frame(&Chunk::of(chunk.to_vec())));
     bytes
+}
+
+/// The contents of the chunks that hold everything an engine has.
+pub fn chunks(engine: &Engine, now: Time) -> Vec<Vec<u8>> {
+    let mut chunks = Vec::new();
+    let mut keep = |chunk: Chunk| {
+        chunks.push(chunk.bytes().to_vec());
+        Ok(())
+    };
+    engine.write_image(&mut Image::default(), u64::MAX, now, &mut keep).expect("a vector takes all chunks");
+    chunks
+}
+
+/// A snapshot of an older format: its contents with the checksum that fits them.
+pub fn old_snapshot(contents: &[u8]) -> Vec<u8> {
+    let checksum = checksum_of((0, 0), contents);
+    [contents, &checksum.to_le_bytes()].concat()
 }

@@ -16,6 +16,11 @@ pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 pub struct Chunk(Vec<u8>);
 
 impl Chunk {
+    #[cfg(feature = "testing")]
+    pub(crate) fn of(bytes: Vec<u8>) -> Chunk {
+        Chunk(bytes)
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
