@@ -190,7 +190,8 @@ fn databases_of_rules_and_drivers_of_counters_do_not_know_each_other() {
 fn crates_without_unsafe_code_forbid_it() {
     for (krate, root_file, attribute) in [
         ("tollgate-stores", "lib.rs", "#![forbid(unsafe_code)]"),
-        ("tollgate-server", "main.rs", "#![deny(unsafe_code)]"), // but for one call of the C library
+        ("tollgate-server", "main.rs", "#![forbid(unsafe_code)]"),
+        ("tollgate-server", "lib.rs", "#![deny(unsafe_code)]"), // but for calls of the C library
     ] {
         let sources = sources(krate);
         let root_file = sources.iter().find(|source| source.path.ends_with(format!("src/{root_file}")));
