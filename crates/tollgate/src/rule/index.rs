@@ -29,9 +29,10 @@ enum Branch<T> {
     Fork(Arc<[Branch<T>]>),
 }
 
-/// Two wide forks, then leaves in which the hash tells where an item is expected: a lookup among a million items misses
-/// the cache once or twice. Deeper forks are narrow, so that the leaves of one that was just split are not nearly empty.
-const WIDE_BITS: [u32; 2] = [7, 7];
+/// The widths of the first forks, in bits. Among a million items all but the last of them stay in the cache, and a leaf is read
+/// where the hash is expected: a lookup misses the cache once or twice. Forks are no wider, as a change copies one
+/// of each level; deeper ones are narrow, so that the leaves of one that was just split are not nearly empty.
+const FIRST_BITS: [u32; 3] = [5, 5, 4];
 const NARROW_BITS: u32 = 3;
 /// A longer leaf is split, as long as there are bits left to tell its items apart.
 const MAX_LEAF: usize = if cfg!(test) { 16 } else { 256 };
@@ -40,8 +41,8 @@ const LINES_AROUND: usize = 2;
 
 /// The width of a fork so deep below the root, in bits; 0 where a hash has no more.
 const fn bits(depth: u32) -> u32 {
-    if (depth as usize) < WIDE_BITS.len() {
-        WIDE_BITS[depth as usize]
+    if (depth as usize) < FIRST_BITS.len() {
+        FIRST_BITS[depth as usize]
     } else if shift(depth) < u32::BITS {
         NARROW_BITS
     } else {
@@ -51,10 +52,12 @@ const fn bits(depth: u32) -> u32 {
 
 /// The bits of a hash that the forks above have used.
 const fn shift(depth: u32) -> u32 {
+    let [first, second, third] = FIRST_BITS;
     match depth {
         0 => 0,
-        1 => WIDE_BITS[0],
-        _ => WIDE_BITS[0] + WIDE_BITS[1] + (depth - 2) * NARROW_BITS,
+        1 => first,
+        2 => first + second,
+        _ => first + second + third + (depth - 3) * NARROW_BITS,
     }
 }
 
@@ -106,12 +109,12 @@ impl<T: Hashed> Index<T> {
     /// Prefetches what [`prefetch`](Self::prefetch) reads.
     #[inline]
     pub(crate) fn prefetch_branch(&self, hash: u32) {
-        if let Branch::Fork(below) = &self.0
-            && let Branch::Fork(below) = &below[child(hash, 0)]
-        {
-            let branch = &below[child(hash, 1)];
-            near::fetch(std::ptr::from_ref(branch).addr(), size_of::<Branch<T>>());
+        let mut branch = &self.0;
+        for depth in 0..FIRST_BITS.len() as u32 {
+            let Branch::Fork(below) = branch else { return };
+            branch = &below[child(hash, depth)];
         }
+        near::fetch(std::ptr::from_ref(branch).addr(), size_of::<Branch<T>>());
     }
 
     /// Prefetches what [`find`](Self::find) is likely to read: not all of a leaf, as a core has few requests for memory in
