@@ -11,17 +11,16 @@ use hyper::header::{HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Request, StatusCode};
 use tokio::sync::Mutex;
 
-use crate::answer::Problem;
-use crate::connection::{Answer, Shutdown};
+use crate::connection::{FullResponse, Shutdown};
 use crate::gate::Gate;
-use crate::log_rate::LogRate;
+use crate::log_rate::LogLimiter;
+use crate::response::ProblemDetails;
 use crate::tokens::Tokens;
 use crate::transport::proxy::Proxy;
 
 mod allow;
 mod audit;
 mod bans;
-mod call;
 mod cursor;
 mod edit;
 mod enforce;
@@ -30,21 +29,22 @@ mod health;
 mod keys;
 mod openapi;
 mod overrides;
-mod page;
 mod queue;
-mod reply;
+mod request;
+mod response;
 mod router;
 mod rules;
+mod status_page;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-use reply::Reply;
+use response::AdminResponse;
 
 pub struct Admin {
     gate: Arc<Gate>,
     proxy: Option<Arc<Proxy>>,
     tokens: Option<Arc<Tokens>>,
-    refusals: LogRate,
+    refusals: LogLimiter,
     shutdown: Shutdown,
     /// Held by an import: one at a time, for each may fill a good part of the memory.
     importing: Mutex<()>,
@@ -57,16 +57,16 @@ impl Admin {
         tokens: Option<Arc<Tokens>>,
         shutdown: Shutdown,
     ) -> Admin {
-        Admin { gate, proxy, tokens, refusals: LogRate::default(), shutdown, importing: Mutex::default() }
+        Admin { gate, proxy, tokens, refusals: LogLimiter::default(), shutdown, importing: Mutex::default() }
     }
 }
 
 /// Answers one request.
-pub async fn handle(admin: Arc<Admin>, request: Request<Incoming>) -> Reply {
+pub async fn handle(admin: Arc<Admin>, request: Request<Incoming>) -> AdminResponse {
     let answered = router::route(admin, request).await;
-    let mut reply = answered.unwrap_or_else(|problem: Problem| {
+    let mut reply = answered.unwrap_or_else(|problem: ProblemDetails| {
         let unauthorised = problem.status == StatusCode::UNAUTHORIZED;
-        let mut answer = Answer::from(problem);
+        let mut answer = FullResponse::from(problem);
         if unauthorised {
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

@@ -3,7 +3,7 @@
 //! Neither reads or writes memory that is in use. Both take time: they are not for the path of a request.
 
 /// Gives memory that is free back to the system: the allocator would keep it for the next job.
-pub fn give_back() {
+pub fn trim() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         unsafe extern "C" {

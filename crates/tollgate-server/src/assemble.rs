@@ -10,9 +10,9 @@ use tollgate::document::{Problem, Problems};
 use tollgate::engine::EngineSetup;
 use tollgate::{Clock, Engine};
 
-use crate::config::{Config, QueueConfig, QueuePlace, RulesDbConfig};
-use crate::gate::{Gate, Live};
-use crate::history::History;
+use crate::config::{Config, QueueConfig, QueueLocation, RulesDbConfig};
+use crate::config_history::ConfigHistory;
+use crate::gate::{Gate, LiveSettings};
 use crate::jwt::KeySet;
 use crate::receipt::Receipts;
 use crate::state::{self, FolderLock, StateFile};
@@ -32,10 +32,10 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
     setup.check_memory().map_err(|error| {
         Problem::new(None, "memory", format!("{} bytes cannot be reserved: {error}", setup.memory_bytes))
     })?;
-    let live = live(config, History::new(text))?;
+    let live = live_settings(config, ConfigHistory::new(text))?;
     let receipts = receipts(config)?;
-    let mut gate = match state.and_then(|state| restored(state, &live.history, setup.clone())) {
-        Some((engine, history)) => Gate::new(engine, Live { history, ..live }),
+    let mut gate = match state.and_then(|state| restore(state, &live.history, setup.clone())) {
+        Some((engine, history)) => Gate::new(engine, LiveSettings { history, ..live }),
         None => Gate::new(Engine::with_setup(policy, setup), live),
     };
     gate.receipts = receipts;
@@ -44,13 +44,13 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
 
 /// Receipts of the nodes that share a secret, or of this one alone.
 fn receipts(config: &Config) -> Result<Receipts, Problems> {
-    let Some(path) = &config.receipt_key_file else { return Ok(Receipts::own()) };
+    let Some(path) = &config.receipt_key_file else { return Ok(Receipts::with_random_key()) };
     let problem = |why: String| Problem::new(None, "receipt_key_file", format!("{}: {why}", path.display()));
     let secret = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
     if secret.trim_ascii().len() < MIN_KEY_BYTES {
         return Err(problem(format!("is shorter than {MIN_KEY_BYTES} bytes")).into());
     }
-    Ok(Receipts::shared(secret.trim_ascii()))
+    Ok(Receipts::with_key(secret.trim_ascii()))
 }
 
 const MIN_KEY_BYTES: usize = 32;
@@ -63,11 +63,11 @@ pub fn proxy(gate: &Arc<Gate>, config: &Config) -> Result<Option<Arc<Proxy>>, Pr
 }
 
 /// The settings of a configuration that go live with its policy.
-pub fn live(config: &Config, history: History) -> Result<Live, Problems> {
+pub fn live_settings(config: &Config, history: ConfigHistory) -> Result<LiveSettings, Problems> {
     let jwt = config.jwt_keys_file.as_deref().map(key_set).transpose();
     let jwt = jwt.map_err(|error| Problem::new(None, "jwt.keys_file", format!("{error:#}")))?;
     let (allow, trusted) = (config.allow.clone(), config.trusted.clone());
-    Ok(Live { headers: config.headers, jwt, history, allow, trusted })
+    Ok(LiveSettings { headers: config.headers, jwt, history, allow, trusted })
 }
 
 /// Where the state is kept, locked for this process. That it cannot be is better said at the start than at the stop.
@@ -84,7 +84,7 @@ pub fn state_file(config: &Config) -> Result<(StateFile, FolderLock), Problems> 
     let mut files = vec![("state_dir", state.path())];
     files.extend(rules_db.as_deref().map(|file| ("rules_db", file)));
     files.extend(config.rules_db.iter().filter_map(|db| Some(("state_dir", db.copy.as_deref()?))));
-    if let Some(QueueConfig { place: QueuePlace::File(file), .. }) = &config.queue {
+    if let Some(QueueConfig { location: QueueLocation::File(file), .. }) = &config.queue {
         files.push(("queue", file));
     }
     state::reject_open_to_others(files)?;
@@ -99,9 +99,9 @@ pub fn tokens(config: &Config) -> Result<Option<Tokens>, Problems> {
     };
     let tokens = config.tokens_file.as_deref().map(read).transpose();
     let tokens = tokens.map_err(|error| Problem::new(None, "tokens_file", format!("{error:#}")))?;
-    let Some(text) = std::env::var_os(tokens::VARIABLE) else { return Ok(tokens) };
+    let Some(text) = std::env::var_os(tokens::TOKENS_ENV) else { return Ok(tokens) };
     let text = text.to_str().ok_or("it is not UTF-8".to_owned());
-    let more = text.and_then(Tokens::parse).map_err(|why| Problem::new(None, tokens::VARIABLE, why))?;
+    let more = text.and_then(Tokens::parse).map_err(|why| Problem::new(None, tokens::TOKENS_ENV, why))?;
     Ok(Some(tokens.unwrap_or_default().and(more)))
 }
 
@@ -112,11 +112,15 @@ fn key_set(path: &Path) -> anyhow::Result<KeySet> {
 
 /// The engine of the last stop or crash and its history. A file that cannot be used is said and set aside; it does not
 /// stop the start.
-fn restored(state: &StateFile, now_in_force: &History, setup: EngineSetup) -> Option<(Engine, History)> {
+fn restore(
+    state: &StateFile,
+    now_in_force: &ConfigHistory,
+    setup: EngineSetup,
+) -> Option<(Engine, ConfigHistory)> {
     let (snapshot, policy) = (state.read()?, now_in_force.policy()?);
     let mut saved = None;
     let former = |text: &str| {
-        saved = History::read(text);
+        saved = ConfigHistory::read(text);
         saved.as_ref()?.policy()
     };
     match Engine::restore(policy, setup, &snapshot, former, Clock::new().now()) {
@@ -131,14 +135,14 @@ fn restored(state: &StateFile, now_in_force: &History, setup: EngineSetup) -> Op
             let text = now_in_force.text().to_owned();
             let history = match saved {
                 Some(saved) if saved.text() == text => saved,
-                Some(saved) => saved.followed_by(text, restored.saved_at),
+                Some(saved) => saved.succeeded_by(text, restored.saved_at),
                 None => now_in_force.clone(),
             };
             Some((engine, history))
         }
         Err(error) => {
             tracing::error!(file = %state.path().display(), %error, "the saved state is not used");
-            state.set_aside();
+            state.quarantine();
             None
         }
     }

@@ -9,15 +9,15 @@ use serde_json::Value;
 use tollgate::document::Problems;
 
 use crate::cli::session::Session;
-use crate::client::Answered;
+use crate::client::ClientResponse;
 
 mod allow;
+mod audit;
 mod ban;
 mod check;
 mod demo;
-mod difference;
 mod enforce;
-mod history;
+mod input_file;
 mod key;
 mod listing;
 mod out;
@@ -30,16 +30,16 @@ mod serve;
 mod session;
 mod store;
 mod table;
-mod text;
+mod value_diff;
 mod yaml;
 
 /// What the caller's shell is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
     /// Yes, allowed, done.
-    Yes = 0,
+    Success = 0,
     /// No, denied, failed.
-    No = 1,
+    Failure = 1,
     Usage = 2,
     InvalidConfiguration = 3,
     Unreachable = 4,
@@ -58,11 +58,11 @@ TOLLGATE_TOKEN_FILE names. Exit codes: 0 yes, 1 no or failed, 2 wrong usage, 3 i
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run the server
     #[command(after_help = "Example:
   tollgate serve -c tollgate.yaml")]
@@ -111,7 +111,7 @@ enum Command {
   tollgate audit --item ban:ip:203.0.113.9
 
 `tollgate rules rollback VERSION` takes one change back.")]
-    Audit(history::AuditArgs),
+    Audit(audit::AuditArgs),
     /// Look at requests that were put aside, and decide what becomes of them
     #[command(subcommand)]
     Queue(queue::QueueCommand),
@@ -136,8 +136,8 @@ struct AdminArgs {
 
 impl AdminArgs {
     /// One call to the admin API; a refusal or a failure is said, and becomes the exit code.
-    fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Answered, Exit> {
-        Session::open(self)?.ask(method, path, body)
+    fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<ClientResponse, Exit> {
+        Session::open(self)?.call(method, path, body)
     }
 
     /// One call to the admin API, and its answer as JSON or in words.
@@ -168,26 +168,26 @@ pub fn run() -> ExitCode {
         Ok(cli) => dispatch(cli.command),
         Err(error) => {
             error.print().ok();
-            if error.use_stderr() { Exit::Usage } else { Exit::Yes }
+            if error.use_stderr() { Exit::Usage } else { Exit::Success }
         }
     };
     ExitCode::from(exit as u8)
 }
 
-fn dispatch(command: Command) -> Exit {
+fn dispatch(command: CliCommand) -> Exit {
     match command {
-        Command::Serve { config } => serve::run(&config),
-        Command::Proxy(args) => proxy::run(&args),
-        Command::Demo { once } => demo::run(once),
-        Command::Check(args) => check::run(&args),
-        Command::Rules(command) => rules::run(&command),
-        Command::Ban(command) => ban::run(&command),
-        Command::Allow(command) => allow::run(&command),
-        Command::Override(command) => overrides::run(&command),
-        Command::Enforce(args) => enforce::run(&args),
-        Command::Audit(args) => history::run(&args),
-        Command::Queue(command) => queue::run(&command),
-        Command::Key(command) => key::run(&command),
-        Command::Store(command) => store::run(&command),
+        CliCommand::Serve { config } => serve::run(&config),
+        CliCommand::Proxy(args) => proxy::run(&args),
+        CliCommand::Demo { once } => demo::run(once),
+        CliCommand::Check(args) => check::run(&args),
+        CliCommand::Rules(command) => rules::run(&command),
+        CliCommand::Ban(command) => ban::run(&command),
+        CliCommand::Allow(command) => allow::run(&command),
+        CliCommand::Override(command) => overrides::run(&command),
+        CliCommand::Enforce(args) => enforce::run(&args),
+        CliCommand::Audit(args) => audit::run(&args),
+        CliCommand::Queue(command) => queue::run(&command),
+        CliCommand::Key(command) => key::run(&command),
+        CliCommand::Store(command) => store::run(&command),
     }
 }

@@ -21,11 +21,11 @@ use tokio::time::timeout;
 mod token;
 mod upload;
 
-pub use upload::Sent;
-use upload::Upload;
+use upload::CountedBody;
+pub use upload::UploadCounter;
 
 /// How long nothing may move.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 #[derive(Debug, Error)]
@@ -43,7 +43,7 @@ pub enum ClientError {
 }
 
 /// What a server answered.
-pub struct Answered {
+pub struct ClientResponse {
     pub status: u16,
     pub headers: HeaderMap,
     /// The JSON of the body; null where it is none.
@@ -51,89 +51,103 @@ pub struct Answered {
 }
 
 /// A request, all but its address.
-pub struct Call<'a> {
+pub struct ClientRequest<'a> {
     method: Method,
     path: &'a str,
     headers: Vec<(&'a str, &'a str)>,
     body: Bytes,
     /// A server that works on this long may do so, as long as it answers others.
-    works_long: bool,
+    is_long_running: bool,
 }
 
-impl<'a> Call<'a> {
-    pub fn new(method: Method, path: &'a str) -> Call<'a> {
-        Call { method, path, headers: Vec::new(), body: Bytes::new(), works_long: false }
+impl<'a> ClientRequest<'a> {
+    pub fn new(method: Method, path: &'a str) -> ClientRequest<'a> {
+        ClientRequest { method, path, headers: Vec::new(), body: Bytes::new(), is_long_running: false }
     }
 
-    pub fn header(mut self, name: &'a str, value: &'a str) -> Call<'a> {
+    pub fn header(mut self, name: &'a str, value: &'a str) -> ClientRequest<'a> {
         self.headers.push((name, value));
         self
     }
 
-    pub fn json(self, body: Option<Value>) -> Call<'a> {
+    pub fn json(self, body: Option<Value>) -> ClientRequest<'a> {
         let Some(body) = body else { return self };
-        Call { body: body.to_string().into(), ..self.header(CONTENT_TYPE.as_str(), "application/json") }
+        ClientRequest {
+            body: body.to_string().into(),
+            ..self.header(CONTENT_TYPE.as_str(), "application/json")
+        }
     }
 
     /// A long text that the server takes its time for.
-    pub fn long(self, content_type: &'a str, body: Bytes) -> Call<'a> {
-        Call { body, works_long: true, ..self.header(CONTENT_TYPE.as_str(), content_type) }
+    pub fn long_running(self, content_type: &'a str, body: Bytes) -> ClientRequest<'a> {
+        ClientRequest { body, is_long_running: true, ..self.header(CONTENT_TYPE.as_str(), content_type) }
     }
 }
 
 /// A connection to one server.
-pub struct Connection {
+pub struct ClientConnection {
     base: String,
     authority: String,
     token: Option<HeaderValue>,
-    sender: SendRequest<Upload>,
+    sender: SendRequest<CountedBody>,
     /// How many answers have come by this connection.
     answers: u64,
     /// How long nothing may move.
     idle: Duration,
 }
 
-impl Connection {
+impl ClientConnection {
     /// To the admin API at `base`; the token of the environment goes with every call.
-    pub async fn with_token(base: &str) -> Result<Connection, ClientError> {
-        Connection::open(base, token::authorization()?).await
+    pub async fn with_token(base: &str) -> Result<ClientConnection, ClientError> {
+        ClientConnection::open(base, token::authorization()?).await
     }
 
     /// To a server that asks for no token.
-    pub async fn to(base: &str) -> Result<Connection, ClientError> {
-        Connection::open(base, None).await
+    pub async fn without_token(base: &str) -> Result<ClientConnection, ClientError> {
+        ClientConnection::open(base, None).await
     }
 
-    async fn open(base: &str, token: Option<HeaderValue>) -> Result<Connection, ClientError> {
+    async fn open(base: &str, token: Option<HeaderValue>) -> Result<ClientConnection, ClientError> {
         let authority = authority(base)?;
         let sender = connect(base, &authority).await?;
-        Ok(Connection { base: base.to_owned(), authority, token, sender, answers: 0, idle: IDLE })
+        Ok(ClientConnection {
+            base: base.to_owned(),
+            authority,
+            token,
+            sender,
+            answers: 0,
+            idle: IDLE_TIMEOUT,
+        })
     }
 
     /// One request, and the JSON that is answered.
-    pub async fn ask(&mut self, call: Call<'_>) -> Result<Answered, ClientError> {
-        self.ask_counting(call, &Sent::default()).await
+    pub async fn fetch_json(&mut self, call: ClientRequest<'_>) -> Result<ClientResponse, ClientError> {
+        self.fetch_json_counted(call, &UploadCounter::default()).await
     }
 
     /// As [`Connection::ask`], with a count of what has gone out.
-    pub async fn ask_counting(&mut self, call: Call<'_>, sent: &Sent) -> Result<Answered, ClientError> {
+    pub async fn fetch_json_counted(
+        &mut self,
+        call: ClientRequest<'_>,
+        sent: &UploadCounter,
+    ) -> Result<ClientResponse, ClientError> {
         let (head, body) = self.send(call, sent).await?.into_parts();
         let said = self.collect(body).await?;
-        Ok(Answered { status: head.status.as_u16(), headers: head.headers, body: said })
+        Ok(ClientResponse { status: head.status.as_u16(), headers: head.headers, body: said })
     }
 
     /// One request whose answer is handed on as it comes. A refusal is returned as an answer.
     pub async fn download(
         &mut self,
-        call: Call<'_>,
+        call: ClientRequest<'_>,
         each: impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<Answered, ClientError> {
-        let (head, body) = self.send(call, &Sent::default()).await?.into_parts();
+    ) -> Result<ClientResponse, ClientError> {
+        let (head, body) = self.send(call, &UploadCounter::default()).await?.into_parts();
         let body = match head.status.is_success() {
             true => self.receive(body, each).await.map(|()| Value::Null)?,
             false => self.collect(body).await?,
         };
-        Ok(Answered { status: head.status.as_u16(), headers: head.headers, body })
+        Ok(ClientResponse { status: head.status.as_u16(), headers: head.headers, body })
     }
 
     /// The JSON of a body; null where it is none.
@@ -160,7 +174,11 @@ impl Connection {
         }
     }
 
-    async fn send(&mut self, call: Call<'_>, sent: &Sent) -> Result<Response<Incoming>, ClientError> {
+    async fn send(
+        &mut self,
+        call: ClientRequest<'_>,
+        sent: &UploadCounter,
+    ) -> Result<Response<Incoming>, ClientError> {
         let again = call.method == Method::GET && self.answers > 0;
         let answered = match self.try_send(&call, sent).await {
             // Between two calls the server may have closed a connection that was idle for long.
@@ -174,7 +192,11 @@ impl Connection {
         answered
     }
 
-    async fn try_send(&mut self, call: &Call<'_>, sent: &Sent) -> Result<Response<Incoming>, ClientError> {
+    async fn try_send(
+        &mut self,
+        call: &ClientRequest<'_>,
+        sent: &UploadCounter,
+    ) -> Result<Response<Incoming>, ClientError> {
         let request = self.request(call, sent).map_err(|error| self.answer(error.to_string()))?;
         let answer = self.sender.send_request(request);
         tokio::pin!(answer);
@@ -184,14 +206,18 @@ impl Connection {
                 return answer.map_err(|error| self.unreachable(error));
             }
             let moves = sent.bytes() > before;
-            let works = moves || (call.works_long && is_alive(&self.base, &self.authority).await);
+            let works = moves || (call.is_long_running && is_alive(&self.base, &self.authority).await);
             if !works {
                 return Err(self.unreachable("it took too long"));
             }
         }
     }
 
-    fn request(&self, call: &Call<'_>, sent: &Sent) -> Result<Request<Upload>, hyper::http::Error> {
+    fn request(
+        &self,
+        call: &ClientRequest<'_>,
+        sent: &UploadCounter,
+    ) -> Result<Request<CountedBody>, hyper::http::Error> {
         let mut request =
             Request::builder().method(&call.method).uri(call.path).header(HOST, &self.authority);
         for (name, value) in &call.headers {
@@ -200,7 +226,7 @@ impl Connection {
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token);
         }
-        request.body(Upload::new(call.body.clone(), sent.clone()))
+        request.body(CountedBody::new(call.body.clone(), sent.clone()))
     }
 
     fn unreachable(&self, why: impl ToString) -> ClientError {
@@ -213,13 +239,13 @@ impl Connection {
 }
 
 /// One request to a server that asks for no token.
-pub async fn call(base: &str, call: Call<'_>) -> Result<Answered, ClientError> {
-    Connection::to(base).await?.ask(call).await
+pub async fn call(base: &str, call: ClientRequest<'_>) -> Result<ClientResponse, ClientError> {
+    ClientConnection::without_token(base).await?.fetch_json(call).await
 }
 
-async fn connect(base: &str, authority: &str) -> Result<SendRequest<Upload>, ClientError> {
+async fn connect(base: &str, authority: &str) -> Result<SendRequest<CountedBody>, ClientError> {
     let unreachable = |why: String| ClientError::Unreachable { url: base.to_owned(), why };
-    let stream = timeout(IDLE, TcpStream::connect(authority)).await;
+    let stream = timeout(IDLE_TIMEOUT, TcpStream::connect(authority)).await;
     let stream = stream.map_err(|_| unreachable("it took too long".to_owned()))?;
     let stream = stream.map_err(|error| unreachable(error.to_string()))?;
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
@@ -233,10 +259,10 @@ async fn is_alive(base: &str, authority: &str) -> bool {
     let asked = async {
         let mut sender = connect(base, authority).await.ok()?;
         let request = Request::get("/healthz").header(HOST, authority);
-        let request = request.body(Upload::new(Bytes::new(), Sent::default())).ok()?;
+        let request = request.body(CountedBody::new(Bytes::new(), UploadCounter::default())).ok()?;
         sender.send_request(request).await.ok()
     };
-    timeout(IDLE, asked).await.is_ok_and(|answer| answer.is_some())
+    timeout(IDLE_TIMEOUT, asked).await.is_ok_and(|answer| answer.is_some())
 }
 
 /// Runs a call to its end, for commands that do nothing else.
@@ -261,7 +287,7 @@ fn authority(base: &str) -> Result<String, ClientError> {
 }
 
 /// Escapes a value for a query or a path segment.
-pub fn escape(text: &str) -> String {
+pub fn percent_encode(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -319,12 +345,12 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_works_on_an_import_and_still_lives_is_waited_for() {
         let url = slow_server().await;
-        let mut connection = Connection::to(&url).await.expect("a connection");
+        let mut connection = ClientConnection::without_token(&url).await.expect("a connection");
         connection.idle = Duration::from_millis(20);
         let body = Bytes::from(vec![b'x'; 1 << 20]);
-        let call = Call::new(Method::POST, "/import").long("text/plain", body);
-        let sent = Sent::default();
-        let answered = connection.ask_counting(call, &sent).await.expect("an answer");
+        let call = ClientRequest::new(Method::POST, "/import").long_running("text/plain", body);
+        let sent = UploadCounter::default();
+        let answered = connection.fetch_json_counted(call, &sent).await.expect("an answer");
         assert_eq!((answered.status, answered.body), (200, Value::from(1 << 20)));
         assert_eq!(sent.bytes(), 1 << 20);
     }
@@ -332,9 +358,9 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_does_not_move_is_given_up() {
         let url = slow_server().await;
-        let mut connection = Connection::to(&url).await.expect("a connection");
+        let mut connection = ClientConnection::without_token(&url).await.expect("a connection");
         connection.idle = Duration::from_millis(20);
-        let answered = connection.ask(Call::new(Method::GET, "/silent")).await;
+        let answered = connection.fetch_json(ClientRequest::new(Method::GET, "/silent")).await;
         let error = answered.err().expect("no answer").to_string();
         assert!(error.contains(&url) && error.contains("it took too long"), "{error}");
     }

@@ -11,7 +11,7 @@ use tollgate::document::{self, MapReader, Problem, Problems};
 use tollgate::engine::LogKeys;
 use tollgate::headers::HeaderStyle;
 use tollgate::identity::address::TrustedProxies;
-use tollgate::identity::{Attribute, Key, Source};
+use tollgate::identity::{Attribute, FieldSource, Key};
 use tollgate::policy::{Policy, PolicyParts};
 use tollgate::rule::{OnExceed, PathCase, Rule};
 use tollgate::store::memory::MemoryFull;
@@ -29,11 +29,12 @@ mod store;
 
 pub use listen::Listen;
 pub use proxy::{
-    Address, Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Speech, Timeouts, UpstreamTls,
+    Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Timeouts, UpstreamAddress, UpstreamProtocol,
+    UpstreamTls,
 };
-pub use queue::{QueueConfig, QueuePlace};
+pub use queue::{QueueConfig, QueueLocation};
 pub use rules_db::{AuditConfig, OnRulesError, RulesDbConfig};
-pub use store::{ShownKeys, StoreConfig, StoreKeys};
+pub use store::{KeyVisibility, StoreConfig, StoreKeys};
 
 /// A larger file is rejected unread.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -66,7 +67,7 @@ pub struct Config {
     pub allow: Vec<Key>,
     pub policy: PolicyParts,
     /// Settings that are understood but have no part in this version.
-    pub idle: Vec<String>,
+    pub without_effect: Vec<String>,
 }
 
 impl Config {
@@ -94,7 +95,7 @@ impl Config {
     /// The policy that the file asks for.
     pub fn take_policy(&mut self) -> Result<Policy, Problems> {
         let mut refusals =
-            self.policy.rules.iter().filter_map(|rule| memory::refusal(self.memory_bytes, rule));
+            self.policy.rules.iter().filter_map(|rule| memory::unsupported_reason(self.memory_bytes, rule));
         if let Some(why) = refusals.next().filter(|_| self.store.is_none()) {
             return Err(Problem::new(None, "memory", why).into());
         }
@@ -160,7 +161,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     let proxy = Some(proxy).filter(|proxy| !proxy.upstreams.is_empty());
     let mut idle = Vec::new();
     let store = StoreConfig::read(&mut map, folder, &policy.rules, &mut idle);
-    idle.extend(idle_in_rules(&policy.rules, proxy.as_ref(), store.as_ref()));
+    idle.extend(ineffective_in_rules(&policy.rules, proxy.as_ref(), store.as_ref()));
     let state_dir = folder.join(map.optional_text("state_dir").unwrap_or(""));
     let queue = QueueConfig::read(&mut map, &state_dir, store.as_ref());
     let rules_db = RulesDbConfig::read(&mut map, folder, &state_dir);
@@ -185,12 +186,12 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
         rules_db,
         allow: policy.allow.clone(),
         policy,
-        idle: Vec::new(),
+        without_effect: Vec::new(),
     };
     not_in_this_version(&mut map, &mut idle);
     if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
         && config.tokens_file.is_none()
-        && std::env::var_os(tokens::VARIABLE).is_none()
+        && std::env::var_os(tokens::TOKENS_ENV).is_none()
         && let Some(node) = map.optional("listen")
     {
         let message = format!(
@@ -199,7 +200,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
         map.reject("listen.admin", node, message);
     }
     map.finish();
-    Config { idle, ..config }
+    Config { without_effect: idle, ..config }
 }
 
 fn ipv6_prefix(map: &mut MapReader<'_, '_>) -> u8 {
@@ -237,10 +238,14 @@ fn jwt(map: &mut MapReader<'_, '_>) -> Option<String> {
 }
 
 /// What rules may say and only the proxy or a central store will do: each named once, with its first rule.
-fn idle_in_rules(rules: &[Rule], proxy: Option<&ProxyConfig>, store: Option<&StoreConfig>) -> Vec<String> {
+fn ineffective_in_rules(
+    rules: &[Rule],
+    proxy: Option<&ProxyConfig>,
+    store: Option<&StoreConfig>,
+) -> Vec<String> {
     type Says = fn(&Rule) -> bool;
     fn from_body(attribute: &Attribute) -> bool {
-        matches!(attribute, Attribute::Field(Source::Json | Source::Form, _))
+        matches!(attribute, Attribute::Field(FieldSource::Json | FieldSource::Form, _))
     }
     let kinds: [(&str, Says); 3] = [
         ("on_store_error", |rule| rule.on_store_error.is_some()),

@@ -28,7 +28,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 mod per_address;
 
-pub use per_address::{PerAddress, Place};
+pub use per_address::{AddressLimiter, AddressSlot};
 
 /// Connections open at once on one listener; more wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 16_384;
@@ -41,31 +41,31 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 const DISCARD_BYTES: usize = 32 << 20;
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
 /// Of a listener's connections, what one client address may have.
-pub const PER_ADDRESS: usize = MAX_CONNECTIONS / 8;
+pub const DEFAULT_MAX_PER_ADDRESS: usize = MAX_CONNECTIONS / 8;
 /// Bytes read from a client at once. hyper keeps a buffer for as many as it last got, also while the connection idles;
 /// a read that does not fill 16 KiB leaves it at that.
 const MAX_READ_BYTES: u64 = (16 << 10) - 1;
 /// The buffer of a longer head would be kept while the connection idles: the connection is closed instead.
 const MAX_KEPT_HEAD_BYTES: usize = 16 << 10;
 /// How long requests under way may take to finish at a stop.
-pub const DRAIN: Duration = Duration::from_secs(5);
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// After an error of `accept`, such as no more file descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-pub type Answer = Response<Full<Bytes>>;
+pub type FullResponse = Response<Full<Bytes>>;
 
 /// Turns true when the process is to stop.
 pub type Shutdown = watch::Receiver<bool>;
 
 /// Returns when the process is to stop.
-pub async fn told_to_stop(shutdown: &mut Shutdown) {
+pub async fn shutdown_requested(shutdown: &mut Shutdown) {
     shutdown.wait_for(|stop| *stop).await.ok();
 }
 
 /// Serves HTTP/1.1 until the shutdown turns true.
 pub async fn serve<H, F, B>(
     listener: TcpListener,
-    per_address: Arc<PerAddress>,
+    per_address: Arc<AddressLimiter>,
     mut shutdown: Shutdown,
     handler: Arc<H>,
 ) where
@@ -78,7 +78,7 @@ pub async fn serve<H, F, B>(
     loop {
         let place = Arc::clone(&places).acquire_owned();
         let accepted = tokio::select! {
-            () = told_to_stop(&mut shutdown) => break,
+            () = shutdown_requested(&mut shutdown) => break,
             accepted = async { (place.await, listener.accept().await) } => accepted,
         };
         let (Ok(place), accepted) = accepted else { break };
@@ -88,7 +88,7 @@ pub async fn serve<H, F, B>(
                 stream.set_nodelay(true).ok();
                 let (handler, shutdown) = (Arc::clone(&handler), shutdown.clone());
                 connections.spawn(async move {
-                    converse(stream, peer, shutdown, handler).await;
+                    serve_connection(stream, peer, shutdown, handler).await;
                     drop((place, share));
                 });
             }
@@ -101,12 +101,12 @@ pub async fn serve<H, F, B>(
     }
     drop(listener);
     let drained = async { while connections.join_next().await.is_some() {} };
-    if timeout(DRAIN, drained).await.is_err() {
+    if timeout(DRAIN_TIMEOUT, drained).await.is_err() {
         tracing::warn!("some connections did not finish in time and were closed");
     }
 }
 
-async fn converse<S, H, F, B>(stream: S, peer: SocketAddr, mut shutdown: Shutdown, handler: Arc<H>)
+async fn serve_connection<S, H, F, B>(stream: S, peer: SocketAddr, mut shutdown: Shutdown, handler: Arc<H>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     H: Fn(Request<Incoming>, SocketAddr) -> F + Send + Sync + 'static,
@@ -122,11 +122,11 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEADER_BYTES)
-        .serve_connection(TokioIo::new(Patient::new(stream)), service);
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream)), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = told_to_stop(&mut shutdown) => {
+        () = shutdown_requested(&mut shutdown) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -157,7 +157,7 @@ pub fn closing_if<B>(is_last: bool, mut response: Response<B>) -> Response<B> {
 
 /// Why a body could not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BodyError {
+pub enum ReadBodyError {
     TooLong { max: usize },
     TooSlow,
     Broken,
@@ -167,7 +167,7 @@ pub enum BodyError {
 ///
 /// A longer one is read on and thrown away, within bounds: a client that is still sending when its
 /// connection is closed would not see the answer. One that asks before it sends is told at once.
-pub async fn read_body(request: Request<Incoming>, max: usize) -> Result<Bytes, BodyError> {
+pub async fn read_body(request: Request<Incoming>, max: usize) -> Result<Bytes, ReadBodyError> {
     read_body_within(request, max, BODY_TIMEOUT).await
 }
 
@@ -176,18 +176,18 @@ pub async fn read_body_within(
     request: Request<Incoming>,
     max: usize,
     within: Duration,
-) -> Result<Bytes, BodyError> {
+) -> Result<Bytes, ReadBodyError> {
     let discard = DISCARD_BYTES.max(max);
     let asks_first = request.headers().contains_key(EXPECT);
     let mut body = request.into_body();
     let announced = body.size_hint().lower();
     if announced > discard as u64 || (asks_first && announced > max as u64) {
-        return Err(BodyError::TooLong { max });
+        return Err(ReadBodyError::TooLong { max });
     }
     let read = async {
         let (mut bytes, mut length) = (BytesMut::new(), 0);
         while let Some(frame) = body.frame().await {
-            let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+            let Ok(data) = frame.map_err(|_| ReadBodyError::Broken)?.into_data() else { continue };
             length += data.len();
             if length <= max {
                 bytes.extend_from_slice(&data);
@@ -195,29 +195,32 @@ pub async fn read_body_within(
                 break;
             }
         }
-        if length > max { Err(BodyError::TooLong { max }) } else { Ok(bytes.freeze()) }
+        if length > max { Err(ReadBodyError::TooLong { max }) } else { Ok(bytes.freeze()) }
     };
-    timeout(within, read).await.unwrap_or(Err(BodyError::TooSlow))
+    timeout(within, read).await.unwrap_or(Err(ReadBodyError::TooSlow))
 }
 
 /// A stream whose peer must read within a time, by default [`WRITE_TIMEOUT`].
-pub struct Patient<S> {
+pub struct WriteTimeoutStream<S> {
     stream: Take<S>,
     max_read: u64,
-    within: Duration,
+    timeout: Duration,
     deadline: Pin<Box<Sleep>>,
-    waiting: bool,
+    is_stalled: bool,
 }
 
-impl<S: AsyncRead + Unpin> Patient<S> {
+impl<S: AsyncRead + Unpin> WriteTimeoutStream<S> {
     /// The stream of a client, which is read in small pieces: see [`MAX_READ_BYTES`].
-    pub fn new(stream: S) -> Patient<S> {
-        Patient { max_read: MAX_READ_BYTES, ..Patient::within(stream, WRITE_TIMEOUT) }
+    pub fn new(stream: S) -> WriteTimeoutStream<S> {
+        WriteTimeoutStream {
+            max_read: MAX_READ_BYTES,
+            ..WriteTimeoutStream::with_timeout(stream, WRITE_TIMEOUT)
+        }
     }
 
-    pub fn within(stream: S, within: Duration) -> Patient<S> {
+    pub fn with_timeout(stream: S, within: Duration) -> WriteTimeoutStream<S> {
         let (stream, deadline) = (stream.take(0), Box::pin(sleep(within)));
-        Patient { stream, max_read: u64::MAX, within, deadline, waiting: false }
+        WriteTimeoutStream { stream, max_read: u64::MAX, timeout: within, deadline, is_stalled: false }
     }
 
     fn write_with<T>(
@@ -226,12 +229,12 @@ impl<S: AsyncRead + Unpin> Patient<S> {
         write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<std::io::Result<T>>,
     ) -> Poll<std::io::Result<T>> {
         if let Poll::Ready(done) = write(Pin::new(self.stream.get_mut()), cx) {
-            self.waiting = false;
+            self.is_stalled = false;
             return Poll::Ready(done);
         }
-        if !self.waiting {
-            self.waiting = true;
-            let at = Instant::now() + self.within;
+        if !self.is_stalled {
+            self.is_stalled = true;
+            let at = Instant::now() + self.timeout;
             self.deadline.as_mut().reset(at);
         }
         ready!(self.deadline.as_mut().poll(cx));
@@ -239,7 +242,7 @@ impl<S: AsyncRead + Unpin> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -251,7 +254,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -286,7 +289,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
-    use crate::answer::Problem;
+    use crate::response::ProblemDetails;
 
     /// A connection whose requests are answered with their bodies, and what ends it.
     fn connect(buffer: usize) -> (DuplexStream, tokio::task::JoinHandle<()>, watch::Sender<bool>) {
@@ -295,11 +298,11 @@ mod tests {
         let handler = |request: Request<Incoming>, _| async move {
             match read_body(request, 1 << 20).await {
                 Ok(body) => Response::new(Full::new(body)),
-                Err(error) => Problem::from(error).into(),
+                Err(error) => ProblemDetails::from(error).into(),
             }
         };
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-        (client, tokio::spawn(converse(server, peer, shutdown, Arc::new(handler))), stop)
+        (client, tokio::spawn(serve_connection(server, peer, shutdown, Arc::new(handler))), stop)
     }
 
     /// Sends `request` and nothing more: what is answered until the end, and how long that took.

@@ -16,38 +16,38 @@ use tollgate::Time;
 use tollgate::ban::{Ban, BanSource, ViolationCounter, Violations};
 use tollgate::identity::Key;
 use tollgate_stores::counters::StoreError;
-use tollgate_stores::counters::violations::{BanEvent, Outcome, SharedBans};
+use tollgate_stores::counters::violations::{BanEvent, SharedBans, ViolationOutcome};
 
-use crate::connection::{Shutdown, told_to_stop};
-use crate::gate::{Asked, Central, Gate};
+use crate::connection::{Shutdown, shutdown_requested};
+use crate::gate::{CentralBackend, FieldSelection, Gate};
 
 /// How often violations are sent.
 const SEND_EVERY: Duration = Duration::from_millis(50);
 /// How often news is asked for.
 const READ_EVERY: Duration = Duration::from_millis(250);
 /// Keys whose violations are under way at once.
-const MAX_UNDER_WAY: usize = 64;
+const MAX_IN_FLIGHT: usize = 64;
 /// Bans and lifts that wait to be announced, lifts that wait to be made.
-const MAX_WAITING: usize = 10_000;
+const MAX_PENDING: usize = 10_000;
 /// A ban that is older and was not announced will not be: the node that decided it has died.
-const MISSED_AFTER: Duration = Duration::from_secs(3);
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// For so long at least a lift is remembered.
-const LIFT_NOTED: Duration = Duration::from_secs(60);
+const LIFT_RETENTION: Duration = Duration::from_secs(60);
 /// How long a stop waits for what is not sent yet, and a lift for the store.
-const LAST: Duration = Duration::from_secs(1);
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
-pub struct FleetBans {
+pub struct FleetBanSync {
     shared: SharedBans,
-    waiting: Mutex<Waiting>,
+    pending: Mutex<PendingBanEvents>,
     /// Rung when there is something to announce.
-    announced: Notify,
-    has_looked: watch::Sender<bool>,
-    pub counts: Counts,
+    wake: Notify,
+    is_synced: watch::Sender<bool>,
+    pub counts: FleetBanCounts,
 }
 
 /// Violations by where they were counted, and what found no room.
 #[derive(Default)]
-pub struct Counts {
+pub struct FleetBanCounts {
     pub fleet: AtomicU64,
     pub node: AtomicU64,
     pub dropped_events: AtomicU64,
@@ -60,7 +60,7 @@ struct Announcement {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingBanEvents {
     /// To be announced.
     events: VecDeque<Announcement>,
     /// To be forgiven in the store.
@@ -69,37 +69,37 @@ struct Waiting {
     lifts: HashMap<Key, Time>,
 }
 
-impl Waiting {
-    fn note_lift(&mut self, key: &Key, now: Time) {
-        if self.lifts.len() >= MAX_WAITING {
-            self.lifts.retain(|_, at| now.since(*at) < LIFT_NOTED);
+impl PendingBanEvents {
+    fn record_lift(&mut self, key: &Key, now: Time) {
+        if self.lifts.len() >= MAX_PENDING {
+            self.lifts.retain(|_, at| now.since(*at) < LIFT_RETENTION);
         }
-        if self.lifts.len() < MAX_WAITING {
+        if self.lifts.len() < MAX_PENDING {
             self.lifts.insert(key.clone(), now);
         }
     }
 }
 
-impl FleetBans {
-    pub fn new(shared: SharedBans) -> FleetBans {
-        FleetBans {
+impl FleetBanSync {
+    pub fn new(shared: SharedBans) -> FleetBanSync {
+        FleetBanSync {
             shared,
-            waiting: Mutex::default(),
-            announced: Notify::new(),
-            has_looked: watch::Sender::new(false),
-            counts: Counts::default(),
+            pending: Mutex::default(),
+            wake: Notify::new(),
+            is_synced: watch::Sender::new(false),
+            counts: FleetBanCounts::default(),
         }
     }
 
     /// Returns once the bans in the store were read, or cannot be for the time being.
-    pub async fn first_look(&self) {
-        self.has_looked.subscribe().wait_for(|looked| *looked).await.ok();
+    pub async fn wait_for_sync(&self) {
+        self.is_synced.subscribe().wait_for(|looked| *looked).await.ok();
     }
 
     /// Forgives a key in the store and has all nodes lift its ban. While the store does not answer it is tried again.
     pub async fn lift(&self, key: &Key, ban: &Ban, now: Time) {
-        self.lock().note_lift(key, now);
-        let forgiven = timeout(LAST, self.shared.forgive(key, now)).await;
+        self.lock().record_lift(key, now);
+        let forgiven = timeout(STORE_TIMEOUT, self.shared.forgive(key, now)).await;
         let Ok(Ok(banned_until)) = forgiven else {
             tracing::warn!("a lifted ban is not yet forgotten by the store: it does not answer");
             if ban.source == BanSource::Automatic {
@@ -110,7 +110,8 @@ impl FleetBans {
         let known_until = Some(ban.until).filter(|_| ban.source == BanSource::Automatic);
         if let Some(until) = known_until.max(banned_until) {
             let event = BanEvent::Lifted { key: key.clone(), until };
-            let announced = timeout(LAST, self.shared.announce(std::slice::from_ref(&event), now)).await;
+            let announced =
+                timeout(STORE_TIMEOUT, self.shared.publish(std::slice::from_ref(&event), now)).await;
             if !matches!(announced, Ok(Ok(()))) {
                 self.announce(event, None);
             }
@@ -119,22 +120,22 @@ impl FleetBans {
 
     /// Forgives a key in the store soon; its ban is lifted here already.
     pub fn forgive_later(&self, key: Key, now: Time) {
-        self.lock().note_lift(&key, now);
+        self.lock().record_lift(&key, now);
         self.push(key, |waiting| &mut waiting.lifted);
-        self.announced.notify_one();
+        self.wake.notify_one();
     }
 
     /// `false` if there is no room for it.
     fn announce(&self, event: BanEvent, decided_by: Option<String>) -> bool {
         let is_queued = self.push(Announcement { event, decided_by }, |waiting| &mut waiting.events);
-        self.announced.notify_one();
+        self.wake.notify_one();
         is_queued
     }
 
-    fn push<T>(&self, item: T, queue: impl FnOnce(&mut Waiting) -> &mut VecDeque<T>) -> bool {
+    fn push<T>(&self, item: T, queue: impl FnOnce(&mut PendingBanEvents) -> &mut VecDeque<T>) -> bool {
         let mut waiting = self.lock();
         let queue = queue(&mut waiting);
-        let has_room = queue.len() < MAX_WAITING;
+        let has_room = queue.len() < MAX_PENDING;
         match has_room {
             true => queue.push_back(item),
             false => _ = self.counts.dropped_events.fetch_add(1, Ordering::Relaxed),
@@ -143,14 +144,14 @@ impl FleetBans {
     }
 
     /// Announces what waits, and puts decided bans in force; what cannot be announced goes on waiting.
-    async fn announce_waiting(&self, gate: &Gate) -> Result<(), StoreError> {
+    async fn announce_pending(&self, gate: &Gate) -> Result<(), StoreError> {
         let waiting: Vec<Announcement> = self.lock().events.drain(..).collect();
         let events: Vec<BanEvent> = waiting.iter().map(|each| each.event.clone()).collect();
-        let announced = self.shared.announce(&events, gate.now()).await;
+        let announced = self.shared.publish(&events, gate.now()).await;
         for Announcement { event, decided_by } in &waiting {
             if let (BanEvent::Banned { key, ban }, Some(rule)) = (event, decided_by) {
-                gate.ask_for(&Asked::of_key(key));
-                gate.engine.ban_decided(rule, key, ban, gate.now());
+                gate.extend_field_selection(&FieldSelection::of_key(key));
+                gate.engine.apply_decided_ban(rule, key, ban, gate.now());
             }
         }
         if announced.is_err() {
@@ -163,7 +164,7 @@ impl FleetBans {
     }
 
     /// Forgives in the store what was lifted here.
-    async fn forgive_waiting(&self, now: Time) -> Result<(), StoreError> {
+    async fn forgive_pending(&self, now: Time) -> Result<(), StoreError> {
         loop {
             let next = self.lock().lifted.front().cloned();
             let Some(key) = next else { return Ok(()) };
@@ -184,48 +185,49 @@ impl FleetBans {
         let now = gate.now();
         let key = &violations.key;
         let counted = match self.shared.count(&violations, now).await {
-            Ok(Outcome::Counted) => &self.counts.fleet,
-            Ok(Outcome::Banned { rule, ban }) => {
+            Ok(ViolationOutcome::Counted) => &self.counts.fleet,
+            Ok(ViolationOutcome::Banned { rule, ban }) => {
                 let event = BanEvent::Banned { key: key.clone(), ban: ban.clone() };
                 if !self.announce(event, Some(rule.clone())) {
-                    gate.ask_for(&Asked::of_key(key));
-                    gate.engine.ban_decided(&rule, key, &ban, now);
+                    gate.extend_field_selection(&FieldSelection::of_key(key));
+                    gate.engine.apply_decided_ban(&rule, key, &ban, now);
                 }
                 &self.counts.fleet
             }
-            Ok(Outcome::WasBanned { ban, began }) => {
-                if now.since(began) > MISSED_AFTER && !self.is_lifted(key, began) {
-                    gate.ask_for(&Asked::of_key(key));
-                    gate.engine.learn_ban(key, &ban, now);
+            Ok(ViolationOutcome::AlreadyBanned { ban, started_at: began }) => {
+                if now.since(began) > ANNOUNCE_TIMEOUT && !self.is_lifted(key, began) {
+                    gate.extend_field_selection(&FieldSelection::of_key(key));
+                    gate.engine.apply_fleet_ban(key, &ban, now);
                     self.announce(BanEvent::Banned { key: key.clone(), ban }, None);
                 }
                 &self.counts.fleet
             }
             Err(error) => {
                 tracing::debug!(%error, "violations are counted on this node");
-                gate.engine.count_violations_here(&violations);
+                gate.engine.count_violations_locally(&violations);
                 &self.counts.node
             }
         };
-        let count = violations.by.iter().flat_map(|by| &by.times).map(|(_, count)| u64::from(*count)).sum();
+        let count =
+            violations.by_rule.iter().flat_map(|by| &by.times).map(|(_, count)| u64::from(*count)).sum();
         counted.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Reads what other nodes have announced, and follows it.
     async fn read(&self, gate: &Gate) -> Result<(), StoreError> {
-        let events = self.shared.news().await?;
+        let events = self.shared.read_events().await?;
         for event in events {
             let now = gate.now();
             match event {
                 BanEvent::Banned { key, ban } => {
-                    gate.ask_for(&Asked::of_key(&key));
-                    gate.engine.learn_ban(&key, &ban, now);
+                    gate.extend_field_selection(&FieldSelection::of_key(&key));
+                    gate.engine.apply_fleet_ban(&key, &ban, now);
                 }
                 BanEvent::Lifted { key, until } => {
-                    self.lock().note_lift(&key, now);
-                    gate.engine.learn_lift(&key, until, now);
-                    if let Some(rulebook) = gate.rulebook.get() {
-                        rulebook.ban_lifted(key, until);
+                    self.lock().record_lift(&key, now);
+                    gate.engine.apply_fleet_lift(&key, until, now);
+                    if let Some(rulebook) = gate.rules_follower.get() {
+                        rulebook.queue_ban_removal(key, until);
                     }
                 }
             }
@@ -233,8 +235,8 @@ impl FleetBans {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PendingBanEvents> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -244,19 +246,19 @@ pub async fn run(gate: Arc<Gate>, mut shutdown: Shutdown) {
     let bans = &central.bans;
     gate.engine.set_violation_counter(ViolationCounter::Fleet);
     tokio::select! {
-        () = told_to_stop(&mut shutdown) => {}
-        () = send_on(&gate) => {}
-        () = announce_on(&gate, bans) => {}
-        () = read_on(&gate, bans) => {}
+        () = shutdown_requested(&mut shutdown) => {}
+        () = send_loop(&gate) => {}
+        () = announce_loop(&gate, bans) => {}
+        () = read_loop(&gate, bans) => {}
     }
     let last = async {
         send(&gate).await;
         announce(&gate, bans).await.ok();
     };
-    timeout(LAST, last).await.ok();
+    timeout(STORE_TIMEOUT, last).await.ok();
 }
 
-async fn send_on(gate: &Arc<Gate>) {
+async fn send_loop(gate: &Arc<Gate>) {
     let mut ticks = interval(SEND_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -268,7 +270,7 @@ async fn send_on(gate: &Arc<Gate>) {
 async fn send(gate: &Arc<Gate>) {
     let mut under_way = JoinSet::new();
     for violations in gate.engine.take_violations() {
-        if under_way.len() >= MAX_UNDER_WAY {
+        if under_way.len() >= MAX_IN_FLIGHT {
             under_way.join_next().await;
         }
         let gate = Arc::clone(gate);
@@ -281,9 +283,9 @@ async fn send(gate: &Arc<Gate>) {
     while under_way.join_next().await.is_some() {}
 }
 
-async fn announce_on(gate: &Gate, bans: &FleetBans) {
+async fn announce_loop(gate: &Gate, bans: &FleetBanSync) {
     loop {
-        bans.announced.notified().await;
+        bans.wake.notified().await;
         while let Err(error) = announce(gate, bans).await {
             tracing::debug!(%error, "bans and lifts wait to be announced");
             sleep(READ_EVERY).await;
@@ -291,12 +293,12 @@ async fn announce_on(gate: &Gate, bans: &FleetBans) {
     }
 }
 
-async fn announce(gate: &Gate, bans: &FleetBans) -> Result<(), StoreError> {
-    let forgiven = bans.forgive_waiting(gate.now()).await;
-    bans.announce_waiting(gate).await.and(forgiven)
+async fn announce(gate: &Gate, bans: &FleetBanSync) -> Result<(), StoreError> {
+    let forgiven = bans.forgive_pending(gate.now()).await;
+    bans.announce_pending(gate).await.and(forgiven)
 }
 
-async fn read_on(gate: &Gate, bans: &FleetBans) {
+async fn read_loop(gate: &Gate, bans: &FleetBanSync) {
     let mut ticks = interval(READ_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -310,9 +312,9 @@ async fn read_on(gate: &Gate, bans: &FleetBans) {
         };
         gate.engine.set_violation_counter(counter);
         // One that is being connected to has not been looked at yet.
-        let is_down = || gate.central.get().is_some_and(Central::is_impaired);
+        let is_down = || gate.central.get().is_some_and(CentralBackend::is_impaired);
         if counter == ViolationCounter::Fleet || is_down() {
-            bans.has_looked.send_replace(true);
+            bans.is_synced.send_replace(true);
         }
     }
 }

@@ -8,48 +8,48 @@ use tollgate::ban::Ban;
 use tollgate::engine::{InspectError, KeyReport};
 use tollgate::headers::HeaderStyle;
 use tollgate::identity::address::TrustedProxies;
-use tollgate::identity::{Key, Source};
+use tollgate::identity::{FieldSource, Key};
 use tollgate::request::fields;
 use tollgate::rule::RuleSetError;
 use tollgate::store::Receipt;
 use tollgate::{Clock, Engine, Hit, Policy, Time, Verdict};
 
-use crate::history::History;
+use crate::config_history::ConfigHistory;
 use crate::jwt::KeySet;
 use crate::receipt::{ReceiptError, Receipts, Settlement};
-use crate::rulebook::Rulebook;
+use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
 
-mod asked;
 mod central;
+mod field_selection;
 pub mod tracking;
 
-pub use asked::Asked;
-pub use central::Central;
+pub use central::CentralBackend;
+pub use field_selection::FieldSelection;
 
 pub struct Gate {
     pub engine: Engine,
     pub clock: Clock,
-    pub live: ArcSwap<Live>,
+    pub live: ArcSwap<LiveSettings>,
     /// What rules, settings and bans ask of a request.
-    asked: ArcSwap<Asked>,
+    field_selection: ArcSwap<FieldSelection>,
     pub reloads: Reloads,
     pub receipts: Receipts,
     /// Counters on servers, once they are opened.
-    pub central: OnceLock<Central>,
+    pub central: OnceLock<CentralBackend>,
     /// The rules database, where there is one.
-    pub rulebook: OnceLock<Arc<Rulebook>>,
+    pub rules_follower: OnceLock<Arc<RulesFollower>>,
     /// How the state is saved, where it is while the server runs.
     pub saving: OnceLock<Arc<Saving>>,
     /// Whether every listener accepts.
-    pub accepts: AtomicBool,
+    pub is_accepting: AtomicBool,
 }
 
 /// Settings that change with the file, beside the policy.
-pub struct Live {
+pub struct LiveSettings {
     pub headers: HeaderStyle,
     pub jwt: Option<KeySet>,
-    pub history: History,
+    pub history: ConfigHistory,
     /// The allow list of the file.
     pub allow: Vec<Key>,
     /// Load balancers and proxies in front.
@@ -63,21 +63,22 @@ pub struct Reloads {
 }
 
 impl Gate {
-    pub fn new(engine: Engine, live: Live) -> Gate {
-        let asked = ArcSwap::from_pointee(Asked::of(&engine.policy(), &engine.ban_attributes()));
+    pub fn new(engine: Engine, live: LiveSettings) -> Gate {
+        let asked =
+            ArcSwap::from_pointee(FieldSelection::of_policy(&engine.policy(), &engine.ban_attributes()));
         let (clock, live) = (Clock::new(), ArcSwap::from_pointee(live));
-        let (reloads, receipts) = (Reloads::default(), Receipts::own());
+        let (reloads, receipts) = (Reloads::default(), Receipts::with_random_key());
         Gate {
             engine,
             clock,
             live,
-            asked,
+            field_selection: asked,
             reloads,
             receipts,
             central: OnceLock::new(),
-            rulebook: OnceLock::new(),
+            rules_follower: OnceLock::new(),
             saving: OnceLock::new(),
-            accepts: AtomicBool::new(false),
+            is_accepting: AtomicBool::new(false),
         }
     }
 
@@ -96,7 +97,7 @@ impl Gate {
 
     /// Corrects the cost of what a verdict has charged.
     pub fn settle(&self, receipt: Receipt, real_cost: u64) {
-        let (here, there) = receipt.apart();
+        let (here, there) = receipt.split_by_store();
         if let Some(receipt) = here {
             self.engine.settle(receipt, real_cost, self.now());
         }
@@ -119,42 +120,42 @@ impl Gate {
 
     /// Puts the rules and settings of the file in force, beside the rules of the database. At no instant a
     /// rule lacks what it asks for.
-    pub fn apply(&self, policy: Policy, live: Live) -> Result<(u64, u64), RuleSetError> {
-        self.ask_for(&Asked::of(&policy, &[]));
+    pub fn apply(&self, policy: Policy, live: LiveSettings) -> Result<(u64, u64), RuleSetError> {
+        self.extend_field_selection(&FieldSelection::of_policy(&policy, &[]));
         let generations = self.engine.apply_list(policy, self.now())?;
         self.live.store(Arc::new(live));
-        if let Some(rulebook) = self.rulebook.get() {
-            rulebook.list_changed();
+        if let Some(rulebook) = self.rules_follower.get() {
+            rulebook.file_rules_changed();
         }
         Ok(generations)
     }
 
     /// A key as requests are looked up by.
-    pub fn looked_up(&self, key: Key) -> Key {
+    pub fn lookup_key(&self, key: Key) -> Key {
         key.grouped_in_combination(self.engine.policy().settings().ipv6_prefix)
     }
 
     /// A key as bans name it.
-    pub fn banned_as(&self, key: Key) -> Key {
+    pub fn ban_key(&self, key: Key) -> Key {
         key.as_banned(self.engine.policy().settings().ipv6_prefix)
     }
 
     /// Bans a key.
     pub fn ban(&self, key: Key, ban: Ban) {
-        self.ask_for(&Asked::of_key(&key));
+        self.extend_field_selection(&FieldSelection::of_key(&key));
         self.engine.ban(key, ban, self.now());
     }
 
     /// Adds to what requests are asked for. What nobody needs any more does no harm.
-    pub fn ask_for(&self, more: &Asked) {
-        if !self.asked.load().covers(more) {
-            self.asked.rcu(|asked| asked.and(more));
+    pub fn extend_field_selection(&self, more: &FieldSelection) {
+        if !self.field_selection.load().covers(more) {
+            self.field_selection.rcu(|asked| asked.union(more));
         }
     }
 
     /// What rules, settings and bans ask of a request.
-    pub fn asked(&self) -> Arc<Asked> {
-        self.asked.load_full()
+    pub fn field_selection(&self) -> Arc<FieldSelection> {
+        self.field_selection.load_full()
     }
 
     /// Decides a hit and charges it if it passes: the one way to a verdict that may have to wait.
@@ -188,16 +189,16 @@ impl Gate {
     /// Adds the claims of a verified bearer token. One that does not verify adds nothing; rules that count by a claim
     /// deny a request with two different tokens.
     pub fn identify<'a>(&self, hit: Hit<'a>, now: Time) -> Hit<'a> {
-        let (live, asked) = (self.live.load(), self.asked.load());
+        let (live, asked) = (self.live.load(), self.field_selection.load());
         let Some(keys) = live.jwt.as_ref().filter(|_| !asked.claims.is_empty()) else { return hit };
-        let claims = match only_token(&hit) {
+        let claims = match single_token(&hit) {
             Ok(Some(token)) => keys.verify(token, now.secs()),
             Ok(None) => return hit,
-            Err(SeveralTokens) => return hit.crowded(Source::Jwt),
+            Err(SeveralTokens) => return hit.too_many_values(FieldSource::Jwt),
         };
         let Ok(claims) = claims else { return hit };
         asked.claims.iter().fold(hit, |hit, name| match claims.get(name) {
-            Some(value) => hit.field(Source::Jwt, name.to_string(), value.into_owned()),
+            Some(value) => hit.field(FieldSource::Jwt, name.to_string(), value.into_owned()),
             None => hit,
         })
     }
@@ -207,8 +208,8 @@ struct SeveralTokens;
 
 /// The bearer token of a request. Which of several the API believes is not known, and to verify them all is work that a
 /// client could order.
-fn only_token<'h>(hit: &'h Hit<'_>) -> Result<Option<&'h str>, SeveralTokens> {
-    let mut tokens = hit.given(Source::Header, "authorization").filter_map(fields::bearer);
+fn single_token<'h>(hit: &'h Hit<'_>) -> Result<Option<&'h str>, SeveralTokens> {
+    let mut tokens = hit.raw_values(FieldSource::Header, "authorization").filter_map(fields::bearer);
     let first = tokens.next();
     if tokens.any(|other| Some(other) != first) { Err(SeveralTokens) } else { Ok(first) }
 }

@@ -14,7 +14,7 @@ mod claims;
 mod jwk;
 
 pub use claims::Claims;
-use jwk::{Algorithm, Key, decode};
+use jwk::{Jwk, JwtAlgorithm, decode_base64url};
 
 /// The longest token that is looked at.
 pub const MAX_TOKEN_BYTES: usize = 16 << 10;
@@ -53,7 +53,7 @@ pub enum JwtError {
 
 /// The keys that tokens may be signed with. Never empty.
 pub struct KeySet {
-    keys: Vec<Key>,
+    keys: Vec<Jwk>,
 }
 
 impl KeySet {
@@ -67,7 +67,7 @@ impl KeySet {
         }
         let mut keys = Vec::new();
         for (index, jwk) in list.iter().enumerate() {
-            keys.extend(Key::from_jwk(jwk).map_err(|why| JwtError::BadKey { index, why })?);
+            keys.extend(Jwk::from_jwk(jwk).map_err(|why| JwtError::BadKey { index, why })?);
         }
         if keys.is_empty() { Err(JwtError::NoKeys) } else { Ok(Self { keys }) }
     }
@@ -87,13 +87,14 @@ impl KeySet {
             return Err(JwtError::CriticalHeader);
         }
         let name = header.get("alg").and_then(Value::as_str).ok_or(JwtError::UnsupportedAlgorithm)?;
-        let algorithm = Algorithm::named(name).ok_or(JwtError::UnsupportedAlgorithm)?;
+        let algorithm = JwtAlgorithm::from_name(name).ok_or(JwtError::UnsupportedAlgorithm)?;
         let id = match header.get("kid") {
             None => None,
             Some(Value::String(id)) => Some(id.as_str()),
             Some(_) => return Err(JwtError::Malformed("its key id is not text")),
         };
-        let signature = decode(signature).ok_or(JwtError::Malformed("its signature is not base64url"))?;
+        let signature =
+            decode_base64url(signature).ok_or(JwtError::Malformed("its signature is not base64url"))?;
         self.verify_signature(id, algorithm, message.as_bytes(), &signature)?;
         let claims = Claims::new(json_object(payload)?);
         claims.check_times(now_unix_s)?;
@@ -103,11 +104,11 @@ impl KeySet {
     fn verify_signature(
         &self,
         id: Option<&str>,
-        algorithm: Algorithm,
+        algorithm: JwtAlgorithm,
         message: &[u8],
         signature: &[u8],
     ) -> Result<(), JwtError> {
-        let usable = |key: &&Key| key.answers_to(id) && key.fits(algorithm);
+        let usable = |key: &&Jwk| key.matches_id(id) && key.supports(algorithm);
         let mut fitting = self.keys.iter().filter(usable).peekable();
         if fitting.peek().is_none() {
             return Err(JwtError::NoFittingKey);
@@ -130,7 +131,7 @@ impl fmt::Debug for KeySet {
 const THREE_PARTS: JwtError = JwtError::Malformed("it does not have three parts");
 
 fn json_object(part: &str) -> Result<Map<String, Value>, JwtError> {
-    let parsed = decode(part).and_then(|json| serde_json::from_slice(&json).ok());
+    let parsed = decode_base64url(part).and_then(|json| serde_json::from_slice(&json).ok());
     parsed.ok_or(JwtError::Malformed("a part is not a JSON object in base64url"))
 }
 

@@ -9,31 +9,31 @@ const MAX_LINES: u32 = 60;
 
 /// A fixed window of log lines of one kind.
 #[derive(Default)]
-pub struct LogRate(Mutex<Window>);
+pub struct LogLimiter(Mutex<LogWindow>);
 
 #[derive(Default)]
-struct Window {
+struct LogWindow {
     start: Option<Instant>,
     lines: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
 /// What may be logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Permit {
+pub struct LogPermit {
     /// Lines that were left out before this one.
-    pub left_out: u64,
+    pub suppressed: u64,
     /// The next ones are left out until the window ends.
     pub is_last: bool,
 }
 
-impl LogRate {
+impl LogLimiter {
     /// `None` where this window has had its lines.
-    pub fn permit(&self) -> Option<Permit> {
+    pub fn permit(&self) -> Option<LogPermit> {
         self.permit_at(Instant::now())
     }
 
-    fn permit_at(&self, now: Instant) -> Option<Permit> {
+    fn permit_at(&self, now: Instant) -> Option<LogPermit> {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = window.start.is_none_or(|start| now.saturating_duration_since(start) >= WINDOW);
         if is_over {
@@ -41,17 +41,17 @@ impl LogRate {
             window.lines = 0;
         }
         if window.lines == MAX_LINES {
-            window.left_out += 1;
+            window.suppressed += 1;
             return None;
         }
         window.lines += 1;
-        let left_out = std::mem::take(&mut window.left_out);
-        Some(Permit { left_out, is_last: window.lines == MAX_LINES })
+        let left_out = std::mem::take(&mut window.suppressed);
+        Some(LogPermit { suppressed: left_out, is_last: window.lines == MAX_LINES })
     }
 
     /// Logs through `line`, and says how much is left out.
     pub fn warn(&self, what: &str, line: impl FnOnce()) {
-        let Some(Permit { left_out, is_last }) = self.permit() else { return };
+        let Some(LogPermit { suppressed: left_out, is_last }) = self.permit() else { return };
         if left_out > 0 {
             tracing::warn!(left_out, "{what}: lines that were left out");
         }
@@ -68,12 +68,12 @@ mod tests {
 
     #[test]
     fn a_window_has_a_bounded_number_of_lines_and_the_next_says_what_was_left_out() {
-        let (rate, start) = (LogRate::default(), Instant::now());
+        let (rate, start) = (LogLimiter::default(), Instant::now());
         let permits: Vec<_> = (0..1_000).map(|_| rate.permit_at(start)).collect();
         assert_eq!(permits.iter().flatten().count(), MAX_LINES as usize);
         assert!(permits[MAX_LINES as usize - 1].is_some_and(|permit| permit.is_last));
         let next = rate.permit_at(start + WINDOW);
-        assert_eq!(next, Some(Permit { left_out: 1_000 - u64::from(MAX_LINES), is_last: false }));
-        assert_eq!(rate.permit_at(start + WINDOW), Some(Permit { left_out: 0, is_last: false }));
+        assert_eq!(next, Some(LogPermit { suppressed: 1_000 - u64::from(MAX_LINES), is_last: false }));
+        assert_eq!(rate.permit_at(start + WINDOW), Some(LogPermit { suppressed: 0, is_last: false }));
     }
 }

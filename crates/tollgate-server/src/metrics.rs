@@ -4,35 +4,35 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use tollgate::Enforce;
-use tollgate::record::Tally;
 use tollgate::rule::RuleInForce;
+use tollgate::rule_stats::RuleCounts;
 
 use crate::gate::Gate;
 use crate::transport::proxy::Proxy;
 
 mod central;
-mod proxied;
-mod rulebook;
+mod proxy;
+mod rules_db;
 mod state;
 mod tracking;
 
 pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
-    let mut page = Page(String::with_capacity(8 << 10));
+    let mut page = MetricsWriter(String::with_capacity(8 << 10));
     let (engine, now) = (&gate.engine, gate.now());
     let policy = engine.policy();
 
-    page.metric("tollgate_build_info", "gauge", "The version that is running.");
+    page.describe("tollgate_build_info", "gauge", "The version that is running.");
     page.sample("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
 
-    page.metric("tollgate_decisions_total", "counter", "Verdicts, by reason.");
+    page.describe("tollgate_decisions_total", "counter", "Verdicts, by reason.");
     for (reason, count) in engine.decisions() {
         page.sample("tollgate_decisions_total", &[("reason", reason.name())], count);
     }
 
-    page.metric("tollgate_rule_hits_total", "counter", "Hits on a rule, by what it said to them.");
+    page.describe("tollgate_rule_hits_total", "counter", "Hits on a rule, by what it said to them.");
     // A database may have a million rules: of these, those that were ever hit.
-    let shown = |rule: &&Arc<RuleInForce>| !rule.is_added() || rule.tally() != Tally::default();
-    let records = || policy.rules().iter().filter(shown).map(|rule| (rule, rule.tally()));
+    let shown = |rule: &&Arc<RuleInForce>| !rule.is_added() || rule.counts() != RuleCounts::default();
+    let records = || policy.rules().iter().filter(shown).map(|rule| (rule, rule.counts()));
     for (rule, tally) in records() {
         let outcomes =
             [("allowed", tally.allowed), ("denied", tally.denied), ("shadow_denied", tally.shadow_denied)];
@@ -44,7 +44,7 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
             );
         }
     }
-    page.metric("tollgate_rule_bans_total", "counter", "Automatic bans, by the rule that led to them.");
+    page.describe("tollgate_rule_bans_total", "counter", "Automatic bans, by the rule that led to them.");
     for (rule, tally) in records().filter(|(rule, _)| rule.ban.is_some()) {
         page.sample("tollgate_rule_bans_total", &[("rule", rule.id.as_str())], tally.banned);
     }
@@ -59,7 +59,7 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         "tollgate_bans_untold_total",
         "counter",
         "Automatic bans that hold on this node only: too many at once for the rules database.",
-        engine.untold_bans(),
+        engine.unpublished_bans(),
     );
     page.one(
         "tollgate_violations_dropped_total",
@@ -75,13 +75,13 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         "The generation of the rules in force.",
         policy.generation(),
     );
-    page.metric("tollgate_enforce", "gauge", "The panic switch: 1 for the position it is in.");
+    page.describe("tollgate_enforce", "gauge", "The panic switch: 1 for the position it is in.");
     for position in Enforce::ALL {
         let is_set = u64::from(engine.enforce() == position);
         page.sample("tollgate_enforce", &[("position", position.name())], is_set);
     }
     let (applied, rejected) = gate.reloads.count();
-    page.metric(
+    page.describe(
         "tollgate_reloads_total",
         "counter",
         "Changes of the configuration file, by what came of them.",
@@ -109,7 +109,7 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         "tollgate_store_refused_total",
         "counter",
         "Charges of new keys denied because memory is full.",
-        usage.refused,
+        usage.denied_full,
     );
     page.one(
         "tollgate_store_coarsened_total",
@@ -138,23 +138,23 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
     if let Some(saving) = gate.saving.get() {
         page.saving(saving, now);
     }
-    if let Some(rulebook) = gate.rulebook.get() {
-        page.rulebook(rulebook, now);
+    if let Some(rulebook) = gate.rules_follower.get() {
+        page.rules_db(rulebook, now);
     }
     if let Some(central) = gate.central.get() {
         page.central(central, engine);
         page.tracking(engine.outbox(), &central.track_writes);
     }
     if let Some(proxy) = proxy {
-        page.proxied(proxy);
+        page.proxy(proxy);
     }
     page.0
 }
 
-struct Page(String);
+struct MetricsWriter(String);
 
-impl Page {
-    fn metric(&mut self, name: &str, kind: &str, help: &str) {
+impl MetricsWriter {
+    fn describe(&mut self, name: &str, kind: &str, help: &str) {
         writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}")
             .expect("writing to a string cannot fail");
     }
@@ -166,7 +166,7 @@ impl Page {
     }
 
     fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
-        self.metric(name, kind, help);
+        self.describe(name, kind, help);
         self.sample(name, &[], value);
     }
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate::rule::Warnings;
 
-use crate::connection::{Shutdown, told_to_stop};
+use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::Gate;
 
-const EVERY: Duration = Duration::from_secs(5);
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Counts that only grow.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct NoticeCounts {
     banned: u64,
     dropped_bans: u64,
     evicted: u64,
@@ -23,28 +23,28 @@ struct Counts {
     untracked: u64,
 }
 
-impl Counts {
-    fn of(gate: &Gate) -> Counts {
+impl NoticeCounts {
+    fn of(gate: &Gate) -> NoticeCounts {
         let (policy, usage) = (gate.engine.policy(), gate.engine.store().usage());
         let punishing = policy.rules().iter().filter(|rule| rule.ban.is_some());
-        let banned = punishing.map(|rule| rule.tally().banned).sum();
+        let banned = punishing.map(|rule| rule.counts().banned).sum();
         let dropped_bans = gate.engine.dropped_bans();
         let untracked = gate.engine.outbox().dropped();
-        Counts { banned, dropped_bans, evicted: usage.evicted, unstored: usage.unstored, untracked }
+        NoticeCounts { banned, dropped_bans, evicted: usage.evicted, unstored: usage.unstored, untracked }
     }
 }
 
 /// Runs until the shutdown.
 pub async fn watch(gate: Arc<Gate>, mut shutdown: Shutdown) {
-    let mut ticks = interval(EVERY);
+    let mut ticks = interval(LOG_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut known = Counts::default();
+    let mut known = NoticeCounts::default();
     loop {
         tokio::select! {
-            () = told_to_stop(&mut shutdown) => return,
+            () = shutdown_requested(&mut shutdown) => return,
             _ = ticks.tick() => {
-                let counts = Counts::of(&gate);
-                say(known, counts);
+                let counts = NoticeCounts::of(&gate);
+                log_increases(known, counts);
                 known = counts;
             }
         }
@@ -52,13 +52,13 @@ pub async fn watch(gate: Arc<Gate>, mut shutdown: Shutdown) {
 }
 
 /// What is valid in rules that come into force but probably not intended.
-pub fn warn(warnings: Warnings) {
+pub fn log_warnings(warnings: Warnings) {
     for warning in warnings.into_lines() {
         tracing::warn!("{warning}");
     }
 }
 
-fn say(before: Counts, after: Counts) {
+fn log_increases(before: NoticeCounts, after: NoticeCounts) {
     let more = |before: u64, after: u64| Some(after.saturating_sub(before)).filter(|more| *more > 0);
     if let Some(bans) = more(before.banned, after.banned) {
         tracing::warn!(bans, "keys were banned after repeated denials");

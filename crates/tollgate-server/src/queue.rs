@@ -13,7 +13,7 @@ use tollgate::identity::Attribute;
 use tollgate::{Hit, Time};
 use tollgate_stores::counters::StoreError;
 
-use crate::config::{QueueConfig, QueuePlace};
+use crate::config::{QueueConfig, QueueLocation};
 
 mod redis;
 mod sqlite;
@@ -22,11 +22,11 @@ use redis::RedisQueue;
 use sqlite::SqliteQueue;
 
 /// How long answered requests can still be asked about.
-const KEEP_DONE: Duration = Duration::from_secs(3_600);
+const DONE_RETENTION: Duration = Duration::from_secs(3_600);
 /// Dead ones wait for somebody to look at them, but not for ever.
-const KEEP_DEAD: Duration = Duration::from_secs(7 * 86_400);
+const DEAD_RETENTION: Duration = Duration::from_secs(7 * 86_400);
 
-pub enum Queue {
+pub enum QueueBackend {
     Sqlite(SqliteQueue),
     Redis(RedisQueue),
 }
@@ -46,9 +46,9 @@ pub enum QueueError {
     #[error("the queue cannot be used: {0}")]
     Setup(String),
     #[error("the queue holds what is none of a request's")]
-    Strange,
+    Malformed,
     #[error("the queue has ended")]
-    Ended,
+    Closed,
 }
 
 impl From<rusqlite::Error> for QueueError {
@@ -63,43 +63,47 @@ impl From<rusqlite::Error> for QueueError {
 macro_rules! ask {
     ($queue:expr, $asked:ident($($with:expr),*)) => {
         match $queue {
-            Queue::Sqlite(queue) => queue.$asked($($with),*).await,
-            Queue::Redis(queue) => queue.$asked($($with),*).await,
+            QueueBackend::Sqlite(queue) => queue.$asked($($with),*).await,
+            QueueBackend::Redis(queue) => queue.$asked($($with),*).await,
         }
     };
 }
 
-impl Queue {
+impl QueueBackend {
     /// It must be called inside a tokio runtime.
-    pub fn open(config: &QueueConfig) -> Result<Queue, QueueError> {
-        match &config.place {
-            QueuePlace::File(path) => SqliteQueue::open(path, config.bounds).map(Queue::Sqlite),
-            QueuePlace::Redis { address, name } => {
-                RedisQueue::open((**address).clone(), name, config.bounds).map(Queue::Redis)
+    pub fn open(config: &QueueConfig) -> Result<QueueBackend, QueueError> {
+        match &config.location {
+            QueueLocation::File(path) => SqliteQueue::open(path, config.bounds).map(QueueBackend::Sqlite),
+            QueueLocation::Redis { address, name } => {
+                RedisQueue::open((**address).clone(), name, config.bounds).map(QueueBackend::Redis)
             }
         }
     }
 
     /// Puts a request aside; when this returns it is kept.
-    pub async fn push(&self, item: Item, body: Vec<u8>) -> Result<(), QueueError> {
+    pub async fn push(&self, item: QueuedRequest, body: Vec<u8>) -> Result<(), QueueError> {
         ask!(self, push(item, body))
     }
 
     /// Takes the oldest requests that are due, at most `count`, and when the next one will be.
-    pub async fn take_due(&self, now: Time, count: usize) -> Result<(Vec<Item>, Option<Time>), QueueError> {
+    pub async fn take_due(
+        &self,
+        now: Time,
+        count: usize,
+    ) -> Result<(Vec<QueuedRequest>, Option<Time>), QueueError> {
         ask!(self, take_due(now, count))
     }
 
     /// Says that what was taken is still under way; who does not say so in time loses it to another node.
-    pub async fn keep_taken(&self) -> Result<(), QueueError> {
+    pub async fn renew_deliveries(&self) -> Result<(), QueueError> {
         match self {
-            Queue::Sqlite(_) => Ok(()),
-            Queue::Redis(queue) => queue.keep_taken().await,
+            QueueBackend::Sqlite(_) => Ok(()),
+            QueueBackend::Redis(queue) => queue.renew_deliveries().await,
         }
     }
 
     /// Writes down what came of a try.
-    pub async fn update(&self, item: Item) -> Result<(), QueueError> {
+    pub async fn update(&self, item: QueuedRequest) -> Result<(), QueueError> {
         ask!(self, update(item))
     }
 
@@ -108,7 +112,7 @@ impl Queue {
         ask!(self, sweep(now))
     }
 
-    pub async fn find(&self, id: &str) -> Result<Option<Item>, QueueError> {
+    pub async fn find(&self, id: &str) -> Result<Option<QueuedRequest>, QueueError> {
         ask!(self, find(id))
     }
 
@@ -118,7 +122,11 @@ impl Queue {
     }
 
     /// The oldest requests first, of one state or of all.
-    pub async fn list(&self, state: Option<State>, count: usize) -> Result<Vec<Item>, QueueError> {
+    pub async fn list(
+        &self,
+        state: Option<QueuedState>,
+        count: usize,
+    ) -> Result<Vec<QueuedRequest>, QueueError> {
         ask!(self, list(state, count))
     }
 
@@ -128,14 +136,14 @@ impl Queue {
     }
 
     /// How many there are in each state.
-    pub async fn counts(&self) -> Result<Vec<(State, u64)>, QueueError> {
+    pub async fn counts(&self) -> Result<Vec<(QueuedState, u64)>, QueueError> {
         ask!(self, counts())
     }
 }
 
 /// What a queue may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bounds {
+pub struct QueueBounds {
     /// Requests that wait.
     pub items: usize,
     /// All that is kept, answered and dead requests included: those make room when it is needed.
@@ -149,17 +157,17 @@ pub struct Bounds {
 /// A sender may have this part of the queue.
 const SENDER_SHARE: usize = 10;
 /// A small queue is not divided further.
-const SENDER_LEAST: usize = 10;
+const MIN_SENDER_ITEMS: usize = 10;
 /// What a request takes beside its texts.
 const ITEM_OVERHEAD: usize = 512;
 
-impl Bounds {
+impl QueueBounds {
     /// A sender may always have one request with the longest body.
-    pub fn new(items: usize, bytes: usize, max_body: usize) -> Bounds {
-        Bounds {
+    pub fn new(items: usize, bytes: usize, max_body: usize) -> QueueBounds {
+        QueueBounds {
             items,
             bytes,
-            sender_items: (items / SENDER_SHARE).max(SENDER_LEAST).min(items),
+            sender_items: (items / SENDER_SHARE).max(MIN_SENDER_ITEMS).min(items),
             sender_bytes: (bytes / SENDER_SHARE).max(max_body),
         }
     }
@@ -174,7 +182,7 @@ pub fn new_id() -> String {
 
 /// One request, as it will be sent. Its body is asked for when it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Item {
+pub struct QueuedRequest {
     pub id: String,
     pub method: String,
     /// Path and query.
@@ -183,8 +191,8 @@ pub struct Item {
     /// The chosen headers.
     pub headers: Vec<(String, String)>,
     pub body_bytes: usize,
-    pub sender: Sender,
-    pub state: State,
+    pub sender: RequestSender,
+    pub state: QueuedState,
     pub queued_at: Time,
     pub expires_at: Time,
     /// Not sent before.
@@ -194,19 +202,19 @@ pub struct Item {
     pub status: Option<u16>,
     pub error: Option<String>,
     /// By what a node has taken it, where several share the queue.
-    pub lease: Option<String>,
+    pub delivery_tag: Option<String>,
 }
 
 /// Who sent it, as rules tell: resolved when it came in, for tokens expire.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Sender {
+pub struct RequestSender {
     pub ip: IpAddr,
     /// Attributes as rules name them, with their values.
     pub identity: Vec<(String, String)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum QueuedState {
     Queued = 0,
     /// On its way to the API.
     Sending = 1,
@@ -216,24 +224,25 @@ pub enum State {
     Dead = 3,
 }
 
-impl State {
-    pub const ALL: [State; 4] = [State::Queued, State::Sending, State::Done, State::Dead];
+impl QueuedState {
+    pub const ALL: [QueuedState; 4] =
+        [QueuedState::Queued, QueuedState::Sending, QueuedState::Done, QueuedState::Dead];
 
     pub const fn name(self) -> &'static str {
         match self {
-            State::Queued => "queued",
-            State::Sending => "sending",
-            State::Done => "done",
-            State::Dead => "dead",
+            QueuedState::Queued => "queued",
+            QueuedState::Sending => "sending",
+            QueuedState::Done => "done",
+            QueuedState::Dead => "dead",
         }
     }
 
-    pub fn parse(name: &str) -> Option<State> {
+    pub fn parse(name: &str) -> Option<QueuedState> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 }
 
-impl Item {
+impl QueuedRequest {
     /// The hit that it makes when it is sent.
     pub fn hit(&self) -> Hit<'_> {
         let hit = Hit::on(&self.method, &self.host, &self.target).ip(self.sender.ip);

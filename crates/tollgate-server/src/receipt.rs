@@ -16,8 +16,8 @@ use thiserror::Error;
 use tollgate::algorithm::{Grant, Quota};
 use tollgate::limit::Shape;
 use tollgate::rule::Rule;
-use tollgate::store::central::Counter;
-use tollgate::store::{CounterKey, KeyPart, Receipt, ReceiptPart, Sensitivity};
+use tollgate::store::central::CounterId;
+use tollgate::store::{CounterKey, KeyPart, Receipt, ReceiptRecord, Sensitivity};
 use tollgate::{Policy, Time, Verdict};
 
 /// A receipt that nobody has used by then stays charged.
@@ -28,59 +28,59 @@ const MAX_BYTES: usize = 16 << 10;
 
 pub struct Receipts {
     key: hmac::Key,
-    used: Mutex<Used>,
+    used: Mutex<UsedReceipts>,
 }
 
 /// What was used in this hour and in the one before.
 #[derive(Default)]
-struct Used {
-    now: HashSet<Id>,
-    before: HashSet<Id>,
+struct UsedReceipts {
+    current: HashSet<Id>,
+    previous: HashSet<Id>,
     since: Time,
 }
 
 type Id = (u32, u64, u64);
 
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct WireReceipt {
     id: Id,
     at: u64,
-    charges: Vec<WrittenCharge>,
+    charges: Vec<WireCharge>,
 }
 
 /// Rule, counter, fingerprint, cost of a unit, and the grant; what a store calls the counter; whether it is the node's
 /// share of the limit.
 #[derive(Serialize, Deserialize)]
-struct WrittenCharge(
+struct WireCharge(
     String,
     String,
     u64,
     u64,
     (u64, u64, u64),
-    Option<WrittenCounter>,
+    Option<WireCounter>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")] bool,
 );
 
 /// Domain, the parts of the key, and which of them is the owner.
-type WrittenCounter = (Box<str>, Vec<WrittenPart>, Option<usize>);
+type WireCounter = (Box<str>, Vec<WireKeyPart>, Option<usize>);
 
 /// Name, value, and whether it is sensitive.
-type WrittenPart = (Box<str>, Box<str>, bool);
+type WireKeyPart = (Box<str>, Box<str>, bool);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ReceiptError {
     #[error("the receipt is not one of ours")]
     Forged,
     #[error("the receipt is of another node: settle it there")]
-    Elsewhere,
+    OtherNode,
     #[error("the receipt is older than an hour: what it was for stays charged")]
-    TooOld,
+    Expired,
     #[error("the receipt was used already")]
     Used,
     #[error("too many receipts were used within an hour")]
     TooMany,
     #[error("the store that counters are kept in does not answer: try again")]
-    Unknown,
+    StoreUnavailable,
 }
 
 /// What a caller says about the end of what it had asked for.
@@ -92,13 +92,13 @@ pub struct Settlement {
 
 impl Receipts {
     /// Receipts of this process alone.
-    pub fn own() -> Receipts {
+    pub fn with_random_key() -> Receipts {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
         Receipts::new(key.expect("the system has random numbers"))
     }
 
     /// Receipts that every node with the same secret takes for its own.
-    pub fn shared(secret: &[u8]) -> Receipts {
+    pub fn with_key(secret: &[u8]) -> Receipts {
         Receipts::new(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
@@ -110,14 +110,14 @@ impl Receipts {
     pub fn write(&self, verdict: &Verdict) -> Option<String> {
         let receipt = verdict.receipt.as_ref().filter(|_| verdict.allowed)?;
         let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
-        let charges = charged.zip(receipt.parts()).map(|(limit, part)| {
-            let ReceiptPart { fingerprint, unit_cost, grant, counter, quota } = part;
+        let charges = charged.zip(receipt.records()).map(|(limit, part)| {
+            let ReceiptRecord { fingerprint, unit_cost, grant, counter, quota } = part;
             let is_share = quota != Quota::new(&limit.limit);
             let grant = (grant.at.nanos(), grant.cost, grant.mark);
             let counter = counter.map(write_counter);
-            WrittenCharge(
+            WireCharge(
                 limit.rule.id.to_string(),
-                limit.limit.counter(),
+                limit.limit.counter_label(),
                 fingerprint,
                 unit_cost,
                 grant,
@@ -126,7 +126,7 @@ impl Receipts {
             )
         });
         let id = (verdict.id.node, verdict.id.generation, verdict.id.sequence);
-        let written = Written { id, at: receipt.at().nanos(), charges: charges.collect() };
+        let written = WireReceipt { id, at: receipt.at().nanos(), charges: charges.collect() };
         let mut bytes = serde_json::to_vec(&written).expect("numbers and texts are valid JSON");
         let signature = hmac::sign(&self.key, &bytes);
         bytes.extend_from_slice(signature.as_ref());
@@ -143,79 +143,79 @@ impl Receipts {
         now: Time,
     ) -> Result<Vec<(Receipt, u64)>, ReceiptError> {
         let written = self.read(text).ok_or(ReceiptError::Forged)?;
-        if written.id.0 != node && !written.is_shared() {
-            return Err(ReceiptError::Elsewhere);
+        if written.id.0 != node && !written.is_central() {
+            return Err(ReceiptError::OtherNode);
         }
         if now.since(Time::from_nanos(written.at)) >= MAX_AGE {
-            return Err(ReceiptError::TooOld);
+            return Err(ReceiptError::Expired);
         }
-        self.use_up(written.id, now)?;
-        Ok(written.charges.into_iter().filter_map(|charge| charge.settled(settlement, policy)).collect())
+        self.mark_used(written.id, now)?;
+        Ok(written.charges.into_iter().filter_map(|charge| charge.settlement(settlement, policy)).collect())
     }
 
     /// What tells a receipt from all others of all nodes, if any of them may settle it.
     pub fn shared_id(&self, text: &str) -> Option<String> {
-        let written = self.read(text).filter(Written::is_shared)?;
+        let written = self.read(text).filter(WireReceipt::is_central)?;
         let (node, generation, sequence) = written.id;
         Some(format!("{node}-{generation}-{sequence}-{}", written.at))
     }
 
-    fn read(&self, text: &str) -> Option<Written> {
+    fn read(&self, text: &str) -> Option<WireReceipt> {
         let bytes = URL_SAFE_NO_PAD.decode(Some(text).filter(|text| text.len() <= MAX_BYTES)?).ok()?;
         let (written, signature) = bytes.split_at_checked(bytes.len().checked_sub(SIGNATURE_BYTES)?)?;
         hmac::verify(&self.key, written, signature).ok()?;
         serde_json::from_slice(written).ok()
     }
 
-    fn use_up(&self, id: Id, now: Time) -> Result<(), ReceiptError> {
+    fn mark_used(&self, id: Id, now: Time) -> Result<(), ReceiptError> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         if now.since(used.since) >= MAX_AGE {
-            used.before = std::mem::take(&mut used.now);
+            used.previous = std::mem::take(&mut used.current);
             used.since = now;
         }
-        if used.now.contains(&id) || used.before.contains(&id) {
+        if used.current.contains(&id) || used.previous.contains(&id) {
             return Err(ReceiptError::Used);
         }
-        if used.now.len() >= MAX_USED {
+        if used.current.len() >= MAX_USED {
             return Err(ReceiptError::TooMany);
         }
-        used.now.insert(id);
+        used.current.insert(id);
         Ok(())
     }
 }
 
 const SIGNATURE_BYTES: usize = 32;
 
-impl Written {
+impl WireReceipt {
     /// Whether every node can settle it: its counters are where all nodes find them.
-    fn is_shared(&self) -> bool {
-        self.charges.iter().all(|WrittenCharge(.., elsewhere, _)| elsewhere.is_some())
+    fn is_central(&self) -> bool {
+        self.charges.iter().all(|WireCharge(.., elsewhere, _)| elsewhere.is_some())
     }
 }
 
-impl WrittenCharge {
+impl WireCharge {
     /// What is to be corrected, and to which cost; a rule that has changed since keeps its charge.
-    fn settled(self, settlement: Settlement, policy: &Policy) -> Option<(Receipt, u64)> {
-        let WrittenCharge(id, counter, fingerprint, unit_cost, (at, cost, mark), elsewhere, is_share) = self;
+    fn settlement(self, settlement: Settlement, policy: &Policy) -> Option<(Receipt, u64)> {
+        let WireCharge(id, counter, fingerprint, unit_cost, (at, cost, mark), elsewhere, is_share) = self;
         let rule = policy.rule(&id)?;
-        let limit = rule.all_limits().find(|limit| limit.limit.counter() == counter)?;
+        let limit = rule.all_limits().find(|limit| limit.limit.counter_label() == counter)?;
         let grant = Grant { at: Time::from_nanos(at), cost, mark };
         let counter = elsewhere.map(|written| read_counter(written, &id));
         let real_cost = real_cost(rule, limit.limit.shape(), settlement)?;
         let nodes = if is_share { policy.settings().store.nodes } else { 1 };
-        let quota = Quota::new(&limit.limit.share(nodes));
-        let part = ReceiptPart { fingerprint, unit_cost, grant, counter, quota };
-        Some((Receipt::from_part(part, limit.limit), real_cost))
+        let quota = Quota::new(&limit.limit.node_share(nodes));
+        let part = ReceiptRecord { fingerprint, unit_cost, grant, counter, quota };
+        Some((Receipt::from_record(part, limit.limit), real_cost))
     }
 }
 
-fn write_counter(counter: Counter) -> WrittenCounter {
-    let Counter { domain, key, .. } = counter;
+fn write_counter(counter: CounterId) -> WireCounter {
+    let CounterId { domain, key, .. } = counter;
     let part = |part: &KeyPart| (part.name.clone(), part.value.clone(), part.is_sensitive());
     (domain, key.parts().iter().map(part).collect(), key.owner_index())
 }
 
-fn read_counter((domain, parts, owner): WrittenCounter, rule: &str) -> Counter {
+fn read_counter((domain, parts, owner): WireCounter, rule: &str) -> CounterId {
     let part = |(name, value, is_sensitive)| {
         let sensitivity = if is_sensitive { Sensitivity::Sensitive } else { Sensitivity::Public };
         KeyPart { name, value, sensitivity }
@@ -225,7 +225,7 @@ fn read_counter((domain, parts, owner): WrittenCounter, rule: &str) -> Counter {
         Some(owner) => CounterKey::owned(parts, owner),
         None => CounterKey::shared(parts),
     };
-    Counter { domain, rule: rule.into(), key }
+    CounterId { domain, rule: rule.into(), key }
 }
 
 /// `None` where the charge stays as it is.
@@ -251,7 +251,7 @@ mod tests {
     use tollgate::document::{self, MapReader, Problems};
     use tollgate::policy::{PolicyParts, StoreSettings};
     use tollgate::rule::OnStoreError;
-    use tollgate::store::central::{Central, CentralCharge, CentralOutcome, StoreError};
+    use tollgate::store::central::{CentralCharge, CentralCounterStore, CentralOutcome, StoreError};
     use tollgate::{Engine, Hit, Limit};
 
     use super::*;
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_receipt_is_good_once_and_for_an_hour() {
-        let (engine, receipts) = (engine(), Receipts::own());
+        let (engine, receipts) = (engine(), Receipts::with_random_key());
         let verdict = engine.check(&Hit::on("GET", "h", "/").cost(5), NOW);
         let (text, node) = (receipts.write(&verdict).unwrap(), verdict.id.node);
         assert_eq!(settle(&receipts, &engine, &text, node, NOW), Ok(1));
@@ -287,14 +287,14 @@ mod tests {
         let late = NOW + MAX_AGE;
         let verdict = engine.check(&Hit::on("GET", "h", "/"), NOW + Duration::from_secs(60));
         let text = receipts.write(&verdict).unwrap();
-        assert_eq!(settle(&receipts, &engine, &text, node, late + MAX_AGE), Err(ReceiptError::TooOld));
-        assert_eq!(settle(&receipts, &engine, &text, node + 1, late), Err(ReceiptError::Elsewhere));
+        assert_eq!(settle(&receipts, &engine, &text, node, late + MAX_AGE), Err(ReceiptError::Expired));
+        assert_eq!(settle(&receipts, &engine, &text, node + 1, late), Err(ReceiptError::OtherNode));
     }
 
     /// A store that cannot be reached.
     struct Unreachable;
 
-    impl Central for Unreachable {
+    impl CentralCounterStore for Unreachable {
         async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
             self.peek(charges, now).await
         }
@@ -304,7 +304,7 @@ mod tests {
             CentralOutcome::of(charges, true, charges.iter().map(|_| Err(error.clone())).collect())
         }
 
-        async fn reset(&self, _: &Counter, _: &Limit, _: Time) -> Result<bool, StoreError> {
+        async fn reset(&self, _: &CounterId, _: &Limit, _: Time) -> Result<bool, StoreError> {
             Ok(false)
         }
     }
@@ -317,7 +317,7 @@ mod tests {
         parts.read(&mut MapReader::new(&root, "", &mut problems).unwrap());
         parts.settings.store = StoreSettings { on_error: OnStoreError::Local, nodes: 4, deny_cache: true };
         let engine = Engine::new(Policy::new(parts).unwrap());
-        let receipts = Receipts::own();
+        let receipts = Receipts::with_random_key();
         let hit = Hit::on("GET", "h", "/").cost(2);
         for _ in 0..3 {
             let verdict = engine.check_central(&hit, NOW, &Unreachable).await.verdict;
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_receipt_that_was_touched_is_nobodys() {
-        let (engine, receipts) = (engine(), Receipts::own());
+        let (engine, receipts) = (engine(), Receipts::with_random_key());
         let verdict = engine.check(&Hit::on("GET", "h", "/"), NOW);
         let (text, node) = (receipts.write(&verdict).unwrap(), verdict.id.node);
         for at in 0..text.len() {
@@ -338,7 +338,10 @@ mod tests {
             let touched = String::from_utf8(touched).unwrap();
             assert_eq!(settle(&receipts, &engine, &touched, node, NOW), Err(ReceiptError::Forged), "{at}");
         }
-        assert_eq!(settle(&Receipts::own(), &engine, &text, node, NOW), Err(ReceiptError::Forged));
+        assert_eq!(
+            settle(&Receipts::with_random_key(), &engine, &text, node, NOW),
+            Err(ReceiptError::Forged)
+        );
         for nonsense in ["", "x", &"A".repeat(1 << 20)] {
             assert_eq!(settle(&receipts, &engine, nonsense, node, NOW), Err(ReceiptError::Forged));
         }
@@ -348,8 +351,8 @@ mod tests {
     fn nodes_with_one_secret_take_each_others_receipts_for_real() {
         let engine = engine();
         let verdict = engine.check(&Hit::on("GET", "h", "/"), NOW);
-        let text = Receipts::shared(b"secret").write(&verdict).unwrap();
-        let read = Receipts::shared(b"secret").read(&text);
-        assert!(read.is_some() && Receipts::shared(b"other").read(&text).is_none());
+        let text = Receipts::with_key(b"secret").write(&verdict).unwrap();
+        let read = Receipts::with_key(b"secret").read(&text);
+        assert!(read.is_some() && Receipts::with_key(b"other").read(&text).is_none());
     }
 }

@@ -20,50 +20,50 @@ use tollgate::store::memory::MemoryFull;
 
 use crate::assemble;
 use crate::config::{Config, KeyPair, Listen, QueueConfig, RulesDbConfig, StoreConfig};
-use crate::connection::{Shutdown, told_to_stop};
+use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::Gate;
 use crate::notice;
 use crate::transport::proxy::Proxy;
 
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A file touched so recently may change again within the resolution of its time stamp.
-const YOUNG: Duration = Duration::from_secs(2);
+const RECENT: Duration = Duration::from_secs(2);
 
-pub struct Watched {
+pub struct WatchedConfig {
     pub path: PathBuf,
     /// The file as it was before it was read at the start: what changes from then on is a change.
-    pub seen: Option<Sight>,
+    pub initial_stamp: Option<FileStamp>,
     /// Settings that only a start can change, as they are.
-    pub fixed: Fixed,
+    pub startup: StartupSettings,
     pub proxy: Option<Arc<Proxy>>,
 }
 
 /// What a reload does not change.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Fixed {
+pub struct StartupSettings {
     pub listen: Listen,
     pub memory_bytes: usize,
     pub memory_full: MemoryFull,
     pub state_dir: PathBuf,
     pub state_every: Option<Duration>,
     pub tokens_file: Option<PathBuf>,
-    pub proxied: bool,
+    pub has_proxy: bool,
     pub tls: Option<KeyPair>,
     pub queue: Option<QueueConfig>,
     pub store: Option<StoreConfig>,
     pub rules_db: Option<RulesDbConfig>,
 }
 
-impl Fixed {
-    pub fn of(config: &Config) -> Fixed {
-        Fixed {
+impl StartupSettings {
+    pub fn of(config: &Config) -> StartupSettings {
+        StartupSettings {
             listen: config.listen,
             memory_bytes: config.memory_bytes,
             memory_full: config.memory_full,
             state_dir: config.state_dir.clone(),
             state_every: config.state_every,
             tokens_file: config.tokens_file.clone(),
-            proxied: config.proxy.is_some(),
+            has_proxy: config.proxy.is_some(),
             tls: config.proxy.as_ref().and_then(|proxy| proxy.tls.clone()),
             queue: config.queue.clone(),
             store: config.store.clone(),
@@ -74,7 +74,7 @@ impl Fixed {
 
 /// What a look at the file saw.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Sight {
+pub struct FileStamp {
     device: u64,
     inode: u64,
     length: u64,
@@ -84,18 +84,18 @@ pub struct Sight {
     contents: Option<Vec<u8>>,
 }
 
-impl Sight {
-    pub fn of(path: &Path) -> Option<Sight> {
+impl FileStamp {
+    pub fn of(path: &Path) -> Option<FileStamp> {
         let seen = fs::metadata(path).ok()?;
         let changed = u64::try_from(seen.ctime()).ok().map(|at| UNIX_EPOCH + Duration::from_secs(at));
         let changed = changed.map(|at| at + Duration::from_nanos(seen.ctime_nsec().unsigned_abs()));
-        let young = changed.is_none_or(|at| at.elapsed().map_or(true, |age| age < YOUNG));
+        let young = changed.is_none_or(|at| at.elapsed().map_or(true, |age| age < RECENT));
         let contents = if young { fs::read(path).ok() } else { None };
-        Some(Sight { device: seen.dev(), inode: seen.ino(), length: seen.len(), changed, contents })
+        Some(FileStamp { device: seen.dev(), inode: seen.ino(), length: seen.len(), changed, contents })
     }
 
     /// Whether nothing has changed since `earlier`, whose file may have been young then.
-    pub fn same_as(&self, earlier: &Sight) -> bool {
+    pub fn is_unchanged_since(&self, earlier: &FileStamp) -> bool {
         let stamps = (self.device, self.inode, self.length, self.changed);
         let same_stamps = stamps == (earlier.device, earlier.inode, earlier.length, earlier.changed);
         same_stamps
@@ -104,25 +104,25 @@ impl Sight {
 }
 
 /// Runs until the shutdown; a SIGHUP reads the file at once.
-pub async fn watch(gate: Arc<Gate>, watched: Watched, mut hangup: Signal, mut shutdown: Shutdown) {
-    let mut ticks = interval(LOOK_EVERY);
+pub async fn watch(gate: Arc<Gate>, watched: WatchedConfig, mut hangup: Signal, mut shutdown: Shutdown) {
+    let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut in_force = watched.seen.clone();
-    let mut changing: Option<Sight> = None;
+    let mut in_force = watched.initial_stamp.clone();
+    let mut changing: Option<FileStamp> = None;
     loop {
         tokio::select! {
-            () = told_to_stop(&mut shutdown) => return,
+            () = shutdown_requested(&mut shutdown) => return,
             _ = hangup.recv() => {
-                in_force = Sight::of(&watched.path);
+                in_force = FileStamp::of(&watched.path);
                 apply(&gate, &watched);
             }
             _ = ticks.tick() => {
                 gate.clock.reanchor();
-                let Some(seen) = Sight::of(&watched.path) else { continue }; // gone for a moment
-                if in_force.as_ref().is_some_and(|known| seen.same_as(known)) {
+                let Some(seen) = FileStamp::of(&watched.path) else { continue }; // gone for a moment
+                if in_force.as_ref().is_some_and(|known| seen.is_unchanged_since(known)) {
                     in_force = Some(seen);
                     changing = None;
-                } else if changing.as_ref().is_some_and(|before| seen.same_as(before)) {
+                } else if changing.as_ref().is_some_and(|before| seen.is_unchanged_since(before)) {
                     in_force = Some(seen);
                     changing = None;
                     apply(&gate, &watched);
@@ -134,7 +134,7 @@ pub async fn watch(gate: Arc<Gate>, watched: Watched, mut hangup: Signal, mut sh
     }
 }
 
-fn apply(gate: &Gate, watched: &Watched) {
+fn apply(gate: &Gate, watched: &WatchedConfig) {
     match try_apply(gate, watched) {
         Ok(Some((old, new))) => {
             gate.reloads.applied.fetch_add(1, Ordering::Relaxed);
@@ -151,7 +151,7 @@ fn apply(gate: &Gate, watched: &Watched) {
     }
 }
 
-fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Problems> {
+fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>, Problems> {
     let (mut config, text) = Config::load(&watched.path)?;
     if text.trim().is_empty() {
         let problem = Problem::new(
@@ -164,22 +164,22 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
     if gate.live.load().history.text() == text && config.jwt_keys_file.is_none() {
         return Ok(None);
     }
-    if Fixed::of(&config) != watched.fixed {
+    if StartupSettings::of(&config) != watched.startup {
         tracing::warn!(
             "listen, proxy.tls, queue, memory, memory_full, counters, rules_db, on_rules_error, state_dir, state and tokens_file are changed by a restart only"
         );
     }
-    config.memory_bytes = watched.fixed.memory_bytes; // as it is, until the next start
+    config.memory_bytes = watched.startup.memory_bytes; // as it is, until the next start
     let policy =
         config.take_policy().map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
     let warnings = policy.warnings();
     let history = &gate.live.load().history;
-    let history = if policy.lists_as(&gate.engine.policy()) {
-        history.reworded(text)
+    let history = if policy.has_same_list(&gate.engine.policy()) {
+        history.with_text(text)
     } else {
-        history.followed_by(text, gate.now())
+        history.succeeded_by(text, gate.now())
     };
-    let live = assemble::live(&config, history)
+    let live = assemble::live_settings(&config, history)
         .map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
     let in_file = |message: String| {
         Problems::from(Problem::new(None, "rules", message)).in_file(&watched.path.display().to_string())
@@ -198,7 +198,7 @@ fn try_apply(gate: &Gate, watched: &Watched) -> Result<Option<(u64, u64)>, Probl
         error => in_file(error.to_string()),
     });
     applied.map(|generations| {
-        notice::warn(warnings);
+        notice::log_warnings(warnings);
         Some(generations)
     })
 }

@@ -55,7 +55,7 @@ impl StateFile {
     }
 
     /// Keeps a file that could not be used for those who want to look at it.
-    pub fn set_aside(&self) {
+    pub fn quarantine(&self) {
         let aside = self.path.with_extension("snapshot.damaged");
         match fs::rename(&self.path, &aside) {
             Ok(()) => tracing::warn!(file = %aside.display(), "the saved state was set aside"),

@@ -11,8 +11,8 @@ use tollgate::{Engine, Policy, Time};
 
 pub use crate::admin::testing as admin;
 use crate::config::Config;
-use crate::gate::{Gate, Live};
-use crate::history::History;
+use crate::config_history::ConfigHistory;
+use crate::gate::{Gate, LiveSettings};
 use crate::jwt::KeySet;
 use crate::receipt::{Receipts, Settlement};
 pub use crate::transport::http::testing as http;
@@ -25,8 +25,8 @@ const SECRET: [u8; 32] = [7; 32];
 pub(crate) fn gate(config: &str) -> Arc<Gate> {
     let mut parsed = Config::parse(config, Path::new("")).expect("the configuration is valid");
     let policy = parsed.take_policy().expect("the rules are valid");
-    let history = History::new(config.to_owned());
-    let live = Live {
+    let history = ConfigHistory::new(config.to_owned());
+    let live = LiveSettings {
         headers: parsed.headers,
         jwt: None,
         history,
@@ -71,7 +71,7 @@ pub fn is_key_set(text: &str) -> bool {
 pub fn settle(receipt: &str) -> Option<usize> {
     static POLICY: LazyLock<Policy> =
         LazyLock::new(|| Policy::from_yaml("rules: [{ id: a, limit: 5/m }]").expect("valid rules"));
-    let receipts = Receipts::shared(&SECRET);
+    let receipts = Receipts::with_key(&SECRET);
     receipts.shared_id(receipt);
     receipts
         .settle(receipt, Settlement { cost: Some(0), status: None }, &POLICY, 0, NOW)

@@ -48,7 +48,7 @@ struct Token {
 }
 
 /// The variable of the environment that has the lines of a file in it.
-pub const VARIABLE: &str = "TOLLGATE_TOKENS";
+pub const TOKENS_ENV: &str = "TOLLGATE_TOKENS";
 /// Shorter tokens could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
@@ -73,7 +73,7 @@ impl Tokens {
     pub fn find(&self, token: &str, needed: Role) -> Option<(Role, &str)> {
         let given = sha256(token);
         // All are compared, so that the time does not tell which one is near.
-        let known = self.0.iter().filter(|known| same(&known.digest, &given));
+        let known = self.0.iter().filter(|known| constant_time_eq(&known.digest, &given));
         known.map(|known| (known.role, &*known.name)).max_by_key(|(role, _)| (role.includes(needed), *role))
     }
 
@@ -140,7 +140,7 @@ fn sha256(text: &str) -> [u8; 32] {
     bytes
 }
 
-fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
+fn constant_time_eq(a: &[u8; 32], b: &[u8; 32]) -> bool {
     a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
 }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tollgate::document::{self, Problems};
-use tollgate::policy::{Change, PolicyParts};
+use tollgate::policy::{PolicyChange, PolicyParts};
 use tollgate::rule::parse;
 use tollgate::{Hit, Policy, Time};
 use tollgate_stores::rules::sqlite::SqliteDb;
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["match", file, rules] => {
             let policy = loaded(Path::new(file))?;
             // As a server does after its first load.
-            allocator::give_back();
+            allocator::trim();
             allocator::use_huge_pages();
             Ok(writeln!(stdout(), "{:.0}", matched(&policy, Mix::of(rules.parse()?)))?)
         }
@@ -60,7 +60,7 @@ fn loaded(file: &Path) -> Result<Policy, Box<dyn Error>> {
             let mut problems = Problems::new();
             let node = document::read(&stored.text).expect("what the database holds can be read");
             let rule = parse::rule(&node, "rule", &mut problems).expect("a rule");
-            draft.make(Change::Put(rule), now).expect("it fits");
+            draft.apply(PolicyChange::Put(rule), now).expect("it fits");
         }
     })?;
     Ok(draft.finish())

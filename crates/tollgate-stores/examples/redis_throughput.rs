@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::limit::Limit;
-use tollgate::store::{CounterKey, DeniedHits, KeyPart, Sensitivity, Weight};
-use tollgate_stores::counters::redis::{RedisSetup, RedisStore, words_of_call};
-use tollgate_stores::counters::{CentralCharge, Counter};
+use tollgate::store::{CounterKey, DeniedHits, Enforcement, KeyPart, Sensitivity};
+use tollgate_stores::counters::redis::{RedisSetup, RedisStore, args_of_call};
+use tollgate_stores::counters::{CentralCharge, CounterId};
 
 /// What redis-benchmark writes instead of this is a number of twelve digits.
 const RANDOM: &str = "__rand_int__";
@@ -21,7 +21,7 @@ fn charges(user: &str, rules: usize) -> Vec<CentralCharge> {
     let user = KeyPart { name: "user".into(), value: user.into(), sensitivity: Sensitivity::Public };
     let limit = Limit::per("1000/d".parse().expect("a rate"));
     let charge = |n| CentralCharge {
-        counter: Counter {
+        counter: CounterId {
             domain: "default".into(),
             rule: format!("rule-{n}").into(),
             key: CounterKey::owned(vec![user.clone()], 0),
@@ -29,8 +29,8 @@ fn charges(user: &str, rules: usize) -> Vec<CentralCharge> {
         limit,
         cost: 1,
         unit_cost: 1,
-        weight: Weight::Enforced,
-        denied: DeniedHits::Free,
+        enforcement: Enforcement::Enforced,
+        denied_hits: DeniedHits::Free,
     };
     (0..rules).map(charge).collect()
 }
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--call", rules] => {
-            let words = words_of_call(&charges(RANDOM, rules.parse()?));
+            let words = args_of_call(&charges(RANDOM, rules.parse()?));
             println_all(&words);
             Ok(())
         }
@@ -83,7 +83,7 @@ async fn measure(
                     .is_ok()
                 {
                     let charges = charges(&format!("{:012}", fastrand::u64(..keys)), rules);
-                    failed += u64::from(store.charge(&charges).await.parts.iter().any(Result::is_err));
+                    failed += u64::from(store.charge(&charges).await.limits.iter().any(Result::is_err));
                 }
                 failed
             })

@@ -4,25 +4,23 @@
 //! fate is unknown is never sent again.
 
 pub use tollgate::store::central::{
-    CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, Counter, StoreError,
+    CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, CounterId, StoreError,
 };
 
 pub mod breaker;
+#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+mod cas;
 #[cfg(feature = "cassandra")]
 pub mod cassandra;
-#[cfg(any(feature = "memcached", feature = "cassandra"))]
-mod cells;
 #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
 pub mod central;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
-mod demand;
+mod client_clock;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod decide;
 #[cfg(feature = "memcached")]
 pub mod memcached;
 pub mod name;
-#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
-mod number;
-#[cfg(any(feature = "memcached", feature = "cassandra"))]
-pub mod place;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
@@ -30,10 +28,12 @@ mod request;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 pub(crate) mod state;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
-mod told;
+pub mod store_url;
 #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
 pub(crate) mod track;
+#[cfg(any(feature = "memcached", feature = "cassandra"))]
+mod transactions;
 #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
-mod value;
+mod varint;
 #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
 pub mod violations;

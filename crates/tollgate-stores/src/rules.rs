@@ -3,13 +3,13 @@
 //! Every change has a number of one sequence, and an entry in a log that is only appended to; the log is
 //! also what nodes read to follow. What is written is decided once, by [`plan`], for every database.
 
-#[cfg(feature = "sqlite")]
-pub mod copy;
 mod db;
 mod edit;
 mod error;
 mod item;
 mod list;
+#[cfg(feature = "sqlite")]
+pub mod local_copy;
 mod plan;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -20,11 +20,11 @@ pub mod sqlite;
 mod text;
 
 pub use db::{Access, RulesDb};
-pub use edit::{Author, Edit, Edited, Expected, MAX_EDITS};
+pub use edit::{Author, Edit, EditSummary, MAX_EDITS, Precondition};
 pub use error::DbError;
-pub use item::{Change, Feed, Item, Kind, Logged, Page, Stored, Version};
-pub use list::each_rule;
-pub use plan::Current;
-pub use spool::{RuleSpool, Spooled};
-pub use text::{ReadRule, RuleText, ban_of};
+pub use item::{ChangeFeed, ChangeLogEntry, ItemChange, ItemId, ItemKind, PageQuery, StoredItem, Version};
+pub use list::for_each_rule;
+pub use plan::CurrentItems;
+pub use spool::{RuleSpool, SpooledRule};
+pub use text::{ParsedRule, RuleText, parse_ban};
 pub use tollgate::Enforce;

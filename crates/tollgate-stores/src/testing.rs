@@ -2,13 +2,13 @@
 
 use tollgate::{Limit, Time};
 
-pub use crate::counters::redis::Reply;
+pub use crate::counters::redis::RedisReply;
 use crate::counters::redis::resp::Decoder;
 pub use crate::counters::violations::testing as violations;
 use crate::counters::{memcached::wire, state, track};
 
 /// The replies in what a Redis server sends, read in pieces; `None` if it is not the protocol.
-pub fn redis_replies(bytes: &[u8], piece: usize) -> Option<Vec<Reply>> {
+pub fn redis_replies(bytes: &[u8], piece: usize) -> Option<Vec<RedisReply>> {
     let (mut decoder, mut buffer, mut replies) = (Decoder::default(), Vec::new(), Vec::new());
     for read in bytes.chunks(piece) {
         buffer.extend_from_slice(read);
@@ -27,7 +27,7 @@ pub fn memcached_answers(bytes: &[u8], piece: usize) -> Option<Vec<String>> {
     for read in bytes.chunks(piece) {
         buffer.extend_from_slice(read);
         let mut used = 0;
-        while let Some(answer) = wire::read(&buffer[used..]).ok()? {
+        while let Some(answer) = wire::parse_reply(&buffer[used..]).ok()? {
             used += answer.len;
             answers.push(format!("{:?} {:?}", answer.opaque, answer.reply));
         }
@@ -43,5 +43,5 @@ pub fn state(limit: &Limit, bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// Decodes the record of a tracked key; says whether it is one.
 pub fn is_track(text: &[u8]) -> bool {
-    track::Record::parse(text).is_some()
+    track::TrackRecord::parse(text).is_some()
 }

@@ -9,31 +9,32 @@ use std::time::Duration;
 use conformance::{Answer, Subject};
 use tollgate::algorithm::Quota;
 use tollgate::fingerprint::{Fingerprint, Secret};
-use tollgate::store::{Charge, MemoryStore, Outcome, Predecessor, Receipt};
+use tollgate::store::{Charge, ChargeOutcome, MemoryStore, Predecessor, Receipt};
 use tollgate::{Limit, Time};
-use tollgate_stores::counters::{CentralCharge, Counter, name};
+use tollgate_stores::counters::{CentralCharge, CounterId, name};
 
 /// The memory store with what its callers know: which limits have been in force.
 struct Memory {
     store: MemoryStore,
     secret: Secret,
-    limits: Mutex<HashMap<(Counter, String), Vec<Limit>>>,
+    limits: Mutex<HashMap<(CounterId, String), Vec<Limit>>>,
 }
 
 impl Memory {
-    fn fingerprint(&self, counter: &Counter, limit: &Limit) -> Fingerprint {
+    fn fingerprint(&self, counter: &CounterId, limit: &Limit) -> Fingerprint {
         let owner = counter.key.owner().map_or_else(String::new, ToString::to_string);
         self.secret.fingerprint([
             &*counter.domain,
             &counter.rule,
             &*counter.key.to_string(),
             &owner,
-            limit.counter().as_str(),
+            limit.counter_label().as_str(),
         ])
     }
 
     fn charge_of(&self, charge: &CentralCharge) -> Charge {
-        let CentralCharge { counter, limit, cost, unit_cost, weight, denied } = charge;
+        let CentralCharge { counter, limit, cost, unit_cost, enforcement: weight, denied_hits: denied } =
+            charge;
         let mut limits = self.limits.lock().expect("no test panics with it");
         let known = limits.entry((counter.clone(), name::kind(limit))).or_default();
         known.retain(|other| other != limit);
@@ -46,7 +47,15 @@ impl Memory {
             .collect();
         known.push(*limit);
         let (cost, unit_cost, weight, denied) = (*cost, *unit_cost, *weight, *denied);
-        Charge { fingerprint, quota: Quota::new(limit), cost, unit_cost, weight, denied, previous }
+        Charge {
+            fingerprint,
+            quota: Quota::new(limit),
+            cost,
+            unit_cost,
+            enforcement: weight,
+            denied_hits: denied,
+            predecessors: previous,
+        }
     }
 }
 
@@ -81,7 +90,7 @@ impl Subject for Memory {
         self.store.settle(receipt, real_cost, now);
     }
 
-    async fn reset(&self, counter: &Counter, limit: &Limit) {
+    async fn reset(&self, counter: &CounterId, limit: &Limit) {
         let limits = self.limits.lock().expect("no test panics with it");
         for limit in limits.get(&(counter.clone(), name::kind(limit))).into_iter().flatten() {
             self.store.reset(self.fingerprint(counter, limit));
@@ -89,8 +98,8 @@ impl Subject for Memory {
     }
 }
 
-fn answer(outcome: Outcome, receipt: Option<Receipt>) -> Answer<Receipt> {
-    let parts = outcome.parts.into_iter().map(Ok).collect();
+fn answer(outcome: ChargeOutcome, receipt: Option<Receipt>) -> Answer<Receipt> {
+    let parts = outcome.limits.into_iter().map(Ok).collect();
     Answer { admitted: outcome.admitted, parts, receipt }
 }
 

@@ -14,12 +14,12 @@ use tokio::time::{Instant, sleep};
 use tollgate::Time;
 use tollgate::rule::Tracking;
 use tollgate::store::{CounterKey, KeyPart, Sensitivity};
-use tollgate::track::central::CentralTracks;
+use tollgate::track::central::CentralTrackStore;
 use tollgate::track::{Delta, Track};
 use tollgate_stores::counters::cassandra::{self, CassandraSetup};
 use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::Naming;
-use tollgate_stores::counters::{Counter, StoreError};
+use tollgate_stores::counters::{CounterId, StoreError};
 
 const KEEP: Duration = Duration::from_secs(40 * 86_400);
 const TIMES: usize = 5;
@@ -32,9 +32,9 @@ async fn open(url: &str) -> CentralStore {
     store
 }
 
-fn counter(user: &str) -> Counter {
+fn counter(user: &str) -> CounterId {
     let part = KeyPart { name: "user".into(), value: user.into(), sensitivity: Sensitivity::Public };
-    Counter { domain: "default".into(), rule: "login".into(), key: CounterKey::owned(vec![part], 0) }
+    CounterId { domain: "default".into(), rule: "login".into(), key: CounterKey::owned(vec![part], 0) }
 }
 
 fn delta(user: &str, writer: u64, sequence: u64, track: Track) -> Delta {

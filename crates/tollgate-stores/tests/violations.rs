@@ -19,7 +19,7 @@ use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::cassandra;
 use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::Naming;
-use tollgate_stores::counters::violations::{BanEvent, Outcome, SharedBans};
+use tollgate_stores::counters::violations::{BanEvent, SharedBans, ViolationOutcome};
 
 const AFTER: u32 = 60;
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -37,7 +37,7 @@ fn violation(name: &str, at: Time) -> Violations {
     let terms = BanTerms { after: AFTER, within: HOUR, first: HOUR, max: HOUR * 8 };
     let rule = RuleId::new("login").expect("valid");
     let by = RuleViolations { rule, terms, times: [(at, 1)].into_iter().collect() };
-    Violations { key: key(name), known: Strikes::default(), by: [by].into_iter().collect() }
+    Violations { key: key(name), known_strikes: Strikes::default(), by_rule: [by].into_iter().collect() }
 }
 
 /// A node of its own, connected.
@@ -49,7 +49,7 @@ async fn node(url: &str) -> SharedBans {
 }
 
 /// Counts until nobody else is in the way.
-async fn count(node: &SharedBans, violations: &Violations) -> Outcome {
+async fn count(node: &SharedBans, violations: &Violations) -> ViolationOutcome {
     loop {
         match node.count(violations, now()).await {
             Ok(outcome) => return outcome,
@@ -72,33 +72,37 @@ async fn check(url: &str, nodes: u32) {
             outcomes
         });
     }
-    let outcomes: Vec<Outcome> = writers.join_all().await.into_iter().flatten().collect();
-    let counted = outcomes.iter().filter(|outcome| **outcome == Outcome::Counted).count();
+    let outcomes: Vec<ViolationOutcome> = writers.join_all().await.into_iter().flatten().collect();
+    let counted = outcomes.iter().filter(|outcome| **outcome == ViolationOutcome::Counted).count();
     assert_eq!(counted, AFTER as usize - 1, "every violation before the last one counts once");
     let mut bans = outcomes.iter().filter_map(|outcome| match outcome {
-        Outcome::Banned { ban, .. } => Some(ban),
+        ViolationOutcome::Banned { ban, .. } => Some(ban),
         _ => None,
     });
     let ban = bans.next().expect("somebody has decided it").clone();
     assert_eq!((bans.next(), ban.strikes, ban.reason.as_str()), (None, 1, "60 denials by rule login"));
-    let same = |outcome: &Outcome| matches!(outcome, Outcome::WasBanned { ban: known, .. } if *known == ban);
+    let same = |outcome: &ViolationOutcome| matches!(outcome, ViolationOutcome::AlreadyBanned { ban: known, .. } if *known == ban);
     assert_eq!(outcomes.iter().filter(|outcome| same(outcome)).count(), AFTER as usize, "all agree on it");
 
     let [one, two] = [node(url).await, node(url).await];
-    assert_eq!(two.news().await.expect("it answers"), []);
+    assert_eq!(two.read_events().await.expect("it answers"), []);
     let events: Vec<_> =
         (0..300).map(|n| BanEvent::Banned { key: key(&n.to_string()), ban: ban.clone() }).collect();
-    one.announce(&events, now()).await.expect("it answers");
+    one.publish(&events, now()).await.expect("it answers");
     let lift = BanEvent::Lifted { key: key("7"), until: ban.until };
-    two.announce(std::slice::from_ref(&lift), now()).await.expect("it answers");
+    two.publish(std::slice::from_ref(&lift), now()).await.expect("it answers");
     let all: Vec<_> = events.into_iter().chain([lift]).collect();
-    assert_eq!(two.news().await.expect("it answers"), all, "in their order");
-    assert_eq!(two.news().await.expect("it answers"), [], "once");
-    assert_eq!(node(url).await.news().await.expect("it answers"), all, "a node that starts finds them all");
+    assert_eq!(two.read_events().await.expect("it answers"), all, "in their order");
+    assert_eq!(two.read_events().await.expect("it answers"), [], "once");
+    assert_eq!(
+        node(url).await.read_events().await.expect("it answers"),
+        all,
+        "a node that starts finds them all"
+    );
 
     assert_eq!(one.forgive(&key("ann"), now()).await, Ok(Some(ban.until)));
     assert_eq!(two.forgive(&key("ann"), now()).await, Ok(None), "one node has lifted it");
-    assert_eq!(count(&two, &violation("ann", now())).await, Outcome::Counted);
+    assert_eq!(count(&two, &violation("ann", now())).await, ViolationOutcome::Counted);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,7 +146,7 @@ async fn check_unknown_fates(url: &str, process: &Process) {
         let (node, done) = (Arc::clone(&node), Arc::clone(&done));
         tokio::spawn(async move {
             for sent in 1u32.. {
-                if let Ok(Outcome::Banned { .. } | Outcome::WasBanned { .. }) =
+                if let Ok(ViolationOutcome::Banned { .. } | ViolationOutcome::AlreadyBanned { .. }) =
                     node.count(&violation("ann", now()), now()).await
                 {
                     done.store(true, Ordering::Release);

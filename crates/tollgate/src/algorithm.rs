@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::time::Time;
 
+mod clamp;
 pub mod concurrency;
 pub mod fixed_window;
-mod future;
 pub mod gcra;
 pub mod leaky_bucket;
 mod quota;
@@ -20,15 +20,15 @@ pub mod tiered_window;
 pub mod token_bucket;
 mod unit;
 
-pub use future::MAX_SKEW;
-pub use quota::{Quota, State};
+pub use clamp::MAX_SKEW;
+pub use quota::{Quota, QuotaState};
 
 /// An algorithm with its limit.
 ///
 /// - `decide` asks and changes nothing; `charge` is called only for what `decide` has allowed, with
 ///   the same state and instant.
 /// - A denial's `retry_after` is exact: the same cost, alone, passes then and fails a nanosecond earlier.
-/// - A state is worth keeping until [`fresh_at`](Algorithm::fresh_at); from then on it equals `fresh`.
+/// - A state is worth keeping until [`expires_at`](Algorithm::expires_at); from then on it equals `fresh`.
 /// - Instants given for one state do not go back, except by as much as threads race for it.
 pub trait Algorithm {
     type State;
@@ -45,7 +45,7 @@ pub trait Algorithm {
     fn drain(&self, state: &mut Self::State, now: Time, cost: u64);
 
     /// Takes a cost that became known too late to deny it; the debt is at most one capacity.
-    fn owe(&self, state: &mut Self::State, now: Time, cost: u64);
+    fn add_debt(&self, state: &mut Self::State, now: Time, cost: u64);
 
     /// When a charge that was made at `now` counts as made, given the state after it. That is later than `now` where
     /// the state was ahead of the caller's clock: the charge went to a window or a step that had not begun for it.
@@ -60,7 +60,7 @@ pub trait Algorithm {
     fn adopt(&self, old: &Self, state: Self::State, now: Time) -> Self::State;
 
     /// When the state will equal `fresh`, if nothing more is charged.
-    fn fresh_at(&self, state: &Self::State) -> Time;
+    fn expires_at(&self, state: &Self::State) -> Time;
 
     /// What counts against the limit at `now`, rounded up.
     fn used(&self, state: &Self::State, now: Time) -> u64;

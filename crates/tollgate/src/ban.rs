@@ -5,23 +5,23 @@
 
 use crate::time::Time;
 
-mod earned;
-mod filter;
+mod bloom_filter;
 mod fleet;
 mod list;
 mod load;
 mod offender;
 mod offenders;
+mod pending_bans;
 mod shard;
 mod sketch;
 mod violations;
 
-pub(crate) use earned::Earned;
-pub(crate) use fleet::FleetBans;
+pub(crate) use fleet::FleetBanSet;
 pub(crate) use list::BanList;
 pub use load::BanLoad;
 pub use offender::{BanTerms, MAX_RULES, MAX_TIMES, Offender, RuleDenials, Strikes};
-pub(crate) use violations::Waiting;
+pub(crate) use pending_bans::PendingBanQueue;
+pub(crate) use violations::ViolationQueue;
 pub use violations::{RuleViolations, ViolationCounter, Violations};
 
 #[derive(Clone, PartialEq, Eq, Debug)]

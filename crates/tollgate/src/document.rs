@@ -5,25 +5,25 @@
 //! Must not know the schema; how long a text may be is the caller's to bound.
 
 mod builder;
+mod fast_json;
 pub mod json;
 mod node;
-mod plain_json;
 mod problem;
 mod reader;
 
 use builder::Builder;
 pub use builder::{MAX_ALIAS_BYTES, MAX_DEPTH};
-pub use node::{Entry, Node, Scalar, Value};
-pub use problem::{MAX_PROBLEMS, Place, Problem, Problems, did_you_mean};
-pub use reader::{MapReader, expected, way_out};
+pub use node::{MapEntry, Node, Scalar, Value};
+pub use problem::{MAX_PROBLEMS, Problem, Problems, TextPosition, did_you_mean};
+pub use reader::{MapReader, expected, suggestion};
 
 /// Reads one document; an empty text is [`Value::Null`]. A byte order mark is skipped.
 pub fn read(text: &str) -> Result<Node<'_>, Problems> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if let Some(root) = plain_json::read(text) {
+    if let Some(root) = fast_json::read(text) {
         return Ok(root);
     }
-    let nothing = Node::new(Place { line: 1, column: 1 }, Value::Null);
+    let nothing = Node::new(TextPosition { line: 1, column: 1 }, Value::Null);
     Builder::build(text).map(|root| root.unwrap_or(nothing))
 }
 
@@ -46,10 +46,10 @@ mod tests {
     fn a_value_knows_its_line_and_column_in_characters() {
         let root = read("é: [ü, {ö: x}]\nlist:\n  - 'y'\n").unwrap();
         let items = value(&root, "é").as_list().unwrap();
-        assert_eq!(items[1].place(), Place { line: 1, column: 8 });
-        assert_eq!(value(&items[1], "ö").place(), Place { line: 1, column: 12 });
+        assert_eq!(items[1].position(), TextPosition { line: 1, column: 8 });
+        assert_eq!(value(&items[1], "ö").position(), TextPosition { line: 1, column: 12 });
         let quoted = &value(&root, "list").as_list().unwrap()[0];
-        assert_eq!(quoted.place(), Place { line: 3, column: 5 });
+        assert_eq!(quoted.position(), TextPosition { line: 3, column: 5 });
         assert_eq!(quoted.as_str(), Some("y"));
     }
 
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn plain_emptiness_is_null_and_quoted_emptiness_is_text() {
         let root = read("\u{feff}a:\nb: ~\nc: null\nd: ''\ne: \"null\"\n").unwrap();
-        assert_eq!(root.place(), Place { line: 1, column: 1 });
+        assert_eq!(root.position(), TextPosition { line: 1, column: 1 });
         for key in ["a", "b", "c"] {
             assert!(value(&root, key).is_null(), "{key}");
         }
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn numbers_and_truth_values_are_keys_by_their_text() {
         let root = read("5: a\non: b\nnull: c\n").unwrap();
-        let keys: Vec<_> = root.as_map().unwrap().iter().map(Entry::key).collect();
+        let keys: Vec<_> = root.as_map().unwrap().iter().map(MapEntry::key).collect();
         assert_eq!(keys, ["5", "on", "null"]);
         assert_eq!(problem("? [a]\n: b"), "1:3: a key must be text, not a list or a map");
         assert_eq!(problem(": b"), "1:1: a key is missing here");

@@ -31,9 +31,9 @@ impl Enforce {
 
 /// Where the switch stands. Requests that are being decided may still see where it stood before.
 #[derive(Default)]
-pub(crate) struct Switch(AtomicU8);
+pub(crate) struct PanicSwitch(AtomicU8);
 
-impl Switch {
+impl PanicSwitch {
     #[inline]
     pub(crate) fn get(&self) -> Enforce {
         match self.0.load(Ordering::Relaxed) {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_switch_stands_where_it_was_set_and_is_read_as_it_is_written() {
-        let switch = Switch::default();
+        let switch = PanicSwitch::default();
         assert_eq!(switch.get(), Enforce::On);
         for enforce in Enforce::ALL {
             switch.set(enforce);

@@ -13,14 +13,14 @@ use smallvec::SmallVec;
 
 use crate::ban::BanList;
 use crate::changes::Changes;
-use crate::enforce::{Enforce, Switch};
+use crate::enforce::{Enforce, PanicSwitch};
 use crate::event::{Event, EventKey, Events};
 use crate::fingerprint::Secret;
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key, abridged};
 use crate::limit::Limit;
-use crate::plan::{Conditions, Exempt, Plan, PlannedRule};
-use crate::policy::{Change, Policy};
+use crate::plan::{Exempt, Plan, PlanContext, PlannedRule};
+use crate::policy::{Policy, PolicyChange};
 use crate::rule::{BanPolicy, Rule, RuleSetError};
 use crate::store::memory::{InForce, MemoryFull};
 use crate::store::{MemoryStore, Receipt};
@@ -32,31 +32,31 @@ use crate::verdict::{Reason, Verdict, VerdictId};
 
 mod bans;
 mod central;
-mod denials;
+mod deny_cache;
 mod inspect;
 pub mod log;
 mod snapshot;
 mod tracked;
 mod violations;
 
-use denials::Denials;
+use deny_cache::DenyCache;
 
 pub use central::CentralVerdict;
-pub use inspect::{CounterReport, InspectError, KeyReport, Reading, TrackScope};
+pub use inspect::{CounterDetail, CounterReport, InspectError, KeyReport, TrackScope};
 use log::ChangedTracks;
 pub use snapshot::{Restored, SnapshotError};
 
 /// Hits of a batch that are planned ahead.
-const AHEAD: usize = 8;
+const PLAN_AHEAD: usize = 8;
 
 pub struct Engine {
     policy: ArcSwap<Policy>,
     /// Held while a policy takes over from another: they follow each other one at a time.
-    succession: Mutex<()>,
+    policy_lock: Mutex<()>,
     store: MemoryStore,
     secret: Secret,
     bans: BanList,
-    switch: Switch,
+    panic_switch: PanicSwitch,
     events: Events,
     log_keys: LogKeys,
     node: u32,
@@ -64,7 +64,7 @@ pub struct Engine {
     decisions: [AtomicU64; Reason::ALL.len()],
     ignored_matches: AtomicU64,
     shadow_bans: AtomicU64,
-    denials: Denials,
+    deny_cache: DenyCache,
     /// What a snapshot had of tracked keys whose rules were not hit since.
     saved_tracks: SavedTracks,
     changed_tracks: ChangedTracks,
@@ -100,8 +100,8 @@ impl EngineSetup {
     pub const MIN_MEMORY_BYTES: usize = MemoryStore::MIN_BYTES;
 
     /// The least memory in which a key of this limit fits at its limit, in whole mebibytes.
-    pub fn least_memory_for(limit: &Limit) -> usize {
-        MemoryStore::least_bytes_for(limit)
+    pub fn min_memory_for(limit: &Limit) -> usize {
+        MemoryStore::min_bytes_for(limit)
     }
 
     /// Whether the system gives that much memory to reserve; an engine panics where it does not.
@@ -135,11 +135,11 @@ impl Engine {
     pub fn with_setup(policy: Policy, setup: EngineSetup) -> Engine {
         Engine {
             policy: ArcSwap::from_pointee(policy),
-            succession: Mutex::new(()),
+            policy_lock: Mutex::new(()),
             store: MemoryStore::new(setup.memory_bytes).when_full(setup.memory_full).recording(setup.changes),
             bans: BanList::new(setup.secret.clone()).recording(setup.changes),
             secret: setup.secret,
-            switch: Switch::default(),
+            panic_switch: PanicSwitch::default(),
             events: Events::default(),
             log_keys: setup.log_keys,
             node: setup.node,
@@ -147,7 +147,7 @@ impl Engine {
             decisions: Default::default(),
             ignored_matches: AtomicU64::new(0),
             shadow_bans: AtomicU64::new(0),
-            denials: Denials::default(),
+            deny_cache: DenyCache::default(),
             saved_tracks: SavedTracks::new(setup.changes),
             changed_tracks: ChangedTracks::default(),
             lost_changes: AtomicBool::new(false),
@@ -164,15 +164,15 @@ impl Engine {
         let in_force = InForce::as_long_as(&holds);
         let mut verdict = self.decide(&policy, &plan, planned, hit, now, &in_force);
         if in_force.was_replaced() {
-            verdict = self.check_in_turn(hit, now);
+            verdict = self.check_locked(hit, now);
         }
         verdict
     }
 
     /// Decides while no other policy can come into force.
     #[cold]
-    fn check_in_turn(&self, hit: &Hit<'_>, now: Time) -> Verdict {
-        let _turn = lock(&self.succession);
+    fn check_locked(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+        let _turn = lock(&self.policy_lock);
         self.check(hit, now)
     }
 
@@ -185,12 +185,12 @@ impl Engine {
         hit: &Hit<'_>,
         now: Time,
     ) -> Result<(), Exempt> {
-        policy.plan(plan, hit, &self.conditions(now), |counter| self.store.prefetch(counter))
+        policy.plan(plan, hit, &self.plan_context(now), |counter| self.store.prefetch(counter))
     }
 
     #[inline(always)]
-    fn conditions(&self, now: Time) -> Conditions<'_> {
-        Conditions { enforce: self.switch.get(), bans: &self.bans, secret: &self.secret, now }
+    fn plan_context(&self, now: Time) -> PlanContext<'_> {
+        PlanContext { enforce: self.panic_switch.get(), bans: &self.bans, secret: &self.secret, now }
     }
 
     /// The verdict has no meaning if the policy [was replaced](InForce::was_replaced) and a counter would have to be begun.
@@ -206,11 +206,11 @@ impl Engine {
     ) -> Verdict {
         let id = self.next_id(policy);
         if let Err(exempt) = planned {
-            return self.exempted(Verdict::exempt(id, exempt, now), hit, now);
+            return self.record_exempt(Verdict::exempt(id, exempt, now), hit, now);
         }
         let mut verdict = plan.draft(id); // while the counters are on their way
         // A rule that refuses without counting spares all others (I3).
-        let refused = plan.is_refused();
+        let refused = plan.is_denied_by_key();
         let charges = &plan.charges;
         let outcome = match refused {
             true => self.store.peek(charges, now),
@@ -218,7 +218,7 @@ impl Engine {
         };
         if !in_force.was_replaced() {
             plan.conclude(&mut verdict, &outcome);
-            self.note(policy, plan, &verdict, hit, now);
+            self.record(policy, plan, &verdict, hit, now);
             self.decisions[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
         }
         verdict
@@ -229,7 +229,7 @@ impl Engine {
         let policy = self.policy.load();
         let id = self.next_id(&policy);
         let mut plan = Plan::default();
-        if let Err(exempt) = policy.plan(&mut plan, hit, &self.conditions(now), |_| ()) {
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.plan_context(now), |_| ()) {
             return Verdict::exempt(id, exempt, now);
         }
         let mut verdict = plan.draft(id);
@@ -243,11 +243,11 @@ impl Engine {
         let mut verdicts = Vec::with_capacity(hits.len());
         let policy = self.policy.load();
         let holds = || std::ptr::eq(&**self.policy.load(), &**policy);
-        for hits in hits.chunks(AHEAD) {
+        for hits in hits.chunks(PLAN_AHEAD) {
             let bans = self.bans.changes();
-            let mut plans: [Plan<'_>; AHEAD] = Default::default();
+            let mut plans: [Plan<'_>; PLAN_AHEAD] = Default::default();
             let planned = hits.iter().zip(&mut plans);
-            let planned: SmallVec<[_; AHEAD]> =
+            let planned: SmallVec<[_; PLAN_AHEAD]> =
                 planned.map(|(hit, plan)| self.plan(&policy, plan, hit, now)).collect();
             for ((hit, plan), planned) in hits.iter().zip(&plans).zip(planned) {
                 if self.bans.changes() != bans {
@@ -282,21 +282,21 @@ impl Engine {
 
     /// Puts a new policy in force; counters are kept. Returns the generations before and after.
     pub fn apply(&self, policy: Policy, now: Time) -> (u64, u64) {
-        let revised: Result<_, Infallible> = self.revise(|old| Ok(policy.succeed(old, now)));
+        let revised: Result<_, Infallible> = self.revise(|old| Ok(policy.inherit(old, now)));
         revised.unwrap_or_else(|never| match never {})
     }
 
     /// Puts a new list of rules in force beside those that came by changes, which stay; an id that is in both
     /// is an error.
     pub fn apply_list(&self, policy: Policy, now: Time) -> Result<(u64, u64), RuleSetError> {
-        self.revise(|old| Ok(policy.with_added(old, now)?.succeed(old, now)))
+        self.revise(|old| Ok(policy.with_added(old, now)?.inherit(old, now)))
     }
 
     /// Changes some rules of the policy in force, all or none; counters are kept. Returns the generations
     /// before and after.
     pub fn change(
         &self,
-        changes: impl IntoIterator<Item = Change>,
+        changes: impl IntoIterator<Item = PolicyChange>,
         now: Time,
     ) -> Result<(u64, u64), RuleSetError> {
         self.revise(|old| old.changed(changes, now))
@@ -305,7 +305,7 @@ impl Engine {
     /// Puts in force what follows from the policy in force, which nobody else changes meanwhile; after an error
     /// it stays. Returns the generations before and after.
     pub fn revise<E>(&self, next: impl FnOnce(&Policy) -> Result<Policy, E>) -> Result<(u64, u64), E> {
-        let _turn = lock(&self.succession);
+        let _turn = lock(&self.policy_lock);
         let old = self.policy.load_full();
         let new = next(&old)?;
         let generations = (old.generation(), new.generation());
@@ -315,11 +315,11 @@ impl Engine {
 
     /// Turns the panic switch; it stays there whatever policy is in force. No counter or ban is lost.
     pub fn set_enforce(&self, enforce: Enforce) {
-        self.switch.set(enforce);
+        self.panic_switch.set(enforce);
     }
 
     pub fn enforce(&self) -> Enforce {
-        self.switch.get()
+        self.panic_switch.get()
     }
 
     /// What tells this node's verdicts from those of others.
@@ -356,15 +356,15 @@ impl Engine {
         VerdictId { node: self.node, generation: policy.generation(), sequence }
     }
 
-    fn exempted(&self, verdict: Verdict, hit: &Hit<'_>, now: Time) -> Verdict {
+    fn record_exempt(&self, verdict: Verdict, hit: &Hit<'_>, now: Time) -> Verdict {
         let key = verdict.ban.as_ref().map(|ban| ban.0.to_string());
-        self.show(&verdict, None, key.as_deref(), hit, now);
+        self.push_event(&verdict, None, key.as_deref(), hit, now);
         self.decisions[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
         verdict
     }
 
     /// Everything that follows from a verdict beside the answer: tallies, tracking, bans, the stream.
-    fn note(&self, policy: &Policy, plan: &Plan<'_>, verdict: &Verdict, hit: &Hit<'_>, now: Time) {
+    fn record(&self, policy: &Policy, plan: &Plan<'_>, verdict: &Verdict, hit: &Hit<'_>, now: Time) {
         if plan.ignored > 0 {
             self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
         }
@@ -372,11 +372,11 @@ impl Engine {
             self.shadow_bans.fetch_add(1, Ordering::Relaxed);
         }
         // Several values of one key are planned one after the other: together they are one request to their rule.
-        let mut judged = plan.judged(verdict).peekable();
+        let mut judged = plan.with_verdicts(verdict).peekable();
         let mut denied = None;
         while let Some((planned, limits)) = judged.next() {
             let denier = limits.iter().find(|limit| !limit.allowed);
-            let record = planned.rule.record();
+            let record = planned.rule.stats();
             if let Some(tracking) = planned.rule.track {
                 let saved = || self.saved_tracks.take(planned.rule.id.as_str());
                 let denials = u64::from(denier.is_some());
@@ -395,17 +395,24 @@ impl Engine {
             }
             if let (Some(limit), Some(ban)) = (denier, &planned.rule.ban)
                 && limit.is_enforced()
-                && self.punish(policy, planned.rule, ban, hit, now)
+                && self.record_violations(policy, planned.rule, ban, hit, now)
             {
                 record.count_banned();
             }
         }
-        self.show(verdict, plan_shown(plan, verdict), None, hit, now);
+        self.push_event(verdict, reported_rule(plan, verdict), None, hit, now);
     }
 
     /// Counts a violation, by each of the keys that a request with several values has; says whether it has led to a
     /// ban.
-    fn punish(&self, policy: &Policy, rule: &Rule, ban: &BanPolicy, hit: &Hit<'_>, now: Time) -> bool {
+    fn record_violations(
+        &self,
+        policy: &Policy,
+        rule: &Rule,
+        ban: &BanPolicy,
+        hit: &Hit<'_>,
+        now: Time,
+    ) -> bool {
         let mut banned = false;
         for values in policy.combinations(hit, &ban.key).unwrap_or_default() {
             if values.iter().any(|value| value.is_empty()) {
@@ -414,13 +421,13 @@ impl Engine {
             let values = values.into_iter().map(|value| abridged(value).into_owned());
             let parts = ban.key.iter().cloned().zip(values).collect();
             if let Ok(key) = Key::new(parts) {
-                banned |= self.bans.violated(&key, &rule.id, ban.into(), now);
+                banned |= self.bans.record_violation(&key, &rule.id, ban.into(), now);
             }
         }
         banned
     }
 
-    fn show(
+    fn push_event(
         &self,
         verdict: &Verdict,
         planned: Option<&PlannedRule<'_>>,
@@ -453,7 +460,7 @@ impl Engine {
 }
 
 /// The planned rule that the verdict reports.
-fn plan_shown<'a, 'p>(plan: &'a Plan<'p>, verdict: &Verdict) -> Option<&'a PlannedRule<'p>> {
+fn reported_rule<'a, 'p>(plan: &'a Plan<'p>, verdict: &Verdict) -> Option<&'a PlannedRule<'p>> {
     let reported = verdict.reported()?;
     plan.rules.iter().find(|planned| Arc::ptr_eq(planned.rule, &reported.rule))
 }

@@ -11,9 +11,9 @@ use crate::time::Time;
 use crate::verdict::{Reason, VerdictId};
 
 /// The decisions kept.
-pub const RECENT: usize = 10_000;
+pub const MAX_RECENT: usize = 10_000;
 /// The sample kept, and every how many decisions it takes one.
-pub const SAMPLED: usize = 1_000;
+pub const MAX_SAMPLED: usize = 1_000;
 const SAMPLE_EVERY: u64 = 100;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,26 +47,26 @@ impl std::fmt::Display for EventKey {
 
 #[derive(Default)]
 pub struct Events {
-    rings: Mutex<Rings>,
+    rings: Mutex<EventRings>,
     dropped: AtomicU64,
 }
 
 #[derive(Default)]
-struct Rings {
-    recent: Ring<RECENT>,
-    sampled: Ring<SAMPLED>,
-    seen: u64,
+struct EventRings {
+    recent: EventRing<MAX_RECENT>,
+    sampled: EventRing<MAX_SAMPLED>,
+    pushed: u64,
 }
 
 /// The latest `BOUND` events.
 #[derive(Default)]
-struct Ring<const BOUND: usize> {
+struct EventRing<const BOUND: usize> {
     events: Vec<Event>,
     /// Where the next one goes, once it is full.
     oldest: usize,
 }
 
-impl<const BOUND: usize> Ring<BOUND> {
+impl<const BOUND: usize> EventRing<BOUND> {
     fn push(&mut self, event: Event) {
         if self.events.len() < BOUND {
             self.events.reserve_exact(BOUND - self.events.len()); // once, and never again
@@ -88,8 +88,8 @@ impl Events {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        rings.seen += 1;
-        if rings.seen % SAMPLE_EVERY == 1 {
+        rings.pushed += 1;
+        if rings.pushed % SAMPLE_EVERY == 1 {
             rings.sampled.push(event.clone());
         }
         rings.recent.push(event);
@@ -113,7 +113,7 @@ impl Events {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Rings) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&EventRings) -> T) -> T {
         read(&self.rings.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 }

@@ -87,7 +87,7 @@ impl Digest<'_> {
 
     /// Takes a short part.
     #[inline]
-    pub(crate) fn short(self, part: Short) -> Self {
+    pub(crate) fn short_part(self, part: ShortPart) -> Self {
         Digest { state: self.rounds.last(self.state, part.0), ..self }
     }
 
@@ -99,29 +99,29 @@ impl Digest<'_> {
 
 /// A part that fits one block: up to fifteen bytes, or a number. No two parts make the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Short(pub(crate) u128);
+pub(crate) struct ShortPart(pub(crate) u128);
 
-impl Short {
+impl ShortPart {
     #[inline(always)]
-    pub(crate) fn bytes(bytes: &[u8]) -> Option<Short> {
-        (bytes.len() < BLOCK).then(|| Short(last_block(bytes)))
+    pub(crate) fn bytes(bytes: &[u8]) -> Option<ShortPart> {
+        (bytes.len() < BLOCK).then(|| ShortPart(last_block(bytes)))
     }
 
     /// Stands for a text that no stranger writes.
-    pub(crate) fn mark(text: &str) -> Short {
+    pub(crate) fn of_text(text: &str) -> ShortPart {
         let mut hasher = SipHasher13::new();
         hasher.write(text.as_bytes());
-        Short::number(hasher.finish())
+        ShortPart::number(hasher.finish())
     }
 
     #[inline]
-    pub(crate) fn number(number: u64) -> Short {
-        Short(u128::from(number) | (BLOCK as u128) << 120)
+    pub(crate) fn number(number: u64) -> ShortPart {
+        ShortPart(u128::from(number) | (BLOCK as u128) << 120)
     }
 
     /// Half as many bits, where it does no harm that some parts share them.
     #[inline(always)]
-    pub(crate) fn mixed(self) -> u64 {
+    pub(crate) fn fold64(self) -> u64 {
         (self.0 ^ self.0 >> 64) as u64
     }
 }
@@ -168,8 +168,11 @@ mod tests {
         }
         assert!(ones.iter().all(|ones| (count * 2 / 5..count * 3 / 5).contains(ones)), "{ones:?} of {count}");
         let seven = 7u64.to_le_bytes();
-        assert_ne!(secret.digest().short(Short::number(7)).finish(), secret.digest().part(&seven).finish());
-        let short = Short::bytes(&seven).expect("eight bytes are short");
-        assert_eq!(secret.digest().short(short).finish(), secret.digest().part(&seven).finish());
+        assert_ne!(
+            secret.digest().short_part(ShortPart::number(7)).finish(),
+            secret.digest().part(&seven).finish()
+        );
+        let short = ShortPart::bytes(&seven).expect("eight bytes are short");
+        assert_eq!(secret.digest().short_part(short).finish(), secret.digest().part(&seven).finish());
     }
 }

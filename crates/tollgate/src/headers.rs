@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 
 use crate::verdict::{LimitVerdict, Verdict, whole_seconds};
 
-mod joined;
+mod merge;
 
-pub use joined::join_limits;
+pub use merge::merge_ratelimit;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HeaderStyle {

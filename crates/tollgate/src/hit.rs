@@ -8,12 +8,12 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use crate::identity::address::{self, client_address};
-use crate::identity::{Attribute, Source, key, normal};
+use crate::identity::{Attribute, FieldSource, key, normal};
 use crate::request::{Target, fields};
 
 mod values;
 
-pub use values::{MAX_VALUES, Values};
+pub use values::{AttributeValues, MAX_VALUES};
 
 /// What is done, by whom, and what it costs.
 #[derive(Clone, Debug)]
@@ -27,13 +27,13 @@ pub struct Hit<'a> {
     api_key: Option<Cow<'a, str>>,
     fields: SmallVec<[Field<'a>; 1]>,
     /// Sources with more values than can be told apart.
-    crowded: SmallVec<[Source; 1]>,
+    overfull_sources: SmallVec<[FieldSource; 1]>,
     cost: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Field<'a> {
-    source: Source,
+    source: FieldSource,
     name: Cow<'a, str>,
     value: Cow<'a, str>,
 }
@@ -53,7 +53,7 @@ impl<'a> Hit<'a> {
             mac: None,
             api_key: None,
             fields: SmallVec::new(),
-            crowded: SmallVec::new(),
+            overfull_sources: SmallVec::new(),
             cost: 1,
         }
     }
@@ -103,7 +103,7 @@ impl<'a> Hit<'a> {
     /// A field such as a header (its name in lower case), a verified claim or a caller's attribute.
     pub fn field(
         mut self,
-        source: Source,
+        source: FieldSource,
         name: impl Into<Cow<'a, str>>,
         value: impl Into<Cow<'a, str>>,
     ) -> Self {
@@ -112,12 +112,12 @@ impl<'a> Hit<'a> {
     }
 
     pub fn attribute(self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> Self {
-        self.field(Source::Attr, name, value)
+        self.field(FieldSource::Attr, name, value)
     }
 
     /// Every field of a source has too many values: rules that count by one deny the hit.
-    pub fn crowded(mut self, source: Source) -> Self {
-        self.crowded.push(source);
+    pub fn too_many_values(mut self, source: FieldSource) -> Self {
+        self.overfull_sources.push(source);
         self
     }
 
@@ -163,11 +163,11 @@ impl<'a> Hit<'a> {
 
     /// The different values of an attribute in normal form.
     #[inline]
-    pub fn values(&self, attribute: &Attribute, ipv6_prefix: u8) -> Values<'_> {
+    pub fn values(&self, attribute: &Attribute, ipv6_prefix: u8) -> AttributeValues<'_> {
         match attribute {
-            Attribute::Field(source, _) if self.crowded.contains(source) => Values::TooMany,
+            Attribute::Field(source, _) if self.overfull_sources.contains(source) => AttributeValues::TooMany,
             Attribute::Field(source, name) => self.field_values(*source, name).collect(),
-            _ => self.value(attribute, ipv6_prefix).map_or(Values::Missing, Values::One),
+            _ => self.value(attribute, ipv6_prefix).map_or(AttributeValues::Missing, AttributeValues::One),
         }
     }
 
@@ -180,18 +180,19 @@ impl<'a> Hit<'a> {
     }
 
     /// The values of a field, in the order of the request.
-    fn field_values<'s>(&'s self, source: Source, name: &str) -> impl Iterator<Item = Cow<'s, str>> {
-        let given = self.given(source, name).map(Cow::Borrowed);
-        let cookie_lines = (source == Source::Cookie).then(|| self.given(Source::Header, "cookie"));
+    fn field_values<'s>(&'s self, source: FieldSource, name: &str) -> impl Iterator<Item = Cow<'s, str>> {
+        let given = self.raw_values(source, name).map(Cow::Borrowed);
+        let cookie_lines =
+            (source == FieldSource::Cookie).then(|| self.raw_values(FieldSource::Header, "cookie"));
         let cookies = cookie_lines.into_iter().flatten().flat_map(move |line| fields::cookies(line, name));
-        let query = if source == Source::Query { self.target.query() } else { None };
+        let query = if source == FieldSource::Query { self.target.query() } else { None };
         let parameters = query.into_iter().flat_map(move |query| fields::parameters(query, name));
         let all = given.chain(cookies.map(Cow::Borrowed)).chain(parameters);
         all.filter_map(move |value| normal::field(source, name, value))
     }
 
     /// All values given under a name, in order.
-    pub fn given<'s>(&'s self, source: Source, name: &str) -> impl Iterator<Item = &'s str> {
+    pub fn raw_values<'s>(&'s self, source: FieldSource, name: &str) -> impl Iterator<Item = &'s str> {
         let same = move |field: &&Field<'_>| field.source == source && field.name == name;
         self.fields.iter().filter(same).map(|field| field.value.as_ref())
     }
@@ -213,7 +214,7 @@ mod tests {
             .user(" 42 ")
             .email(" Ann@Example.com ")
             .mac("AA-BB-CC-DD-EE-FF")
-            .field(Source::Header, "cookie", "a=1; session=xyz")
+            .field(FieldSource::Header, "cookie", "a=1; session=xyz")
             .attribute("plan", "pro");
         for (attribute, expected) in [
             ("ip", "1.2.3.4"),

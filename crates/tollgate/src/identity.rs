@@ -9,5 +9,5 @@ pub mod normal;
 pub mod sensitive;
 
 pub(crate) use abridged::abridged;
-pub use attribute::{Attribute, Source};
-pub use key::{Key, KeyError, WrittenPart};
+pub use attribute::{Attribute, FieldSource};
+pub use key::{EncodedKeyPart, Key, KeyError};

@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 use crate::fingerprint::Secret;
 use crate::identity::{Attribute, Key};
-use crate::rule::{Index, Numbered, Slots};
+use crate::rule::{Hamt, IndexEntry, PersistentVec};
 
-mod shapes;
+mod kinds;
 
-pub(crate) use shapes::Shapes;
+pub(crate) use kinds::KeyKinds;
 
 #[derive(Clone)]
 pub struct KeyList<V> {
-    shapes: Shapes,
-    entries: Slots<Arc<(Key, V)>>,
-    numbers: Index<Numbered>,
+    kinds: KeyKinds,
+    entries: PersistentVec<Arc<(Key, V)>>,
+    numbers: Hamt<IndexEntry>,
     /// Of this list and its copies: they find by the same hashes.
     secret: Secret,
 }
@@ -27,9 +27,9 @@ pub struct KeyList<V> {
 impl<V> Default for KeyList<V> {
     fn default() -> Self {
         KeyList {
-            shapes: Shapes::default(),
-            entries: Slots::default(),
-            numbers: Index::default(),
+            kinds: KeyKinds::default(),
+            entries: PersistentVec::default(),
+            numbers: Hamt::default(),
             secret: Secret::random(),
         }
     }
@@ -54,7 +54,7 @@ impl<V> KeyList<V> {
         if self.is_empty() {
             return None;
         }
-        self.shapes.find(&self.secret, ip, values, |print, is| {
+        self.kinds.find(&self.secret, ip, values, |print, is| {
             let found = self.numbers.find(print.0 as u32).map(|found| &*self.entries[found.number as usize]);
             found.into_iter().find(|(key, value)| is(key) && accept(value))
         })
@@ -66,7 +66,7 @@ impl<V> KeyList<V> {
 
     /// The attributes that a request is asked for.
     pub fn attributes(&self) -> impl Iterator<Item = &Attribute> {
-        self.shapes.attributes()
+        self.kinds.attributes()
     }
 
     fn number(&self, key: &Key) -> Option<usize> {
@@ -75,7 +75,7 @@ impl<V> KeyList<V> {
     }
 
     fn hash(&self, key: &Key) -> u32 {
-        Shapes::print(&self.secret, key).0 as u32
+        KeyKinds::fingerprint(&self.secret, key).0 as u32
     }
 
     /// Adds a key, or replaces its value.
@@ -84,8 +84,8 @@ impl<V> KeyList<V> {
             Some(number) => self.entries.replace(number, Arc::new((key, value))),
             None => {
                 let (hash, number) = (self.hash(&key), self.entries.len() as u32);
-                self.numbers.insert(Numbered { hash, number });
-                self.shapes.add(&key);
+                self.numbers.insert(IndexEntry { hash, number });
+                self.kinds.add(&key);
                 self.entries.push(Arc::new((key, value)));
             }
         }
@@ -96,11 +96,11 @@ impl<V> KeyList<V> {
     pub fn remove(&mut self, key: &Key) -> bool {
         let Some(number) = self.number(key) else { return false };
         self.numbers.remove(self.hash(key), |each| each.number == number as u32);
-        self.shapes.remove(key);
+        self.kinds.remove(key);
         let last = self.entries.len() - 1;
         if number != last {
             let moved = Arc::clone(&self.entries[last]);
-            let is_last = |each: &Numbered| each.number == last as u32;
+            let is_last = |each: &IndexEntry| each.number == last as u32;
             if let Some(found) = self.numbers.find_mut(self.hash(&moved.0), is_last) {
                 found.number = number as u32;
             }

@@ -34,7 +34,7 @@ mod plan;
 
 pub mod policy;
 
-pub mod record;
+pub mod rule_stats;
 
 pub mod track;
 
@@ -51,9 +51,9 @@ mod codec;
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub use sync::seeded;
-mod near;
+mod prefetch;
+mod sampled_lru;
 mod sync;
-mod table;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;

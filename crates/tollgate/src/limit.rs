@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::time::{Period, Time, Unit, nanos_of, write_span};
+use crate::time::{Period, Time, Unit, format_duration, nanos_of};
 
 mod rate;
 
@@ -143,7 +143,7 @@ impl Levels {
 
     /// As they are written: `s`, `m`, `h`, `d`.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.units().iter().map(|unit| unit.word())
+        self.units().iter().map(|unit| unit.symbol())
     }
 
     pub fn finest(&self) -> Unit {
@@ -171,7 +171,7 @@ impl Limit {
     }
 
     /// What one of `nodes` nodes may let through, so that all together do not fall short of the limit.
-    pub fn share(&self, nodes: u64) -> Limit {
+    pub fn node_share(&self, nodes: u64) -> Limit {
         use Shape::*;
         let part = |number: u64| number.div_ceil(nodes.max(1));
         let rate = self.rate.with_count(part(self.rate.count()));
@@ -217,19 +217,21 @@ impl Limit {
 
     /// What tells its counters from those of a rule's other limits. Windows count hits whatever the
     /// number that limits them; a bucket's state means something only with its rate and burst.
-    pub fn counter(&self) -> String {
+    pub fn counter_label(&self) -> String {
         let (name, rate, period, burst) = (self.shape.name(), self.rate, self.rate.period(), self.capacity());
         match self.shape {
             Shape::Gcra { .. } | Shape::LeakyBucket { .. } => format!("{name} {rate} {burst}"),
             Shape::TokenBucket { refill: Refill::Continuous, .. } => format!("{name} {rate} {burst}"),
             Shape::TokenBucket { refill: Refill::Calendar, .. } => format!("{name} calendar {rate} {burst}"),
             Shape::TokenBucket { refill: Refill::Tick(tick), .. } => {
-                format!("{name} {} {rate} {burst}", write_span(tick))
+                format!("{name} {} {rate} {burst}", format_duration(tick))
             }
             Shape::FixedWindow { start: WindowStart::Aligned } => format!("{name} {period}"),
             Shape::FixedWindow { start: WindowStart::FirstHit } => format!("{name} first-hit {period}"),
             Shape::SlidingLog | Shape::SlidingCounter | Shape::Concurrency => format!("{name} {period}"),
-            Shape::SlidingCompact { resolution } => format!("{name} {} {period}", write_span(resolution)),
+            Shape::SlidingCompact { resolution } => {
+                format!("{name} {} {period}", format_duration(resolution))
+            }
             Shape::TieredWindow { levels } => {
                 let levels: Vec<_> = levels.names().collect();
                 format!("{name} {} {period}", levels.join(","))
@@ -238,7 +240,7 @@ impl Limit {
     }
 
     /// A state that was not touched for this long is as good as never seen.
-    pub fn longest_memory(&self) -> Duration {
+    pub fn max_state_lifetime(&self) -> Duration {
         let period = Duration::from_secs(self.rate.period().secs());
         match self.shape {
             Shape::Gcra { .. } | Shape::TokenBucket { .. } | Shape::LeakyBucket { .. } => {
@@ -273,7 +275,7 @@ impl Limit {
     fn validate_bucket(&self) -> Result<(), LimitError> {
         let (count, burst) = (self.rate.count(), self.capacity());
         if count > 0 && burst == 0 {
-            return Err(LimitError::NoBurst);
+            return Err(LimitError::ZeroBurst);
         }
         let refill_ns = u128::from(burst) * u128::from(self.rate.period().nanos());
         if burst > Self::MAX_BURST || refill_ns > u128::from(count.max(1)) * u128::from(Self::MAX_REFILL_NS) {
@@ -284,12 +286,12 @@ impl Limit {
 
     fn validate_tick(&self, tick: Duration) -> Result<(), LimitError> {
         if tick.is_zero() {
-            return Err(LimitError::NoTick);
+            return Err(LimitError::ZeroTick);
         }
         if tick.as_secs() > Period::MAX_SECONDS {
-            return Err(LimitError::LongTick);
+            return Err(LimitError::TickTooLong);
         }
-        let (share, token) = self.rate.share_of(tick);
+        let (share, token) = self.rate.tokens_per_tick(tick);
         let ticks = u128::from(Self::HORIZON.nanos() / nanos_of(tick));
         let largest = (ticks * share).max(u128::from(self.capacity()) * token);
         if largest > u128::from(Self::MAX_UNITS) {
@@ -301,7 +303,7 @@ impl Limit {
     fn validate_step(&self, step: Duration) -> Result<(), LimitError> {
         let window = Duration::from_secs(self.rate.period().secs());
         match nanos_of(step) {
-            0 => Err(LimitError::NoResolution),
+            0 => Err(LimitError::ZeroResolution),
             step_ns if nanos_of(window).is_multiple_of(step_ns) => Ok(()),
             _ => Err(LimitError::Resolution { step, window }),
         }
@@ -325,7 +327,7 @@ impl fmt::Display for Limit {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LimitError {
     #[error("burst is 0: nothing would ever pass; write the rate 0/m to deny everything")]
-    NoBurst,
+    ZeroBurst,
     #[error(
         "burst {burst} is too large for {rate}: at most 1000000000, and an empty bucket must fill within 36 years"
     )]
@@ -333,14 +335,14 @@ pub enum LimitError {
     #[error("hold_after {after} is too large: at most 1000000000")]
     HoldAfter { after: u64 },
     #[error("tick is 0: write a span such as 1s")]
-    NoTick,
+    ZeroTick,
     #[error("tick is longer than a hundred years")]
-    LongTick,
-    #[error("tick {} is too fine for {rate}: write a longer one, or refill: continuous", write_span(*tick))]
+    TickTooLong,
+    #[error("tick {} is too fine for {rate}: write a longer one, or refill: continuous", format_duration(*tick))]
     Tick { tick: Duration, rate: Rate },
     #[error("resolution is 0: write a span such as 1s")]
-    NoResolution,
-    #[error("a window of {} is not a whole number of steps of {}", write_span(*window), write_span(*step))]
+    ZeroResolution,
+    #[error("a window of {} is not a whole number of steps of {}", format_duration(*window), format_duration(*step))]
     Resolution { step: Duration, window: Duration },
     #[error("levels must be some of s, m, h, d, each once, finest first")]
     Levels,

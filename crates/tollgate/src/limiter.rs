@@ -14,26 +14,26 @@ use std::cell::Cell;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Admission, Decision, Quota};
-use crate::fingerprint::{Fingerprint, Secret, Short};
+use crate::fingerprint::{Fingerprint, Secret, ShortPart};
 use crate::limit::{Limit, Rate};
-use crate::store::memory::{Asked, Lone, Place, Spot};
+use crate::store::memory::{CandidateLines, FastPath, FastPathResult, SlotHint};
 use crate::store::{Charge, MemoryStore};
 use crate::time::{Now, Time};
 
 pub struct Limiter {
     store: MemoryStore,
-    lone: Lone,
+    fast_path: FastPath,
     secret: Secret,
     /// Tells its keys from those of other limiters, where a thread remembers one.
     salt: u128,
 }
 
 /// Keys whose places are fetched together.
-const BATCH: usize = 16;
+const PREFETCH_BATCH: usize = 16;
 
 /// What a limiter can tell apart: strings, bytes and numbers.
 pub trait LimiterKey {
-    fn parts(&self) -> KeyParts<'_>;
+    fn hash_input(&self) -> HashInput<'_>;
 }
 
 impl Limiter {
@@ -47,8 +47,8 @@ impl Limiter {
     /// Any limit, in at most `cap_bytes`.
     pub fn with_limit(limit: &Limit, cap_bytes: usize) -> Limiter {
         let (store, secret) = (MemoryStore::new(cap_bytes), Secret::random());
-        let (lone, salt) = (store.lone(Quota::new(limit)), u128::from_le_bytes(*secret.bytes()));
-        Limiter { store, lone, secret, salt }
+        let (lone, salt) = (store.fast_path(Quota::new(limit)), u128::from_le_bytes(*secret.bytes()));
+        Limiter { store, fast_path: lone, secret, salt }
     }
 
     /// Takes one, if it is there.
@@ -60,21 +60,23 @@ impl Limiter {
     /// Takes `cost`, or nothing.
     #[inline(always)]
     pub fn check_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: impl Now) -> Decision {
-        let parts = key.parts();
+        let parts = key.hash_input();
         if let Ok(short) = parts.0
-            && LAST_SEEN.replace(short.mixed()) == short.mixed()
+            && LAST_SEEN.replace(short.fold64()) == short.fold64()
         {
             let last = LAST.get();
             let now = now.now();
-            if last.name == self.name(short) {
-                match self.store.charge_again(last.spot, &self.lone, cost, now) {
-                    Asked::Allowed { left } => return Decision { admission: Admission::NOW, left },
-                    Asked::Denied => {
-                        if let Some(decision) = self.store.charge_spot(last.spot, &self.lone, cost, now) {
+            if last.salted_key == self.salted(short) {
+                match self.store.charge_hinted_fast(last.slot_hint, &self.fast_path, cost, now) {
+                    FastPathResult::Allowed { left } => return Decision { admission: Admission::NOW, left },
+                    FastPathResult::Denied => {
+                        if let Some(decision) =
+                            self.store.charge_hinted(last.slot_hint, &self.fast_path, cost, now)
+                        {
                             return decision;
                         }
                     }
-                    Asked::Gone => {}
+                    FastPathResult::Fallback => {}
                 }
             }
             return self.check_and_remember(short, cost, now);
@@ -85,14 +87,14 @@ impl Limiter {
     /// The same for a short key that this thread has seen a moment ago: clients come in bursts, and the requests
     /// of one connection come to one thread.
     #[inline(never)]
-    fn check_and_remember(&self, short: Short, cost: u64, now: Time) -> Decision {
-        let (name, fingerprint) = (self.name(short), KeyParts(Ok(short)).fingerprint(&self.secret));
-        self.check_at(fingerprint, cost, now, |spot| LAST.set(Last { name, spot }))
+    fn check_and_remember(&self, short: ShortPart, cost: u64, now: Time) -> Decision {
+        let (name, fingerprint) = (self.salted(short), HashInput(Ok(short)).fingerprint(&self.secret));
+        self.check_at(fingerprint, cost, now, |spot| LAST.set(LastKey { salted_key: name, slot_hint: spot }))
     }
 
     /// No two limiters take each other's keys for their own.
     #[inline(always)]
-    fn name(&self, short: Short) -> u128 {
+    fn salted(&self, short: ShortPart) -> u128 {
         short.0 ^ self.salt
     }
 
@@ -102,11 +104,11 @@ impl Limiter {
         fingerprint: Fingerprint,
         cost: u64,
         now: impl Now,
-        charged: impl FnOnce(Spot),
+        charged: impl FnOnce(SlotHint),
     ) -> Decision {
-        let place = self.store.place(fingerprint);
+        let place = self.store.candidates(fingerprint);
         // A clock is read while the key's memory is on its way.
-        self.store.charge_at(place, &self.lone, cost, now.now(), charged)
+        self.store.charge_fast(place, &self.fast_path, cost, now.now(), charged)
     }
 
     /// Takes one for each key, and gives the answers in their order.
@@ -118,24 +120,27 @@ impl Limiter {
         mut answer: impl FnMut(Decision),
     ) {
         let now = now.now();
-        for keys in keys.chunks(BATCH) {
-            let places: SmallVec<[Place<'_>; BATCH]> =
-                keys.iter().map(|key| self.store.place(key.parts().fingerprint(&self.secret))).collect();
+        for keys in keys.chunks(PREFETCH_BATCH) {
+            let places: SmallVec<[CandidateLines<'_>; PREFETCH_BATCH]> = keys
+                .iter()
+                .map(|key| self.store.candidates(key.hash_input().fingerprint(&self.secret)))
+                .collect();
             for place in places {
-                answer(self.store.charge_at(place, &self.lone, 1, now, |_| ()));
+                answer(self.store.charge_fast(place, &self.fast_path, 1, now, |_| ()));
             }
         }
     }
 
     /// What [`check_n`](Self::check_n) would answer; nothing is taken.
     pub fn peek_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: impl Now) -> Decision {
-        let charge = Charge::enforced(key.parts().fingerprint(&self.secret), *self.lone.quota(), cost);
-        self.store.peek(&[charge], now.now()).parts[0].decision
+        let charge =
+            Charge::enforced(key.hash_input().fingerprint(&self.secret), *self.fast_path.quota(), cost);
+        self.store.peek(&[charge], now.now()).limits[0].decision
     }
 
     /// Forgets what a key has used; says whether there was anything.
     pub fn reset<K: LimiterKey + ?Sized>(&self, key: &K) -> bool {
-        self.store.reset(key.parts().fingerprint(&self.secret))
+        self.store.reset(key.hash_input().fingerprint(&self.secret))
     }
 
     pub fn store(&self) -> &MemoryStore {
@@ -145,35 +150,35 @@ impl Limiter {
 
 impl LimiterKey for str {
     #[inline(always)]
-    fn parts(&self) -> KeyParts<'_> {
-        self.as_bytes().parts()
+    fn hash_input(&self) -> HashInput<'_> {
+        self.as_bytes().hash_input()
     }
 }
 
 impl LimiterKey for [u8] {
     #[inline(always)]
-    fn parts(&self) -> KeyParts<'_> {
-        KeyParts(Short::bytes(self).ok_or(self))
+    fn hash_input(&self) -> HashInput<'_> {
+        HashInput(ShortPart::bytes(self).ok_or(self))
     }
 }
 
 impl LimiterKey for u64 {
     #[inline(always)]
-    fn parts(&self) -> KeyParts<'_> {
-        KeyParts(Ok(Short::number(*self)))
+    fn hash_input(&self) -> HashInput<'_> {
+        HashInput(Ok(ShortPart::number(*self)))
     }
 }
 
 /// A key as it is hashed: short, or bytes.
 #[derive(Clone, Copy)]
-pub struct KeyParts<'k>(Result<Short, &'k [u8]>);
+pub struct HashInput<'k>(Result<ShortPart, &'k [u8]>);
 
-impl KeyParts<'_> {
+impl HashInput<'_> {
     #[inline(always)]
     fn fingerprint(self, secret: &Secret) -> Fingerprint {
         let digest = secret.digest();
         match self.0 {
-            Ok(short) => digest.short(short),
+            Ok(short) => digest.short_part(short),
             Err(bytes) => digest.part(bytes),
         }
         .finish()
@@ -182,13 +187,13 @@ impl KeyParts<'_> {
 
 /// The short key that a thread has charged twice in a row, and where.
 #[derive(Clone, Copy)]
-struct Last {
-    name: u128,
-    spot: Spot,
+struct LastKey {
+    salted_key: u128,
+    slot_hint: SlotHint,
 }
 
 thread_local! {
     /// Some of the bits of the last short key.
     static LAST_SEEN: Cell<u64> = const { Cell::new(0) };
-    static LAST: Cell<Last> = const { Cell::new(Last { name: 0, spot: Spot::NOWHERE }) };
+    static LAST: Cell<LastKey> = const { Cell::new(LastKey { salted_key: 0, slot_hint: SlotHint::NONE }) };
 }

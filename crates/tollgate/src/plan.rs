@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 use crate::ban::{Ban, BanList};
 use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
-use crate::hit::{Hit, MAX_VALUES, Values};
+use crate::hit::{AttributeValues, Hit, MAX_VALUES};
 use crate::identity::{Attribute, Key, abridged};
 use crate::key_list::KeyList;
 use crate::policy::Policy;
-use crate::rule::{AmbiguousKey, Limits, MAX_MATCHES, MissingKey, Mode, Rule, RuleInForce, RuleLimit};
-use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, Weight};
+use crate::rule::{AmbiguousKey, Limits, MAX_MATCHES, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode};
+use crate::store::{Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome, Predecessor, Receipt};
 use crate::time::Time;
 use crate::verdict::{LimitVerdict, Verdict, VerdictId};
 
@@ -30,7 +30,7 @@ pub(crate) enum Exempt {
 }
 
 /// What beside the policy decides what a hit comes to.
-pub(crate) struct Conditions<'e> {
+pub(crate) struct PlanContext<'e> {
     pub(crate) enforce: Enforce,
     pub(crate) bans: &'e BanList,
     pub(crate) secret: &'e Secret,
@@ -53,16 +53,16 @@ pub(crate) struct PlannedRule<'p> {
     /// The key under this rule.
     pub(crate) key: Fingerprint,
     /// Whether the rule decides here, or is only counted.
-    mode: Mode,
+    mode: RuleMode,
     limits: &'p [RuleLimit],
     /// Why the rule denies without counting.
-    refused: Option<Refusal>,
+    key_denial: Option<KeyDenial>,
     /// The values of this key, where the request has several: each is planned by itself.
     pub(crate) values: Option<Box<[String]>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Refusal {
+enum KeyDenial {
     MissingKey,
     AmbiguousKey,
 }
@@ -80,14 +80,14 @@ impl Policy {
         &'p self,
         plan: &mut Plan<'p>,
         hit: &Hit<'_>,
-        under: &Conditions<'_>,
+        under: &PlanContext<'_>,
         known: impl Fn(Fingerprint),
     ) -> Result<(), Exempt> {
         if under.enforce == Enforce::Off {
             return Err(Exempt::SwitchedOff);
         }
         if !self.has_empty_lists(under.bans) {
-            plan.banned = self.look_up(hit, under)?;
+            plan.banned = self.check_lists(hit, under)?;
         }
         let matches = self.matching(hit);
         plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
@@ -105,9 +105,9 @@ impl Policy {
 
     /// Looks a hit up in the lists of keys; `true` if it is by somebody whose ban is only counted.
     #[inline(never)]
-    fn look_up(&self, hit: &Hit<'_>, under: &Conditions<'_>) -> Result<bool, Exempt> {
+    fn check_lists(&self, hit: &Hit<'_>, under: &PlanContext<'_>) -> Result<bool, Exempt> {
         // A value that stands beside others is no reason to let a request pass, and reason enough to ban it.
-        let value = |attribute: &Attribute| self.values(hit, attribute).only();
+        let value = |attribute: &Attribute| self.values(hit, attribute).single();
         let is_on = |list: &KeyList<()>| list.find(hit.address(), value, |()| true).is_some();
         if is_on(&self.file_allow) || is_on(&self.allow) {
             return Err(Exempt::AllowListed);
@@ -119,7 +119,7 @@ impl Policy {
     }
 
     /// The ban in force: of one in the file and another the one that is more about this address.
-    fn banned(&self, hit: &Hit<'_>, under: &Conditions<'_>) -> Option<(Key, Ban)> {
+    fn banned(&self, hit: &Hit<'_>, under: &PlanContext<'_>) -> Option<(Key, Ban)> {
         let values = |attribute: &Attribute| self.all_values(hit, attribute).into_iter().map(abridged);
         let listed = under.bans.check(hit.address(), values, under.now);
         let file = self.file_bans.find(hit.address(), values, |ban| ban.until > under.now);
@@ -136,16 +136,16 @@ impl Policy {
         plan: &mut Plan<'p>,
         rule: &'p Arc<RuleInForce>,
         hit: &Hit<'_>,
-        under: &Conditions<'_>,
+        under: &PlanContext<'_>,
         known: impl Fn(Fingerprint),
     ) {
         let mut values = KeyValues::new();
         let mut ambiguous = self.has_ambiguous_limits(rule, hit);
         for attribute in &rule.key {
             values.push(match self.values(hit, attribute) {
-                Values::One(value) => value,
-                Values::Missing => Cow::Borrowed(""), // no value is ever empty
-                Values::Several(_) | Values::TooMany => {
+                AttributeValues::One(value) => value,
+                AttributeValues::Missing => Cow::Borrowed(""), // no value is ever empty
+                AttributeValues::Several(_) | AttributeValues::TooMany => {
                     ambiguous = true;
                     break;
                 }
@@ -176,7 +176,7 @@ impl Policy {
         plan: &mut Plan<'p>,
         rule: &'p Arc<RuleInForce>,
         hit: &Hit<'_>,
-        under: &Conditions<'_>,
+        under: &PlanContext<'_>,
         known: &impl Fn(Fingerprint),
     ) {
         let each = rule.ambiguous_key == AmbiguousKey::Each && !self.has_ambiguous_limits(rule, hit);
@@ -191,7 +191,7 @@ impl Policy {
             }
             return;
         }
-        let is_missing = |attribute| self.values(hit, attribute) == Values::Missing;
+        let is_missing = |attribute| self.values(hit, attribute) == AttributeValues::Missing;
         if rule.missing_key == MissingKey::Skip && rule.key.iter().any(is_missing) {
             return;
         }
@@ -203,7 +203,7 @@ impl Policy {
             key: key_digest(under.secret, hit.domain_name(), rule, &values).finish(),
             mode: mode(rule, under, &values),
             limits,
-            refused: Some(Refusal::AmbiguousKey),
+            key_denial: Some(KeyDenial::AmbiguousKey),
             values: None,
         });
     }
@@ -218,10 +218,10 @@ impl Policy {
         let mut combinations = vec![KeyValues::new()];
         for attribute in attributes {
             let values = match self.values(hit, attribute) {
-                Values::Missing => vec![Cow::Borrowed("")],
-                Values::One(value) => vec![value],
-                Values::Several(values) => values,
-                Values::TooMany => return Err(TooManyValues),
+                AttributeValues::Missing => vec![Cow::Borrowed("")],
+                AttributeValues::One(value) => vec![value],
+                AttributeValues::Several(values) => values,
+                AttributeValues::TooMany => return Err(TooManyValues),
             };
             if combinations.len() * values.len() > MAX_VALUES {
                 return Err(TooManyValues);
@@ -245,7 +245,7 @@ impl Policy {
         rule: &'p Arc<RuleInForce>,
         values: &[Cow<'_, str>],
         hit: &Hit<'_>,
-        under: &Conditions<'_>,
+        under: &PlanContext<'_>,
         known: &impl Fn(Fingerprint),
     ) {
         let missing = values.iter().any(|value| value.is_empty());
@@ -268,14 +268,21 @@ impl Policy {
         let mode = mode(rule, under, values);
         if !refused {
             for each in limits {
-                let fingerprint = digest.clone().short(each.mark).finish();
+                let fingerprint = digest.clone().short_part(each.counter_hash).finish();
                 known(fingerprint);
                 let previous = predecessors(rule, each, values, attribute_value, &digest, under.now);
                 plan.charges.push(charge(rule, mode, each, fingerprint, hit.units(), previous));
             }
         }
-        let refused = refused.then_some(Refusal::MissingKey);
-        plan.rules.push(PlannedRule { rule, key: digest.finish(), mode, limits, refused, values: None });
+        let refused = refused.then_some(KeyDenial::MissingKey);
+        plan.rules.push(PlannedRule {
+            rule,
+            key: digest.finish(),
+            mode,
+            limits,
+            key_denial: refused,
+            values: None,
+        });
     }
 
     /// The counters of one key of a rule, as [`Policy::plan`] would charge them.
@@ -304,7 +311,7 @@ impl Policy {
         let charges = limits
             .into_iter()
             .map(|each| {
-                let fingerprint = digest.clone().short(each.mark).finish();
+                let fingerprint = digest.clone().short_part(each.counter_hash).finish();
                 let previous = predecessors(rule, each, &values, value_of, &digest, now);
                 (each, charge(rule, rule.mode, each, fingerprint, 1, previous))
             })
@@ -314,10 +321,10 @@ impl Policy {
 }
 
 /// How a rule is applied to a key.
-fn mode(rule: &Rule, under: &Conditions<'_>, values: &[Cow<'_, str>]) -> Mode {
+fn mode(rule: &Rule, under: &PlanContext<'_>, values: &[Cow<'_, str>]) -> RuleMode {
     let enforced =
         under.enforce == Enforce::On && rule.enforced.has(&rule.id, values.iter().map(AsRef::as_ref));
-    if enforced { rule.mode } else { Mode::Shadow }
+    if enforced { rule.mode } else { RuleMode::Shadow }
 }
 
 /// Where a key's state was before its limit changed, as far as it is to be carried over.
@@ -331,19 +338,20 @@ fn predecessors(
 ) -> Vec<Predecessor> {
     let was = |former: &'_ Rule| {
         let limits = limits_for(former, values, &value).unwrap_or_default();
-        let changed = |was: &&RuleLimit| was.mark != each.mark && was.limit.counts_like(&each.limit);
+        let changed =
+            |was: &&RuleLimit| was.counter_hash != each.counter_hash && was.limit.counts_like(&each.limit);
         let was = limits.iter().find(changed).filter(|_| former.key == rule.key)?;
-        let fingerprint = digest.clone().short(was.mark).finish();
+        let fingerprint = digest.clone().short_part(was.counter_hash).finish();
         Some(Predecessor { fingerprint, quota: was.quota })
     };
-    rule.formers(now).filter_map(was).collect()
+    rule.previous_versions(now).filter_map(was).collect()
 }
 
 /// One of the limits that share a counter.
 fn distinct<'r>(limits: impl Iterator<Item = &'r RuleLimit>) -> Vec<&'r RuleLimit> {
     let mut distinct: Vec<&RuleLimit> = Vec::new();
     for limit in limits {
-        if distinct.iter().all(|known| known.mark != limit.mark) {
+        if distinct.iter().all(|known| known.counter_hash != limit.counter_hash) {
             distinct.push(limit);
         }
     }
@@ -359,7 +367,7 @@ fn limits_for<'r>(
 }
 
 /// Whether a key names just the attributes that a rule counts by; if not, those it should.
-pub(crate) fn key_parts_fit(rule: &Rule, key: &Key) -> Result<(), Vec<Attribute>> {
+pub(crate) fn check_key_parts(rule: &Rule, key: &Key) -> Result<(), Vec<Attribute>> {
     let fits = key.parts().iter().map(|(attribute, _)| attribute).eq(&rule.key);
     if fits { Ok(()) } else { Err(rule.key.clone()) }
 }
@@ -372,7 +380,7 @@ fn key_digest<'s>(secret: &'s Secret, domain: &str, rule: &Rule, values: &[Cow<'
 
 fn charge(
     rule: &Rule,
-    mode: Mode,
+    mode: RuleMode,
     each: &RuleLimit,
     fingerprint: Fingerprint,
     units: u64,
@@ -383,16 +391,16 @@ fn charge(
         quota: each.quota,
         cost: rule.cost.saturating_mul(units),
         unit_cost: rule.cost,
-        weight: if mode == Mode::Enforce { Weight::Enforced } else { Weight::Shadow },
-        denied: if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free },
-        previous,
+        enforcement: if mode == RuleMode::Enforce { Enforcement::Enforced } else { Enforcement::Shadow },
+        denied_hits: if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free },
+        predecessors: previous,
     }
 }
 
 impl Plan<'_> {
     /// Whether the charges may be made at all: a rule may have refused already.
-    pub(crate) fn is_refused(&self) -> bool {
-        self.rules.iter().any(|rule| rule.refused.is_some() && rule.mode == Mode::Enforce)
+    pub(crate) fn is_denied_by_key(&self) -> bool {
+        self.rules.iter().any(|rule| rule.key_denial.is_some() && rule.mode == RuleMode::Enforce)
     }
 
     /// The verdict as far as it is known before anything is charged.
@@ -401,15 +409,15 @@ impl Plan<'_> {
         verdict.limits.reserve(self.charges.len());
         let repeats = |n: usize| n > 0 && Arc::ptr_eq(self.rules[n - 1].rule, self.rules[n].rule);
         for (n, planned) in self.rules.iter().enumerate() {
-            for limit in planned.shown() {
+            for limit in planned.reported_limits() {
                 verdict.limits.push(LimitVerdict {
                     rule: Arc::clone(planned.rule),
                     limit: limit.limit,
                     mode: planned.mode,
                     of_several: planned.limits.len() > 1,
                     allowed: false,
-                    unkeyed: planned.refused.is_some(),
-                    ambiguous: planned.refused == Some(Refusal::AmbiguousKey),
+                    unkeyed: planned.key_denial.is_some(),
+                    ambiguous: planned.key_denial == Some(KeyDenial::AmbiguousKey),
                     repeated: repeats(n),
                     skipped: false,
                     remaining: 0,
@@ -423,17 +431,17 @@ impl Plan<'_> {
     }
 
     /// Completes the draft by what came of the charges.
-    pub(crate) fn conclude(&self, verdict: &mut Verdict, outcome: &Outcome) {
+    pub(crate) fn conclude(&self, verdict: &mut Verdict, outcome: &ChargeOutcome) {
         let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
-        for (limit, part) in counted.zip(&outcome.parts) {
+        for (limit, part) in counted.zip(&outcome.limits) {
             limit.conclude(part);
         }
-        verdict.weigh();
+        verdict.summarize();
         Receipt::write(&mut verdict.receipt, &self.charges, outcome);
     }
 
     /// The same where some charges were not asked, and decide nothing.
-    pub(crate) fn conclude_asked(&self, verdict: &mut Verdict, parts: &[Option<Part>]) {
+    pub(crate) fn conclude_partial(&self, verdict: &mut Verdict, parts: &[Option<LimitOutcome>]) {
         let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
         for (limit, part) in counted.zip(parts) {
             match part {
@@ -441,7 +449,7 @@ impl Plan<'_> {
                 None => (limit.allowed, limit.skipped) = (true, true),
             }
         }
-        verdict.weigh();
+        verdict.summarize();
     }
 
     /// Every charge with its rule and its limit.
@@ -453,19 +461,19 @@ impl Plan<'_> {
     pub(crate) fn charged_keys(
         &self,
     ) -> impl Iterator<Item = (&'_ PlannedRule<'_>, &'_ RuleLimit, &'_ Charge)> {
-        let counted = self.rules.iter().filter(|planned| planned.refused.is_none());
+        let counted = self.rules.iter().filter(|planned| planned.key_denial.is_none());
         let limits = counted.flat_map(|planned| planned.limits.iter().map(move |limit| (planned, limit)));
         limits.zip(&self.charges).map(|((planned, limit), charge)| (planned, limit, charge))
     }
 
     /// The planned rules, each with its limits in the verdict.
-    pub(crate) fn judged<'v>(
+    pub(crate) fn with_verdicts<'v>(
         &'v self,
         verdict: &'v Verdict,
     ) -> impl Iterator<Item = (&'v PlannedRule<'v>, &'v [LimitVerdict])> {
         let mut rest = verdict.limits.as_slice();
         self.rules.iter().map(move |planned| {
-            let (own, others) = rest.split_at(planned.shown().len());
+            let (own, others) = rest.split_at(planned.reported_limits().len());
             rest = others;
             (planned, own)
         })
@@ -474,7 +482,7 @@ impl Plan<'_> {
 
 impl<'p> PlannedRule<'p> {
     /// The limits that a verdict shows: of those that were not counted, one.
-    fn shown(&self) -> &'p [RuleLimit] {
-        if self.refused.is_some() { &self.limits[..self.limits.len().min(1)] } else { self.limits }
+    fn reported_limits(&self) -> &'p [RuleLimit] {
+        if self.key_denial.is_some() { &self.limits[..self.limits.len().min(1)] } else { self.limits }
     }
 }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::ban::{Ban, BanSource};
 use crate::document::{self, MapReader, Node, Problem, Problems};
-use crate::hit::{Hit, Values};
+use crate::hit::{AttributeValues, Hit};
 use crate::identity::{Attribute, Key, normal};
 use crate::key_list::KeyList;
 use crate::rule::{
@@ -19,10 +19,10 @@ use crate::rule::{
 };
 use crate::time::{Time, calendar};
 
-mod asks;
 mod change;
+mod dependencies;
 
-pub use change::{Change, Draft};
+pub use change::{PolicyChange, PolicyDraft};
 
 pub struct Policy {
     pub(crate) rules: RuleSet,
@@ -38,7 +38,7 @@ pub struct Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllowSource {
     File,
-    /// A [`Change`] while it runs.
+    /// A [`PolicyChange`] while it runs.
     Change,
 }
 
@@ -134,17 +134,17 @@ impl Policy {
 
     /// Takes over from the policy in force: its records, its generation, what its keys have used, and whom it
     /// allows beside the file.
-    pub fn succeed(mut self, old: &Policy, now: Time) -> Policy {
+    pub fn inherit(mut self, old: &Policy, now: Time) -> Policy {
         self.generation = old.generation + 1;
         self.allow = old.allow.clone();
         for number in 0..self.rules.rules().len() {
             let rule = &self.rules.rules()[number];
             let Some(was) = old.rules.get(rule.id.as_str()) else { continue };
-            let next = match was == rule && was.place() == rule.place() {
+            let next = match was == rule && was.position() == rule.position() {
                 true => Arc::clone(was),
-                false => Arc::new(was.followed_by(Rule::clone(rule), rule.place(), now)),
+                false => Arc::new(was.next_version(Rule::clone(rule), rule.position(), now)),
             };
-            self.rules.hand_over(number, next);
+            self.rules.set_version(number, next);
         }
         self
     }
@@ -164,10 +164,10 @@ impl Policy {
     }
 
     /// Whether it was made with the same list of rules as another one, whatever was added to either.
-    pub fn lists_as(&self, other: &Policy) -> bool {
+    pub fn has_same_list(&self, other: &Policy) -> bool {
         let same = |rule: &Arc<RuleInForce>| {
             let there = other.rule(rule.id.as_str());
-            there.is_some_and(|there| there == rule && there.place() == rule.place())
+            there.is_some_and(|there| there == rule && there.position() == rule.position())
         };
         let listed = self.listed();
         listed.len() == other.listed().len() && listed.into_iter().all(same)
@@ -176,7 +176,7 @@ impl Policy {
     /// The rules that it was made with, in their order; none that was added since.
     pub fn listed(&self) -> Vec<&Arc<RuleInForce>> {
         let mut listed: Vec<_> = self.rules().iter().filter(|rule| !rule.is_added()).collect();
-        listed.sort_by_key(|rule| rule.place());
+        listed.sort_by_key(|rule| rule.position());
         listed
     }
 
@@ -205,7 +205,7 @@ impl Policy {
         let only = || {
             let users = self.values(hit, &Attribute::User);
             several.set(users.is_ambiguous());
-            users.only()
+            users.single()
         };
         let matches = self.rules.matching(hit.target(), only);
         if several.get() { self.matching_users(hit, matches) } else { matches }.into_iter()
@@ -214,7 +214,7 @@ impl Policy {
     /// Adds the rules for single users to the general ones, where a hit names several users.
     #[cold]
     fn matching_users<'p>(&'p self, hit: &Hit<'_>, mut matches: Matches<'p>) -> Matches<'p> {
-        let Values::Several(users) = self.values(hit, &Attribute::User) else { return matches };
+        let AttributeValues::Several(users) = self.values(hit, &Attribute::User) else { return matches };
         for user in &users {
             for rule in self.rules.matching(hit.target(), || Some(user)) {
                 if !matches.iter().any(|known| Arc::ptr_eq(known, rule)) {
@@ -249,24 +249,25 @@ impl Policy {
     /// The value of an attribute, the first of several: as the hit carries it, or from where the settings say.
     pub fn value<'h>(&self, hit: &'h Hit<'_>, attribute: &Attribute) -> Option<Cow<'h, str>> {
         let prefix = self.settings.ipv6_prefix;
-        if self.folds(attribute) {
+        if self.ignores_case(attribute) {
             return hit.value(attribute, prefix).map(|path| Cow::Owned(path.to_lowercase()));
         }
-        hit.value(attribute, prefix)
-            .or_else(|| hit.value(self.source_of(attribute)?, prefix).and_then(|value| of(attribute, value)))
+        hit.value(attribute, prefix).or_else(|| {
+            hit.value(self.source_of(attribute)?, prefix).and_then(|value| normalize_as(attribute, value))
+        })
     }
 
     /// The different values of an attribute.
     #[inline]
-    pub fn values<'h>(&self, hit: &'h Hit<'_>, attribute: &Attribute) -> Values<'h> {
+    pub fn values<'h>(&self, hit: &'h Hit<'_>, attribute: &Attribute) -> AttributeValues<'h> {
         let prefix = self.settings.ipv6_prefix;
-        if self.folds(attribute) {
-            return self.value(hit, attribute).map_or(Values::Missing, Values::One);
+        if self.ignores_case(attribute) {
+            return self.value(hit, attribute).map_or(AttributeValues::Missing, AttributeValues::One);
         }
         match hit.values(attribute, prefix) {
-            Values::Missing => match self.source_of(attribute) {
-                Some(source) => hit.values(source, prefix).map(|value| of(attribute, value)),
-                None => Values::Missing,
+            AttributeValues::Missing => match self.source_of(attribute) {
+                Some(source) => hit.values(source, prefix).map(|value| normalize_as(attribute, value)),
+                None => AttributeValues::Missing,
             },
             found => found,
         }
@@ -279,21 +280,21 @@ impl Policy {
         attribute: &Attribute,
     ) -> SmallVec<[Cow<'h, str>; 1]> {
         let prefix = self.settings.ipv6_prefix;
-        if self.folds(attribute) {
+        if self.ignores_case(attribute) {
             return self.value(hit, attribute).into_iter().collect();
         }
         let own = hit.all_values(attribute, prefix);
         match self.source_of(attribute).filter(|_| own.is_empty()) {
             Some(source) => {
                 let values = hit.all_values(source, prefix).into_iter();
-                values.filter_map(|value| of(attribute, value)).collect()
+                values.filter_map(|value| normalize_as(attribute, value)).collect()
             }
             None => own,
         }
     }
 
     /// Whether an attribute is a path that is compared without its case.
-    fn folds(&self, attribute: &Attribute) -> bool {
+    fn ignores_case(&self, attribute: &Attribute) -> bool {
         *attribute == Attribute::Path && self.settings.path_case == PathCase::Insensitive
     }
 
@@ -309,7 +310,7 @@ impl Policy {
 }
 
 /// What was found in a field, in the normal form of the identity that it is.
-fn of<'h>(identity: &Attribute, value: Cow<'h, str>) -> Option<Cow<'h, str>> {
+fn normalize_as<'h>(identity: &Attribute, value: Cow<'h, str>) -> Option<Cow<'h, str>> {
     match identity {
         Attribute::Mac => normal::mac(&value).map(|mac| Cow::Owned(mac.into_owned())),
         Attribute::Email => Some(Cow::Owned(crate::identity::key::email(&value))),

@@ -10,38 +10,38 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::algorithm::Quota;
-use crate::fingerprint::Short;
+use crate::fingerprint::ShortPart;
 use crate::identity::Attribute;
 use crate::limit::Limit;
 use crate::request::Target;
 
+mod compact_text;
+mod enforced_share;
+mod hamt;
 mod in_force;
-mod index;
 mod interner;
+mod lazy_arc;
 mod matcher;
-mod once;
 mod overrides;
 pub mod parse;
 mod pattern;
+mod persistent_vec;
 mod set;
-mod share;
 mod shared_str;
-mod slots;
-mod text;
 mod tracking;
 mod warning;
 
+pub use compact_text::CompactText;
+pub use enforced_share::EnforcedShare;
+pub(crate) use hamt::Hamt;
 pub use in_force::RuleInForce;
-pub(crate) use index::Index;
 pub(crate) use matcher::Matches;
 pub use overrides::{Override, Overrides};
-pub use pattern::{HostPattern, Method, PathCase, Pattern};
-pub(crate) use set::Numbered;
+pub use pattern::{HostPattern, PathCase, Pattern, RuleMethod};
+pub use persistent_vec::PersistentVec;
+pub(crate) use set::IndexEntry;
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
-pub use share::Share;
 pub use shared_str::SharedStr;
-pub use slots::Slots;
-pub use text::Text;
 pub use tracking::Tracking;
 pub use warning::{USUAL_CLIENT_TIMEOUT, Warnings};
 
@@ -76,25 +76,25 @@ pub struct Rule {
     pub id: RuleId,
     pub pattern: Pattern,
     /// The one user whom this rule is for; it stands in for the general rule there.
-    pub uid: Option<Text>,
+    pub uid: Option<CompactText>,
     pub limits: Arc<Limits>,
     /// Apart from the limits, of which there are more than of other terms.
-    pub terms: Arc<Terms>,
+    pub terms: Arc<RuleTerms>,
 }
 
 /// How a rule is applied, and to whom; read as if it were part of the rule.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Terms {
-    pub method: Method,
+pub struct RuleTerms {
+    pub method: RuleMethod,
     /// What is counted together, in the order of the names; empty counts everybody together.
     pub key: Vec<Attribute>,
     pub missing_key: MissingKey,
     pub ambiguous_key: AmbiguousKey,
     pub overrides: Overrides,
     pub cost: u64,
-    pub mode: Mode,
+    pub mode: RuleMode,
     /// For the keys outside of it the rule is in shadow.
-    pub enforced: Share,
+    pub enforced: EnforcedShare,
     /// What is remembered of each key, where the rule asks for it.
     pub track: Option<Tracking>,
     pub on_exceed: OnExceed,
@@ -127,7 +127,7 @@ pub enum AmbiguousKey {
 
 impl AmbiguousKey {
     /// What a rule means that does not say: it is as strict about several values as about none.
-    pub fn default_beside(missing: MissingKey) -> AmbiguousKey {
+    pub fn default_for(missing: MissingKey) -> AmbiguousKey {
         match missing {
             MissingKey::Deny => AmbiguousKey::Deny,
             MissingKey::Skip | MissingKey::Shared => AmbiguousKey::Each,
@@ -136,7 +136,7 @@ impl AmbiguousKey {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Mode {
+pub enum RuleMode {
     #[default]
     Enforce,
     /// Counted and shown, never decisive.
@@ -144,12 +144,12 @@ pub enum Mode {
     Off,
 }
 
-impl Mode {
+impl RuleMode {
     pub const fn name(self) -> &'static str {
         match self {
-            Mode::Enforce => "enforce",
-            Mode::Shadow => "shadow",
-            Mode::Off => "off",
+            RuleMode::Enforce => "enforce",
+            RuleMode::Shadow => "shadow",
+            RuleMode::Off => "off",
         }
     }
 }
@@ -195,13 +195,17 @@ pub struct BanPolicy {
 pub struct RuleLimit {
     pub limit: Limit,
     pub quota: Quota,
-    /// Stands for [`Limit::counter`], which tells its counters from those of the rule's other limits.
-    pub(crate) mark: Short,
+    /// Stands for [`Limit::counter_label`], which tells its counters from those of the rule's other limits.
+    pub(crate) counter_hash: ShortPart,
 }
 
 impl RuleLimit {
     pub fn new(limit: Limit) -> RuleLimit {
-        RuleLimit { limit, quota: Quota::new(&limit), mark: Short::mark(&limit.counter()) }
+        RuleLimit {
+            limit,
+            quota: Quota::new(&limit),
+            counter_hash: ShortPart::of_text(&limit.counter_label()),
+        }
     }
 }
 
@@ -260,14 +264,14 @@ impl CountWhen {
 }
 
 impl Deref for Rule {
-    type Target = Terms;
+    type Target = RuleTerms;
 
-    fn deref(&self) -> &Terms {
+    fn deref(&self) -> &RuleTerms {
         &self.terms
     }
 }
 
-impl Terms {
+impl RuleTerms {
     /// Whether what a hit has cost is known only after its response.
     pub fn settles_later(&self) -> bool {
         self.count_when != CountWhen::Always || self.cost_from.is_some()
@@ -276,7 +280,7 @@ impl Terms {
 
 impl Rule {
     /// The `match:` of the rule; empty where it matches every request.
-    pub fn written_match(&self) -> String {
+    pub fn match_text(&self) -> String {
         match self.method.name() {
             Some(method) => format!("{method} {}", self.pattern),
             None => self.pattern.to_string(),
@@ -285,13 +289,13 @@ impl Rule {
 
     /// Whether a request is meant, whoever sends it.
     #[inline]
-    pub(crate) fn meets(&self, target: &Target<'_>, case: PathCase) -> bool {
-        self.pattern.meets(target.host(), target.path(), case)
+    pub(crate) fn matches(&self, target: &Target<'_>, case: PathCase) -> bool {
+        self.pattern.matches(target.host(), target.path(), case)
             && self.method.name().is_none_or(|own| pattern::covers(own, target.method()))
     }
 
     /// Whether both are about the same requests.
-    pub(crate) fn is_on_pattern_of(&self, other: &Rule) -> bool {
+    pub(crate) fn has_pattern_of(&self, other: &Rule) -> bool {
         self.pattern == other.pattern && self.method == other.method
     }
 
@@ -310,7 +314,7 @@ impl Rule {
     }
 
     /// How long a state of this rule can matter.
-    pub fn longest_span(&self) -> Duration {
-        self.all_limits().map(|each| each.limit.longest_memory()).max().unwrap_or_default()
+    pub fn max_state_lifetime(&self) -> Duration {
+        self.all_limits().map(|each| each.limit.max_state_lifetime()).max().unwrap_or_default()
     }
 }

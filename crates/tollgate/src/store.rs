@@ -10,18 +10,18 @@ use smallvec::SmallVec;
 use crate::algorithm::{Admission, Decision, Grant, Quota};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
-use crate::store::central::Counter;
+use crate::store::central::CounterId;
 use crate::time::Time;
 
 pub mod central;
 mod counter_key;
 pub mod memory;
-mod part;
+mod receipt_record;
 mod split;
 
 pub use counter_key::{CounterKey, KeyPart, Sensitivity};
 pub use memory::MemoryStore;
-pub use part::ReceiptPart;
+pub use receipt_record::ReceiptRecord;
 
 /// One limit of one rule for one key.
 #[derive(Clone, Debug)]
@@ -31,23 +31,31 @@ pub struct Charge {
     pub cost: u64,
     /// What one unit of the hit costs here: `cost` is this for each of its units.
     pub unit_cost: u64,
-    pub weight: Weight,
-    pub denied: DeniedHits,
+    pub enforcement: Enforcement,
+    pub denied_hits: DeniedHits,
     /// The limits that this one has replaced, latest first: a key not found is looked up under them.
-    pub previous: Vec<Predecessor>,
+    pub predecessors: Vec<Predecessor>,
 }
 
 impl Charge {
     /// A charge that decides, whose denials cost nothing, under a limit that has replaced none.
     pub fn enforced(fingerprint: Fingerprint, quota: Quota, cost: u64) -> Charge {
-        let (weight, denied, previous) = (Weight::Enforced, DeniedHits::Free, Vec::new());
-        Charge { fingerprint, quota, cost, unit_cost: 1, weight, denied, previous }
+        let (weight, denied, previous) = (Enforcement::Enforced, DeniedHits::Free, Vec::new());
+        Charge {
+            fingerprint,
+            quota,
+            cost,
+            unit_cost: 1,
+            enforcement: weight,
+            denied_hits: denied,
+            predecessors: previous,
+        }
     }
 }
 
 /// Whether a charge decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Weight {
+pub enum Enforcement {
     Enforced,
     Shadow,
 }
@@ -68,13 +76,13 @@ pub struct Predecessor {
 
 /// What came of the charges of one request, in their order.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct ChargeOutcome {
     pub admitted: bool,
-    pub parts: SmallVec<[Part; 4]>,
+    pub limits: SmallVec<[LimitOutcome; 4]>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct LimitOutcome {
     pub decision: Decision,
     /// What is left after this request.
     pub remaining: u64,
@@ -84,9 +92,9 @@ pub struct Part {
     pub grant: Option<Grant>,
 }
 
-impl Part {
+impl LimitOutcome {
     /// Stands for a part that will be filled in.
-    pub(crate) const UNASKED: Part = Part {
+    pub(crate) const PENDING: LimitOutcome = LimitOutcome {
         decision: Decision { admission: Admission::NOW, left: 0 },
         remaining: 0,
         reset_after: Duration::ZERO,
@@ -113,19 +121,19 @@ pub(crate) struct ReceiptItem {
     pub(crate) unit_cost: u64,
     pub(crate) grant: Grant,
     /// Where it was charged, if not in memory.
-    pub(crate) elsewhere: Option<Box<Elsewhere>>,
+    pub(crate) central: Option<Box<CentralCounter>>,
 }
 
 /// A counter that is kept elsewhere, and the limit on it.
 #[derive(Clone, Debug)]
-pub(crate) struct Elsewhere {
-    pub(crate) counter: Counter,
+pub(crate) struct CentralCounter {
+    pub(crate) counter: CounterId,
     pub(crate) limit: Limit,
 }
 
 impl Receipt {
     /// The receipt for what was charged; `None` if nothing was.
-    pub fn of(charges: &[Charge], outcome: &Outcome) -> Option<Receipt> {
+    pub fn of(charges: &[Charge], outcome: &ChargeOutcome) -> Option<Receipt> {
         let mut receipt = None;
         Receipt::write(&mut receipt, charges, outcome);
         receipt
@@ -133,12 +141,12 @@ impl Receipt {
 
     /// The same, written where it will be kept.
     #[inline]
-    pub(crate) fn write(receipt: &mut Option<Receipt>, charges: &[Charge], outcome: &Outcome) {
-        for (charge, part) in charges.iter().zip(&outcome.parts) {
+    pub(crate) fn write(receipt: &mut Option<Receipt>, charges: &[Charge], outcome: &ChargeOutcome) {
+        for (charge, part) in charges.iter().zip(&outcome.limits) {
             if let Some(grant) = part.grant {
                 let Charge { fingerprint, quota, unit_cost, .. } = *charge;
                 let receipt = receipt.get_or_insert_with(|| Receipt { items: SmallVec::new() });
-                receipt.items.push(ReceiptItem { fingerprint, quota, unit_cost, grant, elsewhere: None });
+                receipt.items.push(ReceiptItem { fingerprint, quota, unit_cost, grant, central: None });
             }
         }
     }

@@ -35,11 +35,11 @@ pub mod seeded {
 
     pub const NONE: u8 = 0;
     /// A charge replaces a state that looks the same, whoever's it is by now.
-    pub const NOT_COUNTED: u8 = 1;
+    pub const NO_GENERATION: u8 = 1;
     /// A key that was not found is inserted without looking again under the lock.
-    pub const NO_SECOND_LOOK: u8 = 2;
+    pub const NO_RECHECK: u8 = 2;
     /// An entry is moved as it was seen, and what was charged meanwhile is lost.
-    pub const MOVED_AS_SEEN: u8 = 3;
+    pub const LOST_UPDATE: u8 = 3;
 
     /// The tag of a slot is read before its word.
     pub const TAG_FIRST: u8 = 4;

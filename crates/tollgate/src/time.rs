@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub mod calendar;
+mod duration;
 mod period;
-mod span;
-mod ticker;
+mod tsc_clock;
 
+pub use duration::{format_duration, parse_duration};
 pub use period::{Period, Unit};
-pub use span::{parse_span, write_span};
-use ticker::Ticker;
+use tsc_clock::TscClock;
 
 pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -98,14 +98,14 @@ impl Now for &Clock {
 /// Unix time that never goes back: monotonic, re-anchored forward only.
 #[derive(Debug)]
 pub struct Clock {
-    ticker: Ticker,
+    ticker: TscClock,
     /// Unix nanoseconds when the ticker started; only ever raised.
     anchor: AtomicU64,
 }
 
 impl Clock {
     pub fn new() -> Self {
-        Self { anchor: AtomicU64::new(unix_nanos()), ticker: Ticker::new() }
+        Self { anchor: AtomicU64::new(unix_nanos()), ticker: TscClock::new() }
     }
 
     #[inline]

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 use crate::fingerprint::Fingerprint;
 use crate::rule::Tracking;
+use crate::sampled_lru::SampledLru;
 use crate::sync::{Mutex, MutexGuard, lock};
-use crate::table::Table;
 use crate::time::Time;
 
 pub mod central;
@@ -56,21 +56,21 @@ impl Track {
         self.latest.drain(..surplus);
     }
 
-    fn is_over(&self, tracking: Tracking, now: Time) -> bool {
+    fn is_expired(&self, tracking: Tracking, now: Time) -> bool {
         self.last_seen + tracking.keep() <= now
     }
 }
 
 /// The tracked keys of one rule, as this node has seen them; a rule that does not track takes no memory for them.
 #[derive(Default)]
-pub(crate) struct Tracks(OnceLock<Box<Mutex<Kept>>>);
+pub(crate) struct RuleTracks(OnceLock<Box<Mutex<TrackTable>>>);
 
-struct Kept {
-    table: Table<Track>,
+struct TrackTable {
+    table: SampledLru<Track>,
     tracking: Tracking,
 }
 
-impl Tracks {
+impl RuleTracks {
     /// Counts a try. `saved` is what a saved state has of the rule; it is asked for once. Says whether it is the first
     /// change since [`take_changed`](Self::take_changed).
     pub(crate) fn count(
@@ -81,10 +81,10 @@ impl Tracks {
         tracking: Tracking,
         saved: impl FnOnce() -> FirstTracks,
     ) -> FirstChange {
-        let mut kept = self.begun(tracking, saved);
+        let mut kept = self.initialized(tracking, saved);
         let first = kept.first_change();
         let track = kept.table.touch(key, now);
-        if track.is_over(tracking, now) {
+        if track.is_expired(tracking, now) {
             *track = Track::default();
         }
         track.count(now, denials, tracking.times());
@@ -98,8 +98,8 @@ impl Tracks {
         tracking: Tracking,
         saved: impl FnOnce() -> FirstTracks,
     ) -> Option<Track> {
-        let kept = self.begun(tracking, saved);
-        kept.table.get(key).filter(|track| !track.is_over(tracking, now)).cloned()
+        let kept = self.initialized(tracking, saved);
+        kept.table.get(key).filter(|track| !track.is_expired(tracking, now)).cloned()
     }
 
     pub(crate) fn forget(&self, key: Fingerprint) -> FirstChange {
@@ -116,14 +116,14 @@ impl Tracks {
         if from >= kept.table.len() {
             return None;
         }
-        let live = kept.table.rows(from, most).filter(|(.., track)| !track.is_over(kept.tracking, now));
+        let live = kept.table.rows(from, most).filter(|(.., track)| !track.is_expired(kept.tracking, now));
         Some(live.map(|(key, _, track)| SavedTrack { key, track: track.clone() }).collect())
     }
 
     /// A key's track, if it is worth keeping.
     pub(crate) fn live(&self, key: Fingerprint, now: Time) -> Option<Track> {
         let kept = lock(self.0.get()?);
-        kept.table.get(key).filter(|track| !track.is_over(kept.tracking, now)).cloned()
+        kept.table.get(key).filter(|track| !track.is_expired(kept.tracking, now)).cloned()
     }
 
     /// Notes keys again that were taken and not written.
@@ -141,12 +141,16 @@ impl Tracks {
     }
 
     /// Whether a snapshot's part of the rule was asked for already.
-    pub(crate) fn is_begun(&self) -> bool {
+    pub(crate) fn is_initialized(&self) -> bool {
         self.0.get().is_some()
     }
 
-    fn begun(&self, tracking: Tracking, saved: impl FnOnce() -> FirstTracks) -> MutexGuard<'_, Kept> {
-        let kept = self.0.get_or_init(|| Box::new(Mutex::new(Kept::of(&saved(), tracking))));
+    fn initialized(
+        &self,
+        tracking: Tracking,
+        saved: impl FnOnce() -> FirstTracks,
+    ) -> MutexGuard<'_, TrackTable> {
+        let kept = self.0.get_or_init(|| Box::new(Mutex::new(TrackTable::of(&saved(), tracking))));
         let mut kept = lock(kept);
         kept.tracking = tracking;
         kept.table.shrink_towards(capacity(tracking));
@@ -166,9 +170,9 @@ pub(crate) enum FirstChange {
     No,
 }
 
-impl Kept {
-    fn of(first: &FirstTracks, tracking: Tracking) -> Kept {
-        let mut table = Table::new(capacity(tracking));
+impl TrackTable {
+    fn of(first: &FirstTracks, tracking: Tracking) -> TrackTable {
+        let mut table = SampledLru::new(capacity(tracking));
         for SavedTrack { key, track } in first.tracks.iter() {
             let (key, mut track) = (*key, track.clone());
             let surplus = track.latest.len().saturating_sub(tracking.times());
@@ -177,7 +181,7 @@ impl Kept {
             *table.touch(key, seen) = track;
         }
         table.record(first.changes);
-        Kept { table, tracking }
+        TrackTable { table, tracking }
     }
 
     fn first_change(&mut self) -> FirstChange {
@@ -209,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_key_is_forgotten_so_long_after_it_was_last_seen() {
-        let (tracks, key) = (Tracks::default(), Fingerprint(1));
+        let (tracks, key) = (RuleTracks::default(), Fingerprint(1));
         let tracking = Tracking::new(2, Duration::from_secs(10)).expect("in range");
         let count = |second| tracks.count(key, Time::from_secs(second), 0, tracking, FirstTracks::default);
         let tries = |second| {

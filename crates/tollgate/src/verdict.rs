@@ -11,9 +11,9 @@ use crate::ban::Ban;
 use crate::identity::Key;
 use crate::limit::Limit;
 use crate::plan::Exempt;
-use crate::rule::{Mode, RuleInForce};
-use crate::store::{Part, Receipt};
-use crate::time::{Time, calendar, write_span};
+use crate::rule::{RuleInForce, RuleMode};
+use crate::store::{LimitOutcome, Receipt};
+use crate::time::{Time, calendar, format_duration};
 
 #[derive(Debug)]
 pub struct Verdict {
@@ -80,7 +80,7 @@ pub struct LimitVerdict {
     pub rule: Arc<RuleInForce>,
     pub limit: Limit,
     /// How the rule was applied to this request.
-    pub mode: Mode,
+    pub mode: RuleMode,
     /// Whether the rule has other limits beside this one.
     pub of_several: bool,
     pub allowed: bool,
@@ -101,7 +101,7 @@ pub struct LimitVerdict {
 
 impl LimitVerdict {
     pub fn is_enforced(&self) -> bool {
-        self.mode == Mode::Enforce && !self.skipped
+        self.mode == RuleMode::Enforce && !self.skipped
     }
 
     /// Whether it was charged, if the request passes.
@@ -110,7 +110,7 @@ impl LimitVerdict {
     }
 
     /// Completes it by what came of its charge.
-    pub(crate) fn conclude(&mut self, part: &Part) {
+    pub(crate) fn conclude(&mut self, part: &LimitOutcome) {
         self.allowed = part.decision.is_allowed();
         self.remaining = part.remaining;
         self.reset_after = part.reset_after;
@@ -167,7 +167,7 @@ impl Verdict {
     }
 
     /// Comes to what its limits say, of which some, all or none are enforced.
-    pub(crate) fn weigh(&mut self) {
+    pub(crate) fn summarize(&mut self) {
         let enforced = || self.limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced());
         self.allowed = enforced().all(|(_, limit)| limit.allowed);
         let reported = if self.allowed {
@@ -224,7 +224,7 @@ impl Verdict {
         let limit = format!("rule {} allows {}", reported.rule.id, reported.limit);
         Some(match self.retry_after {
             Some(wait) => {
-                format!("Too many requests: {limit}, try again in {}", write_span(whole_seconds(wait)))
+                format!("Too many requests: {limit}, try again in {}", format_duration(whole_seconds(wait)))
             }
             None => format!("Too many requests: {limit}, and this request can never pass"),
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::algorithm::Quota;
 use tollgate::fingerprint::Secret;
 use tollgate::limit::{Levels, WindowStart};
-use tollgate::store::memory::{CELLS, MemoryFull};
+use tollgate::store::memory::{AGGREGATE_CELLS, MemoryFull};
 use tollgate::store::{Charge, MemoryStore, Receipt};
 use tollgate::{Engine, EngineSetup, Hit, Limit, Policy, Shape, Time};
 
@@ -261,12 +261,12 @@ fn a_flood_that_finds_no_room_is_limited_in_total() {
         };
         // In every period what finds no room gets the limit for each cell, and no more.
         let first = passed("late", 20);
-        assert!(first <= 5 * CELLS as u64, "{first} passed");
+        assert!(first <= 5 * AGGREGATE_CELLS as u64, "{first} passed");
         // What an honest newcomer gets while the flood goes on: nothing until the period is over, but for the few
         // that find a place of their own.
         let newcomers = passed("newcomer", 1);
         assert!(newcomers <= 50, "{newcomers} of 500 newcomers passed, with {stored} keys kept");
-        assert!(store.aggregated_limits(now) == 1 && store.usage().refused > 0);
+        assert!(store.aggregated_limits(now) == 1 && store.usage().denied_full > 0);
         // Known keys are still told by their own state, and not by the one that others share.
         let known = SECRET.fingerprint(["made up 0"]);
         assert!(store.reset(known) && passes(&store, "made up 0", limit, now));
@@ -278,7 +278,7 @@ fn an_honest_newcomer_passes_once_the_period_of_the_flood_is_over() {
     let (store, limit) = (MemoryStore::new(MemoryStore::MIN_BYTES), quota("5/m", FIRST_HIT));
     let mut now = NOW;
     flood(&store, limit, 5, 0..2 * WIDE_FLOOD, &mut now, Duration::ZERO);
-    assert!(!passes(&store, "newcomer", limit, now) || store.usage().refused > 0);
+    assert!(!passes(&store, "newcomer", limit, now) || store.usage().denied_full > 0);
     let now = now + 61 * SECOND;
     assert!((0..100).all(|n| (0..5).all(|_| passes(&store, &format!("newcomer {n}"), limit, now))));
 }
@@ -307,12 +307,15 @@ fn refunds_go_back_to_the_counter_that_new_keys_share() {
             receipts.collect::<Vec<_>>()
         };
         let [first, denied] = ["first", "second"].map(charge_all);
-        assert!((2 * CELLS..=4 * CELLS + 50).contains(&first.len()), "{}", first.len());
+        assert!((2 * AGGREGATE_CELLS..=4 * AGGREGATE_CELLS + 50).contains(&first.len()), "{}", first.len());
         assert!(denied.len() <= 50, "{} passed", denied.len());
         let refunded = first.len();
         first.into_iter().for_each(|receipt| store.refund(receipt, NOW));
         let third = charge_all("third").len();
-        assert!(third + 50 >= refunded && third <= 4 * CELLS + 50, "{third} of {refunded} refunded passed");
+        assert!(
+            third + 50 >= refunded && third <= 4 * AGGREGATE_CELLS + 50,
+            "{third} of {refunded} refunded passed"
+        );
     }
 }
 
@@ -325,7 +328,7 @@ fn a_peek_says_what_new_keys_get_while_memory_is_full() {
             let is_told = |n: u64| {
                 let charges = [Charge::enforced(SECRET.fingerprint([&*format!("late {n}")]), limit, 1)];
                 let (told, made) = (store.peek(&charges, NOW), store.charge(&charges, NOW));
-                let (told, made) = (&told.parts[0], &made.parts[0]);
+                let (told, made) = (&told.limits[0], &made.limits[0]);
                 told.decision.admission == made.decision.admission
                     && (!made.decision.is_allowed() || told.remaining == made.remaining + 1)
             };
@@ -347,7 +350,7 @@ fn limits_beyond_those_with_shared_counters_of_their_own_let_newcomers_pass_too(
     }
     let limit = quota("9/h", FIRST_HIT);
     let passed = (0..2_000).filter(|n| passes(&store, &format!("flood {n}"), limit, NOW)).count();
-    assert!(passed <= 9 * CELLS, "{passed} passed");
+    assert!(passed <= 9 * AGGREGATE_CELLS, "{passed} passed");
 }
 
 #[test]
@@ -366,7 +369,7 @@ fn new_keys_pass_or_are_denied_where_the_operator_says_so() {
 fn a_log_fits_the_memory_that_its_limit_needs_and_stays_limited_in_less() {
     // 100,000/h at 8 MiB: all 1.8 million passed.
     let limit = Limit::new("30000/h".parse().expect("a rate"), Shape::SlidingLog).expect("a valid limit");
-    let least = MemoryStore::least_bytes_for(&limit);
+    let least = MemoryStore::min_bytes_for(&limit);
     for (bytes, is_exact) in [(least, true), (MemoryStore::MIN_BYTES, false)] {
         let (store, quota) = (MemoryStore::new(bytes), Quota::new(&limit));
         let mut now = NOW;
@@ -387,7 +390,7 @@ fn every_wide_state_fits_the_memory_that_its_limit_needs() {
     for shape in WIDE {
         for rate in ["1/m", "300/m", "5000/m"] {
             let limit = Limit::new(rate.parse().expect("a rate"), shape).expect("a valid limit");
-            let (store, quota) = (MemoryStore::new(MemoryStore::least_bytes_for(&limit)), Quota::new(&limit));
+            let (store, quota) = (MemoryStore::new(MemoryStore::min_bytes_for(&limit)), Quota::new(&limit));
             let mut now = NOW;
             for _ in 0..6_000 {
                 now = now + Duration::from_micros(11_998);

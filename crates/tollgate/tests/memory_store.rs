@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::algorithm::{Algorithm, Grant, Quota, State};
+use tollgate::algorithm::{Algorithm, Grant, Quota, QuotaState};
 use tollgate::fingerprint::Secret;
 use tollgate::limit::{Levels, Refill, Release, WindowStart};
-use tollgate::store::{Charge, DeniedHits, MemoryStore, Receipt, Weight};
+use tollgate::store::{Charge, DeniedHits, Enforcement, MemoryStore, Receipt};
 use tollgate::{Limit, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
@@ -68,7 +68,7 @@ fn no_key_outlives_what_it_counts() {
             Receipt::of(&charges, &store.charge(&charges, now)).expect("it is charged")
         };
         let check = |now: Time, step: &str| {
-            let fresh_at = quota.fresh_at(&store.state_of(&charge("ann", quota), now));
+            let fresh_at = quota.expires_at(&store.state_of(&charge("ann", quota), now));
             let live = |at| store.live_keys(at);
             assert_eq!(live(fresh_at.max(now)), 0, "{step}: {shape:?}");
             if fresh_at > now {
@@ -278,7 +278,7 @@ fn a_forgotten_key_starts_over() {
 /// The store as it would be without bounds, locks and packing.
 #[derive(Default)]
 struct Model {
-    states: HashMap<String, State>,
+    states: HashMap<String, QuotaState>,
 }
 
 type Answer = (bool, Vec<(tollgate::algorithm::Decision, u64, Duration, bool)>);
@@ -287,7 +287,7 @@ impl Model {
     fn charge(&mut self, keys: &[String], charges: &[Charge], now: Time) -> Answer {
         let state =
             |key: &String, quota: &Quota| self.states.get(key).cloned().unwrap_or_else(|| quota.fresh());
-        let mut states: Vec<State> =
+        let mut states: Vec<QuotaState> =
             keys.iter().zip(charges).map(|(key, each)| state(key, &each.quota)).collect();
         let decisions: Vec<_> = charges
             .iter()
@@ -297,7 +297,7 @@ impl Model {
         let admitted = charges
             .iter()
             .zip(&decisions)
-            .all(|(each, decision)| decision.is_allowed() || each.weight == Weight::Shadow);
+            .all(|(each, decision)| decision.is_allowed() || each.enforcement == Enforcement::Shadow);
         let mut parts = Vec::new();
         for (n, (each, decision)) in charges.iter().zip(decisions).enumerate() {
             let state = &mut states[n];
@@ -305,12 +305,12 @@ impl Model {
             if admitted && decision.is_allowed() {
                 each.quota.charge(state, now, each.cost);
                 (remaining, charged) = (decision.left - each.cost, true);
-            } else if !decision.is_allowed() && each.denied == DeniedHits::Counted {
+            } else if !decision.is_allowed() && each.denied_hits == DeniedHits::Counted {
                 each.quota.drain(state, now, each.cost);
                 decision = each.quota.decide(state, now, each.cost);
                 remaining = decision.left;
             }
-            parts.push((decision, remaining, each.quota.fresh_at(state).since(now), charged));
+            parts.push((decision, remaining, each.quota.expires_at(state).since(now), charged));
             self.states.insert(keys[n].clone(), state.clone());
         }
         (admitted, parts)
@@ -341,17 +341,17 @@ fn random_histories_are_answered_as_the_pure_functions_say() {
                     let mut each = charge(&key, quota(rate, SHAPES[shape]));
                     each.cost = numbers.below(4);
                     if numbers.below(4) == 0 {
-                        each.weight = Weight::Shadow;
+                        each.enforcement = Enforcement::Shadow;
                     }
                     if numbers.below(4) == 0 {
-                        each.denied = DeniedHits::Counted;
+                        each.denied_hits = DeniedHits::Counted;
                     }
                     (key, each)
                 })
                 .collect();
             let (keys, charges): (Vec<_>, Vec<_>) = keys_and_charges.into_iter().unzip();
             let outcome = store.charge(&charges, now);
-            let parts = outcome.parts.iter();
+            let parts = outcome.limits.iter();
             let parts = parts
                 .map(|part| (part.decision, part.remaining, part.reset_after, part.grant.is_some()))
                 .collect();
@@ -362,7 +362,7 @@ fn random_histories_are_answered_as_the_pure_functions_say() {
             {
                 now = now + Duration::from_nanos(numbers.below(300_000_000));
                 store.refund(receipt, now);
-                for ((key, each), part) in keys.iter().zip(&charges).zip(&outcome.parts) {
+                for ((key, each), part) in keys.iter().zip(&charges).zip(&outcome.limits) {
                     part.grant.iter().for_each(|grant| model.refund(key, &each.quota, grant, now));
                 }
             }
@@ -439,7 +439,7 @@ fn a_refund_by_a_clock_that_is_behind_is_not_lost() {
 #[test]
 fn a_charge_that_loses_a_race_is_counted_once_at_the_most() {
     let (store, quota) = (MemoryStore::new(16 << 20), quota("10/h", Shape::SlidingLog));
-    let of = |cost| Charge { cost, denied: DeniedHits::Counted, ..charge("ann", quota) };
+    let of = |cost| Charge { cost, denied_hits: DeniedHits::Counted, ..charge("ann", quota) };
     assert!(store.charge(&[of(3)], NOW).admitted);
     // Each fits alone: the first is as another thread that is faster than the second.
     assert!(!store.charge(&[of(2), of(6)], NOW + SECOND).admitted);

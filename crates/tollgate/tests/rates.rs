@@ -72,7 +72,7 @@ fn a_limit_that_changes_without_end_keeps_its_key_in_a_small_slot() {
     for n in 0..CHANGES {
         limit = quota(&format!("{}/{}d", 1_000_001 + n, 3), Shape::GCRA);
         let fingerprint = SECRET.fingerprint([format!("key under {n}").as_str()]);
-        let charge = Charge { previous, ..Charge::enforced(fingerprint, limit, 1) };
+        let charge = Charge { predecessors: previous, ..Charge::enforced(fingerprint, limit, 1) };
         assert!(store.charge(&[charge], NOW).admitted);
         previous = vec![Predecessor { fingerprint, quota: limit }];
     }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tollgate::document::{self, Problems};
-use tollgate::policy::{Change, PolicyParts};
+use tollgate::policy::{PolicyChange, PolicyParts};
 use tollgate::rule::{Rule, RuleId, RuleSetError, parse};
 use tollgate::{Engine, Hit, Policy, Time};
 
@@ -38,18 +38,18 @@ fn some_rule() -> impl Strategy<Value = Rule> {
         .prop_map(|(id, pattern, key, mode)| rule(&format!("{{id: r{id}, {pattern}, {key}, {mode}}}")))
 }
 
-fn some_change() -> impl Strategy<Value = Change> {
+fn some_change() -> impl Strategy<Value = PolicyChange> {
     prop_oneof![
-        3 => some_rule().prop_map(Change::Put),
-        1 => (0u32..9).prop_map(|id| Change::Remove(RuleId::new(&format!("r{id}")).expect("an id"))),
+        3 => some_rule().prop_map(PolicyChange::Put),
+        1 => (0u32..9).prop_map(|id| PolicyChange::Remove(RuleId::new(&format!("r{id}")).expect("an id"))),
     ]
 }
 
-fn id_of(change: &Change) -> &RuleId {
+fn id_of(change: &PolicyChange) -> &RuleId {
     match change {
-        Change::Put(rule) => &rule.id,
-        Change::Remove(id) => id,
-        Change::Allow(_) | Change::Disallow(_) => unreachable!("only rules are changed here"),
+        PolicyChange::Put(rule) => &rule.id,
+        PolicyChange::Remove(id) => id,
+        PolicyChange::Allow(_) | PolicyChange::Disallow(_) => unreachable!("only rules are changed here"),
     }
 }
 
@@ -61,9 +61,9 @@ struct Listed {
 }
 
 impl Listed {
-    fn change(&mut self, change: &Change) {
+    fn change(&mut self, change: &PolicyChange) {
         match change {
-            Change::Put(rule) => {
+            PolicyChange::Put(rule) => {
                 let known = self.first.iter_mut().chain(&mut self.then).find(|known| known.id == rule.id);
                 match known {
                     Some(known) => *known = rule.clone(),
@@ -71,11 +71,11 @@ impl Listed {
                 }
                 self.then.sort_by(|a, b| a.id.cmp(&b.id));
             }
-            Change::Remove(id) => {
+            PolicyChange::Remove(id) => {
                 self.first.retain(|rule| rule.id != *id);
                 self.then.retain(|rule| rule.id != *id);
             }
-            Change::Allow(_) | Change::Disallow(_) => unreachable!("only rules are changed here"),
+            PolicyChange::Allow(_) | PolicyChange::Disallow(_) => unreachable!("only rules are changed here"),
         }
     }
 
@@ -140,10 +140,10 @@ fn a_changed_rule_keeps_what_its_keys_have_used_and_its_record() {
     let hit = Hit::by("ann");
     (0..7).for_each(|_| _ = engine.check(&hit, NOW));
     let edited = rule("{id: r, key: user, limit: 50/m}");
-    let generations = engine.change([Change::Put(edited)], NOW);
+    let generations = engine.change([PolicyChange::Put(edited)], NOW);
     assert_eq!(generations, Ok((1, 2)));
     assert_eq!(engine.peek(&hit, NOW).limits[0].remaining, 45, "five of fifty used");
-    let tally = engine.policy().rule("r").expect("it is there").tally();
+    let tally = engine.policy().rule("r").expect("it is there").counts();
     assert_eq!((tally.allowed, tally.denied), (5, 2));
 }
 
@@ -152,23 +152,23 @@ fn a_rule_beside_the_changed_one_keeps_its_record() {
     let yaml = "rules: [{id: a, match: /a, limit: 5/m}, {id: b, match: /b, limit: 5/m}]";
     let engine = Engine::new(Policy::from_yaml(yaml).expect("valid"));
     let before = engine.policy();
-    engine.change([Change::Put(rule("{id: a, match: /b, limit: 6/m}"))], NOW).expect("valid");
+    engine.change([PolicyChange::Put(rule("{id: a, match: /b, limit: 6/m}"))], NOW).expect("valid");
     // A request that began under the old policy counts for the rule all the same.
-    let record = before.rule("b").expect("it is there").record();
+    let record = before.rule("b").expect("it is there").stats();
     engine.check(&Hit::on("GET", "", "/b"), NOW);
-    assert_eq!(record.tally().allowed, 1);
+    assert_eq!(record.counts().allowed, 1);
 }
 
 #[test]
 fn of_changes_that_are_not_all_possible_none_is_made() {
     let engine = Engine::new(Policy::from_yaml("rules: [{id: r, limit: 5/m}]").expect("valid"));
-    let many = (0..64).map(|n| Change::Put(rule(&format!("{{id: r{n}, limit: 5/m}}"))));
-    let changes = [Change::Remove(RuleId::new("none").expect("an id"))].into_iter().chain(many);
+    let many = (0..64).map(|n| PolicyChange::Put(rule(&format!("{{id: r{n}, limit: 5/m}}"))));
+    let changes = [PolicyChange::Remove(RuleId::new("none").expect("an id"))].into_iter().chain(many);
     let refused = engine.change(changes, NOW);
     assert!(matches!(refused, Err(RuleSetError::TooManyMatches { count: 65, .. })), "{refused:?}");
     assert_eq!((engine.policy().rules().len(), engine.policy().generation()), (1, 1));
     let range = rule("{id: s, key: ip, limit: 5/m, overrides: [{ip: '2001:db8::/32', limit: 9/m}]}");
-    assert!(matches!(engine.change([Change::Put(range)], NOW), Err(RuleSetError::Range { .. })));
+    assert!(matches!(engine.change([PolicyChange::Put(range)], NOW), Err(RuleSetError::Range { .. })));
 }
 
 #[test]
@@ -177,9 +177,9 @@ fn a_change_that_does_not_fit_leaves_a_draft_as_it_was() {
     let parts = PolicyParts { rules: many, ..PolicyParts::default() };
     let mut draft = Policy::new(parts).expect("64 may match").draft();
     let elsewhere = rule("{id: s, match: /other, limit: 5/m}");
-    draft.make(Change::Put(elsewhere.clone()), NOW).expect("it fits");
+    draft.apply(PolicyChange::Put(elsewhere.clone()), NOW).expect("it fits");
     for late in ["{id: t, match: /full, limit: 5/m}", "{id: s, match: /full, limit: 5/m}"] {
-        let refused = draft.make(Change::Put(rule(late)), NOW);
+        let refused = draft.apply(PolicyChange::Put(rule(late)), NOW);
         assert!(matches!(refused, Err(RuleSetError::TooManyMatches { .. })), "{refused:?}");
     }
     let engine = Engine::new(draft.finish());
@@ -194,14 +194,14 @@ fn a_new_list_keeps_the_rules_that_were_added_and_may_not_have_their_ids() {
     let list = |yaml: &str| Policy::from_yaml(yaml).expect("valid");
     let engine = Engine::new(list("rules: [{id: a, key: user, limit: 5/m}]"));
     let added = rule("{id: x, match: /x, key: user, limit: 5/m}");
-    engine.change([Change::Put(added)], NOW).expect("valid");
+    engine.change([PolicyChange::Put(added)], NOW).expect("valid");
     engine.check(&Hit::on("GET", "", "/x").user("ann"), NOW);
     engine.apply_list(list("rules: [{id: b, limit: 9/m}]"), NOW).expect("no id is in both");
     let policy = engine.policy();
     assert!(policy.rule("a").is_none() && !policy.rule("b").expect("listed").is_added());
-    assert_eq!(policy.rule("x").expect("it stays").tally().allowed, 1);
+    assert_eq!(policy.rule("x").expect("it stays").counts().allowed, 1);
     let clash = engine.apply_list(list("rules: [{id: x, limit: 9/m}]"), NOW);
     assert!(matches!(clash, Err(RuleSetError::Duplicate(id)) if id.as_str() == "x"));
-    assert!(engine.policy().lists_as(&list("rules: [{id: b, limit: 9/m}]")));
-    assert!(!engine.policy().lists_as(&list("rules: [{id: b, limit: 8/m}]")));
+    assert!(engine.policy().has_same_list(&list("rules: [{id: b, limit: 9/m}]")));
+    assert!(!engine.policy().has_same_list(&list("rules: [{id: b, limit: 8/m}]")));
 }

@@ -289,9 +289,7 @@ fn a_class_that_an_entry_names_is_not_given_to_another() {
 #[test]
 fn the_models_find_the_bugs_that_are_planted() {
     let _planting = AS_IT_IS.write().unwrap_or_else(PoisonError::into_inner);
-    use tollgate::seeded::{
-        MOVED_AS_SEEN, NO_SECOND_LOOK, NONE, NOT_COUNTED, STALE_NUMBERS, TAG_FIRST, plant,
-    };
+    use tollgate::seeded::{LOST_UPDATE, NO_GENERATION, NO_RECHECK, NONE, STALE_NUMBERS, TAG_FIRST, plant};
     let finds = |bug: u8, model: fn()| {
         plant(bug);
         let found = std::panic::catch_unwind(|| {
@@ -302,11 +300,11 @@ fn the_models_find_the_bugs_that_are_planted() {
         plant(NONE);
         assert!(found, "bug {bug} was not found");
     };
-    finds(MOVED_AS_SEEN, growth);
-    finds(MOVED_AS_SEEN, lone_growth);
-    finds(NO_SECOND_LOOK, growth);
-    finds(NOT_COUNTED, change_of_hands);
-    finds(NOT_COUNTED, lone_change_of_hands);
+    finds(LOST_UPDATE, growth);
+    finds(LOST_UPDATE, lone_growth);
+    finds(NO_RECHECK, growth);
+    finds(NO_GENERATION, change_of_hands);
+    finds(NO_GENERATION, lone_change_of_hands);
     finds(TAG_FIRST, change_of_hands);
     finds(TAG_FIRST, lone_change_of_hands);
     finds(STALE_NUMBERS, reused_classes);

@@ -91,7 +91,7 @@ fn the_library_depends_in_one_direction() {
         "verdict",
         "plan",
         "policy",
-        "record",
+        "rule_stats",
         "track",
         "event",
         "engine",

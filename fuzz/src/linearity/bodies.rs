@@ -1,7 +1,7 @@
 //! Heads and bodies of requests.
 
 use tollgate_server::testing::http::{batch_len, is_check};
-use tollgate_server::testing::proxy::{End, form_fields, forwarded_headers, heads, json_fields};
+use tollgate_server::testing::proxy::{Completeness, form_fields, forwarded_headers, heads, json_fields};
 
 use super::{Case, Work, case, fill, numbered, work};
 
@@ -61,7 +61,9 @@ pub(super) const CASES: &[Case] = &[
     }),
     case("multipart: a content type of parameters", SMALL, |size| {
         let content_type = format!("multipart/form-data{}; boundary=XX", fill("; a=\"b\"", size));
-        work(content_type, |content_type| form_fields(content_type, b"--XX--", "email", End::Whole))
+        work(content_type, |content_type| {
+            form_fields(content_type, b"--XX--", "email", Completeness::Complete)
+        })
     }),
     case("headers: names in Connection", SMALL, |size| {
         headers("connection", numbered(size, |n| format!("x-{n}, ")))
@@ -108,11 +110,13 @@ fn framed(bytes: String, piece: usize) -> Work {
 }
 
 fn json(body: String) -> Work {
-    work(body, |body| ["email", "user.name"].map(|path| json_fields(body.as_bytes(), path, End::CutOff)))
+    work(body, |body| {
+        ["email", "user.name"].map(|path| json_fields(body.as_bytes(), path, Completeness::Truncated))
+    })
 }
 
 fn form(content_type: &'static str, body: String) -> Work {
-    work(body, move |body| form_fields(content_type, body.as_bytes(), "email", End::CutOff))
+    work(body, move |body| form_fields(content_type, body.as_bytes(), "email", Completeness::Truncated))
 }
 
 fn headers(name: &str, value: String) -> Work {

@@ -4,7 +4,7 @@ use tollgate::engine::EngineSetup;
 use tollgate::fingerprint::Secret;
 use tollgate::{Engine, Hit, Policy, Time, document};
 use tollgate_server::testing::{self, admin};
-use tollgate_stores::rules::each_rule;
+use tollgate_stores::rules::for_each_rule;
 
 use super::{Case, Work, case, fill, numbered, work};
 
@@ -119,7 +119,7 @@ fn policy(text: String) -> Work {
 }
 
 fn import(text: String) -> Work {
-    work(text, |text| each_rule(text, || 0, |count, _| *count += 1).is_ok())
+    work(text, |text| for_each_rule(text, || 0, |count, _| *count += 1).is_ok())
 }
 
 fn json_rules(size: usize, between: &str) -> String {

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use tollgate::identity::address::TrustedProxies;
-use tollgate::identity::forwarded::{ForwardingHeader, client_ip, nearest};
-use tollgate::identity::{Attribute, Key, Source, normal};
+use tollgate::identity::forwarded::{ForwardingHeader, client_ip, last_parameter};
+use tollgate::identity::{Attribute, FieldSource, Key, normal};
 use tollgate::request::{Target, fields};
 use tollgate::{Engine, Hit, Policy, Time};
 use tollgate_server::testing;
@@ -26,14 +26,14 @@ pub(super) const CASES: &[Case] = &[
     case("cookies: many", LARGE, |size| {
         hit_value(
             "cookie:sid",
-            |hit, text| hit.field(Source::Header, "cookie", text),
+            |hit, text| hit.field(FieldSource::Header, "cookie", text),
             numbered(size, |n| format!("sid={n}; ")),
         )
     }),
     case("cookies: many lines", SMALL, |size| {
         work(size / 10, |lines| {
             let hit = (0..*lines).fold(Hit::on("GET", "h", "/"), |hit, n| {
-                hit.field(Source::Header, "cookie", format!("sid={n}"))
+                hit.field(FieldSource::Header, "cookie", format!("sid={n}"))
             });
             decide("cookie:sid", &hit)
         })
@@ -49,8 +49,9 @@ pub(super) const CASES: &[Case] = &[
     }),
     case("fields: many values of one field", 2_000, |size| {
         work(size, |values| {
-            let hit = (0..*values)
-                .fold(Hit::on("GET", "h", "/"), |hit, n| hit.field(Source::Json, "email", format!("{n}")));
+            let hit = (0..*values).fold(Hit::on("GET", "h", "/"), |hit, n| {
+                hit.field(FieldSource::Json, "email", format!("{n}"))
+            });
             decide("json:email", &hit)
         })
     }),
@@ -135,7 +136,7 @@ fn client(header: ForwardingHeader, line: String) -> Work {
     let trusted = TrustedProxies::parse(["10.0.0.0/8"]).expect("valid networks");
     work(line, move |line| {
         let peer = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
-        nearest(&[line], "host");
+        last_parameter(&[line], "host");
         client_ip(peer, header, &[line], &trusted)
     })
 }

@@ -2,7 +2,7 @@
 
 use tollgate::{Policy, document};
 use tollgate_server::testing;
-use tollgate_stores::rules::each_rule;
+use tollgate_stores::rules::for_each_rule;
 
 use super::{MAX_BYTES, Target, text, texts};
 
@@ -93,7 +93,7 @@ pub(super) const RULES_IMPORT: Target = Target {
     name: "rules_import",
     run: |input| {
         let Some(input) = text(input) else { return };
-        let Ok(count) = each_rule(input, || 0, |count, _| *count += 1) else { return };
+        let Ok(count) = for_each_rule(input, || 0, |count, _| *count += 1) else { return };
         // What an import takes, the file takes as well.
         let Ok(root) = document::read(input) else { panic!("a text that cannot be read has {count} rules") };
         let list = root.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "rules"));

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 use tollgate_server::testing::http::{batch_len, is_check, is_query};
 use tollgate_server::testing::proxy::{
-    BodyLength, Client, Connections, End, form_fields, forwarded_headers, heads, json_fields,
+    BodyLength, Client, Completeness, Connections, form_fields, forwarded_headers, heads, json_fields,
 };
 
 use super::{MAX_BYTES, Target, first_line, text, texts};
@@ -120,10 +120,10 @@ pub(super) const HEADERS: Target = Target {
 pub(super) const JSON_FIELDS: Target = Target {
     name: "json_fields",
     run: |input| {
-        let whole = json_fields(input, "email", End::Whole);
-        let cut = json_fields(input, "email", End::CutOff);
+        let whole = json_fields(input, "email", Completeness::Complete);
+        let cut = json_fields(input, "email", Completeness::Truncated);
         assert!(whole.is_empty() || whole == cut, "a whole body has fields that its start has not");
-        json_fields(input, "user.name", End::Whole);
+        json_fields(input, "user.name", Completeness::Complete);
         // What a strict parser reads, and believes last, is found.
         if let Ok(Value::Object(object)) = serde_json::from_slice(input)
             && let Some(Value::String(text)) = object.get("email")
@@ -167,8 +167,8 @@ pub(super) const FORM_FIELDS: Target = Target {
         let end = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
         let content_type = String::from_utf8_lossy(&input[..end]);
         let body = input.get(end + 1..).unwrap_or_default();
-        let whole = form_fields(&content_type, body, "email", End::Whole);
-        let cut = form_fields(&content_type, body, "email", End::CutOff);
+        let whole = form_fields(&content_type, body, "email", Completeness::Complete);
+        let cut = form_fields(&content_type, body, "email", Completeness::Truncated);
         assert!(
             cut.iter().all(|value| whole.contains(value)),
             "the start of a body has fields that it has not"

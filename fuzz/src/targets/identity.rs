@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 
 use tollgate::identity::address::{TrustedProxies, parse_ip};
-use tollgate::identity::forwarded::{ForwardingHeader, client_ip, nearest};
+use tollgate::identity::forwarded::{ForwardingHeader, client_ip, last_parameter};
 use tollgate::identity::{Attribute, Key, normal};
 use tollgate::request::target::segments;
 use tollgate::request::{self, fields};
-use tollgate::time::{calendar, parse_span};
+use tollgate::time::{calendar, parse_duration};
 use tollgate::{Hit, Rate};
 
 use super::{MAX_BYTES, Target, first_line, text, texts};
@@ -73,7 +73,7 @@ pub(super) const CLIENT_ADDRESS: Target = Target {
                 assert_eq!(client_ip(near, header, &appended, &TRUSTED), expected, "not {client}");
             }
         }
-        nearest(&lines, "host");
+        last_parameter(&lines, "host");
     },
     words: &[
         "for=",
@@ -109,7 +109,7 @@ pub(super) const KEY: Target = Target {
         assert_eq!(again.to_string(), written);
         let grouped = key.clone().grouped(64);
         assert_eq!(grouped.clone().grouped(64), grouped, "grouped twice");
-        assert!(key.written_parts().count() >= 1);
+        assert!(key.encoded_parts().count() >= 1);
     },
     words: &[
         "ip:",
@@ -149,7 +149,7 @@ pub(super) const VALUES: Target = Target {
             assert_eq!(normal::email(&email).as_deref(), Some(&*email));
         }
         parse_ip(input);
-        parse_span(input).ok();
+        parse_duration(input).ok();
         calendar::parse_rfc3339(input);
         Attribute::parse(input).ok();
         input.parse::<Rate>().ok();

@@ -6,23 +6,23 @@ use serde_json::{Value, json};
 use tollgate::Time;
 use tollgate::ban::{Ban, BanSource};
 use tollgate::identity::Key;
-use tollgate::time::{calendar, parse_span};
-use tollgate_stores::rules::{Current, Edit, Item, Kind, Version};
+use tollgate::time::{calendar, parse_duration};
+use tollgate_stores::rules::{CurrentItems, Edit, ItemId, ItemKind, Version};
 
-use crate::admin::call::{self, Call};
 use crate::admin::cursor;
-use crate::admin::edit::{Made, Terms, failed, tagged};
-use crate::admin::keys::candidates;
-use crate::answer::{self, Problem};
-use crate::body::{self, Object};
-use crate::connection::Answer;
+use crate::admin::edit::{EditOptions, EditOutcome, db_problem, with_etag};
+use crate::admin::keys::parse_key_candidates;
+use crate::admin::request::{self, AdminRequest};
+use crate::connection::FullResponse;
 use crate::gate::Gate;
+use crate::json_body::{self, JsonObject};
+use crate::response::{self, ProblemDetails};
 
 mod import;
 
 pub use import::import;
 #[cfg(feature = "testing")]
-pub use import::read;
+pub use import::parse_bans;
 
 const MAX_BODY_BYTES: usize = 64 << 10;
 const MAX_REASON_BYTES: usize = 1_000;
@@ -40,146 +40,150 @@ struct NewBan {
 }
 
 /// `?limit=100&after=KEY`: in the order of their keys.
-pub async fn list(call: Call) -> Result<Answer, Problem> {
+pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [limit, after] = call.parameters(["limit", "after"])?;
-    let limit = call::limit(limit.as_deref())?;
+    let limit = request::limit(limit.as_deref())?;
     let after = after.map(|after| read_key("after", &after)).transpose()?;
     let (gate, now) = (call.gate(), call.gate().now());
     // One more than a page tells whether there is another.
     let found = gate.engine.bans_page(after.as_ref(), limit + 1, now);
-    let (page, next) =
-        cursor::page(found.into_iter().map(|(key, ban)| (key.to_string(), (key, ban))).collect(), limit);
+    let (page, next) = cursor::split_page(
+        found.into_iter().map(|(key, ban)| (key.to_string(), (key, ban))).collect(),
+        limit,
+    );
     let stored = stored(gate, &page).await;
     let shown = page.iter().map(|(key, ban)| {
         let name = key.to_string();
         let version = stored.get(&item(&name)).map(|stored| stored.version);
-        versioned(written(&name, ban), version)
+        versioned(ban_json(&name, ban), version)
     });
     let total = gate.engine.ban_count(now);
-    Ok(answer::json(
+    Ok(response::json(
         StatusCode::OK,
         &json!({ "bans": shown.collect::<Value>(), "next": next, "total": total }),
     ))
 }
 
 /// What the database has of some bans; nothing while it cannot be read.
-async fn stored(gate: &Gate, bans: &[(Key, Ban)]) -> Current {
-    let Some(rulebook) = gate.rulebook.get() else { return Current::new() };
+async fn stored(gate: &Gate, bans: &[(Key, Ban)]) -> CurrentItems {
+    let Some(rulebook) = gate.rules_follower.get() else { return CurrentItems::new() };
     let items = bans.iter().map(|(key, _)| item(&key.to_string())).collect();
     match rulebook.db() {
         Ok(db) => db.find(items).await.unwrap_or_default(),
-        Err(_) => Current::new(),
+        Err(_) => CurrentItems::new(),
     }
 }
 
-pub async fn add(mut call: Call) -> Result<Answer, Problem> {
-    let terms = Terms::of(&call)?;
-    let body = call.body(MAX_BODY_BYTES).await?;
-    let Object(asked): Object<NewBan> = body::parse(&body)?;
+pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
+    let terms = EditOptions::of(&call)?;
+    let body = call.read_body(MAX_BODY_BYTES).await?;
+    let JsonObject(asked): JsonObject<NewBan> = json_body::parse(&body)?;
     let (gate, now) = (call.gate(), call.gate().now());
     let (key, ban) = asked.read(gate, now)?;
     refuse_file_ban(gate, &key, now)?;
     let (name, until) = (key.to_string(), ban.until);
-    let shown = written(&name, &ban);
-    let version = match gate.rulebook.get() {
+    let shown = ban_json(&name, &ban);
+    let version = match gate.rules_follower.get() {
         Some(rulebook) => {
             let item = item(&name);
             let expected = terms.expected(rulebook, &item).await?;
-            match call.make(&terms, vec![Edit::ban(&key, &ban, expected)]).await? {
-                Made::Would(answer) => return Ok(answer),
-                Made::Done(changes) => match changes.last() {
+            match call.apply_edits(&terms, vec![Edit::ban(&key, &ban, expected)]).await? {
+                EditOutcome::DryRun(answer) => return Ok(answer),
+                EditOutcome::Applied(changes) => match changes.last() {
                     Some(change) => Some(change.version),
-                    None => rulebook.get(item).await.map_err(failed)?.map(|stored| stored.version),
+                    None => rulebook.get(item).await.map_err(db_problem)?.map(|stored| stored.version),
                 },
             }
         }
         None => {
             let before = gate.engine.find_ban(key.clone(), now);
             if terms.dry_run {
-                return Ok(would(&name, before.as_ref(), Some(&ban)));
+                return Ok(dry_run_response(&name, before.as_ref(), Some(&ban)));
             }
             gate.ban(key, ban);
             None
         }
     };
-    tracing::info!(until = %shown_until(until), who = call.who, "ban added by hand");
-    Ok(tagged(answer::json(StatusCode::CREATED, &versioned(shown, version)), version))
+    tracing::info!(until = %shown_until(until), who = call.caller, "ban added by hand");
+    Ok(with_etag(response::json(StatusCode::CREATED, &versioned(shown, version)), version))
 }
 
 /// Lifts a ban and says what was lifted.
-pub async fn remove(call: Call) -> Result<Answer, Problem> {
-    let terms = Terms::of(&call)?;
+pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
+    let terms = EditOptions::of(&call)?;
     let (gate, now) = (call.gate(), call.gate().now());
-    let keys = candidates(&call.name)?;
+    let keys = parse_key_candidates(&call.path_parameter)?;
     let found = keys.iter().find_map(|key| Some((key, gate.engine.find_ban(key.clone(), now)?)));
     let Some((key, ban)) = found else {
-        let key = keys.first().map_or_else(|| call.name.clone(), ToString::to_string);
-        return Err(Problem::new(StatusCode::NOT_FOUND, format!("{key} is not banned")));
+        let key = keys.first().map_or_else(|| call.path_parameter.clone(), ToString::to_string);
+        return Err(ProblemDetails::new(StatusCode::NOT_FOUND, format!("{key} is not banned")));
     };
     refuse_file_ban(gate, key, now)?;
-    let name = gate.banned_as(key.clone()).to_string();
-    let stored = match gate.rulebook.get() {
-        Some(rulebook) => rulebook.get(item(&name)).await.map_err(failed)?,
+    let name = gate.ban_key(key.clone()).to_string();
+    let stored = match gate.rules_follower.get() {
+        Some(rulebook) => rulebook.get(item(&name)).await.map_err(db_problem)?,
         None => None,
     };
     let version = stored.as_ref().map(|stored| stored.version);
     match stored {
         Some(stored) => {
-            let expected = terms.expected(call.rulebook()?, &stored.item).await?;
-            if let Made::Would(answer) = call.make(&terms, vec![Edit::delete(stored.item, expected)]).await? {
+            let expected = terms.expected(call.rules_follower()?, &stored.item).await?;
+            if let EditOutcome::DryRun(answer) =
+                call.apply_edits(&terms, vec![Edit::delete(stored.item, expected)]).await?
+            {
                 return Ok(answer);
             }
         }
         // An automatic one may be known to this node only.
-        None if terms.dry_run => return Ok(would(&name, Some(&ban), None)),
+        None if terms.dry_run => return Ok(dry_run_response(&name, Some(&ban), None)),
         None => _ = gate.engine.unban(key.clone(), now),
     }
     if let Some(central) = gate.central.get() {
-        central.bans.lift(&gate.banned_as(key.clone()), &ban, now).await;
+        central.bans.lift(&gate.ban_key(key.clone()), &ban, now).await;
     }
-    tracing::info!(who = call.who, "ban lifted by hand");
-    Ok(answer::json(StatusCode::OK, &json!({ "removed": versioned(written(&name, &ban), version) })))
+    tracing::info!(who = call.caller, "ban lifted by hand");
+    Ok(response::json(StatusCode::OK, &json!({ "removed": versioned(ban_json(&name, &ban), version) })))
 }
 
 /// What an edit would change on a node without a database.
-fn would(name: &str, before: Option<&Ban>, after: Option<&Ban>) -> Answer {
-    let shown = |ban: Option<&Ban>| ban.map(|ban| written(name, ban));
+fn dry_run_response(name: &str, before: Option<&Ban>, after: Option<&Ban>) -> FullResponse {
+    let shown = |ban: Option<&Ban>| ban.map(|ban| ban_json(name, ban));
     let change = json!({ "what": "ban", "name": name, "before": shown(before), "after": shown(after) });
-    answer::json(StatusCode::OK, &json!({ "dry_run": true, "changes": [change] }))
+    response::json(StatusCode::OK, &json!({ "dry_run": true, "changes": [change] }))
 }
 
-fn item(name: &str) -> Item {
-    Item::new(Kind::Ban, name)
+fn item(name: &str) -> ItemId {
+    ItemId::new(ItemKind::Ban, name)
 }
 
 impl NewBan {
-    fn read(self, gate: &Gate, now: Time) -> Result<(Key, Ban), Problem> {
-        let key = gate.banned_as(read_key("key", &self.key)?);
+    fn read(self, gate: &Gate, now: Time) -> Result<(Key, Ban), ProblemDetails> {
+        let key = gate.ban_key(read_key("key", &self.key)?);
         if self.reason.len() > MAX_REASON_BYTES {
             let detail = format!("'reason' is longer than {MAX_REASON_BYTES} bytes");
-            return Err(Problem::bad_field("reason", detail));
+            return Err(ProblemDetails::bad_field("reason", detail));
         }
         let until = until(self.r#for.as_deref(), self.until.as_deref(), now)
-            .map_err(|(field, why)| Problem::bad_field(field, why))?;
+            .map_err(|(field, why)| ProblemDetails::bad_field(field, why))?;
         let how_long = "how long is missing: 'for' such as 1h, or 'until'";
-        let until = until.ok_or_else(|| Problem::bad_field("for", how_long))?;
+        let until = until.ok_or_else(|| ProblemDetails::bad_field("for", how_long))?;
         Ok((key, Ban { until, reason: self.reason, source: BanSource::Manual, strikes: 0 }))
     }
 }
 
 /// A ban of the file is neither lifted here nor replaced by one that could be.
-fn refuse_file_ban(gate: &Gate, key: &Key, now: Time) -> Result<(), Problem> {
+fn refuse_file_ban(gate: &Gate, key: &Key, now: Time) -> Result<(), ProblemDetails> {
     match gate.engine.find_ban(key.clone(), now) {
         Some(ban) if ban.source == BanSource::File => {
             let detail = format!("{key} is banned by the configuration file: change it there");
-            Err(Problem::new(StatusCode::CONFLICT, detail))
+            Err(ProblemDetails::new(StatusCode::CONFLICT, detail))
         }
         _ => Ok(()),
     }
 }
 
-fn read_key(field: &str, text: &str) -> Result<Key, Problem> {
-    Key::parse(text).map_err(|error| Problem::bad_field(field, error.to_string()))
+fn read_key(field: &str, text: &str) -> Result<Key, ProblemDetails> {
+    Key::parse(text).map_err(|error| ProblemDetails::bad_field(field, error.to_string()))
 }
 
 /// Until when a ban is to hold, if that is said; what is wrong, by the name of its field.
@@ -191,7 +195,7 @@ fn until(
     match (span, instant) {
         (Some(_), Some(_)) => Err(("until", "give 'for' or 'until', not both".to_owned())),
         (None, None) => Ok(None),
-        (Some(span), None) => match parse_span(span) {
+        (Some(span), None) => match parse_duration(span) {
             Ok(span) if span.is_zero() => Err(("for", "'for' is no time at all".to_owned())),
             Ok(span) => Ok(Some(now + span)),
             Err(why) => Err(("for", why)),
@@ -204,7 +208,7 @@ fn until(
     }
 }
 
-pub fn written(key: &str, ban: &Ban) -> Value {
+pub fn ban_json(key: &str, ban: &Ban) -> Value {
     json!({
         "key": key,
         "until": (ban.until != Time::MAX).then(|| calendar::rfc3339(ban.until)),

@@ -1,6 +1,6 @@
 //! Lists that begin with what is in the file and go on with what is in the database.
 
-use crate::answer::Problem;
+use crate::response::ProblemDetails;
 
 /// Where a page starts.
 pub enum Cursor {
@@ -13,12 +13,15 @@ pub enum Cursor {
 
 impl Cursor {
     /// Reads `file:NAME` or `database:NAME`, the `next` of the page before.
-    pub fn parse(after: Option<&str>, is_name: impl Fn(&str) -> bool) -> Result<Cursor, Problem> {
+    pub fn parse(after: Option<&str>, is_name: impl Fn(&str) -> bool) -> Result<Cursor, ProblemDetails> {
         let Some(after) = after else { return Ok(Cursor::First) };
         match after.split_once(':').filter(|(_, name)| is_name(name)) {
             Some(("file", name)) => Ok(Cursor::File(name.to_owned())),
             Some(("database", name)) => Ok(Cursor::Database(name.to_owned())),
-            _ => Err(Problem::bad_field("after", "'after' is no cursor: take the 'next' of the page before")),
+            _ => Err(ProblemDetails::bad_field(
+                "after",
+                "'after' is no cursor: take the 'next' of the page before",
+            )),
         }
     }
 
@@ -31,34 +34,34 @@ impl Cursor {
     }
 
     /// Whether the page begins in the part of the file.
-    pub fn is_in_file(&self) -> bool {
+    pub fn starts_in_file(&self) -> bool {
         !matches!(self, Cursor::Database(_))
     }
 
     /// The name in the database that the page comes after.
-    pub fn into_database(self) -> String {
+    pub fn database_name(self) -> String {
         if let Cursor::Database(name) = self { name } else { String::new() }
     }
 
     /// What of the file comes behind the cursor.
-    pub fn behind<'i, T>(
+    pub fn after<'i, T>(
         &self,
         items: impl IntoIterator<Item = T> + 'i,
         name: impl Fn(&T) -> String,
-    ) -> Result<impl Iterator<Item = T> + 'i, Problem> {
+    ) -> Result<impl Iterator<Item = T> + 'i, ProblemDetails> {
         let mut items = items.into_iter();
         if let Cursor::File(last) = self
             && !items.by_ref().any(|item| name(&item) == *last)
         {
             let detail = format!("{last} is not in the file any more: begin again without 'after'");
-            return Err(Problem::bad_field("after", detail));
+            return Err(ProblemDetails::bad_field("after", detail));
         }
         Ok(items)
     }
 }
 
 /// A page and whether there is another: what was found is one more than was asked for if there is.
-pub fn page<T>(mut found: Vec<(String, T)>, limit: usize) -> (Vec<T>, Option<String>) {
+pub fn split_page<T>(mut found: Vec<(String, T)>, limit: usize) -> (Vec<T>, Option<String>) {
     let more = found.len() > limit;
     found.truncate(limit);
     let next = found.last().filter(|_| more).map(|(cursor, _)| cursor.clone());

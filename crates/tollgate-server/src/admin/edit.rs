@@ -5,42 +5,43 @@ use std::sync::Arc;
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue};
 use serde_json::{Value, json};
-use tollgate_stores::rules::{Change, DbError, Edit, Expected, Item, Version};
+use tollgate_stores::rules::{DbError, Edit, ItemChange, ItemId, Precondition, Version};
 
 use crate::admin::audit;
-use crate::admin::call::{Call, flag};
-use crate::answer::{self, Problem};
-use crate::connection::Answer;
-use crate::rulebook::Rulebook;
+use crate::admin::request::{AdminRequest, flag};
+use crate::connection::FullResponse;
+use crate::response::{self, ProblemDetails};
+use crate::rules_follower::RulesFollower;
 
 /// What must be there, as the headers of the call say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
-    Anything,
+    Any,
     /// `If-None-Match: *`
-    Nothing,
+    Absent,
     /// `If-Match: *`
-    Something,
+    Exists,
     /// `If-Match: "0-17"`
-    At(Version),
+    AtVersion(Version),
 }
 
 impl Condition {
-    fn of(call: &Call) -> Result<Condition, Problem> {
+    fn of(call: &AdminRequest) -> Result<Condition, ProblemDetails> {
         match (call.header("if-match")?, call.header("if-none-match")?) {
-            (None, None) => Ok(Condition::Anything),
-            (None, Some("*")) => Ok(Condition::Nothing),
-            (None, Some(_)) => Err(Problem::bad_field("If-None-Match", "If-None-Match takes * here")),
-            (Some("*"), None) => Ok(Condition::Something),
+            (None, None) => Ok(Condition::Any),
+            (None, Some("*")) => Ok(Condition::Absent),
+            (None, Some(_)) => Err(ProblemDetails::bad_field("If-None-Match", "If-None-Match takes * here")),
+            (Some("*"), None) => Ok(Condition::Exists),
             (Some(tag), None) => {
                 let version = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
                 let version = version.and_then(|version| version.parse().ok());
-                let wrong =
-                    || Problem::bad_field("If-Match", "If-Match takes one ETag such as \"0-17\", or *");
-                version.map(Condition::At).ok_or_else(wrong)
+                let wrong = || {
+                    ProblemDetails::bad_field("If-Match", "If-Match takes one ETag such as \"0-17\", or *")
+                };
+                version.map(Condition::AtVersion).ok_or_else(wrong)
             }
             (Some(_), Some(_)) => {
-                Err(Problem::bad_field("If-Match", "give If-Match or If-None-Match, not both"))
+                Err(ProblemDetails::bad_field("If-Match", "give If-Match or If-None-Match, not both"))
             }
         }
     }
@@ -48,109 +49,119 @@ impl Condition {
 
 /// How an edit is to be made.
 #[derive(Clone, Copy)]
-pub struct Terms {
+pub struct EditOptions {
     pub condition: Condition,
     /// Only to be looked at.
     pub dry_run: bool,
 }
 
-impl Terms {
+impl EditOptions {
     /// `?dry_run=true` and the conditions.
-    pub fn of(call: &Call) -> Result<Terms, Problem> {
+    pub fn of(call: &AdminRequest) -> Result<EditOptions, ProblemDetails> {
         let [dry_run] = call.parameters(["dry_run"])?;
-        Terms::with(call, dry_run.as_deref())
+        EditOptions::with(call, dry_run.as_deref())
     }
 
-    pub fn with(call: &Call, dry_run: Option<&str>) -> Result<Terms, Problem> {
-        Ok(Terms { condition: Condition::of(call)?, dry_run: flag("dry_run", dry_run)? })
+    pub fn with(call: &AdminRequest, dry_run: Option<&str>) -> Result<EditOptions, ProblemDetails> {
+        Ok(EditOptions { condition: Condition::of(call)?, dry_run: flag("dry_run", dry_run)? })
     }
 
     /// What the database is to expect.
-    pub async fn expected(&self, rulebook: &Rulebook, item: &Item) -> Result<Expected, Problem> {
+    pub async fn expected(
+        &self,
+        rulebook: &RulesFollower,
+        item: &ItemId,
+    ) -> Result<Precondition, ProblemDetails> {
         Ok(match self.condition {
-            Condition::Anything => Expected::Anything,
-            Condition::Nothing => Expected::Nothing,
-            Condition::At(version) => Expected::At(version),
-            Condition::Something => match rulebook.get(item.clone()).await.map_err(failed)? {
-                Some(stored) => Expected::At(stored.version),
-                None => return Err(precondition(format!("there is no {item}"), None)),
+            Condition::Any => Precondition::Any,
+            Condition::Absent => Precondition::Absent,
+            Condition::AtVersion(version) => Precondition::AtVersion(version),
+            Condition::Exists => match rulebook.get(item.clone()).await.map_err(db_problem)? {
+                Some(stored) => Precondition::AtVersion(stored.version),
+                None => return Err(precondition_failed(format!("there is no {item}"), None)),
             },
         })
     }
 }
 
 /// What came of edits.
-pub enum Made {
-    Done(Vec<Change>),
+pub enum EditOutcome {
+    Applied(Vec<ItemChange>),
     /// They were only looked at: the answer.
-    Would(Answer),
+    DryRun(FullResponse),
 }
 
-impl Call {
+impl AdminRequest {
     /// The rules database, where there is one.
-    pub fn rulebook(&self) -> Result<&Arc<Rulebook>, Problem> {
+    pub fn rules_follower(&self) -> Result<&Arc<RulesFollower>, ProblemDetails> {
         let none = "rules_db is none: what is in the configuration file is changed there";
-        self.gate().rulebook.get().ok_or_else(|| Problem::new(StatusCode::CONFLICT, none))
+        self.gate().rules_follower.get().ok_or_else(|| ProblemDetails::new(StatusCode::CONFLICT, none))
     }
 
     /// Makes edits, all or none, or says what they would change.
-    pub async fn make(&self, terms: &Terms, edits: Vec<Edit>) -> Result<Made, Problem> {
-        let rulebook = self.rulebook()?;
+    pub async fn apply_edits(
+        &self,
+        terms: &EditOptions,
+        edits: Vec<Edit>,
+    ) -> Result<EditOutcome, ProblemDetails> {
+        let rulebook = self.rules_follower()?;
         let done = if terms.dry_run {
-            let planned = rulebook.db().map_err(failed)?.preview(edits).await;
-            planned.map(|planned| Made::Would(would(&planned)))
+            let planned = rulebook.db().map_err(db_problem)?.preview(edits).await;
+            planned.map(|planned| EditOutcome::DryRun(dry_run_response(&planned)))
         } else {
-            rulebook.edit(&self.who, edits, self.gate().now()).await.map(Made::Done)
+            rulebook.edit(&self.caller, edits, self.gate().now()).await.map(EditOutcome::Applied)
         };
         match done {
-            Err(DbError::Exists { item, .. }) if terms.condition == Condition::Nothing => {
+            Err(DbError::Exists { item, .. }) if terms.condition == Condition::Absent => {
                 let found = rulebook.get(item.clone()).await.ok().flatten();
-                Err(precondition(format!("{item} exists already"), found.map(|found| found.version)))
+                Err(precondition_failed(format!("{item} exists already"), found.map(|found| found.version)))
             }
-            done => done.map_err(failed),
+            done => done.map_err(db_problem),
         }
     }
 }
 
 /// What planned changes are.
-pub fn would(planned: &[(Change, Option<String>)]) -> Answer {
-    let changes = planned.iter().map(|(change, before)| audit::outline(change, before.as_deref()));
-    answer::json(StatusCode::OK, &json!({ "dry_run": true, "changes": changes.collect::<Value>() }))
+pub fn dry_run_response(planned: &[(ItemChange, Option<String>)]) -> FullResponse {
+    let changes = planned.iter().map(|(change, before)| audit::change_json(change, before.as_deref()));
+    response::json(StatusCode::OK, &json!({ "dry_run": true, "changes": changes.collect::<Value>() }))
 }
 
 /// Why the database did not do what it was asked to.
-pub fn failed(error: DbError) -> Problem {
+pub fn db_problem(error: DbError) -> ProblemDetails {
     let detail = error.to_string();
     let status = match &error {
         DbError::Conflict { item, found, .. } => {
             let now = found.map_or_else(|| "deleted".to_owned(), |found| format!("at version {found}"));
-            return precondition(format!("{item} is {now}: read it again"), *found);
+            return precondition_failed(format!("{item} is {now}: read it again"), *found);
         }
         DbError::Exists { item, .. } => {
-            return Problem::new(StatusCode::CONFLICT, format!("{item} exists already"));
+            return ProblemDetails::new(StatusCode::CONFLICT, format!("{item} exists already"));
         }
         DbError::Missing { item, .. } => {
-            return Problem::new(StatusCode::NOT_FOUND, format!("there is no {item}"));
+            return ProblemDetails::new(StatusCode::NOT_FOUND, format!("there is no {item}"));
         }
-        DbError::NoChange(_) => StatusCode::NOT_FOUND,
-        DbError::Twice { .. } | DbError::TooMany { .. } | DbError::Nul => StatusCode::BAD_REQUEST,
+        DbError::UnknownVersion(_) => StatusCode::NOT_FOUND,
+        DbError::DuplicateItem { .. } | DbError::TooManyEdits { .. } | DbError::NulCharacter => {
+            StatusCode::BAD_REQUEST
+        }
         error if error.is_transient() => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     if status.is_server_error() {
         tracing::warn!("rules database: {detail}");
     }
-    Problem::new(status, detail)
+    ProblemDetails::new(status, detail)
 }
 
 /// The thing is not as the caller thinks: it is at another version, or there is none.
-pub fn precondition(detail: String, version: Option<Version>) -> Problem {
+pub fn precondition_failed(detail: String, version: Option<Version>) -> ProblemDetails {
     let version = version.map(|version| version.to_string());
-    Problem::new(StatusCode::PRECONDITION_FAILED, detail).with("version", version)
+    ProblemDetails::new(StatusCode::PRECONDITION_FAILED, detail).with("version", version)
 }
 
 /// Says which version of a thing an answer is about.
-pub fn tagged(mut answer: Answer, version: Option<Version>) -> Answer {
+pub fn with_etag(mut answer: FullResponse, version: Option<Version>) -> FullResponse {
     let tag = version.and_then(|version| HeaderValue::from_str(&format!("\"{version}\"")).ok());
     if let Some(tag) = tag {
         answer.headers_mut().insert(ETAG, tag);

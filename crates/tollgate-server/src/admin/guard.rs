@@ -4,8 +4,8 @@ use hyper::Request;
 use hyper::body::Incoming;
 
 use crate::admin::Admin;
-use crate::answer::Problem;
-use crate::guard::{self, Refused};
+use crate::caller_auth::{self, RefusedCaller};
+use crate::response::ProblemDetails;
 use crate::tokens::Role;
 
 /// Whoever calls where there are no tokens.
@@ -13,22 +13,28 @@ const LOCAL: &str = "local";
 
 impl Admin {
     /// The name of the caller, if the call is allowed; else the refusal, which is logged.
-    pub(super) fn guard(&self, request: &Request<Incoming>, needed: Role) -> Result<String, Problem> {
-        self.judge(request, needed).map(str::to_owned).map_err(|refused| {
-            guard::log_refused(&self.refusals, "admin", request, &refused);
+    pub(super) fn authorize(
+        &self,
+        request: &Request<Incoming>,
+        needed: Role,
+    ) -> Result<String, ProblemDetails> {
+        self.check_caller(request, needed).map(str::to_owned).map_err(|refused| {
+            caller_auth::log_refused(&self.refusals, "admin", request, &refused);
             refused.1
         })
     }
 
     /// The name of the caller where it may read; empty for those whom an open route serves, too.
-    pub(super) fn reader(&self, request: &Request<Incoming>) -> String {
-        self.judge(request, Role::Read).map_or_else(|_| String::new(), str::to_owned)
+    pub(super) fn reader_name(&self, request: &Request<Incoming>) -> String {
+        self.check_caller(request, Role::Read).map_or_else(|_| String::new(), str::to_owned)
     }
 
-    fn judge(&self, request: &Request<Incoming>, needed: Role) -> Result<&str, Refused<'_>> {
+    fn check_caller(&self, request: &Request<Incoming>, needed: Role) -> Result<&str, RefusedCaller<'_>> {
         match &self.tokens {
-            Some(tokens) => guard::by_token(tokens, request.headers(), needed),
-            None => guard::by_origin(request.uri().authority(), request.headers()).map(|()| LOCAL),
+            Some(tokens) => caller_auth::authorize_token(tokens, request.headers(), needed),
+            None => {
+                caller_auth::authorize_local(request.uri().authority(), request.headers()).map(|()| LOCAL)
+            }
         }
     }
 }

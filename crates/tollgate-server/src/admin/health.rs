@@ -10,11 +10,11 @@ use tollgate::{Enforce, Time};
 use tollgate_stores::rules::Version;
 
 use crate::admin::Admin;
-use crate::admin::call::Call;
-use crate::answer;
-use crate::connection::Answer;
+use crate::admin::request::AdminRequest;
+use crate::connection::FullResponse;
 use crate::gate::Gate;
-use crate::rulebook::{Rulebook, Source, Standing};
+use crate::response;
+use crate::rules_follower::{RulesDbStatus, RulesFollower, RulesSource};
 use crate::state::{self, Saving};
 
 /// How much is told.
@@ -25,25 +25,25 @@ pub enum Detail {
 }
 
 impl Detail {
-    pub fn of(call: &Call) -> Detail {
-        if call.who.is_empty() { Detail::None } else { Detail::Servers }
+    pub fn of(call: &AdminRequest) -> Detail {
+        if call.caller.is_empty() { Detail::None } else { Detail::Servers }
     }
 }
 
 /// Alive; and whether limits hold as they should.
-pub fn health(gate: &Gate, detail: Detail) -> Answer {
+pub fn health(gate: &Gate, detail: Detail) -> FullResponse {
     let mut health = central_health(gate, detail);
     let enforce = gate.engine.enforce();
     health["enforce"] = enforce.name().into();
     if enforce != Enforce::On {
         health["protection"] = "off".into();
     }
-    if let Some(rulebook) = gate.rulebook.get() {
-        let standing = rulebook.standing();
+    if let Some(rulebook) = gate.rules_follower.get() {
+        let standing = rulebook.status();
         if standing.is_impaired() {
             health["status"] = "impaired".into();
         }
-        if standing.source == Source::None && gate.accepts.load(Ordering::Acquire) {
+        if standing.source == RulesSource::None && gate.is_accepting.load(Ordering::Acquire) {
             let has_rules = !gate.engine.policy().rules().is_empty();
             health["protection"] = if has_rules { "partial" } else { "off" }.into();
         }
@@ -60,7 +60,7 @@ pub fn health(gate: &Gate, detail: Detail) -> Answer {
         }
         health["state"] = saved_state(saving, &standing, gate.now());
     }
-    answer::json(StatusCode::OK, &health)
+    response::json(StatusCode::OK, &health)
 }
 
 /// What a crash would cost now.
@@ -75,7 +75,7 @@ fn saved_state(saving: &Saving, standing: &state::Standing, now: Time) -> Value 
     })
 }
 
-fn rules_db(rulebook: &Rulebook, standing: &Standing, now: Time, detail: Detail) -> Value {
+fn rules_db(rulebook: &RulesFollower, standing: &RulesDbStatus, now: Time, detail: Detail) -> Value {
     let version = |version: Version| version.to_string();
     if detail == Detail::None {
         return json!({ "source": standing.source.name(), "version": standing.version.map(version) });
@@ -86,16 +86,16 @@ fn rules_db(rulebook: &Rulebook, standing: &Standing, now: Time, detail: Detail)
         json!({
             "version": standing.copy.map(|copy| version(copy.version)),
             "age_seconds": standing.copy.map(|copy| copy.age(now).as_secs()),
-            "trouble": standing.copy_trouble,
+            "trouble": standing.copy_error,
         })
     });
     json!({
         "name": rulebook.name,
         "source": standing.source.name(),
         "version": standing.version.map(version),
-        "trouble": standing.trouble,
-        "writable": rulebook.db().is_ok() && standing.write_trouble.is_none(),
-        "write_trouble": standing.write_trouble,
+        "trouble": standing.read_error,
+        "writable": rulebook.db().is_ok() && standing.write_error.is_none(),
+        "write_trouble": standing.write_error,
         "copy": copy,
         "lag": standing.lag,
         "left_out": left_out.collect::<Value>(),
@@ -118,31 +118,32 @@ fn central_health(gate: &Gate, detail: Detail) -> Value {
 }
 
 /// Ready once every listener accepts: then the first rules are in force, or a start goes without those of the database.
-pub fn readiness(admin: &Admin, detail: Detail) -> Answer {
+pub fn readiness(admin: &Admin, detail: Detail) -> FullResponse {
     if *admin.shutdown.borrow() {
-        return answer::json(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "stopping" }));
+        return response::json(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "stopping" }));
     }
-    let rulebook = admin.gate.rulebook.get();
-    if !admin.gate.accepts.load(Ordering::Acquire) {
+    let rulebook = admin.gate.rules_follower.get();
+    if !admin.gate.is_accepting.load(Ordering::Acquire) {
         let body = match rulebook {
             Some(rulebook) => {
-                let reason = Some(rulebook.waits_for()).filter(|_| detail == Detail::Servers);
+                let reason = Some(rulebook.waiting_reason()).filter(|_| detail == Detail::Servers);
                 json!({ "status": "waiting for the rules database", "reason": reason })
             }
             None => json!({ "status": "starting" }),
         };
-        return answer::json(StatusCode::SERVICE_UNAVAILABLE, &body);
+        return response::json(StatusCode::SERVICE_UNAVAILABLE, &body);
     }
     let stuck = admin.proxy.as_ref().map_or(0, |proxy| proxy.stuck_workers());
     if stuck > 0 {
         let body = json!({ "status": "the proxy does not answer", "stuck_workers": stuck });
-        return answer::json(StatusCode::SERVICE_UNAVAILABLE, &body);
+        return response::json(StatusCode::SERVICE_UNAVAILABLE, &body);
     }
     let generation = admin.gate.engine.policy().generation();
     let mut body = json!({ "status": "ready", "rules_generation": generation });
-    if let Some(source) = rulebook.map(|rulebook| rulebook.source()).filter(|from| *from != Source::Database)
+    if let Some(source) =
+        rulebook.map(|rulebook| rulebook.source()).filter(|from| *from != RulesSource::Database)
     {
         body["rules_from"] = source.name().into();
     }
-    answer::json(StatusCode::OK, &body)
+    response::json(StatusCode::OK, &body)
 }

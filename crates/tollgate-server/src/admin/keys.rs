@@ -2,36 +2,36 @@
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tollgate::engine::{CounterReport, InspectError, KeyReport, Reading};
+use tollgate::engine::{CounterDetail, CounterReport, InspectError, KeyReport};
 use tollgate::identity::Key;
 use tollgate::request::percent::{self, Plus};
 use tollgate::time::calendar::rfc3339;
 
-use crate::admin::call::Call;
-use crate::answer::{self, Problem};
-use crate::connection::Answer;
+use crate::admin::request::AdminRequest;
+use crate::connection::FullResponse;
+use crate::response::{self, ProblemDetails};
 
-pub async fn show(call: Call) -> Result<Answer, Problem> {
+pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let report = find(&call).await?;
-    Ok(answer::json(StatusCode::OK, &written(&report)))
+    Ok(response::json(StatusCode::OK, &report_json(&report)))
 }
 
 /// Forgets what a key has used, and says what was forgotten.
-pub async fn reset(call: Call) -> Result<Answer, Problem> {
+pub async fn reset(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let found = find(&call).await?;
     let (gate, rule) = (call.gate(), found.rule.to_string());
     let report = gate.reset_key(&rule, found.key, gate.now()).await.map_err(not_found)?;
-    tracing::info!(rule, who = call.who, "a key was reset by hand");
-    Ok(answer::json(StatusCode::OK, &json!({ "reset": written(&report) })))
+    tracing::info!(rule, who = call.caller, "a key was reset by hand");
+    Ok(response::json(StatusCode::OK, &json!({ "reset": report_json(&report) })))
 }
 
 /// What is known of the key under the first of its readings that the rule is counted by.
-async fn find(call: &Call) -> Result<KeyReport, Problem> {
+async fn find(call: &AdminRequest) -> Result<KeyReport, ProblemDetails> {
     let [rule, key] = call.raw_parameters(["rule", "key"])?;
-    let rule = rule.ok_or_else(|| Problem::bad_field("rule", "'rule' is missing"))?;
+    let rule = rule.ok_or_else(|| ProblemDetails::bad_field("rule", "'rule' is missing"))?;
     let keys = match key {
         None | Some("") => vec![Key::default()],
-        Some(key) => candidates(key)?,
+        Some(key) => parse_key_candidates(key)?,
     };
     let (gate, now) = (call.gate(), call.gate().now());
     let mut tried = Vec::with_capacity(keys.len());
@@ -42,28 +42,28 @@ async fn find(call: &Call) -> Result<KeyReport, Problem> {
     tried.swap_remove(at).map_err(not_found)
 }
 
-fn not_found(error: InspectError) -> Problem {
+fn not_found(error: InspectError) -> ProblemDetails {
     match &error {
-        InspectError::NoRule(_) => Problem::new(StatusCode::NOT_FOUND, error.to_string()),
-        InspectError::Key { .. } => Problem::bad_field("key", error.to_string()),
-        InspectError::Store(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        InspectError::NoRule(_) => ProblemDetails::new(StatusCode::NOT_FOUND, error.to_string()),
+        InspectError::Key { .. } => ProblemDetails::bad_field("key", error.to_string()),
+        InspectError::Store(_) => ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
     }
 }
 
 /// A key in a URL is encoded once more, as every value there; one written as it is does too, where
 /// that can be told. Its readings, the better one first.
-pub(super) fn candidates(raw: &str) -> Result<Vec<Key>, Problem> {
+pub(super) fn parse_key_candidates(raw: &str) -> Result<Vec<Key>, ProblemDetails> {
     let decoded = percent::text(percent::decode(raw, Plus::Literal).collect());
     let readings = [Key::parse(&decoded), Key::parse(raw)];
     let keys: Vec<_> = readings.iter().flatten().cloned().collect();
     match (keys.is_empty(), readings) {
         (false, _) => Ok(keys),
-        (true, [Err(error), _]) => Err(Problem::bad_field("key", error.to_string())),
-        (true, _) => Err(Problem::bad_field("key", "no key")),
+        (true, [Err(error), _]) => Err(ProblemDetails::bad_field("key", error.to_string())),
+        (true, _) => Err(ProblemDetails::bad_field("key", "no key")),
     }
 }
 
-fn written(report: &KeyReport) -> Value {
+fn report_json(report: &KeyReport) -> Value {
     let mut body = json!({
         "rule": report.rule,
         "key": report.key.to_string(),
@@ -90,13 +90,13 @@ fn counter(report: &CounterReport) -> Value {
         "remaining": report.remaining,
         "reset_at": report.reset_at.map(rfc3339),
     });
-    match report.reading {
-        Reading::Plain => {}
-        Reading::Counts { previous, current } => {
+    match report.detail {
+        CounterDetail::Plain => {}
+        CounterDetail::Counts { previous, current } => {
             body["previous"] = previous.into();
             body["current"] = current.into();
         }
-        Reading::Buckets { read } => body["buckets_read"] = read.into(),
+        CounterDetail::Buckets { read } => body["buckets_read"] = read.into(),
     }
     body
 }

@@ -2,13 +2,13 @@
 
 use hyper::StatusCode;
 
-use crate::answer;
-use crate::connection::Answer;
+use crate::connection::FullResponse;
+use crate::response;
 
 const DESCRIPTION: &str = include_str!("openapi.json");
 
-pub fn show() -> Answer {
-    answer::text(StatusCode::OK, "application/json", DESCRIPTION.to_owned())
+pub fn show() -> FullResponse {
+    response::text(StatusCode::OK, "application/json", DESCRIPTION.to_owned())
 }
 
 #[cfg(test)]

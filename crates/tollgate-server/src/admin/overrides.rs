@@ -7,22 +7,24 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tollgate::identity::Key;
 use tollgate::rule::{Rule, RuleInForce};
-use tollgate_stores::rules::{DbError, Edit, Expected, Item, RuleText, Stored};
+use tollgate_stores::rules::{DbError, Edit, ItemId, Precondition, RuleText, StoredItem};
 
-use crate::admin::call::{self, Call};
 use crate::admin::cursor;
-use crate::admin::edit::{Condition, Terms, failed, precondition, tagged, would};
-use crate::admin::keys::candidates;
-use crate::admin::rules::{refuse_file_rule, refuse_misfit};
-use crate::answer::{self, Problem};
-use crate::body::{self, Object};
-use crate::connection::Answer;
-use crate::rulebook;
+use crate::admin::edit::{
+    Condition, EditOptions, db_problem, dry_run_response, precondition_failed, with_etag,
+};
+use crate::admin::keys::parse_key_candidates;
+use crate::admin::request::{self, AdminRequest};
+use crate::admin::rules::{refuse_file_rule, reject_unsupported};
+use crate::connection::FullResponse;
+use crate::json_body::{self, JsonObject};
+use crate::response::{self, ProblemDetails};
+use crate::rules_follower;
 
 const MAX_BODY_BYTES: usize = 64 << 10;
 /// How often an edit is tried again where others edit the rule too.
 const TRIES: usize = 5;
-const CATCH_UP: Duration = Duration::from_secs(1);
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,13 +35,13 @@ struct NewOverride {
 }
 
 /// `?rule=ID`: those of one rule; else `?limit=100&after=ID` goes through the rules that have any.
-pub async fn list(call: Call) -> Result<Answer, Problem> {
+pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [rule, limit, after] = call.parameters(["rule", "limit", "after"])?;
-    let limit = call::limit(limit.as_deref())?;
+    let limit = request::limit(limit.as_deref())?;
     let policy = call.gate().engine.policy();
     let (rules, next) = match rule {
         Some(id) => {
-            let none = || Problem::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
+            let none = || ProblemDetails::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
             (vec![policy.rule(&id).ok_or_else(none)?], None)
         }
         None => {
@@ -51,11 +53,11 @@ pub async fn list(call: Call) -> Result<Answer, Problem> {
                 .collect();
             having.sort_by_key(|rule| rule.id.as_str());
             having.truncate(limit + 1);
-            cursor::page(having.into_iter().map(|rule| (rule.id.to_string(), rule)).collect(), limit)
+            cursor::split_page(having.into_iter().map(|rule| (rule.id.to_string(), rule)).collect(), limit)
         }
     };
     let overrides: Vec<_> = rules.iter().flat_map(|rule| of_rule(rule)).collect();
-    Ok(answer::json(StatusCode::OK, &json!({ "overrides": overrides, "next": next })))
+    Ok(response::json(StatusCode::OK, &json!({ "overrides": overrides, "next": next })))
 }
 
 fn of_rule(rule: &RuleInForce) -> Vec<Value> {
@@ -69,14 +71,14 @@ fn of_rule(rule: &RuleInForce) -> Vec<Value> {
 }
 
 /// Adds an override, or replaces the one that the key has.
-pub async fn add(mut call: Call) -> Result<Answer, Problem> {
-    let terms = Terms::of(&call)?;
-    call.rulebook()?;
-    let body = call.body(MAX_BODY_BYTES).await?;
-    let Object(asked): Object<NewOverride> = body::parse(&body)?;
-    let key = Key::parse(&asked.key).map_err(|error| Problem::bad_field("key", error.to_string()))?;
+pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
+    let terms = EditOptions::of(&call)?;
+    call.rules_follower()?;
+    let body = call.read_body(MAX_BODY_BYTES).await?;
+    let JsonObject(asked): JsonObject<NewOverride> = json_body::parse(&body)?;
+    let key = Key::parse(&asked.key).map_err(|error| ProblemDetails::bad_field("key", error.to_string()))?;
     if asked.limits.is_empty() {
-        return Err(Problem::bad_field("limits", "'limits' is empty"));
+        return Err(ProblemDetails::bad_field("limits", "'limits' is empty"));
     }
     let mut entry: Map<String, Value> =
         key.parts().iter().map(|(name, value)| (name.to_string(), value.as_str().into())).collect();
@@ -89,108 +91,109 @@ pub async fn add(mut call: Call) -> Result<Answer, Problem> {
         Ok(entry.clone().into())
     };
     let (answer, version) = match edit(&call, &terms, &asked.rule, put).await? {
-        Edited::Would(answer) => return Ok(answer),
-        Edited::Done { stored, .. } => {
+        OverrideEdit::DryRun(answer) => return Ok(answer),
+        OverrideEdit::Applied { stored, .. } => {
             let told = json!({ "rule": asked.rule, "key": key.to_string(), "limits": asked.limits, "source": "database", "version": stored.version.to_string() });
-            (answer::json(StatusCode::CREATED, &told), stored.version)
+            (response::json(StatusCode::CREATED, &told), stored.version)
         }
     };
-    tracing::info!(rule = asked.rule, who = call.who, "override added");
-    Ok(tagged(answer, Some(version)))
+    tracing::info!(rule = asked.rule, who = call.caller, "override added");
+    Ok(with_etag(answer, Some(version)))
 }
 
 /// `?rule=ID&key=KEY`: takes one out, and says what it was.
-pub async fn remove(call: Call) -> Result<Answer, Problem> {
+pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [rule, key, dry_run] = call.raw_parameters(["rule", "key", "dry_run"])?;
-    let terms = Terms::with(&call, dry_run)?;
-    let missing = |name: &str| Problem::bad_field(name, format!("'{name}' is missing"));
+    let terms = EditOptions::with(&call, dry_run)?;
+    let missing = |name: &str| ProblemDetails::bad_field(name, format!("'{name}' is missing"));
     let (rule, key) = (rule.ok_or_else(|| missing("rule"))?, key.ok_or_else(|| missing("key"))?);
-    let keys = candidates(key)?;
+    let keys = parse_key_candidates(key)?;
     let take = |list: &mut Vec<Value>| {
         let at = list.iter().position(|known| key_of(known).is_some_and(|key| keys.contains(&key)));
-        let none =
-            || Problem::new(StatusCode::NOT_FOUND, format!("rule {rule} has no override for that key"));
+        let none = || {
+            ProblemDetails::new(StatusCode::NOT_FOUND, format!("rule {rule} has no override for that key"))
+        };
         Ok(list.remove(at.ok_or_else(none)?))
     };
     let (removed, version) = match edit(&call, &terms, rule, take).await? {
-        Edited::Would(answer) => return Ok(answer),
-        Edited::Done { entry, stored } => (entry, stored.version),
+        OverrideEdit::DryRun(answer) => return Ok(answer),
+        OverrideEdit::Applied { entry, stored } => (entry, stored.version),
     };
-    tracing::info!(rule, who = call.who, "override removed");
+    tracing::info!(rule, who = call.caller, "override removed");
     let limits = removed.get("limits").or_else(|| removed.get("limit")).cloned();
     let told = json!({ "rule": rule, "key": key_of(&removed).map(|key| key.to_string()), "limits": limits });
-    Ok(tagged(
-        answer::json(StatusCode::OK, &json!({ "removed": told, "version": version.to_string() })),
+    Ok(with_etag(
+        response::json(StatusCode::OK, &json!({ "removed": told, "version": version.to_string() })),
         Some(version),
     ))
 }
 
-enum Edited {
+enum OverrideEdit {
     /// The entry that was put in or taken out, and the rule after it.
-    Done {
+    Applied {
         entry: Value,
-        stored: Stored,
+        stored: StoredItem,
     },
-    Would(Answer),
+    DryRun(FullResponse),
 }
 
 /// Edits the overrides of a rule as it is now; where somebody else was faster, of what it is then.
 async fn edit(
-    call: &Call,
-    terms: &Terms,
+    call: &AdminRequest,
+    terms: &EditOptions,
     id: &str,
-    change: impl Fn(&mut Vec<Value>) -> Result<Value, Problem>,
-) -> Result<Edited, Problem> {
+    change: impl Fn(&mut Vec<Value>) -> Result<Value, ProblemDetails>,
+) -> Result<OverrideEdit, ProblemDetails> {
     refuse_file_rule(call.gate(), id)?;
-    let (rulebook, item) = (call.rulebook()?, Item::rule(id));
-    let none = || Problem::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
+    let (rulebook, item) = (call.rules_follower()?, ItemId::rule(id));
+    let none = || ProblemDetails::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
     for _ in 0..TRIES {
-        let stored = rulebook.get(item.clone()).await.map_err(failed)?.ok_or_else(none)?;
+        let stored = rulebook.get(item.clone()).await.map_err(db_problem)?.ok_or_else(none)?;
         match terms.condition {
-            Condition::At(seen) if seen != stored.version => {
-                return Err(precondition(
+            Condition::AtVersion(seen) if seen != stored.version => {
+                return Err(precondition_failed(
                     format!("{item} is at version {}", stored.version),
                     Some(stored.version),
                 ));
             }
-            Condition::Nothing => {
-                return Err(precondition(format!("{item} exists already"), Some(stored.version)));
+            Condition::Absent => {
+                return Err(precondition_failed(format!("{item} exists already"), Some(stored.version)));
             }
             _ => {}
         }
-        let (text, entry) = changed(&stored.text, &change)?;
-        let rule: Rule = rulebook::read(text.as_str())?;
-        refuse_misfit(call, &rule)?;
-        let edit = vec![Edit::rule(text, Expected::At(stored.version))];
+        let (text, entry) = with_changed_overrides(&stored.text, &change)?;
+        let rule: Rule = rules_follower::parse_rule(text.as_str())?;
+        reject_unsupported(call, &rule)?;
+        let edit = vec![Edit::rule(text, Precondition::AtVersion(stored.version))];
         if terms.dry_run {
-            let planned = rulebook.db().map_err(failed)?.preview(edit).await.map_err(failed)?;
-            return Ok(Edited::Would(would(&planned)));
+            let planned = rulebook.db().map_err(db_problem)?.preview(edit).await.map_err(db_problem)?;
+            return Ok(OverrideEdit::DryRun(dry_run_response(&planned)));
         }
-        match rulebook.edit(&call.who, edit, call.gate().now()).await {
+        match rulebook.edit(&call.caller, edit, call.gate().now()).await {
             Ok(mut changes) => {
                 let made = changes.pop().and_then(|change| {
-                    Some(Stored { item: change.item, version: change.version, text: change.text? })
+                    Some(StoredItem { item: change.item, version: change.version, text: change.text? })
                 });
-                return Ok(Edited::Done { entry, stored: made.unwrap_or(stored) });
+                return Ok(OverrideEdit::Applied { entry, stored: made.unwrap_or(stored) });
             }
             // The server that is read may lack what the other one has made.
             Err(DbError::Conflict { found, .. }) => {
                 if let Some(found) = found {
-                    rulebook.reached(found, CATCH_UP).await;
+                    rulebook.wait_for_version(found, CATCH_UP_TIMEOUT).await;
                 }
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(db_problem(error)),
         }
     }
-    Err(precondition(format!("{item} is being edited by others: try again"), None))
+    Err(precondition_failed(format!("{item} is being edited by others: try again"), None))
 }
 
-fn changed(
+fn with_changed_overrides(
     text: &str,
-    change: impl Fn(&mut Vec<Value>) -> Result<Value, Problem>,
-) -> Result<(RuleText, Value), Problem> {
+    change: impl Fn(&mut Vec<Value>) -> Result<Value, ProblemDetails>,
+) -> Result<(RuleText, Value), ProblemDetails> {
     let corrupt =
-        || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the rule in the database cannot be read");
+        || ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "the rule in the database cannot be read");
     let mut rule: Map<String, Value> = serde_json::from_str(text).map_err(|_| corrupt())?;
     let mut list = match rule.remove("overrides") {
         Some(Value::Array(list)) => list,

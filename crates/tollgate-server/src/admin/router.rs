@@ -7,126 +7,141 @@ use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 
-use crate::admin::call::Call;
 use crate::admin::health::Detail;
-use crate::admin::reply::Reply;
+use crate::admin::request::AdminRequest;
+use crate::admin::response::AdminResponse;
 use crate::admin::{
-    Admin, allow, audit, bans, enforce, health, keys, openapi, overrides, page, queue, rules,
+    Admin, allow, audit, bans, enforce, health, keys, openapi, overrides, queue, rules, status_page,
 };
-use crate::answer::{self, Problem};
-use crate::connection::Answer;
+use crate::connection::FullResponse;
 use crate::metrics;
+use crate::response::{self, ProblemDetails};
 use crate::tokens::Role;
 
-type Answering = Pin<Box<dyn Future<Output = Result<Reply, Problem>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<AdminResponse, ProblemDetails>> + Send>>;
 
-pub struct Route {
+pub struct AdminRoute {
     /// As in an `Allow` header.
     pub methods: &'static str,
     /// With at most one parameter. A `{key}` may have slashes in it.
     pub path: &'static str,
     /// `None` where anybody may call; `who` is empty then, unless the caller may read.
     pub role: Option<Role>,
-    answer: fn(Call) -> Answering,
+    handler: fn(AdminRequest) -> ResponseFuture,
 }
 
-const fn open(methods: &'static str, path: &'static str, answer: fn(Call) -> Answering) -> Route {
-    Route { methods, path, role: None, answer }
+const fn open(
+    methods: &'static str,
+    path: &'static str,
+    answer: fn(AdminRequest) -> ResponseFuture,
+) -> AdminRoute {
+    AdminRoute { methods, path, role: None, handler: answer }
 }
 
-const fn read(path: &'static str, answer: fn(Call) -> Answering) -> Route {
-    Route { methods: "GET", path, role: Some(Role::Read), answer }
+const fn read(path: &'static str, answer: fn(AdminRequest) -> ResponseFuture) -> AdminRoute {
+    AdminRoute { methods: "GET", path, role: Some(Role::Read), handler: answer }
 }
 
-const fn operate(methods: &'static str, path: &'static str, answer: fn(Call) -> Answering) -> Route {
-    Route { methods, path, role: Some(Role::Operate), answer }
+const fn operate(
+    methods: &'static str,
+    path: &'static str,
+    answer: fn(AdminRequest) -> ResponseFuture,
+) -> AdminRoute {
+    AdminRoute { methods, path, role: Some(Role::Operate), handler: answer }
 }
 
-const fn admin(methods: &'static str, path: &'static str, answer: fn(Call) -> Answering) -> Route {
-    Route { methods, path, role: Some(Role::Admin), answer }
+const fn admin(
+    methods: &'static str,
+    path: &'static str,
+    answer: fn(AdminRequest) -> ResponseFuture,
+) -> AdminRoute {
+    AdminRoute { methods, path, role: Some(Role::Admin), handler: answer }
 }
 
 /// What has a name of its own comes before a parameter in the same place.
-pub static ROUTES: &[Route] = &[
-    open("GET, HEAD", "/healthz", |call| now(health::health(call.gate(), Detail::of(&call)))),
-    open("GET, HEAD", "/readyz", |call| now(health::readiness(&call.admin, Detail::of(&call)))),
-    Route {
+pub static ROUTES: &[AdminRoute] = &[
+    open("GET, HEAD", "/healthz", |call| ready_response(health::health(call.gate(), Detail::of(&call)))),
+    open("GET, HEAD", "/readyz", |call| ready_response(health::readiness(&call.admin, Detail::of(&call)))),
+    AdminRoute {
         methods: "GET, HEAD",
         path: "/",
         role: Some(Role::Read),
-        answer: |call| now(page::show(call.gate())),
+        handler: |call| ready_response(status_page::show(call.gate())),
     },
-    read("/metrics", |call| now(metrics_page(&call))),
-    read("/openapi.json", |_| now(openapi::show())),
-    read("/v1/rules", |call| whole(rules::list(call))),
-    admin("POST", "/v1/rules", |call| whole(rules::create(call))),
-    admin("POST", "/v1/rules/import", |call| whole(rules::import(call))),
+    read("/metrics", |call| ready_response(metrics_page(&call))),
+    read("/openapi.json", |_| ready_response(openapi::show())),
+    read("/v1/rules", |call| buffered(rules::list(call))),
+    admin("POST", "/v1/rules", |call| buffered(rules::create(call))),
+    admin("POST", "/v1/rules/import", |call| buffered(rules::import(call))),
     read("/v1/rules/export", |call| Box::pin(rules::export(call))),
-    read("/v1/rules/{id}", |call| whole(rules::show(call))),
-    admin("PUT", "/v1/rules/{id}", |call| whole(rules::replace(call))),
-    admin("DELETE", "/v1/rules/{id}", |call| whole(rules::delete(call))),
-    read("/v1/bans", |call| whole(bans::list(call))),
-    operate("POST", "/v1/bans", |call| whole(bans::add(call))),
-    operate("POST", "/v1/bans/import", |call| whole(bans::import(call))),
-    operate("DELETE", "/v1/bans/{key}", |call| whole(bans::remove(call))),
-    read("/v1/allow", |call| whole(allow::list(call))),
-    admin("POST", "/v1/allow", |call| whole(allow::add(call))),
-    admin("DELETE", "/v1/allow/{key}", |call| whole(allow::remove(call))),
-    read("/v1/overrides", |call| whole(overrides::list(call))),
-    admin("POST", "/v1/overrides", |call| whole(overrides::add(call))),
-    admin("DELETE", "/v1/overrides", |call| whole(overrides::remove(call))),
-    read("/v1/enforce", |call| whole(enforce::show(call))),
-    admin("PUT", "/v1/enforce", |call| whole(enforce::turn(call))),
-    read("/v1/keys", |call| whole(keys::show(call))),
-    operate("DELETE", "/v1/keys", |call| whole(keys::reset(call))),
-    read("/v1/audit", |call| whole(audit::list(call))),
-    admin("POST", "/v1/audit/{version}/rollback", |call| whole(audit::rollback(call))),
-    read("/v1/queue", |call| whole(queue::list(call))),
-    read("/v1/queue/{id}", |call| whole(queue::show(call))),
-    operate("DELETE", "/v1/queue/{id}", |call| whole(queue::remove(call))),
-    operate("POST", "/v1/queue/{id}/retry", |call| whole(queue::retry(call))),
+    read("/v1/rules/{id}", |call| buffered(rules::show(call))),
+    admin("PUT", "/v1/rules/{id}", |call| buffered(rules::replace(call))),
+    admin("DELETE", "/v1/rules/{id}", |call| buffered(rules::delete(call))),
+    read("/v1/bans", |call| buffered(bans::list(call))),
+    operate("POST", "/v1/bans", |call| buffered(bans::add(call))),
+    operate("POST", "/v1/bans/import", |call| buffered(bans::import(call))),
+    operate("DELETE", "/v1/bans/{key}", |call| buffered(bans::remove(call))),
+    read("/v1/allow", |call| buffered(allow::list(call))),
+    admin("POST", "/v1/allow", |call| buffered(allow::add(call))),
+    admin("DELETE", "/v1/allow/{key}", |call| buffered(allow::remove(call))),
+    read("/v1/overrides", |call| buffered(overrides::list(call))),
+    admin("POST", "/v1/overrides", |call| buffered(overrides::add(call))),
+    admin("DELETE", "/v1/overrides", |call| buffered(overrides::remove(call))),
+    read("/v1/enforce", |call| buffered(enforce::show(call))),
+    admin("PUT", "/v1/enforce", |call| buffered(enforce::set(call))),
+    read("/v1/keys", |call| buffered(keys::show(call))),
+    operate("DELETE", "/v1/keys", |call| buffered(keys::reset(call))),
+    read("/v1/audit", |call| buffered(audit::list(call))),
+    admin("POST", "/v1/audit/{version}/rollback", |call| buffered(audit::rollback(call))),
+    read("/v1/queue", |call| buffered(queue::list(call))),
+    read("/v1/queue/{id}", |call| buffered(queue::show(call))),
+    operate("DELETE", "/v1/queue/{id}", |call| buffered(queue::remove(call))),
+    operate("POST", "/v1/queue/{id}/retry", |call| buffered(queue::retry(call))),
 ];
 
-fn now(answer: Answer) -> Answering {
-    whole(std::future::ready(Ok(answer)))
+fn ready_response(answer: FullResponse) -> ResponseFuture {
+    buffered(std::future::ready(Ok(answer)))
 }
 
-fn whole(answering: impl Future<Output = Result<Answer, Problem>> + Send + 'static) -> Answering {
+fn buffered(
+    answering: impl Future<Output = Result<FullResponse, ProblemDetails>> + Send + 'static,
+) -> ResponseFuture {
     Box::pin(async { answering.await.map(|answer| answer.map(Either::Left)) })
 }
 
-fn metrics_page(call: &Call) -> Answer {
+fn metrics_page(call: &AdminRequest) -> FullResponse {
     let page = metrics::write(call.gate(), call.admin.proxy.as_deref());
-    answer::text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
+    response::text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
 }
 
 /// Answers a call by its route, if the caller may.
-pub async fn route(admin: Arc<Admin>, request: Request<Incoming>) -> Result<Reply, Problem> {
+pub async fn route(admin: Arc<Admin>, request: Request<Incoming>) -> Result<AdminResponse, ProblemDetails> {
     let path = request.uri().path();
-    let there: Vec<_> = ROUTES.iter().filter_map(|route| Some((route, route.name_in(path)?))).collect();
-    let takes = |route: &Route| route.methods.split(", ").any(|method| method == request.method().as_str());
+    let there: Vec<_> = ROUTES.iter().filter_map(|route| Some((route, route.match_path(path)?))).collect();
+    let takes =
+        |route: &AdminRoute| route.methods.split(", ").any(|method| method == request.method().as_str());
     let Some((route, name)) = there.iter().find(|(route, _)| takes(route)) else {
         let anybody = there.iter().any(|(route, _)| route.role.is_none());
         if !anybody {
-            admin.guard(&request, Role::Read)?;
+            admin.authorize(&request, Role::Read)?;
         }
         let allow: Vec<_> = there.iter().map(|(route, _)| route.methods).collect();
         return Err(match allow.is_empty() {
-            true => Problem::not_found(path),
-            false => Problem::method(allow.join(", ")),
+            true => ProblemDetails::not_found(path),
+            false => ProblemDetails::method_not_allowed(allow.join(", ")),
         });
     };
     let who = match route.role {
-        Some(role) => admin.guard(&request, role)?,
-        None => admin.reader(&request),
+        Some(role) => admin.authorize(&request, role)?,
+        None => admin.reader_name(&request),
     };
     let name = (*name).to_owned();
-    (route.answer)(Call::new(admin, who, name, request)).await
+    (route.handler)(AdminRequest::new(admin, who, name, request)).await
 }
 
-impl Route {
+impl AdminRoute {
     /// What a path has in the place of the route's parameter, if it is the route's.
-    fn name_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+    fn match_path<'p>(&self, path: &'p str) -> Option<&'p str> {
         let Some((before, rest)) = self.path.split_once('{') else {
             return (self.path == path).then_some("");
         };
@@ -144,7 +159,8 @@ mod tests {
     #[test]
     fn a_path_is_told_apart_from_its_parameter() {
         let name = |pattern: &'static str, path: &'static str| {
-            open("GET", pattern, |call| now(health::health(call.gate(), Detail::None))).name_in(path)
+            open("GET", pattern, |call| ready_response(health::health(call.gate(), Detail::None)))
+                .match_path(path)
         };
         assert_eq!(name("/v1/rules", "/v1/rules"), Some(""));
         assert_eq!(name("/v1/rules", "/v1/rules/"), None);

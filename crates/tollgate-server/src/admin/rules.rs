@@ -4,133 +4,135 @@ use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
 use serde_json::{Value, json};
 use tollgate::document;
-use tollgate::policy::Change;
+use tollgate::policy::PolicyChange;
 use tollgate::rule::Rule;
-use tollgate_stores::rules::{Edit, Expected, Item, RuleText, Stored, Version};
+use tollgate_stores::rules::{Edit, ItemId, Precondition, RuleText, StoredItem, Version};
 
-use crate::admin::call::{self, Call};
-use crate::admin::edit::{Made, Terms, failed, tagged};
-use crate::answer::{self, Problem};
-use crate::connection::Answer;
+use crate::admin::edit::{EditOptions, EditOutcome, db_problem, with_etag};
+use crate::admin::request::{self, AdminRequest};
+use crate::connection::FullResponse;
 use crate::gate::Gate;
-use crate::rulebook::{self, Rulebook};
+use crate::response::{self, ProblemDetails};
+use crate::rules_follower::{self, RulesFollower};
 
 mod export;
 mod import;
 mod list;
-mod written;
+mod rule_json;
 
 pub use export::export;
 pub use import::import;
-pub(super) use import::{ARRIVES_WITHIN, MAX_IMPORT_BYTES, busy, counted};
+pub(super) use import::{IMPORT_BODY_TIMEOUT, MAX_IMPORT_BYTES, busy, counted};
 pub use list::list;
-use written::written;
+use rule_json::rule_json;
 
 const MAX_RULE_BYTES: usize = 1 << 20;
 /// What a rule has when it is shown, beside itself: who sends it back need not take it out.
-const SHOWN: [&str; 3] = ["source", "version", "left_out"];
+const RESPONSE_ONLY_FIELDS: [&str; 3] = ["source", "version", "left_out"];
 
 /// `?as=written` shows a rule as its author wrote it.
-pub async fn show(call: Call) -> Result<Answer, Problem> {
+pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [shown_as] = call.parameters(["as"])?;
-    let as_written = call::choice("as", shown_as.as_deref(), [("read", false), ("written", true)])?;
-    let (gate, id) = (call.gate(), call.name.as_str());
-    let none = || Problem::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
+    let as_written = request::choice("as", shown_as.as_deref(), [("read", false), ("written", true)])?;
+    let (gate, id) = (call.gate(), call.path_parameter.as_str());
+    let none = || ProblemDetails::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
     if let Some(rule) = gate.engine.policy().rule(id).filter(|rule| !rule.is_added()) {
-        let shown = if as_written { json!({ "rule": written(rule) }) } else { of_file(rule) };
-        return Ok(answer::json(StatusCode::OK, &shown));
+        let shown = if as_written { json!({ "rule": rule_json(rule) }) } else { file_rule_json(rule) };
+        return Ok(response::json(StatusCode::OK, &shown));
     }
-    let Some(rulebook) = gate.rulebook.get() else { return Err(none()) };
-    let stored = match rulebook.get(Item::rule(id)).await {
+    let Some(rulebook) = gate.rules_follower.get() else { return Err(none()) };
+    let stored = match rulebook.get(ItemId::rule(id)).await {
         Ok(stored) => stored.ok_or_else(none)?,
         // What is in force can be shown without the database.
         Err(error) => match gate.engine.policy().rule(id) {
             Some(rule) if !as_written => {
-                return Ok(answer::json(StatusCode::OK, &of_database(written(rule), None, None)));
+                return Ok(response::json(StatusCode::OK, &database_rule_json(rule_json(rule), None, None)));
             }
-            _ => return Err(failed(error)),
+            _ => return Err(db_problem(error)),
         },
     };
     let shown = match as_written {
-        true => json!({ "rule": raw(&stored.text), "version": stored.version.to_string() }),
-        false => of_stored(rulebook, &stored),
+        true => json!({ "rule": stored_text_json(&stored.text), "version": stored.version.to_string() }),
+        false => stored_rule_json(rulebook, &stored),
     };
-    Ok(tagged(answer::json(StatusCode::OK, &shown), Some(stored.version)))
+    Ok(with_etag(response::json(StatusCode::OK, &shown), Some(stored.version)))
 }
 
-pub async fn create(mut call: Call) -> Result<Answer, Problem> {
-    let terms = Terms::of(&call)?;
-    let rule = ReadRule::of(&mut call, None).await?;
+pub async fn create(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
+    let terms = EditOptions::of(&call)?;
+    let rule = SubmittedRule::of(&mut call, None).await?;
     let id = rule.text.id().to_owned();
-    let edit = Edit::rule(rule.text, Expected::Nothing);
-    let changes = match call.make(&terms, vec![edit]).await? {
-        Made::Would(answer) => return Ok(answer),
-        Made::Done(changes) => changes,
+    let edit = Edit::rule(rule.text, Precondition::Absent);
+    let changes = match call.apply_edits(&terms, vec![edit]).await? {
+        EditOutcome::DryRun(answer) => return Ok(answer),
+        EditOutcome::Applied(changes) => changes,
     };
-    tracing::info!(rule = id, who = call.who, "rule created");
+    tracing::info!(rule = id, who = call.caller, "rule created");
     let version = changes.last().map(|change| change.version);
-    let answer = answer::json(StatusCode::CREATED, &of_database(written(&rule.rule), version, None));
-    Ok(located(tagged(answer, version), &id))
+    let answer =
+        response::json(StatusCode::CREATED, &database_rule_json(rule_json(&rule.rule), version, None));
+    Ok(with_location(with_etag(answer, version), &id))
 }
 
-pub async fn replace(mut call: Call) -> Result<Answer, Problem> {
-    let terms = Terms::of(&call)?;
-    let id = call.name.clone();
-    let rule = ReadRule::of(&mut call, Some(&id)).await?;
-    let item = Item::rule(&id);
-    let expected = terms.expected(call.rulebook()?, &item).await?;
-    let changes = match call.make(&terms, vec![Edit::rule(rule.text, expected)]).await? {
-        Made::Would(answer) => return Ok(answer),
-        Made::Done(changes) => changes,
+pub async fn replace(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
+    let terms = EditOptions::of(&call)?;
+    let id = call.path_parameter.clone();
+    let rule = SubmittedRule::of(&mut call, Some(&id)).await?;
+    let item = ItemId::rule(&id);
+    let expected = terms.expected(call.rules_follower()?, &item).await?;
+    let changes = match call.apply_edits(&terms, vec![Edit::rule(rule.text, expected)]).await? {
+        EditOutcome::DryRun(answer) => return Ok(answer),
+        EditOutcome::Applied(changes) => changes,
     };
     let (status, version) = match changes.last() {
         Some(change) if change.previous.is_none() => (StatusCode::CREATED, Some(change.version)),
         Some(change) => (StatusCode::OK, Some(change.version)),
         None => {
-            let unchanged = call.rulebook()?.get(item).await.map_err(failed)?;
+            let unchanged = call.rules_follower()?.get(item).await.map_err(db_problem)?;
             (StatusCode::OK, unchanged.map(|stored| stored.version))
         }
     };
     if !changes.is_empty() {
-        tracing::info!(rule = id, who = call.who, "rule changed");
+        tracing::info!(rule = id, who = call.caller, "rule changed");
     }
-    let answer = tagged(answer::json(status, &of_database(written(&rule.rule), version, None)), version);
-    Ok(if status == StatusCode::CREATED { located(answer, &id) } else { answer })
+    let answer =
+        with_etag(response::json(status, &database_rule_json(rule_json(&rule.rule), version, None)), version);
+    Ok(if status == StatusCode::CREATED { with_location(answer, &id) } else { answer })
 }
 
 /// Deletes a rule, and says what it was.
-pub async fn delete(call: Call) -> Result<Answer, Problem> {
-    let terms = Terms::of(&call)?;
-    let (gate, item) = (call.gate(), Item::rule(&call.name));
-    refuse_file_rule(gate, &call.name)?;
-    let rulebook = call.rulebook()?;
-    let was = rulebook.get(item.clone()).await.map_err(failed)?;
+pub async fn delete(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
+    let terms = EditOptions::of(&call)?;
+    let (gate, item) = (call.gate(), ItemId::rule(&call.path_parameter));
+    refuse_file_rule(gate, &call.path_parameter)?;
+    let rulebook = call.rules_follower()?;
+    let was = rulebook.get(item.clone()).await.map_err(db_problem)?;
     let expected = terms.expected(rulebook, &item).await?;
-    match call.make(&terms, vec![Edit::delete(item, expected)]).await? {
-        Made::Would(answer) => Ok(answer),
-        Made::Done(_) => {
-            tracing::info!(rule = call.name, who = call.who, "rule deleted");
-            let removed = was.map(|was| of_stored(rulebook, &was));
-            Ok(answer::json(StatusCode::OK, &json!({ "removed": removed })))
+    match call.apply_edits(&terms, vec![Edit::delete(item, expected)]).await? {
+        EditOutcome::DryRun(answer) => Ok(answer),
+        EditOutcome::Applied(_) => {
+            tracing::info!(rule = call.path_parameter, who = call.caller, "rule deleted");
+            let removed = was.map(|was| stored_rule_json(rulebook, &was));
+            Ok(response::json(StatusCode::OK, &json!({ "removed": removed })))
         }
     }
 }
 
 /// A rule as it was sent, which fits beside those in force.
-struct ReadRule {
+struct SubmittedRule {
     rule: Rule,
     text: RuleText,
 }
 
-impl ReadRule {
+impl SubmittedRule {
     /// Reads the body; where the path has an id, it is the rule's.
-    async fn of(call: &mut Call, id: Option<&str>) -> Result<ReadRule, Problem> {
-        call.rulebook()?;
+    async fn of(call: &mut AdminRequest, id: Option<&str>) -> Result<SubmittedRule, ProblemDetails> {
+        call.rules_follower()?;
         if let Some(id) = id {
             refuse_file_rule(call.gate(), id)?;
         }
-        let body = call.body(MAX_RULE_BYTES).await?;
-        let mut node = document::read(call::text(&body)?)?.without(&SHOWN);
+        let body = call.read_body(MAX_RULE_BYTES).await?;
+        let mut node = document::read(request::text(&body)?)?.without(&RESPONSE_ONLY_FIELDS);
         if let (Some(id), Some(map)) = (id, node.as_map())
             && !map.iter().any(|entry| entry.key() == "id")
         {
@@ -138,42 +140,42 @@ impl ReadRule {
         }
         let text = RuleText::from_node(&node, "")?;
         if id.is_some_and(|id| id != text.id()) {
-            return Err(Problem::bad_field("id", "the rule's id is not that of the path"));
+            return Err(ProblemDetails::bad_field("id", "the rule's id is not that of the path"));
         }
         refuse_file_rule(call.gate(), text.id())?;
-        let rule = rulebook::read(text.as_str())?;
-        refuse_misfit(call, &rule)?;
-        Ok(ReadRule { rule, text })
+        let rule = rules_follower::parse_rule(text.as_str())?;
+        reject_unsupported(call, &rule)?;
+        Ok(SubmittedRule { rule, text })
     }
 }
 
 /// A rule of the file is changed in the file.
-pub(super) fn refuse_file_rule(gate: &Gate, id: &str) -> Result<(), Problem> {
+pub(super) fn refuse_file_rule(gate: &Gate, id: &str) -> Result<(), ProblemDetails> {
     if gate.engine.policy().rule(id).is_none_or(|rule| rule.is_added()) {
         return Ok(());
     }
     let detail = format!("rule {id} is in the configuration file: change it there");
-    Err(Problem::new(StatusCode::CONFLICT, detail))
+    Err(ProblemDetails::new(StatusCode::CONFLICT, detail))
 }
 
 /// A rule that could not be in force beside the others, or with the counters where they are, is not taken.
-pub(super) fn refuse_misfit(call: &Call, rule: &Rule) -> Result<(), Problem> {
+pub(super) fn reject_unsupported(call: &AdminRequest, rule: &Rule) -> Result<(), ProblemDetails> {
     let (policy, now) = (call.gate().engine.policy(), call.gate().now());
-    if let Some(why) = call.rulebook()?.refusal(&policy, rule) {
-        return Err(Problem::bad_field("rule", why));
+    if let Some(why) = call.rules_follower()?.unsupported_reason(&policy, rule) {
+        return Err(ProblemDetails::bad_field("rule", why));
     }
-    let put = policy.draft().make(Change::Put(rule.clone()), now);
-    put.map_err(|error| Problem::bad_field("rule", error.to_string()))
+    let put = policy.draft().apply(PolicyChange::Put(rule.clone()), now);
+    put.map_err(|error| ProblemDetails::bad_field("rule", error.to_string()))
 }
 
-fn of_file(rule: &Rule) -> Value {
-    let mut shown = written(rule);
+fn file_rule_json(rule: &Rule) -> Value {
+    let mut shown = rule_json(rule);
     shown["source"] = "file".into();
     shown["version"] = Value::Null;
     shown
 }
 
-fn of_database(mut rule: Value, version: Option<Version>, left_out: Option<String>) -> Value {
+fn database_rule_json(mut rule: Value, version: Option<Version>, left_out: Option<String>) -> Value {
     rule["source"] = "database".into();
     rule["version"] = version.map(|version| version.to_string()).into();
     if let Some(why) = left_out {
@@ -182,19 +184,19 @@ fn of_database(mut rule: Value, version: Option<Version>, left_out: Option<Strin
     rule
 }
 
-fn of_stored(rulebook: &Rulebook, stored: &Stored) -> Value {
-    let rule = match rulebook::read(&stored.text) {
-        Ok(rule) => written(&rule),
-        Err(_) => raw(&stored.text),
+fn stored_rule_json(rulebook: &RulesFollower, stored: &StoredItem) -> Value {
+    let rule = match rules_follower::parse_rule(&stored.text) {
+        Ok(rule) => rule_json(&rule),
+        Err(_) => stored_text_json(&stored.text),
     };
-    of_database(rule, Some(stored.version), rulebook.left_out(&stored.item))
+    database_rule_json(rule, Some(stored.version), rulebook.left_out_reason(&stored.item))
 }
 
-fn raw(text: &str) -> Value {
+fn stored_text_json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| text.into())
 }
 
-fn located(mut answer: Answer, id: &str) -> Answer {
+fn with_location(mut answer: FullResponse, id: &str) -> FullResponse {
     let location = HeaderValue::from_str(&format!("/v1/rules/{id}")).expect("an id fits a header");
     answer.headers_mut().insert(LOCATION, location);
     answer

@@ -9,5 +9,5 @@ use crate::testing::gate;
 /// How many bans a text has, if all of them are valid.
 pub fn bans(text: &str) -> Option<usize> {
     static GATE: LazyLock<Arc<Gate>> = LazyLock::new(|| gate("rules: [{ id: a, limit: 5/m }]"));
-    bans::read(&GATE, text).ok().map(|bans| bans.len())
+    bans::parse_bans(&GATE, text).ok().map(|bans| bans.len())
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cli::listing::Listing;
 use crate::cli::{AdminArgs, Exit, out};
-use crate::client::escape;
+use crate::client::percent_encode;
 
 #[derive(Subcommand)]
 pub enum AllowCommand {
@@ -51,21 +51,21 @@ pub fn run(command: &AllowCommand) -> Exit {
         }
         AllowCommand::Ls { limit, admin } => {
             let mut listing = Listing::new("/v1/allow", "allow", "nobody is on the allow list");
-            listing.most = *limit;
+            listing.limit = *limit;
             listing.print_table(admin, &["KEY", "SOURCE", "NOTE"], |entry| {
-                ["key", "source", "note"].map(|name| out::word(entry, name)).to_vec()
+                ["key", "source", "note"].map(|name| out::text_field(entry, name)).to_vec()
             })
         }
         AllowCommand::Rm { key, admin } => {
-            let path = format!("/v1/allow/{}", escape(key));
+            let path = format!("/v1/allow/{}", percent_encode(key));
             admin.print(Method::DELETE, &path, None, |gone| described("took off", &gone["removed"]))
         }
     };
-    done.err().unwrap_or(Exit::Yes)
+    done.err().unwrap_or(Exit::Success)
 }
 
 fn described(verb: &str, entry: &Value) -> String {
-    let note = out::word(entry, "note");
+    let note = out::text_field(entry, "note");
     let note = if note.is_empty() { note } else { format!("  {note}") };
-    out::plain(&format!("{verb} {}{note}", out::word(entry, "key")))
+    out::escape_control(&format!("{verb} {}{note}", out::text_field(entry, "key")))
 }

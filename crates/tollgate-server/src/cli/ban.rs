@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::cli::listing::Listing;
 use crate::cli::session::Session;
-use crate::cli::{AdminArgs, Exit, out, text};
-use crate::client::escape;
+use crate::cli::{AdminArgs, Exit, input_file, out};
+use crate::client::percent_encode;
 
 #[derive(Subcommand)]
 pub enum BanCommand {
@@ -85,25 +85,31 @@ pub fn run(command: &BanCommand) -> Exit {
         BanCommand::Ls { limit, admin } => list(*limit, admin),
         BanCommand::Rm { key, admin } => {
             let described = |lifted: &Value| format!("lifted {}", described(&lifted["removed"]));
-            admin.print(Method::DELETE, &format!("/v1/bans/{}", escape(key)), None, described)
+            admin.print(Method::DELETE, &format!("/v1/bans/{}", percent_encode(key)), None, described)
         }
         BanCommand::Import { file, dry_run, admin } => import(file, *dry_run, admin),
     };
-    done.err().unwrap_or(Exit::Yes)
+    done.err().unwrap_or(Exit::Success)
 }
 
 fn list(limit: Option<u64>, admin: &AdminArgs) -> Result<(), Exit> {
     let mut listing = Listing::new("/v1/bans", "bans", "no bans");
-    listing.most = limit;
+    listing.limit = limit;
     listing.print_table(admin, &["KEY", "UNTIL", "SOURCE", "STRIKES", "REASON"], |ban| {
         let strikes = ban["strikes"].as_u64().filter(|strikes| *strikes > 0);
         let strikes = strikes.map_or_else(String::new, |strikes| strikes.to_string());
-        vec![out::word(ban, "key"), until(ban), out::word(ban, "source"), strikes, out::word(ban, "reason")]
+        vec![
+            out::text_field(ban, "key"),
+            until(ban),
+            out::text_field(ban, "source"),
+            strikes,
+            out::text_field(ban, "reason"),
+        ]
     })
 }
 
 fn import(file: &Path, dry_run: bool, admin: &AdminArgs) -> Result<(), Exit> {
-    let text = text::read(file).map_err(|problems| admin.invalid(&problems))?;
+    let text = input_file::read(file).map_err(|problems| admin.invalid(&problems))?;
     let query = format!("dry_run={dry_run}");
     let answered = Session::open(admin)?.upload("/v1/bans/import", &query, text)?;
     if admin.json {
@@ -120,12 +126,12 @@ fn until(ban: &Value) -> String {
 }
 
 fn described(ban: &Value) -> String {
-    let reason = out::word(ban, "reason");
+    let reason = out::text_field(ban, "reason");
     let reason = if reason.is_empty() { reason } else { format!("  {reason}") };
-    out::plain(&format!(
+    out::escape_control(&format!(
         "{}  until {}  {}{reason}",
-        out::word(ban, "key"),
+        out::text_field(ban, "key"),
         until(ban),
-        out::word(ban, "source")
+        out::text_field(ban, "source")
     ))
 }

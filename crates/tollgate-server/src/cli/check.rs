@@ -5,7 +5,7 @@ use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Exit, out};
-use crate::client::{self, Call, Connection};
+use crate::client::{self, ClientConnection, ClientRequest};
 
 #[derive(Args)]
 pub struct CheckArgs {
@@ -57,8 +57,8 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 pub fn run(args: &CheckArgs) -> Exit {
     let answered = client::block_on(async {
-        let call = Call::new(Method::POST, "/v1/check").json(Some(asked(args)));
-        Connection::with_token(&args.http).await?.ask(call).await
+        let call = ClientRequest::new(Method::POST, "/v1/check").json(Some(asked(args)));
+        ClientConnection::with_token(&args.http).await?.fetch_json(call).await
     });
     let answered = match answered {
         Ok(answered) => answered,
@@ -72,7 +72,7 @@ pub fn run(args: &CheckArgs) -> Exit {
     } else {
         out::line(sentence(&answered.body, allowed));
     }
-    if allowed { Exit::Yes } else { Exit::No }
+    if allowed { Exit::Success } else { Exit::Failure }
 }
 
 fn asked(args: &CheckArgs) -> Value {

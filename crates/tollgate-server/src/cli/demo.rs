@@ -12,17 +12,17 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Hit;
-use tollgate::identity::Source;
+use tollgate::identity::FieldSource;
 
 use crate::admin::Admin;
-use crate::answer;
 use crate::assemble;
 use crate::cli::serve::{StopSignals, log_to_stderr, serve_admin, serve_http};
 use crate::cli::{Exit, out};
-use crate::client::{Answered, Call, call};
+use crate::client::{ClientRequest, ClientResponse, call};
 use crate::config::Config;
-use crate::connection::{self, Answer, PerAddress};
+use crate::connection::{self, AddressLimiter, FullResponse};
 use crate::gate::Gate;
+use crate::response;
 
 const RULES: &str = include_str!("demo/rules.yaml");
 /// Reservations that the demo asks for, and how many of them pass.
@@ -34,10 +34,10 @@ pub fn run(once: bool) -> Exit {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let shown = runtime.context("no runtime").and_then(|runtime| runtime.block_on(demo(once)));
     match shown {
-        Ok(()) => Exit::Yes,
+        Ok(()) => Exit::Success,
         Err(error) => {
             out::message(format!("error: {error:#}"));
-            Exit::No
+            Exit::Failure
         }
     }
 }
@@ -56,17 +56,22 @@ async fn demo(once: bool) -> anyhow::Result<()> {
     let mut servers = JoinSet::new();
     let api_gate = Arc::clone(&gate);
     let handler = move |request, peer| api_answer(Arc::clone(&api_gate), request, peer);
-    servers.spawn(connection::serve(api, PerAddress::unbounded("api"), shutdown.clone(), Arc::new(handler)));
+    servers.spawn(connection::serve(
+        api,
+        AddressLimiter::unbounded("api"),
+        shutdown.clone(),
+        Arc::new(handler),
+    ));
     servers.spawn(serve_http(
         http,
-        PerAddress::unbounded("http"),
+        AddressLimiter::unbounded("http"),
         shutdown.clone(),
         Arc::clone(&gate),
         Arc::default(),
     ));
-    gate.accepts.store(true, Ordering::Release);
+    gate.is_accepting.store(true, Ordering::Release);
     let state = Arc::new(Admin::new(gate, None, None, shutdown.clone()));
-    servers.spawn(serve_admin(admin, PerAddress::unbounded("admin"), shutdown, state));
+    servers.spawn(serve_admin(admin, AddressLimiter::unbounded("admin"), shutdown, state));
 
     show_limits(&at).await?;
     out::line("");
@@ -103,30 +108,30 @@ async fn listen(what: &str, port: u16) -> anyhow::Result<TcpListener> {
 }
 
 /// The API behind the gate: it asks the engine in process, and answers.
-async fn api_answer(gate: Arc<Gate>, request: Request<Incoming>, peer: SocketAddr) -> Answer {
+async fn api_answer(gate: Arc<Gate>, request: Request<Incoming>, peer: SocketAddr) -> FullResponse {
     let header =
         |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (method, path, now) = (request.method().as_str(), request.uri().path(), gate.now());
     let hit = Hit::on(method, header("host"), path).ip(peer.ip()).user(header("x-user")).field(
-        Source::Header,
+        FieldSource::Header,
         "authorization",
         header("authorization"),
     );
     let verdict = gate.engine.check(&gate.identify(hit, now), now);
-    let mut answer = if verdict.allowed { served(method, path) } else { answer::refusal(&verdict) };
-    answer::write_headers(&mut answer, &verdict, gate.live.load().headers);
+    let mut answer = if verdict.allowed { served(method, path) } else { response::denial(&verdict) };
+    response::write_headers(&mut answer, &verdict, gate.live.load().headers);
     answer
 }
 
-fn served(method: &str, path: &str) -> Answer {
+fn served(method: &str, path: &str) -> FullResponse {
     let name = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     match (method, name) {
         ("POST", "reservation") => {
-            answer::json(StatusCode::CREATED, &json!({ "reservation": "table for two" }))
+            response::json(StatusCode::CREATED, &json!({ "reservation": "table for two" }))
         }
-        ("POST", "cab-booking") => answer::json(StatusCode::CREATED, &json!({ "cab": "on its way" })),
-        ("GET", "userprofile") => answer::json(StatusCode::OK, &json!({ "userprofile": path })),
-        _ => answer::Problem::not_found(path).into(),
+        ("POST", "cab-booking") => response::json(StatusCode::CREATED, &json!({ "cab": "on its way" })),
+        ("GET", "userprofile") => response::json(StatusCode::OK, &json!({ "userprofile": path })),
+        _ => response::ProblemDetails::not_found(path).into(),
     }
 }
 
@@ -151,11 +156,11 @@ async fn show_limits(at: &Addresses) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn reservation(user: &str) -> Call<'_> {
-    Call::new(Method::POST, "/reservation").header("x-user", user)
+fn reservation(user: &str) -> ClientRequest<'_> {
+    ClientRequest::new(Method::POST, "/reservation").header("x-user", user)
 }
 
-fn described(answered: &Answered) -> String {
+fn described(answered: &ClientResponse) -> String {
     let header = |name: &str| {
         let value = answered.headers.get(name).and_then(|value| value.to_str().ok());
         value.map_or_else(String::new, |value| format!("  {name}: {value}"))

@@ -17,7 +17,7 @@ pub struct EnforceArgs {
 }
 
 pub fn run(args: &EnforceArgs) -> Exit {
-    switch(args).err().unwrap_or(Exit::Yes)
+    switch(args).err().unwrap_or(Exit::Success)
 }
 
 fn switch(args: &EnforceArgs) -> Result<(), Exit> {
@@ -31,7 +31,7 @@ fn switch(args: &EnforceArgs) -> Result<(), Exit> {
         }
         return Ok(());
     };
-    let after = session.ask(Method::PUT, "/v1/enforce", Some(json!({ "enforce": state })))?.body;
+    let after = session.call(Method::PUT, "/v1/enforce", Some(json!({ "enforce": state })))?.body;
     if args.admin.json {
         out::pretty(&after);
     } else {
@@ -58,5 +58,5 @@ fn scope(now: &Value) -> &'static str {
 }
 
 fn text(now: &Value, name: &str) -> String {
-    out::plain(now[name].as_str().unwrap_or("?"))
+    out::escape_control(now[name].as_str().unwrap_or("?"))
 }

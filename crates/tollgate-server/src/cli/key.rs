@@ -5,7 +5,7 @@ use hyper::Method;
 use serde_json::Value;
 
 use crate::cli::{AdminArgs, Exit, out};
-use crate::client::escape;
+use crate::client::percent_encode;
 
 #[derive(Subcommand)]
 pub enum KeyCommand {
@@ -40,14 +40,14 @@ pub fn run(command: &KeyCommand) -> Exit {
         KeyCommand::Show { rule, key, admin } => (Method::GET, rule, key, admin),
         KeyCommand::Reset { rule, key, admin } => (Method::DELETE, rule, key, admin),
     };
-    let path = format!("/v1/keys?rule={}&key={}", escape(rule), escape(key));
+    let path = format!("/v1/keys?rule={}&key={}", percent_encode(rule), percent_encode(key));
     let answered = match admin.call(method, &path, None) {
         Ok(answered) => answered,
         Err(exit) => return exit,
     };
     if admin.json {
         out::pretty(&answered.body);
-        return Exit::Yes;
+        return Exit::Success;
     }
     let report = answered.body.get("reset").unwrap_or(&answered.body);
     for limit in report["limits"].as_array().into_iter().flatten() {
@@ -63,7 +63,7 @@ pub fn run(command: &KeyCommand) -> Exit {
             out::line(format!("  {at}"));
         }
     }
-    Exit::Yes
+    Exit::Success
 }
 
 fn counter(limit: &Value, reset: bool) -> String {

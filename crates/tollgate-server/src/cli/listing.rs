@@ -5,7 +5,7 @@ use std::io;
 use serde_json::Value;
 
 use crate::cli::session::Session;
-use crate::cli::table::Table;
+use crate::cli::table::TextTable;
 use crate::cli::{AdminArgs, Exit, out};
 
 /// What is asked for at once.
@@ -23,14 +23,22 @@ pub struct Listing<'a> {
     /// What comes after this is asked for first.
     pub after: Option<String>,
     /// At most so many are printed.
-    pub most: Option<u64>,
+    pub limit: Option<u64>,
     /// Said where there is none.
-    pub none: &'a str,
+    pub empty_message: &'a str,
 }
 
 impl<'a> Listing<'a> {
     pub fn new(path: &'a str, items: &'a str, none: &'a str) -> Listing<'a> {
-        Listing { path, query: Vec::new(), items, cursor: "after", after: None, most: None, none }
+        Listing {
+            path,
+            query: Vec::new(),
+            items,
+            cursor: "after",
+            after: None,
+            limit: None,
+            empty_message: none,
+        }
     }
 
     /// As a table, or as JSON.
@@ -40,7 +48,7 @@ impl<'a> Listing<'a> {
         head: &'static [&'static str],
         row: impl Fn(&Value) -> Vec<String>,
     ) -> Result<(), Exit> {
-        let mut table = Table::new(head);
+        let mut table = TextTable::new(head);
         self.print(admin, |_| true, |page| table.lines(&page.iter().map(&row).collect::<Vec<_>>()))
     }
 
@@ -60,7 +68,7 @@ impl<'a> Listing<'a> {
             lines(page).into_iter().try_for_each(out::try_line)
         })?;
         if count == 0 && !admin.json {
-            out::message(self.none);
+            out::message(self.empty_message);
         }
         Ok(())
     }
@@ -73,7 +81,7 @@ impl<'a> Listing<'a> {
         mut each: impl FnMut(&[Value], Option<&Value>, &Value) -> io::Result<()>,
     ) -> Result<(), Exit> {
         let mut session = Session::open(admin)?;
-        let (mut left, mut after) = (self.most.unwrap_or(u64::MAX), self.after.clone());
+        let (mut left, mut after) = (self.limit.unwrap_or(u64::MAX), self.after.clone());
         loop {
             let mut page = session.get(&self.url(left.min(PAGE), after.as_deref()))?;
             let mut items = match page[self.items].take() {
@@ -91,7 +99,7 @@ impl<'a> Listing<'a> {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 Err(error) => {
                     out::message(format!("error: cannot write the list: {error}"));
-                    return Err(Exit::No);
+                    return Err(Exit::Failure);
                 }
             }
         }
@@ -100,7 +108,7 @@ impl<'a> Listing<'a> {
     fn url(&self, limit: u64, after: Option<&str>) -> String {
         let mut query = self.query.clone();
         query.push(format!("limit={limit}"));
-        query.extend(after.map(|after| format!("{}={}", self.cursor, crate::client::escape(after))));
+        query.extend(after.map(|after| format!("{}={}", self.cursor, crate::client::percent_encode(after))));
         format!("{}?{}", self.path, query.join("&"))
     }
 }

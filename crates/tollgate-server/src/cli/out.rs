@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tollgate::document::Problems;
 
 use crate::cli::Exit;
-use crate::client::{Answered, ClientError};
+use crate::client::{ClientError, ClientResponse};
 
 /// A line of data. A reader that has gone away is no error.
 pub fn line(text: impl std::fmt::Display) {
@@ -34,25 +34,25 @@ pub fn pretty(value: &Value) {
 }
 
 /// A text that cannot move the terminal's cursor or reorder its line.
-pub fn plain(text: &str) -> String {
+pub fn escape_control(text: &str) -> String {
     let is_strange = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    let mut plain = String::with_capacity(text.len());
+    let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
-        if is_strange(c) { plain.extend(c.escape_default()) } else { plain.push(c) }
+        if is_strange(c) { escaped.extend(c.escape_default()) } else { escaped.push(c) }
     }
-    plain
+    escaped
 }
 
 /// A text of an answer; nothing where there is none.
-pub fn word(value: &Value, name: &str) -> String {
+pub fn text_field(value: &Value, name: &str) -> String {
     value[name].as_str().unwrap_or_default().to_owned()
 }
 
 /// `1 rule`, `2 rules`
-pub fn counted(count: u64, noun: &str) -> String {
+pub fn pluralize(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -66,7 +66,7 @@ pub fn tally(done: &Value) -> String {
 /// Says why a configuration is not valid.
 pub fn problems(problems: &Problems) -> Exit {
     message(problems);
-    message(counted(problems.count() as u64, "problem"));
+    message(pluralize(problems.count() as u64, "problem"));
     Exit::InvalidConfiguration
 }
 
@@ -77,8 +77,8 @@ pub fn json_problems(problems: &Problems) -> Exit {
         .map(|problem| {
             json!({
                 "file": problem.file(),
-                "line": problem.place().map(|place| place.line),
-                "column": problem.place().map(|place| place.column),
+                "line": problem.position().map(|place| place.line),
+                "column": problem.position().map(|place| place.column),
                 "path": problem.path(),
                 "message": problem.message(),
             })
@@ -89,12 +89,12 @@ pub fn json_problems(problems: &Problems) -> Exit {
 }
 
 /// Says why the server did not do what it was asked.
-pub fn refused(answered: &Answered) -> Exit {
+pub fn refused(answered: &ClientResponse) -> Exit {
     let detail = answered.body.get("detail").and_then(Value::as_str).unwrap_or("the server refused");
-    message(format!("error: {}", detail.lines().map(plain).collect::<Vec<_>>().join("\n")));
+    message(format!("error: {}", detail.lines().map(escape_control).collect::<Vec<_>>().join("\n")));
     match answered.status {
         401 | 403 => Exit::Unauthorised,
-        _ => Exit::No,
+        _ => Exit::Failure,
     }
 }
 
@@ -104,6 +104,6 @@ pub fn failed(error: &ClientError) -> Exit {
     match error {
         ClientError::Address { .. } | ClientError::Token { .. } => Exit::Usage,
         ClientError::Unreachable { .. } | ClientError::Answer { .. } => Exit::Unreachable,
-        ClientError::Output { .. } => Exit::No,
+        ClientError::Output { .. } => Exit::Failure,
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cli::listing::Listing;
 use crate::cli::{AdminArgs, Exit, out, yaml};
-use crate::client::escape;
+use crate::client::percent_encode;
 
 #[derive(Subcommand)]
 pub enum OverrideCommand {
@@ -56,22 +56,27 @@ pub fn run(command: &OverrideCommand) -> Exit {
         }
         OverrideCommand::Ls { rule, admin } => {
             let mut listing = Listing::new("/v1/overrides", "overrides", "no overrides");
-            listing.query.extend(rule.iter().map(|rule| format!("rule={}", escape(rule))));
+            listing.query.extend(rule.iter().map(|rule| format!("rule={}", percent_encode(rule))));
             listing.print_table(admin, &["RULE", "KEY", "LIMITS", "SOURCE"], |each| {
-                vec![out::word(each, "rule"), out::word(each, "key"), limits(each), out::word(each, "source")]
+                vec![
+                    out::text_field(each, "rule"),
+                    out::text_field(each, "key"),
+                    limits(each),
+                    out::text_field(each, "source"),
+                ]
             })
         }
         OverrideCommand::Rm { rule, key, admin } => {
-            let path = format!("/v1/overrides?rule={}&key={}", escape(rule), escape(key));
+            let path = format!("/v1/overrides?rule={}&key={}", percent_encode(rule), percent_encode(key));
             admin.print(Method::DELETE, &path, None, |gone| described("removed", &gone["removed"]))
         }
     };
-    done.err().unwrap_or(Exit::Yes)
+    done.err().unwrap_or(Exit::Success)
 }
 
 fn described(verb: &str, each: &Value) -> String {
-    let (key, rule) = (out::word(each, "key"), out::word(each, "rule"));
-    out::plain(&format!("{verb} {key} of rule {rule}: {}", limits(each)))
+    let (key, rule) = (out::text_field(each, "key"), out::text_field(each, "rule"));
+    out::escape_control(&format!("{verb} {key} of rule {rule}: {}", limits(each)))
 }
 
 fn limits(each: &Value) -> String {

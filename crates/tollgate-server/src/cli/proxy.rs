@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::assemble;
-use crate::cli::serve::{Served, log_to_stderr, runtime};
+use crate::cli::serve::{ServeContext, log_to_stderr, runtime};
 use crate::cli::{Exit, out};
 use crate::config::Config;
 
@@ -47,7 +47,7 @@ pub fn run(args: &ProxyArgs) -> Exit {
     let assembled = Config::parse(&text, Path::new("")).and_then(|mut config| {
         let gate = Arc::new(assemble::gate(&mut config, text, None)?);
         let proxy = assemble::proxy(&gate, &config)?;
-        Ok((config, Served { gate, proxy, tokens: None, watched: None, state: None, lock: None }))
+        Ok((config, ServeContext { gate, proxy, tokens: None, watched: None, state: None, lock: None }))
     });
     match assembled {
         Ok((config, served)) => served.run(&config, &runtime),

@@ -5,7 +5,7 @@ use hyper::Method;
 use serde_json::Value;
 
 use crate::cli::{AdminArgs, Exit, out};
-use crate::client::escape;
+use crate::client::percent_encode;
 
 #[derive(Subcommand)]
 pub enum QueueCommand {
@@ -48,11 +48,11 @@ pub fn run(command: &QueueCommand) -> Exit {
         QueueCommand::Retry(args) => one(args, Method::POST, "/retry"),
         QueueCommand::Drop(args) => one(args, Method::DELETE, ""),
     };
-    done.err().unwrap_or(Exit::Yes)
+    done.err().unwrap_or(Exit::Success)
 }
 
 fn list(admin: &AdminArgs, state: Option<&str>) -> Result<(), Exit> {
-    let query = state.map_or_else(String::new, |state| format!("?state={}", escape(state)));
+    let query = state.map_or_else(String::new, |state| format!("?state={}", percent_encode(state)));
     let answered = admin.call(Method::GET, &format!("/v1/queue{query}"), None)?;
     if admin.json {
         out::pretty(&answered.body);
@@ -65,7 +65,7 @@ fn list(admin: &AdminArgs, state: Option<&str>) -> Result<(), Exit> {
 }
 
 fn one(args: &OneArgs, method: Method, action: &str) -> Result<(), Exit> {
-    let path = format!("/v1/queue/{}{action}", escape(&args.id));
+    let path = format!("/v1/queue/{}{action}", percent_encode(&args.id));
     let answered = args.admin.call(method.clone(), &path, None)?;
     if args.admin.json || method == Method::GET {
         out::pretty(&answered.body);

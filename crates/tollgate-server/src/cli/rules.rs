@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::cli::listing::Listing;
 use crate::cli::session::Session;
-use crate::cli::{AdminArgs, Exit, difference, history, out, yaml};
-use crate::client::escape;
+use crate::cli::{AdminArgs, Exit, audit, out, value_diff, yaml};
+use crate::client::percent_encode;
 
 mod apply;
 mod check;
 
 /// What an answer says of a rule, and the rule does not.
-const OF_THE_ANSWER: [&str; 3] = ["version", "source", "left_out"];
+const RESPONSE_ONLY_FIELDS: [&str; 3] = ["version", "source", "left_out"];
 
 #[derive(Subcommand)]
 pub enum RulesCommand {
@@ -100,7 +100,7 @@ you say --replace. It is checked here first: exits 3 if a rule is wrong, and not
         /// Only the changes of this rule
         id: Option<String>,
         #[command(flatten)]
-        page: history::PageArgs,
+        page: audit::PageArgs,
         #[command(flatten)]
         admin: AdminArgs,
     },
@@ -153,24 +153,24 @@ pub fn run(command: &RulesCommand) -> Exit {
         RulesCommand::Show { id, admin } => show(id, admin),
         RulesCommand::Check { file, json } => Err(check::run(file, *json)),
         RulesCommand::Apply { file, dry_run: false } => apply::apply(file),
-        RulesCommand::Apply { file, dry_run: true } => apply::rehearse(file),
+        RulesCommand::Apply { file, dry_run: true } => apply::dry_run(file),
         RulesCommand::Diff(file) => apply::diff(file),
         RulesCommand::Export { source, admin } => export(source, admin),
         RulesCommand::Rm { id, admin } => remove(id, admin),
-        RulesCommand::History { id, page, admin } => history::of_rules(id.as_deref(), page, admin),
-        RulesCommand::Rollback { version, dry_run, admin } => history::rollback(version, *dry_run, admin),
+        RulesCommand::History { id, page, admin } => audit::rule_history(id.as_deref(), page, admin),
+        RulesCommand::Rollback { version, dry_run, admin } => audit::rollback(version, *dry_run, admin),
     };
-    done.err().unwrap_or(Exit::Yes)
+    done.err().unwrap_or(Exit::Success)
 }
 
 fn list(args: &LsArgs) -> Result<(), Exit> {
     let mut listing = Listing::new("/v1/rules", "rules", "no rules");
     listing.query.extend(args.source.iter().map(|source| format!("source={source}")));
-    listing.query.extend(args.prefix.iter().map(|prefix| format!("prefix={}", escape(prefix))));
-    listing.most = args.limit;
+    listing.query.extend(args.prefix.iter().map(|prefix| format!("prefix={}", percent_encode(prefix))));
+    listing.limit = args.limit;
     let head = &["ID", "MATCH", "KEY", "LIMITS", "ALGORITHM", "MODE", "SOURCE"];
     listing.print_table(&args.admin, head, |rule| {
-        let text = |name: &str| out::word(rule, name);
+        let text = |name: &str| out::text_field(rule, name);
         let pattern = [text("host"), text("match"), text("url")].join(" ");
         let pattern = if pattern.trim().is_empty() { "every request" } else { pattern.trim() };
         let key = words(&rule["key"], "+");
@@ -194,16 +194,17 @@ fn words(value: &Value, between: &str) -> String {
 
 fn show(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
     let mut session = Session::open(admin)?;
-    let rule = session.get(&format!("/v1/rules/{}", escape(id)))?;
+    let rule = session.get(&format!("/v1/rules/{}", percent_encode(id)))?;
     if admin.json {
         out::pretty(&rule);
         return Ok(());
     }
     let is_stored = rule["source"] == "database";
-    let left_out =
-        rule["left_out"].as_str().map(|why| format!("# not in force on this node: {}", out::plain(why)));
+    let left_out = rule["left_out"]
+        .as_str()
+        .map(|why| format!("# not in force on this node: {}", out::escape_control(why)));
     let written =
-        if is_stored { session.get(&format!("/v1/rules/{}?as=written", escape(id)))? } else { rule };
+        if is_stored { session.get(&format!("/v1/rules/{}?as=written", percent_encode(id)))? } else { rule };
     let from = if is_stored { origin(&mut session, id) } else { "from the configuration file".to_owned() };
     out::line(format!("# {from}"));
     left_out.iter().for_each(out::line);
@@ -213,15 +214,15 @@ fn show(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
 
 /// Who made the rule of the database what it is.
 fn origin(session: &mut Session, id: &str) -> String {
-    let log = session.get(&format!("/v1/audit?limit=1&item=rule:{}", escape(id)));
+    let log = session.get(&format!("/v1/audit?limit=1&item=rule:{}", percent_encode(id)));
     let change = log.map(|mut log| log["changes"][0].take()).unwrap_or_default();
-    format!("from the database, {}", history::stamp(&change))
+    format!("from the database, {}", audit::change_stamp(&change))
 }
 
 /// As it would stand in a file, with neither its version nor its source.
 fn print_rule(rule: &Value) {
     let mut map = rule.as_object().cloned().unwrap_or_default();
-    map.retain(|name, _| !OF_THE_ANSWER.contains(&name.as_str()));
+    map.retain(|name, _| !RESPONSE_ONLY_FIELDS.contains(&name.as_str()));
     yaml::item(&map).iter().for_each(out::line);
 }
 
@@ -236,8 +237,8 @@ fn export(source: &str, admin: &AdminArgs) -> Result<(), Exit> {
 }
 
 fn remove(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
-    let unseen = [&OF_THE_ANSWER[..], &["id"]].concat();
-    admin.print(Method::DELETE, &format!("/v1/rules/{}", escape(id)), None, |gone| {
-        difference::lines(id, &gone["removed"], &Value::Null, &unseen).join("\n")
+    let unseen = [&RESPONSE_ONLY_FIELDS[..], &["id"]].concat();
+    admin.print(Method::DELETE, &format!("/v1/rules/{}", percent_encode(id)), None, |gone| {
+        value_diff::diff_lines(id, &gone["removed"], &Value::Null, &unseen).join("\n")
     })
 }

@@ -18,24 +18,24 @@ use tokio::task::JoinSet;
 use crate::admin::{self, Admin};
 use crate::cli::{Exit, out};
 use crate::config::Config;
-use crate::connection::{self, PerAddress, Shutdown};
-use crate::gate::{Central, Gate, tracking};
-use crate::reload::{self, Fixed, Sight, Watched};
-use crate::rulebook::{self, Means, Rulebook};
+use crate::connection::{self, AddressLimiter, Shutdown};
+use crate::gate::{CentralBackend, Gate, tracking};
+use crate::reload::{self, FileStamp, StartupSettings, WatchedConfig};
+use crate::rules_follower::{self, NodeCapabilities, RulesFollower};
 use crate::state::{FolderLock, Saver, StateFile, StateLog};
-use crate::transport::http::{self, Admits, Door};
+use crate::transport::http::{self, AllowedCallers, CallerAccess};
 use crate::transport::proxy::{self, Certificate, Proxy};
 use crate::{assemble, fleet_bans, notice, tokens::Tokens};
 
 /// Requests wait for so long at the start for the bans that nodes share.
-const FIRST_LOOK: Duration = Duration::from_secs(5);
+const FIRST_SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 pub fn run(path: &Path) -> Exit {
     log_to_stderr();
-    let seen = Sight::of(path);
+    let seen = FileStamp::of(path);
     let (mut config, text) = match Config::load(path) {
         Ok(loaded) => loaded,
         Err(problems) => return out::problems(&problems),
@@ -48,10 +48,10 @@ pub fn run(path: &Path) -> Exit {
         Ok(assembled) => assembled,
         Err(problems) => return out::problems(&problems.in_file(&path.display().to_string())),
     };
-    for setting in &config.idle {
+    for setting in &config.without_effect {
         tracing::warn!("{setting} has no effect in this version");
     }
-    notice::warn(gate.engine.policy().warnings());
+    notice::log_warnings(gate.engine.policy().warnings());
     let gate = Arc::new(gate);
     let runtime = match runtime() {
         Ok(runtime) => runtime,
@@ -62,30 +62,36 @@ pub fn run(path: &Path) -> Exit {
         Ok(proxy) => proxy,
         Err(problems) => return out::problems(&problems.in_file(&path.display().to_string())),
     };
-    let watched = Watched { path: path.to_owned(), seen, fixed: Fixed::of(&config), proxy: proxy.clone() };
-    let served = Served { gate, proxy, tokens, watched: Some(watched), state: Some(state), lock: Some(lock) };
+    let watched = WatchedConfig {
+        path: path.to_owned(),
+        initial_stamp: seen,
+        startup: StartupSettings::of(&config),
+        proxy: proxy.clone(),
+    };
+    let served =
+        ServeContext { gate, proxy, tokens, watched: Some(watched), state: Some(state), lock: Some(lock) };
     served.run(&config, &runtime)
 }
 
 /// What is served, and what comes with it where there is a file.
-pub struct Served {
+pub struct ServeContext {
     pub gate: Arc<Gate>,
     pub proxy: Option<Arc<Proxy>>,
     pub tokens: Option<Tokens>,
-    pub watched: Option<Watched>,
+    pub watched: Option<WatchedConfig>,
     pub state: Option<StateFile>,
     /// On the folder of the state.
     pub lock: Option<FolderLock>,
 }
 
-impl Served {
+impl ServeContext {
     /// Serves until the process is told to stop.
     pub fn run(self, config: &Config, runtime: &Runtime) -> Exit {
         match serve(self, config, runtime) {
-            Ok(()) => Exit::Yes,
+            Ok(()) => Exit::Success,
             Err(error) => {
                 out::message(format!("error: {error:#}"));
-                Exit::No
+                Exit::Failure
             }
         }
     }
@@ -110,17 +116,17 @@ pub fn runtime() -> Result<Runtime, Exit> {
     let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     built.map_err(|error| {
         out::message(format!("error: no runtime: {error}"));
-        Exit::No
+        Exit::Failure
     })
 }
 
-fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<()> {
+fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Result<()> {
     raise_file_limit();
     runtime.block_on(async {
         // Listened to before anything is announced: whoever sees the address may send a signal.
         let mut signals = StopSignals::listen()?;
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be listened to")?;
-        let Served { gate, proxy, tokens, watched, state, lock } = served;
+        let ServeContext { gate, proxy, tokens, watched, state, lock } = served;
         let tokens = tokens.map(Arc::new);
         if tokens.as_ref().is_some_and(|tokens| !tokens.has_admin()) && config.listen.admin.is_some() {
             tracing::warn!("no token has a role for the admin API, which serves nobody: read, operate or admin");
@@ -129,29 +135,29 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
         let rulebook = open_rulebook(&gate, config, watched.is_some()).await?;
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
-        let http = Reserved::at("http", config.listen.http)?;
-        let admin = Reserved::at("admin", config.listen.admin)?;
-        let proxied = Reserved::at("proxy", config.listen.proxy)?;
+        let http = BoundSocket::at("http", config.listen.http)?;
+        let admin = BoundSocket::at("admin", config.listen.admin)?;
+        let proxied = BoundSocket::at("proxy", config.listen.proxy)?;
         if let Some(lock) = &lock {
             let listeners = [&http, &proxied, &admin].into_iter().flatten();
             let listeners = listeners.map(|one| Ok((one.name, one.socket.local_addr()?)));
             let described = listeners.collect::<io::Result<Vec<_>>>().and_then(|all| lock.describe(&all));
             described.context("the lock file in state_dir cannot be written")?;
         }
-        if let Some(listener) = admin.map(Reserved::listen).transpose()? {
+        if let Some(listener) = admin.map(BoundSocket::listen).transpose()? {
             let (shutdown, proxy, tokens) = (shutdown.clone(), proxy.clone(), tokens.clone());
             let admin = Arc::new(Admin::new(Arc::clone(&gate), proxy, tokens, shutdown.clone()));
             servers.spawn(serve_admin(listener, per_address(&gate, "admin", config), shutdown, admin));
         }
         let first_rules = async {
             if let Some(rulebook) = rulebook {
-                servers.spawn(rulebook::follow(Arc::clone(&rulebook), Arc::clone(&gate), shutdown.clone()));
-                rulebook.first_rules().await;
+                servers.spawn(rules_follower::follow(Arc::clone(&rulebook), Arc::clone(&gate), shutdown.clone()));
+                rulebook.wait_for_first_rules().await;
             }
             servers.spawn(fleet_bans::run(Arc::clone(&gate), shutdown.clone()));
             if let Some(central) = gate.central.get() {
                 // A ban holds from the first request on, unless the store does not answer.
-                tokio::time::timeout(FIRST_LOOK, central.bans.first_look()).await.ok();
+                tokio::time::timeout(FIRST_SYNC_TIMEOUT, central.bans.wait_for_sync()).await.ok();
             }
         };
         // Nothing is accepted without rules, unless the file says so: a load balancer goes elsewhere.
@@ -163,9 +169,9 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
                 return Ok(());
             }
         }
-        if let Some(listener) = http.map(Reserved::listen).transpose()? {
-            let door = Door::new(listener.local_addr()?, tokens);
-            if matches!(door.admits, Admits::Anybody) {
+        if let Some(listener) = http.map(BoundSocket::listen).transpose()? {
+            let door = CallerAccess::new(listener.local_addr()?, tokens);
+            if matches!(door.allowed_callers, AllowedCallers::Anyone) {
                 tracing::warn!(
                     "http can be reached from outside and takes no tokens: whoever reaches it can use up the limits of others; \
                      put a line 'check TOKEN' into tokens_file or TOLLGATE_TOKENS"
@@ -179,7 +185,7 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
             serve_proxy(&mut servers, reserved.listen()?, shares, shutdown.clone(), proxy, config)?;
         }
         let saving = Saved::begin(state, &gate, config)?;
-        gate.accepts.store(true, Ordering::Release);
+        gate.is_accepting.store(true, Ordering::Release);
         servers.spawn(notice::watch(Arc::clone(&gate), shutdown.clone()));
         servers.spawn(tracking::write_tracks(Arc::clone(&gate), shutdown.clone()));
         if let Some(watched) = watched {
@@ -193,7 +199,7 @@ fn serve(served: Served, config: &Config, runtime: &Runtime) -> anyhow::Result<(
         tracing::info!("stopping");
         stop.send_replace(true);
         while servers.join_next().await.is_some() {}
-        tracking::write_rest(&gate).await;
+        tracking::flush(&gate).await;
         saving.end(&gate);
         Ok(())
     })
@@ -238,7 +244,7 @@ impl Saved {
 /// Connects to the store that nodes share, where there is one. It may come up later.
 fn open_central(gate: &Gate, config: &Config) -> anyhow::Result<()> {
     let Some(store) = &config.store else { return Ok(()) };
-    let central = Central::open(store).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+    let central = CentralBackend::open(store).map_err(|problem| anyhow::anyhow!("{problem}"))?;
     tracing::info!("counters are on {}", central.name);
     if store.keys.can_be_guessed() {
         tracing::info!(
@@ -256,33 +262,35 @@ async fn open_rulebook(
     gate: &Gate,
     config: &Config,
     has_file: bool,
-) -> anyhow::Result<Option<Arc<Rulebook>>> {
+) -> anyhow::Result<Option<Arc<RulesFollower>>> {
     let Some(asked) = config.rules_db.as_ref().filter(|_| has_file) else { return Ok(None) };
-    let rulebook = Arc::new(Rulebook::new(asked, Means::of(config)));
+    let rulebook = Arc::new(RulesFollower::new(asked, NodeCapabilities::from_config(config)));
     let is_new = asked.file().is_some_and(|file| !file.exists());
     if is_new
-        && !asked.is_asked_for
+        && !asked.is_explicit
         && let Err(error) = rulebook.open().await
     {
         tracing::warn!("{error}; only the rules of the configuration are in force");
         return Ok(None);
     }
     tracing::info!("rules are in {}", rulebook.name);
-    gate.rulebook.set(Arc::clone(&rulebook)).map_err(|_| anyhow::anyhow!("the rules are opened once"))?;
+    gate.rules_follower
+        .set(Arc::clone(&rulebook))
+        .map_err(|_| anyhow::anyhow!("the rules are opened once"))?;
     Ok(Some(rulebook))
 }
 
 /// What each client address may have of a listener's connections.
-fn per_address(gate: &Arc<Gate>, listener: &'static str, config: &Config) -> Arc<PerAddress> {
+fn per_address(gate: &Arc<Gate>, listener: &'static str, config: &Config) -> Arc<AddressLimiter> {
     let gate = Arc::clone(gate);
-    PerAddress::new(listener, config.listen.per_address, move |ip| gate.live.load().trusted.contains(ip))
+    AddressLimiter::new(listener, config.listen.per_address, move |ip| gate.live.load().trusted.contains(ip))
 }
 
 /// The proxy's listener, and the watches that go with it.
 fn serve_proxy(
     servers: &mut JoinSet<()>,
     listener: TcpListener,
-    per_address: Arc<PerAddress>,
+    per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
     proxy: &Arc<Proxy>,
     config: &Config,
@@ -293,9 +301,9 @@ fn serve_proxy(
     if let Some(certificate) = certificate {
         servers.spawn(certificate.watch(shutdown.clone()));
     }
-    servers.spawn(Arc::clone(proxy).watch_held(shutdown.clone()));
-    servers.spawn(Arc::clone(proxy).watch_queue(shutdown.clone()));
-    servers.spawn(proxy::watch_trust(Arc::clone(proxy), shutdown.clone()));
+    servers.spawn(Arc::clone(proxy).run_hold_queues(shutdown.clone()));
+    servers.spawn(Arc::clone(proxy).run_replay(shutdown.clone()));
+    servers.spawn(proxy::watch_upstream_ca(Arc::clone(proxy), shutdown.clone()));
     servers.spawn(proxy::watch_health(Arc::clone(proxy), shutdown.clone()));
     let serving = proxy::serve(Arc::clone(proxy), listener, per_address, tls, shutdown);
     servers.spawn(async move {
@@ -307,14 +315,14 @@ fn serve_proxy(
 }
 
 /// An address that is bound and refuses connections until it listens: what is wrong with it shows at the start.
-struct Reserved {
+struct BoundSocket {
     name: &'static str,
     address: SocketAddr,
     socket: TcpSocket,
 }
 
-impl Reserved {
-    fn at(name: &'static str, address: Option<SocketAddr>) -> anyhow::Result<Option<Reserved>> {
+impl BoundSocket {
+    fn at(name: &'static str, address: Option<SocketAddr>) -> anyhow::Result<Option<BoundSocket>> {
         let Some(address) = address else { return Ok(None) };
         let bind = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -324,11 +332,11 @@ impl Reserved {
         };
         let socket: io::Result<_> = bind();
         let socket = socket.with_context(|| format!("cannot listen on {address} for {name}"))?;
-        Ok(Some(Reserved { name, address, socket }))
+        Ok(Some(BoundSocket { name, address, socket }))
     }
 
     fn listen(self) -> anyhow::Result<TcpListener> {
-        let Reserved { name, address, socket } = self;
+        let BoundSocket { name, address, socket } = self;
         let listener =
             socket.listen(BACKLOG).with_context(|| format!("cannot listen on {address} for {name}"))?;
         tracing::info!("{name} listens on {}", listener.local_addr()?);
@@ -338,10 +346,10 @@ impl Reserved {
 
 pub async fn serve_http(
     listener: TcpListener,
-    per_address: Arc<PerAddress>,
+    per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
     gate: Arc<Gate>,
-    door: Arc<Door>,
+    door: Arc<CallerAccess>,
 ) {
     let handler = move |request, _peer| http::handle(Arc::clone(&gate), Arc::clone(&door), request);
     connection::serve(listener, per_address, shutdown, Arc::new(handler)).await;
@@ -349,7 +357,7 @@ pub async fn serve_http(
 
 pub async fn serve_admin(
     listener: TcpListener,
-    per_address: Arc<PerAddress>,
+    per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
     admin: Arc<Admin>,
 ) {

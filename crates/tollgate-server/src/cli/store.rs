@@ -34,16 +34,16 @@ fn init(path: &Path) -> Exit {
     };
     let Some(store) = config.store else {
         out::line("counters are kept in memory: there is nothing to make");
-        return Exit::Yes;
+        return Exit::Success;
     };
     let CentralAddress::Cassandra(address) = &store.address else {
         out::line(format!("{} needs no tables", store.name));
-        return Exit::Yes;
+        return Exit::Success;
     };
     match client::block_on(cassandra::init(address)) {
         Ok(()) => {
             out::line(format!("{} is ready", store.name));
-            Exit::Yes
+            Exit::Success
         }
         Err(error) => {
             out::message(format!("error: {error}"));

@@ -2,22 +2,22 @@
 
 use crate::cli::out;
 
-pub struct Table {
+pub struct TextTable {
     head: &'static [&'static str],
     widths: Vec<usize>,
     has_begun: bool,
 }
 
-impl Table {
-    pub fn new(head: &'static [&'static str]) -> Table {
+impl TextTable {
+    pub fn new(head: &'static [&'static str]) -> TextTable {
         let widths = head.iter().map(|name| name.chars().count()).collect();
-        Table { head, widths, has_begun: false }
+        TextTable { head, widths, has_begun: false }
     }
 
     /// The next rows as lines. Columns grow with what comes and never shrink.
     pub fn lines(&mut self, rows: &[Vec<String>]) -> Vec<String> {
         let rows: Vec<Vec<_>> =
-            rows.iter().map(|row| row.iter().map(|cell| out::plain(cell)).collect()).collect();
+            rows.iter().map(|row| row.iter().map(|cell| out::escape_control(cell)).collect()).collect();
         for row in &rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
                 *width = cell.chars().count().max(*width);
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_under_one_head() {
-        let mut table = Table::new(&["KEY", "REASON"]);
+        let mut table = TextTable::new(&["KEY", "REASON"]);
         assert_eq!(table.lines(&[]), [""; 0]);
         let lines = table.lines(&[row(["user:é", "a"]), row(["ip:1.2.3.4", ""])]);
         assert_eq!(lines, ["KEY         REASON", "user:é      a", "ip:1.2.3.4"]);
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_value_cannot_play_with_the_terminal() {
-        let lines = Table::new(&["KEY", "REASON"]).lines(&[row(["a", "\x1b[2J\n\u{202e}x"])]);
+        let lines = TextTable::new(&["KEY", "REASON"]).lines(&[row(["a", "\x1b[2J\n\u{202e}x"])]);
         assert_eq!(lines[1], "a    \\u{1b}[2J\\n\\u{202e}x");
     }
 }

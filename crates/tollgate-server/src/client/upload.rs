@@ -14,26 +14,26 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// Bytes that have gone out; shared by who sends and who looks.
 #[derive(Clone, Default)]
-pub struct Sent(Arc<AtomicU64>);
+pub struct UploadCounter(Arc<AtomicU64>);
 
-impl Sent {
+impl UploadCounter {
     pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-pub struct Upload {
+pub struct CountedBody {
     rest: Bytes,
-    sent: Sent,
+    sent: UploadCounter,
 }
 
-impl Upload {
-    pub fn new(body: Bytes, sent: Sent) -> Upload {
-        Upload { rest: body, sent }
+impl CountedBody {
+    pub fn new(body: Bytes, sent: UploadCounter) -> CountedBody {
+        CountedBody { rest: body, sent }
     }
 }
 
-impl Body for Upload {
+impl Body for CountedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -68,8 +68,8 @@ mod tests {
     #[tokio::test]
     async fn a_body_goes_out_in_pieces_of_itself() {
         let text = Bytes::from(vec![b'x'; 3 * PIECE_BYTES + 1]);
-        let sent = Sent::default();
-        let mut upload = Upload::new(text.clone(), sent.clone());
+        let sent = UploadCounter::default();
+        let mut upload = CountedBody::new(text.clone(), sent.clone());
         assert_eq!(upload.size_hint().exact(), Some(text.len() as u64));
         let mut at = 0;
         while let Some(Ok(frame)) = upload.frame().await {

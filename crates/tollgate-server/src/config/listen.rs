@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use tollgate::document::MapReader;
 
 use crate::config::ProxyConfig;
-use crate::connection::{MAX_CONNECTIONS, PER_ADDRESS};
+use crate::connection::{DEFAULT_MAX_PER_ADDRESS, MAX_CONNECTIONS};
 
 /// `None` where a listener is switched off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,12 +21,17 @@ pub struct Listen {
 impl Default for Listen {
     fn default() -> Self {
         let local = |port| Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
-        Listen { http: local(8080), admin: local(7070), proxy: local(8000), per_address: Some(PER_ADDRESS) }
+        Listen {
+            http: local(8080),
+            admin: local(7070),
+            proxy: local(8000),
+            per_address: Some(DEFAULT_MAX_PER_ADDRESS),
+        }
     }
 }
 
 /// Listeners whose protocols are not served yet.
-const IDLE: [&str; 2] = ["grpc", "resp"];
+const UNSUPPORTED_LISTENERS: [&str; 2] = ["grpc", "resp"];
 
 impl Listen {
     pub(super) fn read(
@@ -45,7 +50,7 @@ impl Listen {
             idle.push("listen.proxy without upstreams".to_owned());
         }
         let mut bound = vec![("http", http), ("admin", admin), ("proxy", proxy)];
-        for name in IDLE {
+        for name in UNSUPPORTED_LISTENERS {
             if let Some(asked) = address(&mut map, name, None) {
                 idle.push(format!("listen.{name}"));
                 bound.push((name, Some(asked)));
@@ -93,7 +98,7 @@ fn address(
 }
 
 fn per_address(map: &mut MapReader<'_, '_>) -> Option<usize> {
-    let Some(node) = map.optional("per_address") else { return Some(PER_ADDRESS) };
+    let Some(node) = map.optional("per_address") else { return Some(DEFAULT_MAX_PER_ADDRESS) };
     let number = node.as_u64().and_then(|number| usize::try_from(number).ok());
     match (number, node.as_str()) {
         (Some(number @ 1..=MAX_CONNECTIONS), _) => Some(number),

@@ -22,9 +22,9 @@ pub(super) fn read_when_full(map: &mut MapReader<'_, '_>) -> MemoryFull {
 }
 
 /// Says which limit of a rule does not fit the memory, and how much would do.
-pub fn refusal(memory_bytes: usize, rule: &Rule) -> Option<String> {
+pub fn unsupported_reason(memory_bytes: usize, rule: &Rule) -> Option<String> {
     rule.all_limits().find_map(|each| {
-        let least = EngineSetup::least_memory_for(&each.limit);
+        let least = EngineSetup::min_memory_for(&each.limit);
         (least > memory_bytes).then(|| {
             format!(
                 "a key at limit {} of rule {} ({}) does not fit: set memory to {}MiB or more, or use sliding-counter or gcra",

@@ -10,7 +10,7 @@ use tollgate::document::{MapReader, Node};
 use tollgate::identity::Attribute;
 use tollgate::identity::address::TrustedProxies;
 use tollgate::identity::forwarded::ForwardingHeader;
-use tollgate::time::parse_span;
+use tollgate::time::parse_duration;
 
 const MAX_UPSTREAMS: usize = 256;
 const MAX_HELD: u64 = 1_000_000;
@@ -26,7 +26,7 @@ const NEVER_STRIPPED: [&str; 3] = ["host", "content-length", "transfer-encoding"
 /// What the proxy is told by the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProxyConfig {
-    pub upstreams: Vec<Address>,
+    pub upstreams: Vec<UpstreamAddress>,
     pub balance: Balance,
     pub host: HostHeader,
     pub timeouts: Timeouts,
@@ -45,14 +45,14 @@ pub struct ProxyConfig {
 
 /// Where an upstream is, and how it is spoken to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Address {
-    pub speech: Speech,
+pub struct UpstreamAddress {
+    pub protocol: UpstreamProtocol,
     /// With its port, always.
     pub authority: Authority,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Speech {
+pub enum UpstreamProtocol {
     /// `http://`: HTTP/1.1.
     Http1,
     /// `h2c://`: HTTP/2 without TLS.
@@ -124,7 +124,7 @@ pub struct UpstreamTls {
 
 impl ProxyConfig {
     /// What a proxy in front of `upstreams` does where nothing else is said.
-    fn in_front_of(upstreams: Vec<Address>) -> ProxyConfig {
+    fn with_defaults(upstreams: Vec<UpstreamAddress>) -> ProxyConfig {
         ProxyConfig {
             upstreams,
             balance: Balance::default(),
@@ -143,7 +143,7 @@ impl ProxyConfig {
 
     /// What the file says, whether it names upstreams or not.
     pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> ProxyConfig {
-        let mut config = ProxyConfig::in_front_of(upstreams(map));
+        let mut config = ProxyConfig::with_defaults(upstreams(map));
         config.trusted = trusted_proxies(map);
         config.trusted_header = map.optional_choice("trusted_header", &TRUSTED_HEADERS).unwrap_or_default();
         if let Some(names) = strip_headers(map) {
@@ -157,15 +157,15 @@ impl ProxyConfig {
     }
 }
 
-fn upstreams(map: &mut MapReader<'_, '_>) -> Vec<Address> {
+fn upstreams(map: &mut MapReader<'_, '_>) -> Vec<UpstreamAddress> {
     let nodes = map.optional_list("upstreams").unwrap_or_default();
-    let mut upstreams: Vec<Address> = Vec::with_capacity(nodes.len());
+    let mut upstreams: Vec<UpstreamAddress> = Vec::with_capacity(nodes.len());
     for (n, node) in nodes.iter().enumerate() {
         let name = format!("upstreams[{n}]");
         match node
             .as_str()
             .ok_or("expected an address such as http://127.0.0.1:3000".to_owned())
-            .and_then(Address::parse)
+            .and_then(UpstreamAddress::parse)
         {
             Ok(address) if upstreams.contains(&address) => map.reject(&name, node, "is listed twice"),
             Ok(_) if upstreams.len() == MAX_UPSTREAMS => {
@@ -234,7 +234,7 @@ fn read_settings(map: &mut MapReader<'_, '_>, config: &mut ProxyConfig, folder: 
         ("idle_timeout", &mut config.timeouts.idle),
         ("keep_alive", &mut config.timeouts.keep_alive),
     ] {
-        *timeout = span(map, name).unwrap_or(*timeout);
+        *timeout = duration(map, name).unwrap_or(*timeout);
     }
     if let Some(node) = map.optional("max_held") {
         match node.as_u64().filter(|held| *held <= MAX_HELD) {
@@ -271,7 +271,7 @@ fn read_settings(map: &mut MapReader<'_, '_>, config: &mut ProxyConfig, folder: 
 fn health(map: &mut MapReader<'_, '_>) -> Option<HealthCheck> {
     let mut map = map.optional_map("health")?;
     let path = map.required_text("path").map(str::to_owned);
-    let every = span(&mut map, "every").unwrap_or(Duration::from_secs(5));
+    let every = duration(&mut map, "every").unwrap_or(Duration::from_secs(5));
     if let Some(node) =
         map.optional("path").filter(|_| path.as_ref().is_some_and(|path| !path.starts_with('/')))
     {
@@ -295,9 +295,9 @@ fn balance(text: &str) -> Result<Balance, String> {
 }
 
 /// A span above zero.
-pub(super) fn span(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
+pub(super) fn duration(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
     let node = map.optional(name)?;
-    let read = node.as_str().ok_or("expected a span such as 30s".to_owned()).and_then(parse_span);
+    let read = node.as_str().ok_or("expected a span such as 30s".to_owned()).and_then(parse_duration);
     match read {
         Ok(span) if !span.is_zero() => return Some(span),
         Ok(_) => map.reject(name, node, "is no time at all"),
@@ -306,17 +306,17 @@ pub(super) fn span(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Du
     None
 }
 
-impl Address {
-    pub fn parse(text: &str) -> Result<Address, String> {
+impl UpstreamAddress {
+    pub fn parse(text: &str) -> Result<UpstreamAddress, String> {
         let bad = |why: &str| {
             let shown = without_secrets(text);
             format!("'{shown}' {why}: write http://HOST:PORT, https://HOST or h2c://HOST:PORT")
         };
         let uri: Uri = text.parse().map_err(|_| bad("is no address"))?;
         let (speech, port) = match uri.scheme_str() {
-            Some("http") => (Speech::Http1, 80),
-            Some("h2c") => (Speech::Http2, 80),
-            Some("https") => (Speech::Tls, 443),
+            Some("http") => (UpstreamProtocol::Http1, 80),
+            Some("h2c") => (UpstreamProtocol::Http2, 80),
+            Some("https") => (UpstreamProtocol::Tls, 443),
             _ => return Err(bad("is no address")),
         };
         let authority = uri.authority().ok_or_else(|| bad("has no host"))?;
@@ -330,7 +330,7 @@ impl Address {
             Some(_) => authority.clone(),
             None => format!("{}:{port}", authority.host()).parse().map_err(|_| bad("has a bad host"))?,
         };
-        Ok(Address { speech, authority })
+        Ok(UpstreamAddress { protocol: speech, authority })
     }
 }
 
@@ -345,12 +345,12 @@ fn without_secrets(text: &str) -> String {
     format!("{scheme}{separator}{login}{host}{more}")
 }
 
-impl std::fmt::Display for Address {
+impl std::fmt::Display for UpstreamAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let scheme = match self.speech {
-            Speech::Http1 => "http",
-            Speech::Http2 => "h2c",
-            Speech::Tls => "https",
+        let scheme = match self.protocol {
+            UpstreamProtocol::Http1 => "http",
+            UpstreamProtocol::Http2 => "h2c",
+            UpstreamProtocol::Tls => "https",
         };
         write!(f, "{scheme}://{}", self.authority)
     }
@@ -368,10 +368,10 @@ mod tests {
             ("https://[::1]", "https://[::1]:443"),
             ("h2c://grpc:50051", "h2c://grpc:50051"),
         ] {
-            assert_eq!(Address::parse(text).map(|address| address.to_string()), Ok(shown.to_owned()));
+            assert_eq!(UpstreamAddress::parse(text).map(|address| address.to_string()), Ok(shown.to_owned()));
         }
         for bad in ["", "127.0.0.1:3000", "ftp://x", "http://", "http://h/path", "http://u@h", "http://h?x"] {
-            assert!(Address::parse(bad).is_err(), "{bad}");
+            assert!(UpstreamAddress::parse(bad).is_err(), "{bad}");
         }
     }
 
@@ -388,7 +388,7 @@ mod tests {
             "http://host/s3cret",
             "http://user:s3cret@[::1",
         ] {
-            let message = Address::parse(bad).expect_err(bad);
+            let message = UpstreamAddress::parse(bad).expect_err(bad);
             assert!(!message.contains("s3"), "{message}");
             assert!(message.contains("host") || message.contains("[::1"), "{message}");
         }

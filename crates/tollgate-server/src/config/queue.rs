@@ -10,8 +10,8 @@ use tollgate_stores::counters::central::CentralAddress;
 use tollgate_stores::counters::redis::RedisAddress;
 
 use crate::config::StoreConfig;
-use crate::config::proxy::span;
-use crate::queue::Bounds;
+use crate::config::proxy::duration;
+use crate::queue::QueueBounds;
 
 const FILE: &str = "tollgate-queue.db";
 const NAME: &str = "default";
@@ -23,13 +23,13 @@ const MAX_BYTES: usize = 1 << 30;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueConfig {
-    pub place: QueuePlace,
+    pub location: QueueLocation,
     /// What the caller is told: 202 or 429.
-    pub answer: u16,
+    pub accepted_status: u16,
     /// The headers that are sent later; others are not kept.
     pub headers: Vec<HeaderName>,
     pub max_body: usize,
-    pub bounds: Bounds,
+    pub bounds: QueueBounds,
     /// A request older than this is given up.
     pub ttl: Duration,
     pub max_tries: u32,
@@ -39,7 +39,7 @@ pub struct QueueConfig {
 
 /// Where requests are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum QueuePlace {
+pub enum QueueLocation {
     File(PathBuf),
     /// Under a name that the nodes in front of the same API share.
     Redis {
@@ -48,18 +48,22 @@ pub enum QueuePlace {
     },
 }
 
-impl fmt::Display for QueuePlace {
+impl fmt::Display for QueueLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            QueuePlace::File(path) => path.display().fmt(f),
-            QueuePlace::Redis { name, .. } => write!(f, "'{name}' on Redis"),
+            QueueLocation::File(path) => path.display().fmt(f),
+            QueueLocation::Redis { name, .. } => write!(f, "'{name}' on Redis"),
         }
     }
 }
 
-impl QueuePlace {
+impl QueueLocation {
     /// A file where one is named; otherwise the Redis that is named here, or the one of the counters.
-    fn read(map: &mut MapReader<'_, '_>, folder: &Path, shared: Option<RedisAddress>) -> Option<QueuePlace> {
+    fn read(
+        map: &mut MapReader<'_, '_>,
+        folder: &Path,
+        shared: Option<RedisAddress>,
+    ) -> Option<QueueLocation> {
         let store = map.optional("store");
         let name = map.optional("name");
         let file = map.optional_text("file").map(|file| folder.join(file));
@@ -81,7 +85,7 @@ impl QueuePlace {
             if let Some(node) = name {
                 map.reject("name", node, "only a queue on a Redis has a name");
             }
-            return file.map(QueuePlace::File);
+            return file.map(QueueLocation::File);
         };
         let plain = |name: &&str| {
             (1..=MAX_NAME).contains(&name.len())
@@ -99,7 +103,7 @@ impl QueuePlace {
             Some((_, Some(name))) => name,
             None => NAME,
         };
-        Some(QueuePlace::Redis { address: Box::new(address), name: name.to_owned() })
+        Some(QueueLocation::Redis { address: Box::new(address), name: name.to_owned() })
     }
 }
 
@@ -108,11 +112,11 @@ impl QueueConfig {
         let headers =
             ["accept", "authorization", "content-encoding", "content-type", "cookie", "idempotency-key"];
         QueueConfig {
-            place: QueuePlace::File(folder.join(FILE)),
-            answer: 202,
+            location: QueueLocation::File(folder.join(FILE)),
+            accepted_status: 202,
             headers: headers.map(HeaderName::from_static).to_vec(),
             max_body: MAX_BODY_DEFAULT,
-            bounds: Bounds::new(MAX_ITEMS, MAX_BYTES, MAX_BODY_DEFAULT),
+            bounds: QueueBounds::new(MAX_ITEMS, MAX_BYTES, MAX_BODY_DEFAULT),
             ttl: Duration::from_secs(86_400),
             max_tries: 10,
             backoff: Duration::from_secs(1),
@@ -132,16 +136,16 @@ impl QueueConfig {
         });
         let Some(mut map) = map.optional_map("queue") else {
             if let Some(address) = shared {
-                config.place = QueuePlace::Redis { address: Box::new(address), name: NAME.to_owned() };
+                config.location = QueueLocation::Redis { address: Box::new(address), name: NAME.to_owned() };
             }
             return config;
         };
-        if let Some(place) = QueuePlace::read(&mut map, folder, shared) {
-            config.place = place;
+        if let Some(place) = QueueLocation::read(&mut map, folder, shared) {
+            config.location = place;
         }
         if let Some(node) = map.optional("answer") {
             match node.as_u64() {
-                Some(answer @ (202 | 429)) => config.answer = answer as u16,
+                Some(answer @ (202 | 429)) => config.accepted_status = answer as u16,
                 _ => map.reject("answer", node, "expected 202 or 429"),
             }
         }
@@ -166,10 +170,10 @@ impl QueueConfig {
             bounded(&mut map, "max_body", MAX_BODY).map_or(config.max_body, |most| most as usize);
         let items = bounded(&mut map, "max_items", 10_000_000).map_or(MAX_ITEMS, |most| most as usize);
         let bytes = bounded(&mut map, "max_bytes", 1 << 50).map_or(MAX_BYTES, |most| most as usize);
-        config.bounds = Bounds::new(items, bytes, config.max_body);
+        config.bounds = QueueBounds::new(items, bytes, config.max_body);
         config.max_tries = bounded(&mut map, "max_tries", 1_000).map_or(config.max_tries, |most| most as u32);
-        config.ttl = span(&mut map, "ttl").unwrap_or(config.ttl);
-        config.backoff = span(&mut map, "backoff").unwrap_or(config.backoff);
+        config.ttl = duration(&mut map, "ttl").unwrap_or(config.ttl);
+        config.backoff = duration(&mut map, "backoff").unwrap_or(config.backoff);
         map.finish();
         config
     }
@@ -189,7 +193,7 @@ mod tests {
             problems.into_iter().map(|problem| problem.to_string()).collect::<Vec<_>>().join("; ")
         };
         let config = config.map_err(problems)?;
-        Ok(config.queue.expect("a rule queues").place.to_string())
+        Ok(config.queue.expect("a rule queues").location.to_string())
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollgate::document::MapReader;
-use tollgate::time::parse_span;
+use tollgate::time::parse_duration;
 use tollgate_stores::rules::RulesDb;
 
 use crate::config::store::without_login;
@@ -52,7 +52,7 @@ pub struct RulesDbConfig {
     /// The address without login and options: for messages.
     pub name: String,
     /// Whether the file asks for it. Without the default one, rules are read from the file only.
-    pub is_asked_for: bool,
+    pub is_explicit: bool,
     pub on_error: OnRulesError,
     /// Where the local copy is kept, if the database is not a file itself.
     pub copy: Option<PathBuf>,
@@ -74,7 +74,7 @@ impl RulesDbConfig {
                 address: DEFAULT.to_owned(),
                 folder: state.to_owned(),
                 name: DEFAULT.to_owned(),
-                is_asked_for: false,
+                is_explicit: false,
                 on_error,
                 copy: None,
                 audit,
@@ -92,7 +92,7 @@ impl RulesDbConfig {
             address: text.to_owned(),
             folder: folder.to_owned(),
             name: text.to_owned(),
-            is_asked_for: true,
+            is_explicit: true,
             on_error,
             copy: None,
             audit,
@@ -118,7 +118,8 @@ impl AuditConfig {
 
 fn read_keep(audit: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
     let node = audit.optional(name)?;
-    let problem = match node.as_str().ok_or("expected a span such as 90d".to_owned()).and_then(parse_span) {
+    let problem = match node.as_str().ok_or("expected a span such as 90d".to_owned()).and_then(parse_duration)
+    {
         Ok(keep) if keep >= LEAST_KEEP => return Some(keep),
         Ok(_) => "at least 1h: nodes follow the log, and those further behind read everything".to_owned(),
         Err(problem) => problem,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::document::MapReader;
-use tollgate::time::parse_span;
+use tollgate::time::parse_duration;
 
 const DEFAULT: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ pub(super) fn read_every(map: &mut MapReader<'_, '_>) -> Option<Duration> {
 }
 
 fn parse(text: &str) -> Result<Duration, String> {
-    match parse_span(text)? {
+    match parse_duration(text)? {
         every if (SHORTEST..=LONGEST).contains(&every) => Ok(every),
         _ => Err("expected off, or a duration from 100ms to 1h".to_owned()),
     }

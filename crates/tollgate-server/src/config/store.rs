@@ -7,7 +7,7 @@ use tollgate::document::MapReader;
 use tollgate::policy::StoreSettings;
 use tollgate::rule::{OnStoreError, Rule};
 use tollgate::store::DeniedHits;
-use tollgate::time::parse_span;
+use tollgate::time::parse_duration;
 use tollgate_stores::counters::central::CentralAddress;
 
 /// A store on servers that several nodes share.
@@ -15,7 +15,7 @@ use tollgate_stores::counters::central::CentralAddress;
 pub struct StoreConfig {
     pub address: CentralAddress,
     /// The address as it is written, to tell a change; it may hold a password.
-    written: String,
+    url: String,
     /// As it is written, without login and options: for logs.
     pub name: String,
     /// For each decision, all its calls together.
@@ -26,14 +26,14 @@ pub struct StoreConfig {
 /// How identities are written into the store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreKeys {
-    pub shown: ShownKeys,
+    pub visibility: KeyVisibility,
     /// The key of the hash, which all nodes share. Without it identities are hidden from view, not from guessing.
     pub secret_file: Option<PathBuf>,
 }
 
 /// What the store's names show; the rest is hashed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum ShownKeys {
+pub enum KeyVisibility {
     All,
     /// All but emails, API keys, tokens and cookies.
     Public,
@@ -43,21 +43,21 @@ pub enum ShownKeys {
 impl StoreKeys {
     /// Whether identities are hashed, and anyone who guesses one can tell.
     pub fn can_be_guessed(&self) -> bool {
-        self.shown != ShownKeys::All && self.secret_file.is_none()
+        self.visibility != KeyVisibility::All && self.secret_file.is_none()
     }
 
     /// `store_keys` as it is written.
     pub fn name(&self) -> &'static str {
-        STORE_KEYS.iter().find(|(_, shown)| *shown == self.shown).map_or("", |(name, _)| name)
+        STORE_KEYS.iter().find(|(_, shown)| *shown == self.visibility).map_or("", |(name, _)| name)
     }
 }
 
 const ON_STORE_ERROR: [(&str, OnStoreError); 3] =
     [("open", OnStoreError::Open), ("closed", OnStoreError::Closed), ("local", OnStoreError::Local)];
-const STORE_KEYS: [(&str, ShownKeys); 3] =
-    [("plain", ShownKeys::All), ("sensitive", ShownKeys::Public), ("hashed", ShownKeys::None)];
+const STORE_KEYS: [(&str, KeyVisibility); 3] =
+    [("plain", KeyVisibility::All), ("sensitive", KeyVisibility::Public), ("hashed", KeyVisibility::None)];
 /// A longer deadline would make requests wait for what nobody waits for.
-const LONGEST_DEADLINE: Duration = Duration::from_secs(60);
+const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The settings that rules share, whether counters are elsewhere or not.
 pub fn settings(map: &mut MapReader<'_, '_>) -> StoreSettings {
@@ -75,7 +75,7 @@ pub fn settings(map: &mut MapReader<'_, '_>) -> StoreSettings {
 
 impl PartialEq for StoreConfig {
     fn eq(&self, other: &StoreConfig) -> bool {
-        (&self.written, self.deadline, &self.keys) == (&other.written, other.deadline, &other.keys)
+        (&self.url, self.deadline, &self.keys) == (&other.url, other.deadline, &other.keys)
     }
 }
 
@@ -90,7 +90,7 @@ impl StoreConfig {
         idle: &mut Vec<String>,
     ) -> Option<StoreConfig> {
         let deadline = deadline(map);
-        let shown = map.optional_choice("store_keys", &STORE_KEYS).unwrap_or(ShownKeys::Public);
+        let shown = map.optional_choice("store_keys", &STORE_KEYS).unwrap_or(KeyVisibility::Public);
         let secret_file = map.optional_text("store_secret_file").map(|file| folder.join(file));
         let node = map.optional("counters");
         let Some(node) = node.filter(|node| node.as_str() != Some("memory")) else {
@@ -110,28 +110,28 @@ impl StoreConfig {
         let text = node.as_str().unwrap_or_default();
         let address: CentralAddress =
             text.parse().map_err(|error| map.reject("counters", node, format!("{error}"))).ok()?;
-        let refusals = rules.iter().filter_map(|rule| refusal(&address, rule));
+        let refusals = rules.iter().filter_map(|rule| unsupported_reason(&address, rule));
         refusals.for_each(|why| map.reject("counters", node, why));
-        if shown == ShownKeys::All && secret_file.is_some() {
+        if shown == KeyVisibility::All && secret_file.is_some() {
             idle.push("store_secret_file with store_keys: plain".to_owned());
         }
-        let keys = StoreKeys { shown, secret_file };
+        let keys = StoreKeys { visibility: shown, secret_file };
         let deadline = deadline.unwrap_or_else(|| address.default_deadline());
         let (written, name) = (text.to_owned(), without_login(text));
-        Some(StoreConfig { address, written, name, deadline, keys })
+        Some(StoreConfig { address, url: written, name, deadline, keys })
     }
 
     /// Why the store cannot keep a rule's counters.
-    pub fn refusal(&self, rule: &Rule) -> Option<String> {
-        refusal(&self.address, rule)
+    pub fn unsupported_reason(&self, rule: &Rule) -> Option<String> {
+        unsupported_reason(&self.address, rule)
     }
 }
 
 fn deadline(map: &mut MapReader<'_, '_>) -> Option<Duration> {
     let node = map.optional("store_deadline")?;
-    let read = node.as_str().ok_or("expected a span such as 50ms".to_owned()).and_then(parse_span);
+    let read = node.as_str().ok_or("expected a span such as 50ms".to_owned()).and_then(parse_duration);
     match read {
-        Ok(span) if !span.is_zero() && span <= LONGEST_DEADLINE => return Some(span),
+        Ok(span) if !span.is_zero() && span <= MAX_DEADLINE => return Some(span),
         Ok(_) => map.reject("store_deadline", node, "expected a span above 0 and up to 1m"),
         Err(message) => map.reject("store_deadline", node, message),
     }
@@ -139,7 +139,7 @@ fn deadline(map: &mut MapReader<'_, '_>) -> Option<Duration> {
 }
 
 /// Says which limit of a rule the store cannot keep, and why.
-fn refusal(address: &CentralAddress, rule: &Rule) -> Option<String> {
+fn unsupported_reason(address: &CentralAddress, rule: &Rule) -> Option<String> {
     let denied = if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free };
     rule.all_limits().find_map(|each| {
         let why = address.check(&each.limit, denied).err()?;

@@ -7,47 +7,47 @@ use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::log_rate::LogRate;
+use crate::log_rate::LogLimiter;
 
 /// An IPv6 client has a network of its own: it is counted as one address.
 const IPV6_PREFIX: u32 = 64;
 
-pub struct PerAddress {
+pub struct AddressLimiter {
     listener: &'static str,
     /// `None`: no bound.
     max: Option<usize>,
     is_trusted: Box<dyn Fn(IpAddr) -> bool + Send + Sync>,
     open: Mutex<HashMap<IpAddr, usize>>,
-    refusals: LogRate,
+    refusals: LogLimiter,
 }
 
-impl PerAddress {
+impl AddressLimiter {
     /// At most `max` for each address that is neither loopback nor trusted: many clients may be behind those.
     pub fn new(
         listener: &'static str,
         max: Option<usize>,
         is_trusted: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
-    ) -> Arc<PerAddress> {
-        let (open, refusals) = (Mutex::default(), LogRate::default());
-        Arc::new(PerAddress { listener, max, is_trusted: Box::new(is_trusted), open, refusals })
+    ) -> Arc<AddressLimiter> {
+        let (open, refusals) = (Mutex::default(), LogLimiter::default());
+        Arc::new(AddressLimiter { listener, max, is_trusted: Box::new(is_trusted), open, refusals })
     }
 
-    pub fn unbounded(listener: &'static str) -> Arc<PerAddress> {
-        PerAddress::new(listener, None, |_| true)
+    pub fn unbounded(listener: &'static str) -> Arc<AddressLimiter> {
+        AddressLimiter::new(listener, None, |_| true)
     }
 
     /// A place for one more connection, until it is dropped; `None` where the address has its share, which is logged.
-    pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+    pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<AddressSlot> {
         let peer = peer.to_canonical();
         let Some(max) = self.max.filter(|_| !peer.is_loopback() && !(self.is_trusted)(peer)) else {
-            return Some(Place(None));
+            return Some(AddressSlot(None));
         };
         let address = network(peer);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(address).or_default();
         if *count < max {
             *count += 1;
-            return Some(Place(Some((Arc::clone(self), address))));
+            return Some(AddressSlot(Some((Arc::clone(self), address))));
         }
         drop(open);
         self.refusals.warn("refused connections", || {
@@ -68,9 +68,9 @@ fn network(ip: IpAddr) -> IpAddr {
 }
 
 /// The place of an open connection.
-pub struct Place(Option<(Arc<PerAddress>, IpAddr)>);
+pub struct AddressSlot(Option<(Arc<AddressLimiter>, IpAddr)>);
 
-impl Drop for Place {
+impl Drop for AddressSlot {
     fn drop(&mut self) {
         let Some((table, address)) = self.0.take() else { return };
         let mut open = table.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn an_address_has_its_share_and_gives_it_back() {
-        let table = PerAddress::new("http", Some(2), |ip| ip == IpAddr::from([10, 0, 0, 1]));
+        let table = AddressLimiter::new("http", Some(2), |ip| ip == IpAddr::from([10, 0, 0, 1]));
         let first = table.admit(ip("192.0.2.1"));
         let second = table.admit(ip("::ffff:192.0.2.1"));
         assert!(first.is_some() && second.is_some());
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_network_of_ipv6_is_one_client_and_balancers_are_not_bounded() {
-        let table = PerAddress::new("http", Some(1), |ip| ip == IpAddr::from([10, 0, 0, 1]));
+        let table = AddressLimiter::new("http", Some(1), |ip| ip == IpAddr::from([10, 0, 0, 1]));
         let _place = table.admit(ip("2001:db8:0:1::1"));
         assert!(table.admit(ip("2001:db8:0:1:ffff::2")).is_none());
         assert!(table.admit(ip("2001:db8:0:2::1")).is_some());

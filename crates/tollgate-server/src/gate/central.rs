@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
 use tollgate::document::Problem;
-use tollgate::store::central::{Central as _, CentralCharge, CentralReceipt, Counter};
-use tollgate::store::{CounterKey, DeniedHits, KeyPart, Sensitivity, Weight};
+use tollgate::store::central::{CentralCharge, CentralCounterStore as _, CentralReceipt, CounterId};
+use tollgate::store::{CounterKey, DeniedHits, Enforcement, KeyPart, Sensitivity};
 use tollgate::time::Period;
 use tollgate::{Engine, Hit, Limit, Rate, Time, Verdict};
 use tollgate_stores::counters::breaker::ServerHealth;
@@ -15,16 +15,16 @@ use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::{NameHash, Naming};
 use tollgate_stores::counters::violations::SharedBans;
 
-use crate::config::{ShownKeys, StoreConfig, StoreKeys};
-use crate::fleet_bans::FleetBans;
+use crate::config::{KeyVisibility, StoreConfig, StoreKeys};
+use crate::fleet_bans::FleetBanSync;
 use crate::gate::tracking::TrackWrites;
 use crate::receipt::ReceiptError;
 
-pub struct Central {
+pub struct CentralBackend {
     pub store: CentralStore,
     pub name: String,
     /// Violations and automatic bans of all nodes.
-    pub bans: FleetBans,
+    pub bans: FleetBanSync,
     /// What is given back, is given back by itself.
     runtime: Handle,
     settlements: AtomicU64,
@@ -34,15 +34,15 @@ pub struct Central {
 /// The secret under which names are hashed is as long as a key of its hash, at least.
 const MIN_SECRET_BYTES: usize = 32;
 
-impl Central {
+impl CentralBackend {
     /// Connects in the background. It must be called inside a runtime.
-    pub fn open(config: &StoreConfig) -> Result<Central, Problem> {
+    pub fn open(config: &StoreConfig) -> Result<CentralBackend, Problem> {
         let problem = |message: String| Problem::new(None, "counters", message);
         let naming = naming(&config.keys)?;
         let store = CentralStore::open(config.address.clone(), naming.clone(), config.deadline);
         let store = store.map_err(problem)?;
-        Ok(Central {
-            bans: FleetBans::new(SharedBans::new(store.clone(), naming)),
+        Ok(CentralBackend {
+            bans: FleetBanSync::new(SharedBans::new(store.clone(), naming)),
             store,
             name: config.name.clone(),
             runtime: Handle::current(),
@@ -53,7 +53,7 @@ impl Central {
 
     pub async fn check(&self, engine: &Engine, hit: &Hit<'_>, now: Time) -> Verdict {
         let decided = engine.check_central(hit, now, &self.store).await;
-        if let Some(receipt) = decided.give_back {
+        if let Some(receipt) = decided.to_refund {
             self.settle(receipt, 0, now);
         }
         decided.verdict
@@ -65,14 +65,15 @@ impl Central {
         // No attribute has this name.
         let part = KeyPart { name: "receipt".into(), value: id.into(), sensitivity: Sensitivity::Public };
         let counter =
-            Counter { domain: "_".into(), rule: RULE.into(), key: CounterKey::owned(vec![part], 0) };
-        let once = Rate::new(1, Period::HOUR).map_err(|_| ReceiptError::Unknown)?;
-        let (limit, weight, denied) = (Limit::per(once), Weight::Enforced, DeniedHits::Free);
-        let charge = CentralCharge { counter, limit, cost: 1, unit_cost: 1, weight, denied };
-        match &self.store.charge(&[charge], now).await.parts[..] {
+            CounterId { domain: "_".into(), rule: RULE.into(), key: CounterKey::owned(vec![part], 0) };
+        let once = Rate::new(1, Period::HOUR).map_err(|_| ReceiptError::StoreUnavailable)?;
+        let (limit, weight, denied) = (Limit::per(once), Enforcement::Enforced, DeniedHits::Free);
+        let charge =
+            CentralCharge { counter, limit, cost: 1, unit_cost: 1, enforcement: weight, denied_hits: denied };
+        match &self.store.charge(&[charge], now).await.limits[..] {
             [Ok(part)] if part.decision.is_allowed() => Ok(()),
             [Ok(_)] => Err(ReceiptError::Used),
-            _ => Err(ReceiptError::Unknown),
+            _ => Err(ReceiptError::StoreUnavailable),
         }
     }
 
@@ -109,10 +110,10 @@ fn naming(keys: &StoreKeys) -> Result<Naming, Problem> {
         Some(path) => NameHash::keyed(&secret(path)?),
         None => NameHash::Unkeyed,
     };
-    Ok(match keys.shown {
-        ShownKeys::All => Naming::Plain,
-        ShownKeys::Public => Naming::Sensitive(hash),
-        ShownKeys::None => Naming::Hashed(hash),
+    Ok(match keys.visibility {
+        KeyVisibility::All => Naming::Plain,
+        KeyVisibility::Public => Naming::Sensitive(hash),
+        KeyVisibility::None => Naming::Hashed(hash),
     })
 }
 

@@ -10,18 +10,18 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tollgate::Time;
-use tollgate::track::central::CentralTracks;
+use tollgate::track::central::CentralTrackStore;
 use tollgate::track::{Delta, Outbox};
 
-use crate::connection::{Shutdown, told_to_stop};
-use crate::gate::{Central, Gate};
+use crate::connection::{Shutdown, shutdown_requested};
+use crate::gate::{CentralBackend, Gate};
 
 /// How long a key that was not seen lately waits at the most.
 const TICK: Duration = Duration::from_millis(50);
 /// Writes under way.
 const MAX_WRITES: usize = 128;
 /// What a stop waits for the store.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Writes of records, by result.
 #[derive(Default)]
@@ -42,8 +42,8 @@ impl TrackWrites {
 }
 
 /// A delta, and whether it is part of its record now.
-type Write = (Arc<Delta>, bool);
-type Writes = JoinSet<Write>;
+type TrackWrite = (Arc<Delta>, bool);
+type Writes = JoinSet<TrackWrite>;
 
 /// Writes what is due until the shutdown, and waits for what is under way then.
 pub async fn write_tracks(gate: Arc<Gate>, mut shutdown: Shutdown) {
@@ -54,18 +54,18 @@ pub async fn write_tracks(gate: Arc<Gate>, mut shutdown: Shutdown) {
         start_writes(&gate, central, &mut writes, now);
         let wait = outbox.due().map_or(TICK, |due| due.since(now).min(TICK));
         tokio::select! {
-            () = told_to_stop(&mut shutdown) => break,
-            Some(ended) = writes.join_next() => conclude(&gate, central, ended, Outbox::retry),
+            () = shutdown_requested(&mut shutdown) => break,
+            Some(ended) = writes.join_next() => record_result(&gate, central, ended, Outbox::retry),
             () = sleep(wait), if writes.len() < MAX_WRITES => {}
         }
     }
     while let Some(ended) = writes.join_next().await {
-        conclude(&gate, central, ended, Outbox::retry);
+        record_result(&gate, central, ended, Outbox::retry);
     }
 }
 
 /// Writes all that is left, each key once: for a node that stops and takes no more requests.
-pub async fn write_rest(gate: &Gate) {
+pub async fn flush(gate: &Gate) {
     let Some(central) = gate.central.get() else { return };
     let outbox = gate.engine.outbox();
     let dropped = outbox.dropped();
@@ -74,10 +74,10 @@ pub async fn write_rest(gate: &Gate) {
         loop {
             start_writes(gate, central, &mut writes, Time::MAX);
             let Some(ended) = writes.join_next().await else { return };
-            conclude(gate, central, ended, Outbox::give_up);
+            record_result(gate, central, ended, Outbox::discard);
         }
     };
-    if timeout(STOP_PATIENCE, rest).await.is_err() {
+    if timeout(FLUSH_TIMEOUT, rest).await.is_err() {
         tracing::warn!(keys = outbox.keys(), "the store does not answer: tracked keys were not recorded");
     } else if outbox.dropped() > dropped {
         let tries = outbox.dropped() - dropped;
@@ -85,7 +85,7 @@ pub async fn write_rest(gate: &Gate) {
     }
 }
 
-fn start_writes(gate: &Gate, central: &Central, writes: &mut Writes, now: Time) {
+fn start_writes(gate: &Gate, central: &CentralBackend, writes: &mut Writes, now: Time) {
     while writes.len() < MAX_WRITES
         && let Some(delta) = gate.engine.outbox().take(now)
     {
@@ -101,7 +101,12 @@ fn start_writes(gate: &Gate, central: &Central, writes: &mut Writes, now: Time) 
 }
 
 /// Tells the outbox what came of a write.
-fn conclude(gate: &Gate, central: &Central, ended: Result<Write, JoinError>, failed: fn(&Outbox, &Delta)) {
+fn record_result(
+    gate: &Gate,
+    central: &CentralBackend,
+    ended: Result<TrackWrite, JoinError>,
+    failed: fn(&Outbox, &Delta),
+) {
     let (outbox, counts) = (gate.engine.outbox(), &central.track_writes);
     let Ok((delta, is_written)) = ended else { return };
     if is_written {

@@ -19,10 +19,10 @@ pub const MIN_SECRET_BYTES: usize = 32;
 const RSA_MODULUS_BYTES: RangeInclusive<usize> = 256..=1024;
 
 /// One key of a set, fit for use.
-pub(crate) struct Key {
+pub(crate) struct Jwk {
     id: Option<String>,
     /// The one algorithm this key is for, where the set says so.
-    algorithm: Option<Algorithm>,
+    algorithm: Option<JwtAlgorithm>,
     material: Material,
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Curve {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hash {
+pub(crate) enum JwtHash {
     Sha256,
     Sha384,
     Sha512,
@@ -48,23 +48,24 @@ pub(crate) enum Hash {
 
 /// How a token is signed: always names the kind of key it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Algorithm {
-    Hmac(Hash),
-    RsaPkcs1(Hash),
-    RsaPss(Hash),
-    Point(Curve),
+pub(crate) enum JwtAlgorithm {
+    Hmac(JwtHash),
+    RsaPkcs1(JwtHash),
+    RsaPss(JwtHash),
+    Curve(Curve),
 }
 
 /// Base64url without padding.
-pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn decode_base64url(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }
 
-impl Key {
+impl Jwk {
     /// `None` is a key to be passed over.
     pub(crate) fn from_jwk(jwk: &Value) -> Result<Option<Self>, &'static str> {
         let text = |name: &str| jwk.get(name).and_then(Value::as_str);
-        let bytes = |name: &str| text(name).and_then(decode).ok_or("a member is missing or not base64url");
+        let bytes =
+            |name: &str| text(name).and_then(decode_base64url).ok_or("a member is missing or not base64url");
         let operations = jwk.get("key_ops").and_then(Value::as_array);
         if text("use").is_some_and(|purpose| purpose != "sig")
             || operations.is_some_and(|list| !list.iter().any(|operation| operation == "verify"))
@@ -83,44 +84,44 @@ impl Key {
         let Some(name) = text("alg") else {
             return Ok(Some(Self { id, algorithm: None, material }));
         };
-        let Some(algorithm) = Algorithm::named(name) else {
+        let Some(algorithm) = JwtAlgorithm::from_name(name) else {
             return Ok(None);
         };
         let key = Self { id, algorithm: Some(algorithm), material };
-        if key.fits(algorithm) { Ok(Some(key)) } else { Err("its algorithm does not fit it") }
+        if key.supports(algorithm) { Ok(Some(key)) } else { Err("its algorithm does not fit it") }
     }
 
     /// Whether the key's id is `id`, or no id was asked for.
-    pub(crate) fn answers_to(&self, id: Option<&str>) -> bool {
+    pub(crate) fn matches_id(&self, id: Option<&str>) -> bool {
         id.is_none() || self.id.as_deref() == id
     }
 
     /// Whether the key is of the kind and strength that `algorithm` needs.
-    pub(crate) fn fits(&self, algorithm: Algorithm) -> bool {
+    pub(crate) fn supports(&self, algorithm: JwtAlgorithm) -> bool {
         if self.algorithm.is_some_and(|only| only != algorithm) {
             return false;
         }
         match (&self.material, algorithm) {
-            (Material::Secret(secret), Algorithm::Hmac(hash)) => secret.len() >= hash.output_bytes(),
-            (Material::Rsa(_), Algorithm::RsaPkcs1(_) | Algorithm::RsaPss(_)) => true,
-            (Material::Point(curve, _), Algorithm::Point(wanted)) => *curve == wanted,
+            (Material::Secret(secret), JwtAlgorithm::Hmac(hash)) => secret.len() >= hash.output_bytes(),
+            (Material::Rsa(_), JwtAlgorithm::RsaPkcs1(_) | JwtAlgorithm::RsaPss(_)) => true,
+            (Material::Point(curve, _), JwtAlgorithm::Curve(wanted)) => *curve == wanted,
             _ => false,
         }
     }
 
-    pub(crate) fn verifies(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
+    pub(crate) fn verifies(&self, algorithm: JwtAlgorithm, message: &[u8], signature: &[u8]) -> bool {
         match (&self.material, algorithm) {
-            (Material::Secret(secret), Algorithm::Hmac(hash)) => {
+            (Material::Secret(secret), JwtAlgorithm::Hmac(hash)) => {
                 let key = hmac::Key::new(hash.hmac(), secret);
                 hmac::verify(&key, message, signature).is_ok()
             }
-            (Material::Rsa(key), Algorithm::RsaPkcs1(hash)) => {
+            (Material::Rsa(key), JwtAlgorithm::RsaPkcs1(hash)) => {
                 key.verify(hash.rsa_pkcs1(), message, signature).is_ok()
             }
-            (Material::Rsa(key), Algorithm::RsaPss(hash)) => {
+            (Material::Rsa(key), JwtAlgorithm::RsaPss(hash)) => {
                 key.verify(hash.rsa_pss(), message, signature).is_ok()
             }
-            (Material::Point(curve, point), Algorithm::Point(wanted)) if *curve == wanted => {
+            (Material::Point(curve, point), JwtAlgorithm::Curve(wanted)) if *curve == wanted => {
                 UnparsedPublicKey::new(curve.scheme(), point).verify(message, signature).is_ok()
             }
             _ => false,
@@ -154,28 +155,28 @@ impl Material {
     }
 }
 
-impl Algorithm {
+impl JwtAlgorithm {
     /// `none` has no place here, which is how it is refused.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
-            "HS256" => Self::Hmac(Hash::Sha256),
-            "HS384" => Self::Hmac(Hash::Sha384),
-            "HS512" => Self::Hmac(Hash::Sha512),
-            "RS256" => Self::RsaPkcs1(Hash::Sha256),
-            "RS384" => Self::RsaPkcs1(Hash::Sha384),
-            "RS512" => Self::RsaPkcs1(Hash::Sha512),
-            "PS256" => Self::RsaPss(Hash::Sha256),
-            "PS384" => Self::RsaPss(Hash::Sha384),
-            "PS512" => Self::RsaPss(Hash::Sha512),
-            "ES256" => Self::Point(Curve::P256),
-            "ES384" => Self::Point(Curve::P384),
-            "EdDSA" | "Ed25519" => Self::Point(Curve::Ed25519), // RFC 8037, RFC 9864
+            "HS256" => Self::Hmac(JwtHash::Sha256),
+            "HS384" => Self::Hmac(JwtHash::Sha384),
+            "HS512" => Self::Hmac(JwtHash::Sha512),
+            "RS256" => Self::RsaPkcs1(JwtHash::Sha256),
+            "RS384" => Self::RsaPkcs1(JwtHash::Sha384),
+            "RS512" => Self::RsaPkcs1(JwtHash::Sha512),
+            "PS256" => Self::RsaPss(JwtHash::Sha256),
+            "PS384" => Self::RsaPss(JwtHash::Sha384),
+            "PS512" => Self::RsaPss(JwtHash::Sha512),
+            "ES256" => Self::Curve(Curve::P256),
+            "ES384" => Self::Curve(Curve::P384),
+            "EdDSA" | "Ed25519" => Self::Curve(Curve::Ed25519), // RFC 8037, RFC 9864
             _ => return None,
         })
     }
 }
 
-impl Hash {
+impl JwtHash {
     fn output_bytes(self) -> usize {
         self.hmac().digest_algorithm().output_len()
     }
@@ -226,8 +227,8 @@ mod tests {
     use super::*;
 
     /// The key, or why it is unusable; `None` where it is passed over.
-    fn check(jwk: Value) -> Result<Option<Key>, &'static str> {
-        Key::from_jwk(&jwk)
+    fn check(jwk: Value) -> Result<Option<Jwk>, &'static str> {
+        Jwk::from_jwk(&jwk)
     }
 
     fn ones(bytes: usize) -> String {
@@ -269,9 +270,9 @@ mod tests {
     #[test]
     fn a_secret_is_only_fit_for_hashes_no_longer_than_itself() {
         let key = check(json!({"kty": "oct", "k": ones(48)})).unwrap().unwrap();
-        assert!(key.fits(Algorithm::Hmac(Hash::Sha256)));
-        assert!(key.fits(Algorithm::Hmac(Hash::Sha384)));
-        assert!(!key.fits(Algorithm::Hmac(Hash::Sha512)));
+        assert!(key.supports(JwtAlgorithm::Hmac(JwtHash::Sha256)));
+        assert!(key.supports(JwtAlgorithm::Hmac(JwtHash::Sha384)));
+        assert!(!key.supports(JwtAlgorithm::Hmac(JwtHash::Sha512)));
     }
 
     #[test]

@@ -5,18 +5,18 @@ use std::sync::atomic::Ordering;
 use tollgate::Engine;
 use tollgate::ban::ViolationCounter;
 
-use crate::gate::Central;
-use crate::metrics::Page;
+use crate::gate::CentralBackend;
+use crate::metrics::MetricsWriter;
 
-impl Page {
-    pub(super) fn central(&mut self, central: &Central, engine: &Engine) {
+impl MetricsWriter {
+    pub(super) fn central(&mut self, central: &CentralBackend, engine: &Engine) {
         let servers = central.health();
-        self.metric("tollgate_central_up", "gauge", "Whether a server of the central store answers.");
+        self.describe("tollgate_central_up", "gauge", "Whether a server of the central store answers.");
         for server in &servers {
             let up = u64::from(server.trouble.is_none());
             self.sample("tollgate_central_up", &[("server", &server.server)], up);
         }
-        self.metric(
+        self.describe(
             "tollgate_central_refused_total",
             "counter",
             "Charges that did not wait for a server that is down.",
@@ -24,7 +24,7 @@ impl Page {
         for server in &servers {
             self.sample("tollgate_central_refused_total", &[("server", &server.server)], server.refused);
         }
-        self.metric("tollgate_central_outages_total", "counter", "How often a server was found down.");
+        self.describe("tollgate_central_outages_total", "counter", "How often a server was found down.");
         for server in &servers {
             self.sample("tollgate_central_outages_total", &[("server", &server.server)], server.opened);
         }
@@ -47,7 +47,7 @@ impl Page {
             central.settlements(),
         );
         let counts = &central.bans.counts;
-        self.metric(
+        self.describe(
             "tollgate_violations_total",
             "counter",
             "Denials counted towards a ban, by where: for the fleet, or on this node while the store did not answer.",

@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 
 use tollgate::Time;
 
-use crate::metrics::Page;
+use crate::metrics::MetricsWriter;
 use crate::state::Saving;
 
-impl Page {
+impl MetricsWriter {
     pub(super) fn saving(&mut self, saving: &Saving, now: Time) {
         let standing = saving.standing();
         let (written, failed) = (&saving.written, &saving.failed);
-        self.metric("tollgate_state_writes_total", "counter", "Writes of the saved state, by result.");
+        self.describe("tollgate_state_writes_total", "counter", "Writes of the saved state, by result.");
         for (result, count) in [("written", written), ("failed", failed)] {
             self.sample("tollgate_state_writes_total", &[("result", result)], count.load(Ordering::Relaxed));
         }

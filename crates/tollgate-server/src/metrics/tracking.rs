@@ -3,11 +3,11 @@
 use tollgate::track::Outbox;
 
 use crate::gate::tracking::TrackWrites;
-use crate::metrics::Page;
+use crate::metrics::MetricsWriter;
 
-impl Page {
+impl MetricsWriter {
     pub(super) fn tracking(&mut self, outbox: &Outbox, writes: &TrackWrites) {
-        self.metric("tollgate_tracking_writes_total", "counter", "Writes of tracked keys, by result.");
+        self.describe("tollgate_tracking_writes_total", "counter", "Writes of tracked keys, by result.");
         self.sample("tollgate_tracking_writes_total", &[("result", "written")], writes.written());
         self.sample("tollgate_tracking_writes_total", &[("result", "failed")], writes.failed());
         self.one(

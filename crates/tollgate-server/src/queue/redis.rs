@@ -7,19 +7,22 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tollgate::Time;
-use tollgate_stores::counters::redis::{RedisAddress, RedisClient, Reply};
+use tollgate_stores::counters::redis::{RedisAddress, RedisClient, RedisReply};
 
-use crate::queue::{Bounds, ITEM_OVERHEAD, Item, KEEP_DEAD, KEEP_DONE, QueueError, Sender, State, new_id};
+use crate::queue::{
+    DEAD_RETENTION, DONE_RETENTION, ITEM_OVERHEAD, QueueBounds, QueueError, QueuedRequest, QueuedState,
+    RequestSender, new_id,
+};
 
 /// A body may be long.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// A node that has not kept what it took for so long is taken for dead.
-const LEASE: Duration = Duration::from_secs(10);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests that are due and looked at, to find the oldest of them.
-const LOOKED_AT: usize = 256;
-const SWEPT_AT_ONCE: usize = 1_000;
+const MAX_DUE_SCANNED: usize = 256;
+const SWEEP_BATCH: usize = 1_000;
 /// A node that has sent nothing for so long is no longer listed.
-const FORGET_NODE: Duration = Duration::from_secs(3_600);
+const NODE_RETENTION: Duration = Duration::from_secs(3_600);
 
 macro_rules! script {
     ($file:literal) => {
@@ -48,45 +51,45 @@ pub struct RedisQueue {
     /// This process, among those that share the queue.
     node: String,
     /// What this node is sending.
-    taken: Mutex<Taken>,
-    bounds: Bounds,
+    deliveries: Mutex<ActiveDeliveries>,
+    bounds: QueueBounds,
 }
 
 #[derive(Default)]
-struct Taken {
-    leases: HashSet<String>,
-    kept: Option<Instant>,
+struct ActiveDeliveries {
+    tags: HashSet<String>,
+    renewed_at: Option<Instant>,
 }
 
 /// What never changes of a request.
 #[derive(Serialize, Deserialize)]
-struct Request {
+struct StoredRequest {
     method: String,
     target: String,
     host: String,
     headers: Vec<(String, String)>,
     body_bytes: usize,
-    sender: Sender,
+    sender: RequestSender,
     queued_at: u64,
 }
 
 impl RedisQueue {
     /// Connects in the background; it must be called inside a tokio runtime.
-    pub fn open(address: RedisAddress, name: &str, bounds: Bounds) -> Result<RedisQueue, QueueError> {
+    pub fn open(address: RedisAddress, name: &str, bounds: QueueBounds) -> Result<RedisQueue, QueueError> {
         let client = RedisClient::open(address, DEADLINE).map_err(QueueError::Setup)?;
         let (name, node) = (format!("tg1:queue:{{{name}}}"), new_id());
-        Ok(RedisQueue { client, name, node, taken: Mutex::default(), bounds })
+        Ok(RedisQueue { client, name, node, deliveries: Mutex::default(), bounds })
     }
 
-    async fn run(&self, script: &str, words: &[&[u8]]) -> Result<Reply, QueueError> {
+    async fn eval(&self, script: &str, words: &[&[u8]]) -> Result<RedisReply, QueueError> {
         let head: [&[u8]; 4] = [b"EVAL", script.as_bytes(), b"1", self.name.as_bytes()];
-        Ok(self.client.ask(&self.name, &[&head, words].concat()).await?)
+        Ok(self.client.command(&self.name, &[&head, words].concat()).await?)
     }
 
-    pub async fn push(&self, item: Item, body: Vec<u8>) -> Result<(), QueueError> {
-        let Item { id, method, target, host, headers, body_bytes, sender, queued_at, .. } = item;
+    pub async fn push(&self, item: QueuedRequest, body: Vec<u8>) -> Result<(), QueueError> {
+        let QueuedRequest { id, method, target, host, headers, body_bytes, sender, queued_at, .. } = item;
         let (queued_at, ip) = (queued_at.nanos(), sender.ip);
-        let request = Request { method, target, host, headers, body_bytes, sender, queued_at };
+        let request = StoredRequest { method, target, host, headers, body_bytes, sender, queued_at };
         let request = serde_json::to_vec(&request).expect("texts are valid JSON");
         let size = request.len() + body.len() + ITEM_OVERHEAD;
         let words = [
@@ -103,56 +106,62 @@ impl RedisQueue {
             decimal(self.bounds.sender_items),
             decimal(self.bounds.sender_bytes),
         ];
-        match self.run(PUSH, &words.each_ref().map(Vec::as_slice)).await?.number() {
+        match self.eval(PUSH, &words.each_ref().map(Vec::as_slice)).await?.number() {
             Some(1) => Ok(()),
             Some(0) => Err(QueueError::Full),
             Some(2) => Err(QueueError::SenderFull),
-            _ => Err(QueueError::Strange),
+            _ => Err(QueueError::Malformed),
         }
     }
 
-    pub async fn take_due(&self, now: Time, count: usize) -> Result<(Vec<Item>, Option<Time>), QueueError> {
+    pub async fn take_due(
+        &self,
+        now: Time,
+        count: usize,
+    ) -> Result<(Vec<QueuedRequest>, Option<Time>), QueueError> {
         let words = [
             self.node.clone().into_bytes(),
             decimal(count),
             micros(now),
-            decimal(LEASE.as_millis()),
-            decimal(LOOKED_AT),
+            decimal(DELIVERY_TIMEOUT.as_millis()),
+            decimal(MAX_DUE_SCANNED),
         ];
-        let reply = self.run(TAKE, &words.each_ref().map(Vec::as_slice)).await?;
-        let Some([next, taken]) = reply.elements() else { return Err(QueueError::Strange) };
+        let reply = self.eval(TAKE, &words.each_ref().map(Vec::as_slice)).await?;
+        let Some([next, taken]) = reply.elements() else { return Err(QueueError::Malformed) };
         // A score is a double, which may be written with an exponent.
         let next = next.text().and_then(|micros| micros.parse::<f64>().ok());
         let next = next.map(|micros| Time::from_nanos((micros as u64).saturating_mul(1_000)));
-        let taken = taken.elements().ok_or(QueueError::Strange)?;
+        let taken = taken.elements().ok_or(QueueError::Malformed)?;
         // One that cannot be read does not stop the others.
-        let items: Vec<Item> = taken.iter().filter_map(try_read).collect();
+        let items: Vec<QueuedRequest> = taken.iter().filter_map(try_parse_item).collect();
         if items.len() < taken.len() {
             tracing::error!(count = taken.len() - items.len(), "queued requests cannot be read");
         }
-        self.lock().leases.extend(items.iter().filter_map(|item| item.lease.clone()));
+        self.lock().tags.extend(items.iter().filter_map(|item| item.delivery_tag.clone()));
         Ok((items, next))
     }
 
-    pub async fn keep_taken(&self) -> Result<(), QueueError> {
+    pub async fn renew_deliveries(&self) -> Result<(), QueueError> {
         let leases: Vec<String> = {
             let mut taken = self.lock();
-            if taken.leases.is_empty() || taken.kept.is_some_and(|kept| kept.elapsed() < LEASE / 4) {
+            if taken.tags.is_empty()
+                || taken.renewed_at.is_some_and(|kept| kept.elapsed() < DELIVERY_TIMEOUT / 4)
+            {
                 return Ok(());
             }
-            taken.kept = Some(Instant::now());
-            taken.leases.iter().cloned().collect()
+            taken.renewed_at = Some(Instant::now());
+            taken.tags.iter().cloned().collect()
         };
         let entries = leases.iter().filter_map(|lease| lease.split('/').next());
         let words: Vec<&[u8]> =
             std::iter::once(self.node.as_str()).chain(entries).map(str::as_bytes).collect();
-        self.run(KEEP, &words).await.map(|_| ())
+        self.eval(KEEP, &words).await.map(|_| ())
     }
 
-    pub async fn update(&self, item: Item) -> Result<(), QueueError> {
-        let lease = item.lease.unwrap_or_default();
+    pub async fn update(&self, item: QueuedRequest) -> Result<(), QueueError> {
+        let lease = item.delivery_tag.unwrap_or_default();
         // It ends here, written down or not: what is not will be claimed, and sent again.
-        self.lock().leases.remove(&lease);
+        self.lock().tags.remove(&lease);
         let words = [
             item.id.into_bytes(),
             lease.into_bytes(),
@@ -164,7 +173,7 @@ impl RedisQueue {
             item.status.map_or_else(Vec::new, decimal),
             item.error.unwrap_or_default().into_bytes(),
         ];
-        let changed = self.run(UPDATE, &words.each_ref().map(Vec::as_slice)).await?;
+        let changed = self.eval(UPDATE, &words.each_ref().map(Vec::as_slice)).await?;
         if changed.number() == Some(0) {
             tracing::debug!("a queued request was removed, or taken over by another node");
         }
@@ -174,45 +183,54 @@ impl RedisQueue {
     pub async fn sweep(&self, now: Time) -> Result<(), QueueError> {
         let before =
             |age: Duration| micros(Time::from_nanos(now.nanos().saturating_sub(age.as_nanos() as u64)));
-        let words =
-            [before(KEEP_DONE), before(KEEP_DEAD), decimal(SWEPT_AT_ONCE), decimal(FORGET_NODE.as_millis())];
-        self.run(SWEEP, &words.each_ref().map(Vec::as_slice)).await.map(|_| ())
+        let words = [
+            before(DONE_RETENTION),
+            before(DEAD_RETENTION),
+            decimal(SWEEP_BATCH),
+            decimal(NODE_RETENTION.as_millis()),
+        ];
+        self.eval(SWEEP, &words.each_ref().map(Vec::as_slice)).await.map(|_| ())
     }
 
-    pub async fn find(&self, id: &str) -> Result<Option<Item>, QueueError> {
-        match self.run(FIND, &[id.as_bytes()]).await? {
-            Reply::Nil => Ok(None),
-            told => read(&told).map(Some),
+    pub async fn find(&self, id: &str) -> Result<Option<QueuedRequest>, QueueError> {
+        match self.eval(FIND, &[id.as_bytes()]).await? {
+            RedisReply::Nil => Ok(None),
+            told => parse_item(&told).map(Some),
         }
     }
 
     pub async fn body(&self, id: &str) -> Result<Option<Vec<u8>>, QueueError> {
         let name = format!("{}:body:{id}", self.name);
-        match self.client.ask(&name, &["GET", &name]).await? {
-            Reply::Bulk(body) => Ok(Some(body)),
+        match self.client.command(&name, &["GET", &name]).await? {
+            RedisReply::Bulk(body) => Ok(Some(body)),
             _ => Ok(None),
         }
     }
 
-    pub async fn list(&self, state: Option<State>, count: usize) -> Result<Vec<Item>, QueueError> {
-        let state = state.map_or("", State::name);
-        read_all(&self.run(LIST, &[state.as_bytes(), &decimal(count)]).await?)
+    pub async fn list(
+        &self,
+        state: Option<QueuedState>,
+        count: usize,
+    ) -> Result<Vec<QueuedRequest>, QueueError> {
+        let state = state.map_or("", QueuedState::name);
+        parse_items(&self.eval(LIST, &[state.as_bytes(), &decimal(count)]).await?)
     }
 
     pub async fn remove(&self, id: &str) -> Result<bool, QueueError> {
-        Ok(self.run(REMOVE, &[id.as_bytes()]).await?.number() == Some(1))
+        Ok(self.eval(REMOVE, &[id.as_bytes()]).await?.number() == Some(1))
     }
 
-    pub async fn counts(&self) -> Result<Vec<(State, u64)>, QueueError> {
-        let reply = self.run(COUNTS, &[]).await?;
+    pub async fn counts(&self) -> Result<Vec<(QueuedState, u64)>, QueueError> {
+        let reply = self.eval(COUNTS, &[]).await?;
         let counts: Option<Vec<u64>> =
-            reply.elements().and_then(|counts| counts.iter().map(Reply::number).collect());
-        let counts = counts.filter(|counts| counts.len() == State::ALL.len()).ok_or(QueueError::Strange)?;
-        Ok(State::ALL.into_iter().zip(counts).collect())
+            reply.elements().and_then(|counts| counts.iter().map(RedisReply::number).collect());
+        let counts =
+            counts.filter(|counts| counts.len() == QueuedState::ALL.len()).ok_or(QueueError::Malformed)?;
+        Ok(QueuedState::ALL.into_iter().zip(counts).collect())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ActiveDeliveries> {
+        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -229,25 +247,25 @@ fn micros(at: Time) -> Vec<u8> {
     decimal(at.nanos().div_ceil(1_000))
 }
 
-fn read_all(reply: &Reply) -> Result<Vec<Item>, QueueError> {
-    reply.elements().ok_or(QueueError::Strange)?.iter().map(read).collect()
+fn parse_items(reply: &RedisReply) -> Result<Vec<QueuedRequest>, QueueError> {
+    reply.elements().ok_or(QueueError::Malformed)?.iter().map(parse_item).collect()
 }
 
 /// A request as the scripts tell it.
-fn read(reply: &Reply) -> Result<Item, QueueError> {
-    try_read(reply).ok_or(QueueError::Strange)
+fn parse_item(reply: &RedisReply) -> Result<QueuedRequest, QueueError> {
+    try_parse_item(reply).ok_or(QueueError::Malformed)
 }
 
-fn try_read(reply: &Reply) -> Option<Item> {
-    let words: Vec<&str> = reply.elements()?.iter().map(Reply::text).collect::<Option<_>>()?;
+fn try_parse_item(reply: &RedisReply) -> Option<QueuedRequest> {
+    let words: Vec<&str> = reply.elements()?.iter().map(RedisReply::text).collect::<Option<_>>()?;
     let [id, request, state, next_at, expires_at, tries, status, error, lease] = words[..] else {
         return None;
     };
-    let Request { method, target, host, headers, body_bytes, sender, queued_at } =
+    let StoredRequest { method, target, host, headers, body_bytes, sender, queued_at } =
         serde_json::from_str(request).ok()?;
     let time = |word: &str| word.parse().ok().map(Time::from_nanos);
     let filled = |word: &str| Some(word.to_owned()).filter(|word| !word.is_empty());
-    Some(Item {
+    Some(QueuedRequest {
         id: id.to_owned(),
         method,
         target,
@@ -255,13 +273,13 @@ fn try_read(reply: &Reply) -> Option<Item> {
         headers,
         body_bytes,
         sender,
-        state: State::parse(state)?,
+        state: QueuedState::parse(state)?,
         queued_at: Time::from_nanos(queued_at),
         expires_at: time(expires_at)?,
         next_at: time(next_at)?,
         tries: tries.parse().ok()?,
         status: status.parse().ok(),
         error: filled(error),
-        lease: filled(lease),
+        delivery_tag: filled(lease),
     })
 }

@@ -11,7 +11,10 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::sync::oneshot;
 use tollgate::Time;
 
-use crate::queue::{Bounds, ITEM_OVERHEAD, Item, KEEP_DEAD, KEEP_DONE, QueueError, Sender, State};
+use crate::queue::{
+    DEAD_RETENTION, DONE_RETENTION, ITEM_OVERHEAD, QueueBounds, QueueError, QueuedRequest, QueuedState,
+    RequestSender,
+};
 
 const SCHEMA: &str = "
     PRAGMA journal_mode = WAL;
@@ -51,12 +54,12 @@ type Job = Box<dyn FnOnce(&Connection) + Send>;
 /// A handle on the file.
 pub struct SqliteQueue {
     jobs: mpsc::Sender<Job>,
-    bounds: Bounds,
+    bounds: QueueBounds,
 }
 
 impl SqliteQueue {
     /// Opens the file, or makes it. What was under way at the end is queued again.
-    pub fn open(path: &Path, bounds: Bounds) -> Result<SqliteQueue, QueueError> {
+    pub fn open(path: &Path, bounds: QueueBounds) -> Result<SqliteQueue, QueueError> {
         // It holds what people have sent: nobody else may read it.
         OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
         let connection = Connection::open(path)?;
@@ -65,7 +68,7 @@ impl SqliteQueue {
         bound_file(&connection, bounds)?;
         connection.execute(
             "UPDATE item SET state = ?1 WHERE state = ?2",
-            [State::Queued as u8, State::Sending as u8],
+            [QueuedState::Queued as u8, QueuedState::Sending as u8],
         )?;
         let (jobs, asked) = mpsc::channel::<Job>();
         thread::Builder::new().name("queue".to_owned()).spawn(move || {
@@ -76,19 +79,19 @@ impl SqliteQueue {
         Ok(SqliteQueue { jobs, bounds })
     }
 
-    async fn ask<T: Send + 'static>(
+    async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Connection) -> Result<T, QueueError> + Send + 'static,
     ) -> Result<T, QueueError> {
         let (tell, told) = oneshot::channel();
         let job = Box::new(move |connection: &Connection| _ = tell.send(job(connection)));
-        self.jobs.send(job).map_err(|_| QueueError::Ended)?;
-        told.await.map_err(|_| QueueError::Ended)?
+        self.jobs.send(job).map_err(|_| QueueError::Closed)?;
+        told.await.map_err(|_| QueueError::Closed)?
     }
 
-    pub async fn push(&self, item: Item, body: Vec<u8>) -> Result<(), QueueError> {
+    pub async fn push(&self, item: QueuedRequest, body: Vec<u8>) -> Result<(), QueueError> {
         let bounds = self.bounds;
-        self.ask(move |connection| {
+        self.run(move |connection| {
             let waiting: usize = connection.query_row(
                 "SELECT count(*) FROM item WHERE state IN (0, 1)",
                 [],
@@ -107,41 +110,45 @@ impl SqliteQueue {
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0)",
             )?.execute(params![
                 item.id, item.state as u8, item.method, item.target, item.host, headers, body, sender,
-                signed(item.queued_at), signed(item.expires_at), signed(item.next_at)
+                to_sqlite_nanos(item.queued_at), to_sqlite_nanos(item.expires_at), to_sqlite_nanos(item.next_at)
             ])?;
             Ok(change.commit()?)
         })
         .await
     }
 
-    pub async fn take_due(&self, now: Time, count: usize) -> Result<(Vec<Item>, Option<Time>), QueueError> {
-        self.ask(move |connection| {
+    pub async fn take_due(
+        &self,
+        now: Time,
+        count: usize,
+    ) -> Result<(Vec<QueuedRequest>, Option<Time>), QueueError> {
+        self.run(move |connection| {
             let sql = format!(
                 "SELECT {COLUMNS} FROM item WHERE state = 0 AND next_at <= ?1 ORDER BY sequence LIMIT ?2"
             );
             let mut query = connection.prepare_cached(&sql)?;
-            let due: Vec<Item> =
-                query.query_map(params![signed(now), count], read)?.collect::<Result<_, _>>()?;
+            let due: Vec<QueuedRequest> =
+                query.query_map(params![to_sqlite_nanos(now), count], read_row)?.collect::<Result<_, _>>()?;
             for item in &due {
                 connection.prepare_cached("UPDATE item SET state = 1 WHERE id = ?1")?.execute([&item.id])?;
             }
             let next: Option<i64> =
                 connection
                     .query_row("SELECT min(next_at) FROM item WHERE state = 0", [], |row| row.get(0))?;
-            Ok((due, next.map(time)))
+            Ok((due, next.map(from_sqlite_nanos)))
         })
         .await
     }
 
-    pub async fn update(&self, item: Item) -> Result<(), QueueError> {
-        self.ask(move |connection| {
+    pub async fn update(&self, item: QueuedRequest) -> Result<(), QueueError> {
+        self.run(move |connection| {
             connection
                 .prepare_cached(
                     "UPDATE item SET state = ?2, next_at = ?3, tries = ?4, status = ?5, error = ?6, expires_at = ?7 WHERE id = ?1",
                 )?
                 .execute(params![
-                    item.id, item.state as u8, signed(item.next_at), item.tries, item.status, item.error,
-                    signed(item.expires_at)
+                    item.id, item.state as u8, to_sqlite_nanos(item.next_at), item.tries, item.status, item.error,
+                    to_sqlite_nanos(item.expires_at)
                 ])?;
             Ok(())
         })
@@ -149,42 +156,46 @@ impl SqliteQueue {
     }
 
     pub async fn sweep(&self, now: Time) -> Result<(), QueueError> {
-        self.ask(move |connection| {
-            let before = |age: Duration| signed(now).saturating_sub(age.as_nanos() as i64);
+        self.run(move |connection| {
+            let before = |age: Duration| to_sqlite_nanos(now).saturating_sub(age.as_nanos() as i64);
             connection.execute(
                 "DELETE FROM item WHERE (state = 2 AND next_at < ?1) OR (state = 3 AND next_at < ?2)",
-                [before(KEEP_DONE), before(KEEP_DEAD)],
+                [before(DONE_RETENTION), before(DEAD_RETENTION)],
             )?;
             Ok(())
         })
         .await
     }
 
-    pub async fn find(&self, id: &str) -> Result<Option<Item>, QueueError> {
+    pub async fn find(&self, id: &str) -> Result<Option<QueuedRequest>, QueueError> {
         let id = id.to_owned();
-        self.ask(move |connection| {
+        self.run(move |connection| {
             let sql = format!("SELECT {COLUMNS} FROM item WHERE id = ?1");
-            Ok(connection.prepare_cached(&sql)?.query_row([id], read).optional()?)
+            Ok(connection.prepare_cached(&sql)?.query_row([id], read_row).optional()?)
         })
         .await
     }
 
     pub async fn body(&self, id: &str) -> Result<Option<Vec<u8>>, QueueError> {
         let id = id.to_owned();
-        self.ask(move |connection| {
+        self.run(move |connection| {
             let mut query = connection.prepare_cached("SELECT body FROM item WHERE id = ?1")?;
             Ok(query.query_row([id], |row| row.get(0)).optional()?)
         })
         .await
     }
 
-    pub async fn list(&self, state: Option<State>, count: usize) -> Result<Vec<Item>, QueueError> {
-        self.ask(move |connection| {
+    pub async fn list(
+        &self,
+        state: Option<QueuedState>,
+        count: usize,
+    ) -> Result<Vec<QueuedRequest>, QueueError> {
+        self.run(move |connection| {
             let sql = format!(
                 "SELECT {COLUMNS} FROM item WHERE ?1 IS NULL OR state = ?1 ORDER BY sequence LIMIT ?2"
             );
             let mut query = connection.prepare_cached(&sql)?;
-            let found = query.query_map(params![state.map(|state| state as u8), count], read)?;
+            let found = query.query_map(params![state.map(|state| state as u8), count], read_row)?;
             Ok(found.collect::<Result<_, _>>()?)
         })
         .await
@@ -192,21 +203,21 @@ impl SqliteQueue {
 
     pub async fn remove(&self, id: &str) -> Result<bool, QueueError> {
         let id = id.to_owned();
-        self.ask(move |connection| Ok(connection.execute("DELETE FROM item WHERE id = ?1", [id])? > 0)).await
+        self.run(move |connection| Ok(connection.execute("DELETE FROM item WHERE id = ?1", [id])? > 0)).await
     }
 
-    pub async fn counts(&self) -> Result<Vec<(State, u64)>, QueueError> {
-        self.ask(move |connection| {
+    pub async fn counts(&self) -> Result<Vec<(QueuedState, u64)>, QueueError> {
+        self.run(move |connection| {
             let mut query = connection.prepare_cached("SELECT count(*) FROM item WHERE state = ?1")?;
-            let count = |state: State| Ok((state, query.query_row([state as u8], |row| row.get(0))?));
-            State::ALL.into_iter().map(count).collect()
+            let count = |state: QueuedState| Ok((state, query.query_row([state as u8], |row| row.get(0))?));
+            QueuedState::ALL.into_iter().map(count).collect()
         })
         .await
     }
 }
 
 /// Bounds the file by what may be queued: a quarter more, for pages that are not full, and the write-ahead log apart.
-fn bound_file(connection: &Connection, bounds: Bounds) -> Result<(), QueueError> {
+fn bound_file(connection: &Connection, bounds: QueueBounds) -> Result<(), QueueError> {
     let page: usize = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
     let pages = bounds.bytes / page * 5 / 4 + SPARE_PAGES;
     connection.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
@@ -215,7 +226,11 @@ fn bound_file(connection: &Connection, bounds: Bounds) -> Result<(), QueueError>
 }
 
 /// Whether the sender may have one more.
-fn check_sender(connection: &Connection, item: &Item, bounds: Bounds) -> Result<(), QueueError> {
+fn check_sender(
+    connection: &Connection,
+    item: &QueuedRequest,
+    bounds: QueueBounds,
+) -> Result<(), QueueError> {
     let mut query = connection.prepare_cached(
         "SELECT count(*), coalesce(sum(length(body)), 0) FROM item
          WHERE state IN (0, 1) AND json_extract(sender, '$.ip') = ?1",
@@ -227,12 +242,12 @@ fn check_sender(connection: &Connection, item: &Item, bounds: Bounds) -> Result<
 }
 
 /// Removes answered requests, then dead ones, the oldest first, until `bytes` fit.
-fn make_room(connection: &Connection, bytes: usize, bounds: Bounds) -> Result<(), QueueError> {
+fn make_room(connection: &Connection, bytes: usize, bounds: QueueBounds) -> Result<(), QueueError> {
     let mut used = connection.prepare_cached("SELECT bytes FROM used")?;
     let mut remove = connection.prepare_cached(
         "DELETE FROM item WHERE sequence = (SELECT sequence FROM item WHERE state = ?1 ORDER BY next_at LIMIT 1)",
     )?;
-    for state in [State::Done, State::Dead] {
+    for state in [QueuedState::Done, QueuedState::Dead] {
         loop {
             if used.query_row([], |row| row.get::<_, usize>(0))? + bytes <= bounds.bytes {
                 return Ok(());
@@ -246,36 +261,36 @@ fn make_room(connection: &Connection, bytes: usize, bounds: Bounds) -> Result<()
 }
 
 /// Instants as SQLite has numbers; those beyond it are its last one.
-fn signed(at: Time) -> i64 {
+fn to_sqlite_nanos(at: Time) -> i64 {
     i64::try_from(at.nanos()).unwrap_or(i64::MAX)
 }
 
-fn time(at: i64) -> Time {
+fn from_sqlite_nanos(at: i64) -> Time {
     Time::from_nanos(at.unsigned_abs())
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<Item> {
+fn read_row(row: &Row<'_>) -> rusqlite::Result<QueuedRequest> {
     let json = |at: usize, error: serde_json::Error| {
         rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
     };
     let state: u8 = row.get(1)?;
     let (headers, sender): (String, String) = (row.get(5)?, row.get(7)?);
-    Ok(Item {
+    Ok(QueuedRequest {
         id: row.get(0)?,
-        state: State::ALL.into_iter().find(|known| *known as u8 == state).unwrap_or(State::Dead),
+        state: QueuedState::ALL.into_iter().find(|known| *known as u8 == state).unwrap_or(QueuedState::Dead),
         method: row.get(2)?,
         target: row.get(3)?,
         host: row.get(4)?,
         headers: serde_json::from_str(&headers).map_err(|error| json(5, error))?,
         body_bytes: row.get(6)?,
-        sender: serde_json::from_str::<Sender>(&sender).map_err(|error| json(7, error))?,
-        queued_at: time(row.get(8)?),
-        expires_at: time(row.get(9)?),
-        next_at: time(row.get(10)?),
+        sender: serde_json::from_str::<RequestSender>(&sender).map_err(|error| json(7, error))?,
+        queued_at: from_sqlite_nanos(row.get(8)?),
+        expires_at: from_sqlite_nanos(row.get(9)?),
+        next_at: from_sqlite_nanos(row.get(10)?),
         tries: row.get(11)?,
         status: row.get(12)?,
         error: row.get(13)?,
-        lease: None,
+        delivery_tag: None,
     })
 }
 
@@ -287,7 +302,7 @@ mod tests {
     fn the_file_is_bounded_by_what_may_be_queued() {
         let connection = Connection::open_in_memory().expect("a database");
         connection.execute_batch(SCHEMA).expect("the schema");
-        let bounds = Bounds::new(1_000, 1 << 20, 10_000);
+        let bounds = QueueBounds::new(1_000, 1 << 20, 10_000);
         bound_file(&connection, bounds).expect("bounded");
         let error = (0..).find_map(|n| {
             let insert = "INSERT INTO item VALUES (NULL, ?1, 0, '', '', '', '', zeroblob(10000), '{}', 0, 0, 0, 0, NULL, NULL)";

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tollgate::engine::log::{Chunk, Frames, Image};
 use tollgate::{Engine, Time};
 
-use crate::gate::{Gate, Live};
+use crate::gate::{Gate, LiveSettings};
 
 /// A file up to this length is not worth replacing.
 const MIN_BOUND: u64 = 1 << 20;
@@ -35,7 +35,7 @@ pub struct StateLog {
     next: Option<(LogFile, Image)>,
     unwritten: Option<Chunk>,
     /// What the rules in the file were taken from.
-    rules: Option<Arc<Live>>,
+    rules: Option<Arc<LiveSettings>>,
     /// Changes were lost, or their fate is unknown: only a new file has all of them.
     is_incomplete: bool,
     measured: Measured,

@@ -8,22 +8,22 @@ use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Request, StatusCode};
 use tollgate::{Hit, Time, Verdict};
 
-use crate::answer::{self, Problem};
-use crate::connection::{Answer, read_body};
+use crate::caller_auth;
+use crate::connection::{FullResponse, read_body};
 use crate::gate::Gate;
-use crate::guard;
-use crate::log_rate::LogRate;
+use crate::log_rate::LogLimiter;
 use crate::receipt;
+use crate::response::{self, ProblemDetails};
 use crate::tokens::{Role, Tokens};
 
-mod asked;
+mod check_request;
+mod check_response;
 mod settle;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod told;
 
-pub use asked::Asked;
-pub use told::Told;
+pub use check_request::CheckRequest;
+pub use check_response::CheckResponse;
 
 /// Longer bodies are answered with 413.
 const MAX_CHECK_BYTES: usize = 256 << 10;
@@ -43,56 +43,58 @@ const ANY_ORIGIN: [&str; 2] = ["/v1/forward-auth", "/json"];
 
 /// Which callers are served.
 #[derive(Default)]
-pub struct Door {
-    pub admits: Admits,
-    refusals: LogRate,
+pub struct CallerAccess {
+    pub allowed_callers: AllowedCallers,
+    refusals: LogLimiter,
 }
 
 #[derive(Default)]
-pub enum Admits {
+pub enum AllowedCallers {
     /// On a loopback address: no pages of other sites, no names of other hosts.
     #[default]
     Local,
     /// Tokens of the role `check`.
     Tokens(Arc<Tokens>),
     /// Beyond loopback, and no such token exists.
-    Anybody,
+    Anyone,
 }
 
-impl Door {
-    pub fn new(address: SocketAddr, tokens: Option<Arc<Tokens>>) -> Door {
+impl CallerAccess {
+    pub fn new(address: SocketAddr, tokens: Option<Arc<Tokens>>) -> CallerAccess {
         let admits = match tokens.filter(|tokens| tokens.has_check()) {
-            Some(tokens) => Admits::Tokens(tokens),
-            None if address.ip().to_canonical().is_loopback() => Admits::Local,
-            None => Admits::Anybody,
+            Some(tokens) => AllowedCallers::Tokens(tokens),
+            None if address.ip().to_canonical().is_loopback() => AllowedCallers::Local,
+            None => AllowedCallers::Anyone,
         };
-        Door { admits, refusals: LogRate::default() }
+        CallerAccess { allowed_callers: admits, refusals: LogLimiter::default() }
     }
 
-    fn guard(&self, request: &Request<Incoming>) -> Result<(), Problem> {
-        let judged = match &self.admits {
-            Admits::Tokens(tokens) => guard::by_token(tokens, request.headers(), Role::Check).map(|_name| ()),
-            Admits::Local if !ANY_ORIGIN.contains(&request.uri().path()) => {
-                guard::by_origin(request.uri().authority(), request.headers())
+    fn authorize(&self, request: &Request<Incoming>) -> Result<(), ProblemDetails> {
+        let judged = match &self.allowed_callers {
+            AllowedCallers::Tokens(tokens) => {
+                caller_auth::authorize_token(tokens, request.headers(), Role::Check).map(|_name| ())
             }
-            Admits::Local | Admits::Anybody => Ok(()),
+            AllowedCallers::Local if !ANY_ORIGIN.contains(&request.uri().path()) => {
+                caller_auth::authorize_local(request.uri().authority(), request.headers())
+            }
+            AllowedCallers::Local | AllowedCallers::Anyone => Ok(()),
         };
         judged.map_err(|refused| {
-            guard::log_refused(&self.refusals, "decision", request, &refused);
+            caller_auth::log_refused(&self.refusals, "decision", request, &refused);
             refused.1
         })
     }
 }
 
 /// Answers one request.
-pub async fn handle(gate: Arc<Gate>, door: Arc<Door>, request: Request<Incoming>) -> Answer {
-    let answered = match door.guard(&request) {
+pub async fn handle(gate: Arc<Gate>, door: Arc<CallerAccess>, request: Request<Incoming>) -> FullResponse {
+    let answered = match door.authorize(&request) {
         Ok(()) => route(&gate, request).await,
         Err(problem) => Err(problem),
     };
     answered.unwrap_or_else(|problem| {
         let unauthorised = problem.status == StatusCode::UNAUTHORIZED;
-        let mut answer = Answer::from(problem);
+        let mut answer = FullResponse::from(problem);
         if unauthorised {
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -100,38 +102,38 @@ pub async fn handle(gate: Arc<Gate>, door: Arc<Door>, request: Request<Incoming>
     })
 }
 
-async fn route(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
+async fn route(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, ProblemDetails> {
     let path = request.uri().path();
     let Some((method, path)) = ROUTES.iter().find(|(_, known)| *known == path) else {
-        return Err(Problem::not_found(path));
+        return Err(ProblemDetails::not_found(path));
     };
     if request.method().as_str() != *method {
-        return Err(Problem::method(*method));
+        return Err(ProblemDetails::method_not_allowed(*method));
     }
     match *path {
         "/v1/check" => check(gate, request).await,
         "/v1/check/batch" => batch(gate, request).await,
-        "/v1/settle" => settled(gate, request).await,
+        "/v1/settle" => settle_receipt(gate, request).await,
         _ => request_allowed(gate, &request).await,
     }
 }
 
-async fn check(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
+async fn check(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, ProblemDetails> {
     let body = read_body(request, MAX_CHECK_BYTES).await?;
-    decided(gate, &Asked::parse(&body)?).await
+    respond(gate, &CheckRequest::parse(&body)?).await
 }
 
-async fn settled(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
+async fn settle_receipt(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, ProblemDetails> {
     let body = read_body(request, MAX_CHECK_BYTES).await?;
     settle::settle(gate, &body).await
 }
 
-async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Problem> {
+async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, ProblemDetails> {
     let body = read_body(request, MAX_BATCH_BYTES).await?;
-    let asked = Asked::parse_batch(&body)?;
+    let asked = CheckRequest::parse_batch(&body)?;
     if asked.len() > MAX_BATCH {
         let detail = format!("{} checks in one batch: at most {MAX_BATCH}", asked.len());
-        return Err(Problem::bad_field("body", detail));
+        return Err(ProblemDetails::bad_field("body", detail));
     }
     // All are looked at before any is charged: a bad one changes nothing.
     for (n, each) in asked.iter().enumerate() {
@@ -141,38 +143,38 @@ async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<Answer, Proble
     let mut told = Vec::with_capacity(asked.len());
     for each in &asked {
         let verdict = each.decide(gate, now).await?;
-        told.push(each.told(gate, &verdict).with_status(answer::status(&verdict)));
+        told.push(each.response(gate, &verdict).with_status(response::status(&verdict)));
     }
-    Ok(answer::json(StatusCode::OK, &told))
+    Ok(response::json(StatusCode::OK, &told))
 }
 
-fn in_item(n: usize, problem: Problem) -> Problem {
+fn in_item(n: usize, problem: ProblemDetails) -> ProblemDetails {
     let field = problem.field.map(|field| format!("[{n}].{field}"));
-    Problem { field, detail: format!("[{n}]: {}", problem.detail), ..problem }
+    ProblemDetails { field, detail: format!("[{n}]: {}", problem.detail), ..problem }
 }
 
-async fn request_allowed(gate: &Gate, request: &Request<Incoming>) -> Result<Answer, Problem> {
+async fn request_allowed(gate: &Gate, request: &Request<Incoming>) -> Result<FullResponse, ProblemDetails> {
     let query = request.uri().query().unwrap_or_default();
-    decided(gate, &Asked::from_query(query)?).await
+    respond(gate, &CheckRequest::from_query(query)?).await
 }
 
-impl Asked<'_> {
-    async fn decide(&self, gate: &Gate, now: Time) -> Result<Verdict, Problem> {
+impl CheckRequest<'_> {
+    async fn decide(&self, gate: &Gate, now: Time) -> Result<Verdict, ProblemDetails> {
         let hit: Hit<'_> = gate.identify(self.hit()?, now);
         Ok(if self.is_peek() { gate.peek(&hit, now).await } else { gate.check(&hit, now).await })
     }
 
     /// The verdict as its caller is told.
-    fn told(&self, gate: &Gate, verdict: &Verdict) -> Told {
+    fn response(&self, gate: &Gate, verdict: &Verdict) -> CheckResponse {
         let expected = self.wants_receipt() || receipt::is_expected(verdict);
-        Told::of(verdict).with_receipt(expected.then(|| gate.receipts.write(verdict)).flatten())
+        CheckResponse::of(verdict).with_receipt(expected.then(|| gate.receipts.write(verdict)).flatten())
     }
 }
 
 /// The verdict with its headers.
-async fn decided(gate: &Gate, asked: &Asked<'_>) -> Result<Answer, Problem> {
+async fn respond(gate: &Gate, asked: &CheckRequest<'_>) -> Result<FullResponse, ProblemDetails> {
     let verdict = asked.decide(gate, gate.now()).await?;
-    let mut answer = answer::json(answer::status(&verdict), &asked.told(gate, &verdict));
-    answer::write_headers(&mut answer, &verdict, gate.live.load().headers);
+    let mut answer = response::json(response::status(&verdict), &asked.response(gate, &verdict));
+    response::write_headers(&mut answer, &verdict, gate.live.load().headers);
     Ok(answer)
 }

@@ -10,94 +10,94 @@ use tollgate::document::{Problem, Problems};
 
 use crate::config::{Balance, ProxyConfig, QueueConfig};
 use crate::connection::Shutdown;
-use crate::gate::{Asked, Gate};
+use crate::gate::{FieldSelection, Gate};
 
 mod balance;
 mod body;
+mod body_fields;
 mod budget;
+mod client_connection;
 mod connect;
-mod conversation;
 mod enqueue;
+mod error_response;
 mod exchange;
-mod fields;
 mod forward;
 mod forwarded;
 mod framing;
-mod heads;
+mod framing_check;
 mod health;
+mod heartbeat;
 mod hold;
-mod hops;
+mod hold_wait;
+mod hop_by_hop;
 mod identify;
+mod in_flight;
 mod inspect;
 mod json;
-mod lease;
-mod line;
-mod merge;
+mod merge_headers;
 mod multipart;
 mod pool;
-mod pulse;
-mod refusal;
 mod replay;
-mod screen;
+mod retry_schedule;
+mod sanitize;
 mod settlement;
-mod stall;
+mod stalled_stream;
 mod stream;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tls;
-mod turn;
-mod upgrade;
+mod tunnel;
 mod upstream;
 mod websocket;
 mod worker;
 
 pub use health::watch as watch_health;
-pub use tls::{Certificate, watch_trust};
+pub use tls::{Certificate, watch_upstream_ca};
 pub use worker::serve;
 
-use balance::Turn;
+use balance::RoundRobinCursor;
 use budget::Budget;
-use connect::Tls;
-pub use enqueue::Aside;
-use forwarded::Trust;
-use hold::Room;
-use pulse::Pulse;
+use connect::UpstreamTlsClient;
+pub use enqueue::RequestQueue;
+use forwarded::ProxyTrust;
+use heartbeat::Heartbeat;
+use hold::HoldQueues;
 use upstream::Upstream;
 
 pub struct Proxy {
     gate: Arc<Gate>,
-    route: ArcSwap<Route>,
+    route: ArcSwap<RouteSnapshot>,
     /// Beside them, queued requests have connections of their own.
     workers: usize,
-    held: Arc<Room>,
+    hold_queues: Arc<HoldQueues>,
     /// What is read of bodies whose requests wait.
     read_ahead: Arc<Budget>,
-    pulses: Box<[Pulse]>,
+    heartbeats: Box<[Heartbeat]>,
     /// Where requests are put aside.
-    pub aside: Option<Arc<Aside>>,
-    pub counts: Counts,
+    pub request_queue: Option<Arc<RequestQueue>>,
+    pub counts: ProxyCounts,
 }
 
 /// What is counted for people.
 #[derive(Default)]
-pub struct Counts {
+pub struct ProxyCounts {
     pub retried: AtomicU64,
     pub unreachable: AtomicU64,
-    pub too_slow: AtomicU64,
+    pub timed_out: AtomicU64,
     pub rejected: AtomicU64,
     pub held: AtomicU64,
-    pub not_held: AtomicU64,
+    pub hold_rejected: AtomicU64,
     pub queued: AtomicU64,
     pub replayed: AtomicU64,
-    pub given_up: AtomicU64,
+    pub dead_lettered: AtomicU64,
 }
 
 /// Where requests go, as the file says.
-struct Route {
+struct RouteSnapshot {
     config: ProxyConfig,
     upstreams: Vec<Arc<Upstream>>,
-    turn: Turn,
-    tls: ArcSwap<Tls>,
+    round_robin: RoundRobinCursor,
+    tls: ArcSwap<UpstreamTlsClient>,
 }
 
 /// How an upstream is doing.
@@ -111,17 +111,17 @@ impl Proxy {
     /// It must be called inside a tokio runtime: a queue may be on a server.
     pub fn new(gate: Arc<Gate>, config: ProxyConfig, queue: Option<QueueConfig>) -> Result<Proxy, Problems> {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let route = Route::new(&gate, config, &[], workers)?;
-        let aside = queue.map(Aside::open).transpose()?;
+        let route = RouteSnapshot::new(&gate, config, &[], workers)?;
+        let aside = queue.map(RequestQueue::open).transpose()?;
         Ok(Proxy {
             gate,
-            aside: aside.map(Arc::new),
+            request_queue: aside.map(Arc::new),
             route: ArcSwap::from_pointee(route),
             workers,
-            pulses: (0..workers).map(|_| Pulse::default()).collect(),
-            held: Arc::default(),
-            read_ahead: Budget::new(turn::MAX_AHEAD_BYTES),
-            counts: Counts::default(),
+            heartbeats: (0..workers).map(|_| Heartbeat::default()).collect(),
+            hold_queues: Arc::default(),
+            read_ahead: Budget::new(hold_wait::MAX_READ_AHEAD_BYTES),
+            counts: ProxyCounts::default(),
         })
     }
 
@@ -129,35 +129,40 @@ impl Proxy {
     pub fn apply(&self, config: ProxyConfig) -> Result<(), Problems> {
         let known = self.route.load();
         if known.config != config {
-            self.route.store(Arc::new(Route::new(&self.gate, config, &known.upstreams, self.workers)?));
+            self.route.store(Arc::new(RouteSnapshot::new(
+                &self.gate,
+                config,
+                &known.upstreams,
+                self.workers,
+            )?));
         }
         Ok(())
     }
 
     /// Sends queued requests when they may pass, until the shutdown.
-    pub async fn watch_queue(self: Arc<Self>, shutdown: Shutdown) {
-        replay::watch(self, shutdown).await;
+    pub async fn run_replay(self: Arc<Self>, shutdown: Shutdown) {
+        replay::run(self, shutdown).await;
     }
 
     /// Beats for a worker, on its own thread, for as long as that runs.
-    async fn beat(self: Arc<Self>, worker: usize) {
-        self.pulses[worker].beat(|| self.gate.now()).await;
+    async fn run_heartbeat(self: Arc<Self>, worker: usize) {
+        self.heartbeats[worker].beat(|| self.gate.now()).await;
     }
 
     /// How many workers have stopped serving their connections.
     pub fn stuck_workers(&self) -> usize {
         let now = self.gate.now();
-        self.pulses.iter().filter(|pulse| pulse.is_lost(now)).count()
+        self.heartbeats.iter().filter(|pulse| pulse.is_stalled(now)).count()
     }
 
     /// How many requests wait for their turn.
-    pub fn waiting(&self) -> usize {
-        self.held.waiting()
+    pub fn held_requests(&self) -> usize {
+        self.hold_queues.waiting()
     }
 
     /// Calls requests when it is their turn, until the shutdown.
-    pub async fn watch_held(self: Arc<Self>, shutdown: Shutdown) {
-        hold::watch(Arc::clone(&self.held), Arc::clone(&self.gate), shutdown).await;
+    pub async fn run_hold_queues(self: Arc<Self>, shutdown: Shutdown) {
+        hold::watch(Arc::clone(&self.hold_queues), Arc::clone(&self.gate), shutdown).await;
     }
 
     pub fn upstreams(&self) -> Vec<UpstreamReport> {
@@ -171,9 +176,9 @@ impl Proxy {
     }
 }
 
-impl Route {
-    fn trust(&self) -> Trust<'_> {
-        Trust { proxies: &self.config.trusted, header: self.config.trusted_header }
+impl RouteSnapshot {
+    fn trust(&self) -> ProxyTrust<'_> {
+        ProxyTrust { proxies: &self.config.trusted, header: self.config.trusted_header }
     }
 
     fn new(
@@ -181,20 +186,20 @@ impl Route {
         config: ProxyConfig,
         known: &[Arc<Upstream>],
         workers: usize,
-    ) -> Result<Route, Problems> {
+    ) -> Result<RouteSnapshot, Problems> {
         if let Balance::Hash(attribute) = &config.balance {
-            gate.ask_for(&Asked::of_attribute(attribute));
+            gate.extend_field_selection(&FieldSelection::of_attribute(attribute));
         }
         let upstreams = config.upstreams.iter().map(|address| {
             let known = known.iter().find(|upstream| upstream.address == *address);
             known.map_or_else(|| Arc::new(Upstream::new(address.clone(), workers + 1)), Arc::clone)
         });
-        let tls = tls::towards(&config.upstream_tls)
+        let tls = tls::upstream_tls_client(&config.upstream_tls)
             .map_err(|error| Problem::new(None, "proxy.upstream_tls", format!("{error:#}")))?;
-        Ok(Route {
+        Ok(RouteSnapshot {
             upstreams: upstreams.collect(),
             config,
-            turn: Turn::default(),
+            round_robin: RoundRobinCursor::default(),
             tls: ArcSwap::from_pointee(tls),
         })
     }

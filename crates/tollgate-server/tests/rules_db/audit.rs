@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::ban::{Ban, BanSource};
 use tollgate::identity::Key;
-use tollgate_stores::rules::{Author, Edit, Expected};
+use tollgate_stores::rules::{Author, Edit, Precondition};
 
 use crate::editor::{Editor, in_force, now, rule};
 use crate::harness::{Folder, Server, eventually};
@@ -24,7 +24,7 @@ fn bans(source: BanSource, users: std::ops::Range<usize>) -> Vec<Edit> {
     let until = now() + 24 * HOUR;
     let ban = Ban { until, reason: "test".into(), source, strikes: 1 };
     let key = |n: usize| Key::parse(&format!("user:{n}")).expect("a valid key");
-    users.map(|n| Edit::ban(&key(n), &ban, Expected::Anything)).collect()
+    users.map(|n| Edit::ban(&key(n), &ban, Precondition::Any)).collect()
 }
 
 fn is_reached(node: &Server, version: &str) -> bool {

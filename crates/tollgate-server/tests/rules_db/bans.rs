@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tollgate::Enforce;
 use tollgate::ban::{Ban, BanSource};
 use tollgate::identity::Key;
-use tollgate_stores::rules::{Edit, Expected, Item, Kind};
+use tollgate_stores::rules::{Edit, ItemId, ItemKind, Precondition};
 
 use crate::editor::{Editor, now};
 use crate::harness::{Folder, Server, Waits, eventually};
@@ -35,11 +35,11 @@ fn key(text: &str) -> Key {
 
 fn ban(text: &str, span: Duration) -> Edit {
     let ban = Ban { until: now() + span, reason: "test".into(), source: BanSource::Manual, strikes: 0 };
-    Edit::ban(&key(text), &ban, Expected::Anything)
+    Edit::ban(&key(text), &ban, Precondition::Any)
 }
 
 fn unban(text: &str) -> Edit {
-    Edit::delete(Item::new(Kind::Ban, text), Expected::Anything)
+    Edit::delete(ItemId::new(ItemKind::Ban, text), Precondition::Any)
 }
 
 fn reason(node: &Server, hit: &Value) -> String {
@@ -123,12 +123,12 @@ fn an_allowed_key_passes_on_every_node() {
     let folder = Folder::new();
     let (nodes, editor) = (nodes(&folder, RULES), editor(&folder));
     let hit = json!({ "user": "probe" });
-    editor.edit(vec![Edit::allow(&key("user:probe"), "health checks", Expected::Nothing)]);
+    editor.edit(vec![Edit::allow(&key("user:probe"), "health checks", Precondition::Absent)]);
     everywhere(&nodes, &hit, "allow_list");
     drop(nodes);
     let again = [node(&folder, "a", RULES)];
     assert_eq!(reason(&again[0], &hit), "allow_list", "after a restart");
-    editor.edit(vec![Edit::delete(Item::new(Kind::Allow, "user:probe"), Expected::Anything)]);
+    editor.edit(vec![Edit::delete(ItemId::new(ItemKind::Allow, "user:probe"), Precondition::Any)]);
     everywhere(&again, &hit, "ok");
 }
 
@@ -145,7 +145,7 @@ fn the_panic_switch_is_thrown_for_the_whole_fleet() {
     }
     let mut waits = Waits::default();
     for (enforce, status) in [(Enforce::Shadow, 200), (Enforce::Off, 200), (Enforce::On, 429)] {
-        editor.edit(vec![Edit::enforce(enforce, Expected::Anything)]);
+        editor.edit(vec![Edit::enforce(enforce, Precondition::Any)]);
         waits.until(enforce.name(), || {
             nodes.iter().all(|node| node.admin("GET", "/healthz", "").json()["enforce"] == enforce.name())
         });
@@ -153,7 +153,7 @@ fn the_panic_switch_is_thrown_for_the_whole_fleet() {
         assert!(nodes.iter().all(|node| answer(node) == status), "{}", enforce.name());
     }
     waits.are_within_a_second();
-    editor.edit(vec![Edit::enforce(Enforce::Shadow, Expected::Anything)]);
+    editor.edit(vec![Edit::enforce(Enforce::Shadow, Precondition::Any)]);
     let late = node(&folder, "late", RULES);
     assert_eq!(
         late.admin("GET", "/healthz", "").json()["enforce"],

@@ -6,7 +6,9 @@ use std::path::Path;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tollgate::Time;
-use tollgate_stores::rules::{Author, Change, DbError, Edit, Expected, Item, Logged, RuleText, RulesDb};
+use tollgate_stores::rules::{
+    Author, ChangeLogEntry, DbError, Edit, ItemChange, ItemId, Precondition, RuleText, RulesDb,
+};
 
 use crate::harness::{Server, eventually};
 
@@ -22,29 +24,29 @@ impl Editor {
         Editor { runtime, db }
     }
 
-    pub fn try_edit(&self, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
+    pub fn try_edit(&self, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
         self.try_edit_as("test", now(), edits)
     }
 
-    fn try_edit_as(&self, who: &str, at: Time, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
+    fn try_edit_as(&self, who: &str, at: Time, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
         self.runtime.block_on(self.db.edit(Author { who: who.to_owned(), at }, edits))
     }
 
     /// Edits as somebody else did, at another time.
-    pub fn edit_as(&self, who: &str, at: Time, edits: Vec<Edit>) -> Vec<Change> {
+    pub fn edit_as(&self, who: &str, at: Time, edits: Vec<Edit>) -> Vec<ItemChange> {
         self.try_edit_as(who, at, edits).expect("the database can be written")
     }
 
     /// The latest entries of the log.
-    pub fn log(&self, limit: usize) -> Vec<Logged> {
+    pub fn log(&self, limit: usize) -> Vec<ChangeLogEntry> {
         self.runtime.block_on(self.db.log(None, limit)).expect("the database can be read")
     }
 
-    pub fn edit(&self, edits: Vec<Edit>) -> Vec<Change> {
+    pub fn edit(&self, edits: Vec<Edit>) -> Vec<ItemChange> {
         self.try_edit(edits).expect("the database can be written")
     }
 
-    pub fn put(&self, id: &str, options: &str) -> Vec<Change> {
+    pub fn put(&self, id: &str, options: &str) -> Vec<ItemChange> {
         self.edit(vec![rule(id, options)])
     }
 
@@ -60,11 +62,11 @@ impl Editor {
 
 pub fn rule(id: &str, options: &str) -> Edit {
     let text = format!("{{id: {id}, key: user, {options}}}");
-    Edit::rule(RuleText::parse(&text).expect("a valid rule"), Expected::Anything)
+    Edit::rule(RuleText::parse(&text).expect("a valid rule"), Precondition::Any)
 }
 
 pub fn deletion(id: &str) -> Edit {
-    Edit::delete(Item::rule(id), Expected::Anything)
+    Edit::delete(ItemId::rule(id), Precondition::Any)
 }
 
 fn limit_in(text: &str) -> String {

@@ -52,7 +52,9 @@ fn edit_on(editor: &Editor, edits: usize, each: impl Fn(usize)) -> BTreeMap<Stri
         eventually("the database is back", || match editor.try_edit(edit()) {
             Ok(_) => true,
             Err(
-                error @ (DbError::Unwritable { .. } | DbError::Unknown { .. } | DbError::Unreadable { .. }),
+                error @ (DbError::Unwritable { .. }
+                | DbError::OutcomeUnknown { .. }
+                | DbError::Unreadable { .. }),
             ) => {
                 assert!(error.is_transient());
                 false

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate::ban::{Ban, BanSource};
 use tollgate::identity::Key;
-use tollgate_stores::rules::{Edit, Expected};
+use tollgate_stores::rules::{Edit, Precondition};
 
 use crate::editor::{Editor, in_force, now, rule};
 use crate::harness::{Folder, Server, binary, eventually};
@@ -25,8 +25,8 @@ pub fn seeded(address: &str) -> Editor {
     let ban = Ban { until, reason: "test".into(), source: BanSource::Manual, strikes: 0 };
     editor.edit(vec![
         rule("a", "limit: 3/d, overrides: [{ user: ceo, limits: [5/d] }]"),
-        Edit::ban(&key("user:evil"), &ban, Expected::Anything),
-        Edit::allow(&key("user:good"), "a friend", Expected::Anything),
+        Edit::ban(&key("user:evil"), &ban, Precondition::Any),
+        Edit::allow(&key("user:good"), "a friend", Precondition::Any),
     ]);
     editor
 }

@@ -15,13 +15,13 @@ use tokio::time::{Instant, sleep_until};
 use crate::counters::StoreError;
 
 /// Failures in a row that open it, if they go on for this long: a server that pauses for a moment is not down.
-const FAILURES: u32 = 5;
-const SILENCE: Duration = Duration::from_millis(100);
-const FIRST_PROBE: Duration = Duration::from_millis(50);
-const LONGEST_PROBE: Duration = Duration::from_millis(200);
+const FAILURE_THRESHOLD: u32 = 5;
+const MIN_FAILING_TIME: Duration = Duration::from_millis(100);
+const INITIAL_PROBE_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// The shares of requests that pass after a probe was answered, each for a step.
-const RETURN: [f32; 3] = [0.125, 0.25, 0.5];
-const RETURN_STEP: Duration = Duration::from_millis(100);
+const RAMP_UP_SHARES: [f32; 3] = [0.125, 0.25, 0.5];
+const RAMP_UP_STEP: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub struct Breaker {
@@ -32,23 +32,23 @@ pub struct Breaker {
     failing_since: Mutex<Instant>,
     refused: AtomicU64,
     opened: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<BreakerState>,
     changed: Notify,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum BreakerState {
     Closed,
     Open {
         since: Instant,
         reason: String,
         probe_at: Instant,
-        pause: Duration,
+        probe_interval: Duration,
     },
     /// `since` is when it opened, `from` when the first probe was answered.
-    Returning {
+    RampingUp {
         since: Instant,
-        from: Instant,
+        probed_at: Instant,
     },
 }
 
@@ -73,7 +73,7 @@ impl Breaker {
             failing_since: Mutex::new(Instant::now()),
             refused: AtomicU64::new(0),
             opened: AtomicU64::new(0),
-            state: Mutex::new(State::Closed),
+            state: Mutex::new(BreakerState::Closed),
             changed: Notify::new(),
         }
     }
@@ -83,11 +83,11 @@ impl Breaker {
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let state = self.lock_returned();
+        let state = self.lock_after_ramp_up();
         let reason = match &*state {
-            State::Closed => return Ok(()),
-            State::Open { reason, .. } => reason.clone(),
-            State::Returning { from, .. } => match share_after(*from) {
+            BreakerState::Closed => return Ok(()),
+            BreakerState::Open { reason, .. } => reason.clone(),
+            BreakerState::RampingUp { probed_at: from, .. } => match admitted_share(*from) {
                 Some(share) if fastrand::f32() >= share => "it is returning gradually".to_owned(),
                 _ => return Ok(()),
             },
@@ -98,24 +98,24 @@ impl Breaker {
     }
 
     /// A request was answered.
-    pub fn succeeded(&self) {
+    pub fn record_success(&self) {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
         }
     }
 
     /// A request was not answered.
-    pub fn failed(&self, reason: &str) {
+    pub fn record_failure(&self, reason: &str) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         let lasting = {
             let mut since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
             if failures == 1 {
                 *since = Instant::now();
             }
-            since.elapsed() >= SILENCE
+            since.elapsed() >= MIN_FAILING_TIME
         };
-        let returning = matches!(*self.lock(), State::Returning { .. });
-        if (failures >= FAILURES && lasting) || returning {
+        let returning = matches!(*self.lock(), BreakerState::RampingUp { .. });
+        if (failures >= FAILURE_THRESHOLD && lasting) || returning {
             self.trip(reason);
         }
     }
@@ -125,26 +125,26 @@ impl Breaker {
         let mut state = self.lock();
         let now = Instant::now();
         let since = match &*state {
-            State::Open { .. } => return,
-            State::Returning { since, .. } => *since,
-            State::Closed => {
+            BreakerState::Open { .. } => return,
+            BreakerState::RampingUp { since, .. } => *since,
+            BreakerState::Closed => {
                 self.opened.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(server = %self.server, reason, "store does not answer: on_store_error is in force");
                 now
             }
         };
-        let (reason, probe_at) = (reason.to_owned(), now + jittered(FIRST_PROBE));
-        *state = State::Open { since, reason, probe_at, pause: FIRST_PROBE };
+        let (reason, probe_at) = (reason.to_owned(), now + jittered(INITIAL_PROBE_INTERVAL));
+        *state = BreakerState::Open { since, reason, probe_at, probe_interval: INITIAL_PROBE_INTERVAL };
         self.closed.store(false, Ordering::Release);
         self.changed.notify_waiters();
     }
 
     pub fn is_open(&self) -> bool {
-        matches!(*self.lock(), State::Open { .. })
+        matches!(*self.lock(), BreakerState::Open { .. })
     }
 
     /// Returns once it is open.
-    pub async fn opened(&self) {
+    pub async fn wait_until_open(&self) {
         loop {
             // Registered before the look: `notify_waiters` wakes only those that wait already.
             let mut changed = pin!(self.changed.notified());
@@ -158,9 +158,9 @@ impl Breaker {
 
     /// Returns when a probe is due: the one driver of this server then asks it something harmless.
     pub async fn probe_due(&self) {
-        self.opened().await;
+        self.wait_until_open().await;
         let due = match &*self.lock() {
-            State::Open { probe_at, .. } => *probe_at,
+            BreakerState::Open { probe_at, .. } => *probe_at,
             _ => return,
         };
         sleep_until(due).await;
@@ -169,34 +169,34 @@ impl Breaker {
     /// A probe was answered, or a new connection is up.
     pub fn probe_succeeded(&self) {
         let mut state = self.lock();
-        if let State::Open { since, .. } = *state {
+        if let BreakerState::Open { since, .. } = *state {
             self.failures.store(0, Ordering::Relaxed);
-            *state = State::Returning { since, from: Instant::now() };
+            *state = BreakerState::RampingUp { since, probed_at: Instant::now() };
         }
     }
 
     /// Another server has taken over: it was never overrun by us, so all requests pass at once.
-    pub fn replaced(&self) {
+    pub fn close_after_failover(&self) {
         let mut state = self.lock();
-        if let State::Open { since, .. } | State::Returning { since, .. } = *state {
+        if let BreakerState::Open { since, .. } | BreakerState::RampingUp { since, .. } = *state {
             self.failures.store(0, Ordering::Relaxed);
             self.close(&mut state, since);
         }
     }
 
     pub fn probe_failed(&self, why: &str) {
-        if let State::Open { probe_at, pause, reason, .. } = &mut *self.lock() {
-            *pause = (*pause * 2).min(LONGEST_PROBE);
+        if let BreakerState::Open { probe_at, probe_interval: pause, reason, .. } = &mut *self.lock() {
+            *pause = (*pause * 2).min(MAX_PROBE_INTERVAL);
             *probe_at = Instant::now() + jittered(*pause);
             *reason = why.to_owned();
         }
     }
 
     pub fn health(&self) -> ServerHealth {
-        let trouble = match &*self.lock_returned() {
-            State::Closed => None,
-            State::Open { reason, .. } => Some(reason.clone()),
-            State::Returning { .. } => Some("it is returning gradually".to_owned()),
+        let trouble = match &*self.lock_after_ramp_up() {
+            BreakerState::Closed => None,
+            BreakerState::Open { reason, .. } => Some(reason.clone()),
+            BreakerState::RampingUp { .. } => Some("it is returning gradually".to_owned()),
         };
         ServerHealth {
             server: self.server.clone(),
@@ -207,31 +207,31 @@ impl Breaker {
     }
 
     /// The state; where the return is complete, it is closed by whoever looks first.
-    fn lock_returned(&self) -> MutexGuard<'_, State> {
+    fn lock_after_ramp_up(&self) -> MutexGuard<'_, BreakerState> {
         let mut state = self.lock();
-        if let State::Returning { since, from } = *state
-            && share_after(from).is_none()
+        if let BreakerState::RampingUp { since, probed_at: from } = *state
+            && admitted_share(from).is_none()
         {
             self.close(&mut state, since);
         }
         state
     }
 
-    fn close(&self, state: &mut State, since: Instant) {
-        *state = State::Closed;
+    fn close(&self, state: &mut BreakerState, since: Instant) {
+        *state = BreakerState::Closed;
         self.closed.store(true, Ordering::Release);
         let down_ms = since.elapsed().as_millis() as u64;
         tracing::info!(server = %self.server, down_ms, "store answers again");
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BreakerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The share of requests that pass so long after a probe was answered; `None` once all do.
-fn share_after(from: Instant) -> Option<f32> {
-    RETURN.get((from.elapsed().as_millis() / RETURN_STEP.as_millis()) as usize).copied()
+fn admitted_share(from: Instant) -> Option<f32> {
+    RAMP_UP_SHARES.get((from.elapsed().as_millis() / RAMP_UP_STEP.as_millis()) as usize).copied()
 }
 
 /// Between half and one and a half of it, so that a fleet does not knock in step.
@@ -247,10 +247,10 @@ mod tests {
 
     async fn open() -> Breaker {
         let breaker = Breaker::new("127.0.0.1:1");
-        for _ in 0..FAILURES {
+        for _ in 0..FAILURE_THRESHOLD {
             assert_eq!(breaker.admit(), Ok(()));
-            breaker.failed("no answer");
-            advance(SILENCE / (FAILURES - 1)).await;
+            breaker.record_failure("no answer");
+            advance(MIN_FAILING_TIME / (FAILURE_THRESHOLD - 1)).await;
         }
         breaker
     }
@@ -259,11 +259,11 @@ mod tests {
     async fn a_server_that_pauses_for_a_moment_is_not_down() {
         let breaker = Breaker::new("127.0.0.1:1");
         for _ in 0..1000 {
-            breaker.failed("no answer");
+            breaker.record_failure("no answer");
         }
         assert_eq!(breaker.admit(), Ok(()));
-        advance(SILENCE).await;
-        breaker.failed("no answer");
+        advance(MIN_FAILING_TIME).await;
+        breaker.record_failure("no answer");
         assert!(breaker.admit().is_err());
     }
 
@@ -278,9 +278,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_in_between_keeps_it_closed() {
         let breaker = Breaker::new("127.0.0.1:1");
-        for _ in 0..10 * FAILURES {
-            breaker.failed("no answer");
-            breaker.succeeded();
+        for _ in 0..10 * FAILURE_THRESHOLD {
+            breaker.record_failure("no answer");
+            breaker.record_success();
         }
         assert_eq!(breaker.admit(), Ok(()));
     }
@@ -293,15 +293,15 @@ mod tests {
             breaker.probe_due().await;
             breaker.probe_failed("still nothing");
         }
-        assert!(start.elapsed() < 8 * LONGEST_PROBE.mul_f64(1.5));
+        assert!(start.elapsed() < 8 * MAX_PROBE_INTERVAL.mul_f64(1.5));
         breaker.probe_due().await;
         breaker.probe_succeeded();
         let passed = |_| (0..1000).filter(|_| breaker.admit().is_ok()).count();
         let first = passed(());
-        advance(2 * RETURN_STEP).await;
+        advance(2 * RAMP_UP_STEP).await;
         let later = passed(());
         assert!((50..250).contains(&first) && (400..600).contains(&later), "{first} then {later}");
-        advance(RETURN_STEP).await;
+        advance(RAMP_UP_STEP).await;
         assert_eq!(passed(()), 1000);
         assert_eq!(breaker.health().trouble, None);
     }
@@ -309,7 +309,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_has_taken_over_gets_all_requests_at_once() {
         let breaker = open().await;
-        breaker.replaced();
+        breaker.close_after_failover();
         assert!((0..100).all(|_| breaker.admit().is_ok()));
         assert_eq!((breaker.health().trouble, breaker.health().opened), (None, 1));
     }
@@ -317,7 +317,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn everybody_who_waits_is_told_that_it_opens() {
         let breaker = Breaker::new("127.0.0.1:1");
-        let waiting = async { tokio::join!(breaker.opened(), breaker.opened(), breaker.probe_due()) };
+        let waiting =
+            async { tokio::join!(breaker.wait_until_open(), breaker.wait_until_open(), breaker.probe_due()) };
         let trip = async { breaker.trip("gone") };
         tokio::time::timeout(Duration::from_secs(1), async { tokio::join!(waiting, trip) })
             .await
@@ -329,7 +330,7 @@ mod tests {
         let breaker = open().await;
         breaker.probe_due().await;
         breaker.probe_succeeded();
-        breaker.failed("no answer");
+        breaker.record_failure("no answer");
         assert!((0..100).all(|_| breaker.admit().is_err()));
         assert_eq!(breaker.health().opened, 1, "one outage");
     }

@@ -11,6 +11,6 @@ mod schema;
 mod store;
 
 pub use address::CassandraAddress;
-pub use limits::{RefusedLimit, check};
+pub use limits::{UnsupportedCassandraLimit, check_limit};
 pub use schema::init;
 pub use store::{CassandraSetup, CassandraStore};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tollgate::store::DeniedHits;
-use tollgate::store::central::Central;
+use tollgate::store::central::CentralCounterStore;
 use tollgate::{Limit, Time};
 
 use crate::counters::breaker::ServerHealth;
@@ -21,7 +21,7 @@ use crate::counters::memcached::{self, MemcachedAddress, MemcachedSetup, Memcach
 use crate::counters::name::Naming;
 #[cfg(feature = "redis")]
 use crate::counters::redis::{self, RedisAddress, RedisSetup, RedisStore};
-use crate::counters::{CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
+use crate::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
 
 /// Where counters are kept.
 #[derive(Clone, Debug)]
@@ -85,13 +85,15 @@ impl CentralAddress {
     pub fn check(&self, limit: &Limit, denied: DeniedHits) -> Result<(), String> {
         match self {
             #[cfg(feature = "redis")]
-            CentralAddress::Redis(_) => redis::check(limit).map_err(|refused| refused.to_string()),
+            CentralAddress::Redis(_) => redis::check_limit(limit).map_err(|refused| refused.to_string()),
             #[cfg(feature = "memcached")]
             CentralAddress::Memcached(_) => {
-                memcached::check(limit, denied).map_err(|refused| refused.to_string())
+                memcached::check_limit(limit, denied).map_err(|refused| refused.to_string())
             }
             #[cfg(feature = "cassandra")]
-            CentralAddress::Cassandra(_) => cassandra::check(limit).map_err(|refused| refused.to_string()),
+            CentralAddress::Cassandra(_) => {
+                cassandra::check_limit(limit).map_err(|refused| refused.to_string())
+            }
         }
     }
 
@@ -135,7 +137,7 @@ macro_rules! ask {
 
 mod track;
 
-impl Central for CentralStore {
+impl CentralCounterStore for CentralStore {
     async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
         ask!(self, |store| store.charge(charges, now).await, redis: store.charge(charges).await)
     }
@@ -144,7 +146,7 @@ impl Central for CentralStore {
         ask!(self, |store| store.peek(charges, now).await, redis: store.peek(charges).await)
     }
 
-    async fn reset(&self, counter: &Counter, limit: &Limit, now: Time) -> Result<bool, StoreError> {
+    async fn reset(&self, counter: &CounterId, limit: &Limit, now: Time) -> Result<bool, StoreError> {
         match self {
             #[cfg(feature = "redis")]
             CentralStore::Redis(store) => store.reset(counter, limit).await,

@@ -6,10 +6,10 @@
 
 mod address;
 mod buckets;
-mod closed;
-mod denied;
-mod fleet;
-mod method;
+mod closed_windows;
+mod denied_costs;
+mod layout;
+mod pool;
 mod ring;
 mod server;
 mod store;
@@ -19,5 +19,5 @@ mod windows;
 pub(crate) mod wire;
 
 pub use address::MemcachedAddress;
-pub use method::{RefusedLimit, check};
+pub use layout::{UnsupportedMemcachedLimit, check_limit};
 pub use store::{MemcachedSetup, MemcachedStore};

@@ -14,7 +14,7 @@ use tollgate::Limit;
 use tollgate::limit::{Refill, Shape, WindowStart};
 use tollgate::store::KeyPart;
 
-use crate::counters::Counter;
+use crate::counters::CounterId;
 
 /// The version of names and states. Another one is another set of counters.
 pub const VERSION: &str = "tg1";
@@ -51,28 +51,28 @@ impl Default for Naming {
 
 impl Naming {
     /// The name of a counter under a limit. The limit's number is no part of it.
-    pub fn name(&self, counter: &Counter, limit: &Limit) -> String {
+    pub fn name(&self, counter: &CounterId, limit: &Limit) -> String {
         let mut name = self.name_without_kind(counter);
         write_kind(&mut name, limit);
         name
     }
 
     /// The name of the record of a tracked key, beside its counters.
-    pub fn track_name(&self, counter: &Counter) -> String {
+    pub fn track_name(&self, counter: &CounterId) -> String {
         let mut name = self.name_without_kind(counter);
         name.push_str("track");
         name
     }
 
     /// The name of what is held against a ban key. No counter has such a name: theirs have a rule.
-    pub fn ban_record(&self, key: &[KeyPart]) -> String {
+    pub fn ban_record_name(&self, key: &[KeyPart]) -> String {
         let mut name = format!("{VERSION}:bans:{{");
         self.write_identity(&mut name, key);
         name.push('}');
         name
     }
 
-    fn name_without_kind(&self, counter: &Counter) -> String {
+    fn name_without_kind(&self, counter: &CounterId) -> String {
         let mut name = String::with_capacity(128);
         name.push_str(VERSION);
         name.push(':');
@@ -101,10 +101,10 @@ impl Naming {
 
     fn write_identity(&self, name: &mut String, parts: &[KeyPart]) {
         match self {
-            Naming::Plain => write_part(name, &joined(parts), ""),
-            Naming::Hashed(hash) => hash.write(name, &joined(parts)),
+            Naming::Plain => write_part(name, &join_parts(parts), ""),
+            Naming::Hashed(hash) => hash.write(name, &join_parts(parts)),
             Naming::Sensitive(_) if !parts.iter().any(KeyPart::is_sensitive) => {
-                write_part(name, &joined(parts), "");
+                write_part(name, &join_parts(parts), "");
             }
             Naming::Sensitive(hash) => write_mixed(name, parts, hash),
         }
@@ -140,7 +140,7 @@ impl std::fmt::Debug for NameHash {
     }
 }
 
-fn write_rule(name: &mut String, counter: &Counter) {
+fn write_rule(name: &mut String, counter: &CounterId) {
     write_part(name, &counter.domain, ":");
     name.push(':');
     write_part(name, &counter.rule, ":");
@@ -148,7 +148,7 @@ fn write_rule(name: &mut String, counter: &Counter) {
 }
 
 /// A key as operators write it.
-fn joined(parts: &[KeyPart]) -> String {
+fn join_parts(parts: &[KeyPart]) -> String {
     let mut text = String::new();
     for part in parts {
         let separator = if text.is_empty() { "" } else { "+" };
@@ -176,13 +176,13 @@ fn write_mixed(name: &mut String, parts: &[KeyPart], hash: &NameHash) {
         }
         if name.len() - start - hashed_bytes > MAX_PART_BYTES {
             name.truncate(start);
-            return hash.write(name, &joined(parts));
+            return hash.write(name, &join_parts(parts));
         }
     }
 }
 
 /// What the names of one owner's counters have in common, and no others: their hash tag.
-pub fn tag(name: &str) -> &str {
+pub fn hash_tag(name: &str) -> &str {
     let inside = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     inside.map_or(name, |(tag, _)| tag)
 }
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     /// The counter of a key whose parts are `name:value`; emails and API keys are sensitive.
-    fn counter(rule: &str, key: &[&str], owner: Option<usize>) -> Counter {
+    fn counter(rule: &str, key: &[&str], owner: Option<usize>) -> CounterId {
         let part = |text: &&str| {
             let (name, value) = text.split_once(':').expect("name:value");
             let sensitivity = match name {
@@ -261,7 +261,7 @@ mod tests {
             Some(owner) => CounterKey::owned(parts, owner),
             None => CounterKey::shared(parts),
         };
-        Counter { domain: "default".into(), rule: rule.into(), key }
+        CounterId { domain: "default".into(), rule: rule.into(), key }
     }
 
     fn limit(rate: &str, shape: Shape) -> Limit {

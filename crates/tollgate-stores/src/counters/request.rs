@@ -11,153 +11,153 @@ use std::sync::Arc;
 
 use futures_util::future::{join, join_all};
 use tokio::time::{Instant, timeout, timeout_at};
-use tollgate::store::{Part, Weight};
+use tollgate::store::{Enforcement, LimitOutcome};
 
-use super::cells::Moment;
-use super::demand::{Intent, Ran};
+use super::decide::{ChargeMode, ChargeResult};
+use super::transactions::CallTiming;
 use super::{CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, StoreError};
 
 /// A store as one request sees it.
-pub trait Charged: Send + Sync + 'static {
+pub trait PartitionedStore: Send + Sync + 'static {
     /// Charges of the same place are kept together.
-    fn place(&self, charge: &CentralCharge) -> String;
+    fn partition_key(&self, charge: &CentralCharge) -> String;
 
     /// Charges of one place, all or none; a result for each.
-    fn run(
+    fn run_charges(
         self: &Arc<Self>,
         charges: Vec<CentralCharge>,
-        intent: Intent,
-        moment: Moment,
-    ) -> impl Future<Output = Vec<Result<Ran, StoreError>>> + Send;
+        mode: ChargeMode,
+        timing: CallTiming,
+    ) -> impl Future<Output = Vec<Result<ChargeResult, StoreError>>> + Send;
 
     /// Corrects the cost of a charge.
     fn settle_item(
         self: &Arc<Self>,
         item: &CentralReceiptItem,
         real_cost: u64,
-        moment: Moment,
+        timing: CallTiming,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// Decides all charges of a request and takes all or none.
-pub(crate) async fn charge<S: Charged>(
+pub(crate) async fn charge<S: PartitionedStore>(
     store: &Arc<S>,
     charges: &[CentralCharge],
-    moment: Moment,
+    timing: CallTiming,
 ) -> CentralOutcome {
-    let mut request = Request::new(store, charges, moment);
-    let enforced = |n: &usize| charges[*n].weight == Weight::Enforced;
+    let mut request = PartitionedRequest::new(store, charges, timing);
+    let enforced = |n: &usize| charges[*n].enforcement == Enforcement::Enforced;
     let (owned, shared): (Vec<_>, Vec<_>) =
         (0..charges.len()).filter(enforced).partition(|n| charges[*n].counter.key.owner().is_some());
-    request.ask_in_turn(&owned, &shared).await;
+    request.charge_in_order(&owned, &shared).await;
     if request.denied() {
-        request.give_back().await;
+        request.roll_back().await;
     }
     let shadows = (0..charges.len()).filter(|n| !enforced(n)).map(|n| vec![n]).collect();
-    request.ask_groups(shadows, request.intent()).await;
+    request.run_and_record(shadows, request.mode()).await;
     request.outcome()
 }
 
 /// Decides as [`charge`] would, and changes nothing.
-pub(crate) async fn peek<S: Charged>(
+pub(crate) async fn peek<S: PartitionedStore>(
     store: &Arc<S>,
     charges: &[CentralCharge],
-    moment: Moment,
+    timing: CallTiming,
 ) -> CentralOutcome {
-    let mut request = Request::new(store, charges, moment);
+    let mut request = PartitionedRequest::new(store, charges, timing);
     let all: Vec<_> = (0..charges.len()).collect();
-    request.ask(&all, Intent::Peek).await;
+    request.run_grouped(&all, ChargeMode::Peek).await;
     request.outcome()
 }
 
 /// Corrects the cost of everything on a receipt; the first error, if there is one.
-pub(crate) async fn settle<S: Charged>(
+pub(crate) async fn settle<S: PartitionedStore>(
     store: &Arc<S>,
     receipt: CentralReceipt,
     real_cost: u64,
-    moment: Moment,
+    timing: CallTiming,
 ) -> Result<(), StoreError> {
-    let settled = receipt.items.iter().map(|item| store.settle_item(item, real_cost, moment));
+    let settled = receipt.items.iter().map(|item| store.settle_item(item, real_cost, timing));
     join_all(settled).await.into_iter().collect()
 }
 
 /// Runs groups of charges in parallel; a result for each charge, in their order.
-async fn run<S: Charged>(
+async fn run_groups<S: PartitionedStore>(
     store: &Arc<S>,
     charges: &[CentralCharge],
     groups: Vec<Vec<usize>>,
-    intent: Intent,
-    moment: Moment,
-) -> Vec<Result<Ran, StoreError>> {
+    mode: ChargeMode,
+    timing: CallTiming,
+) -> Vec<Result<ChargeResult, StoreError>> {
     let ran = groups.iter().map(|group| {
         let charges = group.iter().map(|n| charges[*n].clone()).collect();
-        store.run(charges, intent, moment)
+        store.run_charges(charges, mode, timing)
     });
     join_all(ran).await.into_iter().flatten().collect()
 }
 
-struct Request<'r, S> {
+struct PartitionedRequest<'r, S> {
     store: &'r Arc<S>,
     charges: &'r [CentralCharge],
-    moment: Moment,
+    timing: CallTiming,
     /// What came of each charge that was asked.
-    results: Vec<Option<Result<Ran, StoreError>>>,
+    results: Vec<Option<Result<ChargeResult, StoreError>>>,
 }
 
-impl<'r, S: Charged> Request<'r, S> {
-    fn new(store: &'r Arc<S>, charges: &'r [CentralCharge], moment: Moment) -> Request<'r, S> {
-        Request { store, charges, moment, results: charges.iter().map(|_| None).collect() }
+impl<'r, S: PartitionedStore> PartitionedRequest<'r, S> {
+    fn new(store: &'r Arc<S>, charges: &'r [CentralCharge], timing: CallTiming) -> PartitionedRequest<'r, S> {
+        PartitionedRequest { store, charges, timing, results: charges.iter().map(|_| None).collect() }
     }
 
     /// Asks for `shared` once `owned` have answered. A server that keeps silent does not use up the time of the
     /// others: after half of it they are asked all the same, and give back what they took if a late answer denies.
-    async fn ask_in_turn(&mut self, owned: &[usize], shared: &[usize]) {
-        let (store, charges, moment) = (self.store, self.charges, self.moment);
-        let half = moment.deadline.duration_since(Instant::now()) / 2;
-        let groups = self.groups(owned);
-        let mut answers = pin!(run(store, charges, groups.clone(), Intent::Take, moment));
+    async fn charge_in_order(&mut self, owned: &[usize], shared: &[usize]) {
+        let (store, charges, timing) = (self.store, self.charges, self.timing);
+        let half = timing.deadline.duration_since(Instant::now()) / 2;
+        let groups = self.group_by_partition(owned);
+        let mut answers = pin!(run_groups(store, charges, groups.clone(), ChargeMode::Charge, timing));
         let in_time = match shared {
             [] => Ok(answers.as_mut().await),
             _ => timeout(half, answers.as_mut()).await,
         };
         match in_time {
             Ok(answers) => {
-                self.note(groups, answers);
-                self.ask(shared, self.intent()).await;
+                self.record(groups, answers);
+                self.run_grouped(shared, self.mode()).await;
             }
             Err(_) => {
-                let others = self.groups(shared);
-                let asked = run(store, charges, others.clone(), Intent::Take, moment);
+                let others = self.group_by_partition(shared);
+                let asked = run_groups(store, charges, others.clone(), ChargeMode::Charge, timing);
                 let (late, answers) = join(answers, asked).await;
-                self.note(groups, late);
-                self.note(others, answers);
+                self.record(groups, late);
+                self.record(others, answers);
             }
         }
     }
 
     /// Asks for the charges with these numbers, those of one place together.
-    async fn ask(&mut self, numbers: &[usize], intent: Intent) {
-        self.ask_groups(self.groups(numbers), intent).await;
+    async fn run_grouped(&mut self, numbers: &[usize], mode: ChargeMode) {
+        self.run_and_record(self.group_by_partition(numbers), mode).await;
     }
 
-    fn groups(&self, numbers: &[usize]) -> Vec<Vec<usize>> {
+    fn group_by_partition(&self, numbers: &[usize]) -> Vec<Vec<usize>> {
         let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
         for &n in numbers {
-            let place = self.store.place(&self.charges[n]);
-            match groups.iter_mut().find(|(known, _)| *known == place) {
+            let partition = self.store.partition_key(&self.charges[n]);
+            match groups.iter_mut().find(|(known, _)| *known == partition) {
                 Some((_, group)) => group.push(n),
-                None => groups.push((place, vec![n])),
+                None => groups.push((partition, vec![n])),
             }
         }
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    async fn ask_groups(&mut self, groups: Vec<Vec<usize>>, intent: Intent) {
-        let answers = run(self.store, self.charges, groups.clone(), intent, self.moment).await;
-        self.note(groups, answers);
+    async fn run_and_record(&mut self, groups: Vec<Vec<usize>>, mode: ChargeMode) {
+        let answers = run_groups(self.store, self.charges, groups.clone(), mode, self.timing).await;
+        self.record(groups, answers);
     }
 
-    fn note(&mut self, groups: Vec<Vec<usize>>, answers: Vec<Result<Ran, StoreError>>) {
+    fn record(&mut self, groups: Vec<Vec<usize>>, answers: Vec<Result<ChargeResult, StoreError>>) {
         for (n, result) in groups.into_iter().flatten().zip(answers) {
             self.results[n] = Some(result);
         }
@@ -166,17 +166,17 @@ impl<'r, S: Charged> Request<'r, S> {
     /// Whether an enforced limit that could be asked has denied it.
     fn denied(&self) -> bool {
         self.charges.iter().zip(&self.results).any(|(charge, result)| match result {
-            Some(Ok(ran)) => charge.weight == Weight::Enforced && !ran.part.decision.is_allowed(),
+            Some(Ok(ran)) => charge.enforcement == Enforcement::Enforced && !ran.part.decision.is_allowed(),
             _ => false,
         })
     }
 
-    fn intent(&self) -> Intent {
-        if self.denied() { Intent::Deny } else { Intent::Take }
+    fn mode(&self) -> ChargeMode {
+        if self.denied() { ChargeMode::CountDenied } else { ChargeMode::Charge }
     }
 
     /// Gives back what was taken, and goes on even if nobody waits for it.
-    async fn give_back(&mut self) {
+    async fn roll_back(&mut self) {
         let (mut items, mut unknown) = (Vec::new(), Vec::new());
         for (n, (charge, result)) in self.charges.iter().zip(&mut self.results).enumerate() {
             let Some(Ok(ran)) = result else { continue };
@@ -191,17 +191,17 @@ impl<'r, S: Charged> Request<'r, S> {
         if items.is_empty() {
             return;
         }
-        let (store, moment) = (self.store.clone(), self.moment.renewed());
+        let (store, timing) = (self.store.clone(), self.timing.restarted());
         let given_back =
-            tokio::spawn(async move { settle(&store, CentralReceipt { items }, 0, moment).await });
+            tokio::spawn(async move { settle(&store, CentralReceipt { items }, 0, timing).await });
         // What is not given back in time stays charged: that denies others, and lets nobody through.
-        let _ = timeout_at(self.moment.deadline, given_back).await;
-        self.ask(&unknown, Intent::Peek).await;
+        let _ = timeout_at(self.timing.deadline, given_back).await;
+        self.run_grouped(&unknown, ChargeMode::Peek).await;
     }
 
     fn outcome(self) -> CentralOutcome {
         let admitted = !self.denied();
-        let parts: Vec<Result<Part, StoreError>> = self
+        let parts: Vec<Result<LimitOutcome, StoreError>> = self
             .results
             .into_iter()
             .map(|result| result.expect("every charge was asked").map(|ran| ran.part))

@@ -5,66 +5,74 @@
 //! under: whoever reads it under other numbers converts it (I6). Which algorithm and which window it
 //! belongs to is said by the counter's name.
 
-use tollgate::algorithm::fixed_window::Window;
-use tollgate::algorithm::sliding_compact::Pairs;
-use tollgate::algorithm::sliding_counter::Counts;
+use tollgate::algorithm::fixed_window::FixedWindowState;
+use tollgate::algorithm::sliding_compact::StepCounts;
+use tollgate::algorithm::sliding_counter::SlidingCounterState;
 use tollgate::algorithm::tiered_window::Tiers;
-use tollgate::algorithm::{Algorithm as _, Quota, State, concurrency, sliding_log};
+use tollgate::algorithm::{Algorithm as _, Quota, QuotaState, concurrency, sliding_log};
 use tollgate::limit::{Rate, Shape};
 use tollgate::{Limit, Time};
 
-use super::number::{MAX_NUMBER_BYTES, pop, push_all};
+use super::varint::{MAX_VARINT_BYTES, pop_varint, push_varints};
 
 /// A value of another version is refused: overwriting it would forget what a newer release has counted.
 const VERSION: u8 = 1;
 /// No bucket is full later than this.
-const LATEST: u64 = 1 << 63;
+const MAX_FULL_AT: u64 = 1 << 63;
 
 /// The state under `limit` at `now`, as bytes. A bucket that owes more than its limit allows has adopted that from a
 /// larger one: it is written with a burst that allows it, so that it is not taken for a state of the future.
-pub fn encode(limit: &Limit, state: &State, now: Time) -> Vec<u8> {
+pub fn encode(limit: &Limit, state: &QuotaState, now: Time) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     match state {
-        State::Instant(at) => {
+        QuotaState::Timestamp(at) => {
             let (count, capacity) = (limit.rate().count(), limit.capacity());
             let burst = Quota::new(limit).used(state, now).div_ceil(2);
-            let larger = burst > capacity && count > 0 && numbered(limit, count, burst).is_some();
-            push_all(&mut bytes, [count, if larger { burst } else { capacity }, *at]);
+            let larger = burst > capacity && count > 0 && with_rate_and_burst(limit, count, burst).is_some();
+            push_varints(&mut bytes, [count, if larger { burst } else { capacity }, *at]);
         }
-        State::Window(Window { name, count }) => push_all(&mut bytes, [*name, *count]),
-        State::Counts(counts) => push_all(&mut bytes, [counts.window, counts.current, counts.previous]),
-        State::Log(log) => push_steps(&mut bytes, &**log),
-        State::Steps(steps) => push_steps(&mut bytes, steps),
-        State::Tiers(tiers) => tiers.finest().into_iter().for_each(|finest| push_steps(&mut bytes, finest)),
+        QuotaState::Window(FixedWindowState { id: name, count }) => push_varints(&mut bytes, [*name, *count]),
+        QuotaState::Counts(counts) => {
+            push_varints(&mut bytes, [counts.window, counts.current, counts.previous])
+        }
+        QuotaState::Log(log) => push_steps(&mut bytes, &**log),
+        QuotaState::Steps(steps) => push_steps(&mut bytes, steps),
+        QuotaState::Tiers(tiers) => {
+            tiers.finest().into_iter().for_each(|finest| push_steps(&mut bytes, finest))
+        }
     }
     bytes
 }
 
 /// The state of a counter that `limit` counts, and the limit it was written under; `None` if the bytes are
 /// no such state.
-pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<(Limit, State)> {
+pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<(Limit, QuotaState)> {
     let (&version, mut rest) = bytes.split_first()?;
     if version != VERSION {
         return None;
     }
-    let mut number = || pop(&mut rest);
+    let mut number = || pop_varint(&mut rest);
     let decoded = match Quota::new(limit).fresh() {
-        State::Instant(_) => {
-            let under = numbered(limit, number()?, number()?)?;
-            (under, State::Instant(number().filter(|at| *at <= LATEST)?))
+        QuotaState::Timestamp(_) => {
+            let under = with_rate_and_burst(limit, number()?, number()?)?;
+            (under, QuotaState::Timestamp(number().filter(|at| *at <= MAX_FULL_AT)?))
         }
-        State::Window(_) => {
-            (*limit, State::Window(Window { name: sane(number()?)?, count: sane(number()?)? }))
-        }
-        State::Counts(_) => {
+        QuotaState::Window(_) => (
+            *limit,
+            QuotaState::Window(FixedWindowState { id: bounded(number()?)?, count: bounded(number()?)? }),
+        ),
+        QuotaState::Counts(_) => {
             let window = number()?;
             window.checked_add(2)?.checked_mul(limit.rate().period().nanos())?;
-            let counts = Counts { window, current: sane(number()?)?, previous: sane(number()?)? };
-            (*limit, State::Counts(counts))
+            let counts =
+                SlidingCounterState { window, current: bounded(number()?)?, previous: bounded(number()?)? };
+            (*limit, QuotaState::Counts(counts))
         }
-        State::Log(_) => (*limit, State::Log(Box::new(pop_steps(&mut rest)?.into_iter().collect()))),
-        State::Steps(_) => (*limit, State::Steps(pop_steps(&mut rest)?.into_iter().collect())),
-        State::Tiers(_) => (*limit, State::Tiers(tiers(limit, &pop_steps(&mut rest)?))),
+        QuotaState::Log(_) => {
+            (*limit, QuotaState::Log(Box::new(pop_steps(&mut rest)?.into_iter().collect())))
+        }
+        QuotaState::Steps(_) => (*limit, QuotaState::Steps(pop_steps(&mut rest)?.into_iter().collect())),
+        QuotaState::Tiers(_) => (*limit, QuotaState::Tiers(tiers(limit, &pop_steps(&mut rest)?))),
     };
     rest.is_empty().then_some(decoded)
 }
@@ -82,23 +90,23 @@ pub fn max_bytes(limit: &Limit) -> u64 {
         Shape::SlidingLog => sliding_log::STEP_NS,
         Shape::SlidingCompact { resolution } => u64::try_from(resolution.as_nanos()).unwrap_or(u64::MAX),
         Shape::TieredWindow { levels } => Time::from_secs(levels.finest().secs()).nanos(),
-        _ => return 1 + 3 * MAX_NUMBER_BYTES,
+        _ => return 1 + 3 * MAX_VARINT_BYTES,
     };
     // A debt fills the window twice. The length of a number grows with its logarithm, so pairs that are
     // all alike take the most.
     let (steps, hits) = (period_ns / step_ns, count.saturating_mul(2));
     let pairs = hits.min(steps).max(1) as f64;
     let number_bytes = |sum: u64| 1.0 + (sum.max(1) as f64 / pairs).log(128.0).max(0.0);
-    1 + 2 * MAX_NUMBER_BYTES + (pairs * (number_bytes(steps) + number_bytes(hits))).ceil() as u64
+    1 + 2 * MAX_VARINT_BYTES + (pairs * (number_bytes(steps) + number_bytes(hits))).ceil() as u64
 }
 
 /// A number to which costs can be added.
-fn sane(number: u64) -> Option<u64> {
+fn bounded(number: u64) -> Option<u64> {
     (number < 1 << 62).then_some(number)
 }
 
 /// `limit` with another rate and burst, where such a limit can exist.
-fn numbered(limit: &Limit, count: u64, burst: u64) -> Option<Limit> {
+fn with_rate_and_burst(limit: &Limit, count: u64, burst: u64) -> Option<Limit> {
     let burst = (count > 0).then_some(burst);
     let shape = match limit.shape() {
         Shape::Gcra { .. } => Shape::Gcra { burst },
@@ -120,10 +128,10 @@ fn tiers(limit: &Limit, finest: &[(u64, u64)]) -> Tiers {
     Tiers::from_levels(levels.units().iter().map(|each| sums(each.secs())).collect())
 }
 
-fn push_steps(bytes: &mut Vec<u8>, steps: &impl Pairs) {
+fn push_steps(bytes: &mut Vec<u8>, steps: &impl StepCounts) {
     let mut last = 0;
     for (step, count) in steps.pairs() {
-        push_all(bytes, [step - last, count]);
+        push_varints(bytes, [step - last, count]);
         last = step;
     }
 }
@@ -131,9 +139,9 @@ fn push_steps(bytes: &mut Vec<u8>, steps: &impl Pairs) {
 fn pop_steps(rest: &mut &[u8]) -> Option<Vec<(u64, u64)>> {
     let (mut pairs, mut last, mut sum) = (Vec::new(), 0u64, 0u64);
     while !rest.is_empty() {
-        let (distance, count) = (pop(rest)?, pop(rest)?);
+        let (distance, count) = (pop_varint(rest)?, pop_varint(rest)?);
         last = last.checked_add(distance)?;
-        sum = sane(sum.checked_add(count)?)?;
+        sum = bounded(sum.checked_add(count)?)?;
         pairs.push((last, count));
     }
     Some(pairs)
@@ -178,7 +186,7 @@ mod tests {
                 let (under, read) = decode(&limit, &encode(&limit, &state, now)).expect("our own bytes");
                 assert!(interchangeable(&under, &limit));
                 assert_eq!(quota.decide(&read, now, 2), quota.decide(&state, now, 2), "{shape:?}");
-                assert_eq!(quota.fresh_at(&read), quota.fresh_at(&state), "{shape:?}");
+                assert_eq!(quota.expires_at(&read), quota.expires_at(&state), "{shape:?}");
                 assert_eq!(quota.used(&read, now), quota.used(&state, now), "{shape:?}");
                 state = read;
             }
@@ -255,12 +263,12 @@ mod tests {
                 quota.charge(&mut state, NOW, cost);
             }
             quota.drain(&mut state, NOW, cost);
-            quota.owe(&mut state, NOW, cost);
+            quota.add_debt(&mut state, NOW, cost);
             quota.refund(&mut state, &grant, cost, NOW);
             let (_, read) =
                 decode(&limit, &encode(&limit, &state, NOW)).expect("what was taken up can be kept");
             assert_eq!(quota.used(&read, NOW), quota.used(&state, NOW), "{shape:?} {bytes:?}");
-            quota.fresh_at(&read);
+            quota.expires_at(&read);
         }
     }
 }

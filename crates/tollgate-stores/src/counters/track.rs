@@ -15,53 +15,53 @@ use tollgate::track::central::SharedTrack;
 use super::StoreError;
 
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
-pub(super) mod swap;
+pub(super) mod cas_update;
 
 /// Processes whose last delta a record remembers.
 pub(crate) const MAX_WRITERS: usize = 32;
 /// A record is read or written in the background, or for an operator who waits.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
+pub(crate) const TRACK_TIMEOUT: Duration = Duration::from_secs(2);
 const NANOS_PER_MICRO: u64 = 1_000;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Record {
+pub(crate) struct TrackRecord {
     track: Track,
     /// The latest writer last.
     writers: Vec<(u64, u64)>,
 }
 
-impl Record {
+impl TrackRecord {
     /// `None` if the text is not a record.
-    pub(crate) fn parse(text: &[u8]) -> Option<Record> {
+    pub(crate) fn parse(text: &[u8]) -> Option<TrackRecord> {
         let mut fields = std::str::from_utf8(text).ok()?.strip_prefix("v1 ")?.split(' ');
         let mut field = |name: &str| fields.next()?.strip_prefix(name)?.strip_prefix('=');
         let track = Track {
             tries: field("tries")?.parse().ok()?,
             denials: field("denials")?.parse().ok()?,
             last_seen: parse_time(field("last_seen")?)?,
-            latest: list(field("latest")?).map(parse_time).collect::<Option<_>>()?,
+            latest: split_list(field("latest")?).map(parse_time).collect::<Option<_>>()?,
         };
         let writer = |text: &str| {
             let (writer, sequence) = text.split_once(':')?;
             Some((u64::from_str_radix(writer, 16).ok()?, sequence.parse().ok()?))
         };
-        let writers = list(field("writers")?).map(writer).collect::<Option<_>>()?;
-        Some(Record { track, writers })
+        let writers = split_list(field("writers")?).map(writer).collect::<Option<_>>()?;
+        Some(TrackRecord { track, writers })
     }
 
     /// The record, or the error of a value under its name that is not one.
-    pub(crate) fn read(text: &[u8], server: &str) -> Result<Record, StoreError> {
-        Record::parse(text).ok_or_else(|| StoreError::Refused {
+    pub(crate) fn read(text: &[u8], server: &str) -> Result<TrackRecord, StoreError> {
+        TrackRecord::parse(text).ok_or_else(|| StoreError::Refused {
             server: server.to_owned(),
             reason: "it holds a value under the name of a tracking record that is not one".to_owned(),
         })
     }
 
-    pub(crate) fn shared(self, writer: u64) -> SharedTrack {
-        SharedTrack { applied: self.applied(writer), track: self.track }
+    pub(crate) fn into_shared(self, writer: u64) -> SharedTrack {
+        SharedTrack { applied: self.last_sequence(writer), track: self.track }
     }
 
-    fn applied(&self, writer: u64) -> u64 {
+    fn last_sequence(&self, writer: u64) -> u64 {
         self.writers.iter().find(|(known, _)| *known == writer).map_or(0, |(_, sequence)| *sequence)
     }
 }
@@ -84,6 +84,6 @@ fn parse_time(text: &str) -> Option<Time> {
     Some(Time::from_nanos(text.parse::<u64>().ok()?.saturating_mul(NANOS_PER_MICRO)))
 }
 
-fn list(text: &str) -> impl Iterator<Item = &str> {
+fn split_list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').filter(|item| !item.is_empty())
 }

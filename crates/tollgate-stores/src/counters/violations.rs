@@ -18,13 +18,13 @@ use tollgate::ban::{Ban, Violations};
 use tollgate::identity::Key;
 use tollgate::store::KeyPart;
 
-use self::log::Position;
-use self::record::{Counted, Record, Stamp};
+use self::log::BanLogCursor;
+use self::record::{OffenderRecord, RecordChange, WriteId};
 use self::seal::Seal;
 use super::StoreError;
+use super::cas::{CasOutcome, CasStore, CasValue, CasWrite};
 use super::central::CentralStore;
 use super::name::Naming;
-use super::value::{Cells, Loaded, Swap, Write};
 
 mod log;
 mod record;
@@ -36,11 +36,11 @@ pub mod testing;
 /// How often a change is tried before others have won for good.
 const MAX_TRIES: u32 = 12;
 /// For all round trips of one change; nobody waits for it.
-const PATIENCE: Duration = Duration::from_secs(2);
+const UPDATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The part of it that one round trip gets: the rest is for finding out what became of it.
-const ROUND_TRIP: u32 = 4;
+const ROUND_TRIP_FRACTION: u32 = 4;
 /// What was forgiven is remembered for this long, so that a write that is late finds its stamp.
-const FORGIVEN_FOR: Duration = Duration::from_secs(60);
+const FORGIVEN_TTL: Duration = Duration::from_secs(60);
 
 /// What nodes tell each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,7 +58,7 @@ pub enum BanEvent {
 
 /// What came of violations.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum ViolationOutcome {
     Counted,
     /// They have led to a ban, by this rule.
     Banned {
@@ -66,9 +66,9 @@ pub enum Outcome {
         ban: Ban,
     },
     /// The key was banned already. The ban may be news to this node.
-    WasBanned {
+    AlreadyBanned {
         ban: Ban,
-        began: Time,
+        started_at: Time,
     },
 }
 
@@ -80,7 +80,7 @@ pub struct SharedBans {
     /// This process among all that write.
     writer: u64,
     sequence: AtomicU64,
-    position: Mutex<Position>,
+    position: Mutex<BanLogCursor>,
 }
 
 /// Calls `$call` with the values of the store, whatever it is.
@@ -118,30 +118,30 @@ impl SharedBans {
         }
     }
 
-    fn record_of(&self, key: &Key) -> String {
-        let parts: Vec<_> = key.written_parts().map(KeyPart::from).collect();
-        self.naming.ban_record(&parts)
+    fn record_name(&self, key: &Key) -> String {
+        let parts: Vec<_> = key.encoded_parts().map(KeyPart::from).collect();
+        self.naming.ban_record_name(&parts)
     }
 
     /// Counts violations of one key. After an error it is not known whether they count.
-    pub async fn count(&self, violations: &Violations, now: Time) -> Result<Outcome, StoreError> {
+    pub async fn count(&self, violations: &Violations, now: Time) -> Result<ViolationOutcome, StoreError> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
-        let stamp = Stamp { writer: self.writer, sequence };
-        let name = self.record_of(&violations.key);
-        let change = |record: &mut Record| match record.count(violations, stamp) {
-            Counted::Before => (record.outcome(stamp, now), None),
-            Counted::Changed => (record.outcome(stamp, now), Some(record.kept_until().since(now))),
+        let write_id = WriteId { writer: self.writer, sequence };
+        let name = self.record_name(&violations.key);
+        let change = |record: &mut OffenderRecord| match record.count(violations, write_id) {
+            RecordChange::Unchanged => (record.outcome(write_id, now), None),
+            RecordChange::Changed => (record.outcome(write_id, now), Some(record.expires_at().since(now))),
         };
         with_cells!(&self.store, |cells| update(cells, &name, change).await)
     }
 
     /// Forgets the violations and bans of a key; says until when it would have been banned, if it would.
     pub async fn forgive(&self, key: &Key, now: Time) -> Result<Option<Time>, StoreError> {
-        let name = self.record_of(key);
-        let change = |record: &mut Record| {
+        let name = self.record_name(key);
+        let change = |record: &mut OffenderRecord| {
             let until = Some(record.banned_until()).filter(|until| *until > now);
             match record.forgive() {
-                true => (until, Some(FORGIVEN_FOR)),
+                true => (until, Some(FORGIVEN_TTL)),
                 false => (None, None),
             }
         };
@@ -149,7 +149,7 @@ impl SharedBans {
     }
 
     /// Tells all nodes, this one included.
-    pub async fn announce(&self, events: &[BanEvent], now: Time) -> Result<(), StoreError> {
+    pub async fn publish(&self, events: &[BanEvent], now: Time) -> Result<(), StoreError> {
         let lives = |event: &BanEvent| match event {
             BanEvent::Banned { ban, .. } => ban.until.since(now),
             BanEvent::Lifted { until, .. } => until.since(now),
@@ -160,7 +160,7 @@ impl SharedBans {
     }
 
     /// What was announced since the last call; at first, all that is not over. What cannot be read is left out.
-    pub async fn news(&self) -> Result<Vec<BanEvent>, StoreError> {
+    pub async fn read_events(&self) -> Result<Vec<BanEvent>, StoreError> {
         let mut position = self.position.lock().await;
         let entries = with_cells!(&self.store, |cells| log::read(cells, &mut position).await)?;
         Ok(entries.iter().filter_map(|bytes| log::decode(bytes, &self.seal)).collect())
@@ -168,25 +168,27 @@ impl SharedBans {
 }
 
 /// Changes a record; `change` returns its answer, and how long what it has changed is of interest.
-async fn update<C: Cells, T>(
+async fn update<C: CasStore, T>(
     cells: &C,
     name: &str,
-    change: impl Fn(&mut Record) -> (T, Option<Duration>),
+    change: impl Fn(&mut OffenderRecord) -> (T, Option<Duration>),
 ) -> Result<T, StoreError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + UPDATE_TIMEOUT;
     let mut failed = None;
     for tried in 1..=MAX_TRIES {
-        let Loaded { bytes, seen } = load_one(cells, name, name, deadline).await?;
+        let CasValue { bytes, token } = load_one(cells, name, name, deadline).await?;
         let mut record = match bytes {
-            Some(bytes) => Record::decode(&bytes).ok_or_else(|| foreign(cells.server(name), name))?,
-            None => Record::default(),
+            Some(bytes) => {
+                OffenderRecord::decode(&bytes).ok_or_else(|| foreign_value(cells.server(name), name))?
+            }
+            None => OffenderRecord::default(),
         };
         let (answer, lifetime) = change(&mut record);
         let Some(lifetime) = lifetime else { return Ok(answer) };
-        let write = Write { name: name.to_owned(), seen, bytes: record.encode(), lifetime };
-        match cells.swap(name, &[write], round_trip(deadline)).await {
-            Ok(Swap::Done) => return Ok(answer),
-            Ok(Swap::Lost) => {}
+        let write = CasWrite { name: name.to_owned(), token, bytes: record.encode(), lifetime };
+        match cells.swap(name, &[write], round_trip_deadline(deadline)).await {
+            Ok(CasOutcome::Applied) => return Ok(answer),
+            Ok(CasOutcome::Conflict) => {}
             // It may have been done: the stamp will tell.
             Err(error @ (StoreError::Deadline { .. } | StoreError::Unreachable { .. })) => {
                 failed = Some(error)
@@ -196,28 +198,30 @@ async fn update<C: Cells, T>(
         if Instant::now() >= deadline {
             break;
         }
-        sleep(C::PAUSE.mul_f64(f64::from(tried) * fastrand::f64())).await;
+        sleep(C::RETRY_BACKOFF.mul_f64(f64::from(tried) * fastrand::f64())).await;
     }
     Err(failed.unwrap_or_else(|| StoreError::Contended { server: cells.server(name) }))
 }
 
-async fn load_one<C: Cells>(
+async fn load_one<C: CasStore>(
     cells: &C,
-    lane: &str,
+    partition: &str,
     name: &str,
     deadline: Instant,
-) -> Result<Loaded<C::Seen>, StoreError> {
-    let loaded = cells.load(lane, &[name.to_owned()], round_trip(deadline)).await?;
-    let missing =
-        || StoreError::Refused { server: cells.server(lane), reason: "no answer to a question".to_owned() };
+) -> Result<CasValue<C::Token>, StoreError> {
+    let loaded = cells.load(partition, &[name.to_owned()], round_trip_deadline(deadline)).await?;
+    let missing = || StoreError::Refused {
+        server: cells.server(partition),
+        reason: "no answer to a question".to_owned(),
+    };
     loaded.into_iter().next().ok_or_else(missing)
 }
 
-fn round_trip(deadline: Instant) -> Instant {
-    deadline.min(Instant::now() + PATIENCE / ROUND_TRIP)
+fn round_trip_deadline(deadline: Instant) -> Instant {
+    deadline.min(Instant::now() + UPDATE_TIMEOUT / ROUND_TRIP_FRACTION)
 }
 
-fn foreign(server: String, name: &str) -> StoreError {
+fn foreign_value(server: String, name: &str) -> StoreError {
     StoreError::Refused {
         server,
         reason: format!("{name}: it holds a value under this name that is none of ours"),

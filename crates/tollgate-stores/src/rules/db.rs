@@ -13,12 +13,13 @@ use crate::rules::postgres::{PostgresAddress, PostgresDb};
 #[cfg(feature = "sqlite")]
 use crate::rules::sqlite::SqliteDb;
 use crate::rules::{
-    Author, Change, Current, DbError, Edit, Edited, Feed, Item, Logged, Page, Stored, Version, plan,
+    Author, ChangeFeed, ChangeLogEntry, CurrentItems, DbError, Edit, EditSummary, ItemChange, ItemId,
+    PageQuery, StoredItem, Version, plan,
 };
 
 /// How often a node looks for changes of others.
 #[cfg(feature = "sqlite")]
-const POLL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
 pub enum RulesDb {
@@ -92,7 +93,7 @@ impl RulesDb {
     }
 
     /// Makes all of the edits, or none; what comes back is on the disk.
-    pub async fn edit(&self, author: Author, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
+    pub async fn edit(&self, author: Author, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
         ask!(self, edit(&author, edits))
     }
 
@@ -101,12 +102,12 @@ impl RulesDb {
         &self,
         author: Author,
         edits: impl Iterator<Item = Result<Edit, DbError>> + Send + 'static,
-    ) -> Result<Edited, DbError> {
+    ) -> Result<EditSummary, DbError> {
         ask!(self, edit_all(&author, edits))
     }
 
     /// Takes one change back, as a new change; a conflict if the thing was changed again since.
-    pub async fn rollback(&self, author: Author, version: Version) -> Result<Vec<Change>, DbError> {
+    pub async fn rollback(&self, author: Author, version: Version) -> Result<Vec<ItemChange>, DbError> {
         ask!(self, rollback(&author, version))
     }
 
@@ -131,21 +132,21 @@ impl RulesDb {
         ask!(self, version())
     }
 
-    pub async fn get(&self, item: Item) -> Result<Option<Stored>, DbError> {
+    pub async fn get(&self, item: ItemId) -> Result<Option<StoredItem>, DbError> {
         ask!(self, get(&item))
     }
 
     /// What some items are, as far as they are there.
-    pub async fn find(&self, items: Vec<Item>) -> Result<Current, DbError> {
+    pub async fn find(&self, items: Vec<ItemId>) -> Result<CurrentItems, DbError> {
         ask!(self, find(&items))
     }
 
     /// What edits would lead to, each with what was there before; nothing is written.
-    pub async fn preview(&self, edits: Vec<Edit>) -> Result<Vec<(Change, Option<String>)>, DbError> {
+    pub async fn preview(&self, edits: Vec<Edit>) -> Result<Vec<(ItemChange, Option<String>)>, DbError> {
         plan::check_items(&edits)?;
         let mut current = self.find(edits.iter().map(|edit| edit.item().clone()).collect()).await?;
         let last = self.version().await?;
-        let changes = plan::plan(edits, &current, last, last.timeline())?;
+        let changes = plan::plan_changes(edits, &current, last, last.timeline())?;
         let with_before = changes.into_iter().map(|change| {
             let before = current.remove(&change.item).map(|stored| stored.text);
             (change, before)
@@ -154,43 +155,46 @@ impl RulesDb {
     }
 
     /// What [`rollback`](Self::rollback) would do.
-    pub async fn preview_rollback(&self, version: Version) -> Result<Vec<(Change, Option<String>)>, DbError> {
-        let logged = self.logged(version).await?.ok_or(DbError::NoChange(version))?;
-        self.preview(vec![plan::undo(logged)?]).await
+    pub async fn preview_rollback(
+        &self,
+        version: Version,
+    ) -> Result<Vec<(ItemChange, Option<String>)>, DbError> {
+        let logged = self.logged(version).await?.ok_or(DbError::UnknownVersion(version))?;
+        self.preview(vec![plan::revert_edit(logged)?]).await
     }
 
-    pub async fn page(&self, page: Page) -> Result<Vec<Stored>, DbError> {
+    pub async fn page(&self, page: PageQuery) -> Result<Vec<StoredItem>, DbError> {
         ask!(self, page(&page))
     }
 
-    pub async fn changes_since(&self, version: Version, limit: usize) -> Result<Feed, DbError> {
+    pub async fn changes_since(&self, version: Version, limit: usize) -> Result<ChangeFeed, DbError> {
         ask!(self, changes_since(version, limit))
     }
 
     /// The log, latest first, before a version.
-    pub async fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<Logged>, DbError> {
+    pub async fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<ChangeLogEntry>, DbError> {
         ask!(self, log(before, limit))
     }
 
     /// The changes of one thing, latest first, before a version.
     pub async fn history(
         &self,
-        item: Item,
+        item: ItemId,
         before: Option<Version>,
         limit: usize,
-    ) -> Result<Vec<Logged>, DbError> {
+    ) -> Result<Vec<ChangeLogEntry>, DbError> {
         ask!(self, history(&item, before, limit))
     }
 
     /// One change of the log.
-    pub async fn logged(&self, version: Version) -> Result<Option<Logged>, DbError> {
+    pub async fn logged(&self, version: Version) -> Result<Option<ChangeLogEntry>, DbError> {
         ask!(self, logged(version))
     }
 
     /// Gives out everything in batches, each with the number of things in all; the version that they are of.
     pub async fn load(
         &self,
-        each: impl FnMut(Vec<Stored>, u64) + Send + 'static,
+        each: impl FnMut(Vec<StoredItem>, u64) + Send + 'static,
     ) -> Result<Version, DbError> {
         ask!(self, load(each))
     }
@@ -208,7 +212,7 @@ impl RulesDb {
                     if seen.replace(data) != Some(data) && self.version().await? != known {
                         return Ok(());
                     }
-                    tokio::time::sleep(POLL).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             }
             #[cfg(feature = "postgres")]
@@ -219,7 +223,7 @@ impl RulesDb {
 
 fn not_an_address(text: &str) -> DbError {
     let why = "write sqlite:PATH or postgres://primary/db?replica=host2,host3, or none".to_owned();
-    DbError::Address { text: text.to_owned(), why }
+    DbError::InvalidAddress { text: text.to_owned(), why }
 }
 
 #[cfg(feature = "sqlite")]

@@ -5,7 +5,7 @@ use tollgate::Time;
 use tollgate::ban::Ban;
 use tollgate::identity::Key;
 
-use crate::rules::{Change, DbError, Enforce, Item, Kind, RuleText, Version, plan};
+use crate::rules::{DbError, Enforce, ItemChange, ItemId, ItemKind, RuleText, Version, plan};
 
 /// Edits in one go.
 pub const MAX_EDITS: usize = 1_000_000;
@@ -24,32 +24,32 @@ impl Author {
 
 /// What must be there for an edit to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Expected {
-    Anything,
-    Nothing,
+pub enum Precondition {
+    Any,
+    Absent,
     /// The version that the author has seen.
-    At(Version),
+    AtVersion(Version),
 }
 
 /// What very many edits have led to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Edited {
+pub struct EditSummary {
     pub created: usize,
     pub changed: usize,
     pub deleted: usize,
     pub unchanged: usize,
     /// The names of the first things that have changed.
-    pub first: Vec<Box<str>>,
+    pub first_names: Vec<Box<str>>,
     /// The last change, if there was one.
     pub version: Option<Version>,
 }
 
-impl Edited {
+impl EditSummary {
     /// Things that are named.
     pub const MAX_NAMED: usize = 100;
 
     /// Counts what some edits have led to.
-    pub fn add<'c>(&mut self, edits: usize, changes: impl IntoIterator<Item = &'c Change>) {
+    pub fn add<'c>(&mut self, edits: usize, changes: impl IntoIterator<Item = &'c ItemChange>) {
         self.unchanged += edits;
         for change in changes {
             self.unchanged -= 1;
@@ -58,8 +58,8 @@ impl Edited {
                 (Some(_), None) => self.created += 1,
                 (Some(_), Some(_)) => self.changed += 1,
             }
-            if self.first.len() < Edited::MAX_NAMED {
-                self.first.push(change.item.name.clone());
+            if self.first_names.len() < EditSummary::MAX_NAMED {
+                self.first_names.push(change.item.name.clone());
             }
             self.version = self.version.max(Some(change.version));
         }
@@ -80,12 +80,12 @@ pub(super) const BATCH: usize = 10_000;
 /// The next of very many edits.
 pub(super) fn next_batch(
     edits: &mut impl Iterator<Item = Result<Edit, DbError>>,
-    so_far: &Edited,
+    so_far: &EditSummary,
 ) -> Result<Vec<Edit>, DbError> {
     let batch: Vec<Edit> = edits.take(BATCH).collect::<Result<_, _>>()?;
     let count = so_far.edits() + batch.len();
     if count > MAX_EDITS {
-        return Err(DbError::TooMany { count, max: MAX_EDITS });
+        return Err(DbError::TooManyEdits { count, max: MAX_EDITS });
     }
     plan::check_items(&batch)?;
     Ok(batch)
@@ -93,37 +93,37 @@ pub(super) fn next_batch(
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Edit {
-    pub(super) item: Item,
-    pub(super) expected: Expected,
+    pub(super) item: ItemId,
+    pub(super) expected: Precondition,
     pub(super) text: Option<String>,
 }
 
 impl Edit {
-    pub fn rule(rule: RuleText, expected: Expected) -> Edit {
-        Edit { item: Item::rule(rule.id()), expected, text: Some(rule.into_text()) }
+    pub fn rule(rule: RuleText, expected: Precondition) -> Edit {
+        Edit { item: ItemId::rule(rule.id()), expected, text: Some(rule.into_text()) }
     }
 
-    pub fn ban(key: &Key, ban: &Ban, expected: Expected) -> Edit {
+    pub fn ban(key: &Key, ban: &Ban, expected: Precondition) -> Edit {
         let text = json!({
             "until": ban.until.nanos(), "reason": ban.reason,
             "source": ban.source.name(), "strikes": ban.strikes,
         });
-        Edit { item: Item::new(Kind::Ban, key.to_string()), expected, text: Some(text.to_string()) }
+        Edit { item: ItemId::new(ItemKind::Ban, key.to_string()), expected, text: Some(text.to_string()) }
     }
 
-    pub fn allow(key: &Key, note: &str, expected: Expected) -> Edit {
-        Edit { item: Item::new(Kind::Allow, key.to_string()), expected, text: Some(note.to_owned()) }
+    pub fn allow(key: &Key, note: &str, expected: Precondition) -> Edit {
+        Edit { item: ItemId::new(ItemKind::Allow, key.to_string()), expected, text: Some(note.to_owned()) }
     }
 
-    pub fn enforce(enforce: Enforce, expected: Expected) -> Edit {
-        Edit { item: Item::enforce(), expected, text: Some(enforce.name().to_owned()) }
+    pub fn enforce(enforce: Enforce, expected: Precondition) -> Edit {
+        Edit { item: ItemId::enforce(), expected, text: Some(enforce.name().to_owned()) }
     }
 
-    pub fn delete(item: Item, expected: Expected) -> Edit {
+    pub fn delete(item: ItemId, expected: Precondition) -> Edit {
         Edit { item, expected, text: None }
     }
 
-    pub fn item(&self) -> &Item {
+    pub fn item(&self) -> &ItemId {
         &self.item
     }
 }

@@ -2,29 +2,29 @@
 
 use thiserror::Error;
 
-use crate::rules::{Item, Version};
+use crate::rules::{ItemId, Version};
 
 #[derive(Debug, Error)]
 pub enum DbError {
     /// Somebody else was faster: read it again.
     #[error("{item} is {} now, not what the edit expects: read it again (edit {})", shown(*.found), .edit + 1)]
-    Conflict { edit: usize, item: Item, found: Option<Version> },
+    Conflict { edit: usize, item: ItemId, found: Option<Version> },
     #[error("{item} exists already (edit {})", .edit + 1)]
-    Exists { edit: usize, item: Item },
+    Exists { edit: usize, item: ItemId },
     #[error("there is no {item} (edit {})", .edit + 1)]
-    Missing { edit: usize, item: Item },
+    Missing { edit: usize, item: ItemId },
     #[error("{item} is edited twice in one go (edit {})", .edit + 1)]
-    Twice { edit: usize, item: Item },
+    DuplicateItem { edit: usize, item: ItemId },
     #[error("{count} edits in one go are too many: at most {max}")]
-    TooMany { count: usize, max: usize },
+    TooManyEdits { count: usize, max: usize },
     #[error("PostgreSQL stores no text with a NUL character (U+0000): leave it out")]
-    Nul,
+    NulCharacter,
     #[error("there is no change {0} in the log")]
-    NoChange(Version),
+    UnknownVersion(Version),
     #[error("'{text}' is no address of a rules database: {why}")]
-    Address { text: String, why: String },
+    InvalidAddress { text: String, why: String },
     #[error("the rules database has the schema {found}, this program knows {known}: upgrade the program")]
-    Schema { found: i64, known: i64 },
+    UnsupportedSchema { found: i64, known: i64 },
     /// Nothing was written.
     #[error("{place} cannot be written now, nothing was changed: {why}")]
     Unwritable { place: String, why: String },
@@ -32,7 +32,7 @@ pub enum DbError {
     #[error(
         "the connection to {place} was lost in a change, which may have been made: read before trying again"
     )]
-    Unknown { place: String },
+    OutcomeUnknown { place: String },
     #[error("{place} cannot be read now: {why}")]
     Unreadable { place: String, why: String },
     #[error("the rules database holds what cannot be read: {0}")]
@@ -42,7 +42,7 @@ pub enum DbError {
 impl DbError {
     /// Whether the same call may succeed later.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Unwritable { .. } | Self::Unknown { .. } | Self::Unreadable { .. })
+        matches!(self, Self::Unwritable { .. } | Self::OutcomeUnknown { .. } | Self::Unreadable { .. })
     }
 }
 

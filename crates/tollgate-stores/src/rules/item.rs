@@ -32,7 +32,7 @@ impl Version {
     }
 
     /// The version of the next change on a timeline.
-    pub(super) fn next_on(self, timeline: u32) -> Version {
+    pub(super) fn next_on_timeline(self, timeline: u32) -> Version {
         Version::new(timeline.max(self.timeline()), self.number() + 1)
     }
 
@@ -40,7 +40,7 @@ impl Version {
         self.0
     }
 
-    pub(super) const fn unpack(packed: i64) -> Version {
+    pub(super) const fn from_packed(packed: i64) -> Version {
         Version(packed)
     }
 }
@@ -65,53 +65,53 @@ impl FromStr for Version {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Kind {
+pub enum ItemKind {
     Rule = 0,
     Ban = 1,
     Allow = 2,
     Setting = 3,
 }
 
-impl Kind {
-    pub(super) const ALL: [Kind; 4] = [Kind::Rule, Kind::Ban, Kind::Allow, Kind::Setting];
+impl ItemKind {
+    pub(super) const ALL: [ItemKind; 4] = [ItemKind::Rule, ItemKind::Ban, ItemKind::Allow, ItemKind::Setting];
 
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Rule => "rule",
-            Kind::Ban => "ban",
-            Kind::Allow => "allow",
-            Kind::Setting => "setting",
+            ItemKind::Rule => "rule",
+            ItemKind::Ban => "ban",
+            ItemKind::Allow => "allow",
+            ItemKind::Setting => "setting",
         }
     }
 
-    pub(super) fn from_code(code: i16) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| *kind as i16 == code)
+    pub(super) fn from_code(code: i16) -> Option<ItemKind> {
+        ItemKind::ALL.into_iter().find(|kind| *kind as i16 == code)
     }
 }
 
 /// The name of one thing in the database: a rule's id, a banned or allowed key, a setting.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Item {
-    pub kind: Kind,
+pub struct ItemId {
+    pub kind: ItemKind,
     pub name: Box<str>,
 }
 
-impl Item {
-    pub fn new(kind: Kind, name: impl Into<Box<str>>) -> Item {
-        Item { kind, name: name.into() }
+impl ItemId {
+    pub fn new(kind: ItemKind, name: impl Into<Box<str>>) -> ItemId {
+        ItemId { kind, name: name.into() }
     }
 
-    pub fn rule(id: &str) -> Item {
-        Item::new(Kind::Rule, id)
+    pub fn rule(id: &str) -> ItemId {
+        ItemId::new(ItemKind::Rule, id)
     }
 
     /// The switch of the whole fleet.
-    pub fn enforce() -> Item {
-        Item::new(Kind::Setting, "enforce")
+    pub fn enforce() -> ItemId {
+        ItemId::new(ItemKind::Setting, "enforce")
     }
 }
 
-impl fmt::Display for Item {
+impl fmt::Display for ItemId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.name(), self.name)
     }
@@ -119,8 +119,8 @@ impl fmt::Display for Item {
 
 /// A thing as it is now: a rule or a ban as JSON, the note of an allow entry, the value of a setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Stored {
-    pub item: Item,
+pub struct StoredItem {
+    pub item: ItemId,
     /// The change that made it so.
     pub version: Version,
     pub text: String,
@@ -128,8 +128,8 @@ pub struct Stored {
 
 /// One change: what the thing became, `None` if it was deleted.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Change {
-    pub item: Item,
+pub struct ItemChange {
+    pub item: ItemId,
     pub version: Version,
     /// The change before this one, if the thing was there.
     pub previous: Option<Version>,
@@ -138,8 +138,8 @@ pub struct Change {
 
 /// A change in the log: who, when, before and after.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Logged {
-    pub change: Change,
+pub struct ChangeLogEntry {
+    pub change: ItemChange,
     pub before: Option<String>,
     pub who: String,
     pub at: Time,
@@ -149,8 +149,8 @@ pub struct Logged {
 
 /// Some things of one kind, in the order of their names.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Page {
-    pub kind: Kind,
+pub struct PageQuery {
+    pub kind: ItemKind,
     /// What the names start with.
     pub prefix: String,
     /// The last name of the page before; empty for the first.
@@ -158,7 +158,7 @@ pub struct Page {
     pub limit: usize,
 }
 
-impl Page {
+impl PageQuery {
     /// The names that start with the prefix: from, and below.
     pub(super) fn range(&self) -> (&str, String) {
         (&self.prefix, format!("{}\u{10ffff}", self.prefix))
@@ -167,9 +167,9 @@ impl Page {
 
 /// What has happened since a version.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Feed {
+pub enum ChangeFeed {
     /// In their order; fewer than were asked for means that there are no more.
-    Changes(Vec<Change>),
+    Changes(Vec<ItemChange>),
     /// The version is not in this database's past, as after the loss of a primary: load everything again.
     Diverged,
 }
@@ -183,8 +183,8 @@ mod tests {
         let (old, new) = (Version::new(1, 1_000_000), Version::new(2, 7));
         assert!(new > old && old > Version::ZERO);
         assert_eq!((new.timeline(), new.number()), (2, 7));
-        assert_eq!(Version::unpack(new.packed()), new);
-        assert_eq!(old.next_on(2), Version::new(2, 1_000_001));
+        assert_eq!(Version::from_packed(new.packed()), new);
+        assert_eq!(old.next_on_timeline(2), Version::new(2, 1_000_001));
     }
 
     #[test]

@@ -7,13 +7,13 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
-use tollgate::document::{self, MAX_PROBLEMS, Node, Place, Problem, Problems};
+use tollgate::document::{self, MAX_PROBLEMS, Node, Problem, Problems, TextPosition};
 use tollgate::rule::{Rule, RuleId, parse};
 
-use crate::rules::{ReadRule, RuleText};
+use crate::rules::{ParsedRule, RuleText};
 
 /// One rule of a text, cut out.
-struct Piece<'t> {
+struct RuleSlice<'t> {
     text: &'t str,
     /// Whether it is a list of one, with its dash.
     in_list: bool,
@@ -24,82 +24,92 @@ struct Piece<'t> {
 
 /// Collects the rules of a text: a list, or a map with one under `rules`. One bad rule, and it is an error that names its
 /// line. `start` makes the collection, and another one where the text has to be read again as a whole.
-pub fn each_rule<C>(
+pub fn for_each_rule<C>(
     text: &str,
     start: impl Fn() -> C,
-    mut each: impl FnMut(&mut C, ReadRule),
+    mut each: impl FnMut(&mut C, ParsedRule),
 ) -> Result<C, Problems> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let pieces = || -> Option<Box<dyn Iterator<Item = Option<Piece<'_>>> + '_>> {
+    let pieces = || -> Option<Box<dyn Iterator<Item = Option<RuleSlice<'_>>> + '_>> {
         match text.trim_start().as_bytes().first()? {
-            b'{' | b'[' => Some(Box::new(json(text)?)),
-            _ => Some(Box::new(block(text)?)),
+            b'{' | b'[' => Some(Box::new(split_json(text)?)),
+            _ => Some(Box::new(split_yaml_block(text)?)),
         }
     };
     let mut rules = start();
-    match pieces().map(|pieces| in_pieces(pieces, |rule| each(&mut rules, rule))) {
-        Some(Read::Rules) => Ok(rules),
-        Some(Read::Faulty(problems, twice)) => {
+    match pieces().map(|pieces| read_slices(pieces, |rule| each(&mut rules, rule))) {
+        Some(SplitOutcome::Rules) => Ok(rules),
+        Some(SplitOutcome::Invalid(problems, twice)) => {
             let first = pieces().map(|pieces| first_lines(pieces, &twice)).unwrap_or_default();
-            Err(with_twice(problems, twice, &first))
+            Err(with_duplicates(problems, twice, &first))
         }
-        Some(Read::NotCut) | None => {
+        Some(SplitOutcome::NotSplittable) | None => {
             rules = start();
-            whole(text, |rule| each(&mut rules, rule)).map(|()| rules)
+            read_whole(text, |rule| each(&mut rules, rule)).map(|()| rules)
         }
     }
 }
 
 /// A rule whose id was there before: its path, id and place.
-type Twice = Vec<(String, RuleId, Place)>;
+type DuplicateIds = Vec<(String, RuleId, TextPosition)>;
 
-enum Read {
+enum SplitOutcome {
     Rules,
-    Faulty(Problems, Twice),
+    Invalid(Problems, DuplicateIds),
     /// The text has another form after all.
-    NotCut,
+    NotSplittable,
 }
 
-fn in_pieces<'t>(pieces: impl Iterator<Item = Option<Piece<'t>>>, mut each: impl FnMut(ReadRule)) -> Read {
+fn read_slices<'t>(
+    pieces: impl Iterator<Item = Option<RuleSlice<'t>>>,
+    mut each: impl FnMut(ParsedRule),
+) -> SplitOutcome {
     let mut problems = Problems::new();
-    let mut ids = Ids::default();
-    let mut twice = Twice::new();
+    let mut ids = SeenIds::default();
+    let mut twice = DuplicateIds::new();
     for (n, piece) in pieces.enumerate() {
-        let Some(piece) = piece else { return Read::NotCut };
-        let Ok(node) = document::read(piece.text) else { return Read::NotCut };
+        let Some(piece) = piece else { return SplitOutcome::NotSplittable };
+        let Ok(node) = document::read(piece.text) else { return SplitOutcome::NotSplittable };
         let node = match (piece.in_list, node.as_list()) {
             (false, _) => &node,
             (true, Some([one])) => one,
-            (true, _) => return Read::NotCut,
+            (true, _) => return SplitOutcome::NotSplittable,
         };
         let path = format!("rules[{n}]");
         let mut own = Problems::new();
         let rule = parse::rule(node, &path, &mut own);
         let read = rule.map(|rule| RuleText::of(&rule, node, &path).map(|text| (rule, text)));
-        let place = piece.place(node.place());
+        let place = piece.place_in_text(node.position());
         match read {
             Some(Ok((rule, text))) => {
-                if !ids.is_new(&rule.id) {
+                if !ids.insert(&rule.id) {
                     if twice.len() < MAX_PROBLEMS {
                         twice.push((path, rule.id, place));
                     }
                 } else if problems.is_empty() && twice.is_empty() {
-                    each(ReadRule { place, rule, text });
+                    each(ParsedRule { place, rule, text });
                 }
             }
             Some(Err(faults)) => own.merge(faults),
             None => {}
         }
         for problem in own.iter() {
-            let place = problem.place().map(|place| piece.place(place));
+            let place = problem.position().map(|place| piece.place_in_text(place));
             problems.push(Problem::new(place, problem.path(), problem.message()));
         }
     }
-    if problems.is_empty() && twice.is_empty() { Read::Rules } else { Read::Faulty(problems, twice) }
+    if problems.is_empty() && twice.is_empty() {
+        SplitOutcome::Rules
+    } else {
+        SplitOutcome::Invalid(problems, twice)
+    }
 }
 
 /// The lines on which some ids are given first.
-fn first_lines<'t>(pieces: impl Iterator<Item = Option<Piece<'t>>>, twice: &Twice) -> HashMap<RuleId, u32> {
+fn first_lines<'t>(
+    pieces: impl Iterator<Item = Option<RuleSlice<'t>>>,
+    twice: &DuplicateIds,
+) -> HashMap<RuleId, u32> {
     let wanted: HashSet<&RuleId> = twice.iter().map(|(_, id, _)| id).collect();
     let mut lines = HashMap::new();
     for piece in pieces.flatten() {
@@ -108,13 +118,13 @@ fn first_lines<'t>(pieces: impl Iterator<Item = Option<Piece<'t>>>, twice: &Twic
         let entry = node.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "id"));
         let id = entry.and_then(|entry| entry.value().as_str()).and_then(RuleId::new);
         if let Some(id) = id.filter(|id| wanted.contains(id)) {
-            lines.entry(id).or_insert(piece.place(node.place()).line);
+            lines.entry(id).or_insert(piece.place_in_text(node.position()).line);
         }
     }
     lines
 }
 
-fn with_twice(mut problems: Problems, twice: Twice, first: &HashMap<RuleId, u32>) -> Problems {
+fn with_duplicates(mut problems: Problems, twice: DuplicateIds, first: &HashMap<RuleId, u32>) -> Problems {
     for (path, id, place) in twice {
         let line = first.get(&id).copied().unwrap_or(place.line);
         let message = format!("rule id '{id}' is used twice, first at line {line}");
@@ -123,49 +133,49 @@ fn with_twice(mut problems: Problems, twice: Twice, first: &HashMap<RuleId, u32>
     problems
 }
 
-impl Piece<'_> {
+impl RuleSlice<'_> {
     /// A place in the piece as a place in the text.
-    fn place(&self, place: Place) -> Place {
+    fn place_in_text(&self, place: TextPosition) -> TextPosition {
         let column = if place.line == 1 { place.column + self.column - 1 } else { place.column };
-        Place { line: place.line + self.line - 1, column }
+        TextPosition { line: place.line + self.line - 1, column }
     }
 }
 
 /// The ids that were seen, as hashes of 128 bits with a secret: two ids with the same hash are not to be expected.
 #[derive(Default)]
-struct Ids {
+struct SeenIds {
     seen: HashSet<u128>,
-    states: [RandomState; 2],
+    hashers: [RandomState; 2],
 }
 
-impl Ids {
-    fn is_new(&mut self, id: &RuleId) -> bool {
-        let [high, low] = self.states.each_ref().map(|state| u128::from(state.hash_one(id.as_str())));
+impl SeenIds {
+    fn insert(&mut self, id: &RuleId) -> bool {
+        let [high, low] = self.hashers.each_ref().map(|state| u128::from(state.hash_one(id.as_str())));
         self.seen.insert(high << 64 | low)
     }
 }
 
 /// Reads a text of any form.
-fn whole(text: &str, mut each: impl FnMut(ReadRule)) -> Result<(), Problems> {
+fn read_whole(text: &str, mut each: impl FnMut(ParsedRule)) -> Result<(), Problems> {
     let (root, mut problems) = (document::read(text)?, Problems::new());
     let under = root.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "rules"));
     let list = under.map_or(&root, |entry| entry.value());
     for other in root.as_map().unwrap_or_default().iter().filter(|entry| entry.key() != "rules") {
         let why = "only 'rules' are taken from here";
-        problems.push(Problem::new(Some(other.place()), other.key(), why));
+        problems.push(Problem::new(Some(other.position()), other.key(), why));
     }
     let rules = parse::rules(list, "rules", &mut problems);
     let rules: Vec<Rule> = problems.or(rules)?;
     let nodes: &[Node<'_>] = list.as_list().unwrap_or_default();
     for (n, (rule, node)) in rules.into_iter().zip(nodes).enumerate() {
         let text = RuleText::of(&rule, node, &format!("rules[{n}]"))?;
-        each(ReadRule { place: node.place(), rule, text });
+        each(ParsedRule { place: node.position(), rule, text });
     }
     Ok(())
 }
 
 /// Cuts a block list at its dashes; `None` where there is something else.
-fn block(text: &str) -> Option<impl Iterator<Item = Option<Piece<'_>>>> {
+fn split_yaml_block(text: &str) -> Option<impl Iterator<Item = Option<RuleSlice<'_>>>> {
     let mut at = 0;
     let mut line = 1;
     let mut headed = false;
@@ -212,7 +222,7 @@ fn block(text: &str) -> Option<impl Iterator<Item = Option<Piece<'_>>>> {
             lines.next();
         }
         at += length;
-        Some(Some(Piece::of_block(&text[start.0..at], indent, start.1)))
+        Some(Some(RuleSlice::of_block(&text[start.0..at], indent, start.1)))
     }))
 }
 
@@ -221,21 +231,21 @@ fn begins_item(line: &str, indent: usize) -> bool {
     spaces == indent && line[spaces..].starts_with("- ")
 }
 
-impl<'t> Piece<'t> {
+impl<'t> RuleSlice<'t> {
     /// A rule in braces on one line is read without its dash, as quickly as JSON.
-    fn of_block(text: &'t str, indent: usize, line: u32) -> Piece<'t> {
+    fn of_block(text: &'t str, indent: usize, line: u32) -> RuleSlice<'t> {
         let skipped = indent + 2;
         let rest = text.get(skipped..).unwrap_or_default().trim_end();
         match rest.starts_with('{') && !rest.contains('\n') {
-            true => Piece { text: rest, in_list: false, line, column: skipped as u32 + 1 },
-            false => Piece { text, in_list: true, line, column: 1 },
+            true => RuleSlice { text: rest, in_list: false, line, column: skipped as u32 + 1 },
+            false => RuleSlice { text, in_list: true, line, column: 1 },
         }
     }
 }
 
 /// Cuts JSON between its rules; `None` where it begins otherwise.
-fn json(text: &str) -> Option<impl Iterator<Item = Option<Piece<'_>>>> {
-    let mut cut = Cut { text, at: 0, line: 1, counted: 0, column: 1 };
+fn split_json(text: &str) -> Option<impl Iterator<Item = Option<RuleSlice<'_>>>> {
+    let mut cut = JsonSplitter { text, at: 0, line: 1, counted: 0, column: 1 };
     cut.skip_blank();
     let in_map = cut.take("{");
     if in_map {
@@ -270,7 +280,7 @@ fn json(text: &str) -> Option<impl Iterator<Item = Option<Piece<'_>>>> {
     }))
 }
 
-struct Cut<'t> {
+struct JsonSplitter<'t> {
     text: &'t str,
     at: usize,
     line: u32,
@@ -279,7 +289,7 @@ struct Cut<'t> {
     column: usize,
 }
 
-impl<'t> Cut<'t> {
+impl<'t> JsonSplitter<'t> {
     fn skip_blank(&mut self) {
         while let Some(byte @ (b' ' | b'\t' | b'\r' | b'\n')) = self.text.as_bytes().get(self.at) {
             self.at += 1;
@@ -318,7 +328,7 @@ impl<'t> Cut<'t> {
     }
 
     /// One object; outside of its strings it has nothing but what JSON has.
-    fn object(&mut self) -> Option<Piece<'t>> {
+    fn object(&mut self) -> Option<RuleSlice<'t>> {
         let (start, line, column) = (self.at, self.line, self.column());
         let bytes = self.text.as_bytes();
         let mut depth = 0usize;
@@ -339,7 +349,7 @@ impl<'t> Cut<'t> {
             }
         }
         let text = self.text.get(start..self.at).filter(|text| text.starts_with('{'))?;
-        Some(Piece { text, in_list: false, line, column })
+        Some(RuleSlice { text, in_list: false, line, column })
     }
 
     /// JSON has no line break in a string.
@@ -362,14 +372,14 @@ impl<'t> Cut<'t> {
 mod tests {
     use super::*;
 
-    fn shown(read: &ReadRule) -> String {
+    fn shown(read: &ParsedRule) -> String {
         format!("{} {}\n", read.place, read.text.as_str())
     }
 
     fn check(text: &str) {
-        let pieces = each_rule(text, String::new, |all, read| *all += &shown(&read));
+        let pieces = for_each_rule(text, String::new, |all, read| *all += &shown(&read));
         let mut all = String::new();
-        let together = whole(text, |read| all += &shown(&read)).map(|()| all);
+        let together = read_whole(text, |read| all += &shown(&read)).map(|()| all);
         let told = |read: Result<String, Problems>| read.unwrap_or_else(|problems| problems.to_string());
         assert_eq!(told(pieces), told(together), "{text}");
     }

@@ -7,67 +7,68 @@ use tollgate::Time;
 use tollgate::ban::BanSource;
 
 use crate::rules::{
-    Author, Change, DbError, Edit, Expected, Item, Kind, Logged, MAX_EDITS, Stored, Version, ban_of,
+    Author, ChangeLogEntry, DbError, Edit, ItemChange, ItemId, ItemKind, MAX_EDITS, Precondition, StoredItem,
+    Version, parse_ban,
 };
 
 /// What the items of some edits are now.
-pub type Current = HashMap<Item, Stored>;
+pub type CurrentItems = HashMap<ItemId, StoredItem>;
 
 /// The items that edits are about, each once.
 pub(super) fn check_items(edits: &[Edit]) -> Result<(), DbError> {
     if edits.len() > MAX_EDITS {
-        return Err(DbError::TooMany { count: edits.len(), max: MAX_EDITS });
+        return Err(DbError::TooManyEdits { count: edits.len(), max: MAX_EDITS });
     }
     let mut seen = HashSet::with_capacity(edits.len());
     match edits.iter().position(|edit| !seen.insert(&edit.item)) {
-        Some(edit) => Err(DbError::Twice { edit, item: edits[edit].item.clone() }),
+        Some(edit) => Err(DbError::DuplicateItem { edit, item: edits[edit].item.clone() }),
         None => Ok(()),
     }
 }
 
 /// The changes that edits lead to, numbered after `last`. An edit that changes nothing is none.
-pub(super) fn plan(
+pub(super) fn plan_changes(
     edits: Vec<Edit>,
-    current: &Current,
+    current: &CurrentItems,
     last: Version,
     timeline: u32,
-) -> Result<Vec<Change>, DbError> {
+) -> Result<Vec<ItemChange>, DbError> {
     let (mut last, mut changes) = (last, Vec::with_capacity(edits.len()));
     for (edit, Edit { item, expected, text }) in edits.into_iter().enumerate() {
         let now = current.get(&item);
         match (expected, now) {
-            (Expected::Nothing, Some(_)) => return Err(DbError::Exists { edit, item }),
-            (Expected::At(version), now) if now.map(|now| now.version) != Some(version) => {
+            (Precondition::Absent, Some(_)) => return Err(DbError::Exists { edit, item }),
+            (Precondition::AtVersion(version), now) if now.map(|now| now.version) != Some(version) => {
                 return Err(DbError::Conflict { edit, item, found: now.map(|now| now.version) });
             }
             _ => {}
         }
-        if text.is_none() && now.is_none() && expected != Expected::Nothing {
+        if text.is_none() && now.is_none() && expected != Precondition::Absent {
             return Err(DbError::Missing { edit, item });
         }
         if now.map(|now| &now.text) == text.as_ref() {
             continue;
         }
-        last = last.next_on(timeline);
-        changes.push(Change { item, version: last, previous: now.map(|now| now.version), text });
+        last = last.next_on_timeline(timeline);
+        changes.push(ItemChange { item, version: last, previous: now.map(|now| now.version), text });
     }
     Ok(changes)
 }
 
 /// The edit that takes a change back. It conflicts if the thing was changed again since, and is impossible once the
 /// log has forgotten what the change replaced.
-pub(super) fn undo(logged: Logged) -> Result<Edit, DbError> {
-    let Change { item, version, text, previous } = logged.change;
+pub(super) fn revert_edit(logged: ChangeLogEntry) -> Result<Edit, DbError> {
+    let ItemChange { item, version, text, previous } = logged.change;
     if let Some(forgotten) = previous.filter(|_| logged.before.is_none()) {
-        return Err(DbError::NoChange(forgotten));
+        return Err(DbError::UnknownVersion(forgotten));
     }
-    let expected = if text.is_some() { Expected::At(version) } else { Expected::Nothing };
+    let expected = if text.is_some() { Precondition::AtVersion(version) } else { Precondition::Absent };
     Ok(Edit { item, expected, text: logged.before })
 }
 
 /// How far a log may be pruned: up to the first of the oldest authors who wrote at `before` or later. `authors` are the
 /// oldest ones, each with the first of its changes, in order; where all of them are old the rest is seen next time.
-pub(super) fn pruned_before(authors: &[(i64, i64)], before: Time) -> Option<i64> {
+pub(super) fn prune_bound(authors: &[(i64, i64)], before: Time) -> Option<i64> {
     let before = i64::try_from(before.nanos()).unwrap_or(i64::MAX);
     let kept = authors.iter().find(|(_, at)| *at >= before).or(authors.last())?;
     Some(kept.0)
@@ -94,8 +95,9 @@ pub(super) struct Candidate {
 impl Candidate {
     /// Bans that were earned, and lifts that were learnt of: by this program, not by a person.
     fn is_automatic(&self) -> bool {
-        let is_automatic = |text: &String| ban_of(text).is_ok_and(|ban| ban.source == BanSource::Automatic);
-        self.kind == Kind::Ban as i16
+        let is_automatic =
+            |text: &String| parse_ban(text).is_ok_and(|ban| ban.source == BanSource::Automatic);
+        self.kind == ItemKind::Ban as i16
             && self.who == Author::AUTOMATIC
             && self.text.as_ref().is_none_or(is_automatic)
     }
@@ -121,17 +123,17 @@ pub(super) fn prune_automatic(
 mod tests {
     use super::*;
 
-    fn edit(name: &str, expected: Expected, text: Option<&str>) -> Edit {
-        Edit { item: Item::rule(name), expected, text: text.map(str::to_owned) }
+    fn edit(name: &str, expected: Precondition, text: Option<&str>) -> Edit {
+        Edit { item: ItemId::rule(name), expected, text: text.map(str::to_owned) }
     }
 
-    fn current() -> Current {
-        let item = Item::rule("a");
-        [(item.clone(), Stored { item, version: Version::new(0, 3), text: "old".into() })].into()
+    fn current() -> CurrentItems {
+        let item = ItemId::rule("a");
+        [(item.clone(), StoredItem { item, version: Version::new(0, 3), text: "old".into() })].into()
     }
 
-    fn check(expected: Expected, name: &str, text: Option<&str>) -> String {
-        match plan(vec![edit(name, expected, text)], &current(), Version::new(0, 9), 0) {
+    fn check(expected: Precondition, name: &str, text: Option<&str>) -> String {
+        match plan_changes(vec![edit(name, expected, text)], &current(), Version::new(0, 9), 0) {
             Ok(changes) => changes.iter().map(|change| change.version.to_string()).collect(),
             Err(error) => error.to_string(),
         }
@@ -139,26 +141,26 @@ mod tests {
 
     #[test]
     fn an_edit_is_made_only_on_what_its_author_has_seen() {
-        let seen = Expected::At(Version::new(0, 3));
+        let seen = Precondition::AtVersion(Version::new(0, 3));
         assert_eq!(check(seen, "a", Some("new")), "0-10");
         assert_eq!(check(seen, "a", None), "0-10");
-        assert_eq!(check(Expected::Anything, "b", Some("new")), "0-10");
-        let late = check(Expected::At(Version::new(0, 2)), "a", Some("new"));
+        assert_eq!(check(Precondition::Any, "b", Some("new")), "0-10");
+        let late = check(Precondition::AtVersion(Version::new(0, 2)), "a", Some("new"));
         assert!(late.starts_with("rule a is at version 0-3 now"), "{late}");
         let gone = check(seen, "b", Some("new"));
         assert!(gone.starts_with("rule b is deleted now"), "{gone}");
-        assert!(check(Expected::Nothing, "a", Some("new")).starts_with("rule a exists"));
-        assert!(check(Expected::Anything, "b", None).starts_with("there is no rule b"));
+        assert!(check(Precondition::Absent, "a", Some("new")).starts_with("rule a exists"));
+        assert!(check(Precondition::Any, "b", None).starts_with("there is no rule b"));
     }
 
     #[test]
     fn an_edit_that_changes_nothing_takes_no_number() {
-        assert_eq!(check(Expected::Anything, "a", Some("old")), "");
+        assert_eq!(check(Precondition::Any, "a", Some("old")), "");
     }
 
     #[test]
     fn one_thing_is_edited_once_in_one_go() {
-        let edits = ["a", "b", "a"].map(|name| edit(name, Expected::Anything, None));
+        let edits = ["a", "b", "a"].map(|name| edit(name, Precondition::Any, None));
         let told = check_items(&edits).expect_err("a is there twice").to_string();
         assert_eq!(told, "rule a is edited twice in one go (edit 3)");
     }

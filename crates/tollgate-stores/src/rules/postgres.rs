@@ -4,12 +4,12 @@
 //! seen all before it. A change whose fate is unknown is told as such and never sent again.
 
 mod address;
-mod fleet;
-mod link;
+mod cluster;
+mod connection;
+mod items;
 mod load;
 mod log;
 mod schema;
-mod things;
 mod tls;
 
 use std::sync::Arc;
@@ -21,39 +21,40 @@ use tokio::time::timeout;
 use tokio_postgres::Transaction;
 use tollgate::Time;
 
-use self::address::Node;
+use self::address::PgServer;
 pub use self::address::PostgresAddress;
-use self::fleet::Fleet;
-pub use self::fleet::Lag;
-use self::link::Failure;
+use self::cluster::PgCluster;
+pub use self::cluster::ReplicaLag;
+use self::connection::PgFailure;
 use crate::rules::edit::next_batch;
 use crate::rules::{
-    Author, Change, Current, DbError, Edit, Edited, Feed, Item, Logged, Page, Stored, Version, plan,
+    Author, ChangeFeed, ChangeLogEntry, CurrentItems, DbError, Edit, EditSummary, ItemChange, ItemId,
+    PageQuery, StoredItem, Version, plan,
 };
 
 /// How long a change may take; an import of a million rules too.
 const WRITE_DEADLINE: Duration = Duration::from_secs(120);
 const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
 /// How often a node looks for changes; a notification makes it look at once.
-const POLL: Duration = Duration::from_millis(400);
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 /// How often it looks after a notification, until what was told has reached the replica that it reads.
-const EAGER_POLL: Duration = Duration::from_millis(20);
+const NOTIFIED_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// A listener that has lost its primary tries again after this.
-const LISTEN_AGAIN: Duration = Duration::from_millis(300);
+const LISTEN_RETRY_DELAY: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Debug)]
 pub struct PostgresDb {
-    inner: Arc<Inner>,
+    inner: Arc<PostgresInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    fleet: Arc<Fleet>,
-    bell: watch::Receiver<u64>,
+struct PostgresInner {
+    cluster: Arc<PgCluster>,
+    notified: watch::Receiver<u64>,
     listener: AbortHandle,
 }
 
-impl Drop for Inner {
+impl Drop for PostgresInner {
     fn drop(&mut self) {
         self.listener.abort();
     }
@@ -62,24 +63,29 @@ impl Drop for Inner {
 impl PostgresDb {
     /// Brings the schema up to date. While no primary can be written, a replica that has the schema will do.
     pub async fn open(address: PostgresAddress) -> Result<PostgresDb, DbError> {
-        let fleet = Arc::new(Fleet::new(address)?);
-        match fleet.writer().await {
+        let cluster = Arc::new(PgCluster::new(address)?);
+        match cluster.writer().await {
             Ok(mut writer) => schema::migrate(writer.client()).await?,
             Err(unwritable) => {
-                let reader = fleet.reader().await?;
-                if schema::found(&reader.client).await.map_err(|error| reader.unreadable(error))? == 0 {
+                let reader = cluster.reader().await?;
+                if schema::schema_version(&reader.client).await.map_err(|error| reader.unreadable(error))?
+                    == 0
+                {
                     return Err(unwritable);
                 }
             }
         }
-        let (ring, bell) = watch::channel(0);
-        let listener = tokio::spawn(listen(Arc::clone(&fleet), ring)).abort_handle();
-        Ok(PostgresDb { inner: Arc::new(Inner { fleet, bell, listener }) })
+        let (notify, notified) = watch::channel(0);
+        let listener = tokio::spawn(listen(Arc::clone(&cluster), notify)).abort_handle();
+        Ok(PostgresDb { inner: Arc::new(PostgresInner { cluster, notified, listener }) })
     }
 
-    pub async fn edit(&self, author: &Author, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
+    pub async fn edit(&self, author: &Author, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
         plan::check_items(&edits)?;
-        self.write(async |transaction, timeline| make(transaction, timeline, author, edits, None).await).await
+        self.write(async |transaction, timeline| {
+            apply_edits(transaction, timeline, author, edits, None).await
+        })
+        .await
     }
 
     /// Makes all of very many edits, or none, without ever holding all of them. Each is about another thing.
@@ -87,31 +93,31 @@ impl PostgresDb {
         &self,
         author: &Author,
         mut edits: impl Iterator<Item = Result<Edit, DbError>>,
-    ) -> Result<Edited, DbError> {
+    ) -> Result<EditSummary, DbError> {
         self.write(async |transaction, timeline| {
-            let mut edited = Edited::default();
+            let mut edited = EditSummary::default();
             loop {
                 let batch = next_batch(&mut edits, &edited)?;
                 if batch.is_empty() {
                     return Ok(edited);
                 }
                 let count = batch.len();
-                edited.add(count, &make(transaction, timeline, author, batch, None).await?);
+                edited.add(count, &apply_edits(transaction, timeline, author, batch, None).await?);
             }
         })
         .await
     }
 
-    pub async fn rollback(&self, author: &Author, version: Version) -> Result<Vec<Change>, DbError> {
+    pub async fn rollback(&self, author: &Author, version: Version) -> Result<Vec<ItemChange>, DbError> {
         self.write(async |transaction, timeline| {
-            let logged = log::find(transaction, version).await?.ok_or(DbError::NoChange(version))?;
-            make(transaction, timeline, author, vec![plan::undo(logged)?], Some(version)).await
+            let logged = log::find(transaction, version).await?.ok_or(DbError::UnknownVersion(version))?;
+            apply_edits(transaction, timeline, author, vec![plan::revert_edit(logged)?], Some(version)).await
         })
         .await
     }
 
     pub async fn remove_expired(&self, now: Time, batch: usize) -> Result<usize, DbError> {
-        self.write(async |transaction, _| Ok(things::remove_expired(transaction, now, batch).await?)).await
+        self.write(async |transaction, _| Ok(items::remove_expired(transaction, now, batch).await?)).await
     }
 
     /// Removes the oldest entries of the log from before a time, at most `batch`.
@@ -126,84 +132,105 @@ impl PostgresDb {
     }
 
     pub async fn version(&self) -> Result<Version, DbError> {
-        self.inner.fleet.read(|link| async move { log::last(&link.client).await }).await
+        self.inner.cluster.read(|connection| async move { log::last_version(&connection.client).await }).await
     }
 
-    pub async fn get(&self, item: &Item) -> Result<Option<Stored>, DbError> {
-        let found =
-            self.inner.fleet.read(|link| async move { things::find(&link.client, [item]).await }).await?;
+    pub async fn get(&self, item: &ItemId) -> Result<Option<StoredItem>, DbError> {
+        let found = self
+            .inner
+            .cluster
+            .read(|connection| async move { items::find(&connection.client, [item]).await })
+            .await?;
         Ok(found.into_values().next())
     }
 
-    pub async fn find(&self, items: &[Item]) -> Result<Current, DbError> {
-        let mut current = Current::new();
-        for chunk in items.chunks(things::CHUNK) {
-            let found = self.inner.fleet.read(|link| async move { things::find(&link.client, chunk).await });
+    pub async fn find(&self, items: &[ItemId]) -> Result<CurrentItems, DbError> {
+        let mut current = CurrentItems::new();
+        for chunk in items.chunks(items::CHUNK) {
+            let found = self
+                .inner
+                .cluster
+                .read(|connection| async move { items::find(&connection.client, chunk).await });
             current.extend(found.await?);
         }
         Ok(current)
     }
 
-    pub async fn page(&self, page: &Page) -> Result<Vec<Stored>, DbError> {
-        self.inner.fleet.read(|link| async move { things::page(&link.client, page).await }).await
+    pub async fn page(&self, page: &PageQuery) -> Result<Vec<StoredItem>, DbError> {
+        self.inner.cluster.read(|connection| async move { items::page(&connection.client, page).await }).await
     }
 
-    pub async fn changes_since(&self, version: Version, limit: usize) -> Result<Feed, DbError> {
-        self.inner.fleet.read(|link| async move { log::since(&link.client, version, limit).await }).await
+    pub async fn changes_since(&self, version: Version, limit: usize) -> Result<ChangeFeed, DbError> {
+        self.inner
+            .cluster
+            .read(|connection| async move { log::changes_since(&connection.client, version, limit).await })
+            .await
     }
 
-    pub async fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<Logged>, DbError> {
-        self.inner.fleet.read(|link| async move { log::page(&link.client, before, limit).await }).await
+    pub async fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<ChangeLogEntry>, DbError> {
+        self.inner
+            .cluster
+            .read(|connection| async move { log::page(&connection.client, before, limit).await })
+            .await
     }
 
     pub async fn history(
         &self,
-        item: &Item,
+        item: &ItemId,
         before: Option<Version>,
         limit: usize,
-    ) -> Result<Vec<Logged>, DbError> {
-        let fleet = &self.inner.fleet;
-        fleet.read(|link| async move { log::history(&link.client, item, before, limit).await }).await
+    ) -> Result<Vec<ChangeLogEntry>, DbError> {
+        let cluster = &self.inner.cluster;
+        cluster
+            .read(|connection| async move { log::history(&connection.client, item, before, limit).await })
+            .await
     }
 
-    pub async fn logged(&self, version: Version) -> Result<Option<Logged>, DbError> {
-        self.inner.fleet.read(|link| async move { log::find(&link.client, version).await }).await
+    pub async fn logged(&self, version: Version) -> Result<Option<ChangeLogEntry>, DbError> {
+        self.inner
+            .cluster
+            .read(|connection| async move { log::find(&connection.client, version).await })
+            .await
     }
 
     /// Streams everything from a connection of its own, as of one version.
-    pub async fn load(&self, each: impl FnMut(Vec<Stored>, u64)) -> Result<Version, DbError> {
-        let link = self.inner.fleet.new_reader().await?;
-        load::all(&link.client, each).await.map_err(|failure| link.told(failure))
+    pub async fn load(&self, each: impl FnMut(Vec<StoredItem>, u64)) -> Result<Version, DbError> {
+        let connection = self.inner.cluster.new_reader().await?;
+        load::load_all(&connection.client, each).await.map_err(|failure| connection.read_error(failure))
     }
 
     /// Returns once there is a change after `known`, or once `known` is not in the past any more.
     pub async fn changed_since(&self, known: Version) -> Result<(), DbError> {
-        let mut bell = self.inner.bell.clone();
+        let mut notified = self.inner.notified.clone();
         let mut eager_until = None;
         loop {
-            bell.mark_unchanged();
+            notified.mark_unchanged();
             match self.changes_since(known, 1).await? {
-                Feed::Changes(changes) if changes.is_empty() => {}
+                ChangeFeed::Changes(changes) if changes.is_empty() => {}
                 _ => return Ok(()),
             }
             let now = tokio::time::Instant::now();
-            let pause = if eager_until.is_some_and(|until| now < until) { EAGER_POLL } else { POLL };
-            if timeout(pause, bell.changed()).await.is_ok_and(|rung| rung.is_ok()) {
-                eager_until = Some(now + POLL);
+            let pause = if eager_until.is_some_and(|until| now < until) {
+                NOTIFIED_POLL_INTERVAL
+            } else {
+                POLL_INTERVAL
+            };
+            if timeout(pause, notified.changed()).await.is_ok_and(|rung| rung.is_ok()) {
+                eager_until = Some(now + POLL_INTERVAL);
             }
         }
     }
 
     /// How far the node that is read is behind the primary.
-    pub async fn lag(&self) -> Result<Lag, DbError> {
-        self.inner.fleet.lag().await
+    pub async fn lag(&self) -> Result<ReplicaLag, DbError> {
+        self.inner.cluster.lag().await
     }
 
     async fn write<T>(
         &self,
-        job: impl AsyncFnOnce(&Transaction<'_>, u32) -> Result<T, Failure>,
+        job: impl AsyncFnOnce(&Transaction<'_>, u32) -> Result<T, PgFailure>,
     ) -> Result<T, DbError> {
-        let mut writer = self.inner.fleet.writer().await?;
+        let mut writer = self.inner.cluster.writer().await?;
         let timeline = writer.timeline();
         let work = async {
             let transaction = writer.client().transaction().await?;
@@ -214,43 +241,43 @@ impl PostgresDb {
         let outcome = match timeout(WRITE_DEADLINE, work).await {
             Ok(Ok((transaction, done))) => Ok((timeout(COMMIT_DEADLINE, transaction.commit()).await, done)),
             Ok(Err(failure)) => Err(failure),
-            Err(_) => Err(Failure::Slow),
+            Err(_) => Err(PgFailure::TimedOut),
         };
         match outcome {
             Ok((Ok(Ok(())), done)) => Ok(done),
             Ok((Ok(Err(error)), _)) if error.as_db_error().is_some() && !error.is_closed() => {
-                Err(writer.lost(Failure::Server(error)))
+                Err(writer.into_write_error(PgFailure::Server(error)))
             }
-            Ok(_) => Err(writer.unknown()),
-            Err(failure) => Err(writer.lost(failure)),
+            Ok(_) => Err(writer.into_unknown_outcome()),
+            Err(failure) => Err(writer.into_write_error(failure)),
         }
     }
 }
 
-async fn make(
+async fn apply_edits(
     transaction: &Transaction<'_>,
     timeline: u32,
     author: &Author,
     edits: Vec<Edit>,
     undoes: Option<Version>,
-) -> Result<Vec<Change>, Failure> {
-    let current = things::find(transaction, edits.iter().map(Edit::item)).await?;
-    let changes = plan::plan(edits, &current, log::last(transaction).await?, timeline)?;
-    things::put(transaction, &changes).await?;
+) -> Result<Vec<ItemChange>, PgFailure> {
+    let current = items::find(transaction, edits.iter().map(Edit::item)).await?;
+    let changes = plan::plan_changes(edits, &current, log::last_version(transaction).await?, timeline)?;
+    items::put(transaction, &changes).await?;
     log::append(transaction, author, &changes, undoes).await?;
     Ok(changes)
 }
 
 /// Rings the bell at every notification of the primary, whichever it is.
-async fn listen(fleet: Arc<Fleet>, ring: watch::Sender<u64>) {
+async fn listen(cluster: Arc<PgCluster>, notify: watch::Sender<u64>) {
     loop {
-        if let Ok(mut link) = fleet.new_writer().await
-            && link.client.batch_execute(&format!("LISTEN {}", log::CHANNEL)).await.is_ok()
+        if let Ok(mut connection) = cluster.new_writer().await
+            && connection.client.batch_execute(&format!("LISTEN {}", log::CHANNEL)).await.is_ok()
         {
-            while link.heard.recv().await.is_some() {
-                ring.send_modify(|rings| *rings += 1);
+            while connection.notifications.recv().await.is_some() {
+                notify.send_modify(|rings| *rings += 1);
             }
         }
-        tokio::time::sleep(LISTEN_AGAIN).await;
+        tokio::time::sleep(LISTEN_RETRY_DELAY).await;
     }
 }

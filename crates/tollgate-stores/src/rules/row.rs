@@ -21,40 +21,40 @@ pub(super) struct RuleRow {
 }
 
 impl RuleRow {
-    pub(super) fn split(text: &str) -> Result<RuleRow, DbError> {
+    pub(super) fn from_json(text: &str) -> Result<RuleRow, DbError> {
         let corrupt = || DbError::Corrupt(format!("the rule {text}"));
         let mut map: Map<String, Value> = serde_json::from_str(text).map_err(|_| corrupt())?;
-        let mut row = RuleRow { id: take(&mut map, "id").ok_or_else(corrupt)?, ..RuleRow::default() };
-        row.uid = take(&mut map, "uid");
-        row.url = take(&mut map, "url");
+        let mut row = RuleRow { id: take_string(&mut map, "id").ok_or_else(corrupt)?, ..RuleRow::default() };
+        row.uid = take_string(&mut map, "uid");
+        row.url = take_string(&mut map, "url");
         if let Some((method, path)) = row.url.as_deref().and_then(|url| url.split_once(' ')) {
             (row.method, row.url) = (Some(method.to_owned()), Some(path.to_owned()));
         }
-        row.unit = take(&mut map, "time");
+        row.unit = take_string(&mut map, "time");
         row.requests = map.get("requests").and_then(Value::as_i64);
         if row.requests.is_some() {
             map.shift_remove("requests");
         }
-        row.algorithm = take(&mut map, "algorithm");
+        row.algorithm = take_string(&mut map, "algorithm");
         row.options = (!map.is_empty()).then(|| Value::Object(map).to_string());
         Ok(row)
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(super) fn to_json(&self) -> String {
         let mut text = String::with_capacity(160);
         text.push_str("{\"id\":");
-        quote(&mut text, &self.id);
+        push_quoted(&mut text, &self.id);
         let url = match (&self.method, &self.url) {
             (Some(method), Some(url)) => Some(format!("{method} {url}")),
             (_, url) => url.clone(),
         };
         for (name, value) in [("uid", &self.uid), ("url", &url), ("time", &self.unit)] {
-            field(&mut text, name, value.as_deref());
+            push_field(&mut text, name, value.as_deref());
         }
         if let Some(requests) = self.requests {
             write!(text, ",\"requests\":{requests}").expect("a text can be written");
         }
-        field(&mut text, "algorithm", self.algorithm.as_deref());
+        push_field(&mut text, "algorithm", self.algorithm.as_deref());
         if let Some(options) = self.options.as_deref().and_then(|options| options.strip_prefix('{')) {
             text.push(',');
             text.push_str(options);
@@ -66,7 +66,7 @@ impl RuleRow {
 }
 
 /// A word that is text; one that is not stays among the options.
-fn take(map: &mut Map<String, Value>, name: &str) -> Option<String> {
+fn take_string(map: &mut Map<String, Value>, name: &str) -> Option<String> {
     match map.get(name) {
         Some(Value::String(_)) => match map.shift_remove(name) {
             Some(Value::String(text)) => Some(text),
@@ -76,16 +76,16 @@ fn take(map: &mut Map<String, Value>, name: &str) -> Option<String> {
     }
 }
 
-fn field(text: &mut String, name: &str, value: Option<&str>) {
+fn push_field(text: &mut String, name: &str, value: Option<&str>) {
     if let Some(value) = value {
         text.push_str(",\"");
         text.push_str(name);
         text.push_str("\":");
-        quote(text, value);
+        push_quoted(text, value);
     }
 }
 
-fn quote(text: &mut String, value: &str) {
+fn push_quoted(text: &mut String, value: &str) {
     let plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
     if value.bytes().all(plain) {
         text.push('"');
@@ -109,18 +109,18 @@ mod tests {
             r#"{"id":"c","uid":"a\"\\\n","url":"/ü","time":"s","requests":1}"#,
             r#"{"id":"d","url":"GET  /two","limit":"5/m"}"#,
         ] {
-            assert_eq!(RuleRow::split(text).expect("a rule").text(), text);
+            assert_eq!(RuleRow::from_json(text).expect("a rule").to_json(), text);
         }
     }
 
     #[test]
     fn the_short_form_has_no_options() {
         let text = r#"{"id":"short","uid":"42","url":"GET /search","time":"minute","requests":5}"#;
-        let row = RuleRow::split(text).expect("a rule");
+        let row = RuleRow::from_json(text).expect("a rule");
         assert_eq!(
             (row.method.as_deref(), row.url.as_deref(), row.options),
             (Some("GET"), Some("/search"), None)
         );
-        assert!(RuleRow::split("[]").is_err());
+        assert!(RuleRow::from_json("[]").is_err());
     }
 }

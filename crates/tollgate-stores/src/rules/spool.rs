@@ -10,22 +10,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::document::Place;
+use tollgate::document::TextPosition;
 
-use crate::rules::{ReadRule, RuleText};
+use crate::rules::{ParsedRule, RuleText};
 
 /// What is sorted in memory.
 const RUN_BYTES: usize = 16 << 20;
 /// What is read of a run at once.
 const READ_BYTES: usize = 64 << 10;
 /// Number, line, column and the lengths of id and text, four bytes each.
-const HEAD: usize = 20;
+const HEADER_BYTES: usize = 20;
 
 /// A rule with its number and place in the text that it came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Spooled {
+pub struct SpooledRule {
     pub number: u32,
-    pub place: Place,
+    pub place: TextPosition,
     pub text: RuleText,
 }
 
@@ -33,7 +33,7 @@ pub struct RuleSpool {
     file: Arc<File>,
     /// Where each run ends.
     runs: Vec<u64>,
-    pending: Vec<Spooled>,
+    pending: Vec<SpooledRule>,
     pending_bytes: usize,
     count: u32,
 }
@@ -49,10 +49,10 @@ impl RuleSpool {
         Ok(RuleSpool { file: file.into(), runs: Vec::new(), pending: Vec::new(), pending_bytes: 0, count: 0 })
     }
 
-    pub fn push(&mut self, read: ReadRule) -> io::Result<()> {
-        let ReadRule { place, text, .. } = read;
-        self.pending_bytes += size_of::<Spooled>() + text.id().len() + text.as_str().len();
-        self.pending.push(Spooled { number: self.count, place, text });
+    pub fn push(&mut self, read: ParsedRule) -> io::Result<()> {
+        let ParsedRule { place, text, .. } = read;
+        self.pending_bytes += size_of::<SpooledRule>() + text.id().len() + text.as_str().len();
+        self.pending.push(SpooledRule { number: self.count, place, text });
         self.count += 1;
         if self.pending_bytes >= RUN_BYTES { self.write_run() } else { Ok(()) }
     }
@@ -60,7 +60,7 @@ impl RuleSpool {
     fn write_run(&mut self) -> io::Result<()> {
         self.pending.sort_by(|a, b| a.text.id().cmp(b.text.id()));
         let mut bytes = Vec::with_capacity(self.pending_bytes);
-        for Spooled { number, place, text } in self.pending.drain(..) {
+        for SpooledRule { number, place, text } in self.pending.drain(..) {
             let lengths = [text.id().len(), text.as_str().len()].map(|length| length as u32);
             for word in [number, place.line, place.column, lengths[0], lengths[1]] {
                 bytes.extend_from_slice(&word.to_le_bytes());
@@ -92,28 +92,34 @@ impl RuleSpool {
     }
 
     /// All rules of a finished spool, in the order of their ids.
-    pub fn rules(&self) -> io::Result<Sorted> {
+    pub fn rules(&self) -> io::Result<SortedRules> {
         let starts = std::iter::once(0).chain(self.runs.iter().copied());
         let mut runs = Vec::with_capacity(self.runs.len());
         for (start, end) in starts.zip(self.runs.iter().copied()) {
-            let mut run =
-                Run { file: Arc::clone(&self.file), at: start, end, bytes: Vec::new(), taken: 0, next: None };
+            let mut run = SortedRun {
+                file: Arc::clone(&self.file),
+                at: start,
+                end,
+                bytes: Vec::new(),
+                taken: 0,
+                next: None,
+            };
             run.next = run.read()?;
             runs.push(run);
         }
-        Ok(Sorted { runs })
+        Ok(SortedRules { runs })
     }
 }
 
 /// The runs of a spool, merged.
-pub struct Sorted {
-    runs: Vec<Run>,
+pub struct SortedRules {
+    runs: Vec<SortedRun>,
 }
 
-impl Iterator for Sorted {
-    type Item = io::Result<Spooled>;
+impl Iterator for SortedRules {
+    type Item = io::Result<SpooledRule>;
 
-    fn next(&mut self) -> Option<io::Result<Spooled>> {
+    fn next(&mut self) -> Option<io::Result<SpooledRule>> {
         let ready = self.runs.iter_mut().filter(|run| run.next.is_some());
         let first = ready.min_by(|a, b| a.id().cmp(b.id()))?;
         match first.read() {
@@ -126,36 +132,40 @@ impl Iterator for Sorted {
     }
 }
 
-struct Run {
+struct SortedRun {
     file: Arc<File>,
     at: u64,
     end: u64,
     /// What was read ahead, and how much of it was taken.
     bytes: Vec<u8>,
     taken: usize,
-    next: Option<Spooled>,
+    next: Option<SpooledRule>,
 }
 
-impl Run {
+impl SortedRun {
     fn id(&self) -> &str {
         self.next.as_ref().map_or("", |next| next.text.id())
     }
 
-    fn read(&mut self) -> io::Result<Option<Spooled>> {
+    fn read(&mut self) -> io::Result<Option<SpooledRule>> {
         if self.taken == self.bytes.len() && self.at == self.end {
             return Ok(None);
         }
-        let head = self.take(HEAD)?;
+        let head = self.take_bytes(HEADER_BYTES)?;
         let (words, _) = head.as_chunks::<4>();
         let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        let [number, line, column, id, text] = words[..] else { return Err(broken()) };
-        let id = String::from_utf8(self.take(id as usize)?.to_vec()).map_err(|_| broken())?;
-        let text = String::from_utf8(self.take(text as usize)?.to_vec()).map_err(|_| broken())?;
-        Ok(Some(Spooled { number, place: Place { line, column }, text: RuleText::again(id.into(), text) }))
+        let [number, line, column, id, text] = words[..] else { return Err(damaged()) };
+        let id = String::from_utf8(self.take_bytes(id as usize)?.to_vec()).map_err(|_| damaged())?;
+        let text = String::from_utf8(self.take_bytes(text as usize)?.to_vec()).map_err(|_| damaged())?;
+        Ok(Some(SpooledRule {
+            number,
+            place: TextPosition { line, column },
+            text: RuleText::from_stored(id.into(), text),
+        }))
     }
 
     /// The next bytes of the run.
-    fn take(&mut self, length: usize) -> io::Result<&[u8]> {
+    fn take_bytes(&mut self, length: usize) -> io::Result<&[u8]> {
         if self.bytes.len() - self.taken < length {
             self.bytes.drain(..self.taken);
             self.taken = 0;
@@ -167,18 +177,18 @@ impl Run {
             self.at += more as u64;
         }
         self.taken += length;
-        self.bytes.get(self.taken - length..self.taken).ok_or_else(broken)
+        self.bytes.get(self.taken - length..self.taken).ok_or_else(damaged)
     }
 }
 
-fn broken() -> io::Error {
+fn damaged() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the spool is damaged")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::each_rule;
+    use crate::rules::for_each_rule;
 
     #[test]
     fn rules_come_back_by_id_whatever_their_number() {
@@ -193,7 +203,7 @@ mod tests {
                     .collect()
             };
             if count > 0 {
-                let read = each_rule(&list(0..count), start, |spool, rule| {
+                let read = for_each_rule(&list(0..count), start, |spool, rule| {
                     spool.push(rule).expect("room on the disk");
                 });
                 spool = read.expect("valid rules");

@@ -3,11 +3,11 @@
 //! One connection writes, one reads, so that what this process has written is seen as a change like any other.
 //! A change that was acknowledged is on the disk.
 
-mod codes;
+mod items;
 mod load;
 mod log;
 mod schema;
-mod things;
+mod word_codes;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,11 +16,14 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tollgate::Time;
 
 use crate::rules::edit::next_batch;
-use crate::rules::plan::{self, Current};
-use crate::rules::{Author, Change, DbError, Edit, Edited, Feed, Item, Logged, Page, Stored, Version};
+use crate::rules::plan::{self, CurrentItems};
+use crate::rules::{
+    Author, ChangeFeed, ChangeLogEntry, DbError, Edit, EditSummary, ItemChange, ItemId, PageQuery,
+    StoredItem, Version,
+};
 
 /// After so many changes the write-ahead log, which is as long as they are, is not kept.
-const MANY: usize = 10_000;
+const WAL_TRUNCATE_CHANGES: usize = 10_000;
 
 #[derive(Debug)]
 pub struct SqliteDb {
@@ -38,11 +41,11 @@ impl SqliteDb {
     }
 
     /// Makes all of the edits, or none.
-    pub fn edit(&self, author: &Author, edits: Vec<Edit>) -> Result<Vec<Change>, DbError> {
+    pub fn edit(&self, author: &Author, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
         plan::check_items(&edits)?;
-        let changes = self.write(|transaction| make(transaction, author, edits, None))?;
-        if changes.len() >= MANY {
-            schema::cut_log(&lock(&self.writer));
+        let changes = self.write(|transaction| apply_edits(transaction, author, edits, None))?;
+        if changes.len() >= WAL_TRUNCATE_CHANGES {
+            schema::truncate_wal(&lock(&self.writer));
         }
         Ok(changes)
     }
@@ -52,35 +55,35 @@ impl SqliteDb {
         &self,
         author: &Author,
         mut edits: impl Iterator<Item = Result<Edit, DbError>>,
-    ) -> Result<Edited, DbError> {
+    ) -> Result<EditSummary, DbError> {
         let edited = self.write(|transaction| {
-            let mut edited = Edited::default();
+            let mut edited = EditSummary::default();
             loop {
                 let batch = next_batch(&mut edits, &edited)?;
                 if batch.is_empty() {
                     return Ok(edited);
                 }
                 let count = batch.len();
-                edited.add(count, &make(transaction, author, batch, None)?);
+                edited.add(count, &apply_edits(transaction, author, batch, None)?);
             }
         })?;
-        if edited.changes() >= MANY {
-            schema::cut_log(&lock(&self.writer));
+        if edited.changes() >= WAL_TRUNCATE_CHANGES {
+            schema::truncate_wal(&lock(&self.writer));
         }
         Ok(edited)
     }
 
     /// Takes one change back, as a new change.
-    pub fn rollback(&self, author: &Author, version: Version) -> Result<Vec<Change>, DbError> {
+    pub fn rollback(&self, author: &Author, version: Version) -> Result<Vec<ItemChange>, DbError> {
         self.write(|transaction| {
-            let logged = log::find(transaction, version)?.ok_or(DbError::NoChange(version))?;
-            make(transaction, author, vec![plan::undo(logged)?], Some(version))
+            let logged = log::find(transaction, version)?.ok_or(DbError::UnknownVersion(version))?;
+            apply_edits(transaction, author, vec![plan::revert_edit(logged)?], Some(version))
         })
     }
 
     /// Removes bans that are over, at most `batch`: nodes let them go by themselves, so that it is no change.
     pub fn remove_expired(&self, now: Time, batch: usize) -> Result<usize, DbError> {
-        self.write(|transaction| things::remove_expired(transaction, now, batch))
+        self.write(|transaction| items::remove_expired(transaction, now, batch))
     }
 
     /// Removes the oldest entries of the log from before a time, at most `batch`.
@@ -94,7 +97,7 @@ impl SqliteDb {
     }
 
     pub fn version(&self) -> Result<Version, DbError> {
-        log::last(&lock(&self.reader))
+        log::last_version(&lock(&self.reader))
     }
 
     /// A number that differs after any change of the file, whoever made it; cheaper than the version.
@@ -102,27 +105,27 @@ impl SqliteDb {
         Ok(lock(&self.reader).pragma_query_value(None, "data_version", |row| row.get(0))?)
     }
 
-    pub fn get(&self, item: &Item) -> Result<Option<Stored>, DbError> {
-        things::get(&lock(&self.reader), item)
+    pub fn get(&self, item: &ItemId) -> Result<Option<StoredItem>, DbError> {
+        items::get(&lock(&self.reader), item)
     }
 
     /// What some items are, as far as they are there.
-    pub fn find(&self, items: &[Item]) -> Result<Current, DbError> {
-        things::find(&lock(&self.reader), items)
+    pub fn find(&self, items: &[ItemId]) -> Result<CurrentItems, DbError> {
+        items::find(&lock(&self.reader), items)
     }
 
-    pub fn page(&self, page: &Page) -> Result<Vec<Stored>, DbError> {
-        things::page(&lock(&self.reader), page)
+    pub fn page(&self, page: &PageQuery) -> Result<Vec<StoredItem>, DbError> {
+        items::page(&lock(&self.reader), page)
     }
 
-    pub fn changes_since(&self, version: Version, limit: usize) -> Result<Feed, DbError> {
+    pub fn changes_since(&self, version: Version, limit: usize) -> Result<ChangeFeed, DbError> {
         let mut reader = lock(&self.reader);
         let transaction = reader.transaction()?;
-        log::since(&transaction, version, limit)
+        log::changes_since(&transaction, version, limit)
     }
 
     /// The log, latest first, before a version.
-    pub fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<Logged>, DbError> {
+    pub fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<ChangeLogEntry>, DbError> {
         let mut reader = lock(&self.reader);
         let transaction = reader.transaction()?;
         log::page(&transaction, before, limit)
@@ -131,24 +134,24 @@ impl SqliteDb {
     /// The changes of one thing, latest first, before a version.
     pub fn history(
         &self,
-        item: &Item,
+        item: &ItemId,
         before: Option<Version>,
         limit: usize,
-    ) -> Result<Vec<Logged>, DbError> {
+    ) -> Result<Vec<ChangeLogEntry>, DbError> {
         let mut reader = lock(&self.reader);
         let transaction = reader.transaction()?;
         log::history(&transaction, item, before, limit)
     }
 
-    pub fn logged(&self, version: Version) -> Result<Option<Logged>, DbError> {
+    pub fn logged(&self, version: Version) -> Result<Option<ChangeLogEntry>, DbError> {
         let mut reader = lock(&self.reader);
         let transaction = reader.transaction()?;
         log::find(&transaction, version)
     }
 
     /// Gives out everything that there is, in batches with the number of things in all, as of one version.
-    pub fn load(&self, each: impl FnMut(Vec<Stored>, u64)) -> Result<Version, DbError> {
-        load::all(schema::connect(&self.path)?, each)
+    pub fn load(&self, each: impl FnMut(Vec<StoredItem>, u64)) -> Result<Version, DbError> {
+        load::load_all(schema::connect(&self.path)?, each)
     }
 
     fn write<T>(&self, job: impl FnOnce(&Transaction<'_>) -> Result<T, DbError>) -> Result<T, DbError> {
@@ -160,17 +163,17 @@ impl SqliteDb {
     }
 }
 
-fn make(
+fn apply_edits(
     transaction: &Transaction<'_>,
     author: &Author,
     edits: Vec<Edit>,
     undoes: Option<Version>,
-) -> Result<Vec<Change>, DbError> {
-    let current = things::find(transaction, edits.iter().map(Edit::item))?;
-    let changes = plan::plan(edits, &current, log::last(transaction)?, 0)?;
+) -> Result<Vec<ItemChange>, DbError> {
+    let current = items::find(transaction, edits.iter().map(Edit::item))?;
+    let changes = plan::plan_changes(edits, &current, log::last_version(transaction)?, 0)?;
     log::append(transaction, author, &changes, &current, undoes)?;
     for change in &changes {
-        things::put(transaction, change)?;
+        items::put(transaction, change)?;
     }
     Ok(changes)
 }

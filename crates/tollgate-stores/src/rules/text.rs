@@ -3,15 +3,15 @@
 use serde_json::{Map, Number, Value};
 use tollgate::Time;
 use tollgate::ban::{Ban, BanSource};
-use tollgate::document::{self, Node, Place, Problem, Problems};
+use tollgate::document::{self, Node, Problem, Problems, TextPosition};
 use tollgate::rule::{Rule, parse};
 
-use crate::rules::{DbError, Kind};
+use crate::rules::{DbError, ItemKind};
 
 /// The words of the short form, which have columns of their own; first, and in this order.
 pub(super) const COLUMNS: [&str; 6] = ["id", "uid", "url", "time", "requests", "algorithm"];
 /// What is true or false. Elsewhere `off` is a word.
-const TRUTHS: [&str; 2] = ["track", "count_denied"];
+const BOOLEAN_KEYS: [&str; 2] = ["track", "count_denied"];
 
 /// A valid rule, written as compactly as it can be.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,8 +36,8 @@ impl RuleText {
 
     pub(super) fn of(rule: &Rule, node: &Node<'_>, path: &str) -> Result<RuleText, Problems> {
         let id = rule.id.as_str().into();
-        let text = compact(node);
-        if reads_the_same(node, "") {
+        let text = to_compact_json(node);
+        if survives_json(node, "") {
             return Ok(RuleText { id, text });
         }
         let again = document::read(&text).and_then(|node| {
@@ -49,14 +49,14 @@ impl RuleText {
             let why =
                 "means something else when it is written as JSON: write numbers and truth values plainly";
             let mut problems = Problems::new();
-            problems.push(Problem::new(Some(node.place()), path, why));
+            problems.push(Problem::new(Some(node.position()), path, why));
             return Err(problems);
         }
         Ok(RuleText { id, text })
     }
 
     /// What [`RuleText::as_str`] gave, under its id.
-    pub(super) fn again(id: Box<str>, text: String) -> RuleText {
+    pub(super) fn from_stored(id: Box<str>, text: String) -> RuleText {
         RuleText { id, text }
     }
 
@@ -75,14 +75,14 @@ impl RuleText {
 
 /// A rule of a longer text.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ReadRule {
-    pub place: Place,
+pub struct ParsedRule {
+    pub place: TextPosition,
     pub rule: Rule,
     pub text: RuleText,
 }
 
 /// The ban that a text describes.
-pub fn ban_of(text: &str) -> Result<Ban, DbError> {
+pub fn parse_ban(text: &str) -> Result<Ban, DbError> {
     let corrupt = || DbError::Corrupt(format!("the ban {text}"));
     let ban: Value = serde_json::from_str(text).map_err(|_| corrupt())?;
     let source = ban["source"].as_str().and_then(BanSource::parse).ok_or_else(corrupt)?;
@@ -96,12 +96,12 @@ pub fn ban_of(text: &str) -> Result<Ban, DbError> {
 }
 
 /// When a thing is over by itself, in nanoseconds; one for ever is never looked for.
-pub(super) fn expiry(kind: Kind, text: &str) -> Result<Option<i64>, DbError> {
-    Ok(if kind == Kind::Ban { i64::try_from(ban_of(text)?.until.nanos()).ok() } else { None })
+pub(super) fn expiry(kind: ItemKind, text: &str) -> Result<Option<i64>, DbError> {
+    Ok(if kind == ItemKind::Ban { i64::try_from(parse_ban(text)?.until.nanos()).ok() } else { None })
 }
 
-fn compact(node: &Node<'_>) -> String {
-    let Value::Object(mut all) = json(node, "") else { return "{}".to_owned() };
+fn to_compact_json(node: &Node<'_>) -> String {
+    let Value::Object(mut all) = to_json(node, "") else { return "{}".to_owned() };
     let mut map = Map::new();
     for name in COLUMNS {
         map.extend(all.shift_remove(name).map(|value| (name.to_owned(), value)));
@@ -111,32 +111,33 @@ fn compact(node: &Node<'_>) -> String {
 }
 
 /// Whether [`json`] surely keeps what a value may be read as: text, a number or a truth value.
-fn reads_the_same(node: &Node<'_>, name: &str) -> bool {
+fn survives_json(node: &Node<'_>, name: &str) -> bool {
     if let Some(entries) = node.as_map() {
-        return entries.iter().all(|entry| reads_the_same(entry.value(), entry.key()));
+        return entries.iter().all(|entry| survives_json(entry.value(), entry.key()));
     }
     if let Some(nodes) = node.as_list() {
-        return nodes.iter().all(|node| reads_the_same(node, ""));
+        return nodes.iter().all(|node| survives_json(node, ""));
     }
     match (node.as_u64(), node.as_bool(), node.as_str()) {
         (Some(number), _, Some(text)) => number.to_string() == text && name != "uid",
-        (_, Some(_), _) => TRUTHS.contains(&name),
+        (_, Some(_), _) => BOOLEAN_KEYS.contains(&name),
         _ => true,
     }
 }
 
-fn json(node: &Node<'_>, name: &str) -> Value {
+fn to_json(node: &Node<'_>, name: &str) -> Value {
     if let Some(entries) = node.as_map() {
-        let entries = entries.iter().map(|entry| (entry.key().to_owned(), json(entry.value(), entry.key())));
+        let entries =
+            entries.iter().map(|entry| (entry.key().to_owned(), to_json(entry.value(), entry.key())));
         return Value::Object(entries.collect());
     }
     if let Some(nodes) = node.as_list() {
-        return Value::Array(nodes.iter().map(|node| json(node, "")).collect());
+        return Value::Array(nodes.iter().map(|node| to_json(node, "")).collect());
     }
     let Some(text) = node.as_str() else { return Value::Null };
     match (node.as_u64(), node.as_bool()) {
         (Some(number), _) if number.to_string() == text && name != "uid" => Number::from(number).into(),
-        (_, Some(truth)) if TRUTHS.contains(&name) => truth.into(),
+        (_, Some(truth)) if BOOLEAN_KEYS.contains(&name) => truth.into(),
         _ => text.into(),
     }
 }
@@ -144,10 +145,10 @@ fn json(node: &Node<'_>, name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{ReadRule, each_rule};
+    use crate::rules::{ParsedRule, for_each_rule};
 
-    fn rules_of(text: &str) -> Result<Vec<ReadRule>, Problems> {
-        each_rule(text, Vec::new, Vec::push)
+    fn rules_of(text: &str) -> Result<Vec<ParsedRule>, Problems> {
+        for_each_rule(text, Vec::new, Vec::push)
     }
 
     #[test]

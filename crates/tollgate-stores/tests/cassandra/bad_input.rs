@@ -72,8 +72,8 @@ async fn a_row_of_another_program_has_no_answer_and_the_others_do() {
     )
     .await;
     let outcome = store.charge(&[bad, good], crate::central::now()).await;
-    let error = outcome.parts[0].as_ref().expect_err("no answer");
+    let error = outcome.limits[0].as_ref().expect_err("no answer");
     assert!(matches!(error, StoreError::Refused { .. }), "{error}");
-    assert!(outcome.parts[1].is_ok());
+    assert!(outcome.limits[1].is_ok());
     assert_eq!(outcome.receipt.map(|receipt| receipt.items.len()), Some(1));
 }

@@ -21,7 +21,7 @@ async fn the_counters_of_one_user_share_a_partition_and_a_transaction() {
     let day = own("login", "user:42", limit("50/d", Shape::SlidingLog));
     let all = shared("api", limit("100/s", Shape::GCRA));
     let outcome = store.charge(&[minute, day, all], now()).await;
-    assert!(outcome.admitted && outcome.parts.iter().all(Result::is_ok), "{outcome:?}");
+    assert!(outcome.admitted && outcome.limits.iter().all(Result::is_ok), "{outcome:?}");
     let rows =
         query(&server, "SELECT owner, counter, nonce FROM partitions.tollgate_counters").await.expect("rows");
     let mut rows: Vec<_> = rows.rows::<(String, String, i64)>().expect("ours").flatten().collect();

@@ -7,7 +7,7 @@ use scylla::response::query_result::QueryRowsResult;
 use tollgate::store::DeniedHits;
 use tollgate::{Limit, Time};
 use tollgate_stores::counters::cassandra::{self, CassandraSetup, CassandraStore};
-use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
+use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
 
 use crate::central::Store;
 use crate::servers::SOON;
@@ -15,7 +15,7 @@ use crate::servers::cassandra::Cassandra;
 
 impl Store for CassandraStore {
     fn refusal(limit: &Limit, _denied: DeniedHits) -> Option<String> {
-        cassandra::check(limit).err().map(|refused| refused.to_string())
+        cassandra::check_limit(limit).err().map(|refused| refused.to_string())
     }
 
     async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
@@ -30,7 +30,7 @@ impl Store for CassandraStore {
         self.settle(receipt, real_cost, now).await
     }
 
-    async fn reset(&self, counter: &Counter, limit: &Limit, _now: Time) -> Result<bool, StoreError> {
+    async fn reset(&self, counter: &CounterId, limit: &Limit, _now: Time) -> Result<bool, StoreError> {
         self.reset(counter, limit).await
     }
 

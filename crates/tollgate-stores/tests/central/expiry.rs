@@ -124,7 +124,7 @@ impl<S: Store, K: AsyncFn() -> Vec<Key>> Run<'_, S, K> {
         let before = now();
         let outcome = self.store.charge(std::slice::from_ref(&case.charge), before).await;
         case.blur += now().since(before);
-        let part = outcome.parts.into_iter().next().expect("one part").expect("it answers");
+        let part = outcome.limits.into_iter().next().expect("one part").expect("it answers");
         let grant = part.grant.unwrap_or_else(|| panic!("{} {:?} is charged", case.rule, case.charge.limit));
         let promise = self.reference.charge(std::slice::from_ref(&case.charge), grant.at);
         case.latest = outcome.receipt.zip(Some(promise.items));
@@ -149,7 +149,7 @@ impl<S: Store, K: AsyncFn() -> Vec<Key>> Run<'_, S, K> {
         for case in cases {
             let (limit, keys) = (case.charge.limit, found.remove(&case.rule).unwrap_or_default());
             let quota = self.reference.quota(&limit);
-            let fresh_at = quota.fresh_at(&self.reference.state(&case.charge.counter, &limit, before));
+            let fresh_at = quota.expires_at(&self.reference.state(&case.charge.counter, &limit, before));
             case.last_counts = case.last_counts.max(fresh_at);
             let kept_until = if (self.keeping.numbers)(&limit.shape()) { case.last_counts } else { fresh_at };
             let bound = kept_until.max(before) + self.keeping.slack + case.blur;

@@ -68,7 +68,7 @@ async fn call(
     let mut seen = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let (asked, open) = (Instant::now(), store.trouble().is_some());
-        let answer = store.charge(&charges, now()).await.parts.pop().expect("a part for each charge");
+        let answer = store.charge(&charges, now()).await.limits.pop().expect("a part for each charge");
         let took = asked.elapsed();
         let admitted = answer.as_ref().ok().and_then(|part| Some(part.grant?.at.nanos() / 1000));
         let open = open && store.trouble().is_some();

@@ -7,9 +7,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use tollgate::limit::{Levels, WindowStart};
-use tollgate::store::{CounterKey, DeniedHits, Part, Weight};
+use tollgate::store::{CounterKey, DeniedHits, Enforcement, LimitOutcome};
 use tollgate::{Clock, Limit, Shape, Time};
-use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
+use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
 
 use crate::conformance::{Answer, Subject, key_parts};
 
@@ -48,7 +48,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
     fn reset(
         &self,
-        counter: &Counter,
+        counter: &CounterId,
         limit: &Limit,
         now: Time,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
@@ -76,19 +76,19 @@ pub fn shared(rule: &str, limit: Limit) -> CentralCharge {
 }
 
 fn charge(rule: &str, key: CounterKey, limit: Limit) -> CentralCharge {
-    let counter = Counter { domain: "default".into(), rule: rule.into(), key };
-    let (weight, denied) = (Weight::Enforced, DeniedHits::Free);
-    CentralCharge { counter, limit, cost: 1, unit_cost: 1, weight, denied }
+    let counter = CounterId { domain: "default".into(), rule: rule.into(), key };
+    let (weight, denied) = (Enforcement::Enforced, DeniedHits::Free);
+    CentralCharge { counter, limit, cost: 1, unit_cost: 1, enforcement: weight, denied_hits: denied }
 }
 
 /// The one part of a request with one limit, now.
-pub async fn hit(store: &impl Store, charge: &CentralCharge) -> Result<Part, StoreError> {
-    store.charge(std::slice::from_ref(charge), now()).await.parts.swap_remove(0)
+pub async fn hit(store: &impl Store, charge: &CentralCharge) -> Result<LimitOutcome, StoreError> {
+    store.charge(std::slice::from_ref(charge), now()).await.limits.swap_remove(0)
 }
 
 /// What is left of a limit now.
 pub async fn left(store: &impl Store, charge: &CentralCharge) -> u64 {
-    let part = store.peek(std::slice::from_ref(charge), now()).await.parts.swap_remove(0);
+    let part = store.peek(std::slice::from_ref(charge), now()).await.limits.swap_remove(0);
     part.expect("it answers").decision.left
 }
 
@@ -139,11 +139,11 @@ impl<S: Store> Subject for Told<S> {
         self.store.settle(receipt, real_cost, now).await.expect("it is settled");
     }
 
-    async fn reset(&self, counter: &Counter, limit: &Limit) {
+    async fn reset(&self, counter: &CounterId, limit: &Limit) {
         self.store.reset(counter, limit, self.at.get()).await.expect("it is reset");
     }
 }
 
 fn answer(outcome: CentralOutcome) -> Answer<CentralReceipt> {
-    Answer { admitted: outcome.admitted, parts: outcome.parts, receipt: outcome.receipt }
+    Answer { admitted: outcome.admitted, parts: outcome.limits, receipt: outcome.receipt }
 }

@@ -30,7 +30,7 @@ pub async fn check(store: &impl Store) {
             let receipt = charged.receipt.expect("it was charged");
             store.settle(receipt, 0, before).await.expect("it is given back");
         }
-        let part = store.peek(&charge, after).await.parts.swap_remove(0).expect("it answers");
+        let part = store.peek(&charge, after).await.limits.swap_remove(0).expect("it answers");
         assert_eq!(part.decision.left, 10, "{shape:?}");
     }
 }

@@ -44,7 +44,7 @@ pub async fn check_error(store: impl Store, part: &str, patience: Duration) {
         let asked = Instant::now();
         let outcome = store.charge(&[own("login", "user:1", limit("5/h", Shape::GCRA))], now()).await;
         assert!(asked.elapsed() < patience, "an answer in its time, not after {:?}", asked.elapsed());
-        let error = outcome.parts[0].as_ref().expect_err("no answer").to_string();
+        let error = outcome.limits[0].as_ref().expect_err("no answer").to_string();
         assert!(outcome.receipt.is_none() && !error.contains("hunter2"), "{error}");
         if error.contains(part) {
             break;

@@ -18,7 +18,7 @@ async fn passed(store: &impl Store, charges: &[CentralCharge]) -> u64 {
     let mut passed = 0;
     for asked in asked.collect::<Vec<_>>() {
         let outcome = asked.await.expect("it ends");
-        assert!(outcome.parts.iter().all(Result::is_ok), "{:?}", outcome.parts);
+        assert!(outcome.limits.iter().all(Result::is_ok), "{:?}", outcome.limits);
         assert_eq!(outcome.receipt.is_some(), outcome.admitted, "who is denied is charged nothing");
         passed += u64::from(outcome.admitted);
     }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tollgate::algorithm::{Admission, Algorithm};
 use tollgate::limit::Limit;
-use tollgate::store::{CounterKey, DeniedHits, Part, Weight};
+use tollgate::store::{CounterKey, DeniedHits, Enforcement, LimitOutcome};
 use tollgate::time::Time;
-use tollgate_stores::counters::{CentralCharge, Counter};
+use tollgate_stores::counters::{CentralCharge, CounterId};
 
 use super::reference::{Promise, Reference, Settleable};
 use super::{Answer, Draw, Pace, Scenario, Subject, key_parts};
@@ -27,12 +27,12 @@ pub struct History {
 }
 
 struct Rule {
-    counter: Counter,
+    counter: CounterId,
     /// They differ in their numbers only.
     limits: Vec<Limit>,
     limit: Limit,
     unit_cost: u64,
-    weight: Weight,
+    weight: Enforcement,
     denied: DeniedHits,
     /// Its limit has changed and was not touched since.
     changed: bool,
@@ -60,7 +60,7 @@ impl History {
                 let is_owned = !draw.one_in(3);
                 let parts = key_parts(draw.pick(&["user:4 2", "ip:::1+user:4 2"]));
                 let user = parts.len() - 1;
-                let counter = Counter {
+                let counter = CounterId {
                     domain: name.as_str().into(),
                     rule: format!("rule-{n}").into(),
                     key: if is_owned { CounterKey::owned(parts, user) } else { CounterKey::shared(parts) },
@@ -72,7 +72,7 @@ impl History {
                     limit: limits[0],
                     limits,
                     unit_cost: draw.pick(&[1, 1, 3]),
-                    weight: if shadow { Weight::Shadow } else { Weight::Enforced },
+                    weight: if shadow { Enforcement::Shadow } else { Enforcement::Enforced },
                     denied: if counted { DeniedHits::Counted } else { DeniedHits::Free },
                     changed: false,
                 })
@@ -170,8 +170,8 @@ impl History {
                 limit: rule.limit,
                 cost: units.saturating_mul(rule.unit_cost),
                 unit_cost: rule.unit_cost,
-                weight: rule.weight,
-                denied: rule.denied,
+                enforcement: rule.weight,
+                denied_hits: rule.denied,
             })
             .collect()
     }
@@ -228,7 +228,7 @@ impl History {
         promise: &Promise,
     ) {
         let place = format!("{}, step {step}, at {:?}", self.name, run.now);
-        let shown = |part: &Part| {
+        let shown = |part: &LimitOutcome| {
             (part.decision, part.remaining, part.reset_after, part.grant.map(|g| (g.at, g.cost)))
         };
         for ((charge, got), due) in charges.iter().zip(&answer.parts).zip(&promise.parts) {

@@ -9,9 +9,9 @@
 use std::time::Duration;
 
 use tollgate::algorithm::Admission;
-use tollgate::store::{KeyPart, Part, Sensitivity};
+use tollgate::store::{KeyPart, LimitOutcome, Sensitivity};
 use tollgate::{Limit, Time};
-use tollgate_stores::counters::{CentralCharge, Counter, StoreError};
+use tollgate_stores::counters::{CentralCharge, CounterId, StoreError};
 
 mod draw;
 mod history;
@@ -59,14 +59,14 @@ pub trait Subject {
     async fn peek(&self, charges: &[CentralCharge], now: Time) -> Answer<Self::Receipt>;
     async fn settle(&self, receipt: Self::Receipt, real_cost: u64, now: Time);
     /// Forgets a counter.
-    async fn reset(&self, counter: &Counter, limit: &Limit);
+    async fn reset(&self, counter: &CounterId, limit: &Limit);
 }
 
 /// What a store has answered.
 #[derive(Debug)]
 pub struct Answer<R> {
     pub admitted: bool,
-    pub parts: Vec<Result<Part, StoreError>>,
+    pub parts: Vec<Result<LimitOutcome, StoreError>>,
     pub receipt: Option<R>,
 }
 

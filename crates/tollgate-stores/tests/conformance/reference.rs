@@ -6,21 +6,21 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tollgate::algorithm::{Algorithm, Grant, Quota, State};
-use tollgate::store::{DeniedHits, Part, Weight};
+use tollgate::algorithm::{Algorithm, Grant, Quota, QuotaState};
+use tollgate::store::{DeniedHits, Enforcement, LimitOutcome};
 use tollgate::{Limit, Time};
-use tollgate_stores::counters::{CentralCharge, Counter, name};
+use tollgate_stores::counters::{CentralCharge, CounterId, name};
 
 use super::{round_admission, round_up};
 
 pub struct Reference {
     unit: Duration,
-    states: HashMap<(Counter, String), (Limit, State)>,
+    states: HashMap<(CounterId, String), (Limit, QuotaState)>,
 }
 
 /// What can be settled.
 pub struct Settleable {
-    pub counter: Counter,
+    pub counter: CounterId,
     pub limit: Limit,
     pub unit_cost: u64,
     pub grant: Grant,
@@ -28,7 +28,7 @@ pub struct Settleable {
 
 pub struct Promise {
     pub admitted: bool,
-    pub parts: Vec<Part>,
+    pub parts: Vec<LimitOutcome>,
     pub items: Vec<Settleable>,
 }
 
@@ -42,7 +42,7 @@ impl Reference {
     }
 
     /// The state that a charge under `limit` finds.
-    pub fn state(&self, counter: &Counter, limit: &Limit, now: Time) -> State {
+    pub fn state(&self, counter: &CounterId, limit: &Limit, now: Time) -> QuotaState {
         match self.states.get(&(counter.clone(), name::kind(limit))) {
             None => self.quota(limit).fresh(),
             Some((old, state)) if old == limit => state.clone(),
@@ -67,7 +67,7 @@ impl Reference {
                 part.remaining = part.decision.left - charge.cost;
                 let (counter, limit, unit_cost) = (charge.counter.clone(), charge.limit, charge.unit_cost);
                 promise.items.push(Settleable { counter, limit, unit_cost, grant });
-            } else if !allowed && charge.denied == DeniedHits::Counted {
+            } else if !allowed && charge.denied_hits == DeniedHits::Counted {
                 quota.drain(&mut state, now, charge.cost);
                 part.decision = quota.decide(&state, now, charge.cost);
                 part.decision.admission = round_admission(part.decision.admission, self.unit);
@@ -75,7 +75,7 @@ impl Reference {
             } else {
                 continue;
             }
-            part.reset_after = round_up(quota.fresh_at(&state).since(now), self.unit);
+            part.reset_after = round_up(quota.expires_at(&state).since(now), self.unit);
             self.put(&charge.counter, &charge.limit, state);
         }
         promise
@@ -89,10 +89,10 @@ impl Reference {
                 let quota = self.quota(&charge.limit);
                 let state = self.state(&charge.counter, &charge.limit, now);
                 let mut decision = quota.decide(&state, now, charge.cost);
-                admitted &= decision.is_allowed() || charge.weight == Weight::Shadow;
+                admitted &= decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
                 decision.admission = round_admission(decision.admission, self.unit);
-                let reset_after = round_up(quota.fresh_at(&state).since(now), self.unit);
-                Part { decision, remaining: decision.left, reset_after, grant: None }
+                let reset_after = round_up(quota.expires_at(&state).since(now), self.unit);
+                LimitOutcome { decision, remaining: decision.left, reset_after, grant: None }
             })
             .collect();
         Promise { admitted, parts, items: Vec::new() }
@@ -104,18 +104,18 @@ impl Reference {
             let mut state = self.state(counter, limit, now);
             let real_cost = unit_cost * real_cost;
             match real_cost.checked_sub(grant.cost) {
-                Some(more) => quota.owe(&mut state, now, more),
+                Some(more) => quota.add_debt(&mut state, now, more),
                 None => quota.refund(&mut state, grant, grant.cost - real_cost, now),
             }
             self.put(counter, limit, state);
         }
     }
 
-    pub fn reset(&mut self, counter: &Counter, limit: &Limit) {
+    pub fn reset(&mut self, counter: &CounterId, limit: &Limit) {
         self.states.remove(&(counter.clone(), name::kind(limit)));
     }
 
-    fn put(&mut self, counter: &Counter, limit: &Limit, state: State) {
+    fn put(&mut self, counter: &CounterId, limit: &Limit, state: QuotaState) {
         self.states.insert((counter.clone(), name::kind(limit)), (*limit, state));
     }
 }

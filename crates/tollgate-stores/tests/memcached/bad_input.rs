@@ -75,9 +75,9 @@ async fn a_key_of_the_wrong_type_has_no_answer_and_the_others_do() {
             server.ask(&format!("ms {name}{suffix} 5 T60\r\nstuff\r\nmn"), "MN");
         }
         let outcome = store.charge(&[bad, good], at).await;
-        let error = outcome.parts[0].as_ref().expect_err("no answer");
+        let error = outcome.limits[0].as_ref().expect_err("no answer");
         assert!(matches!(error, StoreError::Refused { .. }), "{shape:?}: {error}");
-        assert!(outcome.parts[1].is_ok());
+        assert!(outcome.limits[1].is_ok());
         assert_eq!(outcome.receipt.map(|receipt| receipt.items.len()), Some(1));
     }
     assert_eq!(store.trouble(), None);

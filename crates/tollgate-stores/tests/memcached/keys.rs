@@ -45,7 +45,7 @@ async fn hashed_and_long_keys_tell_nothing_and_fit() {
     for shape in [Shape::GCRA, FIXED, Shape::TieredWindow { levels: Levels::SMH }] {
         let (charge, at) = (own(&long, &user, limit("5/d", shape)), now());
         for left in [4, 3] {
-            let part = store.charge(std::slice::from_ref(&charge), at).await.parts.swap_remove(0);
+            let part = store.charge(std::slice::from_ref(&charge), at).await.limits.swap_remove(0);
             assert_eq!(part.expect("it is charged").remaining, left);
         }
     }
@@ -75,7 +75,7 @@ async fn counters_live_as_long_as_they_count_and_a_second() {
         let before = server.keys();
         let charge = own("long", "user:1", limit(rate, shape));
         let outcome = store.charge(std::slice::from_ref(&charge), at).await;
-        assert!(outcome.admitted && outcome.parts[0].is_ok(), "{:?}", outcome.parts);
+        assert!(outcome.admitted && outcome.limits[0].is_ok(), "{:?}", outcome.limits);
         let new: Vec<_> = server.keys().into_iter().filter(|key| !before.contains(key)).collect();
         assert!(!new.is_empty(), "{shape:?}");
         for key in new {
@@ -83,7 +83,7 @@ async fn counters_live_as_long_as_they_count_and_a_second() {
             // The server has ticked since, or will in a moment.
             assert!((shortest - 2..=longest).contains(&lifetime), "{key} lives for {lifetime} s");
         }
-        let left = store.peek(&[charge], at).await.parts.swap_remove(0).expect("it answers").decision.left;
+        let left = store.peek(&[charge], at).await.limits.swap_remove(0).expect("it answers").decision.left;
         assert_eq!(left, limit(rate, shape).capacity() - 1, "{shape:?} is there");
     }
 }
@@ -132,7 +132,7 @@ async fn a_value_over_the_servers_bound_is_refused_and_others_are_charged() {
     let mut refused = None;
     for n in 0..2000 {
         let part = store.charge(&[own("big", "user:1", big)], at + Duration::from_secs(n * 40)).await;
-        refused = part.parts.into_iter().next().and_then(Result::err);
+        refused = part.limits.into_iter().next().and_then(Result::err);
         if refused.is_some() {
             break;
         }

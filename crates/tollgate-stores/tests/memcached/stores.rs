@@ -7,13 +7,13 @@ use std::time::Duration;
 use tollgate::store::DeniedHits;
 use tollgate::{Limit, Time};
 use tollgate_stores::counters::memcached::{self, MemcachedSetup, MemcachedStore};
-use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
+use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
 
 use crate::central::Store;
 
 impl Store for MemcachedStore {
     fn refusal(limit: &Limit, denied: DeniedHits) -> Option<String> {
-        memcached::check(limit, denied).err().map(|refused| refused.to_string())
+        memcached::check_limit(limit, denied).err().map(|refused| refused.to_string())
     }
 
     async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
@@ -28,7 +28,7 @@ impl Store for MemcachedStore {
         self.settle(receipt, real_cost, now).await
     }
 
-    async fn reset(&self, counter: &Counter, limit: &Limit, now: Time) -> Result<bool, StoreError> {
+    async fn reset(&self, counter: &CounterId, limit: &Limit, now: Time) -> Result<bool, StoreError> {
         self.reset(counter, limit, now).await
     }
 

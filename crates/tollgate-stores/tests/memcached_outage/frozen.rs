@@ -86,7 +86,7 @@ async fn a_dead_server_takes_only_its_own_keys_with_it() {
     // A limit that can be asked decides, with another beside it that cannot.
     let living = (0..40).find(|n| !dead.contains(n)).expect("some are left");
     let both = store.charge(&[user(dead[0]), user(living)], now()).await;
-    assert!(both.admitted && both.parts[0].is_err() && both.parts[1].is_ok(), "{both:?}");
+    assert!(both.admitted && both.limits[0].is_err() && both.limits[1].is_ok(), "{both:?}");
     assert_eq!(both.receipt.map(|receipt| receipt.items.len()), Some(1));
 }
 

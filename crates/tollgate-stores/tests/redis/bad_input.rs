@@ -102,10 +102,10 @@ async fn a_key_of_the_wrong_type_has_no_answer_and_the_others_do() {
             server.ask(&["DEL", &name]);
             server.ask(&words);
             let outcome = store.charge(&[bad.clone(), good.clone()]).await;
-            let error = outcome.parts[0].as_ref().expect_err("no answer");
+            let error = outcome.limits[0].as_ref().expect_err("no answer");
             assert!(matches!(error, StoreError::Refused { .. }), "{error}");
             assert!(error.to_string().contains(&name) && error.to_string().contains("WRONGTYPE"), "{error}");
-            assert!(outcome.parts[1].is_ok());
+            assert!(outcome.limits[1].is_ok());
             assert_eq!(outcome.receipt.map(|receipt| receipt.items.len()), Some(1));
         }
         assert_eq!(left(&store, &good).await, 9 - 2 * (n as u64 + 1));
@@ -118,7 +118,7 @@ async fn a_full_memory_refuses_and_charges_nothing() {
     let store = ready(&server.url()).await;
     let (mine, all) = (own("login", "user:1", five()), shared("api", limit("5/h", Shape::SlidingLog)));
     assert_eq!(server.ask(&["CONFIG", "SET", "maxmemory", "1"]), "+OK\r\n");
-    for part in store.charge(&[mine.clone(), all.clone()]).await.parts {
+    for part in store.charge(&[mine.clone(), all.clone()]).await.limits {
         let error = part.expect_err("no room").to_string();
         assert!(error.contains("OOM"), "{error}");
     }

@@ -50,7 +50,7 @@ async fn no_state_is_used_twice() {
         tasks.push(tokio::spawn(async move {
             let mut told = Vec::new();
             while told.len() < 1000 {
-                told.push(store.charge_and_tell(&charge).await.expect("it answers"));
+                told.push(store.charge_with_states(&charge).await.expect("it answers"));
             }
             told
         }));

@@ -137,7 +137,7 @@ async fn a_log_counts_every_hit_of_one_instant() {
     let charge = own("log", "user:1", limit("3/h", Shape::SlidingLog));
     let now = Time::from_secs(1_800_000_000);
     for expected in [true, true, true, false] {
-        let outcome = store.told(now).charge(std::slice::from_ref(&charge)).await;
+        let outcome = store.at_fixed_time(now).charge(std::slice::from_ref(&charge)).await;
         assert_eq!(outcome.admitted, expected);
     }
 }
@@ -152,7 +152,7 @@ async fn a_log_counts_on_when_its_sums_grow_large() {
         |cost| CentralCharge { cost, ..own("log", "user:1", limit("30000000000000/d", Shape::SlidingLog)) };
     for step in 0..60 {
         let now = Time::from_secs(1_800_000_000 + step * 8 * 3600);
-        assert!(store.told(now).charge(&[charge(third)]).await.admitted, "step {step}");
-        assert_eq!(store.told(now).peek(&[charge(1)]).await.admitted, step < 2, "step {step}");
+        assert!(store.at_fixed_time(now).charge(&[charge(third)]).await.admitted, "step {step}");
+        assert_eq!(store.at_fixed_time(now).peek(&[charge(1)]).await.admitted, step < 2, "step {step}");
     }
 }

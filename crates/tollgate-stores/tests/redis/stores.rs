@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate::store::DeniedHits;
 use tollgate::{Limit, Time};
 use tollgate_stores::counters::redis::{self, RedisSetup, RedisStore};
-use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
+use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
 
 use crate::central::Store;
 use crate::servers::SOON;
@@ -30,7 +30,7 @@ impl Deref for ServerTime {
 }
 
 impl Store for ServerTime {
-    const UNIT: Duration = redis::UNIT;
+    const UNIT: Duration = redis::TIME_UNIT;
 
     fn refusal(limit: &Limit, denied: DeniedHits) -> Option<String> {
         ToldTime::refusal(limit, denied)
@@ -48,7 +48,7 @@ impl Store for ServerTime {
         self.0.settle(receipt, real_cost).await
     }
 
-    async fn reset(&self, counter: &Counter, limit: &Limit, _now: Time) -> Result<bool, StoreError> {
+    async fn reset(&self, counter: &CounterId, limit: &Limit, _now: Time) -> Result<bool, StoreError> {
         self.0.reset(counter, limit).await
     }
 
@@ -58,25 +58,25 @@ impl Store for ServerTime {
 }
 
 impl Store for ToldTime {
-    const UNIT: Duration = redis::UNIT;
+    const UNIT: Duration = redis::TIME_UNIT;
 
     fn refusal(limit: &Limit, _denied: DeniedHits) -> Option<String> {
-        redis::check(limit).err().map(|refused| refused.to_string())
+        redis::check_limit(limit).err().map(|refused| refused.to_string())
     }
 
     async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        self.0.told(now).charge(charges).await
+        self.0.at_fixed_time(now).charge(charges).await
     }
 
     async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        self.0.told(now).peek(charges).await
+        self.0.at_fixed_time(now).peek(charges).await
     }
 
     async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
-        self.0.told(now).settle(receipt, real_cost).await
+        self.0.at_fixed_time(now).settle(receipt, real_cost).await
     }
 
-    async fn reset(&self, counter: &Counter, limit: &Limit, _now: Time) -> Result<bool, StoreError> {
+    async fn reset(&self, counter: &CounterId, limit: &Limit, _now: Time) -> Result<bool, StoreError> {
         self.0.reset(counter, limit).await
     }
 

@@ -175,10 +175,10 @@ async fn a_frozen_primary_of_a_cluster_does_not_use_up_the_time_of_live_slots() 
     let everybody = charge_on(&servers, |n| n != stops, everybody);
     let store = patient(&servers.url());
     store.ready(SOON).await.expect("it answers");
-    assert!(store.charge(&[mine.clone(), everybody.clone()]).await.parts.iter().all(Result::is_ok));
+    assert!(store.charge(&[mine.clone(), everybody.clone()]).await.limits.iter().all(Result::is_ok));
     freeze(&servers.servers[stops]);
     let outcome = store.charge(&[mine, everybody]).await;
     servers.servers[stops].process.signal("CONT");
-    assert!(outcome.parts[0].is_err() && outcome.parts[1].is_ok(), "{outcome:?}");
+    assert!(outcome.limits[0].is_err() && outcome.limits[1].is_ok(), "{outcome:?}");
     assert_eq!(outcome.receipt.map(|receipt| receipt.items.len()), Some(1));
 }

@@ -7,8 +7,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tollgate::Time;
-use tollgate_stores::rules::copy::{ChangeMark, CopyError, LocalCopy, MAX_PAST, NewCopy, set_aside};
-use tollgate_stores::rules::{Change, Edit, Expected, Item, Kind, RulesDb, Stored, Version};
+use tollgate_stores::rules::local_copy::{ChangeDigest, CopyError, LocalCopy, MAX_PAST, NewCopy, quarantine};
+use tollgate_stores::rules::{
+    Edit, ItemChange, ItemId, ItemKind, Precondition, RulesDb, StoredItem, Version,
+};
 
 use crate::scenario::{author, rule};
 use crate::servers::{Folder, SOON};
@@ -16,11 +18,11 @@ use crate::servers::{Folder, SOON};
 const SOURCE: &str = "postgres://db/limits";
 const NOW: Time = Time::from_secs(1_800_000_000);
 
-type Model = BTreeMap<Item, (Version, String)>;
+type Model = BTreeMap<ItemId, (Version, String)>;
 
-fn stored(n: usize) -> Stored {
+fn stored(n: usize) -> StoredItem {
     let text = format!(r#"{{"id":"r{n}","url":"/path/{n}","time":"minute","requests":{}}}"#, n + 1);
-    Stored { item: Item::rule(&format!("r{n}")), version: Version::new(1, n as u64 + 1), text }
+    StoredItem { item: ItemId::rule(&format!("r{n}")), version: Version::new(1, n as u64 + 1), text }
 }
 
 /// A copy with `count` rules, at the version of the last one.
@@ -30,8 +32,8 @@ fn new_copy(path: &Path, count: usize) -> LocalCopy {
     new.finish(Version::new(1, count as u64), None, Vec::new(), NOW).expect("it is put in place")
 }
 
-fn change(number: u64, item: Item, text: Option<&str>) -> Change {
-    Change { item, version: Version::new(1, number), previous: None, text: text.map(str::to_owned) }
+fn change(number: u64, item: ItemId, text: Option<&str>) -> ItemChange {
+    ItemChange { item, version: Version::new(1, number), previous: None, text: text.map(str::to_owned) }
 }
 
 fn open(path: &Path) -> Result<LocalCopy, CopyError> {
@@ -40,7 +42,7 @@ fn open(path: &Path) -> Result<LocalCopy, CopyError> {
 
 fn read(path: &Path) -> Result<(Version, Model), CopyError> {
     let mut model = Model::new();
-    let each = |batch: Vec<Stored>, _| {
+    let each = |batch: Vec<StoredItem>, _| {
         model.extend(batch.into_iter().map(|stored| (stored.item, (stored.version, stored.text))));
     };
     let version = open(path)?.verified()?.load(each)?;
@@ -63,10 +65,11 @@ fn a_copy_is_what_a_seeded_history_leads_to() {
         let mut changes = Vec::new();
         for _ in 0..random.usize(1..60) {
             number += 1;
-            let kind = [Kind::Rule, Kind::Ban, Kind::Allow, Kind::Setting][random.usize(0..4)];
-            let item = Item::new(kind, format!("r{}", random.u32(0..80)));
+            let kind =
+                [ItemKind::Rule, ItemKind::Ban, ItemKind::Allow, ItemKind::Setting][random.usize(0..4)];
+            let item = ItemId::new(kind, format!("r{}", random.u32(0..80)));
             let text = match kind {
-                Kind::Ban => ban_text(NOW + Duration::from_secs(random.u64(1..9_999))),
+                ItemKind::Ban => ban_text(NOW + Duration::from_secs(random.u64(1..9_999))),
                 _ => format!("text {number}"),
             };
             let text = Some(text).filter(|_| random.u8(0..4) > 0);
@@ -81,13 +84,13 @@ fn a_copy_is_what_a_seeded_history_leads_to() {
         if round % 8 == 0 {
             assert_eq!(read(&path).expect("it is whole"), (Version::new(1, number), model.clone()));
             copy = open(&path).expect("it is whole");
-            assert_eq!(copy.last_change(), ChangeMark::of(changes.last().expect("at least one")));
+            assert_eq!(copy.last_change(), ChangeDigest::of(changes.last().expect("at least one")));
         }
     }
     copy.verify().expect("indexes too");
     assert_eq!(read(&path).expect("it is whole").1, model);
     let past = open(&path).and_then(LocalCopy::verified).and_then(|copy| copy.past()).expect("it is whole");
-    assert!(past.len() <= MAX_PAST && past.iter().all(|logged| logged.change.item.kind == Kind::Rule));
+    assert!(past.len() <= MAX_PAST && past.iter().all(|logged| logged.change.item.kind == ItemKind::Rule));
     let latest = past.iter().map(|logged| logged.change.version).max();
     assert_eq!(past.first().map(|logged| logged.change.version), latest, "latest first");
 }
@@ -99,7 +102,7 @@ fn the_past_of_rules_is_bounded_and_tells_what_they_were() {
     let mut copy = new_copy(&path, 1);
     let count = MAX_PAST as u64 + 300;
     let changes: Vec<_> =
-        (0..count).map(|n| change(n + 2, Item::rule("r0"), Some(&format!("text {n}")))).collect();
+        (0..count).map(|n| change(n + 2, ItemId::rule("r0"), Some(&format!("text {n}")))).collect();
     copy.apply(&changes[..900], NOW).expect("there is room");
     copy.apply(&changes[900..], NOW).expect("there is room");
     let past = copy.verified().expect("it is whole").past().expect("it is whole");
@@ -113,9 +116,9 @@ fn changes_that_do_not_follow_are_refused_and_known_ones_skipped() {
     let folder = Folder::new();
     let path = folder.path("copy.db");
     let mut copy = new_copy(&path, 3);
-    let gap = copy.apply(&[change(5, Item::rule("x"), Some("text"))], NOW).expect_err("4 is missing");
+    let gap = copy.apply(&[change(5, ItemId::rule("x"), Some("text"))], NOW).expect_err("4 is missing");
     assert!(matches!(gap, CopyError::Gap { version } if version == Version::new(1, 3)), "{gap}");
-    copy.apply(&[change(3, Item::rule("r0"), None), change(4, Item::rule("x"), Some("text"))], NOW)
+    copy.apply(&[change(3, ItemId::rule("r0"), None), change(4, ItemId::rule("x"), Some("text"))], NOW)
         .expect("3 is known");
     let (version, model) = read(&path).expect("it is whole");
     assert_eq!((version, model.len()), (Version::new(1, 4), 4));
@@ -127,9 +130,9 @@ fn no_changed_byte_leads_to_other_contents() {
     let path = folder.path("copy.db");
     let mut copy = new_copy(&path, 20);
     let changes = [
-        change(21, Item::rule("r3"), Some("changed")),
-        change(22, Item::new(Kind::Ban, "user:evil"), Some(&ban_text(NOW + Duration::from_secs(60)))),
-        change(23, Item::rule("r4"), None),
+        change(21, ItemId::rule("r3"), Some("changed")),
+        change(22, ItemId::new(ItemKind::Ban, "user:evil"), Some(&ban_text(NOW + Duration::from_secs(60)))),
+        change(23, ItemId::rule("r4"), None),
     ];
     copy.apply(&changes, NOW).expect("there is room");
     drop(copy);
@@ -156,7 +159,7 @@ fn no_changed_byte_leads_to_other_contents() {
         fs::write(&path, &bytes[..length]).expect("a test may damage it");
         assert!(read(&path).is_err(), "{length} bytes of {}", bytes.len());
     }
-    assert!(set_aside(&path).expect("it is there").is_file() && !path.exists());
+    assert!(quarantine(&path).expect("it is there").is_file() && !path.exists());
 }
 
 #[test]
@@ -191,7 +194,7 @@ fn bans_that_are_over_are_removed() {
     let mut copy = new_copy(&path, 2);
     let until = |n: u64| NOW + Duration::from_secs(n);
     let bans: Vec<_> = (1..=10)
-        .map(|n| change(n + 2, Item::new(Kind::Ban, format!("user:u{n}")), Some(&ban_text(until(n)))))
+        .map(|n| change(n + 2, ItemId::new(ItemKind::Ban, format!("user:u{n}")), Some(&ban_text(until(n)))))
         .collect();
     copy.apply(&bans, NOW).expect("there is room");
     assert_eq!(copy.remove_expired(until(7), 4).expect("it can be written"), 4);
@@ -199,7 +202,7 @@ fn bans_that_are_over_are_removed() {
     assert_eq!(copy.remove_expired(until(7), 4).expect("it can be written"), 0);
     assert_eq!(read(&path).expect("it is whole").1.len(), 2 + 3);
     // What the database removes, too, may be deleted by a change as well.
-    copy.apply(&[change(13, Item::new(Kind::Ban, "user:u1"), None)], NOW).expect("it can be written");
+    copy.apply(&[change(13, ItemId::new(ItemKind::Ban, "user:u1"), None)], NOW).expect("it can be written");
     read(&path).expect("it is whole");
 }
 
@@ -220,7 +223,7 @@ fn one_edit_among_a_hundred_thousand_rules_writes_a_few_pages() {
     let mut worst = 0;
     for n in 0..100 {
         let before = written();
-        let item = Item::rule(&format!("r{}", n * 997 % RULES));
+        let item = ItemId::rule(&format!("r{}", n * 997 % RULES));
         let change = change((RULES + n + 1) as u64, item, Some("a text that is as long as before"));
         copy.apply(&[change], NOW).expect("there is room");
         worst = worst.max(written() - before);
@@ -236,22 +239,22 @@ fn one_edit_among_a_hundred_thousand_rules_writes_a_few_pages() {
 async fn the_mark_of_a_change_is_the_same_from_the_feed_and_from_the_log() {
     let folder = Folder::new();
     let db = RulesDb::open("sqlite:rules.db", folder.root()).await.expect("a new file");
-    let made = db.edit(author("ann"), vec![Edit::rule(rule("a", 5), Expected::Anything)]).await;
+    let made = db.edit(author("ann"), vec![Edit::rule(rule("a", 5), Precondition::Any)]).await;
     let made = made.expect("it can be written");
     let logged = db.logged(made[0].version).await.expect("it can be read").expect("it is in the log");
-    assert_eq!(ChangeMark::of(&made[0]), ChangeMark::of(&logged.change));
-    let again = db.edit(author("ann"), vec![Edit::rule(rule("a", 6), Expected::Anything)]).await;
-    assert_ne!(ChangeMark::of(&again.expect("it can be written")[0]), ChangeMark::of(&made[0]));
+    assert_eq!(ChangeDigest::of(&made[0]), ChangeDigest::of(&logged.change));
+    let again = db.edit(author("ann"), vec![Edit::rule(rule("a", 6), Precondition::Any)]).await;
+    assert_ne!(ChangeDigest::of(&again.expect("it can be written")[0]), ChangeDigest::of(&made[0]));
 }
 
 const KILLED: &str = "TOLLGATE_TEST_COPY";
 
 /// A change of rules with each step, and a number that tells which step it was.
-fn step(number: u64) -> [Change; 2] {
-    let item = Item::rule(&format!("r{}", number % 7));
+fn step(number: u64) -> [ItemChange; 2] {
+    let item = ItemId::rule(&format!("r{}", number % 7));
     [
         change(2 * number - 1, item, Some(&format!("text {number}"))),
-        change(2 * number, Item::new(Kind::Setting, "step"), Some(&number.to_string())),
+        change(2 * number, ItemId::new(ItemKind::Setting, "step"), Some(&number.to_string())),
     ]
 }
 
@@ -268,7 +271,7 @@ fn applies_until_it_is_killed() {
         if number.is_multiple_of(5) {
             let (version, model) = read(path).expect("it is whole");
             let mut new = NewCopy::create(path, SOURCE).expect("there is room");
-            let all = model.into_iter().map(|(item, (version, text))| Stored { item, version, text });
+            let all = model.into_iter().map(|(item, (version, text))| StoredItem { item, version, text });
             new.put(all.collect()).expect("there is room");
             copy = new.finish(version, None, Vec::new(), NOW).expect("there is room");
         }
@@ -285,7 +288,7 @@ fn a_killed_writer_leaves_a_whole_copy_with_all_that_it_had_written() {
         let child = crate::killed::run("copy::applies_until_it_is_killed", &[(KILLED, path.as_os_str())]);
         let made = crate::killed::kill_after(child, 7 * round);
         let (version, model) = read(&path).expect("it is whole");
-        let step: u64 = model[&Item::new(Kind::Setting, "step")].1.parse().expect("a number");
+        let step: u64 = model[&ItemId::new(ItemKind::Setting, "step")].1.parse().expect("a number");
         assert_eq!(version.number(), 2 * step, "both changes of a step, or none");
         let last = made.last().and_then(|made| made.parse().ok());
         assert!(last.is_some_and(|last: u64| step >= last), "{step} of {made:?}");

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tollgate_stores::rules::{Edit, Expected};
+use tollgate_stores::rules::{Edit, Precondition};
 
 use crate::scenario::{author, open, rule};
 use crate::servers::SOON;
@@ -26,8 +26,8 @@ async fn edits_until_it_is_killed() {
     for n in (0..).take_while(|_| start.elapsed() < SOON) {
         let id = format!("{writer}-{n}");
         let edits = vec![
-            Edit::rule(rule(&id, 1 + n), Expected::Nothing),
-            Edit::rule(rule(&format!("{writer}-last"), 1 + n), Expected::Anything),
+            Edit::rule(rule(&id, 1 + n), Precondition::Absent),
+            Edit::rule(rule(&format!("{writer}-last"), 1 + n), Precondition::Any),
         ];
         match db.edit(author(&writer), edits).await {
             Ok(_) => say(&id),

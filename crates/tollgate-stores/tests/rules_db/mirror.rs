@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use tollgate_stores::rules::{Change, Item, Stored, Version};
+use tollgate_stores::rules::{ItemChange, ItemId, StoredItem, Version};
 
 /// The state of every thing with the version that made it so; what was deleted stays as a tombstone.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mirror {
-    items: HashMap<Item, (Version, Option<String>)>,
+    items: HashMap<ItemId, (Version, Option<String>)>,
     seen: Version,
 }
 
@@ -18,13 +18,13 @@ impl Mirror {
     }
 
     /// What was loaded, up to a version.
-    pub fn load(version: Version, rows: impl IntoIterator<Item = Stored>) -> Mirror {
+    pub fn load(version: Version, rows: impl IntoIterator<Item = StoredItem>) -> Mirror {
         let items = rows.into_iter().map(|row| (row.item, (row.version, Some(row.text))));
         Mirror { items: items.collect(), seen: version }
     }
 
     /// Takes a change in; `false` if a later one was there already.
-    pub fn apply(&mut self, change: Change) -> bool {
+    pub fn apply(&mut self, change: ItemChange) -> bool {
         self.seen = self.seen.max(change.version);
         let held = self.items.entry(change.item).or_default();
         if held.0 >= change.version {
@@ -34,12 +34,12 @@ impl Mirror {
         true
     }
 
-    pub fn get(&self, item: &Item) -> Option<&str> {
+    pub fn get(&self, item: &ItemId) -> Option<&str> {
         self.items.get(item)?.1.as_deref()
     }
 
     /// What is there, without what was deleted.
-    pub fn live(&self) -> impl Iterator<Item = (&Item, Version, &str)> {
+    pub fn live(&self) -> impl Iterator<Item = (&ItemId, Version, &str)> {
         let items = self.items.iter();
         items.filter_map(|(item, (version, text))| Some((item, *version, text.as_deref()?)))
     }
@@ -47,8 +47,8 @@ impl Mirror {
 
 #[test]
 fn changes_in_any_order_and_number_end_in_the_same_state() {
-    let change = |number, name: &str, text: Option<&str>| Change {
-        item: Item::rule(name),
+    let change = |number, name: &str, text: Option<&str>| ItemChange {
+        item: ItemId::rule(name),
         version: Version::new(0, number),
         previous: None,
         text: text.map(str::to_owned),

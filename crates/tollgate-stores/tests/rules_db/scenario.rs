@@ -9,8 +9,8 @@ use tollgate::Time;
 use tollgate::ban::{Ban, BanSource};
 use tollgate::identity::Key;
 use tollgate_stores::rules::{
-    Author, DbError, Edit, Enforce, Expected, Feed, Item, Kind, Logged, Page, RuleText, RulesDb, Version,
-    ban_of,
+    Author, ChangeFeed, ChangeLogEntry, DbError, Edit, Enforce, ItemId, ItemKind, PageQuery, Precondition,
+    RuleText, RulesDb, Version, parse_ban,
 };
 
 use crate::killed;
@@ -29,13 +29,13 @@ pub fn rule(id: &str, requests: u64) -> RuleText {
     RuleText::parse(&text).expect("a valid rule")
 }
 
-async fn put(db: &RulesDb, id: &str, requests: u64, expected: Expected) -> Result<Version, DbError> {
+async fn put(db: &RulesDb, id: &str, requests: u64, expected: Precondition) -> Result<Version, DbError> {
     let changes = db.edit(author("ann"), vec![Edit::rule(rule(id, requests), expected)]).await?;
     Ok(changes[0].version)
 }
 
 async fn text_of(db: &RulesDb, id: &str) -> Option<String> {
-    db.get(Item::rule(id)).await.expect("it can be read").map(|stored| stored.text)
+    db.get(ItemId::rule(id)).await.expect("it can be read").map(|stored| stored.text)
 }
 
 /// Everything, as a node that starts now sees it.
@@ -49,7 +49,8 @@ pub async fn loaded(db: &RulesDb) -> Mirror {
 
 /// Brings a mirror up to date, in small steps.
 pub async fn follow(db: &RulesDb, mirror: &mut Mirror) {
-    while let Feed::Changes(changes) = db.changes_since(mirror.seen(), 7).await.expect("it can be read") {
+    while let ChangeFeed::Changes(changes) = db.changes_since(mirror.seen(), 7).await.expect("it can be read")
+    {
         if changes.is_empty() {
             return;
         }
@@ -71,9 +72,10 @@ pub fn same_state(one: &Mirror, other: &Mirror) {
 pub async fn every_change_has_a_number_and_an_entry_in_the_log(address: &str) {
     let db = open(address).await;
     assert_eq!(db.version().await.expect("it can be read"), Version::ZERO);
-    let made = put(&db, "a", 5, Expected::Nothing).await.expect("created");
-    let changed = put(&db, "a", 6, Expected::At(made)).await.expect("updated");
-    let gone = db.edit(author("bob"), vec![Edit::delete(Item::rule("a"), Expected::At(changed))]).await;
+    let made = put(&db, "a", 5, Precondition::Absent).await.expect("created");
+    let changed = put(&db, "a", 6, Precondition::AtVersion(made)).await.expect("updated");
+    let gone =
+        db.edit(author("bob"), vec![Edit::delete(ItemId::rule("a"), Precondition::AtVersion(changed))]).await;
     let gone = gone.expect("deleted")[0].version;
     assert_eq!([made, changed, gone].map(Version::number), [1, 2, 3]);
     assert_eq!(db.version().await.expect("it can be read"), gone);
@@ -89,18 +91,18 @@ pub async fn every_change_has_a_number_and_an_entry_in_the_log(address: &str) {
     assert_eq!(log[0].at, Time::from_secs(1_800_000_000));
     let earlier = db.log(Some(changed), 10).await.expect("it can be read");
     assert_eq!(earlier, log[2..]);
-    let missing = db.edit(author("bob"), vec![Edit::delete(Item::rule("a"), Expected::Anything)]).await;
+    let missing = db.edit(author("bob"), vec![Edit::delete(ItemId::rule("a"), Precondition::Any)]).await;
     assert!(matches!(missing, Err(DbError::Missing { .. })), "{missing:?}");
 }
 
 pub async fn of_two_who_saw_the_same_version_one_is_refused(address: &str) {
     let db = open(address).await;
-    let mut seen = put(&db, "a", 1, Expected::Nothing).await.expect("created");
+    let mut seen = put(&db, "a", 1, Precondition::Absent).await.expect("created");
     let others = [open(address).await, open(address).await];
     for round in 0..20 {
         let (one, two) = tokio::join!(
-            put(&others[0], "a", 100 + round, Expected::At(seen)),
-            put(&others[1], "a", 200 + round, Expected::At(seen)),
+            put(&others[0], "a", 100 + round, Precondition::AtVersion(seen)),
+            put(&others[1], "a", 200 + round, Precondition::AtVersion(seen)),
         );
         let (won, lost) = if one.is_ok() { (one, two) } else { (two, one) };
         seen = won.expect("one of them is first");
@@ -109,7 +111,7 @@ pub async fn of_two_who_saw_the_same_version_one_is_refused(address: &str) {
             other => panic!("the second must be told: {other:?}"),
         }
     }
-    let twice = put(&db, "a", 9, Expected::Nothing).await;
+    let twice = put(&db, "a", 9, Precondition::Absent).await;
     assert!(matches!(twice, Err(DbError::Exists { .. })), "{twice:?}");
 }
 
@@ -124,7 +126,7 @@ pub async fn writers_at_once_lose_no_change_and_leave_no_gap(address: &str) {
             tokio::spawn(async move {
                 let db = open(&address).await;
                 for n in 0..EDITS {
-                    put(&db, &format!("shared-{}", n % 5), writer * 1_000 + n + 1, Expected::Anything)
+                    put(&db, &format!("shared-{}", n % 5), writer * 1_000 + n + 1, Precondition::Any)
                         .await
                         .expect("written");
                 }
@@ -139,7 +141,8 @@ pub async fn writers_at_once_lose_no_change_and_leave_no_gap(address: &str) {
     }
     follow(&db, &mut mirror).await;
     same_state(&mirror, &loaded(&db).await);
-    let Feed::Changes(all) = db.changes_since(Version::ZERO, 1_000).await.expect("it can be read") else {
+    let ChangeFeed::Changes(all) = db.changes_since(Version::ZERO, 1_000).await.expect("it can be read")
+    else {
         panic!("the beginning is in every past");
     };
     let numbers: Vec<_> = all.iter().map(|change| change.version.number()).collect();
@@ -148,23 +151,23 @@ pub async fn writers_at_once_lose_no_change_and_leave_no_gap(address: &str) {
 
 pub async fn one_bad_edit_among_many_changes_nothing(address: &str) {
     let db = open(address).await;
-    put(&db, "r500", 5, Expected::Nothing).await.expect("created");
-    let many = |count| (0..count).map(|n| Edit::rule(rule(&format!("r{n}"), 5), Expected::Nothing));
+    put(&db, "r500", 5, Precondition::Absent).await.expect("created");
+    let many = |count| (0..count).map(|n| Edit::rule(rule(&format!("r{n}"), 5), Precondition::Absent));
     let refused = db.edit(author("ann"), many(1_000).collect()).await.expect_err("r500 is there");
     assert!(matches!(refused, DbError::Exists { edit: 500, .. }), "{refused}");
     assert_eq!(loaded(&db).await.live().count(), 1);
     assert_eq!(db.log(None, 10).await.expect("it can be read").len(), 1);
     let twice = many(3).chain(many(1)).collect();
     let refused = db.edit(author("ann"), twice).await.expect_err("r0 is there twice");
-    assert!(matches!(refused, DbError::Twice { edit: 3, .. }), "{refused}");
+    assert!(matches!(refused, DbError::DuplicateItem { edit: 3, .. }), "{refused}");
     db.edit(author("ann"), many(500).collect()).await.expect("all are new");
     assert_eq!(loaded(&db).await.live().count(), 501);
 }
 
 pub async fn one_change_is_taken_back_as_a_new_one(address: &str) {
     let db = open(address).await;
-    let first = put(&db, "a", 5, Expected::Nothing).await.expect("created");
-    let second = put(&db, "a", 6, Expected::At(first)).await.expect("updated");
+    let first = put(&db, "a", 5, Precondition::Absent).await.expect("created");
+    let second = put(&db, "a", 6, Precondition::AtVersion(first)).await.expect("updated");
     let late = db.rollback(author("bob"), first).await.expect_err("it was changed since");
     assert!(matches!(late, DbError::Conflict { .. }), "{late}");
     let back = db.rollback(author("bob"), second).await.expect("taken back");
@@ -172,28 +175,28 @@ pub async fn one_change_is_taken_back_as_a_new_one(address: &str) {
     let log = db.log(None, 1).await.expect("it can be read").remove(0);
     assert_eq!((log.undoes, log.who.as_str(), log.change.version), (Some(second), "bob", back[0].version));
 
-    let gone = db.edit(author("ann"), vec![Edit::delete(Item::rule("a"), Expected::Anything)]).await;
+    let gone = db.edit(author("ann"), vec![Edit::delete(ItemId::rule("a"), Precondition::Any)]).await;
     let gone = gone.expect("deleted")[0].version;
     db.rollback(author("bob"), gone).await.expect("made again");
     assert_eq!(text_of(&db, "a").await, Some(rule("a", 5).into_text()));
     let unknown = db.rollback(author("bob"), Version::new(7, 7)).await.expect_err("never made");
-    assert!(matches!(unknown, DbError::NoChange(_)), "{unknown}");
+    assert!(matches!(unknown, DbError::UnknownVersion(_)), "{unknown}");
 }
 
 pub async fn things_are_paged_by_name_within_a_prefix(address: &str) {
     let db = open(address).await;
     // In the order of bytes, on every server.
     let names = ["A", "B.1", "a", "a-1", "a-2", "a.3", "aB", "ab", "b", "b_1"];
-    let edits = names.iter().rev().map(|id| Edit::rule(rule(id, 5), Expected::Nothing));
+    let edits = names.iter().rev().map(|id| Edit::rule(rule(id, 5), Precondition::Absent));
     let evil = Key::parse("user:evil").expect("a key");
-    let edits = edits.chain([Edit::allow(&evil, "no", Expected::Nothing)]);
+    let edits = edits.chain([Edit::allow(&evil, "no", Precondition::Absent)]);
     db.edit(author("ann"), edits.collect()).await.expect("created");
     for prefix in ["", "a", "a-", "b", "z"] {
         let expected: Vec<_> = names.iter().filter(|name| name.starts_with(prefix)).collect();
         for limit in [1, 3, 100] {
             let (mut seen, mut after) = (Vec::new(), String::new());
             loop {
-                let page = Page { kind: Kind::Rule, prefix: prefix.to_owned(), after, limit };
+                let page = PageQuery { kind: ItemKind::Rule, prefix: prefix.to_owned(), after, limit };
                 let found = db.page(page).await.expect("it can be read");
                 assert!(found.len() <= limit);
                 let Some(last) = found.last() else { break };
@@ -205,26 +208,27 @@ pub async fn things_are_paged_by_name_within_a_prefix(address: &str) {
             assert!(seen.iter().all(|stored| stored.text == rule(&stored.item.name, 5).into_text()));
         }
     }
-    let allowed = Page { kind: Kind::Allow, prefix: "user:".to_owned(), after: String::new(), limit: 9 };
+    let allowed =
+        PageQuery { kind: ItemKind::Allow, prefix: "user:".to_owned(), after: String::new(), limit: 9 };
     let allowed = db.page(allowed).await.expect("it can be read");
     assert_eq!(allowed.iter().map(|stored| stored.text.as_str()).collect::<Vec<_>>(), ["no"]);
-    let asked = ["a", "none", "ab"].map(Item::rule).to_vec();
+    let asked = ["a", "none", "ab"].map(ItemId::rule).to_vec();
     assert_eq!(db.find(asked).await.expect("it can be read").len(), 2);
 }
 
 pub async fn a_preview_says_what_an_edit_would_do_and_writes_nothing(address: &str) {
     let db = open(address).await;
-    let made = put(&db, "a", 5, Expected::Nothing).await.expect("created");
+    let made = put(&db, "a", 5, Precondition::Absent).await.expect("created");
     let edits = vec![
-        Edit::rule(rule("a", 6), Expected::At(made)),
-        Edit::rule(rule("b", 5), Expected::Nothing),
-        Edit::delete(Item::rule("c"), Expected::Nothing),
+        Edit::rule(rule("a", 6), Precondition::AtVersion(made)),
+        Edit::rule(rule("b", 5), Precondition::Absent),
+        Edit::delete(ItemId::rule("c"), Precondition::Absent),
     ];
     let planned = db.preview(edits.clone()).await.expect("possible");
     let told: Vec<_> = planned.iter().map(|(change, before)| (&*change.item.name, before.clone())).collect();
     assert_eq!(told, [("a", Some(rule("a", 5).into_text())), ("b", None)]);
     assert_eq!(db.version().await.expect("it can be read"), made);
-    let stale = vec![Edit::rule(rule("a", 7), Expected::At(Version::new(0, 99)))];
+    let stale = vec![Edit::rule(rule("a", 7), Precondition::AtVersion(Version::new(0, 99)))];
     let refused = db.preview(stale).await.expect_err("somebody was faster");
     assert!(matches!(refused, DbError::Conflict { .. }), "{refused}");
     let changes = db.edit(author("ann"), edits).await.expect("made");
@@ -234,15 +238,16 @@ pub async fn a_preview_says_what_an_edit_would_do_and_writes_nothing(address: &s
 pub async fn one_thing_has_a_history_of_its_own(address: &str) {
     let db = open(address).await;
     for n in 1..=6 {
-        put(&db, if n % 2 == 0 { "a" } else { "b" }, n, Expected::Anything).await.expect("written");
+        put(&db, if n % 2 == 0 { "a" } else { "b" }, n, Precondition::Any).await.expect("written");
     }
-    let numbers =
-        |log: Vec<Logged>| -> Vec<_> { log.iter().map(|logged| logged.change.version.number()).collect() };
-    let all = db.history(Item::rule("a"), None, 10).await.expect("it can be read");
+    let numbers = |log: Vec<ChangeLogEntry>| -> Vec<_> {
+        log.iter().map(|logged| logged.change.version.number()).collect()
+    };
+    let all = db.history(ItemId::rule("a"), None, 10).await.expect("it can be read");
     let four = all[1].change.version;
     assert_eq!(numbers(all), [6, 4, 2]);
-    assert_eq!(numbers(db.history(Item::rule("a"), Some(four), 10).await.expect("it can be read")), [2]);
-    assert_eq!(numbers(db.history(Item::rule("a"), None, 1).await.expect("it can be read")), [6]);
+    assert_eq!(numbers(db.history(ItemId::rule("a"), Some(four), 10).await.expect("it can be read")), [2]);
+    assert_eq!(numbers(db.history(ItemId::rule("a"), None, 1).await.expect("it can be read")), [6]);
     let one = db.logged(four).await.expect("it can be read").expect("it is there");
     assert_eq!((one.change.version, one.who.as_str()), (four, "ann"));
     assert_eq!(one.before, Some(rule("a", 2).into_text()));
@@ -259,10 +264,10 @@ pub async fn bans_that_are_over_are_removed_in_small_batches(address: &str) {
     let edits = (0..25).map(|n| {
         let until = if n < 20 { Time::from_secs(900 + n) } else { now + Duration::from_secs(n) };
         let key = Key::parse(&format!("ip:10.0.{n}.0/24")).expect("a key");
-        Edit::ban(&key, &ban(until), Expected::Nothing)
+        Edit::ban(&key, &ban(until), Precondition::Absent)
     });
     let for_ever = Key::parse("user:evil").expect("a key");
-    let edits = edits.chain([Edit::ban(&for_ever, &ban(Time::MAX), Expected::Nothing)]);
+    let edits = edits.chain([Edit::ban(&for_ever, &ban(Time::MAX), Precondition::Absent)]);
     db.edit(author("ann"), edits.collect()).await.expect("banned");
     let version = db.version().await.expect("it can be read");
     let mut removed = Vec::new();
@@ -273,8 +278,8 @@ pub async fn bans_that_are_over_are_removed_in_small_batches(address: &str) {
     assert_eq!(db.version().await.expect("it can be read"), version, "what is over is no change");
     let left = loaded(&db).await;
     assert_eq!(left.live().count(), 6);
-    let text = left.get(&Item::new(Kind::Ban, "user:evil")).expect("for ever").to_owned();
-    assert_eq!(ban_of(&text).expect("a ban"), ban(Time::MAX));
+    let text = left.get(&ItemId::new(ItemKind::Ban, "user:evil")).expect("for ever").to_owned();
+    assert_eq!(parse_ban(&text).expect("a ban"), ban(Time::MAX));
 }
 
 pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_everything_again(address: &str) {
@@ -282,7 +287,7 @@ pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_ever
     let at = |second: u64| Author { who: "ann".to_owned(), at: Time::from_secs(second) };
     let rules = |from: u64, requests: u64| {
         (from..from + 10)
-            .map(move |n| Edit::rule(rule(&format!("r{n}"), requests), Expected::Anything))
+            .map(move |n| Edit::rule(rule(&format!("r{n}"), requests), Precondition::Any))
             .collect()
     };
     let old = db.edit(at(1_000), rules(0, 5)).await.expect("made").last().expect("ten").version;
@@ -301,16 +306,16 @@ pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_ever
     assert_eq!((log.len(), log[9].change.version, log[9].who.as_str()), (10, first_kept, "ann"));
     for behind in [Version::ZERO, old] {
         let feed = db.changes_since(behind, 100).await.expect("it can be read");
-        assert!(matches!(feed, Feed::Diverged), "{behind}: {feed:?}");
+        assert!(matches!(feed, ChangeFeed::Diverged), "{behind}: {feed:?}");
     }
     assert_eq!(loaded(&db).await.live().count(), 20);
 
     // What a change replaced may be forgotten with the log: it is not taken back as if there had been nothing.
     match db.rollback(author("bob"), last).await {
         Ok(_) => assert_eq!(text_of(&db, "r9").await, Some(rule("r9", 5).into_text())),
-        Err(error) => assert!(matches!(error, DbError::NoChange(_)), "{error}"),
+        Err(error) => assert!(matches!(error, DbError::UnknownVersion(_)), "{error}"),
     }
-    put(&db, "new", 7, Expected::Nothing).await.expect("created");
+    put(&db, "new", 7, Precondition::Absent).await.expect("created");
     follow(&db, &mut ahead).await;
     assert_eq!(ahead.live().count(), 21, "who is not behind goes on");
 
@@ -324,14 +329,14 @@ pub async fn automatic_bans_leave_the_log_before_other_entries_and_the_feed_goes
     let db = open(address).await;
     let by = |who: &str, second: u64| Author { who: who.to_owned(), at: Time::from_secs(second) };
     let key = |n: u64| Key::parse(&format!("user:{n}")).expect("a key");
-    let banned = |n: u64| Edit::ban(&key(n), &ban(Time::MAX), Expected::Anything);
-    let put = |n: u64| Edit::rule(rule(&format!("r{n}"), 5), Expected::Anything);
+    let banned = |n: u64| Edit::ban(&key(n), &ban(Time::MAX), Precondition::Any);
+    let put = |n: u64| Edit::rule(rule(&format!("r{n}"), 5), Precondition::Any);
     let by_hand = Ban { source: BanSource::Manual, ..ban(Time::MAX) };
     db.edit(by("ann", 1_000), vec![put(0)]).await.expect("made");
     db.edit(by(Author::AUTOMATIC, 1_001), (0..10).map(banned).collect()).await.expect("made");
-    let manual = vec![Edit::ban(&key(50), &by_hand, Expected::Anything), put(1)];
+    let manual = vec![Edit::ban(&key(50), &by_hand, Precondition::Any), put(1)];
     let behind = db.edit(by("ann", 1_002), manual).await.expect("made")[1].version;
-    let lifted = vec![Edit::delete(Item::new(Kind::Ban, key(9).to_string()), Expected::Anything)];
+    let lifted = vec![Edit::delete(ItemId::new(ItemKind::Ban, key(9).to_string()), Precondition::Any)];
     let floor = db.edit(by(Author::AUTOMATIC, 1_003), lifted).await.expect("made")[0].version;
     db.edit(by(Author::AUTOMATIC, 2_000), vec![banned(20), banned(21)]).await.expect("made");
     db.edit(by("ann", 2_001), vec![put(2)]).await.expect("made");
@@ -350,11 +355,11 @@ pub async fn automatic_bans_leave_the_log_before_other_entries_and_the_feed_goes
     assert_eq!(loaded(&db).await.live().count(), ahead.live().count(), "the bans themselves stay");
     for further_behind in [Version::ZERO, behind] {
         let feed = db.changes_since(further_behind, 100).await.expect("it can be read");
-        assert!(matches!(feed, Feed::Diverged), "{further_behind}: {feed:?}");
+        assert!(matches!(feed, ChangeFeed::Diverged), "{further_behind}: {feed:?}");
     }
     match db.changes_since(floor, 100).await.expect("it can be read") {
-        Feed::Changes(changes) => assert_eq!(changes.len(), 3, "nothing after it is missing"),
-        Feed::Diverged => panic!("a node that has seen all that is gone goes on"),
+        ChangeFeed::Changes(changes) => assert_eq!(changes.len(), 3, "nothing after it is missing"),
+        ChangeFeed::Diverged => panic!("a node that has seen all that is gone goes on"),
     }
     db.edit(by("ann", 2_002), vec![put(3)]).await.expect("made");
     follow(&db, &mut ahead).await;
@@ -368,17 +373,20 @@ pub async fn the_switch_and_the_allow_list_are_changes_like_any_other(address: &
     let db = open(address).await;
     let health = Key::parse("user:health-check").expect("a key");
     let edits = vec![
-        Edit::enforce(Enforce::Shadow, Expected::Anything),
-        Edit::allow(&health, "the load balancer", Expected::Nothing),
+        Edit::enforce(Enforce::Shadow, Precondition::Any),
+        Edit::allow(&health, "the load balancer", Precondition::Absent),
     ];
     let changes = db.edit(author("ann"), edits.clone()).await.expect("made");
     assert_eq!(changes.len(), 2);
     let again = db.edit(author("ann"), edits[..1].to_vec()).await.expect("nothing to do");
     assert_eq!(again, [], "what changes nothing takes no number");
     let state = loaded(&db).await;
-    assert_eq!(state.get(&Item::enforce()).and_then(Enforce::parse), Some(Enforce::Shadow));
-    assert_eq!(state.get(&Item::new(Kind::Allow, "user:health-check")), Some("the load balancer"));
-    assert_eq!(Feed::Changes(changes), db.changes_since(Version::ZERO, 10).await.expect("it can be read"));
+    assert_eq!(state.get(&ItemId::enforce()).and_then(Enforce::parse), Some(Enforce::Shadow));
+    assert_eq!(state.get(&ItemId::new(ItemKind::Allow, "user:health-check")), Some("the load balancer"));
+    assert_eq!(
+        ChangeFeed::Changes(changes),
+        db.changes_since(Version::ZERO, 10).await.expect("it can be read")
+    );
 }
 
 pub async fn ten_that_open_at_once_do_not_fight(address: &str) {
@@ -386,7 +394,7 @@ pub async fn ten_that_open_at_once_do_not_fight(address: &str) {
         .map(|n| {
             let address = address.to_owned();
             tokio::spawn(async move {
-                put(&open(&address).await, &format!("r{n}"), 5, Expected::Nothing).await.expect("written");
+                put(&open(&address).await, &format!("r{n}"), 5, Precondition::Absent).await.expect("written");
             })
         })
         .collect();
@@ -415,11 +423,11 @@ pub async fn a_change_is_seen_by_three_nodes_within_a_second(address: &str) {
                 })
             })
             .collect();
-        let version = put(&db, "a", round, Expected::Anything).await.expect("written");
+        let version = put(&db, "a", round, Precondition::Any).await.expect("written");
         let written = Instant::now();
         for node in waiting {
             let (seen, when) = node.await.expect("no panic");
-            let Feed::Changes(changes) = seen else { panic!("one past") };
+            let ChangeFeed::Changes(changes) = seen else { panic!("one past") };
             assert_eq!(changes.iter().map(|change| change.version).collect::<Vec<_>>(), [version]);
             assert!(when.saturating_duration_since(written) < Duration::from_secs(1), "seen too late");
         }
@@ -434,7 +442,7 @@ pub async fn ten_thousand_changes_in_batches_lose_none(address: &str) {
         let first = random.u64(0..2_000);
         let edits = (0..random.u64(1..=100)).map(|n| {
             let rule = rule(&format!("r{}", (first + n) % 2_000), 1 + random.u64(0..1_000_000));
-            Edit::rule(rule, Expected::Anything)
+            Edit::rule(rule, Precondition::Any)
         });
         made += db.edit(author("ann"), edits.collect()).await.expect("written").len();
         if random.bool() {
@@ -448,14 +456,14 @@ pub async fn ten_thousand_changes_in_batches_lose_none(address: &str) {
 
 pub async fn a_version_from_another_past_is_told(address: &str) {
     let db = open(address).await;
-    let version = put(&db, "a", 5, Expected::Nothing).await.expect("created");
+    let version = put(&db, "a", 5, Precondition::Absent).await.expect("created");
     for strange in
         [Version::new(version.timeline(), 2), Version::new(version.timeline() + 1, version.number())]
     {
         let feed = db.changes_since(strange, 10).await.expect("it can be read");
-        assert_eq!(feed, Feed::Diverged, "{strange}");
+        assert_eq!(feed, ChangeFeed::Diverged, "{strange}");
     }
-    assert_eq!(db.changes_since(version, 10).await.expect("it can be read"), Feed::Changes(vec![]));
+    assert_eq!(db.changes_since(version, 10).await.expect("it can be read"), ChangeFeed::Changes(vec![]));
 }
 
 pub async fn no_acknowledged_edit_is_lost_when_writers_are_killed(address: &str) {
@@ -475,7 +483,7 @@ pub async fn no_acknowledged_edit_is_lost_when_writers_are_killed(address: &str)
     follow(&db, &mut mirror).await;
     same_state(&mirror, &loaded(&db).await);
     for id in &made {
-        assert!(mirror.get(&Item::rule(id)).is_some(), "{id} was acknowledged and is lost");
+        assert!(mirror.get(&ItemId::rule(id)).is_some(), "{id} was acknowledged and is lost");
     }
     whole_or_not_at_all(&mirror);
 }
@@ -485,7 +493,7 @@ fn whole_or_not_at_all(mirror: &Mirror) {
     let ids: Vec<_> = mirror.live().map(|(item, ..)| item.name.to_string()).collect();
     for writer in ids.iter().filter_map(|id| id.strip_suffix("-last")) {
         let count = ids.iter().filter(|id| id.starts_with(&format!("{writer}-"))).count() - 1;
-        let last = mirror.get(&Item::rule(&format!("{writer}-last"))).expect("it is there");
+        let last = mirror.get(&ItemId::rule(&format!("{writer}-last"))).expect("it is there");
         assert!(last.contains(&format!("\"requests\":{count}")), "{writer}: {count} rules, {last}");
     }
 }

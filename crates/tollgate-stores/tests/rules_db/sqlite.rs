@@ -1,6 +1,6 @@
 //! The scenarios on SQLite, and what only a file has.
 
-use tollgate_stores::rules::{DbError, Edit, Expected, Feed, Item, RuleText, RulesDb, Version};
+use tollgate_stores::rules::{ChangeFeed, DbError, Edit, ItemId, Precondition, RuleText, RulesDb, Version};
 
 use crate::scenario::author;
 use crate::servers::Folder;
@@ -19,7 +19,7 @@ async fn a_file_of_a_later_program_is_refused() {
     let connection = rusqlite::Connection::open(folder.path("rules.db")).expect("the file");
     connection.pragma_update(None, "user_version", 99).expect("it can be written");
     let refused = RulesDb::open(&address, folder.root()).await.expect_err("from the future");
-    assert!(matches!(refused, DbError::Schema { found: 99, .. }), "{refused}");
+    assert!(matches!(refused, DbError::UnsupportedSchema { found: 99, .. }), "{refused}");
 }
 
 #[tokio::test]
@@ -78,11 +78,13 @@ async fn a_file_of_the_first_schema_is_brought_up_to_date_with_its_past() {
             (None, note.clone())
         ]
     );
-    let Ok(Feed::Changes(changes)) = db.changes_since(Version::ZERO, 10).await else { panic!("changes") };
+    let Ok(ChangeFeed::Changes(changes)) = db.changes_since(Version::ZERO, 10).await else {
+        panic!("changes")
+    };
     let texts: Vec<_> = changes.into_iter().map(|change| change.text).collect();
     assert_eq!(texts, [rule(5), gone, rule(6), None, note]);
     db.rollback(author("bob"), Version::new(0, 3)).await.expect("a change can be taken back");
-    assert_eq!(db.get(Item::rule("a")).await.expect("it can be read").map(|stored| stored.text), rule(5));
+    assert_eq!(db.get(ItemId::rule("a")).await.expect("it can be read").map(|stored| stored.text), rule(5));
 }
 
 /// What the file has for a rule beside its row: its id and a few bytes.
@@ -94,7 +96,7 @@ async fn a_rule_is_on_the_disk_once() {
     let edits = (0..20_000).map(move |n| {
         let text = format!(r#"{{"id":"rule-{n:06}","url":"GET /{path}","time":"minute","requests":5}}"#);
         let rule = RuleText::parse(&text).map_err(|problems| DbError::Corrupt(problems.to_string()))?;
-        Ok(Edit::rule(rule, Expected::Nothing))
+        Ok(Edit::rule(rule, Precondition::Absent))
     });
     let edited = db.edit_all(author("ann"), edits).await.expect("they are written");
     assert_eq!(

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tollgate_stores::rules::{DbError, Edit, Expected, Feed, Item, RulesDb, Version};
+use tollgate_stores::rules::{ChangeFeed, DbError, Edit, ItemId, Precondition, RulesDb, Version};
 
 use crate::mirror::Mirror;
 
@@ -39,7 +39,7 @@ impl Pair {
 }
 
 async fn put(db: &RulesDb, id: &str) -> Result<Version, DbError> {
-    let edits = vec![Edit::rule(rule(id, 5), Expected::Nothing)];
+    let edits = vec![Edit::rule(rule(id, 5), Precondition::Absent)];
     Ok(db.edit(author("ann"), edits).await?[0].version)
 }
 
@@ -81,18 +81,18 @@ async fn the_standby_is_read_and_the_primary_is_when_it_is_gone() {
     let mut mirror = Mirror::default();
     follow_to(&db, &mut mirror, version).await;
     let lag = postgres(&db).lag().await.expect("both answer");
-    assert!(lag.node.contains(&pair.standby.host()), "{lag:?}");
+    assert!(lag.server.contains(&pair.standby.host()), "{lag:?}");
     assert_eq!(lag.changes, Some(0));
 
     pair.standby.stop();
     let version = put(&db, "b").await.expect("the primary is there");
     follow_to(&db, &mut mirror, version).await;
     let lag = postgres(&db).lag().await.expect("one answers");
-    assert!(lag.node.contains(&pair.primary.host()), "{lag:?}");
+    assert!(lag.server.contains(&pair.primary.host()), "{lag:?}");
     pair.standby.restart();
     let other = open(&pair.address()).await;
     let lag = postgres(&other).lag().await.expect("both answer");
-    assert!(lag.node.contains(&pair.standby.host()), "{lag:?}");
+    assert!(lag.server.contains(&pair.standby.host()), "{lag:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -142,7 +142,7 @@ async fn no_acknowledged_edit_is_lost_when_the_primary_is_killed_and_restarted()
     follow_to(&db, &mut mirror, version).await;
     same_state(&mirror, &loaded(&open(&pair.primary.url()).await).await);
     for id in made {
-        assert!(mirror.get(&Item::rule(&id)).is_some(), "{id} was acknowledged and is lost");
+        assert!(mirror.get(&ItemId::rule(&id)).is_some(), "{id} was acknowledged and is lost");
     }
 }
 
@@ -165,7 +165,7 @@ async fn after_promotion_of_a_synchronous_standby_every_acknowledged_edit_is_the
     follow_to(&db, &mut mirror, version).await;
     same_state(&mirror, &loaded(&db).await);
     for id in &made {
-        assert!(mirror.get(&Item::rule(id)).is_some(), "{id} was acknowledged and is lost");
+        assert!(mirror.get(&ItemId::rule(id)).is_some(), "{id} was acknowledged and is lost");
     }
     // The old primary comes back and takes itself for one: it is not written.
     pair.primary.restart_with(&[]);
@@ -185,10 +185,10 @@ async fn what_was_lost_with_an_asynchronous_primary_is_told_to_those_who_saw_it(
     pair.primary.kill();
     pair.standby.restart();
     let behind = shared.changes_since(lost, 10).await.expect("the standby answers");
-    assert_eq!(behind, Feed::Changes(vec![]), "a standby that is behind takes nothing back");
+    assert_eq!(behind, ChangeFeed::Changes(vec![]), "a standby that is behind takes nothing back");
 
     pair.standby.promote();
-    assert_eq!(shared.changes_since(lost, 10).await.expect("it answers"), Feed::Diverged);
+    assert_eq!(shared.changes_since(lost, 10).await.expect("it answers"), ChangeFeed::Diverged);
     let next = put_soon(&shared, "next").await;
     assert_eq!((next.timeline(), next.number()), (2, 2));
     assert!(next > lost, "the same number on a later timeline is later");

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use tollgate_stores::rules::{Edit, Expected, RulesDb};
+use tollgate_stores::rules::{Edit, Precondition, RulesDb};
 
 use crate::scenario::{author, rule};
 use crate::servers::postgres::Postgres;
@@ -82,7 +82,7 @@ async fn a_server_is_trusted_for_its_certificate_its_authority_and_its_name() {
     let Some(guarded) = Guarded::start("127.0.0.1").await else { return };
     let (ours, strange) = (root(&guarded.authority), root(&guarded.stranger));
     let db = guarded.open(&format!("&sslmode=verify-full{ours}")).await.expect("the certificate fits");
-    let edits = vec![Edit::rule(rule("a", 5), Expected::Anything)];
+    let edits = vec![Edit::rule(rule("a", 5), Precondition::Any)];
     assert_eq!(db.edit(author("ann"), edits).await.expect("it can be written").len(), 1);
     for options in ["&sslmode=verify-full&sslrootcert=ca.pem".to_owned(), "&sslmode=require".to_owned()] {
         let db = guarded.open(&options).await.expect("the certificate fits");

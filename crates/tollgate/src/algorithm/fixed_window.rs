@@ -16,48 +16,48 @@ pub struct FixedWindow {
 
 /// The window being counted and the count; an empty count is never seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Window {
+pub struct FixedWindowState {
     /// The calendar's number of an aligned window; the first instant, in nanoseconds, of another.
-    pub name: u64,
+    pub id: u64,
     pub count: u64,
 }
 
 impl FixedWindow {
     /// The window at `now`, which is `state` if that has not ended.
-    fn current(&self, state: &Window, now: Time) -> Window {
+    fn current(&self, state: &FixedWindowState, now: Time) -> FixedWindowState {
         match self.start {
             // A caller whose clock was read a moment too early counts into the window that has begun.
             WindowStart::Aligned => match self.period.index_at(now) {
-                name if name <= state.name => *state,
-                name => Window { name, count: 0 },
+                name if name <= state.id => *state,
+                name => FixedWindowState { id: name, count: 0 },
             },
             WindowStart::FirstHit if state.count > 0 && now < self.end(state) => *state,
-            WindowStart::FirstHit => Window { name: now.nanos(), count: 0 },
+            WindowStart::FirstHit => FixedWindowState { id: now.nanos(), count: 0 },
         }
     }
 
-    fn end(&self, window: &Window) -> Time {
+    fn end(&self, window: &FixedWindowState) -> Time {
         match self.start {
-            WindowStart::Aligned => self.period.start_of(window.name + 1),
-            WindowStart::FirstHit => Time::from_nanos(window.name.saturating_add(self.period.nanos())),
+            WindowStart::Aligned => self.period.start_of(window.id + 1),
+            WindowStart::FirstHit => Time::from_nanos(window.id.saturating_add(self.period.nanos())),
         }
     }
 
-    fn add(&self, state: &mut Window, now: Time, cost: u64, cap: u64) {
+    fn add(&self, state: &mut FixedWindowState, now: Time, cost: u64, cap: u64) {
         let window = self.current(state, now);
         let count = window.count.saturating_add(cost).min(cap.max(window.count));
-        *state = Window { count, ..window };
+        *state = FixedWindowState { count, ..window };
     }
 }
 
 impl Algorithm for FixedWindow {
-    type State = Window;
+    type State = FixedWindowState;
 
-    fn fresh(&self) -> Window {
-        Window::default()
+    fn fresh(&self) -> FixedWindowState {
+        FixedWindowState::default()
     }
 
-    fn decide(&self, state: &Window, now: Time, cost: u64) -> Decision {
+    fn decide(&self, state: &FixedWindowState, now: Time, cost: u64) -> Decision {
         let window = self.current(state, now);
         let left = self.limit.saturating_sub(window.count);
         let admission = if cost > self.limit {
@@ -70,44 +70,44 @@ impl Algorithm for FixedWindow {
         Decision { admission, left }
     }
 
-    fn charge(&self, state: &mut Window, now: Time, cost: u64) {
+    fn charge(&self, state: &mut FixedWindowState, now: Time, cost: u64) {
         self.add(state, now, cost, u64::MAX);
     }
 
-    fn drain(&self, state: &mut Window, now: Time, cost: u64) {
+    fn drain(&self, state: &mut FixedWindowState, now: Time, cost: u64) {
         self.add(state, now, cost, self.limit);
     }
 
-    fn owe(&self, state: &mut Window, now: Time, cost: u64) {
+    fn add_debt(&self, state: &mut FixedWindowState, now: Time, cost: u64) {
         self.add(state, now, cost, self.limit.saturating_mul(2));
     }
 
-    fn counted_at(&self, state: &Window, now: Time) -> Time {
+    fn counted_at(&self, state: &FixedWindowState, now: Time) -> Time {
         now.max(match self.start {
-            WindowStart::Aligned => self.period.start_of(state.name),
-            WindowStart::FirstHit => Time::from_nanos(state.name),
+            WindowStart::Aligned => self.period.start_of(state.id),
+            WindowStart::FirstHit => Time::from_nanos(state.id),
         })
     }
 
-    fn refund(&self, state: &mut Window, grant: &Grant, amount: u64, now: Time) {
+    fn refund(&self, state: &mut FixedWindowState, grant: &Grant, amount: u64, now: Time) {
         let charged_here = match self.start {
-            WindowStart::Aligned => self.period.index_at(grant.at) == state.name,
-            WindowStart::FirstHit => state.name <= grant.at.nanos() && grant.at < self.end(state),
+            WindowStart::Aligned => self.period.index_at(grant.at) == state.id,
+            WindowStart::FirstHit => state.id <= grant.at.nanos() && grant.at < self.end(state),
         };
         if charged_here && now < self.end(state) {
             state.count = state.count.saturating_sub(amount.min(grant.cost));
         }
     }
 
-    fn adopt(&self, _old: &FixedWindow, state: Window, _now: Time) -> Window {
+    fn adopt(&self, _old: &FixedWindow, state: FixedWindowState, _now: Time) -> FixedWindowState {
         state
     }
 
-    fn fresh_at(&self, state: &Window) -> Time {
+    fn expires_at(&self, state: &FixedWindowState) -> Time {
         if state.count == 0 { Time::EPOCH } else { self.end(state) }
     }
 
-    fn used(&self, state: &Window, now: Time) -> u64 {
+    fn used(&self, state: &FixedWindowState, now: Time) -> u64 {
         self.current(state, now).count
     }
 }
@@ -127,6 +127,6 @@ mod tests {
         assert!(!window.decide(&state, before, 1).is_allowed());
         assert!(window.decide(&state, end, 1).is_allowed());
         window.charge(&mut state, end, 1);
-        assert_eq!(state, Window { name: end.nanos(), count: 1 });
+        assert_eq!(state, FixedWindowState { id: end.nanos(), count: 1 });
     }
 }

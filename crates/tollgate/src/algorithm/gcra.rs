@@ -2,7 +2,7 @@
 //!
 //! The state is when the bucket will be full again, in the meter's own units. Every admission keeps
 //! `full_at <= now + span`; that inequality is the burst bound. The same arithmetic serves every
-//! bucket: only the passing of time differs, and that is the meter's [`Flow`].
+//! bucket: only the passing of time differs, and that is the meter's [`BucketClock`].
 
 use crate::algorithm::{Admission, Algorithm, Decision, Grant};
 use crate::limit::{Limit, Rate};
@@ -10,68 +10,76 @@ use crate::time::{Period, Time};
 
 /// How time passes for a bucket, in units that make every token a whole number of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Flow {
+pub enum BucketClock {
     /// A unit is a nanosecond: the period divides evenly by the number of tokens.
     Nanos,
     /// `ticks` units in `period_ns` nanoseconds, as near to a nanosecond as is exact.
     Ticks { ticks: u64, period_ns: u64 },
-    /// Time stands still between ticks of the clock; each brings `share` units.
-    Steps { tick_ns: u64, share: u64 },
+    /// Time stands still between ticks of the clock; each brings `units_per_tick` units.
+    Steps { tick_ns: u64, units_per_tick: u64 },
     /// Time stands still between calendar boundaries; each brings the whole bucket.
     Calendar { period: Period, refill: u64 },
 }
 
-impl Flow {
+impl BucketClock {
     /// The bucket's time at `now`; it stands still from [`Limit::HORIZON`] on.
     #[inline]
     pub fn units_at(&self, now: Time) -> u64 {
-        self.near_units_at(now.min(Limit::HORIZON))
+        self.units_at_unclamped(now.min(Limit::HORIZON))
     }
 
     /// The same, but what is beyond the horizon may stay there.
     #[inline(always)]
-    pub(crate) fn near_units_at(&self, now: Time) -> u64 {
-        if matches!(self, Flow::Nanos) { now.nanos() } else { self.converted(now.min(Limit::HORIZON)) }
+    pub(crate) fn units_at_unclamped(&self, now: Time) -> u64 {
+        if matches!(self, BucketClock::Nanos) {
+            now.nanos()
+        } else {
+            self.units_at_slow(now.min(Limit::HORIZON))
+        }
     }
 
     /// The first instant at which the bucket's time is `units`.
     #[inline]
     pub fn time_of(&self, units: u64) -> Time {
-        if matches!(self, Flow::Nanos) { Time::from_nanos(units) } else { self.reached(units) }
+        if matches!(self, BucketClock::Nanos) { Time::from_nanos(units) } else { self.time_of_slow(units) }
     }
 
     /// Out of the way of the usual flow, as is its counterpart.
     #[inline(never)]
-    fn converted(&self, now: Time) -> u64 {
+    fn units_at_slow(&self, now: Time) -> u64 {
         match *self {
-            Flow::Nanos => now.nanos(),
-            Flow::Ticks { ticks, period_ns } => mul_div_floor(now.nanos(), ticks, period_ns),
-            Flow::Steps { tick_ns, share } => now.nanos() / tick_ns * share,
-            Flow::Calendar { period, refill } => period.index_at(now) * refill,
+            BucketClock::Nanos => now.nanos(),
+            BucketClock::Ticks { ticks, period_ns } => mul_div_floor(now.nanos(), ticks, period_ns),
+            BucketClock::Steps { tick_ns, units_per_tick: share } => now.nanos() / tick_ns * share,
+            BucketClock::Calendar { period, refill } => period.index_at(now) * refill,
         }
     }
 
     #[inline(never)]
-    fn reached(&self, units: u64) -> Time {
+    fn time_of_slow(&self, units: u64) -> Time {
         match *self {
-            Flow::Nanos => Time::from_nanos(units),
-            Flow::Ticks { ticks, period_ns } => Time::from_nanos(mul_div_ceil(units, period_ns, ticks)),
-            Flow::Steps { tick_ns, share } => Time::from_nanos(units.div_ceil(share).saturating_mul(tick_ns)),
-            Flow::Calendar { period, refill } => period.start_of(units.div_ceil(refill)),
+            BucketClock::Nanos => Time::from_nanos(units),
+            BucketClock::Ticks { ticks, period_ns } => {
+                Time::from_nanos(mul_div_ceil(units, period_ns, ticks))
+            }
+            BucketClock::Steps { tick_ns, units_per_tick: share } => {
+                Time::from_nanos(units.div_ceil(share).saturating_mul(tick_ns))
+            }
+            BucketClock::Calendar { period, refill } => period.start_of(units.div_ceil(refill)),
         }
     }
 
     const fn is_continuous(&self) -> bool {
-        matches!(self, Flow::Nanos | Flow::Ticks { .. })
+        matches!(self, BucketClock::Nanos | BucketClock::Ticks { .. })
     }
 }
 
 /// A bucket: the units of a token, the units of a full bucket, and how time passes for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Meter {
-    pub(super) token: u64,
-    pub(super) span: u64,
-    pub(super) flow: Flow,
+    pub(super) token_units: u64,
+    pub(super) capacity_units: u64,
+    pub(super) clock: BucketClock,
 }
 
 impl Meter {
@@ -83,49 +91,50 @@ impl Meter {
         }
         let token = (period_ns / rate.count()).max(1);
         let ticks = token * rate.count();
-        let flow = if ticks == period_ns { Flow::Nanos } else { Flow::Ticks { ticks, period_ns } };
-        Meter { token, span: burst * token, flow }
+        let flow =
+            if ticks == period_ns { BucketClock::Nanos } else { BucketClock::Ticks { ticks, period_ns } };
+        Meter { token_units: token, capacity_units: burst * token, clock: flow }
     }
 
     /// A bucket that holds nothing. What was used under the limit before it is remembered, for a period
     /// each.
     pub(crate) const fn closed(period: Period) -> Meter {
-        Meter { token: period.nanos(), span: 0, flow: Flow::Nanos }
+        Meter { token_units: period.nanos(), capacity_units: 0, clock: BucketClock::Nanos }
     }
 
     /// No bucket is full later than this when it is converted, so that what is owed and the cost of a burst on
     /// top of it fit 64 bits.
     const LATEST: u64 = 1 << 63;
     /// No state is beyond this: the latest time, and two bursts that are owed.
-    pub(crate) const BOUND: u64 = 3 << 62;
+    pub(crate) const MAX_STATE: u64 = 3 << 62;
 
     /// The bucket's time at `now`.
     #[inline(always)]
     pub(crate) fn units_at(&self, now: Time) -> u64 {
-        self.flow.units_at(now)
+        self.clock.units_at(now)
     }
 
-    pub const fn flow(&self) -> Flow {
-        self.flow
+    pub const fn clock(&self) -> BucketClock {
+        self.clock
     }
 
     /// How many tokens a full bucket has.
     pub(crate) fn capacity(&self) -> u64 {
-        self.left(self.span)
+        self.left(self.capacity_units)
     }
 
     /// Takes `cost`, but no more than leads to a debt of `bound` units.
-    fn take(&self, full_at: &mut u64, now: Time, cost: u64, bound: u64) {
-        let now = self.flow.units_at(now);
-        let taken = (*full_at).max(now).saturating_add(cost.saturating_mul(self.token));
+    fn charge_up_to(&self, full_at: &mut u64, now: Time, cost: u64, bound: u64) {
+        let now = self.clock.units_at(now);
+        let taken = (*full_at).max(now).saturating_add(cost.saturating_mul(self.token_units));
         *full_at = taken.min(now + bound).max(*full_at);
     }
 
     /// Decides and charges at once: the answer to [`decide`](Algorithm::decide), and what the state becomes
     /// if that allows it.
     #[inline(always)]
-    pub(crate) fn decided(&self, full_at: u64, now: Time, cost: u64) -> (Decision, Option<u64>) {
-        match self.allowed(full_at, self.flow.units_at(now), cost) {
+    pub(crate) fn try_charge(&self, full_at: u64, now: Time, cost: u64) -> (Decision, Option<u64>) {
+        match self.try_charge_units(full_at, self.clock.units_at(now), cost) {
             Some((decision, next)) => (decision, Some(next)),
             None => (self.decide(&full_at, now, cost), None),
         }
@@ -134,9 +143,14 @@ impl Meter {
     /// The same with `now` in the meter's units; `None` if the answer is no. As little as can be waits for
     /// `full_at`, which may be far.
     #[inline(always)]
-    pub(crate) fn allowed(&self, full_at: u64, now_units: u64, cost: u64) -> Option<(Decision, u64)> {
-        let (latest, need) = (now_units + self.span, cost.saturating_mul(self.token));
-        if need > self.span {
+    pub(crate) fn try_charge_units(
+        &self,
+        full_at: u64,
+        now_units: u64,
+        cost: u64,
+    ) -> Option<(Decision, u64)> {
+        let (latest, need) = (now_units + self.capacity_units, cost.saturating_mul(self.token_units));
+        if need > self.capacity_units {
             return None;
         }
         let (start, latest_start) = (full_at.max(now_units), latest - need);
@@ -148,7 +162,7 @@ impl Meter {
     /// a division that cannot fail.
     #[inline]
     fn left(&self, room: u64) -> u64 {
-        room.checked_div(self.token).unwrap_or(0)
+        room.checked_div(self.token_units).unwrap_or(0)
     }
 
     fn debt(&self, full_at: u64, now: u64) -> u64 {
@@ -166,60 +180,61 @@ impl Algorithm for Meter {
 
     #[inline]
     fn decide(&self, full_at: &u64, now: Time, cost: u64) -> Decision {
-        let now_units = self.flow.units_at(now);
+        let now_units = self.clock.units_at(now);
         let full_at = (*full_at).max(now_units); // long idle is full, not fuller
-        let room = (now_units + self.span).saturating_sub(full_at);
-        let need = cost.saturating_mul(self.token);
+        let room = (now_units + self.capacity_units).saturating_sub(full_at);
+        let need = cost.saturating_mul(self.token_units);
         let admission = if need <= room {
             Admission::NOW
-        } else if need > self.span {
+        } else if need > self.capacity_units {
             Admission::Never
         } else {
-            let fits_at = full_at + need - self.span;
-            Admission::Deny { retry_after: self.flow.time_of(fits_at).since(now) }
+            let fits_at = full_at + need - self.capacity_units;
+            Admission::Deny { retry_after: self.clock.time_of(fits_at).since(now) }
         };
         Decision { admission, left: self.left(room) }
     }
 
     #[inline]
     fn charge(&self, full_at: &mut u64, now: Time, cost: u64) {
-        *full_at = (*full_at).max(self.flow.units_at(now)) + cost * self.token;
+        *full_at = (*full_at).max(self.clock.units_at(now)) + cost * self.token_units;
     }
 
     fn drain(&self, full_at: &mut u64, now: Time, cost: u64) {
-        self.take(full_at, now, cost, self.span);
+        self.charge_up_to(full_at, now, cost, self.capacity_units);
     }
 
-    fn owe(&self, full_at: &mut u64, now: Time, cost: u64) {
-        self.take(full_at, now, cost, 2 * self.span); // empty, and one burst below
+    fn add_debt(&self, full_at: &mut u64, now: Time, cost: u64) {
+        self.charge_up_to(full_at, now, cost, 2 * self.capacity_units); // empty, and one burst below
     }
 
     /// Gives back what time has not given back since the charge.
     fn refund(&self, full_at: &mut u64, grant: &Grant, amount: u64, now: Time) {
-        let (then, now) = (self.flow.units_at(grant.at), self.flow.units_at(now));
-        if now > then && !self.flow.is_continuous() {
+        let (then, now) = (self.clock.units_at(grant.at), self.clock.units_at(now));
+        if now > then && !self.clock.is_continuous() {
             return; // a refill has been here
         }
-        let kept = amount.min(grant.cost).saturating_mul(self.token).saturating_sub(now.saturating_sub(then));
+        let kept =
+            amount.min(grant.cost).saturating_mul(self.token_units).saturating_sub(now.saturating_sub(then));
         *full_at = (*full_at).saturating_sub(kept.min(self.debt(*full_at, now)));
     }
 
     /// Five of five used is five of fifty used. A debt that outlives [`Self::LATEST`] is cut there.
     fn adopt(&self, old: &Meter, full_at: u64, now: Time) -> u64 {
-        let debt = old.debt(full_at, old.flow.units_at(now));
-        match mul_div_ceil(debt, self.token, old.token) {
+        let debt = old.debt(full_at, old.clock.units_at(now));
+        match mul_div_ceil(debt, self.token_units, old.token_units) {
             0 => self.fresh(),
-            debt => self.flow.units_at(now).saturating_add(debt).min(Self::LATEST),
+            debt => self.clock.units_at(now).saturating_add(debt).min(Self::LATEST),
         }
     }
 
     #[inline]
-    fn fresh_at(&self, full_at: &u64) -> Time {
-        self.flow.time_of(*full_at)
+    fn expires_at(&self, full_at: &u64) -> Time {
+        self.clock.time_of(*full_at)
     }
 
     fn used(&self, full_at: &u64, now: Time) -> u64 {
-        self.debt(*full_at, self.flow.units_at(now)).div_ceil(self.token)
+        self.debt(*full_at, self.clock.units_at(now)).div_ceil(self.token_units)
     }
 }
 
@@ -297,7 +312,7 @@ mod tests {
         let grant = Grant { at: now, cost: 1_000_000, mark: full_at };
         let mut full_at = new.adopt(&old, full_at, now);
         assert!(!new.decide(&full_at, now, 1).is_allowed());
-        new.owe(&mut full_at, now, 1);
+        new.add_debt(&mut full_at, now, 1);
         assert!(!new.decide(&full_at, now, 1).is_allowed());
         new.refund(&mut full_at, &grant, 1_000_000, now);
         assert!(new.decide(&full_at, now, 1).is_allowed());

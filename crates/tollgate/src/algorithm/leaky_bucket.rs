@@ -19,10 +19,10 @@ pub struct LeakyBucket {
 
 impl LeakyBucket {
     pub fn new(rate: Rate, burst: u64, release: Release) -> LeakyBucket {
-        LeakyBucket::of(Meter::continuous(rate, burst), release)
+        LeakyBucket::with_meter(Meter::continuous(rate, burst), release)
     }
 
-    pub(super) const fn of(meter: Meter, release: Release) -> LeakyBucket {
+    pub(super) const fn with_meter(meter: Meter, release: Release) -> LeakyBucket {
         LeakyBucket { meter, release }
     }
 
@@ -40,12 +40,12 @@ impl LeakyBucket {
         let Release::Hold { max_wait, after } = self.release else {
             return (Duration::ZERO, Duration::ZERO);
         };
-        let until = |units: u64| self.meter.flow.time_of(units).since(now);
-        let turn = dry_at.saturating_sub(after.saturating_mul(self.meter.token));
+        let until = |units: u64| self.meter.clock.time_of(units).since(now);
+        let turn = dry_at.saturating_sub(after.saturating_mul(self.meter.token_units));
         let wait = until(turn);
         let too_long = match max_wait {
             Some(max_wait) => wait.saturating_sub(max_wait),
-            None => until(turn.saturating_sub(self.meter.span)),
+            None => until(turn.saturating_sub(self.meter.capacity_units)),
         };
         (wait, too_long)
     }
@@ -78,16 +78,16 @@ impl Algorithm for LeakyBucket {
         self.meter.drain(dry_at, now, cost);
     }
 
-    fn owe(&self, dry_at: &mut u64, now: Time, cost: u64) {
-        self.meter.owe(dry_at, now, cost);
+    fn add_debt(&self, dry_at: &mut u64, now: Time, cost: u64) {
+        self.meter.add_debt(dry_at, now, cost);
     }
 
     /// Leaves the queue, unless somebody has entered behind: their turn is already promised. Nobody behind,
     /// the queue is as if it had never been entered; what has leaked since was of those in front.
     fn refund(&self, dry_at: &mut u64, grant: &Grant, amount: u64, now: Time) {
         if *dry_at == grant.mark {
-            let standing = dry_at.saturating_sub(self.meter.flow.units_at(now));
-            *dry_at -= amount.min(grant.cost).saturating_mul(self.meter.token).min(standing);
+            let standing = dry_at.saturating_sub(self.meter.clock.units_at(now));
+            *dry_at -= amount.min(grant.cost).saturating_mul(self.meter.token_units).min(standing);
         }
     }
 
@@ -95,8 +95,8 @@ impl Algorithm for LeakyBucket {
         self.meter.adopt(&old.meter, dry_at, now)
     }
 
-    fn fresh_at(&self, dry_at: &u64) -> Time {
-        self.meter.fresh_at(dry_at)
+    fn expires_at(&self, dry_at: &u64) -> Time {
+        self.meter.expires_at(dry_at)
     }
 
     fn used(&self, dry_at: &u64, now: Time) -> u64 {
@@ -181,10 +181,10 @@ mod tests {
         let bucket = LeakyBucket::new("3/s".parse().expect("valid"), 4, Release::HOLD);
         let now = Time::from_nanos(1_800_000_000_000_000_001);
         let mut dry_at = 0;
-        bucket.owe(&mut dry_at, now, 4);
+        bucket.add_debt(&mut dry_at, now, 4);
         let full = bucket.decide(&dry_at, now, 0);
         assert!(full.is_allowed(), "{full:?}");
-        bucket.owe(&mut dry_at, now, 1);
+        bucket.add_debt(&mut dry_at, now, 1);
         let Admission::Deny { retry_after } = bucket.decide(&dry_at, now, 0).admission else {
             panic!("more than a full queue is ahead");
         };

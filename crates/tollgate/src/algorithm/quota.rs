@@ -1,10 +1,10 @@
 //! A limit made ready to count: one type over all algorithms.
 
-use crate::algorithm::fixed_window::{FixedWindow, Window};
+use crate::algorithm::fixed_window::{FixedWindow, FixedWindowState};
 use crate::algorithm::gcra::Meter;
 use crate::algorithm::leaky_bucket::LeakyBucket;
-use crate::algorithm::sliding_compact::{Pairs as _, SlidingCompact, Steps};
-use crate::algorithm::sliding_counter::{Counts, SlidingCounter};
+use crate::algorithm::sliding_compact::{SlidingCompact, StepCounts as _, Steps};
+use crate::algorithm::sliding_counter::{SlidingCounter, SlidingCounterState};
 use crate::algorithm::sliding_log::{Log, SlidingLog};
 use crate::algorithm::tiered_window::{TieredWindow, Tiers};
 use crate::algorithm::{Algorithm, Decision, Grant, concurrency, sliding_log, token_bucket};
@@ -24,47 +24,47 @@ pub enum Quota {
 
 /// The state of any algorithm.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum QuotaState {
     /// When a bucket is full, or a queue dry.
-    Instant(u64),
-    Window(Window),
-    Counts(Counts),
+    Timestamp(u64),
+    Window(FixedWindowState),
+    Counts(SlidingCounterState),
     /// Apart from the others: it is larger than they are.
     Log(Box<Log>),
     Steps(Steps),
     Tiers(Tiers),
 }
 
-impl State {
+impl QuotaState {
     /// The memory behind it, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         match self {
-            State::Log(log) => size_of::<Log>() + log.heap_bytes(),
-            State::Steps(steps) => steps.heap_bytes(),
-            State::Tiers(tiers) => tiers.heap_bytes(),
-            State::Instant(_) | State::Window(_) | State::Counts(_) => 0,
+            QuotaState::Log(log) => size_of::<Log>() + log.heap_bytes(),
+            QuotaState::Steps(steps) => steps.heap_bytes(),
+            QuotaState::Tiers(tiers) => tiers.heap_bytes(),
+            QuotaState::Timestamp(_) | QuotaState::Window(_) | QuotaState::Counts(_) => 0,
         }
     }
 
     /// What a state of its kind takes with a single step.
-    pub(crate) fn least_heap_bytes(&self) -> usize {
+    pub(crate) fn min_heap_bytes(&self) -> usize {
         match self {
-            State::Log(_) => size_of::<Log>() + sliding_log::MAX_ENTRY,
-            State::Steps(_) => Steps::LEAST_BYTES,
-            State::Tiers(tiers) => tiers.least_heap_bytes(),
-            State::Instant(_) | State::Window(_) | State::Counts(_) => 0,
+            QuotaState::Log(_) => size_of::<Log>() + sliding_log::MAX_ENTRY_BYTES,
+            QuotaState::Steps(_) => Steps::MIN_BYTES,
+            QuotaState::Tiers(tiers) => tiers.min_heap_bytes(),
+            QuotaState::Timestamp(_) | QuotaState::Window(_) | QuotaState::Counts(_) => 0,
         }
     }
 
     /// Merges steps in pairs, also those of permits: what is given back then is not found, and expires.
     pub(crate) fn merge_steps(&mut self) -> bool {
-        let State::Steps(steps) = self else { return false };
+        let QuotaState::Steps(steps) = self else { return false };
         steps.halved().map(|halved| *steps = halved).is_some()
     }
 
     /// Gives back memory that holds nothing.
     pub(crate) fn shrink(&mut self) {
-        if let State::Steps(steps) = self {
+        if let QuotaState::Steps(steps) = self {
             steps.shrink();
         }
     }
@@ -106,49 +106,49 @@ impl Quota {
     }
 
     /// The most memory that a state takes behind itself, at its limit and with hits as far apart as is worst.
-    pub(crate) fn most_heap_bytes(&self) -> usize {
+    pub(crate) fn max_heap_bytes(&self) -> usize {
         let bytes = match self {
-            Quota::Log(window) => sliding_log::most_bytes(window) + size_of::<Log>() as u64,
-            Quota::Steps(window) => Steps::most_bytes(window.limit.min(window.steps)),
-            Quota::Tiers(window) => window.most_bytes(),
+            Quota::Log(window) => sliding_log::max_bytes(window) + size_of::<Log>() as u64,
+            Quota::Steps(window) => Steps::max_bytes(window.limit.min(window.steps)),
+            Quota::Tiers(window) => window.max_bytes(),
             Quota::Bucket(_) | Quota::Leaky(_) | Quota::Fixed(_) | Quota::Counter(_) => 0,
         };
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
     /// What a state holds against the limit: never less than is used at `now`, and cheap to tell.
-    pub(crate) fn held(&self, state: &State, now: Time) -> u64 {
+    pub(crate) fn used_upper_bound(&self, state: &QuotaState, now: Time) -> u64 {
         match state {
-            State::Log(log) => log.total(),
-            State::Steps(steps) => steps.total(),
-            State::Tiers(tiers) => tiers.finest().map_or(0, Steps::total),
-            State::Instant(_) | State::Window(_) | State::Counts(_) => self.used(state, now),
+            QuotaState::Log(log) => log.total(),
+            QuotaState::Steps(steps) => steps.total(),
+            QuotaState::Tiers(tiers) => tiers.finest().map_or(0, Steps::total),
+            QuotaState::Timestamp(_) | QuotaState::Window(_) | QuotaState::Counts(_) => self.used(state, now),
         }
     }
 
     /// Merges steps in pairs, each into the later one: in half the memory the same is used, and nothing leaves the
     /// window earlier. `false` if that cannot be: there is one step only, or permits are given back one by one.
-    pub(crate) fn coarsen(&self, state: &mut State) -> bool {
+    pub(crate) fn coarsen(&self, state: &mut QuotaState) -> bool {
         match (self, state) {
-            (Quota::Log(_), State::Log(log)) => log.halved().map(|halved| **log = halved).is_some(),
-            (Quota::Steps(window), State::Steps(_)) if window.step_ns == concurrency::STEP_NS => false,
+            (Quota::Log(_), QuotaState::Log(log)) => log.halved().map(|halved| **log = halved).is_some(),
+            (Quota::Steps(window), QuotaState::Steps(_)) if window.step_ns == concurrency::STEP_NS => false,
             (Quota::Steps(_), state) => state.merge_steps(),
-            (Quota::Tiers(window), State::Tiers(tiers)) => window.coarsen(tiers),
+            (Quota::Tiers(window), QuotaState::Tiers(tiers)) => window.coarsen(tiers),
             _ => false,
         }
     }
 
     /// What a charge at `now` leaves behind for its refund, given the state after it.
-    pub fn grant(&self, state: &State, now: Time, cost: u64) -> Grant {
+    pub fn grant(&self, state: &QuotaState, now: Time, cost: u64) -> Grant {
         Grant { at: self.counted_at(state, now), cost, mark: self.mark(state) }
     }
 
     /// The state as a single number, where it is one; the step that was charged, where there are steps.
-    pub fn mark(&self, state: &State) -> u64 {
+    pub fn mark(&self, state: &QuotaState) -> u64 {
         match state {
-            State::Instant(instant) => *instant,
-            State::Log(log) => log.newest().unwrap_or(0),
-            State::Steps(steps) => steps.newest().unwrap_or(0),
+            QuotaState::Timestamp(instant) => *instant,
+            QuotaState::Log(log) => log.newest().unwrap_or(0),
+            QuotaState::Steps(steps) => steps.newest().unwrap_or(0),
             _ => 0,
         }
     }
@@ -159,78 +159,78 @@ impl Quota {
 macro_rules! with_own_state {
     ($quota:expr, $state:expr, |$algorithm:ident, $own:ident| $call:expr, else $other:expr) => {
         match ($quota, $state) {
-            (Quota::Bucket($algorithm), State::Instant($own)) => $call,
-            (Quota::Leaky($algorithm), State::Instant($own)) => $call,
-            (Quota::Fixed($algorithm), State::Window($own)) => $call,
-            (Quota::Log($algorithm), State::Log($own)) => $call,
-            (Quota::Steps($algorithm), State::Steps($own)) => $call,
-            (Quota::Counter($algorithm), State::Counts($own)) => $call,
-            (Quota::Tiers($algorithm), State::Tiers($own)) => $call,
+            (Quota::Bucket($algorithm), QuotaState::Timestamp($own)) => $call,
+            (Quota::Leaky($algorithm), QuotaState::Timestamp($own)) => $call,
+            (Quota::Fixed($algorithm), QuotaState::Window($own)) => $call,
+            (Quota::Log($algorithm), QuotaState::Log($own)) => $call,
+            (Quota::Steps($algorithm), QuotaState::Steps($own)) => $call,
+            (Quota::Counter($algorithm), QuotaState::Counts($own)) => $call,
+            (Quota::Tiers($algorithm), QuotaState::Tiers($own)) => $call,
             _ => $other,
         }
     };
 }
 
 impl Algorithm for Quota {
-    type State = State;
+    type State = QuotaState;
 
-    fn fresh(&self) -> State {
+    fn fresh(&self) -> QuotaState {
         match self {
-            Quota::Bucket(_) | Quota::Leaky(_) => State::Instant(0),
-            Quota::Fixed(window) => State::Window(window.fresh()),
-            Quota::Log(window) => State::Log(Box::new(window.fresh())),
-            Quota::Steps(window) => State::Steps(window.fresh()),
-            Quota::Counter(counter) => State::Counts(counter.fresh()),
-            Quota::Tiers(window) => State::Tiers(window.fresh()),
+            Quota::Bucket(_) | Quota::Leaky(_) => QuotaState::Timestamp(0),
+            Quota::Fixed(window) => QuotaState::Window(window.fresh()),
+            Quota::Log(window) => QuotaState::Log(Box::new(window.fresh())),
+            Quota::Steps(window) => QuotaState::Steps(window.fresh()),
+            Quota::Counter(counter) => QuotaState::Counts(counter.fresh()),
+            Quota::Tiers(window) => QuotaState::Tiers(window.fresh()),
         }
     }
 
-    fn decide(&self, state: &State, now: Time, cost: u64) -> Decision {
+    fn decide(&self, state: &QuotaState, now: Time, cost: u64) -> Decision {
         with_own_state!(self, state, |algorithm, own| algorithm.decide(own, now, cost),
             else self.decide(&self.fresh(), now, cost))
     }
 
-    fn charge(&self, state: &mut State, now: Time, cost: u64) {
+    fn charge(&self, state: &mut QuotaState, now: Time, cost: u64) {
         with_own_state!(self, &mut *state, |algorithm, own| algorithm.charge(own, now, cost), else {
             *state = self.fresh();
             self.charge(state, now, cost);
         });
     }
 
-    fn drain(&self, state: &mut State, now: Time, cost: u64) {
+    fn drain(&self, state: &mut QuotaState, now: Time, cost: u64) {
         with_own_state!(self, state, |algorithm, own| algorithm.drain(own, now, cost), else ());
     }
 
-    fn owe(&self, state: &mut State, now: Time, cost: u64) {
-        with_own_state!(self, state, |algorithm, own| algorithm.owe(own, now, cost), else ());
+    fn add_debt(&self, state: &mut QuotaState, now: Time, cost: u64) {
+        with_own_state!(self, state, |algorithm, own| algorithm.add_debt(own, now, cost), else ());
     }
 
-    fn counted_at(&self, state: &State, now: Time) -> Time {
+    fn counted_at(&self, state: &QuotaState, now: Time) -> Time {
         with_own_state!(self, state, |algorithm, own| algorithm.counted_at(own, now), else now)
     }
 
-    fn refund(&self, state: &mut State, grant: &Grant, amount: u64, now: Time) {
+    fn refund(&self, state: &mut QuotaState, grant: &Grant, amount: u64, now: Time) {
         with_own_state!(self, state, |algorithm, own| algorithm.refund(own, grant, amount, now), else ());
     }
 
-    fn adopt(&self, old: &Quota, state: State, now: Time) -> State {
+    fn adopt(&self, old: &Quota, state: QuotaState, now: Time) -> QuotaState {
         match (self, old, state) {
-            (Quota::Bucket(new), Quota::Bucket(old), State::Instant(full_at)) => {
-                State::Instant(new.adopt(old, full_at, now))
+            (Quota::Bucket(new), Quota::Bucket(old), QuotaState::Timestamp(full_at)) => {
+                QuotaState::Timestamp(new.adopt(old, full_at, now))
             }
-            (Quota::Leaky(new), Quota::Leaky(old), State::Instant(dry_at)) => {
-                State::Instant(new.adopt(old, dry_at, now))
+            (Quota::Leaky(new), Quota::Leaky(old), QuotaState::Timestamp(dry_at)) => {
+                QuotaState::Timestamp(new.adopt(old, dry_at, now))
             }
             // Windows count hits, whatever the limit on them.
             (_, _, state) => state,
         }
     }
 
-    fn fresh_at(&self, state: &State) -> Time {
-        with_own_state!(self, state, |algorithm, own| algorithm.fresh_at(own), else Time::EPOCH)
+    fn expires_at(&self, state: &QuotaState) -> Time {
+        with_own_state!(self, state, |algorithm, own| algorithm.expires_at(own), else Time::EPOCH)
     }
 
-    fn used(&self, state: &State, now: Time) -> u64 {
+    fn used(&self, state: &QuotaState, now: Time) -> u64 {
         with_own_state!(self, state, |algorithm, own| algorithm.used(own, now), else 0)
     }
 }

@@ -11,28 +11,28 @@ use crate::time::Time;
 
 /// A limit on the last `steps` steps; `K` says how their counts are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Stepped<K> {
+pub struct StepWindow<K> {
     pub(crate) limit: u64,
     pub(crate) steps: u64,
     pub(crate) step_ns: u64,
-    kept: PhantomData<K>,
+    storage: PhantomData<K>,
 }
 
-pub trait Keeping {
-    type Pairs: Pairs;
+pub trait StepStorage {
+    type Container: StepCounts;
 }
 
-pub type SlidingCompact = Stepped<InPairs>;
+pub type SlidingCompact = StepWindow<DequeStorage>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct InPairs;
+pub struct DequeStorage;
 
-impl Keeping for InPairs {
-    type Pairs = Steps;
+impl StepStorage for DequeStorage {
+    type Container = Steps;
 }
 
 /// The counts of the steps that have any.
-pub trait Pairs: Default + FromIterator<(u64, u64)> {
+pub trait StepCounts: Default + FromIterator<(u64, u64)> {
     /// Steps and counts, oldest first.
     fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_;
 
@@ -106,10 +106,10 @@ impl Steps {
     }
 
     /// The memory that a single step takes.
-    pub(crate) const LEAST_BYTES: usize = 4 * size_of::<(u64, u64)>();
+    pub(crate) const MIN_BYTES: usize = 4 * size_of::<(u64, u64)>();
 
     /// The memory of so many steps, which grows by doubling.
-    pub(crate) fn most_bytes(steps: u64) -> u64 {
+    pub(crate) fn max_bytes(steps: u64) -> u64 {
         let capacity = steps.max(4).checked_next_power_of_two().unwrap_or(u64::MAX);
         capacity.saturating_mul(size_of::<(u64, u64)>() as u64)
     }
@@ -134,7 +134,7 @@ impl FromIterator<(u64, u64)> for Steps {
     }
 }
 
-impl Pairs for Steps {
+impl StepCounts for Steps {
     fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.pairs.iter().copied()
     }
@@ -194,9 +194,9 @@ impl Pairs for Steps {
     }
 }
 
-impl<K> Stepped<K> {
-    pub(crate) const fn new(limit: u64, steps: u64, step_ns: u64) -> Stepped<K> {
-        Stepped { limit, steps, step_ns, kept: PhantomData }
+impl<K> StepWindow<K> {
+    pub(crate) const fn new(limit: u64, steps: u64, step_ns: u64) -> StepWindow<K> {
+        StepWindow { limit, steps, step_ns, storage: PhantomData }
     }
 
     pub(super) fn step_at(&self, now: Time) -> u64 {
@@ -209,7 +209,7 @@ impl<K> Stepped<K> {
     }
 
     /// When a step has left the window.
-    pub(super) fn gone_at(&self, step: u64) -> Time {
+    pub(super) fn step_expires_at(&self, step: u64) -> Time {
         self.start_of(step.saturating_add(self.steps))
     }
 
@@ -221,7 +221,7 @@ impl<K> Stepped<K> {
     /// Decides, given what is used in the window that begins with step `from`.
     pub(super) fn decide_on(
         &self,
-        steps: &impl Pairs,
+        steps: &impl StepCounts,
         from: u64,
         used: u64,
         now: Time,
@@ -236,7 +236,7 @@ impl<K> Stepped<K> {
         }
         let excess = used + cost - self.limit;
         let freed = steps.step_freeing(from, excess);
-        let retry_after = freed.map_or(Time::MAX, |step| self.gone_at(step)).since(now);
+        let retry_after = freed.map_or(Time::MAX, |step| self.step_expires_at(step)).since(now);
         Decision { admission: Admission::Deny { retry_after }, left }
     }
 
@@ -246,40 +246,40 @@ impl<K> Stepped<K> {
     }
 }
 
-impl<K: Keeping> Algorithm for Stepped<K> {
-    type State = K::Pairs;
+impl<K: StepStorage> Algorithm for StepWindow<K> {
+    type State = K::Container;
 
-    fn fresh(&self) -> K::Pairs {
-        K::Pairs::default()
+    fn fresh(&self) -> K::Container {
+        K::Container::default()
     }
 
-    fn decide(&self, state: &K::Pairs, now: Time, cost: u64) -> Decision {
+    fn decide(&self, state: &K::Container, now: Time, cost: u64) -> Decision {
         self.decide_on(state, self.oldest_at(now), self.used(state, now), now, cost)
     }
 
-    fn charge(&self, state: &mut K::Pairs, now: Time, cost: u64) {
+    fn charge(&self, state: &mut K::Container, now: Time, cost: u64) {
         state.forget_before(self.oldest_at(now));
         state.add(self.step_at(now), cost);
     }
 
     /// Counts the denied cost and forgets as much of the oldest: the latest tries fill the window. What
     /// was used above the limit (a debt, or under a larger one) stays used.
-    fn drain(&self, state: &mut K::Pairs, now: Time, cost: u64) {
+    fn drain(&self, state: &mut K::Container, now: Time, cost: u64) {
         let cap = self.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.limit));
         state.take_oldest(state.total().saturating_sub(cap));
     }
 
-    fn owe(&self, state: &mut K::Pairs, now: Time, cost: u64) {
+    fn add_debt(&self, state: &mut K::Container, now: Time, cost: u64) {
         let room = Self::room(self.used(state, now), self.limit.saturating_mul(2), cost);
         self.charge(state, now, room);
     }
 
-    fn counted_at(&self, state: &K::Pairs, now: Time) -> Time {
+    fn counted_at(&self, state: &K::Container, now: Time) -> Time {
         state.newest().map_or(now, |step| now.max(self.start_of(step)))
     }
 
-    fn refund(&self, state: &mut K::Pairs, grant: &Grant, amount: u64, now: Time) {
+    fn refund(&self, state: &mut K::Container, grant: &Grant, amount: u64, now: Time) {
         // Where threads raced, the charge went to a step a little later than its own.
         let step = if grant.mark == 0 { self.step_at(grant.at) } else { grant.mark };
         if step >= self.oldest_at(now) {
@@ -287,15 +287,15 @@ impl<K: Keeping> Algorithm for Stepped<K> {
         }
     }
 
-    fn adopt(&self, _old: &Stepped<K>, state: K::Pairs, _now: Time) -> K::Pairs {
+    fn adopt(&self, _old: &StepWindow<K>, state: K::Container, _now: Time) -> K::Container {
         state
     }
 
-    fn fresh_at(&self, state: &K::Pairs) -> Time {
-        state.newest().map_or(Time::EPOCH, |step| self.gone_at(step))
+    fn expires_at(&self, state: &K::Container) -> Time {
+        state.newest().map_or(Time::EPOCH, |step| self.step_expires_at(step))
     }
 
-    fn used(&self, state: &K::Pairs, now: Time) -> u64 {
+    fn used(&self, state: &K::Container, now: Time) -> u64 {
         state.sum_from(self.oldest_at(now))
     }
 }
@@ -325,7 +325,7 @@ mod tests {
         let mut state = window.fresh();
         window.charge(&mut state, Time::MAX, 1);
         assert!(!window.decide(&state, Time::MAX, 1).is_allowed());
-        assert_eq!(window.fresh_at(&state), Time::MAX);
+        assert_eq!(window.expires_at(&state), Time::MAX);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub struct SlidingCounter {
 
 /// Counts of window number `window` and of the one before; two empty counts are never seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
+pub struct SlidingCounterState {
     pub window: u64,
     pub current: u64,
     pub previous: u64,
@@ -24,22 +24,22 @@ pub struct Counts {
 
 impl SlidingCounter {
     /// The counts as they stand at `now`.
-    pub fn roll(&self, counts: &Counts, now: Time) -> Counts {
+    pub fn roll(&self, counts: &SlidingCounterState, now: Time) -> SlidingCounterState {
         let window = now.nanos() / self.window_ns;
         match window.saturating_sub(counts.window) {
             0 => *counts,
-            1 => Counts { window, current: 0, previous: counts.current },
-            _ => Counts { window, current: 0, previous: 0 },
+            1 => SlidingCounterState { window, current: 0, previous: counts.current },
+            _ => SlidingCounterState { window, current: 0, previous: 0 },
         }
     }
 
     /// What the previous window still weighs, times the window's length.
-    fn weight(&self, counts: &Counts, now: Time) -> u128 {
+    fn weight(&self, counts: &SlidingCounterState, now: Time) -> u128 {
         let elapsed = now.nanos().saturating_sub(counts.window * self.window_ns);
         u128::from(counts.previous) * u128::from(self.window_ns - elapsed)
     }
 
-    fn left(&self, counts: &Counts, now: Time) -> u64 {
+    fn left(&self, counts: &SlidingCounterState, now: Time) -> u64 {
         let whole = u128::from(self.limit) * u128::from(self.window_ns);
         let left = whole.saturating_sub(self.weight(counts, now)) / u128::from(self.window_ns);
         u64::try_from(left).unwrap_or(u64::MAX).saturating_sub(counts.current)
@@ -52,21 +52,21 @@ impl SlidingCounter {
         start.saturating_add(self.window_ns.saturating_sub(u64::try_from(rest).unwrap_or(u64::MAX)))
     }
 
-    fn add(&self, counts: &mut Counts, now: Time, cost: u64, cap: u64) {
+    fn add(&self, counts: &mut SlidingCounterState, now: Time, cost: u64, cap: u64) {
         let rolled = self.roll(counts, now);
         let current = rolled.current.saturating_add(cost).min(cap.max(rolled.current));
-        *counts = Counts { current, ..rolled };
+        *counts = SlidingCounterState { current, ..rolled };
     }
 }
 
 impl Algorithm for SlidingCounter {
-    type State = Counts;
+    type State = SlidingCounterState;
 
-    fn fresh(&self) -> Counts {
-        Counts::default()
+    fn fresh(&self) -> SlidingCounterState {
+        SlidingCounterState::default()
     }
 
-    fn decide(&self, state: &Counts, now: Time, cost: u64) -> Decision {
+    fn decide(&self, state: &SlidingCounterState, now: Time, cost: u64) -> Decision {
         let counts = self.roll(state, now);
         let left = self.left(&counts, now);
         if cost > self.limit {
@@ -84,24 +84,24 @@ impl Algorithm for SlidingCounter {
         Decision { admission: Admission::Deny { retry_after }, left }
     }
 
-    fn charge(&self, state: &mut Counts, now: Time, cost: u64) {
+    fn charge(&self, state: &mut SlidingCounterState, now: Time, cost: u64) {
         self.add(state, now, cost, u64::MAX);
     }
 
-    fn drain(&self, state: &mut Counts, now: Time, cost: u64) {
+    fn drain(&self, state: &mut SlidingCounterState, now: Time, cost: u64) {
         self.add(state, now, cost, self.limit);
     }
 
-    fn owe(&self, state: &mut Counts, now: Time, cost: u64) {
+    fn add_debt(&self, state: &mut SlidingCounterState, now: Time, cost: u64) {
         let room = self.limit.saturating_mul(2).saturating_sub(self.used(state, now));
         self.add(state, now, cost.min(room), u64::MAX);
     }
 
-    fn counted_at(&self, state: &Counts, now: Time) -> Time {
+    fn counted_at(&self, state: &SlidingCounterState, now: Time) -> Time {
         now.max(Time::from_nanos(state.window.saturating_mul(self.window_ns)))
     }
 
-    fn refund(&self, state: &mut Counts, grant: &Grant, amount: u64, now: Time) {
+    fn refund(&self, state: &mut SlidingCounterState, grant: &Grant, amount: u64, now: Time) {
         let amount = amount.min(grant.cost);
         let mut counts = self.roll(state, now);
         match counts.window.checked_sub(grant.at.nanos() / self.window_ns) {
@@ -112,11 +112,11 @@ impl Algorithm for SlidingCounter {
         *state = counts;
     }
 
-    fn adopt(&self, _old: &SlidingCounter, state: Counts, _now: Time) -> Counts {
+    fn adopt(&self, _old: &SlidingCounter, state: SlidingCounterState, _now: Time) -> SlidingCounterState {
         state
     }
 
-    fn fresh_at(&self, state: &Counts) -> Time {
+    fn expires_at(&self, state: &SlidingCounterState) -> Time {
         let windows = match (state.current, state.previous) {
             (0, 0) => return Time::EPOCH,
             (0, _) => 1,
@@ -126,7 +126,7 @@ impl Algorithm for SlidingCounter {
     }
 
     /// Rounded up: what is used is never shown smaller than it is.
-    fn used(&self, state: &Counts, now: Time) -> u64 {
+    fn used(&self, state: &SlidingCounterState, now: Time) -> u64 {
         let counts = self.roll(state, now);
         let weight = self.weight(&counts, now).div_ceil(u128::from(self.window_ns));
         counts.current.saturating_add(u64::try_from(weight).unwrap_or(u64::MAX))
@@ -143,7 +143,7 @@ mod tests {
         let counter = SlidingCounter { limit: 55_000, window_ns: Period::MINUTE.nanos() };
         let minute = 30_000_000;
         let now = Time::from_secs(minute * 60 + 25);
-        let counts = Counts { window: minute, current: 31_534, previous: 50_000 };
+        let counts = SlidingCounterState { window: minute, current: 31_534, previous: 50_000 };
         let weighted = 50_000.0 / 60.0 * 35.0 + 31_534.0;
         assert!((weighted - 60_700.67_f64).abs() < 0.01);
         assert_eq!(counter.used(&counts, now), 60_701);
@@ -160,7 +160,7 @@ mod tests {
         let mut counts = counter.fresh();
         counter.charge(&mut counts, Time::MAX, 1);
         assert!(!counter.decide(&counts, Time::MAX, 1).is_allowed());
-        assert_eq!(counter.fresh_at(&counts), Time::MAX);
+        assert_eq!(counter.expires_at(&counts), Time::MAX);
     }
 
     #[test]
@@ -168,9 +168,9 @@ mod tests {
         // Each window took a debt of its own: at its start, three capacities were owed.
         let counter = SlidingCounter { limit: 5, window_ns: Period::MINUTE.nanos() };
         let mut counts = counter.fresh();
-        counter.owe(&mut counts, Time::from_secs(1_800_000_000), 100);
+        counter.add_debt(&mut counts, Time::from_secs(1_800_000_000), 100);
         let next = Time::from_secs(1_800_000_060);
-        counter.owe(&mut counts, next, 100);
+        counter.add_debt(&mut counts, next, 100);
         assert_eq!(counter.used(&counts, next), 10);
     }
 }

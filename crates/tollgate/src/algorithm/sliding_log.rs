@@ -4,38 +4,38 @@
 //! each hit is kept as how long it came after the one before, in as few half bytes as that takes: six for a
 //! few hundred hits an hour.
 
-use crate::algorithm::sliding_compact::{Keeping, Pairs, Stepped};
+use crate::algorithm::sliding_compact::{StepCounts, StepStorage, StepWindow};
 use crate::time::Period;
 
 /// The unit of a log, in nanoseconds.
 pub const STEP_NS: u64 = 10_000;
 
-pub type SlidingLog = Stepped<InLog>;
+pub type SlidingLog = StepWindow<NibbleStorage>;
 
 /// A window over steps of ten microseconds.
 pub fn window(limit: u64, period: Period) -> SlidingLog {
-    Stepped::new(limit, period.nanos() / STEP_NS, STEP_NS)
+    StepWindow::new(limit, period.nanos() / STEP_NS, STEP_NS)
 }
 
 /// The most bytes that the entries of a full log take.
 ///
 /// A distance d takes at most log16(d) + 1 half bytes, which is concave: the sum is largest where hits are evenly spread.
 /// One half byte more for each says how many there are, and another covers the counts of hits in one step.
-pub(crate) fn most_bytes(window: &SlidingLog) -> u64 {
+pub(crate) fn max_bytes(window: &SlidingLog) -> u64 {
     let half_bytes = |number: u64| u64::from((u64::BITS - number.leading_zeros()).div_ceil(4));
     let entries = window.limit.clamp(1, window.steps);
     let distance = half_bytes(window.steps / entries) + 1;
     let count = if window.limit > entries { 2 + half_bytes(window.limit / entries) + 1 } else { 1 };
     let bytes = entries.saturating_mul(1 + distance + count) / 2;
-    let slack = 2 * (bytes / SLACK as u64 + MAX_ENTRY as u64 + 1);
+    let slack = 2 * (bytes / SLACK as u64 + MAX_ENTRY_BYTES as u64 + 1);
     bytes.saturating_add(slack)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct InLog;
+pub struct NibbleStorage;
 
-impl Keeping for InLog {
-    type Pairs = Log;
+impl StepStorage for NibbleStorage {
+    type Container = Log;
 }
 
 /// Steps and their counts, oldest first, in half bytes.
@@ -54,7 +54,7 @@ pub struct Log {
     total: u64,
 }
 
-struct Entry {
+struct LogEntry {
     distance: u64,
     count: u64,
     /// Where the next one begins.
@@ -71,28 +71,28 @@ impl Log {
         self.head == self.end
     }
 
-    fn entry(&self, at: u32) -> Entry {
+    fn entry(&self, at: u32) -> LogEntry {
         #[cfg(test)]
         tests::ENTRIES_READ.set(tests::ENTRIES_READ.get() + 1);
         let (distance, mut next) = self.number(at);
         let (mut count, mut bits) = (1, 0);
-        while next < self.end && self.half_byte(next) == COUNT {
+        while next < self.end && self.nibble(next) == COUNT_MARKER {
             let (part, end) = self.number(next + 1);
             count = if bits == 0 { part } else { count | part << bits };
             (bits, next) = (bits + NUMBER_BITS, end);
         }
-        Entry { distance, count, next }
+        LogEntry { distance, count, next }
     }
 
     fn push(&mut self, distance: u64, count: u64) {
         self.last = self.end;
         self.push_number(distance);
         if count != 1 {
-            self.push_half_byte(COUNT);
-            self.push_number(count & MOST);
+            self.push_nibble(COUNT_MARKER);
+            self.push_number(count & MAX_NUMBER);
         }
-        if count > MOST {
-            self.push_half_byte(COUNT);
+        if count > MAX_NUMBER {
+            self.push_nibble(COUNT_MARKER);
             self.push_number(count >> NUMBER_BITS);
         }
     }
@@ -100,21 +100,21 @@ impl Log {
     /// Makes room for one more entry: from the front, or from the heap, a little at a time.
     fn make_room(&mut self) {
         let (gone, size) = (self.head as usize / 2, self.bytes.len());
-        if self.bytes.capacity() - size >= MAX_ENTRY {
+        if self.bytes.capacity() - size >= MAX_ENTRY_BYTES {
             return;
         }
-        if gone >= (size / SLACK).max(MAX_ENTRY) {
+        if gone >= (size / SLACK).max(MAX_ENTRY_BYTES) {
             self.bytes.drain(..gone);
             for place in [&mut self.head, &mut self.last, &mut self.end] {
                 *place -= 2 * gone as u32;
             }
         } else {
-            self.bytes.reserve_exact((size / SLACK).max(MAX_ENTRY));
+            self.bytes.reserve_exact((size / SLACK).max(MAX_ENTRY_BYTES));
         }
     }
 
     fn pop(&mut self) {
-        let Entry { count, next, .. } = self.entry(self.head);
+        let LogEntry { count, next, .. } = self.entry(self.head);
         self.total -= count;
         self.head = next;
         if self.is_empty() {
@@ -125,11 +125,11 @@ impl Log {
         }
     }
 
-    fn half_byte(&self, at: u32) -> u8 {
+    fn nibble(&self, at: u32) -> u8 {
         self.bytes[at as usize / 2] >> (4 * (at % 2)) & 0xf
     }
 
-    fn push_half_byte(&mut self, half: u8) {
+    fn push_nibble(&mut self, half: u8) {
         match self.end % 2 {
             0 => self.bytes.push(half),
             _ => *self.bytes.last_mut().expect("the first half of a byte is there") |= half << 4,
@@ -139,15 +139,15 @@ impl Log {
 
     /// A number, and where it ends.
     fn number(&self, at: u32) -> (u64, u32) {
-        let end = at + 1 + u32::from(self.half_byte(at));
-        let number = (at + 1..end).rev().fold(0, |number, at| number << 4 | u64::from(self.half_byte(at)));
+        let end = at + 1 + u32::from(self.nibble(at));
+        let number = (at + 1..end).rev().fold(0, |number, at| number << 4 | u64::from(self.nibble(at)));
         (number, end)
     }
 
     fn push_number(&mut self, mut number: u64) {
-        self.push_half_byte((u64::BITS - number.leading_zeros()).div_ceil(4) as u8);
+        self.push_nibble((u64::BITS - number.leading_zeros()).div_ceil(4) as u8);
         while number > 0 {
-            self.push_half_byte(number as u8 & 0xf);
+            self.push_nibble(number as u8 & 0xf);
             number >>= 4;
         }
     }
@@ -162,7 +162,7 @@ impl Log {
     }
 }
 
-impl Pairs for Log {
+impl StepCounts for Log {
     fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let (mut at, mut step) = (self.head, self.oldest);
         std::iter::from_fn(move || {
@@ -181,7 +181,7 @@ impl Pairs for Log {
         while !self.is_empty() && self.oldest < from {
             self.pop();
         }
-        if self.bytes.capacity() > 4 * (self.bytes.len() - self.head as usize / 2).max(2 * MAX_ENTRY) {
+        if self.bytes.capacity() > 4 * (self.bytes.len() - self.head as usize / 2).max(2 * MAX_ENTRY_BYTES) {
             let kept: Log = self.pairs().collect();
             *self = kept;
         }
@@ -191,7 +191,7 @@ impl Pairs for Log {
         if count == 0 {
             return;
         }
-        let step = step.min(MOST);
+        let step = step.min(MAX_NUMBER);
         self.make_room();
         self.total += count;
         if self.is_empty() {
@@ -201,7 +201,7 @@ impl Pairs for Log {
             self.push(step - self.newest, count);
             self.newest = step;
         } else {
-            let Entry { distance, count: before, .. } = self.entry(self.last);
+            let LogEntry { distance, count: before, .. } = self.entry(self.last);
             self.rewind();
             self.push(distance, before + count);
         }
@@ -247,13 +247,13 @@ impl FromIterator<(u64, u64)> for Log {
 }
 
 /// Stands before a count, or the rest of a large one. No number takes that many half bytes.
-const COUNT: u8 = 0xf;
-const NUMBER_BITS: u32 = 4 * (COUNT as u32 - 1);
-const MOST: u64 = (1 << NUMBER_BITS) - 1;
+const COUNT_MARKER: u8 = 0xf;
+const NUMBER_BITS: u32 = 4 * (COUNT_MARKER as u32 - 1);
+const MAX_NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 /// Of its bytes a log wastes one in this many, at most, at either end.
 const SLACK: usize = 32;
 /// The bytes of the longest entry.
-pub(crate) const MAX_ENTRY: usize = 24;
+pub(crate) const MAX_ENTRY_BYTES: usize = 24;
 
 #[cfg(test)]
 mod tests {

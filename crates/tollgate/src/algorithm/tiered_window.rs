@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::sliding_compact::{Pairs, SlidingCompact, Steps};
+use crate::algorithm::sliding_compact::{SlidingCompact, StepCounts, Steps};
 use crate::algorithm::{Algorithm, Decision, Grant, MAX_SKEW};
 use crate::limit::Levels;
 use crate::time::{NANOS_PER_SECOND, Period, Time};
@@ -43,21 +43,21 @@ impl Tiers {
 
 impl Tiers {
     /// What they take with a single step in each level.
-    pub(crate) fn least_heap_bytes(&self) -> usize {
-        Levels::MAX * size_of::<Steps>() + self.levels.len() * Steps::LEAST_BYTES
+    pub(crate) fn min_heap_bytes(&self) -> usize {
+        Levels::MAX * size_of::<Steps>() + self.levels.len() * Steps::MIN_BYTES
     }
 }
 
 /// Whole buckets of one level: `from..=to`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Run {
+pub struct BucketRange {
     pub level: usize,
     pub from: u64,
     pub to: u64,
 }
 
 /// Two edges of every level but the coarsest.
-pub type Runs = SmallVec<[Run; 7]>;
+pub type BucketRanges = SmallVec<[BucketRange; 7]>;
 
 impl TieredWindow {
     pub fn new(limit: u64, period: Period, levels: Levels) -> TieredWindow {
@@ -68,20 +68,20 @@ impl TieredWindow {
 
     /// The runs of buckets that make up the window at `now`: as coarse as fits, no step missed or
     /// counted twice.
-    pub fn cover(&self, now: Time) -> Runs {
+    pub fn cover(&self, now: Time) -> BucketRanges {
         let (mut from, mut end) = (self.window.oldest_at(now), self.window.step_at(now) + 1);
-        let mut runs = Runs::new();
+        let mut runs = BucketRanges::new();
         for level in 0..self.levels.units().len() {
             let ratio = self.levels.units().get(level + 1).map(|coarser| coarser.secs() / self.unit(level));
             // The part that coarser buckets cover whole, in their numbers.
             let inner =
                 ratio.map(|ratio| (ratio, from.div_ceil(ratio), end / ratio)).filter(|(_, a, b)| a < b);
             let Some((ratio, inner_from, inner_end)) = inner else {
-                push_run(&mut runs, level, from, end);
+                push_range(&mut runs, level, from, end);
                 return runs;
             };
-            push_run(&mut runs, level, from, inner_from * ratio);
-            push_run(&mut runs, level, inner_end * ratio, end);
+            push_range(&mut runs, level, from, inner_from * ratio);
+            push_range(&mut runs, level, inner_end * ratio, end);
             (from, end) = (inner_from, inner_end);
         }
         runs
@@ -94,7 +94,7 @@ impl TieredWindow {
 
     /// `now`, or the newest step: a caller whose clock was read a moment too early counts what others
     /// have charged since.
-    fn reached(&self, state: &Tiers, now: Time) -> Time {
+    fn effective_now(&self, state: &Tiers, now: Time) -> Time {
         let newest = state.finest().and_then(Steps::newest);
         newest.map_or(now, |step| now.max(self.window.start_of(step)))
     }
@@ -123,12 +123,12 @@ impl TieredWindow {
     }
 
     /// The memory behind the largest state: in each level a step for every hit, or all steps and the one at the edge.
-    pub(super) fn most_bytes(&self) -> u64 {
+    pub(super) fn max_bytes(&self) -> u64 {
         let seconds = self.window.steps * self.unit(0);
         let levels = 0..self.levels.units().len();
         let steps = levels.map(|level| self.window.limit.min(seconds / self.unit(level) + 1));
         let vector = Levels::MAX * size_of::<Steps>();
-        steps.map(Steps::most_bytes).fold(vector as u64, u64::saturating_add)
+        steps.map(Steps::max_bytes).fold(vector as u64, u64::saturating_add)
     }
 
     pub(super) fn limit(&self) -> u64 {
@@ -169,9 +169,9 @@ impl TieredWindow {
     }
 }
 
-fn push_run(runs: &mut Runs, level: usize, from: u64, end: u64) {
+fn push_range(runs: &mut BucketRanges, level: usize, from: u64, end: u64) {
     if from < end {
-        runs.push(Run { level, from, to: end - 1 });
+        runs.push(BucketRange { level, from, to: end - 1 });
     }
 }
 
@@ -185,7 +185,7 @@ impl Algorithm for TieredWindow {
     fn decide(&self, state: &Tiers, now: Time, cost: u64) -> Decision {
         let empty = Steps::default();
         let finest = state.finest().unwrap_or(&empty);
-        let from = self.window.oldest_at(self.reached(state, now));
+        let from = self.window.oldest_at(self.effective_now(state, now));
         self.window.decide_on(finest, from, self.used(state, now), now, cost)
     }
 
@@ -200,7 +200,7 @@ impl Algorithm for TieredWindow {
         let cap = self.window.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.window.limit));
         // What does not count any more is not in the way of what does.
-        self.forget_before(state, self.window.oldest_at(self.reached(state, now)));
+        self.forget_before(state, self.window.oldest_at(self.effective_now(state, now)));
         let mut excess = self.used(state, now).saturating_sub(cap);
         while let Some((step, count)) = state.finest().and_then(Steps::oldest).filter(|_| excess > 0) {
             self.take(state, step, count.min(excess));
@@ -208,13 +208,13 @@ impl Algorithm for TieredWindow {
         }
     }
 
-    fn owe(&self, state: &mut Tiers, now: Time, cost: u64) {
+    fn add_debt(&self, state: &mut Tiers, now: Time, cost: u64) {
         let cap = self.window.limit.saturating_mul(2);
         self.charge(state, now, SlidingCompact::room(self.used(state, now), cap, cost));
     }
 
     fn counted_at(&self, state: &Tiers, now: Time) -> Time {
-        self.reached(state, now)
+        self.effective_now(state, now)
     }
 
     fn refund(&self, state: &mut Tiers, grant: &Grant, amount: u64, now: Time) {
@@ -228,13 +228,13 @@ impl Algorithm for TieredWindow {
         state
     }
 
-    fn fresh_at(&self, state: &Tiers) -> Time {
+    fn expires_at(&self, state: &Tiers) -> Time {
         let newest = state.finest().and_then(Steps::newest);
-        newest.map_or(Time::EPOCH, |step| self.window.gone_at(step))
+        newest.map_or(Time::EPOCH, |step| self.window.step_expires_at(step))
     }
 
     fn used(&self, state: &Tiers, now: Time) -> u64 {
-        let runs = self.cover(self.reached(state, now));
+        let runs = self.cover(self.effective_now(state, now));
         runs.iter().filter_map(|run| Some(state.levels.get(run.level)?.sum(run.from, run.to))).sum()
     }
 }
@@ -257,7 +257,7 @@ mod tests {
         let midnight = now.secs() / DAY * DAY;
         let second = |clock: u64| midnight + clock;
         let minute = |clock: u64| midnight / 60 + clock;
-        let run = |level, from, to| Run { level, from, to };
+        let run = |level, from, to| BucketRange { level, from, to };
         let at = |h: u64, m: u64, s: u64| h * 3600 + m * 60 + s;
         let cover = day().cover(now);
         let expected = [

@@ -3,7 +3,7 @@
 //! The refills differ only in how time passes: continuously, in ticks of the clock, or from one
 //! calendar boundary to the next. Between two ticks time stands still, so no token appears.
 
-use crate::algorithm::gcra::{Flow, Meter};
+use crate::algorithm::gcra::{BucketClock, Meter};
 use crate::limit::{Rate, Refill};
 use crate::time::nanos_of;
 
@@ -15,15 +15,21 @@ pub fn meter(rate: Rate, burst: u64, refill: Refill) -> Meter {
     match refill {
         Refill::Continuous => Meter::continuous(rate, burst),
         Refill::Tick(tick) => {
-            let (share, token) = rate.share_of(tick);
+            let (share, token) = rate.tokens_per_tick(tick);
             let narrow =
                 |units: u128| u64::try_from(units).expect("a valid limit keeps its units below 2^62");
             let (share, token) = (narrow(share), narrow(token));
-            Meter { token, span: burst * token, flow: Flow::Steps { tick_ns: nanos_of(tick), share } }
+            Meter {
+                token_units: token,
+                capacity_units: burst * token,
+                clock: BucketClock::Steps { tick_ns: nanos_of(tick), units_per_tick: share },
+            }
         }
-        Refill::Calendar => {
-            Meter { token: 1, span: burst, flow: Flow::Calendar { period: rate.period(), refill: burst } }
-        }
+        Refill::Calendar => Meter {
+            token_units: 1,
+            capacity_units: burst,
+            clock: BucketClock::Calendar { period: rate.period(), refill: burst },
+        },
     }
 }
 

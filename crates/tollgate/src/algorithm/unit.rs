@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::algorithm::Quota;
-use crate::algorithm::gcra::{Flow, Meter};
+use crate::algorithm::gcra::{BucketClock, Meter};
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::limit::{Limit, Rate, Refill, Shape};
 use crate::time::nanos_of;
@@ -18,7 +18,9 @@ impl Quota {
         let continuous = || Meter::continuous_in(rate, burst, unit);
         match limit.shape() {
             Shape::Gcra { .. } => Quota::Bucket(continuous()),
-            Shape::LeakyBucket { release, .. } => Quota::Leaky(LeakyBucket::of(continuous(), release)),
+            Shape::LeakyBucket { release, .. } => {
+                Quota::Leaky(LeakyBucket::with_meter(continuous(), release))
+            }
             Shape::TokenBucket { refill: Refill::Tick(_) | Refill::Calendar, .. } if rate.count() > 0 => {
                 Quota::new(limit)
             }
@@ -35,19 +37,20 @@ impl Meter {
         let period = period_ns / nanos_of(unit).max(1);
         let token = (period / rate.count().max(1)).max(1);
         let ticks = token * rate.count().max(1);
-        let flow = if ticks == period_ns { Flow::Nanos } else { Flow::Ticks { ticks, period_ns } };
+        let flow =
+            if ticks == period_ns { BucketClock::Nanos } else { BucketClock::Ticks { ticks, period_ns } };
         let span = if rate.count() == 0 { 0 } else { burst * token };
-        Meter { token, span, flow }
+        Meter { token_units: token, capacity_units: span, clock: flow }
     }
 
     /// The units of one token.
-    pub const fn token(&self) -> u64 {
-        self.token
+    pub const fn token_units(&self) -> u64 {
+        self.token_units
     }
 
     /// The units of a full bucket.
-    pub const fn span(&self) -> u64 {
-        self.span
+    pub const fn capacity_units(&self) -> u64 {
+        self.capacity_units
     }
 }
 

@@ -10,32 +10,32 @@ use crate::time::Time;
 const MIN_PURGE: usize = 1_024;
 
 #[derive(Default)]
-pub(crate) struct FleetBans(Mutex<Known>);
+pub(crate) struct FleetBanSet(Mutex<FleetBanDeadlines>);
 
 #[derive(Default)]
-struct Known {
+struct FleetBanDeadlines {
     until: HashMap<Fingerprint, Time>,
     /// The length at which bans that are over are dropped: twice what the last time left.
     purge_len: usize,
 }
 
-impl FleetBans {
-    pub(crate) fn add(&self, print: Fingerprint, until: Time, now: Time) {
+impl FleetBanSet {
+    pub(crate) fn add(&self, fingerprint: Fingerprint, until: Time, now: Time) {
         let known = &mut *lock(&self.0);
-        known.until.insert(print, until);
+        known.until.insert(fingerprint, until);
         if known.until.len() >= known.purge_len.max(MIN_PURGE) {
             known.until.retain(|_, until| *until > now);
             known.purge_len = 2 * known.until.len();
         }
     }
 
-    pub(crate) fn remove(&self, print: Fingerprint) {
-        lock(&self.0).until.remove(&print);
+    pub(crate) fn remove(&self, fingerprint: Fingerprint) {
+        lock(&self.0).until.remove(&fingerprint);
     }
 
     /// Those that are in force.
     pub(crate) fn in_force(&self, now: Time) -> Vec<Fingerprint> {
         let known = lock(&self.0);
-        known.until.iter().filter(|(_, until)| **until > now).map(|(print, _)| *print).collect()
+        known.until.iter().filter(|(_, until)| **until > now).map(|(fingerprint, _)| *fingerprint).collect()
     }
 }

@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use crate::ban::filter::Filter;
+use crate::ban::bloom_filter::BloomFilter;
 use crate::ban::offenders::Offenders;
-use crate::ban::shard::Shard;
-use crate::ban::{Ban, BanTerms, Earned, FleetBans, Strikes, Waiting};
+use crate::ban::shard::BanShard;
+use crate::ban::{Ban, BanTerms, FleetBanSet, PendingBanQueue, Strikes, ViolationQueue};
 use crate::changes::ChangedKeys;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::identity::{Attribute, Key};
-use crate::key_list::Shapes;
+use crate::key_list::KeyKinds;
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
@@ -36,10 +36,10 @@ mod fleet;
 
 pub(crate) struct BanList {
     secret: Secret,
-    front: ArcSwap<Front>,
-    shards: Vec<RwLock<Shard>>,
+    read_view: ArcSwap<ReadView>,
+    shards: Vec<RwLock<BanShard>>,
     /// Held by whoever changes the list; readers never ask for it.
-    census: Mutex<Census>,
+    writer: Mutex<WriterState>,
     /// The length of the list, so that an empty one costs nothing.
     len: AtomicUsize,
     /// Bytes of all keys as text.
@@ -47,9 +47,9 @@ pub(crate) struct BanList {
     /// How often the list has changed.
     changes: AtomicU64,
     offenders: Offenders,
-    pub(crate) earned: Earned,
-    pub(crate) waiting: Waiting,
-    pub(crate) fleet: FleetBans,
+    pub(crate) pending_bans: PendingBanQueue,
+    pub(crate) violation_queue: ViolationQueue,
+    pub(crate) fleet_bans: FleetBanSet,
     dropped: AtomicU64,
     capacity: usize,
     key_capacity: usize,
@@ -59,24 +59,24 @@ pub(crate) struct BanList {
 
 /// What came of a ban that was to be entered.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Inserted {
+enum InsertResult {
     New,
     /// The key is banned for as long already.
-    Known,
+    AlreadyBanned,
     Full,
 }
 
 /// What most requests need to see.
-struct Front {
-    shapes: Shapes,
-    filter: Arc<Filter>,
+struct ReadView {
+    kinds: KeyKinds,
+    filter: Arc<BloomFilter>,
 }
 
 #[derive(Default)]
-struct Census {
-    shapes: Shapes,
+struct WriterState {
+    kinds: KeyKinds,
     /// What was put into the filter since it was made.
-    filtered: usize,
+    filter_len: usize,
     purged_at: Time,
 }
 
@@ -86,19 +86,19 @@ impl BanList {
     }
 
     fn with_capacity(secret: Secret, capacity: usize, key_capacity: usize) -> BanList {
-        let front = Front { shapes: Shapes::default(), filter: Filter::new(0).into() };
+        let front = ReadView { kinds: KeyKinds::default(), filter: BloomFilter::new(0).into() };
         BanList {
             secret,
-            front: ArcSwap::from_pointee(front),
+            read_view: ArcSwap::from_pointee(front),
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            census: Mutex::default(),
+            writer: Mutex::default(),
             len: AtomicUsize::new(0),
             key_bytes: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
             offenders: Offenders::default(),
-            earned: Earned::default(),
-            waiting: Waiting::default(),
-            fleet: FleetBans::default(),
+            pending_bans: PendingBanQueue::default(),
+            violation_queue: ViolationQueue::default(),
+            fleet_bans: FleetBanSet::default(),
             dropped: AtomicU64::new(0),
             capacity,
             key_capacity,
@@ -122,21 +122,26 @@ impl BanList {
         if self.is_empty() {
             return None;
         }
-        let front = self.front.load();
-        front.shapes.find(&self.secret, ip, values, |print, is| {
-            front.filter.may_have(print).then(|| self.look(print, is, now)).flatten()
+        let front = self.read_view.load();
+        front.kinds.find(&self.secret, ip, values, |fingerprint, is| {
+            front.filter.may_contain(fingerprint).then(|| self.lookup_shard(fingerprint, is, now)).flatten()
         })
     }
 
     #[cold]
-    fn look(&self, print: Fingerprint, is: &dyn Fn(&Key) -> bool, now: Time) -> Option<(Key, Ban)> {
-        let shard = self.read(print);
-        shard.get(print, |kept| kept.until() > now)?.entry().filter(|(key, _)| is(key))
+    fn lookup_shard(
+        &self,
+        fingerprint: Fingerprint,
+        is: &dyn Fn(&Key) -> bool,
+        now: Time,
+    ) -> Option<(Key, Ban)> {
+        let shard = self.read(fingerprint);
+        shard.get(fingerprint, |kept| kept.until() > now)?.entry().filter(|(key, _)| is(key))
     }
 
     /// Bans a key; an earlier ban of the same key is replaced and returned if it was still in force.
     pub(crate) fn insert(&self, key: Key, ban: Ban, now: Time) -> Option<Ban> {
-        self.enter(&mut lock(&self.census), &key, &ban, now).filter(|old| old.until > now)
+        self.insert_locked(&mut lock(&self.writer), &key, &ban, now).filter(|old| old.until > now)
     }
 
     /// Takes over a ban from elsewhere; of one that is over only the strikes matter.
@@ -144,37 +149,37 @@ impl BanList {
         if ban.until > now {
             self.insert(key, ban, now);
         } else {
-            self.strike_off(&mut lock(&self.census), &key);
-            self.offenders.remember(self.print(&key), ban.strikes());
+            self.remove_locked(&mut lock(&self.writer), &key);
+            self.offenders.record_strikes(self.fingerprint(&key), ban.strikes());
         }
     }
 
     /// Bans a key as it has earned, unless it is banned for as long already; `false` if the list is full.
-    pub(crate) fn insert_earned(&self, key: &Key, ban: &Ban, now: Time) -> bool {
+    pub(crate) fn insert_automatic(&self, key: &Key, ban: &Ban, now: Time) -> bool {
         let inserted = self.insert_longer(key, ban, now);
-        if inserted == Inserted::New {
-            self.earned.push(key, ban);
+        if inserted == InsertResult::New {
+            self.pending_bans.push(key, ban);
         }
-        inserted != Inserted::Full
+        inserted != InsertResult::Full
     }
 
-    fn insert_longer(&self, key: &Key, ban: &Ban, now: Time) -> Inserted {
-        let mut census = lock(&self.census);
-        let listed = self.strikes(self.print(key)).until;
+    fn insert_longer(&self, key: &Key, ban: &Ban, now: Time) -> InsertResult {
+        let mut writer = lock(&self.writer);
+        let listed = self.strikes(self.fingerprint(key)).until;
         if listed >= ban.until {
-            return Inserted::Known;
+            return InsertResult::AlreadyBanned;
         }
         let is_full = self.is_full_for(key);
-        if is_full && now >= census.purged_at + PURGE_PAUSE {
-            census.purged_at = now;
-            (0..SHARDS).for_each(|shard| self.purge(&mut census, shard, now));
+        if is_full && now >= writer.purged_at + PURGE_PAUSE {
+            writer.purged_at = now;
+            (0..SHARDS).for_each(|shard| self.purge(&mut writer, shard, now));
         }
         if is_full && self.is_full_for(key) && listed == Time::EPOCH {
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            return Inserted::Full;
+            return InsertResult::Full;
         }
-        self.enter(&mut census, key, ban, now);
-        Inserted::New
+        self.insert_locked(&mut writer, key, ban, now);
+        InsertResult::New
     }
 
     /// Whether an automatic ban of a key finds no room.
@@ -195,36 +200,36 @@ impl BanList {
 
     /// Lifts a ban, forgives what automatic ones are built on, and returns what was lifted.
     pub(crate) fn lift(&self, key: &Key, now: Time) -> Option<Ban> {
-        let removed = self.strike_off(&mut lock(&self.census), key);
-        self.offenders.forgive(self.print(key));
-        self.fleet.remove(self.print(key));
+        let removed = self.remove_locked(&mut lock(&self.writer), key);
+        self.offenders.forgive(self.fingerprint(key));
+        self.fleet_bans.remove(self.fingerprint(key));
         removed.filter(|ban| ban.until > now)
     }
 
     /// Follows a removal elsewhere: of a ban in force it is a pardon, of one that is over only tidying up.
     pub(crate) fn remove(&self, key: &Key, now: Time) -> Option<Ban> {
-        let removed = self.strike_off(&mut lock(&self.census), key)?;
-        self.let_go(key, &removed, now);
-        self.fleet.remove(self.print(key));
+        let removed = self.remove_locked(&mut lock(&self.writer), key)?;
+        self.on_ban_removed(key, &removed, now);
+        self.fleet_bans.remove(self.fingerprint(key));
         Some(removed).filter(|ban| ban.until > now)
     }
 
     pub(crate) fn get(&self, key: &Key, now: Time) -> Option<Ban> {
-        let print = self.print(key);
+        let fingerprint = self.fingerprint(key);
         let text = key.to_string();
-        let ban = self.read(print).get(print, |kept| kept.key_text() == text)?.ban();
+        let ban = self.read(fingerprint).get(fingerprint, |kept| kept.key_text() == text)?.ban();
         Some(ban).filter(|ban| ban.until > now)
     }
 
     /// How many bans are in force.
     pub(crate) fn count(&self, now: Time) -> usize {
-        let in_force = |shard: &Shard| shard.iter().filter(|kept| kept.until() > now).count();
+        let in_force = |shard: &BanShard| shard.iter().filter(|kept| kept.until() > now).count();
         self.shards.iter().map(|shard| in_force(&shard.read().unwrap_or_else(PoisonError::into_inner))).sum()
     }
 
     /// The attributes that requests are asked for.
     pub(crate) fn attributes(&self) -> Vec<Attribute> {
-        self.front.load().shapes.attributes().cloned().collect()
+        self.read_view.load().kinds.attributes().cloned().collect()
     }
 
     /// The first bans in force after a key, in the order of the keys' texts, together with some `others`. All
@@ -237,7 +242,7 @@ impl BanList {
         now: Time,
     ) -> Vec<(Key, Ban)> {
         let after = after.map(ToString::to_string);
-        let mut page = Page { after, limit, bans: BTreeMap::new() };
+        let mut page = BanPage { after, limit, bans: BTreeMap::new() };
         for (key, ban) in others.filter(|(_, ban)| ban.until > now) {
             page.offer(&key.to_string(), ban.until, || ban.clone());
         }
@@ -252,27 +257,35 @@ impl BanList {
 
     /// Drops all but some; returns how many bans those were.
     pub(crate) fn retain(&self, seen: &HashSet<Fingerprint>, now: Time) -> usize {
-        let mut census = lock(&self.census);
+        let mut writer = lock(&self.writer);
         let mut dropped = 0;
         for number in 0..SHARDS {
-            let gone = self.write(number).drain(|kept| seen.contains(&kept.print()));
+            let gone = self.write(number).drain(|kept| seen.contains(&kept.fingerprint()));
             dropped += gone.len();
-            self.gone(&mut census, &gone, now);
+            self.on_bans_removed(&mut writer, &gone, now);
         }
         dropped
     }
 
     /// Counts denials by a rule, all of one moment, and bans the key where they were too many; says whether it did.
     /// While the key is banned nothing counts.
-    pub(crate) fn denied(&self, key: &Key, rule: &str, terms: &BanTerms, at: Time, count: u32) -> bool {
-        let print = self.print(key);
+    pub(crate) fn record_denials(
+        &self,
+        key: &Key,
+        rule: &str,
+        terms: &BanTerms,
+        at: Time,
+        count: u32,
+    ) -> bool {
+        let fingerprint = self.fingerprint(key);
         let by = self.secret.digest().part(rule.as_bytes()).finish();
-        let earned = self.offenders.denied(print, by, terms, self.strikes(print), at, count);
+        let earned =
+            self.offenders.record_denials(fingerprint, by, terms, self.strikes(fingerprint), at, count);
         let Some(ban) = earned else { return false };
         let ban = Ban { reason: terms.reason(rule), ..ban };
-        let is_listed = self.insert_earned(key, &ban, at);
+        let is_listed = self.insert_automatic(key, &ban, at);
         if !is_listed {
-            self.offenders.withdraw(print, &ban, at);
+            self.offenders.revert_ban(fingerprint, &ban, at);
         }
         is_listed
     }
@@ -282,132 +295,132 @@ impl BanList {
     }
 
     /// What a key is known by.
-    pub(crate) fn print(&self, key: &Key) -> Fingerprint {
-        Shapes::print(&self.secret, key)
+    pub(crate) fn fingerprint(&self, key: &Key) -> Fingerprint {
+        KeyKinds::fingerprint(&self.secret, key)
     }
 
     /// What the list knows of the bans of a key, be they over or not.
-    fn strikes(&self, print: Fingerprint) -> Strikes {
-        let shard = self.read(print);
-        let kept = shard.get(print, |_| true);
+    fn strikes(&self, fingerprint: Fingerprint) -> Strikes {
+        let shard = self.read(fingerprint);
+        let kept = shard.get(fingerprint, |_| true);
         kept.map_or_else(Strikes::default, |kept| Strikes { count: kept.strikes(), until: kept.until() })
     }
 
-    fn enter(&self, census: &mut Census, key: &Key, ban: &Ban, now: Time) -> Option<Ban> {
-        let (print, text) = (self.print(key), key.to_string());
+    fn insert_locked(&self, writer: &mut WriterState, key: &Key, ban: &Ban, now: Time) -> Option<Ban> {
+        let (fingerprint, text) = (self.fingerprint(key), key.to_string());
         if text.len() > Key::MAX_LEN {
             self.dropped.fetch_add(1, Ordering::Relaxed); // nobody could name it to lift the ban
             return None;
         }
-        let number = shard_of(print);
-        if self.read(print).is_crowded() {
-            self.purge(census, number, now);
+        let number = shard_of(fingerprint);
+        if self.read(fingerprint).needs_purge() {
+            self.purge(writer, number, now);
         }
-        let old = self.write(number).insert(print, &text, ban);
+        let old = self.write(number).insert(fingerprint, &text, ban);
         if old.as_ref() != Some(ban) {
-            self.note_changed(print);
+            self.note_changed(fingerprint);
         }
         if let Some(old) = old.as_ref().filter(|old| old.strikes > ban.strikes) {
-            self.offenders.remember(print, old.strikes());
+            self.offenders.record_strikes(fingerprint, old.strikes());
         }
         if old.is_none() {
             self.len.fetch_add(1, Ordering::Release);
             self.key_bytes.fetch_add(text.len(), Ordering::Relaxed);
-            self.announce(census, key, print);
+            self.publish_key(writer, key, fingerprint);
         }
         self.changes.fetch_add(1, Ordering::Release);
         old
     }
 
     /// Lets readers see a new key.
-    fn announce(&self, census: &mut Census, key: &Key, print: Fingerprint) {
-        let front = self.front.load();
-        let is_new_shape = census.shapes.add(key);
-        census.filtered += 1;
+    fn publish_key(&self, writer: &mut WriterState, key: &Key, fingerprint: Fingerprint) {
+        let front = self.read_view.load();
+        let is_new_shape = writer.kinds.add(key);
+        writer.filter_len += 1;
         let mut filter = Arc::clone(&front.filter);
-        let is_full = census.filtered > filter.room();
+        let is_full = writer.filter_len > filter.capacity();
         if is_full {
-            (filter, census.filtered) = (self.filter().into(), self.len.load(Ordering::Relaxed));
+            (filter, writer.filter_len) = (self.build_filter().into(), self.len.load(Ordering::Relaxed));
         }
-        filter.add(print);
+        filter.add(fingerprint);
         if is_new_shape || is_full {
-            self.front.store(Arc::new(Front { shapes: census.shapes.clone(), filter }));
+            self.read_view.store(Arc::new(ReadView { kinds: writer.kinds.clone(), filter }));
         }
     }
 
     /// A filter of all that is there.
-    fn filter(&self) -> Filter {
-        let filter = Filter::new(self.len.load(Ordering::Relaxed));
+    fn build_filter(&self) -> BloomFilter {
+        let filter = BloomFilter::new(self.len.load(Ordering::Relaxed));
         for shard in &self.shards {
             let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
-            shard.iter().for_each(|kept| filter.add(kept.print()));
+            shard.iter().for_each(|kept| filter.add(kept.fingerprint()));
         }
         filter
     }
 
-    fn strike_off(&self, census: &mut Census, key: &Key) -> Option<Ban> {
-        let print = self.print(key);
-        let removed = self.write(shard_of(print)).remove(print, &key.to_string())?;
-        self.forget(census, [key]);
+    fn remove_locked(&self, writer: &mut WriterState, key: &Key) -> Option<Ban> {
+        let fingerprint = self.fingerprint(key);
+        let removed = self.write(shard_of(fingerprint)).remove(fingerprint, &key.to_string())?;
+        self.uncount_keys(writer, [key]);
         Some(removed)
     }
 
-    fn purge(&self, census: &mut Census, number: usize, now: Time) {
+    fn purge(&self, writer: &mut WriterState, number: usize, now: Time) {
         let gone = self.write(number).drain(|kept| kept.until() > now);
-        self.gone(census, &gone, now);
+        self.on_bans_removed(writer, &gone, now);
     }
 
-    fn gone(&self, census: &mut Census, gone: &[(Key, Ban)], now: Time) {
-        gone.iter().for_each(|(key, ban)| self.let_go(key, ban, now));
-        self.forget(census, gone.iter().map(|(key, _)| key));
+    fn on_bans_removed(&self, writer: &mut WriterState, gone: &[(Key, Ban)], now: Time) {
+        gone.iter().for_each(|(key, ban)| self.on_ban_removed(key, ban, now));
+        self.uncount_keys(writer, gone.iter().map(|(key, _)| key));
     }
 
     /// What becomes of an offender whose ban is no longer listed.
-    fn let_go(&self, key: &Key, ban: &Ban, now: Time) {
+    fn on_ban_removed(&self, key: &Key, ban: &Ban, now: Time) {
         match ban.until > now {
-            true => self.offenders.forgive(self.print(key)),
-            false => self.offenders.remember(self.print(key), ban.strikes()),
+            true => self.offenders.forgive(self.fingerprint(key)),
+            false => self.offenders.record_strikes(self.fingerprint(key), ban.strikes()),
         }
     }
 
-    fn forget<'k>(&self, census: &mut Census, keys: impl IntoIterator<Item = &'k Key>) {
+    fn uncount_keys<'k>(&self, writer: &mut WriterState, keys: impl IntoIterator<Item = &'k Key>) {
         let (mut count, mut is_shape_gone) = (0, false);
         for key in keys {
             count += 1;
             self.key_bytes.fetch_sub(key.to_string().len(), Ordering::Relaxed);
-            self.note_changed(self.print(key));
-            is_shape_gone |= census.shapes.remove(key);
+            self.note_changed(self.fingerprint(key));
+            is_shape_gone |= writer.kinds.remove(key);
         }
         if is_shape_gone {
-            let filter = Arc::clone(&self.front.load().filter);
-            self.front.store(Arc::new(Front { shapes: census.shapes.clone(), filter }));
+            let filter = Arc::clone(&self.read_view.load().filter);
+            self.read_view.store(Arc::new(ReadView { kinds: writer.kinds.clone(), filter }));
         }
         self.len.fetch_sub(count, Ordering::Release);
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    fn read(&self, print: Fingerprint) -> RwLockReadGuard<'_, Shard> {
-        self.shards[shard_of(print)].read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self, fingerprint: Fingerprint) -> RwLockReadGuard<'_, BanShard> {
+        self.shards[shard_of(fingerprint)].read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, number: usize) -> RwLockWriteGuard<'_, Shard> {
+    fn write(&self, number: usize) -> RwLockWriteGuard<'_, BanShard> {
         self.shards[number].write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// By bits that the filter does not look at.
-fn shard_of(print: Fingerprint) -> usize {
-    (print.0 >> 24) as usize % SHARDS
+fn shard_of(fingerprint: Fingerprint) -> usize {
+    (fingerprint.0 >> 24) as usize % SHARDS
 }
 
 /// The first so many bans after a key.
-struct Page {
+struct BanPage {
     after: Option<String>,
     limit: usize,
     bans: BTreeMap<String, Ban>,
 }
 
-impl Page {
+impl BanPage {
     /// Takes a ban if it belongs here; of two of one key the later stays.
     fn offer(&mut self, key: &str, until: Time, ban: impl FnOnce() -> Ban) {
         let is_before = self.after.as_deref().is_some_and(|after| key <= after);

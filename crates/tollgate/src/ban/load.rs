@@ -12,26 +12,26 @@ use crate::time::Time;
 pub struct BanLoad<'l> {
     list: &'l BanList,
     ipv6_prefix: u8,
-    seen: HashSet<Fingerprint>,
+    loaded: HashSet<Fingerprint>,
 }
 
 impl<'l> BanLoad<'l> {
     pub(crate) fn new(list: &'l BanList, ipv6_prefix: u8) -> BanLoad<'l> {
-        BanLoad { list, ipv6_prefix, seen: HashSet::new() }
+        BanLoad { list, ipv6_prefix, loaded: HashSet::new() }
     }
 
     pub fn put(&mut self, key: Key, ban: Ban, now: Time) {
         let key = key.as_banned(self.ipv6_prefix);
-        self.seen.insert(self.list.print(&key));
+        self.loaded.insert(self.list.fingerprint(&key));
         self.list.put(key, ban, now);
     }
 
     /// Drops what was not put, but for what this node has earned somebody and nobody has taken yet, and what a store
     /// that nodes share has told. What was still in force is forgiven, as by [`Engine::unban`](crate::Engine::unban). Returns how many were dropped.
     pub fn finish(mut self, now: Time) -> usize {
-        let waiting = self.list.earned.keys();
-        self.seen.extend(waiting.iter().map(|key| self.list.print(key)));
-        self.seen.extend(self.list.fleet.in_force(now));
-        self.list.retain(&self.seen, now)
+        let waiting = self.list.pending_bans.keys();
+        self.loaded.extend(waiting.iter().map(|key| self.list.fingerprint(key)));
+        self.loaded.extend(self.list.fleet_bans.in_force(now));
+        self.list.retain(&self.loaded, now)
     }
 }

@@ -58,14 +58,14 @@ impl BanTerms {
     }
 
     /// The strikes after one more ban that begins at `now`.
-    fn strike(&self, before: Strikes, now: Time) -> Strikes {
+    fn next_strikes(&self, before: Strikes, now: Time) -> Strikes {
         let count = if now >= before.until + self.max { 1 } else { before.count.saturating_add(1) };
         let doubled = self.first.saturating_mul(1u32.checked_shl(count - 1).unwrap_or(u32::MAX));
         Strikes { count, until: now + doubled.min(self.max) }
     }
 
     /// The timestamp under which a denial is kept: never later than it was.
-    fn kept_at(&self, at: Time) -> Time {
+    fn quantize(&self, at: Time) -> Time {
         let step = self.within.as_nanos() / u128::from(MAX_TIMES);
         match u64::try_from(step) {
             Ok(step) if self.after > MAX_TIMES && step > 0 => Time::from_nanos(at.nanos() / step * step),
@@ -83,7 +83,7 @@ impl From<&BanPolicy> for BanTerms {
 
 impl Strikes {
     /// The later one of two bans of a key. A ban by hand has no strikes, and takes none away.
-    pub fn later(self, other: Strikes) -> Strikes {
+    pub fn latest(self, other: Strikes) -> Strikes {
         if other.count > 0 && (other.until, other.count) > (self.until, self.count) { other } else { self }
     }
 }
@@ -91,7 +91,7 @@ impl Strikes {
 impl Offender {
     /// Counts denials by a rule, all of one moment; returns the ban that they earn. `known` is what else is known
     /// of the bans of the key.
-    pub fn denied(
+    pub fn record_denials(
         &mut self,
         rule: u64,
         terms: &BanTerms,
@@ -104,13 +104,13 @@ impl Offender {
             return None;
         }
         let denials = self.denials_by(rule);
-        denials.add(terms.kept_at(at), count);
-        denials.forget_until(at - terms.within);
+        denials.add(terms.quantize(at), count);
+        denials.drop_until(at - terms.within);
         if denials.sum() < u64::from(terms.after) {
             return None;
         }
         self.denials.clear();
-        self.strikes = terms.strike(self.strikes.later(known), at);
+        self.strikes = terms.next_strikes(self.strikes.latest(known), at);
         Some(self.strikes)
     }
 
@@ -150,7 +150,7 @@ impl RuleDenials {
         }
     }
 
-    fn forget_until(&mut self, end: Time) {
+    fn drop_until(&mut self, end: Time) {
         self.times.retain(|(time, _)| *time > end);
     }
 
@@ -214,7 +214,7 @@ mod tests {
             for (rule, seconds, requests) in steps {
                 now = now + SECOND * seconds as u32;
                 for _ in 0..requests {
-                    let ban = offender.denied(rule, &terms(rule), Strikes::default(), now, 1);
+                    let ban = offender.record_denials(rule, &terms(rule), Strikes::default(), now, 1);
                     prop_assert_eq!(ban, model.denied(rule, now));
                 }
             }
@@ -226,21 +226,25 @@ mod tests {
     #[test]
     fn denials_of_one_moment_are_one_strike_whatever_their_number() {
         let mut offender = Offender::default();
-        let ban = offender.denied(1, &terms(1), Strikes::default(), NOW, 1_000);
+        let ban = offender.record_denials(1, &terms(1), Strikes::default(), NOW, 1_000);
         assert_eq!(ban, Some(Strikes { count: 1, until: NOW + SECOND * 4 }));
-        assert_eq!(offender.denied(2, &terms(2), Strikes::default(), NOW + SECOND, 1_000), None);
+        assert_eq!(offender.record_denials(2, &terms(2), Strikes::default(), NOW + SECOND, 1_000), None);
         assert_eq!(offender.denials.len(), 0);
     }
 
     #[test]
     fn what_was_under_way_when_a_ban_began_does_not_count() {
         let mut offender = Offender::default();
-        offender.denied(0, &terms(0), Strikes::default(), NOW, 1).expect("the first denial bans");
-        assert_eq!(offender.denied(0, &terms(0), Strikes::default(), NOW - SECOND, 1), None);
-        assert_eq!(offender.denied(1, &terms(1), Strikes::default(), NOW, 9), None);
+        offender.record_denials(0, &terms(0), Strikes::default(), NOW, 1).expect("the first denial bans");
+        assert_eq!(offender.record_denials(0, &terms(0), Strikes::default(), NOW - SECOND, 1), None);
+        assert_eq!(offender.record_denials(1, &terms(1), Strikes::default(), NOW, 9), None);
         let listed = Strikes { count: 0, until: NOW + SECOND * 60 };
-        assert_eq!(offender.denied(0, &terms(0), listed, NOW + SECOND * 59, 1), None, "banned by hand");
-        assert!(offender.denied(0, &terms(0), listed, NOW + SECOND * 60, 1).is_some());
+        assert_eq!(
+            offender.record_denials(0, &terms(0), listed, NOW + SECOND * 59, 1),
+            None,
+            "banned by hand"
+        );
+        assert!(offender.record_denials(0, &terms(0), listed, NOW + SECOND * 60, 1).is_some());
     }
 
     #[test]
@@ -249,13 +253,17 @@ mod tests {
         let mut offender = Offender::default();
         for n in 0..3_000 {
             let at = NOW + SECOND * 2 * n;
-            assert_eq!(offender.denied(0, &terms, Strikes::default(), at, 1), None, "640 in the time");
+            assert_eq!(
+                offender.record_denials(0, &terms, Strikes::default(), at, 1),
+                None,
+                "640 in the time"
+            );
             assert!(offender.denials[0].times.len() <= MAX_TIMES as usize + 1);
         }
         let mut offender = Offender::default();
         let banned = (0..1_000).find(|n| {
             let at = NOW + Duration::from_millis(1_270) * *n;
-            offender.denied(0, &terms, Strikes::default(), at, 1).is_some()
+            offender.record_denials(0, &terms, Strikes::default(), at, 1).is_some()
         });
         assert_eq!(banned, Some(999));
     }
@@ -264,7 +272,7 @@ mod tests {
     fn denials_that_arrive_out_of_order_count_by_their_time() {
         let mut offender = Offender::default();
         for seconds in [10, 0, 5] {
-            let ban = offender.denied(2, &terms(2), Strikes::default(), NOW + SECOND * seconds, 1);
+            let ban = offender.record_denials(2, &terms(2), Strikes::default(), NOW + SECOND * seconds, 1);
             assert_eq!(ban, None);
         }
         let times: Vec<_> = offender.denials[0].times.iter().map(|(at, _)| at.since(NOW).as_secs()).collect();

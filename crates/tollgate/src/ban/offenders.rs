@@ -9,12 +9,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::ban::sketch::Sketch;
+use crate::ban::sketch::CountMinSketch;
 use crate::ban::{Ban, BanSource, BanTerms, Offender, Strikes};
 use crate::changes::Changes;
 use crate::fingerprint::Fingerprint;
+use crate::sampled_lru::SampledLru;
 use crate::sync::{Mutex, lock};
-use crate::table::Table;
 use crate::time::Time;
 
 /// The offenders remembered at once.
@@ -22,25 +22,25 @@ const MAX_OFFENDERS: usize = 100_000;
 /// What their denials take, beside the table itself.
 const MAX_HEAP_BYTES: usize = 32 << 20;
 /// Entries that one change may displace.
-const MAX_DROPPED: usize = 8;
+const MAX_EVICTIONS: usize = 8;
 /// An entry that was not touched for this long weighs half as much.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
 #[derive(Default)]
-pub(crate) struct Offenders(Mutex<Known>);
+pub(crate) struct Offenders(Mutex<OffenderTable>);
 
-struct Known {
-    table: Table<Offender>,
-    unknown: Sketch,
+struct OffenderTable {
+    table: SampledLru<Offender>,
+    sketch: CountMinSketch,
     heap_bytes: usize,
     max_heap_bytes: usize,
 }
 
-impl Default for Known {
-    fn default() -> Known {
-        Known {
-            table: Table::new(MAX_OFFENDERS),
-            unknown: Sketch::default(),
+impl Default for OffenderTable {
+    fn default() -> OffenderTable {
+        OffenderTable {
+            table: SampledLru::new(MAX_OFFENDERS),
+            sketch: CountMinSketch::default(),
             heap_bytes: 0,
             max_heap_bytes: MAX_HEAP_BYTES,
         }
@@ -50,7 +50,7 @@ impl Default for Known {
 impl Offenders {
     /// Counts denials by a rule, all of one moment; returns the ban that they earn, for a reason to be filled in.
     /// `listed` is what the ban list knows of the key.
-    pub(crate) fn denied(
+    pub(crate) fn record_denials(
         &self,
         key: Fingerprint,
         rule: Fingerprint,
@@ -65,12 +65,12 @@ impl Offenders {
             return None;
         }
         let Strikes { count: strikes, until } =
-            known.change(key, at, |offender| offender.denied(rule.0, terms, listed, at, count))?;
+            known.change(key, at, |offender| offender.record_denials(rule.0, terms, listed, at, count))?;
         Some(Ban { until, reason: String::new(), source: BanSource::Automatic, strikes })
     }
 
     /// Takes back a ban that found no room in the list: the key is not banned, so its denials count again.
-    pub(crate) fn withdraw(&self, key: Fingerprint, ban: &Ban, now: Time) {
+    pub(crate) fn revert_ban(&self, key: Fingerprint, ban: &Ban, now: Time) {
         lock(&self.0).change(key, now, |Offender { strikes, .. }| {
             if strikes.until == ban.until {
                 *strikes = Strikes { count: ban.strikes.saturating_sub(1), until: now };
@@ -79,9 +79,9 @@ impl Offenders {
     }
 
     /// Remembers the strikes of a ban that is no longer listed.
-    pub(crate) fn remember(&self, key: Fingerprint, strikes: Strikes) {
+    pub(crate) fn record_strikes(&self, key: Fingerprint, strikes: Strikes) {
         if strikes.count > 0 {
-            let remember = |offender: &mut Offender| offender.strikes = offender.strikes.later(strikes);
+            let remember = |offender: &mut Offender| offender.strikes = offender.strikes.latest(strikes);
             lock(&self.0).change(key, strikes.until, remember);
         }
     }
@@ -98,7 +98,8 @@ impl Offenders {
 
     /// Those from a number on, at most so many.
     pub(crate) fn rows(&self, from: usize, most: usize) -> Vec<(Fingerprint, Time, Offender)> {
-        let clone = |(print, touched, offender): (_, _, &Offender)| (print, touched, offender.clone());
+        let clone =
+            |(fingerprint, touched, offender): (_, _, &Offender)| (fingerprint, touched, offender.clone());
         lock(&self.0).table.rows(from, most).map(clone).collect()
     }
 
@@ -128,14 +129,14 @@ impl Offenders {
     }
 }
 
-impl Known {
+impl OffenderTable {
     /// Whether a key has an entry, or may have one.
     fn admits(&mut self, key: Fingerprint, now: Time) -> bool {
         if !self.table.is_full() || self.table.get(key).is_some() {
             return true;
         }
-        let denials = self.unknown.add(key);
-        match self.table.least(|offender, touched| rank(offender, touched, now)) {
+        let denials = self.sketch.add(key);
+        match self.table.min_of_sample(|offender, touched| rank(offender, touched, now)) {
             Some((least, (weight, _))) if denials > weight => {
                 self.remove(least);
                 true
@@ -147,7 +148,7 @@ impl Known {
     /// Changes what is held against a key, within the bounds.
     fn change<T>(&mut self, key: Fingerprint, now: Time, act: impl FnOnce(&mut Offender) -> T) -> T {
         if self.table.is_full() && self.table.get(key).is_none() {
-            self.drop_least(key, now);
+            self.evict_least(key, now);
         }
         let offender = self.table.touch(key, now);
         let before = offender.heap_bytes();
@@ -155,17 +156,17 @@ impl Known {
         let after = offender.heap_bytes();
         self.heap_bytes = self.heap_bytes + after - before;
         // One change adds less than a few entries take; a bounded number of tries holds the lock for a bounded time.
-        for _ in 0..MAX_DROPPED {
+        for _ in 0..MAX_EVICTIONS {
             if self.heap_bytes > self.max_heap_bytes {
-                self.drop_least(key, now);
+                self.evict_least(key, now);
             }
         }
         done
     }
 
     /// Drops the least of a few entries, and never that of `key`.
-    fn drop_least(&mut self, key: Fingerprint, now: Time) {
-        if let Some((least, _)) = self.table.least(|offender, touched| rank(offender, touched, now))
+    fn evict_least(&mut self, key: Fingerprint, now: Time) {
+        if let Some((least, _)) = self.table.min_of_sample(|offender, touched| rank(offender, touched, now))
             && least != key
         {
             self.remove(least);
@@ -204,7 +205,7 @@ mod tests {
     };
 
     fn offend(offenders: &Offenders, rule: u64, listed: Strikes, now: Time) -> Ban {
-        let deny = || offenders.denied(KEY, Fingerprint(rule), &TERMS, listed, now, 1);
+        let deny = || offenders.record_denials(KEY, Fingerprint(rule), &TERMS, listed, now, 1);
         assert_eq!((deny(), deny()), (None, None));
         deny().expect("the third denial bans")
     }
@@ -225,10 +226,10 @@ mod tests {
         let listed = Strikes { count: 2, until: NOW };
         assert_eq!(offend(&Offenders::default(), 1, listed, NOW).strikes, 3, "as the list has it");
         let offenders = Offenders::default();
-        offenders.remember(KEY, listed);
-        offenders.remember(KEY, Strikes { count: 1, until: NOW - MINUTE });
+        offenders.record_strikes(KEY, listed);
+        offenders.record_strikes(KEY, Strikes { count: 1, until: NOW - MINUTE });
         assert_eq!(offend(&offenders, 1, NONE, NOW + MINUTE * 179).strikes, 3, "as it was listed");
-        offenders.remember(KEY, listed);
+        offenders.record_strikes(KEY, listed);
         assert_eq!(offend(&offenders, 1, NONE, NOW + MINUTE * 1000).strikes, 1, "too long ago");
         offenders.forgive(KEY);
         assert_eq!(offend(&offenders, 1, NONE, NOW).strikes, 1);
@@ -239,7 +240,7 @@ mod tests {
         let offenders = Offenders::default();
         for n in 0..100 {
             let now = NOW + MINUTE * 5 * n;
-            assert_eq!(offenders.denied(KEY, Fingerprint(1), &TERMS, NONE, now, 1), None);
+            assert_eq!(offenders.record_denials(KEY, Fingerprint(1), &TERMS, NONE, now, 1), None);
         }
     }
 
@@ -247,7 +248,7 @@ mod tests {
     fn denials_are_counted_for_each_rule_and_the_rules_are_bounded() {
         let offenders = Offenders::default();
         for rule in 0..2 * MAX_RULES as u64 {
-            let denied = offenders.denied(KEY, Fingerprint(rule), &TERMS, NONE, NOW, 1);
+            let denied = offenders.record_denials(KEY, Fingerprint(rule), &TERMS, NONE, NOW, 1);
             assert_eq!(denied, None);
         }
         assert_eq!(offenders.rows(0, 1)[0].2.denials.len(), MAX_RULES);
@@ -261,12 +262,13 @@ mod tests {
         let mut banned = 0;
         for round in 0..5 {
             for key in 0..20 {
-                let print = Fingerprint(key);
-                banned += u32::from(offenders.denied(print, rule, &TERMS, NONE, NOW, 1).is_some());
+                let fingerprint = Fingerprint(key);
+                banned +=
+                    u32::from(offenders.record_denials(fingerprint, rule, &TERMS, NONE, NOW, 1).is_some());
             }
             for n in flood.by_ref().take(if round == 0 { 200_000 } else { 40_000 }) {
-                let print = Fingerprint(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-                offenders.denied(print, rule, &TERMS, NONE, NOW, 1);
+                let fingerprint = Fingerprint(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                offenders.record_denials(fingerprint, rule, &TERMS, NONE, NOW, 1);
             }
         }
         assert_eq!(banned, 20);
@@ -279,21 +281,28 @@ mod tests {
         let offenders = Offenders::default();
         let rule = Fingerprint(1);
         for n in 1_000..1_000 + MAX_OFFENDERS as u64 {
-            offenders.denied(Fingerprint(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)), rule, &TERMS, NONE, NOW, 1);
+            offenders.record_denials(
+                Fingerprint(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+                rule,
+                &TERMS,
+                NONE,
+                NOW,
+                1,
+            );
         }
-        let ban = (1..10).find(|_| offenders.denied(KEY, rule, &TERMS, NONE, NOW, 1).is_some());
+        let ban = (1..10).find(|_| offenders.record_denials(KEY, rule, &TERMS, NONE, NOW, 1).is_some());
         assert!(ban.is_some_and(|denials| denials <= TERMS.after + 2), "{ban:?}");
     }
 
     #[test]
     fn the_denials_of_all_keys_take_bounded_memory() {
         let max_heap_bytes = 1 << 20;
-        let offenders = Offenders(Mutex::new(Known { max_heap_bytes, ..Known::default() }));
+        let offenders = Offenders(Mutex::new(OffenderTable { max_heap_bytes, ..OffenderTable::default() }));
         let terms = BanTerms { after: 128, ..TERMS };
         for n in 0..700 {
             for millis in 0..127 {
                 let at = NOW + Duration::from_millis(millis);
-                offenders.denied(Fingerprint(n), Fingerprint(1), &terms, NONE, at, 1);
+                offenders.record_denials(Fingerprint(n), Fingerprint(1), &terms, NONE, at, 1);
             }
         }
         let known = lock(&offenders.0);

@@ -21,9 +21,9 @@ const MIN_WASTE: usize = 1 << 10;
 const MIN_GROWTH: usize = 128;
 
 #[derive(Default)]
-pub(super) struct Shard {
+pub(super) struct BanShard {
     /// Where bans begin.
-    places: HashTable<u32>,
+    offsets: HashTable<u32>,
     bytes: Vec<u8>,
     wasted: usize,
     reasons: Vec<Box<str>>,
@@ -33,8 +33,8 @@ pub(super) struct Shard {
 
 /// The head of a ban.
 #[derive(Clone, Copy)]
-struct Head {
-    print: Fingerprint,
+struct BanHeader {
+    fingerprint: Fingerprint,
     until: Time,
     strikes: u16,
     source: BanSource,
@@ -47,63 +47,67 @@ struct Head {
 const OWN_REASON: u8 = u8::MAX;
 
 /// A ban as it is kept.
-pub(super) struct Kept<'s> {
-    shard: &'s Shard,
+pub(super) struct StoredBan<'s> {
+    shard: &'s BanShard,
     at: u32,
-    head: Head,
+    head: BanHeader,
     key: &'s str,
     own_reason: &'s str,
 }
 
-impl Shard {
+impl BanShard {
     pub(super) fn len(&self) -> usize {
-        self.places.len()
+        self.offsets.len()
     }
 
-    pub(super) fn get(&self, print: Fingerprint, is: impl Fn(&Kept<'_>) -> bool) -> Option<Kept<'_>> {
+    pub(super) fn get(
+        &self,
+        fingerprint: Fingerprint,
+        is: impl Fn(&StoredBan<'_>) -> bool,
+    ) -> Option<StoredBan<'_>> {
         let same = |at: &&u32| {
-            let kept = self.kept(**at);
-            kept.head.print == print && is(&kept)
+            let kept = self.ban_at(**at);
+            kept.head.fingerprint == fingerprint && is(&kept)
         };
-        self.places.iter_hash(spread(print)).find(same).map(|at| self.kept(*at))
+        self.offsets.iter_hash(hash_of(fingerprint)).find(same).map(|at| self.ban_at(*at))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Kept<'_>> {
-        self.places.iter().map(|at| self.kept(*at))
+    pub(super) fn iter(&self) -> impl Iterator<Item = StoredBan<'_>> {
+        self.offsets.iter().map(|at| self.ban_at(*at))
     }
 
     /// Keeps a ban in place of the one that the key had, which is returned. The key is not too long.
-    pub(super) fn insert(&mut self, print: Fingerprint, key: &str, ban: &Ban) -> Option<Ban> {
-        let old = self.get(print, |kept| kept.key == key).map(|kept| kept.ban());
+    pub(super) fn insert(&mut self, fingerprint: Fingerprint, key: &str, ban: &Ban) -> Option<Ban> {
+        let old = self.get(fingerprint, |kept| kept.key == key).map(|kept| kept.ban());
         if old.as_ref() == Some(ban) {
             return old;
         }
-        self.remove(print, key);
-        self.append(print, key, ban);
+        self.remove(fingerprint, key);
+        self.append(fingerprint, key, ban);
         old
     }
 
-    pub(super) fn remove(&mut self, print: Fingerprint, key: &str) -> Option<Ban> {
-        let kept = self.get(print, |kept| kept.key == key)?;
+    pub(super) fn remove(&mut self, fingerprint: Fingerprint, key: &str) -> Option<Ban> {
+        let kept = self.get(fingerprint, |kept| kept.key == key)?;
         let (ban, len, at) = (kept.ban(), kept.len(), kept.at);
-        if let Ok(entry) = self.places.find_entry(spread(print), |place| *place == at) {
+        if let Ok(entry) = self.offsets.find_entry(hash_of(fingerprint), |place| *place == at) {
             entry.remove();
         }
         self.wasted += len;
         if self.wasted >= MIN_WASTE.max(self.bytes.len() / 4) {
-            let places: Vec<u32> = self.places.iter().copied().collect();
+            let places: Vec<u32> = self.offsets.iter().copied().collect();
             self.rewrite(&places);
         }
         Some(ban)
     }
 
     /// Whether it is time to look for bans that are over.
-    pub(super) fn is_crowded(&self) -> bool {
+    pub(super) fn needs_purge(&self) -> bool {
         self.len() >= self.purge_len.max(MIN_PURGE)
     }
 
     /// Takes out the bans that are not to be kept.
-    pub(super) fn drain(&mut self, keep: impl Fn(&Kept<'_>) -> bool) -> Vec<(Key, Ban)> {
+    pub(super) fn drain(&mut self, keep: impl Fn(&StoredBan<'_>) -> bool) -> Vec<(Key, Ban)> {
         let (mut drained, mut stay) = (Vec::new(), Vec::new());
         for kept in self.iter() {
             match keep(&kept) {
@@ -121,18 +125,18 @@ impl Shard {
     /// Writes the bans at some places anew, and nothing else.
     fn rewrite(&mut self, places: &[u32]) {
         let whole = mem::take(self);
-        let kept = || places.iter().map(|at| whole.kept(*at));
+        let kept = || places.iter().map(|at| whole.ban_at(*at));
         self.bytes.reserve_exact(kept().map(|kept| kept.len()).sum());
-        self.places.reserve(places.len(), |_| 0); // nothing is there to be hashed again
-        kept().for_each(|kept| self.append(kept.head.print, kept.key, &kept.ban()));
+        self.offsets.reserve(places.len(), |_| 0); // nothing is there to be hashed again
+        kept().for_each(|kept| self.append(kept.head.fingerprint, kept.key, &kept.ban()));
         self.purge_len = whole.purge_len;
     }
 
-    fn append(&mut self, print: Fingerprint, key: &str, ban: &Ban) {
-        let reason = self.shared(&ban.reason);
+    fn append(&mut self, fingerprint: Fingerprint, key: &str, ban: &Ban) {
+        let reason = self.intern_reason(&ban.reason);
         let own_reason = if reason == OWN_REASON { clipped(&ban.reason) } else { "" };
-        let head = Head {
-            print,
+        let head = BanHeader {
+            fingerprint,
             until: ban.until,
             strikes: u16::try_from(ban.strikes).unwrap_or(u16::MAX),
             source: ban.source,
@@ -140,7 +144,7 @@ impl Shard {
             key_len: key.len() as u16,
             reason_len: own_reason.len() as u16,
         };
-        let (at, len) = (self.bytes.len(), Head::LEN + key.len() + own_reason.len());
+        let (at, len) = (self.bytes.len(), BanHeader::LEN + key.len() + own_reason.len());
         if self.bytes.capacity() - at < len {
             self.bytes.reserve_exact(len + MIN_GROWTH.max(at / 16)); // doubled, half of it might be empty
         }
@@ -148,11 +152,13 @@ impl Shard {
         self.bytes.extend_from_slice(key.as_bytes());
         self.bytes.extend_from_slice(own_reason.as_bytes());
         let bytes = &self.bytes;
-        self.places.insert_unique(spread(print), at as u32, |at| spread(Head::read(bytes, *at).print));
+        self.offsets.insert_unique(hash_of(fingerprint), at as u32, |at| {
+            hash_of(BanHeader::read(bytes, *at).fingerprint)
+        });
     }
 
     /// The number of a reason that others may have, too.
-    fn shared(&mut self, reason: &str) -> u8 {
+    fn intern_reason(&mut self, reason: &str) -> u8 {
         let known = self.reasons.iter().position(|known| **known == *reason);
         if known.is_none() && self.reasons.len() < MAX_REASONS && reason.len() <= u16::MAX as usize {
             self.reasons.push(reason.into());
@@ -161,14 +167,14 @@ impl Shard {
         known.map_or(OWN_REASON, |number| number as u8)
     }
 
-    fn kept(&self, at: u32) -> Kept<'_> {
-        let head = Head::read(&self.bytes, at);
-        let key = at as usize + Head::LEN;
+    fn ban_at(&self, at: u32) -> StoredBan<'_> {
+        let head = BanHeader::read(&self.bytes, at);
+        let key = at as usize + BanHeader::LEN;
         let reason = key + usize::from(head.key_len);
         let text = |from: usize, len: u16| {
             std::str::from_utf8(&self.bytes[from..from + usize::from(len)]).unwrap_or_default()
         };
-        Kept {
+        StoredBan {
             shard: self,
             at,
             head,
@@ -178,9 +184,9 @@ impl Shard {
     }
 }
 
-impl<'s> Kept<'s> {
-    pub(super) fn print(&self) -> Fingerprint {
-        self.head.print
+impl<'s> StoredBan<'s> {
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        self.head.fingerprint
     }
 
     pub(super) fn key_text(&self) -> &'s str {
@@ -206,16 +212,16 @@ impl<'s> Kept<'s> {
     }
 
     fn len(&self) -> usize {
-        Head::LEN + self.key.len() + self.own_reason.len()
+        BanHeader::LEN + self.key.len() + self.own_reason.len()
     }
 }
 
-impl Head {
+impl BanHeader {
     const LEN: usize = 24;
 
-    fn to_bytes(self) -> [u8; Head::LEN] {
-        let mut bytes = [0; Head::LEN];
-        bytes[..8].copy_from_slice(&self.print.0.to_le_bytes());
+    fn to_bytes(self) -> [u8; BanHeader::LEN] {
+        let mut bytes = [0; BanHeader::LEN];
+        bytes[..8].copy_from_slice(&self.fingerprint.0.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.until.nanos().to_le_bytes());
         bytes[16..18].copy_from_slice(&self.strikes.to_le_bytes());
         (bytes[18], bytes[19]) = (self.source as u8, self.reason);
@@ -224,16 +230,16 @@ impl Head {
         bytes
     }
 
-    fn read(bytes: &[u8], at: u32) -> Head {
-        let bytes = &bytes[at as usize..][..Head::LEN];
+    fn read(bytes: &[u8], at: u32) -> BanHeader {
+        let bytes = &bytes[at as usize..][..BanHeader::LEN];
         let word = |at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[at..at + 8]);
             u64::from_le_bytes(word)
         };
         let short = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        Head {
-            print: Fingerprint(word(0)),
+        BanHeader {
+            fingerprint: Fingerprint(word(0)),
             until: Time::from_nanos(word(8)),
             strikes: short(16),
             source: BanSource::ALL[usize::from(bytes[18])],
@@ -245,8 +251,8 @@ impl Head {
 }
 
 /// The part of a print that tells the bans of one shard apart, over all bits.
-fn spread(print: Fingerprint) -> u64 {
-    print.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+fn hash_of(fingerprint: Fingerprint) -> u64 {
+    fingerprint.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// As much of a reason as is kept.

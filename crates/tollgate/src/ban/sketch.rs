@@ -12,12 +12,12 @@ const HALVE_AFTER: usize = WIDTH;
 
 /// Four megabytes, from the first use on.
 #[derive(Default)]
-pub(super) struct Sketch {
+pub(super) struct CountMinSketch {
     counters: Vec<u8>,
     added: usize,
 }
 
-impl Sketch {
+impl CountMinSketch {
     /// Counts a denial; how many of the key are known.
     pub(super) fn add(&mut self, key: Fingerprint) -> u64 {
         if self.counters.is_empty() {
@@ -28,7 +28,7 @@ impl Sketch {
             self.added = 0;
             self.counters.iter_mut().for_each(|counter| *counter /= 2);
         }
-        let places = (0..ROWS).map(|row| row * WIDTH + place(key, row));
+        let places = (0..ROWS).map(|row| row * WIDTH + counter_index(key, row));
         let least = places.clone().map(|at| self.counters[at]).min().unwrap_or(0).saturating_add(1);
         // Conservative update: no counter grows beyond what the estimate needs.
         places.for_each(|at| self.counters[at] = self.counters[at].max(least));
@@ -37,7 +37,7 @@ impl Sketch {
 }
 
 /// The fingerprint is keyed: which keys share a counter cannot be told from outside.
-fn place(key: Fingerprint, row: usize) -> usize {
+fn counter_index(key: Fingerprint, row: usize) -> usize {
     let mixed = key.0.rotate_left(16 * row as u32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 44) as usize % WIDTH
 }
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn a_key_is_told_from_hundreds_of_thousands_that_were_denied_once() {
-        let mut sketch = Sketch::default();
+        let mut sketch = CountMinSketch::default();
         let print = |n: u64| Fingerprint(n.wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(23) ^ n << 40);
         let wrong = (1..300_000).filter(|n| sketch.add(print(*n)) > 1).count();
         assert!(wrong < 6_000, "{wrong} keys look as if they had been denied before");
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn old_floods_are_forgotten() {
-        let mut sketch = Sketch::default();
+        let mut sketch = CountMinSketch::default();
         (0..100).for_each(|_| _ = sketch.add(Fingerprint(1)));
         (0..HALVE_AFTER as u64).for_each(|n| _ = sketch.add(Fingerprint(n << 20 | 3)));
         assert!(sketch.add(Fingerprint(1)) < 60);

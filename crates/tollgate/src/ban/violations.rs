@@ -16,11 +16,11 @@ use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
 /// Rules and keys that wait, each pair once.
-const MAX_WAITING: usize = 10_000;
+const MAX_PENDING: usize = 10_000;
 /// Bytes of the keys that wait, as text.
-const MAX_WAITING_BYTES: usize = 4 << 20;
+const MAX_PENDING_BYTES: usize = 4 << 20;
 /// Moments of one rule and key that are told apart; later ones are added to the last.
-const MAX_MOMENTS: usize = 32;
+const MAX_TIMESTAMPS: usize = 32;
 
 /// Where violations are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,8 +36,8 @@ pub enum ViolationCounter {
 pub struct Violations {
     pub key: Key,
     /// What this node knows of earlier bans of the key.
-    pub known: Strikes,
-    pub by: SmallVec<[RuleViolations; 1]>,
+    pub known_strikes: Strikes,
+    pub by_rule: SmallVec<[RuleViolations; 1]>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,27 +49,27 @@ pub struct RuleViolations {
 }
 
 #[derive(Default)]
-pub(crate) struct Waiting {
-    is_shared: AtomicBool,
-    buffer: Mutex<Buffer>,
+pub(crate) struct ViolationQueue {
+    is_enabled: AtomicBool,
+    buffer: Mutex<ViolationBuffer>,
     dropped: AtomicU64,
 }
 
 #[derive(Default)]
-struct Buffer {
+struct ViolationBuffer {
     keys: HashMap<Fingerprint, Violations>,
     pairs: usize,
     bytes: usize,
 }
 
-impl Waiting {
+impl ViolationQueue {
     pub(crate) fn set_counter(&self, counter: ViolationCounter) {
-        self.is_shared.store(counter == ViolationCounter::Fleet, Ordering::Release);
+        self.is_enabled.store(counter == ViolationCounter::Fleet, Ordering::Release);
     }
 
     /// Whether violations go here rather than being counted at once.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.is_shared.load(Ordering::Acquire)
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.is_enabled.load(Ordering::Acquire)
     }
 
     pub(crate) fn push(&self, print: Fingerprint, key: &Key, rule: &RuleId, terms: BanTerms, at: Time) {
@@ -79,7 +79,7 @@ impl Waiting {
     }
 
     pub(crate) fn take(&self) -> Vec<(Fingerprint, Violations)> {
-        let Buffer { keys, .. } = std::mem::take(&mut *lock(&self.buffer));
+        let ViolationBuffer { keys, .. } = std::mem::take(&mut *lock(&self.buffer));
         keys.into_iter().collect()
     }
 
@@ -89,43 +89,44 @@ impl Waiting {
     }
 }
 
-impl Buffer {
+impl ViolationBuffer {
     /// `false` if there is no room.
     fn push(&mut self, print: Fingerprint, key: &Key, rule: &RuleId, terms: BanTerms, at: Time) -> bool {
-        let is_full = self.pairs >= MAX_WAITING;
+        let is_full = self.pairs >= MAX_PENDING;
         if let Some(known) = self.keys.get_mut(&print) {
-            if let Some(same) = known.by.iter_mut().find(|by| by.rule == *rule) {
+            if let Some(same) = known.by_rule.iter_mut().find(|by| by.rule == *rule) {
                 same.add(terms, at);
                 return true;
             }
             if !is_full {
-                known.by.push(RuleViolations::new(rule, terms, at));
+                known.by_rule.push(RuleViolations::new(rule, terms, at));
                 self.pairs += 1;
             }
             return !is_full;
         }
         let bytes = key.to_string().len();
         // A longer key cannot be named, so it is not banned.
-        if is_full || bytes > Key::MAX_LEN || self.bytes + bytes > MAX_WAITING_BYTES {
+        if is_full || bytes > Key::MAX_LEN || self.bytes + bytes > MAX_PENDING_BYTES {
             return false;
         }
         self.pairs += 1;
         self.bytes += bytes;
         let by = SmallVec::from_iter([RuleViolations::new(rule, terms, at)]);
-        self.keys.insert(print, Violations { key: key.clone(), known: Strikes::default(), by });
+        self.keys
+            .insert(print, Violations { key: key.clone(), known_strikes: Strikes::default(), by_rule: by });
         true
     }
 }
 
 impl Violations {
     /// Drops what does not count: violations from before the end of a ban that is known by now.
-    pub(crate) fn after(mut self, known: Strikes) -> Option<Violations> {
-        self.known = known;
-        for by in &mut self.by {
+    pub(crate) fn not_covered_by(mut self, known: Strikes) -> Option<Violations> {
+        self.known_strikes = known;
+        for by in &mut self.by_rule {
             by.times.retain(|(at, _)| *at >= known.until);
         }
-        self.by.retain(|by| !by.times.is_empty());
-        Some(self).filter(|violations| !violations.by.is_empty())
+        self.by_rule.retain(|by| !by.times.is_empty());
+        Some(self).filter(|violations| !violations.by_rule.is_empty())
     }
 }
 
@@ -136,7 +137,7 @@ impl RuleViolations {
 
     fn add(&mut self, terms: BanTerms, at: Time) {
         self.terms = terms;
-        let is_full = self.times.len() >= MAX_MOMENTS;
+        let is_full = self.times.len() >= MAX_TIMESTAMPS;
         match self.times.last_mut() {
             Some(last) if is_full || last.0 == at => *last = (last.0.max(at), last.1.saturating_add(1)),
             _ => self.times.push((at, 1)),
@@ -154,31 +155,31 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const TERMS: BanTerms = BanTerms { after: 3, within: SECOND, first: SECOND, max: SECOND };
 
-    fn push(waiting: &Waiting, n: usize, rule: &str, at: Time) {
+    fn push(waiting: &ViolationQueue, n: usize, rule: &str, at: Time) {
         let key = Key::parse(&format!("user:{n}")).expect("valid");
         waiting.push(Fingerprint(n as u64), &key, &RuleId::new(rule).expect("valid"), TERMS, at);
     }
 
     #[test]
     fn violations_of_a_key_wait_together_and_those_beyond_the_bound_are_counted() {
-        let waiting = Waiting::default();
-        for n in 0..MAX_WAITING + 5 {
+        let waiting = ViolationQueue::default();
+        for n in 0..MAX_PENDING + 5 {
             push(&waiting, n, "a", NOW);
         }
         (0..1_000).for_each(|n| push(&waiting, 7, "a", NOW + SECOND * n));
         push(&waiting, 7, "b", NOW);
         assert_eq!(waiting.dropped(), 6);
         let taken = waiting.take();
-        assert_eq!((taken.len(), waiting.take().len()), (MAX_WAITING, 0));
+        assert_eq!((taken.len(), waiting.take().len()), (MAX_PENDING, 0));
         let (_, seven) = taken.iter().find(|(print, _)| print.0 == 7).expect("it waits");
-        let times = &seven.by[0].times;
-        assert_eq!((times.len(), times.iter().map(|(_, count)| count).sum::<u32>()), (MAX_MOMENTS, 1_001));
+        let times = &seven.by_rule[0].times;
+        assert_eq!((times.len(), times.iter().map(|(_, count)| count).sum::<u32>()), (MAX_TIMESTAMPS, 1_001));
         assert_eq!(times.last().map(|(at, _)| *at), Some(NOW + SECOND * 999));
     }
 
     #[test]
     fn long_keys_take_bounded_memory() {
-        let waiting = Waiting::default();
+        let waiting = ViolationQueue::default();
         let (long, rule) = ("x".repeat(Key::MAX_LEN - 20), RuleId::new("a").expect("valid"));
         for n in 0..2_000 {
             let key = Key::parse(&format!("user:{long}{n}")).expect("valid");
@@ -189,12 +190,12 @@ mod tests {
 
     #[test]
     fn what_a_ban_has_covered_is_not_sent() {
-        let waiting = Waiting::default();
+        let waiting = ViolationQueue::default();
         [0, 1, 2].iter().for_each(|n| push(&waiting, 1, "a", NOW + SECOND * *n));
         let (_, violations) = waiting.take().remove(0);
         let known = Strikes { count: 1, until: NOW + SECOND };
-        let rest = violations.clone().after(known).expect("some are left");
-        assert_eq!((rest.by[0].times.len(), rest.known), (2, known));
-        assert_eq!(violations.after(Strikes { count: 1, until: NOW + SECOND * 9 }), None);
+        let rest = violations.clone().not_covered_by(known).expect("some are left");
+        assert_eq!((rest.by_rule[0].times.len(), rest.known_strikes), (2, known));
+        assert_eq!(violations.not_covered_by(Strikes { count: 1, until: NOW + SECOND * 9 }), None);
     }
 }

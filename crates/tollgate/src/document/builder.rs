@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 
-use crate::document::node::{Entry, Extent, Node, Scalar, Value};
-use crate::document::problem::{Place, Problem, Problems};
+use crate::document::node::{CopyCost, MapEntry, Node, Scalar, Value};
+use crate::document::problem::{Problem, Problems, TextPosition};
 
 /// How deep lists and maps may nest, those that aliases bring in included.
 pub const MAX_DEPTH: usize = 64;
@@ -30,7 +30,7 @@ pub(crate) struct Builder<'a> {
     /// Finished items of all open lists, innermost last: each list is allocated once, to size.
     items: Vec<Node<'a>>,
     /// The same for the entries of open maps.
-    entries: Vec<Entry<'a>>,
+    entries: Vec<MapEntry<'a>>,
     anchored: HashMap<usize, Node<'a>>,
     alias_bytes: usize,
     problems: Problems,
@@ -38,7 +38,7 @@ pub(crate) struct Builder<'a> {
 
 /// A list or map whose end has not been seen.
 struct Frame<'a> {
-    place: Place,
+    position: TextPosition,
     anchor: usize,
     content: Content<'a>,
 }
@@ -46,18 +46,18 @@ struct Frame<'a> {
 /// Where a frame's own part of the builder's items or entries starts.
 enum Content<'a> {
     List { start: usize },
-    Map { start: usize, key: Option<(Place, Cow<'a, str>)> },
+    Map { start: usize, key: Option<(TextPosition, Cow<'a, str>)> },
 }
 
 /// Finds scalars in the source, so that most of them need no memory of their own.
-struct Source<'a> {
+struct SourceText<'a> {
     text: &'a str,
     /// The same position, which only moves forward, in characters and in bytes.
     chars: usize,
     bytes: usize,
 }
 
-impl<'a> Source<'a> {
+impl<'a> SourceText<'a> {
     /// The slice that starts at this marker and reads like `scalar`, if there is one.
     fn slice(&mut self, marker: &Marker, scalar: &str, style: ScalarStyle) -> Option<&'a str> {
         let quote = usize::from(style != ScalarStyle::Plain);
@@ -84,19 +84,23 @@ impl<'a> Builder<'a> {
 
     fn run(&mut self, text: &'a str) -> Result<(), Problem> {
         let mut documents = 0;
-        let mut source = Source { text, chars: 0, bytes: 0 };
+        let mut source = SourceText { text, chars: 0, bytes: 0 };
         for event in Parser::new_from_str(text) {
-            let (event, span) = event.map_err(|error| at(place_of(error.marker()), error.info()))?;
-            let place = place_of(&span.start);
+            let (event, span) =
+                event.map_err(|error| problem_at(position_of(error.marker()), error.info()))?;
+            let position = position_of(&span.start);
             match event {
                 Event::DocumentStart(_) => {
                     documents += 1;
                     if documents > 1 {
-                        return Err(at(place, "a second document starts here: write one per file"));
+                        return Err(problem_at(
+                            position,
+                            "a second document starts here: write one per file",
+                        ));
                     }
                 }
                 Event::Scalar(text, style, anchor, tag) => {
-                    self.refuse_tag(place, tag.is_some());
+                    self.reject_tag(position, tag.is_some());
                     let text = match source.slice(&span.start, &text, style) {
                         Some(slice) => Cow::Borrowed(slice),
                         None => Cow::Owned(text.into_owned()),
@@ -104,20 +108,20 @@ impl<'a> Builder<'a> {
                     let scalar = Scalar::new(text, style == ScalarStyle::Plain);
                     let null = !self.key_is_next() && is_null(&scalar);
                     let value = if null { Value::Null } else { Value::Scalar(scalar) };
-                    self.add(Node::new(place, value), anchor)?;
+                    self.add(Node::new(position, value), anchor)?;
                 }
                 Event::SequenceStart(anchor, tag) => {
-                    self.refuse_tag(place, tag.is_some());
+                    self.reject_tag(position, tag.is_some());
                     let start = self.items.len();
-                    self.open(place, anchor, Content::List { start })?;
+                    self.open(position, anchor, Content::List { start })?;
                 }
                 Event::MappingStart(anchor, tag) => {
-                    self.refuse_tag(place, tag.is_some());
+                    self.reject_tag(position, tag.is_some());
                     let start = self.entries.len();
-                    self.open(place, anchor, Content::Map { start, key: None })?;
+                    self.open(position, anchor, Content::Map { start, key: None })?;
                 }
                 Event::SequenceEnd | Event::MappingEnd => self.close()?,
-                Event::Alias(anchor) => self.expand(place, anchor)?,
+                Event::Alias(anchor) => self.expand(position, anchor)?,
                 Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
             }
         }
@@ -129,25 +133,26 @@ impl<'a> Builder<'a> {
         matches!(content, Some(Content::Map { key: None, .. }))
     }
 
-    fn refuse_tag(&mut self, place: Place, tagged: bool) {
+    fn reject_tag(&mut self, position: TextPosition, tagged: bool) {
         if tagged {
-            self.problems.push(at(place, "tags such as '!!str' are not supported: quote text instead"));
+            self.problems
+                .push(problem_at(position, "tags such as '!!str' are not supported: quote text instead"));
         }
     }
 
-    fn open(&mut self, place: Place, anchor: usize, content: Content<'a>) -> Result<(), Problem> {
+    fn open(&mut self, position: TextPosition, anchor: usize, content: Content<'a>) -> Result<(), Problem> {
         if self.key_is_next() {
-            return Err(at(place, "a key must be text, not a list or a map"));
+            return Err(problem_at(position, "a key must be text, not a list or a map"));
         }
         if self.open.len() == MAX_DEPTH {
-            return Err(too_deep(place));
+            return Err(too_deep(position));
         }
-        self.open.push(Frame { place, anchor, content });
+        self.open.push(Frame { position, anchor, content });
         Ok(())
     }
 
     fn close(&mut self) -> Result<(), Problem> {
-        let Some(Frame { place, anchor, content }) = self.open.pop() else {
+        let Some(Frame { position, anchor, content }) = self.open.pop() else {
             return Ok(()); // the parser pairs ends with starts
         };
         let value = match content {
@@ -158,20 +163,20 @@ impl<'a> Builder<'a> {
                 Value::Map(entries)
             }
         };
-        self.add(Node::new(place, value), anchor)
+        self.add(Node::new(position, value), anchor)
     }
 
     /// Puts a finished node where it belongs. The parser's number for "no anchor" is 0.
     fn add(&mut self, node: Node<'a>, anchor: usize) -> Result<(), Problem> {
         if anchor != 0 {
-            charge(&mut self.alias_bytes, node.extent(), node.place())?;
+            charge(&mut self.alias_bytes, node.copy_cost(), node.position())?;
             self.anchored.insert(anchor, node.clone());
         }
         match self.open.last_mut().map(|frame| &mut frame.content) {
             None => self.root = Some(node),
             Some(Content::List { .. }) => self.items.push(node),
             Some(Content::Map { key, .. }) => match key.take() {
-                Some((place, text)) => self.entries.push(Entry::new(place, text, node)),
+                Some((position, text)) => self.entries.push(MapEntry::new(position, text, node)),
                 None => *key = Some(key_from(node, &mut self.problems)?),
             },
         }
@@ -179,25 +184,25 @@ impl<'a> Builder<'a> {
     }
 
     /// Puts a copy of the anchored node where the alias stands; its places stay the anchor's.
-    fn expand(&mut self, place: Place, anchor: usize) -> Result<(), Problem> {
+    fn expand(&mut self, position: TextPosition, anchor: usize) -> Result<(), Problem> {
         let Some(node) = self.anchored.get(&anchor) else {
-            return Err(at(place, "an alias cannot stand inside the value it stands for"));
+            return Err(problem_at(position, "an alias cannot stand inside the value it stands for"));
         };
-        let extent = node.extent();
+        let extent = node.copy_cost();
         if self.open.len() + extent.depth > MAX_DEPTH {
-            return Err(too_deep(place));
+            return Err(too_deep(position));
         }
-        charge(&mut self.alias_bytes, extent, place)?;
+        charge(&mut self.alias_bytes, extent, position)?;
         let copy = node.clone();
         self.add(copy, 0)
     }
 }
 
-fn charge(alias_bytes: &mut usize, extent: Extent, place: Place) -> Result<(), Problem> {
+fn charge(alias_bytes: &mut usize, extent: CopyCost, position: TextPosition) -> Result<(), Problem> {
     *alias_bytes += extent.bytes;
     if *alias_bytes > MAX_ALIAS_BYTES {
         let bound = MAX_ALIAS_BYTES >> 20;
-        return Err(at(place, format!("aliases expand to more than {bound} MiB: use fewer")));
+        return Err(problem_at(position, format!("aliases expand to more than {bound} MiB: use fewer")));
     }
     Ok(())
 }
@@ -206,26 +211,26 @@ fn is_null(scalar: &Scalar) -> bool {
     scalar.is_plain() && matches!(scalar.text(), "" | "~" | "null" | "Null" | "NULL")
 }
 
-fn key_from<'a>(node: Node<'a>, problems: &mut Problems) -> Result<(Place, Cow<'a, str>), Problem> {
-    let place = node.place();
+fn key_from<'a>(node: Node<'a>, problems: &mut Problems) -> Result<(TextPosition, Cow<'a, str>), Problem> {
+    let position = node.position();
     let Value::Scalar(scalar) = node.into_value() else {
-        return Err(at(place, "a key must be text"));
+        return Err(problem_at(position, "a key must be text"));
     };
     match scalar.text() {
         "<<" if scalar.is_plain() => {
-            problems.push(at(place, "merge keys '<<' are not supported: write the keys out"));
+            problems.push(problem_at(position, "merge keys '<<' are not supported: write the keys out"));
         }
-        "" if scalar.is_plain() => problems.push(at(place, "a key is missing here")),
+        "" if scalar.is_plain() => problems.push(problem_at(position, "a key is missing here")),
         _ => {}
     }
-    Ok((place, scalar.into_text()))
+    Ok((position, scalar.into_text()))
 }
 
-fn report_repeated_keys(entries: &[Entry], problems: &mut Problems) {
-    let mut report = |first: &Entry, again: &Entry| {
-        let (key, line, line_again) = (first.key(), first.place().line, again.place().line);
+fn report_repeated_keys(entries: &[MapEntry], problems: &mut Problems) {
+    let mut report = |first: &MapEntry, again: &MapEntry| {
+        let (key, line, line_again) = (first.key(), first.position().line, again.position().line);
         let message = format!("key '{key}' is given twice, on lines {line} and {line_again}");
-        problems.push(at(again.place(), message));
+        problems.push(problem_at(again.position(), message));
     };
     if entries.len() <= FEW_KEYS {
         for (index, entry) in entries.iter().enumerate() {
@@ -237,24 +242,24 @@ fn report_repeated_keys(entries: &[Entry], problems: &mut Problems) {
     }
     let mut seen = HashMap::with_capacity(entries.len());
     for entry in entries {
-        let first: &Entry = seen.entry(entry.key()).or_insert(entry);
+        let first: &MapEntry = seen.entry(entry.key()).or_insert(entry);
         if !std::ptr::eq(first, entry) {
             report(first, entry);
         }
     }
 }
 
-fn at(place: Place, message: impl std::fmt::Display) -> Problem {
-    Problem::new(Some(place), "", message)
+fn problem_at(position: TextPosition, message: impl std::fmt::Display) -> Problem {
+    Problem::new(Some(position), "", message)
 }
 
-fn too_deep(place: Place) -> Problem {
-    at(place, format!("lists and maps are nested deeper than {MAX_DEPTH} levels"))
+fn too_deep(position: TextPosition) -> Problem {
+    problem_at(position, format!("lists and maps are nested deeper than {MAX_DEPTH} levels"))
 }
 
-fn place_of(marker: &Marker) -> Place {
+fn position_of(marker: &Marker) -> TextPosition {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    Place { line: number(marker.line()), column: number(marker.col()).saturating_add(1) }
+    TextPosition { line: number(marker.line()), column: number(marker.col()).saturating_add(1) }
 }
 
 #[cfg(test)]
@@ -262,7 +267,7 @@ mod tests {
     use super::*;
 
     fn slice(text: &'static str, index: usize, scalar: &str, style: ScalarStyle) -> Option<&'static str> {
-        let mut source = Source { text, chars: 0, bytes: 0 };
+        let mut source = SourceText { text, chars: 0, bytes: 0 };
         source.slice(&Marker::new(index, 1, index), scalar, style)
     }
 

@@ -5,11 +5,11 @@
 
 use std::borrow::Cow;
 
-use crate::document::problem::Place;
+use crate::document::problem::TextPosition;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node<'a> {
-    place: Place,
+    position: TextPosition,
     value: Value<'a>,
 }
 
@@ -18,7 +18,7 @@ pub enum Value<'a> {
     Null,
     Scalar(Scalar<'a>),
     List(Vec<Node<'a>>),
-    Map(Vec<Entry<'a>>),
+    Map(Vec<MapEntry<'a>>),
 }
 
 /// A text; if it is plain it may also be read as a number or a truth value.
@@ -30,27 +30,27 @@ pub struct Scalar<'a> {
 
 /// A key with its value. Keys are always text: `5:` and `on:` are the texts `5` and `on`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
-    place: Place,
+pub struct MapEntry<'a> {
+    position: TextPosition,
     key: Cow<'a, str>,
     value: Node<'a>,
 }
 
 /// What a copy of a node would cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct CopyCost {
     pub(crate) bytes: usize,
     /// Levels of lists and maps.
     pub(crate) depth: usize,
 }
 
 impl<'a> Node<'a> {
-    pub(crate) fn new(place: Place, value: Value<'a>) -> Self {
-        Self { place, value }
+    pub(crate) fn new(position: TextPosition, value: Value<'a>) -> Self {
+        Self { position, value }
     }
 
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn position(&self) -> TextPosition {
+        self.position
     }
 
     pub fn value(&self) -> &Value<'a> {
@@ -97,7 +97,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    pub fn as_map(&self) -> Option<&[Entry<'a>]> {
+    pub fn as_map(&self) -> Option<&[MapEntry<'a>]> {
         match &self.value {
             Value::Map(entries) => Some(entries),
             _ => None,
@@ -116,10 +116,10 @@ impl<'a> Node<'a> {
     /// A map with a text under a key that it lacks.
     #[must_use]
     pub fn with(mut self, key: &'a str, text: &'a str) -> Node<'a> {
-        let place = self.place;
+        let position = self.position;
         if let Value::Map(entries) = &mut self.value {
-            let text = Node::new(place, Value::Scalar(Scalar::new(text.into(), false)));
-            entries.insert(0, Entry::new(place, key.into(), text));
+            let text = Node::new(position, Value::Scalar(Scalar::new(text.into(), false)));
+            entries.insert(0, MapEntry::new(position, key.into(), text));
         }
         self
     }
@@ -141,9 +141,9 @@ impl<'a> Node<'a> {
         }
     }
 
-    pub(crate) fn extent(&self) -> Extent {
-        let mut whole = Extent { bytes: size_of::<Node>(), depth: 0 };
-        let mut add = |child: Extent, more_bytes: usize| {
+    pub(crate) fn copy_cost(&self) -> CopyCost {
+        let mut whole = CopyCost { bytes: size_of::<Node>(), depth: 0 };
+        let mut add = |child: CopyCost, more_bytes: usize| {
             whole.bytes += child.bytes + more_bytes;
             whole.depth = whole.depth.max(child.depth);
         };
@@ -151,12 +151,12 @@ impl<'a> Node<'a> {
             Value::Null => {}
             Value::Scalar(scalar) => whole.bytes += scalar.text.len(),
             Value::List(items) => {
-                items.iter().for_each(|item| add(item.extent(), 0));
+                items.iter().for_each(|item| add(item.copy_cost(), 0));
                 whole.depth += 1;
             }
             Value::Map(entries) => {
-                let key_bytes = |entry: &Entry| size_of::<Entry>() + entry.key.len();
-                entries.iter().for_each(|entry| add(entry.value.extent(), key_bytes(entry)));
+                let key_bytes = |entry: &MapEntry| size_of::<MapEntry>() + entry.key.len();
+                entries.iter().for_each(|entry| add(entry.value.copy_cost(), key_bytes(entry)));
                 whole.depth += 1;
             }
         }
@@ -183,13 +183,13 @@ impl<'a> Scalar<'a> {
     }
 }
 
-impl<'a> Entry<'a> {
-    pub(crate) fn new(place: Place, key: Cow<'a, str>, value: Node<'a>) -> Self {
-        Self { place, key, value }
+impl<'a> MapEntry<'a> {
+    pub(crate) fn new(position: TextPosition, key: Cow<'a, str>, value: Node<'a>) -> Self {
+        Self { position, key, value }
     }
 
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn position(&self) -> TextPosition {
+        self.position
     }
 
     pub fn key(&self) -> &str {
@@ -205,7 +205,7 @@ impl<'a> Entry<'a> {
 mod tests {
     use super::*;
 
-    const HERE: Place = Place { line: 1, column: 1 };
+    const HERE: TextPosition = TextPosition { line: 1, column: 1 };
 
     fn plain(text: &str) -> Node<'_> {
         Node::new(HERE, Value::Scalar(Scalar::new(text.into(), true)))
@@ -246,16 +246,16 @@ mod tests {
 
     #[test]
     fn the_extent_counts_levels_and_text() {
-        assert_eq!(plain("abc").extent().depth, 0);
+        assert_eq!(plain("abc").copy_cost().depth, 0);
         let list = Node::new(HERE, Value::List(vec![plain("abc"), plain("de")]));
-        assert_eq!(list.extent(), Extent { bytes: 3 * size_of::<Node>() + 5, depth: 1 });
-        let map = Node::new(HERE, Value::Map(vec![Entry::new(HERE, "k".into(), list)]));
-        assert_eq!(map.extent().depth, 2);
+        assert_eq!(list.copy_cost(), CopyCost { bytes: 3 * size_of::<Node>() + 5, depth: 1 });
+        let map = Node::new(HERE, Value::Map(vec![MapEntry::new(HERE, "k".into(), list)]));
+        assert_eq!(map.copy_cost().depth, 2);
     }
 
     #[test]
     fn a_node_stays_small() {
         assert!(size_of::<Node>() <= 40, "{}", size_of::<Node>());
-        assert!(size_of::<Entry>() <= 72, "{}", size_of::<Entry>());
+        assert!(size_of::<MapEntry>() <= 72, "{}", size_of::<MapEntry>());
     }
 }

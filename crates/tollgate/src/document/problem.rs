@@ -19,7 +19,7 @@ const MAX_WORD_CHARS: usize = 64;
 
 /// Where something starts in a text: both count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct TextPosition {
     pub line: u32,
     pub column: u32,
 }
@@ -28,7 +28,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     file: Option<Arc<str>>,
-    place: Option<Place>,
+    position: Option<TextPosition>,
     path: String,
     message: String,
 }
@@ -40,7 +40,7 @@ pub struct Problems {
     more: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TextPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
@@ -48,16 +48,16 @@ impl fmt::Display for Place {
 
 impl Problem {
     /// `path` leads to the faulty value, such as `rules[3].limits[0]`; it may be empty.
-    pub fn new(place: Option<Place>, path: &str, message: impl fmt::Display) -> Self {
-        Self { file: None, place, path: printable(path), message: printable(&message.to_string()) }
+    pub fn new(position: Option<TextPosition>, path: &str, message: impl fmt::Display) -> Self {
+        Self { file: None, position, path: printable(path), message: printable(&message.to_string()) }
     }
 
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }
 
-    pub fn place(&self) -> Option<Place> {
-        self.place
+    pub fn position(&self) -> Option<TextPosition> {
+        self.position
     }
 
     pub fn path(&self) -> &str {
@@ -68,17 +68,17 @@ impl Problem {
         &self.message
     }
 
-    fn position(&self) -> (Option<&str>, Option<Place>) {
-        (self.file(), self.place)
+    fn sort_key(&self) -> (Option<&str>, Option<TextPosition>) {
+        (self.file(), self.position)
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.file, self.place) {
-            (Some(file), Some(place)) => write!(f, "{file}:{place}: ")?,
+        match (&self.file, self.position) {
+            (Some(file), Some(position)) => write!(f, "{file}:{position}: ")?,
             (Some(file), None) => write!(f, "{file}: ")?,
-            (None, Some(place)) => write!(f, "{place}: ")?,
+            (None, Some(position)) => write!(f, "{position}: ")?,
             (None, None) => {}
         }
         if !self.path.is_empty() {
@@ -103,14 +103,14 @@ impl Problems {
     }
 
     /// Whether a problem at this place would be kept, and not only counted.
-    pub(crate) fn keeps(&self, place: Place) -> bool {
+    pub(crate) fn keeps(&self, position: TextPosition) -> bool {
         let last = self.list.last().filter(|_| self.list.len() == MAX_PROBLEMS);
-        last.is_none_or(|last| last.place > Some(place))
+        last.is_none_or(|last| last.position > Some(position))
     }
 
     /// Adds a problem at its place in the order; with equal places the first stays first.
     pub fn push(&mut self, problem: Problem) {
-        let at = self.list.partition_point(|held| held.position() <= problem.position());
+        let at = self.list.partition_point(|held| held.sort_key() <= problem.sort_key());
         if at < MAX_PROBLEMS {
             self.list.insert(at, problem);
         } else {
@@ -246,13 +246,13 @@ mod tests {
     use super::*;
 
     fn at(line: u32, column: u32, message: &str) -> Problem {
-        Problem::new(Some(Place { line, column }), "", message)
+        Problem::new(Some(TextPosition { line, column }), "", message)
     }
 
     #[test]
     fn a_problem_is_one_line_with_file_place_and_path() {
-        let place = Some(Place { line: 12, column: 14 });
-        let problem = Problem::new(place, "rules[3].limits[0]", "unknown unit 'fortnight'");
+        let position = Some(TextPosition { line: 12, column: 14 });
+        let problem = Problem::new(position, "rules[3].limits[0]", "unknown unit 'fortnight'");
         let problems = Problems::from(problem).in_file("rules.yaml");
         let line = "rules.yaml:12:14: rules[3].limits[0]: unknown unit 'fortnight'";
         assert_eq!(problems.to_string(), line);

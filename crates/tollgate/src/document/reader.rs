@@ -10,14 +10,14 @@ use std::collections::HashSet;
 use std::fmt::Display;
 
 use crate::document::problem::{Problem, Problems, did_you_mean};
-use crate::document::{Entry, Node, Place};
+use crate::document::{MapEntry, Node, TextPosition};
 
 /// One map of a document while it is being read.
 #[must_use = "unknown keys are only reported by `finish`"]
 pub struct MapReader<'n, 'p> {
-    place: Place,
+    position: TextPosition,
     path: Cow<'n, str>,
-    entries: &'n [Entry<'n>],
+    entries: &'n [MapEntry<'n>],
     known: Vec<&'static str>,
     problems: &'p mut Problems,
 }
@@ -29,17 +29,17 @@ impl<'n, 'p> MapReader<'n, 'p> {
         path: impl Into<Cow<'n, str>>,
         problems: &'p mut Problems,
     ) -> Option<Self> {
-        let (place, path) = (node.place(), path.into());
+        let (position, path) = (node.position(), path.into());
         let Some(entries) = node.as_map() else {
-            problems.push(Problem::new(Some(place), &path, expected("a map", node)));
+            problems.push(Problem::new(Some(position), &path, expected("a map", node)));
             return None;
         };
         let known = Vec::with_capacity(KNOWN_NAMES);
-        Some(Self { place, path, entries, known, problems })
+        Some(Self { position, path, entries, known, problems })
     }
 
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn position(&self) -> TextPosition {
+        self.position
     }
 
     /// The path of a field of this map, such as `rules[3].limits`.
@@ -58,7 +58,7 @@ impl<'n, 'p> MapReader<'n, 'p> {
     pub fn required(&mut self, name: &'static str) -> Option<&'n Node<'n>> {
         let value = self.optional(name);
         if value.is_none() {
-            self.report(self.place, &self.path.clone(), format!("'{name}' is missing"));
+            self.report(self.position, &self.path.clone(), format!("'{name}' is missing"));
         }
         value
     }
@@ -111,19 +111,19 @@ impl<'n, 'p> MapReader<'n, 'p> {
         let chosen = choices.iter().find(|(choice, _)| *choice == word);
         if chosen.is_none() {
             let words: Vec<_> = choices.iter().map(|(choice, _)| *choice).collect();
-            self.reject(name, value, format!("unknown value '{word}'{}", way_out(word, &words)));
+            self.reject(name, value, format!("unknown value '{word}'{}", suggestion(word, &words)));
         }
         chosen.map(|(_, choice)| *choice)
     }
 
     /// Reports a value of this map that is well-formed but makes no sense.
     pub fn reject(&mut self, name: &str, value: &Node<'_>, message: impl Display) {
-        self.report(value.place(), &self.path_of(name), message);
+        self.report(value.position(), &self.path_of(name), message);
     }
 
     /// Reports something about the map as a whole.
     pub fn reject_map(&mut self, message: impl Display) {
-        self.report(self.place, &self.path.clone(), message);
+        self.report(self.position, &self.path.clone(), message);
     }
 
     /// For reading what is below a field by other means.
@@ -139,10 +139,10 @@ impl<'n, 'p> MapReader<'n, 'p> {
                 let mut named = HashSet::new();
                 self.known.retain(|name| named.insert(*name));
                 // To look for what was meant takes its time: not for problems that are only counted.
-                let is_kept = self.problems.keeps(entry.place());
-                let meant = if is_kept { way_out(key, &self.known) } else { String::new() };
+                let is_kept = self.problems.keeps(entry.position());
+                let meant = if is_kept { suggestion(key, &self.known) } else { String::new() };
                 let message = format!("unknown key '{key}'{meant}");
-                self.problems.push(Problem::new(Some(entry.place()), &self.path, message));
+                self.problems.push(Problem::new(Some(entry.position()), &self.path, message));
             }
         }
     }
@@ -161,8 +161,8 @@ impl<'n, 'p> MapReader<'n, 'p> {
         typed
     }
 
-    fn report(&mut self, place: Place, path: &str, message: impl Display) {
-        self.problems.push(Problem::new(Some(place), path, message));
+    fn report(&mut self, position: TextPosition, path: &str, message: impl Display) {
+        self.problems.push(Problem::new(Some(position), path, message));
     }
 }
 
@@ -178,7 +178,7 @@ pub fn expected(wanted: &str, found: &Node<'_>) -> String {
 }
 
 /// The end of a message about a word that is not one of `known`.
-pub fn way_out(word: &str, known: &[&'static str]) -> String {
+pub fn suggestion(word: &str, known: &[&'static str]) -> String {
     match did_you_mean(word, known) {
         Some(meant) => format!(": did you mean '{meant}'?"),
         None => format!(": use {}", known.join(", ")),

@@ -36,7 +36,7 @@ impl Engine {
     }
 
     /// Takes these bans in place of all that did not come from the file, but for those that this node has
-    /// earned somebody and nobody has [taken](Self::take_earned_bans) yet. After a snapshot was read, this is how
+    /// earned somebody and nobody has [taken](Self::take_pending_bans) yet. After a snapshot was read, this is how
     /// a ban that was lifted meanwhile is lifted here, too. Returns how many were dropped.
     pub fn replace_bans(&self, bans: impl IntoIterator<Item = (Key, Ban)>, now: Time) -> usize {
         let mut load = self.load_bans();
@@ -46,13 +46,13 @@ impl Engine {
 
     /// The automatic bans that this node has given since the last call, to be told to others. They are kept
     /// from the first call on: without it nobody waits for them.
-    pub fn take_earned_bans(&self) -> Vec<(Key, Ban)> {
-        self.bans.earned.take()
+    pub fn take_pending_bans(&self) -> Vec<(Key, Ban)> {
+        self.bans.pending_bans.take()
     }
 
     /// Automatic bans that hold here, and that nobody took in time to tell others.
-    pub fn untold_bans(&self) -> u64 {
-        self.bans.earned.lost()
+    pub fn unpublished_bans(&self) -> u64 {
+        self.bans.pending_bans.dropped()
     }
 
     /// The ban of just this key; of the file's and another the one that holds longer.

@@ -10,76 +10,90 @@ use std::time::Duration;
 
 use crate::algorithm::Quota;
 use crate::engine::inspect::{CounterReport, DOMAIN};
-use crate::engine::{Engine, InspectError, KeyReport, Reading, TrackScope};
+use crate::engine::{CounterDetail, Engine, InspectError, KeyReport, TrackScope};
 use crate::fingerprint::Fingerprint;
 use crate::hit::Hit;
-use crate::identity::{Attribute, Key, Source, WrittenPart};
+use crate::identity::{Attribute, EncodedKeyPart, FieldSource, Key};
 use crate::limit::Limit;
-use crate::plan::{Plan, PlannedRule, key_parts_fit};
+use crate::plan::{Plan, PlannedRule, check_key_parts};
 use crate::policy::Policy;
 use crate::rule::{OnStoreError, Rule, RuleInForce};
-use crate::store::central::{Central, CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
-use crate::store::{Charge, CounterKey, Elsewhere, KeyPart, Part, Receipt, ReceiptItem, Sensitivity, Weight};
+use crate::store::central::{
+    CentralCharge, CentralCounterStore, CentralOutcome, CentralReceipt, CounterId, StoreError,
+};
+use crate::store::{
+    CentralCounter, Charge, CounterKey, Enforcement, KeyPart, LimitOutcome, Receipt, ReceiptItem, Sensitivity,
+};
 use crate::time::Time;
-use crate::track::central::CentralTracks;
+use crate::track::central::CentralTrackStore;
 use crate::verdict::{Reason, Verdict};
 
 /// What came of a hit whose counters are elsewhere.
 pub struct CentralVerdict {
     pub verdict: Verdict,
     /// Charged for a request that was refused after all: to be given back.
-    pub give_back: Option<CentralReceipt>,
+    pub to_refund: Option<CentralReceipt>,
     /// Why a counter could not be asked, if one could not.
     pub error: Option<StoreError>,
 }
 
 impl Engine {
     /// As [`check`](Self::check), by counters that are kept elsewhere.
-    pub async fn check_central(&self, hit: &Hit<'_>, now: Time, central: &impl Central) -> CentralVerdict {
+    pub async fn check_central(
+        &self,
+        hit: &Hit<'_>,
+        now: Time,
+        central: &impl CentralCounterStore,
+    ) -> CentralVerdict {
         let policy = self.policy.load_full();
         let mut plan = Plan::default();
-        if let Err(exempt) = policy.plan(&mut plan, hit, &self.conditions(now), |_| ()) {
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.plan_context(now), |_| ()) {
             let verdict = Verdict::exempt(self.next_id(&policy), exempt, now);
-            return CentralVerdict::of(self.exempted(verdict, hit, now));
+            return CentralVerdict::of(self.record_exempt(verdict, hit, now));
         }
         let charges = central_charges(&policy, &plan, hit);
-        let outcome = match self.denials.find(&policy, &plan, now) {
+        let outcome = match self.deny_cache.find(&policy, &plan, now) {
             Some(known) => known,
             None => {
-                let outcome = match plan.is_refused() {
+                let outcome = match plan.is_denied_by_key() {
                     true => central.peek(&charges, now).await,
                     false => central.charge(&charges, now).await,
                 };
-                self.denials.learn(&policy, &plan, &outcome, now);
+                self.deny_cache.update(&policy, &plan, &outcome, now);
                 outcome
             }
         };
         let verdict = plan.draft(self.next_id(&policy));
         let concluded = self.conclude(&policy, &plan, verdict, charges, outcome, now);
-        self.note(&policy, &plan, &concluded.verdict, hit, now);
-        self.note_tracked(&policy, &plan, &concluded.verdict, hit, now);
+        self.record(&policy, &plan, &concluded.verdict, hit, now);
+        self.record_tracked(&policy, &plan, &concluded.verdict, hit, now);
         self.decisions[concluded.verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
         concluded
     }
 
     /// As [`peek`](Self::peek), by counters that are kept elsewhere.
-    pub async fn peek_central(&self, hit: &Hit<'_>, now: Time, central: &impl Central) -> Verdict {
+    pub async fn peek_central(
+        &self,
+        hit: &Hit<'_>,
+        now: Time,
+        central: &impl CentralCounterStore,
+    ) -> Verdict {
         let policy = self.policy.load_full();
         let (mut plan, id) = (Plan::default(), self.next_id(&policy));
-        if let Err(exempt) = policy.plan(&mut plan, hit, &self.conditions(now), |_| ()) {
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.plan_context(now), |_| ()) {
             return Verdict::exempt(id, exempt, now);
         }
         let outcome = central.peek(&central_charges(&policy, &plan, hit), now).await;
         let mut verdict = plan.draft(id);
         let failed = failures(&policy, &plan, &outcome);
-        let mut parts: Vec<_> = outcome.parts.into_iter().map(Result::ok).collect();
-        if !self.deny_known(&policy, &plan, &failed, &mut parts, now) {
-            let shares = shares(&policy, &plan, &failed);
+        let mut parts: Vec<_> = outcome.limits.into_iter().map(Result::ok).collect();
+        if !self.apply_known_denials(&policy, &plan, &failed, &mut parts, now) {
+            let shares = node_shares(&policy, &plan, &failed);
             let charges: Vec<Charge> = shares.iter().map(|(_, charge)| charge.clone()).collect();
-            place(&shares, self.store.peek(&charges, now).parts, &mut parts);
+            fill_shares(&shares, self.store.peek(&charges, now).limits, &mut parts);
         }
-        plan.conclude_asked(&mut verdict, &parts);
-        settle_failures(&mut verdict, &failed);
+        plan.conclude_partial(&mut verdict, &parts);
+        apply_failures(&mut verdict, &failed);
         verdict
     }
 
@@ -93,24 +107,25 @@ impl Engine {
         now: Time,
     ) -> CentralVerdict {
         let failed = failures(policy, plan, &outcome);
-        let error = outcome.parts.iter().find_map(|part| part.as_ref().err()).cloned();
-        let mut parts: Vec<_> = outcome.parts.into_iter().map(Result::ok).collect();
+        let error = outcome.limits.iter().find_map(|part| part.as_ref().err()).cloned();
+        let mut parts: Vec<_> = outcome.limits.into_iter().map(Result::ok).collect();
         let closed = failed.iter().any(|(_, mode)| *mode == OnStoreError::Closed);
         let mut local = Vec::new();
         if outcome.admitted
-            && !plan.is_refused()
+            && !plan.is_denied_by_key()
             && !closed
-            && !self.deny_known(policy, plan, &failed, &mut parts, now)
+            && !self.apply_known_denials(policy, plan, &failed, &mut parts, now)
         {
-            local = shares(policy, plan, &failed);
-            self.count_locally(&local, &mut parts, now);
+            local = node_shares(policy, plan, &failed);
+            self.charge_locally(&local, &mut parts, now);
         }
-        plan.conclude_asked(&mut verdict, &parts);
-        settle_failures(&mut verdict, &failed);
+        plan.conclude_partial(&mut verdict, &parts);
+        apply_failures(&mut verdict, &failed);
         if !verdict.allowed {
-            return CentralVerdict { verdict, give_back: outcome.receipt, error };
+            return CentralVerdict { verdict, to_refund: outcome.receipt, error };
         }
-        let place = |central: CentralCharge| Elsewhere { counter: central.counter, limit: central.limit };
+        let place =
+            |central: CentralCharge| CentralCounter { counter: central.counter, limit: central.limit };
         let mut charged: Vec<_> = plan
             .charges
             .iter()
@@ -119,29 +134,29 @@ impl Engine {
             .collect();
         local.into_iter().for_each(|(n, charge)| charged[n] = (charge, None));
         verdict.receipt = receipt(charged, &parts);
-        CentralVerdict { verdict, give_back: None, error }
+        CentralVerdict { verdict, to_refund: None, error }
     }
 
     /// Counts the node's shares of limits, all or none.
-    fn count_locally(&self, shares: &[(usize, Charge)], parts: &mut [Option<Part>], now: Time) {
+    fn charge_locally(&self, shares: &[(usize, Charge)], parts: &mut [Option<LimitOutcome>], now: Time) {
         let charges: Vec<Charge> = shares.iter().map(|(_, charge)| charge.clone()).collect();
-        place(shares, self.store.charge(&charges, now).parts, parts);
+        fill_shares(shares, self.store.charge(&charges, now).limits, parts);
     }
 
     /// Whether a limit that fails to local was last seen to deny such a charge, and still would. Then nothing is
     /// charged here either.
-    fn deny_known(
+    fn apply_known_denials(
         &self,
         policy: &Policy,
         plan: &Plan<'_>,
         failed: &[(usize, OnStoreError)],
-        parts: &mut [Option<Part>],
+        parts: &mut [Option<LimitOutcome>],
         now: Time,
     ) -> bool {
         let mut denied = false;
         for (n, (rule, limit, charge)) in plan.charged().enumerate() {
             if failed.contains(&(n, OnStoreError::Local))
-                && let Some(part) = self.denials.last_known(policy, (rule, &limit.limit, charge), now)
+                && let Some(part) = self.deny_cache.last_known(policy, (rule, &limit.limit, charge), now)
             {
                 parts[n] = Some(part);
                 denied = true;
@@ -157,10 +172,10 @@ impl Engine {
         rule: &str,
         key: Key,
         now: Time,
-        central: &(impl Central + CentralTracks),
+        central: &(impl CentralCounterStore + CentralTrackStore),
     ) -> Result<KeyReport, InspectError> {
         let policy = self.policy.load_full();
-        let (found, key) = self.found(&policy, rule, key)?;
+        let (found, key) = self.find_rule(&policy, rule, key)?;
         let (print, charges) = self.charges_of(&policy, found, &key, now);
         // First, because it has more time: a store that has to be connected to is there for the limits, too.
         let tracked = match found.track {
@@ -173,7 +188,7 @@ impl Engine {
         let limits = counter_reports(&charges, central.peek(&charges, now).await, now);
         let (track, scope, track_error) = match tracked {
             Some(Ok(track)) => (Some(track), TrackScope::Fleet, None),
-            Some(Err(error)) => (Some(self.own_track(found, print, now)), TrackScope::Node, Some(error)),
+            Some(Err(error)) => (Some(self.local_track(found, print, now)), TrackScope::Node, Some(error)),
             None => (None, TrackScope::Node, None),
         };
         let (limits, limits_error) = match limits {
@@ -191,17 +206,17 @@ impl Engine {
         rule: &str,
         key: Key,
         now: Time,
-        central: &(impl Central + CentralTracks),
+        central: &(impl CentralCounterStore + CentralTrackStore),
     ) -> Result<KeyReport, InspectError> {
         let report = self.key_central(rule, key.clone(), now, central).await?;
         let policy = self.policy.load_full();
-        let (found, key) = self.found(&policy, rule, key)?;
+        let (found, key) = self.find_rule(&policy, rule, key)?;
         let (print, charges) = self.charges_of(&policy, found, &key, now);
         for charge in &charges {
             central.reset(&charge.counter, &charge.limit, now).await.map_err(InspectError::Store)?;
         }
-        self.denials.clear();
-        self.forget_own_track(found, print, now);
+        self.deny_cache.clear();
+        self.forget_local_track(found, print, now);
         if found.track.is_some() {
             self.outbox.forget(print);
             let forgotten = central.forget_track(&counter(DOMAIN, found, &key)).await;
@@ -210,7 +225,7 @@ impl Engine {
         Ok(report)
     }
 
-    fn found<'p>(
+    fn find_rule<'p>(
         &self,
         policy: &'p Policy,
         rule: &str,
@@ -218,7 +233,7 @@ impl Engine {
     ) -> Result<(&'p RuleInForce, Key), InspectError> {
         let found = policy.rule(rule).ok_or_else(|| InspectError::NoRule(rule.to_owned()))?;
         let key = key.grouped(policy.settings().ipv6_prefix);
-        key_parts_fit(found, &key).map_err(|wanted| InspectError::Key { rule: rule.to_owned(), wanted })?;
+        check_key_parts(found, &key).map_err(|wanted| InspectError::Key { rule: rule.to_owned(), wanted })?;
         Ok((found, key))
     }
 
@@ -239,7 +254,7 @@ impl Engine {
 
 impl CentralVerdict {
     fn of(verdict: Verdict) -> CentralVerdict {
-        CentralVerdict { verdict, give_back: None, error: None }
+        CentralVerdict { verdict, to_refund: None, error: None }
     }
 }
 
@@ -249,28 +264,29 @@ fn counter_reports(
     outcome: CentralOutcome,
     now: Time,
 ) -> Result<Vec<CounterReport>, StoreError> {
-    let report = |(charge, part): (&CentralCharge, Result<Part, StoreError>)| {
+    let report = |(charge, part): (&CentralCharge, Result<LimitOutcome, StoreError>)| {
         let part = part?;
         Ok(CounterReport {
             limit: charge.limit,
             used: charge.limit.capacity().saturating_sub(part.decision.left),
             remaining: part.decision.left,
             reset_at: (part.reset_after > Duration::ZERO).then(|| now + part.reset_after),
-            reading: Reading::Plain,
+            detail: CounterDetail::Plain,
         })
     };
-    charges.iter().zip(outcome.parts).map(report).collect()
+    charges.iter().zip(outcome.limits).map(report).collect()
 }
 
 /// The enforced charges that have no answer, and what their rules say about that.
 fn failures(policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome) -> Vec<(usize, OnStoreError)> {
-    let all = plan.charged().zip(&outcome.parts).enumerate();
-    let failed = all.filter(|(_, ((_, _, charge), part))| part.is_err() && charge.weight == Weight::Enforced);
+    let all = plan.charged().zip(&outcome.limits).enumerate();
+    let failed = all
+        .filter(|(_, ((_, _, charge), part))| part.is_err() && charge.enforcement == Enforcement::Enforced);
     failed.map(|(n, ((rule, _, _), _))| (n, policy.on_store_error(rule))).collect()
 }
 
 /// What failures make of a verdict that is otherwise complete.
-fn settle_failures(verdict: &mut Verdict, failed: &[(usize, OnStoreError)]) {
+fn apply_failures(verdict: &mut Verdict, failed: &[(usize, OnStoreError)]) {
     if !verdict.allowed || failed.is_empty() {
         return; // a denial stands, whoever else was not asked
     }
@@ -279,38 +295,50 @@ fn settle_failures(verdict: &mut Verdict, failed: &[(usize, OnStoreError)]) {
 }
 
 /// Puts what came of the node's shares where the charges stand.
-fn place(shares: &[(usize, Charge)], decided: impl IntoIterator<Item = Part>, parts: &mut [Option<Part>]) {
+fn fill_shares(
+    shares: &[(usize, Charge)],
+    decided: impl IntoIterator<Item = LimitOutcome>,
+    parts: &mut [Option<LimitOutcome>],
+) {
     for ((n, _), part) in shares.iter().zip(decided) {
         parts[*n] = Some(part);
     }
 }
 
 /// The node's share of each limit that fails to local.
-fn shares(policy: &Policy, plan: &Plan<'_>, failed: &[(usize, OnStoreError)]) -> Vec<(usize, Charge)> {
+fn node_shares(policy: &Policy, plan: &Plan<'_>, failed: &[(usize, OnStoreError)]) -> Vec<(usize, Charge)> {
     let nodes = policy.settings().store.nodes;
     let is_local = |n: usize| failed.contains(&(n, OnStoreError::Local));
     let local = plan.charged().enumerate().filter(|(n, _)| is_local(*n));
-    local.map(|(n, (_, limit, charge))| (n, share(&limit.limit, charge, nodes))).collect()
+    local.map(|(n, (_, limit, charge))| (n, node_share(&limit.limit, charge, nodes))).collect()
 }
 
 /// As part of a whole it is a counter of its own: what was used of either says nothing of the other.
-fn share(limit: &Limit, charge: &Charge, nodes: u64) -> Charge {
+fn node_share(limit: &Limit, charge: &Charge, nodes: u64) -> Charge {
     let fingerprint = Fingerprint(charge.fingerprint.0.rotate_left(32) ^ nodes);
-    Charge { fingerprint, quota: Quota::new(&limit.share(nodes)), previous: Vec::new(), ..charge.clone() }
+    Charge {
+        fingerprint,
+        quota: Quota::new(&limit.node_share(nodes)),
+        predecessors: Vec::new(),
+        ..charge.clone()
+    }
 }
 
 /// The receipt for what was charged, there or here.
-fn receipt(charged: Vec<(Charge, Option<Box<Elsewhere>>)>, parts: &[Option<Part>]) -> Option<Receipt> {
+fn receipt(
+    charged: Vec<(Charge, Option<Box<CentralCounter>>)>,
+    parts: &[Option<LimitOutcome>],
+) -> Option<Receipt> {
     let items = charged.into_iter().zip(parts).filter_map(|((charge, elsewhere), part)| {
         let Charge { fingerprint, quota, unit_cost, .. } = charge;
-        Some(ReceiptItem { fingerprint, quota, unit_cost, grant: part.as_ref()?.grant?, elsewhere })
+        Some(ReceiptItem { fingerprint, quota, unit_cost, grant: part.as_ref()?.grant?, central: elsewhere })
     });
     Some(Receipt { items: items.collect() }).filter(|receipt| !receipt.items.is_empty())
 }
 
 fn central_charges(policy: &Policy, plan: &Plan<'_>, hit: &Hit<'_>) -> Vec<CentralCharge> {
     let mut charges = Vec::with_capacity(plan.charges.len());
-    let mut last: Option<(&PlannedRule<'_>, Counter)> = None;
+    let mut last: Option<(&PlannedRule<'_>, CounterId)> = None;
     for (planned, limit, charge) in plan.charged_keys() {
         let counter = match last.take() {
             Some((same, counter)) if std::ptr::eq(same, planned) => counter,
@@ -323,7 +351,7 @@ fn central_charges(policy: &Policy, plan: &Plan<'_>, hit: &Hit<'_>) -> Vec<Centr
 }
 
 /// The counter that a hit meets under a rule.
-pub(super) fn counter_of(policy: &Policy, planned: &PlannedRule<'_>, hit: &Hit<'_>) -> Counter {
+pub(super) fn counter_of(policy: &Policy, planned: &PlannedRule<'_>, hit: &Hit<'_>) -> CounterId {
     let rule = planned.rule;
     let value = |n: usize, attribute: &Attribute| match &planned.values {
         Some(values) => values[n].clone(),
@@ -335,24 +363,24 @@ pub(super) fn counter_of(policy: &Policy, planned: &PlannedRule<'_>, hit: &Hit<'
     counter(hit.domain_name(), rule, &Key::new(parts).unwrap_or_default())
 }
 
-fn central_charge(counter: Counter, limit: Limit, charge: &Charge) -> CentralCharge {
-    let Charge { cost, unit_cost, weight, denied, .. } = *charge;
-    CentralCharge { counter, limit, cost, unit_cost, weight, denied }
+fn central_charge(counter: CounterId, limit: Limit, charge: &Charge) -> CentralCharge {
+    let Charge { cost, unit_cost, enforcement: weight, denied_hits: denied, .. } = *charge;
+    CentralCharge { counter, limit, cost, unit_cost, enforcement: weight, denied_hits: denied }
 }
 
-fn counter(domain: &str, rule: &Rule, key: &Key) -> Counter {
+fn counter(domain: &str, rule: &Rule, key: &Key) -> CounterId {
     let ranked = key.parts().iter().enumerate().filter_map(|(n, (attribute, _))| Some((rank(attribute)?, n)));
     let owner = ranked.min();
-    let parts = key.written_parts().map(KeyPart::from).collect();
+    let parts = key.encoded_parts().map(KeyPart::from).collect();
     let key = match owner {
         Some((_, owner)) => CounterKey::owned(parts, owner),
         None => CounterKey::shared(parts),
     };
-    Counter { domain: domain.into(), rule: rule.id.as_str().into(), key }
+    CounterId { domain: domain.into(), rule: rule.id.as_str().into(), key }
 }
 
-impl From<WrittenPart> for KeyPart {
-    fn from(part: WrittenPart) -> KeyPart {
+impl From<EncodedKeyPart> for KeyPart {
+    fn from(part: EncodedKeyPart) -> KeyPart {
         let sensitivity = match part.is_sensitive {
             true => Sensitivity::Sensitive,
             false => Sensitivity::Public,
@@ -367,11 +395,14 @@ fn rank(attribute: &Attribute) -> Option<u8> {
         Attribute::User => Some(0),
         Attribute::ApiKey => Some(1),
         Attribute::Email => Some(2),
-        Attribute::Field(Source::Jwt, _) => Some(3),
-        Attribute::Field(Source::Cookie | Source::Header | Source::Json | Source::Form, _) => Some(4),
+        Attribute::Field(FieldSource::Jwt, _) => Some(3),
+        Attribute::Field(
+            FieldSource::Cookie | FieldSource::Header | FieldSource::Json | FieldSource::Form,
+            _,
+        ) => Some(4),
         Attribute::Mac => Some(5),
         Attribute::Ip => Some(6),
-        Attribute::Field(Source::Attr | Source::Query, _)
+        Attribute::Field(FieldSource::Attr | FieldSource::Query, _)
         | Attribute::Path
         | Attribute::Method
         | Attribute::Host => None,

@@ -1,11 +1,11 @@
 //! One key of one rule, as an operator looks at it.
 
-use crate::algorithm::sliding_counter::Counts;
-use crate::algorithm::{Algorithm, Quota, State};
+use crate::algorithm::sliding_counter::SlidingCounterState;
+use crate::algorithm::{Algorithm, Quota, QuotaState};
 use crate::engine::Engine;
 use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
-use crate::plan::key_parts_fit;
+use crate::plan::check_key_parts;
 use crate::store::central::StoreError;
 use crate::time::Time;
 use crate::track::Track;
@@ -47,12 +47,12 @@ pub struct CounterReport {
     pub remaining: u64,
     /// When it is as good as never seen; `None` if it is so now.
     pub reset_at: Option<Time>,
-    pub reading: Reading,
+    pub detail: CounterDetail,
 }
 
 /// What some algorithms can tell beside what is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reading {
+pub enum CounterDetail {
     Plain,
     Counts { previous: u64, current: u64 },
     Buckets { read: u64 },
@@ -64,7 +64,7 @@ impl Engine {
         let policy = self.policy.load();
         let found = policy.rule(rule).ok_or_else(|| InspectError::NoRule(rule.to_owned()))?;
         let key = key.grouped(policy.settings().ipv6_prefix);
-        key_parts_fit(found, &key).map_err(|wanted| InspectError::Key { rule: rule.to_owned(), wanted })?;
+        check_key_parts(found, &key).map_err(|wanted| InspectError::Key { rule: rule.to_owned(), wanted })?;
         let (print, counters) = policy.counters_of(found, DOMAIN, &key, &self.secret, now);
         let limits = counters
             .iter()
@@ -73,7 +73,7 @@ impl Engine {
                 report(each.limit, &charge.quota, &state, now)
             })
             .collect();
-        let track = found.track.map(|_| self.own_track(found, print, now));
+        let track = found.track.map(|_| self.local_track(found, print, now));
         let (rule, scope) = (rule.to_owned(), TrackScope::Node);
         Ok(KeyReport { rule, key, limits, track, scope, store_error: None })
     }
@@ -86,9 +86,9 @@ impl Engine {
             let (print, counters) = policy.counters_of(found, DOMAIN, &report.key, &self.secret, now);
             for (_, charge) in counters {
                 self.store.reset(charge.fingerprint);
-                charge.previous.iter().for_each(|previous| _ = self.store.reset(previous.fingerprint));
+                charge.predecessors.iter().for_each(|previous| _ = self.store.reset(previous.fingerprint));
             }
-            self.forget_own_track(found, print, now);
+            self.forget_local_track(found, print, now);
         }
         Ok(report)
     }
@@ -114,20 +114,20 @@ fn names(wanted: &[Attribute]) -> String {
     }
 }
 
-fn report(limit: Limit, quota: &Quota, state: &State, now: Time) -> CounterReport {
+fn report(limit: Limit, quota: &Quota, state: &QuotaState, now: Time) -> CounterReport {
     let reading = match (quota, state) {
-        (Quota::Counter(counter), State::Counts(counts)) => {
-            let Counts { previous, current, .. } = counter.roll(counts, now);
-            Reading::Counts { previous, current }
+        (Quota::Counter(counter), QuotaState::Counts(counts)) => {
+            let SlidingCounterState { previous, current, .. } = counter.roll(counts, now);
+            CounterDetail::Counts { previous, current }
         }
-        (Quota::Tiers(window), _) => Reading::Buckets { read: window.buckets_read(now) },
-        _ => Reading::Plain,
+        (Quota::Tiers(window), _) => CounterDetail::Buckets { read: window.buckets_read(now) },
+        _ => CounterDetail::Plain,
     };
     CounterReport {
         limit,
         used: quota.used(state, now),
         remaining: quota.decide(state, now, 0).left,
-        reset_at: Some(quota.fresh_at(state)).filter(|at| *at > now),
-        reading,
+        reset_at: Some(quota.expires_at(state)).filter(|at| *at > now),
+        detail: reading,
     }
 }

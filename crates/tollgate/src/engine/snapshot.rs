@@ -111,7 +111,7 @@ impl Engine {
         saved_at: Time,
     ) -> Engine {
         let policy = match former {
-            Some(old) => policy.succeed(&old, saved_at),
+            Some(old) => policy.inherit(&old, saved_at),
             None => policy,
         };
         Engine::with_setup(policy, EngineSetup { secret, ..setup })

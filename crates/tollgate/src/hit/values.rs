@@ -9,7 +9,7 @@ use std::borrow::Cow;
 pub const MAX_VALUES: usize = 8;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Values<'h> {
+pub enum AttributeValues<'h> {
     #[default]
     Missing,
     One(Cow<'h, str>),
@@ -18,48 +18,52 @@ pub enum Values<'h> {
     TooMany,
 }
 
-impl<'h> Values<'h> {
+impl<'h> AttributeValues<'h> {
     /// Adds a value unless it is known. A call compares with [`MAX_VALUES`] others at most.
     pub(crate) fn add(&mut self, value: Cow<'h, str>) {
         match self {
-            Values::Missing => *self = Values::One(value),
-            Values::One(first) if *first == value => {}
-            Values::One(first) => *self = Values::Several(vec![std::mem::take(first), value]),
-            Values::Several(known) if known.contains(&value) => {}
-            Values::Several(known) if known.len() == MAX_VALUES => *self = Values::TooMany,
-            Values::Several(known) => known.push(value),
-            Values::TooMany => {}
+            AttributeValues::Missing => *self = AttributeValues::One(value),
+            AttributeValues::One(first) if *first == value => {}
+            AttributeValues::One(first) => {
+                *self = AttributeValues::Several(vec![std::mem::take(first), value])
+            }
+            AttributeValues::Several(known) if known.contains(&value) => {}
+            AttributeValues::Several(known) if known.len() == MAX_VALUES => *self = AttributeValues::TooMany,
+            AttributeValues::Several(known) => known.push(value),
+            AttributeValues::TooMany => {}
         }
     }
 
     /// The value, if there is exactly one.
-    pub fn only(self) -> Option<Cow<'h, str>> {
+    pub fn single(self) -> Option<Cow<'h, str>> {
         match self {
-            Values::One(value) => Some(value),
+            AttributeValues::One(value) => Some(value),
             _ => None,
         }
     }
 
     pub fn is_ambiguous(&self) -> bool {
-        matches!(self, Values::Several(_) | Values::TooMany)
+        matches!(self, AttributeValues::Several(_) | AttributeValues::TooMany)
     }
 
     /// The values after `normal`, which may drop some and make others equal.
-    pub(crate) fn map(self, normal: impl Fn(Cow<'h, str>) -> Option<Cow<'h, str>>) -> Values<'h> {
+    pub(crate) fn map(self, normal: impl Fn(Cow<'h, str>) -> Option<Cow<'h, str>>) -> AttributeValues<'h> {
         match self {
-            Values::One(value) => normal(value).map_or(Values::Missing, Values::One),
-            Values::Several(values) => values.into_iter().filter_map(normal).collect(),
+            AttributeValues::One(value) => {
+                normal(value).map_or(AttributeValues::Missing, AttributeValues::One)
+            }
+            AttributeValues::Several(values) => values.into_iter().filter_map(normal).collect(),
             other => other,
         }
     }
 }
 
-impl<'h> FromIterator<Cow<'h, str>> for Values<'h> {
-    fn from_iter<I: IntoIterator<Item = Cow<'h, str>>>(values: I) -> Values<'h> {
-        let mut all = Values::Missing;
+impl<'h> FromIterator<Cow<'h, str>> for AttributeValues<'h> {
+    fn from_iter<I: IntoIterator<Item = Cow<'h, str>>>(values: I) -> AttributeValues<'h> {
+        let mut all = AttributeValues::Missing;
         for value in values {
             all.add(value);
-            if all == Values::TooMany {
+            if all == AttributeValues::TooMany {
                 break;
             }
         }

@@ -12,13 +12,13 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::identity::Key;
 
 /// Longer values are abridged, in bytes.
-pub const MAX_WHOLE: usize = 256;
+pub const MAX_UNABRIDGED: usize = 256;
 /// What is shown of an abridged value, in bytes.
 const PREFIX: usize = 64;
 
 /// A value as bans name it.
 pub fn abridged(value: Cow<'_, str>) -> Cow<'_, str> {
-    if value.len() <= MAX_WHOLE {
+    if value.len() <= MAX_UNABRIDGED {
         return value;
     }
     let prefix = &value[..value.floor_char_boundary(PREFIX)];
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_value_within_the_bound_stays_as_it_is() {
-        let whole = "ä".repeat(MAX_WHOLE / 2);
+        let whole = "ä".repeat(MAX_UNABRIDGED / 2);
         assert_eq!(abridged((&*whole).into()), whole);
     }
 
@@ -73,12 +73,12 @@ mod tests {
             start in "[ -~äΣß😀]{0,70}",
             rest in "[ -~äΣß😀]{1,9}",
         ) {
-            let text = format!("{start}{}", rest.repeat(MAX_WHOLE));
+            let text = format!("{start}{}", rest.repeat(MAX_UNABRIDGED));
             let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
             prop_assume!(encoded.len() < Key::MAX_LEN - 20);
             if let Ok(key) = Key::parse(&format!("{name}:{encoded}")) {
                 let banned = key.as_banned(64);
-                prop_assert!(banned.to_string().len() <= 3 * MAX_WHOLE + 20);
+                prop_assert!(banned.to_string().len() <= 3 * MAX_UNABRIDGED + 20);
                 prop_assert_eq!(Key::parse(&banned.to_string()).map(|read| read.as_banned(64)), Ok(banned));
             }
         }

@@ -18,12 +18,12 @@ pub const MAX_TRUSTED: usize = 1024;
 
 /// What one client is counted under: an IPv4 address or an IPv6 network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Group {
+pub struct AddressGroup {
     address: IpAddr,
     prefix: Option<u8>,
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for AddressGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.prefix {
             Some(prefix) => write!(f, "{}/{prefix}", self.address),
@@ -140,14 +140,14 @@ pub fn parse_ip(text: &str) -> Option<IpAddr> {
 }
 
 /// Whom `ip` is counted with. A prefix of 128 or more keeps IPv6 addresses apart.
-pub fn group(ip: IpAddr, ipv6_prefix: u8) -> Group {
+pub fn group(ip: IpAddr, ipv6_prefix: u8) -> AddressGroup {
     match client_address(ip) {
         IpAddr::V6(v6) if ipv6_prefix < 128 => {
             let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or(0);
             let network = Ipv6Addr::from_bits(v6.to_bits() & mask);
-            Group { address: network.into(), prefix: Some(ipv6_prefix) }
+            AddressGroup { address: network.into(), prefix: Some(ipv6_prefix) }
         }
-        address => Group { address, prefix: None },
+        address => AddressGroup { address, prefix: None },
     }
 }
 

@@ -13,12 +13,12 @@ pub enum Attribute {
     Path,
     Method,
     Host,
-    Field(Source, Box<str>),
+    Field(FieldSource, Box<str>),
 }
 
 /// Where a named field is found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Source {
+pub enum FieldSource {
     Header,
     Cookie,
     Query,
@@ -30,18 +30,18 @@ pub enum Source {
     Attr,
 }
 
-impl Source {
-    const ALL: [(Source, &str); 7] = [
-        (Source::Header, "header"),
-        (Source::Cookie, "cookie"),
-        (Source::Query, "query"),
-        (Source::Jwt, "jwt"),
-        (Source::Json, "json"),
-        (Source::Form, "form"),
-        (Source::Attr, "attr"),
+impl FieldSource {
+    const ALL: [(FieldSource, &str); 7] = [
+        (FieldSource::Header, "header"),
+        (FieldSource::Cookie, "cookie"),
+        (FieldSource::Query, "query"),
+        (FieldSource::Jwt, "jwt"),
+        (FieldSource::Json, "json"),
+        (FieldSource::Form, "form"),
+        (FieldSource::Attr, "attr"),
     ];
 
-    pub fn parse(word: &str) -> Option<Source> {
+    pub fn parse(word: &str) -> Option<FieldSource> {
         Self::ALL.iter().find(|(_, name)| *name == word).map(|(source, _)| *source)
     }
 
@@ -68,7 +68,7 @@ impl Attribute {
             return Ok(plain.clone());
         }
         let (source, name) = text.split_once(':').unwrap_or((text, ""));
-        match Source::parse(source) {
+        match FieldSource::parse(source) {
             Some(_) if name.is_empty() => Err(format!("'{text}' lacks a name: write {source}:NAME")),
             Some(source) => Ok(Attribute::field(source, name)),
             None => Err(format!(
@@ -78,8 +78,8 @@ impl Attribute {
         }
     }
 
-    pub fn field(source: Source, name: &str) -> Attribute {
-        let name = if source == Source::Header { name.to_ascii_lowercase() } else { name.to_owned() };
+    pub fn field(source: FieldSource, name: &str) -> Attribute {
+        let name = if source == FieldSource::Header { name.to_ascii_lowercase() } else { name.to_owned() };
         Attribute::Field(source, name.into())
     }
 }
@@ -109,7 +109,7 @@ mod tests {
         }
         assert_eq!(
             Attribute::parse("header:X-Tenant"),
-            Ok(Attribute::Field(Source::Header, "x-tenant".into()))
+            Ok(Attribute::Field(FieldSource::Header, "x-tenant".into()))
         );
         assert!(Attribute::parse("header:").expect_err("no name").contains("lacks a name"));
         assert!(Attribute::parse("colour").expect_err("unknown").contains("unknown attribute 'colour'"));

@@ -34,15 +34,15 @@ pub enum ForwardingHeader {
 pub fn client_ip(peer: IpAddr, header: ForwardingHeader, lines: &[&str], trusted: &TrustedProxies) -> IpAddr {
     match header {
         ForwardingHeader::XForwardedFor => {
-            walk(peer, lines.iter().rev().flat_map(|line| line.rsplit(',')).map(node), trusted)
+            walk(peer, lines.iter().rev().flat_map(|line| line.rsplit(',')).map(parse_node), trusted)
         }
-        ForwardingHeader::Forwarded => walk(peer, from_the_right(lines).map(forwarded_for), trusted),
+        ForwardingHeader::Forwarded => walk(peer, elements_from_right(lines).map(forwarded_for), trusted),
     }
 }
 
 /// A parameter of the last element of `Forwarded`, which the nearest proxy wrote.
-pub fn nearest<'a>(lines: &[&'a str], name: &str) -> Option<&'a str> {
-    let mut rest = from_the_right(lines).map(str::trim_ascii).find(|element| !element.is_empty())?;
+pub fn last_parameter<'a>(lines: &[&'a str], name: &str) -> Option<&'a str> {
+    let mut rest = elements_from_right(lines).map(str::trim_ascii).find(|element| !element.is_empty())?;
     while !rest.is_empty() {
         let (found, value, after) = parameter(rest)?;
         if found.eq_ignore_ascii_case(name) {
@@ -75,7 +75,7 @@ enum Hop {
 
 /// The elements of `Forwarded`, last first. Quotes are matched from the right
 /// too: one that the client left open cannot swallow what a proxy appended.
-fn from_the_right<'a>(lines: &[&'a str]) -> impl Iterator<Item = &'a str> {
+fn elements_from_right<'a>(lines: &[&'a str]) -> impl Iterator<Item = &'a str> {
     lines.iter().rev().flat_map(|line| {
         let mut rest = Some(*line);
         iter::from_fn(move || {
@@ -118,7 +118,7 @@ fn forwarded_for(element: &str) -> Hop {
         }
         rest = after;
     }
-    match found.map(node) {
+    match found.map(parse_node) {
         Some(Hop::Known(address)) => Hop::Known(address),
         _ => Hop::Unknown,
     }
@@ -150,7 +150,7 @@ fn closing_quote(text: &[u8]) -> Option<usize> {
 }
 
 /// Reads `1.2.3.4`, `1.2.3.4:567`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`.
-fn node(text: &str) -> Hop {
+fn parse_node(text: &str) -> Hop {
     let text = text.trim_ascii();
     match parse_ip(text).or_else(|| parse_decorated(text)) {
         Some(address) => Hop::Known(address),
@@ -249,10 +249,10 @@ mod tests {
     #[test]
     fn the_nearest_proxy_says_host_and_protocol() {
         let lines = ["for=1.1.1.1;proto=ftp", "for=2.2.2.2;host=\"a.example:80\";proto=https ,"];
-        assert_eq!(nearest(&lines, "Proto"), Some("https"));
-        assert_eq!(nearest(&lines, "host"), Some("a.example:80"));
-        assert_eq!(nearest(&lines, "by"), None);
-        assert_eq!(nearest(&[], "proto"), None);
+        assert_eq!(last_parameter(&lines, "Proto"), Some("https"));
+        assert_eq!(last_parameter(&lines, "host"), Some("a.example:80"));
+        assert_eq!(last_parameter(&lines, "by"), None);
+        assert_eq!(last_parameter(&[], "proto"), None);
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl Key {
         if text.len() > Self::MAX_LEN {
             return Err(KeyError::TooLong);
         }
-        let parts: Vec<_> = text.split('+').map(part).collect::<Result<_, _>>()?;
+        let parts: Vec<_> = text.split('+').map(parse_part).collect::<Result<_, _>>()?;
         match parts.iter().find(|(attribute, value)| *attribute == Attribute::Ip && is_v4_range(value)) {
             Some((_, range)) if parts.len() > 1 => Err(KeyError::Range(range.clone())),
             _ => Key::new(parts),
@@ -101,10 +101,10 @@ impl Key {
     }
 }
 
-fn part(text: &str) -> Result<(Attribute, String), KeyError> {
+fn parse_part(text: &str) -> Result<(Attribute, String), KeyError> {
     let no_value = || KeyError::NoValue { part: text.to_owned() };
     let (name, rest) = text.split_once(':').ok_or_else(no_value)?;
-    let (name, value) = match crate::identity::Source::parse(name) {
+    let (name, value) = match crate::identity::FieldSource::parse(name) {
         Some(_) => {
             let (field, value) = rest.split_once(':').ok_or_else(no_value)?;
             (format!("{name}:{}", decoded(field)), value)
@@ -182,7 +182,7 @@ impl fmt::Display for Key {
 }
 
 /// A part of a key as it is written, percent-encoded.
-pub struct WrittenPart {
+pub struct EncodedKeyPart {
     /// `user`, `header:x-tenant`.
     pub name: String,
     pub value: String,
@@ -190,18 +190,18 @@ pub struct WrittenPart {
 }
 
 impl Key {
-    pub fn written_parts(&self) -> impl Iterator<Item = WrittenPart> + '_ {
-        self.parts().iter().map(|(attribute, value)| written_part(attribute, value))
+    pub fn encoded_parts(&self) -> impl Iterator<Item = EncodedKeyPart> + '_ {
+        self.parts().iter().map(|(attribute, value)| encoded_part(attribute, value))
     }
 }
 
-fn written_part(attribute: &Attribute, value: &str) -> WrittenPart {
+fn encoded_part(attribute: &Attribute, value: &str) -> EncodedKeyPart {
     let mut name = String::new();
     let mut encoded = String::with_capacity(value.len());
     write_name(&mut name, attribute)
         .and_then(|()| write_encoded(&mut encoded, value, false))
         .expect("writing to a string cannot fail");
-    WrittenPart { name, value: encoded, is_sensitive: is_sensitive(attribute, value) }
+    EncodedKeyPart { name, value: encoded, is_sensitive: is_sensitive(attribute, value) }
 }
 
 fn write_name(f: &mut impl Write, attribute: &Attribute) -> fmt::Result {

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use crate::identity::{Source, key};
+use crate::identity::{FieldSource, key};
 
 /// How many bytes an EUI-48 and an EUI-64 have.
 const MAC_BYTES: [usize; 2] = [6, 8];
@@ -60,7 +60,7 @@ pub fn text(text: &str) -> Option<&str> {
 }
 
 /// The value of a named field. An email address in a body or a query is one whatever its case.
-pub(crate) fn field<'v>(source: Source, name: &str, value: Cow<'v, str>) -> Option<Cow<'v, str>> {
+pub(crate) fn field<'v>(source: FieldSource, name: &str, value: Cow<'v, str>) -> Option<Cow<'v, str>> {
     if is_email_field(source, name) {
         return Some(Cow::Owned(key::email(&value))).filter(|email: &Cow<'_, str>| !email.is_empty());
     }
@@ -74,9 +74,10 @@ pub(crate) fn field<'v>(source: Source, name: &str, value: Cow<'v, str>) -> Opti
 }
 
 /// `json:email`, `json:user.email`, `form:email` and `query:email`.
-fn is_email_field(source: Source, name: &str) -> bool {
+fn is_email_field(source: FieldSource, name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
-    matches!(source, Source::Json | Source::Form | Source::Query) && last.eq_ignore_ascii_case("email")
+    matches!(source, FieldSource::Json | FieldSource::Form | FieldSource::Query)
+        && last.eq_ignore_ascii_case("email")
 }
 
 fn is_mac(text: &str) -> bool {

@@ -3,7 +3,7 @@
 //! Most are known by their attribute, some by their form wherever they stand. What is taken for sensitive without
 //! being so is only harder to read, so names are matched broadly.
 
-use crate::identity::{Attribute, Source};
+use crate::identity::{Attribute, FieldSource};
 
 /// A field whose name contains one of these, in any case, holds a credential or an email address: `X-Api-Key`,
 /// `access_token`, `PHPSESSID`, `userEmail`.
@@ -27,7 +27,9 @@ pub const SENSITIVE_NAMES: [&str; 14] = [
 /// Whether the value of an attribute is an email address or a credential.
 pub fn is_sensitive(attribute: &Attribute, value: &str) -> bool {
     let by_name = match attribute {
-        Attribute::Email | Attribute::ApiKey | Attribute::Field(Source::Cookie | Source::Jwt, _) => true,
+        Attribute::Email
+        | Attribute::ApiKey
+        | Attribute::Field(FieldSource::Cookie | FieldSource::Jwt, _) => true,
         Attribute::Field(_, name) => is_sensitive_name(name),
         _ => false,
     };

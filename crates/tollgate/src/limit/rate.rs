@@ -38,7 +38,7 @@ impl Rate {
     }
 
     /// The tokens that `tick` brings, as a fraction in lowest terms.
-    pub(crate) fn share_of(&self, tick: Duration) -> (u128, u128) {
+    pub(crate) fn tokens_per_tick(&self, tick: Duration) -> (u128, u128) {
         let (share, token) = (u128::from(self.count) * tick.as_nanos(), u128::from(self.period.nanos()));
         let divisor = greatest_common_divisor(share, token);
         (share / divisor, token / divisor)

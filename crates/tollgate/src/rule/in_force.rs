@@ -6,115 +6,122 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::record::{Record, Tally};
 use crate::rule::Rule;
-use crate::rule::once::Once;
+use crate::rule::lazy_arc::LazyArc;
+use crate::rule_stats::{RuleCounts, RuleStats};
 use crate::time::Time;
 
 /// Earlier versions of a rule that are remembered.
-const MAX_FORMER: usize = 4;
+const MAX_PREVIOUS: usize = 4;
 
 pub struct RuleInForce {
     rule: Rule,
-    place: u32,
+    position: u32,
     /// One word, as most rules have none.
-    history: Once<History>,
+    history: LazyArc<VersionHistory>,
 }
 
 /// What a rule that was hit or edited carries on.
 #[derive(Default)]
-struct History {
-    record: Shared,
-    former: Option<Arc<Former>>,
+struct VersionHistory {
+    stats: StatsOwner,
+    previous: Option<Arc<PreviousVersion>>,
 }
 
 /// The record outlives the rule's edits: the first version owns it, and later ones refer to that.
-enum Shared {
-    Own(Record),
-    Of(Arc<History>),
+enum StatsOwner {
+    Own(RuleStats),
+    Of(Arc<VersionHistory>),
 }
 
-impl Default for Shared {
+impl Default for StatsOwner {
     fn default() -> Self {
-        Shared::Own(Record::default())
+        StatsOwner::Own(RuleStats::default())
     }
 }
 
-impl History {
+impl VersionHistory {
     #[inline]
-    fn record(&self) -> &Record {
-        match &self.record {
-            Shared::Own(record) => record,
-            Shared::Of(first) => first.record(),
+    fn stats(&self) -> &RuleStats {
+        match &self.stats {
+            StatsOwner::Own(record) => record,
+            StatsOwner::Of(first) => first.stats(),
         }
     }
 
     /// The history of the next version.
-    fn followed_by(self: Arc<History>, former: Former) -> History {
-        let first = match &self.record {
-            Shared::Own(_) => self,
-            Shared::Of(first) => Arc::clone(first),
+    fn next_version(self: Arc<VersionHistory>, former: PreviousVersion) -> VersionHistory {
+        let first = match &self.stats {
+            StatsOwner::Own(_) => self,
+            StatsOwner::Of(first) => Arc::clone(first),
         };
-        History { record: Shared::Of(first), former: Some(Arc::new(former)) }
+        VersionHistory { stats: StatsOwner::Of(first), previous: Some(Arc::new(former)) }
     }
 }
 
 /// An earlier version of a rule, while counters made under it may still matter (I6).
-struct Former {
+struct PreviousVersion {
     rule: Rule,
     until: Time,
-    former: Option<Arc<Former>>,
+    previous: Option<Arc<PreviousVersion>>,
 }
 
 impl RuleInForce {
     /// The place of rules that come after all that have one, in the order of their ids.
-    pub(crate) const LAST: u32 = u32::MAX;
+    pub(crate) const AFTER_LIST: u32 = u32::MAX;
 
     pub(crate) fn new(rule: Rule, place: u32) -> RuleInForce {
-        RuleInForce { rule, place, history: Once::default() }
+        RuleInForce { rule, position: place, history: LazyArc::default() }
     }
 
     /// What stands in a place of its own, in that order; then the others, by id.
     pub(crate) fn order(&self) -> (u32, &str) {
-        (self.place, self.rule.id.as_str())
+        (self.position, self.rule.id.as_str())
     }
 
-    pub(crate) fn place(&self) -> u32 {
-        self.place
+    pub(crate) fn position(&self) -> u32 {
+        self.position
     }
 
     /// Whether it came by a change, not with the list that the policy was made with.
     pub fn is_added(&self) -> bool {
-        self.place == Self::LAST
+        self.position == Self::AFTER_LIST
     }
 
     /// The next version of this rule: it has the same record, and knows what it has replaced.
-    pub(crate) fn followed_by(&self, rule: Rule, place: u32, now: Time) -> RuleInForce {
+    pub(crate) fn next_version(&self, rule: Rule, place: u32, now: Time) -> RuleInForce {
         if rule == self.rule {
-            let history = self.history.get().map_or_else(Once::default, |_| Once::of(self.history.share()));
-            return RuleInForce { rule, place, history };
+            let history = self
+                .history
+                .get()
+                .map_or_else(LazyArc::default, |_| LazyArc::from_arc(self.history.to_arc()));
+            return RuleInForce { rule, position: place, history };
         }
-        let history = self.history.share();
-        let until = now + self.rule.longest_span();
-        let former = history.former.as_ref().and_then(|former| former.at_most(MAX_FORMER - 1, now));
-        let former = Former { rule: self.rule.clone(), until, former };
-        RuleInForce { rule, place, history: Once::of(Arc::new(history.followed_by(former))) }
+        let history = self.history.to_arc();
+        let until = now + self.rule.max_state_lifetime();
+        let former = history.previous.as_ref().and_then(|former| former.truncated(MAX_PREVIOUS - 1, now));
+        let former = PreviousVersion { rule: self.rule.clone(), until, previous: former };
+        RuleInForce {
+            rule,
+            position: place,
+            history: LazyArc::from_arc(Arc::new(history.next_version(former))),
+        }
     }
 
-    pub fn record(&self) -> &Record {
-        self.history.get_or_begin().record()
+    pub fn stats(&self) -> &RuleStats {
+        self.history.get_or_init().stats()
     }
 
     /// How often the rule allowed and denied.
-    pub fn tally(&self) -> Tally {
-        self.history.get().map_or_else(Tally::default, |history| history.record().tally())
+    pub fn counts(&self) -> RuleCounts {
+        self.history.get().map_or_else(RuleCounts::default, |history| history.stats().counts())
     }
 
     /// The earlier versions of the rule that still matter, latest first.
-    pub(crate) fn formers(&self, now: Time) -> impl Iterator<Item = &Rule> {
-        let live = move |former: &&Arc<Former>| former.until > now;
-        let first = self.history.get().and_then(|history| history.former.as_ref()).filter(live);
-        std::iter::successors(first, move |former| former.former.as_ref().filter(live))
+    pub(crate) fn previous_versions(&self, now: Time) -> impl Iterator<Item = &Rule> {
+        let live = move |former: &&Arc<PreviousVersion>| former.until > now;
+        let first = self.history.get().and_then(|history| history.previous.as_ref()).filter(live);
+        std::iter::successors(first, move |former| former.previous.as_ref().filter(live))
             .map(|former| &former.rule)
     }
 }
@@ -141,14 +148,14 @@ impl std::fmt::Debug for RuleInForce {
     }
 }
 
-impl Former {
+impl PreviousVersion {
     /// A copy of the chain cut to `depth` versions that still matter.
-    fn at_most(&self, depth: usize, now: Time) -> Option<Arc<Former>> {
+    fn truncated(&self, depth: usize, now: Time) -> Option<Arc<PreviousVersion>> {
         if depth == 0 || self.until <= now {
             return None;
         }
-        let former = self.former.as_ref().and_then(|former| former.at_most(depth - 1, now));
-        Some(Arc::new(Former { rule: self.rule.clone(), until: self.until, former }))
+        let former = self.previous.as_ref().and_then(|former| former.truncated(depth - 1, now));
+        Some(Arc::new(PreviousVersion { rule: self.rule.clone(), until: self.until, previous: former }))
     }
 }
 

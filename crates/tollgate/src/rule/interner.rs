@@ -8,21 +8,21 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::rule::index::fold;
+use crate::rule::hamt::fold;
 use crate::rule::shared_str::SharedStr;
-use crate::rule::{Limits, Rule, Terms};
+use crate::rule::{Limits, Rule, RuleTerms};
 
 /// Fewer changes than this cause no sweep.
 const MIN_SWEEP: usize = 1_024;
 
 #[derive(Default)]
 pub(crate) struct Interner {
-    terms: Table<Arc<Terms>>,
-    limits: Table<Arc<Limits>>,
+    terms: InternTable<Arc<RuleTerms>>,
+    limits: InternTable<Arc<Limits>>,
     /// Apart from other texts: two tables fit what is in them better than one.
-    paths: Table<SharedStr>,
+    paths: InternTable<SharedStr>,
     /// Hosts and long user ids.
-    texts: Table<SharedStr>,
+    texts: InternTable<SharedStr>,
     /// Rules removed since the last sweep for them.
     removed: usize,
 }
@@ -43,7 +43,7 @@ impl Interner {
     }
 
     /// To be told of each rule that is removed or replaced.
-    pub(crate) fn removed(&mut self) {
+    pub(crate) fn on_rule_removed(&mut self) {
         self.removed += 1;
         if self.removed >= MIN_SWEEP.max(self.len() / 8) {
             self.removed = 0;
@@ -60,23 +60,23 @@ impl Interner {
     }
 }
 
-struct Table<T> {
-    values: HashSet<T, BuildHasherDefault<Fold>>,
+struct InternTable<T> {
+    values: HashSet<T, BuildHasherDefault<FoldHasher>>,
     /// The next sweep comes when there are so many.
     sweep_at: usize,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for InternTable<T> {
     fn default() -> Self {
-        Table { values: HashSet::default(), sweep_at: MIN_SWEEP }
+        InternTable { values: HashSet::default(), sweep_at: MIN_SWEEP }
     }
 }
 
 /// Rules come from the operator, so the hash needs no secret: a word costs one multiplication.
 #[derive(Default)]
-struct Fold(u64);
+struct FoldHasher(u64);
 
-impl Hasher for Fold {
+impl Hasher for FoldHasher {
     fn write(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         words.iter().for_each(|word| self.write_u64(u64::from_le_bytes(*word)));
@@ -106,24 +106,24 @@ impl Hasher for Fold {
 }
 
 /// A reference-counted value.
-trait Counted: Clone + Eq + Hash {
+trait RefCounted: Clone + Eq + Hash {
     /// Whether there are references beside this one.
     fn is_used(&self) -> bool;
 }
 
-impl<T: Eq + Hash> Counted for Arc<T> {
+impl<T: Eq + Hash> RefCounted for Arc<T> {
     fn is_used(&self) -> bool {
         Arc::strong_count(self) > 1
     }
 }
 
-impl Counted for SharedStr {
+impl RefCounted for SharedStr {
     fn is_used(&self) -> bool {
         self.is_shared()
     }
 }
 
-impl<T: Counted> Table<T> {
+impl<T: RefCounted> InternTable<T> {
     fn share(&mut self, value: &mut T) {
         if let Some(known) = self.values.get(value) {
             *value = known.clone();
@@ -137,7 +137,7 @@ impl<T: Counted> Table<T> {
 
     /// Values are only cloned by those who hold one, or under the lock that guards this table.
     fn sweep(&mut self) {
-        self.values.retain(Counted::is_used);
+        self.values.retain(RefCounted::is_used);
         self.sweep_at = MIN_SWEEP.max(2 * self.values.len());
         if self.values.capacity() > 4 * self.sweep_at {
             self.values.shrink_to(self.sweep_at);
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(interner.len(), 1 + 4 * rules.len());
         for rule in rules {
             drop(rule);
-            interner.removed();
+            interner.on_rule_removed();
         }
         assert!(interner.len() <= 2 * MIN_SWEEP * 4, "{}", interner.len());
     }

@@ -19,12 +19,12 @@ pub struct Override {
 pub struct Overrides {
     list: Vec<Override>,
     /// Most attributes first.
-    shapes: Vec<Shape>,
+    indexes: Vec<OverrideIndex>,
 }
 
 /// The overrides that name the same attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Shape {
+struct OverrideIndex {
     /// Where the attributes stand in the rule's key.
     positions: Vec<usize>,
     by_value: HashMap<Vec<String>, usize>,
@@ -40,7 +40,7 @@ impl Hash for Overrides {
 impl Overrides {
     /// Every override's attributes are in `key`.
     pub fn new(key: &[Attribute], list: Vec<Override>) -> Overrides {
-        let mut shapes: Vec<Shape> = Vec::new();
+        let mut shapes: Vec<OverrideIndex> = Vec::new();
         for (n, each) in list.iter().enumerate() {
             let value_of = |attribute: &Attribute| {
                 each.values.iter().find(|(named, _)| named == attribute).map(|(_, value)| value.clone())
@@ -49,11 +49,11 @@ impl Overrides {
             let values: Vec<_> = positions.iter().filter_map(|at| value_of(&key[*at])).collect();
             match shapes.iter_mut().find(|shape| shape.positions == positions) {
                 Some(shape) => _ = shape.by_value.entry(values).or_insert(n),
-                None => shapes.push(Shape { positions, by_value: HashMap::from([(values, n)]) }),
+                None => shapes.push(OverrideIndex { positions, by_value: HashMap::from([(values, n)]) }),
             }
         }
         shapes.sort_by_key(|shape| std::cmp::Reverse(shape.positions.len()));
-        Overrides { list, shapes }
+        Overrides { list, indexes: shapes }
     }
 
     /// The same overrides as clients are told apart: an IPv6 address stands for its group. An `Err` is a
@@ -77,7 +77,7 @@ impl Overrides {
 
     /// The limits for a key's values, given in the order of the rule's key.
     pub fn find(&self, values: &[Cow<'_, str>]) -> Option<&[RuleLimit]> {
-        self.shapes.iter().find_map(|Shape { positions, by_value }| {
+        self.indexes.iter().find_map(|OverrideIndex { positions, by_value }| {
             let wanted: Vec<String> = positions.iter().map(|at| values[*at].to_string()).collect();
             by_value.get(&wanted).map(|n| self.list[*n].limits.as_ref())
         })

@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::document::{MapReader, Node, Place, Problem, Problems};
+use crate::document::{MapReader, Node, Problem, Problems, TextPosition};
 use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
 use crate::rule::interner::Interner;
 use crate::rule::{
-    AmbiguousKey, BanPolicy, CountWhen, HostPattern, Limits, Method, MissingKey, Mode, OnExceed,
-    OnStoreError, Override, Overrides, Pattern, Rule, RuleId, RuleLimit, Share, Terms, Text, Tracking,
+    AmbiguousKey, BanPolicy, CompactText, CountWhen, EnforcedShare, HostPattern, Limits, MissingKey,
+    OnExceed, OnStoreError, Override, Overrides, Pattern, Rule, RuleId, RuleLimit, RuleMethod, RuleMode,
+    RuleTerms, Tracking,
 };
-use crate::time::parse_span;
+use crate::time::parse_duration;
 
-mod shape;
+mod algorithm_options;
 
 /// Named bounds of a rule.
 const MAX_KEY_ATTRIBUTES: usize = 8;
@@ -32,10 +33,10 @@ pub(crate) const ON_STORE_ERROR: [(&str, OnStoreError); 3] =
 /// Reads a list of rules; those with problems are left out, and the problems collected.
 pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> {
     let Some(nodes) = list.as_list() else {
-        problems.push(Problem::new(Some(list.place()), path, "expected a list of rules"));
+        problems.push(Problem::new(Some(list.position()), path, "expected a list of rules"));
         return Vec::new();
     };
-    let mut places: HashMap<RuleId, Place> = HashMap::with_capacity(nodes.len());
+    let mut places: HashMap<RuleId, TextPosition> = HashMap::with_capacity(nodes.len());
     let mut rules = Vec::with_capacity(nodes.len());
     let mut interner = Interner::default();
     for (n, node) in nodes.iter().enumerate() {
@@ -45,9 +46,9 @@ pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> 
         match places.get(&id) {
             Some(first) => {
                 let message = format!("rule id '{id}' is used twice, first at line {}", first.line);
-                problems.push(Problem::new(Some(node.place()), &path, message));
+                problems.push(Problem::new(Some(node.position()), &path, message));
             }
-            None => _ = places.insert(id, node.place()),
+            None => _ = places.insert(id, node.position()),
         }
     }
     rules
@@ -70,18 +71,18 @@ pub fn rule(node: &Node<'_>, path: &str, problems: &mut Problems) -> Option<Rule
 
 fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let id = rule_id(map);
-    let short = Short::read(map);
+    let short = ShortForm::read(map);
     let (method, pattern) = pattern(map, &short);
     let key = attributes(map, "key").unwrap_or_else(|| short.default_key());
-    let uid = own_user(map, &short, &key);
+    let uid = rule_user(map, &short, &key);
     let missing_key = map.optional_choice("missing_key", &MISSING_KEY).unwrap_or_default();
     let ambiguous_key = map
         .optional_choice("ambiguous_key", &AMBIGUOUS_KEY)
-        .unwrap_or_else(|| AmbiguousKey::default_beside(missing_key));
+        .unwrap_or_else(|| AmbiguousKey::default_for(missing_key));
     let on_exceed = map.optional_choice("on_exceed", &ON_EXCEED);
-    let shapes = shape::Shapes::read(map, on_exceed);
+    let shapes = algorithm_options::AlgorithmOptions::read(map, on_exceed);
     let cost = cost(map);
-    let read = Limiting { shapes: &shapes, cost };
+    let read = LimitContext { shapes: &shapes, cost };
     let limits = limits(map, &short, &read);
     let overrides = overrides(map, &key, &read);
     // All is read before anything is given up: a key that nobody asked for would look unknown.
@@ -93,7 +94,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let count_when = count_when(map).unwrap_or_default();
     let cost_from = cost_from(map);
     let ban = ban(map, &key);
-    let terms = Terms {
+    let terms = RuleTerms {
         method,
         key,
         missing_key,
@@ -118,7 +119,8 @@ const MISSING_KEY: [(&str, MissingKey); 3] =
 const AMBIGUOUS_KEY: [(&str, AmbiguousKey); 2] = [("deny", AmbiguousKey::Deny), ("each", AmbiguousKey::Each)];
 const ON_EXCEED: [(&str, OnExceed); 3] =
     [("reject", OnExceed::Reject), ("hold", OnExceed::Hold), ("queue", OnExceed::Queue)];
-const MODE: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
+const MODE: [(&str, RuleMode); 3] =
+    [("enforce", RuleMode::Enforce), ("shadow", RuleMode::Shadow), ("off", RuleMode::Off)];
 
 fn rule_id(map: &mut MapReader<'_, '_>) -> Option<RuleId> {
     let node = map.required("id")?;
@@ -131,14 +133,14 @@ fn rule_id(map: &mut MapReader<'_, '_>) -> Option<RuleId> {
 }
 
 /// The short form: `{id, uid, url, time, requests}`.
-struct Short<'n> {
+struct ShortForm<'n> {
     url: Option<&'n Node<'n>>,
     uid: Option<&'n Node<'n>>,
     rate: Option<(String, &'n Node<'n>)>,
 }
 
-impl<'n> Short<'n> {
-    fn read(map: &mut MapReader<'n, '_>) -> Short<'n> {
+impl<'n> ShortForm<'n> {
+    fn read(map: &mut MapReader<'n, '_>) -> ShortForm<'n> {
         let (url, uid) = (map.optional("url"), map.optional("uid"));
         let (time, requests) = (map.optional("time"), map.optional("requests"));
         let rate = match (time, requests) {
@@ -163,7 +165,7 @@ impl<'n> Short<'n> {
                 None
             }
         };
-        Short { url, uid, rate }
+        ShortForm { url, uid, rate }
     }
 
     fn is_used(&self) -> bool {
@@ -175,13 +177,13 @@ impl<'n> Short<'n> {
     }
 }
 
-fn pattern(map: &mut MapReader<'_, '_>, short: &Short<'_>) -> (Method, Pattern) {
+fn pattern(map: &mut MapReader<'_, '_>, short: &ShortForm<'_>) -> (RuleMethod, Pattern) {
     let long = map.optional("match");
     if let (Some(node), Some(_)) = (long, short.url) {
         map.reject("match", node, "'match' and 'url' say the same: keep one");
     }
     let (name, node) = if long.is_some() { ("match", long) } else { ("url", short.url) };
-    let mut method = Method::default();
+    let mut method = RuleMethod::default();
     let mut pattern = Pattern::default();
     if let Some(node) = node {
         match node.as_str().ok_or("expected [METHOD ]PATH".to_owned()).and_then(Pattern::parse) {
@@ -198,7 +200,7 @@ fn pattern(map: &mut MapReader<'_, '_>, short: &Short<'_>) -> (Method, Pattern) 
     (method, pattern)
 }
 
-fn own_user(map: &mut MapReader<'_, '_>, short: &Short<'_>, key: &[Attribute]) -> Option<Text> {
+fn rule_user(map: &mut MapReader<'_, '_>, short: &ShortForm<'_>, key: &[Attribute]) -> Option<CompactText> {
     let node = short.uid?;
     let uid = node.as_str().map(str::trim_ascii).filter(|uid| !uid.is_empty());
     if uid.is_none() {
@@ -230,16 +232,16 @@ fn attributes(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Vec<Att
 }
 
 /// The share of keys for which a rule is enforced.
-fn enforced(map: &mut MapReader<'_, '_>, key: &[Attribute], uid: Option<&str>) -> Share {
-    let Some(node) = map.optional("enforce_percent") else { return Share::ALL };
-    let share = match node.as_u64().and_then(Share::new) {
+fn enforced(map: &mut MapReader<'_, '_>, key: &[Attribute], uid: Option<&str>) -> EnforcedShare {
+    let Some(node) = map.optional("enforce_percent") else { return EnforcedShare::ALL };
+    let share = match node.as_u64().and_then(EnforcedShare::new) {
         None => Err("expected a whole number from 0 to 100"),
         // In shadow it would stand in for the general rule all the same, and nobody would be limited.
         Some(_) if uid.is_some() => Err("a rule for one user is enforced or not: use mode"),
         Some(_) if key.is_empty() => Err("the rule has no key whose values could be told apart: use mode"),
         Some(share) => Ok(share),
     };
-    share.map_err(|message| map.reject("enforce_percent", node, message)).unwrap_or(Share::ALL)
+    share.map_err(|message| map.reject("enforce_percent", node, message)).unwrap_or(EnforcedShare::ALL)
 }
 
 fn cost(map: &mut MapReader<'_, '_>) -> u64 {
@@ -252,12 +254,12 @@ fn cost(map: &mut MapReader<'_, '_>) -> u64 {
 }
 
 /// What the limits of one rule have in common.
-struct Limiting<'r> {
-    shapes: &'r shape::Shapes,
+struct LimitContext<'r> {
+    shapes: &'r algorithm_options::AlgorithmOptions,
     cost: u64,
 }
 
-fn limits(map: &mut MapReader<'_, '_>, short: &Short<'_>, read: &Limiting<'_>) -> Option<Limits> {
+fn limits(map: &mut MapReader<'_, '_>, short: &ShortForm<'_>, read: &LimitContext<'_>) -> Option<Limits> {
     let (one, many, by) = (map.optional("limit"), map.optional("limits"), map.optional("limits_by"));
     let given = [one.is_some(), many.is_some(), by.is_some(), short.rate.is_some()];
     match given.iter().filter(|given| **given).count() {
@@ -282,7 +284,7 @@ fn limits(map: &mut MapReader<'_, '_>, short: &Short<'_>, read: &Limiting<'_>) -
     read.limits(map, name, node).map(|limits| Limits::Same(limits.into_vec().into()))
 }
 
-impl Limiting<'_> {
+impl LimitContext<'_> {
     fn limits(&self, map: &mut MapReader<'_, '_>, name: &str, node: &Node<'_>) -> Option<Box<[RuleLimit]>> {
         let nodes = node.as_list().unwrap_or(std::slice::from_ref(node));
         if nodes.is_empty() || nodes.len() > MAX_LIMITS {
@@ -341,7 +343,7 @@ impl Limiting<'_> {
 }
 
 /// `{attr: plan, free: [10/m], pro: [100/m], default: [5/m]}`.
-fn limits_by(map: &mut MapReader<'_, '_>, node: &Node<'_>, read: &Limiting<'_>) -> Option<Limits> {
+fn limits_by(map: &mut MapReader<'_, '_>, node: &Node<'_>, read: &LimitContext<'_>) -> Option<Limits> {
     let Some(entries) = node.as_map() else {
         map.reject("limits_by", node, "expected a map such as {attr: plan, free: [10/m], pro: [100/m]}");
         return None;
@@ -385,7 +387,7 @@ fn by_attribute(text: &str) -> Result<Attribute, String> {
     }
 }
 
-fn overrides(map: &mut MapReader<'_, '_>, key: &[Attribute], read: &Limiting<'_>) -> Overrides {
+fn overrides(map: &mut MapReader<'_, '_>, key: &[Attribute], read: &LimitContext<'_>) -> Overrides {
     let Some(nodes) = map.optional_list("overrides") else { return Overrides::default() };
     let mut list = Vec::with_capacity(nodes.len());
     for (n, node) in nodes.iter().enumerate() {
@@ -471,9 +473,9 @@ fn ban(map: &mut MapReader<'_, '_>, rule_key: &[Attribute]) -> Option<BanPolicy>
         }
         after
     });
-    let within = span(&mut map, "within").unwrap_or(Duration::from_secs(600));
-    let first = span(&mut map, "for").unwrap_or(Duration::from_secs(3_600));
-    let max = span(&mut map, "max").unwrap_or(first.max(Duration::from_secs(86_400)));
+    let within = read_duration(&mut map, "within").unwrap_or(Duration::from_secs(600));
+    let first = read_duration(&mut map, "for").unwrap_or(Duration::from_secs(3_600));
+    let max = read_duration(&mut map, "max").unwrap_or(first.max(Duration::from_secs(86_400)));
     if max < first {
         map.reject_map("'max' is shorter than 'for'");
     }
@@ -483,10 +485,10 @@ fn ban(map: &mut MapReader<'_, '_>, rule_key: &[Attribute]) -> Option<BanPolicy>
 }
 
 /// A span above zero.
-pub(crate) fn span(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
+pub(crate) fn read_duration(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
     let node = map.optional(name)?;
     let read = node.as_str().ok_or(Cow::Borrowed("expected a span such as 30s")).and_then(|text| {
-        let span = parse_span(text).map_err(Cow::Owned)?;
+        let span = parse_duration(text).map_err(Cow::Owned)?;
         if span.is_zero() { Err(Cow::Owned(format!("'{text}' is no time at all"))) } else { Ok(span) }
     });
     read.map_err(|message| map.reject(name, node, message)).ok()

@@ -22,7 +22,7 @@ pub(crate) enum Segment<'p> {
 pub struct HostPattern(SharedStr);
 
 /// There may be a million of them: a pattern is its text, which many may share, and is taken apart where
-/// that is needed. The method is one of the rule's [`Terms`](crate::rule::Terms), so that rules share paths.
+/// that is needed. The method is one of the rule's [`RuleTerms`](crate::rule::RuleTerms), so that rules share paths.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
     /// The path, or nothing.
@@ -32,16 +32,16 @@ pub struct Pattern {
 
 /// The method that a rule is about, if it is about one; in upper case.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Method(Option<Box<str>>);
+pub struct RuleMethod(Option<Box<str>>);
 
-impl Method {
+impl RuleMethod {
     pub fn name(&self) -> Option<&str> {
         self.0.as_deref()
     }
 }
 
 /// A host that begins so stands for those below it.
-const BELOW: &str = "*.";
+const WILDCARD_PREFIX: &str = "*.";
 /// A path that ends so stands for itself and everything below.
 const OPEN_END: &str = "/**";
 
@@ -56,7 +56,7 @@ impl Pattern {
     pub const MAX_SEGMENTS: usize = 64;
 
     /// Reads `[METHOD ]PATH`.
-    pub fn parse(text: &str) -> Result<(Method, Pattern), String> {
+    pub fn parse(text: &str) -> Result<(RuleMethod, Pattern), String> {
         let mut words = text.split_whitespace();
         let (method, path) = match (words.next(), words.next(), words.next()) {
             (Some(path), None, _) if path.starts_with('/') => (None, path),
@@ -66,7 +66,7 @@ impl Pattern {
         };
         let path = parse_path(path)?;
         let method = method.map(parse_method).transpose()?;
-        Ok((Method(method.map(Into::into)), Pattern { text: path.as_str().into(), host: None }))
+        Ok((RuleMethod(method.map(Into::into)), Pattern { text: path.as_str().into(), host: None }))
     }
 
     /// The path; `None` matches every request, with a path or without.
@@ -89,9 +89,9 @@ impl Pattern {
 
     /// Whether a request is meant, whatever its method.
     #[inline]
-    pub(crate) fn meets(&self, host: &str, path: &str, case: PathCase) -> bool {
-        self.host.as_ref().is_none_or(|own| own.meets(host))
-            && (self.text.is_empty() || *self.text == *path || self.meets_segments(path, case))
+    pub(crate) fn matches(&self, host: &str, path: &str, case: PathCase) -> bool {
+        self.host.as_ref().is_none_or(|own| own.matches(host))
+            && (self.text.is_empty() || *self.text == *path || self.matches_segments(path, case))
     }
 
     /// Where the text of the path is in memory, for a prefetch.
@@ -100,7 +100,7 @@ impl Pattern {
     }
 
     /// A request without a path meets no pattern with one.
-    fn meets_segments(&self, path: &str, case: PathCase) -> bool {
+    fn matches_segments(&self, path: &str, case: PathCase) -> bool {
         if path.is_empty() {
             return false;
         }
@@ -194,7 +194,7 @@ fn check_segment(text: &str) -> Result<(), &str> {
 
 impl HostPattern {
     pub fn parse(text: &str) -> Result<HostPattern, String> {
-        let (below, name) = match text.strip_prefix(BELOW) {
+        let (below, name) = match text.strip_prefix(WILDCARD_PREFIX) {
             Some(name) => (true, name),
             None => (false, text),
         };
@@ -202,12 +202,16 @@ impl HostPattern {
         if name.is_empty() || name.contains(['*', '/', ' ', '{']) {
             return Err(format!("'{text}' is no host: write api.example.com or *.example.com"));
         }
-        Ok(HostPattern(if below { format!("{BELOW}{name}").as_str().into() } else { name.as_ref().into() }))
+        Ok(HostPattern(if below {
+            format!("{WILDCARD_PREFIX}{name}").as_str().into()
+        } else {
+            name.as_ref().into()
+        }))
     }
 
     /// The domain, if all hosts below it are meant; else the host itself is.
-    pub(crate) fn below(&self) -> Option<&str> {
-        self.0.strip_prefix(BELOW)
+    pub(crate) fn wildcard_domain(&self) -> Option<&str> {
+        self.0.strip_prefix(WILDCARD_PREFIX)
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -220,8 +224,8 @@ impl HostPattern {
     }
 
     #[inline]
-    fn meets(&self, host: &str) -> bool {
-        match self.below() {
+    fn matches(&self, host: &str) -> bool {
+        match self.wildcard_domain() {
             None => *self.0 == *host,
             Some(domain) => host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')),
         }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::request::Target;
-use crate::rule::index::{Hashed, Index, hash};
+use crate::rule::hamt::{Hamt, Hashed, hash};
 use crate::rule::interner::Interner;
 use crate::rule::matcher::{Matcher, Matches};
-use crate::rule::slots::Slots;
-use crate::rule::{Mode, PathCase, Rule, RuleId, RuleInForce};
+use crate::rule::persistent_vec::PersistentVec;
+use crate::rule::{PathCase, Rule, RuleId, RuleInForce, RuleMode};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
@@ -19,24 +19,24 @@ use crate::time::Time;
 pub const MAX_MATCHES: usize = 64;
 
 /// Rules by their number in a set. The numbers say nothing of their order.
-pub type Rules = Slots<Arc<RuleInForce>>;
+pub type Rules = PersistentVec<Arc<RuleInForce>>;
 
 #[derive(Clone, Default)]
 pub struct RuleSet {
     rules: Rules,
-    by_id: Index<Numbered>,
+    by_id: Hamt<IndexEntry>,
     matcher: Matcher,
     interner: Arc<Mutex<Interner>>,
 }
 
 /// The number of a thing, under the hash of its name.
 #[derive(Clone, Copy)]
-pub(crate) struct Numbered {
+pub(crate) struct IndexEntry {
     pub(crate) hash: u32,
     pub(crate) number: u32,
 }
 
-impl Hashed for Numbered {
+impl Hashed for IndexEntry {
     fn hash(&self) -> u32 {
         self.hash
     }
@@ -79,38 +79,38 @@ impl RuleSet {
         let Some(number) = self.number(rule.id.as_str()) else {
             let id = rule.id.clone();
             return self
-                .add(rule, RuleInForce::LAST)
+                .add(rule, RuleInForce::AFTER_LIST)
                 .or_else(|error| self.remove(id.as_str()).and(Err(error)));
         };
         let was = Arc::clone(&self.rules[number]);
         if **was == rule {
             return Ok(());
         }
-        let next = was.followed_by(lock(&self.interner).share(rule), was.place(), now);
-        lock(&self.interner).removed();
-        let put = self.exchange(number, Arc::new(next));
-        put.or_else(|error| self.exchange(number, was).and(Err(error)))
+        let next = was.next_version(lock(&self.interner).share(rule), was.position(), now);
+        lock(&self.interner).on_rule_removed();
+        let put = self.replace_rule(number, Arc::new(next));
+        put.or_else(|error| self.replace_rule(number, was).and(Err(error)))
     }
 
-    fn exchange(&mut self, number: usize, rule: Arc<RuleInForce>) -> Result<(), RuleSetError> {
+    fn replace_rule(&mut self, number: usize, rule: Arc<RuleInForce>) -> Result<(), RuleSetError> {
         let was = Arc::clone(&self.rules[number]);
         self.matcher.remove(&was, number as u32);
         self.rules.replace(number, rule);
-        self.match_by(number)
+        self.insert_match(number)
     }
 
     /// Takes a rule out. The last one gets its number, so that numbers have no gaps.
     pub(crate) fn remove(&mut self, id: &str) -> Result<(), RuleSetError> {
         let Some(number) = self.number(id) else { return Ok(()) };
         let last = self.rules.len() - 1;
-        self.forget(number);
+        self.unindex_rule(number);
         if number != last {
-            let moved = self.forget(last);
+            let moved = self.unindex_rule(last);
             self.rules.replace(number, moved);
         }
         self.rules.pop();
-        lock(&self.interner).removed();
-        if number != last { self.know(number) } else { Ok(()) }
+        lock(&self.interner).on_rule_removed();
+        if number != last { self.index_rule(number) } else { Ok(()) }
     }
 
     /// Interns values apart from other sets from now on, as a set that is dropped soon.
@@ -119,7 +119,7 @@ impl RuleSet {
     }
 
     /// Replaces a rule by itself with another past, or in another place.
-    pub(crate) fn hand_over(&mut self, number: usize, rule: Arc<RuleInForce>) {
+    pub(crate) fn set_version(&mut self, number: usize, rule: Arc<RuleInForce>) {
         debug_assert!(self.rules[number] == rule);
         self.rules.replace(number, rule);
     }
@@ -131,34 +131,34 @@ impl RuleSet {
         }
         let rule = RuleInForce::new(lock(&self.interner).share(rule), place);
         self.rules.push(Arc::new(rule));
-        self.know(number)
+        self.index_rule(number)
     }
 
     /// Has a rule found by its id, and by what it matches.
-    fn know(&mut self, number: usize) -> Result<(), RuleSetError> {
+    fn index_rule(&mut self, number: usize) -> Result<(), RuleSetError> {
         let hash = hash(self.rules[number].id.as_str());
-        self.by_id.insert(Numbered { hash, number: number as u32 });
-        self.match_by(number)
+        self.by_id.insert(IndexEntry { hash, number: number as u32 });
+        self.insert_match(number)
     }
 
     /// Has a rule found no more; it keeps its number as yet.
-    fn forget(&mut self, number: usize) -> Arc<RuleInForce> {
+    fn unindex_rule(&mut self, number: usize) -> Arc<RuleInForce> {
         let rule = Arc::clone(&self.rules[number]);
         self.by_id.remove(hash(rule.id.as_str()), |known| known.number == number as u32);
         self.matcher.remove(&rule, number as u32);
         rule
     }
 
-    fn match_by(&mut self, number: usize) -> Result<(), RuleSetError> {
+    fn insert_match(&mut self, number: usize) -> Result<(), RuleSetError> {
         let rule = &self.rules[number];
-        if rule.mode == Mode::Off {
+        if rule.mode == RuleMode::Off {
             return Ok(());
         }
         let count = self.matcher.insert(&self.rules, rule, number as u32);
         if count <= MAX_MATCHES {
             return Ok(());
         }
-        let pattern = match rule.written_match() {
+        let pattern = match rule.match_text() {
             pattern if pattern.is_empty() => "every request".to_owned(),
             pattern => pattern,
         };

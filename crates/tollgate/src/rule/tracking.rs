@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::document::MapReader;
-use crate::rule::parse::span;
+use crate::rule::parse::read_duration;
 
 /// How many of the latest times are kept, and how long a key is remembered after it was last seen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -61,7 +61,7 @@ impl Tracking {
         });
         let keep = match map.optional("keep") {
             None => Some(Self::DEFAULT_KEEP),
-            Some(node) => span(&mut map, "keep").filter(|keep| {
+            Some(node) => read_duration(&mut map, "keep").filter(|keep| {
                 let fits = Tracking::new(1, *keep).is_some();
                 if !fits {
                     map.reject("keep", node, "expected whole seconds, from 1s to 365d");

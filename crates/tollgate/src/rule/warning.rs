@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use crate::identity::{Attribute, Source};
+use crate::identity::{Attribute, FieldSource};
 use crate::limit::{Limit, Release, Shape};
-use crate::rule::{Mode, Rule};
-use crate::time::write_span;
+use crate::rule::{Rule, RuleMode};
+use crate::time::format_duration;
 
 /// Browsers, HTTP libraries and load balancers commonly give up after this time.
 pub const USUAL_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -24,12 +24,12 @@ impl Warnings {
 
     pub fn of<'r>(rules: impl IntoIterator<Item = &'r Rule>) -> Warnings {
         let mut warnings = Warnings::default();
-        rules.into_iter().for_each(|rule| warnings.look_at(rule));
+        rules.into_iter().for_each(|rule| warnings.check(rule));
         warnings
     }
 
     /// Adds what there is to say about a rule.
-    pub fn look_at(&mut self, rule: &Rule) {
+    pub fn check(&mut self, rule: &Rule) {
         for warning in [hold_warning(rule), ban_warning(rule)].into_iter().flatten() {
             if self.texts.len() < Self::MAX {
                 self.texts.push(format!("rule {}: {warning}", rule.id));
@@ -51,7 +51,7 @@ impl Warnings {
 
 /// Whether a queue holds requests for longer than their clients will wait, or none at all.
 fn hold_warning(rule: &Rule) -> Option<String> {
-    if rule.mode == Mode::Off {
+    if rule.mode == RuleMode::Off {
         return None;
     }
     rule.all_limits().find_map(|each| {
@@ -71,8 +71,8 @@ fn hold_warning(rule: &Rule) -> Option<String> {
             format!(
                 "{limit} holds requests for up to {}, longer than most clients wait ({}): set max_wait or a \
                  smaller burst, or write on_exceed: reject",
-                write_span(longest),
-                write_span(USUAL_CLIENT_TIMEOUT)
+                format_duration(longest),
+                format_duration(USUAL_CLIENT_TIMEOUT)
             )
         })
     })
@@ -80,13 +80,17 @@ fn hold_warning(rule: &Rule) -> Option<String> {
 
 /// Whether a client can choose whom a rule bans: it sends requests with another's key until that is banned.
 fn ban_warning(rule: &Rule) -> Option<String> {
-    let ban = rule.ban.as_ref().filter(|_| rule.mode != Mode::Off)?;
+    let ban = rule.ban.as_ref().filter(|_| rule.mode != RuleMode::Off)?;
     let is_chosen = |attribute: &Attribute| match attribute {
         Attribute::Ip | Attribute::User | Attribute::ApiKey => false,
-        Attribute::Field(Source::Jwt | Source::Attr, _) => false,
+        Attribute::Field(FieldSource::Jwt | FieldSource::Attr, _) => false,
         Attribute::Email | Attribute::Mac | Attribute::Path | Attribute::Method | Attribute::Host => true,
         Attribute::Field(
-            Source::Header | Source::Cookie | Source::Query | Source::Json | Source::Form,
+            FieldSource::Header
+            | FieldSource::Cookie
+            | FieldSource::Query
+            | FieldSource::Json
+            | FieldSource::Form,
             _,
         ) => true,
     };

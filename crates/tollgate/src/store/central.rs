@@ -10,11 +10,11 @@ use thiserror::Error;
 
 use crate::algorithm::Grant;
 use crate::limit::Limit;
-use crate::store::{CounterKey, DeniedHits, Part, Weight};
+use crate::store::{CounterKey, DeniedHits, Enforcement, LimitOutcome};
 use crate::time::Time;
 
 /// A store that is asked, and waited for. `now` is the node's time; a store may have its own.
-pub trait Central: Sync {
+pub trait CentralCounterStore: Sync {
     /// Decides all charges of one request and takes all or none.
     fn charge(&self, charges: &[CentralCharge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
 
@@ -24,7 +24,7 @@ pub trait Central: Sync {
     /// Forgets a counter; says whether it was there.
     fn reset(
         &self,
-        counter: &Counter,
+        counter: &CounterId,
         limit: &Limit,
         now: Time,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
@@ -33,19 +33,19 @@ pub trait Central: Sync {
 /// One limit of one rule for one key.
 #[derive(Clone, Debug)]
 pub struct CentralCharge {
-    pub counter: Counter,
+    pub counter: CounterId,
     pub limit: Limit,
     pub cost: u64,
     /// What one unit of the hit costs here: `cost` is this for each of its units.
     pub unit_cost: u64,
-    pub weight: Weight,
-    pub denied: DeniedHits,
+    pub enforcement: Enforcement,
+    pub denied_hits: DeniedHits,
 }
 
 /// Whose counter, under which rule. Together with the limit's algorithm and window it is what the store
 /// calls its state; a limit's number is no part of it, so a changed number finds what was used (I6).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Counter {
+pub struct CounterId {
     pub domain: Box<str>,
     pub rule: Box<str>,
     pub key: CounterKey,
@@ -56,7 +56,7 @@ pub struct Counter {
 pub struct CentralOutcome {
     /// Whether every enforced limit that could be asked has allowed it.
     pub admitted: bool,
-    pub parts: Vec<Result<Part, StoreError>>,
+    pub limits: Vec<Result<LimitOutcome, StoreError>>,
     /// For what stays charged; `None` if nothing does.
     pub receipt: Option<CentralReceipt>,
 }
@@ -66,7 +66,7 @@ impl CentralOutcome {
     pub fn of(
         charges: &[CentralCharge],
         admitted: bool,
-        parts: Vec<Result<Part, StoreError>>,
+        parts: Vec<Result<LimitOutcome, StoreError>>,
     ) -> CentralOutcome {
         let items: Vec<_> = charges
             .iter()
@@ -83,7 +83,7 @@ impl CentralOutcome {
             })
             .collect();
         let receipt = (!items.is_empty()).then_some(CentralReceipt { items });
-        CentralOutcome { admitted, parts, receipt }
+        CentralOutcome { admitted, limits: parts, receipt }
     }
 }
 
@@ -95,7 +95,7 @@ pub struct CentralReceipt {
 
 #[derive(Clone, Debug)]
 pub struct CentralReceiptItem {
-    pub counter: Counter,
+    pub counter: CounterId,
     pub limit: Limit,
     pub unit_cost: u64,
     pub grant: Grant,

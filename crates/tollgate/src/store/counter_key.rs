@@ -47,7 +47,7 @@ impl CounterKey {
     }
 
     /// What it takes on the heap.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         self.parts.iter().map(|part| size_of::<KeyPart>() + part.name.len() + part.value.len()).sum()
     }
 

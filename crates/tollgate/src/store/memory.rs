@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Quota, State};
+use crate::algorithm::{Algorithm, Quota, QuotaState};
 use crate::changes::Changes;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
-use crate::store::{Charge, DeniedHits, Outcome, Part, Predecessor, Receipt, ReceiptItem, Weight};
+use crate::store::{
+    Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome, Predecessor, Receipt, ReceiptItem,
+};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
 
@@ -23,37 +25,37 @@ mod aggregate;
 mod changes;
 mod classes;
 mod collect;
+mod fast_path;
 mod full;
 mod layout;
-mod lone;
-mod look;
-mod moves;
+mod multi_charge;
 mod packed;
+mod peek;
 mod region;
-mod room;
+mod relocation;
 mod saved;
 mod shard;
-mod share;
 mod slab;
+mod slab_eviction;
 mod slot;
 mod snapshot;
 mod table;
-mod together;
 mod usage;
+mod used_fraction;
 
 use aggregate::is_from_cell;
-pub use aggregate::{CELLS, MemoryFull};
+pub use aggregate::{AGGREGATE_CELLS, MemoryFull};
 use classes::{Classes, WIDE};
-pub(crate) use lone::{Asked, Lone, Spot};
-use packed::{Demand, Form, Intent, Run};
+pub(crate) use fast_path::{FastPath, FastPathResult, SlotHint};
+pub(crate) use multi_charge::InForce;
+use packed::{ChargeOp, ChargeOpKind, PackedUpdate, SlotEncoding};
 use region::Region;
-use room::Growth;
-use shard::{Held, Kept, Replaced, Shape};
-use slot::{Line, Slot};
+use shard::{PressureCounts, ReplaceResult, ShardContext, ShardInner};
+use slab_eviction::Growth;
+use slot::{CacheLine, Slot};
 pub(crate) use snapshot::{EntryReader, Expired};
-pub(crate) use table::Place;
-use table::{Table, belongs_to, kind_of};
-pub(crate) use together::InForce;
+pub(crate) use table::CandidateLines;
+use table::{ShardTable, class_number, tag_matches};
 pub use usage::Usage;
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
@@ -63,21 +65,21 @@ const MAX_LINES: usize = if cfg!(shuttle) { 8 } else { 1 << 27 };
 /// The memory store. All its operations are atomic, and none can fail.
 pub struct MemoryStore {
     /// How much of its lines each shard uses; read with every decision, and seldom written.
-    tables: [Table; SHARDS],
+    tables: [ShardTable; SHARDS],
     region: Region,
-    shapes: Box<[Padded<Mutex<Shape>>]>,
+    shards: Box<[CachePadded<Mutex<ShardInner>>]>,
     classes: Classes,
     cap_bytes: usize,
     evicted: AtomicU64,
     unstored: AtomicU64,
     coarsened: AtomicU64,
-    refused: AtomicU64,
+    denied_full: AtomicU64,
     full: MemoryFull,
 }
 
 /// Alone on its cache line.
 #[repr(align(64))]
-struct Padded<T>(T);
+struct CachePadded<T>(T);
 
 impl MemoryStore {
     /// Below this a shard could not hold a key.
@@ -97,27 +99,27 @@ impl MemoryStore {
     pub fn try_new(cap_bytes: usize) -> io::Result<MemoryStore> {
         let cap_bytes = cap_bytes.max(Self::MIN_BYTES);
         let shard_bytes = cap_bytes / SHARDS;
-        let lines = (shard_bytes / size_of::<Line>()).min(MAX_LINES);
+        let lines = (shard_bytes / size_of::<CacheLine>()).min(MAX_LINES);
         let region = Region::reserve(lines)?;
         Ok(MemoryStore {
-            tables: std::array::from_fn(|_| Table::new(lines)),
+            tables: std::array::from_fn(|_| ShardTable::new(lines)),
             region,
-            shapes: (0..SHARDS).map(|_| Padded(Mutex::new(Shape::new(shard_bytes)))).collect(),
+            shards: (0..SHARDS).map(|_| CachePadded(Mutex::new(ShardInner::new(shard_bytes)))).collect(),
             classes: Classes::new(lines * SHARDS),
             cap_bytes,
             evicted: AtomicU64::new(0),
             unstored: AtomicU64::new(0),
             coarsened: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            denied_full: AtomicU64::new(0),
             full: MemoryFull::default(),
         })
     }
 
     /// The least memory in which a key of this limit fits at its limit, in whole mebibytes. A store with less keeps
     /// it too, but coarser.
-    pub fn least_bytes_for(limit: &Limit) -> usize {
-        let state = Quota::new(limit).most_heap_bytes();
-        let shard = Shape::least_bytes_for(state);
+    pub fn min_bytes_for(limit: &Limit) -> usize {
+        let state = Quota::new(limit).max_heap_bytes();
+        let shard = ShardInner::min_bytes_for(state);
         shard
             .saturating_mul(SHARDS)
             .checked_next_multiple_of(1 << 20)
@@ -141,7 +143,7 @@ impl MemoryStore {
     }
 
     /// Decides all charges of one request and takes all or none.
-    pub fn charge(&self, charges: &[Charge], now: Time) -> Outcome {
+    pub fn charge(&self, charges: &[Charge], now: Time) -> ChargeOutcome {
         self.charge_while(charges, now, &InForce::always())
     }
 
@@ -152,24 +154,33 @@ impl MemoryStore {
     /// begin a second counter. So whether the limit is in force is asked under the lock of the shard before a counter is
     /// begun: the move takes the same lock, after the successor came into force.
     #[inline]
-    pub(crate) fn charge_while(&self, charges: &[Charge], now: Time, in_force: &InForce<'_>) -> Outcome {
+    pub(crate) fn charge_while(
+        &self,
+        charges: &[Charge],
+        now: Time,
+        in_force: &InForce<'_>,
+    ) -> ChargeOutcome {
         if let [charge] = charges {
-            let part = self.run(charge, intent(charge), now, in_force);
-            let part = part.unwrap_or_else(|| in_force.replaced());
-            let admitted = part.decision.is_allowed() || charge.weight == Weight::Shadow;
+            let part = self.run(charge, charge_op_kind(charge), now, in_force);
+            let part = part.unwrap_or_else(|| in_force.note_replaced());
+            let admitted = part.decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
             let mut parts = SmallVec::new();
             parts.push(part);
-            return Outcome { admitted, parts };
+            return ChargeOutcome { admitted, limits: parts };
         }
         // Asked first: a request that is denied charges nothing, not even for a moment (I3).
-        let denies = |charge: &Charge| charge.weight == Weight::Enforced && !self.allows(charge, now);
+        let denies =
+            |charge: &Charge| charge.enforcement == Enforcement::Enforced && !self.allows(charge, now);
         let mut outcome = if charges.iter().any(denies) {
             self.peek(charges, now)
         } else {
-            Outcome { admitted: true, parts: SmallVec::from_elem(Part::UNASKED, charges.len()) }
+            ChargeOutcome {
+                admitted: true,
+                limits: SmallVec::from_elem(LimitOutcome::PENDING, charges.len()),
+            }
         };
         if outcome.admitted {
-            self.take_all(charges, &mut outcome, now, in_force);
+            self.charge_all(charges, &mut outcome, now, in_force);
         }
         if !outcome.admitted && !in_force.was_replaced() {
             self.drain_denied(charges, &mut outcome, now, in_force);
@@ -180,7 +191,7 @@ impl MemoryStore {
     /// Brings the places of a key nearer, for those who will charge it soon.
     #[inline]
     pub fn prefetch(&self, fingerprint: Fingerprint) {
-        self.place(fingerprint);
+        self.candidates(fingerprint);
     }
 
     /// Gives the charges of a receipt back, as far as time has not.
@@ -199,44 +210,51 @@ impl MemoryStore {
     /// Forgets a key; says whether it was there.
     pub fn reset(&self, fingerprint: Fingerprint) -> bool {
         let n = shard_of(fingerprint);
-        let mut shape = self.lock(n);
-        let was_there = shape.remove(&self.held(n, Time::EPOCH), fingerprint);
+        let mut inner = self.lock(n);
+        let was_there = inner.remove(&self.shard_context(n, Time::EPOCH), fingerprint);
         self.region.note_removed(fingerprint);
         was_there
     }
 
     /// How many keys still count at `now`; the room of all others is free. Looks at every entry.
     pub fn live_keys(&self, now: Time) -> usize {
-        (0..SHARDS).map(|n| self.held(n, now).live(&self.lock(n)).count()).sum()
+        (0..SHARDS).map(|n| self.shard_context(n, now).live_entries(&self.lock(n)).count()).sum()
     }
 
     /// `None` if the key is new and its limit is not in force any more.
-    fn run(&self, charge: &Charge, intent: Intent, now: Time, in_force: &InForce<'_>) -> Option<Part> {
-        let demand = Demand { quota: &charge.quota, cost: charge.cost, intent, now };
-        self.run_key(charge.fingerprint, &demand, &charge.previous, in_force)
+    fn run(
+        &self,
+        charge: &Charge,
+        intent: ChargeOpKind,
+        now: Time,
+        in_force: &InForce<'_>,
+    ) -> Option<LimitOutcome> {
+        let op = ChargeOp { quota: &charge.quota, cost: charge.cost, kind: intent, now };
+        self.run_key(charge.fingerprint, &op, &charge.predecessors, in_force)
     }
 
     fn run_key(
         &self,
         fingerprint: Fingerprint,
-        demand: &Demand<'_>,
+        op: &ChargeOp<'_>,
         previous: &[Predecessor],
         in_force: &InForce<'_>,
-    ) -> Option<Part> {
-        self.run_packed(fingerprint, demand)
-            .or_else(|| self.run_locked(fingerprint, demand, previous, in_force))
+    ) -> Option<LimitOutcome> {
+        self.run_packed(fingerprint, op).or_else(|| self.run_locked(fingerprint, op, previous, in_force))
     }
 
     /// Meets a demand on a packed state that is there, without a lock.
     #[inline]
-    fn run_packed(&self, fingerprint: Fingerprint, demand: &Demand<'_>) -> Option<Part> {
-        let place = self.place(fingerprint);
-        match demand.quota {
+    fn run_packed(&self, fingerprint: Fingerprint, op: &ChargeOp<'_>) -> Option<LimitOutcome> {
+        let candidates = self.candidates(fingerprint);
+        match op.quota {
             Quota::Bucket(meter) => {
-                let run = |kind, full_at| (kind != WIDE).then(|| demand.run_bucket(meter, full_at));
-                try_packed(&self.region, &place, run)
+                let run = |kind, full_at| (kind != WIDE).then(|| op.run_bucket(meter, full_at));
+                try_packed(&self.region, &candidates, run)
             }
-            _ => try_packed(&self.region, &place, |kind, word| self.classes.brief(kind)?.run(word, demand)),
+            _ => {
+                try_packed(&self.region, &candidates, |kind, word| self.classes.summary(kind)?.run(word, op))
+            }
         }
     }
 
@@ -245,46 +263,46 @@ impl MemoryStore {
     fn run_locked(
         &self,
         fingerprint: Fingerprint,
-        demand: &Demand<'_>,
+        op: &ChargeOp<'_>,
         previous: &[Predecessor],
         in_force: &InForce<'_>,
-    ) -> Option<Part> {
+    ) -> Option<LimitOutcome> {
         if self.classes.is_due() {
-            self.collect_classes(demand.now);
+            self.collect_classes(op.now);
         }
         let mut locked = self.lock_all(fingerprint, previous);
         let n = shard_of(fingerprint);
-        let (held, quota, now) = (self.held(n, demand.now), demand.quota, demand.now);
-        while let Some(slot) = held.look_again(fingerprint) {
-            let seen = slot.load();
-            let (tag, word) = seen.entry();
-            if kind_of(tag) == WIDE {
-                let part = self.run_wide(locked.shape(n), &held, word, demand);
-                if demand.has_changed(&part) {
+        let (shard, quota, now) = (self.shard_context(n, op.now), op.quota, op.now);
+        while let Some(slot) = shard.find_locked(fingerprint) {
+            let loaded = slot.load();
+            let (tag, word) = loaded.entry();
+            if class_number(tag) == WIDE {
+                let part = self.run_wide(locked.inner(n), &shard, word, op);
+                if op.has_changed(&part) {
                     self.region.mark(slot);
                 }
                 return Some(part);
             }
-            let class = self.classes.get(kind_of(tag));
-            match class.and_then(|class| class.run(word, demand)) {
+            let class = self.classes.get(class_number(tag));
+            match class.and_then(|class| class.run(word, op)) {
                 Some(run) => match run.next {
-                    Some(next) if slot.set(seen, next).is_err() => {}
+                    Some(next) if slot.cas_state(loaded, next).is_err() => {}
                     _ => {
                         self.region.mark(slot);
                         return Some(run.part);
                     }
                 },
                 // The state has outgrown its slot, or its limit was changed.
-                None if class.is_some_and(|class| Form::of(quota) == Some(class.form)) => {
-                    let at = (slot, seen);
-                    if let Some(part) = self.run_replaced(locked.shape(n), &held, at, fingerprint, demand) {
+                None if class.is_some_and(|class| SlotEncoding::of(quota) == Some(class.encoding)) => {
+                    let at = (slot, loaded);
+                    if let Some(part) = self.run_replaced(locked.inner(n), &shard, at, fingerprint, op) {
                         return Some(part);
                     }
                 }
                 // It belongs to another key with the same tag, which starts over.
                 None => {
-                    locked.shape(n).take(slot);
-                    return Some(self.run_new(locked.shape(n), &held, fingerprint, quota.fresh(), demand));
+                    locked.inner(n).take(slot);
+                    return Some(self.run_new(locked.inner(n), &shard, fingerprint, quota.fresh(), op));
                 }
             }
         }
@@ -293,26 +311,26 @@ impl MemoryStore {
         }
         let inherited = previous.iter().find_map(|previous| {
             let n = shard_of(previous.fingerprint);
-            let state = locked.shape(n).take_state(&self.held(n, now), previous.fingerprint)?;
+            let state = locked.inner(n).take_state(&self.shard_context(n, now), previous.fingerprint)?;
             Some(quota.adopt(&previous.quota, state, now))
         });
         let state = inherited.unwrap_or_else(|| quota.fresh());
-        Some(self.run_new(locked.shape(n), &held, fingerprint, state, demand))
+        Some(self.run_new(locked.inner(n), &shard, fingerprint, state, op))
     }
 
     /// Runs a quota on a state that has no slot, and gives it one.
     fn run_new(
         &self,
-        shape: &mut Shape,
-        held: &Held<'_>,
+        inner: &mut ShardInner,
+        shard: &ShardContext<'_>,
         fingerprint: Fingerprint,
-        mut state: State,
-        demand: &Demand<'_>,
-    ) -> Part {
-        let part = demand.run_state(&mut state);
-        let kept = shape.insert(held, fingerprint, demand.quota, state);
-        self.count(&kept);
-        if kept.unstored == 0 || part.grant.is_none() { part } else { self.run_unstored(shape, part, demand) }
+        mut state: QuotaState,
+        op: &ChargeOp<'_>,
+    ) -> LimitOutcome {
+        let part = op.run_state(&mut state);
+        let pressure = inner.insert(shard, fingerprint, op.quota, state);
+        self.count_pressure(&pressure);
+        if pressure.unstored == 0 || part.grant.is_none() { part } else { self.run_unstored(inner, part, op) }
     }
 
     fn settle_item(&self, item: &ReceiptItem, real_cost: u64, now: Time) {
@@ -321,84 +339,94 @@ impl MemoryStore {
             return self.lock(shard_of(item.fingerprint)).aggregate.settle(quota, grant, real_cost, now);
         }
         self.change(item.fingerprint, quota, now, |state| match real_cost.checked_sub(grant.cost) {
-            Some(more) => quota.owe(state, now, more),
+            Some(more) => quota.add_debt(state, now, more),
             None => quota.refund(state, grant, grant.cost - real_cost, now),
         });
     }
 
     /// Changes the state of a key, fresh if it is not there.
-    fn change(&self, fingerprint: Fingerprint, quota: &Quota, now: Time, change: impl Fn(&mut State)) {
+    fn change(&self, fingerprint: Fingerprint, quota: &Quota, now: Time, change: impl Fn(&mut QuotaState)) {
         let n = shard_of(fingerprint);
-        let held = self.held(n, now);
-        let mut shape = self.lock(n);
-        let mut kept = Kept::default();
-        while let Some(slot) = held.table.find(held.lines, fingerprint) {
-            let seen = slot.load();
-            let (tag, word) = seen.entry();
-            if kind_of(tag) == WIDE {
-                let Some(((), growth, kept)) = shape.change_wide(&held, word, quota, change) else { return };
+        let shard = self.shard_context(n, now);
+        let mut inner = self.lock(n);
+        let mut pressure = PressureCounts::default();
+        while let Some(slot) = shard.table.find(shard.lines, fingerprint) {
+            let loaded = slot.load();
+            let (tag, word) = loaded.entry();
+            if class_number(tag) == WIDE {
+                let Some(((), growth, pressure)) = inner.change_wide(&shard, word, quota, change) else {
+                    return;
+                };
                 if growth == Growth::NoRoom {
-                    shape.merge_steps(&held, word, quota);
+                    inner.merge_steps(&shard, word, quota);
                 }
                 self.region.mark(slot);
-                return self.count(&kept);
+                return self.count_pressure(&pressure);
             }
-            let Some(class) = self.classes.get(kind_of(tag)) else { return };
-            let mut state = class.form.layout().unpack(word);
+            let Some(class) = self.classes.get(class_number(tag)) else { return };
+            let mut state = class.encoding.layout().unpack(word);
             change(&mut state);
-            if let Some(next) = class.form.layout().pack(&state) {
-                match slot.set(seen, next) {
+            if let Some(next) = class.encoding.layout().pack(&state) {
+                match slot.cas_state(loaded, next) {
                     Ok(()) => return self.region.mark(slot),
                     Err(_) => continue, // charged meanwhile: look again
                 }
             }
-            let saturated = class.form.layout().pack_saturated(&state);
-            match shape.replace(&held, (slot, seen), fingerprint, quota, state, &mut kept) {
-                Replaced::Done => return self.count(&kept),
-                Replaced::Raced => {}
-                Replaced::NoRoom if saturated.is_none_or(|next| slot.set(seen, next).is_ok()) => {
+            let saturated = class.encoding.layout().pack_saturated(&state);
+            match inner.replace(&shard, (slot, loaded), fingerprint, quota, state, &mut pressure) {
+                ReplaceResult::Done => return self.count_pressure(&pressure),
+                ReplaceResult::Raced => {}
+                ReplaceResult::NoRoom
+                    if saturated.is_none_or(|next| slot.cas_state(loaded, next).is_ok()) =>
+                {
                     self.region.mark(slot);
-                    return self.count(&kept);
+                    return self.count_pressure(&pressure);
                 }
-                Replaced::NoRoom => {}
+                ReplaceResult::NoRoom => {}
             }
         }
         let mut state = quota.fresh();
         change(&mut state);
-        self.count(&kept);
-        self.count(&shape.insert(&held, fingerprint, quota, state));
+        self.count_pressure(&pressure);
+        self.count_pressure(&inner.insert(&shard, fingerprint, quota, state));
     }
 
-    fn held(&self, n: usize, now: Time) -> Held<'_> {
+    fn shard_context(&self, n: usize, now: Time) -> ShardContext<'_> {
         let region = &self.region;
-        Held { region, table: &self.tables[n], lines: region.shard(n), classes: &self.classes, now }
+        ShardContext {
+            region,
+            table: &self.tables[n],
+            lines: region.shard_lines(n),
+            classes: &self.classes,
+            now,
+        }
     }
 
-    fn lock(&self, n: usize) -> MutexGuard<'_, Shape> {
-        lock(&self.shapes[n].0)
+    fn lock(&self, n: usize) -> MutexGuard<'_, ShardInner> {
+        lock(&self.shards[n].0)
     }
 
     fn find(&self, fingerprint: Fingerprint) -> Option<&Slot> {
-        self.place(fingerprint).slot()
+        self.candidates(fingerprint).slot()
     }
 
-    fn lock_all(&self, fingerprint: Fingerprint, previous: &[Predecessor]) -> Locked<'_> {
+    fn lock_all(&self, fingerprint: Fingerprint, previous: &[Predecessor]) -> ShardGuards<'_> {
         let all = previous.iter().map(|previous| previous.fingerprint).chain([fingerprint]);
         let mut wanted: SmallVec<[usize; 4]> = all.map(shard_of).collect();
         wanted.sort_unstable(); // one order for all: no two requests wait for each other
         wanted.dedup();
-        Locked(wanted.into_iter().map(|n| (n, self.lock(n))).collect())
+        ShardGuards(wanted.into_iter().map(|n| (n, self.lock(n))).collect())
     }
 
-    fn count(&self, kept: &Kept) {
-        if kept.evicted > 0 {
-            self.evicted.fetch_add(kept.evicted, Ordering::Relaxed);
+    fn count_pressure(&self, pressure: &PressureCounts) {
+        if pressure.evicted > 0 {
+            self.evicted.fetch_add(pressure.evicted, Ordering::Relaxed);
         }
-        if kept.unstored > 0 {
-            self.unstored.fetch_add(kept.unstored, Ordering::Relaxed);
+        if pressure.unstored > 0 {
+            self.unstored.fetch_add(pressure.unstored, Ordering::Relaxed);
         }
-        if kept.coarsened > 0 {
-            self.coarsened.fetch_add(kept.coarsened, Ordering::Relaxed);
+        if pressure.coarsened > 0 {
+            self.coarsened.fetch_add(pressure.coarsened, Ordering::Relaxed);
         }
     }
 }
@@ -407,48 +435,52 @@ impl MemoryStore {
 /// by the next one, or still there if there is none. `None` if the key is not there, or not what `run`
 /// expects.
 #[inline]
-fn try_packed(region: &Region, place: &Place<'_>, run: impl Fn(u16, u64) -> Option<Run>) -> Option<Part> {
-    let slot = place.slot()?;
-    let mut seen = slot.glance();
-    while belongs_to(seen.tag(), place.fingerprint()) {
-        let Run { part, next } = run(kind_of(seen.tag()), seen.state())?;
+fn try_packed(
+    region: &Region,
+    candidates: &CandidateLines<'_>,
+    run: impl Fn(u16, u64) -> Option<PackedUpdate>,
+) -> Option<LimitOutcome> {
+    let slot = candidates.slot()?;
+    let mut loaded = slot.load_unconfirmed();
+    while tag_matches(loaded.tag(), candidates.fingerprint()) {
+        let PackedUpdate { part, next } = run(class_number(loaded.tag()), loaded.state())?;
         let stands = match next {
-            Some(next) => slot.set(seen, next).inspect(|()| region.mark(slot)),
-            None => slot.confirm(seen),
+            Some(next) => slot.cas_state(loaded, next).inspect(|()| region.mark(slot)),
+            None => slot.confirm(loaded),
         };
         match stands {
             Ok(()) => return Some(part),
-            Err(now) => seen = now, // somebody was faster: act on what they left
+            Err(now) => loaded = now, // somebody was faster: act on what they left
         }
     }
     None
 }
 
-fn intent(charge: &Charge) -> Intent {
-    match charge.denied {
-        DeniedHits::Free => Intent::Take,
-        DeniedHits::Counted => Intent::TakeOrDrain,
+fn charge_op_kind(charge: &Charge) -> ChargeOpKind {
+    match charge.denied_hits {
+        DeniedHits::Free => ChargeOpKind::Charge,
+        DeniedHits::Counted => ChargeOpKind::ChargeOrDrain,
     }
 }
 
-const SHARD_AT: u32 = 64 - SHARDS.ilog2();
+const SHARD_SHIFT: u32 = 64 - SHARDS.ilog2();
 
 #[inline]
 fn shard_of(fingerprint: Fingerprint) -> usize {
-    (fingerprint.0 >> SHARD_AT) as usize
+    (fingerprint.0 >> SHARD_SHIFT) as usize
 }
 
 /// The lowest fingerprint of a shard.
 fn first_fingerprint(shard: usize) -> Fingerprint {
-    Fingerprint((shard as u64) << SHARD_AT)
+    Fingerprint((shard as u64) << SHARD_SHIFT)
 }
 
 /// The shards of a key and its predecessors, locked in ascending order.
-struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shape>); 2]>);
+struct ShardGuards<'a>(SmallVec<[(usize, MutexGuard<'a, ShardInner>); 2]>);
 
-impl Locked<'_> {
-    fn shape(&mut self, n: usize) -> &mut Shape {
-        let held = self.0.iter_mut().find(|(held, _)| *held == n);
-        &mut held.expect("the shards of a key and its predecessors are locked").1
+impl ShardGuards<'_> {
+    fn inner(&mut self, n: usize) -> &mut ShardInner {
+        let shard = self.0.iter_mut().find(|(shard, _)| *shard == n);
+        &mut shard.expect("the shards of a key and its predecessors are locked").1
     }
 }

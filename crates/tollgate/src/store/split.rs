@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::algorithm::Quota;
 use crate::fingerprint::Fingerprint;
 use crate::store::central::{CentralReceipt, CentralReceiptItem};
-use crate::store::{Elsewhere, Receipt, ReceiptItem};
+use crate::store::{CentralCounter, Receipt, ReceiptItem};
 
 impl Receipt {
     /// One receipt for each charge, in the order of the charges.
@@ -14,14 +14,14 @@ impl Receipt {
     }
 
     /// The part of it that is for charges in memory, and the part that is not.
-    pub fn apart(self) -> (Option<Receipt>, Option<CentralReceipt>) {
+    pub fn split_by_store(self) -> (Option<Receipt>, Option<CentralReceipt>) {
         let (mut here, mut there) = (SmallVec::new(), Vec::new());
         for item in self.items {
             let ReceiptItem { unit_cost, grant, .. } = item;
-            match item.elsewhere {
+            match item.central {
                 None => here.push(item),
                 Some(place) => {
-                    let Elsewhere { counter, limit } = *place;
+                    let CentralCounter { counter, limit } = *place;
                     there.push(CentralReceiptItem { counter, limit, unit_cost, grant });
                 }
             }
@@ -31,7 +31,7 @@ impl Receipt {
     }
 
     /// The queue that it holds a place in, if it is for a place in one queue and nothing else.
-    pub fn queue(&self) -> Option<Fingerprint> {
+    pub fn queue_key(&self) -> Option<Fingerprint> {
         match self.items.as_slice() {
             [item] if matches!(item.quota, Quota::Leaky(bucket) if bucket.holds()) => Some(item.fingerprint),
             _ => None,

@@ -47,7 +47,7 @@ impl Unit {
         }
     }
 
-    pub(crate) const fn word(self) -> &'static str {
+    pub(crate) const fn symbol(self) -> &'static str {
         match self {
             Unit::Second => "s",
             Unit::Minute => "m",
@@ -138,7 +138,7 @@ impl fmt::Display for Period {
         if self.count != 1 {
             write!(f, "{}", self.count)?;
         }
-        f.write_str(self.unit.word())
+        f.write_str(self.unit.symbol())
     }
 }
 

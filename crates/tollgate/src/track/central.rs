@@ -5,22 +5,22 @@
 
 use std::future::Future;
 
-use crate::store::central::{Counter, StoreError};
+use crate::store::central::{CounterId, StoreError};
 use crate::track::{Delta, Track};
 
 /// A store with one record for each tracked key.
-pub trait CentralTracks: Sync {
+pub trait CentralTrackStore: Sync {
     /// Adds a delta to the record of its key, once, however often it is sent.
     fn add_track(&self, delta: &Delta) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// The record of a key, as far as `writer` is concerned; empty if there is none.
     fn read_track(
         &self,
-        counter: &Counter,
+        counter: &CounterId,
         writer: u64,
     ) -> impl Future<Output = Result<SharedTrack, StoreError>> + Send;
 
-    fn forget_track(&self, counter: &Counter) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn forget_track(&self, counter: &CounterId) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// What all nodes have seen of a key.

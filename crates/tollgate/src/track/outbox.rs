@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::rule::Tracking;
-use crate::store::central::Counter;
+use crate::store::central::CounterId;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
 use crate::track::Track;
 
 /// Between two writes of one key.
-const SPACING: Duration = Duration::from_secs(1);
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 /// After failures the wait doubles, so often: a store that is down is not asked for every key every second.
 const MAX_DOUBLINGS: u32 = 3;
 /// A power of two, so that a fingerprint's bits choose.
@@ -33,7 +33,7 @@ const ENTRY_BYTES: usize = 320;
 /// What a node has seen of one key since its last delta.
 #[derive(Debug)]
 pub struct Delta {
-    pub counter: Arc<Counter>,
+    pub counter: Arc<CounterId>,
     pub tracking: Tracking,
     /// The process that has seen it.
     pub writer: u64,
@@ -46,7 +46,7 @@ pub struct Delta {
 
 impl Delta {
     /// A delta that no outbox waits for.
-    pub fn new(counter: Counter, tracking: Tracking, writer: u64, sequence: u64, track: Track) -> Delta {
+    pub fn new(counter: CounterId, tracking: Tracking, writer: u64, sequence: u64, track: Track) -> Delta {
         let counter = Arc::new(counter);
         Delta { counter, tracking, writer, sequence, track, key: Fingerprint(0), entry: 0 }
     }
@@ -55,40 +55,40 @@ impl Delta {
 pub struct Outbox {
     writer: u64,
     sequence: AtomicU64,
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Mutex<OutboxShard>>,
     /// Where the next look for what is due begins.
-    hand: AtomicUsize,
+    next_shard: AtomicUsize,
     dropped: AtomicU64,
 }
 
 #[derive(Default)]
-struct Shard {
-    entries: HashMap<Fingerprint, Entry>,
+struct OutboxShard {
+    entries: HashMap<Fingerprint, OutboxEntry>,
     /// When entries are due, by their number; one that was forgotten is skipped.
     due: BinaryHeap<Reverse<(Time, u64, Fingerprint)>>,
     bytes: usize,
 }
 
-struct Entry {
+struct OutboxEntry {
     number: u64,
-    counter: Arc<Counter>,
+    counter: Arc<CounterId>,
     tracking: Tracking,
     /// Not yet part of a delta.
     unsent: Track,
-    sent: Option<Sent>,
+    sent: Option<SentDelta>,
     taken_at: Time,
     /// Failures since the last delta that was acknowledged.
     failures: u32,
 }
 
 /// The last delta; kept after it is acknowledged, for whoever has read the record before.
-struct Sent {
+struct SentDelta {
     delta: Arc<Delta>,
     is_acknowledged: bool,
 }
 
 /// What became of a delta that was taken.
-enum Fate {
+enum WriteOutcome {
     Written,
     Unknown,
 }
@@ -98,7 +98,7 @@ impl Default for Outbox {
         let writer = Secret::random().digest().part(b"writer").finish().0;
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let sequence = AtomicU64::new(1);
-        Outbox { writer, sequence, shards, hand: AtomicUsize::new(0), dropped: AtomicU64::new(0) }
+        Outbox { writer, sequence, shards, next_shard: AtomicUsize::new(0), dropped: AtomicU64::new(0) }
     }
 }
 
@@ -125,7 +125,7 @@ impl Outbox {
         now: Time,
         denials: u64,
         tracking: Tracking,
-        counter: impl FnOnce() -> Counter,
+        counter: impl FnOnce() -> CounterId,
     ) {
         let mut shard = self.shard(key);
         let shard = &mut *shard;
@@ -143,7 +143,8 @@ impl Outbox {
         }
         let (number, counter) = (self.next_number(), Arc::new(counter()));
         let unsent = Track::default();
-        let mut entry = Entry { number, counter, tracking, unsent, sent: None, taken_at: now, failures: 0 };
+        let mut entry =
+            OutboxEntry { number, counter, tracking, unsent, sent: None, taken_at: now, failures: 0 };
         entry.unsent.count(now, denials, tracking.times());
         shard.bytes += entry.bytes();
         shard.entries.insert(key, entry);
@@ -152,11 +153,11 @@ impl Outbox {
 
     /// The next delta to be written; whoever takes it says what came of it. With [`Time::MAX`] all are due.
     pub fn take(&self, now: Time) -> Option<Arc<Delta>> {
-        let first = self.hand.fetch_add(1, Ordering::Relaxed);
+        let first = self.next_shard.fetch_add(1, Ordering::Relaxed);
         (0..SHARDS).find_map(|n| self.take_from(&mut lock(&self.shards[(first + n) % SHARDS]), now))
     }
 
-    fn take_from(&self, shard: &mut Shard, now: Time) -> Option<Arc<Delta>> {
+    fn take_from(&self, shard: &mut OutboxShard, now: Time) -> Option<Arc<Delta>> {
         while let Some(Reverse((due, number, key))) = shard.due.peek().copied() {
             if due > now {
                 return None;
@@ -175,39 +176,40 @@ impl Outbox {
 
     /// When the next delta is due.
     pub fn due(&self) -> Option<Time> {
-        let due = |shard: &Mutex<Shard>| lock(shard).due.peek().map(|Reverse((due, ..))| *due);
+        let due = |shard: &Mutex<OutboxShard>| lock(shard).due.peek().map(|Reverse((due, ..))| *due);
         self.shards.iter().filter_map(due).min()
     }
 
     /// The delta is part of the record.
     pub fn acknowledge(&self, delta: &Delta) {
-        self.put_back(delta, Fate::Written);
+        self.reschedule(delta, WriteOutcome::Written);
     }
 
     /// The delta is perhaps not part of the record: it is due again a second after it was taken, or some more.
     pub fn retry(&self, delta: &Delta) {
-        self.put_back(delta, Fate::Unknown);
+        self.reschedule(delta, WriteOutcome::Unknown);
     }
 
-    fn put_back(&self, delta: &Delta, fate: Fate) {
+    fn reschedule(&self, delta: &Delta, fate: WriteOutcome) {
         let mut shard = self.shard(delta.key);
         let Some(entry) = shard.entries.get_mut(&delta.key).filter(|entry| entry.number == delta.entry)
         else {
             return; // forgotten meanwhile
         };
         match fate {
-            Fate::Written => {
+            WriteOutcome::Written => {
                 entry.failures = 0;
                 entry.sent.iter_mut().for_each(|sent| sent.is_acknowledged = true);
             }
-            Fate::Unknown => entry.failures += 1,
+            WriteOutcome::Unknown => entry.failures += 1,
         }
-        let due = entry.taken_at + SPACING * (1 << entry.failures.saturating_sub(1).min(MAX_DOUBLINGS));
+        let due =
+            entry.taken_at + WRITE_INTERVAL * (1 << entry.failures.saturating_sub(1).min(MAX_DOUBLINGS));
         shard.due.push(Reverse((due, delta.entry, delta.key)));
     }
 
     /// The delta will not be written, nor what was counted since.
-    pub fn give_up(&self, delta: &Delta) {
+    pub fn discard(&self, delta: &Delta) {
         let removed = self.shard(delta.key).remove(delta.key);
         let unsent = removed.map_or(0, |entry| entry.unsent.tries);
         self.dropped.fetch_add(delta.track.tries + unsent, Ordering::Relaxed);
@@ -234,7 +236,7 @@ impl Outbox {
         self.shard(key).remove(key);
     }
 
-    fn shard(&self, key: Fingerprint) -> MutexGuard<'_, Shard> {
+    fn shard(&self, key: Fingerprint) -> MutexGuard<'_, OutboxShard> {
         lock(&self.shards[key.0 as usize % SHARDS])
     }
 
@@ -243,15 +245,15 @@ impl Outbox {
     }
 }
 
-impl Shard {
-    fn remove(&mut self, key: Fingerprint) -> Option<Entry> {
+impl OutboxShard {
+    fn remove(&mut self, key: Fingerprint) -> Option<OutboxEntry> {
         let removed = self.entries.remove(&key)?;
         self.bytes -= removed.bytes();
         Some(removed)
     }
 }
 
-impl Entry {
+impl OutboxEntry {
     /// The delta that has to be written now; `None` if there is nothing to tell.
     fn next_delta(&mut self, key: Fingerprint, outbox: &Outbox, now: Time) -> Option<Arc<Delta>> {
         let again =
@@ -270,18 +272,18 @@ impl Entry {
                 key,
                 entry: self.number,
             });
-            self.sent = Some(Sent { delta: Arc::clone(&delta), is_acknowledged: false });
+            self.sent = Some(SentDelta { delta: Arc::clone(&delta), is_acknowledged: false });
             delta
         }))
     }
 
     /// What it may take: its times are there twice, sent and not.
     fn bytes(&self) -> usize {
-        let Counter { domain, rule, key } = &*self.counter;
+        let CounterId { domain, rule, key } = &*self.counter;
         ENTRY_BYTES
             + domain.len()
             + rule.len()
-            + key.bytes()
+            + key.heap_bytes()
             + 2 * size_of::<Time>() * self.tracking.times().next_power_of_two()
     }
 }

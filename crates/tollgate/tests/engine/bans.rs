@@ -89,8 +89,8 @@ fn denials_become_a_ban_of_another_key() {
     );
     assert_eq!((ban.until, ban.reason.as_str()), (NOW + HOUR, "3 denials by rule login"));
     let policy = engine.policy();
-    let tally = policy.rule("login").expect("it is there").tally();
-    assert_eq!(tally, Tally { allowed: 3, denied: 3, shadow_denied: 0, banned: 1 });
+    let tally = policy.rule("login").expect("it is there").counts();
+    assert_eq!(tally, RuleCounts { allowed: 3, denied: 3, shadow_denied: 0, banned: 1 });
 }
 
 /// Is denied until banned; returns for how many hours.
@@ -173,14 +173,14 @@ fn automatic_bans_of_long_keys_store_a_prefix_and_a_fingerprint() {
         "rules: [{ id: a, key: user, limit: 0/m, ban: { key: [user], after: 1, within: 1m, for: 1h } }]",
     );
     let name = |n: usize, length: usize| format!("{n:05}{}", "x".repeat(length - 5));
-    engine.take_earned_bans(); // from now on they wait for the database
+    engine.take_pending_bans(); // from now on they wait for the database
     for n in 0..1_000 {
         assert_eq!(engine.check(&Hit::by(&name(n, 3_900)), NOW).reason, Reason::Limit);
         assert_eq!(engine.check(&Hit::by(&name(n, 3_900)), NOW).reason, Reason::Ban);
     }
     assert_eq!(engine.check(&Hit::by(&name(7, 3_901)), NOW).reason, Reason::Limit, "another key");
     let stored: usize = engine.bans(NOW).iter().map(|(key, _)| key.to_string().len()).sum();
-    let waiting: usize = engine.take_earned_bans().iter().map(|(key, _)| key.to_string().len()).sum();
+    let waiting: usize = engine.take_pending_bans().iter().map(|(key, _)| key.to_string().len()).sum();
     assert_eq!(waiting, stored);
     assert!(stored <= 1_001 * 110, "{stored} bytes of 3.9 MB");
     // It is lifted by the name that is shown as well as by its own.

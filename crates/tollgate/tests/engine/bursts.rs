@@ -5,8 +5,8 @@ use std::thread;
 
 use tollgate::Limit;
 use tollgate::algorithm::{Admission, Decision};
-use tollgate::store::Part;
-use tollgate::store::central::{Central, CentralCharge, CentralOutcome, Counter, StoreError};
+use tollgate::store::LimitOutcome;
+use tollgate::store::central::{CentralCharge, CentralCounterStore, CentralOutcome, CounterId, StoreError};
 
 use super::central::ready;
 use super::*;
@@ -20,12 +20,12 @@ impl Denies {
     fn answer(&self, charges: &[CentralCharge]) -> CentralOutcome {
         self.0.wait();
         let decision = Decision { admission: Admission::Deny { retry_after: SECOND }, left: 0 };
-        let part = Part { decision, remaining: 0, reset_after: SECOND, grant: None };
-        CentralOutcome { admitted: false, parts: vec![Ok(part); charges.len()], receipt: None }
+        let part = LimitOutcome { decision, remaining: 0, reset_after: SECOND, grant: None };
+        CentralOutcome { admitted: false, limits: vec![Ok(part); charges.len()], receipt: None }
     }
 }
 
-impl Central for Denies {
+impl CentralCounterStore for Denies {
     async fn charge(&self, charges: &[CentralCharge], _: Time) -> CentralOutcome {
         self.answer(charges)
     }
@@ -34,7 +34,7 @@ impl Central for Denies {
         self.answer(charges)
     }
 
-    async fn reset(&self, _: &Counter, _: &Limit, _: Time) -> Result<bool, StoreError> {
+    async fn reset(&self, _: &CounterId, _: &Limit, _: Time) -> Result<bool, StoreError> {
         Ok(false)
     }
 }

@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use tollgate::Limit;
-use tollgate::algorithm::{Algorithm, Grant, Quota, State};
+use tollgate::algorithm::{Algorithm, Grant, Quota, QuotaState};
 use tollgate::engine::CentralVerdict;
 use tollgate::policy::StoreSettings;
 use tollgate::rule::OnStoreError;
-use tollgate::store::central::{Central, CentralCharge, CentralOutcome, CentralReceipt, Counter, StoreError};
-use tollgate::store::{Part, Weight};
-use tollgate::track::central::{CentralTracks, SharedTrack};
+use tollgate::store::central::{
+    CentralCharge, CentralCounterStore, CentralOutcome, CentralReceipt, CounterId, StoreError,
+};
+use tollgate::store::{Enforcement, LimitOutcome};
+use tollgate::track::central::{CentralTrackStore, SharedTrack};
 use tollgate::track::{Delta, Track};
 
 use super::*;
@@ -23,9 +25,9 @@ use super::*;
 #[derive(Default)]
 struct Faulty {
     down: Vec<&'static str>,
-    states: Mutex<HashMap<Counter, State>>,
+    states: Mutex<HashMap<CounterId, QuotaState>>,
     asked: AtomicU64,
-    records: Mutex<HashMap<Counter, (Track, u64)>>,
+    records: Mutex<HashMap<CounterId, (Track, u64)>>,
 }
 
 impl Faulty {
@@ -40,15 +42,16 @@ impl Faulty {
             let state = states.get(&charge.counter).cloned();
             let quota = Quota::new(&charge.limit);
             let decision = quota.decide(&state.unwrap_or_else(|| quota.fresh()), now, charge.cost);
-            Part { decision, remaining: decision.left, reset_after: SECOND, grant: None }
+            LimitOutcome { decision, remaining: decision.left, reset_after: SECOND, grant: None }
         };
         let answer = |charge: &CentralCharge| match self.down.contains(&&*charge.counter.rule) {
             true => Err(StoreError::Deadline { server: "test".to_owned() }),
             false => Ok(decide(charge)),
         };
         let mut parts: Vec<_> = charges.iter().map(answer).collect();
-        let denies = |(charge, part): (&CentralCharge, &Result<Part, StoreError>)| {
-            charge.weight == Weight::Enforced && part.as_ref().is_ok_and(|part| !part.decision.is_allowed())
+        let denies = |(charge, part): (&CentralCharge, &Result<LimitOutcome, StoreError>)| {
+            charge.enforcement == Enforcement::Enforced
+                && part.as_ref().is_ok_and(|part| !part.decision.is_allowed())
         };
         let admitted = !charges.iter().zip(&parts).any(denies);
         for (charge, part) in charges.iter().zip(&mut parts) {
@@ -85,7 +88,7 @@ impl Faulty {
     }
 }
 
-impl Central for Faulty {
+impl CentralCounterStore for Faulty {
     async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
         self.decide(charges, true, now)
     }
@@ -94,13 +97,13 @@ impl Central for Faulty {
         self.decide(charges, false, now)
     }
 
-    async fn reset(&self, counter: &Counter, _: &Limit, _: Time) -> Result<bool, StoreError> {
+    async fn reset(&self, counter: &CounterId, _: &Limit, _: Time) -> Result<bool, StoreError> {
         Ok(self.states.lock().expect("no test panics with it").remove(counter).is_some())
     }
 }
 
 /// Records of one writer.
-impl CentralTracks for Faulty {
+impl CentralTrackStore for Faulty {
     async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
         let mut records = self.records.lock().expect("no test panics with it");
         let (track, applied) = records.entry((*delta.counter).clone()).or_default();
@@ -111,7 +114,7 @@ impl CentralTracks for Faulty {
         Ok(())
     }
 
-    async fn read_track(&self, counter: &Counter, _: u64) -> Result<SharedTrack, StoreError> {
+    async fn read_track(&self, counter: &CounterId, _: u64) -> Result<SharedTrack, StoreError> {
         if self.down.contains(&"records") {
             return Err(StoreError::Deadline { server: "test".to_owned() });
         }
@@ -120,7 +123,7 @@ impl CentralTracks for Faulty {
         Ok(SharedTrack { track, applied })
     }
 
-    async fn forget_track(&self, counter: &Counter) -> Result<(), StoreError> {
+    async fn forget_track(&self, counter: &CounterId) -> Result<(), StoreError> {
         self.records.lock().expect("no test panics with it").remove(counter);
         Ok(())
     }
@@ -185,7 +188,7 @@ fn a_rule_that_fails_open_is_skipped_and_one_that_fails_closed_refuses() {
     assert_eq!((decided.verdict.allowed, decided.verdict.reason), (false, Reason::StoreError));
     assert_eq!(decided.verdict.retry_after, None);
     assert_eq!(closed.used("a", "5/m", NOW), 1);
-    closed.give_back(decided.give_back.expect("a and b were charged"), NOW);
+    closed.give_back(decided.to_refund.expect("a and b were charged"), NOW);
     assert_eq!(closed.used("a", "5/m", NOW), 0, "a refusal gives back what was charged");
 }
 
@@ -213,8 +216,9 @@ fn charges_of(engine: &Engine, rule: &str) -> Vec<CentralCharge> {
         .cloned();
     let limit = engine.policy().rule(rule).and_then(|rule| Some(rule.limits.all().next()?.limit));
     let (counter, limit) = (counter.expect("it was charged"), limit.expect("it has a limit"));
-    let (weight, denied) = (Weight::Enforced, tollgate::store::DeniedHits::Free);
-    vec![CentralCharge { counter, limit, cost: 1, unit_cost: 1, weight, denied }]
+    let enforcement = Enforcement::Enforced;
+    let denied_hits = tollgate::store::DeniedHits::Free;
+    vec![CentralCharge { counter, limit, cost: 1, unit_cost: 1, enforcement, denied_hits }]
 }
 
 #[test]
@@ -228,7 +232,7 @@ fn a_rule_that_fails_to_local_counts_the_nodes_share() {
     assert_eq!((decided[0].reason, decided[5].reason), (Reason::StoreError, Reason::Limit));
     // What was counted here is given back here.
     let receipt = decided.into_iter().find_map(|verdict| verdict.receipt).expect("it was charged");
-    let (here, there) = receipt.apart();
+    let (here, there) = receipt.split_by_store();
     assert!(there.is_none());
     engine.refund(here.expect("it was counted in memory"), NOW);
     assert!(check(&engine, &store, &Hit::by("ann"), NOW).verdict.allowed);
@@ -302,7 +306,7 @@ fn who_was_just_denied_is_told_so_without_asking_again() {
         assert_eq!((verdict.reason, verdict.limits[0].remaining), (Reason::Limit, 0));
     }
     assert_eq!(asked(), before, "no round trip");
-    let tally = engine.policy().rule("a").expect("a record").tally();
+    let tally = engine.policy().rule("a").expect("a record").counts();
     assert_eq!(tally.denied, 11, "they count as tries");
     ask(1, NOW + SECOND);
     assert_eq!(asked(), before + 1, "for a second");
@@ -341,7 +345,7 @@ fn a_key_is_looked_up_where_it_is_counted() {
     let store = Faulty::default();
     let hit = Hit::by("ann").ip("1.2.3.4".parse().expect("an address"));
     check(&engine, &store, &hit, NOW);
-    let counters: Vec<Counter> =
+    let counters: Vec<CounterId> =
         store.states.lock().expect("no test panics with it").keys().cloned().collect();
     let key_of = &counters[0].key;
     assert_eq!(key_of.to_string(), "ip:1.2.3.4+user:ann");
@@ -368,7 +372,7 @@ fn the_panic_switch_holds_where_rules_fail_closed() {
             let asked = store.asked.load(Ordering::Relaxed);
             let checked = check(&engine, &store, hit, NOW);
             let peeked = ready(engine.peek_central(hit, NOW, &store));
-            assert!(checked.give_back.is_none());
+            assert!(checked.to_refund.is_none());
             for verdict in [checked.verdict, peeked] {
                 assert_eq!((verdict.allowed, verdict.reason), (true, Reason::NoRule), "{enforce:?}");
                 assert_eq!(verdict.limits.len(), limits);

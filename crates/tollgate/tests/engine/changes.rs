@@ -64,7 +64,7 @@ fn an_edit_beside_the_limit_keeps_counters_records_and_tracks() {
     assert_eq!(left(&engine, Hit::by("u"), NOW), [9, 0]);
     let report = engine.key("r", key("user:u"), NOW).expect("they go together");
     assert_eq!(report.track.map(|track| (track.tries, track.denials)), Some((6, 1)));
-    assert_eq!(engine.policy().rule("r").expect("it is there").tally().denied, 1);
+    assert_eq!(engine.policy().rule("r").expect("it is there").counts().denied, 1);
 }
 
 #[test]

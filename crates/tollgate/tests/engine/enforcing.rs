@@ -1,7 +1,7 @@
 //! The panic switch, and rules that are enforced for a share of their keys.
 
 use proptest::prelude::*;
-use tollgate::rule::Mode;
+use tollgate::rule::RuleMode;
 
 use super::*;
 
@@ -39,14 +39,14 @@ fn in_shadow_nobody_is_refused_delayed_or_banned_and_all_is_counted() {
             let verdict = engine.check(&hit, NOW);
             assert!(passes(&verdict));
             assert_eq!((verdict.reason, verdict.retry_after), (Reason::NoRule, None));
-            assert!(verdict.limits.iter().all(|limit| limit.mode == Mode::Shadow));
+            assert!(verdict.limits.iter().all(|limit| limit.mode == RuleMode::Shadow));
             assert_eq!(verdict.limits.len(), 1);
         }
     }
     assert_eq!(engine.check(&on("/login", "friend"), NOW).reason, Reason::AllowList);
-    let tally = |rule| engine.policy().rule(rule).expect("it is there").tally();
-    assert_eq!(tally("login"), Tally { allowed: 4, denied: 0, shadow_denied: 16, banned: 0 });
-    assert_eq!(tally("keyed"), Tally { allowed: 0, denied: 0, shadow_denied: 10, banned: 0 });
+    let tally = |rule| engine.policy().rule(rule).expect("it is there").counts();
+    assert_eq!(tally("login"), RuleCounts { allowed: 4, denied: 0, shadow_denied: 16, banned: 0 });
+    assert_eq!(tally("keyed"), RuleCounts { allowed: 0, denied: 0, shadow_denied: 10, banned: 0 });
     assert_eq!(engine.shadow_bans(), 10);
     assert_eq!(engine.bans(NOW).len(), 1, "nobody but the one of the file");
     engine.set_enforce(Enforce::On);
@@ -96,7 +96,7 @@ fn a_key_outside_of_the_share_fares_as_in_shadow() {
             };
             (0..6).map(|_| say(engine.check(&hit, NOW))).collect()
         };
-        let is_inside = half.peek(&hit, NOW).limits[0].mode == Mode::Enforce;
+        let is_inside = half.peek(&hit, NOW).limits[0].mode == RuleMode::Enforce;
         assert_eq!(said(&half), said(if is_inside { &enforced } else { &shadow }), "{user}");
         said(&other_node);
         inside += usize::from(is_inside);
@@ -128,7 +128,7 @@ proptest! {
         steps.sort_unstable();
         for percent in steps {
             let engine = engine(&HALF.replace("50", &percent.to_string()));
-            let is = engine.peek(&Hit::by(&user), NOW).limits[0].mode == Mode::Enforce;
+            let is = engine.peek(&Hit::by(&user), NOW).limits[0].mode == RuleMode::Enforce;
             prop_assert!(is || !was);
             was = is;
         }

@@ -33,37 +33,41 @@ fn violations_wait_for_the_store_and_are_handed_out_once() {
     assert_eq!(engine.bans(NOW), [], "the store decides");
     let taken = engine.take_violations();
     assert_eq!((taken.len(), engine.take_violations().len()), (1, 0));
-    let counts: Vec<_> = taken[0].by.iter().map(|by| (by.rule.to_string(), by.times[0])).collect();
+    let counts: Vec<_> = taken[0].by_rule.iter().map(|by| (by.rule.to_string(), by.times[0])).collect();
     assert_eq!(counts, [("a".to_owned(), (NOW, 10)), ("b".to_owned(), (NOW, 10))], "one a rule and request");
-    engine.count_violations_here(&taken[0]);
+    engine.count_violations_locally(&taken[0]);
     assert_eq!(engine.find_ban(ann(), NOW), Some(automatic(NOW + HOUR, 1)), "the store was not there");
-    assert_eq!(engine.policy().rule("a").expect("it is there").tally().banned, 1);
+    assert_eq!(engine.policy().rule("a").expect("it is there").counts().banned, 1);
 }
 
 #[test]
 fn what_a_ban_covers_is_not_handed_out() {
     let engine = fleet();
     allowed(&engine, &hit(), 5, NOW);
-    engine.learn_ban(&ann(), &automatic(NOW + HOUR, 1), NOW);
+    engine.apply_fleet_ban(&ann(), &automatic(NOW + HOUR, 1), NOW);
     assert_eq!(engine.take_violations(), []);
     assert_eq!(engine.check(&hit(), NOW).reason, Reason::Ban);
     let over = NOW + HOUR;
     engine.check(&Hit::by("ann"), over);
     engine.check(&Hit::by("ann"), over);
     let taken = engine.take_violations();
-    assert_eq!((taken[0].known.count, taken[0].known.until), (1, over), "the store is told of the strike");
+    assert_eq!(
+        (taken[0].known_strikes.count, taken[0].known_strikes.until),
+        (1, over),
+        "the store is told of the strike"
+    );
 }
 
 #[test]
 fn a_ban_that_this_node_has_led_to_is_handed_to_the_database_and_one_it_has_learned_is_not() {
     let engine = fleet();
-    engine.take_earned_bans();
-    engine.learn_ban(&key("user:other"), &automatic(NOW + HOUR, 1), NOW);
+    engine.take_pending_bans();
+    engine.apply_fleet_ban(&key("user:other"), &automatic(NOW + HOUR, 1), NOW);
     for _ in 0..2 {
-        engine.ban_decided("a", &ann(), &automatic(NOW + HOUR, 1), NOW);
+        engine.apply_decided_ban("a", &ann(), &automatic(NOW + HOUR, 1), NOW);
     }
-    assert_eq!(engine.take_earned_bans(), [(ann(), automatic(NOW + HOUR, 1))]);
-    assert_eq!(engine.policy().rule("a").expect("it is there").tally().banned, 1);
+    assert_eq!(engine.take_pending_bans(), [(ann(), automatic(NOW + HOUR, 1))]);
+    assert_eq!(engine.policy().rule("a").expect("it is there").counts().banned, 1);
     assert_eq!(engine.replace_bans([], NOW), 0, "a database that does not have them drops none");
     assert_eq!(engine.ban_count(NOW), 2);
     engine.unban(ann(), NOW);
@@ -74,11 +78,11 @@ fn a_ban_that_this_node_has_led_to_is_handed_to_the_database_and_one_it_has_lear
 #[test]
 fn a_lift_elsewhere_lifts_the_ban_it_means_and_no_other() {
     let engine = fleet();
-    engine.learn_ban(&ann(), &automatic(NOW + HOUR * 2, 2), NOW);
-    assert_eq!(engine.learn_lift(&ann(), NOW + HOUR, NOW), None, "a later ban stays");
-    assert_eq!(engine.learn_lift(&ann(), NOW + HOUR * 2, NOW), Some(automatic(NOW + HOUR * 2, 2)));
-    assert_eq!(engine.learn_lift(&ann(), NOW + HOUR * 2, NOW), None);
+    engine.apply_fleet_ban(&ann(), &automatic(NOW + HOUR * 2, 2), NOW);
+    assert_eq!(engine.apply_fleet_lift(&ann(), NOW + HOUR, NOW), None, "a later ban stays");
+    assert_eq!(engine.apply_fleet_lift(&ann(), NOW + HOUR * 2, NOW), Some(automatic(NOW + HOUR * 2, 2)));
+    assert_eq!(engine.apply_fleet_lift(&ann(), NOW + HOUR * 2, NOW), None);
     engine.ban(ann(), by_hand(NOW + HOUR), NOW);
-    assert_eq!(engine.learn_lift(&ann(), NOW + HOUR * 2, NOW), None, "one by hand stays");
+    assert_eq!(engine.apply_fleet_lift(&ann(), NOW + HOUR * 2, NOW), None, "one by hand stays");
     assert_eq!(engine.find_ban(ann(), NOW), Some(by_hand(NOW + HOUR)));
 }

@@ -44,14 +44,17 @@ fn an_identity_that_a_hit_does_not_carry_comes_from_where_the_settings_say() {
     let rules = "rules: [{id: u, key: user, limit: 1/m}, {id: e, key: email, limit: 9/m}, {id: m, key: mac, limit: 9/m}]\n\
                  bans: [{key: 'user:evil'}]";
     let engine = with_settings(rules, Settings { ipv6_prefix: 56, identity, ..Settings::default() });
-    let token = |sub| Hit::on("GET", "", "/").field(Source::Jwt, "sub", sub);
+    let token = |sub| Hit::on("GET", "", "/").field(FieldSource::Jwt, "sub", sub);
     assert!(engine.check(&token("42"), NOW).allowed);
     assert!(!engine.check(&Hit::by("42"), NOW).allowed, "the same user");
     assert!(engine.check(&token("42").user("7"), NOW).allowed, "what the hit says itself goes first");
     assert_eq!(engine.check(&token("evil"), NOW).reason, Reason::Ban);
     let fields = |email, mac| {
-        let hit =
-            Hit::on("GET", "", "/").field(Source::Json, "email", email).field(Source::Header, "x-mac", mac);
+        let hit = Hit::on("GET", "", "/").field(FieldSource::Json, "email", email).field(
+            FieldSource::Header,
+            "x-mac",
+            mac,
+        );
         left(&engine, hit, NOW)
     };
     assert_eq!(fields("Ann@Example.com", "nonsense"), [9]);
@@ -128,7 +131,7 @@ fn keys(rule: &str) -> Engine {
 }
 
 fn with_keys<'h>(values: &[&'h str]) -> Hit<'h> {
-    values.iter().fold(Hit::on("GET", "h", "/"), |hit, value| hit.field(Source::Header, "x-key", *value))
+    values.iter().fold(Hit::on("GET", "h", "/"), |hit, value| hit.field(FieldSource::Header, "x-key", *value))
 }
 
 fn allowed(engine: &Engine, values: &[&str]) -> bool {
@@ -170,8 +173,9 @@ fn more_than_eight_values_are_denied() {
     let two = "rules: [{id: r, key: ['header:x-key', 'header:y'], limit: 2/h}]";
     let engine = Engine::new(Policy::from_yaml(two).expect("a valid rule"));
     let both = |x: usize, y: usize| {
-        let hit =
-            values[..y].iter().fold(with_keys(&values[..x]), |hit, y| hit.field(Source::Header, "y", *y));
+        let hit = values[..y]
+            .iter()
+            .fold(with_keys(&values[..x]), |hit, y| hit.field(FieldSource::Header, "y", *y));
         engine.check(&hit, NOW).allowed
     };
     assert!(both(2, 4) && !both(3, 3), "combinations count");
@@ -217,8 +221,8 @@ fn the_limit_of_one_user_holds_beside_a_decoy() {
     let identity = vec![(Attribute::User, Attribute::parse("header:x-key").expect("valid"))];
     let engine = with_settings(yaml, Settings { identity, ..Settings::default() });
     let allowed = |decoy: &str| {
-        let hit = Hit::on("GET", "h", "/x").field(Source::Header, "x-key", decoy.to_owned());
-        engine.check(&hit.field(Source::Header, "x-key", "42"), NOW).allowed
+        let hit = Hit::on("GET", "h", "/x").field(FieldSource::Header, "x-key", decoy.to_owned());
+        engine.check(&hit.field(FieldSource::Header, "x-key", "42"), NOW).allowed
     };
     assert!(allowed("a") && !allowed("b"));
 }
@@ -290,7 +294,7 @@ fn an_email_in_a_body_is_one_in_any_case() {
     let engine = engine(
         "rules: [{id: j, key: 'json:user.email', limit: 1/m}, {id: f, key: 'form:Email', limit: 1/m}]",
     );
-    for (source, name) in [(Source::Json, "user.email"), (Source::Form, "Email")] {
+    for (source, name) in [(FieldSource::Json, "user.email"), (FieldSource::Form, "Email")] {
         let allowed =
             |email| engine.check(&Hit::on("POST", "h", "/").field(source, name, email), NOW).allowed;
         assert!(allowed("ann@example.com") && !allowed(" Ann@EXAMPLE.com. "), "{name}");

@@ -50,10 +50,10 @@ fn a_key_report_says_how_windows_are_read() {
     let before = now - MINUTE;
     engine.check(&Hit::by("u").cost(2), before);
     engine.check(&Hit::by("u").cost(3), now);
-    let reading = |rule| engine.key(rule, key("user:u"), now).expect("they go together").limits[0].reading;
-    assert_eq!(reading("tiers"), Reading::Buckets { read: 142 });
-    assert_eq!(reading("counter"), Reading::Counts { previous: 2, current: 3 });
-    assert_eq!(reading("log"), Reading::Plain);
+    let reading = |rule| engine.key(rule, key("user:u"), now).expect("they go together").limits[0].detail;
+    assert_eq!(reading("tiers"), CounterDetail::Buckets { read: 142 });
+    assert_eq!(reading("counter"), CounterDetail::Counts { previous: 2, current: 3 });
+    assert_eq!(reading("log"), CounterDetail::Plain);
 }
 
 #[test]
@@ -96,13 +96,13 @@ fn a_key_that_does_not_fit_its_rule_is_rejected_with_the_one_that_does() {
 #[test]
 fn the_stream_of_decisions_is_bounded_and_ordered() {
     let engine = engine("rules: []");
-    for _ in 0..event::RECENT + 500 {
+    for _ in 0..event::MAX_RECENT + 500 {
         engine.check(&Hit::by("u"), NOW);
     }
     let recent = engine.events().recent(usize::MAX);
-    assert_eq!((recent.len(), engine.events().recent(3).len()), (event::RECENT, 3));
+    assert_eq!((recent.len(), engine.events().recent(3).len()), (event::MAX_RECENT, 3));
     assert!(recent.windows(2).all(|pair| pair[0].id.sequence == pair[1].id.sequence + 1), "newest first");
-    assert_eq!(engine.events().sampled().len(), (event::RECENT + 500) / 100);
+    assert_eq!(engine.events().sampled().len(), (event::MAX_RECENT + 500) / 100);
     assert_eq!(engine.events().find(recent[7].id).as_ref(), Some(&recent[7]));
     assert_eq!(engine.events().dropped(), 0);
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tollgate::ban::{Ban, BanSource};
 use tollgate::document::{self, MapReader, Problems};
-use tollgate::engine::{CounterReport, InspectError, LogKeys, Reading};
+use tollgate::engine::{CounterDetail, CounterReport, InspectError, LogKeys};
 use tollgate::event;
 use tollgate::headers::{HeaderStyle, headers};
-use tollgate::identity::{Attribute, Key, Source};
+use tollgate::identity::{Attribute, FieldSource, Key};
 use tollgate::policy::{PolicyParts, Settings};
-use tollgate::record::Tally;
 use tollgate::rule::PathCase;
+use tollgate::rule_stats::RuleCounts;
 use tollgate::time::calendar::parse_rfc3339;
 use tollgate::verdict::Verdict;
 use tollgate::{Enforce, Engine, EngineSetup, Hit, Policy, Reason, Time};

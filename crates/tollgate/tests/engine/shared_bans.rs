@@ -1,6 +1,6 @@
 //! Bans from and to a database that several nodes share, and allowed keys that come and go.
 
-use tollgate::policy::{AllowSource, Change};
+use tollgate::policy::{AllowSource, PolicyChange};
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn bans_of_a_database_come_change_and_go_beside_those_of_the_file() {
 #[test]
 fn a_full_load_drops_what_the_database_no_longer_has() {
     let engine = engine(RULES);
-    engine.take_earned_bans();
+    engine.take_pending_bans();
     engine.put_ban(key("user:stays"), by_hand(NOW + HOUR), NOW);
     engine.put_ban(key("user:lifted"), automatic(NOW + HOUR, 2), NOW);
     engine.ban(key("user:by-hand"), by_hand(NOW + HOUR), NOW);
@@ -76,28 +76,28 @@ fn a_ban_lifted_while_a_node_was_down_is_lifted_after_its_snapshot_was_read() {
 fn bans_that_are_earned_are_handed_over_once_and_others_never() {
     let engine = engine(RULES);
     offend(&engine, "/login", "early", NOW);
-    assert_eq!(engine.take_earned_bans(), [], "nobody had asked for it");
+    assert_eq!(engine.take_pending_bans(), [], "nobody had asked for it");
     let earned = offend(&engine, "/login", "a", NOW);
     engine.ban(key("user:b"), by_hand(NOW + HOUR), NOW);
     engine.put_ban(key("user:c"), automatic(NOW + HOUR, 1), NOW);
-    assert_eq!(engine.take_earned_bans(), [(key("user:a"), earned.clone())]);
+    assert_eq!(engine.take_pending_bans(), [(key("user:a"), earned.clone())]);
     engine.put_ban(key("user:a"), earned, NOW);
-    assert_eq!((engine.take_earned_bans(), engine.untold_bans()), (vec![], 0));
+    assert_eq!((engine.take_pending_bans(), engine.unpublished_bans()), (vec![], 0));
 }
 
 #[test]
 fn strikes_follow_a_key_from_node_to_node() {
     let [first, second] = [engine(RULES), engine(RULES)];
-    first.take_earned_bans();
+    first.take_pending_bans();
     let mut now = NOW;
     for (node, other, hours) in
         [(&first, &second, 1), (&second, &first, 2), (&first, &second, 4), (&second, &first, 4)]
     {
-        node.take_earned_bans();
+        node.take_pending_bans();
         let path = if hours == 2 { "/other" } else { "/login" };
         let ban = offend(node, path, "a", now);
         assert_eq!(ban.until.since(now), HOUR * hours);
-        let earned = node.take_earned_bans().into_iter().chain([(key("user:a"), ban.clone())]);
+        let earned = node.take_pending_bans().into_iter().chain([(key("user:a"), ban.clone())]);
         earned.for_each(|(key, ban)| other.put_ban(key, ban, now));
         now = ban.until;
         // Whoever tidies the database up removes the row some time later, on every node.
@@ -175,8 +175,8 @@ fn the_allow_list_changes_while_it_runs_and_keeps_what_the_file_says() {
     let changed = |change| engine.change([change], NOW).expect("it is possible");
     let passes = |user| engine.check(&Hit::by(user), NOW).reason == Reason::AllowList;
     for user in ["user:both", "user:new", "ip:10.0.0.0/8", "ip:2001:db8::1+user:v6"] {
-        changed(Change::Allow(key(user)));
-        changed(Change::Allow(key(user)));
+        changed(PolicyChange::Allow(key(user)));
+        changed(PolicyChange::Allow(key(user)));
     }
     assert_eq!(["file", "both", "new", "other"].map(passes), [true, true, true, false]);
     assert_eq!(engine.check(&from("10.1.2.3"), NOW).reason, Reason::AllowList);
@@ -187,9 +187,9 @@ fn the_allow_list_changes_while_it_runs_and_keeps_what_the_file_says() {
     let listed: Vec<_> = policy.allow_list().map(|(key, source)| (key.to_string(), source)).collect();
     assert_eq!(listed.iter().filter(|(key, _)| key == "user:both").count(), 2);
     assert!(listed.contains(&("user:new".to_owned(), AllowSource::Change)));
-    changed(Change::Disallow(key("user:both")));
-    changed(Change::Disallow(key("user:new")));
-    changed(Change::Disallow(key("user:nobody")));
+    changed(PolicyChange::Disallow(key("user:both")));
+    changed(PolicyChange::Disallow(key("user:new")));
+    changed(PolicyChange::Disallow(key("user:nobody")));
     assert_eq!(["both", "new"].map(passes), [true, false]);
     assert!(engine.policy().is_allow_listed(&key("user:both"), AllowSource::File));
     assert!(!engine.policy().is_allow_listed(&key("user:both"), AllowSource::Change));

@@ -87,10 +87,10 @@ fn shadow_rules_never_touch_the_verdict_and_are_counted_on_their_own() {
         verdict.limits.iter().map(|each| (each.rule.id.as_str(), each.allowed, each.is_enforced())).collect();
     assert_eq!(shown, [("real", false, true), ("tried", false, false), ("never", false, false)]);
     assert_eq!((reported(&verdict), verdict.retry_after), (("real", 0), Some(Duration::from_secs(720))));
-    let tally = |id| engine.policy().rule(id).expect("it is there").tally();
-    assert_eq!(tally("real"), Tally { allowed: 5, denied: 5, shadow_denied: 0, banned: 0 });
-    assert_eq!(tally("tried"), Tally { allowed: 2, denied: 0, shadow_denied: 8, banned: 0 });
-    assert_eq!(tally("never"), Tally { allowed: 0, denied: 0, shadow_denied: 10, banned: 0 });
+    let tally = |id| engine.policy().rule(id).expect("it is there").counts();
+    assert_eq!(tally("real"), RuleCounts { allowed: 5, denied: 5, shadow_denied: 0, banned: 0 });
+    assert_eq!(tally("tried"), RuleCounts { allowed: 2, denied: 0, shadow_denied: 8, banned: 0 });
+    assert_eq!(tally("never"), RuleCounts { allowed: 0, denied: 0, shadow_denied: 10, banned: 0 });
 }
 
 #[test]
@@ -154,9 +154,9 @@ fn sixty_thousand_seven_hundred_received_requests_are_too_many_for_fifty_five_th
         assert_eq!(allowed, n < 25_833, "request {n}: 50000/60×35 = 29166.67 are left of the minute before");
     }
     let report = engine.key("r", key("user:u"), now).expect("they go together");
-    let CounterReport { used, remaining, reading, .. } = report.limits[0];
+    let CounterReport { used, remaining, detail: reading, .. } = report.limits[0];
     assert_eq!((used, remaining), (60_701, 0));
-    assert_eq!(reading, Reading::Counts { previous: 50_000, current: 31_534 });
+    assert_eq!(reading, CounterDetail::Counts { previous: 50_000, current: 31_534 });
     let verdict = engine.peek(&hit, now);
     assert_eq!((verdict.allowed, verdict.reason), (false, Reason::Limit));
 }

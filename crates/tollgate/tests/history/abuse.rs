@@ -64,7 +64,7 @@ impl Abuse {
                 Act::Hit if decision.is_allowed() => quota.charge(&mut state, now, cost),
                 Act::Hit => {}
                 Act::Drain => quota.drain(&mut state, now, cost),
-                Act::Owe => quota.owe(&mut state, now, cost),
+                Act::Owe => quota.add_debt(&mut state, now, cost),
                 Act::Refund(grant) => {
                     // A queue is left only with the mark of who entered last.
                     let own = Grant { mark: quota.mark(&state), ..*grant };
@@ -78,7 +78,7 @@ impl Abuse {
                 }
             }
             quota.used(&state, now);
-            quota.fresh_at(&state);
+            quota.expires_at(&state);
         }
     }
 }

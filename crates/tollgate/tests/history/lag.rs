@@ -76,7 +76,7 @@ impl Lag {
                     quota.charge(&mut state, now, step.cost);
                 }
                 Then::Drain if !behind.is_allowed() => quota.drain(&mut state, now, step.cost),
-                Then::Owe => quota.owe(&mut state, now, step.cost),
+                Then::Owe => quota.add_debt(&mut state, now, step.cost),
                 _ => {}
             }
             let after = quota.used(&state, latest);

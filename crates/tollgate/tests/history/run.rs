@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate::algorithm::{Admission, Algorithm, Decision, Grant, Quota, State};
+use tollgate::algorithm::{Admission, Algorithm, Decision, Grant, Quota, QuotaState};
 use tollgate::limit::{Limit, Refill, Shape};
 use tollgate::time::Time;
 
@@ -17,7 +17,7 @@ pub struct Run<'a> {
     every: Every,
     limit: Limit,
     quota: Quota,
-    state: State,
+    state: QuotaState,
     model: Box<dyn Model>,
     ledger: Ledger,
     now: u64,
@@ -87,7 +87,7 @@ impl<'a> Run<'a> {
             Idle::Calendar(beside) => beside.of(Calendar::of(self.every).next(self.now)),
             Idle::Window(beside) => beside.of(Calendar::Even(period_ns).next(self.now)),
             Idle::Step(beside) => beside.of(Calendar::Even(self.step_ns()).next(self.now)),
-            Idle::Fresh(beside) => beside.of(self.quota.fresh_at(&self.state).nanos()),
+            Idle::Fresh(beside) => beside.of(self.quota.expires_at(&self.state).nanos()),
         }
     }
 
@@ -186,7 +186,7 @@ impl<'a> Run<'a> {
 
     fn owe(&mut self, cost: Cost) {
         let (now, before, cost) = (self.time(), self.used(), self.cost(cost));
-        self.quota.owe(&mut self.state, now, cost);
+        self.quota.add_debt(&mut self.state, now, cost);
         self.model.owe(self.now, cost);
         self.ledger.take();
         self.events.push(Event::Other);
@@ -211,7 +211,7 @@ impl<'a> Run<'a> {
     }
 
     /// The state as it would be if `amount` of hit `id` had never been charged.
-    fn without(&self, id: usize, amount: u64) -> Option<(Quota, State)> {
+    fn without(&self, id: usize, amount: u64) -> Option<(Quota, QuotaState)> {
         let first = self.history.case.limits[0];
         let mut quota = Quota::new(&first);
         let mut state = quota.fresh();
@@ -248,14 +248,14 @@ impl<'a> Run<'a> {
         self.ledger.turn_over(limit);
         self.events.push(Event::Adopt { limit, at: self.now });
         assert_eq!(self.used(), before, "used under the new limit");
-        if matches!(self.state, State::Instant(_)) {
+        if matches!(self.state, QuotaState::Timestamp(_)) {
             self.grants.clear(); // what time gave back under the old rate is not known any more
         }
     }
 
     /// From `fresh_at` on the state cannot be told from one never seen; a nanosecond before, it can.
     fn check_fresh(&self) {
-        let fresh_at = self.quota.fresh_at(&self.state).max(self.time());
+        let fresh_at = self.quota.expires_at(&self.state).max(self.time());
         if fresh_at > Limit::HORIZON {
             return;
         }

@@ -77,8 +77,11 @@ fn a_change_of_the_allow_list_costs_what_it_changes() {
     let few_and_many = [100, 50_000].map(|count| {
         let engine = engine();
         let key = |n: usize| Key::parse(&format!("user:{n}")).expect("valid");
-        engine.change((0..count).map(|n| Change::Allow(key(n))), NOW).expect("possible");
-        [allocated(&engine, Change::Allow(key(count))), allocated(&engine, Change::Disallow(key(count / 2)))]
+        engine.change((0..count).map(|n| PolicyChange::Allow(key(n))), NOW).expect("possible");
+        [
+            allocated(&engine, PolicyChange::Allow(key(count))),
+            allocated(&engine, PolicyChange::Disallow(key(count / 2))),
+        ]
     });
     let [few, many] = few_and_many;
     for (few, many) in few.into_iter().zip(many) {

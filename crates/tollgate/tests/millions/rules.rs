@@ -1,7 +1,7 @@
 //! A million rules.
 
 use tollgate::document::{self, Problems};
-use tollgate::policy::{Change, PolicyParts};
+use tollgate::policy::{PolicyChange, PolicyParts};
 use tollgate::rule::{Rule, RuleId, parse};
 use tollgate::{Engine, Hit, Policy};
 
@@ -39,7 +39,7 @@ fn policy(count: usize, form: impl Fn(usize) -> String) -> (Policy, usize) {
     let mut policy = Policy::new(PolicyParts::default()).expect("valid");
     let numbers: Vec<usize> = (0..count).collect();
     for page in numbers.chunks(1_000) {
-        let changes = page.iter().map(|n| Change::Put(rule(&form(*n))));
+        let changes = page.iter().map(|n| PolicyChange::Put(rule(&form(*n))));
         policy = policy.changed(changes, NOW).expect("valid rules");
     }
     drop(numbers);
@@ -65,9 +65,9 @@ fn a_change_costs_what_it_changes_whatever_the_number_of_rules() {
             let engine = Engine::new(policy(count, form).0);
             let edited = form(count / 2).replace(": 5", ": 50");
             [
-                allocated(&engine, Change::Put(rule(&edited))),
-                allocated(&engine, Change::Put(rule(&form(count)))),
-                allocated(&engine, Change::Remove(RuleId::new("r000007").expect("an id"))),
+                allocated(&engine, PolicyChange::Put(rule(&edited))),
+                allocated(&engine, PolicyChange::Put(rule(&form(count)))),
+                allocated(&engine, PolicyChange::Remove(RuleId::new("r000007").expect("an id"))),
             ]
         });
         let [few, many] = few_and_many;
@@ -124,7 +124,7 @@ fn rules_that_are_edited_and_removed_for_long_leave_nothing_behind() {
             let edited = rule(&text.replace(&other, &id));
             policy = policy
                 .changed(
-                    [Change::Put(edited)],
+                    [PolicyChange::Put(edited)],
                     NOW + std::time::Duration::from_secs(round as u64 * 1_000_000),
                 )
                 .expect("valid");
@@ -134,7 +134,7 @@ fn rules_that_are_edited_and_removed_for_long_leave_nothing_behind() {
     assert!(grown <= bytes / 5, "{grown} bytes more than {bytes}");
     for n in 0..mix.rules {
         let id = RuleId::new(&mix.parts(n).id).expect("an id");
-        policy = policy.changed([Change::Remove(id)], NOW).expect("valid");
+        policy = policy.changed([PolicyChange::Remove(id)], NOW).expect("valid");
     }
     let left = (IN_USE.get() - before + bytes as isize).max(0) as usize;
     assert!(policy.rules().is_empty() && left <= bytes / 5, "{left} bytes are left of {bytes}");

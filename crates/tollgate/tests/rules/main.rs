@@ -7,7 +7,7 @@ mod rejected;
 use std::time::Duration;
 
 use tollgate::limit::{Levels, Refill, Release, WindowStart};
-use tollgate::rule::{CountWhen, MissingKey, Mode, OnExceed, OnStoreError, Rule};
+use tollgate::rule::{CountWhen, MissingKey, OnExceed, OnStoreError, Rule, RuleMode};
 use tollgate::time::Unit;
 use tollgate::{Engine, Hit, Policy, Shape, Time};
 

@@ -30,12 +30,12 @@ bans:  [{ key: "ip:203.0.113.9", until: 2027-01-01T00:00:00Z, reason: scraping }
 "#,
     );
     let rule = policy.rule("login-email").expect("it is there");
-    assert_eq!(rule.written_match(), "POST /login");
+    assert_eq!(rule.match_text(), "POST /login");
     assert_eq!(rule.pattern.host.as_ref().map(ToString::to_string).as_deref(), Some("api.example.com"));
     assert_eq!(rule.key.iter().map(ToString::to_string).collect::<Vec<_>>(), ["email"]);
     assert_eq!(limits(rule), ["5/m", "20/h", "50/m"]);
     assert!(rule.all_limits().all(|each| each.limit.shape() == Shape::SlidingLog));
-    assert_eq!((rule.mode, rule.missing_key, rule.cost), (Mode::Enforce, MissingKey::Skip, 1));
+    assert_eq!((rule.mode, rule.missing_key, rule.cost), (RuleMode::Enforce, MissingKey::Skip, 1));
     assert_eq!(rule.on_store_error, Some(OnStoreError::Closed));
     let ban = rule.ban.as_ref().expect("it bans");
     let minutes = |n: u64| Duration::from_secs(n * 60);
@@ -104,8 +104,8 @@ fn every_algorithm_and_its_options_are_read() {
 
 #[test]
 fn every_other_option_is_read() {
-    assert_eq!(rule("mode: shadow").mode, Mode::Shadow);
-    assert_eq!(rule("mode: off").mode, Mode::Off);
+    assert_eq!(rule("mode: shadow").mode, RuleMode::Shadow);
+    assert_eq!(rule("mode: off").mode, RuleMode::Off);
     assert_eq!(rule("missing_key: deny").missing_key, MissingKey::Deny);
     assert_eq!(rule("missing_key: shared").missing_key, MissingKey::Shared);
     assert_eq!(rule("cost: 7").cost, 7);

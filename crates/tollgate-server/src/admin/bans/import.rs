@@ -8,50 +8,50 @@ use serde_json::json;
 use tokio::task::spawn_blocking;
 use tollgate::Time;
 use tollgate::ban::{Ban, BanSource};
-use tollgate::document::{self, MapReader, Node, Place, Problems};
+use tollgate::document::{self, MapReader, Node, Problems, TextPosition};
 use tollgate::identity::Key;
-use tollgate::time::{calendar, parse_span};
-use tollgate_stores::rules::{Edit, Expected};
+use tollgate::time::{calendar, parse_duration};
+use tollgate_stores::rules::{Edit, Precondition};
 
 use crate::admin::bans::{MAX_REASON_BYTES, refuse_file_ban, until};
-use crate::admin::call::{self, Call};
-use crate::admin::edit::failed;
-use crate::admin::rules::{ARRIVES_WITHIN, MAX_IMPORT_BYTES, busy, counted};
-use crate::answer::{self, Problem};
-use crate::connection::Answer;
+use crate::admin::edit::db_problem;
+use crate::admin::request::{self, AdminRequest};
+use crate::admin::rules::{IMPORT_BODY_TIMEOUT, MAX_IMPORT_BYTES, busy, counted};
+use crate::connection::FullResponse;
 use crate::gate::Gate;
+use crate::response::{self, ProblemDetails};
 
 /// `{"bans":[{"key","for"|"until","reason"}]}`, a YAML list, or lines `KEY [SPAN|INSTANT] [REASON]`.
-pub async fn import(mut call: Call) -> Result<Answer, Problem> {
+pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [dry_run] = call.parameters(["dry_run"])?;
-    let dry_run = call::flag("dry_run", dry_run.as_deref())?;
+    let dry_run = request::flag("dry_run", dry_run.as_deref())?;
     let admin = Arc::clone(&call.admin);
     let _turn = admin.importing.try_lock().map_err(|_| busy())?;
-    let body = call.body_within(MAX_IMPORT_BYTES, ARRIVES_WITHIN).await?;
+    let body = call.read_slow_body(MAX_IMPORT_BYTES, IMPORT_BODY_TIMEOUT).await?;
     let gate = Arc::clone(&admin.gate);
-    let read = spawn_blocking(move || read(&gate, call::text(&body)?)).await;
-    let bans =
-        read.map_err(|_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed"))??;
+    let parsed = spawn_blocking(move || parse_bans(&gate, request::text(&body)?)).await;
+    let bans = parsed
+        .map_err(|_| ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed"))??;
     let (total, gate) = (bans.len(), call.gate());
-    let Some(rulebook) = gate.rulebook.get() else { return Ok(take(gate, bans, dry_run)) };
-    let edits: Vec<_> = bans.iter().map(|(key, ban)| Edit::ban(key, ban, Expected::Anything)).collect();
+    let Some(rulebook) = gate.rules_follower.get() else { return Ok(apply_to_node(gate, bans, dry_run)) };
+    let edits: Vec<_> = bans.iter().map(|(key, ban)| Edit::ban(key, ban, Precondition::Any)).collect();
     let told = if dry_run {
-        let planned = rulebook.db().map_err(failed)?.preview(edits).await.map_err(failed)?;
+        let planned = rulebook.db().map_err(db_problem)?.preview(edits).await.map_err(db_problem)?;
         let mut told = counted(planned.iter().map(|(change, _)| change), total);
         told["dry_run"] = true.into();
         told
     } else {
-        let changes = rulebook.edit(&call.who, edits, gate.now()).await.map_err(failed)?;
-        tracing::info!(changes = changes.len(), who = call.who, "bans imported");
+        let changes = rulebook.edit(&call.caller, edits, gate.now()).await.map_err(db_problem)?;
+        tracing::info!(changes = changes.len(), who = call.caller, "bans imported");
         let mut told = counted(changes.iter(), total);
         told["version"] = changes.last().map(|change| change.version.to_string()).into();
         told
     };
-    Ok(answer::json(StatusCode::OK, &told))
+    Ok(response::json(StatusCode::OK, &told))
 }
 
 /// On a node without a database.
-fn take(gate: &Gate, bans: Vec<(Key, Ban)>, dry_run: bool) -> Answer {
+fn apply_to_node(gate: &Gate, bans: Vec<(Key, Ban)>, dry_run: bool) -> FullResponse {
     let (total, now) = (bans.len(), gate.now());
     let known = bans.iter().filter(|(key, _)| gate.engine.find_ban(key.clone(), now).is_some()).count();
     if !dry_run {
@@ -61,16 +61,16 @@ fn take(gate: &Gate, bans: Vec<(Key, Ban)>, dry_run: bool) -> Answer {
     if dry_run {
         told["dry_run"] = true.into();
     }
-    answer::json(StatusCode::OK, &told)
+    response::json(StatusCode::OK, &told)
 }
 
 /// All bans of a text, or what is wrong with it.
-pub fn read(gate: &Gate, text: &str) -> Result<Vec<(Key, Ban)>, Problem> {
-    let mut reading = Reading {
+pub fn parse_bans(gate: &Gate, text: &str) -> Result<Vec<(Key, Ban)>, ProblemDetails> {
+    let mut reading = BanImport {
         gate,
         now: gate.now(),
         bans: Vec::new(),
-        places: HashMap::new(),
+        first_seen: HashMap::new(),
         problems: Problems::new(),
     };
     // No key begins as a list or a map does.
@@ -82,24 +82,24 @@ pub fn read(gate: &Gate, text: &str) -> Result<Vec<(Key, Ban)>, Problem> {
     Ok(reading.problems.or(reading.bans)?)
 }
 
-struct Reading<'g> {
+struct BanImport<'g> {
     gate: &'g Gate,
     now: Time,
     bans: Vec<(Key, Ban)>,
     /// Where each key was seen first.
-    places: HashMap<Key, Place>,
+    first_seen: HashMap<Key, TextPosition>,
     problems: Problems,
 }
 
-impl Reading<'_> {
+impl BanImport<'_> {
     fn document(&mut self, root: &Node<'_>) {
         let under = root.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "bans"));
         let list = under.map_or(root, |entry| entry.value());
         for other in root.as_map().unwrap_or_default().iter().filter(|entry| entry.key() != "bans") {
-            self.reject(other.place(), other.key(), "only 'bans' are taken from here");
+            self.reject(other.position(), other.key(), "only 'bans' are taken from here");
         }
         let Some(nodes) = list.as_list() else {
-            return self.reject(list.place(), "bans", "expected a list of bans");
+            return self.reject(list.position(), "bans", "expected a list of bans");
         };
         for (n, node) in nodes.iter().enumerate() {
             let path = format!("bans[{n}]");
@@ -109,7 +109,7 @@ impl Reading<'_> {
             let reason = map.optional_text("reason").unwrap_or_default();
             map.finish();
             if let Some(key) = key {
-                self.take(node.place(), &path, key, span, instant, reason);
+                self.add(node.position(), &path, key, span, instant, reason);
             }
         }
     }
@@ -120,24 +120,24 @@ impl Reading<'_> {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let place = Place { line: u32::try_from(n + 1).unwrap_or(u32::MAX), column: 1 };
+            let place = TextPosition { line: u32::try_from(n + 1).unwrap_or(u32::MAX), column: 1 };
             let (key, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
             let rest = rest.trim_start();
             let (time, behind) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
             let (span, instant, reason) = if calendar::parse_rfc3339(time).is_some() {
                 (None, Some(time), behind.trim_start())
-            } else if parse_span(time).is_ok() {
+            } else if parse_duration(time).is_ok() {
                 (Some(time), None, behind.trim_start())
             } else {
                 (None, None, rest)
             };
-            self.take(place, "", key, span, instant, reason);
+            self.add(place, "", key, span, instant, reason);
         }
     }
 
-    fn take(
+    fn add(
         &mut self,
-        place: Place,
+        place: TextPosition,
         path: &str,
         key: &str,
         span: Option<&str>,
@@ -145,7 +145,7 @@ impl Reading<'_> {
         reason: &str,
     ) {
         let key = match Key::parse(key) {
-            Ok(key) => self.gate.banned_as(key),
+            Ok(key) => self.gate.ban_key(key),
             Err(error) => return self.reject(place, path, &error.to_string()),
         };
         if reason.len() > MAX_REASON_BYTES {
@@ -159,14 +159,14 @@ impl Reading<'_> {
             Ok(until) => until.unwrap_or(Time::MAX),
             Err((_, why)) => return self.reject(place, path, &why),
         };
-        if let Some(first) = self.places.insert(key.clone(), place) {
+        if let Some(first) = self.first_seen.insert(key.clone(), place) {
             return self.reject(place, path, &format!("{key} is given twice, first at line {}", first.line));
         }
         let reason = reason.to_owned();
         self.bans.push((key, Ban { until, reason, source: BanSource::Manual, strikes: 0 }));
     }
 
-    fn reject(&mut self, place: Place, path: &str, why: &str) {
+    fn reject(&mut self, place: TextPosition, path: &str, why: &str) {
         self.problems.push(document::Problem::new(Some(place), path, why));
     }
 }

@@ -7,53 +7,54 @@ use http_body_util::Either;
 use hyper::Response;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use tokio::sync::mpsc;
-use tollgate_stores::rules::{DbError, Kind, Page, Stored};
+use tollgate_stores::rules::{DbError, ItemKind, PageQuery, StoredItem};
 
-use crate::admin::call::{self, Call};
-use crate::admin::edit::failed;
-use crate::admin::reply::{Chunks, Reply};
-use crate::admin::rules::written;
-use crate::answer::Problem;
-use crate::rulebook::Rulebook;
+use crate::admin::edit::db_problem;
+use crate::admin::request::{self, AdminRequest};
+use crate::admin::response::{AdminResponse, ChunkedBody};
+use crate::admin::rules::rule_json;
+use crate::response::ProblemDetails;
+use crate::rules_follower::RulesFollower;
 
 /// Rules read in one go, and how many of these may wait for a slow reader.
-const STEP: usize = 1_000;
-const AHEAD: usize = 4;
+const PAGE_RULES: usize = 1_000;
+const MAX_PENDING_PAGES: usize = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum ExportSource {
     Database,
     File,
     All,
 }
 
 /// `?source=database|file|all`
-pub async fn export(call: Call) -> Result<Reply, Problem> {
+pub async fn export(call: AdminRequest) -> Result<AdminResponse, ProblemDetails> {
     let [source] = call.parameters(["source"])?;
-    let sources = [("database", Source::Database), ("file", Source::File), ("all", Source::All)];
-    let source = call::choice("source", source.as_deref(), sources)?;
+    let sources =
+        [("database", ExportSource::Database), ("file", ExportSource::File), ("all", ExportSource::All)];
+    let source = request::choice("source", source.as_deref(), sources)?;
     let mut first = String::from("rules:\n");
-    if source != Source::Database {
+    if source != ExportSource::Database {
         let policy = call.gate().engine.policy();
-        first.extend(policy.listed().iter().map(|rule| line(&written(rule).to_string())));
+        first.extend(policy.listed().iter().map(|rule| line(&rule_json(rule).to_string())));
     }
-    let rulebook = call.gate().rulebook.get().filter(|_| source != Source::File).cloned();
+    let rulebook = call.gate().rules_follower.get().filter(|_| source != ExportSource::File).cloned();
     // The first page is read before anything is answered: that it cannot be is said by the status.
     let mut page = Vec::new();
     if let Some(rulebook) = &rulebook {
-        page = next(rulebook, String::new()).await.map_err(failed)?;
+        page = next(rulebook, String::new()).await.map_err(db_problem)?;
     }
     if page.is_empty() && first.lines().count() == 1 {
         first = "rules: []\n".to_owned();
     }
-    let (sender, chunks) = mpsc::channel(AHEAD);
+    let (sender, chunks) = mpsc::channel(MAX_PENDING_PAGES);
     tokio::spawn(async move {
         let sent = sender.send(Ok(first.into())).await;
         if let (Ok(()), Some(rulebook)) = (sent, rulebook) {
             send(&rulebook, page, &sender).await;
         }
     });
-    let mut reply = Response::new(Either::Right(Chunks(chunks)));
+    let mut reply = Response::new(Either::Right(ChunkedBody(chunks)));
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
     reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(reply)
@@ -61,8 +62,8 @@ pub async fn export(call: Call) -> Result<Reply, Problem> {
 
 /// Sends a page and all that follow it, until there is none, or nobody reads on.
 async fn send(
-    rulebook: &Arc<Rulebook>,
-    mut page: Vec<Stored>,
+    rulebook: &Arc<RulesFollower>,
+    mut page: Vec<StoredItem>,
     sender: &mpsc::Sender<Result<Bytes, DbError>>,
 ) {
     while let Some(after) = page.last().map(|last| last.item.name.to_string()) {
@@ -80,8 +81,11 @@ async fn send(
     }
 }
 
-async fn next(rulebook: &Rulebook, after: String) -> Result<Vec<Stored>, DbError> {
-    rulebook.db()?.page(Page { kind: Kind::Rule, prefix: String::new(), after, limit: STEP }).await
+async fn next(rulebook: &RulesFollower, after: String) -> Result<Vec<StoredItem>, DbError> {
+    rulebook
+        .db()?
+        .page(PageQuery { kind: ItemKind::Rule, prefix: String::new(), after, limit: PAGE_RULES })
+        .await
 }
 
 /// JSON is YAML.

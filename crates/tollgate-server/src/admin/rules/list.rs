@@ -6,78 +6,87 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use tollgate::Policy;
 use tollgate::rule::RuleId;
-use tollgate_stores::rules::{Kind, Page, Stored, Version};
+use tollgate_stores::rules::{ItemKind, PageQuery, StoredItem, Version};
 
-use crate::admin::call::{self, Call};
 use crate::admin::cursor::{self, Cursor};
-use crate::admin::edit::failed;
-use crate::admin::rules::{of_database, of_file, of_stored, written};
-use crate::answer::{self, Problem};
-use crate::connection::Answer;
+use crate::admin::edit::db_problem;
+use crate::admin::request::{self, AdminRequest};
+use crate::admin::rules::{database_rule_json, file_rule_json, rule_json, stored_rule_json};
+use crate::connection::FullResponse;
 use crate::gate::Gate;
-use crate::rulebook::Rulebook;
+use crate::response::{self, ProblemDetails};
+use crate::rules_follower::RulesFollower;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum ListSource {
     All,
     File,
     Database,
 }
 
 /// `?limit=100&after=CURSOR&source=file|database&prefix=ID`
-pub async fn list(call: Call) -> Result<Answer, Problem> {
+pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [limit, after, source, prefix] = call.parameters(["limit", "after", "source", "prefix"])?;
-    let limit = call::limit(limit.as_deref())?;
-    let sources = [("all", Source::All), ("file", Source::File), ("database", Source::Database)];
-    let source = call::choice("source", source.as_deref(), sources)?;
+    let limit = request::limit(limit.as_deref())?;
+    let sources = [("all", ListSource::All), ("file", ListSource::File), ("database", ListSource::Database)];
+    let source = request::choice("source", source.as_deref(), sources)?;
     let is_id = |name: &str| RuleId::new(name).is_some();
     let (prefix, cursor) = (prefix.unwrap_or_default(), Cursor::parse(after.as_deref(), is_id)?);
     let gate = call.gate();
     let policy = gate.engine.policy();
     // One more than a page tells whether there is another.
     let mut found = Vec::with_capacity(limit + 1);
-    if source != Source::Database && cursor.is_in_file() {
-        let listed = cursor.behind(policy.listed(), |rule| rule.id.to_string())?;
+    if source != ListSource::Database && cursor.starts_in_file() {
+        let listed = cursor.after(policy.listed(), |rule| rule.id.to_string())?;
         let listed = listed.filter(|rule| rule.id.as_str().starts_with(&prefix)).take(limit + 1);
-        found.extend(listed.map(|rule| (Cursor::file(rule.id.as_str()), of_file(rule))));
+        found.extend(listed.map(|rule| (Cursor::file(rule.id.as_str()), file_rule_json(rule))));
     }
-    if source != Source::File && found.len() <= limit {
-        let (after, limit) = (cursor.into_database(), limit + 1 - found.len());
-        let page = Page { kind: Kind::Rule, prefix, after, limit };
-        let stored = of_the_database(gate, &policy, page).await?;
+    if source != ListSource::File && found.len() <= limit {
+        let (after, limit) = (cursor.database_name(), limit + 1 - found.len());
+        let page = PageQuery { kind: ItemKind::Rule, prefix, after, limit };
+        let stored = database_rules(gate, &policy, page).await?;
         found.extend(stored.into_iter().map(|(id, rule)| (Cursor::database(&id), rule)));
     }
-    let (rules, next) = cursor::page(found, limit);
+    let (rules, next) = cursor::split_page(found, limit);
     let (generation, total) = (policy.generation(), policy.rules().len());
     let body = json!({ "generation": generation, "total": total, "rules": rules, "next": next });
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 /// While the database cannot be read, what is in force of it.
-async fn of_the_database(gate: &Gate, policy: &Policy, page: Page) -> Result<Vec<(String, Value)>, Problem> {
-    let Some(rulebook) = gate.rulebook.get() else { return Ok(Vec::new()) };
+async fn database_rules(
+    gate: &Gate,
+    policy: &Policy,
+    page: PageQuery,
+) -> Result<Vec<(String, Value)>, ProblemDetails> {
+    let Some(rulebook) = gate.rules_follower.get() else { return Ok(Vec::new()) };
     let found = match rulebook.db() {
         Ok(db) => db.page(page.clone()).await,
         Err(error) => Err(error),
     };
     match found {
         Ok(found) => {
-            let seen = rulebook.standing().version;
-            let shown = found.iter().map(|stored| shown(rulebook, policy, stored, seen));
+            let seen = rulebook.status().version;
+            let shown = found.iter().map(|stored| listed_rule_json(rulebook, policy, stored, seen));
             Ok(found.iter().map(|stored| stored.item.name.to_string()).zip(shown).collect())
         }
         Err(error) if error.is_transient() => Ok(in_force(policy, &page)),
-        Err(error) => Err(failed(error)),
+        Err(error) => Err(db_problem(error)),
     }
 }
 
 /// A rule as it is in force here, with its version if the node has that.
-fn shown(rulebook: &Rulebook, policy: &Policy, stored: &Stored, seen: Option<Version>) -> Value {
+fn listed_rule_json(
+    rulebook: &RulesFollower,
+    policy: &Policy,
+    stored: &StoredItem,
+    seen: Option<Version>,
+) -> Value {
     if let Some(rule) = policy.rule(&stored.item.name).filter(|rule| rule.is_added()) {
         let version = Some(stored.version).filter(|version| seen.is_some_and(|seen| seen >= *version));
-        return of_database(written(rule), version, None);
+        return database_rule_json(rule_json(rule), version, None);
     }
-    let mut shown = of_stored(rulebook, stored);
+    let mut shown = stored_rule_json(rulebook, stored);
     if shown["left_out"].is_null() {
         shown["left_out"] = "it is not in force here yet".into();
     }
@@ -85,7 +94,7 @@ fn shown(rulebook: &Rulebook, policy: &Policy, stored: &Stored, seen: Option<Ver
 }
 
 /// The first rules of a page by their ids; there is no order to go by, so all ids are looked at, and no more.
-fn in_force(policy: &Policy, page: &Page) -> Vec<(String, Value)> {
+fn in_force(policy: &Policy, page: &PageQuery) -> Vec<(String, Value)> {
     let mut first: BinaryHeap<&str> = BinaryHeap::with_capacity(page.limit + 1);
     let ids = policy.rules().iter().filter(|rule| rule.is_added()).map(|rule| rule.id.as_str());
     for id in ids.filter(|id| *id > page.after.as_str() && id.starts_with(&page.prefix)) {
@@ -95,5 +104,5 @@ fn in_force(policy: &Policy, page: &Page) -> Vec<(String, Value)> {
         }
     }
     let rules = first.into_sorted_vec().into_iter().filter_map(|id| policy.rule(id));
-    rules.map(|rule| (rule.id.to_string(), of_database(written(rule), None, None))).collect()
+    rules.map(|rule| (rule.id.to_string(), database_rule_json(rule_json(rule), None, None))).collect()
 }

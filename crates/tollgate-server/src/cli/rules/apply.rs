@@ -7,7 +7,7 @@ use tollgate_stores::rules::Version;
 
 use crate::cli::rules::FileArgs;
 use crate::cli::session::Session;
-use crate::cli::{Exit, difference, out, text};
+use crate::cli::{Exit, input_file, out, value_diff};
 
 pub fn apply(args: &FileArgs) -> Result<(), Exit> {
     let (mut session, done) = import(args, "false")?;
@@ -19,7 +19,7 @@ pub fn apply(args: &FileArgs) -> Result<(), Exit> {
     out::line(format!("{}{version}", out::tally(&done)));
     let named = named(&mut session, &done);
     named.iter().for_each(out::line);
-    say_more(changes(&done), named.len());
+    print_remaining(changes(&done), named.len());
     Ok(())
 }
 
@@ -30,7 +30,7 @@ fn named(session: &mut Session, done: &Value) -> Vec<String> {
     let same = [("created", '+'), ("changed", '~'), ("deleted", '-')];
     let same =
         same.iter().find(|(name, _)| count(done, name) == changes(done)).map_or(' ', |(_, sign)| *sign);
-    let line = |id: &&str| format!("  {} {}", signs.get(*id).unwrap_or(&same), out::plain(id));
+    let line = |id: &&str| format!("  {} {}", signs.get(*id).unwrap_or(&same), out::escape_control(id));
     ids.iter().map(line).collect()
 }
 
@@ -43,14 +43,14 @@ fn signs(session: &mut Session, done: &Value, count: usize) -> Option<HashMap<St
     let behind = Version::new(last.timeline(), last.number() + 1);
     let log = session.get(&format!("/v1/audit?limit={count}&before={behind}")).ok()?;
     let sign = |change: &Value| {
-        let sign = difference::sign(&change["before"], &change["after"]);
+        let sign = value_diff::sign(&change["before"], &change["after"]);
         Some((change["name"].as_str()?.to_owned(), sign))
     };
     log["changes"].as_array()?.iter().map(sign).collect()
 }
 
 /// What `apply` would do.
-pub fn rehearse(args: &FileArgs) -> Result<(), Exit> {
+pub fn dry_run(args: &FileArgs) -> Result<(), Exit> {
     let (_, done) = import(args, "true")?;
     if args.admin.json {
         out::pretty(&done);
@@ -68,11 +68,11 @@ pub fn diff(args: &FileArgs) -> Result<(), Exit> {
     } else {
         print_diff(&done);
     }
-    if changes(&done) == 0 { Ok(()) } else { Err(Exit::No) }
+    if changes(&done) == 0 { Ok(()) } else { Err(Exit::Failure) }
 }
 
 fn import(args: &FileArgs, dry_run: &str) -> Result<(Session, Value), Exit> {
-    let checked = text::read(&args.file).and_then(|text| Ok((text.check_rules()?, text)));
+    let checked = input_file::read(&args.file).and_then(|text| Ok((text.check_rules()?, text)));
     let ((_, warnings), text) = checked.map_err(|problems| args.admin.invalid(&problems))?;
     out::warnings(warnings.into_lines());
     let mode = if args.replace { "replace" } else { "merge" };
@@ -92,16 +92,16 @@ fn changes(done: &Value) -> u64 {
 fn print_diff(done: &Value) {
     let diff = done["diff"].as_array().map_or(&[][..], Vec::as_slice);
     for change in diff {
-        let id = out::plain(change["id"].as_str().unwrap_or_default());
-        difference::lines(&id, &change["before"], &change["after"], &["id"]).iter().for_each(out::line);
+        let id = out::escape_control(change["id"].as_str().unwrap_or_default());
+        value_diff::diff_lines(&id, &change["before"], &change["after"], &["id"]).iter().for_each(out::line);
     }
-    say_more(changes(done), diff.len());
+    print_remaining(changes(done), diff.len());
 }
 
 /// The server names the first ones only.
-fn say_more(all: u64, shown: usize) {
+fn print_remaining(all: u64, shown: usize) {
     let more = all.saturating_sub(shown as u64);
     if more > 0 {
-        out::message(format!("… and {}", out::counted(more, "more change")));
+        out::message(format!("… and {}", out::pluralize(more, "more change")));
     }
 }

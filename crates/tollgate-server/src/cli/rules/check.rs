@@ -8,7 +8,7 @@ use serde_json::json;
 use tollgate::document::Problems;
 
 use crate::cli::progress::Progress;
-use crate::cli::{Exit, out, text};
+use crate::cli::{Exit, input_file, out};
 use crate::config::Config;
 
 /// How far comments at the start of a file are skipped.
@@ -17,12 +17,12 @@ const MAX_LOOK_BYTES: u64 = 1 << 20;
 struct Checked {
     rules: usize,
     /// Settings that have no effect.
-    idle: Vec<String>,
+    without_effect: Vec<String>,
     warnings: Vec<String>,
 }
 
 pub fn run(file: &Path, json: bool) -> Exit {
-    let Checked { rules, idle, warnings } = match check(file) {
+    let Checked { rules, without_effect: idle, warnings } = match check(file) {
         Ok(checked) => checked,
         Err(problems) if json => return out::json_problems(&problems),
         Err(problems) => return out::problems(&problems),
@@ -30,25 +30,25 @@ pub fn run(file: &Path, json: bool) -> Exit {
     if json {
         out::pretty(&json!({ "valid": true, "rules": rules, "without_effect": idle, "warnings": warnings }));
     } else {
-        out::line(format!("{}: valid, {}", file.display(), out::counted(rules as u64, "rule")));
+        out::line(format!("{}: valid, {}", file.display(), out::pluralize(rules as u64, "rule")));
         for setting in idle {
             out::message(format!("note: {setting} has no effect in this version"));
         }
         out::warnings(warnings);
     }
-    Exit::Yes
+    Exit::Success
 }
 
 fn check(file: &Path) -> Result<Checked, Problems> {
     if is_list(file) {
-        let (rules, warnings) = text::read(file)?.check_rules()?;
-        return Ok(Checked { rules, idle: Vec::new(), warnings: warnings.into_lines() });
+        let (rules, warnings) = input_file::read(file)?.check_rules()?;
+        return Ok(Checked { rules, without_effect: Vec::new(), warnings: warnings.into_lines() });
     }
     let _progress = Progress::start(format!("checking {}", file.display()), None);
     let (mut config, _) = Config::load(file)?;
     let policy = config.take_policy().map_err(|problems| problems.in_file(&file.display().to_string()))?;
     let warnings = policy.warnings().into_lines();
-    Ok(Checked { rules: policy.rules().len(), idle: config.idle, warnings })
+    Ok(Checked { rules: policy.rules().len(), without_effect: config.without_effect, warnings })
 }
 
 /// Whether a file starts as a list does, not as a configuration. What cannot be read is no list.

@@ -6,15 +6,15 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::answer::{self, Problem};
-use crate::body::{self, Object};
-use crate::connection::Answer;
+use crate::connection::FullResponse;
 use crate::gate::Gate;
+use crate::json_body::{self, JsonObject};
 use crate::receipt::{ReceiptError, Settlement};
+use crate::response::{self, ProblemDetails};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Settled<'a> {
+struct SettleRequest<'a> {
     #[serde(borrow)]
     receipt: Cow<'a, str>,
     cost: Option<u64>,
@@ -22,22 +22,23 @@ struct Settled<'a> {
 }
 
 /// Settles once; without `cost` and `status`, everything is given back.
-pub async fn settle(gate: &Gate, body: &[u8]) -> Result<Answer, Problem> {
-    let Object(Settled { receipt, cost, status }) = body::parse(body)?;
+pub async fn settle(gate: &Gate, body: &[u8]) -> Result<FullResponse, ProblemDetails> {
+    let JsonObject(SettleRequest { receipt, cost, status }) = json_body::parse(body)?;
     if status.is_some_and(|status| !(100..600).contains(&status)) {
-        return Err(Problem::bad_field("status", "'status' is no status of HTTP: 100 to 599"));
+        return Err(ProblemDetails::bad_field("status", "'status' is no status of HTTP: 100 to 599"));
     }
     let cost = if status.is_none() { Some(cost.unwrap_or(0)) } else { cost };
-    let charges = gate.settle_receipt(&receipt, Settlement { cost, status }).await.map_err(refused)?;
-    Ok(answer::json(StatusCode::OK, &json!({ "settled": charges })))
+    let charges =
+        gate.settle_receipt(&receipt, Settlement { cost, status }).await.map_err(receipt_problem)?;
+    Ok(response::json(StatusCode::OK, &json!({ "settled": charges })))
 }
 
-fn refused(error: ReceiptError) -> Problem {
+fn receipt_problem(error: ReceiptError) -> ProblemDetails {
     let status = match error {
         ReceiptError::Forged => StatusCode::BAD_REQUEST,
-        ReceiptError::Elsewhere | ReceiptError::Used => StatusCode::CONFLICT,
-        ReceiptError::TooOld => StatusCode::GONE,
-        ReceiptError::TooMany | ReceiptError::Unknown => StatusCode::SERVICE_UNAVAILABLE,
+        ReceiptError::OtherNode | ReceiptError::Used => StatusCode::CONFLICT,
+        ReceiptError::Expired => StatusCode::GONE,
+        ReceiptError::TooMany | ReceiptError::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
     };
-    Problem { field: Some("receipt".to_owned()), ..Problem::new(status, error.to_string()) }
+    ProblemDetails { field: Some("receipt".to_owned()), ..ProblemDetails::new(status, error.to_string()) }
 }

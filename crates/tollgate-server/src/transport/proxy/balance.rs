@@ -10,14 +10,14 @@ use crate::config::Balance;
 use crate::transport::proxy::upstream::Upstream;
 
 #[derive(Default)]
-pub struct Turn(AtomicUsize);
+pub struct RoundRobinCursor(AtomicUsize);
 
 /// Chooses among those that are up and not `tried` yet; where none is up, among all: a guess is better than a
 /// certain refusal. `None` only if all have been tried.
 pub fn choose<'u>(
     upstreams: &'u [Arc<Upstream>],
     balance: &Balance,
-    turn: &Turn,
+    turn: &RoundRobinCursor,
     sticky: Option<u64>,
     tried: Option<&Arc<Upstream>>,
     now: Time,
@@ -32,7 +32,7 @@ pub fn choose<'u>(
         (Balance::Hash(_), Some(key)) => {
             // The highest of the marks that key and upstream make together: when an upstream goes, only its
             // own keys move.
-            let mark = |upstream: &&Arc<Upstream>| mark(key, upstream);
+            let mark = |upstream: &&Arc<Upstream>| rendezvous_score(key, upstream);
             up().max_by_key(mark).or_else(|| any().max_by_key(mark))
         }
         (Balance::LeastConnections, _) => {
@@ -51,14 +51,14 @@ pub fn choose<'u>(
     }
 }
 
-fn mark(key: u64, upstream: &Upstream) -> u64 {
+fn rendezvous_score(key: u64, upstream: &Upstream) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     (key, upstream.address.authority.as_str()).hash(&mut hasher);
     hasher.finish()
 }
 
 /// The number under which a value is hashed; the same on every node.
-pub fn key_of(value: &str) -> u64 {
+pub fn hash_key(value: &str) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
@@ -67,29 +67,35 @@ pub fn key_of(value: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Address;
+    use crate::config::UpstreamAddress;
 
     const NOW: Time = Time::from_secs(1_800_000_000);
 
     fn upstreams(count: usize) -> Vec<Arc<Upstream>> {
-        let new = |n| Upstream::new(Address::parse(&format!("http://10.0.0.{n}:80")).expect("valid"), 1);
+        let new =
+            |n| Upstream::new(UpstreamAddress::parse(&format!("http://10.0.0.{n}:80")).expect("valid"), 1);
         (0..count).map(|n| Arc::new(new(n))).collect()
     }
 
-    fn chosen(upstreams: &[Arc<Upstream>], balance: &Balance, turn: &Turn, sticky: Option<u64>) -> usize {
+    fn chosen(
+        upstreams: &[Arc<Upstream>],
+        balance: &Balance,
+        turn: &RoundRobinCursor,
+        sticky: Option<u64>,
+    ) -> usize {
         let chosen = choose(upstreams, balance, turn, sticky, None, NOW).expect("there are some");
         upstreams.iter().position(|each| Arc::ptr_eq(each, chosen)).expect("it is one of them")
     }
 
     fn put_down(upstream: &Upstream) {
-        (0..MAX_TRIES).for_each(|_| upstream.failed(NOW));
+        (0..MAX_TRIES).for_each(|_| upstream.record_failure(NOW));
     }
 
     const MAX_TRIES: usize = 3;
 
     #[test]
     fn taking_turns_leaves_out_those_that_are_down() {
-        let (upstreams, turn) = (upstreams(3), Turn::default());
+        let (upstreams, turn) = (upstreams(3), RoundRobinCursor::default());
         let round = |count| (0..count).map(|_| chosen(&upstreams, &Balance::RoundRobin, &turn, None));
         assert_eq!(round(4).collect::<Vec<_>>(), [0, 1, 2, 0]);
         put_down(&upstreams[1]);
@@ -100,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_least_busy_is_chosen() {
-        let (upstreams, turn) = (upstreams(3), Turn::default());
+        let (upstreams, turn) = (upstreams(3), RoundRobinCursor::default());
         upstreams[0].in_flight.store(2, Ordering::Relaxed);
         upstreams[2].in_flight.store(1, Ordering::Relaxed);
         assert_eq!(chosen(&upstreams, &Balance::LeastConnections, &turn, None), 1);
@@ -108,9 +114,9 @@ mod tests {
 
     #[test]
     fn a_key_stays_where_it_is_and_only_keys_of_a_lost_upstream_move() {
-        let (upstreams, turn) = (upstreams(4), Turn::default());
+        let (upstreams, turn) = (upstreams(4), RoundRobinCursor::default());
         let hash = Balance::Hash(tollgate::identity::Attribute::User);
-        let place = |n: u64| chosen(&upstreams, &hash, &turn, Some(key_of(&format!("user {n}"))));
+        let place = |n: u64| chosen(&upstreams, &hash, &turn, Some(hash_key(&format!("user {n}"))));
         let before: Vec<_> = (0..1000).map(place).collect();
         assert!((0..4).all(|n| before.iter().filter(|place| **place == n).count() > 150));
         put_down(&upstreams[2]);

@@ -19,15 +19,15 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::transport::proxy::lease::Lease;
-use crate::transport::proxy::screen::TrailerScreen;
+use crate::transport::proxy::in_flight::InFlightGuard;
+use crate::transport::proxy::sanitize::TrailerFilter;
 
 /// How long we wait for an upstream's 100 before the body is sent unasked (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 /// What the rate of a body is averaged over.
 const RATE_WINDOW: Duration = Duration::from_secs(30);
 
-pub type BodyError = Box<dyn Error + Send + Sync>;
+pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Nothing came for as long as one may wait, or too little.
 #[derive(Debug, Error)]
@@ -41,27 +41,27 @@ pub struct Upload {
     /// The trailers, if they were read already.
     trailers: Option<HeaderMap>,
     rest: Option<Incoming>,
-    patience: Patience,
-    go_ahead: Option<GoAhead>,
-    progress: Option<Arc<Progress>>,
-    trailer_screen: Option<Box<TrailerScreen>>,
+    stall_timer: StallTimer,
+    continue_wait: Option<ContinueWait>,
+    progress: Option<Arc<UploadProgress>>,
+    trailer_filter: Option<Box<TrailerFilter>>,
 }
 
 /// How far an upload is.
 #[derive(Default)]
-pub struct Progress {
+pub struct UploadProgress {
     ended: AtomicBool,
     /// The client is waited for, which [`Patience`] bounds.
-    starved: AtomicBool,
+    waits_for_client: AtomicBool,
     /// Frames that the upstream's connection took.
-    taken: AtomicU64,
+    frames: AtomicU64,
 }
 
-impl Progress {
+impl UploadProgress {
     /// Whether the upload goes on: more than `taken` frames, the count of the last look, were taken, or the client is to blame.
-    pub fn goes_on(&self, taken: &mut u64) -> bool {
-        let before = std::mem::replace(taken, self.taken.load(Ordering::Relaxed));
-        let moves = *taken != before || self.starved.load(Ordering::Relaxed);
+    pub fn is_progressing(&self, taken: &mut u64) -> bool {
+        let before = std::mem::replace(taken, self.frames.load(Ordering::Relaxed));
+        let moves = *taken != before || self.waits_for_client.load(Ordering::Relaxed);
         !self.ended.load(Ordering::Relaxed) && moves
     }
 }
@@ -73,17 +73,17 @@ impl Drop for Upload {
 }
 
 /// Waits until the upstream asks for the body.
-struct GoAhead {
+struct ContinueWait {
     asked: Pin<Box<OwnedNotified>>,
     unasked: Pin<Box<Sleep>>,
 }
 
 impl Upload {
-    pub fn new(rest: Incoming, pace: Pace) -> Upload {
+    pub fn new(rest: Incoming, pace: StallLimits) -> Upload {
         let rest = Some(rest).filter(|rest| !rest.is_end_stream());
         let mut upload = Upload::empty();
         upload.rest = rest;
-        upload.patience = Patience::new(pace);
+        upload.stall_timer = StallTimer::new(pace);
         upload
     }
 
@@ -92,40 +92,40 @@ impl Upload {
             prefix: BytesMut::new(),
             trailers: None,
             rest: None,
-            patience: Patience::new(Pace::any_above(Duration::MAX)),
-            go_ahead: None,
+            stall_timer: StallTimer::new(StallLimits::idle_only(Duration::MAX)),
+            continue_wait: None,
             progress: None,
-            trailer_screen: None,
+            trailer_filter: None,
         }
     }
 
     /// A body that is there already.
-    pub fn of(bytes: Bytes) -> Upload {
+    pub fn from_bytes(bytes: Bytes) -> Upload {
         let mut upload = Upload::empty();
         upload.prefix = BytesMut::from(bytes);
         upload
     }
 
     /// Has trailers screened on their way.
-    pub fn screen_trailers(&mut self, screen: TrailerScreen) {
-        self.trailer_screen = Some(Box::new(screen));
+    pub fn filter_trailers(&mut self, screen: TrailerFilter) {
+        self.trailer_filter = Some(Box::new(screen));
     }
 
-    fn screened(&self, mut frame: Frame<Bytes>) -> Frame<Bytes> {
-        if let (Some(screen), Some(trailers)) = (&self.trailer_screen, frame.trailers_mut()) {
-            screen.screen(trailers);
+    fn filtered(&self, mut frame: Frame<Bytes>) -> Frame<Bytes> {
+        if let (Some(screen), Some(trailers)) = (&self.trailer_filter, frame.trailers_mut()) {
+            screen.remove_forbidden(trailers);
         }
         frame
     }
 
     /// Sends nothing before the notice, or until waiting for it has become pointless.
-    pub fn wait_for(&mut self, asked: Arc<Notify>) {
+    pub fn wait_for_continue(&mut self, asked: Arc<Notify>) {
         let unasked = Box::pin(sleep_until(Instant::now() + CONTINUE_TIMEOUT));
-        self.go_ahead = Some(GoAhead { asked: Box::pin(asked.notified_owned()), unasked });
+        self.continue_wait = Some(ContinueWait { asked: Box::pin(asked.notified_owned()), unasked });
     }
 
     /// How far it is; `None` if there is nothing to send.
-    pub fn progress(&mut self) -> Option<Arc<Progress>> {
+    pub fn progress(&mut self) -> Option<Arc<UploadProgress>> {
         (!self.is_end_stream()).then(|| Arc::clone(self.progress.get_or_insert_default()))
     }
 
@@ -140,9 +140,9 @@ impl Upload {
     }
 
     /// Reads one frame ahead; `false` at the end of the body.
-    pub async fn read_ahead(&mut self) -> Result<bool, BodyError> {
+    pub async fn read_ahead(&mut self) -> Result<bool, BoxError> {
         let Some(rest) = &mut self.rest else { return Ok(false) };
-        let Some(frame) = std::future::poll_fn(|cx| self.patience.poll_frame(rest, cx)).await else {
+        let Some(frame) = std::future::poll_fn(|cx| self.stall_timer.poll_frame(rest, cx)).await else {
             self.rest = None;
             return Ok(false);
         };
@@ -153,7 +153,7 @@ impl Upload {
         Ok(true)
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if !self.prefix.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(self.take_prefix()))));
         }
@@ -161,7 +161,7 @@ impl Upload {
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
         match &mut self.rest {
-            Some(rest) => self.patience.poll_frame(rest, cx),
+            Some(rest) => self.stall_timer.poll_frame(rest, cx),
             None => Poll::Ready(None),
         }
     }
@@ -175,28 +175,28 @@ impl Upload {
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if let Some(waiting) = &mut self.go_ahead {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(waiting) = &mut self.continue_wait {
             if waiting.asked.as_mut().poll(cx).is_pending() {
                 ready!(waiting.unasked.as_mut().poll(cx));
             }
-            self.go_ahead = None;
+            self.continue_wait = None;
         }
         let frame = self.poll_next(cx);
         if let Some(progress) = &self.progress {
-            progress.starved.store(frame.is_pending(), Ordering::Relaxed);
-            progress.taken.fetch_add(u64::from(frame.is_ready()), Ordering::Relaxed);
+            progress.waits_for_client.store(frame.is_pending(), Ordering::Relaxed);
+            progress.frames.fetch_add(u64::from(frame.is_ready()), Ordering::Relaxed);
         }
         let frame = ready!(frame);
         if self.is_end_stream() || frame.is_none() {
             self.end();
         }
-        Poll::Ready(frame.map(|frame| frame.map(|frame| self.screened(frame))))
+        Poll::Ready(frame.map(|frame| frame.map(|frame| self.filtered(frame))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -223,21 +223,21 @@ impl Body for Upload {
     clippy::large_enum_variant,
     reason = "nearly all are streamed, and a box would be one for each request"
 )]
-pub enum Reply {
-    Whole(Full<Bytes>),
+pub enum ResponseBody {
+    Full(Full<Bytes>),
     Streamed(Download),
 }
 
 /// A response from an upstream, and what is given back when it has ended.
 pub struct Download {
     rest: Incoming,
-    patience: Patience,
-    lease: Lease,
+    stall_timer: StallTimer,
+    in_flight: InFlightGuard,
 }
 
 impl Download {
-    pub fn new(rest: Incoming, idle: Duration, lease: Lease) -> Download {
-        Download { rest, patience: Patience::new(Pace::any_above(idle)), lease }
+    pub fn new(rest: Incoming, idle: Duration, lease: InFlightGuard) -> Download {
+        Download { rest, stall_timer: StallTimer::new(StallLimits::idle_only(idle)), in_flight: lease }
     }
 }
 
@@ -245,25 +245,25 @@ impl Drop for Download {
     fn drop(&mut self) {
         // A response that was cut off leaves bytes of its own on the connection.
         if self.rest.is_end_stream() {
-            self.lease.give_back();
+            self.in_flight.release_connection();
         }
     }
 }
 
-impl Body for Reply {
+impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = BoxError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
-            Reply::Whole(full) => Pin::new(full).poll_frame(cx).map_err(|never| match never {}),
-            Reply::Streamed(Download { rest, patience, lease }) => {
+            ResponseBody::Full(full) => Pin::new(full).poll_frame(cx).map_err(|never| match never {}),
+            ResponseBody::Streamed(Download { rest, stall_timer: patience, in_flight: lease }) => {
                 let frame = ready!(patience.poll_frame(rest, cx));
                 if frame.is_none() {
-                    lease.give_back();
+                    lease.release_connection();
                 }
                 Poll::Ready(frame)
             }
@@ -272,72 +272,72 @@ impl Body for Reply {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Reply::Whole(full) => full.is_end_stream(),
-            Reply::Streamed(download) => download.rest.is_end_stream(),
+            ResponseBody::Full(full) => full.is_end_stream(),
+            ResponseBody::Streamed(download) => download.rest.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Reply::Whole(full) => full.size_hint(),
-            Reply::Streamed(download) => download.rest.size_hint(),
+            ResponseBody::Full(full) => full.size_hint(),
+            ResponseBody::Streamed(download) => download.rest.size_hint(),
         }
     }
 }
 
 /// How slowly a body may come.
 #[derive(Clone, Copy)]
-pub struct Pace {
+pub struct StallLimits {
     /// How long it may stand still.
     pub idle: Duration,
     /// Bytes a second on average over [`RATE_WINDOW`]; `None` for any rate.
     pub min_rate: Option<u32>,
 }
 
-impl Pace {
-    const fn any_above(idle: Duration) -> Pace {
-        Pace { idle, min_rate: None }
+impl StallLimits {
+    const fn idle_only(idle: Duration) -> StallLimits {
+        StallLimits { idle, min_rate: None }
     }
 }
 
 /// Ends a body that comes too slowly. Only the time counts that is spent waiting for it: a body that its receiver takes
 /// slowly is never too slow.
-struct Patience {
-    pace: Pace,
+struct StallTimer {
+    limits: StallLimits,
     deadline: Option<Pin<Box<Sleep>>>,
     /// Since when it has stood still.
-    silent: Option<Instant>,
-    window: Window,
+    idle_since: Option<Instant>,
+    window: RateWindow,
 }
 
 /// What is averaged.
 #[derive(Default)]
-struct Window {
+struct RateWindow {
     bytes: u64,
     /// How long it was waited for, except for the wait that goes on since `from`.
     waited: Duration,
     from: Option<Instant>,
 }
 
-impl Patience {
-    fn new(pace: Pace) -> Patience {
-        Patience { pace, deadline: None, silent: None, window: Window::default() }
+impl StallTimer {
+    fn new(pace: StallLimits) -> StallTimer {
+        StallTimer { limits: pace, deadline: None, idle_since: None, window: RateWindow::default() }
     }
 
     fn poll_frame(
         &mut self,
         body: &mut Incoming,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
-            self.silent = None;
+            self.idle_since = None;
             if let Some(from) = self.window.from.take() {
                 self.window.waited += from.elapsed();
             }
             if let Some(Ok(frame)) = &frame {
                 self.window.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)));
+            return Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)));
         }
         ready!(self.poll_stalled(cx));
         Poll::Ready(Some(Err(Stalled.into())))
@@ -345,30 +345,30 @@ impl Patience {
 
     /// Ready when the body has come too slowly.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let is_new = self.silent.is_none();
+        let is_new = self.idle_since.is_none();
         let mut now = Instant::now();
-        let silent = *self.silent.get_or_insert(now);
+        let silent = *self.idle_since.get_or_insert(now);
         loop {
             let from = *self.window.from.get_or_insert(now);
-            let stalls_at = silent + self.pace.idle;
+            let stalls_at = silent + self.limits.idle;
             let window_ends = from + RATE_WINDOW.saturating_sub(self.window.waited);
-            let at = if self.pace.min_rate.is_some() { stalls_at.min(window_ends) } else { stalls_at };
+            let at = if self.limits.min_rate.is_some() { stalls_at.min(window_ends) } else { stalls_at };
             let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep_until(at)));
             if is_new || deadline.deadline() != at {
                 deadline.as_mut().reset(at);
             }
             ready!(deadline.as_mut().poll(cx));
-            if at == stalls_at || self.window.is_too_slow(self.pace) {
+            if at == stalls_at || self.window.is_too_slow(self.limits) {
                 return Poll::Ready(());
             }
             now = Instant::now();
-            self.window = Window { from: Some(now), ..Window::default() };
+            self.window = RateWindow { from: Some(now), ..RateWindow::default() };
         }
     }
 }
 
-impl Window {
-    fn is_too_slow(&self, pace: Pace) -> bool {
+impl RateWindow {
+    fn is_too_slow(&self, pace: StallLimits) -> bool {
         pace.min_rate.is_some_and(|rate| self.bytes < u64::from(rate) * RATE_WINDOW.as_secs())
     }
 }
@@ -395,7 +395,7 @@ mod tests {
     async fn send(count: usize, size: usize, min_rate: Option<u32>, pause: Duration) -> (bool, Duration) {
         let (mut client, server) = duplex(1 << 20);
         let service = service_fn(move |request: Request<Incoming>| async move {
-            let mut upload = Upload::new(request.into_body(), Pace { idle: IDLE, min_rate });
+            let mut upload = Upload::new(request.into_body(), StallLimits { idle: IDLE, min_rate });
             let mut response = Response::new(Full::<Bytes>::default());
             while let Some(frame) = upload.frame().await {
                 if frame.is_err() {

@@ -12,14 +12,14 @@ impl Budget {
 }
 
 /// What one body has taken of a budget; given back when dropped.
-pub struct Share {
+pub struct BudgetReservation {
     budget: Arc<Budget>,
     bytes: usize,
 }
 
-impl Share {
-    pub fn of(budget: &Arc<Budget>) -> Share {
-        Share { budget: Arc::clone(budget), bytes: 0 }
+impl BudgetReservation {
+    pub fn of(budget: &Arc<Budget>) -> BudgetReservation {
+        BudgetReservation { budget: Arc::clone(budget), bytes: 0 }
     }
 
     /// Takes as much as is needed to have `bytes`; `false` if there is not enough left.
@@ -34,7 +34,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetReservation {
     fn drop(&mut self) {
         self.budget.0.fetch_add(self.bytes, Ordering::Relaxed);
     }
@@ -47,9 +47,9 @@ mod tests {
     #[test]
     fn shares_never_exceed_the_budget_and_come_back() {
         let budget = Budget::new(10);
-        let mut first = Share::of(&budget);
+        let mut first = BudgetReservation::of(&budget);
         assert!(first.grow_to(4) && first.grow_to(6) && first.grow_to(2));
-        let mut second = Share::of(&budget);
+        let mut second = BudgetReservation::of(&budget);
         assert!(second.grow_to(4) && !second.grow_to(5));
         drop(first);
         assert!(second.grow_to(10) && !second.grow_to(11));

@@ -14,9 +14,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::config::{Speech, Timeouts};
-use crate::connection::Patient;
-use crate::transport::proxy::pool::Sender;
+use crate::config::{Timeouts, UpstreamProtocol};
+use crate::connection::WriteTimeoutStream;
+use crate::transport::proxy::pool::UpstreamSender;
 use crate::transport::proxy::upstream::Upstream;
 
 /// Responses with longer heads are not passed on.
@@ -26,7 +26,7 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 const WINDOW_BYTES: u32 = 1 << 20;
 
 /// How upstreams with TLS are spoken to.
-pub struct Tls {
+pub struct UpstreamTlsClient {
     /// Prefers HTTP/2.
     pub any: Arc<ClientConfig>,
     pub http1: Arc<ClientConfig>,
@@ -35,7 +35,7 @@ pub struct Tls {
 
 /// Whether an exchange can share its connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum Requires {
     Any,
     /// An upgrade takes a whole connection of HTTP/1.1.
     Http1,
@@ -44,7 +44,7 @@ pub enum Wish {
 #[derive(Debug, Error)]
 pub enum ConnectError {
     #[error("it took too long to connect")]
-    TooSlow,
+    Timeout,
     #[error("{0}")]
     Refused(#[from] io::Error),
     #[error("{0}")]
@@ -55,22 +55,22 @@ pub enum ConnectError {
 
 pub async fn connect(
     upstream: &Upstream,
-    tls: &Tls,
-    wish: Wish,
+    tls: &UpstreamTlsClient,
+    wish: Requires,
     timeouts: &Timeouts,
-) -> Result<Sender, ConnectError> {
+) -> Result<UpstreamSender, ConnectError> {
     let connecting = async {
         let authority = &upstream.address.authority;
         let stream = TcpStream::connect(authority.as_str()).await?;
         stream.set_nodelay(true)?;
         // An upstream that takes nothing does not keep its connection, nor the client's.
-        let stream = Patient::within(stream, timeouts.idle);
-        match (upstream.address.speech, wish) {
-            (Speech::Http1, _) => http1(stream).await,
-            (Speech::Http2, Wish::Any) => http2(stream).await,
-            (Speech::Http2, Wish::Http1) => Err(ConnectError::NoUpgrades),
-            (Speech::Tls, wish) => {
-                let config = if wish == Wish::Any { &tls.any } else { &tls.http1 };
+        let stream = WriteTimeoutStream::with_timeout(stream, timeouts.idle);
+        match (upstream.address.protocol, wish) {
+            (UpstreamProtocol::Http1, _) => http1(stream).await,
+            (UpstreamProtocol::Http2, Requires::Any) => http2(stream).await,
+            (UpstreamProtocol::Http2, Requires::Http1) => Err(ConnectError::NoUpgrades),
+            (UpstreamProtocol::Tls, wish) => {
+                let config = if wish == Requires::Any { &tls.any } else { &tls.http1 };
                 let name = match &tls.server_name {
                     Some(name) => name.clone(),
                     None => ServerName::try_from(authority.host().trim_matches(['[', ']']).to_owned())
@@ -82,17 +82,21 @@ pub async fn connect(
             }
         }
     };
-    timeout(timeouts.connect, connecting).await.unwrap_or(Err(ConnectError::TooSlow))
+    timeout(timeouts.connect, connecting).await.unwrap_or(Err(ConnectError::Timeout))
 }
 
-async fn http1(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, ConnectError> {
+async fn http1(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<UpstreamSender, ConnectError> {
     let handshake = http1::Builder::new().max_buf_size(MAX_HEAD_BYTES).handshake(TokioIo::new(stream)).await;
     let (sender, connection) = handshake?;
     tokio::spawn(connection.with_upgrades());
-    Ok(Sender::Http1(sender))
+    Ok(UpstreamSender::Http1(sender))
 }
 
-async fn http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, ConnectError> {
+async fn http2(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<UpstreamSender, ConnectError> {
     let handshake = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_EVERY)
@@ -104,5 +108,5 @@ async fn http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> 
         .await;
     let (sender, connection) = handshake?;
     tokio::spawn(connection);
-    Ok(Sender::Http2(sender))
+    Ok(UpstreamSender::Http2(sender))
 }

@@ -10,14 +10,14 @@ use tollgate::document::{self, Problems};
 use tollgate::rule::OnExceed;
 use tollgate::{Hit, Policy, Reason, Time, Verdict};
 
-use crate::answer::{self, Problem};
 use crate::config::QueueConfig;
-use crate::connection::Answer;
+use crate::connection::FullResponse;
 use crate::gate::Gate;
-use crate::queue::{Item, Queue, QueueError, Sender, State, new_id};
-use crate::transport::proxy::body::{BodyError, Reply, Upload};
-use crate::transport::proxy::budget::{Budget, Share};
-use crate::transport::proxy::line::Lines;
+use crate::queue::{QueueBackend, QueueError, QueuedRequest, QueuedState, RequestSender, new_id};
+use crate::response::{self, ProblemDetails};
+use crate::transport::proxy::body::{BoxError, ResponseBody, Upload};
+use crate::transport::proxy::budget::{Budget, BudgetReservation};
+use crate::transport::proxy::retry_schedule::RetrySchedule;
 
 /// Where a sender asks what became of its request. The id is its secret.
 pub const STATUS_PATH: &str = "/.tollgate/queue/";
@@ -25,16 +25,16 @@ pub const STATUS_PATH: &str = "/.tollgate/queue/";
 const MAX_READING_BYTES: usize = 256 << 20;
 
 /// The queue, where a rule puts requests aside.
-pub struct Aside {
-    pub queue: Queue,
+pub struct RequestQueue {
+    pub backend: QueueBackend,
     pub config: QueueConfig,
-    pub lines: Lines,
+    pub retry_schedule: RetrySchedule,
     /// Bodies that are read to be queued.
-    reading: Arc<Budget>,
+    body_budget: Arc<Budget>,
 }
 
 /// Whether all that denied would rather put the request aside.
-pub fn is_for_later(verdict: &Verdict) -> bool {
+pub fn is_queueable(verdict: &Verdict) -> bool {
     let mut denying = verdict.enforced().filter(|limit| !limit.allowed).peekable();
     // What can never pass has no later.
     let passes_later =
@@ -45,7 +45,7 @@ pub fn is_for_later(verdict: &Verdict) -> bool {
 }
 
 /// Everything that a policy may ask about the sender, resolved now.
-pub fn identity(policy: &Policy, hit: &Hit<'_>) -> Vec<(String, String)> {
+pub fn resolve_identity(policy: &Policy, hit: &Hit<'_>) -> Vec<(String, String)> {
     let mut identity: Vec<(String, String)> = Vec::new();
     policy.for_each_attribute(|attribute| {
         let name = attribute.to_string();
@@ -59,41 +59,46 @@ pub fn identity(policy: &Policy, hit: &Hit<'_>) -> Vec<(String, String)> {
 }
 
 /// Why a request could not be put aside.
-pub enum NotAside {
-    Body(BodyError),
+pub enum EnqueueError {
+    Body(BoxError),
     TooLong(usize),
     Queue(QueueError),
 }
 
-impl Aside {
+impl RequestQueue {
     /// It must be called inside a tokio runtime.
-    pub fn open(config: QueueConfig) -> Result<Aside, Problems> {
-        let problem = |error| document::Problem::new(None, "queue", format!("{}: {error}", config.place));
-        let queue = Queue::open(&config).map_err(problem)?;
-        Ok(Aside { queue, config, lines: Lines::default(), reading: Budget::new(MAX_READING_BYTES) })
+    pub fn open(config: QueueConfig) -> Result<RequestQueue, Problems> {
+        let problem = |error| document::Problem::new(None, "queue", format!("{}: {error}", config.location));
+        let queue = QueueBackend::open(&config).map_err(problem)?;
+        Ok(RequestQueue {
+            backend: queue,
+            config,
+            retry_schedule: RetrySchedule::default(),
+            body_budget: Budget::new(MAX_READING_BYTES),
+        })
     }
 
     /// Keeps a request; returns its id.
-    pub async fn keep(
+    pub async fn enqueue(
         &self,
         gate: &Gate,
         (parts, host): (&Parts, &HeaderValue),
         mut upload: Upload,
-        sender: Sender,
+        sender: RequestSender,
         (verdict, decided_at): (&Verdict, Time),
-    ) -> Result<String, NotAside> {
-        let mut share = Share::of(&self.reading);
-        let body = self.read(&mut upload, &mut share).await?;
+    ) -> Result<String, EnqueueError> {
+        let mut share = BudgetReservation::of(&self.body_budget);
+        let body = self.read_body(&mut upload, &mut share).await?;
         let (policy, now) = (gate.engine.policy(), gate.now());
         // The API has to recognise the sender as the rules did.
-        let asked = gate.asked();
+        let asked = gate.field_selection();
         let identifying =
             asked.headers.iter().filter(|name| !self.config.headers.contains(name) && *name != HOST);
         let chosen = self.config.headers.iter().chain(identifying).flat_map(|name| {
             let lines = parts.headers.get_all(name).iter();
             lines.map(|line| (name.to_string(), String::from_utf8_lossy(line.as_bytes()).into_owned()))
         });
-        let mut item = Item {
+        let mut item = QueuedRequest {
             id: new_id(),
             method: parts.method.to_string(),
             target: parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
@@ -101,88 +106,95 @@ impl Aside {
             headers: chosen.collect(),
             body_bytes: body.len(),
             sender,
-            state: State::Queued,
+            state: QueuedState::Queued,
             queued_at: now,
             expires_at: now + self.config.ttl,
             next_at: now,
             tries: 0,
             status: None,
             error: None,
-            lease: None,
+            delivery_tag: None,
         };
         // Not before it can pass; nor after it is too old, which is found out then.
-        let place = self.lines.enter(&policy, &item.hit(), verdict, decided_at);
+        let place = self.retry_schedule.schedule(&policy, &item.hit(), verdict, decided_at);
         item.next_at = place.min(item.expires_at);
-        match self.queue.push(item.clone(), body).await {
+        match self.backend.push(item.clone(), body).await {
             Ok(()) => Ok(item.id),
             Err(error) => {
-                self.lines.leave(&policy, &item.hit(), verdict, decided_at);
-                Err(NotAside::Queue(error))
+                self.retry_schedule.cancel(&policy, &item.hit(), verdict, decided_at);
+                Err(EnqueueError::Queue(error))
             }
         }
     }
 
-    async fn read(&self, upload: &mut Upload, share: &mut Share) -> Result<Vec<u8>, NotAside> {
+    async fn read_body(
+        &self,
+        upload: &mut Upload,
+        share: &mut BudgetReservation,
+    ) -> Result<Vec<u8>, EnqueueError> {
         loop {
             if !share.grow_to(upload.prefix().len()) {
-                return Err(NotAside::Queue(QueueError::Full));
+                return Err(EnqueueError::Queue(QueueError::Full));
             }
             if upload.prefix().len() > self.config.max_body {
-                return Err(NotAside::TooLong(self.config.max_body));
+                return Err(EnqueueError::TooLong(self.config.max_body));
             }
-            if !upload.read_ahead().await.map_err(NotAside::Body)? {
+            if !upload.read_ahead().await.map_err(EnqueueError::Body)? {
                 return Ok(Vec::from(upload.take_prefix()));
             }
         }
     }
 
     /// What the sender is told: it is kept, or to come back later and that it is kept all the same.
-    pub fn accepted(&self, id: &str, verdict: &Verdict) -> Response<Reply> {
+    pub fn accepted_response(&self, id: &str, verdict: &Verdict) -> Response<ResponseBody> {
         let place = format!("{STATUS_PATH}{id}");
-        let mut answer = if self.config.answer == 429 {
-            answer::refusal(verdict)
+        let mut answer = if self.config.accepted_status == 429 {
+            response::denial(verdict)
         } else {
-            let body = json!({ "status": State::Queued.name(), "id": id, "status_url": place });
-            answer::json(StatusCode::ACCEPTED, &body)
+            let body = json!({ "status": QueuedState::Queued.name(), "id": id, "status_url": place });
+            response::json(StatusCode::ACCEPTED, &body)
         };
         let place = HeaderValue::from_str(&place).expect("an id is plain text");
         answer.headers_mut().insert(LOCATION, place);
-        answer.map(Reply::Whole)
+        answer.map(ResponseBody::Full)
     }
 
     /// Answers somebody who asks what became of a request.
-    pub async fn show(&self, method: &Method, id: &str) -> Result<Answer, Problem> {
+    pub async fn status(&self, method: &Method, id: &str) -> Result<FullResponse, ProblemDetails> {
         if !matches!(*method, Method::GET | Method::HEAD) {
-            return Err(Problem::method("GET, HEAD"));
+            return Err(ProblemDetails::method_not_allowed("GET, HEAD"));
         }
-        let broken = |error: QueueError| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
-        let found = self.queue.find(id).await.map_err(broken)?;
-        let item =
-            found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "no such request, or no longer"))?;
+        let broken =
+            |error: QueueError| ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
+        let found = self.backend.find(id).await.map_err(broken)?;
+        let item = found
+            .ok_or_else(|| ProblemDetails::new(StatusCode::NOT_FOUND, "no such request, or no longer"))?;
         let body = json!({
             "id": item.id,
             "status": item.state.name(),
             "tries": item.tries,
             "response_status": item.status,
         });
-        Ok(answer::json(StatusCode::OK, &body))
+        Ok(response::json(StatusCode::OK, &body))
     }
 }
 
-impl From<NotAside> for Problem {
-    fn from(not: NotAside) -> Problem {
+impl From<EnqueueError> for ProblemDetails {
+    fn from(not: EnqueueError) -> ProblemDetails {
         match not {
-            NotAside::Body(_) => Problem::new(StatusCode::BAD_REQUEST, "the body could not be read"),
-            NotAside::TooLong(max) => Problem::new(
+            EnqueueError::Body(_) => {
+                ProblemDetails::new(StatusCode::BAD_REQUEST, "the body could not be read")
+            }
+            EnqueueError::TooLong(max) => ProblemDetails::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 format!("a request with more than {max} bytes is not queued"),
             ),
-            NotAside::Queue(error @ (QueueError::Full | QueueError::SenderFull)) => {
-                Problem::new(StatusCode::TOO_MANY_REQUESTS, error.to_string())
+            EnqueueError::Queue(error @ (QueueError::Full | QueueError::SenderFull)) => {
+                ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, error.to_string())
             }
-            NotAside::Queue(error) => {
+            EnqueueError::Queue(error) => {
                 tracing::error!(%error, "a request could not be queued");
-                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the request could not be queued")
+                ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, "the request could not be queued")
             }
         }
     }

@@ -18,107 +18,109 @@ use tokio::time::timeout;
 use tollgate::verdict::whole_seconds;
 use tollgate::{Time, Verdict};
 
-use crate::answer::{self, Problem};
 use crate::config::{HostHeader, ProxyConfig};
-use crate::queue::Sender;
-use crate::transport::proxy::body::{Download, Pace, Reply, Upload};
-use crate::transport::proxy::connect::Wish;
-use crate::transport::proxy::conversation::{Traffic, UnderWay};
-use crate::transport::proxy::enqueue::{Aside, STATUS_PATH};
-use crate::transport::proxy::forward::{self, Failure, Outgoing};
+use crate::queue::RequestSender;
+use crate::response::{self, ProblemDetails};
+use crate::transport::proxy::body::{Download, ResponseBody, StallLimits, Upload};
+use crate::transport::proxy::client_connection::{ActiveStream, StreamActivity};
+use crate::transport::proxy::connect::Requires;
+use crate::transport::proxy::enqueue::{RequestQueue, STATUS_PATH};
+use crate::transport::proxy::error_response::{self, ErrorFormat};
+use crate::transport::proxy::forward::{self, ForwardError, OutgoingRequest};
 use crate::transport::proxy::forwarded::Peer;
-use crate::transport::proxy::heads::Heads;
-use crate::transport::proxy::identify::Decided;
-use crate::transport::proxy::lease::Lease;
-use crate::transport::proxy::refusal::{self, Taste};
-use crate::transport::proxy::screen::{self, Sent, TrailerScreen};
-use crate::transport::proxy::settlement::Charges;
-use crate::transport::proxy::websocket::Handshake;
-use crate::transport::proxy::{Proxy, Route, hops, inspect, merge, upgrade};
+use crate::transport::proxy::framing_check::FramingCheck;
+use crate::transport::proxy::identify::ProxyDecision;
+use crate::transport::proxy::in_flight::InFlightGuard;
+use crate::transport::proxy::sanitize::{self, RequestOrigin, TrailerFilter};
+use crate::transport::proxy::settlement::UnsettledCharges;
+use crate::transport::proxy::websocket::WebSocketHandshake;
+use crate::transport::proxy::{Proxy, RouteSnapshot, hop_by_hop, inspect, merge_headers, tunnel};
 
 /// How much of a body that nobody wants is read, so that its sender hears why.
 const DISCARD_BYTES: usize = 1 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// Where a request came in.
-pub struct Entrance {
+pub struct ConnectionContext {
     pub proxy: Arc<Proxy>,
     pub worker: usize,
     pub peer: Peer,
     /// What the client wrote, where HTTP/1.1 is spoken.
-    pub heads: Option<Arc<Heads>>,
+    pub framing_check: Option<Arc<FramingCheck>>,
     /// What else is under way, where HTTP/2 is spoken.
-    pub traffic: Option<Arc<Traffic>>,
+    pub stream_activity: Option<Arc<StreamActivity>>,
 }
 
 /// A request on its way through.
-pub struct Visit {
+pub struct ProxiedRequest {
     pub parts: Parts,
     pub host: HeaderValue,
     pub upload: Upload,
     /// The protocol that its sender wants to change to.
     pub upgrade: Option<HeaderValue>,
     /// Where it asks for a WebSocket over HTTP/2.
-    pub handshake: Option<Handshake>,
-    pub route: Arc<Route>,
+    pub handshake: Option<WebSocketHandshake>,
+    pub route: Arc<RouteSnapshot>,
 }
 
-impl Entrance {
+impl ConnectionContext {
     /// Answers one request.
-    pub async fn exchange(&self, request: Request<Incoming>) -> Response<Reply> {
+    pub async fn exchange(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let accept = request.headers().get(ACCEPT).cloned();
         match self.serve(request).await {
             Ok(response) => response,
-            Err(Refused::Denied(verdict)) => {
-                let mut response = refusal::denied(&verdict, Taste::of(accept.as_ref()));
-                answer::write_headers(&mut response, &verdict, self.proxy.gate.live.load().headers);
+            Err(ExchangeError::Denied(verdict)) => {
+                let mut response = error_response::denied(&verdict, ErrorFormat::of(accept.as_ref()));
+                response::write_headers(&mut response, &verdict, self.proxy.gate.live.load().headers);
                 response
             }
-            Err(Refused::Full(wait)) => {
+            Err(ExchangeError::HoldQueueFull(wait)) => {
                 let detail = "Too many requests wait for their turn already";
-                let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, detail);
-                let mut response = refusal::problem(problem, Taste::of(accept.as_ref()));
+                let problem = ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, detail);
+                let mut response = error_response::problem(problem, ErrorFormat::of(accept.as_ref()));
                 let wait = HeaderValue::from(whole_seconds(wait).as_secs());
                 response.headers_mut().insert(RETRY_AFTER, wait);
                 response
             }
-            Err(Refused::Ambiguous(problem)) => {
+            Err(ExchangeError::Ambiguous(problem)) => {
                 self.proxy.counts.rejected.fetch_add(1, Ordering::Relaxed);
-                let mut response = refusal::problem(problem, Taste::of(accept.as_ref()));
+                let mut response = error_response::problem(problem, ErrorFormat::of(accept.as_ref()));
                 // Where the next request begins is as doubtful as this one.
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 response
             }
-            Err(Refused::Problem(problem)) => refusal::problem(problem, Taste::of(accept.as_ref())),
+            Err(ExchangeError::Problem(problem)) => {
+                error_response::problem(problem, ErrorFormat::of(accept.as_ref()))
+            }
         }
     }
 
-    async fn serve(&self, request: Request<Incoming>) -> Result<Response<Reply>, Refused> {
+    async fn serve(&self, request: Request<Incoming>) -> Result<Response<ResponseBody>, ExchangeError> {
         let (mut parts, body) = request.into_parts();
-        let host = self.inspect(&parts).map_err(Refused::Ambiguous)?;
-        let handshake = Handshake::of(&mut parts).map_err(Refused::Ambiguous)?;
+        let host = self.inspect(&parts).map_err(ExchangeError::Ambiguous)?;
+        let handshake = WebSocketHandshake::of(&mut parts).map_err(ExchangeError::Ambiguous)?;
         let route = self.proxy.route.load_full();
         let asks_upgrade = parts.version == Version::HTTP_11;
-        let upgrade = if asks_upgrade { hops::wanted_upgrade(&parts.headers) } else { None };
-        let mut upload = Upload::new(body, pace(&parts, &route.config));
-        self.screen(&mut parts.headers, &mut upload, &route);
-        let mut visit = Visit { parts, host, upload, upgrade, handshake, route };
-        let Decided { mut verdict, at, sticky, sender } =
-            self.decide(&mut visit).await.map_err(Failure::from)?;
+        let upgrade = if asks_upgrade { hop_by_hop::requested_upgrade(&parts.headers) } else { None };
+        let mut upload = Upload::new(body, stall_limits(&parts, &route.config));
+        self.sanitize(&mut parts.headers, &mut upload, &route);
+        let mut visit = ProxiedRequest { parts, host, upload, upgrade, handshake, route };
+        let ProxyDecision { mut verdict, decided_at: at, sticky, sender } =
+            self.decide(&mut visit).await.map_err(ForwardError::from)?;
         let status_of = visit.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
-        match (&self.proxy.aside, sender) {
+        match (&self.proxy.request_queue, sender) {
             (Some(aside), _) if verdict.allowed && status_of.is_some() => {
                 let id = status_of.unwrap_or_default();
                 Box::pin(self.show_status(aside, &id, &mut visit, &mut verdict, at)).await
             }
-            _ if verdict.allowed => self.pass(&mut visit, &mut verdict, at, sticky).await,
+            _ if verdict.allowed => self.forward(&mut visit, &mut verdict, at, sticky).await,
             // Nobody can be joined to an upstream later.
             (Some(aside), Some(sender)) if status_of.is_none() && visit.upgrade.is_none() => {
-                Box::pin(self.put_aside(aside, visit, sender, &verdict, at)).await
+                Box::pin(self.enqueue(aside, visit, sender, &verdict, at)).await
             }
             _ => {
                 discard(visit);
-                Err(Refused::Denied(Box::new(verdict)))
+                Err(ExchangeError::Denied(Box::new(verdict)))
             }
         }
     }
@@ -126,127 +128,128 @@ impl Entrance {
     /// Waits for the request's turn; returns what is to be settled after its response.
     async fn admit(
         &self,
-        visit: &mut Visit,
+        visit: &mut ProxiedRequest,
         verdict: &mut Verdict,
         decided_at: Time,
-    ) -> Result<Option<Box<Charges>>, Refused> {
-        let has_place = self.proxy.held.is_busy() && Charges::have_place(verdict);
-        if !has_place && !Charges::are_open(verdict) {
+    ) -> Result<Option<Box<UnsettledCharges>>, ExchangeError> {
+        let has_place = self.proxy.hold_queues.has_requests() && UnsettledCharges::any_held(verdict);
+        if !has_place && !UnsettledCharges::any_unsettled(verdict) {
             return Ok(None);
         }
-        let mut open = Box::new(Charges::of(verdict));
-        Box::pin(self.wait(visit, &mut open, verdict, decided_at)).await?;
+        let mut open = Box::new(UnsettledCharges::take_from(verdict));
+        Box::pin(self.wait_for_turn(visit, &mut open, verdict, decided_at)).await?;
         Ok(Some(open))
     }
 
     /// Tells what became of a queued request. It is a request like any other to limits and bans.
     async fn show_status(
         &self,
-        aside: &Aside,
+        aside: &RequestQueue,
         id: &str,
-        visit: &mut Visit,
+        visit: &mut ProxiedRequest,
         verdict: &mut Verdict,
         decided_at: Time,
-    ) -> Result<Response<Reply>, Refused> {
+    ) -> Result<Response<ResponseBody>, ExchangeError> {
         let mut charges = self.admit(visit, verdict, decided_at).await?;
         let _permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
-        let shown = aside.show(&visit.parts.method, id).await;
+        let shown = aside.status(&visit.parts.method, id).await;
         let status = shown.as_ref().map_or_else(|problem| problem.status, |shown| shown.status());
         self.settle(charges, status, &HeaderMap::new());
-        let mut response = shown.map_err(Refused::Problem)?.map(Reply::Whole);
-        answer::write_headers(&mut response, verdict, self.proxy.gate.live.load().headers);
+        let mut response = shown.map_err(ExchangeError::Problem)?.map(ResponseBody::Full);
+        response::write_headers(&mut response, verdict, self.proxy.gate.live.load().headers);
         Ok(response)
     }
 
     /// Sends the request to an upstream, when it is its turn.
-    async fn pass(
+    async fn forward(
         &self,
-        visit: &mut Visit,
+        visit: &mut ProxiedRequest,
         verdict: &mut Verdict,
         decided_at: Time,
         sticky: Option<u64>,
-    ) -> Result<Response<Reply>, Refused> {
+    ) -> Result<Response<ResponseBody>, ExchangeError> {
         let mut charges = self.admit(visit, verdict, decided_at).await?;
         let permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
         let protocol = self.prepare(visit);
         let client = visit.parts.extensions.remove::<OnUpgrade>().zip(protocol);
-        let wish = if client.is_some() { Wish::Http1 } else { Wish::Any };
+        let wish = if client.is_some() { Requires::Http1 } else { Requires::Any };
         let route = &visit.route;
         // Only moved, never kept twice: a request is large.
         let parts = std::mem::replace(&mut visit.parts, Request::new(()).into_parts().0);
         let upload = std::mem::replace(&mut visit.upload, Upload::empty());
-        let mut outgoing = Some(Outgoing { parts, upload, wish, sticky });
+        let mut outgoing = Some(OutgoingRequest { parts, upload, requires: wish, sticky });
         let forwarded = forward::forward(&self.proxy, route, self.worker, &mut outgoing).await;
         let (response, mut lease) = match forwarded {
             Ok(forwarded) => forwarded,
             Err(failure) => {
-                let problem = Problem::from(failure);
+                let problem = ProblemDetails::from(failure);
                 self.settle(charges, problem.status, &HeaderMap::new());
-                return Err(Refused::Problem(problem));
+                return Err(ExchangeError::Problem(problem));
             }
         };
-        lease.hold(permits);
+        lease.attach_permits(permits);
         self.settle(charges, response.status(), response.headers());
-        let client = client.map(|(end, protocol)| Upgrading {
-            end,
+        let client = client.map(|(end, protocol)| PendingUpgrade {
+            client: end,
             protocol,
             handshake: visit.handshake.take(),
-            under_way: self.traffic.as_ref().map(UnderWay::new),
+            active_stream: self.stream_activity.as_ref().map(ActiveStream::new),
         });
-        self.bring_back(response, lease, verdict, client, route.config.timeouts.idle)
+        self.build_response(response, lease, verdict, client, route.config.timeouts.idle)
     }
 
     /// The upstream's response as the client gets it.
-    fn bring_back(
+    fn build_response(
         &self,
         mut response: Response<Incoming>,
-        lease: Lease,
+        lease: InFlightGuard,
         verdict: &Verdict,
-        client: Option<Upgrading>,
+        client: Option<PendingUpgrade>,
         idle: Duration,
-    ) -> Result<Response<Reply>, Refused> {
-        hops::remove_from_response(response.headers_mut());
-        merge::write(response.headers_mut(), verdict, self.proxy.gate.live.load().headers);
+    ) -> Result<Response<ResponseBody>, ExchangeError> {
+        hop_by_hop::remove_from_response(response.headers_mut());
+        merge_headers::write(response.headers_mut(), verdict, self.proxy.gate.live.load().headers);
         *response.version_mut() = Version::HTTP_11;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             let over_http2 = client.is_some_and(|client| client.handshake.is_some());
             if over_http2 && response.status().is_success() {
-                return Err(Failure::Nonsense.into()); // its client would take it for a WebSocket
+                return Err(ForwardError::InvalidUpgrade.into()); // its client would take it for a WebSocket
             }
-            return Ok(response.map(|rest| Reply::Streamed(Download::new(rest, idle, lease))));
+            return Ok(response.map(|rest| ResponseBody::Streamed(Download::new(rest, idle, lease))));
         }
-        self.heads.iter().for_each(|heads| heads.stop());
-        Ok(client.ok_or(Failure::Nonsense)?.switch(response, lease)?)
+        self.framing_check.iter().for_each(|heads| heads.stop());
+        Ok(client.ok_or(ForwardError::InvalidUpgrade)?.complete(response, lease)?)
     }
 
     /// Keeps the request for later.
-    async fn put_aside(
+    async fn enqueue(
         &self,
-        aside: &Aside,
-        visit: Visit,
-        sender: Sender,
+        aside: &RequestQueue,
+        visit: ProxiedRequest,
+        sender: RequestSender,
         verdict: &Verdict,
         decided_at: Time,
-    ) -> Result<Response<Reply>, Refused> {
-        let Visit { mut parts, host, upload, .. } = visit;
-        hops::remove_from_request(&mut parts.headers);
-        let kept = aside.keep(&self.proxy.gate, (&parts, &host), upload, sender, (verdict, decided_at)).await;
-        let id = kept.map_err(|not| Refused::Problem(not.into()))?;
+    ) -> Result<Response<ResponseBody>, ExchangeError> {
+        let ProxiedRequest { mut parts, host, upload, .. } = visit;
+        hop_by_hop::remove_from_request(&mut parts.headers);
+        let kept =
+            aside.enqueue(&self.proxy.gate, (&parts, &host), upload, sender, (verdict, decided_at)).await;
+        let id = kept.map_err(|not| ExchangeError::Problem(not.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
-        let mut response = aside.accepted(&id, verdict);
-        answer::write_headers(&mut response, verdict, self.proxy.gate.live.load().headers);
+        let mut response = aside.accepted_response(&id, verdict);
+        response::write_headers(&mut response, verdict, self.proxy.gate.live.load().headers);
         Ok(response)
     }
 
-    fn settle(&self, charges: Option<Box<Charges>>, status: StatusCode, headers: &HeaderMap) {
+    fn settle(&self, charges: Option<Box<UnsettledCharges>>, status: StatusCode, headers: &HeaderMap) {
         if let Some(mut charges) = charges {
             charges.settle(&self.proxy.gate, status.as_u16(), headers);
         }
     }
 
     /// The host that is asked, if the request means the same to everybody.
-    fn inspect(&self, parts: &Parts) -> Result<HeaderValue, Problem> {
-        self.heads.as_ref().map_or(Ok(()), |heads| heads.check(parts))?;
+    fn inspect(&self, parts: &Parts) -> Result<HeaderValue, ProblemDetails> {
+        self.framing_check.as_ref().map_or(Ok(()), |heads| heads.check(parts))?;
         inspect::check(parts)?;
         let host = inspect::host(parts)?;
         // The API would choose one for it, and a rule for that host would not know.
@@ -257,24 +260,24 @@ impl Entrance {
     }
 
     /// Removes what the API will not see, before anything is decided by it.
-    fn screen(&self, headers: &mut HeaderMap, upload: &mut Upload, route: &Arc<Route>) {
-        let asked = self.proxy.gate.asked();
-        hops::remove_from_request(headers);
+    fn sanitize(&self, headers: &mut HeaderMap, upload: &mut Upload, route: &Arc<RouteSnapshot>) {
+        let asked = self.proxy.gate.field_selection();
+        hop_by_hop::remove_from_request(headers);
         let sent = match self.peer.is_trusted(&route.config.trusted) {
-            true => Sent::ByTrustedProxy,
-            false => Sent::ByClient,
+            true => RequestOrigin::TrustedProxy,
+            false => RequestOrigin::Client,
         };
-        screen::screen(headers, &route.config.strip_headers, &asked.headers, sent);
+        sanitize::sanitize_headers(headers, &route.config.strip_headers, &asked.headers, sent);
         if !upload.is_end_stream() {
-            upload.screen_trailers(TrailerScreen { route: Arc::clone(route), asked });
+            upload.filter_trailers(TrailerFilter { route: Arc::clone(route), field_selection: asked });
         }
     }
 
     /// Makes the request one that we send; returns the protocol that its sender wants to change to.
-    fn prepare(&self, visit: &mut Visit) -> Option<HeaderValue> {
-        let Visit { parts, host, upload, upgrade, route, .. } = visit;
+    fn prepare(&self, visit: &mut ProxiedRequest) -> Option<HeaderValue> {
+        let ProxiedRequest { parts, host, upload, upgrade, route, .. } = visit;
         let asked = upgrade.take();
-        self.peer.announce(&mut parts.headers, host, route.trust());
+        self.peer.write_forwarding_headers(&mut parts.headers, host, route.trust());
         if route.config.host == HostHeader::Keep {
             parts.headers.insert(HOST, host.clone());
         } else {
@@ -287,19 +290,19 @@ impl Entrance {
             parts.extensions.clear();
         }
         if parts.headers.contains_key(EXPECT) {
-            self.expect(parts, upload);
+            self.wait_for_continue(parts, upload);
         }
         asked
     }
 
     /// The body is sent once the upstream asks for it, and our client is asked only then.
-    fn expect(&self, parts: &mut Parts, upload: &mut Upload) {
+    fn wait_for_continue(&self, parts: &mut Parts, upload: &mut Upload) {
         if parts.version != Version::HTTP_11 {
             parts.headers.remove(EXPECT);
             return;
         }
         let asked = Arc::new(Notify::new());
-        upload.wait_for(Arc::clone(&asked));
+        upload.wait_for_continue(Arc::clone(&asked));
         let mut carrier = Request::new(());
         hyper::ext::on_informational(&mut carrier, move |response| {
             if response.status() == StatusCode::CONTINUE {
@@ -311,35 +314,35 @@ impl Entrance {
 }
 
 /// How slowly the body of a request may come. A gRPC call may say nothing much for long.
-fn pace(parts: &Parts, config: &ProxyConfig) -> Pace {
+fn stall_limits(parts: &Parts, config: &ProxyConfig) -> StallLimits {
     let is_grpc = parts.version == Version::HTTP_2
         && parts
             .headers
             .get(CONTENT_TYPE)
             .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    Pace { idle: config.timeouts.idle, min_rate: config.min_body_rate.filter(|_| !is_grpc) }
+    StallLimits { idle: config.timeouts.idle, min_rate: config.min_body_rate.filter(|_| !is_grpc) }
 }
 
 /// Why a request is not served.
-pub enum Refused {
+pub enum ExchangeError {
     Denied(Box<Verdict>),
     /// Too many wait already; it would have had to wait for so long.
-    Full(Duration),
+    HoldQueueFull(Duration),
     /// Two servers would read it differently.
-    Ambiguous(Problem),
-    Problem(Problem),
+    Ambiguous(ProblemDetails),
+    Problem(ProblemDetails),
 }
 
-impl From<Failure> for Refused {
-    fn from(failure: Failure) -> Refused {
-        Refused::Problem(failure.into())
+impl From<ForwardError> for ExchangeError {
+    fn from(failure: ForwardError) -> ExchangeError {
+        ExchangeError::Problem(failure.into())
     }
 }
 
 /// Reads a refused body away, within bounds: who is still sending does not see an answer. One who asks before
 /// sending needs none of this.
-fn discard(visit: Visit) {
-    let Visit { parts, upload: mut body, .. } = visit;
+fn discard(visit: ProxiedRequest) {
+    let ProxiedRequest { parts, upload: mut body, .. } = visit;
     if body.is_end_stream() || parts.headers.contains_key(EXPECT) {
         return;
     }
@@ -356,22 +359,26 @@ fn discard(visit: Visit) {
 }
 
 /// A client's connection that is to change its protocol.
-struct Upgrading {
-    end: OnUpgrade,
+struct PendingUpgrade {
+    client: OnUpgrade,
     protocol: HeaderValue,
-    handshake: Option<Handshake>,
-    under_way: Option<UnderWay>,
+    handshake: Option<WebSocketHandshake>,
+    active_stream: Option<ActiveStream>,
 }
 
-impl Upgrading {
+impl PendingUpgrade {
     /// Joins both ends, and tells the client so.
-    fn switch(self, mut response: Response<Incoming>, lease: Lease) -> Result<Response<Reply>, Failure> {
+    fn complete(
+        self,
+        mut response: Response<Incoming>,
+        lease: InFlightGuard,
+    ) -> Result<Response<ResponseBody>, ForwardError> {
         if self.handshake.as_ref().is_some_and(|handshake| !handshake.is_answered_by(response.headers())) {
-            return Err(Failure::Nonsense);
+            return Err(ForwardError::InvalidUpgrade);
         }
         let upstream = hyper::upgrade::on(&mut response);
-        upgrade::join(self.end, upstream, (lease, self.under_way));
-        let mut response = response.map(|_| Reply::Whole(http_body_util::Full::default()));
+        tunnel::spawn(self.client, upstream, (lease, self.active_stream));
+        let mut response = response.map(|_| ResponseBody::Full(http_body_util::Full::default()));
         if self.handshake.is_some() {
             *response.status_mut() = StatusCode::OK;
             response.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);

@@ -14,145 +14,154 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 use tokio::time::timeout;
 use tollgate::Time;
 
-use crate::answer::Problem;
-use crate::config::{HostHeader, Speech};
+use crate::config::{HostHeader, UpstreamProtocol};
+use crate::response::ProblemDetails;
 use crate::transport::proxy::balance::choose;
-use crate::transport::proxy::body::{BodyError, Progress, Stalled, Upload};
-use crate::transport::proxy::connect::{ConnectError, Wish, connect};
-use crate::transport::proxy::lease::Lease;
-use crate::transport::proxy::pool::Sender;
+use crate::transport::proxy::body::{BoxError, Stalled, Upload, UploadProgress};
+use crate::transport::proxy::connect::{ConnectError, Requires, connect};
+use crate::transport::proxy::in_flight::InFlightGuard;
+use crate::transport::proxy::pool::UpstreamSender;
 use crate::transport::proxy::upstream::Upstream;
-use crate::transport::proxy::{Proxy, Route};
+use crate::transport::proxy::{Proxy, RouteSnapshot};
 
 /// A request on its way out.
-pub struct Outgoing {
+pub struct OutgoingRequest {
     pub parts: Parts,
     pub upload: Upload,
-    pub wish: Wish,
+    pub requires: Requires,
     /// What it sticks to an upstream by.
     pub sticky: Option<u64>,
 }
 
 /// Why there is no response.
 #[derive(Debug)]
-pub enum Failure {
+pub enum ForwardError {
     Unreachable(String),
-    TooSlow,
+    Timeout,
     /// The upstream broke off, or said something that is no HTTP.
     Broken(String),
     /// It changed the protocol without being asked.
-    Nonsense,
+    InvalidUpgrade,
     /// The client's own body ended too early or was no body.
-    BadBody,
-    SlowBody,
+    BadRequestBody,
+    SlowRequestBody,
 }
 
-impl From<Failure> for Problem {
-    fn from(failure: Failure) -> Problem {
+impl From<ForwardError> for ProblemDetails {
+    fn from(failure: ForwardError) -> ProblemDetails {
         let (status, detail) = match failure {
-            Failure::Unreachable(_) => (StatusCode::BAD_GATEWAY, "the API server cannot be reached"),
-            Failure::Broken(_) => (StatusCode::BAD_GATEWAY, "the API server broke off before it answered"),
-            Failure::Nonsense => {
+            ForwardError::Unreachable(_) => (StatusCode::BAD_GATEWAY, "the API server cannot be reached"),
+            ForwardError::Broken(_) => {
+                (StatusCode::BAD_GATEWAY, "the API server broke off before it answered")
+            }
+            ForwardError::InvalidUpgrade => {
                 (StatusCode::BAD_GATEWAY, "the API server answered what nobody had asked for")
             }
-            Failure::TooSlow => (StatusCode::GATEWAY_TIMEOUT, "the API server did not answer in time"),
-            Failure::BadBody => (StatusCode::BAD_REQUEST, "the body could not be read"),
-            Failure::SlowBody => (StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive"),
+            ForwardError::Timeout => (StatusCode::GATEWAY_TIMEOUT, "the API server did not answer in time"),
+            ForwardError::BadRequestBody => (StatusCode::BAD_REQUEST, "the body could not be read"),
+            ForwardError::SlowRequestBody => {
+                (StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
+            }
         };
-        Problem::new(status, detail)
+        ProblemDetails::new(status, detail)
     }
 }
 
 /// Which connection a try uses.
 #[derive(Clone, Copy)]
-enum Line {
+enum ConnectionChoice {
     /// One that was kept, where there is one.
-    Kept,
+    Pooled,
     New,
 }
 
 /// What came of one try.
-struct Tried {
-    failure: Failure,
+struct FailedAttempt {
+    error: ForwardError,
     /// An old connection had been closed: this says nothing about the upstream.
-    stale: bool,
+    is_stale: bool,
 }
 
 /// The response, and the connection that it comes on. What is asked is taken out of `outgoing` when it is sent.
 pub async fn forward(
     proxy: &Proxy,
-    route: &Route,
+    route: &RouteSnapshot,
     worker: usize,
-    outgoing: &mut Option<Outgoing>,
-) -> Result<(Response<Incoming>, Lease), Failure> {
-    let replay = outgoing.as_ref().and_then(Replay::of);
+    outgoing: &mut Option<OutgoingRequest>,
+) -> Result<(Response<Incoming>, InFlightGuard), ForwardError> {
+    let replay = outgoing.as_ref().and_then(RetryableRequest::of);
     let sticky = outgoing.as_ref().and_then(|outgoing| outgoing.sticky);
     let now = || proxy.gate.now();
-    let choose = |tried| choose(&route.upstreams, &route.config.balance, &route.turn, sticky, tried, now());
-    let (mut upstream, mut line, mut retried) = (choose(None), Line::Kept, false);
+    let choose =
+        |tried| choose(&route.upstreams, &route.config.balance, &route.round_robin, sticky, tried, now());
+    let (mut upstream, mut line, mut retried) = (choose(None), ConnectionChoice::Pooled, false);
     while let Some(target) = upstream {
         let tried = match attempt(route, target, worker, outgoing, line).await {
             Ok(done) => {
-                target.succeeded();
+                target.record_success();
                 return Ok(done);
             }
             Err(tried) => tried,
         };
-        if outgoing.is_none() && tried.failure.is_repeatable() {
-            *outgoing = replay.as_ref().map(Replay::again);
+        if outgoing.is_none() && tried.error.is_repeatable() {
+            *outgoing = replay.as_ref().map(RetryableRequest::to_outgoing);
         }
-        if tried.stale && outgoing.is_some() {
-            line = Line::New;
+        if tried.is_stale && outgoing.is_some() {
+            line = ConnectionChoice::New;
             continue;
         }
-        tried.failure.note(proxy, target, now());
+        tried.error.record(proxy, target, now());
         let other = choose(Some(target)).filter(|_| !retried && outgoing.is_some());
-        let Some(other) = other else { return Err(tried.failure) };
+        let Some(other) = other else { return Err(tried.error) };
         proxy.counts.retried.fetch_add(1, Ordering::Relaxed);
-        (upstream, line, retried) = (Some(other), Line::Kept, true);
+        (upstream, line, retried) = (Some(other), ConnectionChoice::Pooled, true);
     }
-    Err(Failure::Unreachable("no upstream".to_owned()))
+    Err(ForwardError::Unreachable("no upstream".to_owned()))
 }
 
-impl From<BodyError> for Failure {
-    fn from(error: BodyError) -> Failure {
-        if error.is::<Stalled>() { Failure::SlowBody } else { Failure::BadBody }
+impl From<BoxError> for ForwardError {
+    fn from(error: BoxError) -> ForwardError {
+        if error.is::<Stalled>() { ForwardError::SlowRequestBody } else { ForwardError::BadRequestBody }
     }
 }
 
-impl Failure {
+impl ForwardError {
     /// Whether a request that changes nothing may be sent again after it.
     fn is_repeatable(&self) -> bool {
-        matches!(self, Failure::Unreachable(_) | Failure::Broken(_))
+        matches!(self, ForwardError::Unreachable(_) | ForwardError::Broken(_))
     }
 
     /// Counts it, and holds it against the upstream where it was the upstream's.
-    fn note(&self, proxy: &Proxy, upstream: &Upstream, now: Time) {
+    fn record(&self, proxy: &Proxy, upstream: &Upstream, now: Time) {
         let (counter, why) = match self {
-            Failure::Unreachable(why) | Failure::Broken(why) => (&proxy.counts.unreachable, why.as_str()),
-            Failure::TooSlow => (&proxy.counts.too_slow, "no answer in time"),
-            Failure::Nonsense | Failure::BadBody | Failure::SlowBody => return,
+            ForwardError::Unreachable(why) | ForwardError::Broken(why) => {
+                (&proxy.counts.unreachable, why.as_str())
+            }
+            ForwardError::Timeout => (&proxy.counts.timed_out, "no answer in time"),
+            ForwardError::InvalidUpgrade | ForwardError::BadRequestBody | ForwardError::SlowRequestBody => {
+                return;
+            }
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        upstream.failed(now);
+        upstream.record_failure(now);
         tracing::debug!(upstream = %upstream.address, why, "an upstream failed");
     }
 }
 
 /// A request without a body that changes nothing: it may be sent twice.
-struct Replay {
+struct RetryableRequest {
     method: Method,
     uri: Uri,
     headers: hyper::HeaderMap,
     sticky: Option<u64>,
 }
 
-impl Replay {
-    fn of(outgoing: &Outgoing) -> Option<Replay> {
+impl RetryableRequest {
+    fn of(outgoing: &OutgoingRequest) -> Option<RetryableRequest> {
         let parts = &outgoing.parts;
         let harmless = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
         let empty = hyper::body::Body::is_end_stream(&outgoing.upload);
-        (harmless && empty && outgoing.wish == Wish::Any).then(|| Replay {
+        (harmless && empty && outgoing.requires == Requires::Any).then(|| RetryableRequest {
             method: parts.method.clone(),
             uri: parts.uri.clone(),
             headers: parts.headers.clone(),
@@ -160,29 +169,30 @@ impl Replay {
         })
     }
 
-    fn again(&self) -> Outgoing {
+    fn to_outgoing(&self) -> OutgoingRequest {
         let (mut parts, ()) = Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) =
             (self.method.clone(), self.uri.clone(), self.headers.clone());
-        Outgoing { parts, upload: Upload::empty(), wish: Wish::Any, sticky: self.sticky }
+        OutgoingRequest { parts, upload: Upload::empty(), requires: Requires::Any, sticky: self.sticky }
     }
 }
 
 /// One try. A request that stays in `outgoing` was not sent.
 async fn attempt(
-    route: &Route,
+    route: &RouteSnapshot,
     upstream: &Arc<Upstream>,
     worker: usize,
-    outgoing: &mut Option<Outgoing>,
-    line: Line,
-) -> Result<(Response<Incoming>, Lease), Tried> {
+    outgoing: &mut Option<OutgoingRequest>,
+    line: ConnectionChoice,
+) -> Result<(Response<Incoming>, InFlightGuard), FailedAttempt> {
     let timeouts = &route.config.timeouts;
-    let mut lease = Lease::new(Arc::clone(upstream), worker);
-    let (pool, wish) = (upstream.pool(worker), outgoing.as_ref().map_or(Wish::Any, |outgoing| outgoing.wish));
+    let mut lease = InFlightGuard::new(Arc::clone(upstream), worker);
+    let (pool, wish) =
+        (upstream.pool(worker), outgoing.as_ref().map_or(Requires::Any, |outgoing| outgoing.requires));
     let waiting = match (line, wish) {
-        (Line::New, _) => None,
-        (Line::Kept, Wish::Any) => pool.take(timeouts.keep_alive),
-        (Line::Kept, Wish::Http1) => pool.take_http1(timeouts.keep_alive),
+        (ConnectionChoice::New, _) => None,
+        (ConnectionChoice::Pooled, Requires::Any) => pool.take(timeouts.keep_alive),
+        (ConnectionChoice::Pooled, Requires::Http1) => pool.take_http1(timeouts.keep_alive),
     };
     let reused = waiting.is_some();
     let mut sender = match waiting {
@@ -190,39 +200,39 @@ async fn attempt(
         // Boxed: it is large, and rare.
         None => match Box::pin(connect(upstream, &route.tls.load_full(), wish, timeouts)).await {
             Ok(sender) => {
-                if let Sender::Http2(shared) = &sender {
-                    pool.put(Sender::Http2(shared.clone()));
+                if let UpstreamSender::Http2(shared) = &sender {
+                    pool.put(UpstreamSender::Http2(shared.clone()));
                 }
                 sender
             }
-            Err(error) => return Err(Tried { failure: error.into(), stale: false }),
+            Err(error) => return Err(FailedAttempt { error: error.into(), is_stale: false }),
         },
     };
     match send(&mut sender, outgoing, upstream, route).await {
         Ok(response) => {
-            if wish == Wish::Any || response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                lease.keep(sender);
+            if wish == Requires::Any || response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                lease.attach_connection(sender);
             }
             Ok((response, lease))
         }
         Err(failure) => {
-            let stale = reused && matches!(failure, Failure::Broken(_));
-            Err(Tried { failure, stale })
+            let stale = reused && matches!(failure, ForwardError::Broken(_));
+            Err(FailedAttempt { error: failure, is_stale: stale })
         }
     }
 }
 
-impl From<ConnectError> for Failure {
-    fn from(error: ConnectError) -> Failure {
-        Failure::Unreachable(error.to_string())
+impl From<ConnectError> for ForwardError {
+    fn from(error: ConnectError) -> ForwardError {
+        ForwardError::Unreachable(error.to_string())
     }
 }
 
 /// Writes the request's line and host as the connection's protocol has them.
-pub fn address(
+pub fn build_request(
     mut parts: Parts,
     upload: Upload,
-    sender: &Sender,
+    sender: &UpstreamSender,
     upstream: &Upstream,
     host: HostHeader,
 ) -> Request<Upload> {
@@ -235,18 +245,18 @@ pub fn address(
         parts.headers.insert(HOST, named.unwrap_or_else(|| upstream.host.clone()));
     }
     match sender {
-        Sender::Http1(_) => {
+        UpstreamSender::Http1(_) => {
             parts.version = Version::HTTP_11;
             if parts.uri.authority().is_some() {
                 parts.uri = Uri::from(path);
             }
         }
-        Sender::Http2(_) => {
+        UpstreamSender::Http2(_) => {
             parts.version = Version::HTTP_2;
             let host = parts.headers.remove(HOST).unwrap_or_else(|| HeaderValue::from_static(""));
             let authority = host.to_str().ok().filter(|host| !host.is_empty());
             let authority = authority.unwrap_or(upstream.address.authority.as_str());
-            let scheme = if upstream.address.speech == Speech::Tls { "https" } else { "http" };
+            let scheme = if upstream.address.protocol == UpstreamProtocol::Tls { "https" } else { "http" };
             let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(path);
             parts.uri = uri.build().unwrap_or(parts.uri);
         }
@@ -256,30 +266,34 @@ pub fn address(
 
 /// Sends the request as soon as the connection takes one.
 async fn send(
-    sender: &mut Sender,
-    outgoing: &mut Option<Outgoing>,
+    sender: &mut UpstreamSender,
+    outgoing: &mut Option<OutgoingRequest>,
     upstream: &Upstream,
-    route: &Route,
-) -> Result<Response<Incoming>, Failure> {
+    route: &RouteSnapshot,
+) -> Result<Response<Incoming>, ForwardError> {
     let ready = match sender {
-        Sender::Http1(sender) if sender.is_ready() => Ok(()),
-        Sender::Http1(sender) => sender.ready().await,
-        Sender::Http2(sender) => sender.ready().await,
+        UpstreamSender::Http1(sender) if sender.is_ready() => Ok(()),
+        UpstreamSender::Http1(sender) => sender.ready().await,
+        UpstreamSender::Http2(sender) => sender.ready().await,
     };
-    ready.map_err(|error| Failure::Broken(error.to_string()))?;
-    let Some(Outgoing { parts, mut upload, wish, sticky }) = outgoing.take() else {
-        return Err(Failure::Nonsense);
+    ready.map_err(|error| ForwardError::Broken(error.to_string()))?;
+    let Some(OutgoingRequest { parts, mut upload, requires: wish, sticky }) = outgoing.take() else {
+        return Err(ForwardError::InvalidUpgrade);
     };
     let (progress, within) = (upload.progress(), route.config.timeouts.response);
-    let request = address(parts, upload, sender, upstream, route.config.host);
+    let request = build_request(parts, upload, sender, upstream, route.config.host);
     let answered = match sender {
-        Sender::Http1(sender) => answered(sender.try_send_request(request), progress, within).await,
-        Sender::Http2(sender) => answered(sender.try_send_request(request), progress, within).await,
+        UpstreamSender::Http1(sender) => {
+            await_response(sender.try_send_request(request), progress, within).await
+        }
+        UpstreamSender::Http2(sender) => {
+            await_response(sender.try_send_request(request), progress, within).await
+        }
     };
     answered.map_err(|(failure, unsent)| {
         *outgoing = unsent.map(|request| {
             let (parts, upload) = request.into_parts();
-            Outgoing { parts, upload, wish, sticky }
+            OutgoingRequest { parts, upload, requires: wish, sticky }
         });
         failure
     })
@@ -287,11 +301,11 @@ async fn send(
 
 /// The response, unless it takes too long: that is counted from the end of the upload, or from when the upstream has
 /// stopped taking it.
-async fn answered(
+async fn await_response(
     sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Upload>>>>,
-    progress: Option<Arc<Progress>>,
+    progress: Option<Arc<UploadProgress>>,
     within: Duration,
-) -> Result<Response<Incoming>, (Failure, Option<Request<Upload>>)> {
+) -> Result<Response<Incoming>, (ForwardError, Option<Request<Upload>>)> {
     tokio::pin!(sending);
     let mut taken = 0;
     loop {
@@ -299,19 +313,19 @@ async fn answered(
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(mut error)) => {
                 let unsent = error.take_message();
-                return Err((failure(error.into_error()), unsent));
+                return Err((classify(error.into_error()), unsent));
             }
-            Err(_) if progress.as_ref().is_some_and(|progress| progress.goes_on(&mut taken)) => {}
-            Err(_) => return Err((Failure::TooSlow, None)),
+            Err(_) if progress.as_ref().is_some_and(|progress| progress.is_progressing(&mut taken)) => {}
+            Err(_) => return Err((ForwardError::Timeout, None)),
         }
     }
 }
 
 /// Whose fault it was: an error from a body is the client's.
-fn failure(error: hyper::Error) -> Failure {
+fn classify(error: hyper::Error) -> ForwardError {
     if !error.is_user() {
-        return Failure::Broken(error.to_string());
+        return ForwardError::Broken(error.to_string());
     }
     let stalled = error.source().is_some_and(|source| source.is::<Stalled>());
-    if stalled { Failure::SlowBody } else { Failure::BadBody }
+    if stalled { ForwardError::SlowRequestBody } else { ForwardError::BadRequestBody }
 }

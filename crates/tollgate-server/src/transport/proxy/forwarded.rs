@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use hyper::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue};
 use tollgate::identity::address::{TrustedProxies, canonical_ip};
-use tollgate::identity::forwarded::{ForwardingHeader, client_ip, nearest};
+use tollgate::identity::forwarded::{ForwardingHeader, client_ip, last_parameter};
 
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -24,12 +24,12 @@ pub struct Peer {
 
 /// Whose word about a client's address is taken, and in which header.
 #[derive(Clone, Copy)]
-pub struct Trust<'c> {
+pub struct ProxyTrust<'c> {
     pub proxies: &'c TrustedProxies,
     pub header: ForwardingHeader,
 }
 
-impl Trust<'_> {
+impl ProxyTrust<'_> {
     fn name(self) -> HeaderName {
         match self.header {
             ForwardingHeader::XForwardedFor => X_FORWARDED_FOR,
@@ -64,7 +64,7 @@ impl Peer {
     }
 
     /// The address of the client: the peer's own, or what trusted proxies say.
-    pub fn client(&self, headers: &HeaderMap, trust: Trust<'_>) -> IpAddr {
+    pub fn client(&self, headers: &HeaderMap, trust: ProxyTrust<'_>) -> IpAddr {
         if !self.is_trusted(trust.proxies) {
             return self.ip;
         }
@@ -73,7 +73,12 @@ impl Peer {
 
     /// Writes what an upstream is told. Of the two headers about the way of a request the one that trusted proxies do not
     /// write is the client's own text, and is written anew.
-    pub fn announce(&self, headers: &mut HeaderMap, host: &HeaderValue, trust: Trust<'_>) {
+    pub fn write_forwarding_headers(
+        &self,
+        headers: &mut HeaderMap,
+        host: &HeaderValue,
+        trust: ProxyTrust<'_>,
+    ) {
         if !self.is_trusted(trust.proxies) {
             headers.insert(X_FORWARDED_FOR, self.address.clone());
             headers.insert(X_FORWARDED_HOST, host.clone());
@@ -94,7 +99,7 @@ impl Peer {
                 headers.entry(X_FORWARDED_PROTO).or_insert(own_proto);
             }
             ForwardingHeader::Forwarded => {
-                let said = |name| nearest(&lines(headers, FORWARDED), name).and_then(as_header);
+                let said = |name| last_parameter(&lines(headers, FORWARDED), name).and_then(as_header);
                 let (said_host, said_proto) = (said("host"), said("proto"));
                 add(headers, FORWARDED, &self.element(host));
                 headers.remove(X_FORWARDED_FOR);
@@ -173,7 +178,7 @@ mod tests {
             .collect();
         let proxies = &TrustedProxies::parse(trusted.iter().copied()).unwrap();
         let host = HeaderValue::from_static("api.example.com:8000");
-        peer.announce(&mut headers, &host, Trust { proxies, header });
+        peer.write_forwarding_headers(&mut headers, &host, ProxyTrust { proxies, header });
         let mut lines: Vec<_> = headers
             .iter()
             .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))

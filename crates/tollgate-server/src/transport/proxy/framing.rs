@@ -11,7 +11,7 @@ use crate::connection::MAX_HEADER_BYTES;
 /// Hyper reads a head of at most [`MAX_HEADER_BYTES`], and as much again in one read.
 const MAX_HEAD: usize = 2 * MAX_HEADER_BYTES;
 /// Heads that were read and not asked for yet: no more of the shortest ones fit what hyper reads ahead.
-const MAX_UNSEEN: usize = MAX_HEAD / "GET / HTTP/1.1\n\n".len() + 1;
+const MAX_PENDING_HEADS: usize = MAX_HEAD / "GET / HTTP/1.1\n\n".len() + 1;
 
 /// How the end of a body is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,22 +23,22 @@ pub enum BodyLength {
 }
 
 pub struct Framing {
-    state: State,
-    head: Head,
-    unseen: VecDeque<BodyLength>,
+    state: FramingState,
+    head: PartialHead,
+    pending_heads: VecDeque<BodyLength>,
 }
 
-enum State {
+enum FramingState {
     Head,
     Bytes(u64),
-    Chunks(Chunk),
+    Chunks(ChunkState),
     /// Nothing that follows can be told apart.
     Stopped,
 }
 
 /// A head of which some lines were read.
 #[derive(Default)]
-struct Head {
+struct PartialHead {
     /// The start of a line whose end was not read yet.
     line: Vec<u8>,
     bytes: usize,
@@ -49,7 +49,7 @@ struct Head {
 
 /// What is expected next inside a chunked body.
 #[derive(Clone, Copy)]
-enum Chunk {
+enum ChunkState {
     Size { digits: bool, size: u64 },
     Space { size: u64 },
     Extension { size: u64 },
@@ -65,7 +65,7 @@ enum Chunk {
 
 impl Default for Framing {
     fn default() -> Framing {
-        Framing { state: State::Head, head: Head::default(), unseen: VecDeque::new() }
+        Framing { state: FramingState::Head, head: PartialHead::default(), pending_heads: VecDeque::new() }
     }
 }
 
@@ -74,26 +74,26 @@ impl Framing {
     pub fn add(&mut self, mut read: &[u8]) {
         while !read.is_empty() {
             let used = match &mut self.state {
-                State::Stopped => return,
-                State::Head => self.add_line(read),
-                State::Bytes(left) => {
+                FramingState::Stopped => return,
+                FramingState::Head => self.add_line(read),
+                FramingState::Bytes(left) => {
                     let used = shorter(read, *left);
                     *left -= used as u64;
                     if *left == 0 {
-                        self.state = State::Head;
+                        self.state = FramingState::Head;
                     }
                     used
                 }
-                State::Chunks(chunk) => match chunk.add(read) {
-                    Step::Next(next, used) => {
+                FramingState::Chunks(chunk) => match chunk.add(read) {
+                    ChunkStep::Next(next, used) => {
                         *chunk = next;
                         used
                     }
-                    Step::Ended => {
-                        self.state = State::Head;
+                    ChunkStep::Ended => {
+                        self.state = FramingState::Head;
                         1
                     }
-                    Step::Malformed => return self.stop(),
+                    ChunkStep::Malformed => return self.stop(),
                 },
             };
             read = &read[used..];
@@ -102,13 +102,13 @@ impl Framing {
 
     /// The next head that was read whole; `None` if there is none, or it cannot be told where it began.
     pub fn next_head(&mut self) -> Option<BodyLength> {
-        self.unseen.pop_front()
+        self.pending_heads.pop_front()
     }
 
     /// No more heads follow; heads that were read whole before are still known.
     pub fn stop(&mut self) {
-        self.state = State::Stopped;
-        self.head = Head::default();
+        self.state = FramingState::Stopped;
+        self.head = PartialHead::default();
     }
 
     /// Takes the rest of a line, or as much of it as there is; returns how much that was.
@@ -149,14 +149,14 @@ impl Framing {
             (true, None) => BodyLength::Chunked,
             (false, length) => BodyLength::Bytes(length.unwrap_or(0)),
         };
-        self.unseen.push_back(length);
+        self.pending_heads.push_back(length);
         self.state = match length {
-            BodyLength::Bytes(0) => State::Head,
-            BodyLength::Bytes(left) => State::Bytes(left),
-            BodyLength::Chunked => State::Chunks(Chunk::START),
-            BodyLength::Both => State::Stopped,
+            BodyLength::Bytes(0) => FramingState::Head,
+            BodyLength::Bytes(left) => FramingState::Bytes(left),
+            BodyLength::Chunked => FramingState::Chunks(ChunkState::START),
+            BodyLength::Both => FramingState::Stopped,
         };
-        if self.unseen.len() > MAX_UNSEEN {
+        if self.pending_heads.len() > MAX_PENDING_HEADS {
             self.stop();
         }
     }
@@ -165,7 +165,7 @@ impl Framing {
 /// Bytes that hyper refuses, too.
 struct Malformed;
 
-impl Head {
+impl PartialHead {
     /// Takes a whole line; says whether it ends the head.
     fn take_line(&mut self, line: &[u8]) -> Result<bool, Malformed> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
@@ -201,55 +201,62 @@ fn shorter(read: &[u8], left: u64) -> usize {
     usize::try_from(left).map_or(read.len(), |left| left.min(read.len()))
 }
 
-enum Step {
+enum ChunkStep {
     /// What is expected next, and how many bytes were used.
-    Next(Chunk, usize),
+    Next(ChunkState, usize),
     /// The last byte of the body was used.
     Ended,
     Malformed,
 }
 
-impl Chunk {
-    const START: Chunk = Chunk::Size { digits: false, size: 0 };
+impl ChunkState {
+    const START: ChunkState = ChunkState::Size { digits: false, size: 0 };
 
-    fn add(self, read: &[u8]) -> Step {
+    fn add(self, read: &[u8]) -> ChunkStep {
         let byte = read[0];
         let next = match (self, byte) {
-            (Chunk::Data { left }, _) => {
+            (ChunkState::Data { left }, _) => {
                 let used = shorter(read, left);
                 let left = left - used as u64;
-                return Step::Next(if left == 0 { Chunk::DataCr } else { Chunk::Data { left } }, used);
+                return ChunkStep::Next(
+                    if left == 0 { ChunkState::DataCr } else { ChunkState::Data { left } },
+                    used,
+                );
             }
-            (Chunk::Size { digits: true, size } | Chunk::Space { size }, b' ' | b'\t') => {
-                Chunk::Space { size }
+            (ChunkState::Size { digits: true, size } | ChunkState::Space { size }, b' ' | b'\t') => {
+                ChunkState::Space { size }
             }
-            (Chunk::Size { digits: true, size } | Chunk::Space { size }, b';') => Chunk::Extension { size },
+            (ChunkState::Size { digits: true, size } | ChunkState::Space { size }, b';') => {
+                ChunkState::Extension { size }
+            }
             (
-                Chunk::Size { digits: true, size } | Chunk::Space { size } | Chunk::Extension { size },
+                ChunkState::Size { digits: true, size }
+                | ChunkState::Space { size }
+                | ChunkState::Extension { size },
                 b'\r',
-            ) => Chunk::SizeEnd { size },
-            (Chunk::Size { size, .. }, digit) => {
+            ) => ChunkState::SizeEnd { size },
+            (ChunkState::Size { size, .. }, digit) => {
                 let digit = char::from(digit).to_digit(16).map(u64::from);
                 let size = digit.and_then(|digit| size.checked_mul(16)?.checked_add(digit));
                 match size {
-                    Some(size) => Chunk::Size { digits: true, size },
-                    None => return Step::Malformed,
+                    Some(size) => ChunkState::Size { digits: true, size },
+                    None => return ChunkStep::Malformed,
                 }
             }
-            (Chunk::Extension { .. }, b'\n') => return Step::Malformed,
-            (Chunk::Extension { size }, _) => Chunk::Extension { size },
-            (Chunk::SizeEnd { size: 0 }, b'\n') => Chunk::TrailerStart,
-            (Chunk::SizeEnd { size }, b'\n') => Chunk::Data { left: size },
-            (Chunk::DataCr, b'\r') => Chunk::DataLf,
-            (Chunk::DataLf, b'\n') => Chunk::START,
-            (Chunk::TrailerStart, b'\r') => Chunk::EndLf,
-            (Chunk::Trailer, b'\r') => Chunk::TrailerLf,
-            (Chunk::TrailerStart | Chunk::Trailer, _) => Chunk::Trailer,
-            (Chunk::TrailerLf, b'\n') => Chunk::TrailerStart,
-            (Chunk::EndLf, b'\n') => return Step::Ended,
-            _ => return Step::Malformed,
+            (ChunkState::Extension { .. }, b'\n') => return ChunkStep::Malformed,
+            (ChunkState::Extension { size }, _) => ChunkState::Extension { size },
+            (ChunkState::SizeEnd { size: 0 }, b'\n') => ChunkState::TrailerStart,
+            (ChunkState::SizeEnd { size }, b'\n') => ChunkState::Data { left: size },
+            (ChunkState::DataCr, b'\r') => ChunkState::DataLf,
+            (ChunkState::DataLf, b'\n') => ChunkState::START,
+            (ChunkState::TrailerStart, b'\r') => ChunkState::EndLf,
+            (ChunkState::Trailer, b'\r') => ChunkState::TrailerLf,
+            (ChunkState::TrailerStart | ChunkState::Trailer, _) => ChunkState::Trailer,
+            (ChunkState::TrailerLf, b'\n') => ChunkState::TrailerStart,
+            (ChunkState::EndLf, b'\n') => return ChunkStep::Ended,
+            _ => return ChunkStep::Malformed,
         };
-        Step::Next(next, 1)
+        ChunkStep::Next(next, 1)
     }
 }
 
@@ -315,7 +322,7 @@ mod tests {
         (0..1000).for_each(|_| framing.add(&[b'x'; 1 << 10]));
         assert!(framing.head.line.capacity() <= 2 * MAX_HEAD);
         let mut framing = Framing::default();
-        (0..2 * MAX_UNSEEN).for_each(|_| framing.add(LAST.as_bytes()));
-        assert!(framing.unseen.len() <= MAX_UNSEEN + 1);
+        (0..2 * MAX_PENDING_HEADS).for_each(|_| framing.add(LAST.as_bytes()));
+        assert!(framing.pending_heads.len() <= MAX_PENDING_HEADS + 1);
     }
 }

@@ -8,16 +8,16 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::config::{HealthCheck, HostHeader};
-use crate::connection::{Shutdown, told_to_stop};
+use crate::connection::{Shutdown, shutdown_requested};
 use crate::transport::proxy::body::Upload;
-use crate::transport::proxy::connect::{Wish, connect};
+use crate::transport::proxy::connect::{Requires, connect};
 use crate::transport::proxy::forward;
-use crate::transport::proxy::pool::Sender;
+use crate::transport::proxy::pool::UpstreamSender;
 use crate::transport::proxy::upstream::Upstream;
-use crate::transport::proxy::{Proxy, Route};
+use crate::transport::proxy::{Proxy, RouteSnapshot};
 
 /// How often idle connections and the settings are looked at where there are no checks.
-const PAUSE: Duration = Duration::from_secs(5);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Checks upstreams and lets go of old connections, until the shutdown.
 pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
@@ -29,35 +29,36 @@ pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
                 check.every
             }
             None => {
-                route.upstreams.iter().for_each(|upstream| upstream.checked(true));
-                PAUSE
+                route.upstreams.iter().for_each(|upstream| upstream.record_check(true));
+                SWEEP_INTERVAL
             }
         };
         for pool in route.upstreams.iter().flat_map(|upstream| upstream.pools()) {
             pool.sweep(route.config.timeouts.keep_alive);
         }
         tokio::select! {
-            () = told_to_stop(&mut shutdown) => return,
+            () = shutdown_requested(&mut shutdown) => return,
             () = sleep(pause) => {}
         }
     }
 }
 
-async fn check_all(route: &Arc<Route>, check: &HealthCheck) {
+async fn check_all(route: &Arc<RouteSnapshot>, check: &HealthCheck) {
     let mut checks = JoinSet::new();
     for upstream in &route.upstreams {
         let (route, upstream, check) = (Arc::clone(route), Arc::clone(upstream), check.clone());
         checks.spawn(async move {
-            let passes = timeout(check.every, answers(&route, &upstream, &check)).await.unwrap_or(false);
-            upstream.checked(passes);
+            let passes = timeout(check.every, passes_check(&route, &upstream, &check)).await.unwrap_or(false);
+            upstream.record_check(passes);
         });
     }
     while checks.join_next().await.is_some() {}
 }
 
 /// Whether an upstream answers with a status below 400.
-async fn answers(route: &Route, upstream: &Upstream, check: &HealthCheck) -> bool {
-    let Ok(mut sender) = connect(upstream, &route.tls.load_full(), Wish::Any, &route.config.timeouts).await
+async fn passes_check(route: &RouteSnapshot, upstream: &Upstream, check: &HealthCheck) -> bool {
+    let Ok(mut sender) =
+        connect(upstream, &route.tls.load_full(), Requires::Any, &route.config.timeouts).await
     else {
         return false;
     };
@@ -65,10 +66,10 @@ async fn answers(route: &Route, upstream: &Upstream, check: &HealthCheck) -> boo
         return false;
     };
     let (parts, ()) = request.into_parts();
-    let request = forward::address(parts, Upload::empty(), &sender, upstream, HostHeader::Upstream);
+    let request = forward::build_request(parts, Upload::empty(), &sender, upstream, HostHeader::Upstream);
     let response = match &mut sender {
-        Sender::Http1(sender) => sender.send_request(request).await,
-        Sender::Http2(sender) => sender.send_request(request).await,
+        UpstreamSender::Http1(sender) => sender.send_request(request).await,
+        UpstreamSender::Http2(sender) => sender.send_request(request).await,
     };
     response.is_ok_and(|response| response.status().as_u16() < 400)
 }

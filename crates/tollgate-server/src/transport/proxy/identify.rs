@@ -5,38 +5,38 @@ use std::borrow::Cow;
 use hyper::body::Body;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
-use tollgate::identity::{Attribute, Source};
+use tollgate::identity::{Attribute, FieldSource};
 use tollgate::{Hit, Time, Verdict};
 
 use crate::config::Balance;
-use crate::gate::Asked;
-use crate::queue::Sender;
-use crate::transport::proxy::body::BodyError;
-use crate::transport::proxy::enqueue::{self, is_for_later};
-use crate::transport::proxy::exchange::{Entrance, Visit};
-use crate::transport::proxy::fields::Prefix;
-use crate::transport::proxy::{Route, balance};
+use crate::gate::FieldSelection;
+use crate::queue::RequestSender;
+use crate::transport::proxy::body::BoxError;
+use crate::transport::proxy::body_fields::BodyPrefix;
+use crate::transport::proxy::enqueue::{self, is_queueable};
+use crate::transport::proxy::exchange::{ConnectionContext, ProxiedRequest};
+use crate::transport::proxy::{RouteSnapshot, balance};
 
 /// What was decided about a request.
-pub struct Decided {
+pub struct ProxyDecision {
     pub verdict: Verdict,
     /// When: its waits count from here.
-    pub at: Time,
+    pub decided_at: Time,
     /// What it sticks to an upstream by.
     pub sticky: Option<u64>,
     /// Who sent it, where it is to be put aside.
-    pub sender: Option<Sender>,
+    pub sender: Option<RequestSender>,
 }
 
-impl Entrance {
+impl ConnectionContext {
     /// Charges the request if it passes.
-    pub async fn decide(&self, visit: &mut Visit) -> Result<Decided, BodyError> {
-        let Visit { parts, host, upload, route, .. } = visit;
+    pub async fn decide(&self, visit: &mut ProxiedRequest) -> Result<ProxyDecision, BoxError> {
+        let ProxiedRequest { parts, host, upload, route, .. } = visit;
         let gate = &self.proxy.gate;
-        let asked = gate.asked();
+        let asked = gate.field_selection();
         let mut hit = self.hit(parts, host, route, &asked);
-        if !asked.body.is_empty() && !upload.is_end_stream() && self.looks_into_body(&hit, route) {
-            let prefix = Box::pin(Prefix::read(upload, parts.headers.get(CONTENT_TYPE))).await?;
+        if !asked.body.is_empty() && !upload.is_end_stream() && self.needs_body(&hit, route) {
+            let prefix = Box::pin(BodyPrefix::read(upload, parts.headers.get(CONTENT_TYPE))).await?;
             for (source, name) in &asked.body {
                 for value in prefix.values(*source, name) {
                     hit = hit.field(*source, name.as_ref(), value);
@@ -48,31 +48,37 @@ impl Entrance {
         let hit = gate.identify(hit, now);
         let sticky = match &route.config.balance {
             Balance::Hash(attribute) => {
-                gate.engine.policy().value(&hit, attribute).map(|value| balance::key_of(&value))
+                gate.engine.policy().value(&hit, attribute).map(|value| balance::hash_key(&value))
             }
             _ => None,
         };
         let verdict = gate.check(&hit, now).await;
-        let later = self.proxy.aside.is_some() && !verdict.allowed && is_for_later(&verdict);
-        let identity = later.then(|| enqueue::identity(&gate.engine.policy(), &hit));
-        let sender = hit.address().zip(identity).map(|(ip, identity)| Sender { ip, identity });
-        Ok(Decided { verdict, at: now, sticky, sender })
+        let later = self.proxy.request_queue.is_some() && !verdict.allowed && is_queueable(&verdict);
+        let identity = later.then(|| enqueue::resolve_identity(&gate.engine.policy(), &hit));
+        let sender = hit.address().zip(identity).map(|(ip, identity)| RequestSender { ip, identity });
+        Ok(ProxyDecision { verdict, decided_at: now, sticky, sender })
     }
 
-    fn hit<'r>(&self, parts: &'r Parts, host: &'r HeaderValue, route: &Route, asked: &'r Asked) -> Hit<'r> {
+    fn hit<'r>(
+        &self,
+        parts: &'r Parts,
+        host: &'r HeaderValue,
+        route: &RouteSnapshot,
+        asked: &'r FieldSelection,
+    ) -> Hit<'r> {
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let client = self.peer.client(&parts.headers, route.trust());
         let mut hit = Hit::on(parts.method.as_str(), host.to_str().unwrap_or_default(), path).ip(client);
         for name in &asked.headers {
             for value in parts.headers.get_all(name) {
-                hit = hit.field(Source::Header, name.as_str(), text_of(value));
+                hit = hit.field(FieldSource::Header, name.as_str(), text_of(value));
             }
         }
         hit
     }
 
     /// Whether the decision needs the body: nobody's body is read for a rule about something else.
-    fn looks_into_body(&self, hit: &Hit<'_>, route: &Route) -> bool {
+    fn needs_body(&self, hit: &Hit<'_>, route: &RouteSnapshot) -> bool {
         let policy = self.proxy.gate.engine.policy();
         let balanced = match &route.config.balance {
             Balance::Hash(attribute) => {
@@ -81,12 +87,12 @@ impl Entrance {
             }
             _ => false,
         };
-        balanced || policy.asks(hit.target(), in_body)
+        balanced || policy.depends_on(hit.target(), in_body)
     }
 }
 
 fn in_body(attribute: &Attribute) -> bool {
-    matches!(attribute, Attribute::Field(Source::Json | Source::Form, _))
+    matches!(attribute, Attribute::Field(FieldSource::Json | FieldSource::Form, _))
 }
 
 fn text_of(value: &HeaderValue) -> Cow<'_, str> {

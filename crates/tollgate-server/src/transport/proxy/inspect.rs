@@ -5,10 +5,10 @@ use hyper::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderValue, TRANSF
 use hyper::http::request::Parts;
 use hyper::{StatusCode, Version};
 
-use crate::answer::Problem;
+use crate::response::ProblemDetails;
 
 /// The host that a request asks, as one header; the request's line has precedence over its header.
-pub fn host(parts: &Parts) -> Result<HeaderValue, Problem> {
+pub fn host(parts: &Parts) -> Result<HeaderValue, ProblemDetails> {
     let mut lines = parts.headers.get_all(HOST).iter();
     let (header, more) = (lines.next(), lines.next());
     if more.is_some() {
@@ -31,7 +31,7 @@ pub fn host(parts: &Parts) -> Result<HeaderValue, Problem> {
     }
 }
 
-pub fn no_host() -> Problem {
+pub fn no_host() -> ProblemDetails {
     bad("host", "the Host header is missing")
 }
 
@@ -40,29 +40,29 @@ fn is_host_byte(byte: u8) -> bool {
 }
 
 /// Refuses what cannot be passed on faithfully.
-pub fn check(parts: &Parts) -> Result<(), Problem> {
+pub fn check(parts: &Parts) -> Result<(), ProblemDetails> {
     if let Some(coding) = parts.headers.get(TRANSFER_ENCODING) {
         check_coding(&parts.headers, coding)?;
     }
     if let Some(expected) = parts.headers.get(EXPECT)
         && !expected.as_bytes().eq_ignore_ascii_case(b"100-continue")
     {
-        return Err(Problem::new(StatusCode::EXPECTATION_FAILED, "only 100-continue can be expected"));
+        return Err(ProblemDetails::new(StatusCode::EXPECTATION_FAILED, "only 100-continue can be expected"));
     }
     Ok(())
 }
 
 /// Chunks and nothing else, said once; and no length beside them.
-fn check_coding(headers: &HeaderMap, coding: &HeaderValue) -> Result<(), Problem> {
+fn check_coding(headers: &HeaderMap, coding: &HeaderValue) -> Result<(), ProblemDetails> {
     if headers.contains_key(CONTENT_LENGTH) {
-        return Err(both_lengths());
+        return Err(conflicting_lengths());
     }
     if headers.get_all(TRANSFER_ENCODING).iter().count() > 1
         || !coding.as_bytes().eq_ignore_ascii_case(b"chunked")
     {
-        return Err(Problem {
+        return Err(ProblemDetails {
             field: Some("transfer-encoding".to_owned()),
-            ..Problem::new(
+            ..ProblemDetails::new(
                 StatusCode::NOT_IMPLEMENTED,
                 "the only transfer encoding that is understood is chunked",
             )
@@ -71,10 +71,10 @@ fn check_coding(headers: &HeaderMap, coding: &HeaderValue) -> Result<(), Problem
     Ok(())
 }
 
-pub fn both_lengths() -> Problem {
+pub fn conflicting_lengths() -> ProblemDetails {
     bad("content-length", "Content-Length and Transfer-Encoding contradict each other")
 }
 
-fn bad(field: &str, detail: &str) -> Problem {
-    Problem::bad_field(field, detail)
+fn bad(field: &str, detail: &str) -> ProblemDetails {
+    ProblemDetails::bad_field(field, detail)
 }

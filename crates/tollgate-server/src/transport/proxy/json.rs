@@ -9,83 +9,83 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// The texts, numbers and truth values at a dotted path, each once, in their order.
-pub fn fields(bytes: &[u8], path: &str, end: End) -> Vec<String> {
+pub fn fields(bytes: &[u8], path: &str, end: Completeness) -> Vec<String> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut scan = Scan { rest: bytes, found: Vec::new(), known: BTreeSet::new() };
-    match scan.object(&folded(path)) {
+    let mut scan = FieldScanner { rest: bytes, found: Vec::new(), known: BTreeSet::new() };
+    match scan.object(&case_folded(path)) {
         Ok(()) => scan.found,
-        Err(Stop::CutOff) if end == End::CutOff => scan.found,
+        Err(ScanError::Truncated) if end == Completeness::Truncated => scan.found,
         Err(_) => Vec::new(),
     }
 }
 
 /// Whether a body goes on behind the bytes that are known of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    Whole,
-    CutOff,
+pub enum Completeness {
+    Complete,
+    Truncated,
 }
 
 /// Why a scan ends before the object does.
-enum Stop {
-    CutOff,
+enum ScanError {
+    Truncated,
     NotJson,
 }
 
 /// Reads JSON from the left.
-struct Scan<'j> {
+struct FieldScanner<'j> {
     rest: &'j [u8],
     found: Vec<String>,
     known: BTreeSet<String>,
 }
 
 /// How names are compared: without their case, as Unicode folds it. Go takes `ſ` for `s` in a field's name.
-fn folded(name: &str) -> String {
+fn case_folded(name: &str) -> String {
     name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
-impl<'j> Scan<'j> {
+impl<'j> FieldScanner<'j> {
     /// Looks for `path` in the object that follows. It calls itself as often as the path has dots.
-    fn object(&mut self, path: &str) -> Result<(), Stop> {
+    fn object(&mut self, path: &str) -> Result<(), ScanError> {
         self.expect(b'{')?;
         let (here, deeper) = path.split_once('.').unwrap_or((path, ""));
         if self.next()? == b'}' {
             return self.skip(1);
         }
         loop {
-            let name = folded(&decoded(self.text()?));
+            let name = case_folded(&decoded(self.text()?));
             self.expect(b':')?;
             if name == path {
                 self.values()?;
             } else if name == here && !deeper.is_empty() && self.next()? == b'{' {
                 self.object(deeper)?;
             } else {
-                self.pass_over()?;
+                self.skip_value()?;
             }
             match self.next()? {
                 b'}' => return self.skip(1),
                 b',' => self.skip(1)?,
-                _ => return Err(Stop::NotJson),
+                _ => return Err(ScanError::NotJson),
             }
         }
     }
 
-    fn next(&mut self) -> Result<u8, Stop> {
+    fn next(&mut self) -> Result<u8, ScanError> {
         self.rest = self.rest.trim_ascii_start();
-        self.rest.first().copied().ok_or(Stop::CutOff)
+        self.rest.first().copied().ok_or(ScanError::Truncated)
     }
 
-    fn skip(&mut self, count: usize) -> Result<(), Stop> {
-        self.rest = self.rest.get(count..).ok_or(Stop::CutOff)?;
+    fn skip(&mut self, count: usize) -> Result<(), ScanError> {
+        self.rest = self.rest.get(count..).ok_or(ScanError::Truncated)?;
         Ok(())
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), Stop> {
-        if self.next()? == byte { self.skip(1) } else { Err(Stop::NotJson) }
+    fn expect(&mut self, byte: u8) -> Result<(), ScanError> {
+        if self.next()? == byte { self.skip(1) } else { Err(ScanError::NotJson) }
     }
 
     /// A quoted text, without its quotes.
-    fn text(&mut self) -> Result<&'j [u8], Stop> {
+    fn text(&mut self) -> Result<&'j [u8], ScanError> {
         self.expect(b'"')?;
         let mut escaped = false;
         let closes = |byte: &u8| {
@@ -93,41 +93,41 @@ impl<'j> Scan<'j> {
             escaped = *byte == b'\\' && !escaped;
             closes
         };
-        let end = self.rest.iter().position(closes).ok_or(Stop::CutOff)?;
+        let end = self.rest.iter().position(closes).ok_or(ScanError::Truncated)?;
         let (text, rest) = self.rest.split_at(end);
         self.rest = &rest[1..];
         Ok(text)
     }
 
     /// Keeps the value that follows, or those in the list that follows; an object has none.
-    fn values(&mut self) -> Result<(), Stop> {
+    fn values(&mut self) -> Result<(), ScanError> {
         match self.next()? {
             b'[' => self.list(),
-            b'{' => self.pass_over(),
+            b'{' => self.skip_value(),
             _ => self.scalar(),
         }
     }
 
     /// Some servers take a list with one element for the element. A list in a list has no values.
-    fn list(&mut self) -> Result<(), Stop> {
+    fn list(&mut self) -> Result<(), ScanError> {
         self.expect(b'[')?;
         if self.next()? == b']' {
             return self.skip(1);
         }
         loop {
             match self.next()? {
-                b'[' | b'{' => self.pass_over()?,
+                b'[' | b'{' => self.skip_value()?,
                 _ => self.scalar()?,
             }
             match self.next()? {
                 b']' => return self.skip(1),
                 b',' => self.skip(1)?,
-                _ => return Err(Stop::NotJson),
+                _ => return Err(ScanError::NotJson),
             }
         }
     }
 
-    fn scalar(&mut self) -> Result<(), Stop> {
+    fn scalar(&mut self) -> Result<(), ScanError> {
         if self.next()? == b'"' {
             let text = decoded(self.text()?).into_owned();
             self.keep(text);
@@ -144,18 +144,18 @@ impl<'j> Scan<'j> {
     }
 
     /// A number, `true`, `false` or `null`, up to what ends it.
-    fn word(&mut self) -> Result<&'j str, Stop> {
+    fn word(&mut self) -> Result<&'j str, ScanError> {
         self.next()?;
         let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n');
-        let end = self.rest.iter().position(ends).ok_or(Stop::CutOff)?;
+        let end = self.rest.iter().position(ends).ok_or(ScanError::Truncated)?;
         let (word, rest) = self.rest.split_at(end);
         self.rest = rest;
         let word = std::str::from_utf8(word).ok().filter(|word| !word.is_empty());
-        word.ok_or(Stop::NotJson)
+        word.ok_or(ScanError::NotJson)
     }
 
     /// Passes over any value.
-    fn pass_over(&mut self) -> Result<(), Stop> {
+    fn skip_value(&mut self) -> Result<(), ScanError> {
         match self.next()? {
             b'"' => self.text().map(drop),
             b'{' | b'[' => {
@@ -164,7 +164,7 @@ impl<'j> Scan<'j> {
                     nesting.feed(std::slice::from_ref(byte));
                     nesting.is_closed()
                 });
-                self.skip(end.ok_or(Stop::CutOff)? + 1)
+                self.skip(end.ok_or(ScanError::Truncated)? + 1)
             }
             _ => self.word().map(drop),
         }
@@ -283,7 +283,7 @@ mod tests {
 
     #[track_caller]
     fn check(json: &str, path: &str, expected: &[&str]) {
-        assert_eq!(fields(json.as_bytes(), path, End::Whole), expected, "{json}");
+        assert_eq!(fields(json.as_bytes(), path, Completeness::Complete), expected, "{json}");
     }
 
     #[test]
@@ -333,7 +333,7 @@ mod tests {
         check(r#"{"email":"\ud800"}"#, "email", &["\u{fffd}"]);
         check(r#"{"x":NaN,"email":"ann"}"#, "email", &["ann"]);
         let bytes = b"{\"email\":\"decoy\",\"x\":\"\xff\",\"email\":\"ann\"}";
-        assert_eq!(fields(bytes, "email", End::Whole), ["decoy", "ann"]);
+        assert_eq!(fields(bytes, "email", Completeness::Complete), ["decoy", "ann"]);
     }
 
     #[test]
@@ -361,10 +361,10 @@ mod tests {
     #[test]
     fn what_is_cut_off_has_the_values_before() {
         let json = br#"{"email":"ann","rest":"and so on and on"#;
-        assert_eq!(fields(json, "email", End::CutOff), ["ann"]);
-        assert!(fields(json, "email", End::Whole).is_empty());
+        assert_eq!(fields(json, "email", Completeness::Truncated), ["ann"]);
+        assert!(fields(json, "email", Completeness::Complete).is_empty());
         for open in ["{\"a\":", "[", "{\"a\":[", "\"\\"] {
-            assert!(fields(open.repeat(20_000).as_bytes(), "a.a.a.a", End::CutOff).is_empty());
+            assert!(fields(open.repeat(20_000).as_bytes(), "a.a.a.a", Completeness::Truncated).is_empty());
         }
     }
 }

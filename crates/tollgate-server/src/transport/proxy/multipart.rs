@@ -25,10 +25,10 @@ pub fn fields(body: &[u8], boundary: &str, name: &str) -> Vec<String> {
 fn each_part<'b>(body: &'b [u8], boundary: &str, mut visit: impl FnMut(&'b [u8])) -> Option<()> {
     let delimiter = format!("\r\n--{boundary}");
     // At the start of a body the end of the line before is missing.
-    let mut rest = match body.strip_prefix(&delimiter.as_bytes()[2..]).map(behind) {
-        Some(Behind::Part(part)) => part,
-        Some(Behind::Nothing) => return None,
-        Some(Behind::Text) | None => split(body, delimiter.as_bytes())?.1?,
+    let mut rest = match body.strip_prefix(&delimiter.as_bytes()[2..]).map(after_delimiter) {
+        Some(AfterDelimiter::Part(part)) => part,
+        Some(AfterDelimiter::End) => return None,
+        Some(AfterDelimiter::NotDelimiter) | None => split(body, delimiter.as_bytes())?.1?,
     };
     loop {
         let (part, next) = split(rest, delimiter.as_bytes())?;
@@ -38,20 +38,20 @@ fn each_part<'b>(body: &'b [u8], boundary: &str, mut visit: impl FnMut(&'b [u8])
 }
 
 /// What stands behind a delimiter.
-enum Behind<'b> {
+enum AfterDelimiter<'b> {
     Part(&'b [u8]),
     /// It was the last one.
-    Nothing,
+    End,
     /// It was none.
-    Text,
+    NotDelimiter,
 }
 
-fn behind(rest: &[u8]) -> Behind<'_> {
+fn after_delimiter(rest: &[u8]) -> AfterDelimiter<'_> {
     let padding = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     match rest[padding..].strip_prefix(b"\r\n") {
-        Some(part) => Behind::Part(part),
-        None if rest.starts_with(b"--") => Behind::Nothing,
-        None => Behind::Text,
+        Some(part) => AfterDelimiter::Part(part),
+        None if rest.starts_with(b"--") => AfterDelimiter::End,
+        None => AfterDelimiter::NotDelimiter,
     }
 }
 
@@ -60,10 +60,10 @@ fn split<'b>(bytes: &'b [u8], delimiter: &[u8]) -> Option<(&'b [u8], Option<&'b 
     let mut from = 0;
     loop {
         let at = from + find(&bytes[from..], delimiter)?;
-        match behind(&bytes[at + delimiter.len()..]) {
-            Behind::Part(part) => return Some((&bytes[..at], Some(part))),
-            Behind::Nothing => return Some((&bytes[..at], None)),
-            Behind::Text => from = at + 2,
+        match after_delimiter(&bytes[at + delimiter.len()..]) {
+            AfterDelimiter::Part(part) => return Some((&bytes[..at], Some(part))),
+            AfterDelimiter::End => return Some((&bytes[..at], None)),
+            AfterDelimiter::NotDelimiter => from = at + 2,
         }
     }
 }

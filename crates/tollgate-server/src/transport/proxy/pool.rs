@@ -12,14 +12,14 @@ use crate::transport::proxy::body::Upload;
 const MAX_IDLE: usize = 256;
 
 /// The sending end of a connection.
-pub enum Sender {
+pub enum UpstreamSender {
     Http1(http1::SendRequest<Upload>),
     /// Shared: its exchanges do not wait for each other.
     Http2(http2::SendRequest<Upload>),
 }
 
 #[derive(Default)]
-pub struct Pool(Mutex<Connections>);
+pub struct ConnectionPool(Mutex<Connections>);
 
 #[derive(Default)]
 struct Connections {
@@ -31,26 +31,26 @@ struct Connections {
 impl Connections {
     /// The latest one that takes a request now. One that is still busy with an upload that its upstream did not
     /// want to read may stay so for long.
-    fn take_idle(&mut self, keep_alive: Duration) -> Option<Sender> {
+    fn take_idle(&mut self, keep_alive: Duration) -> Option<UpstreamSender> {
         for n in (0..self.idle.len()).rev() {
             let (sender, since) = &self.idle[n];
             if sender.is_closed() || since.elapsed() >= keep_alive {
                 self.idle.remove(n);
             } else if sender.is_ready() {
-                return Some(Sender::Http1(self.idle.remove(n).0));
+                return Some(UpstreamSender::Http1(self.idle.remove(n).0));
             }
         }
         None
     }
 }
 
-impl Pool {
+impl ConnectionPool {
     /// A connection that is open as far as anybody can tell.
-    pub fn take(&self, keep_alive: Duration) -> Option<Sender> {
+    pub fn take(&self, keep_alive: Duration) -> Option<UpstreamSender> {
         let mut connections = self.lock();
         if let Some(shared) = &connections.shared {
             if !shared.is_closed() {
-                return Some(Sender::Http2(shared.clone()));
+                return Some(UpstreamSender::Http2(shared.clone()));
             }
             connections.shared = None;
         }
@@ -58,19 +58,19 @@ impl Pool {
     }
 
     /// One for HTTP/1.1 alone: an upgrade takes the whole connection.
-    pub fn take_http1(&self, keep_alive: Duration) -> Option<Sender> {
+    pub fn take_http1(&self, keep_alive: Duration) -> Option<UpstreamSender> {
         self.lock().take_idle(keep_alive)
     }
 
     /// Keeps a connection; its idle time begins now.
-    pub fn put(&self, sender: Sender) {
+    pub fn put(&self, sender: UpstreamSender) {
         let mut connections = self.lock();
         match sender {
-            Sender::Http1(sender) if !sender.is_closed() && connections.idle.len() < MAX_IDLE => {
+            UpstreamSender::Http1(sender) if !sender.is_closed() && connections.idle.len() < MAX_IDLE => {
                 connections.idle.push((sender, Instant::now()));
             }
-            Sender::Http1(_) => {}
-            Sender::Http2(sender) => connections.shared = Some(sender),
+            UpstreamSender::Http1(_) => {}
+            UpstreamSender::Http2(sender) => connections.shared = Some(sender),
         }
     }
 

@@ -12,36 +12,36 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tollgate::{Time, Verdict};
 
-use crate::connection::{DRAIN, Shutdown, told_to_stop};
-use crate::queue::{Item, State};
+use crate::connection::{DRAIN_TIMEOUT, Shutdown, shutdown_requested};
+use crate::queue::{QueuedRequest, QueuedState};
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::body::Upload;
-use crate::transport::proxy::connect::Wish;
-use crate::transport::proxy::enqueue::Aside;
-use crate::transport::proxy::forward::{self, Outgoing};
-use crate::transport::proxy::forwarded::{Peer, Scheme, Trust};
-use crate::transport::proxy::settlement::Charges;
+use crate::transport::proxy::connect::Requires;
+use crate::transport::proxy::enqueue::RequestQueue;
+use crate::transport::proxy::forward::{self, OutgoingRequest};
+use crate::transport::proxy::forwarded::{Peer, ProxyTrust, Scheme};
+use crate::transport::proxy::settlement::UnsettledCharges;
 
 /// Requests under way to the API at once.
-const AT_ONCE: usize = 16;
+const MAX_IN_FLIGHT: usize = 16;
 /// Looked at this often where nothing is known to be due sooner.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const SWEEP_EVERY: u32 = 120;
-const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
+const MAX_BACKOFF: Duration = Duration::from_secs(300);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Runs until the shutdown. What is under way then may finish; what does not is sent again.
-pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
-    let Some(aside) = proxy.aside.clone() else { return };
+pub async fn run(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
+    let Some(aside) = proxy.request_queue.clone() else { return };
     let mut under_way = JoinSet::new();
     for look in 0u32.. {
         while under_way.try_join_next().is_some() {}
-        if let Err(error) = aside.queue.keep_taken().await {
+        if let Err(error) = aside.backend.renew_deliveries().await {
             tracing::warn!(%error, "queued requests under way may be sent by another node, too");
         }
-        let free = AT_ONCE - under_way.len().min(AT_ONCE);
+        let free = MAX_IN_FLIGHT - under_way.len().min(MAX_IN_FLIGHT);
         let now = proxy.gate.now();
-        let pause = match aside.queue.take_due(now, free).await {
+        let pause = match aside.backend.take_due(now, free).await {
             Ok((due, next)) => {
                 for item in due {
                     // One after the other: the oldest is the first to pass.
@@ -51,36 +51,42 @@ pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
                 }
                 // Without room nothing is taken, due or not: the end of one that is under way wakes this.
                 let next = next.filter(|_| free > 0);
-                next.map_or(LOOK_EVERY, |next| next.since(now).clamp(Duration::from_millis(1), LOOK_EVERY))
+                next.map_or(POLL_INTERVAL, |next| {
+                    next.since(now).clamp(Duration::from_millis(1), POLL_INTERVAL)
+                })
             }
             Err(error) => {
                 tracing::error!(%error, "queued requests cannot be sent");
-                LOOK_EVERY
+                POLL_INTERVAL
             }
         };
         if look.is_multiple_of(SWEEP_EVERY)
-            && let Err(error) = aside.queue.sweep(proxy.gate.now()).await
+            && let Err(error) = aside.backend.sweep(proxy.gate.now()).await
         {
             tracing::error!(%error, "the queue cannot be swept");
         }
         tokio::select! {
-            () = told_to_stop(&mut shutdown) => break,
+            () = shutdown_requested(&mut shutdown) => break,
             _ = under_way.join_next(), if !under_way.is_empty() => {}
             () = sleep(pause) => {}
         }
     }
     let drained = async { while under_way.join_next().await.is_some() {} };
-    timeout(DRAIN, drained).await.ok();
+    timeout(DRAIN_TIMEOUT, drained).await.ok();
 }
 
 /// Charges a request as any other; `None` if it has to wait on, or has become too old.
-async fn decide(proxy: &Proxy, aside: &Aside, mut item: Item) -> Option<(Item, Verdict)> {
+async fn decide(
+    proxy: &Proxy,
+    aside: &RequestQueue,
+    mut item: QueuedRequest,
+) -> Option<(QueuedRequest, Verdict)> {
     let now = proxy.gate.now();
     let too_old = now >= item.expires_at;
     // Tries whose end nobody has seen count, too.
     if too_old || item.tries >= aside.config.max_tries {
         let why = if too_old { "too old".to_owned() } else { item.error.unwrap_or_default() };
-        (item.state, item.next_at, item.error) = (State::Dead, now, Some(why));
+        (item.state, item.next_at, item.error) = (QueuedState::Dead, now, Some(why));
         save(proxy, aside, item).await;
         return None;
     }
@@ -90,8 +96,8 @@ async fn decide(proxy: &Proxy, aside: &Aside, mut item: Item) -> Option<(Item, V
         verdict = proxy.gate.check(&item.hit(), now).await;
     }
     if !verdict.allowed {
-        let place = aside.lines.stay(&proxy.gate.engine.policy(), &item.hit(), &verdict, now);
-        item.put_off(place.min(item.expires_at));
+        let place = aside.retry_schedule.reschedule(&proxy.gate.engine.policy(), &item.hit(), &verdict, now);
+        item.reschedule(place.min(item.expires_at));
         save(proxy, aside, item).await;
         return None;
     }
@@ -99,11 +105,11 @@ async fn decide(proxy: &Proxy, aside: &Aside, mut item: Item) -> Option<(Item, V
 }
 
 /// One try with a request that may pass.
-async fn send(proxy: Arc<Proxy>, aside: Arc<Aside>, mut item: Item, mut verdict: Verdict) {
+async fn send(proxy: Arc<Proxy>, aside: Arc<RequestQueue>, mut item: QueuedRequest, mut verdict: Verdict) {
     if !verdict.delay.is_zero() {
         sleep(verdict.delay).await;
     }
-    let answered = match aside.queue.body(&item.id).await {
+    let answered = match aside.backend.body(&item.id).await {
         Ok(Some(body)) => deliver(&proxy, &item, body, &mut verdict).await,
         Ok(None) => Err("it was removed".to_owned()),
         Err(error) => Err(error.to_string()),
@@ -113,37 +119,37 @@ async fn send(proxy: Arc<Proxy>, aside: Arc<Aside>, mut item: Item, mut verdict:
     match answered {
         // What the API may do better next time is tried again; all else is its answer.
         Ok(status) if status < 500 && status != 429 => {
-            (item.state, item.status, item.error, item.next_at) = (State::Done, Some(status), None, now);
+            (item.state, item.status, item.error, item.next_at) =
+                (QueuedState::Done, Some(status), None, now);
             proxy.counts.replayed.fetch_add(1, Ordering::Relaxed);
         }
         failed => {
             item.status = failed.as_ref().ok().copied();
             item.error = Some(failed.map_or_else(|why| why, |status| format!("answered with {status}")));
-            let wait =
-                aside.config.backoff.saturating_mul(1 << (item.tries - 1).min(16)).min(LONGEST_BACKOFF);
+            let wait = aside.config.backoff.saturating_mul(1 << (item.tries - 1).min(16)).min(MAX_BACKOFF);
             if item.tries >= aside.config.max_tries {
-                (item.state, item.next_at) = (State::Dead, now);
+                (item.state, item.next_at) = (QueuedState::Dead, now);
                 tracing::warn!(id = item.id, tries = item.tries, "a queued request was given up");
             } else {
-                item.put_off(now + wait);
+                item.reschedule(now + wait);
             }
         }
     }
     save(&proxy, &aside, item).await;
 }
 
-impl Item {
+impl QueuedRequest {
     /// Waits for its next try.
-    fn put_off(&mut self, until: Time) {
-        (self.state, self.next_at) = (State::Queued, until);
+    fn reschedule(&mut self, until: Time) {
+        (self.state, self.next_at) = (QueuedState::Queued, until);
     }
 }
 
-async fn save(proxy: &Proxy, aside: &Aside, item: Item) {
-    if item.state == State::Dead {
-        proxy.counts.given_up.fetch_add(1, Ordering::Relaxed);
+async fn save(proxy: &Proxy, aside: &RequestQueue, item: QueuedRequest) {
+    if item.state == QueuedState::Dead {
+        proxy.counts.dead_lettered.fetch_add(1, Ordering::Relaxed);
     }
-    if let Err(error) = aside.queue.update(item).await {
+    if let Err(error) = aside.backend.update(item).await {
         tracing::error!(%error, "what came of a queued request could not be written down: it will be sent again");
     }
 }
@@ -151,13 +157,13 @@ async fn save(proxy: &Proxy, aside: &Aside, item: Item) {
 /// The status that the API answers with; its body is of no use to anybody any more.
 async fn deliver(
     proxy: &Arc<Proxy>,
-    item: &Item,
+    item: &QueuedRequest,
     body: Vec<u8>,
     verdict: &mut Verdict,
 ) -> Result<u16, String> {
     let route = proxy.route.load_full();
-    let mut charges = Charges::of(verdict);
-    charges.waited(None);
+    let mut charges = UnsettledCharges::take_from(verdict);
+    charges.finish_wait(None);
     let permits = charges.permits(&proxy.gate);
     let outgoing =
         outgoing(item, body, route.config.host).ok_or("it can no longer be written as a request")?;
@@ -165,36 +171,40 @@ async fn deliver(
     let (response, mut lease) = match forwarded {
         Ok(forwarded) => forwarded,
         Err(failure) => {
-            let problem = crate::answer::Problem::from(failure);
+            let problem = crate::response::ProblemDetails::from(failure);
             charges.settle(&proxy.gate, problem.status.as_u16(), &HeaderMap::new());
             return Err(problem.detail);
         }
     };
-    lease.hold(permits);
+    lease.attach_permits(permits);
     charges.settle(&proxy.gate, response.status().as_u16(), response.headers());
     let status = response.status().as_u16();
     let mut body = response.into_body();
     let drained = async { while let Some(Ok(_)) = body.frame().await {} };
     if timeout(route.config.timeouts.idle, drained).await.is_ok() {
-        lease.give_back();
+        lease.release_connection();
     }
     Ok(status)
 }
 
-fn outgoing(item: &Item, body: Vec<u8>, host: crate::config::HostHeader) -> Option<Outgoing> {
+fn outgoing(item: &QueuedRequest, body: Vec<u8>, host: crate::config::HostHeader) -> Option<OutgoingRequest> {
     let mut request = Request::builder().method(item.method.as_str()).uri(item.target.as_str());
     for (name, value) in &item.headers {
         request = request.header(name, value);
     }
     let (mut parts, ()) = request.body(()).ok()?.into_parts();
     let asked = HeaderValue::from_str(&item.host).ok()?;
-    let trust = Trust { proxies: &Default::default(), header: Default::default() };
-    Peer::new((item.sender.ip, 0).into(), Scheme::Http).announce(&mut parts.headers, &asked, trust);
+    let trust = ProxyTrust { proxies: &Default::default(), header: Default::default() };
+    Peer::new((item.sender.ip, 0).into(), Scheme::Http).write_forwarding_headers(
+        &mut parts.headers,
+        &asked,
+        trust,
+    );
     if host == crate::config::HostHeader::Keep {
         parts.headers.insert(HOST, asked);
     }
     let id = HeaderValue::from_str(&item.id).ok()?;
     parts.headers.entry(IDEMPOTENCY_KEY).or_insert(id);
-    let upload = Upload::of(Bytes::from(body));
-    Some(Outgoing { parts, upload, wish: Wish::Any, sticky: None })
+    let upload = Upload::from_bytes(Bytes::from(body));
+    Some(OutgoingRequest { parts, upload, requires: Requires::Any, sticky: None })
 }

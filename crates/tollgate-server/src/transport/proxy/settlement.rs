@@ -14,50 +14,50 @@ use tollgate::store::Receipt;
 use crate::gate::Gate;
 
 /// A place in a queue, and the rule whose queue it is.
-pub type Place = (Arc<RuleInForce>, Receipt);
+pub type HeldCharge = (Arc<RuleInForce>, Receipt);
 
 /// The receipts of a request that may still be settled. What is never settled stays charged.
 #[derive(Default)]
-pub struct Charges {
+pub struct UnsettledCharges {
     /// Of rules that look at the response.
-    later: SmallVec<[(Arc<RuleInForce>, Receipt); 1]>,
+    on_response: SmallVec<[(Arc<RuleInForce>, Receipt); 1]>,
     permits: SmallVec<[Receipt; 1]>,
     /// Places in queues, the one with the longest wait first.
-    places: SmallVec<[Place; 1]>,
+    held: SmallVec<[HeldCharge; 1]>,
     rest: SmallVec<[Receipt; 1]>,
 }
 
-impl Charges {
+impl UnsettledCharges {
     /// Whether the verdict leaves anything to settle.
-    pub fn are_open(verdict: &Verdict) -> bool {
+    pub fn any_unsettled(verdict: &Verdict) -> bool {
         let open = |rule: &Rule, shape| rule.settles_later() || shape == Shape::Concurrency;
         !verdict.delay.is_zero() || verdict.limits.iter().any(|limit| open(&limit.rule, limit.limit.shape()))
     }
 
     /// Whether the verdict gave the request a place in a queue.
-    pub fn have_place(verdict: &Verdict) -> bool {
+    pub fn any_held(verdict: &Verdict) -> bool {
         let holds = |shape| matches!(shape, Shape::LeakyBucket { release: Release::Hold { .. }, .. });
         verdict.limits.iter().any(|limit| holds(limit.limit.shape()))
     }
 
     /// Takes the verdict's receipt apart.
-    pub fn of(verdict: &mut Verdict) -> Charges {
-        let (mut charges, mut longest) = (Charges::default(), Duration::ZERO);
+    pub fn take_from(verdict: &mut Verdict) -> UnsettledCharges {
+        let (mut charges, mut longest) = (UnsettledCharges::default(), Duration::ZERO);
         let Some(receipt) = verdict.receipt.take() else { return charges };
         // All that allowed was charged, in this order.
         let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
         for (limit, receipt) in charged.zip(receipt.split()) {
             if limit.limit.shape() == Shape::Concurrency {
                 charges.permits.push(receipt);
-            } else if receipt.queue().is_some() {
-                charges.places.push((Arc::clone(&limit.rule), receipt));
+            } else if receipt.queue_key().is_some() {
+                charges.held.push((Arc::clone(&limit.rule), receipt));
                 if limit.delay > longest {
-                    let last = charges.places.len() - 1;
-                    charges.places.swap(0, last);
+                    let last = charges.held.len() - 1;
+                    charges.held.swap(0, last);
                     longest = limit.delay;
                 }
             } else if limit.rule.settles_later() {
-                charges.later.push((Arc::clone(&limit.rule), receipt));
+                charges.on_response.push((Arc::clone(&limit.rule), receipt));
             } else {
                 charges.rest.push(receipt);
             }
@@ -67,32 +67,32 @@ impl Charges {
 
     /// The queue with the longest wait.
     pub fn queue(&self) -> Option<Fingerprint> {
-        self.places.first()?.1.queue()
+        self.held.first()?.1.queue_key()
     }
 
     /// The queue with the longest wait, and the place in it if there is no other: one who waits in several
     /// cannot move up in one.
-    pub fn take_place(&mut self) -> Option<(Fingerprint, Option<Place>)> {
+    pub fn take_held(&mut self) -> Option<(Fingerprint, Option<HeldCharge>)> {
         let queue = self.queue()?;
-        Some((queue, if self.places.len() == 1 { self.places.pop() } else { None }))
+        Some((queue, if self.held.len() == 1 { self.held.pop() } else { None }))
     }
 
     /// The wait is over: a place that was not taken back is charged as any other.
-    pub fn waited(&mut self, place: Option<Place>) {
-        let all = self.places.drain(..).chain(place);
-        self.later.extend(all.filter(|(rule, _)| rule.settles_later()));
+    pub fn finish_wait(&mut self, place: Option<HeldCharge>) {
+        let all = self.held.drain(..).chain(place);
+        self.on_response.extend(all.filter(|(rule, _)| rule.settles_later()));
     }
 
     /// Gives everything back: the request was not served at all.
-    pub fn undo(&mut self, gate: &Gate) {
-        let later = self.later.drain(..).chain(self.places.drain(..)).map(|(_, receipt)| receipt);
+    pub fn refund_all(&mut self, gate: &Gate) {
+        let later = self.on_response.drain(..).chain(self.held.drain(..)).map(|(_, receipt)| receipt);
         let all = later.chain(self.permits.drain(..)).chain(self.rest.drain(..));
         all.for_each(|receipt| gate.refund(receipt));
     }
 
     /// What the response says about the cost: nothing, all of it, or so much.
     pub fn settle(&mut self, gate: &Gate, status: u16, headers: &HeaderMap) {
-        for (rule, receipt) in self.later.drain(..) {
+        for (rule, receipt) in self.on_response.drain(..) {
             let cost = rule.cost_from.as_ref().and_then(|name| headers.get(name.as_ref()));
             let cost = cost.and_then(|cost| cost.to_str().ok()?.trim().parse().ok());
             match cost {

@@ -8,19 +8,19 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-use crate::transport::proxy::heads::Heads;
+use crate::transport::proxy::framing_check::FramingCheck;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub struct ClientStream<S> {
     stream: S,
     /// What was read before it is asked for.
-    greeting: Bytes,
-    heads: Option<Arc<Heads>>,
+    read_ahead: Bytes,
+    framing_check: Option<Arc<FramingCheck>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Protocol {
+pub enum ClientProtocol {
     Http1,
     Http2,
 }
@@ -28,11 +28,11 @@ pub enum Protocol {
 impl<S: AsyncRead + Unpin> ClientStream<S> {
     /// A stream of which nothing was read.
     pub fn new(stream: S) -> ClientStream<S> {
-        ClientStream { stream, greeting: Bytes::new(), heads: None }
+        ClientStream { stream, read_ahead: Bytes::new(), framing_check: None }
     }
 
     /// Reads until it is certain which protocol is spoken.
-    pub async fn greet(mut stream: S) -> io::Result<(ClientStream<S>, Protocol)> {
+    pub async fn detect_protocol(mut stream: S) -> io::Result<(ClientStream<S>, ClientProtocol)> {
         let mut greeting = BytesMut::with_capacity(PREFACE.len());
         loop {
             let missing = (PREFACE.len() - greeting.len()) as u64;
@@ -42,25 +42,28 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
             }
             let http2 = greeting[..] == PREFACE[..greeting.len()];
             if !http2 || greeting.len() == PREFACE.len() {
-                let protocol = if http2 { Protocol::Http2 } else { Protocol::Http1 };
-                return Ok((ClientStream { stream, greeting: greeting.freeze(), heads: None }, protocol));
+                let protocol = if http2 { ClientProtocol::Http2 } else { ClientProtocol::Http1 };
+                return Ok((
+                    ClientStream { stream, read_ahead: greeting.freeze(), framing_check: None },
+                    protocol,
+                ));
             }
         }
     }
 
     /// Keeps what is read from now on.
-    pub fn remembered(self) -> (ClientStream<S>, Arc<Heads>) {
-        let heads = Arc::new(Heads::default());
-        (ClientStream { heads: Some(Arc::clone(&heads)), ..self }, heads)
+    pub fn with_framing_check(self) -> (ClientStream<S>, Arc<FramingCheck>) {
+        let heads = Arc::new(FramingCheck::default());
+        (ClientStream { framing_check: Some(Arc::clone(&heads)), ..self }, heads)
     }
 
     fn poll_stream(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.greeting.is_empty() {
+        if self.read_ahead.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
-        let count = self.greeting.len().min(buf.remaining());
-        buf.put_slice(&self.greeting[..count]);
-        self.greeting.advance(count);
+        let count = self.read_ahead.len().min(buf.remaining());
+        buf.put_slice(&self.read_ahead[..count]);
+        self.read_ahead.advance(count);
         // Most of the time the rest of the request has arrived with it.
         if buf.remaining() > 0
             && let Poll::Ready(Err(error)) = Pin::new(&mut self.stream).poll_read(cx, buf)
@@ -79,7 +82,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = self.poll_stream(cx, buf);
-        if let Some(heads) = &self.heads {
+        if let Some(heads) = &self.framing_check {
             heads.add(&buf.filled()[before..]);
         }
         read

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::sync::watch;
-use tollgate::identity::Source;
+use tollgate::identity::FieldSource;
 use tollgate::identity::address::TrustedProxies;
 use tollgate::identity::forwarded::ForwardingHeader;
 
 use crate::config::Config;
 use crate::testing::gate;
-use crate::transport::proxy::conversation::serve_http1;
-use crate::transport::proxy::exchange::Entrance;
-use crate::transport::proxy::fields::Prefix;
-use crate::transport::proxy::forwarded::{Peer, Scheme, Trust};
+use crate::transport::proxy::body_fields::BodyPrefix;
+use crate::transport::proxy::client_connection::serve_http1;
+use crate::transport::proxy::exchange::ConnectionContext;
+use crate::transport::proxy::forwarded::{Peer, ProxyTrust, Scheme};
 pub use crate::transport::proxy::framing::BodyLength;
 use crate::transport::proxy::framing::Framing;
-pub use crate::transport::proxy::json::{End, fields as json_fields};
-use crate::transport::proxy::screen::{Sent, screen};
+pub use crate::transport::proxy::json::{Completeness, fields as json_fields};
+use crate::transport::proxy::sanitize::{RequestOrigin, sanitize_headers};
 use crate::transport::proxy::stream::ClientStream;
-use crate::transport::proxy::{Proxy, hops};
+use crate::transport::proxy::{Proxy, hop_by_hop};
 
 /// The heads on a connection, read in pieces.
 pub fn heads(bytes: &[u8], piece: usize) -> Vec<BodyLength> {
@@ -35,9 +35,9 @@ pub fn heads(bytes: &[u8], piece: usize) -> Vec<BodyLength> {
 }
 
 /// The values of a form's field in the start of a body.
-pub fn form_fields(content_type: &str, body: &[u8], name: &str, end: End) -> Vec<String> {
+pub fn form_fields(content_type: &str, body: &[u8], name: &str, end: Completeness) -> Vec<String> {
     let content_type = HeaderValue::from_str(content_type).ok();
-    Prefix::of(content_type.as_ref(), body, end == End::Whole).values(Source::Form, name)
+    BodyPrefix::of(content_type.as_ref(), body, end == Completeness::Complete).values(FieldSource::Form, name)
 }
 
 /// What an upstream is sent of some headers, through a peer that is trusted and one that is not.
@@ -50,20 +50,20 @@ pub fn forwarded_headers(lines: &[(&[u8], &[u8])]) -> [HeaderMap; 3] {
         .collect();
     let everyone = TrustedProxies::parse(["0.0.0.0/0", "::/0"]).expect("valid networks");
     let cases = [
-        (TrustedProxies::default(), ForwardingHeader::XForwardedFor, Sent::ByClient),
-        (everyone.clone(), ForwardingHeader::XForwardedFor, Sent::ByTrustedProxy),
-        (everyone, ForwardingHeader::Forwarded, Sent::ByTrustedProxy),
+        (TrustedProxies::default(), ForwardingHeader::XForwardedFor, RequestOrigin::Client),
+        (everyone.clone(), ForwardingHeader::XForwardedFor, RequestOrigin::TrustedProxy),
+        (everyone, ForwardingHeader::Forwarded, RequestOrigin::TrustedProxy),
     ];
     let names = ["x-real-ip", "x_original_url"].map(HeaderName::from_static);
     let counted = ["x-api-key"].map(HeaderName::from_static);
     cases.map(|(proxies, header, sent)| {
         let mut headers = headers.clone();
-        hops::wanted_upgrade(&headers);
-        hops::remove_from_request(&mut headers);
-        screen(&mut headers, &names, &counted, sent);
+        hop_by_hop::requested_upgrade(&headers);
+        hop_by_hop::remove_from_request(&mut headers);
+        sanitize_headers(&mut headers, &names, &counted, sent);
         let peer = Peer::new(SocketAddr::from(([127, 0, 0, 1], 1)), Scheme::Http);
         let host = HeaderValue::from_static("example.com");
-        peer.announce(&mut headers, &host, Trust { proxies: &proxies, header });
+        peer.write_forwarding_headers(&mut headers, &host, ProxyTrust { proxies: &proxies, header });
         headers
     })
 }
@@ -99,7 +99,8 @@ impl Connections {
     pub fn converse(&self, bytes: &[u8], then: Client) -> Vec<u8> {
         let peer = Peer::new(SocketAddr::from(([127, 0, 0, 1], 1)), Scheme::Http);
         let proxy = Arc::clone(&self.proxy);
-        let entrance = Entrance { proxy, worker: 0, peer, heads: None, traffic: None };
+        let entrance =
+            ConnectionContext { proxy, worker: 0, peer, framing_check: None, stream_activity: None };
         self.runtime.block_on(async {
             let (client, server) = duplex(64 << 10);
             let (mut from, mut to) = tokio::io::split(client);

@@ -16,13 +16,13 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::{KeyPair, UpstreamTls};
-use crate::connection::{Shutdown, told_to_stop};
-use crate::reload::Sight;
+use crate::connection::{Shutdown, shutdown_requested};
+use crate::reload::FileStamp;
 use crate::transport::proxy::Proxy;
-use crate::transport::proxy::connect::Tls;
+use crate::transport::proxy::connect::UpstreamTlsClient;
 
 /// How often the files of a certificate are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The certificate in force.
 #[derive(Debug)]
@@ -50,33 +50,33 @@ impl Certificate {
     pub async fn watch(self: Arc<Self>, shutdown: Shutdown) {
         let files = || vec![self.files.cert.clone(), self.files.key.clone()];
         let take = || read(&self.files).map(|key| self.key.store(Arc::new(key)));
-        follow(files, take, shutdown).await;
+        reload_on_change(files, take, shutdown).await;
     }
 }
 
 /// Follows whom upstreams are verified against, until the shutdown.
-pub async fn watch_trust(proxy: Arc<Proxy>, shutdown: Shutdown) {
+pub async fn watch_upstream_ca(proxy: Arc<Proxy>, shutdown: Shutdown) {
     let files = || proxy.route.load().config.upstream_tls.ca.iter().cloned().collect();
     let take = || {
         let route = proxy.route.load();
-        towards(&route.config.upstream_tls).map(|tls| route.tls.store(Arc::new(tls)))
+        upstream_tls_client(&route.config.upstream_tls).map(|tls| route.tls.store(Arc::new(tls)))
     };
-    follow(files, take, shutdown).await;
+    reload_on_change(files, take, shutdown).await;
 }
 
 /// Takes files up when they have changed. What cannot be used is said, and the certificate in force stays.
-async fn follow(
+async fn reload_on_change(
     files: impl Fn() -> Vec<PathBuf>,
     take: impl Fn() -> anyhow::Result<()>,
     mut shutdown: Shutdown,
 ) {
-    let mut ticks = interval(LOOK_EVERY);
+    let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let look = || files().into_iter().map(|file| (Sight::of(&file), file)).collect::<Vec<_>>();
+    let look = || files().into_iter().map(|file| (FileStamp::of(&file), file)).collect::<Vec<_>>();
     let mut seen = look();
     loop {
         tokio::select! {
-            () = told_to_stop(&mut shutdown) => return,
+            () = shutdown_requested(&mut shutdown) => return,
             _ = ticks.tick() => {}
         }
         let now = look();
@@ -97,9 +97,9 @@ async fn follow(
     }
 }
 
-fn same(now: Option<&Sight>, seen: Option<&Sight>) -> bool {
+fn same(now: Option<&FileStamp>, seen: Option<&FileStamp>) -> bool {
     match (now, seen) {
-        (Some(now), Some(seen)) => now.same_as(seen),
+        (Some(now), Some(seen)) => now.is_unchanged_since(seen),
         (None, None) => true,
         _ => false,
     }
@@ -138,7 +138,7 @@ fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
 }
 
 /// How upstreams are trusted.
-pub fn towards(settings: &UpstreamTls) -> anyhow::Result<Tls> {
+pub fn upstream_tls_client(settings: &UpstreamTls) -> anyhow::Result<UpstreamTlsClient> {
     let mut roots = RootCertStore::empty();
     match &settings.ca {
         Some(file) => {
@@ -156,7 +156,7 @@ pub fn towards(settings: &UpstreamTls) -> anyhow::Result<Tls> {
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(Arc::new(config))
     };
-    Ok(Tls {
+    Ok(UpstreamTlsClient {
         any: config(&[b"h2", b"http/1.1"])?,
         http1: config(&[b"http/1.1"])?,
         server_name: server_name.context("upstream_tls.server_name is no name")?,

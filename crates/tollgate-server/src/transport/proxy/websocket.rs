@@ -10,26 +10,29 @@ use hyper::{Method, StatusCode, Version};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::answer::Problem;
+use crate::response::ProblemDetails;
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 /// What is put behind a key before it is hashed (RFC 6455, 1.3).
 const SALT: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// A handshake with the upstream on behalf of a client that needs none.
-pub struct Handshake {
+pub struct WebSocketHandshake {
     key: String,
 }
 
-impl Handshake {
+impl WebSocketHandshake {
     /// Rewrites a request for a WebSocket over HTTP/2; `None` if it is none. Any other tunnel is refused.
-    pub fn of(parts: &mut Parts) -> Result<Option<Handshake>, Problem> {
+    pub fn of(parts: &mut Parts) -> Result<Option<WebSocketHandshake>, ProblemDetails> {
         if parts.method != Method::CONNECT {
             return Ok(None);
         }
         let protocol = parts.extensions.remove::<Protocol>();
         if !protocol.is_some_and(|protocol| protocol.as_str().eq_ignore_ascii_case("websocket")) {
-            return Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "this is no tunnel: CONNECT is refused"));
+            return Err(ProblemDetails::new(
+                StatusCode::NOT_IMPLEMENTED,
+                "this is no tunnel: CONNECT is refused",
+            ));
         }
         let mut random = [0; 16];
         SystemRandom::new().fill(&mut random).expect("the system has random numbers");
@@ -39,7 +42,7 @@ impl Handshake {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, WEBSOCKET);
         headers.insert(SEC_WEBSOCKET_KEY, HeaderValue::from_str(&key).expect("base64 is plain text"));
-        Ok(Some(Handshake { key }))
+        Ok(Some(WebSocketHandshake { key }))
     }
 
     /// Whether the upstream has taken this handshake, and no other.
@@ -56,7 +59,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_that_of_the_standard() {
-        let handshake = Handshake { key: "dGhlIHNhbXBsZSBub25jZQ==".to_owned() };
+        let handshake = WebSocketHandshake { key: "dGhlIHNhbXBsZSBub25jZQ==".to_owned() };
         let mut headers = HeaderMap::new();
         assert!(!handshake.is_answered_by(&headers));
         headers.insert(SEC_WEBSOCKET_ACCEPT, HeaderValue::from_static("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));

@@ -13,9 +13,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::connection::{ACCEPT_PAUSE, DRAIN, MAX_CONNECTIONS, PerAddress, Place, Shutdown, told_to_stop};
+use crate::connection::{
+    ACCEPT_PAUSE, AddressLimiter, AddressSlot, DRAIN_TIMEOUT, MAX_CONNECTIONS, Shutdown, shutdown_requested,
+};
 use crate::transport::proxy::Proxy;
-use crate::transport::proxy::conversation::converse;
+use crate::transport::proxy::client_connection::serve_client;
 
 /// After [`DRAIN`], for a worker to notice that its time is over.
 const STOP_GRACE: Duration = Duration::from_secs(1);
@@ -24,12 +26,12 @@ const STOP_GRACE: Duration = Duration::from_secs(1);
 struct Accepted {
     stream: std::net::TcpStream,
     from: SocketAddr,
-    place: (OwnedSemaphorePermit, Place),
+    permits: (OwnedSemaphorePermit, AddressSlot),
 }
 
 struct Worker {
     connections: mpsc::UnboundedSender<Accepted>,
-    busy: Arc<AtomicUsize>,
+    connection_count: Arc<AtomicUsize>,
     ended: oneshot::Receiver<()>,
 }
 
@@ -37,7 +39,7 @@ struct Worker {
 pub async fn serve(
     proxy: Arc<Proxy>,
     listener: TcpListener,
-    per_address: Arc<PerAddress>,
+    per_address: Arc<AddressLimiter>,
     tls: Option<Arc<ServerConfig>>,
     mut shutdown: Shutdown,
 ) -> anyhow::Result<()> {
@@ -47,17 +49,18 @@ pub async fn serve(
     loop {
         let place = Arc::clone(&places).acquire_owned();
         let accepted = tokio::select! {
-            () = told_to_stop(&mut shutdown) => break,
+            () = shutdown_requested(&mut shutdown) => break,
             accepted = async { (place.await, listener.accept().await) } => accepted,
         };
         let (Ok(place), accepted) = accepted else { break };
         match accepted.and_then(|(stream, from)| Ok((stream.into_std()?, from))) {
             Ok((stream, from)) => {
                 let Some(share) = per_address.admit(from.ip()) else { continue };
-                let least = workers.iter().min_by_key(|worker| worker.busy.load(Ordering::Relaxed));
+                let least =
+                    workers.iter().min_by_key(|worker| worker.connection_count.load(Ordering::Relaxed));
                 let Some(worker) = least else { break };
-                worker.busy.fetch_add(1, Ordering::Relaxed);
-                worker.connections.send(Accepted { stream, from, place: (place, share) }).ok();
+                worker.connection_count.fetch_add(1, Ordering::Relaxed);
+                worker.connections.send(Accepted { stream, from, permits: (place, share) }).ok();
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -67,7 +70,7 @@ pub async fn serve(
     }
     drop(listener);
     // A worker that does not come back must not keep the process alive.
-    let deadline = Instant::now() + DRAIN + STOP_GRACE;
+    let deadline = Instant::now() + DRAIN_TIMEOUT + STOP_GRACE;
     for worker in workers {
         drop(worker.connections);
         if timeout_at(deadline, worker.ended).await.is_err() {
@@ -91,15 +94,15 @@ impl Worker {
         let busy = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&busy);
         let work = move || {
-            runtime.block_on(work(proxy, number, accepted, counted, tls, shutdown));
+            runtime.block_on(run_worker(proxy, number, accepted, counted, tls, shutdown));
             done.send(()).ok();
         };
         thread::Builder::new().name(format!("proxy-{number}")).spawn(work).context("no thread")?;
-        Ok(Worker { connections, busy, ended })
+        Ok(Worker { connections, connection_count: busy, ended })
     }
 }
 
-async fn work(
+async fn run_worker(
     proxy: Arc<Proxy>,
     number: usize,
     mut accepted: mpsc::UnboundedReceiver<Accepted>,
@@ -107,15 +110,15 @@ async fn work(
     tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) {
-    tokio::spawn(Arc::clone(&proxy).beat(number));
+    tokio::spawn(Arc::clone(&proxy).run_heartbeat(number));
     let mut connections = JoinSet::new();
-    while let Some(Accepted { stream, from, place }) = accepted.recv().await {
+    while let Some(Accepted { stream, from, permits: place }) = accepted.recv().await {
         let (proxy, tls, shutdown) = (Arc::clone(&proxy), tls.clone(), shutdown.clone());
         let busy = Arc::clone(&busy);
         connections.spawn(async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
                 stream.set_nodelay(true).ok();
-                converse(proxy, number, stream, from, tls, shutdown).await;
+                serve_client(proxy, number, stream, from, tls, shutdown).await;
             }
             busy.fetch_sub(1, Ordering::Relaxed);
             drop(place);
@@ -123,7 +126,7 @@ async fn work(
         while connections.try_join_next().is_some() {}
     }
     let drained = async { while connections.join_next().await.is_some() {} };
-    if timeout(DRAIN, drained).await.is_err() {
+    if timeout(DRAIN_TIMEOUT, drained).await.is_err() {
         tracing::warn!("some connections did not finish in time and were closed");
     }
 }

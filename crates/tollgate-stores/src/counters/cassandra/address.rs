@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use scylla::statement::{Consistency, SerialConsistency};
 
-use crate::counters::place::{Login, Place, PlaceError};
+use crate::counters::store_url::{Credentials, StoreUrl, StoreUrlError};
 
 const DEFAULT_PORT: u16 = 9042;
 const MAX_KEYSPACE_BYTES: usize = 48;
@@ -18,7 +18,7 @@ const SCYLLA_OPTIONS: &str = "consistency, serial, datacenter, tablets, shard_aw
 pub struct CassandraAddress {
     scheme: &'static str,
     pub(super) servers: Vec<String>,
-    pub(super) login: Option<Login>,
+    pub(super) credentials: Option<Credentials>,
     pub(super) keyspace: String,
     /// How many replicas must have a change before it is answered.
     pub(super) consistency: Consistency,
@@ -64,16 +64,16 @@ impl CassandraAddress {
 }
 
 impl FromStr for CassandraAddress {
-    type Err = PlaceError;
+    type Err = StoreUrlError;
 
-    fn from_str(url: &str) -> Result<CassandraAddress, PlaceError> {
+    fn from_str(url: &str) -> Result<CassandraAddress, StoreUrlError> {
         let scheme = if url.starts_with("scylla:") { "scylla" } else { "cassandra" };
-        let Place { login, servers, path, options } = Place::parse(url, scheme, DEFAULT_PORT)?;
-        let keyspace = parse_keyspace(path.ok_or(PlaceError::NoKeyspace { scheme })?)?;
+        let StoreUrl { credentials, servers, path, options } = StoreUrl::parse(url, scheme, DEFAULT_PORT)?;
+        let keyspace = parse_keyspace(path.ok_or(StoreUrlError::NoKeyspace { scheme })?)?;
         let mut address = CassandraAddress {
             scheme,
             servers,
-            login,
+            credentials,
             keyspace,
             consistency: Consistency::Quorum,
             serial: SerialConsistency::Serial,
@@ -84,26 +84,26 @@ impl FromStr for CassandraAddress {
         let mut seen: Vec<&str> = Vec::with_capacity(options.len());
         for (option, value) in &options {
             if seen.contains(&option.as_str()) {
-                return Err(PlaceError::OptionTwice { option: option.clone() });
+                return Err(StoreUrlError::DuplicateOption { option: option.clone() });
             }
             seen.push(option);
             address.set(option, value)?;
         }
         if address.serial == SerialConsistency::LocalSerial && address.datacenter.is_none() {
-            return Err(PlaceError::NoDatacenter);
+            return Err(StoreUrlError::NoDatacenter);
         }
         Ok(address)
     }
 }
 
 impl CassandraAddress {
-    fn set(&mut self, option: &str, value: &str) -> Result<(), PlaceError> {
+    fn set(&mut self, option: &str, value: &str) -> Result<(), StoreUrlError> {
         match option {
             "consistency" => self.consistency = parse_consistency(value)?,
             "serial" => self.serial = parse_serial(value)?,
             "datacenter" => self.datacenter = Some(parse_datacenter(value)?),
             "tablets" | "shard_aware_port" if self.scheme != "scylla" => {
-                return Err(PlaceError::OnlyScylla { option: option.to_owned() });
+                return Err(StoreUrlError::ScyllaOnlyOption { option: option.to_owned() });
             }
             "tablets" => self.tablets = parse_switch("tablets", value, [Tablets::On, Tablets::Off])?,
             "shard_aware_port" => {
@@ -112,23 +112,23 @@ impl CassandraAddress {
             }
             _ => {
                 let known = if self.scheme == "scylla" { SCYLLA_OPTIONS } else { OPTIONS };
-                return Err(PlaceError::UnknownOption { option: option.to_owned(), known });
+                return Err(StoreUrlError::UnknownOption { option: option.to_owned(), known });
             }
         }
         Ok(())
     }
 }
 
-fn parse_keyspace(keyspace: String) -> Result<String, PlaceError> {
+fn parse_keyspace(keyspace: String) -> Result<String, StoreUrlError> {
     let named = keyspace.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     if named && keyspace.len() <= MAX_KEYSPACE_BYTES && keyspace.starts_with(|c: char| c.is_alphabetic()) {
         Ok(keyspace)
     } else {
-        Err(PlaceError::Keyspace { keyspace })
+        Err(StoreUrlError::InvalidKeyspace { keyspace })
     }
 }
 
-fn parse_consistency(value: &str) -> Result<Consistency, PlaceError> {
+fn parse_consistency(value: &str) -> Result<Consistency, StoreUrlError> {
     Ok(match value.to_ascii_lowercase().as_str() {
         "one" => Consistency::One,
         "two" => Consistency::Two,
@@ -145,7 +145,7 @@ fn parse_consistency(value: &str) -> Result<Consistency, PlaceError> {
     })
 }
 
-fn parse_serial(value: &str) -> Result<SerialConsistency, PlaceError> {
+fn parse_serial(value: &str) -> Result<SerialConsistency, StoreUrlError> {
     match value.to_ascii_lowercase().as_str() {
         "serial" => Ok(SerialConsistency::Serial),
         "local_serial" => Ok(SerialConsistency::LocalSerial),
@@ -153,7 +153,7 @@ fn parse_serial(value: &str) -> Result<SerialConsistency, PlaceError> {
     }
 }
 
-fn parse_datacenter(value: &str) -> Result<String, PlaceError> {
+fn parse_datacenter(value: &str) -> Result<String, StoreUrlError> {
     match value {
         "" => Err(refused("datacenter", value, "use the name that nodetool status shows, such as dc1")),
         long if long.len() > MAX_DATACENTER_BYTES => {
@@ -163,7 +163,7 @@ fn parse_datacenter(value: &str) -> Result<String, PlaceError> {
     }
 }
 
-fn parse_switch<T>(option: &'static str, value: &str, [on, off]: [T; 2]) -> Result<T, PlaceError> {
+fn parse_switch<T>(option: &'static str, value: &str, [on, off]: [T; 2]) -> Result<T, StoreUrlError> {
     match value.to_ascii_lowercase().as_str() {
         "on" => Ok(on),
         "off" => Ok(off),
@@ -171,8 +171,8 @@ fn parse_switch<T>(option: &'static str, value: &str, [on, off]: [T; 2]) -> Resu
     }
 }
 
-fn refused(option: &'static str, value: &str, expected: &'static str) -> PlaceError {
-    PlaceError::Option { option, value: value.to_owned(), expected }
+fn refused(option: &'static str, value: &str, expected: &'static str) -> StoreUrlError {
+    StoreUrlError::InvalidOption { option, value: value.to_owned(), expected }
 }
 
 #[cfg(test)]

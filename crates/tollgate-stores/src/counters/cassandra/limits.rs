@@ -10,18 +10,22 @@ const MAX_STATE_BYTES: u64 = 256 * 1024;
 
 /// Why Cassandra cannot keep a limit.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum RefusedLimit {
+pub enum UnsupportedCassandraLimit {
     #[error(
         "a {algorithm} of {limit} needs up to {bytes} bytes a key, all written with every charge, and a row on \
          Cassandra has 262144: use sliding-counter, a coarser resolution, or coarser levels"
     )]
-    State { algorithm: &'static str, limit: Limit, bytes: u64 },
+    StateTooLarge { algorithm: &'static str, limit: Limit, bytes: u64 },
 }
 
 /// Whether Cassandra keeps a limit exactly; if not, why.
-pub fn check(limit: &Limit) -> Result<(), RefusedLimit> {
+pub fn check_limit(limit: &Limit) -> Result<(), UnsupportedCassandraLimit> {
     match state::max_bytes(limit) {
         bytes if bytes <= MAX_STATE_BYTES => Ok(()),
-        bytes => Err(RefusedLimit::State { algorithm: limit.shape().name(), limit: *limit, bytes }),
+        bytes => Err(UnsupportedCassandraLimit::StateTooLarge {
+            algorithm: limit.shape().name(),
+            limit: *limit,
+            bytes,
+        }),
     }
 }

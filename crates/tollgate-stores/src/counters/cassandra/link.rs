@@ -29,38 +29,38 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// A new session is there within this, or is given up.
 const RENEW_TIMEOUT: Duration = Duration::from_secs(3);
 /// Between two tries at a new session: it connects to every server.
-const RENEW_EVERY: Duration = Duration::from_secs(1);
+const RENEW_INTERVAL: Duration = Duration::from_secs(1);
 /// A connection that is silent for two of these is given up.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-pub(super) struct Link {
+pub(super) struct CassandraLink {
     pub(super) server: String,
     pub(super) breaker: Arc<Breaker>,
-    ready: watch::Receiver<Option<Arc<Statements>>>,
-    tender: JoinHandle<()>,
+    statements: watch::Receiver<Option<Arc<PreparedSession>>>,
+    task: JoinHandle<()>,
 }
 
 /// A session, and what is asked of it.
-pub(super) struct Statements {
+pub(super) struct PreparedSession {
     pub(super) session: Session,
     pub(super) read: PreparedStatement,
     pub(super) update: PreparedStatement,
     pub(super) delete: PreparedStatement,
 }
 
-impl Link {
+impl CassandraLink {
     /// Connects in the background. Must be called on a runtime.
-    pub(super) fn open(address: CassandraAddress) -> Link {
+    pub(super) fn open(address: CassandraAddress) -> CassandraLink {
         let server = address.name();
         let breaker = Arc::new(Breaker::new(server.as_str()));
         let (made, ready) = watch::channel(None);
-        let tender = tokio::spawn(tend(address, breaker.clone(), made));
-        Link { server, breaker, ready, tender }
+        let tender = tokio::spawn(maintain_session(address, breaker.clone(), made));
+        CassandraLink { server, breaker, statements: ready, task: tender }
     }
 
     /// The statements, once there is a session.
-    pub(super) async fn statements(&self, deadline: Instant) -> Result<Arc<Statements>, StoreError> {
-        let mut ready = self.ready.clone();
+    pub(super) async fn statements(&self, deadline: Instant) -> Result<Arc<PreparedSession>, StoreError> {
+        let mut ready = self.statements.clone();
         let made = timeout_at(deadline, ready.wait_for(Option::is_some)).await;
         let made = made.ok().and_then(|made| made.ok()?.clone());
         made.ok_or_else(|| StoreError::Unreachable {
@@ -70,22 +70,22 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for CassandraLink {
     fn drop(&mut self) {
-        self.tender.abort();
+        self.task.abort();
     }
 }
 
 /// Makes the session, and asks whether the cluster is back whenever the breaker wants to know.
-async fn tend(
+async fn maintain_session(
     address: CassandraAddress,
     breaker: Arc<Breaker>,
-    made: watch::Sender<Option<Arc<Statements>>>,
+    made: watch::Sender<Option<Arc<PreparedSession>>>,
 ) {
     let mut statements = loop {
         match open_session(&address).await {
             Ok(statements) => break statements,
-            Err(reason) => wait(&breaker, &reason).await,
+            Err(reason) => wait_for_probe(&breaker, &reason).await,
         }
     };
     breaker.probe_succeeded();
@@ -107,19 +107,19 @@ async fn tend(
                     }
                     _ => breaker.probe_failed(&reason),
                 }
-                renew_at = Instant::now() + RENEW_EVERY;
+                renew_at = Instant::now() + RENEW_INTERVAL;
             }
         }
     }
 }
 
-async fn open_session(address: &CassandraAddress) -> Result<Arc<Statements>, String> {
+async fn open_session(address: &CassandraAddress) -> Result<Arc<PreparedSession>, String> {
     let session = connect(address).await?;
     let [read, update, delete] = prepare(&session, address).await?;
-    Ok(Arc::new(Statements { session, read, update, delete }))
+    Ok(Arc::new(PreparedSession { session, read, update, delete }))
 }
 
-async fn wait(breaker: &Breaker, reason: &str) {
+async fn wait_for_probe(breaker: &Breaker, reason: &str) {
     breaker.trip(reason);
     breaker.probe_failed(reason);
     breaker.probe_due().await;
@@ -128,7 +128,7 @@ async fn wait(breaker: &Breaker, reason: &str) {
 /// A session without a keyspace; why not, if there is none.
 pub(super) async fn connect(address: &CassandraAddress) -> Result<Session, String> {
     let profile = ExecutionProfile::builder()
-        .load_balancing_policy(balancing(address))
+        .load_balancing_policy(load_balancing(address))
         .consistency(address.consistency)
         .serial_consistency(Some(address.serial))
         .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
@@ -144,19 +144,19 @@ pub(super) async fn connect(address: &CassandraAddress) -> Result<Session, Strin
         // Enough to know which server keeps a row.
         .keyspaces_to_fetch([&address.keyspace])
         .fetch_full_schema_metadata(false);
-    if let Some(login) = &address.login {
-        builder = builder.user(&login.user, &login.password);
+    if let Some(credentials) = &address.credentials {
+        builder = builder.user(&credentials.user, &credentials.password);
     }
     match timeout(2 * CONNECT_TIMEOUT, builder.build()).await {
         Ok(Ok(session)) => check_datacenter(&session, address).map(|()| session),
-        Ok(Err(error)) => Err(text_of(&error)),
+        Ok(Err(error)) => Err(error_chain(&error)),
         Err(_) => Err("it accepts connections and does not answer".to_owned()),
     }
 }
 
 /// Asks the servers of the address's datacenter. Those of another one stand in only where transactions are serial
 /// among all of them: with `local_serial` they would be another count.
-fn balancing(address: &CassandraAddress) -> Arc<dyn LoadBalancingPolicy> {
+fn load_balancing(address: &CassandraAddress) -> Arc<dyn LoadBalancingPolicy> {
     let mut policy = DefaultPolicy::builder();
     if let Some(datacenter) = &address.datacenter {
         let is_global = address.serial == SerialConsistency::Serial;
@@ -182,7 +182,8 @@ async fn prepare(session: &Session, address: &CassandraAddress) -> Result<[Prepa
     let table = table(address);
     let statement = async |text: String| {
         let prepared = session.prepare(text).await;
-        prepared.map_err(|error| format!("{}; tollgate store init makes what is missing", text_of(&error)))
+        prepared
+            .map_err(|error| format!("{}; tollgate store init makes what is missing", error_chain(&error)))
     };
     let mut read = statement(format!(
         "SELECT counter, version, nonce, state FROM {table} WHERE owner = ? AND counter IN ?"
@@ -197,17 +198,17 @@ async fn prepare(session: &Session, address: &CassandraAddress) -> Result<[Prepa
     Ok([read, update, delete])
 }
 
-impl Statements {
+impl PreparedSession {
     /// Asks for a row that nobody has, in the way that charges are asked for.
     async fn probe(&self) -> Result<(), String> {
         let nobody: (&str, Vec<&str>) = ("nobody", vec![""]);
         let asked = self.session.execute_unpaged(&self.read, nobody).await;
-        asked.map(|_| ()).map_err(|error| text_of(&error))
+        asked.map(|_| ()).map_err(|error| error_chain(&error))
     }
 }
 
 /// What an error says, down to its cause, each part once.
-pub(super) fn text_of(error: &dyn Error) -> String {
+pub(super) fn error_chain(error: &dyn Error) -> String {
     let (mut text, mut cause) = (error.to_string(), error.source());
     while let Some(inner) = cause {
         let said = inner.to_string();

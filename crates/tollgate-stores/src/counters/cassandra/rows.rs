@@ -17,26 +17,26 @@ use scylla::value::CqlValue;
 use scylla::value::Row as Columns;
 use tokio::time::{Instant, timeout_at};
 
-use super::link::{Link, Statements, text_of};
+use super::link::{CassandraLink, PreparedSession, error_chain};
 use crate::counters::StoreError;
-use crate::counters::cells::{Cells, Loaded, Swap, Write};
+use crate::counters::transactions::{CasOutcome, CasStore, CasValue, CasWrite};
 
 /// Rows live no longer than the server can tell: a longer life has no end.
-const LAST_DATE: u64 = i32::MAX as u64;
+const MAX_EXPIRY_SECS: u64 = i32::MAX as u64;
 /// How often one transaction is sent.
 const MAX_SENDS: usize = 3;
 /// The part of the time left that a transaction gets; the rest is for finding out about it.
 const WRITE_SHARE: f64 = 0.6;
 
 /// A lane is a partition.
-pub(in crate::counters) struct Rows {
-    pub(super) link: Link,
+pub(in crate::counters) struct CassandraRows {
+    pub(super) link: CassandraLink,
     pub(super) slack: Duration,
 }
 
 /// A row as it stands.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Row {
+struct CounterRow {
     version: Option<i64>,
     nonce: Option<i64>,
     state: Option<Vec<u8>>,
@@ -44,54 +44,54 @@ struct Row {
 
 /// What became of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fate {
-    Done,
+enum TransactionOutcome {
+    Applied,
     /// It may still be, if it is under way.
-    NotDone,
+    NotApplied,
     Unknown,
 }
 
-impl Cells for Rows {
-    type Seen = Option<i64>;
-    const PAUSE: Duration = Duration::from_millis(4);
-    const TOGETHER: usize = 32;
+impl CasStore for CassandraRows {
+    type Token = Option<i64>;
+    const RETRY_BACKOFF: Duration = Duration::from_millis(4);
+    const MAX_WRITES: usize = 32;
 
     async fn load(
         &self,
-        lane: &str,
+        partition: &str,
         names: &[String],
         deadline: Instant,
-    ) -> Result<Vec<Loaded<Option<i64>>>, StoreError> {
-        let rows = self.read(lane, names, deadline).await?;
-        Ok(rows.into_iter().map(|row| Loaded { bytes: row.state, seen: row.version }).collect())
+    ) -> Result<Vec<CasValue<Option<i64>>>, StoreError> {
+        let rows = self.read(partition, names, deadline).await?;
+        Ok(rows.into_iter().map(|row| CasValue { bytes: row.state, token: row.version }).collect())
     }
 
     async fn swap(
         &self,
-        lane: &str,
-        writes: &[Write<Option<i64>>],
+        partition: &str,
+        writes: &[CasWrite<Option<i64>>],
         deadline: Instant,
-    ) -> Result<Swap, StoreError> {
+    ) -> Result<CasOutcome, StoreError> {
         let statements = self.link.statements(deadline).await?;
         let nonce = fastrand::i64(1..);
         let mut in_doubt = false;
         for _ in 0..MAX_SENDS {
             let left = deadline.saturating_duration_since(Instant::now());
             let write_by = Instant::now() + left.mul_f64(WRITE_SHARE);
-            match timeout_at(write_by, self.write(&statements, lane, writes, nonce)).await {
+            match timeout_at(write_by, self.write(&statements, partition, writes, nonce)).await {
                 Ok(Ok(result)) => match applied(result) {
                     Some(true) => return Ok(self.done()),
                     Some(false) if in_doubt => {}
-                    Some(false) => return Ok(Swap::Lost),
+                    Some(false) => return Ok(CasOutcome::Conflict),
                     None => return Err(self.refused("it does not say whether a transaction was done")),
                 },
-                Ok(Err(error)) if says_not_done(&error) => return Err(self.failed(&error)),
+                Ok(Err(error)) if proves_not_applied(&error) => return Err(self.failed(&error)),
                 Ok(Err(_)) | Err(_) => in_doubt = true,
             }
-            match self.find_out(lane, writes, nonce, deadline).await? {
-                Fate::Done => return Ok(self.done()),
-                Fate::NotDone => {}
-                Fate::Unknown => break,
+            match self.look_up_outcome(partition, writes, nonce, deadline).await? {
+                TransactionOutcome::Applied => return Ok(self.done()),
+                TransactionOutcome::NotApplied => {}
+                TransactionOutcome::Unknown => break,
             }
         }
         Err(StoreError::Deadline { server: self.link.server.clone() })
@@ -102,27 +102,37 @@ impl Cells for Rows {
     }
 }
 
-impl Rows {
+impl CassandraRows {
     /// Forgets a row; says whether it was there.
-    pub(super) async fn delete(&self, lane: &str, name: &str, deadline: Instant) -> Result<bool, StoreError> {
+    pub(super) async fn delete(
+        &self,
+        partition: &str,
+        name: &str,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
         let statements = self.link.statements(deadline).await?;
-        let asked = statements.session.execute_unpaged(&statements.delete, (lane, name));
-        let result = self.within(deadline, asked).await?;
+        let asked = statements.session.execute_unpaged(&statements.delete, (partition, name));
+        let result = self.with_deadline(deadline, asked).await?;
         applied(result).ok_or_else(|| self.refused("it does not say whether a row was there"))
     }
 
-    async fn read(&self, lane: &str, names: &[String], deadline: Instant) -> Result<Vec<Row>, StoreError> {
+    async fn read(
+        &self,
+        partition: &str,
+        names: &[String],
+        deadline: Instant,
+    ) -> Result<Vec<CounterRow>, StoreError> {
         let statements = self.link.statements(deadline).await?;
-        let asked = statements.session.execute_unpaged(&statements.read, (lane, names));
-        let result = self.within(deadline, asked).await?;
+        let asked = statements.session.execute_unpaged(&statements.read, (partition, names));
+        let result = self.with_deadline(deadline, asked).await?;
         let unreadable = || self.refused("it holds rows of another form: is the table ours?");
         let result = result.into_rows_result().map_err(|_| unreadable())?;
         let found = result.rows::<(String, Option<i64>, Option<i64>, Option<Vec<u8>>)>();
-        let mut rows = vec![Row::default(); names.len()];
+        let mut rows = vec![CounterRow::default(); names.len()];
         for row in found.map_err(|_| unreadable())? {
             let (name, version, nonce, state) = row.map_err(|_| unreadable())?;
-            if let Some(place) = names.iter().position(|known| *known == name) {
-                rows[place] = Row { version, nonce, state };
+            if let Some(index) = names.iter().position(|known| *known == name) {
+                rows[index] = CounterRow { version, nonce, state };
             }
         }
         Ok(rows)
@@ -131,15 +141,15 @@ impl Rows {
     /// One transaction on one partition.
     async fn write(
         &self,
-        statements: &Statements,
-        lane: &str,
-        writes: &[Write<Option<i64>>],
+        statements: &PreparedSession,
+        partition: &str,
+        writes: &[CasWrite<Option<i64>>],
         nonce: i64,
     ) -> Result<QueryResult, ExecutionError> {
-        let values = |write: &Write<Option<i64>>| {
-            let version = write.seen.map_or(0, |seen| seen.saturating_add(1)).max(now_micros());
-            let Write { name, seen, bytes, lifetime } = write.clone();
-            (self.ttl(lifetime), version, nonce, bytes, lane.to_owned(), name, seen)
+        let values = |write: &CasWrite<Option<i64>>| {
+            let version = write.token.map_or(0, |token| token.saturating_add(1)).max(now_micros());
+            let CasWrite { name, token, bytes, lifetime } = write.clone();
+            (self.ttl(lifetime), version, nonce, bytes, partition.to_owned(), name, token)
         };
         if let [write] = writes {
             return statements.session.execute_unpaged(&statements.update, values(write)).await;
@@ -150,44 +160,44 @@ impl Rows {
     }
 
     /// Looks up what became of a transaction.
-    async fn find_out(
+    async fn look_up_outcome(
         &self,
-        lane: &str,
-        writes: &[Write<Option<i64>>],
+        partition: &str,
+        writes: &[CasWrite<Option<i64>>],
         nonce: i64,
         deadline: Instant,
-    ) -> Result<Fate, StoreError> {
+    ) -> Result<TransactionOutcome, StoreError> {
         let names: Vec<_> = writes.iter().map(|write| write.name.clone()).collect();
-        let rows = self.read(lane, &names, deadline).await?;
-        Ok(fate(&rows, writes, nonce))
+        let rows = self.read(partition, &names, deadline).await?;
+        Ok(outcome_of(&rows, writes, nonce))
     }
 
-    fn done(&self) -> Swap {
-        self.link.breaker.succeeded();
-        Swap::Done
+    fn done(&self) -> CasOutcome {
+        self.link.breaker.record_success();
+        CasOutcome::Applied
     }
 
     /// Waits for an answer, and tells the breaker whether it came.
-    async fn within(
+    async fn with_deadline(
         &self,
         deadline: Instant,
         asked: impl Future<Output = Result<QueryResult, ExecutionError>>,
     ) -> Result<QueryResult, StoreError> {
         match timeout_at(deadline, asked).await {
             Ok(Ok(result)) => {
-                self.link.breaker.succeeded();
+                self.link.breaker.record_success();
                 Ok(result)
             }
             Ok(Err(error)) => Err(self.failed(&error)),
             Err(_) => {
-                self.link.breaker.failed("it does not answer in time");
+                self.link.breaker.record_failure("it does not answer in time");
                 Err(StoreError::Deadline { server: self.link.server.clone() })
             }
         }
     }
 
     fn failed(&self, error: &ExecutionError) -> StoreError {
-        let (server, reason) = (self.link.server.clone(), text_of(error));
+        let (server, reason) = (self.link.server.clone(), error_chain(error));
         let error = match error {
             ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, _)) => match answer {
                 DbError::ReadTimeout { .. } | DbError::WriteTimeout { .. } => StoreError::Deadline { server },
@@ -200,7 +210,7 @@ impl Rows {
             ExecutionError::BadQuery(_) => return StoreError::Refused { server, reason },
             _ => StoreError::Unreachable { server, reason: reason.clone() },
         };
-        self.link.breaker.failed(&reason);
+        self.link.breaker.record_failure(&reason);
         error
     }
 
@@ -213,23 +223,23 @@ impl Rows {
         let lifetime = lifetime.saturating_add(self.slack);
         let seconds = lifetime.as_secs() + u64::from(lifetime.subsec_nanos() > 0);
         let date = (now_micros() as u64 / 1_000_000).saturating_add(seconds);
-        if date <= LAST_DATE { i32::try_from(seconds.max(1)).unwrap_or(0) } else { 0 }
+        if date <= MAX_EXPIRY_SECS { i32::try_from(seconds.max(1)).unwrap_or(0) } else { 0 }
     }
 }
 
 /// What the rows say about a transaction with this nonce. It wrote all of them, or none.
-fn fate(rows: &[Row], writes: &[Write<Option<i64>>], nonce: i64) -> Fate {
+fn outcome_of(rows: &[CounterRow], writes: &[CasWrite<Option<i64>>], nonce: i64) -> TransactionOutcome {
     if rows.iter().any(|row| row.nonce == Some(nonce)) {
-        Fate::Done
-    } else if rows.iter().zip(writes).all(|(row, write)| row.version == write.seen) {
-        Fate::NotDone
+        TransactionOutcome::Applied
+    } else if rows.iter().zip(writes).all(|(row, write)| row.version == write.token) {
+        TransactionOutcome::NotApplied
     } else {
-        Fate::Unknown
+        TransactionOutcome::Unknown
     }
 }
 
 /// Whether an error says that nothing was done.
-fn says_not_done(error: &ExecutionError) -> bool {
+fn proves_not_applied(error: &ExecutionError) -> bool {
     match error {
         ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, _)) => match answer {
             DbError::SyntaxError
@@ -267,24 +277,32 @@ fn now_micros() -> i64 {
 mod tests {
     use super::*;
 
-    fn row(version: Option<i64>, nonce: Option<i64>) -> Row {
-        Row { version, nonce, state: None }
+    fn row(version: Option<i64>, nonce: Option<i64>) -> CounterRow {
+        CounterRow { version, nonce, state: None }
     }
 
-    fn write(seen: Option<i64>) -> Write<Option<i64>> {
-        Write { name: "n".to_owned(), seen, bytes: Vec::new(), lifetime: Duration::ZERO }
+    fn write(seen: Option<i64>) -> CasWrite<Option<i64>> {
+        CasWrite { name: "n".to_owned(), token: seen, bytes: Vec::new(), lifetime: Duration::ZERO }
     }
 
     #[test]
     fn nonce_and_version_tell_what_became_of_a_transaction() {
         let writes = [write(Some(7)), write(None)];
         let rows = [row(Some(8), Some(42)), row(Some(8), Some(42))];
-        assert_eq!(fate(&rows, &writes, 42), Fate::Done);
-        assert_eq!(fate(&rows, &writes, 43), Fate::Unknown, "it was done and written over, or not at all");
+        assert_eq!(outcome_of(&rows, &writes, 42), TransactionOutcome::Applied);
+        assert_eq!(
+            outcome_of(&rows, &writes, 43),
+            TransactionOutcome::Unknown,
+            "it was done and written over, or not at all"
+        );
         let as_before = [row(Some(7), Some(41)), row(None, None)];
-        assert_eq!(fate(&as_before, &writes, 42), Fate::NotDone);
+        assert_eq!(outcome_of(&as_before, &writes, 42), TransactionOutcome::NotApplied);
         let over_one = [row(Some(8), Some(42)), row(Some(9), Some(50))];
-        assert_eq!(fate(&over_one, &writes, 42), Fate::Done, "another has written one of them since");
+        assert_eq!(
+            outcome_of(&over_one, &writes, 42),
+            TransactionOutcome::Applied,
+            "another has written one of them since"
+        );
     }
 
     /// ScyllaDB's manual: a transaction that lacks replicas for its last round was done all the same.
@@ -294,8 +312,8 @@ mod tests {
             let answer = DbError::Unavailable { consistency, required: 2, alive: 1 };
             ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, String::new()))
         };
-        assert!(says_not_done(&unavailable(Consistency::Serial)));
-        assert!(says_not_done(&unavailable(Consistency::LocalSerial)));
-        assert!(!says_not_done(&unavailable(Consistency::Quorum)));
+        assert!(proves_not_applied(&unavailable(Consistency::Serial)));
+        assert!(proves_not_applied(&unavailable(Consistency::LocalSerial)));
+        assert!(!proves_not_applied(&unavailable(Consistency::Quorum)));
     }
 }

@@ -9,13 +9,13 @@ use scylla::statement::{Consistency, Statement};
 use tokio::time::timeout;
 
 use super::address::{CassandraAddress, Tablets};
-use super::link::{self, text_of};
+use super::link::{self, error_chain};
 use crate::counters::StoreError;
 
 /// Copies that a keyspace of ours has of every row in a datacenter, where there are as many servers.
 const REPLICAS: usize = 3;
 /// The time that all of it may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const INIT_TIMEOUT: Duration = Duration::from_secs(60);
 const WITHOUT_TABLETS: &str = " AND tablets = {'enabled': false}";
 
 /// Where the counters are, in their keyspace.
@@ -32,7 +32,7 @@ pub async fn init(address: &CassandraAddress) -> Result<(), StoreError> {
         let session = link::connect(address).await.map_err(unreachable)?;
         create(&session, address).await.map_err(refused)
     };
-    timeout(PATIENCE, made).await.unwrap_or(Err(StoreError::Deadline { server: server.clone() }))
+    timeout(INIT_TIMEOUT, made).await.unwrap_or(Err(StoreError::Deadline { server: server.clone() }))
 }
 
 async fn create(session: &Session, address: &CassandraAddress) -> Result<(), String> {
@@ -42,7 +42,7 @@ async fn create(session: &Session, address: &CassandraAddress) -> Result<(), Str
         let tablets = tablets_option(address.tablets, &supported_features(session).await?);
         let keyspace = keyspace_statement(&address.keyspace, &nodes_by_datacenter(session), tablets);
         let made = session.query_unpaged(keyspace, ()).await;
-        made.map_err(|error| keyspace_refused(address, &text_of(&error)))?;
+        made.map_err(|error| keyspace_error(address, &error_chain(&error)))?;
     }
     // Expired rows are gone after as long as a server may be away and still be told what it missed.
     let table_name = table(address);
@@ -51,11 +51,11 @@ async fn create(session: &Session, address: &CassandraAddress) -> Result<(), Str
          PRIMARY KEY (owner, counter)) WITH gc_grace_seconds = 10800 \
          AND comment = 'tollgate: one row a counter; owner keeps the counters of one user together'",
     );
-    session.query_unpaged(table, ()).await.map_err(|error| text_of(&error))?;
+    session.query_unpaged(table, ()).await.map_err(|error| error_chain(&error))?;
     check_transactions(session, &table_name).await
 }
 
-fn keyspace_refused(address: &CassandraAddress, reason: &str) -> String {
+fn keyspace_error(address: &CassandraAddress, reason: &str) -> String {
     match address.tablets {
         Tablets::Default => reason.to_owned(),
         Tablets::On | Tablets::Off => {
@@ -70,10 +70,10 @@ fn keyspace_refused(address: &CassandraAddress, reason: &str) -> String {
 async fn check_transactions(session: &Session, table: &str) -> Result<(), String> {
     let nothing = format!("DELETE FROM {table} WHERE owner = 'nobody' AND counter = 'nothing' IF EXISTS");
     let tried = session.query_unpaged(nothing, ()).await;
-    tried.map(|_| ()).map_err(|error| without_transactions(&text_of(&error)))
+    tried.map(|_| ()).map_err(|error| transaction_error(&error_chain(&error)))
 }
 
-fn without_transactions(reason: &str) -> String {
+fn transaction_error(reason: &str) -> String {
     let way_out = match reason.to_ascii_lowercase().contains("tablets") {
         true => "; drop the keyspace and make it anew with tablets=off, or use ScyllaDB 2025.4 or later",
         false => "",
@@ -108,9 +108,9 @@ async fn read_system(
 ) -> Result<Option<String>, String> {
     let mut statement = Statement::new(text);
     statement.set_consistency(Consistency::One);
-    let answer = session.query_unpaged(statement, values).await.map_err(|error| text_of(&error))?;
-    let rows = answer.into_rows_result().map_err(|error| text_of(&error))?;
-    let row = rows.maybe_first_row::<(Option<String>,)>().map_err(|error| text_of(&error))?;
+    let answer = session.query_unpaged(statement, values).await.map_err(|error| error_chain(&error))?;
+    let rows = answer.into_rows_result().map_err(|error| error_chain(&error))?;
+    let row = rows.maybe_first_row::<(Option<String>,)>().map_err(|error| error_chain(&error))?;
     Ok(row.map(|(text,)| text.unwrap_or_default()))
 }
 
@@ -170,8 +170,8 @@ mod tests {
     fn a_keyspace_without_transactions_is_told_with_the_way_out() {
         let scylla =
             "Cannot use LightWeight Transactions for table k.t: LWT is not yet supported with tablets";
-        let told = without_transactions(scylla);
+        let told = transaction_error(scylla);
         assert!(told.contains(scylla) && told.contains("tablets=off") && told.contains("2025.4"), "{told}");
-        assert!(!without_transactions("timed out").contains("tablets"));
+        assert!(!transaction_error("timed out").contains("tablets"));
     }
 }

@@ -7,52 +7,52 @@ use tokio::time::Instant;
 use tollgate::Limit;
 
 use super::address::CassandraAddress;
-use super::link::Link;
-use super::rows::Rows;
+use super::link::CassandraLink;
+use super::rows::CassandraRows;
 use crate::counters::breaker::ServerHealth;
-use crate::counters::cells::{Keeper, Moment, Work};
-use crate::counters::demand::{Intent, Ran};
-use crate::counters::name::{Naming, tag};
-use crate::counters::request::Charged;
-use crate::counters::told::{ToldAddress, ToldSetup, ToldStore};
-use crate::counters::{CentralCharge, CentralReceiptItem, Counter, StoreError};
+use crate::counters::client_clock::{ClientClockAddress, ClientClockSetup, ClientClockStore};
+use crate::counters::decide::{ChargeMode, ChargeResult};
+use crate::counters::name::{Naming, hash_tag};
+use crate::counters::request::PartitionedStore;
+use crate::counters::transactions::{CallTiming, PartitionExecutor, Work};
+use crate::counters::{CentralCharge, CentralReceiptItem, CounterId, StoreError};
 
 mod track;
 
-pub type CassandraSetup = ToldSetup<CassandraAddress>;
+pub type CassandraSetup = ClientClockSetup<CassandraAddress>;
 
 /// Counters on Cassandra or ScyllaDB.
-pub type CassandraStore = ToldStore<Cluster>;
+pub type CassandraStore = ClientClockStore<CassandraBackend>;
 
-impl ToldAddress for CassandraAddress {
+impl ClientClockAddress for CassandraAddress {
     const DEADLINE: Duration = Duration::from_millis(500);
 }
 
 /// The rows, and what they are called.
-pub struct Cluster {
+pub struct CassandraBackend {
     naming: Naming,
-    rows: Arc<Keeper<Rows>>,
+    rows: Arc<PartitionExecutor<CassandraRows>>,
 }
 
 impl CassandraStore {
     /// Connects in the background. Must be called on a runtime.
     pub fn open(setup: CassandraSetup) -> CassandraStore {
         let CassandraSetup { address, naming, deadline, slack } = setup;
-        let rows = Keeper::new(Rows { link: Link::open(address), slack });
-        ToldStore::new(Cluster { naming, rows }, deadline)
+        let rows = PartitionExecutor::new(CassandraRows { link: CassandraLink::open(address), slack });
+        ClientClockStore::new(CassandraBackend { naming, rows }, deadline)
     }
 
     /// Forgets a counter; says whether it was there.
-    pub async fn reset(&self, counter: &Counter, limit: &Limit) -> Result<bool, StoreError> {
+    pub async fn reset(&self, counter: &CounterId, limit: &Limit) -> Result<bool, StoreError> {
         let name = self.inner.naming.name(counter, limit);
-        let rows = &self.inner.rows.cells;
+        let rows = &self.inner.rows.store;
         rows.link.breaker.admit()?;
-        rows.delete(partition(&name), &name, Instant::now() + self.deadline).await
+        rows.delete(partition_of(&name), &name, Instant::now() + self.deadline).await
     }
 
     /// Returns once there is a session and the table is there; else why not.
     pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
-        let link = &self.inner.rows.cells.link;
+        let link = &self.inner.rows.store.link;
         let Err(error) = link.statements(Instant::now() + within).await else { return Ok(()) };
         match link.breaker.health().trouble {
             Some(reason) => Err(StoreError::Unreachable { server: link.server.clone(), reason }),
@@ -61,12 +61,12 @@ impl CassandraStore {
     }
 
     pub fn health(&self) -> Vec<ServerHealth> {
-        vec![self.inner.rows.cells.link.breaker.health()]
+        vec![self.inner.rows.store.link.breaker.health()]
     }
 
     /// The rows, for what is kept beside counters; an error while the cluster does not answer.
-    pub(in crate::counters) fn rows(&self) -> Result<&Rows, StoreError> {
-        let rows = &self.inner.rows.cells;
+    pub(in crate::counters) fn rows(&self) -> Result<&CassandraRows, StoreError> {
+        let rows = &self.inner.rows.store;
         rows.link.breaker.admit().map(|()| rows)
     }
 
@@ -77,44 +77,49 @@ impl CassandraStore {
 }
 
 /// The partition of a counter: that of its owner, or its own. Partitions have names.
-fn partition(name: &str) -> &str {
-    match tag(name) {
+fn partition_of(name: &str) -> &str {
+    match hash_tag(name) {
         "" => name,
         tag => tag,
     }
 }
 
-impl Cluster {
+impl CassandraBackend {
     /// Does work in a partition, unless nobody is there to do it.
-    async fn run_in(&self, place: String, work: Work, moment: Moment) -> Result<Vec<Ran>, StoreError> {
-        let breaker = &self.rows.cells.link.breaker;
+    async fn run_in_partition(
+        &self,
+        partition: String,
+        work: Work,
+        timing: CallTiming,
+    ) -> Result<Vec<ChargeResult>, StoreError> {
+        let breaker = &self.rows.store.link.breaker;
         breaker.admit()?;
-        let ran = self.rows.run(place, work, moment).await;
+        let ran = self.rows.run(partition, work, timing).await;
         if matches!(ran, Err(StoreError::Deadline { .. })) {
-            breaker.failed("it does not answer in time");
+            breaker.record_failure("it does not answer in time");
         }
         ran
     }
 }
 
-impl Charged for Cluster {
-    fn place(&self, charge: &CentralCharge) -> String {
-        partition(&self.naming.name(&charge.counter, &charge.limit)).to_owned()
+impl PartitionedStore for CassandraBackend {
+    fn partition_key(&self, charge: &CentralCharge) -> String {
+        partition_of(&self.naming.name(&charge.counter, &charge.limit)).to_owned()
     }
 
-    async fn run(
+    async fn run_charges(
         self: &Arc<Self>,
         charges: Vec<CentralCharge>,
-        intent: Intent,
-        moment: Moment,
-    ) -> Vec<Result<Ran, StoreError>> {
+        mode: ChargeMode,
+        timing: CallTiming,
+    ) -> Vec<Result<ChargeResult, StoreError>> {
         let names: Vec<_> =
             charges.iter().map(|charge| self.naming.name(&charge.counter, &charge.limit)).collect();
         let Some(first) = names.first() else { return Vec::new() };
-        let (place, asked) = (partition(first).to_owned(), charges.len());
-        match self.run_in(place, Work::Charge { charges, names, intent }, moment).await {
+        let (partition, count) = (partition_of(first).to_owned(), charges.len());
+        match self.run_in_partition(partition, Work::Charge { charges, names, mode }, timing).await {
             Ok(ran) => ran.into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(error); asked],
+            Err(error) => vec![Err(error); count],
         }
     }
 
@@ -122,11 +127,11 @@ impl Charged for Cluster {
         self: &Arc<Self>,
         item: &CentralReceiptItem,
         real_cost: u64,
-        moment: Moment,
+        timing: CallTiming,
     ) -> Result<(), StoreError> {
         let name = self.naming.name(&item.counter, &item.limit);
-        let place = partition(&name).to_owned();
+        let partition = partition_of(&name).to_owned();
         let work = Work::Settle { item: item.clone(), name, real_cost };
-        self.run_in(place, work, moment).await.map(|_| ())
+        self.run_in_partition(partition, work, timing).await.map(|_| ())
     }
 }

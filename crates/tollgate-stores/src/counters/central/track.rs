@@ -1,21 +1,21 @@
 //! The records of tracked keys, on whichever store keeps the counters.
 
 use tollgate::track::Delta;
-use tollgate::track::central::{CentralTracks, SharedTrack};
+use tollgate::track::central::{CentralTrackStore, SharedTrack};
 
 use super::CentralStore;
-use crate::counters::{Counter, StoreError};
+use crate::counters::{CounterId, StoreError};
 
-impl CentralTracks for CentralStore {
+impl CentralTrackStore for CentralStore {
     async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
         ask!(self, |store| store.add_track(delta).await, redis: store.add_track(delta).await)
     }
 
-    async fn read_track(&self, counter: &Counter, writer: u64) -> Result<SharedTrack, StoreError> {
+    async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
         ask!(self, |store| store.read_track(counter, writer).await, redis: store.read_track(counter, writer).await)
     }
 
-    async fn forget_track(&self, counter: &Counter) -> Result<(), StoreError> {
+    async fn forget_track(&self, counter: &CounterId) -> Result<(), StoreError> {
         ask!(self, |store| store.forget_track(counter).await, redis: store.forget_track(counter).await)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::counters::place::{Login, Place, PlaceError};
+use crate::counters::store_url::{Credentials, StoreUrl, StoreUrlError};
 
 const DEFAULT_PORT: u16 = 11211;
 
@@ -10,17 +10,18 @@ const DEFAULT_PORT: u16 = 11211;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemcachedAddress {
     pub(super) servers: Vec<String>,
-    pub(super) login: Option<Login>,
+    pub(super) credentials: Option<Credentials>,
 }
 
 impl FromStr for MemcachedAddress {
-    type Err = PlaceError;
+    type Err = StoreUrlError;
 
-    fn from_str(url: &str) -> Result<MemcachedAddress, PlaceError> {
-        let Place { login, servers, path, options } = Place::parse(url, "memcached", DEFAULT_PORT)?;
+    fn from_str(url: &str) -> Result<MemcachedAddress, StoreUrlError> {
+        let StoreUrl { credentials, servers, path, options } =
+            StoreUrl::parse(url, "memcached", DEFAULT_PORT)?;
         match path.or(options.into_iter().next().map(|(name, _)| name)) {
-            Some(extra) => Err(PlaceError::Extra { extra }),
-            None => Ok(MemcachedAddress { servers, login }),
+            Some(extra) => Err(StoreUrlError::UnexpectedPart { extra }),
+            None => Ok(MemcachedAddress { servers, credentials }),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What is known of a tiered window: counts of buckets, coarse where nobody needs to know more.
 
-use tollgate::algorithm::State;
+use tollgate::algorithm::QuotaState;
 use tollgate::algorithm::tiered_window::Tiers;
 use tollgate::limit::Levels;
 
@@ -12,7 +12,7 @@ pub struct Bucket {
 
 impl Bucket {
     /// The buckets of the next finer level that make up this one; none of the finest.
-    pub fn parts(&self, levels: &Levels) -> impl Iterator<Item = Bucket> + use<> {
+    pub fn children(&self, levels: &Levels) -> impl Iterator<Item = Bucket> + use<> {
         let finer = self.level.checked_sub(1);
         let ratio = finer.map_or(0, |finer| levels.units()[self.level].secs() / levels.units()[finer].secs());
         let (from, level) = (self.number * ratio, finer.unwrap_or(0));
@@ -74,7 +74,7 @@ impl Buckets {
     }
 
     /// The state that these counts are, exact where it was refined.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> QuotaState {
         let level = |level: usize| {
             let same = self.read.iter().filter(move |(bucket, _)| bucket.level == level);
             same.map(|(bucket, count)| (bucket.number, *count)).collect()
@@ -83,13 +83,13 @@ impl Buckets {
         let finest = self.timeline.iter().map(|(bucket, count)| (bucket.first_step(&self.levels), *count));
         let mut levels = vec![finest.collect()];
         levels.extend((1..self.levels.units().len()).map(level));
-        State::Tiers(Tiers::from_levels(levels))
+        QuotaState::Tiers(Tiers::from_levels(levels))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tollgate::algorithm::sliding_compact::Pairs;
+    use tollgate::algorithm::sliding_compact::StepCounts;
 
     use super::*;
 
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(buckets.too_coarse(1), [], "the oldest hit is known to the second");
         let coarse = Bucket { level: 1, number: 3 };
         assert_eq!(buckets.too_coarse(2), [coarse]);
-        let seconds: Vec<_> = coarse.parts(&Levels::SMH).collect();
+        let seconds: Vec<_> = coarse.children(&Levels::SMH).collect();
         assert_eq!((seconds.len(), seconds[0]), (60, Bucket { level: 0, number: 180 }));
         let counts = seconds.into_iter().map(|second| (second, u64::from(second.number < 184)));
         buckets.refine(&coarse, counts.collect());
@@ -122,8 +122,8 @@ mod tests {
     fn what_the_parts_have_lost_counts_until_the_end() {
         let mut buckets = minutes_and_seconds();
         let coarse = Bucket { level: 1, number: 5 };
-        buckets.refine(&coarse, coarse.parts(&Levels::SMH).map(|second| (second, 0)).collect());
-        let State::Tiers(tiers) = buckets.state() else { panic!("tiers") };
+        buckets.refine(&coarse, coarse.children(&Levels::SMH).map(|second| (second, 0)).collect());
+        let QuotaState::Tiers(tiers) = buckets.state() else { panic!("tiers") };
         let finest: Vec<_> = tiers.finest().expect("levels").pairs().collect();
         assert_eq!(finest, [(179, 1), (180, 4), (359, 3), (360, 2)]);
     }

@@ -6,36 +6,36 @@
 use ring::digest::{SHA256, digest};
 
 /// Enough for shares that differ by a tenth or so.
-const PLACES: usize = 160;
-const PLACES_PER_DIGEST: usize = 4;
+const POINTS_PER_SERVER: usize = 160;
+const POINTS_PER_DIGEST: usize = 4;
 
 #[derive(Debug)]
-pub struct Ring {
+pub struct HashRing {
     /// (place, number of the server), in order.
-    places: Vec<(u64, usize)>,
+    points: Vec<(u64, usize)>,
 }
 
-impl Ring {
-    pub fn new(servers: &[String]) -> Ring {
-        let mut places: Vec<_> =
-            servers.iter().enumerate().flat_map(|(n, name)| places_of(n, name)).collect();
-        places.sort_unstable_by_key(|(place, n)| (*place, &servers[*n]));
-        Ring { places }
+impl HashRing {
+    pub fn new(servers: &[String]) -> HashRing {
+        let mut points: Vec<_> =
+            servers.iter().enumerate().flat_map(|(n, name)| points_of(n, name)).collect();
+        points.sort_unstable_by_key(|(point, n)| (*point, &servers[*n]));
+        HashRing { points }
     }
 
     /// The number of the server that keeps `key`.
     pub fn server_of(&self, key: &str) -> usize {
-        let place = u64_at(digest(&SHA256, key.as_bytes()).as_ref(), 0);
-        let next = self.places.partition_point(|(at, _)| *at < place);
-        let wrapped = self.places.get(next).or_else(|| self.places.first());
+        let point = u64_at(digest(&SHA256, key.as_bytes()).as_ref(), 0);
+        let next = self.points.partition_point(|(at, _)| *at < point);
+        let wrapped = self.points.get(next).or_else(|| self.points.first());
         wrapped.map_or(0, |(_, server)| *server)
     }
 }
 
-fn places_of(n: usize, name: &str) -> impl Iterator<Item = (u64, usize)> {
-    (0..PLACES / PLACES_PER_DIGEST).flat_map(move |round| {
+fn points_of(n: usize, name: &str) -> impl Iterator<Item = (u64, usize)> {
+    (0..POINTS_PER_SERVER / POINTS_PER_DIGEST).flat_map(move |round| {
         let digest = digest(&SHA256, format!("{name}#{round}").as_bytes());
-        (0..PLACES_PER_DIGEST).map(move |at| (u64_at(digest.as_ref(), at), n))
+        (0..POINTS_PER_DIGEST).map(move |at| (u64_at(digest.as_ref(), at), n))
     })
 }
 
@@ -50,7 +50,7 @@ mod tests {
 
     fn owners(servers: &[&str]) -> Vec<String> {
         let servers: Vec<_> = servers.iter().map(|server| (*server).to_owned()).collect();
-        let ring = Ring::new(&servers);
+        let ring = HashRing::new(&servers);
         (0..10_000).map(|n| servers[ring.server_of(&format!("user:{n}"))].clone()).collect()
     }
 

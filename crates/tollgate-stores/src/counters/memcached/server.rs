@@ -13,13 +13,13 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::wire::{self, Command, Reply};
+use super::wire::{self, MemcachedCommand, MemcachedReply};
 use crate::counters::StoreError;
 use crate::counters::breaker::{Breaker, ServerHealth};
-use crate::counters::place::Login;
+use crate::counters::store_url::Credentials;
 
 /// Questions that wait to be sent.
-const MAX_WAITING: usize = 4096;
+const MAX_QUEUED: usize = 4096;
 /// Questions that are sent and not answered.
 const MAX_IN_FLIGHT: usize = 4096;
 /// Questions that go out in one write.
@@ -27,34 +27,34 @@ const MAX_BATCH: usize = 256;
 /// A new connection answers within this, or is given up.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// A connection that is lost sooner is not made again at once.
-const LASTING: Duration = Duration::from_secs(1);
+const MIN_CONNECTION_LIFETIME: Duration = Duration::from_secs(1);
 /// Bytes that wait to be written.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
 const READ_BYTES: usize = 16 * 1024;
 
 #[derive(Debug)]
-pub struct Server {
+pub struct MemcachedServer {
     address: Arc<str>,
     breaker: Arc<Breaker>,
-    questions: mpsc::Sender<Question>,
+    batches: mpsc::Sender<CommandBatch>,
 }
 
 /// Commands that are answered together.
 #[derive(Debug)]
-struct Question {
-    commands: Vec<Command>,
+struct CommandBatch {
+    commands: Vec<MemcachedCommand>,
     /// `None` if nobody waits for the answers.
-    answer: Option<oneshot::Sender<Vec<Reply>>>,
+    reply_to: Option<oneshot::Sender<Vec<MemcachedReply>>>,
 }
 
-impl Server {
+impl MemcachedServer {
     /// Connects as soon as a runtime runs it, and again whenever the connection is lost.
-    pub fn connect(address: &str, login: Option<Login>) -> Server {
+    pub fn connect(address: &str, credentials: Option<Credentials>) -> MemcachedServer {
         let breaker = Arc::new(Breaker::new(address));
-        let (questions, asked) = mpsc::channel(MAX_WAITING);
-        let line = Line { address: address.into(), login, breaker: breaker.clone(), asked };
-        tokio::spawn(line.run());
-        Server { address: address.into(), breaker, questions }
+        let (batches, queue) = mpsc::channel(MAX_QUEUED);
+        let task = ConnectionTask { address: address.into(), credentials, breaker: breaker.clone(), queue };
+        tokio::spawn(task.run());
+        MemcachedServer { address: address.into(), breaker, batches }
     }
 
     /// Whether it is of any use to ask.
@@ -63,37 +63,45 @@ impl Server {
     }
 
     /// The answers to commands, in their order.
-    pub async fn ask(&self, commands: Vec<Command>, deadline: Instant) -> Result<Vec<Reply>, StoreError> {
+    pub async fn execute(
+        &self,
+        commands: Vec<MemcachedCommand>,
+        deadline: Instant,
+    ) -> Result<Vec<MemcachedReply>, StoreError> {
         self.admit()?;
-        let (answer, answered) = oneshot::channel();
-        let question = Question { commands, answer: Some(answer) };
-        self.questions.try_send(question).map_err(|_| StoreError::Busy { server: self.name() })?;
+        let (reply_to, answered) = oneshot::channel();
+        let batch = CommandBatch { commands, reply_to: Some(reply_to) };
+        self.batches.try_send(batch).map_err(|_| StoreError::Busy { server: self.name() })?;
         match timeout_at(deadline, answered).await {
             Ok(Ok(replies)) => {
-                self.breaker.succeeded();
+                self.breaker.record_success();
                 Ok(replies)
             }
             Ok(Err(_)) => {
                 Err(StoreError::Unreachable { server: self.name(), reason: "the connection is lost".into() })
             }
             Err(_) => {
-                self.breaker.failed("it does not answer in time");
+                self.breaker.record_failure("it does not answer in time");
                 Err(StoreError::Deadline { server: self.name() })
             }
         }
     }
 
     /// The answer to one command.
-    pub async fn ask_one(&self, command: Command, deadline: Instant) -> Result<Reply, StoreError> {
-        let mut replies = self.ask(vec![command], deadline).await?;
-        replies.pop().ok_or_else(|| self.out_of_step())
+    pub async fn execute_one(
+        &self,
+        command: MemcachedCommand,
+        deadline: Instant,
+    ) -> Result<MemcachedReply, StoreError> {
+        let mut replies = self.execute(vec![command], deadline).await?;
+        replies.pop().ok_or_else(|| self.unexpected_reply())
     }
 
     /// Sends commands whose answers nobody needs, after all that was asked before. What cannot be sent
     /// is dropped.
-    pub fn tell(&self, commands: Vec<Command>) {
+    pub fn execute_detached(&self, commands: Vec<MemcachedCommand>) {
         if self.breaker.admit().is_ok() {
-            let _ = self.questions.try_send(Question { commands, answer: None });
+            let _ = self.batches.try_send(CommandBatch { commands, reply_to: None });
         }
     }
 
@@ -109,30 +117,30 @@ impl Server {
         StoreError::Refused { server: self.name(), reason: reason.into() }
     }
 
-    pub fn out_of_step(&self) -> StoreError {
+    pub fn unexpected_reply(&self) -> StoreError {
         self.refused("it answers another question than it was asked")
     }
 }
 
 /// The task that owns the connection.
-struct Line {
+struct ConnectionTask {
     address: Box<str>,
-    login: Option<Login>,
+    credentials: Option<Credentials>,
     breaker: Arc<Breaker>,
-    asked: mpsc::Receiver<Question>,
+    queue: mpsc::Receiver<CommandBatch>,
 }
 
 /// A question that was sent.
 struct InFlight {
     first_opaque: u32,
     expected: usize,
-    replies: Vec<Reply>,
-    answer: Option<oneshot::Sender<Vec<Reply>>>,
+    replies: Vec<MemcachedReply>,
+    reply_to: Option<oneshot::Sender<Vec<MemcachedReply>>>,
 }
 
-impl Line {
+impl ConnectionTask {
     async fn run(mut self) {
-        while !self.asked.is_closed() || !self.asked.is_empty() {
+        while !self.queue.is_closed() || !self.queue.is_empty() {
             match timeout(CONNECT_TIMEOUT, self.open()).await {
                 Ok(Ok(stream)) => {
                     self.breaker.probe_succeeded();
@@ -140,7 +148,9 @@ impl Line {
                     match self.serve(stream).await {
                         Ok(()) => return,
                         // Closed for being idle, perhaps: that is no outage if a new one can be had.
-                        Err(_) if begun.elapsed() > LASTING && !self.breaker.is_open() => continue,
+                        Err(_) if begun.elapsed() > MIN_CONNECTION_LIFETIME && !self.breaker.is_open() => {
+                            continue;
+                        }
                         Err(reason) => self.breaker.trip(&reason),
                     }
                 }
@@ -148,7 +158,7 @@ impl Line {
                 Err(_) => self.fail("it accepts connections and does not answer"),
             }
             // Those who wait now would wait in vain.
-            while self.asked.try_recv().is_ok() {}
+            while self.queue.try_recv().is_ok() {}
             self.breaker.probe_due().await;
         }
     }
@@ -162,15 +172,15 @@ impl Line {
     async fn open(&self) -> Result<TcpStream, String> {
         let mut stream = TcpStream::connect(&*self.address).await.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        if let Some(Login { user, password }) = &self.login {
+        if let Some(Credentials { user, password }) = &self.credentials {
             let secret = format!("{user} {password}");
             let question = format!("set login 0 0 {}\r\n{secret}\r\n", secret.len());
-            let answer = exchange(&mut stream, question.as_bytes()).await?;
+            let answer = request_line(&mut stream, question.as_bytes()).await?;
             if answer != "STORED" {
                 return Err(format!("it refuses the user or the password: {answer}"));
             }
         }
-        match exchange(&mut stream, b"mn\r\n").await?.as_str() {
+        match request_line(&mut stream, b"mn\r\n").await?.as_str() {
             "MN" => Ok(stream),
             "CLIENT_ERROR unauthenticated" => Err("it asks for a user and a password".to_owned()),
             "ERROR" => Err("it does not know meta commands: memcached 1.6 or later is needed".to_owned()),
@@ -183,7 +193,7 @@ impl Line {
         let (mut reader, mut writer) = stream.split();
         let mut in_flight: VecDeque<InFlight> = VecDeque::new();
         let (mut input, mut output) = (Vec::with_capacity(READ_BYTES), Vec::new());
-        let (mut questions, mut opaque) = (Vec::new(), 0);
+        let (mut batches, mut opaque) = (Vec::new(), 0);
         loop {
             let room = in_flight.len() < MAX_IN_FLIGHT && output.len() < MAX_OUTPUT_BYTES;
             tokio::select! {
@@ -192,16 +202,16 @@ impl Line {
                     if read.map_err(|error| error.to_string())? == 0 {
                         return Err("it closed the connection".to_owned());
                     }
-                    take_answers(&mut input, &mut in_flight)?;
+                    deliver_replies(&mut input, &mut in_flight)?;
                 }
                 wrote = writer.write(&output), if !output.is_empty() => {
                     output.drain(..wrote.map_err(|error| error.to_string())?);
                 }
-                count = self.asked.recv_many(&mut questions, MAX_BATCH), if room => {
+                count = self.queue.recv_many(&mut batches, MAX_BATCH), if room => {
                     if count == 0 {
                         return Ok(());
                     }
-                    questions.drain(..).for_each(|each| send(each, &mut output, &mut opaque, &mut in_flight));
+                    batches.drain(..).for_each(|each| write_batch(each, &mut output, &mut opaque, &mut in_flight));
                 }
                 // Too many went unanswered: a new connection has to prove that somebody is there.
                 () = self.breaker.probe_due() => return Err("it does not answer".to_owned()),
@@ -210,9 +220,14 @@ impl Line {
     }
 }
 
-fn send(question: Question, output: &mut Vec<u8>, opaque: &mut u32, in_flight: &mut VecDeque<InFlight>) {
-    let Question { commands, answer } = question;
-    if answer.as_ref().is_some_and(oneshot::Sender::is_closed) {
+fn write_batch(
+    batch: CommandBatch,
+    output: &mut Vec<u8>,
+    opaque: &mut u32,
+    in_flight: &mut VecDeque<InFlight>,
+) {
+    let CommandBatch { commands, reply_to } = batch;
+    if reply_to.as_ref().is_some_and(oneshot::Sender::is_closed) {
         return;
     }
     let (first_opaque, expected) = (*opaque, commands.len());
@@ -220,12 +235,12 @@ fn send(question: Question, output: &mut Vec<u8>, opaque: &mut u32, in_flight: &
         command.write(output, *opaque);
         *opaque = opaque.wrapping_add(1);
     }
-    in_flight.push_back(InFlight { first_opaque, expected, replies: Vec::with_capacity(expected), answer });
+    in_flight.push_back(InFlight { first_opaque, expected, replies: Vec::with_capacity(expected), reply_to });
 }
 
-fn take_answers(input: &mut Vec<u8>, in_flight: &mut VecDeque<InFlight>) -> Result<(), String> {
+fn deliver_replies(input: &mut Vec<u8>, in_flight: &mut VecDeque<InFlight>) -> Result<(), String> {
     let mut taken = 0;
-    while let Some(read) = wire::read(&input[taken..]).map_err(|garbage| garbage.to_string())? {
+    while let Some(read) = wire::parse_reply(&input[taken..]).map_err(|garbage| garbage.to_string())? {
         taken += read.len;
         let Some(first) = in_flight.front_mut() else {
             return Err("it answers without being asked".to_owned());
@@ -236,7 +251,7 @@ fn take_answers(input: &mut Vec<u8>, in_flight: &mut VecDeque<InFlight>) -> Resu
         }
         first.replies.push(read.reply);
         if first.replies.len() == first.expected
-            && let Some(InFlight { answer: Some(answer), replies, .. }) = in_flight.pop_front()
+            && let Some(InFlight { reply_to: Some(answer), replies, .. }) = in_flight.pop_front()
         {
             let _ = answer.send(replies); // whoever asked may have gone
         }
@@ -246,7 +261,7 @@ fn take_answers(input: &mut Vec<u8>, in_flight: &mut VecDeque<InFlight>) -> Resu
 }
 
 /// One line out, one line back: for a connection that nobody else uses yet.
-async fn exchange(stream: &mut TcpStream, question: &[u8]) -> Result<String, String> {
+async fn request_line(stream: &mut TcpStream, question: &[u8]) -> Result<String, String> {
     const MAX_ANSWER_BYTES: usize = 512;
     stream.write_all(question).await.map_err(|error| error.to_string())?;
     let mut answer = Vec::new();

@@ -7,27 +7,27 @@ use tokio::time::Instant;
 use tollgate::{Limit, Time};
 
 use super::address::MemcachedAddress;
-use super::fleet::Fleet;
-use super::method::Method;
+use super::layout::CounterLayout;
+use super::pool::MemcachedPool;
 use super::tiers::TierSums;
-use super::values::Values;
+use super::values::MemcachedValues;
 use super::windows::Windows;
-use super::wire::{Command, Reply};
+use super::wire::{MemcachedCommand, MemcachedReply};
 use crate::counters::breaker::ServerHealth;
-use crate::counters::cells::{Keeper, Moment, Work};
-use crate::counters::demand::{Intent, Ran};
-use crate::counters::request::Charged;
-use crate::counters::told::{ToldAddress, ToldSetup, ToldStore};
-use crate::counters::{CentralCharge, CentralReceiptItem, Counter, StoreError};
+use crate::counters::client_clock::{ClientClockAddress, ClientClockSetup, ClientClockStore};
+use crate::counters::decide::{ChargeMode, ChargeResult};
+use crate::counters::request::PartitionedStore;
+use crate::counters::transactions::{CallTiming, PartitionExecutor, Work};
+use crate::counters::{CentralCharge, CentralReceiptItem, CounterId, StoreError};
 
 mod track;
 
-pub type MemcachedSetup = ToldSetup<MemcachedAddress>;
+pub type MemcachedSetup = ClientClockSetup<MemcachedAddress>;
 
 /// Counters on memcached.
-pub type MemcachedStore = ToldStore<Servers>;
+pub type MemcachedStore = ClientClockStore<MemcachedBackend>;
 
-impl ToldAddress for MemcachedAddress {
+impl ClientClockAddress for MemcachedAddress {
     const DEADLINE: Duration = Duration::from_millis(50);
 }
 
@@ -38,33 +38,33 @@ impl MemcachedStore {
     /// Connects in the background. Must be called on a runtime.
     pub fn open(setup: MemcachedSetup) -> MemcachedStore {
         let MemcachedSetup { address, naming, deadline, slack } = setup;
-        let fleet = Arc::new(Fleet::connect(&address, naming, slack.max(MemcachedSetup::SLACK)));
-        let servers = Servers {
-            values: Keeper::new(Values { fleet: fleet.clone() }),
-            windows: Windows { fleet: fleet.clone(), closed: Default::default(), denied: Default::default() },
-            tiers: TierSums { fleet: fleet.clone(), denied: Default::default() },
-            fleet,
+        let pool = Arc::new(MemcachedPool::connect(&address, naming, slack.max(MemcachedSetup::SLACK)));
+        let backend = MemcachedBackend {
+            values: PartitionExecutor::new(MemcachedValues { pool: pool.clone() }),
+            windows: Windows { pool: pool.clone(), closed: Default::default(), denied: Default::default() },
+            tiers: TierSums { pool: pool.clone(), denied: Default::default() },
+            pool,
         };
-        ToldStore::new(servers, deadline)
+        ClientClockStore::new(backend, deadline)
     }
 
     /// Forgets a counter; says whether it was there.
-    pub async fn reset(&self, counter: &Counter, limit: &Limit, now: Time) -> Result<bool, StoreError> {
-        self.inner.reset(counter, limit, Moment::new(now, Self::RESET_DEADLINE)).await
+    pub async fn reset(&self, counter: &CounterId, limit: &Limit, now: Time) -> Result<bool, StoreError> {
+        self.inner.reset(counter, limit, CallTiming::new(now, Self::RESET_DEADLINE)).await
     }
 
     /// Returns once all servers answer; else why one does not.
     pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
-        self.inner.fleet.ready(Instant::now() + within).await
+        self.inner.pool.ready(Instant::now() + within).await
     }
 
     pub fn health(&self) -> Vec<ServerHealth> {
-        self.inner.fleet.health()
+        self.inner.pool.health()
     }
 
     /// The values, for what is kept beside counters.
-    pub(in crate::counters) fn values(&self) -> &Values {
-        &self.inner.values.cells
+    pub(in crate::counters) fn values(&self) -> &MemcachedValues {
+        &self.inner.values.store
     }
 
     /// Charges that were given up because others were faster each time.
@@ -74,43 +74,49 @@ impl MemcachedStore {
 }
 
 /// The servers, and each way to keep a limit on them.
-pub struct Servers {
-    fleet: Arc<Fleet>,
+pub struct MemcachedBackend {
+    pool: Arc<MemcachedPool>,
     windows: Windows,
     tiers: TierSums,
-    values: Arc<Keeper<Values>>,
+    values: Arc<PartitionExecutor<MemcachedValues>>,
 }
 
-impl Servers {
-    async fn reset(&self, counter: &Counter, limit: &Limit, moment: Moment) -> Result<bool, StoreError> {
-        match Method::of(limit) {
-            Method::Window(kind) => self.windows.reset(kind, counter, limit, moment).await,
-            Method::Tiers => self.tiers.reset(counter, limit, moment).await,
-            Method::Value => {
-                let name = self.fleet.name(counter, limit);
-                let server = self.fleet.server(&name);
-                let reply = server.ask_one(Command::Delete { key: name }, moment.deadline).await?;
-                Ok(reply == Reply::Done)
+impl MemcachedBackend {
+    async fn reset(
+        &self,
+        counter: &CounterId,
+        limit: &Limit,
+        timing: CallTiming,
+    ) -> Result<bool, StoreError> {
+        match CounterLayout::of(limit) {
+            CounterLayout::Window(kind) => self.windows.reset(kind, counter, limit, timing).await,
+            CounterLayout::Tiers => self.tiers.reset(counter, limit, timing).await,
+            CounterLayout::Value => {
+                let name = self.pool.name(counter, limit);
+                let server = self.pool.server(&name);
+                let reply =
+                    server.execute_one(MemcachedCommand::Delete { key: name }, timing.deadline).await?;
+                Ok(reply == MemcachedReply::Done)
             }
         }
     }
 }
 
-impl Charged for Servers {
+impl PartitionedStore for MemcachedBackend {
     /// Every counter is a place of its own.
-    fn place(&self, charge: &CentralCharge) -> String {
-        self.fleet.name(&charge.counter, &charge.limit)
+    fn partition_key(&self, charge: &CentralCharge) -> String {
+        self.pool.name(&charge.counter, &charge.limit)
     }
 
-    async fn run(
+    async fn run_charges(
         self: &Arc<Self>,
         charges: Vec<CentralCharge>,
-        intent: Intent,
-        moment: Moment,
-    ) -> Vec<Result<Ran, StoreError>> {
+        mode: ChargeMode,
+        timing: CallTiming,
+    ) -> Vec<Result<ChargeResult, StoreError>> {
         let mut results = Vec::with_capacity(charges.len());
         for charge in charges {
-            results.push(self.run_one(charge, intent, moment).await);
+            results.push(self.run_one(charge, mode, timing).await);
         }
         results
     }
@@ -119,41 +125,46 @@ impl Charged for Servers {
         self: &Arc<Self>,
         item: &CentralReceiptItem,
         real_cost: u64,
-        moment: Moment,
+        timing: CallTiming,
     ) -> Result<(), StoreError> {
-        match Method::of(&item.limit) {
-            Method::Window(kind) => self.windows.settle(kind, item, real_cost, moment).await,
-            Method::Tiers => self.tiers.settle(item, real_cost, moment).await,
-            Method::Value => {
-                let name = self.fleet.name(&item.counter, &item.limit);
+        match CounterLayout::of(&item.limit) {
+            CounterLayout::Window(kind) => self.windows.settle(kind, item, real_cost, timing).await,
+            CounterLayout::Tiers => self.tiers.settle(item, real_cost, timing).await,
+            CounterLayout::Value => {
+                let name = self.pool.name(&item.counter, &item.limit);
                 let work = Work::Settle { item: item.clone(), name: name.clone(), real_cost };
-                self.run_value(name, work, moment).await.map(|_| ())
+                self.run_value(name, work, timing).await.map(|_| ())
             }
         }
     }
 }
 
-impl Servers {
+impl MemcachedBackend {
     /// Does work on a value, unless nobody is there to do it: then it does not even wait for its turn.
-    async fn run_value(&self, name: String, work: Work, moment: Moment) -> Result<Vec<Ran>, StoreError> {
-        self.fleet.server(&name).admit()?;
-        self.values.run(name, work, moment).await
+    async fn run_value(
+        &self,
+        name: String,
+        work: Work,
+        timing: CallTiming,
+    ) -> Result<Vec<ChargeResult>, StoreError> {
+        self.pool.server(&name).admit()?;
+        self.values.run(name, work, timing).await
     }
 
     async fn run_one(
         &self,
         charge: CentralCharge,
-        intent: Intent,
-        moment: Moment,
-    ) -> Result<Ran, StoreError> {
-        match Method::of(&charge.limit) {
-            Method::Window(kind) => self.windows.run(kind, &charge, intent, moment).await,
-            Method::Tiers => self.tiers.run(&charge, intent, moment).await,
-            Method::Value => {
-                let name = self.fleet.name(&charge.counter, &charge.limit);
-                let work = Work::Charge { charges: vec![charge], names: vec![name.clone()], intent };
-                let ran = self.run_value(name.clone(), work, moment).await?;
-                ran.into_iter().next().ok_or_else(|| self.fleet.server(&name).out_of_step())
+        mode: ChargeMode,
+        timing: CallTiming,
+    ) -> Result<ChargeResult, StoreError> {
+        match CounterLayout::of(&charge.limit) {
+            CounterLayout::Window(kind) => self.windows.run(kind, &charge, mode, timing).await,
+            CounterLayout::Tiers => self.tiers.run(&charge, mode, timing).await,
+            CounterLayout::Value => {
+                let name = self.pool.name(&charge.counter, &charge.limit);
+                let work = Work::Charge { charges: vec![charge], names: vec![name.clone()], mode };
+                let ran = self.run_value(name.clone(), work, timing).await?;
+                ran.into_iter().next().ok_or_else(|| self.pool.server(&name).unexpected_reply())
             }
         }
     }

@@ -16,62 +16,62 @@ use tollgate::limit::{Levels, Limit, Shape};
 use tollgate::store::DeniedHits;
 
 use super::buckets::{Bucket, Buckets};
-use super::denied::DeniedCosts;
-use super::fleet::Fleet;
-use super::server::Server;
-use super::windows::number;
-use super::wire::{Command, Reply};
-use crate::counters::cells::Moment;
-use crate::counters::demand::{self, Intent, Ran};
-use crate::counters::{CentralCharge, CentralReceiptItem, Counter, StoreError};
+use super::denied_costs::DeniedCosts;
+use super::pool::MemcachedPool;
+use super::server::MemcachedServer;
+use super::windows::parse_count;
+use super::wire::{MemcachedCommand, MemcachedReply};
+use crate::counters::decide::{self, ChargeMode, ChargeResult};
+use crate::counters::transactions::CallTiming;
+use crate::counters::{CentralCharge, CentralReceiptItem, CounterId, StoreError};
 
 /// Buckets that are asked for at once when a counter is forgotten.
-const MAX_ASKED: usize = 1024;
+const MAX_DELETES: usize = 1024;
 
 pub struct TierSums {
-    pub fleet: Arc<Fleet>,
+    pub pool: Arc<MemcachedPool>,
     pub denied: DeniedCosts,
 }
 
 /// One counter at one instant.
-struct Place<'p> {
+struct TierTarget<'p> {
     window: TieredWindow,
     levels: Levels,
     limit: &'p Limit,
     name: String,
-    server: &'p Server,
+    server: &'p MemcachedServer,
     now: Time,
-    fleet: &'p Fleet,
+    pool: &'p MemcachedPool,
 }
 
 impl TierSums {
     pub async fn run(
         &self,
         charge: &CentralCharge,
-        intent: Intent,
-        moment: Moment,
-    ) -> Result<Ran, StoreError> {
-        let place = self.place(&charge.counter, &charge.limit, moment.now)?;
-        if charge.denied == DeniedHits::Counted && intent != Intent::Peek {
-            return Err(place.server.refused("denied hits cannot be counted in a tiered window here"));
+        mode: ChargeMode,
+        timing: CallTiming,
+    ) -> Result<ChargeResult, StoreError> {
+        let target = self.target(&charge.counter, &charge.limit, timing.now)?;
+        if charge.denied_hits == DeniedHits::Counted && mode != ChargeMode::Peek {
+            return Err(target.server.refused("denied hits cannot be counted in a tiered window here"));
         }
         let fits = charge.cost <= charge.limit.rate().count();
-        let amount = if intent == Intent::Take && fits { charge.cost } else { 0 };
-        let mut added = if self.denied.is_likely(&place.name, amount) { 0 } else { amount };
-        let mut buckets = place.add_and_read(added, moment.deadline).await?;
-        let mut ran = demand::run(charge, intent, &mut buckets.state(), moment.now);
+        let amount = if mode == ChargeMode::Charge && fits { charge.cost } else { 0 };
+        let mut added = if self.denied.is_likely_denied(&target.name, amount) { 0 } else { amount };
+        let mut buckets = target.add_and_read(added, timing.deadline).await?;
+        let mut ran = decide::charge(charge, mode, &mut buckets.state(), timing.now);
         if added < amount && ran.part.decision.is_allowed() {
             added = amount;
-            buckets = place.add_and_read(added, moment.deadline).await?;
-            ran = demand::run(charge, intent, &mut buckets.state(), moment.now);
+            buckets = target.add_and_read(added, timing.deadline).await?;
+            ran = decide::charge(charge, mode, &mut buckets.state(), timing.now);
         }
         if ran.part.grant.is_some() {
-            self.denied.allowed(&place.name, amount);
-            return Ok(Ran { before: None, ..ran });
+            self.denied.record_allowed(&target.name, amount);
+            return Ok(ChargeResult { before: None, ..ran });
         }
         if added > 0 {
-            self.denied.denied(&place.name, amount);
-            place.server.tell(place.takes(place.step_at(moment.now), added));
+            self.denied.record_denied(&target.name, amount);
+            target.server.execute_detached(target.subtracts(target.step_at(timing.now), added));
         }
         // When it is free again, and when it is as good as never seen, only the finest buckets know.
         let excess = match ran.part.decision.admission {
@@ -79,52 +79,60 @@ impl TierSums {
             _ => 0,
         };
         while let Some(bucket) = buckets.too_coarse(excess).first() {
-            let finer: Vec<_> = bucket.parts(&place.levels).collect();
-            let counts = place.read(&finer, moment.deadline).await?;
+            let finer: Vec<_> = bucket.children(&target.levels).collect();
+            let counts = target.read(&finer, timing.deadline).await?;
             buckets.refine(bucket, finer.into_iter().zip(counts).collect());
         }
-        Ok(demand::run(charge, Intent::Peek, &mut buckets.state(), moment.now))
+        Ok(decide::charge(charge, ChargeMode::Peek, &mut buckets.state(), timing.now))
     }
 
     pub async fn settle(
         &self,
         item: &CentralReceiptItem,
         real_cost: u64,
-        moment: Moment,
+        timing: CallTiming,
     ) -> Result<(), StoreError> {
-        let place = self.place(&item.counter, &item.limit, moment.now)?;
-        let step = place.step_at(item.grant.at);
+        let target = self.target(&item.counter, &item.limit, timing.now)?;
+        let step = target.step_at(item.grant.at);
         let real_cost = item.unit_cost.saturating_mul(real_cost);
         match real_cost.checked_sub(item.grant.cost) {
             Some(0) => Ok(()),
-            Some(more) => place.owe(more, moment).await,
-            None if step < place.oldest_step() => Ok(()),
+            Some(more) => target.owe(more, timing).await,
+            None if step < target.oldest_step() => Ok(()),
             None => {
-                let takes = place.takes(step, item.grant.cost - real_cost);
-                place.server.ask(takes, moment.deadline).await.map(|_| ())
+                let takes = target.subtracts(step, item.grant.cost - real_cost);
+                target.server.execute(takes, timing.deadline).await.map(|_| ())
             }
         }
     }
 
     /// Forgets a counter; says whether it was there.
-    pub async fn reset(&self, counter: &Counter, limit: &Limit, moment: Moment) -> Result<bool, StoreError> {
-        let place = self.place(counter, limit, moment.now)?;
-        let coarsest = place.levels.units().len() - 1;
-        let unit = |level: usize| place.levels.units()[level].secs();
-        let first = place.oldest_step() * unit(0) / unit(coarsest);
-        let last = (place.step_at(moment.now) + 1) * unit(0) / unit(coarsest);
+    pub async fn reset(
+        &self,
+        counter: &CounterId,
+        limit: &Limit,
+        timing: CallTiming,
+    ) -> Result<bool, StoreError> {
+        let target = self.target(counter, limit, timing.now)?;
+        let coarsest = target.levels.units().len() - 1;
+        let unit = |level: usize| target.levels.units()[level].secs();
+        let first = target.oldest_step() * unit(0) / unit(coarsest);
+        let last = (target.step_at(timing.now) + 1) * unit(0) / unit(coarsest);
         let mut buckets: Vec<_> = (first..=last).map(|number| Bucket { level: coarsest, number }).collect();
         let mut found = false;
         while !buckets.is_empty() {
             let mut finer = Vec::new();
-            for some in buckets.chunks(MAX_ASKED) {
-                let deletes = some.iter().map(|bucket| Command::Delete { key: place.key(bucket) }).collect();
-                let replies = place.server.ask(deletes, moment.deadline).await?;
+            for some in buckets.chunks(MAX_DELETES) {
+                let deletes =
+                    some.iter().map(|bucket| MemcachedCommand::Delete { key: target.key(bucket) }).collect();
+                let replies = target.server.execute(deletes, timing.deadline).await?;
                 for (bucket, reply) in some.iter().zip(replies) {
-                    found |= reply == Reply::Done;
+                    found |= reply == MemcachedReply::Done;
                     // One that began before the window has expired before its parts.
-                    if reply == Reply::Done || bucket.first_step(&place.levels) < place.oldest_step() {
-                        finer.extend(bucket.parts(&place.levels));
+                    if reply == MemcachedReply::Done
+                        || bucket.first_step(&target.levels) < target.oldest_step()
+                    {
+                        finer.extend(bucket.children(&target.levels));
                     }
                 }
             }
@@ -133,19 +141,24 @@ impl TierSums {
         Ok(found)
     }
 
-    fn place<'p>(&'p self, counter: &Counter, limit: &'p Limit, now: Time) -> Result<Place<'p>, StoreError> {
-        let name = self.fleet.name(counter, limit);
-        let server = self.fleet.server(&name);
+    fn target<'p>(
+        &'p self,
+        counter: &CounterId,
+        limit: &'p Limit,
+        now: Time,
+    ) -> Result<TierTarget<'p>, StoreError> {
+        let name = self.pool.name(counter, limit);
+        let server = self.pool.server(&name);
         let Shape::TieredWindow { levels } = limit.shape() else {
             return Err(server.refused("this limit has no tiers"));
         };
         let rate = limit.rate();
         let window = TieredWindow::new(rate.count(), rate.period(), levels);
-        Ok(Place { window, levels, limit, name, server, now, fleet: &self.fleet })
+        Ok(TierTarget { window, levels, limit, name, server, now, pool: &self.pool })
     }
 }
 
-impl Place<'_> {
+impl TierTarget<'_> {
     /// Adds `amount` to the running step, and reads the window without it.
     async fn add_and_read(&self, amount: u64, deadline: Instant) -> Result<Buckets, StoreError> {
         let step = self.step_at(self.now);
@@ -159,8 +172,8 @@ impl Place<'_> {
         let mut commands = if amount > 0 { self.adds(step, amount) } else { Vec::new() };
         let added = commands.len();
         commands.extend(covered.iter().chain([&ahead]).map(|bucket| self.get(bucket)));
-        let replies = self.server.ask(commands, deadline).await?;
-        let mut counts = replies.into_iter().skip(added).map(|reply| number(self.server, Some(reply)));
+        let replies = self.server.execute(commands, deadline).await?;
+        let mut counts = replies.into_iter().skip(added).map(|reply| parse_count(self.server, Some(reply)));
         // The next step counts as if it were the running one.
         let others = counts.next_back().unwrap_or(Ok(0))?;
         let mut read = Vec::with_capacity(covered.len());
@@ -174,40 +187,42 @@ impl Place<'_> {
 
     async fn read(&self, buckets: &[Bucket], deadline: Instant) -> Result<Vec<u64>, StoreError> {
         let gets = buckets.iter().map(|bucket| self.get(bucket)).collect();
-        let replies = self.server.ask(gets, deadline).await?;
-        replies.into_iter().map(|reply| number(self.server, Some(reply))).collect()
+        let replies = self.server.execute(gets, deadline).await?;
+        replies.into_iter().map(|reply| parse_count(self.server, Some(reply))).collect()
     }
 
     /// Takes a cost that became known too late to deny it; the debt is at most one capacity.
-    async fn owe(&self, more: u64, moment: Moment) -> Result<(), StoreError> {
+    async fn owe(&self, more: u64, timing: CallTiming) -> Result<(), StoreError> {
         let most = self.limit.rate().count().saturating_mul(2);
         let amount = more.min(most);
         if amount == 0 {
             return Ok(());
         }
-        let used = self.add_and_read(amount, moment.deadline).await?.sum();
+        let used = self.add_and_read(amount, timing.deadline).await?.sum();
         let excess = amount - amount.min(most.saturating_sub(used));
         if excess > 0 {
-            self.server.tell(self.takes(self.step_at(self.now), excess));
+            self.server.execute_detached(self.subtracts(self.step_at(self.now), excess));
         }
         Ok(())
     }
 
     /// Coarsest first.
-    fn adds(&self, step: u64, amount: u64) -> Vec<Command> {
+    fn adds(&self, step: u64, amount: u64) -> Vec<MemcachedCommand> {
         let add = |bucket: Bucket| {
-            let ttl = self.fleet.ttl(self.lifetime(&bucket));
-            Command::Add { key: self.key(&bucket), amount, ttl }
+            let ttl = self.pool.ttl(self.lifetime(&bucket));
+            MemcachedCommand::Add { key: self.key(&bucket), amount, ttl }
         };
         self.buckets_of(step).rev().map(add).collect()
     }
 
-    fn takes(&self, step: u64, amount: u64) -> Vec<Command> {
-        self.buckets_of(step).map(|bucket| Command::Take { key: self.key(&bucket), amount }).collect()
+    fn subtracts(&self, step: u64, amount: u64) -> Vec<MemcachedCommand> {
+        self.buckets_of(step)
+            .map(|bucket| MemcachedCommand::Subtract { key: self.key(&bucket), amount })
+            .collect()
     }
 
-    fn get(&self, bucket: &Bucket) -> Command {
-        Command::Get { key: self.key(bucket) }
+    fn get(&self, bucket: &Bucket) -> MemcachedCommand {
+        MemcachedCommand::Get { key: self.key(bucket) }
     }
 
     /// The buckets of all levels that hold a step, finest first.

@@ -5,53 +5,60 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::fleet::Fleet;
-use super::wire::{Command, Over, Reply};
+use super::pool::MemcachedPool;
+use super::wire::{MemcachedCommand, MemcachedReply, StoreCondition};
 use crate::counters::StoreError;
-use crate::counters::cells::{Cells, Loaded, Swap, Write};
+use crate::counters::transactions::{CasOutcome, CasStore, CasValue, CasWrite};
 
 /// A lane is a single value, and has its name.
-pub struct Values {
-    pub fleet: Arc<Fleet>,
+pub struct MemcachedValues {
+    pub pool: Arc<MemcachedPool>,
 }
 
-impl Cells for Values {
-    type Seen = Over;
-    const PAUSE: Duration = Duration::from_micros(300);
+impl CasStore for MemcachedValues {
+    type Token = StoreCondition;
+    const RETRY_BACKOFF: Duration = Duration::from_micros(300);
 
     async fn load(
         &self,
-        lane: &str,
+        partition: &str,
         names: &[String],
         deadline: Instant,
-    ) -> Result<Vec<Loaded<Over>>, StoreError> {
-        let server = self.fleet.server(lane);
-        let gets = names.iter().map(|name| Command::Get { key: name.clone() }).collect();
-        let loaded = server.ask(gets, deadline).await?.into_iter().map(|reply| match reply {
-            Reply::Value { data, unique } => Ok(Loaded { bytes: Some(data), seen: Over::Unchanged(unique) }),
-            Reply::Missing => Ok(Loaded { bytes: None, seen: Over::Nothing }),
-            Reply::Refused(reason) => Err(server.refused(reason)),
-            Reply::Done | Reply::Conflict => Err(server.out_of_step()),
+    ) -> Result<Vec<CasValue<StoreCondition>>, StoreError> {
+        let server = self.pool.server(partition);
+        let gets = names.iter().map(|name| MemcachedCommand::Get { key: name.clone() }).collect();
+        let loaded = server.execute(gets, deadline).await?.into_iter().map(|reply| match reply {
+            MemcachedReply::Value { data, unique } => {
+                Ok(CasValue { bytes: Some(data), token: StoreCondition::Unchanged(unique) })
+            }
+            MemcachedReply::Missing => Ok(CasValue { bytes: None, token: StoreCondition::Absent }),
+            MemcachedReply::Refused(reason) => Err(server.refused(reason)),
+            MemcachedReply::Done | MemcachedReply::Conflict => Err(server.unexpected_reply()),
         });
         loaded.collect()
     }
 
-    async fn swap(&self, lane: &str, writes: &[Write<Over>], deadline: Instant) -> Result<Swap, StoreError> {
-        let server = self.fleet.server(lane);
-        let [Write { name, seen, bytes, lifetime }] = writes else {
+    async fn swap(
+        &self,
+        partition: &str,
+        writes: &[CasWrite<StoreCondition>],
+        deadline: Instant,
+    ) -> Result<CasOutcome, StoreError> {
+        let server = self.pool.server(partition);
+        let [CasWrite { name, token, bytes, lifetime }] = writes else {
             return Err(server.refused("two values cannot be replaced together"));
         };
-        let ttl = self.fleet.ttl(*lifetime);
-        let store = Command::Store { key: name.clone(), data: bytes.clone(), over: *seen, ttl };
-        match server.ask_one(store, deadline).await? {
-            Reply::Done => Ok(Swap::Done),
-            Reply::Conflict | Reply::Missing => Ok(Swap::Lost),
-            Reply::Refused(reason) => Err(server.refused(reason)),
-            Reply::Value { .. } => Err(server.out_of_step()),
+        let ttl = self.pool.ttl(*lifetime);
+        let store = MemcachedCommand::Store { key: name.clone(), data: bytes.clone(), over: *token, ttl };
+        match server.execute_one(store, deadline).await? {
+            MemcachedReply::Done => Ok(CasOutcome::Applied),
+            MemcachedReply::Conflict | MemcachedReply::Missing => Ok(CasOutcome::Conflict),
+            MemcachedReply::Refused(reason) => Err(server.refused(reason)),
+            MemcachedReply::Value { .. } => Err(server.unexpected_reply()),
         }
     }
 
-    fn server(&self, lane: &str) -> String {
-        self.fleet.server(lane).name()
+    fn server(&self, partition: &str) -> String {
+        self.pool.server(partition).name()
     }
 }

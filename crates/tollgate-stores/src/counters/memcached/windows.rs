@@ -7,33 +7,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::algorithm::State;
-use tollgate::algorithm::fixed_window::Window;
-use tollgate::algorithm::sliding_counter::Counts;
+use tollgate::algorithm::QuotaState;
+use tollgate::algorithm::fixed_window::FixedWindowState;
+use tollgate::algorithm::sliding_counter::SlidingCounterState;
 use tollgate::store::DeniedHits;
 use tollgate::{Limit, Time};
 
-use super::closed::ClosedWindows;
-use super::denied::DeniedCosts;
-use super::fleet::Fleet;
-use super::server::Server;
-use super::wire::{Command, Reply};
-use crate::counters::cells::Moment;
-use crate::counters::demand::{self, Intent, Ran};
-use crate::counters::{CentralCharge, CentralReceiptItem, Counter, StoreError};
+use super::closed_windows::ClosedWindows;
+use super::denied_costs::DeniedCosts;
+use super::pool::MemcachedPool;
+use super::server::MemcachedServer;
+use super::wire::{MemcachedCommand, MemcachedReply};
+use crate::counters::decide::{self, ChargeMode, ChargeResult};
+use crate::counters::transactions::CallTiming;
+use crate::counters::{CentralCharge, CentralReceiptItem, CounterId, StoreError};
 
 /// A window that ended this long ago has its last charges: clocks differ, and answers take their time.
 const CLOSED_AFTER: Duration = Duration::from_secs(2);
 
 pub struct Windows {
-    pub fleet: Arc<Fleet>,
+    pub pool: Arc<MemcachedPool>,
     pub closed: ClosedWindows,
     pub denied: DeniedCosts,
 }
 
 /// Which windows a limit counts in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum WindowKind {
     /// One window, that of the calendar.
     Fixed,
     /// That of the clock, and the one before.
@@ -41,11 +41,11 @@ pub enum Kind {
 }
 
 /// One counter at one instant.
-struct Place<'p> {
-    kind: Kind,
+struct WindowTarget<'p> {
+    kind: WindowKind,
     limit: &'p Limit,
     name: String,
-    server: &'p Server,
+    server: &'p MemcachedServer,
     now: Time,
 }
 
@@ -53,32 +53,34 @@ impl Windows {
     /// Decides a charge, and takes it as far as it is intended.
     pub async fn run(
         &self,
-        kind: Kind,
+        kind: WindowKind,
         charge: &CentralCharge,
-        intent: Intent,
-        moment: Moment,
-    ) -> Result<Ran, StoreError> {
-        let place = self.place(kind, &charge.counter, &charge.limit, moment.now);
-        let counted = charge.denied == DeniedHits::Counted;
+        mode: ChargeMode,
+        timing: CallTiming,
+    ) -> Result<ChargeResult, StoreError> {
+        let target = self.target(kind, &charge.counter, &charge.limit, timing.now);
+        let counted = charge.denied_hits == DeniedHits::Counted;
         let fits = charge.cost <= charge.limit.rate().count();
-        let amount = match intent {
-            Intent::Take if fits => charge.cost,
-            Intent::Take | Intent::Deny if counted => charge.cost.min(charge.limit.rate().count()),
+        let amount = match mode {
+            ChargeMode::Charge if fits => charge.cost,
+            ChargeMode::Charge | ChargeMode::CountDenied if counted => {
+                charge.cost.min(charge.limit.rate().count())
+            }
             _ => 0,
         };
-        let takes = intent == Intent::Take && fits && !counted;
-        if takes && self.denied.is_likely(&place.name, charge.cost) {
-            let peek = |state: &mut State| demand::run(charge, Intent::Peek, state, moment.now);
-            let ran = self.change(&place, 0, moment, peek).await?;
+        let takes = mode == ChargeMode::Charge && fits && !counted;
+        if takes && self.denied.is_likely_denied(&target.name, charge.cost) {
+            let peek = |state: &mut QuotaState| decide::charge(charge, ChargeMode::Peek, state, timing.now);
+            let ran = self.add_and_decide(&target, 0, timing, peek).await?;
             if !ran.part.decision.is_allowed() {
                 return Ok(ran);
             }
         }
-        let run = |state: &mut State| demand::run(charge, intent, state, moment.now);
-        let ran = self.change(&place, amount, moment, run).await?;
+        let run = |state: &mut QuotaState| decide::charge(charge, mode, state, timing.now);
+        let ran = self.add_and_decide(&target, amount, timing, run).await?;
         match ran.part.decision.is_allowed() {
-            true if takes => self.denied.allowed(&place.name, charge.cost),
-            false if takes => self.denied.denied(&place.name, charge.cost),
+            true if takes => self.denied.record_allowed(&target.name, charge.cost),
+            false if takes => self.denied.record_denied(&target.name, charge.cost),
             _ => {}
         }
         Ok(ran)
@@ -86,127 +88,135 @@ impl Windows {
 
     pub async fn settle(
         &self,
-        kind: Kind,
+        kind: WindowKind,
         item: &CentralReceiptItem,
         real_cost: u64,
-        moment: Moment,
+        timing: CallTiming,
     ) -> Result<(), StoreError> {
-        let place = self.place(kind, &item.counter, &item.limit, moment.now);
+        let target = self.target(kind, &item.counter, &item.limit, timing.now);
         let real_cost_here = item.unit_cost.saturating_mul(real_cost);
         let most = item.limit.rate().count().saturating_mul(2);
         match real_cost_here.checked_sub(item.grant.cost) {
             Some(0) => Ok(()),
             Some(more) => {
-                let settle = |state: &mut State| demand::settle(item, real_cost, state, moment.now);
-                self.change(&place, more.min(most), moment, settle).await
+                let settle = |state: &mut QuotaState| decide::settle(item, real_cost, state, timing.now);
+                self.add_and_decide(&target, more.min(most), timing, settle).await
             }
-            None => self.give_back(&place, item.grant.at, item.grant.cost - real_cost_here, moment).await,
+            None => self.refund(&target, item.grant.at, item.grant.cost - real_cost_here, timing).await,
         }
     }
 
     /// Forgets a counter; says whether it was there.
     pub async fn reset(
         &self,
-        kind: Kind,
-        counter: &Counter,
+        kind: WindowKind,
+        counter: &CounterId,
         limit: &Limit,
-        moment: Moment,
+        timing: CallTiming,
     ) -> Result<bool, StoreError> {
-        let place = self.place(kind, counter, limit, moment.now);
-        self.closed.forget(&place.name);
-        let index = place.index_at(moment.now);
+        let target = self.target(kind, counter, limit, timing.now);
+        self.closed.forget(&target.name);
+        let index = target.index_at(timing.now);
         let windows = match kind {
-            Kind::Fixed => index..=index,
-            Kind::Sliding => index.saturating_sub(1)..=index,
+            WindowKind::Fixed => index..=index,
+            WindowKind::Sliding => index.saturating_sub(1)..=index,
         };
-        let deletes = windows.map(|window| Command::Delete { key: place.key(window) }).collect();
-        let replies = place.server.ask(deletes, moment.deadline).await?;
-        Ok(replies.contains(&Reply::Done))
+        let deletes = windows.map(|window| MemcachedCommand::Delete { key: target.key(window) }).collect();
+        let replies = target.server.execute(deletes, timing.deadline).await?;
+        Ok(replies.contains(&MemcachedReply::Done))
     }
 
     /// Adds `amount` to the running window, lets `act` decide on what was there before, and takes off again
     /// what it does not leave there.
-    async fn change<T>(
+    async fn add_and_decide<T>(
         &self,
-        place: &Place<'_>,
+        target: &WindowTarget<'_>,
         amount: u64,
-        moment: Moment,
-        act: impl FnOnce(&mut State) -> T,
+        timing: CallTiming,
+        act: impl FnOnce(&mut QuotaState) -> T,
     ) -> Result<T, StoreError> {
-        let index = place.index_at(moment.now);
-        let key = place.key(index);
+        let index = target.index_at(timing.now);
+        let key = target.key(index);
         let mut commands = vec![match amount {
-            0 => Command::Get { key: key.clone() },
-            _ => Command::Add { key: key.clone(), amount, ttl: self.fleet.ttl(place.lifetime(index)) },
+            0 => MemcachedCommand::Get { key: key.clone() },
+            _ => {
+                MemcachedCommand::Add { key: key.clone(), amount, ttl: self.pool.ttl(target.lifetime(index)) }
+            }
         }];
-        let before_it = index.saturating_sub(1);
-        let known = match place.kind {
-            Kind::Fixed => Some(0),
-            Kind::Sliding => self.closed.get(&place.name, before_it),
+        let previous_index = index.saturating_sub(1);
+        let known = match target.kind {
+            WindowKind::Fixed => Some(0),
+            WindowKind::Sliding => self.closed.get(&target.name, previous_index),
         };
         if known.is_none() {
-            commands.push(Command::Get { key: place.key(before_it) });
+            commands.push(MemcachedCommand::Get { key: target.key(previous_index) });
         }
-        let mut replies = place.server.ask(commands, moment.deadline).await?.into_iter();
-        let mut number = || number(place.server, replies.next());
-        let sum = number()?;
-        let previous = known.map_or_else(number, Ok)?;
-        if known.is_none() && moment.now.since(place.start_of(index)) >= CLOSED_AFTER {
-            self.closed.keep(&place.name, before_it, previous);
+        let mut replies = target.server.execute(commands, timing.deadline).await?.into_iter();
+        let mut next_count = || parse_count(target.server, replies.next());
+        let sum = next_count()?;
+        let previous = known.map_or_else(next_count, Ok)?;
+        if known.is_none() && timing.now.since(target.start_of(index)) >= CLOSED_AFTER {
+            self.closed.insert(&target.name, previous_index, previous);
         }
-        let mut state = place.state(index, sum.saturating_sub(amount), previous);
+        let mut state = target.state(index, sum.saturating_sub(amount), previous);
         let answer = act(&mut state);
         let excess = sum.saturating_sub(count_of(&state)).min(amount);
         if excess > 0 {
-            place.server.tell(vec![Command::Take { key, amount: excess }]);
+            target.server.execute_detached(vec![MemcachedCommand::Subtract { key, amount: excess }]);
         }
         Ok(answer)
     }
 
     /// Takes `amount` off the window that was charged, as long as it counts.
-    async fn give_back(
+    async fn refund(
         &self,
-        place: &Place<'_>,
+        target: &WindowTarget<'_>,
         charged_at: Time,
         amount: u64,
-        moment: Moment,
+        timing: CallTiming,
     ) -> Result<(), StoreError> {
-        let (charged, index) = (place.index_at(charged_at), place.index_at(moment.now));
-        let counts = match place.kind {
+        let (charged, index) = (target.index_at(charged_at), target.index_at(timing.now));
+        let counts = match target.kind {
             // A window ahead of this node's clock was charged by another node, or before the clock went back.
-            Kind::Fixed => charged >= index,
-            Kind::Sliding => charged + 1 >= index,
+            WindowKind::Fixed => charged >= index,
+            WindowKind::Sliding => charged + 1 >= index,
         };
         if !counts {
             return Ok(());
         }
-        let take = Command::Take { key: place.key(charged), amount };
-        let reply = place.server.ask_one(take, moment.deadline).await?;
-        self.closed.forget(&place.name);
-        number(place.server, Some(reply)).map(|_| ())
+        let take = MemcachedCommand::Subtract { key: target.key(charged), amount };
+        let reply = target.server.execute_one(take, timing.deadline).await?;
+        self.closed.forget(&target.name);
+        parse_count(target.server, Some(reply)).map(|_| ())
     }
 
-    fn place<'p>(&'p self, kind: Kind, counter: &Counter, limit: &'p Limit, now: Time) -> Place<'p> {
-        let name = self.fleet.name(counter, limit);
-        let server = self.fleet.server(&name);
-        Place { kind, limit, name, server, now }
+    fn target<'p>(
+        &'p self,
+        kind: WindowKind,
+        counter: &CounterId,
+        limit: &'p Limit,
+        now: Time,
+    ) -> WindowTarget<'p> {
+        let name = self.pool.name(counter, limit);
+        let server = self.pool.server(&name);
+        WindowTarget { kind, limit, name, server, now }
     }
 }
 
-impl Place<'_> {
+impl WindowTarget<'_> {
     fn index_at(&self, time: Time) -> u64 {
         let period = self.limit.rate().period();
         match self.kind {
-            Kind::Fixed => period.index_at(time),
-            Kind::Sliding => time.nanos() / period.nanos(),
+            WindowKind::Fixed => period.index_at(time),
+            WindowKind::Sliding => time.nanos() / period.nanos(),
         }
     }
 
     fn start_of(&self, index: u64) -> Time {
         let period = self.limit.rate().period();
         match self.kind {
-            Kind::Fixed => period.start_of(index),
-            Kind::Sliding => Time::from_nanos(index.saturating_mul(period.nanos())),
+            WindowKind::Fixed => period.start_of(index),
+            WindowKind::Sliding => Time::from_nanos(index.saturating_mul(period.nanos())),
         }
     }
 
@@ -217,41 +227,43 @@ impl Place<'_> {
     /// How long the count of a window is of interest.
     fn lifetime(&self, index: u64) -> Duration {
         let windows = match self.kind {
-            Kind::Fixed => 1,
-            Kind::Sliding => 2,
+            WindowKind::Fixed => 1,
+            WindowKind::Sliding => 2,
         };
         self.start_of(index + windows).since(self.now)
     }
 
-    fn state(&self, index: u64, current: u64, previous: u64) -> State {
+    fn state(&self, index: u64, current: u64, previous: u64) -> QuotaState {
         match self.kind {
-            Kind::Fixed => State::Window(Window { name: index, count: current }),
-            Kind::Sliding => State::Counts(Counts { window: index, current, previous }),
+            WindowKind::Fixed => QuotaState::Window(FixedWindowState { id: index, count: current }),
+            WindowKind::Sliding => {
+                QuotaState::Counts(SlidingCounterState { window: index, current, previous })
+            }
         }
     }
 }
 
 /// The count of the running window.
-fn count_of(state: &State) -> u64 {
+fn count_of(state: &QuotaState) -> u64 {
     match state {
-        State::Window(window) => window.count,
-        State::Counts(counts) => counts.current,
+        QuotaState::Window(window) => window.count,
+        QuotaState::Counts(counts) => counts.current,
         _ => 0,
     }
 }
 
 /// A reply as a number; nothing there is zero.
-pub fn number(server: &Server, reply: Option<Reply>) -> Result<u64, StoreError> {
+pub fn parse_count(server: &MemcachedServer, reply: Option<MemcachedReply>) -> Result<u64, StoreError> {
     match reply {
-        Some(Reply::Value { data, .. }) => {
+        Some(MemcachedReply::Value { data, .. }) => {
             let text = std::str::from_utf8(&data).ok();
             // A number that lost a digit is padded.
             let number = text.and_then(|text| text.trim_end().parse().ok());
             number
                 .ok_or_else(|| server.refused("it holds a value under this counter's name that is no number"))
         }
-        Some(Reply::Missing) => Ok(0),
-        Some(Reply::Refused(reason)) => Err(server.refused(reason)),
-        Some(Reply::Done | Reply::Conflict) | None => Err(server.out_of_step()),
+        Some(MemcachedReply::Missing) => Ok(0),
+        Some(MemcachedReply::Refused(reason)) => Err(server.refused(reason)),
+        Some(MemcachedReply::Done | MemcachedReply::Conflict) | None => Err(server.unexpected_reply()),
     }
 }

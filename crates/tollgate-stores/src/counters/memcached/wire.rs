@@ -15,7 +15,7 @@ pub const MAX_KEY_BYTES: usize = 250;
 const MAX_LINE_BYTES: usize = 2048;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Command {
+pub enum MemcachedCommand {
     Get {
         key: String,
     },
@@ -26,14 +26,14 @@ pub enum Command {
         ttl: u32,
     },
     /// Takes off a number, down to zero; one that is not there stays away.
-    Take {
+    Subtract {
         key: String,
         amount: u64,
     },
     Store {
         key: String,
         data: Vec<u8>,
-        over: Over,
+        over: StoreCondition,
         ttl: u32,
     },
     Delete {
@@ -43,14 +43,14 @@ pub enum Command {
 
 /// What a value may be stored over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Over {
-    Nothing,
+pub enum StoreCondition {
+    Absent,
     /// The value that had this number when it was read.
     Unchanged(u64),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Reply {
+pub enum MemcachedReply {
     Value {
         data: Vec<u8>,
         unique: u64,
@@ -66,110 +66,113 @@ pub enum Reply {
 /// Bytes that are no answer.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("it answers with something that is not memcached's: {0}")]
-pub struct Garbage(String);
+pub struct MemcachedProtocolError(String);
 
-impl Command {
+impl MemcachedCommand {
     pub fn write(&self, out: &mut Vec<u8>, opaque: u32) {
         let written = match self {
-            Command::Get { key } => write!(out, "mg {key} v c O{opaque}\r\n"),
-            Command::Add { key, amount, ttl } => {
+            MemcachedCommand::Get { key } => write!(out, "mg {key} v c O{opaque}\r\n"),
+            MemcachedCommand::Add { key, amount, ttl } => {
                 write!(out, "ma {key} N{ttl} J{amount} D{amount} v O{opaque}\r\n")
             }
-            Command::Take { key, amount } => write!(out, "ma {key} MD D{amount} v O{opaque}\r\n"),
-            Command::Store { key, data, over, ttl } => {
+            MemcachedCommand::Subtract { key, amount } => {
+                write!(out, "ma {key} MD D{amount} v O{opaque}\r\n")
+            }
+            MemcachedCommand::Store { key, data, over, ttl } => {
                 let line = write!(out, "ms {key} {} T{ttl} O{opaque} ", data.len());
                 let mode = match over {
-                    Over::Nothing => out.write_all(b"ME\r\n"),
-                    Over::Unchanged(unique) => write!(out, "C{unique}\r\n"),
+                    StoreCondition::Absent => out.write_all(b"ME\r\n"),
+                    StoreCondition::Unchanged(unique) => write!(out, "C{unique}\r\n"),
                 };
                 line.and(mode).and_then(|()| out.write_all(data)).and_then(|()| out.write_all(b"\r\n"))
             }
-            Command::Delete { key } => write!(out, "md {key} O{opaque}\r\n"),
+            MemcachedCommand::Delete { key } => write!(out, "md {key} O{opaque}\r\n"),
         };
         written.expect("a buffer takes all that is written");
     }
 }
 
 /// One answer, the opaque that it repeats, and its length.
-pub struct Read {
-    pub reply: Reply,
+pub struct ParsedReply {
+    pub reply: MemcachedReply,
     pub opaque: Option<u32>,
     pub len: usize,
 }
 
 /// Reads the answer at the beginning of `bytes`; `None` if it is not whole yet.
-pub fn read(bytes: &[u8]) -> Result<Option<Read>, Garbage> {
+pub fn parse_reply(bytes: &[u8]) -> Result<Option<ParsedReply>, MemcachedProtocolError> {
     let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
         let looks_right = bytes.len() < MAX_LINE_BYTES && bytes.iter().take(2).all(u8::is_ascii_uppercase);
-        return if looks_right { Ok(None) } else { Err(garbage(bytes)) };
+        return if looks_right { Ok(None) } else { Err(protocol_error(bytes)) };
     };
-    let line = std::str::from_utf8(&bytes[..end]).map_err(|_| garbage(bytes))?;
+    let line = std::str::from_utf8(&bytes[..end]).map_err(|_| protocol_error(bytes))?;
     let mut words = line.split(' ');
     let after = end + 2;
     let (reply, len) = match words.next().unwrap_or_default() {
         "VA" => {
             let size = words.next().and_then(|size| size.parse().ok());
-            let size: usize = size.filter(|size| *size <= MAX_VALUE_BYTES).ok_or_else(|| garbage(bytes))?;
+            let size: usize =
+                size.filter(|size| *size <= MAX_VALUE_BYTES).ok_or_else(|| protocol_error(bytes))?;
             let len = after + size + 2;
             if bytes.len() < len {
                 return Ok(None);
             }
             if &bytes[len - 2..len] != b"\r\n" {
-                return Err(garbage(bytes));
+                return Err(protocol_error(bytes));
             }
             let unique = flag(line, 'c').unwrap_or_default();
-            (Reply::Value { data: bytes[after..after + size].to_vec(), unique }, len)
+            (MemcachedReply::Value { data: bytes[after..after + size].to_vec(), unique }, len)
         }
-        "HD" => (Reply::Done, after),
-        "EN" | "NF" => (Reply::Missing, after),
-        "EX" | "NS" => (Reply::Conflict, after),
-        "SERVER_ERROR" | "CLIENT_ERROR" | "ERROR" => (Reply::Refused(line.to_owned()), after),
-        _ => return Err(garbage(bytes)),
+        "HD" => (MemcachedReply::Done, after),
+        "EN" | "NF" => (MemcachedReply::Missing, after),
+        "EX" | "NS" => (MemcachedReply::Conflict, after),
+        "SERVER_ERROR" | "CLIENT_ERROR" | "ERROR" => (MemcachedReply::Refused(line.to_owned()), after),
+        _ => return Err(protocol_error(bytes)),
     };
     let opaque = flag(line, 'O').and_then(|opaque| u32::try_from(opaque).ok());
-    Ok(Some(Read { reply, opaque, len }))
+    Ok(Some(ParsedReply { reply, opaque, len }))
 }
 
 fn flag(line: &str, name: char) -> Option<u64> {
     line.split(' ').skip(1).find_map(|word| word.strip_prefix(name)?.parse().ok())
 }
 
-fn garbage(bytes: &[u8]) -> Garbage {
-    Garbage(bytes[..bytes.len().min(40)].escape_ascii().to_string())
+fn protocol_error(bytes: &[u8]) -> MemcachedProtocolError {
+    MemcachedProtocolError(bytes[..bytes.len().min(40)].escape_ascii().to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn whole(bytes: &[u8]) -> (Reply, Option<u32>, usize) {
-        let read = read(bytes).expect("memcached's").expect("whole");
+    fn whole(bytes: &[u8]) -> (MemcachedReply, Option<u32>, usize) {
+        let read = parse_reply(bytes).expect("memcached's").expect("whole");
         (read.reply, read.opaque, read.len)
     }
 
     #[test]
     fn an_answer_is_read_whole_or_not_at_all() {
         let bytes = b"VA 5 c42 O7\r\nab\r\nc\r\nHD O8\r\n";
-        let value = Reply::Value { data: b"ab\r\nc".to_vec(), unique: 42 };
+        let value = MemcachedReply::Value { data: b"ab\r\nc".to_vec(), unique: 42 };
         assert_eq!(whole(bytes), (value, Some(7), 20));
         for end in 0..20 {
-            assert!(read(&bytes[..end]).expect("no garbage").is_none(), "{end} bytes");
+            assert!(parse_reply(&bytes[..end]).expect("no garbage").is_none(), "{end} bytes");
         }
-        assert_eq!(whole(&bytes[20..]), (Reply::Done, Some(8), 7));
-        assert_eq!(whole(b"EN\r\n"), (Reply::Missing, None, 4));
-        assert_eq!(whole(b"NS O1\r\n").0, Reply::Conflict);
+        assert_eq!(whole(&bytes[20..]), (MemcachedReply::Done, Some(8), 7));
+        assert_eq!(whole(b"EN\r\n"), (MemcachedReply::Missing, None, 4));
+        assert_eq!(whole(b"NS O1\r\n").0, MemcachedReply::Conflict);
         let refused = "SERVER_ERROR out of memory storing object";
-        assert_eq!(whole(format!("{refused}\r\n").as_bytes()).0, Reply::Refused(refused.to_owned()));
+        assert_eq!(whole(format!("{refused}\r\n").as_bytes()).0, MemcachedReply::Refused(refused.to_owned()));
     }
 
     #[test]
     fn what_is_not_memcached_is_found_out_at_once() {
         for bytes in [&b"\x16\x03\x01"[..], b"HTTP/1.1 400 Bad Request\r\n", b"+OK\r\n", b"VA x\r\n", b"\r\n"]
         {
-            assert!(read(bytes).is_err(), "{}", bytes.escape_ascii());
+            assert!(parse_reply(bytes).is_err(), "{}", bytes.escape_ascii());
         }
-        assert!(read(b"VA 99999999 O1\r\n").is_err(), "a value that would fill the memory");
-        assert!(read(&[b'A'; MAX_LINE_BYTES]).is_err(), "a line without end");
-        assert!(read(b"VA 2 O1\r\nabcd").is_err(), "a value longer than it says");
+        assert!(parse_reply(b"VA 99999999 O1\r\n").is_err(), "a value that would fill the memory");
+        assert!(parse_reply(&[b'A'; MAX_LINE_BYTES]).is_err(), "a line without end");
+        assert!(parse_reply(b"VA 2 O1\r\nabcd").is_err(), "a value longer than it says");
     }
 }

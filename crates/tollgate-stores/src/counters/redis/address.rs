@@ -12,16 +12,16 @@ use tollgate::request::percent::{self, Plus};
 /// A Redis or Valkey installation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedisAddress {
-    pub(super) place: Place,
-    pub(super) login: Login,
+    pub(super) deployment: RedisDeployment,
+    pub(super) credentials: RedisCredentials,
     /// How sentinels are logged in to, if they want that.
-    pub(super) sentinel_login: Login,
+    pub(super) sentinel_credentials: RedisCredentials,
     pub(super) database: u32,
     pub(super) tls: Option<TlsFiles>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum RedisDeployment {
     Single(Endpoint),
     Sentinel { sentinels: Vec<Endpoint>, service: String },
     Cluster(Vec<Endpoint>),
@@ -44,12 +44,12 @@ impl fmt::Display for Endpoint {
 }
 
 #[derive(Clone, PartialEq, Eq, Default)]
-pub(super) struct Login {
+pub(super) struct RedisCredentials {
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
 }
 
-impl fmt::Debug for Login {
+impl fmt::Debug for RedisCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let password = self.password.as_ref().map(|_| "…");
         f.debug_struct("Login").field("user", &self.user).field("password", &password).finish()
@@ -65,7 +65,7 @@ pub(super) struct TlsFiles {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum AddressError {
+pub enum RedisAddressError {
     #[error(
         "unknown scheme '{0}': use redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster or redis+unix"
     )]
@@ -97,140 +97,152 @@ pub enum AddressError {
     #[error("option '{0}' is for rediss addresses")]
     NotTls(String),
     #[error("cert and key go together")]
-    HalfCertificate,
+    CertificateWithoutKey,
 }
 
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
 
 impl FromStr for RedisAddress {
-    type Err = AddressError;
+    type Err = RedisAddressError;
 
-    fn from_str(text: &str) -> Result<RedisAddress, AddressError> {
-        let (scheme, rest) = text.split_once("://").ok_or(AddressError::NoScheme)?;
+    fn from_str(text: &str) -> Result<RedisAddress, RedisAddressError> {
+        let (scheme, rest) = text.split_once("://").ok_or(RedisAddressError::NoScheme)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         if query.contains('@') {
-            return Err(AddressError::Unescaped);
+            return Err(RedisAddressError::Unescaped);
         }
         // A password may hold a slash, escaped or not; a host may not hold an @.
-        let (login, rest) = match rest.rsplit_once('@') {
+        let (credentials, rest) = match rest.rsplit_once('@') {
             Some((login, rest)) => (parse_login(login), rest),
-            None => (Login::default(), rest),
+            None => (RedisCredentials::default(), rest),
         };
         let (tls, kind) = match scheme.split_once('+').unwrap_or((scheme, "single")) {
             ("redis", kind) => (None, kind),
             ("rediss", kind) if kind != "unix" => (Some(TlsFiles::default()), kind),
-            _ => return Err(AddressError::Scheme(scheme.to_owned())),
+            _ => return Err(RedisAddressError::Scheme(scheme.to_owned())),
         };
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let mut database = None;
-        let place = match kind {
+        let deployment = match kind {
             "single" => {
                 database = Some(path).filter(|path| !path.is_empty());
                 let mut hosts = parse_hosts(hosts, DEFAULT_PORT)?;
                 match hosts.len() {
-                    1 => Place::Single(hosts.swap_remove(0)),
-                    several => return Err(AddressError::SeveralHosts(several)),
+                    1 => RedisDeployment::Single(hosts.swap_remove(0)),
+                    several => return Err(RedisAddressError::SeveralHosts(several)),
                 }
             }
             "sentinel" => {
                 let (service, path) = path.split_once('/').unwrap_or((path, ""));
                 database = Some(path).filter(|path| !path.is_empty());
-                let service = decode(service);
+                let service = percent_decode(service);
                 let sentinels = parse_hosts(hosts, DEFAULT_SENTINEL_PORT)?;
                 if service.is_empty() {
-                    return Err(AddressError::NoService);
+                    return Err(RedisAddressError::NoService);
                 }
-                Place::Sentinel { sentinels, service }
+                RedisDeployment::Sentinel { sentinels, service }
             }
-            "cluster" => Place::Cluster(parse_hosts(hosts, DEFAULT_PORT)?),
-            "unix" if path.is_empty() => return Err(AddressError::NoSocket),
-            "unix" => Place::Single(Endpoint::Unix(PathBuf::from(format!("/{}", decode(path))))),
-            _ => return Err(AddressError::Scheme(scheme.to_owned())),
+            "cluster" => RedisDeployment::Cluster(parse_hosts(hosts, DEFAULT_PORT)?),
+            "unix" if path.is_empty() => return Err(RedisAddressError::NoSocket),
+            "unix" => {
+                RedisDeployment::Single(Endpoint::Unix(PathBuf::from(format!("/{}", percent_decode(path)))))
+            }
+            _ => return Err(RedisAddressError::Scheme(scheme.to_owned())),
         };
-        let is_cluster = matches!(place, Place::Cluster(_));
+        let is_cluster = matches!(deployment, RedisDeployment::Cluster(_));
         if is_cluster && !path.is_empty() && path != "0" {
-            return Err(AddressError::ClusterDatabase);
+            return Err(RedisAddressError::ClusterDatabase);
         }
-        let mut address = RedisAddress { place, login, sentinel_login: Login::default(), database: 0, tls };
+        let mut address = RedisAddress {
+            deployment,
+            credentials,
+            sentinel_credentials: RedisCredentials::default(),
+            database: 0,
+            tls,
+        };
         address.read_options(query)?;
         if let Some(database) = database {
             address.database = parse_database(database)?;
         }
         if is_cluster && address.database != 0 {
-            return Err(AddressError::ClusterDatabase);
+            return Err(RedisAddressError::ClusterDatabase);
         }
         Ok(address)
     }
 }
 
 impl RedisAddress {
-    fn read_options(&mut self, query: &str) -> Result<(), AddressError> {
+    fn read_options(&mut self, query: &str) -> Result<(), RedisAddressError> {
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            let value = decode(value);
+            let value = percent_decode(value);
             let file = |files: &mut Option<TlsFiles>, set: fn(&mut TlsFiles, PathBuf)| match files {
                 Some(files) => {
                     set(files, PathBuf::from(&value));
                     Ok(())
                 }
-                None => Err(AddressError::NotTls(name.to_owned())),
+                None => Err(RedisAddressError::NotTls(name.to_owned())),
             };
             match name {
                 "db" => self.database = parse_database(&value)?,
                 "ca" => file(&mut self.tls, |files, path| files.ca = Some(path))?,
                 "cert" => file(&mut self.tls, |files, path| files.certificate = Some(path))?,
                 "key" => file(&mut self.tls, |files, path| files.key = Some(path))?,
-                "sentinel_user" => self.sentinel_login.user = Some(value),
-                "sentinel_password" => self.sentinel_login.password = Some(value),
-                _ => return Err(AddressError::Option(name.to_owned())),
+                "sentinel_user" => self.sentinel_credentials.user = Some(value),
+                "sentinel_password" => self.sentinel_credentials.password = Some(value),
+                _ => return Err(RedisAddressError::Option(name.to_owned())),
             }
         }
         let half = |files: &TlsFiles| files.certificate.is_some() != files.key.is_some();
-        if self.tls.as_ref().is_some_and(half) { Err(AddressError::HalfCertificate) } else { Ok(()) }
+        if self.tls.as_ref().is_some_and(half) {
+            Err(RedisAddressError::CertificateWithoutKey)
+        } else {
+            Ok(())
+        }
     }
 }
 
-fn parse_login(text: &str) -> Login {
-    let filled = |text: &str| Some(decode(text)).filter(|text| !text.is_empty());
+fn parse_login(text: &str) -> RedisCredentials {
+    let filled = |text: &str| Some(percent_decode(text)).filter(|text| !text.is_empty());
     let (user, password) = text.split_once(':').unwrap_or((text, ""));
-    Login { user: filled(user), password: filled(password) }
+    RedisCredentials { user: filled(user), password: filled(password) }
 }
 
-fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<Endpoint>, AddressError> {
+fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<Endpoint>, RedisAddressError> {
     text.split(',').map(|host| parse_host(host.trim(), default_port)).collect()
 }
 
 /// Reads `host`, `host:port`, `[::1]` or `[::1]:port`.
-pub(super) fn parse_host(text: &str, default_port: u16) -> Result<Endpoint, AddressError> {
+pub(super) fn parse_host(text: &str, default_port: u16) -> Result<Endpoint, RedisAddressError> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, port)) => (host, port.strip_prefix(':')),
         None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
     };
     if host.is_empty() {
-        return Err(AddressError::NoHost);
+        return Err(RedisAddressError::NoHost);
     }
     let port = match port {
         None => default_port,
         Some(port) => {
             let number = port.parse().ok().filter(|port| *port > 0);
-            number.ok_or_else(|| AddressError::Port(shown(port)))?
+            number.ok_or_else(|| RedisAddressError::Port(redacted(port)))?
         }
     };
     Ok(Endpoint::Tcp { host: host.to_owned(), port })
 }
 
-fn parse_database(text: &str) -> Result<u32, AddressError> {
-    text.parse::<u16>().map(u32::from).map_err(|_| AddressError::Database(shown(text)))
+fn parse_database(text: &str) -> Result<u32, RedisAddressError> {
+    text.parse::<u16>().map(u32::from).map_err(|_| RedisAddressError::Database(redacted(text)))
 }
 
 /// Digits, but nothing that could be part of a password.
-fn shown(text: &str) -> String {
+fn redacted(text: &str) -> String {
     let digits = text.len() <= 10 && text.bytes().all(|byte| byte.is_ascii_digit());
     if digits { text.to_owned() } else { "…".to_owned() }
 }
 
-fn decode(text: &str) -> String {
+fn percent_decode(text: &str) -> String {
     percent::text(percent::decode(text, Plus::Literal).collect())
 }
 
@@ -248,20 +260,26 @@ mod tests {
 
     #[test]
     fn every_kind_of_address_is_read() {
-        assert_eq!(read("redis://localhost").place, Place::Single(tcp("localhost", 6379)));
+        assert_eq!(read("redis://localhost").deployment, RedisDeployment::Single(tcp("localhost", 6379)));
         let full = read("rediss://me:p%40ss%2F@[::1]:7000/3?ca=/etc/ca.pem");
-        assert_eq!((full.place, full.database), (Place::Single(tcp("::1", 7000)), 3));
-        assert_eq!((full.login.user.as_deref(), full.login.password.as_deref()), (Some("me"), Some("p@ss/")));
+        assert_eq!((full.deployment, full.database), (RedisDeployment::Single(tcp("::1", 7000)), 3));
+        assert_eq!(
+            (full.credentials.user.as_deref(), full.credentials.password.as_deref()),
+            (Some("me"), Some("p@ss/"))
+        );
         assert_eq!(full.tls.and_then(|files| files.ca), Some(PathBuf::from("/etc/ca.pem")));
         let sentinels = vec![tcp("a", 26379), tcp("b", 1)];
         let group = read("redis+sentinel://:secret@a,b:1/main/2?sentinel_password=other");
-        assert_eq!(group.place, Place::Sentinel { sentinels, service: "main".to_owned() });
-        assert_eq!((group.database, group.sentinel_login.password.as_deref()), (2, Some("other")));
-        assert_eq!(read("redis+cluster://a,b:7").place, Place::Cluster(vec![tcp("a", 6379), tcp("b", 7)]));
+        assert_eq!(group.deployment, RedisDeployment::Sentinel { sentinels, service: "main".to_owned() });
+        assert_eq!((group.database, group.sentinel_credentials.password.as_deref()), (2, Some("other")));
+        assert_eq!(
+            read("redis+cluster://a,b:7").deployment,
+            RedisDeployment::Cluster(vec![tcp("a", 6379), tcp("b", 7)])
+        );
         let socket = read("redis+unix:///run/redis.sock?db=1");
         assert_eq!(
-            (socket.place, socket.database),
-            (Place::Single(Endpoint::Unix("/run/redis.sock".into())), 1)
+            (socket.deployment, socket.database),
+            (RedisDeployment::Single(Endpoint::Unix("/run/redis.sock".into())), 1)
         );
     }
 

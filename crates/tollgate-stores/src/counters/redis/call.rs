@@ -8,28 +8,28 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::address::{Endpoint, Place, RedisAddress, parse_host};
-use super::connection::NotSent;
-use super::dial::{Manner, tls_config};
-use super::link::{Link, Route};
-use super::resp::{Reply, command, write_command};
-use super::script::{self, Answer, Ask, Deed, Done, When};
+use super::address::{Endpoint, RedisAddress, RedisDeployment, parse_host};
+use super::cluster::{ClusterTopology, endpoint_of, slot_of};
+use super::connection::SendError;
+use super::dial::{RedisConnectOptions, tls_config};
+use super::link::{RedisDiscovery, RedisLink};
+use super::resp::{RedisReply, encode_command, write_command};
+use super::script::{self, At, Op, ScriptEntry, ScriptReply, ScriptResult};
 use super::sentinels::Sentinels;
-use super::slots::{Cluster, endpoint_of, slot_of};
 use crate::counters::StoreError;
 
 /// Answers that nothing was done, at the most, before it is given up.
 const MAX_TRIES: usize = 8;
 /// Answers that the deadline had passed, at the most.
-const MAX_LATE: usize = 3;
+const MAX_DEADLINE_RETRIES: usize = 3;
 /// Between two tries while a slot is on the move.
-const MOVING: Duration = Duration::from_millis(2);
+const TRYAGAIN_DELAY: Duration = Duration::from_millis(2);
 /// What to do about a cluster that refuses slots which are served.
-const FULL_COVERAGE: &str = "with cluster-require-full-coverage no it serves the slots that it has";
+const FULL_COVERAGE_HINT: &str = "with cluster-require-full-coverage no it serves the slots that it has";
 
 pub(super) enum Topology {
-    One(Arc<Link>),
-    Cluster(Cluster),
+    Single(Arc<RedisLink>),
+    Cluster(ClusterTopology),
 }
 
 /// A script beside the one that decides.
@@ -46,17 +46,17 @@ impl Script {
 }
 
 /// A call and its bounds.
-pub(super) struct Call<'a> {
+pub(super) struct ScriptCall<'a> {
     pub(super) slot: u16,
-    pub(super) deed: Deed,
-    pub(super) when: When,
-    pub(super) asks: &'a [Ask],
+    pub(super) op: Op,
+    pub(super) at: At,
+    pub(super) entries: &'a [ScriptEntry],
     pub(super) deadline: Instant,
 }
 
 /// An error reply that is more than a refusal.
 #[derive(PartialEq, Eq, Debug)]
-enum Refusal {
+enum ErrorReply {
     NoScript,
     Moved {
         slot: u16,
@@ -67,7 +67,7 @@ enum Refusal {
     },
     TryAgain,
     /// A cluster is asked as if it were one server.
-    PartOfCluster,
+    ClusterMember,
     /// The server has become a replica.
     ReadOnly,
     /// The server will answer later: it loads its data, or runs something slow.
@@ -81,50 +81,56 @@ impl Topology {
     /// Connects in the background. Only certificates that cannot be read are an error.
     pub(super) fn open(address: RedisAddress) -> Result<Topology, String> {
         let tls = address.tls.as_ref().map(tls_config).transpose()?;
-        let manner = |login, database| Manner { login, database, tls: tls.clone() };
-        let store_manner = manner(address.login, address.database);
-        Ok(match address.place {
-            Place::Single(endpoint) => {
-                Topology::One(Arc::new(Link::open(Route::Fixed(endpoint), store_manner, Arc::default())))
+        let options = |credentials, database| RedisConnectOptions { credentials, database, tls: tls.clone() };
+        let store_options = options(address.credentials, address.database);
+        Ok(match address.deployment {
+            RedisDeployment::Single(endpoint) => Topology::Single(Arc::new(RedisLink::open(
+                RedisDiscovery::Fixed(endpoint),
+                store_options,
+                Arc::default(),
+            ))),
+            RedisDeployment::Sentinel { sentinels, service } => {
+                let sentinel_options = options(address.sentinel_credentials, 0);
+                let route =
+                    RedisDiscovery::Sentinels(Sentinels { sentinels, service, options: sentinel_options });
+                Topology::Single(Arc::new(RedisLink::open(route, store_options, Arc::default())))
             }
-            Place::Sentinel { sentinels, service } => {
-                let manner = manner(address.sentinel_login, 0);
-                let route = Route::Sentinels(Sentinels { sentinels, service, manner });
-                Topology::One(Arc::new(Link::open(route, store_manner, Arc::default())))
-            }
-            Place::Cluster(seeds) => Topology::Cluster(Cluster::open(seeds, store_manner)),
+            RedisDeployment::Cluster(seeds) => Topology::Cluster(ClusterTopology::open(seeds, store_options)),
         })
     }
 
-    pub(super) async fn link(&self, slot: u16, deadline: Instant) -> Result<Arc<Link>, StoreError> {
+    pub(super) async fn link(&self, slot: u16, deadline: Instant) -> Result<Arc<RedisLink>, StoreError> {
         match self {
-            Topology::One(link) => Ok(Arc::clone(link)),
+            Topology::Single(link) => Ok(Arc::clone(link)),
             Topology::Cluster(cluster) => cluster.link(slot, deadline).await,
         }
     }
 
     /// Makes the call; the answer comes with the name of the server that gave it.
-    pub(super) async fn call(&self, call: &Call<'_>) -> Result<(Done, String), StoreError> {
-        let Call { slot, deed, when, asks, deadline } = *call;
+    pub(super) async fn call_script(
+        &self,
+        call: &ScriptCall<'_>,
+    ) -> Result<(ScriptResult, String), StoreError> {
+        let ScriptCall { slot, op, at, entries, deadline } = *call;
         let mut link = self.link(slot, deadline).await?;
         let (mut asking, mut late) = (false, 0);
         for _ in 0..MAX_TRIES {
-            let until = link.clock().at(deadline);
-            let write = |out: &mut Vec<u8>| script::write_call(out, deed, when, until, asks);
+            let until = link.clock().lower_bound_at(deadline);
+            let write = |out: &mut Vec<u8>| script::write_call(out, op, at, until, entries);
             let reply = link.call(deadline, std::mem::take(&mut asking), write).await?;
-            let Reply::Error(error) = reply else {
-                match script::read_answer(&reply, deed, asks) {
-                    Some(Answer::Done(done)) => {
-                        if when == When::Server {
+            let RedisReply::Error(error) = reply else {
+                match script::parse_reply(&reply, op, entries) {
+                    Some(ScriptReply::Done(done)) => {
+                        if at == At::Server {
                             link.clock().observe(done.now_us, Instant::now());
                         }
                         return Ok((done, link.server().to_owned()));
                     }
                     // Nothing was done. If there is time by our clock, the server's was not known well enough.
-                    Some(Answer::TooLate { server_us }) => {
+                    Some(ScriptReply::DeadlinePassed { server_us }) => {
                         link.clock().observe(server_us, Instant::now());
                         late += 1;
-                        if late < MAX_LATE && Instant::now() < deadline {
+                        if late < MAX_DEADLINE_RETRIES && Instant::now() < deadline {
                             continue;
                         }
                         return Err(StoreError::Deadline { server: link.server().to_owned() });
@@ -134,9 +140,9 @@ impl Topology {
                     }
                 }
             };
-            match self.refusal(&error, &link) {
-                Refusal::NoScript => load_script(&link, script::SOURCE, deadline).await?,
-                refusal => link = self.after(refusal, error, link, &mut asking).await?,
+            match self.classify_error(&error, &link) {
+                ErrorReply::NoScript => load_script(&link, script::SOURCE, deadline).await?,
+                refusal => link = self.handle_error(refusal, error, link, &mut asking).await?,
             }
         }
         Err(refused(&link, "the slot moves from server to server"))
@@ -148,26 +154,26 @@ impl Topology {
         slot: u16,
         words: &[impl AsRef<[u8]>],
         deadline: Instant,
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<RedisReply, StoreError> {
         let mut link = self.link(slot, deadline).await?;
         let mut asking = false;
         for _ in 0..MAX_TRIES {
             let write = |out: &mut Vec<u8>| write_command(out, words);
             let reply = link.call(deadline, std::mem::take(&mut asking), write).await?;
-            let Reply::Error(error) = reply else { return Ok(reply) };
-            link = self.after(self.refusal(&error, &link), error, link, &mut asking).await?;
+            let RedisReply::Error(error) = reply else { return Ok(reply) };
+            link = self.handle_error(self.classify_error(&error, &link), error, link, &mut asking).await?;
         }
         Err(refused(&link, "the slot moves from server to server"))
     }
 
     /// Runs a script on keys of one slot, and follows redirects.
-    pub(super) async fn run(
+    pub(super) async fn run_script(
         &self,
         script: &Script,
         keys: &[impl AsRef<[u8]>],
         arguments: &[&[u8]],
         deadline: Instant,
-    ) -> Result<(Reply, Arc<Link>), StoreError> {
+    ) -> Result<(RedisReply, Arc<RedisLink>), StoreError> {
         let first = keys.first().map_or(&b""[..], AsRef::as_ref);
         let slot = std::str::from_utf8(first).map_or(0, slot_of);
         let count = keys.len().to_string();
@@ -179,111 +185,113 @@ impl Topology {
         for _ in 0..MAX_TRIES {
             let write = |out: &mut Vec<u8>| write_command(out, &words);
             let reply = link.call(deadline, std::mem::take(&mut asking), write).await?;
-            let Reply::Error(error) = reply else { return Ok((reply, link)) };
-            match self.refusal(&error, &link) {
-                Refusal::NoScript => load_script(&link, script.source, deadline).await?,
-                refusal => link = self.after(refusal, error, link, &mut asking).await?,
+            let RedisReply::Error(error) = reply else { return Ok((reply, link)) };
+            match self.classify_error(&error, &link) {
+                ErrorReply::NoScript => load_script(&link, script.source, deadline).await?,
+                refusal => link = self.handle_error(refusal, error, link, &mut asking).await?,
             }
         }
         Err(refused(&link, "the slot moves from server to server"))
     }
 
     /// Who is asked next after a refusal that did nothing; an error if nobody is.
-    async fn after(
+    async fn handle_error(
         &self,
-        refusal: Refusal,
+        refusal: ErrorReply,
         error: String,
-        link: Arc<Link>,
+        link: Arc<RedisLink>,
         asking: &mut bool,
-    ) -> Result<Arc<Link>, StoreError> {
+    ) -> Result<Arc<RedisLink>, StoreError> {
         match refusal {
-            Refusal::Moved { slot, to } => Ok(self.follow(Some(slot), to, link)),
-            Refusal::Ask { to } => {
+            ErrorReply::Moved { slot, to } => Ok(self.follow(Some(slot), to, link)),
+            ErrorReply::Ask { to } => {
                 *asking = true;
                 Ok(self.follow(None, to, link))
             }
-            Refusal::TryAgain => {
-                sleep(MOVING).await;
+            ErrorReply::TryAgain => {
+                sleep(TRYAGAIN_DELAY).await;
                 Ok(link)
             }
-            Refusal::ReadOnly => {
-                link.abandon("it has become a replica");
-                self.outdated();
+            ErrorReply::ReadOnly => {
+                link.close_connection("it has become a replica");
+                self.request_refresh();
                 Err(refused(&link, &error))
             }
-            Refusal::PartOfCluster => Err(refused(&link, "it is part of a cluster: write redis+cluster://")),
-            Refusal::NotReady => {
-                self.outdated();
+            ErrorReply::ClusterMember => {
+                Err(refused(&link, "it is part of a cluster: write redis+cluster://"))
+            }
+            ErrorReply::NotReady => {
+                self.request_refresh();
                 Err(link.unreachable(error))
             }
-            Refusal::ClusterDown => {
-                self.outdated();
-                Err(link.unreachable(format!("{error} ({FULL_COVERAGE})")))
+            ErrorReply::ClusterDown => {
+                self.request_refresh();
+                Err(link.unreachable(format!("{error} ({FULL_COVERAGE_HINT})")))
             }
-            Refusal::NoScript | Refusal::Other => Err(refused(&link, &error)),
+            ErrorReply::NoScript | ErrorReply::Other => Err(refused(&link, &error)),
         }
     }
 
-    fn follow(&self, moved: Option<u16>, to: Endpoint, from: Arc<Link>) -> Arc<Link> {
+    fn follow(&self, moved: Option<u16>, to: Endpoint, from: Arc<RedisLink>) -> Arc<RedisLink> {
         match self {
-            Topology::One(_) => from,
+            Topology::Single(_) => from,
             Topology::Cluster(cluster) => cluster.redirect(moved, to),
         }
     }
 
-    fn outdated(&self) {
+    fn request_refresh(&self) {
         if let Topology::Cluster(cluster) = self {
-            cluster.outdated();
+            cluster.request_refresh();
         }
     }
 
-    fn refusal(&self, error: &str, link: &Link) -> Refusal {
+    fn classify_error(&self, error: &str, link: &RedisLink) -> ErrorReply {
         let mut words = error.split_whitespace();
         let (code, slot, to) = (words.next().unwrap_or_default(), words.next(), words.next());
         // A server that is not asked as a cluster has nowhere to send us.
         let to = to.filter(|_| matches!(self, Topology::Cluster(_)));
-        let to = to.and_then(|to| named(to, link.server()));
+        let to = to.and_then(|to| parse_redirect(to, link.server()));
         let slot = slot.and_then(|slot| slot.parse().ok());
         match (code, slot, to) {
-            ("NOSCRIPT", ..) => Refusal::NoScript,
-            ("MOVED", Some(slot), Some(to)) => Refusal::Moved { slot, to },
-            ("MOVED" | "ASK", _, None) => Refusal::PartOfCluster,
-            ("ASK", _, Some(to)) => Refusal::Ask { to },
-            ("TRYAGAIN", ..) => Refusal::TryAgain,
-            ("READONLY", ..) => Refusal::ReadOnly,
-            ("CLUSTERDOWN", ..) if error.contains("cluster is down") => Refusal::ClusterDown,
-            ("LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "BUSY", ..) => Refusal::NotReady,
-            _ => Refusal::Other,
+            ("NOSCRIPT", ..) => ErrorReply::NoScript,
+            ("MOVED", Some(slot), Some(to)) => ErrorReply::Moved { slot, to },
+            ("MOVED" | "ASK", _, None) => ErrorReply::ClusterMember,
+            ("ASK", _, Some(to)) => ErrorReply::Ask { to },
+            ("TRYAGAIN", ..) => ErrorReply::TryAgain,
+            ("READONLY", ..) => ErrorReply::ReadOnly,
+            ("CLUSTERDOWN", ..) if error.contains("cluster is down") => ErrorReply::ClusterDown,
+            ("LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "BUSY", ..) => ErrorReply::NotReady,
+            _ => ErrorReply::Other,
         }
     }
 }
 
 /// The endpoint in a redirect; without a host it is the one that was asked.
-fn named(to: &str, asked: &str) -> Option<Endpoint> {
+fn parse_redirect(to: &str, asked: &str) -> Option<Endpoint> {
     let asked = parse_host(asked, 0).ok()?;
     let (host, port) = to.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     Some(endpoint_of(host, port.parse().ok()?, &asked))
 }
 
-async fn load_script(link: &Link, source: &str, deadline: Instant) -> Result<(), StoreError> {
-    let load = command(&["SCRIPT", "LOAD", source]);
+async fn load_script(link: &RedisLink, source: &str, deadline: Instant) -> Result<(), StoreError> {
+    let load = encode_command(&["SCRIPT", "LOAD", source]);
     match link.call(deadline, false, |out| out.extend_from_slice(&load)).await? {
-        Reply::Error(error) => Err(refused(link, &error)),
+        RedisReply::Error(error) => Err(refused(link, &error)),
         _ => Ok(()),
     }
 }
 
-pub(super) fn refused(link: &Link, reason: &str) -> StoreError {
+pub(super) fn refused(link: &RedisLink, reason: &str) -> StoreError {
     let reason = reason.split(" script: ").next().unwrap_or(reason).to_owned();
     StoreError::Refused { server: link.server().to_owned(), reason }
 }
 
-impl From<NotSent> for String {
-    fn from(not_sent: NotSent) -> String {
+impl From<SendError> for String {
+    fn from(not_sent: SendError) -> String {
         match not_sent {
-            NotSent::Full => "too many requests under way".to_owned(),
-            NotSent::Closed(reason) => reason,
+            SendError::Full => "too many requests under way".to_owned(),
+            SendError::Closed(reason) => reason,
         }
     }
 }
@@ -295,9 +303,9 @@ mod tests {
     #[test]
     fn a_redirect_without_a_host_stays_with_the_one_that_was_asked() {
         let tcp = |host: &str, port| Some(Endpoint::Tcp { host: host.to_owned(), port });
-        assert_eq!(named("10.0.0.1:7001", "a:7000"), tcp("10.0.0.1", 7001));
-        assert_eq!(named(":7001", "a:7000"), tcp("a", 7001));
-        assert_eq!(named("::1:7001", "a:7000"), tcp("::1", 7001));
-        assert_eq!(named("nowhere", "a:7000"), None);
+        assert_eq!(parse_redirect("10.0.0.1:7001", "a:7000"), tcp("10.0.0.1", 7001));
+        assert_eq!(parse_redirect(":7001", "a:7000"), tcp("a", 7001));
+        assert_eq!(parse_redirect("::1:7001", "a:7000"), tcp("::1", 7001));
+        assert_eq!(parse_redirect("nowhere", "a:7000"), None);
     }
 }

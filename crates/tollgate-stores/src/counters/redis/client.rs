@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::address::RedisAddress;
 use super::call::Topology;
-use super::resp::Reply;
-use super::slots::slot_of;
+use super::cluster::slot_of;
+use super::resp::RedisReply;
 use crate::counters::StoreError;
 
 /// Connections of its own, so that what is large does not delay decisions. A clone is the same client.
@@ -27,7 +27,7 @@ impl RedisClient {
     }
 
     /// Sends a command to the server that keeps `key`, once; an error says whether it may have run.
-    pub async fn ask(&self, key: &str, words: &[impl AsRef<[u8]>]) -> Result<Reply, StoreError> {
+    pub async fn command(&self, key: &str, words: &[impl AsRef<[u8]>]) -> Result<RedisReply, StoreError> {
         self.topology.command(slot_of(key), words, Instant::now() + self.deadline).await
     }
 }

@@ -9,17 +9,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// A bound is forgotten after one to two of these: clocks drift, and are set.
-const LATELY: Duration = Duration::from_secs(10);
+const BOUND_LIFETIME: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct ServerClock {
     origin: Instant,
-    bounds: Mutex<Bounds>,
+    bounds: Mutex<OffsetBounds>,
 }
 
 /// Microseconds that the server's clock is ahead of ours, at the least.
 #[derive(Clone, Copy, Debug)]
-struct Bounds {
+struct OffsetBounds {
     since: Instant,
     current: Option<i64>,
     before: Option<i64>,
@@ -28,13 +28,13 @@ struct Bounds {
 impl ServerClock {
     pub(super) fn new() -> ServerClock {
         let now = Instant::now();
-        let bounds = Bounds { since: now, current: None, before: None };
+        let bounds = OffsetBounds { since: now, current: None, before: None };
         ServerClock { origin: now, bounds: Mutex::new(bounds) }
     }
 
     /// A clock for the same caller that has seen no server yet.
-    pub(super) fn unseen(&self) -> ServerClock {
-        let bounds = Bounds { since: Instant::now(), current: None, before: None };
+    pub(super) fn without_bounds(&self) -> ServerClock {
+        let bounds = OffsetBounds { since: Instant::now(), current: None, before: None };
         ServerClock { origin: self.origin, bounds: Mutex::new(bounds) }
     }
 
@@ -48,14 +48,14 @@ impl ServerClock {
     pub(super) fn observe(&self, server_us: u64, now: Instant) {
         let bound = i64::try_from(server_us).unwrap_or(i64::MAX) - self.local_us(now);
         let mut bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.saturating_duration_since(bounds.since) > LATELY {
-            *bounds = Bounds { since: now, current: None, before: bounds.current };
+        if now.saturating_duration_since(bounds.since) > BOUND_LIFETIME {
+            *bounds = OffsetBounds { since: now, current: None, before: bounds.current };
         }
         bounds.current = bounds.current.max(Some(bound));
     }
 
     /// What the server's clock shows at least when ours shows `local`; `None` if it was never seen.
-    pub(super) fn at(&self, local: Instant) -> Option<u64> {
+    pub(super) fn lower_bound_at(&self, local: Instant) -> Option<u64> {
         let bounds = *self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
         let bound = bounds.current.max(bounds.before)?;
         u64::try_from(bound.saturating_add(self.local_us(local))).ok()
@@ -75,7 +75,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_deadline_never_lies_behind_the_callers() {
         let clock = ServerClock::new();
-        assert_eq!(clock.at(Instant::now()), None);
+        assert_eq!(clock.lower_bound_at(Instant::now()), None);
         let start = Instant::now();
         // The server shows 5000000 + what has passed; answers take between 1 and 9 ms.
         for transit_ms in [9, 4, 1, 7] {
@@ -83,20 +83,20 @@ mod tests {
             advance(Duration::from_millis(transit_ms)).await;
             clock.observe(shown, Instant::now());
             let truth = 5_000_000 + start.elapsed().as_micros() as u64;
-            assert!(clock.at(Instant::now()).expect("seen") <= truth);
+            assert!(clock.lower_bound_at(Instant::now()).expect("seen") <= truth);
         }
         let truth = 5_000_000 + start.elapsed().as_micros() as u64;
-        assert_eq!(clock.at(Instant::now()), Some(truth - 1000), "the quickest answer counts");
+        assert_eq!(clock.lower_bound_at(Instant::now()), Some(truth - 1000), "the quickest answer counts");
     }
 
     #[tokio::test(start_paused = true)]
     async fn another_server_has_another_clock() {
         let clock = ServerClock::new();
         clock.observe(9_000_000_000, Instant::now());
-        let next = clock.unseen();
+        let next = clock.without_bounds();
         next.observe(5_000_000, Instant::now());
         clock.replace(&next);
-        assert_eq!(clock.at(Instant::now()), Some(5_000_000));
+        assert_eq!(clock.lower_bound_at(Instant::now()), Some(5_000_000));
     }
 
     #[tokio::test(start_paused = true)]
@@ -107,6 +107,6 @@ mod tests {
             advance(Duration::from_secs(1)).await;
             clock.observe(second * 1_000_000, Instant::now());
         }
-        assert_eq!(clock.at(Instant::now()), Some(29_000_000));
+        assert_eq!(clock.lower_bound_at(Instant::now()), Some(29_000_000));
     }
 }

@@ -11,48 +11,51 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, oneshot};
 
-use super::resp::{Decoder, Reply};
+use super::resp::{Decoder, RedisReply};
 
 /// Requests under way on one connection, at the most.
 pub(super) const MAX_IN_FLIGHT: usize = 8192;
 const READ_BYTES: usize = 64 * 1024;
 /// A buffer that a burst has made larger is given back.
-const KEPT_BYTES: usize = 1024 * 1024;
+const MAX_RETAINED_BYTES: usize = 1024 * 1024;
 
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+pub(super) trait RedisStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> RedisStream for S {}
 
-pub(super) struct Connection {
-    queue: Mutex<Queue>,
+pub(super) struct RedisConnection {
+    queue: Mutex<PipelineQueue>,
     /// Something is to be written.
-    wake: Notify,
+    output_ready: Notify,
     /// It is closed.
-    over: Notify,
+    closed: Notify,
 }
 
 #[derive(Default)]
-struct Queue {
+struct PipelineQueue {
     out: Vec<u8>,
     /// In the order of their requests; `None` for an answer that nobody wants.
-    waiting: VecDeque<Option<oneshot::Sender<Reply>>>,
-    closed: Option<String>,
+    pending: VecDeque<Option<oneshot::Sender<RedisReply>>>,
+    close_reason: Option<String>,
 }
 
 /// Why a request could not be sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum NotSent {
+pub(super) enum SendError {
     Full,
     Closed(String),
 }
 
 /// The answer to come; an error if the connection is lost before.
-pub(super) type Pending = oneshot::Receiver<Reply>;
+pub(super) type PendingReply = oneshot::Receiver<RedisReply>;
 
-impl Connection {
+impl RedisConnection {
     /// Serves a stream until it ends, in the background.
-    pub(super) fn spawn(stream: Box<dyn Stream>) -> Arc<Connection> {
-        let connection =
-            Arc::new(Connection { queue: Mutex::default(), wake: Notify::new(), over: Notify::new() });
+    pub(super) fn spawn(stream: Box<dyn RedisStream>) -> Arc<RedisConnection> {
+        let connection = Arc::new(RedisConnection {
+            queue: Mutex::default(),
+            output_ready: Notify::new(),
+            closed: Notify::new(),
+        });
         let (reading, writing) = tokio::io::split(stream);
         let (reader, writer) = (Arc::clone(&connection), Arc::clone(&connection));
         tokio::spawn(async move {
@@ -76,36 +79,36 @@ impl Connection {
         &self,
         before: Option<&[u8]>,
         write: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Pending, NotSent> {
+    ) -> Result<PendingReply, SendError> {
         let mut queue = self.lock();
-        if let Some(reason) = &queue.closed {
-            return Err(NotSent::Closed(reason.clone()));
+        if let Some(reason) = &queue.close_reason {
+            return Err(SendError::Closed(reason.clone()));
         }
-        if queue.waiting.len() >= MAX_IN_FLIGHT {
-            return Err(NotSent::Full);
+        if queue.pending.len() >= MAX_IN_FLIGHT {
+            return Err(SendError::Full);
         }
         if let Some(before) = before {
-            queue.waiting.push_back(None);
+            queue.pending.push_back(None);
             queue.out.extend_from_slice(before);
         }
         let (sender, pending) = oneshot::channel();
-        queue.waiting.push_back(Some(sender));
+        queue.pending.push_back(Some(sender));
         write(&mut queue.out);
         drop(queue);
-        self.wake.notify_one();
+        self.output_ready.notify_one();
         Ok(pending)
     }
 
     /// Why it is closed; `None` while it is open.
-    pub(super) fn closed(&self) -> Option<String> {
-        self.lock().closed.clone()
+    pub(super) fn close_reason(&self) -> Option<String> {
+        self.lock().close_reason.clone()
     }
 
     /// Returns when it is closed.
     pub(super) async fn wait_closed(&self) -> String {
         loop {
-            let over = self.over.notified();
-            if let Some(reason) = self.closed() {
+            let over = self.closed.notified();
+            if let Some(reason) = self.close_reason() {
                 return reason;
             }
             over.await;
@@ -115,43 +118,43 @@ impl Connection {
     /// Gives everybody up who still waits.
     pub(super) fn close(&self, reason: &str) {
         let mut queue = self.lock();
-        if queue.closed.is_none() {
-            queue.closed = Some(reason.to_owned());
-            queue.waiting.clear();
+        if queue.close_reason.is_none() {
+            queue.close_reason = Some(reason.to_owned());
+            queue.pending.clear();
             queue.out = Vec::new();
         }
         drop(queue);
-        self.wake.notify_one();
-        self.over.notify_waiters();
+        self.output_ready.notify_one();
+        self.closed.notify_waiters();
     }
 
-    async fn write(&self, mut stream: WriteHalf<Box<dyn Stream>>) -> io::Result<()> {
+    async fn write(&self, mut stream: WriteHalf<Box<dyn RedisStream>>) -> io::Result<()> {
         let mut bytes = Vec::new();
         loop {
-            self.wake.notified().await;
+            self.output_ready.notified().await;
             // Whoever is about to ask joins this write.
             tokio::task::yield_now().await;
-            while self.take_out(&mut bytes)? {
+            while self.take_output(&mut bytes)? {
                 stream.write_all(&bytes).await?;
             }
         }
     }
 
     /// What is to be written now; `false` if nothing is.
-    fn take_out(&self, bytes: &mut Vec<u8>) -> io::Result<bool> {
+    fn take_output(&self, bytes: &mut Vec<u8>) -> io::Result<bool> {
         let mut queue = self.lock();
-        if queue.closed.is_some() {
+        if queue.close_reason.is_some() {
             return Err(io::ErrorKind::NotConnected.into());
         }
         bytes.clear();
-        if bytes.capacity() > KEPT_BYTES {
+        if bytes.capacity() > MAX_RETAINED_BYTES {
             *bytes = Vec::new();
         }
         std::mem::swap(bytes, &mut queue.out);
         Ok(!bytes.is_empty())
     }
 
-    async fn read(&self, mut stream: ReadHalf<Box<dyn Stream>>) -> io::Result<()> {
+    async fn read(&self, mut stream: ReadHalf<Box<dyn RedisStream>>) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(READ_BYTES);
         let mut decoder = Decoder::default();
         loop {
@@ -164,7 +167,7 @@ impl Connection {
             }
             self.deliver(&mut decoder, &bytes)?;
             decoder.trim(&mut bytes);
-            if bytes.is_empty() && bytes.capacity() > KEPT_BYTES {
+            if bytes.is_empty() && bytes.capacity() > MAX_RETAINED_BYTES {
                 bytes = Vec::with_capacity(READ_BYTES);
             }
         }
@@ -179,14 +182,14 @@ impl Connection {
         }
         let mut queue = self.lock();
         for reply in replies {
-            let owner = queue.waiting.pop_front().ok_or_else(garbage)?;
+            let owner = queue.pending.pop_front().ok_or_else(garbage)?;
             // Who has stopped waiting does not want it any more.
             owner.map(|owner| owner.send(reply).ok());
         }
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, PipelineQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

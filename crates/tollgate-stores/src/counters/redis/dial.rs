@@ -13,20 +13,20 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::address::{Endpoint, Login, TlsFiles};
+use super::address::{Endpoint, RedisCredentials, TlsFiles};
 use super::clock::ServerClock;
-use super::connection::{Connection, Stream};
-use super::resp::{Reply, command};
+use super::connection::{RedisConnection, RedisStream};
+use super::resp::{RedisReply, encode_command};
 use super::script;
 use crate::tls;
 
 /// How long it may take until a server is ready.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How servers are talked to.
 #[derive(Clone)]
-pub(super) struct Manner {
-    pub(super) login: Login,
+pub(super) struct RedisConnectOptions {
+    pub(super) credentials: RedisCredentials,
     pub(super) database: u32,
     pub(super) tls: Option<Arc<ClientConfig>>,
 }
@@ -52,50 +52,53 @@ pub(super) fn tls_config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> 
 }
 
 /// A connection that is closed when its owner goes, however that happens.
-pub(super) struct Dialed(Arc<Connection>);
+pub(super) struct OwnedConnection(Arc<RedisConnection>);
 
-impl Dialed {
+impl OwnedConnection {
     /// For those who send over it; it is still closed with its owner.
-    pub(super) fn shared(&self) -> Arc<Connection> {
+    pub(super) fn shared(&self) -> Arc<RedisConnection> {
         Arc::clone(&self.0)
     }
 }
 
-impl Deref for Dialed {
-    type Target = Connection;
+impl Deref for OwnedConnection {
+    type Target = RedisConnection;
 
-    fn deref(&self) -> &Connection {
+    fn deref(&self) -> &RedisConnection {
         &self.0
     }
 }
 
-impl Drop for Dialed {
+impl Drop for OwnedConnection {
     fn drop(&mut self) {
         self.0.close("it is not needed any more");
     }
 }
 
 /// Connects, logs in and asks for nothing else: for sentinels.
-pub(super) async fn dial(endpoint: &Endpoint, manner: &Manner) -> Result<Dialed, String> {
-    let opened = timeout(PATIENCE, open(endpoint, manner.tls.as_ref())).await;
+pub(super) async fn dial(
+    endpoint: &Endpoint,
+    options: &RedisConnectOptions,
+) -> Result<OwnedConnection, String> {
+    let opened = timeout(CONNECT_TIMEOUT, open(endpoint, options.tls.as_ref())).await;
     let stream = opened.map_err(|_| "no connection within a second".to_owned())?;
-    let connection = Dialed(Connection::spawn(stream.map_err(|error| error.to_string())?));
-    login(&connection, manner).await?;
+    let connection = OwnedConnection(RedisConnection::spawn(stream.map_err(|error| error.to_string())?));
+    login(&connection, options).await?;
     Ok(connection)
 }
 
 /// Connects to a server that keeps counters, and makes sure that it can.
 pub(super) async fn dial_store(
     endpoint: &Endpoint,
-    manner: &Manner,
+    options: &RedisConnectOptions,
     clock: &ServerClock,
-) -> Result<Dialed, String> {
-    let connection = dial(endpoint, manner).await?;
-    prepare(&connection, manner, clock).await?;
+) -> Result<OwnedConnection, String> {
+    let connection = dial(endpoint, options).await?;
+    prepare(&connection, options, clock).await?;
     Ok(connection)
 }
 
-async fn open(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>) -> io::Result<Box<dyn Stream>> {
+async fn open(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>) -> io::Result<Box<dyn RedisStream>> {
     match endpoint {
         Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
         Endpoint::Tcp { host, port } => {
@@ -108,27 +111,32 @@ async fn open(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>) -> io::Resul
     }
 }
 
-async fn login(connection: &Connection, manner: &Manner) -> Result<(), String> {
-    match (&manner.login.user, &manner.login.password) {
-        (Some(user), Some(password)) => accept(connection, &["AUTH", user, password]).await,
-        (None, Some(password)) => accept(connection, &["AUTH", password]).await,
-        _ => accept(connection, &["PING"]).await,
+async fn login(connection: &RedisConnection, options: &RedisConnectOptions) -> Result<(), String> {
+    match (&options.credentials.user, &options.credentials.password) {
+        (Some(user), Some(password)) => expect_ok(connection, &["AUTH", user, password]).await,
+        (None, Some(password)) => expect_ok(connection, &["AUTH", password]).await,
+        _ => expect_ok(connection, &["PING"]).await,
     }
 }
 
-async fn prepare(connection: &Connection, manner: &Manner, clock: &ServerClock) -> Result<(), String> {
-    if manner.database != 0 {
-        accept(connection, &["SELECT", &manner.database.to_string()]).await?;
+async fn prepare(
+    connection: &RedisConnection,
+    options: &RedisConnectOptions,
+    clock: &ServerClock,
+) -> Result<(), String> {
+    if options.database != 0 {
+        expect_ok(connection, &["SELECT", &options.database.to_string()]).await?;
     }
     // A replica would answer denials from what it has heard. Where ROLE is not allowed, writes tell.
-    if let Reply::Array(role) = ask(connection, &["ROLE"]).await?
-        && role.first().and_then(Reply::text).is_some_and(|role| role != "master")
+    if let RedisReply::Array(role) = send_command(connection, &["ROLE"]).await?
+        && role.first().and_then(RedisReply::text).is_some_and(|role| role != "master")
     {
         return Err("it is a replica: name the primary, or its sentinels".to_owned());
     }
-    accept(connection, &["SCRIPT", "LOAD", script::SOURCE]).await?;
-    let shown = ask(connection, &["TIME"]).await?;
-    let numbers: Vec<_> = shown.elements().unwrap_or_default().iter().filter_map(Reply::number).collect();
+    expect_ok(connection, &["SCRIPT", "LOAD", script::SOURCE]).await?;
+    let shown = send_command(connection, &["TIME"]).await?;
+    let numbers: Vec<_> =
+        shown.elements().unwrap_or_default().iter().filter_map(RedisReply::number).collect();
     match numbers[..] {
         [seconds, micros] => clock.observe(seconds.saturating_mul(1_000_000) + micros, Instant::now()),
         _ => return Err("it does not tell the time".to_owned()),
@@ -136,20 +144,20 @@ async fn prepare(connection: &Connection, manner: &Manner, clock: &ServerClock) 
     Ok(())
 }
 
-async fn accept(connection: &Connection, words: &[&str]) -> Result<(), String> {
-    match ask(connection, words).await? {
-        Reply::Error(error) => Err(error),
+async fn expect_ok(connection: &RedisConnection, words: &[&str]) -> Result<(), String> {
+    match send_command(connection, words).await? {
+        RedisReply::Error(error) => Err(error),
         _ => Ok(()),
     }
 }
 
 /// One question with its own bound in time.
-pub(super) async fn ask(connection: &Connection, words: &[&str]) -> Result<Reply, String> {
-    let sent = connection.send(None, |out| out.extend_from_slice(&command(words)));
+pub(super) async fn send_command(connection: &RedisConnection, words: &[&str]) -> Result<RedisReply, String> {
+    let sent = connection.send(None, |out| out.extend_from_slice(&encode_command(words)));
     let pending = sent.map_err(String::from)?;
-    match timeout(PATIENCE, pending).await {
+    match timeout(CONNECT_TIMEOUT, pending).await {
         Ok(Ok(reply)) => Ok(reply),
-        Ok(Err(_)) => Err(connection.closed().unwrap_or_else(|| "the connection was lost".to_owned())),
+        Ok(Err(_)) => Err(connection.close_reason().unwrap_or_else(|| "the connection was lost".to_owned())),
         Err(_) => Err("it accepts connections but does not answer".to_owned()),
     }
 }

@@ -13,59 +13,64 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::address::Endpoint;
 use super::clock::ServerClock;
-use super::connection::{Connection, NotSent};
-use super::dial::{Dialed, Manner, PATIENCE, ask, dial_store};
-use super::resp::{Reply, command};
+use super::connection::{RedisConnection, SendError};
+use super::dial::{CONNECT_TIMEOUT, OwnedConnection, RedisConnectOptions, dial_store, send_command};
+use super::resp::{RedisReply, encode_command};
 use super::sentinels::{Primary, Sentinels};
 use crate::counters::StoreError;
 use crate::counters::breaker::{Breaker, ServerHealth};
 
 /// A server that has missed a deadline and does not answer a `PING` for so long has stopped answering.
-const SILENCE: Duration = Duration::from_millis(500);
+const PING_TIMEOUT: Duration = Duration::from_millis(500);
 /// Connections that one request may find closed before it is sent.
-const MAX_CLOSED: usize = 3;
+const MAX_CLOSED_CONNECTIONS: usize = 3;
 
 /// How to find the server.
-pub(super) enum Route {
+pub(super) enum RedisDiscovery {
     Fixed(Endpoint),
     /// Whichever server the sentinels call the primary.
     Sentinels(Sentinels),
 }
 
-pub(super) struct Link {
-    shared: Arc<Shared>,
-    current: watch::Receiver<Option<Arc<Connection>>>,
+pub(super) struct RedisLink {
+    shared: Arc<RedisLinkShared>,
+    current: watch::Receiver<Option<Arc<RedisConnection>>>,
     task: AbortHandle,
 }
 
-struct Shared {
+struct RedisLinkShared {
     server: String,
     breaker: Breaker,
     clock: ServerClock,
     /// A request was not answered in time.
-    missed: Notify,
+    deadline_missed: Notify,
     /// Told at the first sign that the server may be gone.
-    in_trouble: Arc<Notify>,
+    suspected: Arc<Notify>,
 }
 
-impl Link {
+impl RedisLink {
     /// Keeps a connection up from now on, until it is dropped; `in_trouble` is told when the server may be gone.
-    pub(super) fn open(route: Route, manner: Manner, in_trouble: Arc<Notify>) -> Link {
+    pub(super) fn open(
+        route: RedisDiscovery,
+        options: RedisConnectOptions,
+        in_trouble: Arc<Notify>,
+    ) -> RedisLink {
         let server = match &route {
-            Route::Fixed(endpoint) => endpoint.to_string(),
-            Route::Sentinels(sentinels) => sentinels.service.clone(),
+            RedisDiscovery::Fixed(endpoint) => endpoint.to_string(),
+            RedisDiscovery::Sentinels(sentinels) => sentinels.service.clone(),
         };
         let breaker = Breaker::new(server.as_str());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RedisLinkShared {
             server,
             breaker,
             clock: ServerClock::new(),
-            missed: Notify::new(),
-            in_trouble,
+            deadline_missed: Notify::new(),
+            suspected: in_trouble,
         });
         let (sender, current) = watch::channel(None);
-        let task = tokio::spawn(keep(Arc::clone(&shared), route, manner, sender)).abort_handle();
-        Link { shared, current, task }
+        let task =
+            tokio::spawn(maintain_connection(Arc::clone(&shared), route, options, sender)).abort_handle();
+        RedisLink { shared, current, task }
     }
 
     pub(super) fn server(&self) -> &str {
@@ -86,33 +91,33 @@ impl Link {
         deadline: Instant,
         asking: bool,
         write: impl Fn(&mut Vec<u8>),
-    ) -> Result<Reply, StoreError> {
-        let Shared { breaker, server, .. } = &*self.shared;
+    ) -> Result<RedisReply, StoreError> {
+        let RedisLinkShared { breaker, server, .. } = &*self.shared;
         breaker.admit()?;
-        let before = asking.then(|| command(&["ASKING"]));
+        let before = asking.then(|| encode_command(&["ASKING"]));
         let mut closed = String::new();
-        for attempt in 0..MAX_CLOSED {
+        for attempt in 0..MAX_CLOSED_CONNECTIONS {
             let connection = match attempt {
                 0 => self.connected(deadline).await?,
                 _ => self.next_connection(deadline).await?,
             };
             let pending = match connection.send(before.as_deref(), &write) {
                 Ok(pending) => pending,
-                Err(NotSent::Full) => return Err(StoreError::Busy { server: server.clone() }),
-                Err(NotSent::Closed(reason)) => {
+                Err(SendError::Full) => return Err(StoreError::Busy { server: server.clone() }),
+                Err(SendError::Closed(reason)) => {
                     closed = reason;
                     continue; // nothing was sent
                 }
             };
             return match timeout_at(deadline, pending).await {
                 Ok(Ok(reply)) => {
-                    breaker.succeeded();
+                    breaker.record_success();
                     Ok(reply)
                 }
-                Ok(Err(_)) => Err(self.unreachable(connection.closed().unwrap_or_default())),
+                Ok(Err(_)) => Err(self.unreachable(connection.close_reason().unwrap_or_default())),
                 Err(_) => {
-                    breaker.failed("no answer within the deadline");
-                    self.shared.missed.notify_one();
+                    breaker.record_failure("no answer within the deadline");
+                    self.shared.deadline_missed.notify_one();
                     Err(StoreError::Deadline { server: server.clone() })
                 }
             };
@@ -121,7 +126,7 @@ impl Link {
     }
 
     /// The connection. While there is none, but the breaker is closed, the next one is waited for.
-    pub(super) async fn connected(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
+    pub(super) async fn connected(&self, deadline: Instant) -> Result<Arc<RedisConnection>, StoreError> {
         if let Some(connection) = &*self.current.borrow() {
             return Ok(Arc::clone(connection));
         }
@@ -129,25 +134,26 @@ impl Link {
     }
 
     /// A connection that is not closed, or that the breaker opens.
-    async fn next_connection(&self, deadline: Instant) -> Result<Arc<Connection>, StoreError> {
-        let Shared { breaker, .. } = &*self.shared;
+    async fn next_connection(&self, deadline: Instant) -> Result<Arc<RedisConnection>, StoreError> {
+        let RedisLinkShared { breaker, .. } = &*self.shared;
         let mut current = self.current.clone();
-        let is_open =
-            |current: &Option<Arc<Connection>>| current.as_ref().is_some_and(|it| it.closed().is_none());
+        let is_open = |current: &Option<Arc<RedisConnection>>| {
+            current.as_ref().is_some_and(|it| it.close_reason().is_none())
+        };
         tokio::select! {
             connected = timeout_at(deadline, current.wait_for(is_open)) => match connected {
                 Ok(Ok(connection)) => return Ok(connection.clone().expect("it was waited for")),
-                _ => breaker.failed("no connection"),
+                _ => breaker.record_failure("no connection"),
             },
-            () = breaker.opened() => {}
+            () = breaker.wait_until_open() => {}
         }
         let trouble = breaker.health().trouble;
         Err(self.unreachable(trouble.unwrap_or_else(|| "no connection yet".to_owned())))
     }
 
     /// The connection, if there is one that works.
-    pub(super) fn established(&self) -> Option<Arc<Connection>> {
-        self.current.borrow().clone().filter(|connection| connection.closed().is_none())
+    pub(super) fn established(&self) -> Option<Arc<RedisConnection>> {
+        self.current.borrow().clone().filter(|connection| connection.close_reason().is_none())
     }
 
     pub(super) fn health(&self) -> ServerHealth {
@@ -157,7 +163,7 @@ impl Link {
     }
 
     /// Gives the connection up: the server is not what it was.
-    pub(super) fn abandon(&self, reason: &str) {
+    pub(super) fn close_connection(&self, reason: &str) {
         if let Some(connection) = &*self.current.borrow() {
             connection.close(reason);
         }
@@ -168,54 +174,54 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for RedisLink {
     fn drop(&mut self) {
-        self.abandon("it is no longer used");
+        self.close_connection("it is no longer used");
         self.task.abort();
     }
 }
 
-async fn keep(
-    shared: Arc<Shared>,
-    route: Route,
-    manner: Manner,
-    current: watch::Sender<Option<Arc<Connection>>>,
+async fn maintain_connection(
+    shared: Arc<RedisLinkShared>,
+    route: RedisDiscovery,
+    options: RedisConnectOptions,
+    current: watch::Sender<Option<Arc<RedisConnection>>>,
 ) {
-    let Shared { breaker, clock, .. } = &*shared;
+    let RedisLinkShared { breaker, clock, .. } = &*shared;
     let mut last: Option<Endpoint> = None;
     loop {
         let primary = match &route {
-            Route::Fixed(endpoint) => connect(endpoint, &manner, breaker, clock).await,
-            Route::Sentinels(sentinels) => sentinels.find_primary(&manner, breaker, clock).await,
+            RedisDiscovery::Fixed(endpoint) => connect(endpoint, &options, breaker, clock).await,
+            RedisDiscovery::Sentinels(sentinels) => sentinels.find_primary(&options, breaker, clock).await,
         };
         match last {
-            Some(last) if last != primary.endpoint => breaker.replaced(),
+            Some(last) if last != primary.endpoint => breaker.close_after_failover(),
             _ => breaker.probe_succeeded(),
         }
         clock.replace(&primary.clock);
         last = Some(primary.endpoint);
         current.send_replace(Some(primary.connection.shared()));
-        let reason = use_up(&shared, &primary.connection).await;
+        let reason = watch_connection(&shared, &primary.connection).await;
         tracing::debug!(server = %shared.server, %reason, "connection lost");
         current.send_replace(None);
-        shared.in_trouble.notify_one();
+        shared.suspected.notify_one();
     }
 }
 
 /// Returns when the connection is of no use any more, and why.
-async fn use_up(shared: &Shared, connection: &Dialed) -> String {
+async fn watch_connection(shared: &RedisLinkShared, connection: &OwnedConnection) -> String {
     let stopped = "it has stopped answering";
     loop {
         tokio::select! {
             reason = connection.wait_closed() => return reason,
-            () = shared.breaker.opened() => {
+            () = shared.breaker.wait_until_open() => {
                 connection.close(stopped);
                 return stopped.to_owned();
             }
             // One request that was too slow says little; with few requests the next ones would say it late.
-            () = shared.missed.notified() => {
-                shared.in_trouble.notify_one();
-                if timeout(SILENCE, ask(connection, &["PING"])).await.is_err() {
+            () = shared.deadline_missed.notified() => {
+                shared.suspected.notify_one();
+                if timeout(PING_TIMEOUT, send_command(connection, &["PING"])).await.is_err() {
                     shared.breaker.trip("no answer to a PING");
                 }
             }
@@ -224,14 +230,19 @@ async fn use_up(shared: &Shared, connection: &Dialed) -> String {
 }
 
 /// Connects to a server that is known by its address, as often as the breaker wants to know.
-async fn connect(endpoint: &Endpoint, manner: &Manner, breaker: &Breaker, clock: &ServerClock) -> Primary {
+async fn connect(
+    endpoint: &Endpoint,
+    options: &RedisConnectOptions,
+    breaker: &Breaker,
+    clock: &ServerClock,
+) -> Primary {
     loop {
         // A connection that is closed for being idle is no outage unless the next one cannot be had.
         if breaker.is_open() {
             breaker.probe_due().await;
         }
-        let clock = clock.unseen();
-        let dialed = timeout(PATIENCE, dial_store(endpoint, manner, &clock)).await;
+        let clock = clock.without_bounds();
+        let dialed = timeout(CONNECT_TIMEOUT, dial_store(endpoint, options, &clock)).await;
         match dialed.unwrap_or_else(|_| Err("it accepts connections but does not answer".to_owned())) {
             Ok(connection) => return Primary { endpoint: endpoint.clone(), connection, clock },
             Err(reason) => {

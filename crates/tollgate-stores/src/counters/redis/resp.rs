@@ -4,18 +4,18 @@ use std::io::Write;
 
 /// What a server answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Reply {
+pub enum RedisReply {
     Simple(String),
     Error(String),
     Int(i64),
     Bulk(Vec<u8>),
     Nil,
-    Array(Vec<Reply>),
+    Array(Vec<RedisReply>),
 }
 
 /// Not the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Garbage;
+pub(crate) struct RespProtocolError;
 
 const MAX_LINE: usize = 64 * 1024;
 /// The digits of a number, and its sign.
@@ -25,17 +25,17 @@ const MAX_BULK: usize = 64 << 20;
 const MAX_ELEMENTS: usize = 64 * 1024;
 const MAX_DEPTH: usize = 8;
 
-impl Reply {
+impl RedisReply {
     /// Reads one reply from the front of `bytes`; `None` if it is not whole.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Option<(RedisReply, usize)>, RespProtocolError> {
         let mut decoder = Decoder::default();
         Ok(decoder.next(bytes)?.map(|reply| (reply, decoder.at)))
     }
 
     pub fn text(&self) -> Option<&str> {
         match self {
-            Reply::Simple(text) => Some(text),
-            Reply::Bulk(bytes) => std::str::from_utf8(bytes).ok(),
+            RedisReply::Simple(text) => Some(text),
+            RedisReply::Bulk(bytes) => std::str::from_utf8(bytes).ok(),
             _ => None,
         }
     }
@@ -43,14 +43,14 @@ impl Reply {
     /// A whole number, however it is written.
     pub fn number(&self) -> Option<u64> {
         match self {
-            Reply::Int(number) => u64::try_from(*number).ok(),
+            RedisReply::Int(number) => u64::try_from(*number).ok(),
             other => other.text()?.parse().ok(),
         }
     }
 
-    pub fn elements(&self) -> Option<&[Reply]> {
+    pub fn elements(&self) -> Option<&[RedisReply]> {
         match self {
-            Reply::Array(elements) => Some(elements),
+            RedisReply::Array(elements) => Some(elements),
             _ => None,
         }
     }
@@ -69,20 +69,20 @@ pub(crate) struct Decoder {
 }
 
 struct OpenArray {
-    elements: Vec<Reply>,
+    elements: Vec<RedisReply>,
     missing: usize,
 }
 
 /// What a line begins.
 enum Item {
-    Reply(Reply),
+    Reply(RedisReply),
     /// So many items follow.
     Array(usize),
 }
 
 impl Decoder {
     /// The next whole reply; `None` if more must be appended first.
-    pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Option<Reply>, Garbage> {
+    pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Option<RedisReply>, RespProtocolError> {
         while let Some(item) = self.item(bytes)? {
             if let Some(reply) = self.place(item)? {
                 return Ok(Some(reply));
@@ -99,11 +99,11 @@ impl Decoder {
     }
 
     /// Puts an item where it belongs; returns the reply that it completes.
-    fn place(&mut self, item: Item) -> Result<Option<Reply>, Garbage> {
+    fn place(&mut self, item: Item) -> Result<Option<RedisReply>, RespProtocolError> {
         let mut reply = match item {
             Item::Reply(reply) => reply,
-            Item::Array(0) => Reply::Array(Vec::new()),
-            Item::Array(_) if self.open.len() == MAX_DEPTH => return Err(Garbage),
+            Item::Array(0) => RedisReply::Array(Vec::new()),
+            Item::Array(_) if self.open.len() == MAX_DEPTH => return Err(RespProtocolError),
             Item::Array(missing) => {
                 self.open.push(OpenArray { elements: Vec::with_capacity(missing.min(64)), missing });
                 return Ok(None);
@@ -116,30 +116,30 @@ impl Decoder {
                 self.open.push(array);
                 return Ok(None);
             }
-            reply = Reply::Array(array.elements);
+            reply = RedisReply::Array(array.elements);
         }
         Ok(Some(reply))
     }
 
-    fn item(&mut self, bytes: &[u8]) -> Result<Option<Item>, Garbage> {
+    fn item(&mut self, bytes: &[u8]) -> Result<Option<Item>, RespProtocolError> {
         let Some(end) = self.line_end(bytes)? else { return Ok(None) };
-        let line = bytes[self.at + 1..end].strip_suffix(b"\r").ok_or(Garbage)?;
+        let line = bytes[self.at + 1..end].strip_suffix(b"\r").ok_or(RespProtocolError)?;
         let text = || String::from_utf8_lossy(line).into_owned();
         let mut next = end + 1;
         let item = match bytes[self.at] {
-            b'+' => Item::Reply(Reply::Simple(text())),
-            b'-' => Item::Reply(Reply::Error(text())),
-            b':' => Item::Reply(Reply::Int(number(line)?)),
-            b'*' => length(line, MAX_ELEMENTS)?.map_or(Item::Reply(Reply::Nil), Item::Array),
+            b'+' => Item::Reply(RedisReply::Simple(text())),
+            b'-' => Item::Reply(RedisReply::Error(text())),
+            b':' => Item::Reply(RedisReply::Int(number(line)?)),
+            b'*' => length(line, MAX_ELEMENTS)?.map_or(Item::Reply(RedisReply::Nil), Item::Array),
             _ => match length(line, MAX_BULK)? {
-                None => Item::Reply(Reply::Nil),
+                None => Item::Reply(RedisReply::Nil),
                 Some(length) => {
                     let start = next;
                     next = start + length + 2;
                     match bytes.get(start + length..next) {
                         None => return Ok(None),
-                        Some(b"\r\n") => Item::Reply(Reply::Bulk(bytes[start..start + length].to_vec())),
-                        Some(_) => return Err(Garbage),
+                        Some(b"\r\n") => Item::Reply(RedisReply::Bulk(bytes[start..start + length].to_vec())),
+                        Some(_) => return Err(RespProtocolError),
                     }
                 }
             },
@@ -149,10 +149,10 @@ impl Decoder {
     }
 
     /// Where the line at `at` ends.
-    fn line_end(&mut self, bytes: &[u8]) -> Result<Option<usize>, Garbage> {
+    fn line_end(&mut self, bytes: &[u8]) -> Result<Option<usize>, RespProtocolError> {
         let Some(kind) = bytes.get(self.at) else { return Ok(None) };
         if !b"+-:$*".contains(kind) {
-            return Err(Garbage);
+            return Err(RespProtocolError);
         }
         let longest = self.at + MAX_LINE;
         let from = self.searched.max(self.at);
@@ -162,37 +162,39 @@ impl Decoder {
         match found {
             Some(_) => Ok(Some(self.searched)),
             None if bytes.len() < longest => Ok(None),
-            None => Err(Garbage),
+            None => Err(RespProtocolError),
         }
     }
 }
 
-fn number(line: &[u8]) -> Result<i64, Garbage> {
+fn number(line: &[u8]) -> Result<i64, RespProtocolError> {
     let text = std::str::from_utf8(line).ok().filter(|text| text.len() <= MAX_NUMBER);
-    text.and_then(|text| text.parse().ok()).ok_or(Garbage)
+    text.and_then(|text| text.parse().ok()).ok_or(RespProtocolError)
 }
 
 /// The length of a string or an array; `None` for one that is not there.
-fn length(line: &[u8], max: usize) -> Result<Option<usize>, Garbage> {
+fn length(line: &[u8], max: usize) -> Result<Option<usize>, RespProtocolError> {
     match number(line)? {
         -1 => Ok(None),
-        length => usize::try_from(length).ok().filter(|length| *length <= max).map(Some).ok_or(Garbage),
+        length => {
+            usize::try_from(length).ok().filter(|length| *length <= max).map(Some).ok_or(RespProtocolError)
+        }
     }
 }
 
 /// Commands on their way out.
-pub(super) struct Command<'b>(&'b mut Vec<u8>);
+pub(super) struct CommandWriter<'b>(&'b mut Vec<u8>);
 
-impl<'b> Command<'b> {
+impl<'b> CommandWriter<'b> {
     /// Begins a command of `words` words; exactly as many follow.
-    pub(super) fn begin(out: &'b mut Vec<u8>, words: usize) -> Command<'b> {
+    pub(super) fn begin(out: &'b mut Vec<u8>, words: usize) -> CommandWriter<'b> {
         out.push(b'*');
         write_number(out, words as u64);
         out.extend_from_slice(b"\r\n");
-        Command(out)
+        CommandWriter(out)
     }
 
-    pub(super) fn word(&mut self, word: impl AsRef<[u8]>) -> &mut Self {
+    pub(super) fn arg(&mut self, word: impl AsRef<[u8]>) -> &mut Self {
         let word = word.as_ref();
         self.0.push(b'$');
         write_number(self.0, word.len() as u64);
@@ -207,21 +209,21 @@ impl<'b> Command<'b> {
         let mut rest = &mut digits[..];
         write!(rest, "{number}").expect("twenty digits hold any number");
         let length = 20 - rest.len();
-        self.word(&digits[..length])
+        self.arg(&digits[..length])
     }
 }
 
 /// One whole command.
-pub(super) fn command(words: &[&str]) -> Vec<u8> {
+pub(super) fn encode_command(words: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     write_command(&mut out, words);
     out
 }
 
 pub(super) fn write_command(out: &mut Vec<u8>, words: &[impl AsRef<[u8]>]) {
-    let mut command = Command::begin(out, words.len());
+    let mut command = CommandWriter::begin(out, words.len());
     for word in words {
-        command.word(word);
+        command.arg(word);
     }
 }
 
@@ -238,12 +240,17 @@ mod tests {
         let bytes = b"*4\r\n:1\r\n$3\r\na\r\n\r\n$-1\r\n*1\r\n+OK\r\n-ERR no\r\n";
         let whole = bytes.len() - b"-ERR no\r\n".len();
         for cut in 0..whole {
-            assert_eq!(Reply::parse(&bytes[..cut]), Ok(None), "cut at {cut}");
+            assert_eq!(RedisReply::parse(&bytes[..cut]), Ok(None), "cut at {cut}");
         }
-        let nested = Reply::Array(vec![Reply::Simple("OK".into())]);
-        let array = Reply::Array(vec![Reply::Int(1), Reply::Bulk(b"a\r\n".to_vec()), Reply::Nil, nested]);
-        assert_eq!(Reply::parse(bytes), Ok(Some((array, whole))));
-        assert_eq!(Reply::parse(&bytes[whole..]), Ok(Some((Reply::Error("ERR no".into()), 9))));
+        let nested = RedisReply::Array(vec![RedisReply::Simple("OK".into())]);
+        let array = RedisReply::Array(vec![
+            RedisReply::Int(1),
+            RedisReply::Bulk(b"a\r\n".to_vec()),
+            RedisReply::Nil,
+            nested,
+        ]);
+        assert_eq!(RedisReply::parse(bytes), Ok(Some((array, whole))));
+        assert_eq!(RedisReply::parse(&bytes[whole..]), Ok(Some((RedisReply::Error("ERR no".into()), 9))));
     }
 
     /// A reply that came in small pieces was read again from its start for every piece.
@@ -285,8 +292,8 @@ mod tests {
         ];
         for case in cases {
             assert_eq!(
-                Reply::parse(case),
-                Err(Garbage),
+                RedisReply::parse(case),
+                Err(RespProtocolError),
                 "{:?}",
                 String::from_utf8_lossy(&case[..case.len().min(20)])
             );
@@ -296,8 +303,8 @@ mod tests {
     #[test]
     fn commands_are_written_with_their_lengths() {
         let mut out = Vec::new();
-        Command::begin(&mut out, 2).word("GET").number(42);
+        CommandWriter::begin(&mut out, 2).arg("GET").number(42);
         assert_eq!(out, b"*2\r\n$3\r\nGET\r\n$2\r\n42\r\n");
-        assert_eq!(command(&["PING"]), b"*1\r\n$4\r\nPING\r\n");
+        assert_eq!(encode_command(&["PING"]), b"*1\r\n$4\r\nPING\r\n");
     }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use ring::digest;
 use tollgate::algorithm::{Admission, Decision, Grant};
-use tollgate::store::{DeniedHits, Part, Weight};
+use tollgate::store::{DeniedHits, Enforcement, LimitOutcome};
 use tollgate::{Limit, Time};
 
-use super::resp::{Command, Reply};
-use super::terms::Terms;
+use super::resp::{CommandWriter, RedisReply};
+use super::script_limit::ScriptLimit;
 use crate::counters::{CentralCharge, CentralReceiptItem, StoreError};
 
 /// One chunk in parts. Windows come behind the answer of requests that have none.
@@ -33,39 +33,39 @@ pub(super) fn sha_of(source: &str) -> String {
 
 /// The instant of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum When {
+pub(super) enum At {
     /// The server's own.
     Server,
-    Told(Time),
+    Fixed(Time),
 }
 
 /// What is to be done with the counters of one slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Deed {
+pub(super) enum Op {
     Charge,
     /// As `Charge`, and the states before and after are told.
-    ChargeAndTell,
+    ChargeWithStates,
     /// The request is denied elsewhere: only what counts denied hits is changed.
-    Denied,
+    CountDenied,
     Peek,
     Settle,
 }
 
-impl Deed {
-    const fn word(self) -> &'static str {
+impl Op {
+    const fn code(self) -> &'static str {
         match self {
-            Deed::Charge => "c",
-            Deed::ChargeAndTell => "d",
-            Deed::Denied => "n",
-            Deed::Peek => "p",
-            Deed::Settle => "s",
+            Op::Charge => "c",
+            Op::ChargeWithStates => "d",
+            Op::CountDenied => "n",
+            Op::Peek => "p",
+            Op::Settle => "s",
         }
     }
 }
 
 /// One counter's part in a call.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(super) struct ScriptEntry {
     pub(super) name: String,
     limit: Limit,
     /// What is taken; for a settlement what is owed, or given back if it is below zero.
@@ -76,101 +76,101 @@ pub(super) struct Ask {
 
 /// Costs are whole doubles inside the server; one above is above every capacity.
 const MAX_COST: u64 = 1 << 53;
-const WORDS_BEFORE: usize = 3;
-const WORDS_EACH: usize = 10;
+const HEADER_ARGS: usize = 3;
+const ARGS_PER_COUNTER: usize = 10;
 
-impl Ask {
-    pub(super) fn charge(name: String, charge: &CentralCharge) -> Ask {
-        let shadow = u64::from(charge.weight == Weight::Shadow);
-        let counted = u64::from(charge.denied == DeniedHits::Counted);
+impl ScriptEntry {
+    pub(super) fn charge(name: String, charge: &CentralCharge) -> ScriptEntry {
+        let shadow = u64::from(charge.enforcement == Enforcement::Shadow);
+        let counted = u64::from(charge.denied_hits == DeniedHits::Counted);
         let cost = charge.cost.min(MAX_COST) as i64;
-        Ask { name, limit: charge.limit, cost, flags: shadow + 2 * counted, grant: String::new() }
+        ScriptEntry { name, limit: charge.limit, cost, flags: shadow + 2 * counted, grant: String::new() }
     }
 
     /// Corrects a cost to `real_cost` units of the hit.
-    pub(super) fn settle(name: String, item: &CentralReceiptItem, real_cost: u64) -> Ask {
+    pub(super) fn settle(name: String, item: &CentralReceiptItem, real_cost: u64) -> ScriptEntry {
         let real = item.unit_cost.saturating_mul(real_cost).min(MAX_COST) as i64;
         let cost = real - item.grant.cost.min(MAX_COST) as i64;
         let grant = format!("{} {}", item.grant.at.nanos() / 1000, item.grant.mark);
-        Ask { name, limit: item.limit, cost, flags: 0, grant }
+        ScriptEntry { name, limit: item.limit, cost, flags: 0, grant }
     }
 
-    fn write(&self, command: &mut Command<'_>) {
-        let terms = Terms::of(&self.limit);
+    fn write(&self, command: &mut CommandWriter<'_>) {
+        let terms = ScriptLimit::of(&self.limit);
         let flags = self.flags + if terms.queue { 4 } else { 0 };
-        command.word(terms.kind);
+        command.arg(terms.kind);
         match u64::try_from(self.cost) {
             Ok(cost) => command.number(cost),
-            Err(_) => command.word(self.cost.to_string()),
+            Err(_) => command.arg(self.cost.to_string()),
         };
         command.number(flags);
         for number in terms.numbers {
             command.number(number);
         }
-        command.word(&terms.calendar);
+        command.arg(&terms.calendar);
         match terms.hold {
-            Some((Some(max_wait), ahead)) => command.word(format!("{max_wait} {ahead}")),
-            Some((None, ahead)) => command.word(format!(" {ahead}")),
-            None => command.word(""),
+            Some((Some(max_wait), ahead)) => command.arg(format!("{max_wait} {ahead}")),
+            Some((None, ahead)) => command.arg(format!(" {ahead}")),
+            None => command.arg(""),
         };
-        command.word(&self.grant);
+        command.arg(&self.grant);
     }
 }
 
 /// Writes a call. `until` is in the server's time, microseconds.
-pub(super) fn write_call(out: &mut Vec<u8>, deed: Deed, when: When, until: Option<u64>, asks: &[Ask]) {
-    let words = 3 + asks.len() + WORDS_BEFORE + asks.len() * WORDS_EACH;
-    let mut command = Command::begin(out, words);
-    command.word("EVALSHA").word(SHA.as_str()).number(asks.len() as u64);
-    for ask in asks {
-        command.word(&ask.name);
+pub(super) fn write_call(out: &mut Vec<u8>, op: Op, at: At, until: Option<u64>, entries: &[ScriptEntry]) {
+    let words = 3 + entries.len() + HEADER_ARGS + entries.len() * ARGS_PER_COUNTER;
+    let mut command = CommandWriter::begin(out, words);
+    command.arg("EVALSHA").arg(SHA.as_str()).number(entries.len() as u64);
+    for entry in entries {
+        command.arg(&entry.name);
     }
-    command.word(deed.word());
-    match when {
-        When::Server => command.word(""),
-        When::Told(now) => command.number(now.nanos() / 1000),
+    command.arg(op.code());
+    match at {
+        At::Server => command.arg(""),
+        At::Fixed(now) => command.number(now.nanos() / 1000),
     };
     match until {
         Some(until) => command.number(until),
-        None => command.word(""),
+        None => command.arg(""),
     };
-    for ask in asks {
-        ask.write(&mut command);
+    for entry in entries {
+        entry.write(&mut command);
     }
 }
 
 /// What a call has come to.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum ScriptReply {
     /// The server's time is past the bound: nothing was done.
-    TooLate {
+    DeadlinePassed {
         server_us: u64,
     },
-    Done(Done),
+    Done(ScriptResult),
 }
 
 #[derive(Debug)]
-pub(super) struct Done {
+pub(super) struct ScriptResult {
     /// The instant of the decision, in microseconds.
     pub(super) now_us: u64,
     pub(super) admitted: bool,
     /// One for each counter; an error names what is wrong with its value.
-    pub(super) parts: Vec<Result<Part, String>>,
+    pub(super) parts: Vec<Result<LimitOutcome, String>>,
     /// States before and after, where they were asked for.
     pub(super) states: Vec<String>,
 }
 
 /// Reads a reply; `None` if it is none of ours.
-pub(super) fn read_answer(reply: &Reply, deed: Deed, asks: &[Ask]) -> Option<Answer> {
+pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry]) -> Option<ScriptReply> {
     let mut rest = reply.elements()?.iter();
     let ran = rest.next()?.number()?;
     let now_us = rest.next()?.number()?;
     if ran == 0 {
-        return Some(Answer::TooLate { server_us: now_us });
+        return Some(ScriptReply::DeadlinePassed { server_us: now_us });
     }
     let admitted = rest.next()?.number()? == 1;
-    let mut parts = Vec::with_capacity(asks.len());
-    for ask in asks {
+    let mut parts = Vec::with_capacity(entries.len());
+    for entry in entries {
         let mut number = || rest.next()?.number();
         let verdict = number()?;
         if verdict == 3 {
@@ -186,16 +186,16 @@ pub(super) fn read_answer(reply: &Reply, deed: Deed, asks: &[Ask]) -> Option<Ans
             _ => Admission::Never,
         };
         let at = Time::from_nanos(counted_at.saturating_mul(1000));
-        let cost = u64::try_from(ask.cost).unwrap_or(0);
-        parts.push(Ok(Part {
+        let cost = u64::try_from(entry.cost).unwrap_or(0);
+        parts.push(Ok(LimitOutcome {
             decision: Decision { admission, left },
             remaining,
             reset_after: Duration::from_micros(reset),
-            grant: (deed != Deed::Settle && granted == 1).then_some(Grant { at, cost, mark }),
+            grant: (op != Op::Settle && granted == 1).then_some(Grant { at, cost, mark }),
         }));
     }
     let states = rest.map(|state| state.text().unwrap_or_default().to_owned()).collect();
-    Some(Answer::Done(Done { now_us, admitted, parts, states }))
+    Some(ScriptReply::Done(ScriptResult { now_us, admitted, parts, states }))
 }
 
 /// The error of a counter whose value is not what it should be.

@@ -15,33 +15,33 @@ use tokio::time::{Instant, interval, sleep_until, timeout};
 
 use super::address::Endpoint;
 use super::clock::ServerClock;
-use super::dial::{Dialed, Manner, PATIENCE, ask, dial, dial_store};
-use super::resp::Reply;
+use super::dial::{CONNECT_TIMEOUT, OwnedConnection, RedisConnectOptions, dial, dial_store, send_command};
+use super::resp::RedisReply;
 use crate::counters::breaker::Breaker;
 
 /// Between two questions to one sentinel.
-const EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long one sentinel may take to answer.
-const SENTINEL_PATIENCE: Duration = Duration::from_millis(250);
+const SENTINEL_TIMEOUT: Duration = Duration::from_millis(250);
 /// A search that has got nowhere after this time is an outage; where a named server could not be had, it is one sooner.
-const SHORT: Duration = Duration::from_millis(250);
+const OUTAGE_AFTER: Duration = Duration::from_millis(250);
 /// Answers of sentinels that wait to be looked at.
 const MAX_ANSWERS: usize = 64;
 /// Servers that are tried again and again, and dials at the same time: one that hangs must not keep others from it.
 const MAX_CANDIDATES: usize = 8;
-const MAX_TRIED: usize = 2 * MAX_CANDIDATES;
+const MAX_TRIALS: usize = 2 * MAX_CANDIDATES;
 
 #[derive(Clone)]
 pub(super) struct Sentinels {
     pub(super) sentinels: Vec<Endpoint>,
     pub(super) service: String,
-    pub(super) manner: Manner,
+    pub(super) options: RedisConnectOptions,
 }
 
 /// A primary that was found, and its clock.
 pub(super) struct Primary {
     pub(super) endpoint: Endpoint,
-    pub(super) connection: Dialed,
+    pub(super) connection: OwnedConnection,
     pub(super) clock: ServerClock,
 }
 
@@ -49,21 +49,21 @@ impl Sentinels {
     /// Returns once there is a primary. Meanwhile `breaker` is open and says why.
     pub(super) async fn find_primary(
         &self,
-        manner: &Manner,
+        options: &RedisConnectOptions,
         breaker: &Breaker,
         clock: &ServerClock,
     ) -> Primary {
         let (answers, mut named) = mpsc::channel(MAX_ANSWERS);
         let mut asking = JoinSet::new(); // they end with this function
         for sentinel in &self.sentinels {
-            asking.spawn(ask_repeatedly(sentinel.clone(), self.clone(), answers.clone()));
+            asking.spawn(poll_sentinel(sentinel.clone(), self.clone(), answers.clone()));
         }
         let mut candidates: VecDeque<Endpoint> = VecDeque::new(); // those named in this search, the latest last
         let mut tried: Vec<Endpoint> = Vec::new(); // those that are being dialled
         let mut trials = FuturesUnordered::new();
         let mut reason = "no sentinel answers".to_owned();
         let (begun, mut refused) = (Instant::now(), false);
-        let mut round = interval(EVERY);
+        let mut round = interval(POLL_INTERVAL);
         round.tick().await; // the first one is over at once
         loop {
             tokio::select! {
@@ -74,9 +74,9 @@ impl Sentinels {
                         if candidates.len() > MAX_CANDIDATES {
                             candidates.pop_front();
                         }
-                        if !tried.contains(&endpoint) && tried.len() < MAX_TRIED {
+                        if !tried.contains(&endpoint) && tried.len() < MAX_TRIALS {
                             tried.push(endpoint.clone());
-                            trials.push(try_primary(endpoint, manner, clock));
+                            trials.push(try_primary(endpoint, options, clock));
                         }
                     }
                     Err(error) if trials.is_empty() => reason = error,
@@ -92,15 +92,15 @@ impl Sentinels {
                 },
                 // One that takes its time to answer may still be the primary.
                 _ = round.tick() => {
-                    if begun.elapsed() > SHORT || (refused && trials.is_empty()) {
+                    if begun.elapsed() > OUTAGE_AFTER || (refused && trials.is_empty()) {
                         breaker.trip(&reason);
                         breaker.probe_failed(&reason);
                     }
                     // Again, whether or not the sentinel that named it still answers.
                     for endpoint in &candidates {
-                        if !tried.contains(endpoint) && tried.len() < MAX_TRIED {
+                        if !tried.contains(endpoint) && tried.len() < MAX_TRIALS {
                             tried.push(endpoint.clone());
-                            trials.push(try_primary(endpoint.clone(), manner, clock));
+                            trials.push(try_primary(endpoint.clone(), options, clock));
                         }
                     }
                 }
@@ -111,26 +111,26 @@ impl Sentinels {
 
 async fn try_primary(
     endpoint: Endpoint,
-    manner: &Manner,
+    options: &RedisConnectOptions,
     clock: &ServerClock,
 ) -> (Endpoint, Result<Primary, String>) {
-    let clock = clock.unseen();
-    let dialed = timeout(PATIENCE, dial_store(&endpoint, manner, &clock)).await;
+    let clock = clock.without_bounds();
+    let dialed = timeout(CONNECT_TIMEOUT, dial_store(&endpoint, options, &clock)).await;
     let dialed = dialed.unwrap_or_else(|_| Err("it accepts connections but does not answer".to_owned()));
     let primary = dialed.map(|connection| Primary { endpoint: endpoint.clone(), connection, clock });
     (endpoint, primary)
 }
 
 /// Asks one sentinel until nobody listens any more, over one connection while that lasts.
-async fn ask_repeatedly(
+async fn poll_sentinel(
     sentinel: Endpoint,
     group: Sentinels,
     answers: mpsc::Sender<Result<Endpoint, String>>,
 ) {
     let mut connection = None;
     loop {
-        let next = Instant::now() + EVERY;
-        let asked = timeout(SENTINEL_PATIENCE, ask_once(&sentinel, &group, &mut connection)).await;
+        let next = Instant::now() + POLL_INTERVAL;
+        let asked = timeout(SENTINEL_TIMEOUT, query_sentinel(&sentinel, &group, &mut connection)).await;
         let named = asked.unwrap_or_else(|_| Err("it does not answer".to_owned()));
         let named = match named {
             Ok(named) => named.into_iter().map(Ok).collect(),
@@ -149,33 +149,34 @@ async fn ask_repeatedly(
 }
 
 /// Whom the sentinel calls the primary, and whom it is about to call so.
-async fn ask_once(
+async fn query_sentinel(
     sentinel: &Endpoint,
     group: &Sentinels,
-    connection: &mut Option<Dialed>,
+    connection: &mut Option<OwnedConnection>,
 ) -> Result<Vec<Endpoint>, String> {
     if connection.is_none() {
-        *connection = Some(dial(sentinel, &group.manner).await?);
+        *connection = Some(dial(sentinel, &group.options).await?);
     }
     let connection = connection.as_ref().expect("it was made");
-    let primary = match ask(connection, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &group.service]).await? {
-        Reply::Array(parts) => parts,
-        Reply::Error(error) => return Err(error),
-        _ => return Err(format!("it does not know the service '{}'", group.service)),
-    };
+    let primary =
+        match send_command(connection, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &group.service]).await? {
+            RedisReply::Array(parts) => parts,
+            RedisReply::Error(error) => return Err(error),
+            _ => return Err(format!("it does not know the service '{}'", group.service)),
+        };
     let primary = match &primary[..] {
         [host, port] => endpoint(host.text(), port.text()).ok_or("it gives no address")?,
         _ => return Err("it gives no address".to_owned()),
     };
     let mut named = vec![primary];
     // An error here is no reason to give up what is known.
-    let replicas = ask(connection, &["SENTINEL", "REPLICAS", &group.service]).await?;
+    let replicas = send_command(connection, &["SENTINEL", "REPLICAS", &group.service]).await?;
     named.extend(replicas.elements().unwrap_or_default().iter().filter_map(promoted).take(MAX_CANDIDATES));
     Ok(named)
 }
 
 /// The address of a replica that is being promoted.
-fn promoted(replica: &Reply) -> Option<Endpoint> {
+fn promoted(replica: &RedisReply) -> Option<Endpoint> {
     let fields = replica.elements()?;
     let field = |name: &str| {
         let pairs = fields.chunks_exact(2);
@@ -194,12 +195,12 @@ fn endpoint(host: Option<&str>, port: Option<&str>) -> Option<Endpoint> {
 mod tests {
     use super::*;
 
-    fn replica(flags: &str) -> Reply {
+    fn replica(flags: &str) -> RedisReply {
         let text = format!(
             "*6\r\n$2\r\nip\r\n$9\r\n127.0.0.1\r\n$4\r\nport\r\n$4\r\n7001\r\n$5\r\nflags\r\n${}\r\n{flags}\r\n",
             flags.len()
         );
-        Reply::parse(text.as_bytes()).expect("valid").expect("whole").0
+        RedisReply::parse(text.as_bytes()).expect("valid").expect("whole").0
     }
 
     #[test]
@@ -207,6 +208,6 @@ mod tests {
         let address = Endpoint::Tcp { host: "127.0.0.1".to_owned(), port: 7001 };
         assert_eq!(promoted(&replica("slave,promoted")), Some(address));
         assert_eq!(promoted(&replica("slave,s_down,disconnected")), None);
-        assert_eq!(promoted(&Reply::Array(Vec::new())), None);
+        assert_eq!(promoted(&RedisReply::Array(Vec::new())), None);
     }
 }

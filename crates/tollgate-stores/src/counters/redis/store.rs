@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use tokio::time::{Instant, timeout, timeout_at};
-use tollgate::store::Part;
+use tollgate::store::LimitOutcome;
 use tollgate::{Limit, Time};
 
 use super::address::RedisAddress;
-use super::call::{Call, Topology};
-use super::resp::Reply;
-use super::script::{self, Ask, Deed, Done, When};
-use super::slots::slot_of;
+use super::call::{ScriptCall, Topology};
+use super::cluster::slot_of;
+use super::resp::RedisReply;
+use super::script::{self, At, Op, ScriptEntry, ScriptResult};
 use super::values::RedisValues;
 use crate::counters::breaker::ServerHealth;
 use crate::counters::name::Naming;
 use crate::counters::{
-    CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, Counter, StoreError,
+    CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, CounterId, StoreError,
 };
 
 mod track;
@@ -46,19 +46,19 @@ impl RedisSetup {
 
 /// Counters on Redis or Valkey. A clone is the same store.
 #[derive(Clone)]
-pub struct RedisStore(Arc<Inner>);
+pub struct RedisStore(Arc<RedisStoreInner>);
 
-struct Inner {
+struct RedisStoreInner {
     topology: Topology,
     naming: Naming,
     deadline: Duration,
 }
 
 /// The counters of one slot, by their place in the request.
-struct Group {
+struct SlotGroup {
     slot: u16,
-    places: Vec<usize>,
-    asks: Vec<Ask>,
+    indices: Vec<usize>,
+    entries: Vec<ScriptEntry>,
 }
 
 /// A decision with the states around it: whoever charges finds what the one before has left.
@@ -75,17 +75,17 @@ impl RedisStore {
     pub fn open(setup: RedisSetup) -> Result<RedisStore, String> {
         let RedisSetup { address, naming, deadline } = setup;
         let topology = Topology::open(address)?;
-        Ok(RedisStore(Arc::new(Inner { topology, naming, deadline })))
+        Ok(RedisStore(Arc::new(RedisStoreInner { topology, naming, deadline })))
     }
 
     /// Decides all charges of one request and takes all or none.
     pub async fn charge(&self, charges: &[CentralCharge]) -> CentralOutcome {
-        self.decide(charges, Deed::Charge, When::Server).await
+        self.decide(charges, Op::Charge, At::Server).await
     }
 
     /// Decides as [`charge`](Self::charge) would, and changes nothing.
     pub async fn peek(&self, charges: &[CentralCharge]) -> CentralOutcome {
-        self.decide(charges, Deed::Peek, When::Server).await
+        self.decide(charges, Op::Peek, At::Server).await
     }
 
     /// Gives the charges of a receipt back, as far as time has not.
@@ -95,11 +95,11 @@ impl RedisStore {
 
     /// Corrects the hit's cost after the fact: the difference is given back, or owed.
     pub async fn settle(&self, receipt: CentralReceipt, real_cost: u64) -> Result<(), StoreError> {
-        self.settle_items(&receipt.items, real_cost, When::Server).await
+        self.settle_items(&receipt.items, real_cost, At::Server).await
     }
 
     /// Forgets a counter; says whether it was there.
-    pub async fn reset(&self, counter: &Counter, limit: &Limit) -> Result<bool, StoreError> {
+    pub async fn reset(&self, counter: &CounterId, limit: &Limit) -> Result<bool, StoreError> {
         let name = self.0.naming.name(counter, limit);
         let deadline = Instant::now() + self.0.deadline;
         let reply = self.0.topology.command(slot_of(&name), &["DEL", &name], deadline).await?;
@@ -107,8 +107,8 @@ impl RedisStore {
     }
 
     /// The store with the time told from here: for tests.
-    pub fn told(&self, now: Time) -> Told<'_> {
-        Told { store: self, when: When::Told(now) }
+    pub fn at_fixed_time(&self, now: Time) -> FixedTimeStore<'_> {
+        FixedTimeStore { store: self, at: At::Fixed(now) }
     }
 
     /// Returns once a server answers; an error says why none does.
@@ -132,36 +132,40 @@ impl RedisStore {
     /// How every server is doing.
     pub fn health(&self) -> Vec<ServerHealth> {
         match &self.0.topology {
-            Topology::One(link) => vec![link.health()],
+            Topology::Single(link) => vec![link.health()],
             Topology::Cluster(cluster) => cluster.health(),
         }
     }
 
     /// Charges one counter and tells the states around the decision: for those who check that none is lost.
-    pub async fn charge_and_tell(&self, charge: &CentralCharge) -> Result<(Part, Transition), StoreError> {
+    pub async fn charge_with_states(
+        &self,
+        charge: &CentralCharge,
+    ) -> Result<(LimitOutcome, Transition), StoreError> {
         let group = self.groups(std::slice::from_ref(charge)).swap_remove(0);
         let deadline = Instant::now() + self.0.deadline;
-        let call = group.call(Deed::ChargeAndTell, When::Server, deadline);
-        let (mut done, server) = self.0.topology.call(&call).await?;
+        let call = group.call(Op::ChargeWithStates, At::Server, deadline);
+        let (mut done, server) = self.0.topology.call_script(&call).await?;
         let part = done
             .parts
             .swap_remove(0)
-            .map_err(|reason| script::refused(&server, &group.asks[0].name, &reason))?;
+            .map_err(|reason| script::refused(&server, &group.entries[0].name, &reason))?;
         let [before, after] = <[String; 2]>::try_from(done.states).unwrap_or_default();
         Ok((part, Transition { at: Time::from_nanos(done.now_us * 1000), before, after }))
     }
 
-    async fn decide(&self, charges: &[CentralCharge], deed: Deed, when: When) -> CentralOutcome {
+    async fn decide(&self, charges: &[CentralCharge], op: Op, at: At) -> CentralOutcome {
         let deadline = Instant::now() + self.0.deadline;
         let groups = self.groups(charges);
-        let owned =
-            |group: &Group| group.places.iter().all(|place| charges[*place].counter.key.owner().is_some());
+        let owned = |group: &SlotGroup| {
+            group.indices.iter().all(|index| charges[*index].counter.key.owner().is_some())
+        };
         // On one server there is one group, whoever owns what.
         let (first, second): (Vec<_>, Vec<_>) = groups.into_iter().partition(owned);
-        let mut request = Request::of(self, charges.len(), deadline);
-        request.ask_in_turn(&first, &second, deed, when).await;
+        let mut request = RedisRequest::of(self, charges.len(), deadline);
+        request.call_in_order(&first, &second, op, at).await;
         if request.denied {
-            request.give_back(charges, &first, &second, when).await;
+            request.roll_back(charges, &first, &second, at).await;
         }
         let admitted = !request.denied;
         let missing =
@@ -171,26 +175,26 @@ impl RedisStore {
     }
 
     /// Divides a request by the slots of its counters; on one server all are asked together.
-    fn groups(&self, charges: &[CentralCharge]) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::with_capacity(1);
-        for (place, charge) in charges.iter().enumerate() {
+    fn groups(&self, charges: &[CentralCharge]) -> Vec<SlotGroup> {
+        let mut groups: Vec<SlotGroup> = Vec::with_capacity(1);
+        for (index, charge) in charges.iter().enumerate() {
             let name = self.0.naming.name(&charge.counter, &charge.limit);
-            self.add(&mut groups, place, Ask::charge(name, charge));
+            self.add(&mut groups, index, ScriptEntry::charge(name, charge));
         }
         groups
     }
 
-    fn add(&self, groups: &mut Vec<Group>, place: usize, ask: Ask) {
+    fn add(&self, groups: &mut Vec<SlotGroup>, index: usize, entry: ScriptEntry) {
         let slot = match self.0.topology {
-            Topology::One(_) => 0,
-            Topology::Cluster(_) => slot_of(&ask.name),
+            Topology::Single(_) => 0,
+            Topology::Cluster(_) => slot_of(&entry.name),
         };
         match groups.iter_mut().find(|group| group.slot == slot) {
             Some(group) => {
-                group.places.push(place);
-                group.asks.push(ask);
+                group.indices.push(index);
+                group.entries.push(entry);
             }
-            None => groups.push(Group { slot, places: vec![place], asks: vec![ask] }),
+            None => groups.push(SlotGroup { slot, indices: vec![index], entries: vec![entry] }),
         }
     }
 
@@ -198,20 +202,20 @@ impl RedisStore {
         &self,
         items: &[CentralReceiptItem],
         real_cost: u64,
-        when: When,
+        at: At,
     ) -> Result<(), StoreError> {
         let mut groups = Vec::new();
-        for (place, item) in items.iter().enumerate() {
+        for (index, item) in items.iter().enumerate() {
             let name = self.0.naming.name(&item.counter, &item.limit);
-            self.add(&mut groups, place, Ask::settle(name, item, real_cost));
+            self.add(&mut groups, index, ScriptEntry::settle(name, item, real_cost));
         }
         let deadline = Instant::now() + self.0.deadline;
-        let calls: Vec<_> = groups.iter().map(|group| group.call(Deed::Settle, when, deadline)).collect();
-        let answers = join_all(calls.iter().map(|call| self.0.topology.call(call))).await;
+        let calls: Vec<_> = groups.iter().map(|group| group.call(Op::Settle, at, deadline)).collect();
+        let answers = join_all(calls.iter().map(|call| self.0.topology.call_script(call))).await;
         for (group, answer) in groups.iter().zip(answers) {
             let (done, server) = answer?;
-            for (ask, part) in group.asks.iter().zip(done.parts) {
-                part.map_err(|reason| script::refused(&server, &ask.name, &reason))?;
+            for (entry, part) in group.entries.iter().zip(done.parts) {
+                part.map_err(|reason| script::refused(&server, &entry.name, &reason))?;
             }
         }
         Ok(())
@@ -219,107 +223,113 @@ impl RedisStore {
 }
 
 /// The words of a plain call for one slot, as they go to the server: for those who measure it.
-pub fn words_of_call(charges: &[CentralCharge]) -> Vec<String> {
+pub fn args_of_call(charges: &[CentralCharge]) -> Vec<String> {
     let name = |charge: &CentralCharge| Naming::Plain.name(&charge.counter, &charge.limit);
-    let asks: Vec<_> = charges.iter().map(|charge| Ask::charge(name(charge), charge)).collect();
+    let entries: Vec<_> = charges.iter().map(|charge| ScriptEntry::charge(name(charge), charge)).collect();
     let mut out = Vec::new();
-    script::write_call(&mut out, Deed::Charge, When::Server, None, &asks);
-    let words = Reply::parse(&out).ok().flatten().map(|(words, _)| words);
-    let words = words.as_ref().and_then(Reply::elements).unwrap_or_default();
+    script::write_call(&mut out, Op::Charge, At::Server, None, &entries);
+    let words = RedisReply::parse(&out).ok().flatten().map(|(words, _)| words);
+    let words = words.as_ref().and_then(RedisReply::elements).unwrap_or_default();
     words.iter().map(|word| word.text().unwrap_or_default().to_owned()).collect()
 }
 
-impl Group {
-    fn call(&self, deed: Deed, when: When, deadline: Instant) -> Call<'_> {
-        Call { slot: self.slot, deed, when, asks: &self.asks, deadline }
+impl SlotGroup {
+    fn call(&self, op: Op, at: At, deadline: Instant) -> ScriptCall<'_> {
+        ScriptCall { slot: self.slot, op, at, entries: &self.entries, deadline }
     }
 }
 
 /// A request on its way: the parts that are known, and whether somebody has denied it.
-struct Request<'s> {
+struct RedisRequest<'s> {
     store: &'s RedisStore,
     deadline: Instant,
-    parts: Vec<Option<Result<Part, StoreError>>>,
+    parts: Vec<Option<Result<LimitOutcome, StoreError>>>,
     denied: bool,
 }
 
-impl<'s> Request<'s> {
-    fn of(store: &'s RedisStore, charges: usize, deadline: Instant) -> Request<'s> {
-        Request { store, deadline, parts: (0..charges).map(|_| None).collect(), denied: false }
+impl<'s> RedisRequest<'s> {
+    fn of(store: &'s RedisStore, charges: usize, deadline: Instant) -> RedisRequest<'s> {
+        RedisRequest { store, deadline, parts: (0..charges).map(|_| None).collect(), denied: false }
     }
 
     /// Asks `second` once `first` has answered. A server that keeps silent does not use up the time of the others:
     /// after half of it they are asked all the same, and give back what they took if a late answer denies.
-    async fn ask_in_turn(&mut self, first: &[Group], second: &[Group], deed: Deed, when: When) {
+    async fn call_in_order(&mut self, first: &[SlotGroup], second: &[SlotGroup], op: Op, at: At) {
         let (store, deadline) = (self.store, self.deadline);
         let half = deadline.duration_since(Instant::now()) / 2;
-        let mut answers = pin!(ask(store, first, deed, when, deadline));
+        let mut answers = pin!(call_slots(store, first, op, at, deadline));
         let in_time = match second {
             [] => Ok(answers.as_mut().await),
             _ => timeout(half, answers.as_mut()).await,
         };
         match in_time {
             Ok(answers) => {
-                self.note_all(first, answers);
-                let deed = if deed == Deed::Charge && self.denied { Deed::Denied } else { deed };
-                self.note_all(second, ask(store, second, deed, when, deadline).await);
+                self.record_all(first, answers);
+                let op = if op == Op::Charge && self.denied { Op::CountDenied } else { op };
+                self.record_all(second, call_slots(store, second, op, at, deadline).await);
             }
             Err(_) => {
-                let (late, answers) = join(answers, ask(store, second, deed, when, deadline)).await;
-                self.note_all(first, late);
-                self.note_all(second, answers);
+                let (late, answers) = join(answers, call_slots(store, second, op, at, deadline)).await;
+                self.record_all(first, late);
+                self.record_all(second, answers);
             }
         }
     }
 
-    fn note_all(&mut self, groups: &[Group], answers: Vec<Result<(Done, String), StoreError>>) {
-        groups.iter().zip(answers).for_each(|(group, answer)| self.note(group, answer));
+    fn record_all(&mut self, groups: &[SlotGroup], answers: Vec<Result<(ScriptResult, String), StoreError>>) {
+        groups.iter().zip(answers).for_each(|(group, answer)| self.record(group, answer));
     }
 
-    fn note(&mut self, group: &Group, answer: Result<(Done, String), StoreError>) {
+    fn record(&mut self, group: &SlotGroup, answer: Result<(ScriptResult, String), StoreError>) {
         match answer {
             Ok((done, server)) => {
                 self.denied |= !done.admitted;
-                for ((place, ask), part) in group.places.iter().zip(&group.asks).zip(done.parts) {
-                    let part = part.map_err(|reason| script::refused(&server, &ask.name, &reason));
-                    self.parts[*place] = Some(part);
+                for ((index, entry), part) in group.indices.iter().zip(&group.entries).zip(done.parts) {
+                    let part = part.map_err(|reason| script::refused(&server, &entry.name, &reason));
+                    self.parts[*index] = Some(part);
                 }
             }
             Err(error) => {
-                group.places.iter().for_each(|place| self.parts[*place] = Some(Err(error.clone())));
+                group.indices.iter().for_each(|index| self.parts[*index] = Some(Err(error.clone())));
             }
         }
     }
 
     /// Gives back what slots have taken before another one denied. It goes on if there is no time to wait for it.
-    async fn give_back(&mut self, charges: &[CentralCharge], first: &[Group], second: &[Group], when: When) {
+    async fn roll_back(
+        &mut self,
+        charges: &[CentralCharge],
+        first: &[SlotGroup],
+        second: &[SlotGroup],
+        at: At,
+    ) {
         let mut tasks = Vec::new();
         for group in first.iter().chain(second) {
-            let mut taken = Group { slot: group.slot, places: Vec::new(), asks: Vec::new() };
-            for (place, ask) in group.places.iter().zip(&group.asks) {
-                let Some(Ok(part)) = &mut self.parts[*place] else { continue };
+            let mut taken = SlotGroup { slot: group.slot, indices: Vec::new(), entries: Vec::new() };
+            for (index, entry) in group.indices.iter().zip(&group.entries) {
+                let Some(Ok(part)) = &mut self.parts[*index] else { continue };
                 let Some(grant) = part.grant.take() else { continue };
                 part.remaining += grant.cost;
-                let CentralCharge { counter, limit, unit_cost, .. } = &charges[*place];
+                let CentralCharge { counter, limit, unit_cost, .. } = &charges[*index];
                 let (counter, limit, unit_cost) = (counter.clone(), *limit, *unit_cost);
                 let item = CentralReceiptItem { counter, limit, unit_cost, grant };
-                taken.places.push(*place);
-                taken.asks.push(Ask::settle(ask.name.clone(), &item, 0));
+                taken.indices.push(*index);
+                taken.entries.push(ScriptEntry::settle(entry.name.clone(), &item, 0));
             }
-            if taken.asks.is_empty() {
+            if taken.entries.is_empty() {
                 continue;
             }
             let inner = Arc::clone(&self.store.0);
             tasks.push(tokio::spawn(async move {
                 let deadline = Instant::now() + inner.deadline;
-                let answer = inner.topology.call(&taken.call(Deed::Settle, when, deadline)).await;
-                (taken.places, answer)
+                let answer = inner.topology.call_script(&taken.call(Op::Settle, at, deadline)).await;
+                (taken.indices, answer)
             }));
         }
         for task in tasks {
-            let Ok(Ok((places, Ok((done, _))))) = timeout_at(self.deadline, task).await else { continue };
-            for (place, settled) in places.into_iter().zip(done.parts) {
-                if let (Some(Ok(part)), Ok(settled)) = (&mut self.parts[place], settled) {
+            let Ok(Ok((indices, Ok((done, _))))) = timeout_at(self.deadline, task).await else { continue };
+            for (index, settled) in indices.into_iter().zip(done.parts) {
+                if let (Some(Ok(part)), Ok(settled)) = (&mut self.parts[index], settled) {
                     (part.remaining, part.reset_after) = (settled.remaining, settled.reset_after);
                 }
             }
@@ -328,37 +338,37 @@ impl<'s> Request<'s> {
 }
 
 /// Asks slots in parallel. Those that do not answer decide nothing: their rules say what that means.
-async fn ask(
+async fn call_slots(
     store: &RedisStore,
-    groups: &[Group],
-    deed: Deed,
-    when: When,
+    groups: &[SlotGroup],
+    op: Op,
+    at: At,
     deadline: Instant,
-) -> Vec<Result<(Done, String), StoreError>> {
+) -> Vec<Result<(ScriptResult, String), StoreError>> {
     let topology = &store.0.topology;
     if let [group] = groups {
-        return vec![topology.call(&group.call(deed, when, deadline)).await];
+        return vec![topology.call_script(&group.call(op, at, deadline)).await];
     }
-    let calls: Vec<_> = groups.iter().map(|group| group.call(deed, when, deadline)).collect();
-    join_all(calls.iter().map(|call| topology.call(call))).await
+    let calls: Vec<_> = groups.iter().map(|group| group.call(op, at, deadline)).collect();
+    join_all(calls.iter().map(|call| topology.call_script(call))).await
 }
 
 /// The store as tests use it: told the time of everything it does.
-pub struct Told<'s> {
+pub struct FixedTimeStore<'s> {
     store: &'s RedisStore,
-    when: When,
+    at: At,
 }
 
-impl Told<'_> {
+impl FixedTimeStore<'_> {
     pub async fn charge(&self, charges: &[CentralCharge]) -> CentralOutcome {
-        self.store.decide(charges, Deed::Charge, self.when).await
+        self.store.decide(charges, Op::Charge, self.at).await
     }
 
     pub async fn peek(&self, charges: &[CentralCharge]) -> CentralOutcome {
-        self.store.decide(charges, Deed::Peek, self.when).await
+        self.store.decide(charges, Op::Peek, self.at).await
     }
 
     pub async fn settle(&self, receipt: CentralReceipt, real_cost: u64) -> Result<(), StoreError> {
-        self.store.settle_items(&receipt.items, real_cost, self.when).await
+        self.store.settle_items(&receipt.items, real_cost, self.at).await
     }
 }

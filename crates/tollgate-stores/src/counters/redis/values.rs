@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::call::{Script, Topology, refused};
-use super::resp::Reply;
+use super::resp::RedisReply;
 use crate::counters::StoreError;
-use crate::counters::value::{Cells, Loaded, Swap, Write};
+use crate::counters::cas::{CasOutcome, CasStore, CasValue, CasWrite};
 
 /// No value lives longer: the server refuses times that do not fit its numbers.
-const LONGEST_MS: u128 = 1 << 40;
+const MAX_TTL_MS: u128 = 1 << 40;
 
 static READ: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("script/read.lua")));
 static SWAP: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("script/swap.lua")));
@@ -20,23 +20,23 @@ pub(in crate::counters) struct RedisValues<'t> {
     pub(super) topology: &'t Topology,
 }
 
-impl Cells for RedisValues<'_> {
+impl CasStore for RedisValues<'_> {
     /// The whole value. None of ours is empty.
-    type Seen = Option<Vec<u8>>;
-    const PAUSE: Duration = Duration::from_millis(1);
+    type Token = Option<Vec<u8>>;
+    const RETRY_BACKOFF: Duration = Duration::from_millis(1);
 
     async fn load(
         &self,
         _lane: &str,
         names: &[String],
         deadline: Instant,
-    ) -> Result<Vec<Loaded<Self::Seen>>, StoreError> {
-        let (reply, link) = self.topology.run(&READ, names, &[], deadline).await?;
+    ) -> Result<Vec<CasValue<Self::Token>>, StoreError> {
+        let (reply, link) = self.topology.run_script(&READ, names, &[], deadline).await?;
         let values = reply.elements().filter(|values| values.len() == names.len());
         let values = values.ok_or_else(|| refused(&link, "an answer that is not one of the script's"))?;
         let loaded = values.iter().map(|value| match value {
-            Reply::Bulk(bytes) => Loaded { bytes: Some(bytes.clone()), seen: Some(bytes.clone()) },
-            _ => Loaded { bytes: None, seen: None },
+            RedisReply::Bulk(bytes) => CasValue { bytes: Some(bytes.clone()), token: Some(bytes.clone()) },
+            _ => CasValue { bytes: None, token: None },
         });
         Ok(loaded.collect())
     }
@@ -44,19 +44,19 @@ impl Cells for RedisValues<'_> {
     async fn swap(
         &self,
         _lane: &str,
-        writes: &[Write<Self::Seen>],
+        writes: &[CasWrite<Self::Token>],
         deadline: Instant,
-    ) -> Result<Swap, StoreError> {
-        let [Write { name, seen, bytes, lifetime }] = writes else {
+    ) -> Result<CasOutcome, StoreError> {
+        let [CasWrite { name, token, bytes, lifetime }] = writes else {
             let reason = "two values cannot be replaced together".to_owned();
             return Err(StoreError::Refused { server: self.server(""), reason });
         };
-        let lives_ms = lifetime.as_millis().clamp(1, LONGEST_MS).to_string();
-        let arguments = [seen.as_deref().unwrap_or_default(), bytes, lives_ms.as_bytes()];
-        let (reply, link) = self.topology.run(&SWAP, &[name], &arguments, deadline).await?;
+        let lives_ms = lifetime.as_millis().clamp(1, MAX_TTL_MS).to_string();
+        let arguments = [token.as_deref().unwrap_or_default(), bytes, lives_ms.as_bytes()];
+        let (reply, link) = self.topology.run_script(&SWAP, &[name], &arguments, deadline).await?;
         match reply.number() {
-            Some(1) => Ok(Swap::Done),
-            Some(0) => Ok(Swap::Lost),
+            Some(1) => Ok(CasOutcome::Applied),
+            Some(0) => Ok(CasOutcome::Conflict),
             _ => Err(refused(&link, "an answer that is not one of the script's")),
         }
     }

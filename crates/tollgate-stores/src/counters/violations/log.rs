@@ -17,21 +17,21 @@ use tollgate::identity::Key;
 
 use super::record::{pop_bytes, pop_text, push_text};
 use super::seal::Seal;
-use super::{BanEvent, MAX_TRIES, PATIENCE, foreign, load_one, round_trip};
+use super::{BanEvent, MAX_TRIES, UPDATE_TIMEOUT, foreign_value, load_one, round_trip_deadline};
 use crate::counters::StoreError;
-use crate::counters::number::{pop, push_all};
-use crate::counters::value::{Cells, Loaded, Swap, Write};
+use crate::counters::cas::{CasOutcome, CasStore, CasValue, CasWrite};
+use crate::counters::varint::{pop_varint, push_varints};
 
 const VERSION: u8 = 1;
 /// One place for all of the log, so that it can be read at once.
-const LANE: &str = "tg1:{bans}";
+const LOG_PARTITION: &str = "tg1:{bans}";
 /// Entries behind the head that a node reads when it starts. Older bans are found with the next violation.
 const MAX_RECENT: u64 = 65_536;
 /// Entries read or written at once.
 const PAGE: usize = 256;
 /// Numbers that have no entry yet, and for how long they may.
 const MAX_GAPS: usize = 4_096;
-const GAP_PATIENCE: Duration = Duration::from_secs(5);
+const GAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Of a log that is read for the first time only the latest numbers may still get their entry.
 const RECENT_GAPS: u64 = 64;
 /// The head outlives every entry.
@@ -42,86 +42,91 @@ const MAX_REASON_BYTES: usize = 256;
 const MAX_SEALED_BYTES: usize = Key::MAX_LEN + 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Head {
+struct BanLogHead {
     epoch: u64,
     last: u64,
 }
 
 /// How far a node has read.
 #[derive(Debug, Default)]
-pub(super) struct Position {
-    head: Option<Head>,
+pub(super) struct BanLogCursor {
+    head: Option<BanLogHead>,
     /// Numbers without an entry, and since when.
     gaps: BTreeMap<u64, Instant>,
 }
 
 /// Appends entries, each with its lifetime. After an error some of them may be there.
-pub(super) async fn append<C: Cells>(cells: &C, entries: Vec<(Vec<u8>, Duration)>) -> Result<(), StoreError> {
+pub(super) async fn append<C: CasStore>(
+    cells: &C,
+    entries: Vec<(Vec<u8>, Duration)>,
+) -> Result<(), StoreError> {
     if entries.is_empty() {
         return Ok(());
     }
-    let numbers = take_numbers(cells, entries.len() as u64).await?;
+    let numbers = allocate_numbers(cells, entries.len() as u64).await?;
     let entries: Vec<_> = numbers.zip(entries).collect();
     // Where values can be written together, transactions on one lane would stand in each other's way.
-    let in_parallel = PAGE / C::TOGETHER.pow(2);
-    for page in entries.chunks(in_parallel.max(1) * C::TOGETHER) {
-        let written = page.chunks(C::TOGETHER).map(|entries| write_entries(cells, entries));
+    let in_parallel = PAGE / C::MAX_WRITES.pow(2);
+    for page in entries.chunks(in_parallel.max(1) * C::MAX_WRITES) {
+        let written = page.chunks(C::MAX_WRITES).map(|entries| write_entries(cells, entries));
         join_all(written).await.into_iter().collect::<Result<(), _>>()?;
     }
     Ok(())
 }
 
-async fn take_numbers<C: Cells>(cells: &C, count: u64) -> Result<RangeInclusive<u64>, StoreError> {
-    let (deadline, name) = (Instant::now() + PATIENCE, head_name());
+async fn allocate_numbers<C: CasStore>(cells: &C, count: u64) -> Result<RangeInclusive<u64>, StoreError> {
+    let (deadline, name) = (Instant::now() + UPDATE_TIMEOUT, head_name());
     for tried in 1..=MAX_TRIES {
-        let Loaded { bytes, seen } = load_one(cells, LANE, &name, deadline).await?;
+        let CasValue { bytes, token } = load_one(cells, LOG_PARTITION, &name, deadline).await?;
         let head = read_head(cells, bytes)?;
-        let Head { epoch, last } = head.unwrap_or_else(|| Head { epoch: fastrand::u64(1..), last: 0 });
-        let next = Head { epoch, last: last + count };
-        let write = Write { name: name.clone(), seen, bytes: next.encode(), lifetime: HEAD_LIFETIME };
-        if cells.swap(LANE, &[write], round_trip(deadline)).await? == Swap::Done {
+        let BanLogHead { epoch, last } =
+            head.unwrap_or_else(|| BanLogHead { epoch: fastrand::u64(1..), last: 0 });
+        let next = BanLogHead { epoch, last: last + count };
+        let write = CasWrite { name: name.clone(), token, bytes: next.encode(), lifetime: HEAD_LIFETIME };
+        if cells.swap(LOG_PARTITION, &[write], round_trip_deadline(deadline)).await? == CasOutcome::Applied {
             return Ok(last + 1..=next.last);
         }
-        sleep(C::PAUSE.mul_f64(f64::from(tried) * fastrand::f64())).await;
+        sleep(C::RETRY_BACKOFF.mul_f64(f64::from(tried) * fastrand::f64())).await;
     }
-    Err(StoreError::Contended { server: cells.server(LANE) })
+    Err(StoreError::Contended { server: cells.server(LOG_PARTITION) })
 }
 
-async fn write_entries<C: Cells>(
+async fn write_entries<C: CasStore>(
     cells: &C,
     entries: &[(u64, (Vec<u8>, Duration))],
 ) -> Result<(), StoreError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + UPDATE_TIMEOUT;
     let names: Vec<_> = entries.iter().map(|(number, _)| entry_name(*number)).collect();
-    let loaded = cells.load(LANE, &names, round_trip(deadline)).await?;
+    let loaded = cells.load(LOG_PARTITION, &names, round_trip_deadline(deadline)).await?;
     let write =
-        |((name, Loaded { seen, .. }), (_, (bytes, lifetime))): ((_, Loaded<_>), &(_, (Vec<u8>, _)))| Write {
-            name,
-            seen,
-            bytes: bytes.clone(),
-            lifetime: *lifetime,
+        |((name, CasValue { token, .. }), (_, (bytes, lifetime))): ((_, CasValue<_>), &(_, (Vec<u8>, _)))| {
+            CasWrite { name, token, bytes: bytes.clone(), lifetime: *lifetime }
         };
     let writes: Vec<_> = names.into_iter().zip(loaded).zip(entries).map(write).collect();
-    cells.swap(LANE, &writes, round_trip(deadline)).await.map(|_| ())
+    cells.swap(LOG_PARTITION, &writes, round_trip_deadline(deadline)).await.map(|_| ())
 }
 
 /// The entries since the position, in their order; at first, all that live.
-pub(super) async fn read<C: Cells>(cells: &C, position: &mut Position) -> Result<Vec<Vec<u8>>, StoreError> {
-    let deadline = Instant::now() + PATIENCE;
-    let loaded = load_one(cells, LANE, &head_name(), deadline).await?;
+pub(super) async fn read<C: CasStore>(
+    cells: &C,
+    position: &mut BanLogCursor,
+) -> Result<Vec<Vec<u8>>, StoreError> {
+    let deadline = Instant::now() + UPDATE_TIMEOUT;
+    let loaded = load_one(cells, LOG_PARTITION, &head_name(), deadline).await?;
     let Some(head) = read_head(cells, loaded.bytes)? else {
-        *position = Position::default();
+        *position = BanLogCursor::default();
         return Ok(Vec::new());
     };
     let numbers = position.unread(head);
     let mut entries = Vec::new();
     for page in numbers.chunks(PAGE) {
         let names: Vec<_> = page.iter().map(|number| entry_name(*number)).collect();
-        let loaded = cells.load(LANE, &names, round_trip(Instant::now() + PATIENCE)).await?;
+        let loaded =
+            cells.load(LOG_PARTITION, &names, round_trip_deadline(Instant::now() + UPDATE_TIMEOUT)).await?;
         for (number, loaded) in page.iter().zip(loaded) {
             match loaded.bytes {
                 Some(bytes) => entries.push((*number, bytes)),
-                None => position.missed(*number, head),
+                None => position.record_gap(*number, head),
             }
         }
     }
@@ -132,25 +137,25 @@ pub(super) async fn read<C: Cells>(cells: &C, position: &mut Position) -> Result
 }
 
 /// The head, where there is one; a value that is none of ours is an error.
-fn read_head<C: Cells>(cells: &C, bytes: Option<Vec<u8>>) -> Result<Option<Head>, StoreError> {
-    let foreign = || foreign(cells.server(LANE), &head_name());
-    bytes.map(|bytes| Head::decode(&bytes).ok_or_else(foreign)).transpose()
+fn read_head<C: CasStore>(cells: &C, bytes: Option<Vec<u8>>) -> Result<Option<BanLogHead>, StoreError> {
+    let foreign = || foreign_value(cells.server(LOG_PARTITION), &head_name());
+    bytes.map(|bytes| BanLogHead::decode(&bytes).ok_or_else(foreign)).transpose()
 }
 
-impl Position {
+impl BanLogCursor {
     /// The numbers to be read, in their order.
-    fn unread(&mut self, head: Head) -> Vec<u64> {
+    fn unread(&mut self, head: BanLogHead) -> Vec<u64> {
         let known = self.head.filter(|known| known.epoch == head.epoch && known.last <= head.last);
         if known.is_none() {
-            *self = Position::default();
+            *self = BanLogCursor::default();
         }
         let now = Instant::now();
-        self.gaps.retain(|_, since| now.duration_since(*since) < GAP_PATIENCE);
+        self.gaps.retain(|_, since| now.duration_since(*since) < GAP_TIMEOUT);
         let first = known.map_or_else(|| head.last.saturating_sub(MAX_RECENT), |known| known.last) + 1;
         self.gaps.keys().copied().chain(first..=head.last).collect()
     }
 
-    fn missed(&mut self, number: u64, head: Head) {
+    fn record_gap(&mut self, number: u64, head: BanLogHead) {
         let may_come = self.head.is_some() || number + RECENT_GAPS > head.last;
         if may_come && self.gaps.len() < MAX_GAPS {
             self.gaps.entry(number).or_insert_with(Instant::now);
@@ -159,23 +164,23 @@ impl Position {
 }
 
 fn head_name() -> String {
-    format!("{LANE}:head")
+    format!("{LOG_PARTITION}:head")
 }
 
 fn entry_name(number: u64) -> String {
-    format!("{LANE}:{number}")
+    format!("{LOG_PARTITION}:{number}")
 }
 
-impl Head {
+impl BanLogHead {
     fn encode(self) -> Vec<u8> {
         let mut bytes = vec![VERSION];
-        push_all(&mut bytes, [self.epoch, self.last]);
+        push_varints(&mut bytes, [self.epoch, self.last]);
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Head> {
+    fn decode(bytes: &[u8]) -> Option<BanLogHead> {
         let (&version, mut rest) = bytes.split_first()?;
-        let head = Head { epoch: pop(&mut rest)?, last: pop(&mut rest)? };
+        let head = BanLogHead { epoch: pop_varint(&mut rest)?, last: pop_varint(&mut rest)? };
         (version == VERSION && rest.is_empty() && head.last < 1 << 62).then_some(head)
     }
 }
@@ -189,12 +194,12 @@ pub(super) fn encode(event: &BanEvent, seal: &Seal) -> Vec<u8> {
         BanEvent::Banned { key, ban } => (key, ban.until),
         BanEvent::Lifted { key, until } => (key, *until),
     };
-    let sealed = seal.close(key.to_string().into_bytes());
-    push_all(&mut bytes, [if matches!(event, BanEvent::Banned { .. }) { BANNED } else { LIFTED }]);
-    push_all(&mut bytes, [until.nanos(), sealed.len() as u64]);
+    let sealed = seal.seal(key.to_string().into_bytes());
+    push_varints(&mut bytes, [if matches!(event, BanEvent::Banned { .. }) { BANNED } else { LIFTED }]);
+    push_varints(&mut bytes, [until.nanos(), sealed.len() as u64]);
     bytes.extend_from_slice(&sealed);
     if let BanEvent::Banned { ban, .. } = event {
-        push_all(&mut bytes, [ban.strikes.into()]);
+        push_varints(&mut bytes, [ban.strikes.into()]);
         push_text(&mut bytes, &ban.reason);
     }
     bytes
@@ -207,13 +212,14 @@ pub(super) fn decode(bytes: &[u8], seal: &Seal) -> Option<BanEvent> {
         return None;
     }
     let rest = &mut rest;
-    let kind = pop(rest)?;
-    let until = Time::from_nanos(pop(rest)?);
+    let kind = pop_varint(rest)?;
+    let until = Time::from_nanos(pop_varint(rest)?);
     let key = seal.open(pop_bytes(rest, MAX_SEALED_BYTES)?.to_vec())?;
     let key = Key::parse(std::str::from_utf8(&key).ok()?).ok()?;
     match kind {
         BANNED => {
-            let (strikes, reason) = (u32::try_from(pop(rest)?).ok()?, pop_text(rest, MAX_REASON_BYTES)?);
+            let (strikes, reason) =
+                (u32::try_from(pop_varint(rest)?).ok()?, pop_text(rest, MAX_REASON_BYTES)?);
             Some(BanEvent::Banned { key, ban: Ban { until, reason, source: BanSource::Automatic, strikes } })
         }
         LIFTED => Some(BanEvent::Lifted { key, until }),

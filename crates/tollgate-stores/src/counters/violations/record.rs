@@ -4,8 +4,8 @@ use ring::digest::{SHA256, digest};
 use tollgate::Time;
 use tollgate::ban::{Ban, BanSource, MAX_RULES, MAX_TIMES, Offender, RuleDenials, Strikes, Violations};
 
-use super::Outcome;
-use crate::counters::number::{pop, push_all};
+use super::ViolationOutcome;
+use crate::counters::varint::{pop_varint, push_varints};
 
 /// A value of another version is refused: overwriting it would forget what a newer release has counted.
 const VERSION: u8 = 1;
@@ -16,78 +16,91 @@ const MAX_TEXT_BYTES: usize = 256;
 
 /// One write of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Stamp {
+pub(super) struct WriteId {
     pub(super) writer: u64,
     pub(super) sequence: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Record {
+pub(super) struct OffenderRecord {
     offender: Offender,
-    last: LastBan,
+    last_ban: LastBan,
     /// Until when all of it is of interest.
-    kept_until: Time,
-    stamps: Vec<Stamp>,
+    expires_at: Time,
+    recent_writes: Vec<WriteId>,
 }
 
 /// The last automatic ban; its end is in the offender's strikes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct LastBan {
-    began: Time,
+    started_at: Time,
     rule: String,
     reason: String,
-    by: Stamp,
+    write_id: WriteId,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Counted {
+pub(super) enum RecordChange {
     /// Nothing has changed: the key is banned, or the write was done before.
-    Before,
+    Unchanged,
     Changed,
 }
 
-impl Record {
-    pub(super) fn count(&mut self, violations: &Violations, stamp: Stamp) -> Counted {
-        if self.stamps.iter().any(|known| known.writer == stamp.writer && known.sequence >= stamp.sequence) {
-            return Counted::Before;
+impl OffenderRecord {
+    pub(super) fn count(&mut self, violations: &Violations, write_id: WriteId) -> RecordChange {
+        if self
+            .recent_writes
+            .iter()
+            .any(|known| known.writer == write_id.writer && known.sequence >= write_id.sequence)
+        {
+            return RecordChange::Unchanged;
         }
         let before = self.offender.clone();
-        for by in &violations.by {
+        for by in &violations.by_rule {
             let rule = by.rule.as_str();
             for (at, count) in &by.times {
-                self.kept_until = self.kept_until.max(*at + by.terms.within);
-                let denied = self.offender.denied(hash(rule), &by.terms, violations.known, *at, *count);
+                self.expires_at = self.expires_at.max(*at + by.terms.within);
+                let denied = self.offender.record_denials(
+                    rule_hash(rule),
+                    &by.terms,
+                    violations.known_strikes,
+                    *at,
+                    *count,
+                );
                 if let Some(Strikes { until, .. }) = denied {
                     let (rule, reason) = (rule.to_owned(), by.terms.reason(rule));
-                    self.last = LastBan { began: *at, rule, reason, by: stamp };
-                    self.kept_until = self.kept_until.max(until + by.terms.max);
+                    self.last_ban = LastBan { started_at: *at, rule, reason, write_id };
+                    self.expires_at = self.expires_at.max(until + by.terms.max);
                 }
             }
         }
         if self.offender == before {
-            return Counted::Before;
+            return RecordChange::Unchanged;
         }
-        self.sign(stamp);
-        Counted::Changed
+        self.remember_write(write_id);
+        RecordChange::Changed
     }
 
     /// Forgets everything but the stamps; `false` if there was nothing.
     pub(super) fn forgive(&mut self) -> bool {
         let had = self.offender != Offender::default();
-        *self = Record { stamps: std::mem::take(&mut self.stamps), ..Record::default() };
+        *self = OffenderRecord {
+            recent_writes: std::mem::take(&mut self.recent_writes),
+            ..OffenderRecord::default()
+        };
         had
     }
 
-    pub(super) fn outcome(&self, stamp: Stamp, now: Time) -> Outcome {
+    pub(super) fn outcome(&self, write_id: WriteId, now: Time) -> ViolationOutcome {
         let Strikes { count, until } = self.offender.strikes;
         if until <= now {
-            return Outcome::Counted;
+            return ViolationOutcome::Counted;
         }
-        let reason = self.last.reason.clone();
+        let reason = self.last_ban.reason.clone();
         let ban = Ban { until, reason, source: BanSource::Automatic, strikes: count };
-        match self.last.by == stamp {
-            true => Outcome::Banned { rule: self.last.rule.clone(), ban },
-            false => Outcome::WasBanned { ban, began: self.last.began },
+        match self.last_ban.write_id == write_id {
+            true => ViolationOutcome::Banned { rule: self.last_ban.rule.clone(), ban },
+            false => ViolationOutcome::AlreadyBanned { ban, started_at: self.last_ban.started_at },
         }
     }
 
@@ -95,34 +108,37 @@ impl Record {
         self.offender.strikes.until
     }
 
-    pub(super) fn kept_until(&self) -> Time {
-        self.kept_until
+    pub(super) fn expires_at(&self) -> Time {
+        self.expires_at
     }
 
-    fn sign(&mut self, stamp: Stamp) {
-        self.stamps.retain(|known| known.writer != stamp.writer);
-        if self.stamps.len() >= MAX_WRITERS {
-            self.stamps.remove(0);
+    fn remember_write(&mut self, write_id: WriteId) {
+        self.recent_writes.retain(|known| known.writer != write_id.writer);
+        if self.recent_writes.len() >= MAX_WRITERS {
+            self.recent_writes.remove(0);
         }
-        self.stamps.push(stamp);
+        self.recent_writes.push(write_id);
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let Record { offender, last, kept_until, stamps } = self;
+        let OffenderRecord { offender, last_ban, expires_at, recent_writes } = self;
         let strikes = offender.strikes;
         let mut bytes = vec![VERSION];
-        push_all(&mut bytes, [strikes.count.into(), strikes.until.nanos(), kept_until.nanos()]);
-        push_all(&mut bytes, [last.began.nanos(), last.by.writer, last.by.sequence]);
-        push_text(&mut bytes, &last.rule);
-        push_text(&mut bytes, &last.reason);
-        push_all(&mut bytes, [stamps.len() as u64]);
-        stamps.iter().for_each(|stamp| push_all(&mut bytes, [stamp.writer, stamp.sequence]));
-        push_all(&mut bytes, [offender.denials.len() as u64]);
+        push_varints(&mut bytes, [strikes.count.into(), strikes.until.nanos(), expires_at.nanos()]);
+        push_varints(
+            &mut bytes,
+            [last_ban.started_at.nanos(), last_ban.write_id.writer, last_ban.write_id.sequence],
+        );
+        push_text(&mut bytes, &last_ban.rule);
+        push_text(&mut bytes, &last_ban.reason);
+        push_varints(&mut bytes, [recent_writes.len() as u64]);
+        recent_writes.iter().for_each(|stamp| push_varints(&mut bytes, [stamp.writer, stamp.sequence]));
+        push_varints(&mut bytes, [offender.denials.len() as u64]);
         for RuleDenials { rule, times } in &offender.denials {
-            push_all(&mut bytes, [*rule, times.len() as u64]);
+            push_varints(&mut bytes, [*rule, times.len() as u64]);
             let mut before = 0;
             for (at, count) in times {
-                push_all(&mut bytes, [at.nanos() - before, (*count).into()]);
+                push_varints(&mut bytes, [at.nanos() - before, (*count).into()]);
                 before = at.nanos();
             }
         }
@@ -130,55 +146,56 @@ impl Record {
     }
 
     /// `None` if the bytes are no record of ours.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Record> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<OffenderRecord> {
         let (&version, mut rest) = bytes.split_first()?;
         if version != VERSION {
             return None;
         }
         let rest = &mut rest;
-        let (count, until) = (u32::try_from(pop(rest)?).ok()?, pop_time(rest)?);
-        let (kept_until, began) = (pop_time(rest)?, pop_time(rest)?);
-        let by = pop_stamp(rest)?;
+        let (count, until) = (u32::try_from(pop_varint(rest)?).ok()?, pop_time(rest)?);
+        let (expires_at, started_at) = (pop_time(rest)?, pop_time(rest)?);
+        let write_id = pop_write_id(rest)?;
         let (rule, reason) = (pop_text(rest, MAX_TEXT_BYTES)?, pop_text(rest, MAX_TEXT_BYTES)?);
-        let stamps = (0..pop_up_to(rest, MAX_WRITERS)?).map(|_| pop_stamp(rest)).collect::<Option<_>>()?;
+        let recent_writes =
+            (0..pop_up_to(rest, MAX_WRITERS)?).map(|_| pop_write_id(rest)).collect::<Option<_>>()?;
         let denials = (0..pop_up_to(rest, MAX_RULES)?).map(|_| pop_denials(rest)).collect::<Option<_>>()?;
         let offender = Offender { strikes: Strikes { count, until }, denials };
-        let last = LastBan { began, rule, reason, by };
-        rest.is_empty().then_some(Record { offender, last, kept_until, stamps })
+        let last_ban = LastBan { started_at, rule, reason, write_id };
+        rest.is_empty().then_some(OffenderRecord { offender, last_ban, expires_at, recent_writes })
     }
 }
 
 /// A rule is known by the same number on all nodes.
-fn hash(rule: &str) -> u64 {
+fn rule_hash(rule: &str) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&digest(&SHA256, rule.as_bytes()).as_ref()[..8]);
     u64::from_le_bytes(word)
 }
 
 fn pop_denials(rest: &mut &[u8]) -> Option<RuleDenials> {
-    let rule = pop(rest)?;
+    let rule = pop_varint(rest)?;
     let mut at = 0u64;
     let times = (0..pop_up_to(rest, MAX_TIMES as usize + 1)?).map(|_| {
-        at = at.checked_add(pop(rest)?)?;
-        Some((Time::from_nanos(at), u32::try_from(pop(rest)?).ok()?))
+        at = at.checked_add(pop_varint(rest)?)?;
+        Some((Time::from_nanos(at), u32::try_from(pop_varint(rest)?).ok()?))
     });
     Some(RuleDenials { rule, times: times.collect::<Option<_>>()? })
 }
 
-fn pop_stamp(rest: &mut &[u8]) -> Option<Stamp> {
-    Some(Stamp { writer: pop(rest)?, sequence: pop(rest)? })
+fn pop_write_id(rest: &mut &[u8]) -> Option<WriteId> {
+    Some(WriteId { writer: pop_varint(rest)?, sequence: pop_varint(rest)? })
 }
 
 fn pop_time(rest: &mut &[u8]) -> Option<Time> {
-    pop(rest).map(Time::from_nanos)
+    pop_varint(rest).map(Time::from_nanos)
 }
 
 fn pop_up_to(rest: &mut &[u8], max: usize) -> Option<usize> {
-    usize::try_from(pop(rest)?).ok().filter(|count| *count <= max)
+    usize::try_from(pop_varint(rest)?).ok().filter(|count| *count <= max)
 }
 
 pub(super) fn push_text(bytes: &mut Vec<u8>, text: &str) {
-    push_all(bytes, [text.len() as u64]);
+    push_varints(bytes, [text.len() as u64]);
     bytes.extend_from_slice(text.as_bytes());
 }
 
@@ -211,36 +228,36 @@ mod tests {
         let terms = BanTerms { after, within: MINUTE * 10, first: MINUTE, max: MINUTE * 60 };
         let by = RuleViolations { rule, terms, times: times.iter().copied().collect() };
         let key = Key::parse("user:1").expect("valid");
-        Violations { key, known: Strikes::default(), by: [by].into_iter().collect() }
+        Violations { key, known_strikes: Strikes::default(), by_rule: [by].into_iter().collect() }
     }
 
-    fn stamp(writer: u64, sequence: u64) -> Stamp {
-        Stamp { writer, sequence }
+    fn stamp(writer: u64, sequence: u64) -> WriteId {
+        WriteId { writer, sequence }
     }
 
     /// As a store keeps it.
-    fn kept(record: &Record) -> Record {
-        Record::decode(&record.encode()).expect("our own bytes")
+    fn kept(record: &OffenderRecord) -> OffenderRecord {
+        OffenderRecord::decode(&record.encode()).expect("our own bytes")
     }
 
     #[test]
     fn a_write_that_is_sent_again_counts_once() {
-        let mut record = Record::default();
+        let mut record = OffenderRecord::default();
         let two = violations("a", 5, &[(NOW, 2)]);
         for _ in 0..3 {
             record = kept(&record);
             record.count(&two, stamp(1, 1));
             record.count(&two, stamp(2, 9));
         }
-        assert_eq!(record.outcome(stamp(2, 9), NOW), Outcome::Counted, "four of five");
-        assert_eq!(record.count(&two, stamp(1, 2)), Counted::Changed);
+        assert_eq!(record.outcome(stamp(2, 9), NOW), ViolationOutcome::Counted, "four of five");
+        assert_eq!(record.count(&two, stamp(1, 2)), RecordChange::Changed);
         for _ in 0..2 {
             let banned = record.outcome(stamp(1, 2), NOW);
-            let Outcome::Banned { rule, ban } = banned else { panic!("{banned:?}") };
+            let ViolationOutcome::Banned { rule, ban } = banned else { panic!("{banned:?}") };
             assert_eq!((rule.as_str(), ban.strikes, ban.until), ("a", 1, NOW + MINUTE));
             assert_eq!(
                 record.count(&two, stamp(1, 2)),
-                Counted::Before,
+                RecordChange::Unchanged,
                 "whoever decided it finds that it did"
             );
             record = kept(&record);
@@ -249,34 +266,36 @@ mod tests {
 
     #[test]
     fn violations_of_other_nodes_from_the_same_burst_are_no_second_strike() {
-        let mut record = Record::default();
+        let mut record = OffenderRecord::default();
         record.count(&violations("a", 3, &[(NOW, 3)]), stamp(1, 1));
         for (writer, rule) in [(2, "a"), (3, "b"), (4, "c")] {
             let late = violations(rule, 1, &[(NOW - MINUTE, 9), (NOW, 9)]);
-            assert_eq!(record.count(&late, stamp(writer, 1)), Counted::Before);
+            assert_eq!(record.count(&late, stamp(writer, 1)), RecordChange::Unchanged);
             let outcome = record.outcome(stamp(writer, 1), NOW);
-            assert!(matches!(outcome, Outcome::WasBanned { ban, began } if ban.strikes == 1 && began == NOW));
+            assert!(
+                matches!(outcome, ViolationOutcome::AlreadyBanned { ban, started_at } if ban.strikes == 1 && started_at == NOW)
+            );
         }
         record.count(&violations("b", 1, &[(NOW + MINUTE, 1)]), stamp(3, 2));
         assert_eq!(record.offender.strikes, Strikes { count: 2, until: NOW + MINUTE * 3 });
-        assert_eq!(record.kept_until(), NOW + MINUTE * 63, "strikes are forgotten after max");
+        assert_eq!(record.expires_at(), NOW + MINUTE * 63, "strikes are forgotten after max");
     }
 
     #[test]
     fn what_is_forgiven_begins_anew_and_is_not_counted_late() {
-        let mut record = Record::default();
+        let mut record = OffenderRecord::default();
         let three = violations("a", 3, &[(NOW, 3)]);
         record.count(&three, stamp(1, 1));
         assert!(record.forgive() && !record.forgive());
-        assert_eq!(record.count(&three, stamp(1, 1)), Counted::Before);
-        assert_eq!(record.outcome(stamp(1, 1), NOW), Outcome::Counted);
+        assert_eq!(record.count(&three, stamp(1, 1)), RecordChange::Unchanged);
+        assert_eq!(record.outcome(stamp(1, 1), NOW), ViolationOutcome::Counted);
         record.count(&three, stamp(1, 2));
         assert_eq!(record.offender.strikes.count, 1);
     }
 
     #[test]
     fn a_record_is_bounded_and_read_as_it_was_written() {
-        let (mut record, mut random) = (Record::default(), fastrand::Rng::with_seed(7));
+        let (mut record, mut random) = (OffenderRecord::default(), fastrand::Rng::with_seed(7));
         for n in 0..20_000 {
             let at = NOW + Duration::from_millis(n * 97);
             let rule = format!("rule-{}", random.u32(..100));
@@ -285,25 +304,25 @@ mod tests {
             let bytes = record.encode();
             assert!(bytes.len() < 100_000);
             if n % 100 == 0 {
-                assert_eq!(Record::decode(&bytes).as_ref(), Some(&record));
+                assert_eq!(OffenderRecord::decode(&bytes).as_ref(), Some(&record));
             }
         }
     }
 
     #[test]
     fn bytes_of_others_are_no_record() {
-        let mut record = Record::default();
+        let mut record = OffenderRecord::default();
         record.count(&violations("a", 3, &[(NOW, 3)]), stamp(1, 1));
         let bytes = record.encode();
         for end in 0..bytes.len() {
-            assert_eq!(Record::decode(&bytes[..end]), None);
+            assert_eq!(OffenderRecord::decode(&bytes[..end]), None);
         }
         let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..20_000 {
             let mut strange = bytes.clone();
             let place = random.usize(..strange.len());
             strange[place] = random.u8(..);
-            if let Some(mut read) = Record::decode(&strange) {
+            if let Some(mut read) = OffenderRecord::decode(&strange) {
                 read.count(&violations("a", 3, &[(NOW, 3)]), stamp(2, 1)); // whatever it says, nothing breaks
                 read.encode();
             }

@@ -25,7 +25,7 @@ impl Seal {
     }
 
     /// A nonce, then the sealed text.
-    pub(super) fn close(&self, mut text: Vec<u8>) -> Vec<u8> {
+    pub(super) fn seal(&self, mut text: Vec<u8>) -> Vec<u8> {
         let Some(key) = &self.0 else { return text };
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).expect("the system has randomness");

@@ -1,13 +1,13 @@
 //! Values of others, decoded: for fuzz targets.
 
 use super::log;
-use super::record::Record;
+use super::record::OffenderRecord;
 use super::seal::Seal;
 use crate::counters::name::Naming;
 
 /// Decodes the record of a ban key; returns it as it would be written.
 pub fn record(bytes: &[u8]) -> Option<Vec<u8>> {
-    Record::decode(bytes).map(|record| record.encode())
+    OffenderRecord::decode(bytes).map(|record| record.encode())
 }
 
 /// Decodes an entry of the log of bans; returns it as it would be written.

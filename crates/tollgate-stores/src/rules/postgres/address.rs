@@ -9,7 +9,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 use tollgate::request::percent::{self, Plus};
 
-use super::tls::Trust;
+use super::tls::CertificateCheck;
 use crate::rules::DbError;
 
 const MAX_NODES: usize = 16;
@@ -17,7 +17,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One server.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct PgServer {
     /// Its host and port, for messages: never the password.
     pub(super) name: String,
     pub(super) config: Config,
@@ -27,9 +27,9 @@ pub(super) struct Node {
 /// The servers of one database. Any of them may be the primary one day.
 #[derive(Clone, Debug)]
 pub struct PostgresAddress {
-    pub(super) nodes: Vec<Node>,
+    pub(super) servers: Vec<PgServer>,
     /// `None`: not encrypted.
-    pub(super) trust: Option<Trust>,
+    pub(super) trust: Option<CertificateCheck>,
     /// Whose certificates are trusted; the system's authorities without it.
     pub(super) root: Option<PathBuf>,
     /// Read at every connection, so that the password may change.
@@ -51,53 +51,55 @@ impl FromStr for PostgresAddress {
 
     fn from_str(url: &str) -> Result<PostgresAddress, DbError> {
         let (rest, options) = url.split_once('?').unwrap_or((url, ""));
-        let Some((scheme, rest)) = rest.split_once("://") else { return Err(wrong("expected postgres://")) };
+        let Some((scheme, rest)) = rest.split_once("://") else {
+            return Err(invalid_address("expected postgres://"));
+        };
         let (servers, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = servers.rsplit_once('@').map_or(("", servers), |(login, hosts)| (login, hosts));
-        let options = Options::read(options)?;
+        let options = UrlOptions::read(options)?;
         if options.password_file.is_some() && login.contains(':') {
-            return Err(wrong("a password and a password_file: one of them is enough"));
+            return Err(invalid_address("a password and a password_file: one of them is enough"));
         }
         let login = if login.is_empty() { String::new() } else { format!("{login}@") };
         let replicas = options.replicas.iter().map(|host| (*host, true));
-        let node = |(host, replica): (&str, bool)| {
+        let server = |(host, replica): (&str, bool)| {
             if host.is_empty() {
-                return Err(wrong("a host is missing"));
+                return Err(invalid_address("a host is missing"));
             }
             let url = format!("{scheme}://{login}{host}/{database}?{}", options.others.join("&"));
             let mut config: Config =
-                url.parse().map_err(|error: tokio_postgres::Error| wrong(&error.to_string()))?;
+                url.parse().map_err(|error: tokio_postgres::Error| invalid_address(&error.to_string()))?;
             if config.get_connect_timeout().is_none() {
                 config.connect_timeout(CONNECT_TIMEOUT);
             }
             config.application_name("tollgate");
             config.ssl_mode(if options.trust.is_some() { SslMode::Require } else { SslMode::Disable });
-            Ok(Node { name: format!("PostgreSQL at {host}"), config, replica })
+            Ok(PgServer { name: format!("PostgreSQL at {host}"), config, replica })
         };
         let hosts = hosts.split(',').map(|host| (host, false)).chain(replicas);
-        let nodes = hosts.take(MAX_NODES + 1).map(node).collect::<Result<Vec<_>, _>>()?;
-        if nodes.len() > MAX_NODES {
-            return Err(wrong(&format!("more than {MAX_NODES} servers")));
+        let servers = hosts.take(MAX_NODES + 1).map(server).collect::<Result<Vec<_>, _>>()?;
+        if servers.len() > MAX_NODES {
+            return Err(invalid_address(&format!("more than {MAX_NODES} servers")));
         }
-        let Options { trust, root, password_file, .. } = options;
-        Ok(PostgresAddress { nodes, trust, root, password_file })
+        let UrlOptions { trust, root, password_file, .. } = options;
+        Ok(PostgresAddress { servers, trust, root, password_file })
     }
 }
 
 /// What stands behind the `?`.
 #[derive(Default)]
-struct Options<'u> {
+struct UrlOptions<'u> {
     replicas: Vec<&'u str>,
-    trust: Option<Trust>,
+    trust: Option<CertificateCheck>,
     root: Option<PathBuf>,
     password_file: Option<PathBuf>,
     /// The driver's own.
     others: Vec<&'u str>,
 }
 
-impl<'u> Options<'u> {
-    fn read(text: &'u str) -> Result<Options<'u>, DbError> {
-        let mut options = Options::default();
+impl<'u> UrlOptions<'u> {
+    fn read(text: &'u str) -> Result<UrlOptions<'u>, DbError> {
+        let mut options = UrlOptions::default();
         let mut mode = "disable";
         for option in text.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -112,20 +114,22 @@ impl<'u> Options<'u> {
         }
         options.trust = match (mode, &options.root) {
             ("disable", None) => None,
-            ("disable", Some(_)) => return Err(wrong("sslrootcert needs sslmode=verify-full")),
-            ("require", None) => Some(Trust::Anybody),
+            ("disable", Some(_)) => return Err(invalid_address("sslrootcert needs sslmode=verify-full")),
+            ("require", None) => Some(CertificateCheck::Unverified),
             // As PostgreSQL's own clients have it.
-            ("require", Some(_)) | ("verify-ca", _) => Some(Trust::Authority),
-            ("verify-full", _) => Some(Trust::Host),
-            _ => return Err(wrong("sslmode is one of disable, require, verify-ca and verify-full")),
+            ("require", Some(_)) | ("verify-ca", _) => Some(CertificateCheck::Chain),
+            ("verify-full", _) => Some(CertificateCheck::ChainAndHost),
+            _ => {
+                return Err(invalid_address("sslmode is one of disable, require, verify-ca and verify-full"));
+            }
         };
         Ok(options)
     }
 }
 
 /// An address may hold a password: it is not repeated.
-fn wrong(why: &str) -> DbError {
-    DbError::Address { text: "postgres://…".to_owned(), why: why.to_owned() }
+fn invalid_address(why: &str) -> DbError {
+    DbError::InvalidAddress { text: "postgres://…".to_owned(), why: why.to_owned() }
 }
 
 #[cfg(test)]
@@ -136,7 +140,7 @@ mod tests {
     fn replicas_have_the_login_and_the_options_of_the_primary() {
         let url = "postgres://ann:secret@one:5433/limits?replica=two,three:5434&connect_timeout=7";
         let address: PostgresAddress = url.parse().expect("valid");
-        let told: Vec<_> = address.nodes.iter().map(|node| (node.name.as_str(), node.replica)).collect();
+        let told: Vec<_> = address.servers.iter().map(|node| (node.name.as_str(), node.replica)).collect();
         assert_eq!(
             told,
             [
@@ -145,7 +149,7 @@ mod tests {
                 ("PostgreSQL at three:5434", true)
             ]
         );
-        for node in &address.nodes {
+        for node in &address.servers {
             assert_eq!((node.config.get_user(), node.config.get_dbname()), (Some("ann"), Some("limits")));
             assert_eq!(node.config.get_connect_timeout(), Some(&Duration::from_secs(7)));
         }
@@ -172,15 +176,15 @@ mod tests {
         for (options, trust) in [
             ("", None),
             ("?sslmode=disable", None),
-            ("?sslmode=require", Some(Trust::Anybody)),
-            ("?sslmode=require&sslrootcert=ca.pem", Some(Trust::Authority)),
-            ("?sslmode=verify-ca", Some(Trust::Authority)),
-            ("?sslrootcert=ca.pem&sslmode=verify-full", Some(Trust::Host)),
+            ("?sslmode=require", Some(CertificateCheck::Unverified)),
+            ("?sslmode=require&sslrootcert=ca.pem", Some(CertificateCheck::Chain)),
+            ("?sslmode=verify-ca", Some(CertificateCheck::Chain)),
+            ("?sslrootcert=ca.pem&sslmode=verify-full", Some(CertificateCheck::ChainAndHost)),
         ] {
             let address: PostgresAddress = format!("postgres://ann@one/db{options}").parse().expect(options);
             assert_eq!(address.trust, trust, "{options}");
             let ssl = if trust.is_some() { SslMode::Require } else { SslMode::Disable };
-            assert_eq!(address.nodes[0].config.get_ssl_mode(), ssl, "never left to the server");
+            assert_eq!(address.servers[0].config.get_ssl_mode(), ssl, "never left to the server");
         }
     }
 

@@ -6,17 +6,17 @@
 use tokio_postgres::{GenericClient, Row};
 use tollgate::Time;
 
-use super::link::Failure;
-use super::things::item;
+use super::connection::PgFailure;
+use super::items::item;
 use crate::rules::plan::{self, Candidate, Pruned};
-use crate::rules::{Author, Change, DbError, Feed, Item, Logged, Version};
+use crate::rules::{Author, ChangeFeed, ChangeLogEntry, DbError, ItemChange, ItemId, Version};
 
 /// Where changes are told.
 pub(super) const CHANNEL: &str = "tollgate_rules";
 const CHUNK: usize = 10_000;
 
 /// What a server is at the moment.
-pub(super) struct State {
+pub(super) struct PgServerState {
     pub(super) in_recovery: bool,
     pub(super) timeline: u32,
     /// Whether the tables are there: a standby may not have them yet.
@@ -30,12 +30,14 @@ const STATE: &str = "SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() T
                  (SELECT max(received_tli) FROM pg_stat_wal_receiver))
     ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END";
 
-pub(super) async fn state(client: &impl GenericClient) -> Result<State, tokio_postgres::Error> {
+pub(super) async fn server_state(
+    client: &impl GenericClient,
+) -> Result<PgServerState, tokio_postgres::Error> {
     let row = client.query_one(STATE, &[]).await?;
     let timeline = row.get::<_, i32>(1).unsigned_abs();
-    let ready = super::schema::found(client).await? > 0;
-    let last = if ready { read_last(client).await? } else { Version::ZERO };
-    Ok(State { in_recovery: row.get(0), timeline, ready, last })
+    let ready = super::schema::schema_version(client).await? > 0;
+    let last = if ready { read_last_version(client).await? } else { Version::ZERO };
+    Ok(PgServerState { in_recovery: row.get(0), timeline, ready, last })
 }
 
 /// Until the end of the transaction nobody else changes anything, and everybody reads.
@@ -47,21 +49,21 @@ pub(super) async fn lock(client: &impl GenericClient) -> Result<(), tokio_postgr
     client.batch_execute("LOCK TABLE tollgate.log IN EXCLUSIVE MODE").await
 }
 
-pub(super) async fn last(client: &impl GenericClient) -> Result<Version, Failure> {
-    Ok(read_last(client).await?)
+pub(super) async fn last_version(client: &impl GenericClient) -> Result<Version, PgFailure> {
+    Ok(read_last_version(client).await?)
 }
 
-async fn read_last(client: &impl GenericClient) -> Result<Version, tokio_postgres::Error> {
+async fn read_last_version(client: &impl GenericClient) -> Result<Version, tokio_postgres::Error> {
     let row = client.query_one("SELECT coalesce(max(v), 0) FROM tollgate.log", &[]).await?;
-    Ok(Version::unpack(row.get(0)))
+    Ok(Version::from_packed(row.get(0)))
 }
 
 pub(super) async fn append(
     client: &impl GenericClient,
     author: &Author,
-    changes: &[Change],
+    changes: &[ItemChange],
     undoes: Option<Version>,
-) -> Result<(), Failure> {
+) -> Result<(), PgFailure> {
     let (Some(first), Some(last)) = (changes.first(), changes.last()) else { return Ok(()) };
     let at = i64::try_from(author.at.nanos()).unwrap_or(i64::MAX);
     let sql = "INSERT INTO tollgate.author (first, who, at, undoes) VALUES ($1, $2, $3, $4)";
@@ -82,26 +84,26 @@ pub(super) async fn append(
 }
 
 /// The changes after a version, if that version is one of this database's. A standby may not have it yet.
-pub(super) async fn since(
+pub(super) async fn changes_since(
     client: &impl GenericClient,
     version: Version,
     limit: usize,
-) -> Result<Feed, Failure> {
+) -> Result<ChangeFeed, PgFailure> {
     let floor = pruned(client).await?.floor;
     if version.packed() < floor {
-        return Ok(Feed::Diverged);
+        return Ok(ChangeFeed::Diverged);
     }
     let sql = "SELECT EXISTS (SELECT 1 FROM tollgate.log WHERE v = $1)";
     let is_logged: bool = client.query_one(sql, &[&version.packed()]).await?.get(0);
     if !is_logged && version.packed() != floor {
-        let State { in_recovery, timeline, last, .. } = state(client).await?;
+        let PgServerState { in_recovery, timeline, last, .. } = server_state(client).await?;
         let behind = in_recovery && timeline <= version.timeline() && last < version;
-        return Ok(if behind { Feed::Changes(Vec::new()) } else { Feed::Diverged });
+        return Ok(if behind { ChangeFeed::Changes(Vec::new()) } else { ChangeFeed::Diverged });
     }
     let sql = "SELECT v, kind, name, previous, body FROM tollgate.log WHERE v > $1 ORDER BY v LIMIT $2";
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows = client.query(sql, &[&version.packed(), &limit]).await?;
-    Ok(Feed::Changes(rows.iter().map(read).collect::<Result<_, _>>()?))
+    Ok(ChangeFeed::Changes(rows.iter().map(read_change).collect::<Result<_, _>>()?))
 }
 
 async fn pruned(client: &impl GenericClient) -> Result<Pruned, tokio_postgres::Error> {
@@ -125,7 +127,7 @@ pub(super) async fn prune(
     let rows =
         client.query("SELECT first, at FROM tollgate.author ORDER BY first LIMIT $1", &[&most]).await?;
     let authors: Vec<(i64, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    let Some(end) = plan::pruned_before(&authors, before) else { return Ok(0) };
+    let Some(end) = plan::prune_bound(&authors, before) else { return Ok(0) };
     let sql = "SELECT max(v) FROM (SELECT v FROM tollgate.log WHERE v < $1 ORDER BY v LIMIT $2) AS oldest";
     let limit = i64::try_from(batch).unwrap_or(i64::MAX);
     let last: Option<i64> = client.query_one(sql, &[&end, &limit]).await?.get(0);
@@ -173,57 +175,61 @@ pub(super) async fn prune_automatic_bans(
     Ok(looked)
 }
 
-const LOGGED: &str = "SELECT log.v, kind, name, previous, body, who, at, undoes,
+const SELECT_LOG: &str = "SELECT log.v, kind, name, previous, body, who, at, undoes,
         (SELECT earlier.body FROM tollgate.log AS earlier WHERE earlier.v = log.previous)
     FROM tollgate.log
     JOIN tollgate.author ON author.first = (SELECT max(first) FROM tollgate.author WHERE first <= log.v)";
 
-pub(super) async fn find(client: &impl GenericClient, version: Version) -> Result<Option<Logged>, Failure> {
-    let row = client.query_opt(&format!("{LOGGED} WHERE log.v = $1"), &[&version.packed()]).await?;
-    Ok(row.as_ref().map(read_logged).transpose()?)
+pub(super) async fn find(
+    client: &impl GenericClient,
+    version: Version,
+) -> Result<Option<ChangeLogEntry>, PgFailure> {
+    let row = client.query_opt(&format!("{SELECT_LOG} WHERE log.v = $1"), &[&version.packed()]).await?;
+    Ok(row.as_ref().map(read_entry).transpose()?)
 }
 
 pub(super) async fn page(
     client: &impl GenericClient,
     before: Option<Version>,
     limit: usize,
-) -> Result<Vec<Logged>, Failure> {
+) -> Result<Vec<ChangeLogEntry>, PgFailure> {
     let before = before.map_or(i64::MAX, Version::packed);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let sql = format!("{LOGGED} WHERE log.v < $1 ORDER BY log.v DESC LIMIT $2");
+    let sql = format!("{SELECT_LOG} WHERE log.v < $1 ORDER BY log.v DESC LIMIT $2");
     let rows = client.query(&sql, &[&before, &limit]).await?;
-    Ok(rows.iter().map(read_logged).collect::<Result<_, _>>()?)
+    Ok(rows.iter().map(read_entry).collect::<Result<_, _>>()?)
 }
 
 /// The changes of one thing. There is no index for it: nobody waits for it, and each rule would pay.
 pub(super) async fn history(
     client: &impl GenericClient,
-    item: &Item,
+    item: &ItemId,
     before: Option<Version>,
     limit: usize,
-) -> Result<Vec<Logged>, Failure> {
+) -> Result<Vec<ChangeLogEntry>, PgFailure> {
     let before = before.map_or(i64::MAX, Version::packed);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let sql = format!("{LOGGED} WHERE log.v < $1 AND kind = $3 AND name = $4 ORDER BY log.v DESC LIMIT $2");
+    let sql =
+        format!("{SELECT_LOG} WHERE log.v < $1 AND kind = $3 AND name = $4 ORDER BY log.v DESC LIMIT $2");
     let rows = client.query(&sql, &[&before, &limit, &(item.kind as i16), &&*item.name]).await?;
-    Ok(rows.iter().map(read_logged).collect::<Result<_, _>>()?)
+    Ok(rows.iter().map(read_entry).collect::<Result<_, _>>()?)
 }
 
-fn read_logged(row: &Row) -> Result<Logged, DbError> {
-    Ok(Logged {
-        change: read(row)?,
+fn read_entry(row: &Row) -> Result<ChangeLogEntry, DbError> {
+    Ok(ChangeLogEntry {
+        change: read_change(row)?,
         who: row.get(5),
         at: Time::from_nanos(row.get::<_, i64>(6).unsigned_abs()),
-        undoes: row.get::<_, Option<i64>>(7).map(Version::unpack),
+        undoes: row.get::<_, Option<i64>>(7).map(Version::from_packed),
         before: row.get(8),
     })
 }
 
-fn read(row: &Row) -> Result<Change, DbError> {
-    Ok(Change {
+fn read_change(row: &Row) -> Result<ItemChange, DbError> {
+    Ok(ItemChange {
         item: item(row.get(1), row.get(2))?,
-        version: Version::unpack(row.get(0)),
-        previous: row.get::<_, Option<i64>>(3).map(Version::unpack),
+        version: Version::from_packed(row.get(0)),
+        previous: row.get::<_, Option<i64>>(3).map(Version::from_packed),
         text: row.get(4),
     })
 }

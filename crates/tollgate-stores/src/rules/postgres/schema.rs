@@ -2,11 +2,11 @@
 
 use tokio_postgres::{Client, GenericClient};
 
-use super::link::why;
+use super::connection::error_text;
 use crate::rules::DbError;
 
 /// Held while the schema is changed; any number that others are unlikely to take.
-const LOCK: i64 = 0x746f_6c6c_6761_7465;
+const MIGRATION_LOCK: i64 = 0x746f_6c6c_6761_7465;
 
 /// Each makes the next version of the schema from the one before. Names are in the order of their bytes, as in
 /// SQLite, whatever the server is set to.
@@ -40,10 +40,10 @@ const PRUNED: &str = "
 pub(super) async fn migrate(client: &mut Client) -> Result<(), DbError> {
     let done = async {
         let transaction = client.transaction().await?;
-        transaction.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
-        let (found, known) = (found(&transaction).await?, MIGRATIONS.len() as i64);
+        transaction.query("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
+        let (found, known) = (schema_version(&transaction).await?, MIGRATIONS.len() as i64);
         let missing = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..));
-        let Some(missing) = missing else { return Ok(Err(DbError::Schema { found, known })) };
+        let Some(missing) = missing else { return Ok(Err(DbError::UnsupportedSchema { found, known })) };
         for migration in missing {
             transaction.batch_execute(migration).await?;
         }
@@ -55,12 +55,12 @@ pub(super) async fn migrate(client: &mut Client) -> Result<(), DbError> {
     let done: Result<_, tokio_postgres::Error> = done.await;
     done.map_err(|error| DbError::Unwritable {
         place: "the schema of the rules".to_owned(),
-        why: why(&error),
+        why: error_text(&error),
     })?
 }
 
 /// The version of the schema that is there; 0 for none.
-pub(super) async fn found(client: &impl GenericClient) -> Result<i64, tokio_postgres::Error> {
+pub(super) async fn schema_version(client: &impl GenericClient) -> Result<i64, tokio_postgres::Error> {
     // Not to_regclass: its cache may not know yet what another has done under the lock.
     let sql =
         "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = 'tollgate' AND tablename = 'schema')";

@@ -24,41 +24,41 @@ use crate::tls;
 
 /// How a server shows who it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Trust {
+pub(super) enum CertificateCheck {
     /// It need not: what is sent cannot be read by others, but anybody may answer.
-    Anybody,
+    Unverified,
     /// Its certificate is from an authority that is trusted.
-    Authority,
+    Chain,
     /// And it is for the host in the address.
-    Host,
+    ChainAndHost,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Tls(Arc<ClientConfig>);
+pub(super) struct PgTls(Arc<ClientConfig>);
 
-impl Tls {
-    pub(super) fn new(trust: Trust, root: Option<&Path>) -> Result<Tls, String> {
+impl PgTls {
+    pub(super) fn new(trust: CertificateCheck, root: Option<&Path>) -> Result<PgTls, String> {
         let builder = tls::client()?;
-        if trust == Trust::Anybody {
-            let verifier = Arc::new(Lenient { chain: None, algorithms: algorithms() });
+        if trust == CertificateCheck::Unverified {
+            let verifier = Arc::new(LenientVerifier { chain: None, algorithms: algorithms() });
             let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
-            return Ok(Tls(Arc::new(builder.with_no_client_auth())));
+            return Ok(PgTls(Arc::new(builder.with_no_client_auth())));
         }
         let roots = tls::roots(root).map_err(|why| format!("sslrootcert: {why}"))?;
         if roots.is_empty() {
             return Err("no trusted certificates: name them with sslrootcert=/path/to/ca.pem".to_owned());
         }
         let config = match trust {
-            Trust::Host => builder.with_root_certificates(roots).with_no_client_auth(),
+            CertificateCheck::ChainAndHost => builder.with_root_certificates(roots).with_no_client_auth(),
             _ => {
                 let provider = Arc::new(default_provider());
                 let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
                 let chain = Some(chain.map_err(|error| error.to_string())?);
-                let verifier = Arc::new(Lenient { chain, algorithms: algorithms() });
+                let verifier = Arc::new(LenientVerifier { chain, algorithms: algorithms() });
                 builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
             }
         };
-        Ok(Tls(Arc::new(config)))
+        Ok(PgTls(Arc::new(config)))
     }
 }
 
@@ -69,12 +69,12 @@ fn algorithms() -> WebPkiSupportedAlgorithms {
 /// Leaves the host's name unlooked at, and without a `chain` the certificate too. That the server holds its key is
 /// looked at all the same.
 #[derive(Debug)]
-struct Lenient {
+struct LenientVerifier {
     chain: Option<Arc<WebPkiServerVerifier>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Lenient {
+impl ServerCertVerifier for LenientVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -116,42 +116,42 @@ impl ServerCertVerifier for Lenient {
     }
 }
 
-impl MakeTlsConnect<Socket> for Tls {
-    type Stream = Stream;
-    type TlsConnect = Handshake;
+impl MakeTlsConnect<Socket> for PgTls {
+    type Stream = PgTlsStream;
+    type TlsConnect = PgTlsHandshake;
     type Error = io::Error;
 
-    fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
+    fn make_tls_connect(&mut self, host: &str) -> io::Result<PgTlsHandshake> {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        Ok(Handshake { connector: TlsConnector::from(Arc::clone(&self.0)), name })
+        Ok(PgTlsHandshake { connector: TlsConnector::from(Arc::clone(&self.0)), name })
     }
 }
 
 /// One connection to be.
-pub(super) struct Handshake {
+pub(super) struct PgTlsHandshake {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
 
-impl TlsConnect<Socket> for Handshake {
-    type Stream = Stream;
+impl TlsConnect<Socket> for PgTlsHandshake {
+    type Stream = PgTlsStream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<PgTlsStream>> + Send>>;
 
     fn connect(self, socket: Socket) -> Self::Future {
-        Box::pin(async move { self.connector.connect(self.name, socket).await.map(Stream) })
+        Box::pin(async move { self.connector.connect(self.name, socket).await.map(PgTlsStream) })
     }
 }
 
-pub(super) struct Stream(client::TlsStream<Socket>);
+pub(super) struct PgTlsStream(client::TlsStream<Socket>);
 
-impl TlsStream for Stream {
+impl TlsStream for PgTlsStream {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for PgTlsStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -161,7 +161,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for PgTlsStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

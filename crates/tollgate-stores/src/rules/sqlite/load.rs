@@ -2,32 +2,32 @@
 
 use rusqlite::{Connection, Row};
 
-use super::{log, things};
-use crate::rules::{DbError, Stored, Version};
+use super::{items, log};
+use crate::rules::{DbError, StoredItem, Version};
 
 /// Things given out at once.
 const BATCH: usize = 1_000;
 
-pub(super) fn all(
+pub(super) fn load_all(
     mut connection: Connection,
-    mut each: impl FnMut(Vec<Stored>, u64),
+    mut each: impl FnMut(Vec<StoredItem>, u64),
 ) -> Result<Version, DbError> {
     let transaction = connection.transaction()?;
-    let version = log::last(&transaction)?;
+    let version = log::last_version(&transaction)?;
     let count = "SELECT (SELECT count(*) FROM rule) + (SELECT count(*) FROM thing)";
     let total = transaction.query_row(count, [], |row| row.get(0))?;
-    let rules = format!("SELECT {} FROM rule", things::RULE);
-    stream(&transaction, &rules, things::read_rule, |batch| each(batch, total))?;
-    let others = format!("SELECT {} FROM thing", things::THING);
-    stream(&transaction, &others, things::read_thing, |batch| each(batch, total))?;
+    let rules = format!("SELECT {} FROM rule", items::RULE_COLUMNS);
+    stream(&transaction, &rules, items::read_rule, |batch| each(batch, total))?;
+    let others = format!("SELECT {} FROM thing", items::ITEM_COLUMNS);
+    stream(&transaction, &others, items::read_item, |batch| each(batch, total))?;
     Ok(version)
 }
 
 fn stream(
     connection: &Connection,
     sql: &str,
-    read: fn(&Row<'_>) -> rusqlite::Result<Stored>,
-    mut each: impl FnMut(Vec<Stored>),
+    read: fn(&Row<'_>) -> rusqlite::Result<StoredItem>,
+    mut each: impl FnMut(Vec<StoredItem>),
 ) -> Result<(), DbError> {
     let mut query = connection.prepare(sql)?;
     let mut batch = Vec::with_capacity(BATCH);

@@ -10,21 +10,21 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tollgate::Time;
 
-use super::things;
-use crate::rules::plan::{self, Candidate, Current, Pruned};
-use crate::rules::{Author, Change, DbError, Feed, Item, Kind, Logged, Version};
+use super::items;
+use crate::rules::plan::{self, Candidate, CurrentItems, Pruned};
+use crate::rules::{Author, ChangeFeed, ChangeLogEntry, DbError, ItemChange, ItemId, ItemKind, Version};
 
-pub(super) fn last(connection: &Connection) -> Result<Version, DbError> {
+pub(super) fn last_version(connection: &Connection) -> Result<Version, DbError> {
     let mut query = connection.prepare_cached("SELECT coalesce(max(v), 0) FROM log")?;
-    Ok(query.query_row([], |row| row.get(0).map(Version::unpack))?)
+    Ok(query.query_row([], |row| row.get(0).map(Version::from_packed))?)
 }
 
 /// Logs changes before they are made: `current` is what they replace.
 pub(super) fn append(
     connection: &Connection,
     author: &Author,
-    changes: &[Change],
-    current: &Current,
+    changes: &[ItemChange],
+    current: &CurrentItems,
     undoes: Option<Version>,
 ) -> Result<(), DbError> {
     let Some(first) = changes.first() else { return Ok(()) };
@@ -35,32 +35,36 @@ pub(super) fn append(
     )?;
     let sql = "INSERT INTO log (v, kind, name, previous, body, before) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let mut insert = connection.prepare_cached(sql)?;
-    for Change { item, version, previous, text } in changes {
+    for ItemChange { item, version, previous, text } in changes {
         let previous = previous.map(Version::packed);
-        let before = current.get(item).map(|stored| &stored.text).filter(|_| item.kind == Kind::Rule);
-        let after = text.as_ref().filter(|_| item.kind != Kind::Rule);
+        let before = current.get(item).map(|stored| &stored.text).filter(|_| item.kind == ItemKind::Rule);
+        let after = text.as_ref().filter(|_| item.kind != ItemKind::Rule);
         insert.execute(params![version.packed(), item.kind as i16, item.name, previous, after, before])?;
     }
     Ok(())
 }
 
 /// The changes after a version, if that version is one of this file's.
-pub(super) fn since(connection: &Connection, version: Version, limit: usize) -> Result<Feed, DbError> {
+pub(super) fn changes_since(
+    connection: &Connection,
+    version: Version,
+    limit: usize,
+) -> Result<ChangeFeed, DbError> {
     let floor = pruned(connection)?.floor;
     let known = "SELECT 1 FROM log WHERE v = ?1";
     let known = connection.prepare_cached(known)?.query_row([version.packed()], |_| Ok(())).optional()?;
     let is_known = version.packed() == floor || version.packed() > floor && known.is_some();
     if !is_known {
-        return Ok(Feed::Diverged);
+        return Ok(ChangeFeed::Diverged);
     }
     let sql = "SELECT v, kind, name, previous, body FROM log WHERE v > ?1 ORDER BY v LIMIT ?2";
     let mut query = connection.prepare_cached(sql)?;
-    let changes = query.query_map(params![version.packed(), limit], read)?;
-    let mut changes: Vec<Change> = changes.collect::<Result<_, _>>()?;
+    let changes = query.query_map(params![version.packed(), limit], read_change)?;
+    let mut changes: Vec<ItemChange> = changes.collect::<Result<_, _>>()?;
     for change in &mut changes {
-        complete(connection, change)?;
+        fill_text(connection, change)?;
     }
-    Ok(Feed::Changes(changes))
+    Ok(ChangeFeed::Changes(changes))
 }
 
 fn pruned(connection: &Connection) -> Result<Pruned, DbError> {
@@ -79,7 +83,7 @@ pub(super) fn prune(connection: &Connection, before: Time, batch: usize) -> Resu
     let mut query = connection.prepare_cached("SELECT first, at FROM author ORDER BY first LIMIT ?1")?;
     let authors = query.query_map([batch.saturating_add(1)], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let authors: Vec<(i64, i64)> = authors.collect::<Result<_, _>>()?;
-    let Some(end) = plan::pruned_before(&authors, before) else { return Ok(0) };
+    let Some(end) = plan::prune_bound(&authors, before) else { return Ok(0) };
     let sql = "SELECT max(v) FROM (SELECT v FROM log WHERE v < ?1 ORDER BY v LIMIT ?2)";
     let last: Option<i64> = connection.query_row(sql, params![end, batch], |row| row.get(0))?;
     let mut removed = 0;
@@ -129,8 +133,8 @@ pub(super) fn prune_automatic_bans(
 }
 
 /// Finds what a rule became by a change.
-fn complete(connection: &Connection, change: &mut Change) -> Result<(), DbError> {
-    if change.item.kind != Kind::Rule {
+fn fill_text(connection: &Connection, change: &mut ItemChange) -> Result<(), DbError> {
+    if change.item.kind != ItemKind::Rule {
         return Ok(());
     }
     let sql = "SELECT before FROM log WHERE kind = 0 AND previous = ?1";
@@ -139,33 +143,33 @@ fn complete(connection: &Connection, change: &mut Change) -> Result<(), DbError>
     change.text = match replaced {
         Some(text) => text,
         None => {
-            let now = things::get(connection, &change.item)?;
+            let now = items::get(connection, &change.item)?;
             now.filter(|stored| stored.version == change.version).map(|stored| stored.text)
         }
     };
     Ok(())
 }
 
-const LOGGED: &str = "SELECT log.v, kind, name, previous, body, who, at, undoes,
+const SELECT_LOG: &str = "SELECT log.v, kind, name, previous, body, who, at, undoes,
         coalesce(before, (SELECT earlier.body FROM log AS earlier WHERE earlier.v = log.previous))
     FROM log JOIN author ON author.first = (SELECT max(first) FROM author WHERE first <= log.v)";
 
-pub(super) fn find(connection: &Connection, version: Version) -> Result<Option<Logged>, DbError> {
-    let mut query = connection.prepare_cached(&format!("{LOGGED} WHERE log.v = ?1"))?;
-    let mut found = query.query_row([version.packed()], read_logged).optional()?;
+pub(super) fn find(connection: &Connection, version: Version) -> Result<Option<ChangeLogEntry>, DbError> {
+    let mut query = connection.prepare_cached(&format!("{SELECT_LOG} WHERE log.v = ?1"))?;
+    let mut found = query.query_row([version.packed()], read_entry).optional()?;
     if let Some(logged) = &mut found {
-        complete(connection, &mut logged.change)?;
+        fill_text(connection, &mut logged.change)?;
     }
     Ok(found)
 }
 
-fn completed(
+fn with_texts(
     connection: &Connection,
-    rows: impl Iterator<Item = rusqlite::Result<Logged>>,
-) -> Result<Vec<Logged>, DbError> {
-    let mut all: Vec<Logged> = rows.collect::<Result<_, _>>()?;
+    rows: impl Iterator<Item = rusqlite::Result<ChangeLogEntry>>,
+) -> Result<Vec<ChangeLogEntry>, DbError> {
+    let mut all: Vec<ChangeLogEntry> = rows.collect::<Result<_, _>>()?;
     for logged in &mut all {
-        complete(connection, &mut logged.change)?;
+        fill_text(connection, &mut logged.change)?;
     }
     Ok(all)
 }
@@ -174,44 +178,45 @@ pub(super) fn page(
     connection: &Connection,
     before: Option<Version>,
     limit: usize,
-) -> Result<Vec<Logged>, DbError> {
+) -> Result<Vec<ChangeLogEntry>, DbError> {
     let mut query =
-        connection.prepare_cached(&format!("{LOGGED} WHERE log.v < ?1 ORDER BY log.v DESC LIMIT ?2"))?;
+        connection.prepare_cached(&format!("{SELECT_LOG} WHERE log.v < ?1 ORDER BY log.v DESC LIMIT ?2"))?;
     let before = before.map_or(i64::MAX, Version::packed);
-    completed(connection, query.query_map(params![before, limit], read_logged)?)
+    with_texts(connection, query.query_map(params![before, limit], read_entry)?)
 }
 
 /// The changes of one thing. There is no index for it: nobody waits for it, and each rule would pay.
 pub(super) fn history(
     connection: &Connection,
-    item: &Item,
+    item: &ItemId,
     before: Option<Version>,
     limit: usize,
-) -> Result<Vec<Logged>, DbError> {
-    let sql = format!("{LOGGED} WHERE log.v < ?1 AND kind = ?3 AND name = ?4 ORDER BY log.v DESC LIMIT ?2");
+) -> Result<Vec<ChangeLogEntry>, DbError> {
+    let sql =
+        format!("{SELECT_LOG} WHERE log.v < ?1 AND kind = ?3 AND name = ?4 ORDER BY log.v DESC LIMIT ?2");
     let before = before.map_or(i64::MAX, Version::packed);
     let mut query = connection.prepare_cached(&sql)?;
-    completed(connection, query.query_map(params![before, limit, item.kind as i16, item.name], read_logged)?)
+    with_texts(connection, query.query_map(params![before, limit, item.kind as i16, item.name], read_entry)?)
 }
 
-fn read_logged(row: &Row<'_>) -> rusqlite::Result<Logged> {
+fn read_entry(row: &Row<'_>) -> rusqlite::Result<ChangeLogEntry> {
     let at: i64 = row.get(6)?;
-    Ok(Logged {
-        change: read(row)?,
+    Ok(ChangeLogEntry {
+        change: read_change(row)?,
         who: row.get(5)?,
         at: Time::from_nanos(at.unsigned_abs()),
-        undoes: row.get::<_, Option<i64>>(7)?.map(Version::unpack),
+        undoes: row.get::<_, Option<i64>>(7)?.map(Version::from_packed),
         before: row.get(8)?,
     })
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<Change> {
+fn read_change(row: &Row<'_>) -> rusqlite::Result<ItemChange> {
     let code: i16 = row.get(1)?;
-    let kind = Kind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(1, code.into()))?;
-    Ok(Change {
-        item: Item::new(kind, row.get::<_, String>(2)?),
-        version: Version::unpack(row.get(0)?),
-        previous: row.get::<_, Option<i64>>(3)?.map(Version::unpack),
+    let kind = ItemKind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(1, code.into()))?;
+    Ok(ItemChange {
+        item: ItemId::new(kind, row.get::<_, String>(2)?),
+        version: Version::from_packed(row.get(0)?),
+        previous: row.get::<_, Option<i64>>(3)?.map(Version::from_packed),
         text: row.get(4)?,
     })
 }

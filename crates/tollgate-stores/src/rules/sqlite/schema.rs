@@ -11,9 +11,9 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use crate::rules::DbError;
 
 /// How long a writer waits for another process.
-const BUSY: Duration = Duration::from_secs(10);
-const CUT_WITHIN: Duration = Duration::from_millis(500);
-const RETRY: Duration = Duration::from_millis(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+const WAL_TRUNCATE_TIMEOUT: Duration = Duration::from_millis(500);
+const BUSY_RETRY_DELAY: Duration = Duration::from_millis(5);
 
 /// Each makes the next version of the schema from the one before.
 const MIGRATIONS: [&str; 3] = [
@@ -53,14 +53,14 @@ pub(super) fn open(path: &Path) -> Result<Connection, DbError> {
         why: error.to_string(),
     })?;
     let mut connection = connect(path)?;
-    write_ahead(&connection)?;
+    enable_wal(&connection)?;
     migrate(&mut connection)?;
     Ok(connection)
 }
 
 pub(super) fn connect(path: &Path) -> Result<Connection, DbError> {
     let connection = Connection::open(path)?;
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     // What a long edit has left of the write-ahead log is cut off at the next one.
     connection.execute_batch(
         "PRAGMA synchronous = FULL; PRAGMA cache_size = -8000; PRAGMA journal_size_limit = 16000000;",
@@ -69,21 +69,22 @@ pub(super) fn connect(path: &Path) -> Result<Connection, DbError> {
 }
 
 /// Makes the write-ahead log short again. Where readers are in the way, a later edit does it.
-pub(super) fn cut_log(connection: &Connection) {
-    connection.busy_timeout(CUT_WITHIN).ok();
+pub(super) fn truncate_wal(connection: &Connection) {
+    connection.busy_timeout(WAL_TRUNCATE_TIMEOUT).ok();
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).ok();
-    connection.busy_timeout(BUSY).ok();
+    connection.busy_timeout(BUSY_TIMEOUT).ok();
 }
 
 /// Two processes that switch a file at once may both be told that it is busy, without having waited.
-fn write_ahead(connection: &Connection) -> Result<(), DbError> {
+fn enable_wal(connection: &Connection) -> Result<(), DbError> {
     let start = Instant::now();
     loop {
         match connection.pragma_update(None, "journal_mode", "WAL") {
             Err(error)
-                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && start.elapsed() < BUSY =>
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && start.elapsed() < BUSY_TIMEOUT =>
             {
-                thread::sleep(RETRY);
+                thread::sleep(BUSY_RETRY_DELAY);
             }
             done => return Ok(done?),
         }
@@ -92,20 +93,20 @@ fn write_ahead(connection: &Connection) -> Result<(), DbError> {
 
 fn migrate(connection: &mut Connection) -> Result<(), DbError> {
     let known = MIGRATIONS.len() as i64;
-    if schema(connection)? == known {
+    if schema_version(connection)? == known {
         return Ok(());
     }
     // Whoever comes second finds the work done.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let found = schema(&transaction)?;
+    let found = schema_version(&transaction)?;
     let missing = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..));
-    for migration in missing.ok_or(DbError::Schema { found, known })? {
+    for migration in missing.ok_or(DbError::UnsupportedSchema { found, known })? {
         transaction.execute_batch(migration)?;
     }
     transaction.pragma_update(None, "user_version", known)?;
     Ok(transaction.commit()?)
 }
 
-fn schema(connection: &Connection) -> Result<i64, DbError> {
+fn schema_version(connection: &Connection) -> Result<i64, DbError> {
     Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
 }

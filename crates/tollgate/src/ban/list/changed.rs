@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use crate::ban::Ban;
 use crate::ban::list::{BanList, SHARDS};
-use crate::ban::shard::Kept;
+use crate::ban::shard::StoredBan;
 use crate::changes::{ChangedKeys, Changes};
 use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
@@ -26,15 +26,15 @@ impl BanList {
         self
     }
 
-    pub(super) fn note_changed(&self, print: Fingerprint) {
+    pub(super) fn note_changed(&self, fingerprint: Fingerprint) {
         if let Some(changed) = &self.changed {
-            lock(changed).add(print);
+            lock(changed).add(fingerprint);
         }
     }
 
     /// Notes bans again that were taken and not written.
     pub(crate) fn note_all_changed(&self, prints: impl Iterator<Item = Fingerprint>) {
-        prints.for_each(|print| self.note_changed(print));
+        prints.for_each(|fingerprint| self.note_changed(fingerprint));
     }
 
     /// The bans that have changed since the last call, and whether some were lost.
@@ -50,12 +50,16 @@ impl BanList {
         shard.iter().filter(|kept| kept.until() > now).filter_map(|kept| entry(&kept)).collect()
     }
 
-    /// The ban in force that is known by a print.
-    pub(crate) fn by_print(&self, print: Fingerprint, now: Time) -> Option<(Fingerprint, Key, Ban)> {
-        self.read(print).get(print, |kept| kept.until() > now).and_then(|kept| entry(&kept))
+    /// The ban in force that is known by a fingerprint.
+    pub(crate) fn by_fingerprint(
+        &self,
+        fingerprint: Fingerprint,
+        now: Time,
+    ) -> Option<(Fingerprint, Key, Ban)> {
+        self.read(fingerprint).get(fingerprint, |kept| kept.until() > now).and_then(|kept| entry(&kept))
     }
 }
 
-fn entry(kept: &Kept<'_>) -> Option<(Fingerprint, Key, Ban)> {
-    kept.entry().map(|(key, ban)| (kept.print(), key, ban))
+fn entry(kept: &StoredBan<'_>) -> Option<(Fingerprint, Key, Ban)> {
+    kept.entry().map(|(key, ban)| (kept.fingerprint(), key, ban))
 }

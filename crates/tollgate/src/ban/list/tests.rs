@@ -57,7 +57,7 @@ fn a_ban_ends_by_itself() {
 #[test]
 fn made_up_offenders_do_not_fill_the_memory_and_bans_that_are_over_make_room() {
     let list = BanList::with_capacity(Secret::random(), 3, MAX_KEY_BYTES);
-    let earn = |n, now: Time| list.insert_earned(&user(n), &ban(now + MINUTE, BanSource::Automatic), now);
+    let earn = |n, now: Time| list.insert_automatic(&user(n), &ban(now + MINUTE, BanSource::Automatic), now);
     assert_eq!([0, 1, 2, 3, 0].map(|n| earn(n, NOW)), [true, true, true, false, true]);
     assert_eq!((all(&list, NOW).len(), list.dropped()), (3, 1));
     list.insert(user(9), by_hand(NOW + MINUTE), NOW);
@@ -82,7 +82,7 @@ fn bans_that_are_over_do_not_pile_up() {
 fn a_key_too_long_to_be_named_is_not_banned_but_counted() {
     let list = list();
     let long = Key::new(vec![(Attribute::User, "x".repeat(Key::MAX_LEN))]).expect("valid");
-    list.insert_earned(&long, &ban(NOW + MINUTE, BanSource::Automatic), NOW);
+    list.insert_automatic(&long, &ban(NOW + MINUTE, BanSource::Automatic), NOW);
     assert_eq!((all(&list, NOW), list.dropped()), (vec![], 1));
 }
 
@@ -114,11 +114,11 @@ fn reasons_are_kept_whether_they_are_shared_or_not() {
 fn a_lookup_probes_as_often_with_many_bans_as_with_one() {
     let probes = |list: &BanList, name: &str| {
         let (asked, looked) = (Cell::new(0), Cell::new(0));
-        let front = list.front.load();
+        let front = list.read_view.load();
         let value = |attribute: &Attribute| (*attribute == Attribute::User).then_some(Cow::Borrowed(name));
-        front.shapes.find(&list.secret, "203.0.113.9".parse().ok(), value, |print, _| {
+        front.kinds.find(&list.secret, "203.0.113.9".parse().ok(), value, |print, _| {
             asked.set(asked.get() + 1);
-            looked.set(looked.get() + usize::from(front.filter.may_have(print)));
+            looked.set(looked.get() + usize::from(front.filter.may_contain(print)));
             None::<()>
         });
         (asked.get(), looked.get())
@@ -170,7 +170,7 @@ proptest! {
                     model.remove(text);
                 }
                 1 => {
-                    list.retain(&HashSet::from([list.print(&key(text))]), now);
+                    list.retain(&HashSet::from([list.fingerprint(&key(text))]), now);
                     model.retain(|known, _| *known == text);
                 }
                 2 => {
@@ -208,7 +208,7 @@ proptest! {
 #[test]
 fn the_keys_of_automatic_bans_take_bounded_memory() {
     let list = BanList::with_capacity(Secret::random(), MAX_BANS, 1_000);
-    let earn = |n, now: Time| list.insert_earned(&user(n), &ban(now + MINUTE, BanSource::Automatic), now);
+    let earn = |n, now: Time| list.insert_automatic(&user(n), &ban(now + MINUTE, BanSource::Automatic), now);
     let kept = (100..300).filter(|n| earn(*n, NOW)).count();
     assert_eq!((kept, list.dropped()), (125, 75), "eight bytes each");
     list.insert(user(9), by_hand(NOW + MINUTE), NOW);

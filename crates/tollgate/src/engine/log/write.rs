@@ -166,7 +166,7 @@ impl Engine {
                 let Some(rule) = rules.last() else { return Stage::Done };
                 let policy = self.policy();
                 let found = policy.rule(rule);
-                let rows = found.and_then(|rule| rule.record().tracks.rows(row, PART, out.now()));
+                let rows = found.and_then(|rule| rule.stats().tracks.rows(row, PART, out.now()));
                 let Some(rows) = rows else {
                     rules.pop();
                     return Stage::Tracks { rules, row: 0 };
@@ -181,7 +181,10 @@ impl Engine {
     fn tracking_rules(&self) -> Vec<Box<str>> {
         let policy = self.policy();
         let tracking = policy.rules().iter().filter(|rule| rule.track.is_some());
-        tracking.filter(|rule| rule.record().tracks.is_begun()).map(|rule| rule.id.as_str().into()).collect()
+        tracking
+            .filter(|rule| rule.stats().tracks.is_initialized())
+            .map(|rule| rule.id.as_str().into())
+            .collect()
     }
 
     /// Writes what has changed since the last call. After an error the chunks that the sink was given are its own to
@@ -198,7 +201,7 @@ impl Engine {
     fn write_changed_bans(&self, out: &mut Chunks<'_, '_>) -> io::Result<()> {
         let (prints, lost) = self.bans.take_changed();
         self.changes_lost(lost);
-        let write = |print, out: &mut Chunks<'_, '_>| match self.bans.by_print(print, out.now()) {
+        let write = |print, out: &mut Chunks<'_, '_>| match self.bans.by_fingerprint(print, out.now()) {
             Some((print, key, ban)) => write_ban(print, &key, &ban, out),
             None => out.record(Record::NoBan).word(print.0),
         };
@@ -221,7 +224,7 @@ impl Engine {
         let policy = self.policy();
         while let Some(id) = rules.next() {
             let Some(rule) = policy.rule(&id) else { continue };
-            let tracks = &rule.record().tracks;
+            let tracks = &rule.stats().tracks;
             let (keys, lost) = tracks.take_changed();
             self.changes_lost(lost);
             let write = |key: Fingerprint, out: &mut Chunks<'_, '_>| match tracks.live(key, out.now()) {
@@ -264,7 +267,7 @@ impl Engine {
         self.bans.offenders().take_changed();
         let policy = self.policy();
         for id in mem::take(&mut *lock(&self.changed_tracks.0)) {
-            policy.rule(&id).inspect(|rule| _ = rule.record().tracks.take_changed());
+            policy.rule(&id).inspect(|rule| _ = rule.stats().tracks.take_changed());
         }
         self.lost_changes.store(false, Ordering::Relaxed);
     }

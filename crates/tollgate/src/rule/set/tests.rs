@@ -83,14 +83,13 @@ fn a_users_own_rule_stands_in_for_the_general_one() {
 /// What [`RuleSet::matching`] must find, rule by rule.
 fn expected(rules: &[Rule], target: &Target<'_>, user: Option<&str>) -> Vec<String> {
     let meets = |rule: &&Rule| {
-        rule.meets(target, PathCase::Sensitive) && rule.uid.as_deref().is_none_or(|uid| user == Some(uid))
+        rule.matches(target, PathCase::Sensitive) && rule.uid.as_deref().is_none_or(|uid| user == Some(uid))
     };
-    let is_own = |rule: &Rule| rule.uid.is_some() && rule.mode == Mode::Enforce;
+    let is_own = |rule: &Rule| rule.uid.is_some() && rule.mode == RuleMode::Enforce;
     let is_general = |rule: &Rule| rule.uid.is_none() && rule.key == [Attribute::User];
     let matching: Vec<&Rule> = rules.iter().filter(meets).collect();
-    let replaced = |rule: &Rule| {
-        is_general(rule) && matching.iter().any(|own| is_own(own) && own.is_on_pattern_of(rule))
-    };
+    let replaced =
+        |rule: &Rule| is_general(rule) && matching.iter().any(|own| is_own(own) && own.has_pattern_of(rule));
     let mut found: Vec<_> =
         matching.iter().filter(|rule| !replaced(rule)).map(|rule| rule.id.to_string()).collect();
     found.sort();

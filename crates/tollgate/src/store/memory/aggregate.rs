@@ -2,7 +2,7 @@
 //!
 //! A shard has one cell for each limit under which keys found no room. A cell counts what passed and begins anew
 //! when a state that was filled by its last charge would have expired; so in every window of the limit the keys
-//! of a cell get at most the limit together. A flood gets [`CELLS`] times the limit. A key that has its own entry
+//! of a cell get at most the limit together. A flood gets [`AGGREGATE_CELLS`] times the limit. A key that has its own entry
 //! never meets a cell.
 //!
 //! Limits for which there is no cell left share one more, which adds up the shares of their limits that were used. While
@@ -16,9 +16,9 @@ use crate::store::memory::SHARDS;
 use crate::time::Time;
 
 /// Cells that the keys of one limit are spread over, by their hash.
-pub const CELLS: usize = SHARDS;
+pub const AGGREGATE_CELLS: usize = SHARDS;
 /// Limits that can have a cell in a shard at once.
-const LIMITS: usize = 16;
+const MAX_LIMITS: usize = 16;
 
 /// What becomes of a new key that finds no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,32 +39,33 @@ impl MemoryFull {
 
 /// What passed since a cell was begun.
 #[derive(Clone, Copy)]
-struct Cell {
+struct AggregateCell {
     /// The hash of its limit.
     limit: u64,
-    /// In tokens; in the cell that limits share, in parts of a [`WHOLE`] limit.
+    /// In tokens; in the cell that limits share, in parts of a [`WHOLE_LIMIT`] limit.
     used: u64,
     since: Time,
-    fresh_at: Time,
+    expires_at: Time,
 }
 
 /// A whole limit in the cell that limits share.
-const WHOLE: u64 = 1 << 32;
+const WHOLE_LIMIT: u64 = 1 << 32;
 
-impl Cell {
-    const FRESH: Cell = Cell { limit: 0, used: 0, since: Time::EPOCH, fresh_at: Time::EPOCH };
+impl AggregateCell {
+    const FRESH: AggregateCell =
+        AggregateCell { limit: 0, used: 0, since: Time::EPOCH, expires_at: Time::EPOCH };
 
     fn is_in_use(&self, now: Time) -> bool {
-        self.fresh_at > now
+        self.expires_at > now
     }
 
     /// With so much more, as strict as a limit that was filled just now.
-    fn charged(self, amount: u64, quota: &Quota, now: Time) -> Cell {
-        let begun = if self.is_in_use(now) { self } else { Cell { used: 0, since: now, ..self } };
+    fn charged(self, amount: u64, quota: &Quota, now: Time) -> AggregateCell {
+        let begun = if self.is_in_use(now) { self } else { AggregateCell { used: 0, since: now, ..self } };
         let mut full = quota.fresh();
         quota.charge(&mut full, now, quota.capacity());
-        let fresh_at = quota.fresh_at(&full).max(self.fresh_at);
-        Cell { used: begun.used.saturating_add(amount), fresh_at, ..begun }
+        let fresh_at = quota.expires_at(&full).max(self.expires_at);
+        AggregateCell { used: begun.used.saturating_add(amount), expires_at: fresh_at, ..begun }
     }
 
     /// Gives back what was charged at `at`, unless the cell was begun anew since.
@@ -76,54 +77,54 @@ impl Cell {
 }
 
 /// The cells of a shard. All are there from the beginning: a flood cannot make them grow.
-pub(super) struct Aggregate {
-    cells: [Cell; LIMITS],
-    shared: Cell,
+pub(super) struct AggregateCells {
+    cells: [AggregateCell; MAX_LIMITS],
+    shared: AggregateCell,
 }
 
-impl Default for Aggregate {
+impl Default for AggregateCells {
     fn default() -> Self {
-        Aggregate { cells: [Cell::FRESH; LIMITS], shared: Cell::FRESH }
+        AggregateCells { cells: [AggregateCell::FRESH; MAX_LIMITS], shared: AggregateCell::FRESH }
     }
 }
 
 /// Where a charge goes.
 #[derive(Clone, Copy)]
-enum Chosen {
+enum CellChoice {
     Own(usize),
     Shared,
 }
 
 /// The marks of grants that were taken from a cell. No state has them.
-const OWN: u64 = u64::MAX;
-const SHARED: u64 = u64::MAX - 1;
+const OWN_CELL_MARK: u64 = u64::MAX;
+const SHARED_CELL_MARK: u64 = u64::MAX - 1;
 
 /// Whether a grant was taken from a cell.
 pub(super) fn is_from_cell(grant: &Grant) -> bool {
-    grant.mark >= SHARED
+    grant.mark >= SHARED_CELL_MARK
 }
 
-impl Aggregate {
-    pub(super) const BYTES: usize = size_of::<Aggregate>();
+impl AggregateCells {
+    pub(super) const BYTES: usize = size_of::<AggregateCells>();
 
     /// Takes a cost that the limit alone would allow. Returns what is left and the grant's mark, or how long the cell
     /// needs.
     pub(super) fn charge(&mut self, quota: &Quota, cost: u64, now: Time) -> Result<(u64, u64), Duration> {
-        let left = self.look(quota, cost, now)?;
+        let left = self.peek(quota, cost, now)?;
         let mark = self.add(quota, cost, now);
         Ok((left - cost, mark))
     }
 
     /// What is left for a cost, or how long the cell needs.
-    pub(super) fn look(&self, quota: &Quota, cost: u64, now: Time) -> Result<u64, Duration> {
+    pub(super) fn peek(&self, quota: &Quota, cost: u64, now: Time) -> Result<u64, Duration> {
         let chosen = self.choose(quota, now);
         let cell = self.cell(chosen);
         let used = if cell.is_in_use(now) { cell.used } else { 0 };
         let left = match chosen {
-            Chosen::Own(_) => quota.capacity().saturating_sub(used),
-            Chosen::Shared => tokens(WHOLE.saturating_sub(used), quota),
+            CellChoice::Own(_) => quota.capacity().saturating_sub(used),
+            CellChoice::Shared => tokens(WHOLE_LIMIT.saturating_sub(used), quota),
         };
-        if cost > left { Err(cell.fresh_at.since(now)) } else { Ok(left) }
+        if cost > left { Err(cell.expires_at.since(now)) } else { Ok(left) }
     }
 
     /// Corrects a grant to a cost that is known later.
@@ -137,7 +138,7 @@ impl Aggregate {
         let less = grant.cost - real_cost;
         let limit = hash(quota);
         match grant.mark {
-            SHARED => self.shared.refund(parts(less, quota).saturating_sub(1), grant.at),
+            SHARED_CELL_MARK => self.shared.refund(parts(less, quota).saturating_sub(1), grant.at),
             _ => {
                 let own = self.cells.iter_mut().find(|cell| cell.limit == limit && cell.is_in_use(now));
                 own.into_iter().for_each(|cell| cell.refund(less, grant.at));
@@ -148,30 +149,30 @@ impl Aggregate {
     /// Charges whatever is left; returns the grant's mark.
     fn add(&mut self, quota: &Quota, cost: u64, now: Time) -> u64 {
         match self.choose(quota, now) {
-            Chosen::Own(at) => {
+            CellChoice::Own(at) => {
                 let cell = self.cells[at].charged(cost, quota, now);
-                self.cells[at] = Cell { limit: hash(quota), ..cell };
-                OWN
+                self.cells[at] = AggregateCell { limit: hash(quota), ..cell };
+                OWN_CELL_MARK
             }
-            Chosen::Shared => {
+            CellChoice::Shared => {
                 self.shared = self.shared.charged(parts(cost, quota), quota, now);
-                SHARED
+                SHARED_CELL_MARK
             }
         }
     }
 
-    fn choose(&self, quota: &Quota, now: Time) -> Chosen {
+    fn choose(&self, quota: &Quota, now: Time) -> CellChoice {
         let limit = hash(quota);
         let own = self.cells.iter().position(|cell| cell.limit == limit && cell.is_in_use(now));
         let vacant = || self.cells.iter().position(|cell| !cell.is_in_use(now));
         let usable = own.or_else(|| if self.shared.is_in_use(now) { None } else { vacant() });
-        usable.map_or(Chosen::Shared, Chosen::Own)
+        usable.map_or(CellChoice::Shared, CellChoice::Own)
     }
 
-    fn cell(&self, chosen: Chosen) -> &Cell {
+    fn cell(&self, chosen: CellChoice) -> &AggregateCell {
         match chosen {
-            Chosen::Own(at) => &self.cells[at],
-            Chosen::Shared => &self.shared,
+            CellChoice::Own(at) => &self.cells[at],
+            CellChoice::Shared => &self.shared,
         }
     }
 
@@ -187,13 +188,13 @@ fn hash(quota: &Quota) -> u64 {
 
 /// A cost in parts of a whole limit, rounded up.
 fn parts(cost: u64, quota: &Quota) -> u64 {
-    let parts = (u128::from(cost) * u128::from(WHOLE)).div_ceil(u128::from(quota.capacity().max(1)));
+    let parts = (u128::from(cost) * u128::from(WHOLE_LIMIT)).div_ceil(u128::from(quota.capacity().max(1)));
     u64::try_from(parts).unwrap_or(u64::MAX)
 }
 
 /// Parts of a whole limit in tokens, rounded down.
 fn tokens(parts: u64, quota: &Quota) -> u64 {
-    (u128::from(parts) * u128::from(quota.capacity()) / u128::from(WHOLE)) as u64
+    (u128::from(parts) * u128::from(quota.capacity()) / u128::from(WHOLE_LIMIT)) as u64
 }
 
 #[cfg(test)]
@@ -209,7 +210,7 @@ mod tests {
     }
 
     /// Charges one at a time until it is denied; returns how many passed.
-    fn drain(aggregate: &mut Aggregate, quota: &Quota, now: Time) -> u64 {
+    fn drain(aggregate: &mut AggregateCells, quota: &Quota, now: Time) -> u64 {
         let mut passed = 0;
         while aggregate.charge(quota, 1, now).is_ok() {
             passed += 1;
@@ -219,18 +220,18 @@ mod tests {
 
     #[test]
     fn limits_without_a_cell_of_their_own_share_one() {
-        let mut aggregate = Aggregate::default();
-        for n in 0..LIMITS {
+        let mut aggregate = AggregateCells::default();
+        for n in 0..MAX_LIMITS {
             assert_eq!(drain(&mut aggregate, &quota(5 + n), NOW), 5 + n as u64);
         }
         // Before, every key of the next limit was denied.
         let (first, second) = (quota(100), quota(200));
         assert!((0..50).all(|_| aggregate.charge(&first, 1, NOW).is_ok()), "half of a limit");
         // Shares are rounded up: one token may be missing.
-        assert!(matches!(aggregate.look(&second, 1, NOW), Ok(99..=100)));
+        assert!(matches!(aggregate.peek(&second, 1, NOW), Ok(99..=100)));
         assert!(drain(&mut aggregate, &second, NOW).abs_diff(100) <= 1, "and half of another");
         assert!(aggregate.charge(&first, 1, NOW).is_err());
-        assert_eq!(aggregate.in_use(NOW), LIMITS + 1);
+        assert_eq!(aggregate.in_use(NOW), MAX_LIMITS + 1);
         // When the cells are free again the shared one still counts what they were charged there.
         let later = NOW + Duration::from_secs(3_601);
         assert_eq!(aggregate.in_use(later), 0);
@@ -239,8 +240,8 @@ mod tests {
 
     #[test]
     fn a_limit_that_was_charged_in_the_shared_cell_begins_none_of_its_own_meanwhile() {
-        let mut aggregate = Aggregate::default();
-        (0..LIMITS).for_each(|n| _ = aggregate.charge(&quota(5 + n), 1, NOW));
+        let mut aggregate = AggregateCells::default();
+        (0..MAX_LIMITS).for_each(|n| _ = aggregate.charge(&quota(5 + n), 1, NOW));
         let late = NOW + Duration::from_secs(1_800);
         assert!(matches!(drain(&mut aggregate, &quota(100), late), 99..=100));
         let vacant = NOW + Duration::from_secs(3_601);
@@ -249,23 +250,23 @@ mod tests {
 
     #[test]
     fn a_refund_goes_back_to_the_cell_that_was_charged() {
-        let mut aggregate = Aggregate::default();
-        for n in 0..2 * LIMITS {
+        let mut aggregate = AggregateCells::default();
+        for n in 0..2 * MAX_LIMITS {
             let quota = quota(5 + n);
             let granted = aggregate.charge(&quota, 3, NOW);
             let Ok((_, mark)) = granted else { continue };
             let grant = Grant { at: NOW, cost: 3, mark };
             assert!(is_from_cell(&grant));
-            let before = aggregate.look(&quota, 0, NOW).expect("there is something left");
+            let before = aggregate.peek(&quota, 0, NOW).expect("there is something left");
             aggregate.settle(&quota, &grant, 1, NOW);
-            let after = aggregate.look(&quota, 0, NOW).expect("there is something left");
+            let after = aggregate.peek(&quota, 0, NOW).expect("there is something left");
             assert!((before + 1..=before + 2).contains(&after), "{before} {after}");
             // A cell that was begun anew gives nothing back.
             let later = NOW + Duration::from_secs(7_202);
-            let mut anew = Aggregate::default();
+            let mut anew = AggregateCells::default();
             anew.charge(&quota, 4, later).expect("a new cell");
-            anew.settle(&quota, &Grant { mark: OWN, ..grant }, 0, later);
-            assert_eq!(anew.look(&quota, 0, later), Ok(1 + n as u64));
+            anew.settle(&quota, &Grant { mark: OWN_CELL_MARK, ..grant }, 0, later);
+            assert_eq!(anew.peek(&quota, 0, later), Ok(1 + n as u64));
         }
     }
 }

@@ -7,19 +7,19 @@
 //!
 //! - A number is asked for and written under the lock of one shard. If a shard's lines are looked at afterwards, the entry
 //!   is found there. If they were looked at before, the thread sees the new [cycle](Classes::cycle), so that its
-//!   shard's [`Recent`] numbers are stale: it asks the registry, which marks.
+//!   shard's [`RecentNumbers`] numbers are stale: it asks the registry, which marks.
 //! - A thread without the lock may read a class by a number from a slot that was given to another class since. It reads
-//!   one word ([`Brief`]) and acts on it by a compare-and-swap of the slot, which fails: the entry was removed before.
+//!   one word ([`ClassSummary`]) and acts on it by a compare-and-swap of the slot, which fails: the entry was removed before.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::algorithm::gcra::Flow;
-use crate::store::memory::layout::{Brief, Layout};
-use crate::store::memory::packed::{Class, Form};
+use crate::algorithm::gcra::BucketClock;
+use crate::store::memory::layout::{ClassSummary, Layout};
+use crate::store::memory::packed::{Class, SlotEncoding};
 use crate::store::memory::saved::{form_words, unit_of};
-use crate::store::memory::slot::KIND_BITS;
+use crate::store::memory::slot::CLASS_BITS;
 #[cfg(shuttle)]
 use crate::sync::seeded;
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -29,18 +29,18 @@ use crate::time::Period;
 pub(super) const WIDE: u16 = Classes::MAX as u16;
 const CHUNK: usize = 16;
 /// Numbers that are given without a collection.
-const UNHURRIED: usize = Classes::MAX / 2;
+const COLLECT_ABOVE: usize = Classes::MAX / 2;
 /// A collection ends before so many more numbers are given.
 const CYCLE_NUMBERS: u64 = Classes::MAX as u64 / 4;
 /// Lines that a collection looks at under one lock.
-pub(super) const LINES_AT_ONCE: u64 = 64;
+pub(super) const LINES_PER_LOCK: u64 = 64;
 /// Lines that it looks at for one request. What is due beyond that is left to the next one.
 const LINES_PER_REQUEST: u64 = 1 << 14;
 
-type Chunk = Box<[Cell; CHUNK]>;
+type ClassChunk = Box<[ClassCell; CHUNK]>;
 
 pub(crate) struct Classes {
-    cells: Box<[OnceLock<Chunk>]>,
+    cells: Box<[OnceLock<ClassChunk>]>,
     registry: Mutex<Registry>,
     /// A bit for each number: whether an entry names it, as far as the collection knows.
     marks: Box<[AtomicU64]>,
@@ -63,7 +63,7 @@ struct Registry {
 }
 
 impl Registry {
-    fn never_given(&mut self) -> Option<u16> {
+    fn next_unused(&mut self) -> Option<u16> {
         let number = self.next;
         self.next += u16::from(number < WIDE);
         (number < WIDE).then_some(number)
@@ -81,27 +81,27 @@ pub(super) struct Collection {
 /// A class in words that can be read while they change. All but the first are read only under the lock of a shard
 /// that has an entry of this class: they do not change meanwhile.
 #[derive(Default)]
-struct Cell {
-    brief: AtomicU64,
-    form: [AtomicU64; 4],
+struct ClassCell {
+    summary: AtomicU64,
+    encoding: [AtomicU64; 4],
 }
 
 /// The numbers that a shard asked for last in a cycle.
 #[derive(Default)]
-pub(super) struct Recent {
+pub(super) struct RecentNumbers {
     cycle: u64,
     next: usize,
     classes: [Option<(Class, u16)>; Self::SIZE],
 }
 
-impl Recent {
+impl RecentNumbers {
     const SIZE: usize = 4;
-    pub(super) const BYTES: usize = size_of::<Recent>();
+    pub(super) const BYTES: usize = size_of::<RecentNumbers>();
 }
 
 impl Classes {
     /// As many as the kind of a tag can name, beside wide entries and empty slots; the model checker needs few.
-    pub(crate) const MAX: usize = if cfg!(shuttle) { 4 } else { (1 << KIND_BITS) - 2 };
+    pub(crate) const MAX: usize = if cfg!(shuttle) { 4 } else { (1 << CLASS_BITS) - 2 };
 
     /// For a table that has at most so many lines.
     pub(super) fn new(max_lines: usize) -> Classes {
@@ -118,37 +118,37 @@ impl Classes {
 
     /// The number of a class, given on first sight; `None` while all are in use. The caller has the lock of the shard
     /// whose recent numbers these are, and keeps it until an entry names the number.
-    pub(super) fn number(&self, class: Class, recent: &mut Recent) -> Option<u16> {
+    pub(super) fn intern(&self, class: Class, recent: &mut RecentNumbers) -> Option<u16> {
         // Acquire: with the cycle its cleared marks are seen.
         let cycle = self.cycle.load(Ordering::Acquire);
         #[cfg(shuttle)]
         let cycle = if seeded::is(seeded::STALE_NUMBERS) { recent.cycle } else { cycle };
         if recent.cycle != cycle {
-            *recent = Recent { cycle, ..Recent::default() };
+            *recent = RecentNumbers { cycle, ..RecentNumbers::default() };
         }
         if let Some((_, number)) = recent.classes.iter().flatten().find(|(known, _)| *known == class) {
             return Some(*number);
         }
-        let number = self.registered(&mut lock(&self.registry), class)?;
+        let number = self.intern_locked(&mut lock(&self.registry), class)?;
         recent.classes[recent.next] = Some((class, number));
-        recent.next = (recent.next + 1) % Recent::SIZE;
+        recent.next = (recent.next + 1) % RecentNumbers::SIZE;
         Some(number)
     }
 
     /// The number of a class, which is never given back.
-    pub(super) fn pinned(&self, class: Class) -> Option<u16> {
+    pub(super) fn intern_pinned(&self, class: Class) -> Option<u16> {
         let mut registry = lock(&self.registry);
-        let number = self.registered(&mut registry, class)?;
+        let number = self.intern_locked(&mut registry, class)?;
         registry.pinned.insert(number);
         Some(number)
     }
 
-    fn registered(&self, registry: &mut Registry, class: Class) -> Option<u16> {
+    fn intern_locked(&self, registry: &mut Registry, class: Class) -> Option<u16> {
         let known = registry.numbers.get(&class).copied();
         let number = known.or_else(|| {
-            let number = registry.free.pop().or_else(|| registry.never_given());
-            if registry.numbers.len() >= UNHURRIED {
-                let lines = number.map_or(LINES_AT_ONCE, |_| self.lines_per_number);
+            let number = registry.free.pop().or_else(|| registry.next_unused());
+            if registry.numbers.len() >= COLLECT_ABOVE {
+                let lines = number.map_or(LINES_PER_LOCK, |_| self.lines_per_number);
                 self.due_lines.fetch_add(lines, Ordering::Relaxed);
             }
             let number = number?;
@@ -177,9 +177,9 @@ impl Classes {
 
     /// What a charge without a lock needs of a class. The number may be another class's by now.
     #[inline]
-    pub(crate) fn brief(&self, number: u16) -> Option<Brief> {
+    pub(crate) fn summary(&self, number: u16) -> Option<ClassSummary> {
         // Acquire: the class was written before an entry named it.
-        Brief::decode(self.cell(number)?.brief.load(Ordering::Acquire))
+        ClassSummary::decode(self.cell(number)?.summary.load(Ordering::Acquire))
     }
 
     /// A class that an entry names, of a shard whose lock the caller has.
@@ -188,12 +188,12 @@ impl Classes {
     }
 
     #[inline]
-    fn cell(&self, number: u16) -> Option<&Cell> {
+    fn cell(&self, number: u16) -> Option<&ClassCell> {
         let number = usize::from(number);
         Some(&self.cells.get(number / CHUNK)?.get()?[number % CHUNK])
     }
 
-    fn chunk(&self, number: u16) -> &Chunk {
+    fn chunk(&self, number: u16) -> &ClassChunk {
         self.cells[usize::from(number) / CHUNK].get_or_init(Default::default)
     }
 
@@ -216,7 +216,7 @@ impl Classes {
     }
 
     /// Notes that so many of the lines that were due have been looked at.
-    pub(super) fn looked_at(&self, lines: u64) {
+    pub(super) fn note_scanned(&self, lines: u64) {
         let less = |due: u64| Some(due.saturating_sub(lines));
         let _ = self.due_lines.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
@@ -228,7 +228,7 @@ impl Classes {
         numbers.retain(|_, number| {
             let is_used = self.is_marked(*number) || pinned.contains(number);
             if !is_used {
-                self.chunk(*number)[usize::from(*number) % CHUNK].brief.store(0, Ordering::Release);
+                self.chunk(*number)[usize::from(*number) % CHUNK].summary.store(0, Ordering::Release);
                 free.push(*number);
             }
             is_used
@@ -238,31 +238,32 @@ impl Classes {
     }
 }
 
-impl Cell {
+impl ClassCell {
     fn write(&self, class: &Class) {
-        self.form
+        self.encoding
             .iter()
-            .zip(form_words(&class.form))
+            .zip(form_words(&class.encoding))
             .for_each(|(at, word)| at.store(word, Ordering::Relaxed));
-        self.brief.store(class.brief().encode(), Ordering::Release);
+        self.summary.store(class.summary().encode(), Ordering::Release);
     }
 
     fn read(&self) -> Option<Class> {
-        let Brief { layout, capacity_log2 } = Brief::decode(self.brief.load(Ordering::Acquire))?;
-        let [flow, a, b, c] = self.form.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let ClassSummary { layout, capacity_log2 } =
+            ClassSummary::decode(self.summary.load(Ordering::Acquire))?;
+        let [flow, a, b, c] = self.encoding.each_ref().map(|word| word.load(Ordering::Relaxed));
         let form = match layout {
             Layout::Window { count_bits } => {
-                Form::Window { period: Period::new(a, unit_of(b)?)?, count_bits }
+                SlotEncoding::Window { period: Period::new(a, unit_of(b)?)?, count_bits }
             }
-            Layout::Counts { count_bits } => Form::Counts { window_ns: a, count_bits },
-            Layout::Instant => Form::Instant(match flow {
-                0 => Flow::Nanos,
-                1 => Flow::Ticks { ticks: a, period_ns: b },
-                2 => Flow::Steps { tick_ns: a, share: b },
-                _ => Flow::Calendar { period: Period::new(a, unit_of(b)?)?, refill: c },
+            Layout::Counts { count_bits } => SlotEncoding::Counts { window_ns: a, count_bits },
+            Layout::Timestamp => SlotEncoding::Timestamp(match flow {
+                0 => BucketClock::Nanos,
+                1 => BucketClock::Ticks { ticks: a, period_ns: b },
+                2 => BucketClock::Steps { tick_ns: a, units_per_tick: b },
+                _ => BucketClock::Calendar { period: Period::new(a, unit_of(b)?)?, refill: c },
             }),
         };
-        Some(Class { form, capacity_log2 })
+        Some(Class { encoding: form, capacity_log2 })
     }
 }
 
@@ -274,22 +275,22 @@ mod tests {
     const LINES: usize = 1_000;
 
     fn class(n: u64) -> Class {
-        Class { form: Form::counts(n * 1_000_000_000), capacity_log2: 3 }
+        Class { encoding: SlotEncoding::counts(n * 1_000_000_000), capacity_log2: 3 }
     }
 
     #[test]
     fn classes_are_numbered_once_and_run_out() {
         let classes = Classes::new(LINES);
-        let mut recent = Recent::default();
+        let mut recent = RecentNumbers::default();
         let all = 1..=Classes::MAX as u64;
-        let numbers: Vec<u16> = all.map_while(|n| classes.number(class(n), &mut recent)).collect();
+        let numbers: Vec<u16> = all.map_while(|n| classes.intern(class(n), &mut recent)).collect();
         let different: std::collections::HashSet<_> = numbers.iter().collect();
         assert_eq!((numbers.len(), different.len()), (Classes::MAX, Classes::MAX));
         for (n, number) in (1..).zip(&numbers) {
             assert_eq!(classes.get(*number), Some(class(n)));
         }
-        assert_eq!(classes.number(class(1), &mut recent), Some(numbers[0]));
-        assert_eq!(classes.number(class(99_999), &mut recent), None);
+        assert_eq!(classes.intern(class(1), &mut recent), Some(numbers[0]));
+        assert_eq!(classes.intern(class(99_999), &mut recent), None);
         assert_eq!(Classes::new(LINES).get(0), None);
         assert!(numbers.iter().all(|number| *number < WIDE));
     }
@@ -297,38 +298,39 @@ mod tests {
     #[test]
     fn numbers_that_no_entry_names_are_given_again() {
         let classes = Classes::new(LINES);
-        let mut recent = Recent::default();
-        let pinned = classes.pinned(class(1));
-        let named = classes.number(class(2), &mut recent).expect("there are free numbers");
-        let unnamed = classes.number(class(3), &mut recent).expect("there are free numbers");
+        let mut recent = RecentNumbers::default();
+        let pinned = classes.intern_pinned(class(1));
+        let named = classes.intern(class(2), &mut recent).expect("there are free numbers");
+        let unnamed = classes.intern(class(3), &mut recent).expect("there are free numbers");
         let (mut collection, _) = classes.collect().expect("no other thread has it");
         classes.mark(named);
-        let during = classes.number(class(4), &mut recent).expect("there are free numbers");
+        let during = classes.intern(class(4), &mut recent).expect("there are free numbers");
         classes.sweep(&mut collection);
-        assert_eq!((classes.get(unnamed), classes.brief(unnamed)), (None, None));
+        assert_eq!((classes.get(unnamed), classes.summary(unnamed)), (None, None));
         assert_eq!(classes.get(named), Some(class(2)));
-        assert_eq!(classes.number(class(4), &mut recent), Some(during));
-        assert_eq!(classes.pinned(class(1)), pinned);
+        assert_eq!(classes.intern(class(4), &mut recent), Some(during));
+        assert_eq!(classes.intern_pinned(class(1)), pinned);
         // A shard's recent numbers are of their cycle.
-        assert_eq!(classes.number(class(5), &mut recent), Some(unnamed));
-        assert_ne!(classes.number(class(3), &mut recent), Some(unnamed));
+        assert_eq!(classes.intern(class(5), &mut recent), Some(unnamed));
+        assert_ne!(classes.intern(class(3), &mut recent), Some(unnamed));
     }
 
     #[test]
     fn every_class_comes_back_from_its_words() {
         let period = Period::new(3, Unit::Month).expect("a valid period");
         let forms = [
-            Form::Instant(Flow::Nanos),
-            Form::Instant(Flow::Ticks { ticks: 7, period_ns: 11 }),
-            Form::Instant(Flow::Steps { tick_ns: 5, share: 3 }),
-            Form::Instant(Flow::Calendar { period, refill: 9 }),
-            Form::window(period),
-            Form::counts(60_000_000_000),
+            SlotEncoding::Timestamp(BucketClock::Nanos),
+            SlotEncoding::Timestamp(BucketClock::Ticks { ticks: 7, period_ns: 11 }),
+            SlotEncoding::Timestamp(BucketClock::Steps { tick_ns: 5, units_per_tick: 3 }),
+            SlotEncoding::Timestamp(BucketClock::Calendar { period, refill: 9 }),
+            SlotEncoding::window(period),
+            SlotEncoding::counts(60_000_000_000),
         ];
         let classes = Classes::new(LINES);
         for (form, capacity_log2) in forms.into_iter().zip(40..) {
-            let class = Class { form, capacity_log2 };
-            let number = classes.number(class, &mut Recent::default()).expect("there are free numbers");
+            let class = Class { encoding: form, capacity_log2 };
+            let number =
+                classes.intern(class, &mut RecentNumbers::default()).expect("there are free numbers");
             assert_eq!(classes.get(number), Some(class));
         }
     }

@@ -1,6 +1,6 @@
 //! The collection of classes that no entry names, a few lines at a time.
 
-use crate::store::memory::classes::LINES_AT_ONCE;
+use crate::store::memory::classes::LINES_PER_LOCK;
 use crate::store::memory::{MemoryStore, SHARDS};
 use crate::time::Time;
 
@@ -14,11 +14,11 @@ impl MemoryStore {
             if collection.shard == SHARDS {
                 return self.classes.sweep(&mut collection);
             }
-            let held = self.held(collection.shard, now);
-            let mut shape = self.lock(collection.shard);
-            let lines = held.table.extent().lines();
-            let end = lines.min(collection.line + LINES_AT_ONCE as usize);
-            (collection.line..end).for_each(|line| shape.mark_classes(&held, line));
+            let shard = self.shard_context(collection.shard, now);
+            let mut inner = self.lock(collection.shard);
+            let lines = shard.table.size().lines();
+            let end = lines.min(collection.line + LINES_PER_LOCK as usize);
+            (collection.line..end).for_each(|line| inner.mark_classes(&shard, line));
             looked_at += (end - collection.line) as u64 + 1; // a lock costs as much as a line or more
             collection.line = end;
             if end == lines {
@@ -26,6 +26,6 @@ impl MemoryStore {
                 collection.line = 0;
             }
         }
-        self.classes.looked_at(looked_at);
+        self.classes.note_scanned(looked_at);
     }
 }

@@ -4,45 +4,55 @@ use std::sync::atomic::Ordering;
 
 use crate::algorithm::{Admission, Algorithm as _, Decision, Grant};
 use crate::fingerprint::Fingerprint;
-use crate::store::Part;
-use crate::store::memory::packed::Demand;
-use crate::store::memory::room::Growth;
-use crate::store::memory::shard::{Held, Kept, Replaced, Shape};
-use crate::store::memory::slot::{Seen, Slot};
-use crate::store::memory::table::kind_of;
+use crate::store::LimitOutcome;
+use crate::store::memory::packed::ChargeOp;
+use crate::store::memory::shard::{PressureCounts, ReplaceResult, ShardContext, ShardInner};
+use crate::store::memory::slab_eviction::Growth;
+use crate::store::memory::slot::{Slot, SlotValue};
+use crate::store::memory::table::class_number;
 use crate::store::memory::{MemoryFull, MemoryStore};
 use crate::time::Time;
 
 impl MemoryStore {
     /// Decides on a charge that the limit allows to a key that found no room.
-    pub(super) fn run_unstored(&self, shape: &mut Shape, part: Part, demand: &Demand<'_>) -> Part {
+    pub(super) fn run_unstored(
+        &self,
+        inner: &mut ShardInner,
+        part: LimitOutcome,
+        op: &ChargeOp<'_>,
+    ) -> LimitOutcome {
         let charged = match self.full {
             MemoryFull::Open => return part,
-            MemoryFull::Aggregate => shape.aggregate.charge(demand.quota, demand.cost, demand.now),
+            MemoryFull::Aggregate => inner.aggregate.charge(op.quota, op.cost, op.now),
             MemoryFull::Closed => Err(MemoryFull::CLOSED_RETRY),
         };
         match charged {
             Ok((left, mark)) => {
                 let grant = part.grant.map(|grant| Grant { mark, ..grant });
-                Part { remaining: left.min(part.remaining), grant, ..part }
+                LimitOutcome { remaining: left.min(part.remaining), grant, ..part }
             }
             Err(wait) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                no_room(demand.now + wait, demand.now)
+                self.denied_full.fetch_add(1, Ordering::Relaxed);
+                no_room(op.now + wait, op.now)
             }
         }
     }
 
     /// What [`run_unstored`](Self::run_unstored) would come to.
-    pub(super) fn look_unstored(&self, shape: &Shape, part: Part, demand: &Demand<'_>) -> Part {
+    pub(super) fn peek_unstored(
+        &self,
+        inner: &ShardInner,
+        part: LimitOutcome,
+        op: &ChargeOp<'_>,
+    ) -> LimitOutcome {
         let left = match self.full {
             MemoryFull::Open => return part,
-            MemoryFull::Aggregate => shape.aggregate.look(demand.quota, demand.cost, demand.now),
+            MemoryFull::Aggregate => inner.aggregate.peek(op.quota, op.cost, op.now),
             MemoryFull::Closed => Err(MemoryFull::CLOSED_RETRY),
         };
         match left {
-            Ok(left) => Part { remaining: left.min(part.remaining), ..part },
-            Err(wait) => no_room(demand.now + wait, demand.now),
+            Ok(left) => LimitOutcome { remaining: left.min(part.remaining), ..part },
+            Err(wait) => no_room(op.now + wait, op.now),
         }
     }
 
@@ -50,57 +60,59 @@ impl MemoryStore {
     /// meanwhile. A state that finds no room in the slab stays as it was, and denies.
     pub(super) fn run_replaced(
         &self,
-        shape: &mut Shape,
-        held: &Held<'_>,
-        (slot, seen): (&Slot, Seen),
+        inner: &mut ShardInner,
+        shard: &ShardContext<'_>,
+        (slot, loaded): (&Slot, SlotValue),
         fingerprint: Fingerprint,
-        demand: &Demand<'_>,
-    ) -> Option<Part> {
-        let (tag, word) = seen.entry();
-        let class = self.classes.get(kind_of(tag))?;
-        let mut state = class.form.layout().unpack(word);
-        let part = demand.run_state(&mut state);
-        let mut kept = Kept::default();
-        let replaced = shape.replace(held, (slot, seen), fingerprint, demand.quota, state, &mut kept);
-        self.count(&kept);
+        op: &ChargeOp<'_>,
+    ) -> Option<LimitOutcome> {
+        let (tag, word) = loaded.entry();
+        let class = self.classes.get(class_number(tag))?;
+        let mut state = class.encoding.layout().unpack(word);
+        let part = op.run_state(&mut state);
+        let mut pressure = PressureCounts::default();
+        let replaced = inner.replace(shard, (slot, loaded), fingerprint, op.quota, state, &mut pressure);
+        self.count_pressure(&pressure);
         match replaced {
-            Replaced::Done => Some(part),
-            Replaced::Raced => None,
-            Replaced::NoRoom if part.grant.is_some() => Some(no_room(class.form.fresh_at(word), demand.now)),
-            Replaced::NoRoom => Some(part),
+            ReplaceResult::Done => Some(part),
+            ReplaceResult::Raced => None,
+            ReplaceResult::NoRoom if part.grant.is_some() => {
+                Some(no_room(class.encoding.expires_at(word), op.now))
+            }
+            ReplaceResult::NoRoom => Some(part),
         }
     }
 
     pub(super) fn run_wide(
         &self,
-        shape: &mut Shape,
-        held: &Held<'_>,
-        place: u64,
-        demand: &Demand<'_>,
-    ) -> Part {
-        let changed = shape.change_wide(held, place, demand.quota, |state| demand.run_state(state));
-        let (part, growth, kept) = changed.expect("a wide slot has its state in the slab");
-        self.count(&kept);
+        inner: &mut ShardInner,
+        shard: &ShardContext<'_>,
+        index: u64,
+        op: &ChargeOp<'_>,
+    ) -> LimitOutcome {
+        let changed = inner.change_wide(shard, index, op.quota, |state| op.run_state(state));
+        let (part, growth, pressure) = changed.expect("a wide slot has its state in the slab");
+        self.count_pressure(&pressure);
         if growth == Growth::Fits {
             return part;
         }
         let Some(grant) = part.grant else {
-            shape.merge_steps(held, place, demand.quota); // a denial that counts
+            inner.merge_steps(shard, index, op.quota); // a denial that counts
             return part;
         };
-        let undone = shape.change_wide(held, place, demand.quota, |state| {
-            demand.quota.refund(state, &grant, grant.cost, demand.now);
+        let undone = inner.change_wide(shard, index, op.quota, |state| {
+            op.quota.refund(state, &grant, grant.cost, op.now);
             state.shrink();
-            demand.quota.fresh_at(state)
+            op.quota.expires_at(state)
         });
         let (fresh_at, ..) = undone.expect("the state is still there");
-        no_room(fresh_at, demand.now)
+        no_room(fresh_at, op.now)
     }
 }
 
 /// The denial of a charge that would be allowed, if only its state could grow.
-fn no_room(fresh_at: Time, now: Time) -> Part {
+fn no_room(fresh_at: Time, now: Time) -> LimitOutcome {
     let wait = fresh_at.since(now);
     let decision = Decision { admission: Admission::Deny { retry_after: wait }, left: 0 };
-    Part { decision, remaining: 0, reset_after: wait, grant: None }
+    LimitOutcome { decision, remaining: 0, reset_after: wait, grant: None }
 }

@@ -1,17 +1,17 @@
 //! How the eight bytes of a slot are divided into fields.
 //!
-//! This is all of a class that a charge without a lock needs, and it fits one word ([`Brief`]): a number that is given to
+//! This is all of a class that a charge without a lock needs, and it fits one word ([`ClassSummary`]): a number that is given to
 //! another class meanwhile is read whole, before or after.
 
-use crate::algorithm::State;
-use crate::algorithm::fixed_window::Window;
-use crate::algorithm::sliding_counter::Counts;
+use crate::algorithm::QuotaState;
+use crate::algorithm::fixed_window::FixedWindowState;
+use crate::algorithm::sliding_counter::SlidingCounterState;
 
 /// The fields of a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Layout {
     /// When a bucket is full again.
-    Instant,
+    Timestamp,
     /// Window number above, count below.
     Window { count_bits: u32 },
     /// Window number above, then the previous and the current count.
@@ -20,19 +20,19 @@ pub(crate) enum Layout {
 
 /// The layout of a class's words and the size of its limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Brief {
+pub(crate) struct ClassSummary {
     pub(crate) layout: Layout,
     pub(crate) capacity_log2: u8,
 }
 
-impl Brief {
+impl ClassSummary {
     const BITS_AT: u32 = 8;
     const CAPACITY_AT: u32 = 16;
 
     /// Never zero.
     pub(super) fn encode(self) -> u64 {
         let (kind, bits) = match self.layout {
-            Layout::Instant => (1, 0),
+            Layout::Timestamp => (1, 0),
             Layout::Window { count_bits } => (2, count_bits),
             Layout::Counts { count_bits } => (3, count_bits),
         };
@@ -41,81 +41,81 @@ impl Brief {
 
     /// `None` where no class is.
     #[inline]
-    pub(super) fn decode(word: u64) -> Option<Brief> {
+    pub(super) fn decode(word: u64) -> Option<ClassSummary> {
         let count_bits = u32::from((word >> Self::BITS_AT) as u8);
         let layout = match word as u8 {
-            1 => Layout::Instant,
+            1 => Layout::Timestamp,
             2 => Layout::Window { count_bits },
             3 => Layout::Counts { count_bits },
             _ => return None,
         };
-        Some(Brief { layout, capacity_log2: (word >> Self::CAPACITY_AT) as u8 })
+        Some(ClassSummary { layout, capacity_log2: (word >> Self::CAPACITY_AT) as u8 })
     }
 }
 
 impl Layout {
     /// The state in eight bytes; `None` if a field would overflow.
-    pub(crate) fn pack(self, state: &State) -> Option<u64> {
+    pub(crate) fn pack(self, state: &QuotaState) -> Option<u64> {
         match (self, state) {
-            (Layout::Instant, State::Instant(instant)) => Some(*instant),
-            (Layout::Window { count_bits }, State::Window(window)) => pack_window(window, count_bits),
-            (Layout::Counts { count_bits }, State::Counts(counts)) => pack_counts(counts, count_bits),
+            (Layout::Timestamp, QuotaState::Timestamp(instant)) => Some(*instant),
+            (Layout::Window { count_bits }, QuotaState::Window(window)) => pack_window(window, count_bits),
+            (Layout::Counts { count_bits }, QuotaState::Counts(counts)) => pack_counts(counts, count_bits),
             _ => None,
         }
     }
 
     /// The same with counts that are as large as fits.
-    pub(crate) fn pack_saturated(self, state: &State) -> Option<u64> {
+    pub(crate) fn pack_saturated(self, state: &QuotaState) -> Option<u64> {
         let most = |count: u64, bits: u32| count.min((1 << bits) - 1);
         match (self, state) {
-            (Layout::Window { count_bits: bits }, State::Window(window)) => {
-                pack_window(&Window { count: most(window.count, bits), ..*window }, bits)
+            (Layout::Window { count_bits: bits }, QuotaState::Window(window)) => {
+                pack_window(&FixedWindowState { count: most(window.count, bits), ..*window }, bits)
             }
-            (Layout::Counts { count_bits: bits }, State::Counts(counts)) => {
+            (Layout::Counts { count_bits: bits }, QuotaState::Counts(counts)) => {
                 let current = most(counts.current, bits);
                 let previous = most(counts.previous, bits);
-                pack_counts(&Counts { current, previous, ..*counts }, bits)
+                pack_counts(&SlidingCounterState { current, previous, ..*counts }, bits)
             }
             _ => self.pack(state),
         }
     }
 
-    pub(crate) fn unpack(self, word: u64) -> State {
+    pub(crate) fn unpack(self, word: u64) -> QuotaState {
         match self {
-            Layout::Instant => State::Instant(word),
-            Layout::Window { count_bits } => State::Window(unpack_window(word, count_bits)),
-            Layout::Counts { count_bits } => State::Counts(unpack_counts(word, count_bits)),
+            Layout::Timestamp => QuotaState::Timestamp(word),
+            Layout::Window { count_bits } => QuotaState::Window(unpack_window(word, count_bits)),
+            Layout::Counts { count_bits } => QuotaState::Counts(unpack_counts(word, count_bits)),
         }
     }
 }
 
-pub(super) fn pack_window(window: &Window, count_bits: u32) -> Option<u64> {
-    fields(window.name, 64 - count_bits, window.count, count_bits)
+pub(super) fn pack_window(window: &FixedWindowState, count_bits: u32) -> Option<u64> {
+    pack_fields(window.id, 64 - count_bits, window.count, count_bits)
 }
 
-pub(super) fn unpack_window(word: u64, count_bits: u32) -> Window {
-    Window { name: word >> count_bits, count: low(word, count_bits) }
+pub(super) fn unpack_window(word: u64, count_bits: u32) -> FixedWindowState {
+    FixedWindowState { id: word >> count_bits, count: low_bits(word, count_bits) }
 }
 
-pub(super) fn pack_counts(counts: &Counts, count_bits: u32) -> Option<u64> {
-    let pair = fields(counts.previous, count_bits, counts.current, count_bits)?;
-    fields(counts.window, 64 - 2 * count_bits, pair, 2 * count_bits)
+pub(super) fn pack_counts(counts: &SlidingCounterState, count_bits: u32) -> Option<u64> {
+    let pair = pack_fields(counts.previous, count_bits, counts.current, count_bits)?;
+    pack_fields(counts.window, 64 - 2 * count_bits, pair, 2 * count_bits)
 }
 
-pub(super) fn unpack_counts(word: u64, count_bits: u32) -> Counts {
-    Counts {
+pub(super) fn unpack_counts(word: u64, count_bits: u32) -> SlidingCounterState {
+    SlidingCounterState {
         window: word >> (2 * count_bits),
-        previous: low(word >> count_bits, count_bits),
-        current: low(word, count_bits),
+        previous: low_bits(word >> count_bits, count_bits),
+        current: low_bits(word, count_bits),
     }
 }
 
-pub(super) fn low(word: u64, bits: u32) -> u64 {
+pub(super) fn low_bits(word: u64, bits: u32) -> u64 {
     word & ((1 << bits) - 1)
 }
 
 /// Two fields in one word, if both fit.
-fn fields(high: u64, high_bits: u32, low: u64, low_bits: u32) -> Option<u64> {
+fn pack_fields(high: u64, high_bits: u32, low: u64, low_bits: u32) -> Option<u64> {
     let fits = |value: u64, bits: u32| bits >= 64 || value >> bits == 0;
     (fits(high, high_bits) && fits(low, low_bits)).then(|| high << low_bits | low)
 }
@@ -123,15 +123,16 @@ fn fields(high: u64, high_bits: u32, low: u64, low_bits: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::memory::packed::Form;
+    use crate::store::memory::packed::SlotEncoding;
     use crate::time::Period;
 
     #[test]
     fn what_fits_comes_back_and_what_does_not_is_rejected() {
-        let minute = Form::counts(Period::MINUTE.nanos()).layout();
+        let minute = SlotEncoding::counts(Period::MINUTE.nanos()).layout();
         let Layout::Counts { count_bits } = minute else { panic!("it is one of counts") };
         let now = 30_000_000;
-        let counts = |current, previous| State::Counts(Counts { window: now, current, previous });
+        let counts =
+            |current, previous| QuotaState::Counts(SlidingCounterState { window: now, current, previous });
         let largest = (1 << count_bits) - 1;
         assert!(largest >= 100_000, "a usual limit fits");
         for state in [counts(0, 1), counts(largest, 0), counts(largest, largest)] {
@@ -139,18 +140,19 @@ mod tests {
         }
         assert_eq!(minute.pack(&counts(60_000_000, 0)), None);
         assert_eq!(minute.pack(&counts(0, largest + 1)), None);
-        let window = Form::window(Period::MINUTE).layout();
-        let state = State::Window(Window { name: now, count: 60_000_000 });
+        let window = SlotEncoding::window(Period::MINUTE).layout();
+        let state = QuotaState::Window(FixedWindowState { id: now, count: 60_000_000 });
         assert_eq!(window.pack(&state).map(|word| window.unpack(word)), Some(state));
     }
 
     #[test]
     fn a_brief_comes_back_from_its_word() {
-        let layouts = [Layout::Instant, Layout::Window { count_bits: 40 }, Layout::Counts { count_bits: 17 }];
+        let layouts =
+            [Layout::Timestamp, Layout::Window { count_bits: 40 }, Layout::Counts { count_bits: 17 }];
         for (layout, capacity_log2) in layouts.into_iter().zip([0, 63, 7]) {
-            let brief = Brief { layout, capacity_log2 };
-            assert_eq!(Brief::decode(brief.encode()), Some(brief));
+            let brief = ClassSummary { layout, capacity_log2 };
+            assert_eq!(ClassSummary::decode(brief.encode()), Some(brief));
         }
-        assert_eq!(Brief::decode(0), None);
+        assert_eq!(ClassSummary::decode(0), None);
     }
 }

@@ -7,21 +7,21 @@
 use std::time::Duration;
 
 use crate::algorithm::fixed_window::FixedWindow;
-use crate::algorithm::gcra::{Flow, Meter};
+use crate::algorithm::gcra::{BucketClock, Meter};
 use crate::algorithm::sliding_counter::SlidingCounter;
-use crate::algorithm::{Algorithm, Grant, MAX_SKEW, Quota, State};
+use crate::algorithm::{Algorithm, Grant, MAX_SKEW, Quota, QuotaState};
 use crate::limit::{Limit, WindowStart};
-use crate::store::Part;
+use crate::store::LimitOutcome;
 use crate::store::memory::layout::{
-    Brief, Layout, low, pack_counts, pack_window, unpack_counts, unpack_window,
+    ClassSummary, Layout, low_bits, pack_counts, pack_window, unpack_counts, unpack_window,
 };
-use crate::store::memory::share::Share;
+use crate::store::memory::used_fraction::UsedFraction;
 use crate::time::{Period, Time};
 
 /// What the eight bytes of a slot mean, and how much there is of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Class {
-    pub(crate) form: Form,
+    pub(crate) encoding: SlotEncoding,
     /// The largest power of two that is not above the limit (of a bucket: above its units), so that a share of it
     /// is known to a factor of two, and never too low.
     pub(crate) capacity_log2: u8,
@@ -29,9 +29,9 @@ pub(crate) struct Class {
 
 /// What the eight bytes of a slot mean, whatever the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Form {
+pub(crate) enum SlotEncoding {
     /// When a bucket is full again.
-    Instant(Flow),
+    Timestamp(BucketClock),
     /// Window number above, count below.
     Window { period: Period, count_bits: u32 },
     /// Window number above, then the previous and the current count.
@@ -41,69 +41,69 @@ pub(crate) enum Form {
 impl Class {
     /// The class of a quota's states; `None` if they are always wide.
     pub(crate) fn of(quota: &Quota) -> Option<Class> {
-        let form = Form::of(quota)?;
+        let form = SlotEncoding::of(quota)?;
         let capacity = capacity_of(quota);
         let fits = match form {
-            Form::Instant(_) => true,
+            SlotEncoding::Timestamp(_) => true,
             // What is owed is one limit more. A state that could outgrow its slot is wide from the beginning.
-            Form::Window { count_bits, .. } | Form::Counts { count_bits, .. } => {
+            SlotEncoding::Window { count_bits, .. } | SlotEncoding::Counts { count_bits, .. } => {
                 capacity.saturating_mul(2) < 1 << count_bits
             }
         };
-        fits.then_some(Class { form, capacity_log2: log2(capacity) })
+        fits.then_some(Class { encoding: form, capacity_log2: log2(capacity) })
     }
 
     /// The share of its limit that a key has used.
-    pub(super) fn share(&self, word: u64, now: Time) -> Share {
-        let used = match self.form {
-            Form::Instant(flow) => word.saturating_sub(flow.units_at(now)),
-            Form::Window { count_bits, .. } => low(word, count_bits),
-            Form::Counts { window_ns, count_bits } => {
+    pub(super) fn used_fraction(&self, word: u64, now: Time) -> UsedFraction {
+        let used = match self.encoding {
+            SlotEncoding::Timestamp(flow) => word.saturating_sub(flow.units_at(now)),
+            SlotEncoding::Window { count_bits, .. } => low_bits(word, count_bits),
+            SlotEncoding::Counts { window_ns, count_bits } => {
                 SlidingCounter { limit: 0, window_ns }.used(&unpack_counts(word, count_bits), now)
             }
         };
-        Share::of(used, 1 << self.capacity_log2)
+        UsedFraction::of(used, 1 << self.capacity_log2)
     }
 
-    pub(super) fn brief(&self) -> Brief {
-        Brief { layout: self.form.layout(), capacity_log2: self.capacity_log2 }
+    pub(super) fn summary(&self) -> ClassSummary {
+        ClassSummary { layout: self.encoding.layout(), capacity_log2: self.capacity_log2 }
     }
 
-    /// As [`Brief::run`], but a state of a window that is in the future is kept as one of the present.
-    pub(crate) fn run(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
-        self.brief().run(word, demand).or_else(|| self.run_clamped(word, demand))
+    /// As [`ClassSummary::run`], but a state of a window that is in the future is kept as one of the present.
+    pub(crate) fn run(&self, word: u64, op: &ChargeOp<'_>) -> Option<PackedUpdate> {
+        self.summary().run(word, op).or_else(|| self.run_clamped(word, op))
     }
 
-    fn run_clamped(&self, word: u64, demand: &Demand<'_>) -> Option<Run> {
-        let clamped = self.clamped(word, demand.now);
+    fn run_clamped(&self, word: u64, op: &ChargeOp<'_>) -> Option<PackedUpdate> {
+        let clamped = self.clamped(word, op.now);
         // A bucket may have adopted a debt of any size.
-        if clamped == word || matches!(self.form, Form::Instant(_)) {
+        if clamped == word || matches!(self.encoding, SlotEncoding::Timestamp(_)) {
             return None;
         }
-        let run = self.form.layout().run(clamped, demand)?;
-        let keeps = demand.intent != Intent::Look;
-        Some(Run { next: run.next.or(keeps.then_some(clamped)), ..run })
+        let run = self.encoding.layout().run(clamped, op)?;
+        let keeps = op.kind != ChargeOpKind::Peek;
+        Some(PackedUpdate { next: run.next.or(keeps.then_some(clamped)), ..run })
     }
 
     /// A word as a limit of this class can have produced it by `now`.
     pub(super) fn clamped(&self, word: u64, now: Time) -> u64 {
-        match self.form {
-            Form::Instant(flow) => {
+        match self.encoding {
+            SlotEncoding::Timestamp(flow) => {
                 // Nothing is known of the capacity in old snapshots, and nothing waits for a bucket that holds nothing.
-                let known =
-                    self.capacity_log2 > 0 || matches!(flow, Flow::Steps { .. } | Flow::Calendar { .. });
+                let known = self.capacity_log2 > 0
+                    || matches!(flow, BucketClock::Steps { .. } | BucketClock::Calendar { .. });
                 let mut full_at = word;
                 if known {
                     flow.clamp(&mut full_at, now, 4u64.saturating_mul(1 << self.capacity_log2));
                 }
                 full_at
             }
-            Form::Window { period, count_bits } => {
+            SlotEncoding::Window { period, count_bits } => {
                 let mut window = unpack_window(word, count_bits);
                 FixedWindow { limit: 0, period, start: WindowStart::Aligned }.clamp(&mut window, now);
                 pack_window(&window, count_bits).unwrap_or(word)
             }
-            Form::Counts { window_ns, count_bits } => {
+            SlotEncoding::Counts { window_ns, count_bits } => {
                 let mut counts = unpack_counts(word, count_bits);
                 SlidingCounter { limit: 0, window_ns }.clamp(&mut counts, now);
                 pack_counts(&counts, count_bits).unwrap_or(word)
@@ -112,17 +112,17 @@ impl Class {
     }
 }
 
-impl Brief {
+impl ClassSummary {
     /// Meets a demand on a packed state; `None` if the new state does not fit, or was not the quota's own, or is from
     /// the future, or if a limit that was changed since denies it: its key has to be told from those that used little.
     #[inline]
-    pub(crate) fn run(self, word: u64, demand: &Demand<'_>) -> Option<Run> {
-        let run = self.layout.run(word, demand)?;
+    pub(crate) fn run(self, word: u64, op: &ChargeOp<'_>) -> Option<PackedUpdate> {
+        let run = self.layout.run(word, op)?;
         if run.part.decision.is_allowed() {
             return Some(run);
         }
-        let is_current = log2(capacity_of(demand.quota)) == self.capacity_log2;
-        (is_current && !run.part.waits_longer_than(longest_wait(demand.quota))).then_some(run)
+        let is_current = log2(capacity_of(op.quota)) == self.capacity_log2;
+        (is_current && !run.part.waits_longer_than(longest_wait(op.quota))).then_some(run)
     }
 }
 
@@ -139,8 +139,8 @@ fn longest_wait(quota: &Quota) -> Duration {
 /// What a full state holds, in the units of its word.
 fn capacity_of(quota: &Quota) -> u64 {
     match quota {
-        Quota::Bucket(meter) => meter.span(),
-        Quota::Leaky(bucket) => bucket.meter().span(),
+        Quota::Bucket(meter) => meter.capacity_units(),
+        Quota::Leaky(bucket) => bucket.meter().capacity_units(),
         _ => quota.capacity(),
     }
 }
@@ -149,51 +149,54 @@ fn log2(capacity: u64) -> u8 {
     capacity.max(1).ilog2() as u8
 }
 
-impl Form {
+impl SlotEncoding {
     /// The form of a quota's packed states.
-    pub(crate) fn of(quota: &Quota) -> Option<Form> {
+    pub(crate) fn of(quota: &Quota) -> Option<SlotEncoding> {
         match quota {
-            Quota::Bucket(meter) => Some(Form::Instant(meter.flow())),
-            Quota::Leaky(bucket) => Some(Form::Instant(bucket.meter().flow())),
+            Quota::Bucket(meter) => Some(SlotEncoding::Timestamp(meter.clock())),
+            Quota::Leaky(bucket) => Some(SlotEncoding::Timestamp(bucket.meter().clock())),
             Quota::Fixed(FixedWindow { period, start: WindowStart::Aligned, .. }) => {
-                Some(Form::window(*period))
+                Some(SlotEncoding::window(*period))
             }
-            Quota::Counter(counter) => Some(Form::counts(counter.window_ns)),
+            Quota::Counter(counter) => Some(SlotEncoding::counts(counter.window_ns)),
             Quota::Fixed(_) | Quota::Log(_) | Quota::Steps(_) | Quota::Tiers(_) => None,
         }
     }
 
-    pub(crate) fn window(period: Period) -> Form {
-        Form::Window { period, count_bits: 64 - bits_of(period.index_at(Limit::HORIZON)) }
+    pub(crate) fn window(period: Period) -> SlotEncoding {
+        SlotEncoding::Window { period, count_bits: 64 - bit_width(period.index_at(Limit::HORIZON)) }
     }
 
-    pub(crate) fn counts(window_ns: u64) -> Form {
-        Form::Counts { window_ns, count_bits: (64 - bits_of(Limit::HORIZON.nanos() / window_ns)) / 2 }
+    pub(crate) fn counts(window_ns: u64) -> SlotEncoding {
+        SlotEncoding::Counts {
+            window_ns,
+            count_bits: (64 - bit_width(Limit::HORIZON.nanos() / window_ns)) / 2,
+        }
     }
 
     pub(crate) fn layout(&self) -> Layout {
         match *self {
-            Form::Instant(_) => Layout::Instant,
-            Form::Window { count_bits, .. } => Layout::Window { count_bits },
-            Form::Counts { count_bits, .. } => Layout::Counts { count_bits },
+            SlotEncoding::Timestamp(_) => Layout::Timestamp,
+            SlotEncoding::Window { count_bits, .. } => Layout::Window { count_bits },
+            SlotEncoding::Counts { count_bits, .. } => Layout::Counts { count_bits },
         }
     }
 
     /// Whether a word can be a state of this form: one that was not written here may be anything.
     pub(crate) fn accepts(&self, word: u64) -> bool {
-        !matches!(self, Form::Instant(_)) || word < Meter::BOUND
+        !matches!(self, SlotEncoding::Timestamp(_)) || word < Meter::MAX_STATE
     }
 
     /// When the packed state is as good as never seen.
-    pub(crate) fn fresh_at(&self, word: u64) -> Time {
+    pub(crate) fn expires_at(&self, word: u64) -> Time {
         match *self {
-            Form::Instant(flow) => flow.time_of(word),
-            Form::Window { period, count_bits } => {
+            SlotEncoding::Timestamp(flow) => flow.time_of(word),
+            SlotEncoding::Window { period, count_bits } => {
                 let window = FixedWindow { limit: 0, period, start: WindowStart::Aligned };
-                window.fresh_at(&unpack_window(word, count_bits))
+                window.expires_at(&unpack_window(word, count_bits))
             }
-            Form::Counts { window_ns, count_bits } => {
-                SlidingCounter { limit: 0, window_ns }.fresh_at(&unpack_counts(word, count_bits))
+            SlotEncoding::Counts { window_ns, count_bits } => {
+                SlidingCounter { limit: 0, window_ns }.expires_at(&unpack_counts(word, count_bits))
             }
         }
     }
@@ -201,17 +204,17 @@ impl Form {
 
 impl Layout {
     #[inline]
-    fn run(self, word: u64, demand: &Demand<'_>) -> Option<Run> {
-        match (demand.quota, self) {
-            (Quota::Bucket(meter), Layout::Instant) => demand.run_packed(meter, word, Some),
-            (Quota::Leaky(bucket), Layout::Instant) => demand.run_packed(bucket, word, Some),
+    fn run(self, word: u64, op: &ChargeOp<'_>) -> Option<PackedUpdate> {
+        match (op.quota, self) {
+            (Quota::Bucket(meter), Layout::Timestamp) => op.run_packed(meter, word, Some),
+            (Quota::Leaky(bucket), Layout::Timestamp) => op.run_packed(bucket, word, Some),
             (Quota::Fixed(window), Layout::Window { count_bits }) => {
                 let pack = |window| pack_window(&window, count_bits);
-                demand.run_packed(window, unpack_window(word, count_bits), pack)
+                op.run_packed(window, unpack_window(word, count_bits), pack)
             }
             (Quota::Counter(counter), Layout::Counts { count_bits }) => {
                 let pack = |counts| pack_counts(&counts, count_bits);
-                demand.run_packed(counter, unpack_counts(word, count_bits), pack)
+                op.run_packed(counter, unpack_counts(word, count_bits), pack)
             }
             _ => None,
         }
@@ -220,79 +223,82 @@ impl Layout {
 
 /// What is asked of a state.
 #[derive(Clone, Copy)]
-pub(crate) struct Demand<'q> {
+pub(crate) struct ChargeOp<'q> {
     pub(crate) quota: &'q Quota,
     pub(crate) cost: u64,
-    pub(crate) intent: Intent,
+    pub(crate) kind: ChargeOpKind,
     pub(crate) now: Time,
 }
 
-impl Demand<'_> {
+impl ChargeOp<'_> {
     /// Whether this may have changed the state that it was run on.
-    pub(super) fn has_changed(&self, part: &Part) -> bool {
-        part.grant.is_some() || matches!(self.intent, Intent::TakeOrDrain | Intent::Drain)
+    pub(super) fn has_changed(&self, part: &LimitOutcome) -> bool {
+        part.grant.is_some() || matches!(self.kind, ChargeOpKind::ChargeOrDrain | ChargeOpKind::Drain)
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Intent {
+pub(crate) enum ChargeOpKind {
     /// Take the cost if it is allowed.
-    Take,
+    Charge,
     /// Take the cost if it is allowed, and count it if it is denied.
-    TakeOrDrain,
+    ChargeOrDrain,
     /// Count the cost if it is denied, and take nothing if it is allowed.
     Drain,
     /// Change nothing.
-    Look,
+    Peek,
 }
 
 /// What came of a demand on a packed state.
-pub(crate) struct Run {
-    pub(crate) part: Part,
+pub(crate) struct PackedUpdate {
+    pub(crate) part: LimitOutcome,
     /// The state to be written; `None` if nothing changes.
     pub(crate) next: Option<u64>,
 }
 
-impl Demand<'_> {
+impl ChargeOp<'_> {
     #[inline]
     fn run_packed<A: Algorithm>(
         &self,
         algorithm: &A,
         mut state: A::State,
         pack: impl FnOnce(A::State) -> Option<u64>,
-    ) -> Option<Run> {
+    ) -> Option<PackedUpdate> {
         let (mut part, changed) = self.run(algorithm, &mut state);
         if !changed {
-            return Some(Run { part, next: None });
+            return Some(PackedUpdate { part, next: None });
         }
         let next = pack(state)?;
         if let Some(grant) = &mut part.grant {
             grant.mark = next; // of interest where the word is the instant itself
         }
-        Some(Run { part, next: Some(next) })
+        Some(PackedUpdate { part, next: Some(next) })
     }
 
     /// Meets the demand on the usual state, the usual way in fewer steps.
     #[inline]
-    pub(crate) fn run_bucket(&self, meter: &Meter, full_at: u64) -> Run {
-        let Demand { cost, intent, now, .. } = *self;
-        let (decision, next) = meter.decided(full_at, now, cost);
+    pub(crate) fn run_bucket(&self, meter: &Meter, full_at: u64) -> PackedUpdate {
+        let ChargeOp { cost, kind: intent, now, .. } = *self;
+        let (decision, next) = meter.try_charge(full_at, now, cost);
         match (next, intent) {
-            (Some(next), Intent::Take | Intent::TakeOrDrain) => {
+            (Some(next), ChargeOpKind::Charge | ChargeOpKind::ChargeOrDrain) => {
                 let remaining = decision.left.saturating_sub(cost);
                 let (reset_after, grant) =
-                    (meter.fresh_at(&next).since(now), Grant { at: now, cost, mark: next });
-                Run { part: Part { decision, remaining, reset_after, grant: Some(grant) }, next: Some(next) }
+                    (meter.expires_at(&next).since(now), Grant { at: now, cost, mark: next });
+                PackedUpdate {
+                    part: LimitOutcome { decision, remaining, reset_after, grant: Some(grant) },
+                    next: Some(next),
+                }
             }
-            (None, Intent::TakeOrDrain | Intent::Drain) => {
+            (None, ChargeOpKind::ChargeOrDrain | ChargeOpKind::Drain) => {
                 let mut drained = full_at;
                 let (part, _) = self.run(meter, &mut drained);
-                Run { part, next: Some(drained) }
+                PackedUpdate { part, next: Some(drained) }
             }
             _ => {
-                let reset_after = meter.fresh_at(&full_at).since(now);
-                Run {
-                    part: Part { decision, remaining: decision.left, reset_after, grant: None },
+                let reset_after = meter.expires_at(&full_at).since(now);
+                PackedUpdate {
+                    part: LimitOutcome { decision, remaining: decision.left, reset_after, grant: None },
                     next: None,
                 }
             }
@@ -300,7 +306,7 @@ impl Demand<'_> {
     }
 
     /// Meets the demand on a state that is not packed.
-    pub(crate) fn run_state(&self, state: &mut State) -> Part {
+    pub(crate) fn run_state(&self, state: &mut QuotaState) -> LimitOutcome {
         self.quota.clamp_window(state, self.now);
         let (mut part, _) = self.run(self.quota, state);
         if let Some(grant) = &mut part.grant {
@@ -311,19 +317,20 @@ impl Demand<'_> {
 
     /// Decides, and changes the state as far as it is intended; says whether it has.
     #[inline]
-    fn run<A: Algorithm>(&self, algorithm: &A, state: &mut A::State) -> (Part, bool) {
-        let Demand { cost, intent, now, .. } = *self;
+    fn run<A: Algorithm>(&self, algorithm: &A, state: &mut A::State) -> (LimitOutcome, bool) {
+        let ChargeOp { cost, kind: intent, now, .. } = *self;
         let decision = algorithm.decide(state, now, cost);
-        let mut part = Part { decision, remaining: decision.left, reset_after: Duration::ZERO, grant: None };
+        let mut part =
+            LimitOutcome { decision, remaining: decision.left, reset_after: Duration::ZERO, grant: None };
         let changed = match (decision.is_allowed(), intent) {
-            (true, Intent::Take | Intent::TakeOrDrain) => {
+            (true, ChargeOpKind::Charge | ChargeOpKind::ChargeOrDrain) => {
                 algorithm.charge(state, now, cost);
                 part.remaining = decision.left.saturating_sub(cost);
                 let at = algorithm.counted_at(state, now);
                 part.grant = Some(Grant { at, cost, mark: 0 });
                 true
             }
-            (false, Intent::TakeOrDrain | Intent::Drain) => {
+            (false, ChargeOpKind::ChargeOrDrain | ChargeOpKind::Drain) => {
                 algorithm.drain(state, now, cost);
                 part.decision = algorithm.decide(state, now, cost); // the wait has grown
                 part.remaining = part.decision.left;
@@ -331,12 +338,12 @@ impl Demand<'_> {
             }
             _ => false,
         };
-        part.reset_after = algorithm.fresh_at(state).since(now);
+        part.reset_after = algorithm.expires_at(state).since(now);
         (part, changed)
     }
 }
 
-fn bits_of(largest: u64) -> u32 {
+fn bit_width(largest: u64) -> u32 {
     64 - largest.leading_zeros()
 }
 
@@ -360,9 +367,9 @@ mod tests {
             for used in 1..=limit {
                 let mut state = quota.fresh();
                 quota.charge(&mut state, now, used);
-                let share = class.share(class.form.layout().pack(&state).expect("it fits"), now);
+                let share = class.used_fraction(class.encoding.layout().pack(&state).expect("it fits"), now);
                 assert!(
-                    share >= Share::of(used, limit) && share <= Share::of(2 * used, limit),
+                    share >= UsedFraction::of(used, limit) && share <= UsedFraction::of(2 * used, limit),
                     "{used} of {limit}"
                 );
             }

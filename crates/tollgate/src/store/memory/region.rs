@@ -11,7 +11,7 @@ use crate::store::memory::SHARDS;
 use crate::store::memory::changes::ChangedLines;
 #[cfg(not(shuttle))]
 use crate::store::memory::slot::supported;
-use crate::store::memory::slot::{Line, SLOTS_PER_LINE, Slot};
+use crate::store::memory::slot::{CacheLine, SLOTS_PER_LINE, Slot};
 
 /// A sequence of lines for each shard, all empty, woven together: the first line of each shard, then the second
 /// of each, and so on. Shards grow alike, so what is in use stays together at the beginning, where large
@@ -20,7 +20,7 @@ pub(super) struct Region {
     #[cfg(not(shuttle))]
     memory: memmap2::MmapMut,
     #[cfg(shuttle)]
-    memory: Vec<Line>,
+    memory: Vec<CacheLine>,
     lines_per_shard: usize,
     /// Where a state log is written.
     pub(super) changed: Option<ChangedLines>,
@@ -28,8 +28,8 @@ pub(super) struct Region {
 
 /// The lines of one shard.
 #[derive(Clone, Copy)]
-pub(super) struct Lines<'r> {
-    first: *const Line,
+pub(super) struct ShardLines<'r> {
+    first: *const CacheLine,
     count: usize,
     region: PhantomData<&'r Region>,
 }
@@ -37,7 +37,7 @@ pub(super) struct Lines<'r> {
 impl Region {
     /// Below this a region is not worth large pages.
     #[cfg(not(shuttle))]
-    const LARGE: usize = 64 << 20;
+    const HUGE_PAGE_MIN_BYTES: usize = 64 << 20;
 
     /// Fails where the system does not give that much address space, and where slots are not supported.
     pub(super) fn reserve(lines_per_shard: usize) -> io::Result<Region> {
@@ -48,19 +48,19 @@ impl Region {
         }
         let lines = SHARDS * lines_per_shard;
         #[cfg(not(shuttle))]
-        let memory = map(lines * size_of::<Line>())?;
+        let memory = map(lines * size_of::<CacheLine>())?;
         #[cfg(shuttle)]
-        let memory = (0..lines).map(|_| Line::default()).collect();
+        let memory = (0..lines).map(|_| CacheLine::default()).collect();
         Ok(Region { memory, lines_per_shard, changed: None })
     }
 
     /// The lines of shard `n`.
     #[inline]
-    pub(super) fn shard(&self, n: usize) -> Lines<'_> {
+    pub(super) fn shard_lines(&self, n: usize) -> ShardLines<'_> {
         assert!(n < SHARDS);
         // Not beyond the memory: there are as many lines as shards, at least.
-        let first = self.memory.as_ptr().cast::<Line>().wrapping_add(n);
-        Lines { first, count: self.lines_per_shard, region: PhantomData }
+        let first = self.memory.as_ptr().cast::<CacheLine>().wrapping_add(n);
+        ShardLines { first, count: self.lines_per_shard, region: PhantomData }
     }
 }
 
@@ -72,8 +72,8 @@ impl Region {
         if line >= self.lines_per_shard * SHARDS {
             return None;
         }
-        // SAFETY: the line is one of the region; see `Lines::at_unchecked`.
-        let line = unsafe { &*self.memory.as_ptr().cast::<Line>().add(line) };
+        // SAFETY: the line is one of the region; see `ShardLines::at_unchecked`.
+        let line = unsafe { &*self.memory.as_ptr().cast::<CacheLine>().add(line) };
         Some(&line.0[n])
     }
 
@@ -86,7 +86,7 @@ impl Region {
     #[inline]
     pub(super) fn mark(&self, slot: &Slot) {
         if let Some(changed) = &self.changed {
-            changed.mark(self.number_of(slot) / SLOTS_PER_LINE);
+            changed.mark(self.slot_number(slot) / SLOTS_PER_LINE);
         }
     }
 
@@ -97,25 +97,25 @@ impl Region {
     }
 
     /// A line by its number in the whole region: line `n` of shard `s` is number `n * SHARDS + s`.
-    pub(super) fn line(&self, number: usize) -> &Line {
-        self.shard(number % SHARDS).at(number / SHARDS)
+    pub(super) fn line(&self, number: usize) -> &CacheLine {
+        self.shard_lines(number % SHARDS).at(number / SHARDS)
     }
 
     /// The number of a slot of this region.
     #[inline]
-    pub(super) fn number_of(&self, slot: &Slot) -> usize {
+    pub(super) fn slot_number(&self, slot: &Slot) -> usize {
         (std::ptr::from_ref(slot).addr() - self.memory.as_ptr().addr()) / size_of::<Slot>()
     }
 }
 
-impl<'r> Lines<'r> {
+impl<'r> ShardLines<'r> {
     #[inline]
     pub(super) fn len(self) -> usize {
         self.count
     }
 
     #[inline]
-    pub(super) fn at(self, n: usize) -> &'r Line {
+    pub(super) fn at(self, n: usize) -> &'r CacheLine {
         assert!(n < self.count);
         // SAFETY: as was just asserted.
         unsafe { self.at_unchecked(n) }
@@ -125,7 +125,7 @@ impl<'r> Lines<'r> {
     ///
     /// `n` is less than the number of lines.
     #[inline]
-    pub(super) unsafe fn at_unchecked(self, n: usize) -> &'r Line {
+    pub(super) unsafe fn at_unchecked(self, n: usize) -> &'r CacheLine {
         // SAFETY: the region has that many lines for each shard. Its memory is aligned to pages, zeroed, never
         // resized, and accessed through this function only; a line of zeroes is a valid empty line, and lines
         // change by atomic operations only.
@@ -138,7 +138,7 @@ impl<'r> Lines<'r> {
 fn map(bytes: usize) -> io::Result<memmap2::MmapMut> {
     let memory = memmap2::MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
     #[cfg(target_os = "linux")]
-    if bytes >= Region::LARGE {
+    if bytes >= Region::HUGE_PAGE_MIN_BYTES {
         // Without them it is slower, and just as right.
         let _ = memory.advise(memmap2::Advice::HugePage);
     }

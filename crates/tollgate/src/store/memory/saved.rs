@@ -1,35 +1,37 @@
 //! Classes and states as bytes.
 
-use crate::algorithm::State;
-use crate::algorithm::fixed_window::Window;
-use crate::algorithm::gcra::Flow;
-use crate::algorithm::sliding_compact::Pairs;
-use crate::algorithm::sliding_counter::Counts;
+use crate::algorithm::QuotaState;
+use crate::algorithm::fixed_window::FixedWindowState;
+use crate::algorithm::gcra::BucketClock;
+use crate::algorithm::sliding_compact::StepCounts;
+use crate::algorithm::sliding_counter::SlidingCounterState;
 use crate::algorithm::tiered_window::Tiers;
 use crate::codec::{Decoder, Encoder};
 use crate::limit::{Levels, Limit};
-use crate::store::memory::packed::{Class, Form};
+use crate::store::memory::packed::{Class, SlotEncoding};
 use crate::time::{Period, Time, Unit};
 
 /// Above the number of a class's form: how much there is of it.
 const CAPACITY_AT: u32 = 8;
 
 pub(super) fn class_words(class: &Class) -> [u64; 4] {
-    let [kind, rest @ ..] = form_words(&class.form);
+    let [kind, rest @ ..] = form_words(&class.encoding);
     let [a, b, c] = rest;
     [kind | u64::from(class.capacity_log2) << CAPACITY_AT, a, b, c]
 }
 
-pub(super) fn form_words(form: &Form) -> [u64; 4] {
+pub(super) fn form_words(form: &SlotEncoding) -> [u64; 4] {
     match *form {
-        Form::Instant(Flow::Nanos) => [0, 0, 0, 0],
-        Form::Instant(Flow::Ticks { ticks, period_ns }) => [1, ticks, period_ns, 0],
-        Form::Instant(Flow::Steps { tick_ns, share }) => [2, tick_ns, share, 0],
-        Form::Instant(Flow::Calendar { period, refill }) => {
+        SlotEncoding::Timestamp(BucketClock::Nanos) => [0, 0, 0, 0],
+        SlotEncoding::Timestamp(BucketClock::Ticks { ticks, period_ns }) => [1, ticks, period_ns, 0],
+        SlotEncoding::Timestamp(BucketClock::Steps { tick_ns, units_per_tick: share }) => {
+            [2, tick_ns, share, 0]
+        }
+        SlotEncoding::Timestamp(BucketClock::Calendar { period, refill }) => {
             [3, u64::from(period.count()), unit_word(period.unit()), refill]
         }
-        Form::Window { period, .. } => [4, u64::from(period.count()), unit_word(period.unit()), 0],
-        Form::Counts { window_ns, .. } => [5, window_ns, 0, 0],
+        SlotEncoding::Window { period, .. } => [4, u64::from(period.count()), unit_word(period.unit()), 0],
+        SlotEncoding::Counts { window_ns, .. } => [5, window_ns, 0, 0],
     }
 }
 
@@ -44,26 +46,26 @@ pub(super) fn read_class(words: [u64; 4]) -> Option<Class> {
     let up_to = |n: u64, most: u64| (1..=most).contains(&n).then_some(n);
     const LONGEST_NS: u64 = Time::from_secs(Period::MAX_SECONDS).nanos();
     let form = match kind {
-        0 => Form::Instant(Flow::Nanos),
+        0 => SlotEncoding::Timestamp(BucketClock::Nanos),
         1 => {
             let period_ns = up_to(words[1], LONGEST_NS)?;
-            Form::Instant(Flow::Ticks { ticks: up_to(words[0], period_ns)?, period_ns })
+            SlotEncoding::Timestamp(BucketClock::Ticks { ticks: up_to(words[0], period_ns)?, period_ns })
         }
         2 => {
             let tick_ns = up_to(words[0], u64::MAX)?;
             let ticks = (Limit::HORIZON.nanos() / tick_ns).max(1);
             let share = up_to(words[1], Limit::MAX_UNITS / ticks)?;
-            Form::Instant(Flow::Steps { tick_ns, share })
+            SlotEncoding::Timestamp(BucketClock::Steps { tick_ns, units_per_tick: share })
         }
         3 => {
             let refill = up_to(words[2], Limit::MAX_BURST)?;
-            Form::Instant(Flow::Calendar { period: period()?, refill })
+            SlotEncoding::Timestamp(BucketClock::Calendar { period: period()?, refill })
         }
-        4 => Form::window(period()?),
-        5 => Form::counts(up_to(words[0], LONGEST_NS)?),
+        4 => SlotEncoding::window(period()?),
+        5 => SlotEncoding::counts(up_to(words[0], LONGEST_NS)?),
         _ => return None,
     };
-    Some(Class { form, capacity_log2 })
+    Some(Class { encoding: form, capacity_log2 })
 }
 
 const UNITS: [Unit; 7] =
@@ -77,42 +79,48 @@ pub(super) fn unit_of(word: u64) -> Option<Unit> {
     UNITS.get(usize::try_from(word).ok()?).copied()
 }
 
-pub(super) fn write_state(out: &mut Encoder, state: &State) {
+pub(super) fn write_state(out: &mut Encoder, state: &QuotaState) {
     match state {
-        State::Instant(instant) => out.words([0, *instant]),
-        State::Window(window) => out.words([1, window.name, window.count]),
-        State::Counts(counts) => out.words([2, counts.window, counts.current, counts.previous]),
-        State::Steps(steps) => {
+        QuotaState::Timestamp(instant) => out.words([0, *instant]),
+        QuotaState::Window(window) => out.words([1, window.id, window.count]),
+        QuotaState::Counts(counts) => out.words([2, counts.window, counts.current, counts.previous]),
+        QuotaState::Steps(steps) => {
             out.word(3);
             write_pairs(out, steps);
         }
-        State::Tiers(tiers) => {
+        QuotaState::Tiers(tiers) => {
             out.words([4, tiers.levels().len() as u64]);
             tiers.levels().iter().for_each(|steps| write_pairs(out, steps));
         }
-        State::Log(log) => {
+        QuotaState::Log(log) => {
             out.word(5);
             write_pairs(out, &**log);
         }
     }
 }
 
-pub(super) fn read_state(from: &mut Decoder<'_>) -> Option<State> {
+pub(super) fn read_state(from: &mut Decoder<'_>) -> Option<QuotaState> {
     Some(match from.word()? {
-        0 => State::Instant(from.word()?),
-        1 => State::Window(Window { name: from.word()?, count: from.word()? }),
-        2 => State::Counts(Counts { window: from.word()?, current: from.word()?, previous: from.word()? }),
-        3 => State::Steps(read_pairs(from)?),
+        0 => QuotaState::Timestamp(from.word()?),
+        1 => QuotaState::Window(FixedWindowState { id: from.word()?, count: from.word()? }),
+        2 => QuotaState::Counts(SlidingCounterState {
+            window: from.word()?,
+            current: from.word()?,
+            previous: from.word()?,
+        }),
+        3 => QuotaState::Steps(read_pairs(from)?),
         4 => {
             let levels = from.word().filter(|levels| *levels <= Levels::MAX as u64)?;
-            State::Tiers(Tiers::from_levels((0..levels).map(|_| read_pairs(from)).collect::<Option<_>>()?))
+            QuotaState::Tiers(Tiers::from_levels(
+                (0..levels).map(|_| read_pairs(from)).collect::<Option<_>>()?,
+            ))
         }
-        5 => State::Log(Box::new(read_pairs(from)?)),
+        5 => QuotaState::Log(Box::new(read_pairs(from)?)),
         _ => return None,
     })
 }
 
-fn write_pairs(out: &mut Encoder, pairs: &impl Pairs) {
+fn write_pairs(out: &mut Encoder, pairs: &impl StepCounts) {
     out.word(pairs.pairs().count() as u64);
     pairs.pairs().for_each(|(step, count)| out.words([step, count]));
 }

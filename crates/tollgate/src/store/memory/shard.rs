@@ -5,33 +5,33 @@
 //! first, if the newcomer has used clearly more of its own; else that one is not kept (I8). An entry is never
 //! dropped by its own charge: a state that finds no room to grow is coarsened.
 
-use crate::algorithm::{Algorithm, Quota, State};
+use crate::algorithm::{Algorithm, Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
-use crate::store::memory::aggregate::Aggregate;
-use crate::store::memory::classes::{Classes, Recent, WIDE};
-use crate::store::memory::moves::{fill, take};
+use crate::store::memory::aggregate::AggregateCells;
+use crate::store::memory::classes::{Classes, RecentNumbers, WIDE};
 use crate::store::memory::packed::Class;
-use crate::store::memory::region::{Lines, Region};
-use crate::store::memory::share::Share;
-use crate::store::memory::slab::{Slab, Wide};
-use crate::store::memory::slot::{EMPTY, Entry, Line, SLOTS_PER_LINE, Seen, Slot};
-use crate::store::memory::table::{Table, divided_by, fingerprint_of, kind_of, tag};
+use crate::store::memory::region::{Region, ShardLines};
+use crate::store::memory::relocation::{fill_slot, take_entry};
+use crate::store::memory::slab::{Slab, WideEntry};
+use crate::store::memory::slot::{CacheLine, EMPTY, SLOTS_PER_LINE, Slot, SlotEntry, SlotValue};
+use crate::store::memory::table::{ShardTable, class_number, fingerprint_of, split_line, tag};
+use crate::store::memory::used_fraction::UsedFraction;
 #[cfg(shuttle)]
 use crate::sync::seeded;
 use crate::time::Time;
 
 /// The share of its slots that a shard fills before it grows: 20 bytes a key.
-const FULL: (usize, usize) = (4, 5);
+const MAX_LOAD: (usize, usize) = (4, 5);
 /// One part in this many of the cap is kept for the table, and one for the slab.
-const RESERVE: usize = 8;
+const RESERVE_DIVISOR: usize = 8;
 
 /// The part of a shard that its lock protects.
-pub(super) struct Shape {
+pub(super) struct ShardInner {
     pub(super) slab: Slab,
     pub(super) entries: usize,
     cap_bytes: usize,
-    pub(super) aggregate: Aggregate,
-    pub(super) recent: Recent,
+    pub(super) aggregate: AggregateCells,
+    pub(super) recent_numbers: RecentNumbers,
 }
 
 /// Which slots a new entry may take.
@@ -45,14 +45,14 @@ enum Vacancy {
 
 /// What keeping a state has cost others.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct PressureCounts {
     pub(super) evicted: u64,
     pub(super) unstored: u64,
     pub(super) coarsened: u64,
 }
 
 /// What became of a state that another form of it should replace.
-pub(super) enum Replaced {
+pub(super) enum ReplaceResult {
     Done,
     /// The slot was changed meanwhile.
     Raced,
@@ -61,94 +61,98 @@ pub(super) enum Replaced {
 }
 
 /// A shard as its lock's holder sees it.
-pub(super) struct Held<'s> {
+pub(super) struct ShardContext<'s> {
     pub(super) region: &'s Region,
-    pub(super) table: &'s Table,
-    pub(super) lines: Lines<'s>,
+    pub(super) table: &'s ShardTable,
+    pub(super) lines: ShardLines<'s>,
     pub(super) classes: &'s Classes,
     pub(super) now: Time,
 }
 
 /// An entry as it is read back from a snapshot.
-pub(super) enum Saved {
+pub(super) enum SavedEntry {
     Packed(u16, u64),
-    Wide(Wide),
+    Wide(WideEntry),
 }
 
-impl Held<'_> {
+impl ShardContext<'_> {
     /// The slot of a key that was not found without the lock: it may have been on the move.
-    pub(super) fn look_again(&self, fingerprint: Fingerprint) -> Option<&Slot> {
+    pub(super) fn find_locked(&self, fingerprint: Fingerprint) -> Option<&Slot> {
         #[cfg(shuttle)]
-        if seeded::is(seeded::NO_SECOND_LOOK) {
+        if seeded::is(seeded::NO_RECHECK) {
             return None;
         }
         self.table.find(self.lines, fingerprint)
     }
 
     /// Every entry that is still worth keeping.
-    pub(super) fn live(&self, shape: &Shape) -> impl Iterator<Item = Entry> {
-        let in_use = (0..self.table.extent().lines()).map(|n| self.lines.at(n));
+    pub(super) fn live_entries(&self, inner: &ShardInner) -> impl Iterator<Item = SlotEntry> {
+        let in_use = (0..self.table.size().lines()).map(|n| self.lines.at(n));
         let entries = in_use.flat_map(|line| &line.0).map(|slot| slot.load().entry());
-        entries.filter(|entry| shape.fresh_at(self, *entry) > self.now)
+        entries.filter(|entry| inner.expires_at(self, *entry) > self.now)
     }
 }
 
-impl Shape {
+impl ShardInner {
     /// What is there from the beginning.
-    const FIXED_BYTES: usize = Aggregate::BYTES + Recent::BYTES;
+    const FIXED_BYTES: usize = AggregateCells::BYTES + RecentNumbers::BYTES;
 
-    pub(super) fn new(cap_bytes: usize) -> Shape {
-        Shape {
+    pub(super) fn new(cap_bytes: usize) -> ShardInner {
+        ShardInner {
             slab: Slab::default(),
             entries: 0,
             cap_bytes: cap_bytes.saturating_sub(Self::FIXED_BYTES),
-            aggregate: Aggregate::default(),
-            recent: Recent::default(),
+            aggregate: AggregateCells::default(),
+            recent_numbers: RecentNumbers::default(),
         }
     }
 
     /// The least memory of a shard whose slab has room for a state with so much behind it.
-    pub(super) fn least_bytes_for(heap_bytes: usize) -> usize {
-        let slab = heap_bytes.saturating_add(Slab::FIRST_BYTES);
-        slab.saturating_add(slab / (RESERVE - 1)).saturating_add(Self::FIXED_BYTES + RESERVE)
+    pub(super) fn min_bytes_for(heap_bytes: usize) -> usize {
+        let slab = heap_bytes.saturating_add(Slab::INITIAL_BYTES);
+        slab.saturating_add(slab / (RESERVE_DIVISOR - 1)).saturating_add(Self::FIXED_BYTES + RESERVE_DIVISOR)
     }
 
     pub(super) fn entries(&self) -> usize {
         self.entries
     }
 
-    pub(super) fn bytes(&self, table: &Table) -> usize {
-        table.extent().lines() * size_of::<Line>() + self.slab.bytes() + Self::FIXED_BYTES
+    pub(super) fn bytes(&self, table: &ShardTable) -> usize {
+        table.size().lines() * size_of::<CacheLine>() + self.slab.bytes() + Self::FIXED_BYTES
     }
 
     /// The wide state behind an entry, if it is one.
-    pub(super) fn wide(&self, (tag, word): Entry) -> Option<&Wide> {
-        if kind_of(tag) == WIDE { self.slab.get(word) } else { None }
+    pub(super) fn wide(&self, (tag, word): SlotEntry) -> Option<&WideEntry> {
+        if class_number(tag) == WIDE { self.slab.get(word) } else { None }
     }
 
     /// The state of a key.
-    pub(super) fn state(&self, held: &Held<'_>, fingerprint: Fingerprint) -> Option<State> {
-        let entry = held.table.find(held.lines, fingerprint)?.load().entry();
+    pub(super) fn state(&self, shard: &ShardContext<'_>, fingerprint: Fingerprint) -> Option<QuotaState> {
+        let entry = shard.table.find(shard.lines, fingerprint)?.load().entry();
         match self.wide(entry) {
             Some(wide) => Some(wide.state.clone()),
-            None => Some(held.classes.get(kind_of(entry.0))?.form.layout().unpack(entry.1)),
+            None => Some(shard.classes.get(class_number(entry.0))?.encoding.layout().unpack(entry.1)),
         }
     }
 
     /// Takes the state of a key out, with all that was charged to it.
-    pub(super) fn take_state(&mut self, held: &Held<'_>, fingerprint: Fingerprint) -> Option<State> {
-        let slot = held.table.find(held.lines, fingerprint)?;
+    pub(super) fn take_state(
+        &mut self,
+        shard: &ShardContext<'_>,
+        fingerprint: Fingerprint,
+    ) -> Option<QuotaState> {
+        let slot = shard.table.find(shard.lines, fingerprint)?;
         let wide = self.wide(slot.load().entry()).map(|wide| wide.state.clone());
-        let kind = kind_of(slot.tag());
+        let kind = class_number(slot.tag());
         let word = self.take(slot)?;
-        held.region.note_removed(fingerprint);
-        wide.or_else(|| Some(held.classes.get(kind)?.form.layout().unpack(word)))
+        shard.region.note_removed(fingerprint);
+        wide.or_else(|| Some(shard.classes.get(kind)?.encoding.layout().unpack(word)))
     }
 
     /// Empties a slot; the word that it held last.
     pub(super) fn take(&mut self, slot: &Slot) -> Option<u64> {
-        let entry = take(slot);
-        self.release(entry);
+        let entry = take_entry(slot);
+        self.free_wide_entry(entry);
         self.entries -= usize::from(entry != EMPTY);
         (entry != EMPTY).then_some(entry.1)
     }
@@ -156,174 +160,191 @@ impl Shape {
     /// Writes another form of a key's state into its slot, if that is still as it was seen.
     pub(super) fn replace(
         &mut self,
-        held: &Held<'_>,
-        (slot, seen): (&Slot, Seen),
+        shard: &ShardContext<'_>,
+        (slot, loaded): (&Slot, SlotValue),
         fingerprint: Fingerprint,
         quota: &Quota,
-        state: State,
-        kept: &mut Kept,
-    ) -> Replaced {
-        let entry = match self.packed(held, quota, &state) {
+        state: QuotaState,
+        pressure: &mut PressureCounts,
+    ) -> ReplaceResult {
+        let entry = match self.pack_state(shard, quota, &state) {
             Some((kind, word)) => (tag(fingerprint, kind), word),
             None => {
-                let wide = Wide::new(fingerprint, state, quota, held.now);
-                if !self.make_room(held, &wide, kept) {
-                    return Replaced::NoRoom;
+                let wide = WideEntry::new(fingerprint, state, quota, shard.now);
+                if !self.make_room(shard, &wide, pressure) {
+                    return ReplaceResult::NoRoom;
                 }
                 (tag(fingerprint, WIDE), self.slab.insert(wide))
             }
         };
-        if slot.hand_over(seen, entry).is_ok() {
-            held.region.mark(slot);
-            return Replaced::Done;
+        if slot.cas_entry(loaded, entry).is_ok() {
+            shard.region.mark(slot);
+            return ReplaceResult::Done;
         }
-        self.release(entry);
-        Replaced::Raced
+        self.free_wide_entry(entry);
+        ReplaceResult::Raced
     }
 
     /// Keeps the state of a key that has no slot yet, growing or evicting where there is no room.
     pub(super) fn insert(
         &mut self,
-        held: &Held<'_>,
+        shard: &ShardContext<'_>,
         fingerprint: Fingerprint,
         quota: &Quota,
-        state: State,
-    ) -> Kept {
-        let fresh_at = quota.fresh_at(&state);
-        let share = Share::of(quota.held(&state, held.now), quota.capacity());
-        let saved = match self.packed(held, quota, &state) {
-            Some((kind, word)) => Saved::Packed(kind, word),
-            None => Saved::Wide(Wide::new(fingerprint, state, quota, held.now)),
+        state: QuotaState,
+    ) -> PressureCounts {
+        let fresh_at = quota.expires_at(&state);
+        let share = UsedFraction::of(quota.used_upper_bound(&state, shard.now), quota.capacity());
+        let saved = match self.pack_state(shard, quota, &state) {
+            Some((kind, word)) => SavedEntry::Packed(kind, word),
+            None => SavedEntry::Wide(WideEntry::new(fingerprint, state, quota, shard.now)),
         };
-        let mut kept = Kept::default();
-        if fresh_at > held.now && !self.add(held, fingerprint, saved, share, &mut kept) {
-            kept.unstored += 1;
+        let mut pressure = PressureCounts::default();
+        if fresh_at > shard.now && !self.add(shard, fingerprint, saved, share, &mut pressure) {
+            pressure.unstored += 1;
         }
-        kept
+        pressure
     }
 
     /// Writes a new entry; `false` if there is no room for it.
     fn add(
         &mut self,
-        held: &Held<'_>,
+        shard: &ShardContext<'_>,
         fingerprint: Fingerprint,
-        saved: Saved,
-        share: Share,
-        kept: &mut Kept,
+        saved: SavedEntry,
+        share: UsedFraction,
+        pressure: &mut PressureCounts,
     ) -> bool {
         let entry = match saved {
-            Saved::Packed(kind, word) => (tag(fingerprint, kind), word),
-            Saved::Wide(wide) => {
-                self.sweep(held, fingerprint);
-                if !self.make_room(held, &wide, kept) {
+            SavedEntry::Packed(kind, word) => (tag(fingerprint, kind), word),
+            SavedEntry::Wide(wide) => {
+                self.sweep(shard, fingerprint);
+                if !self.make_room(shard, &wide, pressure) {
                     return false;
                 }
                 (tag(fingerprint, WIDE), self.slab.insert(wide))
             }
         };
-        let placed = self.place(held, fingerprint, entry, share, kept);
+        let placed = self.insert_entry(shard, fingerprint, entry, share, pressure);
         if !placed {
-            self.release(entry);
+            self.free_wide_entry(entry);
         }
         placed
     }
 
     /// Puts back what was saved, as far as there is room; says whether it was kept.
-    pub(super) fn restore(&mut self, held: &Held<'_>, fingerprint: Fingerprint, saved: Saved) -> bool {
+    pub(super) fn restore(
+        &mut self,
+        shard: &ShardContext<'_>,
+        fingerprint: Fingerprint,
+        saved: SavedEntry,
+    ) -> bool {
         let (fresh_at, share) = match &saved {
-            Saved::Packed(kind, word) => {
+            SavedEntry::Packed(kind, word) => {
                 let entry = (tag(fingerprint, *kind), *word);
-                (self.fresh_at(held, entry), self.share_of(held, entry))
+                (self.expires_at(shard, entry), self.used_fraction(shard, entry))
             }
-            Saved::Wide(wide) => (wide.fresh_at, wide.share()),
+            SavedEntry::Wide(wide) => (wide.expires_at, wide.used_fraction()),
         };
-        let known = held.table.find(held.lines, fingerprint).is_some();
-        !known && fresh_at > held.now && self.add(held, fingerprint, saved, share, &mut Kept::default())
+        let known = shard.table.find(shard.lines, fingerprint).is_some();
+        !known
+            && fresh_at > shard.now
+            && self.add(shard, fingerprint, saved, share, &mut PressureCounts::default())
     }
 
     /// Forgets a key; says whether it was there.
-    pub(super) fn remove(&mut self, held: &Held<'_>, fingerprint: Fingerprint) -> bool {
-        let slot = held.table.find(held.lines, fingerprint);
+    pub(super) fn remove(&mut self, shard: &ShardContext<'_>, fingerprint: Fingerprint) -> bool {
+        let slot = shard.table.find(shard.lines, fingerprint);
         slot.is_some_and(|slot| self.take(slot).is_some())
     }
 
     /// Gives up what an entry holds beside its slot.
-    pub(super) fn release(&mut self, (tag, word): Entry) {
-        if tag != 0 && kind_of(tag) == WIDE {
+    pub(super) fn free_wide_entry(&mut self, (tag, word): SlotEntry) {
+        if tag != 0 && class_number(tag) == WIDE {
             self.slab.remove(word);
         }
     }
 
-    pub(super) fn fresh_at(&self, held: &Held<'_>, (tag, word): Entry) -> Time {
-        match kind_of(tag) {
+    pub(super) fn expires_at(&self, shard: &ShardContext<'_>, (tag, word): SlotEntry) -> Time {
+        match class_number(tag) {
             _ if tag == 0 => Time::EPOCH,
-            WIDE => self.slab.get(word).map_or(Time::EPOCH, |wide| wide.fresh_at),
-            kind => held.classes.get(kind).map_or(Time::EPOCH, |class| class.form.fresh_at(word)),
+            WIDE => self.slab.get(word).map_or(Time::EPOCH, |wide| wide.expires_at),
+            kind => shard.classes.get(kind).map_or(Time::EPOCH, |class| class.encoding.expires_at(word)),
         }
     }
 
     /// The share of its limit that an entry has used.
-    fn share_of(&self, held: &Held<'_>, (tag, word): Entry) -> Share {
-        match kind_of(tag) {
-            _ if self.fresh_at(held, (tag, word)) <= held.now => Share::NONE,
-            WIDE => self.slab.get(word).map_or(Share::NONE, Wide::share),
-            kind => held.classes.get(kind).map_or(Share::NONE, |class| class.share(word, held.now)),
+    fn used_fraction(&self, shard: &ShardContext<'_>, (tag, word): SlotEntry) -> UsedFraction {
+        match class_number(tag) {
+            _ if self.expires_at(shard, (tag, word)) <= shard.now => UsedFraction::NONE,
+            WIDE => self.slab.get(word).map_or(UsedFraction::NONE, WideEntry::used_fraction),
+            kind => shard
+                .classes
+                .get(kind)
+                .map_or(UsedFraction::NONE, |class| class.used_fraction(word, shard.now)),
         }
     }
 
     /// Finds a slot for a new entry and writes it there.
-    fn place(
+    fn insert_entry(
         &mut self,
-        held: &Held<'_>,
+        shard: &ShardContext<'_>,
         fingerprint: Fingerprint,
-        entry: Entry,
-        share: Share,
-        kept: &mut Kept,
+        entry: SlotEntry,
+        share: UsedFraction,
+        pressure: &mut PressureCounts,
     ) -> bool {
-        let [first, second] = held.table.extent().homes(fingerprint);
+        let [first, second] = shard.table.size().candidate_lines(fingerprint);
         // The emptier home: full lines beside others that have room would make the table grow.
-        let crowded = self.room(held, first) < self.room(held, second);
+        let crowded = self.free_slots(shard, first) < self.free_slots(shard, second);
         let order = if crowded { [second, first] } else { [first, second] };
-        if self.take_over(held, &order, entry, Vacancy::Expired) {
+        if self.claim_slot(shard, &order, entry, Vacancy::Expired) {
             return true; // and nothing has grown
         }
-        self.grow_if_full(held);
+        self.grow_if_full(shard);
         loop {
-            let homes = held.table.extent().homes(fingerprint);
-            if self.take_over(held, &homes[..1], entry, Vacancy::Any) {
+            let homes = shard.table.size().candidate_lines(fingerprint);
+            if self.claim_slot(shard, &homes[..1], entry, Vacancy::Any) {
                 return true;
             }
-            if self.send_home(held, homes[0]) {
+            if self.move_one_to_first_line(shard, homes[0]) {
                 continue;
             }
-            if self.take_over(held, &homes[1..], entry, Vacancy::Any) {
+            if self.claim_slot(shard, &homes[1..], entry, Vacancy::Any) {
                 return true;
             }
-            if self.displace(held, homes) || self.grow(held) {
+            if self.displace(shard, homes) || self.grow(shard) {
                 continue;
             }
-            let Some((theirs, slot, seen)) = self.least_used(held, homes) else { return false };
-            if !theirs.gives_way_to(share) {
+            let Some((theirs, slot, loaded)) = self.least_used(shard, homes) else { return false };
+            if !theirs.is_evictable_by(share) {
                 return false;
             }
-            if slot.hand_over(seen, entry).is_ok() {
-                held.region.mark(slot);
-                self.release(seen.entry());
-                kept.evicted += 1;
+            if slot.cas_entry(loaded, entry).is_ok() {
+                shard.region.mark(slot);
+                self.free_wide_entry(loaded.entry());
+                pressure.evicted += 1;
                 return true;
             }
         }
     }
 
     /// Writes an entry over a vacant slot, in the first line that has one.
-    fn take_over(&mut self, held: &Held<'_>, lines: &[usize], entry: Entry, vacancy: Vacancy) -> bool {
-        for slot in lines.iter().flat_map(|line| &held.lines.at(*line).0) {
-            let seen = slot.load();
-            let old = seen.entry();
-            let vacant = self.fresh_at(held, old) <= held.now && (old != EMPTY || vacancy == Vacancy::Any);
-            if vacant && slot.hand_over(seen, entry).is_ok() {
-                held.region.mark(slot);
-                self.release(old);
+    fn claim_slot(
+        &mut self,
+        shard: &ShardContext<'_>,
+        lines: &[usize],
+        entry: SlotEntry,
+        vacancy: Vacancy,
+    ) -> bool {
+        for slot in lines.iter().flat_map(|line| &shard.lines.at(*line).0) {
+            let loaded = slot.load();
+            let old = loaded.entry();
+            let vacant =
+                self.expires_at(shard, old) <= shard.now && (old != EMPTY || vacancy == Vacancy::Any);
+            if vacant && slot.cas_entry(loaded, entry).is_ok() {
+                shard.region.mark(slot);
+                self.free_wide_entry(old);
                 self.entries += usize::from(old == EMPTY);
                 return true;
             }
@@ -331,81 +352,96 @@ impl Shape {
         false
     }
 
-    fn room(&self, held: &Held<'_>, line: usize) -> usize {
-        held.lines
+    fn free_slots(&self, shard: &ShardContext<'_>, line: usize) -> usize {
+        shard
+            .lines
             .at(line)
             .0
             .iter()
-            .filter(|slot| self.fresh_at(held, slot.load().entry()) <= held.now)
+            .filter(|slot| self.expires_at(shard, slot.load().entry()) <= shard.now)
             .count()
     }
 
-    pub(super) fn expired_slot<'l>(&self, held: &Held<'l>, line: usize) -> Option<(&'l Slot, Seen)> {
-        let mut slots = held.lines.at(line).0.iter().map(|slot| (slot, slot.load()));
-        slots.find(|(_, seen)| self.fresh_at(held, seen.entry()) <= held.now)
+    pub(super) fn expired_slot<'l>(
+        &self,
+        shard: &ShardContext<'l>,
+        line: usize,
+    ) -> Option<(&'l Slot, SlotValue)> {
+        let mut slots = shard.lines.at(line).0.iter().map(|slot| (slot, slot.load()));
+        slots.find(|(_, loaded)| self.expires_at(shard, loaded.entry()) <= shard.now)
     }
 
     /// The resident of two lines that has used the least share of its limit.
-    fn least_used<'l>(&self, held: &Held<'l>, homes: [usize; 2]) -> Option<(Share, &'l Slot, Seen)> {
-        let slots = homes.into_iter().flat_map(|line| &held.lines.at(line).0);
+    fn least_used<'l>(
+        &self,
+        shard: &ShardContext<'l>,
+        homes: [usize; 2],
+    ) -> Option<(UsedFraction, &'l Slot, SlotValue)> {
+        let slots = homes.into_iter().flat_map(|line| &shard.lines.at(line).0);
         let used = slots.map(|slot| {
-            let seen = slot.load();
-            (self.share_of(held, seen.entry()), slot, seen)
+            let loaded = slot.load();
+            (self.used_fraction(shard, loaded.entry()), slot, loaded)
         });
         used.min_by_key(|(share, _, _)| *share)
     }
 
-    fn grow_if_full(&mut self, held: &Held<'_>) {
-        let slots = held.table.extent().lines() * SLOTS_PER_LINE;
-        if self.entries * FULL.1 >= slots * FULL.0 {
-            self.grow(held);
+    fn grow_if_full(&mut self, shard: &ShardContext<'_>) {
+        let slots = shard.table.size().lines() * SLOTS_PER_LINE;
+        if self.entries * MAX_LOAD.1 >= slots * MAX_LOAD.0 {
+            self.grow(shard);
         }
     }
 
-    fn can_grow(&self, held: &Held<'_>) -> bool {
-        let lines = held.table.extent().lines();
-        lines < held.lines.len() && (lines + 1) * size_of::<Line>() <= self.share(self.slab.bytes())
+    fn can_grow(&self, shard: &ShardContext<'_>) -> bool {
+        let lines = shard.table.size().lines();
+        lines < shard.lines.len()
+            && (lines + 1) * size_of::<CacheLine>() <= self.byte_budget(self.slab.bytes())
     }
 
     /// Whether a new key has a slot in its lines, or would get one.
-    pub(super) fn has_slot_for(&self, held: &Held<'_>, fingerprint: Fingerprint, share: Share) -> bool {
-        let homes = held.table.extent().homes(fingerprint);
-        let is_least = |(theirs, ..): (Share, &Slot, Seen)| theirs.gives_way_to(share);
-        self.can_grow(held)
-            || homes.into_iter().any(|line| self.room(held, line) > 0)
-            || self.least_used(held, homes).is_some_and(is_least)
+    pub(super) fn has_slot_for(
+        &self,
+        shard: &ShardContext<'_>,
+        fingerprint: Fingerprint,
+        share: UsedFraction,
+    ) -> bool {
+        let homes = shard.table.size().candidate_lines(fingerprint);
+        let is_least = |(theirs, ..): (UsedFraction, &Slot, SlotValue)| theirs.is_evictable_by(share);
+        self.can_grow(shard)
+            || homes.into_iter().any(|line| self.free_slots(shard, line) > 0)
+            || self.least_used(shard, homes).is_some_and(is_least)
     }
 
     /// Adds a line and divides the keys of another one with it; `false` at the cap.
-    fn grow(&mut self, held: &Held<'_>) -> bool {
-        if !self.can_grow(held) {
+    fn grow(&mut self, shard: &ShardContext<'_>) -> bool {
+        if !self.can_grow(shard) {
             return false;
         }
-        let (lines, grown) = (held.table.extent().lines(), held.table.extent().grown());
-        let divided = divided_by(lines);
-        let mut free = held.lines.at(lines).0.iter();
-        for slot in &held.lines.at(divided).0 {
-            let seen = slot.load();
-            let entry = seen.entry();
+        let (lines, grown) = (shard.table.size().lines(), shard.table.size().grown());
+        let divided = split_line(lines);
+        let mut free = shard.lines.at(lines).0.iter();
+        for slot in &shard.lines.at(divided).0 {
+            let loaded = slot.load();
+            let entry = loaded.entry();
             if entry == EMPTY {
                 continue;
             }
-            let expired = self.fresh_at(held, entry) <= held.now;
-            let stays = grown.homes(fingerprint_of(entry.0)).contains(&divided);
-            if expired && slot.hand_over(seen, EMPTY).is_ok() {
-                self.release(entry);
+            let expired = self.expires_at(shard, entry) <= shard.now;
+            let stays = grown.candidate_lines(fingerprint_of(entry.0)).contains(&divided);
+            if expired && slot.cas_entry(loaded, EMPTY).is_ok() {
+                self.free_wide_entry(entry);
                 self.entries -= 1;
             } else if !stays {
                 let to = free.next().expect("a new line has room for all of an old one");
-                held.classes.mark(kind_of(entry.0));
-                fill(to, take(slot));
-                held.region.mark(to);
+                shard.classes.mark(class_number(entry.0));
+                fill_slot(to, take_entry(slot));
+                shard.region.mark(to);
             }
         }
-        held.table.set(grown);
+        shard.table.set_size(grown);
         for line in [divided, lines] {
             for _ in 0..SLOTS_PER_LINE {
-                if !self.send_home(held, line) {
+                if !self.move_one_to_first_line(shard, line) {
                     break;
                 }
             }
@@ -414,35 +450,40 @@ impl Shape {
     }
 
     /// What one of table and slab may take while the other takes `other`.
-    fn share(&self, other: usize) -> usize {
-        self.cap_bytes.saturating_sub(other.max(self.cap_bytes / RESERVE))
+    fn byte_budget(&self, other: usize) -> usize {
+        self.cap_bytes.saturating_sub(other.max(self.cap_bytes / RESERVE_DIVISOR))
     }
 
     /// The state of a quota as a slot keeps it, if it does.
-    fn packed(&mut self, held: &Held<'_>, quota: &Quota, state: &State) -> Option<(u16, u64)> {
+    fn pack_state(
+        &mut self,
+        shard: &ShardContext<'_>,
+        quota: &Quota,
+        state: &QuotaState,
+    ) -> Option<(u16, u64)> {
         let class = Class::of(quota)?;
-        let word = class.form.layout().pack(state)?;
-        Some((held.classes.number(class, &mut self.recent)?, word))
+        let word = class.encoding.layout().pack(state)?;
+        Some((shard.classes.intern(class, &mut self.recent_numbers)?, word))
     }
 
     /// Marks the classes that the entries of a line name. What has expired is removed: it names none.
-    pub(super) fn mark_classes(&mut self, held: &Held<'_>, line: usize) {
-        for slot in &held.lines.at(line).0 {
-            let seen = slot.load();
-            let entry = seen.entry();
-            if entry == EMPTY || kind_of(entry.0) == WIDE {
+    pub(super) fn mark_classes(&mut self, shard: &ShardContext<'_>, line: usize) {
+        for slot in &shard.lines.at(line).0 {
+            let loaded = slot.load();
+            let entry = loaded.entry();
+            if entry == EMPTY || class_number(entry.0) == WIDE {
                 continue;
             }
-            if self.fresh_at(held, entry) <= held.now && slot.hand_over(seen, EMPTY).is_ok() {
+            if self.expires_at(shard, entry) <= shard.now && slot.cas_entry(loaded, EMPTY).is_ok() {
                 self.entries -= 1;
             } else {
-                held.classes.mark(kind_of(entry.0));
+                shard.classes.mark(class_number(entry.0));
             }
         }
     }
 
     /// What the slab may take while the table is as large as it is.
-    pub(super) fn slab_share(&self, held: &Held<'_>) -> usize {
-        self.share(held.table.extent().lines() * size_of::<Line>())
+    pub(super) fn slab_budget(&self, shard: &ShardContext<'_>) -> usize {
+        self.byte_budget(shard.table.size().lines() * size_of::<CacheLine>())
     }
 }

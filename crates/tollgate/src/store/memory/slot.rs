@@ -7,91 +7,94 @@
 //! hands just that often, and its new owner to be in the very state that the old one was in.
 //!
 //! Where the processor cannot replace sixteen bytes at once ([`NATIVE`]), the word is replaced by one with the count
-//! [`BUSY`] while the tag changes. Charges and readers wait until the word is back: a spin lock for each slot, taken
+//! [`LOCKED_GENERATION`] while the tag changes. Charges and readers wait until the word is back: a spin lock for each slot, taken
 //! only to change more than the word.
 //!
 //! Everything lock-free in the store goes through the operations of this file.
 
 /// Whose a slot is (a tag; zero is nobody's), and the state.
-pub(super) type Entry = (u64, u64);
+pub(super) type SlotEntry = (u64, u64);
 
-pub(super) const EMPTY: Entry = (0, 0);
+pub(super) const EMPTY: SlotEntry = (0, 0);
 pub(super) const SLOTS_PER_LINE: usize = 4;
 
 /// The bits of a word that count.
-pub(super) const COUNT_BITS: u32 = 6;
-pub(super) const COUNT: u64 = (1 << COUNT_BITS) - 1;
+pub(super) const GENERATION_BITS: u32 = 6;
+pub(super) const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
 /// The count of a word that is locked; no other word has it.
-const BUSY: u64 = COUNT;
+const LOCKED_GENERATION: u64 = GENERATION_MASK;
 /// The states of an age are all in their words: no change among them is of the tag.
-pub(super) const AGE: u64 = 1 << (64 - COUNT_BITS);
+pub(super) const WORD_RANGE: u64 = 1 << (64 - GENERATION_BITS);
 /// The bits of a tag where those of the state are that the count takes the place of. Owners leave them zero.
-const LENT: u64 = COUNT << LENT_AT;
-const LENT_AT: u32 = KIND_BITS;
+const SPILLED_BITS: u64 = GENERATION_MASK << SPILLED_AT;
+const SPILLED_AT: u32 = CLASS_BITS;
 /// The bits of a tag that name its kind.
-pub(super) const KIND_BITS: u32 = 13;
-/// A tag names its owner in the bits from here on, and its kind in those below [`LENT_AT`].
-pub(super) const OWNER_AT: u32 = LENT_AT + COUNT_BITS;
+pub(super) const CLASS_BITS: u32 = 13;
+/// A tag names its owner in the bits from here on, and its kind in those below [`SPILLED_AT`].
+pub(super) const OWNER_AT: u32 = SPILLED_AT + GENERATION_BITS;
 
 /// The bits of a state that its tag is lent.
 #[inline(always)]
-pub(super) fn lent(state: u64) -> u64 {
-    state >> (64 - OWNER_AT) & LENT
+pub(super) fn spilled_bits_of(state: u64) -> u64 {
+    state >> (64 - OWNER_AT) & SPILLED_BITS
 }
 
 /// What a slot holds, as it was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Seen {
+pub(super) struct SlotValue {
     tag: u64,
     word: u64,
 }
 
-impl Seen {
+impl SlotValue {
     #[inline(always)]
-    fn new((tag, state): Entry, count: u64) -> Seen {
-        Seen { tag: tag | lent(state), word: state << COUNT_BITS | count & COUNT }
+    fn new((tag, state): SlotEntry, count: u64) -> SlotValue {
+        SlotValue {
+            tag: tag | spilled_bits_of(state),
+            word: state << GENERATION_BITS | count & GENERATION_MASK,
+        }
     }
 
     #[inline(always)]
     pub(super) fn tag(self) -> u64 {
-        self.tag & !LENT
+        self.tag & !SPILLED_BITS
     }
 
     #[inline(always)]
     pub(super) fn state(self) -> u64 {
-        (self.tag & LENT) << (64 - OWNER_AT) | self.word >> COUNT_BITS
+        (self.tag & SPILLED_BITS) << (64 - OWNER_AT) | self.word >> GENERATION_BITS
     }
 
-    pub(super) fn entry(self) -> Entry {
+    pub(super) fn entry(self) -> SlotEntry {
         (self.tag(), self.state())
     }
 
     /// The same owner with another state.
     #[inline(always)]
-    fn with(self, state: u64) -> Seen {
-        Seen::new((self.tag(), state), self.word)
+    fn with_state(self, state: u64) -> SlotValue {
+        SlotValue::new((self.tag(), state), self.word)
     }
 
     /// What comes after this one if not only the word changes.
-    fn followed_by(self, entry: Entry) -> Seen {
-        let count = (self.word & COUNT) + 1;
-        Seen::new(entry, if count == BUSY { 0 } else { count })
+    fn next_generation(self, entry: SlotEntry) -> SlotValue {
+        let count = (self.word & GENERATION_MASK) + 1;
+        SlotValue::new(entry, if count == LOCKED_GENERATION { 0 } else { count })
     }
 }
 
 /// One cache line of slots.
 #[repr(C, align(64))]
 #[derive(Default)]
-pub(super) struct Line(pub(super) [Slot; SLOTS_PER_LINE]);
+pub(super) struct CacheLine(pub(super) [Slot; SLOTS_PER_LINE]);
 
-impl Line {
+impl CacheLine {
     /// The slot whose tag is wanted. All four are compared and none is jumped to: which one it is nobody can
     /// guess, and a jump that was guessed wrong keeps the next request's memory from being asked for meanwhile.
     #[inline(always)]
     pub(super) fn find(&self, is_wanted: impl Fn(u64) -> bool) -> Option<&Slot> {
         let mut found = None;
         for slot in self.0.each_ref() {
-            found = if is_wanted(slot.whole_tag()) { Some(slot) } else { found };
+            found = if is_wanted(slot.raw_tag()) { Some(slot) } else { found };
         }
         found
     }
@@ -99,15 +102,15 @@ impl Line {
     /// The slot with this tag, as it stands there.
     #[cfg(any(shuttle, tollgate_portable, not(target_arch = "x86_64")))]
     #[inline(always)]
-    pub(super) fn slot_of(&self, tag: u64) -> Option<&Slot> {
-        self.0.iter().find(|slot| slot.whole_tag() == tag)
+    pub(super) fn find_raw_tag(&self, tag: u64) -> Option<&Slot> {
+        self.0.iter().find(|slot| slot.raw_tag() == tag)
     }
 
     /// The same in few steps, none of them on numbers: all of them wait for the line, and while they do they
     /// are in the way of the next request, whose steps are mostly on numbers.
     #[cfg(not(any(shuttle, tollgate_portable, not(target_arch = "x86_64"))))]
     #[inline(always)]
-    pub(super) fn slot_of(&self, tag: u64) -> Option<&Slot> {
+    pub(super) fn find_raw_tag(&self, tag: u64) -> Option<&Slot> {
         let equal: u32;
         // SAFETY: four reads of sixteen bytes of this line, which is aligned. The tag in each is read at once: it
         // does not cross eight bytes. There are no slots where `supported` is false.
@@ -145,7 +148,7 @@ mod atomic {
 
     use portable_atomic::AtomicU128;
 
-    use super::{BUSY, COUNT, Entry, LENT, Seen};
+    use super::{GENERATION_MASK, LOCKED_GENERATION, SPILLED_BITS, SlotEntry, SlotValue};
     use crate::sync::spin;
 
     /// Whether sixteen bytes are replaced by one instruction. On x86-64 [`supported`] makes sure that the processor
@@ -158,22 +161,22 @@ mod atomic {
 
     /// Only where not [`NATIVE`].
     #[inline(always)]
-    const fn is_busy(word: u64) -> bool {
-        !NATIVE && word & COUNT == BUSY
+    const fn is_locked(word: u64) -> bool {
+        !NATIVE && word & GENERATION_MASK == LOCKED_GENERATION
     }
 
     #[repr(transparent)]
     #[derive(Default)]
     pub(in super::super) struct Slot(AtomicU128);
 
-    impl From<u128> for Seen {
-        fn from(both: u128) -> Seen {
-            Seen { tag: both as u64, word: (both >> 64) as u64 }
+    impl From<u128> for SlotValue {
+        fn from(both: u128) -> SlotValue {
+            SlotValue { tag: both as u64, word: (both >> 64) as u64 }
         }
     }
 
-    impl From<Seen> for u128 {
-        fn from(Seen { tag, word }: Seen) -> u128 {
+    impl From<SlotValue> for u128 {
+        fn from(SlotValue { tag, word }: SlotValue) -> u128 {
             u128::from(word) << 64 | u128::from(tag)
         }
     }
@@ -181,90 +184,95 @@ mod atomic {
     impl Slot {
         #[inline]
         pub(in super::super) fn tag(&self) -> u64 {
-            self.whole_tag() & !LENT
+            self.raw_tag() & !SPILLED_BITS
         }
 
         /// The tag with its lent bits.
         #[inline(always)]
-        pub(in super::super) fn whole_tag(&self) -> u64 {
+        pub(in super::super) fn raw_tag(&self) -> u64 {
             self.tag_half().load(Ordering::Acquire)
         }
 
         /// The word, if it stands with this tag and its lent bits. The tag is read after the word: one that has
         /// changed since has another count.
         #[inline(always)]
-        pub(in super::super) fn word_of(&self, whole_tag: u64) -> Option<u64> {
-            let Seen { tag, word } = self.glance();
+        pub(in super::super) fn word_if_tag(&self, whole_tag: u64) -> Option<u64> {
+            let SlotValue { tag, word } = self.load_unconfirmed();
             (tag == whole_tag).then_some(word)
         }
 
         /// Replaces a word; says whether it was there.
         #[inline(always)]
-        pub(in super::super) fn set_word(&self, word: u64, next: u64) -> bool {
+        pub(in super::super) fn cas_word(&self, word: u64, next: u64) -> bool {
             self.word_half().compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         }
 
-        /// The word and then the tag. They may never have stood together; [`set`](Self::set) and
+        /// The word and then the tag. They may never have stood together; [`cas_state`](Self::cas_state) and
         /// [`confirm`](Self::confirm) find out.
         #[inline(always)]
-        pub(in super::super) fn glance(&self) -> Seen {
-            self.settled(self.word_half().load(Ordering::Acquire))
+        pub(in super::super) fn load_unconfirmed(&self) -> SlotValue {
+            self.pair_when_unlocked(self.word_half().load(Ordering::Acquire))
         }
 
         /// Both as they stand together.
         #[inline]
-        pub(in super::super) fn load(&self) -> Seen {
+        pub(in super::super) fn load(&self) -> SlotValue {
             if NATIVE {
                 return self.0.load(Ordering::Acquire).into();
             }
-            let mut seen = self.glance();
-            while let Err(changed) = self.confirm(seen) {
-                seen = changed;
+            let mut loaded = self.load_unconfirmed();
+            while let Err(changed) = self.confirm(loaded) {
+                loaded = changed;
             }
-            seen
+            loaded
         }
 
         /// Whether what was seen is there; fails with what is there instead, and writes nothing. A word that has
         /// not changed since a tag was read has stood with it.
         #[inline]
-        pub(in super::super) fn confirm(&self, seen: Seen) -> Result<(), Seen> {
+        pub(in super::super) fn confirm(&self, loaded: SlotValue) -> Result<(), SlotValue> {
             let word = self.word_half().load(Ordering::Acquire);
-            if word == seen.word { Ok(()) } else { Err(self.settled(word)) }
+            if word == loaded.word { Ok(()) } else { Err(self.pair_when_unlocked(word)) }
         }
 
         /// Replaces the state of whose it is; fails with what is there instead.
         #[inline(always)]
-        pub(in super::super) fn set(&self, seen: Seen, state: u64) -> Result<(), Seen> {
-            let next = seen.with(state);
-            if next.tag != seen.tag {
-                return self.hand_over(seen, (seen.tag(), state));
+        pub(in super::super) fn cas_state(&self, loaded: SlotValue, state: u64) -> Result<(), SlotValue> {
+            let next = loaded.with_state(state);
+            if next.tag != loaded.tag {
+                return self.cas_entry(loaded, (loaded.tag(), state));
             }
             let word = self.word_half();
-            let replaced = word.compare_exchange(seen.word, next.word, Ordering::AcqRel, Ordering::Acquire);
-            replaced.map(drop).map_err(|word| self.settled(word))
+            let replaced = word.compare_exchange(loaded.word, next.word, Ordering::AcqRel, Ordering::Acquire);
+            replaced.map(drop).map_err(|word| self.pair_when_unlocked(word))
         }
 
         /// Replaces all of it; fails with what is there instead.
         #[cold]
-        pub(in super::super) fn hand_over(&self, seen: Seen, entry: Entry) -> Result<(), Seen> {
+        pub(in super::super) fn cas_entry(
+            &self,
+            loaded: SlotValue,
+            entry: SlotEntry,
+        ) -> Result<(), SlotValue> {
             if !NATIVE {
-                return self.replace_locked(seen, seen.followed_by(entry));
+                return self.cas_entry_locked(loaded, loaded.next_generation(entry));
             }
-            let (old, new) = (seen.into(), seen.followed_by(entry).into());
+            let (old, new) = (loaded.into(), loaded.next_generation(entry).into());
             let replaced = self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
-            replaced.map(drop).map_err(Seen::from)
+            replaced.map(drop).map_err(SlotValue::from)
         }
 
         /// Replaces tag and word one after the other. The word is locked meanwhile: no charge replaces it, and a
         /// thread that reads the new tag finds the lock, or the new word.
-        fn replace_locked(&self, seen: Seen, next: Seen) -> Result<(), Seen> {
+        fn cas_entry_locked(&self, loaded: SlotValue, next: SlotValue) -> Result<(), SlotValue> {
             let word = self.word_half();
-            let locked = word.compare_exchange(seen.word, BUSY, Ordering::AcqRel, Ordering::Acquire);
-            locked.map_err(|word| self.settled(word))?;
-            let tag = self.whole_tag();
-            if tag != seen.tag {
-                word.store(seen.word, Ordering::Release);
-                return Err(Seen { tag, word: seen.word });
+            let locked =
+                word.compare_exchange(loaded.word, LOCKED_GENERATION, Ordering::AcqRel, Ordering::Acquire);
+            locked.map_err(|word| self.pair_when_unlocked(word))?;
+            let tag = self.raw_tag();
+            if tag != loaded.tag {
+                word.store(loaded.word, Ordering::Release);
+                return Err(SlotValue { tag, word: loaded.word });
             }
             self.tag_half().store(next.tag, Ordering::Release);
             word.store(next.word, Ordering::Release);
@@ -273,15 +281,15 @@ mod atomic {
 
         /// A word that was read and the tag with it; another word if that one was locked.
         #[inline(always)]
-        fn settled(&self, word: u64) -> Seen {
-            self.with_tag(if is_busy(word) { self.unlocked() } else { word })
+        fn pair_when_unlocked(&self, word: u64) -> SlotValue {
+            self.with_tag(if is_locked(word) { self.wait_until_unlocked() } else { word })
         }
 
         #[cold]
-        fn unlocked(&self) -> u64 {
+        fn wait_until_unlocked(&self) -> u64 {
             for spins in 0u32.. {
                 let word = self.word_half().load(Ordering::Acquire);
-                if !is_busy(word) {
+                if !is_locked(word) {
                     return word;
                 }
                 if spins < SPINS { spin() } else { std::thread::yield_now() }
@@ -290,8 +298,8 @@ mod atomic {
         }
 
         #[inline(always)]
-        fn with_tag(&self, word: u64) -> Seen {
-            Seen { tag: self.whole_tag(), word }
+        fn with_tag(&self, word: u64) -> SlotValue {
+            SlotValue { tag: self.raw_tag(), word }
         }
 
         #[inline(always)]
@@ -336,10 +344,15 @@ mod tests {
     #[test]
     fn every_state_comes_back_whatever_the_count() {
         let tag = 0x0001_2345_6789_abcd << OWNER_AT | 7;
-        for state in [0, 1, AGE - 1, AGE, AGE + 1, 6 * AGE + 42, u64::MAX - 1, u64::MAX] {
-            for count in [0, 1, COUNT, COUNT + 1, u64::MAX] {
-                let seen = Seen::new((tag, state), count);
-                assert_eq!((seen.entry(), seen.word & COUNT), ((tag, state), count & COUNT));
+        for state in
+            [0, 1, WORD_RANGE - 1, WORD_RANGE, WORD_RANGE + 1, 6 * WORD_RANGE + 42, u64::MAX - 1, u64::MAX]
+        {
+            for count in [0, 1, GENERATION_MASK, GENERATION_MASK + 1, u64::MAX] {
+                let loaded = SlotValue::new((tag, state), count);
+                assert_eq!(
+                    (loaded.entry(), loaded.word & GENERATION_MASK),
+                    ((tag, state), count & GENERATION_MASK)
+                );
             }
         }
     }
@@ -349,33 +362,36 @@ mod tests {
         let slot = Slot::default();
         let owner = |n: u64| n << OWNER_AT | 1;
         let empty = slot.load();
-        assert_eq!(slot.hand_over(empty, (owner(1), 5)), Ok(()));
+        assert_eq!(slot.cas_entry(empty, (owner(1), 5)), Ok(()));
         let first = slot.load();
-        assert_eq!(slot.hand_over(first, EMPTY), Ok(()));
+        assert_eq!(slot.cas_entry(first, EMPTY), Ok(()));
         assert_eq!(slot.load().entry(), EMPTY);
-        assert_eq!(slot.hand_over(slot.load(), (owner(2), 5)), Ok(()));
+        assert_eq!(slot.cas_entry(slot.load(), (owner(2), 5)), Ok(()));
         let second = slot.load();
         // The states are the same, but one of them is another's.
-        assert_eq!(slot.set(first, 6), Err(second));
-        assert!(!slot.set_word(first.word, 6 << COUNT_BITS | first.word & COUNT));
+        assert_eq!(slot.cas_state(first, 6), Err(second));
+        assert!(!slot.cas_word(first.word, 6 << GENERATION_BITS | first.word & GENERATION_MASK));
         assert_eq!(slot.confirm(first), Err(second));
-        assert_eq!(slot.word_of(owner(1)), None);
-        assert_eq!((slot.set(second, 5 + AGE), slot.load().entry()), (Ok(()), (owner(2), 5 + AGE)));
-        assert!(slot.set(second, 6).is_err(), "the word is the same, and the tag is not");
+        assert_eq!(slot.word_if_tag(owner(1)), None);
+        assert_eq!(
+            (slot.cas_state(second, 5 + WORD_RANGE), slot.load().entry()),
+            (Ok(()), (owner(2), 5 + WORD_RANGE))
+        );
+        assert!(slot.cas_state(second, 6).is_err(), "the word is the same, and the tag is not");
     }
 
     #[test]
     fn the_slot_of_a_tag_is_found_wherever_it_stands() {
-        let line = Line::default();
+        let line = CacheLine::default();
         for n in 0..SLOTS_PER_LINE {
             let entry = ((n as u64 + 1) << OWNER_AT | 1, 3);
-            line.0[n].hand_over(line.0[n].load(), entry).expect("nobody else is here");
+            line.0[n].cas_entry(line.0[n].load(), entry).expect("nobody else is here");
         }
         for n in 0..SLOTS_PER_LINE {
-            let found = line.slot_of((n as u64 + 1) << OWNER_AT | 1).expect("it is there");
+            let found = line.find_raw_tag((n as u64 + 1) << OWNER_AT | 1).expect("it is there");
             assert!(std::ptr::eq(found, &line.0[n]));
         }
-        assert!(line.slot_of(9 << OWNER_AT | 1).is_none() && line.slot_of(0).is_none());
+        assert!(line.find_raw_tag(9 << OWNER_AT | 1).is_none() && line.find_raw_tag(0).is_none());
     }
 
     /// Where sixteen bytes are replaced under a lock, a charge of eight of them was overwritten.
@@ -385,22 +401,22 @@ mod tests {
         const THREADS: u64 = 3;
         let tag = |n: u64| (n + 1) << OWNER_AT | 1;
         let slot = Slot::default();
-        let start = AGE - CHARGES; // half of the charges are in the next age
-        slot.hand_over(slot.load(), (tag(0), start)).expect("no other thread has it");
-        let charge = |mut seen: Seen| {
-            while let Err(changed) = slot.set(seen, seen.state() + 1) {
-                seen = changed;
+        let start = WORD_RANGE - CHARGES; // half of the charges are in the next age
+        slot.cas_entry(slot.load(), (tag(0), start)).expect("no other thread has it");
+        let charge = |mut loaded: SlotValue| {
+            while let Err(changed) = slot.cas_state(loaded, loaded.state() + 1) {
+                loaded = changed;
             }
         };
         std::thread::scope(|scope| {
             let charging: Vec<_> = (0..THREADS)
-                .map(|_| scope.spawn(|| (0..CHARGES).for_each(|_| charge(slot.glance()))))
+                .map(|_| scope.spawn(|| (0..CHARGES).for_each(|_| charge(slot.load_unconfirmed()))))
                 .collect();
             let mut n = 0;
             while charging.iter().any(|thread| !thread.is_finished()) {
                 n += 1;
-                let seen = slot.load();
-                let _ = slot.hand_over(seen, (tag(n % 2), seen.state()));
+                let loaded = slot.load();
+                let _ = slot.cas_entry(loaded, (tag(n % 2), loaded.state()));
             }
         });
         assert_eq!(slot.load().state() - start, THREADS * CHARGES);

@@ -12,10 +12,10 @@ use crate::fingerprint::Fingerprint;
 use crate::store::memory::changes::ChangedLines;
 use crate::store::memory::packed::Class;
 use crate::store::memory::saved::{class_words, read_class, read_state, write_state};
-use crate::store::memory::shard::{Saved, Shape};
-use crate::store::memory::slab::Wide;
-use crate::store::memory::slot::Entry;
-use crate::store::memory::table::{fingerprint_of, kind_of};
+use crate::store::memory::shard::{SavedEntry, ShardInner};
+use crate::store::memory::slab::WideEntry;
+use crate::store::memory::slot::SlotEntry;
+use crate::store::memory::table::{class_number, fingerprint_of};
 use crate::store::memory::{MemoryStore, SHARDS, first_fingerprint, shard_of};
 use crate::sync::lock;
 use crate::time::Time;
@@ -35,23 +35,23 @@ const SAMPLE_LINES: usize = 1024;
 impl MemoryStore {
     /// The lines that may hold an entry.
     pub(crate) fn lines_in_use(&self) -> usize {
-        self.tables.iter().map(|table| table.extent().lines()).max().unwrap_or(0) * SHARDS
+        self.tables.iter().map(|table| table.size().lines()).max().unwrap_or(0) * SHARDS
     }
 
     /// Writes the entries of a line.
     pub(crate) fn write_line(&self, line: usize, expired: Expired, out: &mut Chunks<'_, '_>) {
         let n = line % SHARDS;
-        let shape = self.lock(n);
+        let inner = self.lock(n);
         for slot in &self.region.line(line).0 {
-            self.write_entry(n, slot.load().entry(), &shape, expired, out);
+            self.write_entry(n, slot.load().entry(), &inner, expired, out);
         }
     }
 
     fn write_entry(
         &self,
         n: usize,
-        (tag, word): Entry,
-        shape: &Shape,
+        (tag, word): SlotEntry,
+        inner: &ShardInner,
         expired: Expired,
         out: &mut Chunks<'_, '_>,
     ) {
@@ -59,16 +59,16 @@ impl MemoryStore {
             return;
         }
         let fingerprint = fingerprint_of(tag).0 | first_fingerprint(n).0;
-        let wide = shape.wide((tag, word));
-        let class = self.classes.get(kind_of(tag));
+        let wide = inner.wide((tag, word));
+        let class = self.classes.get(class_number(tag));
         let now = out.now();
         match (wide, class) {
-            (Some(wide), _) if wide.fresh_at > now => {
+            (Some(wide), _) if wide.expires_at > now => {
                 let out = out.record(Record::Wide);
-                out.words([wide.key(), wide.fresh_at.nanos()]);
+                out.words([wide.key(), wide.expires_at.nanos()]);
                 write_state(out, &wide.state);
             }
-            (None, Some(class)) if class.form.fresh_at(word) > now => {
+            (None, Some(class)) if class.encoding.expires_at(word) > now => {
                 let number = out.class(class_words(&class));
                 let out = out.record(Record::Packed);
                 out.word(fingerprint);
@@ -102,12 +102,12 @@ impl MemoryStore {
         let mut removed = removed.into_iter();
         while let Some(fingerprint) = removed.next() {
             let n = shard_of(fingerprint);
-            let shape = self.lock(n);
+            let inner = self.lock(n);
             match self.find(fingerprint).map(|slot| slot.load().entry()) {
-                Some(entry) => self.write_entry(n, entry, &shape, Expired::Noted, out),
+                Some(entry) => self.write_entry(n, entry, &inner, Expired::Noted, out),
                 None => out.record(Record::NoCounter).word(fingerprint.0),
             }
-            drop(shape);
+            drop(inner);
             if let Err(error) = out.hand_out_full() {
                 removed.for_each(|fingerprint| self.region.note_removed(fingerprint));
                 return Err(error);
@@ -184,7 +184,9 @@ impl<'s> EntryReader<'s> {
     pub(crate) fn read_wide(&self, from: &mut Decoder<'_>) -> Option<i64> {
         let (key, fresh_at) = (from.word()?, Time::from_nanos(from.word()?));
         let state = read_state(from)?;
-        Some(self.put(Fingerprint(key), |_| Some(Saved::Wide(Wide::saved(key, state, fresh_at)))))
+        Some(self.put(Fingerprint(key), |_| {
+            Some(SavedEntry::Wide(WideEntry::from_snapshot(key, state, fresh_at)))
+        }))
     }
 
     pub(crate) fn read_gone(&self, from: &mut Decoder<'_>) -> Option<i64> {
@@ -193,19 +195,23 @@ impl<'s> EntryReader<'s> {
 
     fn take_packed(&self, fingerprint: u64, class: u64, word: u64) -> Option<i64> {
         let class = self.classes.get(usize::try_from(class).ok()?)?;
-        let word = class.form.accepts(word).then(|| class.clamped(word, self.now))?;
-        Some(self.put(Fingerprint(fingerprint), |shape| {
+        let word = class.encoding.accepts(word).then(|| class.clamped(word, self.now))?;
+        Some(self.put(Fingerprint(fingerprint), |inner| {
             // The shard is locked until the entry names the number.
-            let number = self.store.classes.number(*class, &mut shape.recent)?;
-            Some(Saved::Packed(number, word))
+            let number = self.store.classes.intern(*class, &mut inner.recent_numbers)?;
+            Some(SavedEntry::Packed(number, word))
         }))
     }
 
-    fn put(&self, fingerprint: Fingerprint, saved: impl FnOnce(&mut Shape) -> Option<Saved>) -> i64 {
+    fn put(
+        &self,
+        fingerprint: Fingerprint,
+        saved: impl FnOnce(&mut ShardInner) -> Option<SavedEntry>,
+    ) -> i64 {
         let n = shard_of(fingerprint);
-        let (mut shape, held) = (self.store.lock(n), self.store.held(n, self.now));
-        let was_there = shape.remove(&held, fingerprint);
-        let is_there = saved(&mut shape).is_some_and(|saved| shape.restore(&held, fingerprint, saved));
+        let (mut inner, shard) = (self.store.lock(n), self.store.shard_context(n, self.now));
+        let was_there = inner.remove(&shard, fingerprint);
+        let is_there = saved(&mut inner).is_some_and(|saved| inner.restore(&shard, fingerprint, saved));
         i64::from(is_there) - i64::from(was_there)
     }
 

@@ -18,7 +18,7 @@ pub struct Usage {
     /// Times that a state found no room to grow and was coarsened: it denies a little longer than it should.
     pub coarsened: u64,
     /// Charges of new keys that were denied because memory is full: by the state that such keys share, or at once.
-    pub refused: u64,
+    pub denied_full: u64,
 }
 
 impl MemoryStore {
@@ -28,13 +28,13 @@ impl MemoryStore {
             evicted: self.evicted.load(Ordering::Relaxed),
             unstored: self.unstored.load(Ordering::Relaxed),
             coarsened: self.coarsened.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
+            denied_full: self.denied_full.load(Ordering::Relaxed),
             ..Usage::default()
         };
         for (n, table) in self.tables.iter().enumerate() {
-            let shape = self.lock(n);
-            usage.keys += shape.entries() as u64;
-            usage.bytes += shape.bytes(table) as u64;
+            let inner = self.lock(n);
+            usage.keys += inner.entries() as u64;
+            usage.bytes += inner.bytes(table) as u64;
         }
         usage
     }

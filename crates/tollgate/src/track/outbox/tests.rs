@@ -7,9 +7,9 @@ const KEY: Fingerprint = Fingerprint(7);
 const T: Time = Time::from_secs(1_000);
 const SECOND: Duration = Duration::from_secs(1);
 
-fn counter(key: &str) -> Counter {
+fn counter(key: &str) -> CounterId {
     let part = KeyPart { name: "user".into(), value: key.into(), sensitivity: Sensitivity::Public };
-    Counter { domain: "default".into(), rule: "r".into(), key: CounterKey::shared(vec![part]) }
+    CounterId { domain: "default".into(), rule: "r".into(), key: CounterKey::shared(vec![part]) }
 }
 
 fn count(outbox: &Outbox, now: Time) {
@@ -102,7 +102,7 @@ fn memory_has_a_bound_and_what_finds_no_room_is_counted() {
     assert!(outbox.dropped() > 1_000);
     let mut written = 0;
     while let Some(delta) = outbox.take(Time::MAX) {
-        outbox.give_up(&delta);
+        outbox.discard(&delta);
         written += 1;
     }
     assert!(written > 1_000);

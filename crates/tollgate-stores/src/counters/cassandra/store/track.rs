@@ -7,27 +7,27 @@ use tollgate::track::Delta;
 use tollgate::track::central::SharedTrack;
 
 use super::CassandraStore;
-use crate::counters::track::{DEADLINE, swap};
-use crate::counters::{Counter, StoreError};
+use crate::counters::track::{TRACK_TIMEOUT, cas_update};
+use crate::counters::{CounterId, StoreError};
 
 impl CassandraStore {
     /// Adds a delta to the record of its key, once, however often it is sent.
     pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
-        let (name, rows) = (self.inner.naming.track_name(&delta.counter), &self.inner.rows.cells);
+        let (name, rows) = (self.inner.naming.track_name(&delta.counter), &self.inner.rows.store);
         rows.link.breaker.admit()?;
-        swap::add(rows, &name, &name, delta).await
+        cas_update::add(rows, &name, &name, delta).await
     }
 
     /// The record of a key; an empty one if there is none.
-    pub async fn read_track(&self, counter: &Counter, writer: u64) -> Result<SharedTrack, StoreError> {
-        let (name, rows) = (self.inner.naming.track_name(counter), &self.inner.rows.cells);
+    pub async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
+        let (name, rows) = (self.inner.naming.track_name(counter), &self.inner.rows.store);
         rows.link.breaker.admit()?;
-        Ok(swap::read(rows, &name, &name).await?.shared(writer))
+        Ok(cas_update::read(rows, &name, &name).await?.into_shared(writer))
     }
 
-    pub async fn forget_track(&self, counter: &Counter) -> Result<(), StoreError> {
-        let (name, rows) = (self.inner.naming.track_name(counter), &self.inner.rows.cells);
+    pub async fn forget_track(&self, counter: &CounterId) -> Result<(), StoreError> {
+        let (name, rows) = (self.inner.naming.track_name(counter), &self.inner.rows.store);
         rows.link.breaker.admit()?;
-        rows.delete(&name, &name, Instant::now() + DEADLINE).await.map(drop)
+        rows.delete(&name, &name, Instant::now() + TRACK_TIMEOUT).await.map(drop)
     }
 }

@@ -5,26 +5,29 @@ use tollgate::track::Delta;
 use tollgate::track::central::SharedTrack;
 
 use super::MemcachedStore;
-use crate::counters::memcached::wire::Command;
-use crate::counters::track::{DEADLINE, swap};
-use crate::counters::{Counter, StoreError};
+use crate::counters::memcached::wire::MemcachedCommand;
+use crate::counters::track::{TRACK_TIMEOUT, cas_update};
+use crate::counters::{CounterId, StoreError};
 
 impl MemcachedStore {
     /// Adds a delta to the record of its key, once, however often it is sent.
     pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
-        let name = self.inner.fleet.track_name(&delta.counter);
-        swap::add(&self.inner.values.cells, &name, &name, delta).await
+        let name = self.inner.pool.track_name(&delta.counter);
+        cas_update::add(&self.inner.values.store, &name, &name, delta).await
     }
 
     /// The record of a key; an empty one if there is none.
-    pub async fn read_track(&self, counter: &Counter, writer: u64) -> Result<SharedTrack, StoreError> {
-        let name = self.inner.fleet.track_name(counter);
-        Ok(swap::read(&self.inner.values.cells, &name, &name).await?.shared(writer))
+    pub async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
+        let name = self.inner.pool.track_name(counter);
+        Ok(cas_update::read(&self.inner.values.store, &name, &name).await?.into_shared(writer))
     }
 
-    pub async fn forget_track(&self, counter: &Counter) -> Result<(), StoreError> {
-        let name = self.inner.fleet.track_name(counter);
-        let server = self.inner.fleet.server(&name);
-        server.ask_one(Command::Delete { key: name }, Instant::now() + DEADLINE).await.map(drop)
+    pub async fn forget_track(&self, counter: &CounterId) -> Result<(), StoreError> {
+        let name = self.inner.pool.track_name(counter);
+        let server = self.inner.pool.server(&name);
+        server
+            .execute_one(MemcachedCommand::Delete { key: name }, Instant::now() + TRACK_TIMEOUT)
+            .await
+            .map(drop)
     }
 }

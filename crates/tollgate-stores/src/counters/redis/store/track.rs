@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use tollgate::track::Delta;
 use tollgate::track::central::SharedTrack;
 
-use super::super::resp::Reply;
-use super::super::slots::slot_of;
+use super::super::cluster::slot_of;
+use super::super::resp::RedisReply;
 use super::RedisStore;
-use crate::counters::track::{DEADLINE, MAX_WRITERS, Record, micros, write_times};
-use crate::counters::{Counter, StoreError};
+use crate::counters::track::{MAX_WRITERS, TRACK_TIMEOUT, TrackRecord, micros, write_times};
+use crate::counters::{CounterId, StoreError};
 
 const SOURCE: &str = include_str!("../script/track.lua");
 
@@ -41,7 +41,7 @@ impl RedisStore {
             delta.tracking.keep().as_millis().to_string(),
             MAX_WRITERS.to_string(),
         ];
-        let (slot, deadline) = (slot_of(&name), Instant::now() + DEADLINE);
+        let (slot, deadline) = (slot_of(&name), Instant::now() + TRACK_TIMEOUT);
         let topology = &self.0.topology;
         match topology.command(slot, &words, deadline).await {
             Err(StoreError::Refused { reason, .. }) if reason.starts_with("NOSCRIPT") => {
@@ -53,20 +53,20 @@ impl RedisStore {
     }
 
     /// The record of a key; an empty one if there is none.
-    pub async fn read_track(&self, counter: &Counter, writer: u64) -> Result<SharedTrack, StoreError> {
+    pub async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
         let name = self.0.naming.track_name(counter);
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + TRACK_TIMEOUT;
         let reply = self.0.topology.command(slot_of(&name), &["GET", &name], deadline).await?;
         let record = match &reply {
-            Reply::Nil => Record::default(),
-            reply => Record::read(reply.text().unwrap_or_default().as_bytes(), "redis")?,
+            RedisReply::Nil => TrackRecord::default(),
+            reply => TrackRecord::read(reply.text().unwrap_or_default().as_bytes(), "redis")?,
         };
-        Ok(record.shared(writer))
+        Ok(record.into_shared(writer))
     }
 
-    pub async fn forget_track(&self, counter: &Counter) -> Result<(), StoreError> {
+    pub async fn forget_track(&self, counter: &CounterId) -> Result<(), StoreError> {
         let name = self.0.naming.track_name(counter);
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + TRACK_TIMEOUT;
         self.0.topology.command(slot_of(&name), &["DEL", &name], deadline).await.map(drop)
     }
 }

@@ -1,0 +1,159 @@
+//! Which callers an address serves: by token and role, or, without tokens, by being local.
+//!
+//! A browser on the same machine is no local caller unless the page is our own: a page of another site may send it
+//! anywhere (cross-site requests), and a name of another site may resolve to a loopback address (DNS rebinding).
+
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN};
+use hyper::http::uri::Authority;
+use hyper::{Request, StatusCode};
+use tollgate::request::{fields, host};
+
+use crate::log_rate::LogLimiter;
+use crate::response::ProblemDetails;
+use crate::tokens::{Role, Tokens};
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// A refusal: the name of the token, where it is known, and why.
+pub type RefusedCaller<'t> = (&'t str, ProblemDetails);
+
+/// The name of the token, if it has the role that is needed.
+pub fn authorize_token<'t>(
+    tokens: &'t Tokens,
+    headers: &HeaderMap,
+    needed: Role,
+) -> Result<&'t str, RefusedCaller<'t>> {
+    require_single_host(headers)?;
+    let unknown = |detail: &str| ("", ProblemDetails::new(StatusCode::UNAUTHORIZED, detail));
+    let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let Some(token) = authorization.and_then(fields::bearer) else {
+        return Err(unknown("send a token: Authorization: Bearer …"));
+    };
+    match tokens.find(token, needed) {
+        None => Err(unknown("the token is not known")),
+        Some((role, name)) if !role.includes(needed) => {
+            let detail =
+                format!("the token's role is {}, and this needs the role {}", role.name(), needed.name());
+            Err((name, ProblemDetails::new(StatusCode::FORBIDDEN, detail)))
+        }
+        Some((_, name)) => Ok(name),
+    }
+}
+
+/// Whether a caller is local, by what a browser says of itself.
+pub fn authorize_local(
+    target: Option<&Authority>,
+    headers: &HeaderMap,
+) -> Result<(), RefusedCaller<'static>> {
+    require_single_host(headers)?;
+    let forbidden = |detail: &str| Err(("", ProblemDetails::new(StatusCode::FORBIDDEN, detail)));
+    let Some(asked_host) = headers.get(HOST).and_then(|value| value.to_str().ok()) else {
+        return forbidden("the Host header is missing");
+    };
+    if !is_local(asked_host) || target.is_some_and(|target| !is_local(target.as_str())) {
+        return forbidden(
+            "the Host header names no local address: without tokens only local callers are served",
+        );
+    }
+    let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, host)| host == asked_host);
+    // An origin that is no text is no origin of ours.
+    let is_foreign = |value: &hyper::header::HeaderValue| !value.to_str().is_ok_and(is_own);
+    if headers.get_all(ORIGIN).iter().any(is_foreign) {
+        return forbidden("calls from other origins are refused");
+    }
+    let sites = headers.get_all(SEC_FETCH_SITE).iter();
+    if sites.into_iter().any(|site| site != "same-origin" && site != "none") {
+        return forbidden("calls that another site makes a browser send are refused");
+    }
+    Ok(())
+}
+
+/// RFC 9112, section 3.2: several are an attempt to be taken for two things at once.
+fn require_single_host(headers: &HeaderMap) -> Result<(), RefusedCaller<'static>> {
+    match headers.get_all(HOST).iter().nth(1) {
+        None => Ok(()),
+        Some(_) => Err(("", ProblemDetails::new(StatusCode::BAD_REQUEST, "there are several Host headers"))),
+    }
+}
+
+fn is_local(asked_host: &str) -> bool {
+    let name = host::canonical(asked_host);
+    let ip = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    name == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Logs a refused call at a bounded rate, without what is secret.
+pub fn log_refused(
+    rate: &LogLimiter,
+    api: &'static str,
+    request: &Request<Incoming>,
+    refused: &RefusedCaller<'_>,
+) {
+    let (who, problem) = refused;
+    rate.warn("refused calls", || {
+        // The collection only: what follows it may be a key.
+        let path: Vec<_> = request.uri().path().splitn(4, '/').take(3).collect();
+        let (status, path) = (problem.status.as_u16(), path.join("/"));
+        let (method, detail) = (request.method(), &problem.detail);
+        tracing::warn!(status, path, %method, who, "{api} call refused: {detail}");
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    fn headers(pairs: &[(&HeaderName, &[u8])]) -> HeaderMap {
+        let value = |bytes: &[u8]| HeaderValue::from_bytes(bytes).expect("a value");
+        pairs.iter().map(|(name, bytes)| ((*name).clone(), value(bytes))).collect()
+    }
+
+    fn refused(pairs: &[(&HeaderName, &[u8])]) -> bool {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers(pairs).iter() {
+            map.append(name, value.clone());
+        }
+        authorize_local(None, &map).is_err()
+    }
+
+    #[test]
+    fn only_local_hosts_and_origins_are_served_without_tokens() {
+        for host in ["localhost:7070", "127.0.0.1:7070", "[::1]:7070", "127.0.0.1"] {
+            let origin = format!("http://{host}");
+            let host = (&HOST, host.as_bytes());
+            assert!(!refused(&[host]));
+            assert!(!refused(&[host, (&ORIGIN, origin.as_bytes())]));
+            for origin in [&b"http://evil.example"[..], b"null", b"", b"http://\xe4.example", b"\xff"] {
+                assert!(refused(&[host, (&ORIGIN, origin)]), "{origin:?}");
+            }
+            for (site, is_refused) in [
+                ("same-origin", false),
+                ("none", false),
+                ("cross-site", true),
+                ("same-site", true),
+                ("", true),
+            ] {
+                assert_eq!(refused(&[host, (&SEC_FETCH_SITE, site.as_bytes())]), is_refused, "{site}");
+            }
+        }
+        for host in
+            ["evil.example:7070", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1:7070", ""]
+        {
+            assert!(refused(&[(&HOST, host.as_bytes())]), "{host}");
+        }
+        assert!(refused(&[]));
+    }
+
+    #[test]
+    fn several_hosts_and_foreign_targets_are_refused() {
+        let mut several = headers(&[(&HOST, b"localhost")]);
+        several.append(HOST, HeaderValue::from_static("localhost"));
+        let (_, problem) = authorize_local(None, &several).expect_err("two of them");
+        assert_eq!(problem.status, StatusCode::BAD_REQUEST);
+        let target = Authority::from_static("evil.example");
+        assert!(authorize_local(Some(&target), &headers(&[(&HOST, b"localhost")])).is_err());
+    }
+}

@@ -1,0 +1,88 @@
+//! Who changed what, when; and taking one change back. `tollgate audit`, `rules history`, `rules rollback`.
+
+use clap::Args;
+use hyper::Method;
+use serde_json::Value;
+
+use crate::cli::listing::Listing;
+use crate::cli::session::Session;
+use crate::cli::{AdminArgs, Exit, out, value_diff};
+use crate::client::percent_encode;
+
+/// How much of the log is looked at.
+#[derive(Args)]
+pub struct PageArgs {
+    /// At most so many changes
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+    /// Only changes before this version
+    #[arg(long, value_name = "VERSION")]
+    before: Option<String>,
+}
+
+#[derive(Args)]
+pub struct AuditArgs {
+    /// Only the changes of one thing: rule:ID, ban:KEY, allow:KEY or setting:enforce
+    #[arg(long, value_name = "KIND:NAME")]
+    item: Option<String>,
+    #[command(flatten)]
+    page: PageArgs,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+pub fn run(args: &AuditArgs) -> Exit {
+    print(args.item.as_deref(), |_| true, &args.page, &args.admin).err().unwrap_or(Exit::Success)
+}
+
+pub fn rule_history(id: Option<&str>, page: &PageArgs, admin: &AdminArgs) -> Result<(), Exit> {
+    let item = id.map(|id| format!("rule:{id}"));
+    print(item.as_deref(), |change| change["what"] == "rule", page, admin)
+}
+
+fn print(
+    item: Option<&str>,
+    wanted: impl Fn(&Value) -> bool,
+    page: &PageArgs,
+    admin: &AdminArgs,
+) -> Result<(), Exit> {
+    let mut listing = Listing::new("/v1/audit", "changes", "no changes");
+    listing.cursor = "before";
+    listing.limit = Some(page.limit);
+    listing.query.extend(item.map(|item| format!("item={}", percent_encode(item))));
+    listing.after = page.before.clone();
+    listing.print(admin, wanted, |changes| changes.iter().flat_map(described).collect())
+}
+
+/// A change: which, who and when, then what it made of the thing.
+fn described(change: &Value) -> Vec<String> {
+    let what = change["what"].as_str().unwrap_or_default();
+    let unseen = if what == "rule" { "id" } else { "key" };
+    let name = out::escape_control(&format!("{what} {}", change["name"].as_str().unwrap_or_default()));
+    let lines = value_diff::diff_lines(&name, &change["before"], &change["after"], &[unseen]);
+    let stamp = Some(change_stamp(change)).filter(|stamp| !stamp.is_empty());
+    stamp.into_iter().chain(lines.into_iter().map(|line| format!("  {line}"))).collect()
+}
+
+/// `version 0-17, by ann, at 2026-11-15T11:01:51Z`, as far as it is known.
+pub fn change_stamp(change: &Value) -> String {
+    let words = [("version", "version"), ("who", "by"), ("at", "at"), ("undoes", "takes back")];
+    let known = words.iter().filter_map(|(name, word)| Some(format!("{word} {}", change[*name].as_str()?)));
+    out::escape_control(&known.collect::<Vec<_>>().join(", "))
+}
+
+pub fn rollback(version: &str, dry_run: bool, admin: &AdminArgs) -> Result<(), Exit> {
+    let path = format!("/v1/audit/{}/rollback?dry_run={dry_run}", percent_encode(version));
+    let answered = Session::open(admin)?.call(Method::POST, &path, None)?;
+    if admin.json {
+        out::pretty(&answered.body);
+        return Ok(());
+    }
+    let one = std::slice::from_ref(&answered.body);
+    let changes = answered.body["changes"].as_array().map_or(one, Vec::as_slice);
+    changes.iter().flat_map(described).for_each(out::line);
+    if dry_run {
+        out::message("nothing was written");
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! A file of rules or bans, read here before a server hears of it.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use bytes::Bytes;
+use tollgate::document::{Problem, Problems, json::join_surrogates};
+use tollgate::rule::Warnings;
+use tollgate_stores::rules::for_each_rule;
+
+use crate::cli::progress::Progress;
+use crate::config;
+
+/// What the server takes.
+pub const MAX_BYTES: u64 = 512 << 20;
+
+/// A text that may be sent.
+pub struct InputFile {
+    pub name: String,
+    pub bytes: Bytes,
+    pub content_type: &'static str,
+}
+
+/// Reads a file, or stdin for `-`. It is held once; what is sent is what was read.
+pub fn read(path: &Path) -> Result<InputFile, Problems> {
+    let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
+    let _progress = Progress::start(format!("reading {name}"), None);
+    let problem = |message: String| Problems::from(Problem::new(None, "", message)).in_file(&name);
+    let opened: io::Result<Box<dyn Read>> = if name == "stdin" {
+        Ok(Box::new(io::stdin()))
+    } else {
+        File::open(path).map(|file| Box::new(file) as _)
+    };
+    let mut bytes = Vec::new();
+    let read = opened.and_then(|source| source.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    read.map_err(|error| problem(format!("cannot be read: {error}")))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(problem(format!("is larger than {MAX_BYTES} bytes")));
+    }
+    let mut text = config::utf8(bytes, &name)?;
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    if is_json && let Cow::Owned(joined) = join_surrogates(&text) {
+        text = joined;
+    }
+    let content_type = if is_json { "application/json" } else { "application/yaml" };
+    Ok(InputFile { name, bytes: text.into(), content_type })
+}
+
+impl InputFile {
+    /// Whether these are rules, how many, and what is told about them.
+    pub fn check_rules(&self) -> Result<(usize, Warnings), Problems> {
+        let _progress = Progress::start(format!("checking {}", self.name), None);
+        let text = str::from_utf8(&self.bytes).unwrap_or_default();
+        let start = || (0, Warnings::default());
+        let read = for_each_rule(text, start, |(count, warnings), read| {
+            *count += 1;
+            warnings.check(&read.rule);
+        });
+        read.map_err(|problems| problems.in_file(&self.name))
+    }
+}

@@ -1,0 +1,93 @@
+//! The configuration in force and those before it.
+//!
+//! A key that was not touched since a change of its limit still holds state under the former one, so a
+//! snapshot must tell the former rules too. Must not know how states are kept.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use tollgate::{Policy, Time};
+
+use crate::config::Config;
+
+/// The engine follows no longer chains.
+const MAX_PREVIOUS: usize = 4;
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct ConfigHistory {
+    /// The configuration in force, as it was written.
+    text: String,
+    /// Oldest first.
+    former: Vec<PreviousConfig>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct PreviousConfig {
+    text: String,
+    replaced_at_ns: u64,
+}
+
+impl ConfigHistory {
+    pub fn new(text: String) -> ConfigHistory {
+        ConfigHistory { text, former: Vec::new() }
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A configuration with the same rules takes the place of the one in force.
+    pub fn with_text(&self, text: String) -> ConfigHistory {
+        ConfigHistory { text, former: self.former.clone() }
+    }
+
+    /// A configuration with other rules comes into force.
+    pub fn succeeded_by(&self, text: String, now: Time) -> ConfigHistory {
+        let surplus = (self.former.len() + 1).saturating_sub(MAX_PREVIOUS);
+        let mut former = self.former[surplus..].to_vec();
+        former.push(PreviousConfig { text: self.text.clone(), replaced_at_ns: now.nanos() });
+        ConfigHistory { text, former }
+    }
+
+    pub fn write(&self) -> String {
+        serde_json::to_string(self).expect("texts and numbers are valid JSON")
+    }
+
+    pub fn read(saved: &str) -> Option<ConfigHistory> {
+        serde_json::from_str(saved).ok()
+    }
+
+    /// The policy in force as the successor of those before it.
+    pub fn policy(&self) -> Option<Policy> {
+        let parse = |text: &str| Config::parse(text, Path::new("")).ok()?.take_policy().ok();
+        let texts = self.former.iter().map(|former| &former.text).skip(1).chain([&self.text]);
+        let Some(oldest) = self.former.first() else { return parse(&self.text) };
+        self.former.iter().zip(texts).try_fold(parse(&oldest.text)?, |policy, (former, next)| {
+            Some(parse(next)?.inherit(&policy, Time::from_nanos(former.replaced_at_ns)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(limit: u32) -> String {
+        format!("rules: [{{ id: a, limit: {limit}/m }}]")
+    }
+
+    #[test]
+    fn a_history_is_bounded_and_reads_back() {
+        let mut history = ConfigHistory::new(rules(0));
+        for n in 1..10 {
+            history = history.succeeded_by(rules(n), Time::from_nanos(u64::from(n)));
+        }
+        let history =
+            ConfigHistory::read(&history.with_text("rules: []".to_owned()).write()).expect("it was written");
+        let former: Vec<_> = history.former.iter().map(|former| former.text.clone()).collect();
+        assert_eq!(former, [5, 6, 7, 8].map(rules));
+        assert_eq!(history.text(), "rules: []");
+        assert_eq!(history.policy().expect("valid").generation(), 5);
+        assert!(ConfigHistory::read("rules: []").is_none());
+    }
+}

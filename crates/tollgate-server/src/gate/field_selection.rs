@@ -1,0 +1,80 @@
+//! What the policy in force, its settings and the bans ask of a request.
+//!
+//! A transport hands over what is asked for and no more: a request may carry much else.
+
+use std::collections::BTreeSet;
+
+use hyper::header::{AUTHORIZATION, COOKIE, HeaderName};
+use tollgate::Policy;
+use tollgate::identity::{Attribute, FieldSource, Key};
+use tollgate::rule::Rule;
+
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct FieldSelection {
+    /// Claims of a verified token.
+    pub claims: BTreeSet<Box<str>>,
+    pub headers: Vec<HeaderName>,
+    /// Fields of the body, as `json:` or `form:`.
+    pub body: BTreeSet<(FieldSource, Box<str>)>,
+}
+
+impl FieldSelection {
+    /// What a policy and bans name.
+    pub fn of_policy(policy: &Policy, bans: &[Attribute]) -> FieldSelection {
+        let mut asked = FieldSelection::default();
+        policy.for_each_attribute(|attribute| asked.add(attribute));
+        bans.iter().for_each(|attribute| asked.add(attribute));
+        asked
+    }
+
+    pub fn of_rule(rule: &Rule) -> FieldSelection {
+        let mut asked = FieldSelection::default();
+        rule.attributes().for_each(|attribute| asked.add(attribute));
+        rule.ban.iter().flat_map(|ban| &ban.key).for_each(|attribute| asked.add(attribute));
+        asked
+    }
+
+    pub fn of_key(key: &Key) -> FieldSelection {
+        let mut asked = FieldSelection::default();
+        key.parts().iter().for_each(|(attribute, _)| asked.add(attribute));
+        asked
+    }
+
+    pub fn of_attribute(attribute: &Attribute) -> FieldSelection {
+        let mut asked = FieldSelection::default();
+        asked.add(attribute);
+        asked
+    }
+
+    fn add(&mut self, attribute: &Attribute) {
+        let Attribute::Field(source, name) = attribute else { return };
+        match source {
+            FieldSource::Header => self.headers.extend(HeaderName::from_bytes(name.as_bytes()).ok()),
+            FieldSource::Cookie => self.headers.push(COOKIE),
+            FieldSource::Jwt => {
+                self.headers.push(AUTHORIZATION);
+                self.claims.insert(name.clone());
+            }
+            FieldSource::Json | FieldSource::Form => _ = self.body.insert((*source, name.clone())),
+            FieldSource::Query | FieldSource::Attr => {}
+        }
+        self.headers.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        self.headers.dedup();
+    }
+
+    pub fn covers(&self, other: &FieldSelection) -> bool {
+        other.claims.is_subset(&self.claims)
+            && other.body.is_subset(&self.body)
+            && other.headers.iter().all(|name| self.headers.contains(name))
+    }
+
+    pub fn union(&self, other: &FieldSelection) -> FieldSelection {
+        let mut both = self.clone();
+        both.claims.extend(other.claims.iter().cloned());
+        both.body.extend(other.body.iter().cloned());
+        both.headers.extend(other.headers.iter().cloned());
+        both.headers.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        both.headers.dedup();
+        both
+    }
+}

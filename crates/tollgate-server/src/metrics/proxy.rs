@@ -1,0 +1,61 @@
+//! What the proxy counts. Upstreams are named as the configuration names them.
+
+use std::sync::atomic::Ordering;
+
+use crate::metrics::MetricsWriter;
+use crate::transport::proxy::Proxy;
+
+impl MetricsWriter {
+    pub(super) fn proxy(&mut self, proxy: &Proxy) {
+        let upstreams = proxy.upstreams();
+        self.describe("tollgate_upstream_up", "gauge", "Whether an upstream is given requests.");
+        for upstream in &upstreams {
+            self.sample("tollgate_upstream_up", &[("upstream", &upstream.address)], upstream.up.into());
+        }
+        self.describe("tollgate_upstream_in_flight", "gauge", "Exchanges under way with an upstream.");
+        for upstream in &upstreams {
+            let labels = [("upstream", upstream.address.as_str())];
+            self.sample("tollgate_upstream_in_flight", &labels, upstream.in_flight as u64);
+        }
+        self.one(
+            "tollgate_held_requests",
+            "gauge",
+            "Requests that wait for their turn.",
+            proxy.held_requests() as u64,
+        );
+        let counts = &proxy.counts;
+        for (name, help, counter) in [
+            ("tollgate_proxy_retries_total", "Requests sent to a second upstream.", &counts.retried),
+            (
+                "tollgate_proxy_unreachable_total",
+                "Tries that found an upstream down or broken.",
+                &counts.unreachable,
+            ),
+            (
+                "tollgate_proxy_timeouts_total",
+                "Requests that an upstream did not answer in time.",
+                &counts.timed_out,
+            ),
+            (
+                "tollgate_proxy_rejected_total",
+                "Requests that are not passed on: bad or too slow.",
+                &counts.rejected,
+            ),
+            ("tollgate_held_total", "Requests that had to wait for their turn.", &counts.held),
+            (
+                "tollgate_not_held_total",
+                "Requests denied because too many waited already.",
+                &counts.hold_rejected,
+            ),
+            ("tollgate_queued_total", "Requests put aside.", &counts.queued),
+            ("tollgate_replayed_total", "Queued requests that the API has answered.", &counts.replayed),
+            (
+                "tollgate_queue_given_up_total",
+                "Queued requests given up: too old, or tried too often.",
+                &counts.dead_lettered,
+            ),
+        ] {
+            self.one(name, "counter", help, counter.load(Ordering::Relaxed));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Answers over HTTP: JSON, and problems as RFC 9457 writes them.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tollgate::document::{self, Problems};
+use tollgate::headers::{HeaderStyle, headers};
+use tollgate::{Reason, Verdict};
+
+use crate::connection::{FullResponse, ReadBodyError};
+
+/// Where problem types are registered.
+macro_rules! registry {
+    () => {
+        "https://iana.org/assignments/http-problem-types#"
+    };
+}
+
+pub fn json(status: StatusCode, body: &impl Serialize) -> FullResponse {
+    let body = serde_json::to_vec(body).expect("what we answer is valid JSON");
+    with_type(status, "application/json", body)
+}
+
+pub fn text(status: StatusCode, content_type: &'static str, body: String) -> FullResponse {
+    with_type(status, content_type, body.into_bytes())
+}
+
+fn with_type(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> FullResponse {
+    let mut answer = Response::new(Full::new(Bytes::from(body)));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// A page for people.
+pub fn html_page(status: StatusCode, detail: &str) -> FullResponse {
+    let title = status.canonical_reason().unwrap_or("Error");
+    let detail =
+        detail.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+    let page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
+         <body><h1>{title}</h1>\n<p>{detail}</p></body></html>\n"
+    );
+    text(status, "text/html; charset=utf-8", page)
+}
+
+pub fn status(verdict: &Verdict) -> StatusCode {
+    match (verdict.allowed, verdict.reason) {
+        (true, _) => StatusCode::OK,
+        (false, Reason::Ban) => StatusCode::FORBIDDEN,
+        (false, Reason::StoreError) => StatusCode::SERVICE_UNAVAILABLE,
+        (false, _) => StatusCode::TOO_MANY_REQUESTS,
+    }
+}
+
+pub fn write_headers<B>(answer: &mut Response<B>, verdict: &Verdict, style: HeaderStyle) {
+    for (name, value) in headers(verdict, style).iter() {
+        let value = HeaderValue::from_str(value).expect("rule ids and numbers fit a header");
+        answer.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+}
+
+/// A refusal as the registered problem types have it, for APIs that stand behind the gate.
+pub fn denial(verdict: &Verdict) -> FullResponse {
+    let status = status(verdict);
+    let kind = match verdict.reason {
+        Reason::Ban => "about:blank",
+        Reason::StoreError => concat!(registry!(), "temporary-reduced-capacity"),
+        _ => concat!(registry!(), "quota-exceeded"),
+    };
+    let violated: Vec<_> =
+        verdict.enforced().filter(|limit| !limit.allowed).map(|limit| limit.policy().to_string()).collect();
+    let mut body = json!({
+        "type": kind,
+        "title": status.canonical_reason(),
+        "status": status.as_u16(),
+        "detail": verdict.message(),
+    });
+    if !violated.is_empty() {
+        body["violated-policies"] = violated.into();
+    }
+    let body = serde_json::to_vec(&body).expect("a problem is valid JSON");
+    with_type(status, "application/problem+json", body)
+}
+
+/// A request that cannot be answered, and why.
+#[derive(Debug)]
+pub struct ProblemDetails {
+    pub status: StatusCode,
+    pub detail: String,
+    /// The part of the request at fault.
+    pub field: Option<String>,
+    /// The methods that would do.
+    pub allow: Option<Cow<'static, str>>,
+    /// What else there is to say, each under its name.
+    pub extensions: Vec<(&'static str, Value)>,
+}
+
+impl ProblemDetails {
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> ProblemDetails {
+        ProblemDetails { status, detail: detail.into(), field: None, allow: None, extensions: Vec::new() }
+    }
+
+    pub fn bad_field(field: impl Into<String>, detail: impl Into<String>) -> ProblemDetails {
+        ProblemDetails { field: Some(field.into()), ..ProblemDetails::new(StatusCode::BAD_REQUEST, detail) }
+    }
+
+    /// Says one thing more.
+    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> ProblemDetails {
+        self.extensions.push((name, value.into()));
+        self
+    }
+
+    pub fn not_found(path: &str) -> ProblemDetails {
+        ProblemDetails::new(StatusCode::NOT_FOUND, format!("there is nothing at {path}"))
+    }
+
+    pub fn method_not_allowed(allow: impl Into<Cow<'static, str>>) -> ProblemDetails {
+        let allow = allow.into();
+        let detail = format!("use {allow} here");
+        ProblemDetails { allow: Some(allow), ..ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, detail) }
+    }
+}
+
+/// What is wrong with a text, by line and path.
+impl From<Problems> for ProblemDetails {
+    fn from(problems: Problems) -> ProblemDetails {
+        let list = problems.iter().map(|problem| {
+            json!({
+                "line": problem.position().map(|place| place.line),
+                "column": problem.position().map(|place| place.column),
+                "path": problem.path(),
+                "message": problem.message(),
+            })
+        });
+        let list: Value = list.collect();
+        let field = problems.iter().next().map_or_else(|| "body".to_owned(), field_of);
+        ProblemDetails::bad_field(field, problems.to_string()).with("problems", list)
+    }
+}
+
+/// The part of a text that a problem is about. A key that is unknown or missing is named in the message only.
+fn field_of(problem: &document::Problem) -> String {
+    let quoted = problem.message().split('\'').nth(1);
+    let named = ["unknown key", "missing"].iter().any(|word| problem.message().contains(word));
+    match (problem.path(), quoted.filter(|_| named)) {
+        ("", None) => "body".to_owned(),
+        ("", Some(name)) => name.to_owned(),
+        (path, None) => path.to_owned(),
+        (path, Some(name)) => format!("{path}.{name}"),
+    }
+}
+
+impl From<ReadBodyError> for ProblemDetails {
+    fn from(error: ReadBodyError) -> ProblemDetails {
+        match error {
+            ReadBodyError::TooLong { max } => ProblemDetails::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is longer than {max} bytes"),
+            ),
+            ReadBodyError::TooSlow => {
+                ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
+            }
+            ReadBodyError::Broken => ProblemDetails::bad_field("body", "the body could not be read"),
+        }
+    }
+}
+
+impl From<ProblemDetails> for FullResponse {
+    fn from(problem: ProblemDetails) -> FullResponse {
+        let mut body = json!({
+            "type": "about:blank",
+            "title": problem.status.canonical_reason(),
+            "status": problem.status.as_u16(),
+            "detail": problem.detail,
+        });
+        if let Some(field) = problem.field {
+            body["field"] = field.into();
+        }
+        for (name, value) in problem.extensions {
+            body[name] = value;
+        }
+        let body = serde_json::to_vec(&body).expect("a problem is valid JSON");
+        let mut answer = with_type(problem.status, "application/problem+json", body);
+        if let Some(allow) = problem.allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
+            answer.headers_mut().insert(ALLOW, allow);
+        }
+        answer
+    }
+}

@@ -1,0 +1,246 @@
+//! The rules database as this node sees it: what is in it, and how far it is in force here.
+//!
+//! Edits go to the database and come back as changes like anybody's; an edit is answered once it is in
+//! force on this node. While the database cannot be reached the last good rules stay in force (I10); a node on a
+//! database elsewhere keeps a copy of it on its own disk, for a start in such a time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+use tollgate::identity::Key;
+use tollgate::rule::Rule;
+use tollgate::{Policy, Time};
+use tollgate_stores::rules::local_copy::{ChangeDigest, CopyError, LocalCopy};
+use tollgate_stores::rules::{
+    Author, DbError, Edit, EditSummary, ItemChange, ItemId, RulesDb, StoredItem, Version,
+};
+
+use crate::config::{AuditConfig, OnRulesError, RulesDbConfig};
+
+mod apply;
+mod capabilities;
+mod cold_start;
+mod follow;
+mod lifted_bans;
+mod load;
+mod local_copy;
+mod pending_bans;
+mod status;
+
+pub use apply::parse_rule;
+pub use capabilities::NodeCapabilities;
+pub use follow::follow;
+use local_copy::CopyWriter;
+pub use status::{CopyStatus, RulesDbStatus, RulesSource};
+
+/// An edit is answered after this even if it is not in force here yet: it is in the database.
+const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub struct RulesFollower {
+    address: String,
+    folder: PathBuf,
+    /// As it is written, without login and options: for messages.
+    pub name: String,
+    on_error: OnRulesError,
+    audit: AuditConfig,
+    db: OnceLock<RulesDb>,
+    /// The local copy, if the database is not a file itself.
+    copy: Option<CopyWriter>,
+    in_force: watch::Sender<Option<Version>>,
+    state: Mutex<FollowerState>,
+    /// Changes taken in since memory was given back.
+    changes_since_trim: AtomicU64,
+    /// Rung when what was left out may fit now.
+    reload_requested: Notify,
+    capabilities: NodeCapabilities,
+}
+
+#[derive(Default)]
+struct FollowerState {
+    read_error: Option<String>,
+    /// What the trouble means for a start: from what it goes on.
+    startup_outcome: Option<String>,
+    source: RulesSource,
+    /// The last change of the copy that the node has started from.
+    copy_position: ChangeDigest,
+    copy: Option<CopyStatus>,
+    copy_error: Option<String>,
+    write_error: Option<String>,
+    /// Things of the database that cannot be in force here, and why.
+    left_out: BTreeMap<ItemId, String>,
+    lag: Option<u64>,
+    /// Bans that were lifted elsewhere, and may be in the database.
+    lifted_bans: VecDeque<(Key, Time)>,
+}
+
+impl RulesFollower {
+    pub fn new(config: &RulesDbConfig, means: NodeCapabilities) -> RulesFollower {
+        RulesFollower {
+            address: config.address.clone(),
+            folder: config.folder.clone(),
+            name: config.name.clone(),
+            on_error: config.on_error,
+            audit: config.audit,
+            db: OnceLock::new(),
+            copy: config.copy.clone().map(|path| CopyWriter::new(path, config.name.clone())),
+            in_force: watch::Sender::new(None),
+            state: Mutex::default(),
+            changes_since_trim: AtomicU64::new(0),
+            reload_requested: Notify::new(),
+            capabilities: means,
+        }
+    }
+
+    /// Opens the database, or finds it open.
+    pub async fn open(&self) -> Result<&RulesDb, DbError> {
+        if let Some(db) = self.db.get() {
+            return Ok(db);
+        }
+        let db = RulesDb::open(&self.address, &self.folder).await?;
+        Ok(self.db.get_or_init(|| db))
+    }
+
+    /// Makes all of the edits, or none. When this returns they are on the disk, and in force on this node unless
+    /// it is cut off.
+    pub async fn edit(&self, who: &str, edits: Vec<Edit>, now: Time) -> Result<Vec<ItemChange>, DbError> {
+        let author = Author { who: who.to_owned(), at: now };
+        let made = self.db_for_edits()?.edit(author, edits).await;
+        let changes = self.record_write(made)?;
+        self.wait_until_applied(&changes).await;
+        Ok(changes)
+    }
+
+    /// Makes all of very many edits, or none; as [`edit`](Self::edit).
+    pub async fn edit_all(
+        &self,
+        who: &str,
+        edits: impl Iterator<Item = Result<Edit, DbError>> + Send + 'static,
+        now: Time,
+    ) -> Result<EditSummary, DbError> {
+        let author = Author { who: who.to_owned(), at: now };
+        let edited = self.db()?.edit_all(author, edits).await?;
+        if let Some(last) = edited.version {
+            self.wait_for_version(last, APPLY_TIMEOUT).await;
+        }
+        Ok(edited)
+    }
+
+    /// Takes one change back, as a new change.
+    pub async fn rollback(&self, who: &str, version: Version, now: Time) -> Result<Vec<ItemChange>, DbError> {
+        let author = Author { who: who.to_owned(), at: now };
+        let made = self.db_for_edits()?.rollback(author, version).await;
+        let changes = self.record_write(made)?;
+        self.wait_until_applied(&changes).await;
+        Ok(changes)
+    }
+
+    /// Where files of this node may be.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub async fn get(&self, item: ItemId) -> Result<Option<StoredItem>, DbError> {
+        self.db()?.get(item).await
+    }
+
+    /// Why a rule cannot be in force on this node.
+    pub fn unsupported_reason(&self, policy: &Policy, rule: &Rule) -> Option<String> {
+        apply::unsupported_reason(policy, &self.capabilities, rule)
+    }
+
+    /// Waits until a change is in force here, and says whether it is.
+    pub async fn wait_for_version(&self, version: Version, within: Duration) -> bool {
+        let mut in_force = self.in_force.subscribe();
+        let there = in_force.wait_for(|seen| seen.is_some_and(|seen| seen >= version));
+        matches!(timeout(within, there).await, Ok(Ok(_)))
+    }
+
+    /// Waits until requests may be decided: the first rules are in force, or a start goes without them.
+    pub async fn wait_for_first_rules(&self) {
+        let mut in_force = self.in_force.subscribe();
+        let goes_without = || self.on_error == OnRulesError::Open && self.state().read_error.is_some();
+        in_force.wait_for(|seen| seen.is_some() || goes_without()).await.ok();
+    }
+
+    /// Waits until the first rules are in force.
+    async fn first_version(&self) {
+        self.in_force.subscribe().wait_for(Option::is_some).await.ok();
+    }
+
+    /// Whether the first rules were read.
+    pub fn is_ready(&self) -> bool {
+        self.in_force.borrow().is_some()
+    }
+
+    /// The list of the file has changed: what did not fit beside it may fit now.
+    pub fn file_rules_changed(&self) {
+        if !self.state().left_out.is_empty() {
+            self.reload_requested.notify_one();
+        }
+    }
+
+    /// Why a thing of the database is not in force here.
+    pub fn left_out_reason(&self, item: &ItemId) -> Option<String> {
+        self.state().left_out.get(item).cloned()
+    }
+
+    async fn wait_until_applied(&self, changes: &[ItemChange]) {
+        if let Some(last) = changes.iter().map(|change| change.version).max() {
+            self.wait_for_version(last, APPLY_TIMEOUT).await;
+        }
+    }
+
+    /// The database, once it is open.
+    pub fn db(&self) -> Result<&RulesDb, DbError> {
+        self.db.get().ok_or_else(|| {
+            let why = self.state().read_error.clone().unwrap_or_else(|| "it is being opened".to_owned());
+            DbError::Unreadable { place: self.name.clone(), why }
+        })
+    }
+
+    fn db_for_edits(&self) -> Result<&RulesDb, DbError> {
+        self.db().map_err(|error| {
+            let why = format!("edits are not possible: {error}");
+            DbError::Unwritable { place: self.name.clone(), why }
+        })
+    }
+
+    /// Keeps in mind whether the database can be written.
+    fn record_write<T>(&self, made: Result<T, DbError>) -> Result<T, DbError> {
+        match &made {
+            Ok(_) => self.state().write_error = None,
+            Err(error @ DbError::Unwritable { .. }) => {
+                self.state().write_error = Some(error.to_string());
+            }
+            Err(_) => {}
+        }
+        made
+    }
+
+    /// What the local copy has come to, and what keeps it from being up to date.
+    fn record_copy(&self, copy: Option<&LocalCopy>, trouble: Option<&CopyError>) {
+        let trouble = trouble.map(ToString::to_string);
+        let mut state = self.state();
+        if let Some(copy) = copy {
+            state.copy = Some(CopyStatus::of(copy));
+        }
+        if state.copy_error == trouble {
+            return;
+        }
+        match (&trouble, &self.copy) {
+            (Some(trouble), Some(copy)) => tracing::error!(file = %copy.path().display(), "{trouble}"),
+            (None, _) => tracing::info!("the local copy of the rules can be used again"),
+            _ => {}
+        }
+        state.copy_error = trouble;
+    }
+
+    fn state(&self) -> MutexGuard<'_, FollowerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,210 @@
+//! What the database holds, taken into force: rules and allowed keys into the policy, the rest into the engine.
+//!
+//! What does not fit on this node is left out, and why is kept; all else is taken all the same.
+
+use tollgate::document::{self, Problems};
+use tollgate::identity::Key;
+use tollgate::policy::{self, Policy, PolicyDraft};
+use tollgate::rule::{Rule, Warnings, parse};
+use tollgate::{Enforce, Time};
+use tollgate_stores::rules::{ItemChange, ItemId, ItemKind, parse_ban};
+
+use crate::gate::{FieldSelection, Gate};
+use crate::notice;
+use crate::rules_follower::{NodeCapabilities, RulesFollower};
+
+/// A policy that takes in what the database holds.
+pub(super) struct PolicyUpdate<'a> {
+    gate: &'a Gate,
+    capabilities: &'a NodeCapabilities,
+    draft: PolicyDraft,
+    is_changed: bool,
+    now: Time,
+    warnings: Warnings,
+}
+
+impl<'a> PolicyUpdate<'a> {
+    pub(super) fn new(
+        gate: &'a Gate,
+        means: &'a NodeCapabilities,
+        draft: PolicyDraft,
+        now: Time,
+    ) -> PolicyUpdate<'a> {
+        PolicyUpdate {
+            gate,
+            capabilities: means,
+            draft,
+            is_changed: false,
+            now,
+            warnings: Warnings::default(),
+        }
+    }
+
+    /// Takes a thing in, or says why not.
+    pub(super) fn put(&mut self, item: &ItemId, text: &str) -> Result<(), String> {
+        let put = match item.kind {
+            ItemKind::Rule => {
+                parse_rule(text).map_err(|problems| problems.to_string()).and_then(|rule| self.put_rule(rule))
+            }
+            ItemKind::Allow => parse_key(item).and_then(|key| {
+                self.gate.extend_field_selection(&FieldSelection::of_key(&key));
+                self.change(policy::PolicyChange::Allow(key))
+            }),
+            ItemKind::Ban => {
+                put_ban(self.gate, item, text, |key, ban| self.gate.engine.put_ban(key, ban, self.now))
+            }
+            ItemKind::Setting => put_setting(self.gate, item, text),
+        };
+        self.report_rejected(item, put)
+    }
+
+    /// Takes a rule in that was read already, or says why not.
+    pub(super) fn put_parsed(&mut self, item: &ItemId, rule: Result<Rule, String>) -> Result<(), String> {
+        let put = rule.and_then(|rule| self.put_rule(rule));
+        self.report_rejected(item, put)
+    }
+
+    /// Logs what is not in force, and takes out what was there before.
+    fn report_rejected(&mut self, item: &ItemId, put: Result<(), String>) -> Result<(), String> {
+        if let Err(why) = &put {
+            // The name may be a key, which is not for the log.
+            let name = if item.kind == ItemKind::Rule { &*item.name } else { "" };
+            tracing::error!("rules database: {} {name} is not in force here: {why}", item.kind.name());
+            self.remove_item(item).ok();
+        }
+        put
+    }
+
+    fn put_rule(&mut self, rule: Rule) -> Result<(), String> {
+        if let Some(why) = unsupported_reason(self.draft.policy(), self.capabilities, &rule) {
+            return Err(why);
+        }
+        self.gate.extend_field_selection(&FieldSelection::of_rule(&rule));
+        self.warnings.check(&rule);
+        self.change(policy::PolicyChange::Put(rule))
+    }
+
+    /// Follows a removal. Of a ban in force it is a lift, which a store that nodes share is told of.
+    pub(super) fn remove(&mut self, item: &ItemId) -> Result<(), String> {
+        if item.kind != ItemKind::Ban {
+            return self.remove_item(item);
+        }
+        let key = parse_key(item)?;
+        let lifted = self.gate.engine.remove_ban(key.clone(), self.now);
+        if let (Some(_), Some(central)) = (lifted, self.gate.central.get()) {
+            central.bans.forgive_later(self.gate.ban_key(key), self.now);
+        }
+        Ok(())
+    }
+
+    /// Takes a thing out; what the file says stays.
+    fn remove_item(&mut self, item: &ItemId) -> Result<(), String> {
+        match item.kind {
+            ItemKind::Rule => {
+                let held = self.draft.policy().rule(&item.name).filter(|rule| rule.is_added());
+                match held.map(|rule| rule.id.clone()) {
+                    Some(id) => self.change(policy::PolicyChange::Remove(id)),
+                    None => Ok(()),
+                }
+            }
+            ItemKind::Allow => self.change(policy::PolicyChange::Disallow(parse_key(item)?)),
+            ItemKind::Ban => {
+                self.gate.engine.remove_ban(parse_key(item)?, self.now);
+                Ok(())
+            }
+            ItemKind::Setting => {
+                reset_setting(self.gate, item);
+                Ok(())
+            }
+        }
+    }
+
+    fn change(&mut self, change: policy::PolicyChange) -> Result<(), String> {
+        self.draft.apply(change, self.now).map_err(|error| error.to_string())?;
+        self.is_changed = true;
+        Ok(())
+    }
+
+    /// What has come of it; `None` if the policy stays as it is.
+    pub(super) fn finish(self) -> Option<PolicyDraft> {
+        notice::log_warnings(self.warnings);
+        Some(self.draft).filter(|_| self.is_changed)
+    }
+}
+
+/// Takes changes in, in their order.
+pub(super) fn apply_changes(rulebook: &RulesFollower, gate: &Gate, changes: Vec<ItemChange>) {
+    let now = gate.now();
+    let revised = gate.engine.revise(|old| {
+        let mut taken = PolicyUpdate::new(gate, &rulebook.capabilities, old.draft(), now);
+        for ItemChange { item, text, .. } in changes {
+            let outcome = match text {
+                Some(text) => taken.put(&item, &text),
+                None => taken.remove(&item),
+            };
+            let left_out = &mut rulebook.state().left_out;
+            match outcome {
+                Err(why) => left_out.insert(item, why),
+                Ok(()) => left_out.remove(&item),
+            };
+        }
+        taken.finish().map(PolicyDraft::finish).ok_or(())
+    });
+    if let Ok((before, after)) = revised {
+        tracing::info!("rules generation {before} → {after}");
+    }
+}
+
+/// Why a rule of the database cannot be in force on this node.
+pub(super) fn unsupported_reason(policy: &Policy, means: &NodeCapabilities, rule: &Rule) -> Option<String> {
+    if policy.rule(rule.id.as_str()).is_some_and(|held| !held.is_added()) {
+        return Some(format!("a rule of the configuration file has the id '{}'", rule.id));
+    }
+    means.unsupported_reason(rule)
+}
+
+/// The rule that a text of the database describes.
+pub fn parse_rule(text: &str) -> Result<Rule, Problems> {
+    let (node, mut problems) = (document::read(text)?, Problems::new());
+    parse::rule(&node, "rule", &mut problems).ok_or(problems)
+}
+
+/// Reads a ban and hands it on. At no instant a request is not asked for what the ban names.
+pub(super) fn put_ban(
+    gate: &Gate,
+    item: &ItemId,
+    text: &str,
+    put: impl FnOnce(Key, tollgate::ban::Ban),
+) -> Result<(), String> {
+    let (key, ban) = (parse_key(item)?, parse_ban(text).map_err(|error| error.to_string())?);
+    gate.extend_field_selection(&FieldSelection::of_key(&key));
+    put(key, ban);
+    Ok(())
+}
+
+fn put_setting(gate: &Gate, item: &ItemId, text: &str) -> Result<(), String> {
+    if *item != ItemId::enforce() {
+        return Err("this version does not know the setting".to_owned());
+    }
+    let enforce = Enforce::parse(text).ok_or_else(|| format!("'{text}' is none of on, shadow, off"))?;
+    set_enforce(gate, enforce);
+    Ok(())
+}
+
+pub(super) fn reset_setting(gate: &Gate, item: &ItemId) {
+    if *item == ItemId::enforce() {
+        set_enforce(gate, Enforce::On);
+    }
+}
+
+fn set_enforce(gate: &Gate, enforce: Enforce) {
+    let before = gate.engine.enforce();
+    if enforce != before {
+        tracing::warn!("enforce {} → {}", before.name(), enforce.name());
+        gate.engine.set_enforce(enforce);
+    }
+}
+
+fn parse_key(item: &ItemId) -> Result<Key, String> {
+    Key::parse(&item.name).map_err(|error| error.to_string())
+}

@@ -1,0 +1,34 @@
+//! What this node can do for a rule, beside what the library can: a rule may ask for more.
+
+use tollgate::rule::{OnExceed, Rule};
+
+use crate::config::{Config, StoreConfig, memory};
+
+#[derive(Clone)]
+pub struct NodeCapabilities {
+    /// Where counters are kept, if not in memory.
+    store: Option<StoreConfig>,
+    memory_bytes: usize,
+    /// Whether it is a proxy that cannot put requests aside.
+    lacks_queue: bool,
+}
+
+impl NodeCapabilities {
+    pub fn from_config(config: &Config) -> NodeCapabilities {
+        let lacks_queue = config.proxy.is_some() && config.queue.is_none();
+        NodeCapabilities { store: config.store.clone(), memory_bytes: config.memory_bytes, lacks_queue }
+    }
+
+    /// Why a rule cannot be in force here.
+    pub(super) fn unsupported_reason(&self, rule: &Rule) -> Option<String> {
+        if self.lacks_queue && rule.on_exceed == OnExceed::Queue {
+            let why =
+                "on_exceed: queue needs a queue, which is there from a start with queue: {} in the file on";
+            return Some(why.to_owned());
+        }
+        match &self.store {
+            Some(store) => store.unsupported_reason(rule),
+            None => memory::unsupported_reason(self.memory_bytes, rule),
+        }
+    }
+}

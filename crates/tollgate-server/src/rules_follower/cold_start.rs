@@ -1,0 +1,66 @@
+//! A start while the database cannot be reached: from the local copy, or as `on_rules_error` says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_stores::rules::local_copy::CopyError;
+use tollgate_stores::rules::{DbError, RulesDb};
+
+use crate::config::OnRulesError;
+use crate::gate::Gate;
+use crate::rules_follower::local_copy::run_blocking;
+use crate::rules_follower::{CopyStatus, RulesFollower, load};
+
+/// How long a start waits for the database where there is a copy to start from.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Opens the database; a start that has a copy does not wait long for it.
+pub(super) async fn open(rulebook: &RulesFollower) -> Result<&RulesDb, DbError> {
+    let has_copy = rulebook.copy.as_ref().is_some_and(|copy| copy.path().exists());
+    if rulebook.is_ready() || !has_copy {
+        return rulebook.open().await;
+    }
+    let late = || DbError::Unreadable { place: rulebook.name.clone(), why: "no answer in time".to_owned() };
+    tokio::time::timeout(OPEN_TIMEOUT, rulebook.open()).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Puts the local copy in force, if there is a whole one, and says what comes of the trouble.
+pub(super) async fn without_database(rulebook: &RulesFollower, gate: &Arc<Gate>) -> String {
+    match start_from_copy(rulebook, gate).await {
+        Ok(told) => told,
+        Err(error) => {
+            if rulebook.copy.is_some() {
+                rulebook.record_copy(None, Some(&error));
+            }
+            let what = match rulebook.on_error {
+                OnRulesError::Closed => {
+                    "the listeners stay closed until its rules are there (on_rules_error: closed)"
+                }
+                OnRulesError::Open => "requests pass without its rules (on_rules_error: open)",
+            };
+            match rulebook.copy {
+                Some(_) => format!("{error}: {what}"),
+                None => what.to_owned(),
+            }
+        }
+    }
+}
+
+async fn start_from_copy(rulebook: &RulesFollower, gate: &Arc<Gate>) -> Result<String, CopyError> {
+    let keeper = rulebook.copy.as_ref().ok_or(CopyError::Missing)?;
+    let copy = keeper.open().await?;
+    let verified = run_blocking(move || {
+        let copy = copy.verified()?;
+        Ok((copy.past()?, copy))
+    });
+    let (past, verified) = keeper.quarantine_if_damaged(verified.await)?;
+    let copy = CopyStatus::of(verified.copy());
+    let last = verified.copy().last_change();
+    let read =
+        move |each: load::BatchSink| verified.load(each).map_err(|error| DbError::Corrupt(error.to_string()));
+    let version = load::load_from(rulebook, gate, "local copy", past, read).await;
+    let version = version.map_err(|error| CopyError::Unusable(error.to_string()))?;
+    rulebook.started_from_copy(version, copy, last);
+    let age = copy.age(gate.now()).as_secs();
+    Ok(format!("started from the local copy, version {version}, which was confirmed {age} s ago"))
+}

@@ -1,0 +1,199 @@
+//! Follows the database: everything once, then each change.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tollgate_stores::rules::{ChangeFeed, DbError, ItemChange, RulesDb, Version};
+
+use crate::allocator;
+use crate::config::AuditConfig;
+use crate::connection::{Shutdown, shutdown_requested};
+use crate::gate::Gate;
+use crate::rules_follower::pending_bans::PendingBans;
+use crate::rules_follower::{RulesFollower, RulesSource, apply, cold_start, load, local_copy};
+
+/// Changes read and brought into force at once: each page copies the parts of the policy that it touches.
+pub(super) const CHANGES_PAGE: usize = 20_000;
+/// After trouble the database is asked again this often.
+const RETRY_DELAY: Duration = Duration::from_millis(300);
+/// How often bans that are over are looked for, and how many are removed at once.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(30);
+const CLEANUP_BATCH: usize = 500;
+/// So many changes leave free memory behind.
+const TRIM_AFTER_CHANGES: u64 = 10_000;
+pub(super) const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
+/// How often it is looked whether edits are possible.
+const ACCESS_EVERY: Duration = Duration::from_secs(5);
+
+/// Runs until the shutdown.
+pub async fn follow(rulebook: Arc<RulesFollower>, gate: Arc<Gate>, mut shutdown: Shutdown) {
+    let mut untold = PendingBans::default();
+    tokio::select! {
+        () = shutdown_requested(&mut shutdown) => {}
+        () = follow_loop(&rulebook, &gate) => {}
+        () = untold.run(&rulebook, &gate) => {}
+        () = cleanup_loop(&rulebook, &gate) => {}
+        () = watch_access(&rulebook) => {}
+        () = local_copy::run(&rulebook, &gate) => {}
+    }
+    untold.flush(&rulebook, &gate).await;
+}
+
+async fn follow_loop(rulebook: &RulesFollower, gate: &Arc<Gate>) {
+    loop {
+        let Err(error) = try_follow(rulebook, gate).await;
+        let outcome = match rulebook.source() {
+            RulesSource::None => Some(cold_start::without_database(rulebook, gate).await),
+            RulesSource::Copy | RulesSource::Database => None,
+        };
+        rulebook.record_read_error(error.to_string(), outcome);
+        sleep(RETRY_DELAY).await;
+    }
+}
+
+/// Follows until there is trouble.
+async fn try_follow(rulebook: &RulesFollower, gate: &Arc<Gate>) -> Result<std::convert::Infallible, DbError> {
+    let db = cold_start::open(rulebook).await?;
+    let in_force = *rulebook.in_force.borrow();
+    let mut seen = match (in_force, rulebook.source()) {
+        (None, _) => load::load(rulebook, gate, db).await?,
+        (Some(seen), RulesSource::Copy) => resume_from_copy(rulebook, gate, db, seen).await?,
+        (Some(seen), _) => db.version().await.map(|_| seen)?,
+    };
+    loop {
+        rulebook.record_version(seen);
+        tokio::select! {
+            changed = db.changed_since(seen) => {
+                changed?;
+                seen = catch_up(rulebook, gate, db, seen).await?;
+            }
+            () = rulebook.reload_requested.notified() => seen = load::load(rulebook, gate, db).await?,
+        }
+    }
+}
+
+/// Goes on from the local copy: by the changes since its version, if that is in the database's past.
+async fn resume_from_copy(
+    rulebook: &RulesFollower,
+    gate: &Arc<Gate>,
+    db: &RulesDb,
+    seen: Version,
+) -> Result<Version, DbError> {
+    let last = rulebook.state().copy_position;
+    if local_copy::is_in_history(db, seen, last).await? {
+        return catch_up(rulebook, gate, db, seen).await;
+    }
+    tracing::warn!("the rules database has another past than the local copy: reading all of it");
+    load::load(rulebook, gate, db).await
+}
+
+/// Takes in what has changed since a version.
+async fn catch_up(
+    rulebook: &RulesFollower,
+    gate: &Arc<Gate>,
+    db: &RulesDb,
+    mut seen: Version,
+) -> Result<Version, DbError> {
+    loop {
+        match db.changes_since(seen, CHANGES_PAGE).await? {
+            ChangeFeed::Diverged => {
+                tracing::warn!("the rules database has another past than this node: reading all of it");
+                return load::load(rulebook, gate, db).await;
+            }
+            ChangeFeed::Changes(changes) if changes.is_empty() => return Ok(seen),
+            ChangeFeed::Changes(changes) => {
+                let next = contiguous_changes(seen, changes);
+                let Some(last) = next.last().map(|change| change.version) else { return Ok(seen) };
+                rulebook.changes_since_trim.fetch_add(next.len() as u64, Ordering::Relaxed);
+                if let Some(copy) = &rulebook.copy {
+                    copy.push_changes(seen, &next);
+                }
+                apply::apply_changes(rulebook, gate, next);
+                seen = last;
+                rulebook.record_version(seen);
+            }
+        }
+    }
+}
+
+/// The changes that come right after a version, each after the one before: what was seen already, or comes
+/// before what it follows, is left for the next look.
+pub(super) fn contiguous_changes(seen: Version, mut changes: Vec<ItemChange>) -> Vec<ItemChange> {
+    changes.sort_by_key(|change| change.version);
+    let mut last = seen;
+    changes.retain(|change| {
+        let follows = change.version > last && change.version.number() == last.number() + 1;
+        if follows {
+            last = change.version;
+        }
+        follows
+    });
+    changes
+}
+
+/// Removes bans that are over and old entries of the log, a few at a time.
+async fn cleanup_loop(rulebook: &RulesFollower, gate: &Gate) {
+    rulebook.first_version().await;
+    let mut ticks = interval(CLEANUP_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        // Who has imported them is done by now.
+        if rulebook.changes_since_trim.swap(0, Ordering::Relaxed) >= TRIM_AFTER_CHANGES {
+            let settle = || {
+                allocator::trim();
+                allocator::use_huge_pages();
+            };
+            tokio::task::spawn_blocking(settle).await.ok();
+        }
+        let Some(db) = rulebook.db.get() else { continue };
+        // By then they are over on every node's clock: a ban that is gone earlier would count as lifted.
+        let over = || gate.now() - MAX_CLOCK_SKEW;
+        while db.remove_expired(over(), CLEANUP_BATCH).await.is_ok_and(|removed| removed == CLEANUP_BATCH) {}
+        let AuditConfig { keep, automatic_bans } = rulebook.audit;
+        let oldest = || gate.now() - keep;
+        while db.prune_log(oldest(), CLEANUP_BATCH).await.is_ok_and(|removed| removed == CLEANUP_BATCH) {}
+        let oldest = || gate.now() - automatic_bans;
+        while db
+            .prune_automatic_bans(oldest(), CLEANUP_BATCH)
+            .await
+            .is_ok_and(|looked| looked == CLEANUP_BATCH)
+        {}
+    }
+}
+
+/// Looks whether the database can be written, and how far the server that is read is behind.
+async fn watch_access(rulebook: &RulesFollower) {
+    loop {
+        let Some(db) = rulebook.db.get() else {
+            sleep(RETRY_DELAY).await;
+            continue;
+        };
+        rulebook.record_access(db.access().await);
+        sleep(ACCESS_EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_stores::rules::ItemId;
+
+    fn change(timeline: u32, number: u64) -> ItemChange {
+        let version = Version::new(timeline, number);
+        ItemChange { item: ItemId::rule("a"), version, previous: None, text: None }
+    }
+
+    #[test]
+    fn only_what_follows_is_taken() {
+        let seen = Version::new(1, 5);
+        let numbers = |changes: Vec<ItemChange>| -> Vec<_> {
+            contiguous_changes(seen, changes).iter().map(|change| change.version.number()).collect()
+        };
+        assert_eq!(numbers(vec![change(1, 7), change(1, 6), change(1, 6), change(1, 4)]), [6, 7]);
+        assert_eq!(numbers(vec![change(1, 7), change(1, 8)]), [0; 0], "the one between is missing");
+        assert_eq!(numbers(vec![change(2, 6), change(2, 7)]), [6, 7], "after a promotion");
+    }
+}

@@ -1,0 +1,45 @@
+//! Automatic bans that were lifted on another node: this node's database may still have them.
+
+use tollgate::Time;
+use tollgate::ban::BanSource;
+use tollgate::identity::Key;
+use tollgate_stores::rules::{Author, DbError, Edit, ItemId, ItemKind, Precondition, RulesDb, parse_ban};
+
+use crate::rules_follower::RulesFollower;
+
+/// Lifts that wait for the database.
+const MAX_PENDING: usize = 10_000;
+
+impl RulesFollower {
+    /// An automatic ban that would have held until then is to be removed.
+    pub fn queue_ban_removal(&self, key: Key, until: Time) {
+        let lifted = &mut self.state().lifted_bans;
+        if lifted.len() < MAX_PENDING {
+            lifted.push_back((key, until));
+        }
+    }
+
+    /// Removes what was lifted; while the database cannot be written it waits.
+    pub(super) async fn remove_lifted_bans(&self, db: &RulesDb, now: Time) {
+        loop {
+            let next = self.state().lifted_bans.front().cloned();
+            let Some((key, until)) = next else { return };
+            match remove(db, &key, until, now).await {
+                Err(error) if error.is_transient() && until > now => return,
+                _ => self.state().lifted_bans.pop_front(),
+            };
+        }
+    }
+}
+
+async fn remove(db: &RulesDb, key: &Key, until: Time, now: Time) -> Result<(), DbError> {
+    let Some(stored) = db.get(ItemId::new(ItemKind::Ban, key.to_string())).await? else { return Ok(()) };
+    let is_lifted = |ban: tollgate::ban::Ban| ban.source == BanSource::Automatic && ban.until <= until;
+    if !parse_ban(&stored.text).is_ok_and(is_lifted) {
+        return Ok(());
+    }
+    let author = Author { who: Author::AUTOMATIC.to_owned(), at: now };
+    let removed =
+        db.edit(author, vec![Edit::delete(stored.item, Precondition::AtVersion(stored.version))]).await;
+    removed.map(|_| ())
+}

@@ -1,0 +1,283 @@
+//! Everything in the database brought into force, without ever holding all of it as text.
+//!
+//! One thread reads the database, [`PARSERS`] parse rules, and one takes them in. Batches stay in order: batch n goes
+//! through parser n modulo [`PARSERS`], so that every node leaves out the same rules where not all fit.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+use tollgate::Time;
+use tollgate::policy::{self, AllowSource, Policy, PolicyDraft};
+use tollgate::rule::{Rule, RuleId};
+use tollgate_stores::rules::{
+    ChangeLogEntry, DbError, ItemChange, ItemId, ItemKind, RulesDb, StoredItem, Version,
+};
+
+use crate::allocator;
+use crate::gate::Gate;
+use crate::rules_follower::apply::{self, PolicyUpdate};
+use crate::rules_follower::{NodeCapabilities, RulesFollower};
+
+/// Batches read ahead of those that are being parsed or taken in, for each parser.
+const READ_AHEAD_BATCHES: usize = 2;
+const PARSERS: usize = 2;
+/// How often the progress of a long load is told.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+/// A load from which nothing comes for so long has failed.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// So many of the latest changes tell what rules were before.
+const RECENT_CHANGES: usize = 1_000;
+
+/// Takes a batch, and the number of things in all.
+pub(super) type BatchSink = Box<dyn FnMut(Vec<StoredItem>, u64) + Send>;
+
+/// What comes from the database, or from its copy.
+struct LoadStream {
+    batches: RoundRobin<Receiver<LoadMessage<Parsed>>>,
+    source: &'static str,
+}
+
+enum LoadMessage<T> {
+    Batch(Vec<T>, u64),
+    End(Result<Version, DbError>),
+}
+
+/// A thing of the database; a rule is read already.
+enum Parsed {
+    Rule(ItemId, Result<Rule, String>),
+    Other(ItemId, String),
+}
+
+impl Parsed {
+    fn of(stored: StoredItem) -> Parsed {
+        let StoredItem { item, text, .. } = stored;
+        match item.kind {
+            ItemKind::Rule => {
+                let rule = apply::parse_rule(&text).map_err(|problems| problems.to_string());
+                Parsed::Rule(item, rule)
+            }
+            _ => Parsed::Other(item, text),
+        }
+    }
+}
+
+/// Puts everything in force, all at once; after an error nothing has changed.
+pub(super) async fn load(
+    rulebook: &RulesFollower,
+    gate: &Arc<Gate>,
+    db: &RulesDb,
+) -> Result<Version, DbError> {
+    // A start finds counters that were made under earlier limits; the log knows these.
+    let former = if rulebook.is_ready() { Vec::new() } else { db.log(None, RECENT_CHANGES).await? };
+    let source = db.clone();
+    let (alive, stopped) = oneshot::channel::<()>();
+    let read = move |each: BatchSink| {
+        let why = || DbError::Unreadable {
+            place: "the rules database".to_owned(),
+            why: "the node stops".to_owned(),
+        };
+        Handle::current().block_on(async {
+            tokio::select! {
+                version = source.load(each) => version,
+                _ = stopped => Err(why()),
+            }
+        })
+    };
+    let version = load_from(rulebook, gate, "rules database", former, read).await;
+    drop(alive); // a stop does not wait for the rest
+    version
+}
+
+/// Puts in force what `read` gives out, all at once.
+pub(super) async fn load_from(
+    rulebook: &RulesFollower,
+    gate: &Arc<Gate>,
+    place: &'static str,
+    former: Vec<ChangeLogEntry>,
+    read: impl FnOnce(BatchSink) -> Result<Version, DbError> + Send + 'static,
+) -> Result<Version, DbError> {
+    let mut batches = Vec::with_capacity(PARSERS);
+    let mut loaded = Vec::with_capacity(PARSERS);
+    for _ in 0..PARSERS {
+        let (sender, unparsed) = sync_channel(READ_AHEAD_BATCHES);
+        let (parsed, receiver) = sync_channel(READ_AHEAD_BATCHES);
+        batches.push(sender);
+        loaded.push(receiver);
+        spawn_blocking(move || parse(&unparsed, &parsed));
+    }
+    // On a thread that may block: it waits where the rules are taken in more slowly than they are read.
+    spawn_blocking(move || {
+        let read_ahead = RoundRobin::new(batches);
+        let each = read_ahead.clone();
+        let end = read(Box::new(move |batch, total| _ = each.next().send(LoadMessage::Batch(batch, total))));
+        read_ahead.next().send(LoadMessage::End(end)).ok();
+    });
+    let gate = Arc::clone(gate);
+    let means = rulebook.capabilities.clone();
+    let incoming = LoadStream { batches: RoundRobin::new(loaded), source: place };
+    let taking = spawn_blocking(move || apply_load(&gate, &means, &incoming, former));
+    let broken = |why: String| DbError::Unreadable { place: rulebook.name.clone(), why };
+    let (version, left_out) = taking.await.map_err(|error| broken(error.to_string()))??;
+    rulebook.state().left_out = left_out;
+    spawn_blocking(allocator::use_huge_pages); // not awaited: the rules are in force without
+    Ok(version)
+}
+
+/// Channels that take turns; clones of it share the turn.
+#[derive(Clone)]
+struct RoundRobin<T> {
+    all: Vec<T>,
+    next_index: Arc<AtomicUsize>,
+}
+
+impl<T> RoundRobin<T> {
+    fn new(all: Vec<T>) -> RoundRobin<T> {
+        RoundRobin { all, next_index: Arc::default() }
+    }
+
+    fn next(&self) -> &T {
+        // Relaxed: one thread at a time takes turns.
+        &self.all[self.next_index.fetch_add(1, Ordering::Relaxed) % self.all.len()]
+    }
+}
+
+/// Parses batches until there are no more, or nobody takes them.
+fn parse(batches: &Receiver<LoadMessage<StoredItem>>, parsed: &SyncSender<LoadMessage<Parsed>>) {
+    for loaded in batches {
+        let next = match loaded {
+            LoadMessage::Batch(batch, total) => {
+                LoadMessage::Batch(batch.into_iter().map(Parsed::of).collect(), total)
+            }
+            LoadMessage::End(end) => LoadMessage::End(end),
+        };
+        if parsed.send(next).is_err() {
+            return;
+        }
+    }
+}
+
+/// Why a load leaves the policy as it is.
+enum LoadAbort {
+    Unchanged,
+    Failed(DbError),
+}
+
+type LeftOut = BTreeMap<ItemId, String>;
+
+fn apply_load(
+    gate: &Gate,
+    means: &NodeCapabilities,
+    incoming: &LoadStream,
+    former: Vec<ChangeLogEntry>,
+) -> Result<(Version, LeftOut), DbError> {
+    let (mut left_out, mut version) = (LeftOut::new(), Version::ZERO);
+    let now = gate.now();
+    let mut bans = gate.engine.load_bans();
+    let revised = gate.engine.revise(|old| {
+        let mut gone = in_force(old);
+        let mut taken = PolicyUpdate::new(gate, means, old.draft(), now);
+        version = receive_batches(incoming, |parsed| {
+            let (item, put) = match parsed {
+                Parsed::Rule(item, rule) => {
+                    let put = taken.put_parsed(&item, rule);
+                    (item, put)
+                }
+                Parsed::Other(item, text) if item.kind == ItemKind::Ban => {
+                    let put = apply::put_ban(gate, &item, &text, |key, ban| bans.put(key, ban, now));
+                    (item, put)
+                }
+                Parsed::Other(item, text) => {
+                    let put = taken.put(&item, &text);
+                    (item, put)
+                }
+            };
+            if !gone.is_empty() {
+                gone.remove(&item); // an empty set would compute the hash all the same
+            }
+            left_out.extend(put.err().map(|why| (item, why)));
+        })
+        .map_err(LoadAbort::Failed)?;
+        gone.iter().for_each(|item| _ = taken.remove(item));
+        let mut draft = taken.finish().ok_or(LoadAbort::Unchanged)?;
+        replay_edits(&mut draft, former, version);
+        Ok(draft.finish())
+    });
+    if let Err(LoadAbort::Failed(error)) = revised {
+        return Err(error);
+    }
+    bans.finish(now);
+    allocator::trim();
+    Ok((version, left_out))
+}
+
+/// What came from the database before, but for bans: it is gone unless it comes again.
+fn in_force(policy: &Policy) -> HashSet<ItemId> {
+    let rules =
+        policy.rules().iter().filter(|rule| rule.is_added()).map(|rule| ItemId::rule(rule.id.as_str()));
+    let allowed = policy.allow_list().filter(|(_, source)| *source == AllowSource::Change);
+    let allowed = allowed.map(|(key, _)| ItemId::new(ItemKind::Allow, key.to_string()));
+    rules.chain(allowed).chain([ItemId::enforce()]).collect()
+}
+
+/// Hands on what comes, with a word now and then where it takes long.
+fn receive_batches(incoming: &LoadStream, mut each: impl FnMut(Parsed)) -> Result<Version, DbError> {
+    let place = incoming.source;
+    let (start, mut told, mut count) = (Instant::now(), Instant::now(), 0);
+    loop {
+        match incoming.batches.next().recv_timeout(STALL_TIMEOUT) {
+            Ok(LoadMessage::Batch(batch, total)) => {
+                count += batch.len() as u64;
+                batch.into_iter().for_each(&mut each);
+                if told.elapsed() >= PROGRESS_INTERVAL {
+                    told = Instant::now();
+                    let percent = (100 * count).checked_div(total).unwrap_or(100).min(100);
+                    tracing::info!("{place}: {count} of {total} read ({percent} %)");
+                }
+            }
+            Ok(LoadMessage::End(end)) => {
+                let version = end?;
+                let took = start.elapsed().as_secs_f64();
+                tracing::info!("{place}: {count} read in {took:.1} s, version {version}");
+                return Ok(version);
+            }
+            Err(error) => {
+                let why = match error {
+                    RecvTimeoutError::Timeout => "reading all of it has stalled",
+                    RecvTimeoutError::Disconnected => "reading has ended early",
+                };
+                return Err(DbError::Unreadable { place: format!("the {place}"), why: why.to_owned() });
+            }
+        }
+    }
+}
+
+/// Has the rules that were edited lately remember what they were: each lives through its edits again.
+fn replay_edits(draft: &mut PolicyDraft, former: Vec<ChangeLogEntry>, version: Version) {
+    let mut lives: HashMap<RuleId, Vec<ChangeLogEntry>> = HashMap::new();
+    for logged in former.into_iter().rev() {
+        let ItemChange { item, version: at, .. } = &logged.change;
+        if let Some(id) = RuleId::new(&item.name).filter(|_| item.kind == ItemKind::Rule && *at <= version) {
+            lives.entry(id).or_default().push(logged);
+        }
+    }
+    // What is not in force was left out, or is gone: its past does not matter.
+    lives.retain(|id, _| draft.policy().rule(id.as_str()).is_some_and(|rule| rule.is_added()));
+    for (id, life) in lives {
+        draft.apply(policy::PolicyChange::Remove(id.clone()), Time::EPOCH).ok();
+        let born = life.first().and_then(|first| Some((first.before.as_deref()?, first.at)));
+        let later = life.iter().map(|logged| (logged.change.text.as_deref(), logged.at));
+        for (text, at) in born.map(|(text, at)| (Some(text), at)).into_iter().chain(later) {
+            let rule = text.and_then(|text| apply::parse_rule(text).ok());
+            let step =
+                rule.map_or_else(|| policy::PolicyChange::Remove(id.clone()), policy::PolicyChange::Put);
+            // A step that does not fit any more loses its past only: the last one is in force, so it fits.
+            draft.apply(step, at).ok();
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Keeps the node's copy of the database up to date, apart from requests and from the feed.
+//!
+//! Changes that came into force are handed over; where some are missing they are read from the database again. What
+//! cannot be written is a health problem: the copy then stays at the version that it has.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tollgate::Time;
+use tollgate_stores::rules::local_copy::{self, ChangeDigest, CopyError, LocalCopy, MAX_PAST, NewCopy};
+use tollgate_stores::rules::{ChangeFeed, DbError, ItemChange, RulesDb, StoredItem, Version};
+
+use crate::gate::Gate;
+use crate::rules_follower::RulesFollower;
+use crate::rules_follower::follow::{CHANGES_PAGE, MAX_CLOCK_SKEW, contiguous_changes};
+
+/// How often the copy is confirmed while nothing changes, which is one small write.
+const CONFIRM_EVERY: Duration = Duration::from_secs(60);
+/// Changes that wait to be written; beyond that they are read from the database again.
+const MAX_PENDING_CHANGES: usize = 10_000;
+/// After a failure it is tried again, each time after twice as long.
+const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
+/// How long a new copy of everything may take.
+const REWRITE_TIMEOUT: Duration = Duration::from_secs(600);
+/// Bans that are over: removed at once, and how many times in a row.
+const EXPIRED_BATCH: usize = 2_000;
+const EXPIRED_BATCHES: usize = 25;
+
+pub(super) struct CopyWriter {
+    path: PathBuf,
+    /// The name of the database that it is a copy of.
+    source: String,
+    pending: Mutex<PendingChanges>,
+    wake: Notify,
+}
+
+/// Changes that follow each other and a version.
+#[derive(Default)]
+struct PendingChanges {
+    after: Version,
+    changes: Vec<ItemChange>,
+}
+
+/// Why the copy is not up to date.
+enum CopyUpdateError {
+    /// It can be written, but what is missing cannot be read now.
+    Db(DbError),
+    Copy(CopyError),
+}
+
+impl From<DbError> for CopyUpdateError {
+    fn from(error: DbError) -> CopyUpdateError {
+        CopyUpdateError::Db(error)
+    }
+}
+
+impl From<CopyError> for CopyUpdateError {
+    fn from(error: CopyError) -> CopyUpdateError {
+        CopyUpdateError::Copy(error)
+    }
+}
+
+impl CopyWriter {
+    pub(super) fn new(path: PathBuf, source: String) -> CopyWriter {
+        CopyWriter { path, source, pending: Mutex::default(), wake: Notify::new() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the copy and puts a damaged one aside.
+    pub(super) async fn open(&self) -> Result<LocalCopy, CopyError> {
+        let path = self.path.clone();
+        let source = self.source.clone();
+        let opened = run_blocking(move || LocalCopy::open(&path, &source)).await;
+        self.quarantine_if_damaged(opened)
+    }
+
+    pub(super) fn quarantine_if_damaged<T>(&self, done: Result<T, CopyError>) -> Result<T, CopyError> {
+        if let Err(error @ CopyError::Damaged(_)) = &done {
+            match local_copy::quarantine(&self.path) {
+                Ok(aside) => tracing::error!(file = %aside.display(), "{error}; it was set aside"),
+                Err(failed) => tracing::error!("{error}; it could not be set aside: {failed}"),
+            }
+        }
+        done
+    }
+
+    /// Hands changes over that came into force after a version.
+    pub(super) fn push_changes(&self, after: Version, changes: &[ItemChange]) {
+        let mut held = self.lock_pending();
+        let follows = held.changes.last().is_some_and(|last| last.version == after);
+        if !follows || held.changes.len() + changes.len() > MAX_PENDING_CHANGES {
+            *held = PendingChanges { after, changes: Vec::new() };
+        }
+        held.changes.extend_from_slice(changes);
+    }
+
+    /// Wakes the keeper: another version is in force.
+    pub(super) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    fn lock_pending(&self) -> MutexGuard<'_, PendingChanges> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs for ever.
+pub(super) async fn run(rulebook: &RulesFollower, gate: &Gate) {
+    let Some(keeper) = &rulebook.copy else { return std::future::pending().await };
+    let mut ticks = interval(CONFIRM_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut copy = None;
+    let mut retry = MIN_RETRY_DELAY;
+    loop {
+        tokio::select! {
+            () = keeper.wake.notified() => {}
+            _ = ticks.tick() => {}
+        }
+        let (Some(db), Some(version)) = (rulebook.db.get(), rulebook.followed_version()) else { continue };
+        let updated = update(keeper, db, &mut copy, version, gate.now()).await;
+        let kept = match updated {
+            Ok(()) => confirm_and_clean(rulebook, &mut copy, version, gate.now()).await,
+            Err(CopyUpdateError::Copy(error)) => Err(error),
+            Err(CopyUpdateError::Db(error)) => {
+                tracing::debug!(%error, "the local copy waits for the rules database");
+                continue;
+            }
+        };
+        rulebook.record_copy(copy.as_ref(), kept.as_ref().err());
+        if kept.is_ok() {
+            retry = MIN_RETRY_DELAY;
+        } else {
+            sleep(retry).await;
+            retry = (retry * 2).min(MAX_RETRY_DELAY);
+            keeper.wake();
+        }
+    }
+}
+
+/// Brings the copy to a version, or beyond it.
+async fn update(
+    keeper: &CopyWriter,
+    db: &RulesDb,
+    copy: &mut Option<LocalCopy>,
+    version: Version,
+    now: Time,
+) -> Result<(), CopyUpdateError> {
+    if copy.is_none() {
+        *copy = open_verified(keeper, db).await?;
+    }
+    let PendingChanges { after, changes } = std::mem::take(&mut *keeper.lock_pending());
+    if !changes.is_empty() && copy.as_ref().is_some_and(|copy| copy.version() == after) {
+        with_copy(copy, move |copy| copy.apply(&changes, now)).await?;
+    }
+    while let Some(at) = copy.as_ref().map(LocalCopy::version).filter(|at| *at != version) {
+        match db.changes_since(at, CHANGES_PAGE).await? {
+            ChangeFeed::Changes(changes) => {
+                let changes = contiguous_changes(at, changes);
+                if changes.is_empty() {
+                    return Ok(()); // a standby may not have them yet
+                }
+                with_copy(copy, move |copy| copy.apply(&changes, now)).await?;
+            }
+            ChangeFeed::Diverged => *copy = None,
+        }
+    }
+    if copy.is_none() {
+        *copy = Some(rewrite_copy(keeper, db, now).await?);
+    }
+    Ok(())
+}
+
+/// The copy, if it is whole and of this database's past.
+async fn open_verified(keeper: &CopyWriter, db: &RulesDb) -> Result<Option<LocalCopy>, CopyUpdateError> {
+    let copy = match keeper.open().await {
+        Ok(copy) => copy,
+        Err(CopyError::Unusable(why)) => return Err(CopyError::Unusable(why).into()),
+        Err(_) => return Ok(None),
+    };
+    if !is_in_history(db, copy.version(), copy.last_change()).await? {
+        tracing::warn!("the local copy has another past than the rules database: it is written anew");
+        return Ok(None);
+    }
+    // Reading all of it takes a while, which a stop does not wait for.
+    let _stop = InterruptOnDrop(copy.interrupt_handle());
+    let mut copy = Some(copy);
+    let verified = with_copy(&mut copy, |copy| copy.verify()).await;
+    match keeper.quarantine_if_damaged(verified) {
+        Err(CopyError::Damaged(_)) => Ok(None),
+        verified => Ok(verified.map(|()| copy)?),
+    }
+}
+
+struct InterruptOnDrop(local_copy::InterruptHandle);
+
+impl Drop for InterruptOnDrop {
+    fn drop(&mut self) {
+        self.0.interrupt();
+    }
+}
+
+/// Whether a change is the one that the database has at this version. A standby may not have it yet.
+pub(super) async fn is_in_history(
+    db: &RulesDb,
+    version: Version,
+    mark: ChangeDigest,
+) -> Result<bool, DbError> {
+    if version == Version::ZERO {
+        return Ok(true);
+    }
+    match db.logged(version).await? {
+        Some(logged) => Ok(ChangeDigest::of(&logged.change) == mark),
+        None => Ok(db.changes_since(version, 1).await? != ChangeFeed::Diverged),
+    }
+}
+
+/// Confirms the copy and removes bans that are over, now and then.
+async fn confirm_and_clean(
+    rulebook: &RulesFollower,
+    copy: &mut Option<LocalCopy>,
+    version: Version,
+    now: Time,
+) -> Result<(), CopyError> {
+    let is_due = |copy: &LocalCopy| now.since(copy.confirmed_at()) >= CONFIRM_EVERY / 2;
+    if rulebook.has_read_error()
+        || !copy.as_ref().is_some_and(|copy| copy.version() == version && is_due(copy))
+    {
+        return Ok(());
+    }
+    // As in the database: by then they are over on every node's clock.
+    let over = now - MAX_CLOCK_SKEW;
+    with_copy(copy, move |copy| {
+        for _ in 0..EXPIRED_BATCHES {
+            if copy.remove_expired(over, EXPIRED_BATCH)? < EXPIRED_BATCH {
+                break;
+            }
+        }
+        copy.confirm(now)
+    })
+    .await
+}
+
+/// Works on the copy on a thread that may block. A copy that cannot go on is closed.
+async fn with_copy(
+    copy: &mut Option<LocalCopy>,
+    job: impl FnOnce(&mut LocalCopy) -> Result<(), CopyError> + Send + 'static,
+) -> Result<(), CopyError> {
+    let Some(mut held) = copy.take() else { return Err(CopyError::Missing) };
+    let work = run_blocking(move || {
+        let done = job(&mut held);
+        Ok((held, done))
+    });
+    let (held, done) = work.await?;
+    if matches!(done, Ok(()) | Err(CopyError::Unusable(_))) {
+        *copy = Some(held);
+    }
+    done
+}
+
+/// Writes everything anew, from a connection of its own.
+async fn rewrite_copy(keeper: &CopyWriter, db: &RulesDb, now: Time) -> Result<LocalCopy, CopyUpdateError> {
+    let (alive, stopped) = oneshot::channel();
+    let (path, source, db) = (keeper.path.clone(), keeper.source.clone(), db.clone());
+    let job = spawn_blocking(move || {
+        let new = NewCopy::create(&path, &source)?;
+        Handle::current().block_on(copy_all(&db, new, stopped, now))
+    });
+    let done = timeout(REWRITE_TIMEOUT, job).await;
+    drop(alive); // held until here: whoever gives this future up ends the job with it
+    let broken = |why: String| CopyUpdateError::Copy(CopyError::Unusable(why));
+    let copy = done.map_err(|_| broken("writing all of it takes too long".to_owned()))?;
+    let copy = copy.map_err(|error| broken(error.to_string()))??;
+    tracing::info!("the local copy of the rules was written, version {}", copy.version());
+    Ok(copy)
+}
+
+async fn copy_all(
+    db: &RulesDb,
+    new: NewCopy,
+    stopped: oneshot::Receiver<()>,
+    now: Time,
+) -> Result<LocalCopy, CopyUpdateError> {
+    let new = Arc::new(Mutex::new((new, Ok(()))));
+    let failed = Arc::new(Notify::new());
+    let each = {
+        let (new, failed) = (Arc::clone(&new), Arc::clone(&failed));
+        move |batch: Vec<StoredItem>, _| {
+            let mut new = new.lock().unwrap_or_else(PoisonError::into_inner);
+            if new.1.is_ok() {
+                new.1 = new.0.put(batch);
+                new.1.is_err().then(|| failed.notify_one());
+            }
+        }
+    };
+    let stop = || CopyUpdateError::Copy(CopyError::Unusable("the node stops".to_owned()));
+    let loaded = tokio::select! {
+        loaded = db.load(each) => Some(loaded?),
+        () = failed.notified() => None,
+        _ = stopped => return Err(stop()),
+    };
+    let new = Arc::into_inner(new).ok_or_else(stop)?;
+    let (new, put) = new.into_inner().unwrap_or_else(PoisonError::into_inner);
+    put?;
+    let version = loaded.ok_or_else(stop)?;
+    let past = db.log(None, MAX_PAST).await?;
+    let last = db.logged(version).await?;
+    Ok(new.finish(version, last.as_ref().map(|logged| &logged.change), past, now)?)
+}
+
+pub(super) async fn run_blocking<T: Send + 'static>(
+    job: impl FnOnce() -> Result<T, CopyError> + Send + 'static,
+) -> Result<T, CopyError> {
+    spawn_blocking(job).await.map_err(|error| CopyError::Unusable(error.to_string()))?
+}

@@ -1,0 +1,67 @@
+//! Bans that were earned on this node, written to the database for all others.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tollgate::Time;
+use tollgate::ban::Ban;
+use tollgate::identity::Key;
+use tollgate_stores::rules::{Author, Edit, Precondition, RulesDb};
+
+use crate::gate::Gate;
+use crate::rules_follower::RulesFollower;
+
+const WRITE_INTERVAL: Duration = Duration::from_millis(100);
+/// Written at once; during an attack there may be many.
+const BATCH: usize = 1_000;
+/// How long a stop waits for the last ones.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What is not written yet: while the database cannot be, they wait, and hold on this node.
+#[derive(Default)]
+pub(super) struct PendingBans(HashMap<Key, Ban>);
+
+impl PendingBans {
+    /// Runs for ever.
+    pub(super) async fn run(&mut self, rulebook: &RulesFollower, gate: &Gate) {
+        let mut ticks = interval(WRITE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.write(rulebook, gate).await;
+        }
+    }
+
+    pub(super) async fn flush(&mut self, rulebook: &RulesFollower, gate: &Gate) {
+        if timeout(FLUSH_TIMEOUT, self.write(rulebook, gate)).await.is_err() || !self.0.is_empty() {
+            tracing::warn!(bans = self.0.len(), "bans that were earned here are not in the rules database");
+        }
+    }
+
+    async fn write(&mut self, rulebook: &RulesFollower, gate: &Gate) {
+        self.0.extend(gate.engine.take_pending_bans());
+        let now = gate.now();
+        // What was lifted meanwhile is not written.
+        let holds = |key: &Key, ban: &Ban| {
+            gate.engine.find_ban(key.clone(), now).is_some_and(|known| known.until >= ban.until)
+        };
+        self.0.retain(|key, ban| holds(key, ban));
+        let Some(db) = rulebook.db.get() else { return };
+        self.write_to(db, now).await;
+        rulebook.remove_lifted_bans(db, now).await;
+    }
+
+    async fn write_to(&mut self, db: &RulesDb, now: Time) {
+        while !self.0.is_empty() {
+            let batch: Vec<Key> = self.0.keys().take(BATCH).cloned().collect();
+            let edits = batch.iter().map(|key| Edit::ban(key, &self.0[key], Precondition::Any));
+            let author = Author { who: Author::AUTOMATIC.to_owned(), at: now };
+            if let Err(error) = db.edit(author, edits.collect()).await {
+                tracing::debug!(%error, "bans wait");
+                return;
+            }
+            batch.iter().for_each(|key| _ = self.0.remove(key));
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What a caller is told: the body of a verdict, every field present, null where it means nothing.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde::Serialize;
+use tollgate::Verdict;
+use tollgate::verdict::LimitVerdict;
+
+#[derive(Serialize)]
+pub struct CheckResponse {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    id: String,
+    allowed: bool,
+    reason: &'static str,
+    rule: Option<String>,
+    limit: Option<String>,
+    remaining: Option<u64>,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: Option<u64>,
+    delay_ms: u64,
+    message: Option<String>,
+    rules: Vec<CheckedLimit>,
+    /// Where something is left to settle, or the caller has asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<String>,
+}
+
+#[derive(Serialize)]
+struct CheckedLimit {
+    rule: String,
+    limit: String,
+    allowed: bool,
+    remaining: u64,
+    retry_after_ms: Option<u64>,
+    mode: &'static str,
+}
+
+impl CheckResponse {
+    pub fn of(verdict: &Verdict) -> CheckResponse {
+        let reported = verdict.reported();
+        CheckResponse {
+            status: None,
+            id: verdict.id.to_string(),
+            allowed: verdict.allowed,
+            reason: verdict.reason.name(),
+            rule: reported.map(|limit| limit.rule.id.to_string()),
+            limit: reported.map(|limit| limit.limit.to_string()),
+            remaining: reported.map(|limit| limit.remaining),
+            retry_after_ms: verdict.retry_after.map(millis),
+            reset_after_ms: reported.map(|limit| millis(limit.reset_after)),
+            delay_ms: millis(verdict.delay),
+            message: verdict.message(),
+            rules: verdict.limits.iter().map(CheckedLimit::of).collect(),
+            receipt: None,
+        }
+    }
+
+    pub fn with_receipt(self, receipt: Option<String>) -> CheckResponse {
+        CheckResponse { receipt, ..self }
+    }
+
+    /// In a batch each verdict carries the status that it would have alone.
+    pub fn with_status(self, status: StatusCode) -> CheckResponse {
+        CheckResponse { status: Some(status.as_u16()), ..self }
+    }
+}
+
+impl CheckedLimit {
+    fn of(limit: &LimitVerdict) -> CheckedLimit {
+        CheckedLimit {
+            rule: limit.rule.id.to_string(),
+            limit: limit.limit.to_string(),
+            allowed: limit.allowed,
+            remaining: limit.remaining,
+            retry_after_ms: limit.retry_after.map(millis),
+            mode: limit.mode.name(),
+        }
+    }
+}
+
+/// Rounded up: what we say is never too early.
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

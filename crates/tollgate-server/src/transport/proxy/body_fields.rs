@@ -1,0 +1,129 @@
+//! Identity from the body: fields of JSON and of forms, in a bounded prefix that is passed on untouched.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use hyper::header::HeaderValue;
+use tollgate::identity::FieldSource;
+use tollgate::request::fields;
+
+use crate::transport::proxy::body::{BoxError, Upload};
+use crate::transport::proxy::json::{self, Nesting};
+use crate::transport::proxy::multipart;
+
+/// What lies further in is not seen.
+pub const MAX_PREFIX_BYTES: usize = 64 << 10;
+
+/// The start of a body.
+pub struct BodyPrefix {
+    bytes: Vec<u8>,
+    is_complete: bool,
+    encoding: FormEncoding,
+}
+
+/// How fields are written in a body.
+enum FormEncoding {
+    UrlEncoded,
+    Multipart {
+        boundary: String,
+    },
+    /// It does not say that it is a form.
+    Other,
+}
+
+impl FormEncoding {
+    fn of(content_type: Option<&HeaderValue>) -> FormEncoding {
+        let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let kind = content_type.split(';').next().unwrap_or_default().trim();
+        if kind.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
+            return FormEncoding::UrlEncoded;
+        }
+        let boundary = multipart::boundary(content_type);
+        boundary.map_or(FormEncoding::Other, |boundary| FormEncoding::Multipart {
+            boundary: boundary.into_owned(),
+        })
+    }
+}
+
+impl BodyPrefix {
+    /// Reads as far as is needed: to the end of the body, of its JSON, or to the bound.
+    pub async fn read(
+        upload: &mut Upload,
+        content_type: Option<&HeaderValue>,
+    ) -> Result<BodyPrefix, BoxError> {
+        let mut nesting = Nesting::default();
+        let shape = FormEncoding::of(content_type);
+        let mut fed = 0;
+        let whole = loop {
+            nesting.feed(&upload.prefix()[fed..]);
+            fed = upload.prefix().len();
+            let is_read = nesting.is_closed() && matches!(shape, FormEncoding::Other);
+            if is_read || fed >= MAX_PREFIX_BYTES {
+                break false;
+            }
+            if !upload.read_ahead().await? {
+                break true;
+            }
+        };
+        let bytes = upload.prefix()[..fed.min(MAX_PREFIX_BYTES)].to_vec();
+        Ok(BodyPrefix { bytes, is_complete: whole, encoding: shape })
+    }
+
+    /// The start of a body that was read somewhere else.
+    #[cfg(feature = "testing")]
+    pub fn of(content_type: Option<&HeaderValue>, bytes: &[u8], whole: bool) -> BodyPrefix {
+        BodyPrefix { bytes: bytes.to_vec(), is_complete: whole, encoding: FormEncoding::of(content_type) }
+    }
+
+    /// The values of a field, without repetitions.
+    pub fn values(&self, source: FieldSource, name: &str) -> Vec<String> {
+        match source {
+            FieldSource::Json => json::fields(
+                &self.bytes,
+                name,
+                if self.is_complete { json::Completeness::Complete } else { json::Completeness::Truncated },
+            ),
+            FieldSource::Form => self.form_values(name),
+            _ => Vec::new(),
+        }
+    }
+
+    fn form_values(&self, name: &str) -> Vec<String> {
+        let mut values = match &self.encoding {
+            FormEncoding::Multipart { boundary } => multipart::fields(&self.bytes, boundary, name),
+            FormEncoding::UrlEncoded | FormEncoding::Other => self.pairs(name),
+        };
+        let mut known = HashSet::new();
+        values.retain(|value| known.insert(value.clone()));
+        values
+    }
+
+    fn pairs(&self, name: &str) -> Vec<String> {
+        let text = String::from_utf8_lossy(&self.bytes);
+        // A pair that was cut off has no value yet.
+        let text =
+            if self.is_complete { &text } else { text.rsplit_once('&').map_or("", |(whole, _)| whole) };
+        fields::parameters(text.trim_ascii(), name).map(Cow::into_owned).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_is_read_up_to_its_last_whole_pair() {
+        let values = |text: &str, whole| {
+            BodyPrefix {
+                bytes: text.as_bytes().to_vec(),
+                is_complete: whole,
+                encoding: FormEncoding::UrlEncoded,
+            }
+            .values(FieldSource::Form, "email")
+        };
+        assert_eq!(values("a=1&email=ann%40example.com", true), ["ann@example.com"]);
+        assert!(values("a=1&email=ann%40exam", false).is_empty());
+        assert_eq!(values("email=ann&a=1", false), ["ann"]);
+        assert_eq!(values("email=ann&EMAIL=bob&email=ann", true), ["ann", "bob"]);
+    }
+}

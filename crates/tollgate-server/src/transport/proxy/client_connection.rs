@@ -1,0 +1,184 @@
+//! One client's connection: TLS, the choice of protocol, and its bounds.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::connection::{
+    MAX_HEADER_BYTES, Shutdown, WriteTimeoutStream, closing_if, has_long_head, shutdown_requested,
+};
+use crate::transport::proxy::Proxy;
+use crate::transport::proxy::exchange::ConnectionContext;
+use crate::transport::proxy::forwarded::{Peer, Scheme};
+use crate::transport::proxy::stalled_stream::{StreamExecutor, WatchedBody};
+use crate::transport::proxy::stream::{ClientProtocol, ClientStream};
+
+/// From the end of one request to the last byte of the next one's head.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// From the connection to the end of its TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_STREAMS: u32 = 128;
+const WINDOW_BYTES: u32 = 1 << 20;
+
+/// Serves one connection to its end.
+pub async fn serve_client(
+    proxy: Arc<Proxy>,
+    worker: usize,
+    stream: TcpStream,
+    from: SocketAddr,
+    tls: Option<Arc<ServerConfig>>,
+    shutdown: Shutdown,
+) {
+    let entrance = |scheme| ConnectionContext {
+        proxy,
+        worker,
+        peer: Peer::new(from, scheme),
+        framing_check: None,
+        stream_activity: None,
+    };
+    let ended = match tls {
+        None => match timeout(IDLE_TIMEOUT, ClientStream::detect_protocol(stream)).await {
+            Ok(Ok((stream, ClientProtocol::Http2))) => {
+                serve_http2(stream, entrance(Scheme::Http), shutdown).await
+            }
+            Ok(Ok((stream, ClientProtocol::Http1))) => {
+                serve_http1(stream, entrance(Scheme::Http), shutdown).await
+            }
+            Ok(Err(_)) | Err(_) => return,
+        },
+        Some(config) => match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await {
+            Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
+                Box::pin(serve_http2(ClientStream::new(stream), entrance(Scheme::Https), shutdown)).await
+            }
+            Ok(Ok(stream)) => {
+                Box::pin(serve_http1(ClientStream::new(stream), entrance(Scheme::Https), shutdown)).await
+            }
+            Ok(Err(_)) | Err(_) => return,
+        },
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+pub(super) async fn serve_http1<S>(
+    stream: ClientStream<S>,
+    entrance: ConnectionContext,
+    mut shutdown: Shutdown,
+) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (stream, heads) = stream.with_framing_check();
+    let entrance = Arc::new(ConnectionContext { framing_check: Some(heads), ..entrance });
+    let service = service_fn(move |request| {
+        let entrance = Arc::clone(&entrance);
+        let is_long = has_long_head(&request);
+        // Boxed: it is large, and a connection that idles has none.
+        Box::pin(async move { Ok::<_, Infallible>(closing_if(is_long, entrance.exchange(request).await)) })
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_TIMEOUT)
+        .max_buf_size(MAX_HEADER_BYTES)
+        .max_header_size(MAX_HEADER_BYTES)
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream)), service)
+        .with_upgrades();
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown_requested(&mut shutdown) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    }
+}
+
+async fn serve_http2<S>(
+    stream: ClientStream<S>,
+    entrance: ConnectionContext,
+    mut shutdown: Shutdown,
+) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let traffic = Arc::new(StreamActivity::default());
+    let idle = entrance.proxy.route.load().config.timeouts.idle;
+    let counted = Arc::clone(&traffic);
+    let entrance = Arc::new(ConnectionContext { stream_activity: Some(Arc::clone(&traffic)), ..entrance });
+    let service = service_fn(move |request| {
+        let (entrance, under_way) = (Arc::clone(&entrance), ActiveStream::new(&counted));
+        async move {
+            let response = entrance.exchange(request).await;
+            Ok::<_, Infallible>(response.map(|reply| WatchedBody::new(reply, under_way)))
+        }
+    });
+    let connection = http2::Builder::new(StreamExecutor { idle })
+        .timer(TokioTimer::new())
+        .keep_alive_interval(IDLE_TIMEOUT)
+        .enable_connect_protocol()
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_BYTES as u32)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream)), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = shutdown_requested(&mut shutdown) => {}
+        () = traffic.wait_idle() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    // What is buffered for a client that takes nothing would keep the connection for ever.
+    timeout(IDLE_TIMEOUT, connection).await.unwrap_or(Ok(()))
+}
+
+/// The requests of a connection that serves several at once. A request is under way until its response, or the tunnel
+/// that it became, has ended.
+#[derive(Default)]
+pub struct StreamActivity {
+    started: AtomicU64,
+    active: AtomicUsize,
+}
+
+impl StreamActivity {
+    /// Returns when there was none for [`IDLE`].
+    async fn wait_idle(&self) {
+        let mut known = None;
+        loop {
+            let now = (self.started.load(Ordering::Relaxed), self.active.load(Ordering::Relaxed));
+            if now.1 == 0 && known == Some(now) {
+                return;
+            }
+            known = Some(now);
+            sleep(IDLE_TIMEOUT).await;
+        }
+    }
+}
+
+pub struct ActiveStream(Arc<StreamActivity>);
+
+impl ActiveStream {
+    pub fn new(traffic: &Arc<StreamActivity>) -> ActiveStream {
+        traffic.started.fetch_add(1, Ordering::Relaxed);
+        traffic.active.fetch_add(1, Ordering::Relaxed);
+        ActiveStream(Arc::clone(traffic))
+    }
+}
+
+impl Drop for ActiveStream {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}

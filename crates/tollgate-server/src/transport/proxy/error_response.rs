@@ -1,0 +1,96 @@
+//! What a client sees that is not served: a problem as JSON, or a page where it would rather have one.
+
+use hyper::Response;
+use hyper::header::HeaderValue;
+use tollgate::Verdict;
+
+use crate::connection::FullResponse;
+use crate::response::{self, ProblemDetails};
+use crate::transport::proxy::body::ResponseBody;
+
+/// How a client wants to read a refusal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorFormat {
+    Json,
+    Html,
+}
+
+impl ErrorFormat {
+    /// HTML only where `Accept` prefers it: `*/*` is no preference.
+    pub fn of(accept: Option<&HeaderValue>) -> ErrorFormat {
+        let ranges = accept.and_then(|accept| accept.to_str().ok()).unwrap_or_default().split(',');
+        let (mut html, mut json) = (0, 0);
+        for range in ranges {
+            let mut parts = range.split(';').map(str::trim);
+            let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+            let weight = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
+            let weight = weight.map_or(1000, thousandths);
+            match name.as_str() {
+                "text/html" | "application/xhtml+xml" => html = html.max(weight),
+                "application/json" | "application/problem+json" | "application/*" => json = json.max(weight),
+                _ => {}
+            }
+        }
+        if html > json { ErrorFormat::Html } else { ErrorFormat::Json }
+    }
+}
+
+/// `0.8` is 800; what cannot be read is nothing.
+fn thousandths(quality: &str) -> u32 {
+    let (whole, fraction) = quality.split_once('.').unwrap_or((quality, ""));
+    let digits = format!("{fraction:0<3}");
+    match (whole, digits.get(..3).and_then(|digits| digits.parse::<u32>().ok())) {
+        ("1", _) => 1000,
+        ("0" | "", Some(thousandths)) => thousandths,
+        _ => 0,
+    }
+}
+
+/// The answer to one who was denied or banned.
+pub fn denied(verdict: &Verdict, taste: ErrorFormat) -> Response<ResponseBody> {
+    let answer = match taste {
+        ErrorFormat::Json => response::denial(verdict),
+        ErrorFormat::Html => {
+            response::html_page(response::status(verdict), &verdict.message().unwrap_or_default())
+        }
+    };
+    answer.map(ResponseBody::Full)
+}
+
+/// The answer to a request that cannot be served.
+pub fn problem(problem: ProblemDetails, taste: ErrorFormat) -> Response<ResponseBody> {
+    let answer = match taste {
+        ErrorFormat::Json => FullResponse::from(problem),
+        ErrorFormat::Html => response::html_page(problem.status, &problem.detail),
+    };
+    answer.map(ResponseBody::Full)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn html_is_for_those_who_prefer_it() {
+        let taste = |accept| ErrorFormat::of(Some(&HeaderValue::from_static(accept)));
+        for accept in [
+            "text/html",
+            "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+            "application/json;q=0.5, text/html;q=0.9",
+        ] {
+            assert_eq!(taste(accept), ErrorFormat::Html, "{accept}");
+        }
+        for accept in [
+            "*/*",
+            "",
+            "application/json",
+            "application/json, text/html",
+            "text/html;q=0",
+            "text/*;q=",
+            "text/plain",
+        ] {
+            assert_eq!(taste(accept), ErrorFormat::Json, "{accept}");
+        }
+        assert_eq!(ErrorFormat::of(None), ErrorFormat::Json);
+    }
+}

@@ -1,0 +1,45 @@
+//! Whether a worker still serves its connections: a task on its thread beats, and stops when something blocks the thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tollgate::Time;
+
+const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// A busy machine may delay a beat by a few seconds.
+const STALLED_AFTER: Duration = Duration::from_secs(10);
+
+/// When a worker beat last, in nanoseconds; 0 before the first time.
+#[derive(Default)]
+pub struct Heartbeat(AtomicU64);
+
+impl Heartbeat {
+    /// Beats for ever.
+    pub async fn beat(&self, now: impl Fn() -> Time) {
+        loop {
+            self.0.store(now().nanos(), Ordering::Relaxed);
+            sleep(BEAT_EVERY).await;
+        }
+    }
+
+    pub fn is_stalled(&self, now: Time) -> bool {
+        let last = self.0.load(Ordering::Relaxed);
+        last != 0 && now.since(Time::from_nanos(last)) >= STALLED_AFTER
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pulse_is_lost_after_some_missed_beats() {
+        let pulse = Heartbeat::default();
+        let now = Time::from_secs(1_000);
+        assert!(!pulse.is_stalled(now), "a worker that has not started is not stuck");
+        pulse.0.store(now.nanos(), Ordering::Relaxed);
+        assert!(!pulse.is_stalled(now + STALLED_AFTER - BEAT_EVERY));
+        assert!(pulse.is_stalled(now + STALLED_AFTER));
+    }
+}

@@ -1,0 +1,74 @@
+//! A request's wait for its turn.
+
+use std::sync::atomic::Ordering;
+
+use hyper::header::EXPECT;
+use tollgate::{Time, Verdict};
+
+use crate::gate::Gate;
+use crate::transport::proxy::budget::BudgetReservation;
+use crate::transport::proxy::exchange::{ConnectionContext, ExchangeError, ProxiedRequest};
+use crate::transport::proxy::forward::ForwardError;
+use crate::transport::proxy::settlement::UnsettledCharges;
+
+/// How much of a body is read while its request waits.
+const READ_AHEAD_BYTES: usize = 16 << 10;
+/// Of all bodies whose requests wait.
+pub const MAX_READ_AHEAD_BYTES: usize = 64 << 20;
+
+impl ConnectionContext {
+    /// Returns when it is the request's turn. Who goes away meanwhile, or finds no room, gives everything back.
+    pub async fn wait_for_turn(
+        &self,
+        visit: &mut ProxiedRequest,
+        charges: &mut UnsettledCharges,
+        verdict: &Verdict,
+        decided_at: Time,
+    ) -> Result<(), ExchangeError> {
+        let behind = charges.queue().is_some_and(|queue| self.proxy.hold_queues.has_requests_for(queue));
+        if verdict.delay.is_zero() && !behind {
+            charges.finish_wait(None);
+            return Ok(());
+        }
+        let gate = &self.proxy.gate;
+        let mut stay = RefundOnDrop { gate, charges, is_complete: false };
+        let Some((queue, place)) = stay.charges.take_held() else { return Ok(()) };
+        let (rule, mut place) = place.unzip();
+        let (turn, max_held) = (decided_at + verdict.delay, visit.route.config.max_held);
+        let Some(mut held) = self.proxy.hold_queues.enqueue(gate, queue, turn, &mut place, max_held) else {
+            self.proxy.counts.hold_rejected.fetch_add(1, Ordering::Relaxed);
+            place.into_iter().for_each(|place| gate.refund(place));
+            return Err(ExchangeError::HoldQueueFull(verdict.delay));
+        };
+        self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
+        // Its body is read ahead a little: only then the end of the connection is seen behind it.
+        let mut ahead = BudgetReservation::of(&self.proxy.read_ahead);
+        let mut reads = !visit.parts.headers.contains_key(EXPECT) && ahead.grow_to(READ_AHEAD_BYTES);
+        let place = loop {
+            tokio::select! {
+                place = held.wait() => break place,
+                more = visit.upload.read_ahead(), if reads => {
+                    reads = more.map_err(ForwardError::from)? && visit.upload.prefix().len() < READ_AHEAD_BYTES;
+                }
+            }
+        };
+        stay.is_complete = true;
+        stay.charges.finish_wait(rule.zip(place));
+        Ok(())
+    }
+}
+
+/// A wait in a queue: cut short, all that was charged is given back.
+struct RefundOnDrop<'a> {
+    gate: &'a Gate,
+    charges: &'a mut UnsettledCharges,
+    is_complete: bool,
+}
+
+impl Drop for RefundOnDrop<'_> {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.charges.refund_all(self.gate);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Headers that belong to one connection and go no further (RFC 9110, 7.6.1).
+
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+};
+
+pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+/// CGI takes it for the address of a proxy to use.
+const PROXY: HeaderName = HeaderName::from_static("proxy");
+pub const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+
+/// Takes hop-by-hop headers out of a request. What stays of `TE` is that trailers are welcome.
+pub fn remove_from_request(headers: &mut HeaderMap) {
+    let wants_trailers = headers.get_all(TE).iter().any(names_trailers);
+    remove(headers);
+    headers.remove(TE);
+    headers.remove(PROXY);
+    headers.remove(HTTP2_SETTINGS);
+    if wants_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// Takes hop-by-hop headers out of a response.
+pub fn remove_from_response(headers: &mut HeaderMap) {
+    remove(headers);
+}
+
+fn remove(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        for name in named_by_connection(headers) {
+            headers.remove(name);
+        }
+        headers.remove(CONNECTION);
+    }
+    headers.remove(KEEP_ALIVE);
+    headers.remove(PROXY_CONNECTION);
+    headers.remove(UPGRADE);
+    // How long the body is follows from the body itself: chunks take the place of a length, never both.
+    if headers.remove(TRANSFER_ENCODING).is_some() {
+        headers.remove(CONTENT_LENGTH);
+    }
+}
+
+/// The headers that `Connection` names. It cannot name those that say where a request comes from, where it goes or how
+/// long it is: a client could have a trusted proxy's word about its address removed.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let kept = |name: &HeaderName| {
+        let name = name.as_str();
+        matches!(name, "host" | "content-length" | "te" | "forwarded" | "x-real-ip")
+            || name.starts_with("x-forwarded-")
+    };
+    tokens(headers, CONNECTION)
+        .filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok())
+        .filter(|name| !kept(name))
+        .collect()
+}
+
+fn names_trailers(value: &HeaderValue) -> bool {
+    let parts = value.to_str().unwrap_or_default().split(',');
+    parts.map(str::trim).any(|part| part.eq_ignore_ascii_case("trailers"))
+}
+
+fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(str::trim)
+}
+
+/// The protocol that a request asks to change to. HTTP/2 is none of them: behind an upgrade to it, requests
+/// would pass unseen.
+pub fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let protocol = headers.get(UPGRADE)?;
+    let asked = tokens(headers, CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
+    let hides_http = tokens(headers, UPGRADE).any(|token| {
+        let name = token.split('/').next().unwrap_or_default();
+        ["h2c", "h2", "http"].iter().any(|http| name.eq_ignore_ascii_case(http))
+    });
+    (asked && !hides_http).then(|| protocol.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        lines
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
+    }
+
+    #[test]
+    fn what_belongs_to_the_connection_goes_no_further() {
+        let mut given = headers(&[
+            ("host", "h"),
+            ("connection", "close, x-private"),
+            ("connection", "host, keep-alive, X-Forwarded-For"),
+            ("x-forwarded-for", "203.0.113.9"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-connection", "keep-alive"),
+            ("te", "gzip, trailers"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "5"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "AAMAAABk"),
+            ("proxy", "evil:80"),
+            ("x-private", "1"),
+            ("x-public", "2"),
+        ]);
+        remove_from_request(&mut given);
+        assert_eq!(
+            given,
+            headers(&[
+                ("host", "h"),
+                ("x-forwarded-for", "203.0.113.9"),
+                ("te", "trailers"),
+                ("x-public", "2")
+            ])
+        );
+    }
+
+    #[test]
+    fn an_upgrade_must_be_asked_for_twice_and_never_to_http() {
+        let asked = |connection, upgrade| {
+            requested_upgrade(&headers(&[("connection", connection), ("upgrade", upgrade)]))
+        };
+        assert!(asked("keep-alive, Upgrade", "websocket").is_some());
+        assert!(asked("keep-alive", "websocket").is_none());
+        for protocol in ["h2c", "websocket, h2c", "HTTP/2.0", "H2C"] {
+            assert!(asked("upgrade", protocol).is_none(), "{protocol}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! When a queued request is tried again: behind those of the same key that wait already.
+//!
+//! A place in line is a guess. It saves asking about everybody each time that one may pass, and keeps their order;
+//! whether a request passes is decided when its time has come.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tollgate::limit::Shape;
+use tollgate::{Hit, Policy, Time, Verdict};
+
+/// A guess further away would outlive the rule that it was made by.
+const MAX_WAIT: Duration = Duration::from_secs(120);
+/// Where nothing is known: a ban without an end, for one.
+const UNKNOWN_WAIT: Duration = Duration::from_secs(300);
+/// A permit may be given back at any moment.
+const PERMIT_WAIT: Duration = Duration::from_secs(1);
+const MAX_KEYS: usize = 65_536;
+/// So many of a key are asked about each time that one may pass.
+const MAX_PER_ADMISSION: usize = 8;
+
+#[derive(Default)]
+pub struct RetrySchedule {
+    /// By a hash of limit and key.
+    by_key: Mutex<HashMap<u64, KeySchedule>>,
+    hasher: RandomState,
+}
+
+/// Those of one key who wait.
+#[derive(Clone, Copy)]
+struct KeySchedule {
+    /// When the first of those may pass who were denied at their place, how many they are, and the last one's place.
+    next_admission: Time,
+    denied: usize,
+    last_retry: Time,
+    /// The place furthest away that was given.
+    latest: Time,
+}
+
+impl KeySchedule {
+    fn new(now: Time) -> KeySchedule {
+        KeySchedule { next_admission: now, denied: 0, last_retry: now, latest: now }
+    }
+}
+
+/// How long a denied request waits at the least.
+pub fn min_wait(verdict: &Verdict) -> Duration {
+    let wait = verdict.retry_after.unwrap_or(UNKNOWN_WAIT);
+    let permit = verdict.reported().is_some_and(|limit| limit.limit.shape() == Shape::Concurrency);
+    if permit { wait.min(PERMIT_WAIT) } else { wait }
+}
+
+impl RetrySchedule {
+    /// The place of a request that comes in: behind everybody.
+    pub fn schedule(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) -> Time {
+        self.update(policy, hit, verdict, now, |line, soonest, step| {
+            let behind = line.map_or(soonest, |line| line.latest + step);
+            let place = behind.min(now + MAX_WAIT).max(soonest);
+            let line = line.unwrap_or(KeySchedule::new(now));
+            (place, KeySchedule { latest: place, ..line })
+        })
+    }
+
+    /// Gives a place back that was taken for nothing.
+    pub fn cancel(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) {
+        self.update(policy, hit, verdict, now, |line, soonest, step| {
+            let line = line.unwrap_or(KeySchedule::new(now));
+            let end = Time::from_nanos(line.latest.nanos().saturating_sub(step.as_nanos() as u64));
+            (soonest, KeySchedule { latest: end, ..line })
+        });
+    }
+
+    /// The place of a request that was denied at its own. The oldest of those are all tried at the next chance, when
+    /// they are asked in their order; the others come behind.
+    pub fn reschedule(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) -> Time {
+        self.update(policy, hit, verdict, now, |line, soonest, step| {
+            let line = line.unwrap_or(KeySchedule::new(now));
+            let (early, chance, last) = if now < line.next_admission {
+                (line.denied + 1, line.next_admission, line.last_retry)
+            } else {
+                (1, soonest, soonest)
+            };
+            let behind = if early > MAX_PER_ADMISSION { (last + step).min(now + MAX_WAIT) } else { soonest };
+            let place = behind.max(soonest);
+            (
+                place,
+                KeySchedule {
+                    next_admission: chance,
+                    denied: early,
+                    last_retry: last.max(place),
+                    latest: line.latest.max(place),
+                },
+            )
+        })
+    }
+
+    fn update(
+        &self,
+        policy: &Policy,
+        hit: &Hit<'_>,
+        verdict: &Verdict,
+        now: Time,
+        next: impl FnOnce(Option<KeySchedule>, Time, Duration) -> (Time, KeySchedule),
+    ) -> Time {
+        let soonest = now + min_wait(verdict);
+        let Some(denied) = verdict.reported().filter(|limit| limit.limit.shape() != Shape::Concurrency)
+        else {
+            return soonest;
+        };
+        let rate = denied.limit.rate();
+        let step = u128::from(rate.period().nanos()) * u128::from(denied.rule.cost)
+            / u128::from(rate.count().max(1));
+        let step = Duration::from_nanos(u64::try_from(step).unwrap_or(u64::MAX)).min(MAX_WAIT);
+        let key: Vec<_> = denied.rule.key.iter().map(|attribute| policy.value(hit, attribute)).collect();
+        let name = self.hasher.hash_one((&denied.rule.id, denied.limit, key));
+        let mut lines = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() >= MAX_KEYS {
+            lines.retain(|_, line| line.latest > now);
+        }
+        let known = lines.get(&name).filter(|line| line.latest > now).copied();
+        let (place, line) = next(known, soonest, step);
+        if lines.len() < MAX_KEYS || known.is_some() {
+            lines.insert(name, line);
+        }
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::Engine;
+
+    use super::*;
+
+    #[test]
+    fn those_of_one_key_stand_in_line_and_others_beside_them() {
+        let rules = "rules: [{ id: a, key: user, limit: 10/s, burst: 1 }]";
+        let engine = Engine::new(Policy::from_yaml(rules).expect("rules"));
+        let (start, lines) = (Time::from_secs(1_000), RetrySchedule::default());
+        type Place = fn(&RetrySchedule, &Policy, &Hit<'_>, &Verdict, Time) -> Time;
+        let place = |how: Place, user: &str, after_ms: u64| {
+            let (hit, now) = (Hit::by(user), start + Duration::from_millis(after_ms));
+            engine.check(&hit, now);
+            let verdict = engine.peek(&hit, now);
+            assert!(!verdict.allowed);
+            how(&lines, &engine.policy(), &hit, &verdict, now).since(start).as_millis()
+        };
+        assert_eq!([(); 4].map(|()| place(RetrySchedule::schedule, "ann", 0)), [100, 200, 300, 400]);
+        assert_eq!([(); 2].map(|()| place(RetrySchedule::schedule, "bob", 0)), [100, 200]);
+        // Those who were tried too early are tried at the next chance, but not all of them.
+        let early = [(); MAX_PER_ADMISSION + 2].map(|()| place(RetrySchedule::reschedule, "ann", 50));
+        assert_eq!(early, [100, 100, 100, 100, 100, 100, 100, 100, 200, 300]);
+        assert_eq!(place(RetrySchedule::schedule, "ann", 50), 500, "who comes in is behind everybody");
+        assert_eq!(
+            place(RetrySchedule::schedule, "ann", 10_000),
+            10_100,
+            "a line that has ended begins anew"
+        );
+        for _ in 0..10_000 {
+            assert!(
+                place(RetrySchedule::schedule, "ann", 10_000) <= 130_000,
+                "no guess is further away than that"
+            );
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Which of a client's headers the API must not see, or not in this spelling.
+//!
+//! A request is screened before it is decided, so that what is decided on is what is forwarded. Servers behind CGI, WSGI
+//! and the like take `-` and `_` in a name for the same, so other spellings of a header that we set, strip or count by
+//! are removed. Names that only look unusual pass.
+
+use std::sync::Arc;
+
+use hyper::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, FORWARDED, HOST,
+    HeaderMap, HeaderName, TE, TRANSFER_ENCODING, UPGRADE,
+};
+
+use crate::gate::FieldSelection;
+use crate::transport::proxy::RouteSnapshot;
+use crate::transport::proxy::forwarded::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
+use crate::transport::proxy::hop_by_hop::{HTTP2_SETTINGS, KEEP_ALIVE, PROXY_CONNECTION};
+
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// The headers that we write or remove ourselves and whose names have a hyphen.
+const MANAGED_HEADERS: [HeaderName; 8] = [
+    X_FORWARDED_FOR,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PROTO,
+    CONTENT_LENGTH,
+    TRANSFER_ENCODING,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    HTTP2_SETTINGS,
+];
+
+/// What a trailer cannot say: where a request came from or goes to, whose it is, and how its body is read (RFC 9110, 6.5.1).
+const NOT_IN_TRAILERS: [HeaderName; 9] =
+    [FORWARDED, HOST, AUTHORIZATION, COOKIE, CONNECTION, TE, UPGRADE, CONTENT_TYPE, CONTENT_ENCODING];
+
+/// Who sent a request, as far as its headers are believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestOrigin {
+    Client,
+    TrustedProxy,
+}
+
+/// Removes the headers of a request that the API must not see. `counted` are the names that rules count by.
+pub fn sanitize_headers(
+    headers: &mut HeaderMap,
+    strip: &[HeaderName],
+    counted: &[HeaderName],
+    sent: RequestOrigin,
+) {
+    for name in strip {
+        // A proxy that is trusted with the client's address may say it in this header, too.
+        if *name != X_REAL_IP || sent == RequestOrigin::Client {
+            headers.remove(name);
+        }
+    }
+    let has_underscore = |name: &HeaderName| name.as_str().contains('_');
+    // Only then a name with hyphens is another spelling of something.
+    let all = counted.iter().chain(strip).any(has_underscore);
+    let others = headers.keys().filter(|name| all || has_underscore(name));
+    let others: Vec<HeaderName> = others.filter(|name| is_alias(name, strip, counted)).cloned().collect();
+    for name in others {
+        headers.remove(name);
+    }
+}
+
+/// Whether a name is that of a header that we set, strip or count by, written otherwise.
+fn is_alias(name: &HeaderName, strip: &[HeaderName], counted: &[HeaderName]) -> bool {
+    let is_other = |known: &HeaderName| known != name && is_same(known, name);
+    if counted.contains(name) || MANAGED_HEADERS.contains(name) || strip.contains(name) {
+        return false;
+    }
+    MANAGED_HEADERS.iter().chain(strip).chain(counted).any(is_other)
+}
+
+/// Whether two names are the same where `-` and `_` are.
+fn is_same(one: &HeaderName, other: &HeaderName) -> bool {
+    let hyphen = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    let [one, other] = [one.as_str(), other.as_str()];
+    one.len() == other.len() && one.bytes().map(hyphen).eq(other.bytes().map(hyphen))
+}
+
+/// Removes from the trailers of a request what only its head may say.
+pub struct TrailerFilter {
+    pub(super) route: Arc<RouteSnapshot>,
+    pub(super) field_selection: Arc<FieldSelection>,
+}
+
+impl TrailerFilter {
+    pub fn remove_forbidden(&self, trailers: &mut HeaderMap) {
+        let lists: [&[HeaderName]; 4] = [
+            &MANAGED_HEADERS,
+            &NOT_IN_TRAILERS,
+            &self.route.config.strip_headers,
+            &self.field_selection.headers,
+        ];
+        let is_refused =
+            |name: &&HeaderName| lists.iter().copied().flatten().any(|known| is_same(known, name));
+        let names: Vec<HeaderName> = trailers.keys().filter(is_refused).cloned().collect();
+        for name in names {
+            trailers.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    fn kept(
+        given: &[&'static str],
+        strip: &[&'static str],
+        counted: &[&'static str],
+        sent: RequestOrigin,
+    ) -> Vec<String> {
+        let names = |names: &[&'static str]| -> Vec<HeaderName> {
+            names.iter().map(|name| HeaderName::from_static(name)).collect()
+        };
+        let mut headers: HeaderMap =
+            names(given).into_iter().map(|name| (name, HeaderValue::from_static("x"))).collect();
+        sanitize_headers(&mut headers, &names(strip), &names(counted), sent);
+        let mut kept: Vec<String> = headers.keys().map(ToString::to_string).collect();
+        kept.sort();
+        kept
+    }
+
+    #[test]
+    fn other_spellings_of_what_we_set_strip_or_count_by_go() {
+        let given = [
+            "x_forwarded_for",
+            "x-forwarded_for",
+            "x_forwarded-proto",
+            "content_length",
+            "x_real_ip",
+            "x_api_key",
+            "x-api_key",
+            "x-api-key",
+            "user_id",
+            "x_other",
+        ];
+        let expected = ["user_id", "x-api-key", "x_other"];
+        assert_eq!(kept(&given, &["x-real-ip"], &["x-api-key"], RequestOrigin::Client), expected);
+        let expected = ["user_id", "x_api_key", "x_other"];
+        assert_eq!(kept(&given, &["x-real-ip"], &["x_api_key"], RequestOrigin::Client), expected);
+    }
+
+    #[test]
+    fn what_is_to_be_stripped_goes_but_for_a_trusted_proxys_real_ip() {
+        let given = ["x-real-ip", "true-client-ip", "x-other"];
+        let strip = ["x-real-ip", "true-client-ip"];
+        assert_eq!(kept(&given, &strip, &[], RequestOrigin::Client), ["x-other"]);
+        assert_eq!(kept(&given, &strip, &[], RequestOrigin::TrustedProxy), ["x-other", "x-real-ip"]);
+        assert_eq!(kept(&given, &[], &[], RequestOrigin::Client), ["true-client-ip", "x-other", "x-real-ip"]);
+    }
+}

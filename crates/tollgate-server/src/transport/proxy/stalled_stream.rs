@@ -1,0 +1,229 @@
+//! HTTP/2 streams whose client takes nothing.
+//!
+//! Hyper polls a response's body only while the client's window has room, so a body cannot time out by itself. The task of
+//! each stream is watched from outside instead: where a frame was handed on and the next one is not polled for within the
+//! idle time, the task is dropped. That resets the stream and frees what its body holds.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::rt::Executor;
+use tokio::time::{Instant, sleep_until};
+
+/// What is handed on at once: as a client must take that within the idle time, the lowest rate that it may read at is
+/// this in 60 seconds by default.
+const PIECE_BYTES: usize = 16 << 10;
+
+tokio::task_local! {
+    static STREAM: Arc<StreamWatch>;
+}
+
+/// What the body of a stream waits for.
+#[derive(Default)]
+struct StreamWatch {
+    /// The number of the frame that was handed on last; 0 while the body itself is waited for.
+    last_frame: AtomicU64,
+}
+
+impl StreamWatch {
+    /// Returns when one frame was handed on and nothing happened for as long as `idle`. It must be polled behind the
+    /// stream's own task.
+    async fn stalled(&self, idle: Duration) {
+        let deadline = sleep_until(Instant::now());
+        tokio::pin!(deadline);
+        let mut known = 0;
+        poll_fn(|cx| {
+            let handed = self.last_frame.load(Ordering::Relaxed);
+            if handed != known {
+                known = handed;
+                deadline.as_mut().reset(Instant::now() + idle);
+            }
+            if handed == 0 { Poll::Pending } else { deadline.as_mut().poll(cx) }
+        })
+        .await;
+    }
+}
+
+/// Runs the streams of a connection, and ends those whose client takes nothing for as long as `idle`.
+#[derive(Clone)]
+pub struct StreamExecutor {
+    pub idle: Duration,
+}
+
+impl<F> Executor<F> for StreamExecutor
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        let (stream, idle) = (Arc::<StreamWatch>::default(), self.idle);
+        tokio::spawn(async move {
+            let task = STREAM.scope(Arc::clone(&stream), task);
+            tokio::select! {
+                biased;
+                () = task => {}
+                () = stream.stalled(idle) => tracing::debug!("a client took nothing of a response for too long"),
+            }
+        });
+    }
+}
+
+/// The body of a response on a stream of a [`StreamExecutor`], with what is dropped at its end.
+pub struct WatchedBody<B, G> {
+    body: B,
+    /// What is left of a frame that was too large to be handed on at once.
+    rest: Bytes,
+    frames: u64,
+    stream: Option<Arc<StreamWatch>>,
+    _guard: G,
+}
+
+impl<B, G> WatchedBody<B, G> {
+    /// It must be called on the stream's task. The client has to take the first frame, too.
+    pub fn new(body: B, guard: G) -> WatchedBody<B, G> {
+        let stream = STREAM.try_with(Arc::clone).ok();
+        let mut watched = WatchedBody { body, rest: Bytes::new(), frames: 0, stream, _guard: guard };
+        watched.frame_handed_over();
+        watched
+    }
+
+    fn frame_handed_over(&mut self) {
+        self.frames += 1;
+        self.wait_for(self.frames);
+    }
+
+    fn wait_for(&self, handed: u64) {
+        if let Some(stream) = &self.stream {
+            stream.last_frame.store(handed, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin, G: Unpin> Body for WatchedBody<B, G> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        self.wait_for(0);
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(trailers) => {
+                        self.frame_handed_over();
+                        return Poll::Ready(Some(Ok(trailers)));
+                    }
+                },
+                ended => return Poll::Ready(ended),
+            }
+        }
+        self.frame_handed_over();
+        let piece = self.rest.len().min(PIECE_BYTES);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (rest, body) = (self.rest.len() as u64, self.body.size_hint());
+        let mut hint = SizeHint::new();
+        hint.set_lower(body.lower() + rest);
+        if let Some(upper) = body.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::Full;
+    use hyper::server::conn::http2;
+    use hyper::service::service_fn;
+    use hyper::{Request, Response};
+    use hyper_util::rt::TokioIo;
+    use tokio::io::duplex;
+    use tokio::sync::mpsc;
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(60);
+    const BODY_BYTES: usize = 100 << 10;
+
+    /// Says when it is dropped.
+    struct Guard(#[expect(dead_code, reason = "its end is the message")] mpsc::Sender<()>);
+
+    /// How long a client whose window is `window` can hold a response, and how much of it it has got. Every second it
+    /// takes up to `taken` bytes.
+    async fn held_for(window: u32, taken: usize) -> (Duration, usize) {
+        let (client, server) = duplex(1 << 20);
+        let (guard, mut dropped) = mpsc::channel(1);
+        let guard = Arc::new(std::sync::Mutex::new(Some(Guard(guard))));
+        let service = service_fn(move |_| {
+            let guard = guard.lock().expect("no panic").take();
+            async move {
+                let body = Full::new(Bytes::from(vec![b'x'; BODY_BYTES]));
+                Ok::<_, Infallible>(Response::new(WatchedBody::new(body, guard)))
+            }
+        });
+        let served = http2::Builder::new(StreamExecutor { idle: IDLE });
+        let served = tokio::spawn(served.serve_connection(TokioIo::new(server), service));
+        let (mut send, connection) = h2::client::Builder::new()
+            .initial_window_size(window)
+            .handshake::<_, Bytes>(client)
+            .await
+            .expect("it speaks HTTP/2");
+        let connection = tokio::spawn(connection);
+        let (response, _) = send.send_request(Request::new(()), true).expect("it is sent");
+        let mut body = response.await.expect("a response").into_body();
+        let (start, mut got) = (Instant::now(), 0);
+        loop {
+            if timeout(Duration::from_millis(1), dropped.recv()).await.is_ok() {
+                break;
+            }
+            let mut left = taken;
+            while left > 0
+                && let Ok(Some(Ok(data))) = timeout(Duration::from_millis(1), body.data()).await
+            {
+                got += data.len();
+                left = left.saturating_sub(data.len());
+                body.flow_control().release_capacity(data.len()).expect("it was received");
+            }
+            advance(Duration::from_secs(1)).await;
+            assert!(start.elapsed() < IDLE * 20, "it is held for ever");
+        }
+        served.abort();
+        connection.abort();
+        (start.elapsed(), got)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_whose_window_stays_closed_is_cut_off() {
+        for window in [0, 1, 20 << 10] {
+            let (held, got) = held_for(window, 0).await;
+            assert!((IDLE..IDLE * 2).contains(&held), "window {window}: {held:?}");
+            assert_eq!(got, 0);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_slowly_gets_everything() {
+        // The last piece is buffered in the connection once there is room for its first byte.
+        let (held, got) = held_for(1 << 10, 1 << 10).await;
+        assert!(got >= BODY_BYTES - 2 * PIECE_BYTES, "{got} in {held:?}");
+        assert!(held > IDLE, "it took longer than the idle time: {held:?}");
+    }
+}

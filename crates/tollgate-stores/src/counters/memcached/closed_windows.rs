@@ -1,0 +1,36 @@
+//! Counts of windows that have ended: they do not change any more, so they are asked for once.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Counters that are remembered.
+const MAX_COUNTERS: usize = 100_000;
+
+/// The last window known of each counter, with its count.
+#[derive(Debug, Default)]
+pub struct ClosedWindows {
+    counts: Mutex<HashMap<String, (u64, u64)>>,
+}
+
+impl ClosedWindows {
+    /// The count of a window, if it is known for good.
+    pub fn get(&self, name: &str, window: u64) -> Option<u64> {
+        self.lock().get(name).filter(|(known, _)| *known == window).map(|(_, count)| *count)
+    }
+
+    pub fn insert(&self, name: &str, window: u64, count: u64) {
+        let mut counts = self.lock();
+        if counts.len() >= MAX_COUNTERS && !counts.contains_key(name) {
+            counts.clear(); // they are only asked for again
+        }
+        counts.insert(name.to_owned(), (window, count));
+    }
+
+    pub fn forget(&self, name: &str) {
+        self.lock().remove(name);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (u64, u64)>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

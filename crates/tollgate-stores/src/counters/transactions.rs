@@ -1,0 +1,214 @@
+//! Values that are read, decided on, and written back if nobody was faster.
+//!
+//! Counters that a store can change together share a *lane*. Of one lane a node has one transaction under
+//! way; charges that come meanwhile wait, and go into the next one together. A transaction that lost the
+//! race begins anew, a bounded number of times. One whose fate is unknown is not sent again.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout_at};
+use tollgate::Time;
+
+use self::working_set::WorkingSet;
+pub(crate) use super::cas::{CasOutcome, CasStore, CasValue, CasWrite};
+use super::decide::{ChargeMode, ChargeResult};
+use super::{CentralCharge, CentralReceiptItem, StoreError};
+
+mod working_set;
+
+/// How often a transaction is tried before others have won for good.
+const MAX_TRIES: u32 = 12;
+/// Charges that wait for one lane.
+const MAX_QUEUED: usize = 1024;
+/// Charges that go into one transaction.
+const MAX_TRANSACTION_JOBS: usize = 128;
+
+/// When something is asked, and until when it is of use.
+#[derive(Clone, Copy, Debug)]
+pub struct CallTiming {
+    pub now: Time,
+    pub deadline: Instant,
+    timeout: Duration,
+}
+
+impl CallTiming {
+    pub(crate) fn new(now: Time, timeout: Duration) -> CallTiming {
+        CallTiming { now, deadline: Instant::now() + timeout, timeout }
+    }
+
+    /// The same, with all its time still to come.
+    pub(crate) fn restarted(self) -> CallTiming {
+        CallTiming::new(self.now, self.timeout)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// Charges that are taken all or none, each with the name of its value.
+    Charge {
+        charges: Vec<CentralCharge>,
+        names: Vec<String>,
+        mode: ChargeMode,
+    },
+    Settle {
+        item: CentralReceiptItem,
+        name: String,
+        real_cost: u64,
+    },
+}
+
+impl Work {
+    fn names(&self) -> &[String] {
+        match self {
+            Work::Charge { names, .. } => names,
+            Work::Settle { name, .. } => std::slice::from_ref(name),
+        }
+    }
+}
+
+struct TransactionJob {
+    work: Work,
+    timing: CallTiming,
+    answer: oneshot::Sender<Result<Vec<ChargeResult>, StoreError>>,
+}
+
+/// Runs transactions on cells, one at a time in each lane.
+pub(crate) struct PartitionExecutor<C> {
+    pub(crate) store: C,
+    /// A lane is here while somebody drives it.
+    queues: Mutex<HashMap<String, VecDeque<TransactionJob>>>,
+    contended: AtomicU64,
+}
+
+impl<C: CasStore + 'static> PartitionExecutor<C> {
+    pub(crate) fn new(cells: C) -> Arc<PartitionExecutor<C>> {
+        Arc::new(PartitionExecutor { store: cells, queues: Mutex::default(), contended: AtomicU64::new(0) })
+    }
+
+    /// Transactions that were given up because others were faster each time.
+    pub(crate) fn contended(&self) -> u64 {
+        self.contended.load(Ordering::Relaxed)
+    }
+
+    /// Does the work in its lane; for charges, what came of each.
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        partition: String,
+        work: Work,
+        timing: CallTiming,
+    ) -> Result<Vec<ChargeResult>, StoreError> {
+        let server = self.store.server(&partition);
+        let (answer, answered) = oneshot::channel();
+        let job = TransactionJob { work, timing, answer };
+        match self.lock().entry(partition) {
+            Entry::Occupied(driven) if driven.get().len() >= MAX_QUEUED => {
+                return Err(StoreError::Busy { server });
+            }
+            Entry::Occupied(mut driven) => driven.get_mut().push_back(job),
+            Entry::Vacant(idle) => {
+                tokio::spawn(self.clone().run_queue(idle.key().clone()));
+                idle.insert(VecDeque::from([job]));
+            }
+        }
+        match timeout_at(timing.deadline, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Err(StoreError::Deadline { server }),
+        }
+    }
+
+    /// Runs what waits in a lane until nothing does.
+    async fn run_queue(self: Arc<Self>, partition: String) {
+        let driving = QueueGuard { executor: &self, partition: &partition };
+        while let Some(mut jobs) = self.next_batch(&partition) {
+            self.run_transaction(&partition, &mut jobs).await;
+        }
+        std::mem::forget(driving);
+    }
+
+    fn next_batch(&self, partition: &str) -> Option<Vec<TransactionJob>> {
+        let mut queues = self.lock();
+        let waiting = queues.get_mut(partition)?;
+        if waiting.is_empty() {
+            queues.remove(partition);
+            return None;
+        }
+        let count = waiting.len().min(MAX_TRANSACTION_JOBS);
+        Some(waiting.drain(..count).collect())
+    }
+
+    async fn run_transaction(&self, partition: &str, jobs: &mut Vec<TransactionJob>) {
+        for tried in 0..MAX_TRIES {
+            // Whoever does not wait any more is not charged.
+            jobs.retain(|job| !job.answer.is_closed() && Instant::now() < job.timing.deadline);
+            let Some(deadline) = jobs.iter().map(|job| job.timing.deadline).max() else { return };
+            match self.try_transaction(partition, jobs, deadline).await {
+                Ok(Some(answers)) => {
+                    let answered = jobs.drain(..).zip(answers);
+                    return answered.for_each(|(job, answer)| drop(job.answer.send(answer)));
+                }
+                Ok(None) => sleep(C::RETRY_BACKOFF.mul_f64(f64::from(tried + 1) * fastrand::f64())).await,
+                Err(error) => {
+                    return jobs.drain(..).for_each(|job| drop(job.answer.send(Err(error.clone()))));
+                }
+            }
+        }
+        self.contended.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+        let server = self.store.server(partition);
+        for job in jobs.drain(..) {
+            let _ = job.answer.send(Err(StoreError::Contended { server: server.clone() }));
+        }
+    }
+
+    /// Does all jobs on what is there now; `None` if somebody was faster.
+    async fn try_transaction(
+        &self,
+        partition: &str,
+        jobs: &[TransactionJob],
+        deadline: Instant,
+    ) -> Result<Option<Vec<WorkResult>>, StoreError> {
+        let mut names: Vec<_> = jobs.iter().flat_map(|job| job.work.names()).cloned().collect();
+        names.sort_unstable();
+        names.dedup();
+        let loaded = self.store.load(partition, &names, deadline).await?;
+        let mut board = WorkingSet::new(names, loaded);
+        let foreign = || self.foreign_value(partition);
+        let run = |job: &TransactionJob| board.run(&job.work, job.timing.now).ok_or_else(foreign);
+        let answers = jobs.iter().map(run).collect();
+        let writes = board.writes();
+        if writes.is_empty() {
+            return Ok(Some(answers));
+        }
+        Ok(match self.store.swap(partition, &writes, deadline).await? {
+            CasOutcome::Applied => Some(answers),
+            CasOutcome::Conflict => None,
+        })
+    }
+
+    fn foreign_value(&self, partition: &str) -> StoreError {
+        let reason = "it holds a value under this counter's name that is none of ours".to_owned();
+        StoreError::Refused { server: self.store.server(partition), reason }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<TransactionJob>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lane whose driver came to grief is free again: who waits is told, who comes next drives it.
+struct QueueGuard<'k, C: CasStore + 'static> {
+    executor: &'k PartitionExecutor<C>,
+    partition: &'k str,
+}
+
+impl<C: CasStore + 'static> Drop for QueueGuard<'_, C> {
+    fn drop(&mut self) {
+        self.executor.lock().remove(self.partition);
+    }
+}
+
+type WorkResult = Result<Vec<ChargeResult>, StoreError>;

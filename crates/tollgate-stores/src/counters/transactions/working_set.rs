@@ -1,0 +1,101 @@
+//! The values of one transaction: as they were read, and as the work on them leaves them.
+
+use tollgate::algorithm::{Algorithm as _, Quota, QuotaState};
+use tollgate::{Limit, Time};
+
+use super::{CasValue, CasWrite, Work};
+use crate::counters::decide::{self, ChargeMode};
+use crate::counters::{decide::ChargeResult, state};
+
+pub(super) struct WorkingSet<Token> {
+    /// In order.
+    names: Vec<String>,
+    values: Vec<WorkingValue<Token>>,
+}
+
+struct WorkingValue<Token> {
+    loaded: CasValue<Token>,
+    pending: Option<PendingState>,
+}
+
+/// What some work has left in a cell, under which limit, and when.
+struct PendingState {
+    limit: Limit,
+    state: QuotaState,
+    at: Time,
+}
+
+impl<Token: Clone> WorkingSet<Token> {
+    /// `names` are in order.
+    pub(super) fn new(names: Vec<String>, loaded: Vec<CasValue<Token>>) -> WorkingSet<Token> {
+        let cells = loaded.into_iter().map(|loaded| WorkingValue { loaded, pending: None }).collect();
+        WorkingSet { names, values: cells }
+    }
+
+    /// Does the work; `None` if it finds a value that is none of ours.
+    pub(super) fn run(&mut self, work: &Work, now: Time) -> Option<Vec<ChargeResult>> {
+        match work {
+            Work::Charge { charges, names, mode } => {
+                let found =
+                    charges.iter().zip(names).map(|(charge, name)| self.state_of(name, &charge.limit, now));
+                let found: Vec<_> = found.collect::<Option<_>>()?;
+                let (mut states, converted): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+                let ran = decide::charge_all(charges, *mode, &mut states, now);
+                for (n, state) in states.into_iter().enumerate() {
+                    // A touch under a changed limit converts the state, denied or not (I6).
+                    if ran[n].changed || (converted[n] && *mode != ChargeMode::Peek) {
+                        self.set_state(&names[n], PendingState { limit: charges[n].limit, state, at: now });
+                    }
+                }
+                Some(ran)
+            }
+            Work::Settle { item, name, real_cost } => {
+                let (mut state, converted) = self.state_of(name, &item.limit, now)?;
+                let before = state.clone();
+                decide::settle(item, *real_cost, &mut state, now);
+                if converted || state != before {
+                    self.set_state(name, PendingState { limit: item.limit, state, at: now });
+                }
+                Some(Vec::new())
+            }
+        }
+    }
+
+    /// The state of a cell under `limit`, and whether it had to be converted or clamped.
+    fn state_of(&self, name: &String, limit: &Limit, now: Time) -> Option<(QuotaState, bool)> {
+        let held = &self.values[self.index_of(name)];
+        let (under, mut state) = match (&held.pending, &held.loaded.bytes) {
+            (Some(left), _) => (left.limit, left.state.clone()),
+            (None, Some(bytes)) => state::decode(limit, bytes)?,
+            (None, None) => return Some((Quota::new(limit).fresh(), false)),
+        };
+        let clamped = Quota::new(&under).clamp(&mut state, now);
+        if state::interchangeable(&under, limit) {
+            return Some((state, clamped));
+        }
+        let adopted = Quota::new(limit).adopt(&Quota::new(&under), state.clone(), now);
+        // Only the burst differs: nothing would change but that.
+        let same = under.rate() == limit.rate() && adopted == state;
+        Some((adopted, clamped || !same))
+    }
+
+    fn set_state(&mut self, name: &String, left: PendingState) {
+        let index = self.index_of(name);
+        self.values[index].pending = Some(left);
+    }
+
+    fn index_of(&self, name: &String) -> usize {
+        self.names.binary_search(name).expect("the names of all work are loaded")
+    }
+
+    /// What has to be written back.
+    pub(super) fn writes(&self) -> Vec<CasWrite<Token>> {
+        let changed = self.names.iter().zip(&self.values).filter_map(|(name, held)| {
+            let PendingState { limit, state, at } = held.pending.as_ref()?;
+            let bytes = state::encode(limit, state, *at);
+            let lifetime = Quota::new(limit).expires_at(state).since(*at);
+            Some(CasWrite { name: name.clone(), token: held.loaded.token.clone(), bytes, lifetime })
+        });
+        changed.collect()
+    }
+}

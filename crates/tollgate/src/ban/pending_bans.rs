@@ -1,0 +1,63 @@
+//! Bans that this node has just earned somebody, for whoever tells the others.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::ban::Ban;
+use crate::identity::Key;
+use crate::sync::{Mutex, lock};
+
+/// Bans that wait to be taken.
+const MAX_PENDING: usize = 10_000;
+
+#[derive(Default)]
+pub(crate) struct PendingBanQueue {
+    /// Whether anybody takes them.
+    has_consumer: AtomicBool,
+    pending: Mutex<Vec<(Key, Ban)>>,
+    dropped: AtomicU64,
+}
+
+impl PendingBanQueue {
+    pub(crate) fn push(&self, key: &Key, ban: &Ban) {
+        if !self.has_consumer.load(Ordering::Acquire) {
+            return;
+        }
+        let mut waiting = lock(&self.pending);
+        match waiting.len() < MAX_PENDING {
+            true => waiting.push((key.clone(), ban.clone())),
+            false => _ = self.dropped.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<(Key, Ban)> {
+        self.has_consumer.store(true, Ordering::Release);
+        std::mem::take(&mut *lock(&self.pending))
+    }
+
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        lock(&self.pending).iter().map(|(key, _)| key.clone()).collect()
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Time;
+    use crate::ban::BanSource;
+
+    #[test]
+    fn bans_wait_once_somebody_takes_them_and_those_beyond_the_bound_are_counted() {
+        let earned = PendingBanQueue::default();
+        let key = Key::parse("user:1").expect("valid");
+        let ban = Ban { until: Time::MAX, reason: String::new(), source: BanSource::Automatic, strikes: 1 };
+        earned.push(&key, &ban);
+        assert_eq!((earned.take().len(), earned.dropped()), (0, 0), "nobody had asked for it");
+        (0..MAX_PENDING + 7).for_each(|_| earned.push(&key, &ban));
+        assert_eq!((earned.take().len(), earned.dropped()), (MAX_PENDING, 7));
+        assert_eq!(earned.take(), []);
+    }
+}

@@ -1,0 +1,134 @@
+//! Denials that are still known: a key that asks again at once is denied without asking the store.
+//!
+//! A denial stands in for the store's answer for a second at the most, for costs as large as the one that was
+//! denied, and only while the same rules are in force. While the store cannot be asked, a rule that fails to
+//! local relies on it until the key may pass again. Limits whose charges may come back are never remembered.
+//! A full table forgets the denial that was learnt longest ago, of a few.
+
+use std::time::Duration;
+
+use crate::algorithm::{Admission, Decision};
+use crate::limit::{Limit, Shape};
+use crate::plan::Plan;
+use crate::policy::{Policy, StoreSettings};
+use crate::rule::{OnStoreError, Rule};
+use crate::sampled_lru::SampledLru;
+use crate::store::central::{CentralOutcome, StoreError};
+use crate::store::{Charge, DeniedHits, Enforcement, LimitOutcome};
+use crate::sync::{Mutex, lock};
+use crate::time::Time;
+
+const MAX_AGE: Duration = Duration::from_secs(1);
+/// Keys remembered; the number of parts is a power of two.
+const SHARDS: usize = 16;
+const KEYS_PER_SHARD: usize = 4_096;
+
+#[derive(Clone, Copy, Default)]
+struct CachedDenial {
+    cost: u64,
+    left: u64,
+    cached_until: Time,
+    passes_at: Time,
+    expires_at: Time,
+    generation: u64,
+}
+
+pub(super) struct DenyCache(Vec<Mutex<SampledLru<CachedDenial>>>);
+
+impl Default for DenyCache {
+    fn default() -> Self {
+        DenyCache((0..SHARDS).map(|_| Mutex::new(SampledLru::new(KEYS_PER_SHARD))).collect())
+    }
+}
+
+impl DenyCache {
+    /// What the store would say, if a limit is known to deny.
+    pub(super) fn find(&self, policy: &Policy, plan: &Plan<'_>, now: Time) -> Option<CentralOutcome> {
+        if !policy.settings().store.deny_cache {
+            return None;
+        }
+        let known = plan.charged().map(|(rule, limit, charge)| {
+            let kept = is_cacheable(rule, limit.limit.shape(), charge);
+            let denial = kept.then(|| self.get(charge, policy.generation(), now)).flatten()?;
+            (now < denial.cached_until).then(|| denial.outcome(now))
+        });
+        let known: Vec<Option<LimitOutcome>> = known.collect();
+        known.iter().any(Option::is_some).then(|| {
+            let unasked =
+                || StoreError::Unreachable { server: String::new(), reason: "not asked".to_owned() };
+            let parts = known.into_iter().map(|part| part.ok_or_else(unasked)).collect();
+            CentralOutcome { admitted: false, limits: parts, receipt: None }
+        })
+    }
+
+    /// What was last known of a charge that cannot be asked: that it is denied until it may pass again.
+    pub(super) fn last_known(
+        &self,
+        policy: &Policy,
+        (rule, limit, charge): (&Rule, &Limit, &Charge),
+        now: Time,
+    ) -> Option<LimitOutcome> {
+        let denial = self.get(charge, policy.generation(), now)?;
+        is_cacheable(rule, limit.shape(), charge).then(|| denial.outcome(now))
+    }
+
+    /// Remembers what was denied, and forgets it of a key that passes after all.
+    pub(super) fn update(&self, policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome, now: Time) {
+        let StoreSettings { deny_cache, .. } = policy.settings().store;
+        for ((rule, limit, charge), part) in plan.charged().zip(&outcome.limits) {
+            let is_local = policy.on_store_error(rule) == OnStoreError::Local;
+            let (Ok(part), true) = (part, deny_cache || is_local) else { continue };
+            if !is_cacheable(rule, limit.limit.shape(), charge) {
+                continue;
+            }
+            if let Admission::Deny { retry_after } = part.decision.admission {
+                let denial = CachedDenial {
+                    cost: charge.cost,
+                    left: part.decision.left,
+                    cached_until: now + retry_after.min(MAX_AGE),
+                    passes_at: now + retry_after,
+                    expires_at: now + part.reset_after,
+                    generation: policy.generation(),
+                };
+                *lock(self.shard(charge)).touch(charge.fingerprint, now) = denial;
+            } else if is_local && part.grant.is_some() {
+                lock(self.shard(charge)).remove(charge.fingerprint);
+            }
+        }
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.iter().for_each(|part| *lock(part) = SampledLru::new(KEYS_PER_SHARD));
+    }
+
+    fn get(&self, charge: &Charge, generation: u64, now: Time) -> Option<CachedDenial> {
+        let denial = *lock(self.shard(charge)).get(charge.fingerprint)?;
+        let holds = now < denial.passes_at && charge.cost >= denial.cost && denial.generation == generation;
+        holds.then_some(denial)
+    }
+
+    fn shard(&self, charge: &Charge) -> &Mutex<SampledLru<CachedDenial>> {
+        &self.0[charge.fingerprint.0 as usize % SHARDS]
+    }
+}
+
+impl CachedDenial {
+    /// What the store would say now.
+    fn outcome(&self, now: Time) -> LimitOutcome {
+        let admission = Admission::Deny { retry_after: self.passes_at.since(now) };
+        LimitOutcome {
+            decision: Decision { admission, left: self.left },
+            remaining: self.left,
+            reset_after: self.expires_at.since(now),
+            grant: None,
+        }
+    }
+}
+
+/// Whether a denial of this charge can be relied on for a moment.
+fn is_cacheable(rule: &Rule, shape: Shape, charge: &Charge) -> bool {
+    charge.enforcement == Enforcement::Enforced
+        && charge.denied_hits == DeniedHits::Free
+        && shape != Shape::Concurrency
+        && !rule.settles_later()
+}

@@ -1,0 +1,183 @@
+//! What kinds of keys a list holds, and how a request is looked up by each of them.
+//!
+//! Keys that name the same attributes are of one kind, and so are networks with prefixes of one length. A
+//! lookup costs a probe for each kind, however many keys there are of it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use smallvec::SmallVec;
+
+use crate::fingerprint::{Digest, Fingerprint, Secret, ShortPart};
+use crate::identity::{Attribute, Key};
+
+/// A request that has several values for the attributes of a key is looked up by this many combinations at most. A
+/// single attribute has fewer values in any request that a listener takes.
+const MAX_COMBINATIONS: usize = 1 << 16;
+
+#[derive(Clone, Default)]
+pub(crate) struct KeyKinds {
+    /// Longest prefix first.
+    networks: Vec<(PrefixKind, usize)>,
+    combinations: Vec<Combination>,
+}
+
+/// The length comes first, so that the longest is the greatest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct PrefixKind {
+    length: u8,
+    is_v4: bool,
+}
+
+#[derive(Clone)]
+struct Combination {
+    attributes: Vec<Attribute>,
+    names_hash: ShortPart,
+    count: usize,
+}
+
+impl KeyKinds {
+    /// Counts a key in; `true` if it is the first of its kind.
+    pub(crate) fn add(&mut self, key: &Key) -> bool {
+        let Some(network) = key.network() else { return self.add_combination(key) };
+        let prefix = PrefixKind::of(&network);
+        match self.networks.binary_search_by(|(known, _)| prefix.cmp(known)) {
+            Ok(at) => self.networks[at].1 += 1,
+            Err(at) => {
+                self.networks.insert(at, (prefix, 1));
+                return true;
+            }
+        }
+        false
+    }
+
+    fn add_combination(&mut self, key: &Key) -> bool {
+        match self.combinations.iter_mut().find(|shape| shape.matches(key)) {
+            Some(shape) => shape.count += 1,
+            None => {
+                let attributes = attributes(key).cloned().collect();
+                self.combinations.push(Combination { attributes, names_hash: names_hash(key), count: 1 });
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Counts a key out that was counted in; `true` if it was the last of its kind.
+    pub(crate) fn remove(&mut self, key: &Key) -> bool {
+        let kinds = self.networks.len() + self.combinations.len();
+        match key.network() {
+            Some(network) => {
+                let prefix = PrefixKind::of(&network);
+                self.networks.iter_mut().filter(|(known, _)| *known == prefix).for_each(|each| each.1 -= 1);
+                self.networks.retain(|(_, count)| *count > 0);
+            }
+            None => {
+                self.combinations
+                    .iter_mut()
+                    .filter(|each| each.matches(key))
+                    .for_each(|each| each.count -= 1);
+                self.combinations.retain(|shape| shape.count > 0);
+            }
+        }
+        kinds != self.networks.len() + self.combinations.len()
+    }
+
+    /// The attributes that a request is asked for.
+    pub(crate) fn attributes(&self) -> impl Iterator<Item = &Attribute> {
+        let ip = (!self.networks.is_empty()).then_some(&Attribute::Ip);
+        ip.into_iter().chain(self.combinations.iter().flat_map(|shape| &shape.attributes))
+    }
+
+    /// What a key is found by.
+    pub(crate) fn fingerprint(secret: &Secret, key: &Key) -> Fingerprint {
+        match key.network() {
+            Some(network) => network_fingerprint(secret, &network),
+            None => {
+                let digest = secret.digest().short_part(names_hash(key));
+                key.parts().iter().fold(digest, |digest, (_, value)| digest.part(value.as_bytes())).finish()
+            }
+        }
+    }
+
+    /// Asks for each key that a list may hold for a request, by its print and by a test of what is found:
+    /// the longest prefix of the address first, then the combinations.
+    #[inline]
+    pub(crate) fn find<'h, V: IntoIterator<Item = Cow<'h, str>>, R>(
+        &self,
+        secret: &Secret,
+        ip: Option<IpAddr>,
+        values: impl Fn(&Attribute) -> V,
+        mut look: impl FnMut(Fingerprint, &dyn Fn(&Key) -> bool) -> Option<R>,
+    ) -> Option<R> {
+        for (prefix, _) in &self.networks {
+            let Some(network) = ip.and_then(|ip| prefix.network(ip)) else { continue };
+            let print = network_fingerprint(secret, &network);
+            let found = look(print, &|key| key.network() == Some(network));
+            if found.is_some() {
+                return found;
+            }
+        }
+        self.combinations.iter().find_map(|shape| {
+            let mut columns: SmallVec<[SmallVec<[Cow<'h, str>; 1]>; 2]> = SmallVec::new();
+            for attribute in &shape.attributes {
+                columns.push(values(attribute).into_iter().collect());
+            }
+            let product =
+                columns.iter().fold(1_usize, |product, column| product.saturating_mul(column.len()));
+            (0..product.min(MAX_COMBINATIONS)).find_map(|number| {
+                let mut rest = number;
+                let chosen: SmallVec<[&str; 2]> = columns
+                    .iter()
+                    .map(|column| {
+                        let value = &*column[rest % column.len()];
+                        rest /= column.len();
+                        value
+                    })
+                    .collect();
+                let digest: Digest<'_> = secret.digest().short_part(shape.names_hash);
+                let digest = chosen.iter().fold(digest, |digest, value| digest.part(value.as_bytes()));
+                look(digest.finish(), &|key| {
+                    shape.matches(key) && key.parts().iter().map(|(_, value)| value).eq(&chosen)
+                })
+            })
+        })
+    }
+}
+
+impl PrefixKind {
+    fn of(network: &IpNet) -> PrefixKind {
+        PrefixKind { length: network.prefix_len(), is_v4: network.addr().is_ipv4() }
+    }
+
+    fn network(self, ip: IpAddr) -> Option<IpNet> {
+        (ip.is_ipv4() == self.is_v4)
+            .then(|| IpNet::new(ip, self.length).ok())
+            .flatten()
+            .map(|net| net.trunc())
+    }
+}
+
+impl Combination {
+    fn matches(&self, key: &Key) -> bool {
+        attributes(key).eq(&self.attributes)
+    }
+}
+
+fn attributes(key: &Key) -> impl Iterator<Item = &Attribute> {
+    key.parts().iter().map(|(attribute, _)| attribute)
+}
+
+fn names_hash(key: &Key) -> ShortPart {
+    let names: Vec<_> = attributes(key).map(ToString::to_string).collect();
+    ShortPart::of_text(&names.join("+"))
+}
+
+fn network_fingerprint(secret: &Secret, network: &IpNet) -> Fingerprint {
+    let digest = secret.digest().short_part(ShortPart::number(u64::from(network.prefix_len())));
+    match network.addr() {
+        IpAddr::V4(ip) => digest.part(&ip.octets()).finish(),
+        IpAddr::V6(ip) => digest.part(&ip.octets()).finish(),
+    }
+}

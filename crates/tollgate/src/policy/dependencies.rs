@@ -1,0 +1,24 @@
+//! What must be known of a request before it can be decided.
+
+use crate::identity::Attribute;
+use crate::policy::Policy;
+use crate::request::Target;
+
+impl Policy {
+    /// Whether the decision on a target looks at an attribute that `picks`: in the key of a rule for it, through
+    /// an identity that the key names, or in a list of keys.
+    pub fn depends_on(&self, target: &Target<'_>, picks: impl Fn(&Attribute) -> bool) -> bool {
+        let identities = &self.settings.identity;
+        let looks_at = |attribute: &Attribute| {
+            picks(attribute) || identities.iter().any(|(name, source)| name == attribute && picks(source))
+        };
+        if self.listed_attributes().any(looks_at) {
+            return true;
+        }
+        // A rule for one user is passed over here: the general one beside it asks for the same user.
+        self.rules.matching(target, || None::<&str>).into_iter().any(|rule| {
+            let banned = rule.ban.iter().flat_map(|ban| &ban.key);
+            rule.attributes().chain(banned).any(looks_at)
+        })
+    }
+}

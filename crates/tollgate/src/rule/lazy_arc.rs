@@ -1,0 +1,101 @@
+//! A shared value that begins when it is first asked for, in one word: there may be a million of them.
+
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+pub(crate) struct LazyArc<T> {
+    /// Null, or one strong count of an `Arc`; set once, and dropped with this.
+    value: AtomicPtr<T>,
+    owns: PhantomData<Arc<T>>,
+}
+
+impl<T> Default for LazyArc<T> {
+    fn default() -> Self {
+        LazyArc { value: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
+    }
+}
+
+impl<T: Default> LazyArc<T> {
+    pub(crate) fn from_arc(value: Arc<T>) -> LazyArc<T> {
+        LazyArc { value: AtomicPtr::new(Arc::into_raw(value).cast_mut()), owns: PhantomData }
+    }
+
+    /// What is there already.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&T> {
+        // SAFETY: what is not null points into an `Arc` that lives as long as this.
+        unsafe { self.value.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn get_or_init(&self) -> &T {
+        self.get().unwrap_or_else(|| self.init())
+    }
+
+    /// The value, shared with whoever asks.
+    pub(crate) fn to_arc(&self) -> Arc<T> {
+        let value: *const T = self.get_or_init();
+        // SAFETY: the pointer came from `Arc::into_raw`, and its count is held here.
+        unsafe {
+            Arc::increment_strong_count(value);
+            Arc::from_raw(value)
+        }
+    }
+
+    /// Of several who begin at once, one is first and the others find its value.
+    #[cold]
+    fn init(&self) -> &T {
+        let fresh = Arc::into_raw(Arc::<T>::default()).cast_mut();
+        let (null, done, failed) = (ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire);
+        let value = match self.value.compare_exchange(null, fresh, done, failed) {
+            Ok(_) => fresh,
+            Err(first) => {
+                // SAFETY: nobody else has seen it.
+                drop(unsafe { Arc::from_raw(fresh) });
+                first
+            }
+        };
+        // SAFETY: as above; it is not null.
+        unsafe { &*value }
+    }
+}
+
+impl<T> Drop for LazyArc<T> {
+    fn drop(&mut self) {
+        let value = *self.value.get_mut();
+        if !value.is_null() {
+            // SAFETY: the count that is held here.
+            drop(unsafe { Arc::from_raw(value) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn all_who_ask_get_the_same_value_and_it_is_dropped_with_the_last() {
+        let once = LazyArc::<Mutex<Vec<u8>>>::default();
+        assert!(once.get().is_none());
+        thread::scope(|scope| {
+            for n in 0..8 {
+                let once = &once;
+                scope.spawn(move || once.get_or_init().lock().expect("no panic").push(n));
+            }
+        });
+        let shared = once.to_arc();
+        assert_eq!(shared.lock().expect("no panic").len(), 8);
+        let next = LazyArc::from_arc(once.to_arc());
+        drop(once);
+        assert_eq!(next.get().map(|value| value.lock().expect("no panic").len()), Some(8));
+        assert_eq!(Arc::strong_count(&shared), 2);
+        drop(next);
+        assert_eq!(Arc::strong_count(&shared), 1);
+    }
+}

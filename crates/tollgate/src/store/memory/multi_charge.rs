@@ -1,0 +1,109 @@
+//! Several charges of one request, all taken or none, while their limits are in force.
+
+use std::cell::Cell;
+
+use smallvec::SmallVec;
+
+use crate::store::memory::packed::ChargeOpKind;
+use crate::store::memory::{MemoryStore, charge_op_kind};
+use crate::store::{Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome, Receipt};
+use crate::time::Time;
+
+/// Whether the limits of charges are those in force, and whether charges were not made because they were not.
+pub(crate) struct InForce<'f> {
+    holds: Option<&'f dyn Fn() -> bool>,
+    replaced: Cell<bool>,
+}
+
+impl<'f> InForce<'f> {
+    pub(crate) const fn always() -> InForce<'f> {
+        InForce { holds: None, replaced: Cell::new(false) }
+    }
+
+    pub(crate) fn as_long_as(holds: &'f dyn Fn() -> bool) -> InForce<'f> {
+        InForce { holds: Some(holds), replaced: Cell::new(false) }
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        self.holds.is_none_or(|holds| holds())
+    }
+
+    /// Notes that no charge is made. What stands for the part of the charge that was replaced.
+    #[cold]
+    pub(super) fn note_replaced(&self) -> LimitOutcome {
+        self.replaced.set(true);
+        LimitOutcome::PENDING
+    }
+
+    #[inline]
+    pub(crate) fn was_replaced(&self) -> bool {
+        self.replaced.get()
+    }
+}
+
+impl MemoryStore {
+    /// Takes every charge that is enforced, or none; then the shadow charges, each for itself.
+    /// None is taken either if a limit is not in force any more.
+    pub(super) fn charge_all(
+        &self,
+        charges: &[Charge],
+        outcome: &mut ChargeOutcome,
+        now: Time,
+        in_force: &InForce<'_>,
+    ) {
+        let enforced = |n: &usize| charges[*n].enforcement == Enforcement::Enforced;
+        let mut order: SmallVec<[usize; 16]> = (0..charges.len()).filter(enforced).collect();
+        // One order for all: of two that want the same keys, the first one gets them all.
+        order.sort_unstable_by_key(|n| charges[*n].fingerprint);
+        for n in order {
+            // A denial is counted at the end, once.
+            let part = self.run(&charges[n], ChargeOpKind::Charge, now, in_force);
+            outcome.limits[n] = part.unwrap_or_else(|| in_force.note_replaced());
+            if outcome.limits[n].grant.is_none() {
+                outcome.admitted = false; // another request was faster
+                break;
+            }
+        }
+        if !outcome.admitted {
+            for item in Receipt::of(charges, outcome).iter().flat_map(|receipt| &receipt.items) {
+                self.settle_item(item, 0, now);
+            }
+            if in_force.was_replaced() {
+                return;
+            }
+            for (charge, part) in charges.iter().zip(&mut outcome.limits) {
+                match part.grant.take() {
+                    Some(grant) => part.remaining += grant.cost,
+                    // The one that denies has said so; the others are told as they are now.
+                    None if part.decision.is_allowed() => *part = self.peek_one(charge, now),
+                    None => {}
+                }
+            }
+            return;
+        }
+        for n in (0..charges.len()).filter(|n| !enforced(n)) {
+            let part = self.run(&charges[n], charge_op_kind(&charges[n]), now, in_force);
+            outcome.limits[n] = part.unwrap_or_else(|| self.peek_one(&charges[n], now));
+        }
+    }
+
+    /// Counts a denied request under the limits that deny it and say so.
+    pub(super) fn drain_denied(
+        &self,
+        charges: &[Charge],
+        outcome: &mut ChargeOutcome,
+        now: Time,
+        in_force: &InForce<'_>,
+    ) {
+        for (charge, part) in charges.iter().zip(&mut outcome.limits) {
+            if charge.denied_hits == DeniedHits::Counted
+                && !part.decision.is_allowed()
+                && let Some(drained) = self.run(charge, ChargeOpKind::Drain, now, in_force)
+                && !drained.decision.is_allowed()
+            // one that would pass by now has still denied the request
+            {
+                *part = drained;
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What a charge would find and come to, without making it.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{Algorithm as _, Quota, QuotaState};
+use crate::store::memory::classes::WIDE;
+use crate::store::memory::packed::{ChargeOp, ChargeOpKind};
+use crate::store::memory::shard::{ShardContext, ShardInner};
+use crate::store::memory::table::{class_number, tag_matches};
+use crate::store::memory::{MemoryStore, shard_of};
+use crate::store::{Charge, ChargeOutcome, Enforcement, LimitOutcome};
+use crate::time::Time;
+
+/// A key that has no entry, in its shard.
+struct NewKey<'s> {
+    inner: &'s ShardInner,
+    shard: ShardContext<'s>,
+}
+
+impl MemoryStore {
+    /// Decides as [`charge`](Self::charge) would, and changes nothing.
+    pub fn peek(&self, charges: &[Charge], now: Time) -> ChargeOutcome {
+        let mut outcome = ChargeOutcome { admitted: true, limits: SmallVec::new() };
+        for charge in charges {
+            let part = self.peek_one(charge, now);
+            outcome.admitted &= part.decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
+            outcome.limits.push(part);
+        }
+        outcome
+    }
+
+    /// The state that a charge would find.
+    pub fn state_of(&self, charge: &Charge, now: Time) -> QuotaState {
+        self.with_state(charge, now, |state, _| state.clone())
+    }
+
+    /// Whether a charge alone would be allowed.
+    pub(super) fn allows(&self, charge: &Charge, now: Time) -> bool {
+        if let Quota::Bucket(meter) = &charge.quota
+            && let Some(slot) = self.find(charge.fingerprint)
+        {
+            let (tag, full_at) = slot.load().entry();
+            if class_number(tag) != WIDE && tag_matches(tag, charge.fingerprint) {
+                return meter.try_charge(full_at, now, charge.cost).1.is_some();
+            }
+        }
+        self.peek_one(charge, now).decision.is_allowed()
+    }
+
+    pub(super) fn peek_one(&self, charge: &Charge, now: Time) -> LimitOutcome {
+        let op = ChargeOp { quota: &charge.quota, cost: charge.cost, kind: ChargeOpKind::Peek, now };
+        self.run_packed(charge.fingerprint, &op).unwrap_or_else(|| {
+            self.with_state(charge, now, |state, new| {
+                let mut charged = state.clone();
+                let part = op.run_state(&mut charged);
+                let Some(NewKey { inner, shard }) = new.filter(|_| part.decision.is_allowed()) else {
+                    return part;
+                };
+                charge.quota.charge(&mut charged, now, charge.cost.max(1));
+                match inner.has_room_for(&shard, charge.fingerprint, &charge.quota, charged) {
+                    true => part,
+                    false => self.peek_unstored(inner, part, &op),
+                }
+            })
+        })
+    }
+
+    /// Calls `look` with the state that a charge would find, and with its shard if the key has no entry.
+    fn with_state<T>(
+        &self,
+        charge: &Charge,
+        now: Time,
+        look: impl FnOnce(&QuotaState, Option<NewKey<'_>>) -> T,
+    ) -> T {
+        let n = shard_of(charge.fingerprint);
+        if let Some(slot) = self.find(charge.fingerprint) {
+            let loaded = slot.load();
+            let (tag, word) = loaded.entry();
+            if tag_matches(tag, charge.fingerprint)
+                && let Some(brief) = self.classes.summary(class_number(tag))
+                && slot.confirm(loaded).is_ok()
+            {
+                return look(&brief.layout.unpack(word), None);
+            }
+        }
+        let mut locked = self.lock_all(charge.fingerprint, &charge.predecessors);
+        if let Some(slot) = self.find(charge.fingerprint) {
+            let entry = slot.load().entry();
+            if let Some(wide) = locked.inner(n).wide(entry) {
+                return look(&wide.state, None);
+            }
+            if let Some(class) = self.classes.get(class_number(entry.0)) {
+                return look(&class.encoding.layout().unpack(entry.1), None);
+            }
+        }
+        let inherited = charge.predecessors.iter().find_map(|previous| {
+            let n = shard_of(previous.fingerprint);
+            let state = locked.inner(n).state(&self.shard_context(n, now), previous.fingerprint)?;
+            Some(charge.quota.adopt(&previous.quota, state, now))
+        });
+        let state = inherited.unwrap_or_else(|| charge.quota.fresh());
+        look(&state, Some(NewKey { inner: locked.inner(n), shard: self.shard_context(n, now) }))
+    }
+}

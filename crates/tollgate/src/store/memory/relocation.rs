@@ -1,0 +1,107 @@
+//! Entries that move to another slot, under the lock of their shard.
+//!
+//! An entry is in neither place for a moment, and takes with it all that was charged until then.
+
+use smallvec::SmallVec;
+
+use crate::store::memory::shard::{ShardContext, ShardInner};
+use crate::store::memory::slot::{EMPTY, SLOTS_PER_LINE, Slot, SlotEntry, SlotValue};
+use crate::store::memory::table::{class_number, fingerprint_of};
+#[cfg(shuttle)]
+use crate::sync::seeded;
+
+/// Lines looked at to make room for a new key.
+const MAX_SEARCHED_LINES: usize = 48;
+/// A line that a search for room has reached, and the step and slot from which.
+struct PathStep {
+    line: usize,
+    from: Option<(usize, usize)>,
+}
+
+impl ShardInner {
+    /// Moves one of those for whom a line is the second to their first, where they are found sooner.
+    pub(super) fn move_one_to_first_line(&mut self, shard: &ShardContext<'_>, line: usize) -> bool {
+        (0..SLOTS_PER_LINE).any(|n| self.move_to_first_line(shard, line, n))
+    }
+
+    /// Moves who stands in a slot of a line to its first line; `false` if that is the line, or full.
+    fn move_to_first_line(&mut self, shard: &ShardContext<'_>, line: usize, n: usize) -> bool {
+        let tag = shard.lines.at(line).0[n].tag();
+        let [first, _] = shard.table.size().candidate_lines(fingerprint_of(tag));
+        if tag == 0 || first == line {
+            return false;
+        }
+        let Some((free, loaded)) = self.expired_slot(shard, first) else { return false };
+        let path = [PathStep { line, from: None }, PathStep { line: first, from: Some((0, n)) }];
+        self.shift_along_path(shard, &path, free, loaded)
+    }
+
+    /// Makes room in one of two full lines: a resident moves to its other home, if need be after a
+    /// resident there has moved to its own, and so on. The search is bounded, nearest lines first.
+    pub(super) fn displace(&mut self, shard: &ShardContext<'_>, homes_of_new: [usize; 2]) -> bool {
+        let mut reached: SmallVec<[PathStep; MAX_SEARCHED_LINES]> =
+            homes_of_new.iter().map(|line| PathStep { line: *line, from: None }).collect();
+        let mut at = 0;
+        while at < reached.len() && reached.len() < MAX_SEARCHED_LINES {
+            let line = reached[at].line;
+            for (n, slot) in shard.lines.at(line).0.iter().enumerate() {
+                let homes = shard.table.size().candidate_lines(fingerprint_of(slot.tag()));
+                let Some(other) = homes.into_iter().find(|home| *home != line) else { continue };
+                if reached.iter().any(|step| step.line == other) {
+                    continue;
+                }
+                reached.push(PathStep { line: other, from: Some((at, n)) });
+                if let Some((free, loaded)) = self.expired_slot(shard, other) {
+                    return self.shift_along_path(shard, &reached, free, loaded);
+                }
+            }
+            at += 1;
+        }
+        false
+    }
+
+    /// Moves residents along the path that ends at a free slot, the last one first.
+    fn shift_along_path<'l>(
+        &mut self,
+        shard: &ShardContext<'l>,
+        reached: &[PathStep],
+        mut free: &'l Slot,
+        loaded: SlotValue,
+    ) -> bool {
+        if free.cas_entry(loaded, EMPTY).is_err() {
+            return true; // it was not so expired after all: look again
+        }
+        self.free_wide_entry(loaded.entry());
+        self.entries -= usize::from(loaded.entry() != EMPTY);
+        let mut step = reached.last();
+        while let Some((from, n)) = step.and_then(|step| step.from) {
+            let slot = &shard.lines.at(reached[from].line).0[n];
+            let entry = take_entry(slot);
+            shard.classes.mark(class_number(entry.0));
+            fill_slot(free, entry);
+            shard.region.mark(free);
+            free = slot;
+            step = reached.get(from);
+        }
+        true
+    }
+}
+
+/// Takes an entry out of its slot with all that was charged to it.
+pub(super) fn take_entry(slot: &Slot) -> SlotEntry {
+    let mut loaded = slot.load();
+    #[cfg(shuttle)]
+    if seeded::is(seeded::LOST_UPDATE) {
+        slot.overwrite(EMPTY);
+        return loaded.entry();
+    }
+    while let Err(changed) = slot.cas_entry(loaded, EMPTY) {
+        loaded = changed;
+    }
+    loaded.entry()
+}
+
+/// Puts an entry into an empty slot. Nobody else does that without the lock.
+pub(super) fn fill_slot(slot: &Slot, entry: SlotEntry) {
+    slot.cas_entry(slot.load(), entry).expect("an empty slot stays empty under the lock");
+}

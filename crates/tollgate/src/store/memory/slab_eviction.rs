@@ -1,0 +1,152 @@
+//! Room for wide states: what expires or gives way to them, and what becomes of one that cannot grow.
+
+use crate::algorithm::{Quota, QuotaState};
+use crate::fingerprint::Fingerprint;
+use crate::store::memory::packed::Class;
+use crate::store::memory::shard::{PressureCounts, ShardContext, ShardInner};
+use crate::store::memory::slab::{Slab, WideEntry};
+use crate::store::memory::used_fraction::UsedFraction;
+
+/// Wide entries looked at with every write of one, so that what has expired does not pile up.
+const SWEEP: usize = 2;
+/// Wide entries looked at when the slab has no room.
+const EVICTION_SEARCH: usize = 64;
+
+/// Whether a wide state that has grown fits where it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Growth {
+    Fits,
+    /// It does not, and cannot be coarsened.
+    NoRoom,
+}
+
+impl ShardInner {
+    /// Changes a wide state in place. If it has grown and there is no room, others that used little give way, or it
+    /// is coarsened; where neither helps the caller has to undo the change.
+    pub(super) fn change_wide<T>(
+        &mut self,
+        shard: &ShardContext<'_>,
+        index: u64,
+        quota: &Quota,
+        change: impl FnOnce(&mut QuotaState) -> T,
+    ) -> Option<(T, Growth, PressureCounts)> {
+        let (changed, grown) = self.slab.change(index, quota, shard.now, change)?;
+        let (fingerprint, share) =
+            self.slab.get(index).map(|wide| (wide.fingerprint(), wide.used_fraction()))?;
+        let mut pressure = PressureCounts::default();
+        self.sweep(shard, fingerprint);
+        let growth = match grown {
+            0 => Growth::Fits,
+            _ => self.fit_grown(shard, index, quota, (fingerprint, share), &mut pressure),
+        };
+        Some((changed, growth, pressure))
+    }
+
+    /// Finds room for a wide state that has grown in its place.
+    fn fit_grown(
+        &mut self,
+        shard: &ShardContext<'_>,
+        index: u64,
+        quota: &Quota,
+        (keep, share): (Fingerprint, UsedFraction),
+        pressure: &mut PressureCounts,
+    ) -> Growth {
+        let most = self.slab_budget(shard);
+        self.evict_until(shard, keep, share, pressure, |slab| slab.bytes() <= most);
+        while self.slab.bytes() > most {
+            let coarser = self.slab.change(index, quota, shard.now, |state| quota.coarsen(state));
+            if coarser.is_none_or(|(coarser, _)| !coarser) {
+                return Growth::NoRoom;
+            }
+            pressure.coarsened += 1;
+        }
+        Growth::Fits
+    }
+
+    /// Makes a state fit that must keep what it has grown by, and cannot be coarsened otherwise.
+    pub(super) fn merge_steps(&mut self, shard: &ShardContext<'_>, index: u64, quota: &Quota) {
+        let most = self.slab_budget(shard);
+        while self.slab.bytes() > most {
+            let merged = self.slab.change(index, quota, shard.now, QuotaState::merge_steps);
+            if merged.is_none_or(|(merged, _)| !merged) {
+                return;
+            }
+        }
+    }
+
+    /// Drops the expired among the next few wide entries.
+    pub(super) fn sweep(&mut self, shard: &ShardContext<'_>, keep: Fingerprint) {
+        for _ in 0..SWEEP {
+            self.evict_next(shard, keep, UsedFraction::NONE, &mut PressureCounts::default());
+        }
+        self.slab.shrink();
+    }
+
+    /// Makes room for a new wide state; says whether it fits.
+    pub(super) fn make_room(
+        &mut self,
+        shard: &ShardContext<'_>,
+        wide: &WideEntry,
+        pressure: &mut PressureCounts,
+    ) -> bool {
+        let most = self.slab_budget(shard);
+        let fits = |slab: &mut Slab| slab.fits(&wide.state, most);
+        self.evict_until(shard, wide.fingerprint(), wide.used_fraction(), pressure, fits)
+    }
+
+    /// Whether a new key would find room for its state. It may find some by moving others where this says that there is
+    /// none.
+    pub(super) fn has_room_for(
+        &self,
+        shard: &ShardContext<'_>,
+        fingerprint: Fingerprint,
+        quota: &Quota,
+        state: QuotaState,
+    ) -> bool {
+        let share = UsedFraction::of(quota.used_upper_bound(&state, shard.now), quota.capacity());
+        let packs = Class::of(quota).is_some_and(|class| class.encoding.layout().pack(&state).is_some());
+        let in_slab = packs
+            || self.slab.has_room_for(&state, self.slab_budget(shard))
+            || self
+                .slab
+                .next_items(EVICTION_SEARCH)
+                .any(|wide| wide.expires_at <= shard.now || wide.used_fraction().is_evictable_by(share));
+        in_slab && self.has_slot_for(shard, fingerprint, share)
+    }
+
+    /// Drops wide entries that have expired or give way to `share`, in a bounded search, until there is room; says
+    /// whether there is.
+    fn evict_until(
+        &mut self,
+        shard: &ShardContext<'_>,
+        keep: Fingerprint,
+        share: UsedFraction,
+        pressure: &mut PressureCounts,
+        fits: impl Fn(&mut Slab) -> bool,
+    ) -> bool {
+        for _ in 0..EVICTION_SEARCH.min(self.slab.len()) {
+            if fits(&mut self.slab) {
+                return true;
+            }
+            self.evict_next(shard, keep, share, pressure);
+        }
+        fits(&mut self.slab)
+    }
+
+    /// Looks at the next wide entry, and drops it if it has expired or gives way to `share`.
+    fn evict_next(
+        &mut self,
+        shard: &ShardContext<'_>,
+        keep: Fingerprint,
+        share: UsedFraction,
+        pressure: &mut PressureCounts,
+    ) {
+        let next =
+            self.slab.next(keep).map(|wide| (wide.fingerprint(), wide.expires_at, wide.used_fraction()));
+        let Some((fingerprint, fresh_at, theirs)) = next else { return };
+        let expired = fresh_at <= shard.now;
+        if (expired || theirs.is_evictable_by(share)) && self.remove(shard, fingerprint) {
+            pressure.evicted += u64::from(!expired);
+        }
+    }
+}

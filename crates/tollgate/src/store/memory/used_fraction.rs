@@ -1,0 +1,52 @@
+//! How much of its limit an entry has used. At the cap it decides which entries give way.
+//!
+//! Shares compare entries of all rules, whatever their periods and numbers. An entry that has used a quarter of its
+//! limit or more gives way to none, so no flood displaces a client at its limit (I8).
+
+/// A part of a limit, in sixty-fourths, rounded up. More than four limits are as good as four.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct UsedFraction(u8);
+
+impl UsedFraction {
+    pub(super) const NONE: UsedFraction = UsedFraction(0);
+    const FULL: UsedFraction = UsedFraction(64);
+    /// A resident gives way if it has used less than one part in this many of what a newcomer has.
+    const EVICTION_RATIO: u32 = 4;
+
+    pub(super) fn of(used: u64, capacity: u64) -> UsedFraction {
+        let parts = (u128::from(used) * u128::from(Self::FULL.0)).div_ceil(u128::from(capacity.max(1)));
+        UsedFraction(u8::try_from(parts).unwrap_or(u8::MAX))
+    }
+
+    /// The byte that a wide entry keeps. Zero was written by versions that knew no shares: such an entry counts
+    /// as one at its limit.
+    pub(super) fn from_byte(byte: u8) -> UsedFraction {
+        if byte == 0 { Self::FULL } else { UsedFraction(byte) }
+    }
+
+    pub(super) fn byte(self) -> u8 {
+        self.0.max(1)
+    }
+
+    pub(super) fn is_evictable_by(self, newcomer: UsedFraction) -> bool {
+        u32::from(self.0) * Self::EVICTION_RATIO < u32::from(newcomer.min(Self::FULL).0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quarter_of_a_limit_gives_way_to_nothing() {
+        let [fresh, quarter, whole, owed] = [1, 25, 100, 200].map(|used| UsedFraction::of(used, 100));
+        assert!(
+            fresh.is_evictable_by(whole) && fresh.is_evictable_by(quarter) && fresh.is_evictable_by(owed)
+        );
+        for newcomer in [fresh, quarter, whole, owed] {
+            assert!(!quarter.is_evictable_by(newcomer) && !whole.is_evictable_by(newcomer));
+        }
+        assert!(UsedFraction::of(1, 1_000_000) > UsedFraction::NONE);
+        assert_eq!(UsedFraction::from_byte(whole.byte()), whole);
+    }
+}

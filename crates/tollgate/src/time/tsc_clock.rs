@@ -1,0 +1,370 @@
+//! The processor's own counter as a clock: cheaper to read than the system's.
+//!
+//! An *anchor* pairs a value of the counter with the time of the system clock. Time is extrapolated from it while
+//! it is valid, so that the two clocks differ by no more than the counter drifts in that while. Without an
+//! invariant counter the system clock is read.
+//!
+//! The anchor is a sequence lock whose writer never blocks readers. The thread that finds it expired sets
+//! [`WRITING`] and replaces it. Others meanwhile read the system clock, and set [`OVERTAKEN`] first: the writer
+//! publishes by a compare-and-swap that fails then, because its sample may be older than a time already returned. A
+//! writer that loses its processor thus delays nobody, and no thread sees time go back.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use crate::sync::spin;
+use crate::time::nanos_of;
+
+/// Nanoseconds since it was made; they never go back.
+#[derive(Debug)]
+pub(super) struct TscClock {
+    started: Instant,
+    /// From where the counter's rate is measured.
+    first: Sample,
+    /// Whether the counter can be relied on.
+    steady: AtomicBool,
+    /// The number of the anchor in steps of [`VERSION_STEP`], and the two flags.
+    version: AtomicU64,
+    anchor: Anchor,
+    /// The latest time that the anchor can show, by the parity of its number: the next one is written while this
+    /// one is still read.
+    ends: [AtomicU64; 2],
+}
+
+/// A thread is replacing the anchor.
+const WRITING: u64 = 1;
+/// A time later than the writer's sample may have been returned.
+const OVERTAKEN: u64 = 2;
+const VERSION_STEP: u64 = 4;
+
+/// At `counter` it was `nanos`, and from there on each count is worth `scale` / 2^32 nanoseconds.
+#[derive(Debug, Default)]
+struct Anchor {
+    counter: AtomicU64,
+    nanos: AtomicU64,
+    scale: AtomicU64,
+    /// For how many counts the anchor is valid; zero until there is one.
+    valid_counts: AtomicU64,
+}
+
+/// The system clock and the counter, read together.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    nanos: u64,
+    counter: u64,
+}
+
+/// How long the first measurement of the counter's rate takes at least, and how long an anchor is valid.
+const MIN_CALIBRATION: Duration = Duration::from_millis(20);
+const ANCHOR_VALIDITY: Duration = Duration::from_millis(500);
+/// How often a reader looks for the new anchor before it overtakes the writer, which takes a fraction of that.
+const MAX_SPINS: u32 = 100;
+/// How often a writer that was overtaken tries again.
+const MAX_WRITES: u32 = 3;
+/// How often the clocks are read to have them read together, and how many counts apart they may be.
+const MAX_SAMPLES: u32 = 4;
+const MAX_SAMPLE_GAP: u64 = 10_000;
+
+impl TscClock {
+    pub(super) fn new() -> TscClock {
+        let started = Instant::now();
+        TscClock {
+            started,
+            first: sample(started),
+            steady: AtomicBool::new(counter::is_steady()),
+            version: AtomicU64::new(0),
+            anchor: Anchor::default(),
+            ends: Default::default(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn elapsed(&self) -> u64 {
+        match self.extrapolated(self.version.load(Ordering::Acquire)) {
+            Some(shown) => shown,
+            None => self.elapsed_without_anchor(),
+        }
+    }
+
+    /// What the anchor says, if it is valid and complete and still of this version.
+    #[inline(always)]
+    fn extrapolated(&self, version: u64) -> Option<u64> {
+        let now = counter::read();
+        let [counter, nanos, scale, holds] = self.anchor.read();
+        // A counter that has gone back wraps around to a value beyond what is valid.
+        let counted = now.wrapping_sub(counter);
+        if counted >= holds {
+            return None;
+        }
+        fence(Ordering::Acquire);
+        // A version with flags is never equal.
+        let unchanged = self.version.load(Ordering::Relaxed) == version & !(WRITING | OVERTAKEN);
+        unchanged.then(|| nanos + scaled(counted, scale))
+    }
+
+    /// Replaces the anchor, or reads the system clock while another thread does. Every further round follows a
+    /// step of another thread.
+    #[cold]
+    fn elapsed_without_anchor(&self) -> u64 {
+        loop {
+            let version = self.version.load(Ordering::Acquire);
+            if let Some(shown) = self.extrapolated(version) {
+                return shown;
+            }
+            let now = self.system();
+            if now < nanos_of(MIN_CALIBRATION) {
+                return now; // there is no anchor yet, and the first one begins later
+            }
+            if !self.steady.load(Ordering::Relaxed) {
+                return now.max(self.end(version));
+            }
+            if version & WRITING != 0 {
+                if let Some(shown) = self.overtake(version) {
+                    return shown;
+                }
+            } else if let Some(shown) =
+                self.start_writing(version).and_then(|version| self.replace_anchor(version))
+            {
+                return shown;
+            }
+        }
+    }
+
+    /// Sets the flag of the writer; the version with it, if no other thread was faster.
+    fn start_writing(&self, version: u64) -> Option<u64> {
+        let writing = version | WRITING;
+        let started = self.version.compare_exchange(version, writing, Ordering::Acquire, Ordering::Relaxed);
+        started.ok().map(|_| writing)
+    }
+
+    /// The system's time while another thread replaces the anchor; `None` if it was replaced meanwhile.
+    fn overtake(&self, version: u64) -> Option<u64> {
+        if version & OVERTAKEN == 0 {
+            for _ in 0..MAX_SPINS {
+                if self.version.load(Ordering::Relaxed) != version {
+                    return None;
+                }
+                spin();
+            }
+        }
+        let overtaken = version | OVERTAKEN;
+        self.version.compare_exchange(version, overtaken, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        let shown = self.system().max(self.end(version));
+        // A write, so that it happens before the writer clears the flag and samples again: its sample is later.
+        let confirmed =
+            self.version.compare_exchange(overtaken, overtaken, Ordering::AcqRel, Ordering::Relaxed);
+        confirmed.ok().map(|_| shown)
+    }
+
+    /// Replaces the anchor of this version, which has the flag of the writer. `None` if the writer was overtaken:
+    /// then there is no valid anchor, and the next caller tries again.
+    fn replace_anchor(&self, version: u64) -> Option<u64> {
+        for _ in 0..MAX_WRITES {
+            let shown = self.prepare(version, sample(self.started));
+            if self.publish(version) {
+                return Some(shown);
+            }
+            self.version.fetch_and(!OVERTAKEN, Ordering::AcqRel);
+        }
+        let end = self.end(version);
+        self.write(version, Sample { nanos: end, counter: 0 }, 0, 0);
+        self.version.store((version & !WRITING) + VERSION_STEP, Ordering::Release);
+        None
+    }
+
+    /// Writes the next anchor; returns the time at which it begins.
+    fn prepare(&self, version: u64, sample: Sample) -> u64 {
+        let Sample { nanos, counter } = sample;
+        let counted = counter.saturating_sub(self.first.counter);
+        let measured = nanos.saturating_sub(self.first.nanos).max(1);
+        // Where the anchor was ahead time stands still, until the system has caught up.
+        let shown = self.end(version).max(nanos);
+        let start = Sample { nanos: shown, counter };
+        if counted == 0 || counter < self.anchor.counter.load(Ordering::Relaxed) {
+            self.steady.store(false, Ordering::Relaxed); // a counter that goes back is no clock
+            self.write(version, start, 0, 0);
+            return shown;
+        }
+        let rate = (u128::from(measured) << SCALE_BITS) / u128::from(counted);
+        // It runs so that it meets the system clock again when it expires.
+        let holds = nanos_of(ANCHOR_VALIDITY);
+        let ahead = (shown - nanos).min(holds / 2);
+        let scale = u64::try_from(rate * u128::from(holds - ahead) / u128::from(holds)).unwrap_or(u64::MAX);
+        let counts = u128::from(holds) * u128::from(counted) / u128::from(measured);
+        self.write(version, start, scale, u64::try_from(counts).unwrap_or(u64::MAX));
+        shown
+    }
+
+    /// Only the thread that has set [`WRITING`] calls this.
+    fn write(&self, version: u64, start: Sample, scale: u64, holds: u64) {
+        fence(Ordering::Release); // the flag is seen by all that see a part of this
+        self.anchor.counter.store(start.counter, Ordering::Relaxed);
+        self.anchor.nanos.store(start.nanos, Ordering::Relaxed);
+        self.anchor.scale.store(scale, Ordering::Relaxed);
+        self.anchor.valid_counts.store(holds, Ordering::Relaxed);
+        self.end_of(version + VERSION_STEP).store(start.nanos + scaled(holds, scale), Ordering::Relaxed);
+    }
+
+    /// Puts the anchor that was written in force, if its writer was not overtaken.
+    fn publish(&self, version: u64) -> bool {
+        let next = (version & !WRITING) + VERSION_STEP;
+        let writing = version | WRITING;
+        self.version.compare_exchange(writing, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    fn system(&self) -> u64 {
+        nanos_of(self.started.elapsed())
+    }
+
+    fn end(&self, version: u64) -> u64 {
+        self.end_of(version).load(Ordering::Relaxed)
+    }
+
+    fn end_of(&self, version: u64) -> &AtomicU64 {
+        &self.ends[usize::from(version & VERSION_STEP != 0)]
+    }
+}
+
+/// Reads both clocks. A thread that loses its processor between the two reads them again.
+fn sample(started: Instant) -> Sample {
+    let mut before = counter::read();
+    for _ in 1..MAX_SAMPLES {
+        let nanos = nanos_of(started.elapsed());
+        let counter = counter::read();
+        if counter.saturating_sub(before) < MAX_SAMPLE_GAP {
+            return Sample { nanos, counter };
+        }
+        before = counter;
+    }
+    Sample { nanos: nanos_of(started.elapsed()), counter: counter::read() }
+}
+
+impl Anchor {
+    #[inline]
+    fn read(&self) -> [u64; 4] {
+        [&self.counter, &self.nanos, &self.scale, &self.valid_counts].map(|part| part.load(Ordering::Relaxed))
+    }
+}
+
+const SCALE_BITS: u32 = 32;
+
+/// What counts are worth for which an anchor is valid: with the bits of the scale they fit 64.
+#[inline]
+fn scaled(counts: u64, scale: u64) -> u64 {
+    counts.wrapping_mul(scale) >> SCALE_BITS
+}
+
+#[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
+mod counter {
+    use std::arch::x86_64::{__cpuid, _rdtsc};
+
+    /// Whether the counter runs at one rate, whatever the processor does.
+    pub(super) fn is_steady() -> bool {
+        const INVARIANT: u32 = 1 << 8;
+        #[allow(unused_unsafe, reason = "safe in newer compilers")]
+        // SAFETY: every processor of this architecture answers these.
+        let [highest, power] = unsafe { [__cpuid(0x8000_0000).eax, __cpuid(0x8000_0007).edx] };
+        highest >= 0x8000_0007 && power & INVARIANT != 0
+    }
+
+    #[inline]
+    pub(super) fn read() -> u64 {
+        // SAFETY: every processor of this architecture has the counter.
+        unsafe { _rdtsc() }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(tollgate_portable))))]
+mod counter {
+    pub(super) fn is_steady() -> bool {
+        false
+    }
+
+    pub(super) fn read() -> u64 {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_never_goes_back_and_stays_with_the_system_over_several_anchors() {
+        let ticker = TscClock::new();
+        let (mut last, mut renewed, mut version) = (0, 0, 0);
+        while nanos_of(ticker.started.elapsed()) < 3 * nanos_of(ANCHOR_VALIDITY) {
+            let before = nanos_of(ticker.started.elapsed());
+            let shown = ticker.elapsed();
+            let after = nanos_of(ticker.started.elapsed());
+            assert!(shown >= last, "{shown} after {last}");
+            let apart = before.saturating_sub(shown).max(shown.saturating_sub(after));
+            assert!(apart < 5_000_000, "{apart} ns apart");
+            last = shown;
+            renewed += u64::from(version != ticker.version.load(Ordering::Relaxed));
+            version = ticker.version.load(Ordering::Relaxed);
+        }
+        assert!(renewed >= 2 || !counter::is_steady(), "{renewed} anchors");
+    }
+
+    #[test]
+    fn threads_agree() {
+        let ticker = TscClock::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut last = 0;
+                    for _ in 0..300_000 {
+                        let shown = ticker.elapsed();
+                        assert!(shown >= last);
+                        last = shown;
+                    }
+                });
+            }
+        });
+    }
+
+    /// A ticker that has measured the counter, and has no valid anchor.
+    fn without_anchor() -> TscClock {
+        let ticker = TscClock::new();
+        while ticker.system() < nanos_of(MIN_CALIBRATION) {
+            std::thread::yield_now();
+        }
+        ticker
+    }
+
+    /// Threads that asked for the time while the anchor was renewed waited for the thread that renewed it.
+    #[test]
+    fn a_writer_that_loses_its_processor_delays_no_reader() {
+        let ticker = std::sync::Arc::new(without_anchor());
+        ticker.version.fetch_or(WRITING, Ordering::Relaxed);
+        let (said, heard) = std::sync::mpsc::channel();
+        let reader = ticker.clone();
+        std::thread::spawn(move || {
+            let mut last = 0;
+            for _ in 0..10_000 {
+                let shown = reader.elapsed();
+                assert!(shown >= last && shown <= reader.system());
+                last = shown;
+            }
+            said.send(last).expect("the test waits for it");
+        });
+        heard.recv_timeout(Duration::from_secs(60)).expect("the reader does not wait for the writer");
+    }
+
+    #[test]
+    fn an_anchor_older_than_a_time_returned_is_not_published() {
+        let ticker = without_anchor();
+        ticker.version.fetch_or(WRITING, Ordering::Relaxed);
+        let version = ticker.version.load(Ordering::Relaxed);
+        let started = ticker.prepare(version, sample(ticker.started));
+        let shown = ticker.elapsed();
+        assert!(shown >= started);
+        if counter::is_steady() {
+            assert!(!ticker.publish(version));
+            let renewed = ticker.replace_anchor(version);
+            assert!(renewed.is_none_or(|renewed| renewed >= shown));
+        }
+        assert!(ticker.elapsed() >= shown);
+    }
+}
