@@ -60,7 +60,7 @@ pub(super) const CASES: &[Case] = &[
         let overrides = numbered(size, |n| format!("  - {{ user: u{n}, limits: [{}/m] }}\n", n + 1));
         policy(format!("rules:\n- id: a\n  key: user\n  limit: 5/m\n  overrides:\n{overrides}"))
     }),
-    case("rules: unknown keys", SMALL, |size| {
+    case("rules: unknown keys", PROBLEMS, |size| {
         policy(format!("rules:\n- id: a\n{}", numbered(size, |n| format!("  k{n}: 1\n"))))
     }),
     case("rules: one long unknown key", SMALL, |size| {
@@ -74,7 +74,7 @@ pub(super) const CASES: &[Case] = &[
         let allow = numbered(size, |n| format!("- user:a{n}\n"));
         policy(format!("bans:\n{bans}allow:\n{allow}"))
     }),
-    case("config: problems", SMALL, |size| {
+    case("config: problems", PROBLEMS, |size| {
         work(numbered(size, |n| format!("k{n}: v\n")), |text| testing::config(text))
     }),
     case("import: rules as a block list", LARGE, |size| {
@@ -82,8 +82,8 @@ pub(super) const CASES: &[Case] = &[
     }),
     case("import: rules as JSON on one line", LARGE, |size| import(format!("[{}", json_rules(size, "")))),
     case("import: rules as JSON, one a line", LARGE, |size| import(format!("[\n{}", json_rules(size, "\n")))),
-    case("import: ids that are used twice", LARGE, |size| import(fill("- {id: a, limit: 5/m}\n", size))),
-    case("import: rules with problems", LARGE, |size| {
+    case("import: ids that are used twice", PROBLEMS, |size| import(fill("- {id: a, limit: 5/m}\n", size))),
+    case("import: rules with problems", PROBLEMS, |size| {
         import(fill("- {id: a, limit: five, colour: red}\n", size))
     }),
     case("import: blank lines", LARGE, |size| {
@@ -92,7 +92,7 @@ pub(super) const CASES: &[Case] = &[
     case("import: comments before the list", LARGE, |size| {
         import(fill("# a\n", size) + "- {id: a, limit: 5/m}\n")
     }),
-    case("import: a text that is cut wrongly at its end", LARGE, |size| {
+    case("import: a text that is cut wrongly at its end", PROBLEMS, |size| {
         import(numbered(size, |n| format!("- {{id: r{n}, limit: 5/m}}\n")) + "- {id: z, limit: 5/m\n")
     }),
     case("bans: lines", SMALL, |size| bans(numbered(size, |n| format!("user:u{n} 1h reason\n")))),
@@ -100,14 +100,16 @@ pub(super) const CASES: &[Case] = &[
         bans(numbered(size, |n| format!("- {{ key: 'user:u{n}', for: 1h }}\n")))
     }),
     case("bans: one long line", SMALL, |size| bans(format!("user:a {}", fill("x ", size)))),
-    case("snapshot: counters", 1_000, |size| snapshot(size, "rules: [{ id: a, key: user, limit: 100/h }]")),
-    case("snapshot: logs", 500, |size| {
+    case("snapshot: counters", 8_000, |size| snapshot(size, "rules: [{ id: a, key: user, limit: 100/h }]")),
+    case("snapshot: logs", 8_000, |size| {
         snapshot(size, "rules: [{ id: a, key: user, limit: 100/h, algorithm: sliding-log }]")
     }),
 ];
 
 const LARGE: usize = 32 << 10;
 const SMALL: usize = 16 << 10;
+/// Words that are meant are searched for at length.
+const PROBLEMS: usize = 6 << 10;
 const NOW: Time = Time::from_secs(1_800_000_000);
 
 fn read(text: String) -> Work {
