@@ -87,7 +87,8 @@ fn fuzz(target: &Target, options: &Options) -> Result<(), Failure> {
     while started.elapsed() < options.each {
         session.step()?;
     }
-    let (runs, edges) = (session.runs(), session.coverage().edges());
+    let runs = session.runs();
+    let edges = session.coverage().edges();
     eprintln!("{:<20} {runs:>9} runs, {edges} edges, {} of them new", target.name, edges - before);
     if options.keep && session.coverage().is_counted() {
         let kept = session.distilled()?;

@@ -66,7 +66,8 @@ pub fn proxy(gate: &Arc<Gate>, config: &Config) -> Result<Option<Arc<Proxy>>, Pr
 pub fn live_settings(config: &Config, history: ConfigHistory) -> Result<LiveSettings, Problems> {
     let jwt = config.jwt_keys_file.as_deref().map(key_set).transpose();
     let jwt = jwt.map_err(|error| Problem::new(None, "jwt.keys_file", format!("{error:#}")))?;
-    let (allow, trusted) = (config.allow.clone(), config.trusted.clone());
+    let allow = config.allow.clone();
+    let trusted = config.trusted.clone();
     Ok(LiveSettings { headers: config.headers, jwt, history, allow, trusted })
 }
 
@@ -117,7 +118,8 @@ fn restore(
     now_in_force: &ConfigHistory,
     setup: EngineSetup,
 ) -> Option<(Engine, ConfigHistory)> {
-    let (snapshot, policy) = (state.read()?, now_in_force.policy()?);
+    let snapshot = state.read()?;
+    let policy = now_in_force.policy()?;
     let mut saved = None;
     let former = |text: &str| {
         saved = ConfigHistory::read(text);
@@ -125,10 +127,13 @@ fn restore(
     };
     match Engine::restore(policy, setup, &snapshot, former, Clock::new().now()) {
         Ok((engine, restored)) => {
-            let (counters, bans, tracked_keys) = (restored.counters, restored.bans, restored.tracked_keys);
+            let counters = restored.counters;
+            let bans = restored.bans;
+            let tracked_keys = restored.tracked_keys;
             tracing::info!(counters, bans, tracked_keys, "state taken up from the last stop");
             if restored.unused_bytes > 0 {
-                let (file, bytes) = (state.path().display(), restored.unused_bytes);
+                let file = state.path().display();
+                let bytes = restored.unused_bytes;
                 tracing::warn!(%file, bytes, "the end of the saved state is incomplete or damaged and is not used");
             }
             state.ends_at(restored.end);

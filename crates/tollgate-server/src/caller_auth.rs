@@ -94,8 +94,10 @@ pub fn log_refused(
     rate.warn("refused calls", || {
         // The collection only: what follows it may be a key.
         let path: Vec<_> = request.uri().path().splitn(4, '/').take(3).collect();
-        let (status, path) = (problem.status.as_u16(), path.join("/"));
-        let (method, detail) = (request.method(), &problem.detail);
+        let status = problem.status.as_u16();
+        let path = path.join("/");
+        let method = request.method();
+        let detail = &problem.detail;
         tracing::warn!(status, path, %method, who, "{api} call refused: {detail}");
     });
 }

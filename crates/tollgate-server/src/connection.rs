@@ -86,7 +86,8 @@ pub async fn serve<H, F, B>(
             Ok((stream, peer)) => {
                 let Some(share) = per_address.admit(peer.ip()) else { continue };
                 stream.set_nodelay(true).ok();
-                let (handler, shutdown) = (Arc::clone(&handler), shutdown.clone());
+                let handler = Arc::clone(&handler);
+                let shutdown = shutdown.clone();
                 connections.spawn(async move {
                     serve_connection(stream, peer, shutdown, handler).await;
                     drop((place, share));
@@ -185,7 +186,8 @@ pub async fn read_body_within(
         return Err(ReadBodyError::TooLong { max });
     }
     let read = async {
-        let (mut bytes, mut length) = (BytesMut::new(), 0);
+        let mut bytes = BytesMut::new();
+        let mut length = 0;
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.map_err(|_| ReadBodyError::Broken)?.into_data() else { continue };
             length += data.len();
@@ -219,7 +221,8 @@ impl<S: AsyncRead + Unpin> WriteTimeoutStream<S> {
     }
 
     pub fn with_timeout(stream: S, within: Duration) -> WriteTimeoutStream<S> {
-        let (stream, deadline) = (stream.take(0), Box::pin(sleep(within)));
+        let stream = stream.take(0);
+        let deadline = Box::pin(sleep(within));
         WriteTimeoutStream { stream, max_read: u64::MAX, timeout: within, deadline, is_stalled: false }
     }
 

@@ -66,8 +66,10 @@ impl Gate {
     pub fn new(engine: Engine, live: LiveSettings) -> Gate {
         let asked =
             ArcSwap::from_pointee(FieldSelection::of_policy(&engine.policy(), &engine.ban_attributes()));
-        let (clock, live) = (Clock::new(), ArcSwap::from_pointee(live));
-        let (reloads, receipts) = (Reloads::default(), Receipts::with_random_key());
+        let clock = Clock::new();
+        let live = ArcSwap::from_pointee(live);
+        let reloads = Reloads::default();
+        let receipts = Receipts::with_random_key();
         Gate {
             engine,
             clock,
@@ -111,7 +113,8 @@ impl Gate {
         if let (Some(central), Some(id)) = (self.central.get(), self.receipts.shared_id(receipt)) {
             central.claim(&id, self.now()).await?;
         }
-        let (policy, node) = (self.engine.policy(), self.engine.node());
+        let policy = self.engine.policy();
+        let node = self.engine.node();
         let settled = self.receipts.settle(receipt, settlement, &policy, node, self.now())?;
         let count = settled.len();
         settled.into_iter().for_each(|(receipt, cost)| self.settle(receipt, cost));
@@ -189,7 +192,8 @@ impl Gate {
     /// Adds the claims of a verified bearer token. One that does not verify adds nothing; rules that count by a claim
     /// deny a request with two different tokens.
     pub fn identify<'a>(&self, hit: Hit<'a>, now: Time) -> Hit<'a> {
-        let (live, asked) = (self.live.load(), self.field_selection.load());
+        let live = self.live.load();
+        let asked = self.field_selection.load();
         let Some(keys) = live.jwt.as_ref().filter(|_| !asked.claims.is_empty()) else { return hit };
         let claims = match single_token(&hit) {
             Ok(Some(token)) => keys.verify(token, now.secs()),

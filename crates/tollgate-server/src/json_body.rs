@@ -35,7 +35,8 @@ pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ProblemDetails
         std::str::from_utf8(body).map_err(|_| ProblemDetails::bad_field("body", "the body is not UTF-8"))?;
     let mut json = serde_json::Deserializer::from_str(text);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let (path, message) = (error.path().to_string(), error.into_inner().to_string());
+        let path = error.path().to_string();
+        let message = error.into_inner().to_string();
         let field = field(&path, &message);
         ProblemDetails::bad_field(field.clone(), format!("'{field}': {message}"))
     })?;

@@ -68,7 +68,8 @@ mod tests {
 
     #[test]
     fn a_window_has_a_bounded_number_of_lines_and_the_next_says_what_was_left_out() {
-        let (rate, start) = (LogLimiter::default(), Instant::now());
+        let rate = LogLimiter::default();
+        let start = Instant::now();
         let permits: Vec<_> = (0..1_000).map(|_| rate.permit_at(start)).collect();
         assert_eq!(permits.iter().flatten().count(), MAX_LINES as usize);
         assert!(permits[MAX_LINES as usize - 1].is_some_and(|permit| permit.is_last));

@@ -18,7 +18,8 @@ mod tracking;
 
 pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
     let mut page = MetricsWriter(String::with_capacity(8 << 10));
-    let (engine, now) = (&gate.engine, gate.now());
+    let engine = &gate.engine;
+    let now = gate.now();
     let policy = engine.policy();
 
     page.describe("tollgate_build_info", "gauge", "The version that is running.");

@@ -25,7 +25,8 @@ struct NoticeCounts {
 
 impl NoticeCounts {
     fn of(gate: &Gate) -> NoticeCounts {
-        let (policy, usage) = (gate.engine.policy(), gate.engine.store().usage());
+        let policy = gate.engine.policy();
+        let usage = gate.engine.store().usage();
         let punishing = policy.rules().iter().filter(|rule| rule.ban.is_some());
         let banned = punishing.map(|rule| rule.counts().banned).sum();
         let dropped_bans = gate.engine.dropped_bans();

@@ -278,9 +278,11 @@ mod tests {
 
     #[test]
     fn a_receipt_is_good_once_and_for_an_hour() {
-        let (engine, receipts) = (engine(), Receipts::with_random_key());
+        let engine = engine();
+        let receipts = Receipts::with_random_key();
         let verdict = engine.check(&Hit::on("GET", "h", "/").cost(5), NOW);
-        let (text, node) = (receipts.write(&verdict).unwrap(), verdict.id.node);
+        let text = receipts.write(&verdict).unwrap();
+        let node = verdict.id.node;
         assert_eq!(settle(&receipts, &engine, &text, node, NOW), Ok(1));
         assert_eq!(settle(&receipts, &engine, &text, node, NOW), Err(ReceiptError::Used));
         assert!(engine.check(&Hit::on("GET", "h", "/").cost(5), NOW).allowed, "all of it was given back");
@@ -313,7 +315,8 @@ mod tests {
     #[tokio::test]
     async fn a_nodes_share_is_given_back_as_it_was_charged() {
         let root = document::read("rules: [{ id: a, limit: 8/h }]").unwrap();
-        let (mut parts, mut problems) = (PolicyParts::default(), Problems::new());
+        let mut parts = PolicyParts::default();
+        let mut problems = Problems::new();
         parts.read(&mut MapReader::new(&root, "", &mut problems).unwrap());
         parts.settings.store = StoreSettings { on_error: OnStoreError::Local, nodes: 4, deny_cache: true };
         let engine = Engine::new(Policy::new(parts).unwrap());
@@ -329,9 +332,11 @@ mod tests {
 
     #[test]
     fn a_receipt_that_was_touched_is_nobodys() {
-        let (engine, receipts) = (engine(), Receipts::with_random_key());
+        let engine = engine();
+        let receipts = Receipts::with_random_key();
         let verdict = engine.check(&Hit::on("GET", "h", "/"), NOW);
-        let (text, node) = (receipts.write(&verdict).unwrap(), verdict.id.node);
+        let text = receipts.write(&verdict).unwrap();
+        let node = verdict.id.node;
         for at in 0..text.len() {
             let mut touched = text.clone().into_bytes();
             touched[at] = if touched[at] == b'A' { b'B' } else { b'A' };

@@ -9,7 +9,9 @@ use crate::counters::{memcached::wire, state, track};
 
 /// The replies in what a Redis server sends, read in pieces; `None` if it is not the protocol.
 pub fn redis_replies(bytes: &[u8], piece: usize) -> Option<Vec<RedisReply>> {
-    let (mut decoder, mut buffer, mut replies) = (Decoder::default(), Vec::new(), Vec::new());
+    let mut decoder = Decoder::default();
+    let mut buffer = Vec::new();
+    let mut replies = Vec::new();
     for read in bytes.chunks(piece) {
         buffer.extend_from_slice(read);
         while let Some(reply) = decoder.next(&buffer).ok()? {

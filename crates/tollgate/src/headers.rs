@@ -44,11 +44,14 @@ impl Headers {
         self.text.clear();
         self.ends.clear();
         if let Some(reported) = verdict.reported().filter(|_| style != HeaderStyle::None) {
-            let (reset, remaining) = (reset_seconds(verdict, reported), reported.remaining);
+            let reset = reset_seconds(verdict, reported);
+            let remaining = reported.remaining;
             if matches!(style, HeaderStyle::Ietf | HeaderStyle::Both) {
                 for (n, limit) in verdict.enforced().filter(|limit| !limit.repeated).enumerate() {
-                    let (rate, comma) = (limit.limit.rate(), if n > 0 { ", " } else { "" });
-                    let (count, window) = (rate.count(), rate.period().secs());
+                    let rate = limit.limit.rate();
+                    let comma = if n > 0 { ", " } else { "" };
+                    let count = rate.count();
+                    let window = rate.period().secs();
                     self.add(format_args!("{comma}\"{}\";q={count};w={window}", limit.policy()));
                 }
                 self.end("ratelimit-policy");

@@ -83,7 +83,8 @@ impl<V> KeyList<V> {
         match self.number(&key) {
             Some(number) => self.entries.replace(number, Arc::new((key, value))),
             None => {
-                let (hash, number) = (self.hash(&key), self.entries.len() as u32);
+                let hash = self.hash(&key);
+                let number = self.entries.len() as u32;
                 self.numbers.insert(IndexEntry { hash, number });
                 self.kinds.add(&key);
                 self.entries.push(Arc::new((key, value)));
@@ -174,7 +175,8 @@ mod tests {
         fn a_list_holds_what_was_put_in_and_a_copy_what_was_there(
             steps in prop::collection::vec((prop::sample::select(&KEYS[..]), any::<bool>()), 0..60),
         ) {
-            let (mut list, mut model) = (KeyList::default(), BTreeMap::new());
+            let mut list = KeyList::default();
+            let mut model = BTreeMap::new();
             let mut before = (list.clone(), model.clone());
             for (n, (text, put)) in steps.into_iter().enumerate() {
                 if n % 7 == 0 {

@@ -273,7 +273,8 @@ impl Limit {
     }
 
     fn validate_bucket(&self) -> Result<(), LimitError> {
-        let (count, burst) = (self.rate.count(), self.capacity());
+        let count = self.rate.count();
+        let burst = self.capacity();
         if count > 0 && burst == 0 {
             return Err(LimitError::ZeroBurst);
         }

@@ -46,8 +46,10 @@ impl Limiter {
 
     /// Any limit, in at most `cap_bytes`.
     pub fn with_limit(limit: &Limit, cap_bytes: usize) -> Limiter {
-        let (store, secret) = (MemoryStore::new(cap_bytes), Secret::random());
-        let (lone, salt) = (store.fast_path(Quota::new(limit)), u128::from_le_bytes(*secret.bytes()));
+        let store = MemoryStore::new(cap_bytes);
+        let secret = Secret::random();
+        let lone = store.fast_path(Quota::new(limit));
+        let salt = u128::from_le_bytes(*secret.bytes());
         Limiter { store, fast_path: lone, secret, salt }
     }
 
@@ -88,7 +90,8 @@ impl Limiter {
     /// of one connection come to one thread.
     #[inline(never)]
     fn check_and_remember(&self, short: ShortPart, cost: u64, now: Time) -> Decision {
-        let (name, fingerprint) = (self.salted(short), HashInput(Ok(short)).fingerprint(&self.secret));
+        let name = self.salted(short);
+        let fingerprint = HashInput(Ok(short)).fingerprint(&self.secret);
         self.check_at(fingerprint, cost, now, |spot| LAST.set(LastKey { salted_key: name, slot_hint: spot }))
     }
 

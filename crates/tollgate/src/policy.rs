@@ -98,7 +98,8 @@ impl Policy {
             group_overrides(rule, ipv6_prefix)?;
         }
         let rules = RuleSet::with_case(parts.rules, parts.settings.path_case)?;
-        let (mut file_allow, mut file_bans) = (KeyList::default(), KeyList::<Ban>::default());
+        let mut file_allow = KeyList::default();
+        let mut file_bans = KeyList::<Ban>::default();
         for key in parts.allow {
             file_allow.insert(key.grouped_in_combination(ipv6_prefix), ());
         }
@@ -108,7 +109,8 @@ impl Policy {
                 file_bans.insert(key, ban);
             }
         }
-        let (allow, settings) = (KeyList::default(), parts.settings);
+        let allow = KeyList::default();
+        let settings = parts.settings;
         Ok(Policy { rules, file_allow, allow, file_bans, settings, generation: 1 })
     }
 

@@ -40,7 +40,9 @@ pub struct Charge {
 impl Charge {
     /// A charge that decides, whose denials cost nothing, under a limit that has replaced none.
     pub fn enforced(fingerprint: Fingerprint, quota: Quota, cost: u64) -> Charge {
-        let (weight, denied, previous) = (Enforcement::Enforced, DeniedHits::Free, Vec::new());
+        let weight = Enforcement::Enforced;
+        let denied = DeniedHits::Free;
+        let previous = Vec::new();
         Charge {
             fingerprint,
             quota,

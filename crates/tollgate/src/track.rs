@@ -174,7 +174,8 @@ impl TrackTable {
     fn of(first: &FirstTracks, tracking: Tracking) -> TrackTable {
         let mut table = SampledLru::new(capacity(tracking));
         for SavedTrack { key, track } in first.tracks.iter() {
-            let (key, mut track) = (*key, track.clone());
+            let key = *key;
+            let mut track = track.clone();
             let surplus = track.latest.len().saturating_sub(tracking.times());
             track.latest.drain(..surplus);
             let seen = track.last_seen;
@@ -213,7 +214,8 @@ mod tests {
 
     #[test]
     fn a_key_is_forgotten_so_long_after_it_was_last_seen() {
-        let (tracks, key) = (RuleTracks::default(), Fingerprint(1));
+        let tracks = RuleTracks::default();
+        let key = Fingerprint(1);
         let tracking = Tracking::new(2, Duration::from_secs(10)).expect("in range");
         let count = |second| tracks.count(key, Time::from_secs(second), 0, tracking, FirstTracks::default);
         let tries = |second| {

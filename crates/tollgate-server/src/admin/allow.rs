@@ -31,7 +31,8 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [limit, after] = call.parameters(["limit", "after"])?;
     let limit = request::limit(limit.as_deref())?;
     let cursor = Cursor::parse(after.as_deref(), |name| Key::parse(name).is_ok())?;
-    let (gate, mut found) = (call.gate(), Vec::with_capacity(limit + 1));
+    let gate = call.gate();
+    let mut found = Vec::with_capacity(limit + 1);
     let live = gate.live.load();
     if cursor.starts_in_file() {
         let listed = cursor.after(live.allow.iter(), ToString::to_string)?.take(limit + 1);
@@ -41,7 +42,8 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
         }));
     }
     if let Some(rulebook) = gate.rules_follower.get().filter(|_| found.len() <= limit) {
-        let (after, limit) = (cursor.database_name(), limit + 1 - found.len());
+        let after = cursor.database_name();
+        let limit = limit + 1 - found.len();
         let page = PageQuery { kind: ItemKind::Allow, prefix: String::new(), after, limit };
         let stored = rulebook.db().map_err(db_problem)?.page(page).await.map_err(db_problem)?;
         found.extend(stored.iter().map(|stored| (Cursor::database(&stored.item.name), entry_json(stored))));
@@ -64,7 +66,8 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
         ));
     }
     refuse_file_entry(call.gate(), &key)?;
-    let (rulebook, item) = (call.rules_follower()?, ItemId::new(ItemKind::Allow, key.to_string()));
+    let rulebook = call.rules_follower()?;
+    let item = ItemId::new(ItemKind::Allow, key.to_string());
     let expected = terms.expected(rulebook, &item).await?;
     match call.apply_edits(&terms, vec![Edit::allow(&key, &note, expected)]).await? {
         EditOutcome::DryRun(answer) => return Ok(answer),
@@ -78,7 +81,8 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
 /// Takes an entry out, and says what it was.
 pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
-    let (gate, rulebook) = (call.gate(), call.rules_follower()?);
+    let gate = call.gate();
+    let rulebook = call.rules_follower()?;
     let keys: Vec<_> =
         parse_key_candidates(&call.path_parameter)?.into_iter().map(|key| gate.lookup_key(key)).collect();
     let mut found = None;

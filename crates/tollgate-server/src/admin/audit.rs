@@ -39,7 +39,8 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
 pub async fn rollback(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
     let version = version("version", &call.path_parameter)?;
-    let (gate, rulebook) = (call.gate(), call.rules_follower()?);
+    let gate = call.gate();
+    let rulebook = call.rules_follower()?;
     let none =
         || ProblemDetails::new(StatusCode::NOT_FOUND, format!("there is no change {version} in the log"));
     let logged =

@@ -81,7 +81,8 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     let (gate, now) = (call.gate(), call.gate().now());
     let (key, ban) = asked.read(gate, now)?;
     refuse_file_ban(gate, &key, now)?;
-    let (name, until) = (key.to_string(), ban.until);
+    let name = key.to_string();
+    let until = ban.until;
     let shown = ban_json(&name, &ban);
     let version = match gate.rules_follower.get() {
         Some(rulebook) => {

@@ -19,7 +19,8 @@ pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
 /// Forgets what a key has used, and says what was forgotten.
 pub async fn reset(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let found = find(&call).await?;
-    let (gate, rule) = (call.gate(), found.rule.to_string());
+    let gate = call.gate();
+    let rule = found.rule.to_string();
     let report = gate.reset_key(&rule, found.key, gate.now()).await.map_err(not_found)?;
     tracing::info!(rule, who = call.caller, "a key was reset by hand");
     Ok(response::json(StatusCode::OK, &json!({ "reset": report_json(&report) })))

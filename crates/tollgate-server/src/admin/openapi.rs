@@ -71,7 +71,8 @@ mod tests {
                 _ => {}
             }
         }
-        let (description, mut found) = (description(), BTreeSet::new());
+        let description = description();
+        let mut found = BTreeSet::new();
         collect(&description, &mut found);
         for reference in &found {
             let pointer = reference.strip_prefix('#').expect("references stay in the document");

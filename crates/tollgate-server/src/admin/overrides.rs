@@ -106,7 +106,8 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
     let [rule, key, dry_run] = call.raw_parameters(["rule", "key", "dry_run"])?;
     let terms = EditOptions::with(&call, dry_run)?;
     let missing = |name: &str| ProblemDetails::bad_field(name, format!("'{name}' is missing"));
-    let (rule, key) = (rule.ok_or_else(|| missing("rule"))?, key.ok_or_else(|| missing("key"))?);
+    let rule = rule.ok_or_else(|| missing("rule"))?;
+    let key = key.ok_or_else(|| missing("key"))?;
     let keys = parse_key_candidates(key)?;
     let take = |list: &mut Vec<Value>| {
         let at = list.iter().position(|known| key_of(known).is_some_and(|key| keys.contains(&key)));
@@ -145,7 +146,8 @@ async fn edit(
     change: impl Fn(&mut Vec<Value>) -> Result<Value, ProblemDetails>,
 ) -> Result<OverrideEdit, ProblemDetails> {
     refuse_file_rule(call.gate(), id)?;
-    let (rulebook, item) = (call.rules_follower()?, ItemId::rule(id));
+    let rulebook = call.rules_follower()?;
+    let item = ItemId::rule(id);
     let none = || ProblemDetails::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
     for _ in 0..TRIES {
         let stored = rulebook.get(item.clone()).await.map_err(db_problem)?.ok_or_else(none)?;

@@ -31,7 +31,8 @@ fn request_queue(admin: &Admin) -> Result<&RequestQueue, ProblemDetails> {
 
 /// `?state=dead&count=100`
 pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
-    let (aside, query) = (request_queue(&call.admin)?, call.query());
+    let aside = request_queue(&call.admin)?;
+    let query = call.query();
     let asked = |name| fields::query(query, name).filter(|value| !value.is_empty());
     let state = asked("state").map(|name| QueuedState::parse(&name).ok_or_else(unknown_state)).transpose()?;
     let count = asked("count").map_or(Ok(100), |count| count.parse::<usize>());
@@ -73,7 +74,8 @@ pub async fn retry(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
 }
 
 async fn find(call: &AdminRequest) -> Result<(&RequestQueue, QueuedRequest), ProblemDetails> {
-    let (aside, id) = (request_queue(&call.admin)?, &call.path_parameter);
+    let aside = request_queue(&call.admin)?;
+    let id = &call.path_parameter;
     let found = aside.backend.find(id).await?;
     let item = found
         .ok_or_else(|| ProblemDetails::new(StatusCode::NOT_FOUND, format!("no queued request '{id}'")))?;

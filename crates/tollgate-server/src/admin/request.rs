@@ -44,7 +44,8 @@ impl AdminRequest {
     /// A header that is given once, if at all: to pass over what is not understood could lose somebody's edit.
     pub fn header(&self, name: &'static str) -> Result<Option<&str>, ProblemDetails> {
         let mut values = self.head.headers.get_all(name).iter();
-        let (first, second) = (values.next(), values.next());
+        let first = values.next();
+        let second = values.next();
         let text = first.map(|value| value.to_str()).transpose();
         match (text, second) {
             (Ok(text), None) => Ok(text),

@@ -34,7 +34,8 @@ const RESPONSE_ONLY_FIELDS: [&str; 3] = ["source", "version", "left_out"];
 pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [shown_as] = call.parameters(["as"])?;
     let as_written = request::choice("as", shown_as.as_deref(), [("read", false), ("written", true)])?;
-    let (gate, id) = (call.gate(), call.path_parameter.as_str());
+    let gate = call.gate();
+    let id = call.path_parameter.as_str();
     let none = || ProblemDetails::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
     if let Some(rule) = gate.engine.policy().rule(id).filter(|rule| !rule.is_added()) {
         let shown = if as_written { json!({ "rule": rule_json(rule) }) } else { file_rule_json(rule) };
@@ -103,7 +104,8 @@ pub async fn replace(mut call: AdminRequest) -> Result<FullResponse, ProblemDeta
 /// Deletes a rule, and says what it was.
 pub async fn delete(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
-    let (gate, item) = (call.gate(), ItemId::rule(&call.path_parameter));
+    let gate = call.gate();
+    let item = ItemId::rule(&call.path_parameter);
     refuse_file_rule(gate, &call.path_parameter)?;
     let rulebook = call.rules_follower()?;
     let was = rulebook.get(item.clone()).await.map_err(db_problem)?;
@@ -160,7 +162,8 @@ pub(super) fn refuse_file_rule(gate: &Gate, id: &str) -> Result<(), ProblemDetai
 
 /// A rule that could not be in force beside the others, or with the counters where they are, is not taken.
 pub(super) fn reject_unsupported(call: &AdminRequest, rule: &Rule) -> Result<(), ProblemDetails> {
-    let (policy, now) = (call.gate().engine.policy(), call.gate().now());
+    let policy = call.gate().engine.policy();
+    let now = call.gate().now();
     if let Some(why) = call.rules_follower()?.unsupported_reason(&policy, rule) {
         return Err(ProblemDetails::bad_field("rule", why));
     }

@@ -11,7 +11,8 @@ use crate::response;
 const MAX_RULES: usize = 200;
 
 pub fn show(gate: &Gate) -> FullResponse {
-    let (policy, now) = (gate.engine.policy(), gate.now());
+    let policy = gate.engine.policy();
+    let now = gate.now();
     let shown = policy.rules().iter().take(MAX_RULES);
     let rows: String = shown
         .map(|rule| {
@@ -30,8 +31,10 @@ pub fn show(gate: &Gate) -> FullResponse {
             format!("<tr>{cells}</tr>\n")
         })
         .collect();
-    let (rules, generation) = (policy.rules().len(), policy.generation());
-    let (bans, usage) = (gate.engine.ban_count(now), gate.engine.store().usage());
+    let rules = policy.rules().len();
+    let generation = policy.generation();
+    let bans = gate.engine.ban_count(now);
+    let usage = gate.engine.store().usage();
     let body = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Tollgate</title></head><body>\n\
          <h1>Tollgate</h1>\n\

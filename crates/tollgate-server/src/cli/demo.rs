@@ -111,7 +111,9 @@ async fn listen(what: &str, port: u16) -> anyhow::Result<TcpListener> {
 async fn api_answer(gate: Arc<Gate>, request: Request<Incoming>, peer: SocketAddr) -> FullResponse {
     let header =
         |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let (method, path, now) = (request.method().as_str(), request.uri().path(), gate.now());
+    let method = request.method().as_str();
+    let path = request.uri().path();
+    let now = gate.now();
     let hit = Hit::on(method, header("host"), path).ip(peer.ip()).user(header("x-user")).field(
         FieldSource::Header,
         "authorization",

@@ -59,7 +59,8 @@ impl<'a> Listing<'a> {
         wanted: impl Fn(&Value) -> bool,
         mut lines: impl FnMut(&[Value]) -> Vec<String>,
     ) -> Result<(), Exit> {
-        let (mut json, mut count) = (JsonList::new(self.items), 0);
+        let mut json = JsonList::new(self.items);
+        let mut count = 0;
         self.pages(admin, wanted, |page, next, rest| {
             count += page.len();
             if admin.json {
@@ -81,7 +82,8 @@ impl<'a> Listing<'a> {
         mut each: impl FnMut(&[Value], Option<&Value>, &Value) -> io::Result<()>,
     ) -> Result<(), Exit> {
         let mut session = Session::open(admin)?;
-        let (mut left, mut after) = (self.limit.unwrap_or(u64::MAX), self.after.clone());
+        let mut left = self.limit.unwrap_or(u64::MAX);
+        let mut after = self.after.clone();
         loop {
             let mut page = session.get(&self.url(left.min(PAGE), after.as_deref()))?;
             let mut items = match page[self.items].take() {

@@ -75,7 +75,8 @@ pub fn run(command: &OverrideCommand) -> Exit {
 }
 
 fn described(verb: &str, each: &Value) -> String {
-    let (key, rule) = (out::text_field(each, "key"), out::text_field(each, "rule"));
+    let key = out::text_field(each, "key");
+    let rule = out::text_field(each, "rule");
     out::escape_control(&format!("{verb} {key} of rule {rule}: {}", limits(each)))
 }
 

@@ -145,7 +145,9 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             described.context("the lock file in state_dir cannot be written")?;
         }
         if let Some(listener) = admin.map(BoundSocket::listen).transpose()? {
-            let (shutdown, proxy, tokens) = (shutdown.clone(), proxy.clone(), tokens.clone());
+            let shutdown = shutdown.clone();
+            let proxy = proxy.clone();
+            let tokens = tokens.clone();
             let admin = Arc::new(Admin::new(Arc::clone(&gate), proxy, tokens, shutdown.clone()));
             servers.spawn(serve_admin(listener, per_address(&gate, "admin", config), shutdown, admin));
         }
@@ -192,7 +194,8 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             servers.spawn(reload::watch(Arc::clone(&gate), watched, hangup, shutdown));
         }
         let policy = gate.engine.policy();
-        let (count, generation) = (policy.rules().len(), policy.generation());
+        let count = policy.rules().len();
+        let generation = policy.generation();
         let noun = if count == 1 { "rule" } else { "rules" };
         tracing::info!("{count} {noun} in force, generation {generation}");
         signals.received().await;

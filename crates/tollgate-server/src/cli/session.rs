@@ -84,7 +84,8 @@ impl Session {
     /// Writes what is answered to stdout as it comes. A reader that has had enough is no error.
     pub fn download(&mut self, path: &str) -> Result<(), Exit> {
         let progress = Progress::start("receiving", None);
-        let (mut stdout, mut done) = (io::stdout().lock(), 0);
+        let mut stdout = io::stdout().lock();
+        let mut done = 0;
         let written =
             self.runtime.block_on(self.connection.download(ClientRequest::new(Method::GET, path), |data| {
                 done += data.len() as u64;

@@ -38,7 +38,8 @@ fn field(name: &str, before: Option<&Value>, after: Option<&Value>) -> Vec<Strin
         return Vec::new();
     }
     let written = |value: Option<&Value>| value.map_or_else(Vec::new, |value| yaml::field(name, value));
-    let (before, after) = (written(before), written(after));
+    let before = written(before);
+    let after = written(after);
     let only = |sign: char, these: &[String], others: &[String]| {
         let own: Vec<_> = these.iter().filter(|line| !others.contains(line)).collect();
         own.into_iter().map(|line| format!("    {sign} {line}")).collect::<Vec<_>>()

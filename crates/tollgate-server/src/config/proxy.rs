@@ -254,7 +254,8 @@ fn read_settings(map: &mut MapReader<'_, '_>, config: &mut ProxyConfig, folder: 
     }
     config.health = health(map);
     if let Some(mut map) = map.optional_map("tls") {
-        let (cert, key) = (map.required_text("cert"), map.required_text("key"));
+        let cert = map.required_text("cert");
+        let key = map.required_text("key");
         config.tls =
             cert.zip(key).map(|(cert, key)| KeyPair { cert: folder.join(cert), key: folder.join(key) });
         map.finish();

@@ -117,7 +117,8 @@ impl StoreConfig {
         }
         let keys = StoreKeys { visibility: shown, secret_file };
         let deadline = deadline.unwrap_or_else(|| address.default_deadline());
-        let (written, name) = (text.to_owned(), without_login(text));
+        let written = text.to_owned();
+        let name = without_login(text);
         Some(StoreConfig { address, url: written, name, deadline, keys })
     }
 

@@ -28,7 +28,8 @@ impl AddressLimiter {
         max: Option<usize>,
         is_trusted: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
     ) -> Arc<AddressLimiter> {
-        let (open, refusals) = (Mutex::default(), LogLimiter::default());
+        let open = Mutex::default();
+        let refusals = LogLimiter::default();
         Arc::new(AddressLimiter { listener, max, is_trusted: Box::new(is_trusted), open, refusals })
     }
 

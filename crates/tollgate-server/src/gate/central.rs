@@ -67,7 +67,9 @@ impl CentralBackend {
         let counter =
             CounterId { domain: "_".into(), rule: RULE.into(), key: CounterKey::owned(vec![part], 0) };
         let once = Rate::new(1, Period::HOUR).map_err(|_| ReceiptError::StoreUnavailable)?;
-        let (limit, weight, denied) = (Limit::per(once), Enforcement::Enforced, DeniedHits::Free);
+        let limit = Limit::per(once);
+        let weight = Enforcement::Enforced;
+        let denied = DeniedHits::Free;
         let charge =
             CentralCharge { counter, limit, cost: 1, unit_cost: 1, enforcement: weight, denied_hits: denied };
         match &self.store.charge(&[charge], now).await.limits[..] {
@@ -79,7 +81,8 @@ impl CentralBackend {
 
     /// Corrects the cost of a charge, without anybody waiting for it. A charge that cannot be corrected stays.
     pub fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) {
-        let (store, runtime) = (self.store.clone(), self.runtime.clone());
+        let store = self.store.clone();
+        let runtime = self.runtime.clone();
         let settled = async move { store.settle(receipt, real_cost, now).await };
         let name = self.name.clone();
         self.settlements.fetch_add(1, Ordering::Relaxed);

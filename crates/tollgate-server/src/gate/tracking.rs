@@ -48,7 +48,8 @@ type Writes = JoinSet<TrackWrite>;
 /// Writes what is due until the shutdown, and waits for what is under way then.
 pub async fn write_tracks(gate: Arc<Gate>, mut shutdown: Shutdown) {
     let Some(central) = gate.central.get() else { return };
-    let (outbox, mut writes) = (gate.engine.outbox(), Writes::new());
+    let outbox = gate.engine.outbox();
+    let mut writes = Writes::new();
     loop {
         let now = gate.now();
         start_writes(&gate, central, &mut writes, now);
@@ -107,7 +108,8 @@ fn record_result(
     ended: Result<TrackWrite, JoinError>,
     failed: fn(&Outbox, &Delta),
 ) {
-    let (outbox, counts) = (gate.engine.outbox(), &central.track_writes);
+    let outbox = gate.engine.outbox();
+    let counts = &central.track_writes;
     let Ok((delta, is_written)) = ended else { return };
     if is_written {
         counts.written.fetch_add(1, Ordering::Relaxed);

@@ -35,7 +35,8 @@ impl Claims {
 
     /// Whether `exp` and `nbf` allow the token at this time.
     pub(crate) fn check_times(&self, now_unix_s: u64) -> Result<(), JwtError> {
-        let (now, leeway) = (now_unix_s as f64, LEEWAY_S as f64);
+        let now = now_unix_s as f64;
+        let leeway = LEEWAY_S as f64;
         if self.time("exp")?.is_some_and(|end| now >= end + leeway) {
             return Err(JwtError::Expired);
         }

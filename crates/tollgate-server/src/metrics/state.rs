@@ -10,7 +10,8 @@ use crate::state::Saving;
 impl MetricsWriter {
     pub(super) fn saving(&mut self, saving: &Saving, now: Time) {
         let standing = saving.standing();
-        let (written, failed) = (&saving.written, &saving.failed);
+        let written = &saving.written;
+        let failed = &saving.failed;
         self.describe("tollgate_state_writes_total", "counter", "Writes of the saved state, by result.");
         for (result, count) in [("written", written), ("failed", failed)] {
             self.sample("tollgate_state_writes_total", &[("result", result)], count.load(Ordering::Relaxed));

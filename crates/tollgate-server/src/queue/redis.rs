@@ -77,7 +77,8 @@ impl RedisQueue {
     /// Connects in the background; it must be called inside a tokio runtime.
     pub fn open(address: RedisAddress, name: &str, bounds: QueueBounds) -> Result<RedisQueue, QueueError> {
         let client = RedisClient::open(address, DEADLINE).map_err(QueueError::Setup)?;
-        let (name, node) = (format!("tg1:queue:{{{name}}}"), new_id());
+        let name = format!("tg1:queue:{{{name}}}");
+        let node = new_id();
         Ok(RedisQueue { client, name, node, deliveries: Mutex::default(), bounds })
     }
 
@@ -88,7 +89,8 @@ impl RedisQueue {
 
     pub async fn push(&self, item: QueuedRequest, body: Vec<u8>) -> Result<(), QueueError> {
         let QueuedRequest { id, method, target, host, headers, body_bytes, sender, queued_at, .. } = item;
-        let (queued_at, ip) = (queued_at.nanos(), sender.ip);
+        let queued_at = queued_at.nanos();
+        let ip = sender.ip;
         let request = StoredRequest { method, target, host, headers, body_bytes, sender, queued_at };
         let request = serde_json::to_vec(&request).expect("texts are valid JSON");
         let size = request.len() + body.len() + ITEM_OVERHEAD;

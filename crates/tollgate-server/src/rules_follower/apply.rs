@@ -165,7 +165,8 @@ pub(super) fn unsupported_reason(policy: &Policy, means: &NodeCapabilities, rule
 
 /// The rule that a text of the database describes.
 pub fn parse_rule(text: &str) -> Result<Rule, Problems> {
-    let (node, mut problems) = (document::read(text)?, Problems::new());
+    let node = document::read(text)?;
+    let mut problems = Problems::new();
     parse::rule(&node, "rule", &mut problems).ok_or(problems)
 }
 
@@ -176,7 +177,8 @@ pub(super) fn put_ban(
     text: &str,
     put: impl FnOnce(Key, tollgate::ban::Ban),
 ) -> Result<(), String> {
-    let (key, ban) = (parse_key(item)?, parse_ban(text).map_err(|error| error.to_string())?);
+    let key = parse_key(item)?;
+    let ban = parse_ban(text).map_err(|error| error.to_string())?;
     gate.extend_field_selection(&FieldSelection::of_key(&key));
     put(key, ban);
     Ok(())

@@ -176,7 +176,8 @@ fn apply_load(
     incoming: &LoadStream,
     former: Vec<ChangeLogEntry>,
 ) -> Result<(Version, LeftOut), DbError> {
-    let (mut left_out, mut version) = (LeftOut::new(), Version::ZERO);
+    let mut left_out = LeftOut::new();
+    let mut version = Version::ZERO;
     let now = gate.now();
     let mut bans = gate.engine.load_bans();
     let revised = gate.engine.revise(|old| {
@@ -228,7 +229,9 @@ fn in_force(policy: &Policy) -> HashSet<ItemId> {
 /// Hands on what comes, with a word now and then where it takes long.
 fn receive_batches(incoming: &LoadStream, mut each: impl FnMut(Parsed)) -> Result<Version, DbError> {
     let place = incoming.source;
-    let (start, mut told, mut count) = (Instant::now(), Instant::now(), 0);
+    let start = Instant::now();
+    let mut told = Instant::now();
+    let mut count = 0;
     loop {
         match incoming.batches.next().recv_timeout(STALL_TIMEOUT) {
             Ok(LoadMessage::Batch(batch, total)) => {

@@ -269,7 +269,9 @@ async fn with_copy(
 /// Writes everything anew, from a connection of its own.
 async fn rewrite_copy(keeper: &CopyWriter, db: &RulesDb, now: Time) -> Result<LocalCopy, CopyUpdateError> {
     let (alive, stopped) = oneshot::channel();
-    let (path, source, db) = (keeper.path.clone(), keeper.source.clone(), db.clone());
+    let path = keeper.path.clone();
+    let source = keeper.source.clone();
+    let db = db.clone();
     let job = spawn_blocking(move || {
         let new = NewCopy::create(&path, &source)?;
         Handle::current().block_on(copy_all(&db, new, stopped, now))
@@ -292,7 +294,8 @@ async fn copy_all(
     let new = Arc::new(Mutex::new((new, Ok(()))));
     let failed = Arc::new(Notify::new());
     let each = {
-        let (new, failed) = (Arc::clone(&new), Arc::clone(&failed));
+        let new = Arc::clone(&new);
+        let failed = Arc::clone(&failed);
         move |batch: Vec<StoredItem>, _| {
             let mut new = new.lock().unwrap_or_else(PoisonError::into_inner);
             if new.1.is_ok() {

@@ -136,11 +136,15 @@ impl StateLog {
 
     /// Appends what has changed to the files, and syncs the current one.
     fn append(&mut self, gate: &Gate, bound: u64) -> io::Result<Appended> {
-        let (live, now) = (gate.live.load_full(), gate.now());
+        let live = gate.live.load_full();
+        let now = gate.now();
         let is_known = self.rules.as_ref().is_some_and(|rules| Arc::ptr_eq(rules, &live));
         let Some(current) = &mut self.current else { return Ok(Appended::TooLong) };
-        let (before, mut is_too_long, mut next_error) = (current.length, false, None);
-        let (unwritten, next) = (&mut self.unwritten, &mut self.next);
+        let before = current.length;
+        let mut is_too_long = false;
+        let mut next_error = None;
+        let unwritten = &mut self.unwritten;
+        let next = &mut self.next;
         let kept = unwritten.take();
         let mut sink = |chunk: Chunk| {
             is_too_long = current.length + Frames::bytes_of(&chunk) > bound;
@@ -197,7 +201,8 @@ impl StateLog {
     /// Writes some more of the next file, if there is one, and puts it in the current one's place when it is complete.
     fn write_next(&mut self, gate: &Gate, appended: u64, bound: u64) -> io::Result<u64> {
         let Some((file, image)) = &mut self.next else { return Ok(0) };
-        let (before, most) = (file.length, IMAGE_STEP.max(IMAGE_PER_APPENDED * appended));
+        let before = file.length;
+        let most = IMAGE_STEP.max(IMAGE_PER_APPENDED * appended);
         let written = gate.engine.write_image(image, most, gate.now(), &mut |chunk| file.append(&chunk));
         let written = written.and_then(|()| file.file.sync_data());
         let bytes = file.length - before;
@@ -231,7 +236,8 @@ impl StateLog {
         fs::rename(self.unfinished(), &self.path)?;
         self.current = Some(file);
         let counters = gate.engine.estimated_counter_bytes(gate.now());
-        let (bytes, at) = (image.bytes(), Instant::now());
+        let bytes = image.bytes();
+        let at = Instant::now();
         self.measured = Measured { bytes, others: bytes.saturating_sub(counters), at };
         // Until the folder is synced, a power failure may bring the old file back; both are whole.
         File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()

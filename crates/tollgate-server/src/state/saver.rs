@@ -122,7 +122,8 @@ impl Saver {
 
 /// Writes the log once; how long that took.
 fn write(log: &mut StateLog, gate: &Gate, saving: &Saving) -> Duration {
-    let (begun, at) = (Instant::now(), gate.now());
+    let begun = Instant::now();
+    let at = gate.now();
     let written = log.write(gate);
     let took = begun.elapsed();
     let before = saving.standing();

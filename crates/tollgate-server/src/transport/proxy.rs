@@ -166,7 +166,8 @@ impl Proxy {
     }
 
     pub fn upstreams(&self) -> Vec<UpstreamReport> {
-        let (route, now) = (self.route.load(), self.gate.now());
+        let route = self.route.load();
+        let now = self.gate.now();
         let report = |upstream: &Arc<Upstream>| UpstreamReport {
             address: upstream.address.to_string(),
             up: upstream.is_up(now),

@@ -133,7 +133,8 @@ impl Breaker {
                 now
             }
         };
-        let (reason, probe_at) = (reason.to_owned(), now + jittered(INITIAL_PROBE_INTERVAL));
+        let reason = reason.to_owned();
+        let probe_at = now + jittered(INITIAL_PROBE_INTERVAL);
         *state = BreakerState::Open { since, reason, probe_at, probe_interval: INITIAL_PROBE_INTERVAL };
         self.closed.store(false, Ordering::Release);
         self.changed.notify_waiters();

@@ -31,7 +31,8 @@ pub struct ChargeResult {
 
 /// Decides one charge, and changes the state as far as it is intended.
 pub fn charge(charge: &CentralCharge, mode: ChargeMode, state: &mut QuotaState, now: Time) -> ChargeResult {
-    let (quota, cost) = (Quota::new(&charge.limit), charge.cost);
+    let quota = Quota::new(&charge.limit);
+    let cost = charge.cost;
     let decision = quota.decide(state, now, cost);
     let reset_after = quota.expires_at(state).since(now);
     let before = LimitOutcome { decision, remaining: decision.left, reset_after, grant: None };
@@ -73,7 +74,8 @@ pub fn charge_all(
 
 /// Corrects a charge after the fact: the difference is given back, or owed.
 pub fn settle(item: &CentralReceiptItem, real_cost: u64, state: &mut QuotaState, now: Time) {
-    let (quota, grant) = (Quota::new(&item.limit), &item.grant);
+    let quota = Quota::new(&item.limit);
+    let grant = &item.grant;
     let real_cost = item.unit_cost.saturating_mul(real_cost);
     match real_cost.checked_sub(grant.cost) {
         Some(more) => quota.add_debt(state, now, more),

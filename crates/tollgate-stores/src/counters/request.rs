@@ -112,7 +112,9 @@ impl<'r, S: PartitionedStore> PartitionedRequest<'r, S> {
     /// Asks for `shared` once `owned` have answered. A server that keeps silent does not use up the time of the
     /// others: after half of it they are asked all the same, and give back what they took if a late answer denies.
     async fn charge_in_order(&mut self, owned: &[usize], shared: &[usize]) {
-        let (store, charges, timing) = (self.store, self.charges, self.timing);
+        let store = self.store;
+        let charges = self.charges;
+        let timing = self.timing;
         let half = timing.deadline.duration_since(Instant::now()) / 2;
         let groups = self.group_by_partition(owned);
         let mut answers = pin!(run_groups(store, charges, groups.clone(), ChargeMode::Charge, timing));
@@ -177,7 +179,8 @@ impl<'r, S: PartitionedStore> PartitionedRequest<'r, S> {
 
     /// Gives back what was taken, and goes on even if nobody waits for it.
     async fn roll_back(&mut self) {
-        let (mut items, mut unknown) = (Vec::new(), Vec::new());
+        let mut items = Vec::new();
+        let mut unknown = Vec::new();
         for (n, (charge, result)) in self.charges.iter().zip(&mut self.results).enumerate() {
             let Some(Ok(ran)) = result else { continue };
             let Some(grant) = ran.part.grant.take() else { continue };
@@ -191,7 +194,8 @@ impl<'r, S: PartitionedStore> PartitionedRequest<'r, S> {
         if items.is_empty() {
             return;
         }
-        let (store, timing) = (self.store.clone(), self.timing.restarted());
+        let store = self.store.clone();
+        let timing = self.timing.restarted();
         let given_back =
             tokio::spawn(async move { settle(&store, CentralReceipt { items }, 0, timing).await });
         // What is not given back in time stays charged: that denies others, and lets nobody through.

@@ -26,7 +26,8 @@ pub fn encode(limit: &Limit, state: &QuotaState, now: Time) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     match state {
         QuotaState::Timestamp(at) => {
-            let (count, capacity) = (limit.rate().count(), limit.capacity());
+            let count = limit.rate().count();
+            let capacity = limit.capacity();
             let burst = Quota::new(limit).used(state, now).div_ceil(2);
             let larger = burst > capacity && count > 0 && with_rate_and_burst(limit, count, burst).is_some();
             push_varints(&mut bytes, [count, if larger { burst } else { capacity }, *at]);
@@ -84,7 +85,8 @@ pub fn interchangeable(one: &Limit, other: &Limit) -> bool {
 
 /// The most bytes that a state of `limit` takes.
 pub fn max_bytes(limit: &Limit) -> u64 {
-    let (period_ns, count) = (limit.rate().period().nanos(), limit.rate().count());
+    let period_ns = limit.rate().period().nanos();
+    let count = limit.rate().count();
     let step_ns = match limit.shape() {
         Shape::Concurrency => concurrency::STEP_NS,
         Shape::SlidingLog => sliding_log::STEP_NS,
@@ -94,7 +96,8 @@ pub fn max_bytes(limit: &Limit) -> u64 {
     };
     // A debt fills the window twice. The length of a number grows with its logarithm, so pairs that are
     // all alike take the most.
-    let (steps, hits) = (period_ns / step_ns, count.saturating_mul(2));
+    let steps = period_ns / step_ns;
+    let hits = count.saturating_mul(2);
     let pairs = hits.min(steps).max(1) as f64;
     let number_bytes = |sum: u64| 1.0 + (sum.max(1) as f64 / pairs).log(128.0).max(0.0);
     1 + 2 * MAX_VARINT_BYTES + (pairs * (number_bytes(steps) + number_bytes(hits))).ceil() as u64
@@ -137,9 +140,12 @@ fn push_steps(bytes: &mut Vec<u8>, steps: &impl StepCounts) {
 }
 
 fn pop_steps(rest: &mut &[u8]) -> Option<Vec<(u64, u64)>> {
-    let (mut pairs, mut last, mut sum) = (Vec::new(), 0u64, 0u64);
+    let mut pairs = Vec::new();
+    let mut last = 0u64;
+    let mut sum = 0u64;
     while !rest.is_empty() {
-        let (distance, count) = (pop_varint(rest)?, pop_varint(rest)?);
+        let distance = pop_varint(rest)?;
+        let count = pop_varint(rest)?;
         last = last.checked_add(distance)?;
         sum = bounded(sum.checked_add(count)?)?;
         pairs.push((last, count));
@@ -195,7 +201,8 @@ mod tests {
 
     #[test]
     fn a_bucket_says_what_it_was_written_under() {
-        let (five, fifty) = (limit("5/m", Shape::GCRA), limit("50/m", Shape::Gcra { burst: Some(9) }));
+        let five = limit("5/m", Shape::GCRA);
+        let fifty = limit("50/m", Shape::Gcra { burst: Some(9) });
         let quota = Quota::new(&five);
         let mut state = quota.fresh();
         quota.charge(&mut state, NOW, 5);
@@ -219,7 +226,8 @@ mod tests {
             shapes.iter().flat_map(|shape| ["3/m", "1000/h", "50000/m"].map(|rate| (*shape, rate)))
         {
             let limit = limit(rate, shape);
-            let (quota, count) = (Quota::new(&limit), limit.rate().count());
+            let quota = Quota::new(&limit);
+            let count = limit.rate().count();
             let mut state = quota.fresh();
             for n in 0..2 * count {
                 // Uneven on purpose.
@@ -256,7 +264,8 @@ mod tests {
             );
             bytes.push(random.u8(..0x80));
             let Some((under, state)) = decode(&limit, &bytes) else { continue };
-            let (quota, cost) = (Quota::new(&limit), random.u64(..100));
+            let quota = Quota::new(&limit);
+            let cost = random.u64(..100);
             let grant = tollgate::algorithm::Grant { at: NOW, cost, mark: quota.mark(&state) };
             let mut state = quota.adopt(&Quota::new(&under), state, NOW);
             if quota.decide(&state, NOW, cost).is_allowed() {

@@ -57,7 +57,8 @@ impl FromStr for Version {
 
     fn from_str(text: &str) -> Result<Version, String> {
         let parts = text.split_once('-').and_then(|(timeline, number)| {
-            let (timeline, number) = (timeline.parse::<u32>().ok()?, number.parse::<u64>().ok()?);
+            let timeline = timeline.parse::<u32>().ok()?;
+            let number = number.parse::<u64>().ok()?;
             Some(Version::new(timeline, number)).filter(|version| version.number() == number)
         });
         parts.ok_or_else(|| format!("'{text}' is no version: expected TIMELINE-NUMBER such as 0-17"))
@@ -180,7 +181,8 @@ mod tests {
 
     #[test]
     fn a_new_timeline_is_later_than_any_number_of_an_old_one() {
-        let (old, new) = (Version::new(1, 1_000_000), Version::new(2, 7));
+        let old = Version::new(1, 1_000_000);
+        let new = Version::new(2, 7);
         assert!(new > old && old > Version::ZERO);
         assert_eq!((new.timeline(), new.number()), (2, 7));
         assert_eq!(Version::from_packed(new.packed()), new);

@@ -157,7 +157,8 @@ impl SeenIds {
 
 /// Reads a text of any form.
 fn read_whole(text: &str, mut each: impl FnMut(ParsedRule)) -> Result<(), Problems> {
-    let (root, mut problems) = (document::read(text)?, Problems::new());
+    let root = document::read(text)?;
+    let mut problems = Problems::new();
     let under = root.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "rules"));
     let list = under.map_or(&root, |entry| entry.value());
     for other in root.as_map().unwrap_or_default().iter().filter(|entry| entry.key() != "rules") {
@@ -329,7 +330,9 @@ impl<'t> JsonSplitter<'t> {
 
     /// One object; outside of its strings it has nothing but what JSON has.
     fn object(&mut self) -> Option<RuleSlice<'t>> {
-        let (start, line, column) = (self.at, self.line, self.column());
+        let start = self.at;
+        let line = self.line;
+        let column = self.column();
         let bytes = self.text.as_bytes();
         let mut depth = 0usize;
         loop {

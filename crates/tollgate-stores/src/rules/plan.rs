@@ -33,7 +33,8 @@ pub(super) fn plan_changes(
     last: Version,
     timeline: u32,
 ) -> Result<Vec<ItemChange>, DbError> {
-    let (mut last, mut changes) = (last, Vec::with_capacity(edits.len()));
+    let mut last = last;
+    let mut changes = Vec::with_capacity(edits.len());
     for (edit, Edit { item, expected, text }) in edits.into_iter().enumerate() {
         let now = current.get(&item);
         match (expected, now) {

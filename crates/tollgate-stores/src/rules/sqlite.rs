@@ -186,7 +186,8 @@ fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
 impl From<rusqlite::Error> for DbError {
     fn from(error: rusqlite::Error) -> DbError {
         use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull, PermissionDenied, ReadOnly};
-        let (place, why) = ("the SQLite file".to_owned(), error.to_string());
+        let place = "the SQLite file".to_owned();
+        let why = error.to_string();
         match error.sqlite_error_code() {
             Some(DatabaseBusy | DatabaseLocked | DiskFull | PermissionDenied | ReadOnly) => {
                 DbError::Unwritable { place, why }

@@ -25,7 +25,8 @@ mod tests {
     #[test]
     fn a_permit_is_free_when_it_is_given_back_or_has_expired() {
         let permits = permits(2, Period::MINUTE);
-        let (mut state, start) = (permits.fresh(), Time::from_secs(1_800_000_000));
+        let mut state = permits.fresh();
+        let start = Time::from_secs(1_800_000_000);
         permits.charge(&mut state, start, 1);
         permits.charge(&mut state, start, 1);
         assert!(!permits.decide(&state, start, 1).is_allowed());
@@ -40,7 +41,8 @@ mod tests {
     fn permits_taken_in_a_race_are_given_back() {
         // The clock of the second was behind: its permit stood under the first one's instant, and leaked.
         let quota = Quota::Steps(permits(5, Period::MINUTE));
-        let (mut state, now) = (quota.fresh(), Time::from_secs(1_800_000_000));
+        let mut state = quota.fresh();
+        let now = Time::from_secs(1_800_000_000);
         let grants = [now + Duration::from_nanos(5), now].map(|at| {
             quota.charge(&mut state, at, 1);
             Grant { at, cost: 1, mark: quota.mark(&state) }

@@ -149,11 +149,13 @@ impl Meter {
         now_units: u64,
         cost: u64,
     ) -> Option<(Decision, u64)> {
-        let (latest, need) = (now_units + self.capacity_units, cost.saturating_mul(self.token_units));
+        let latest = now_units + self.capacity_units;
+        let need = cost.saturating_mul(self.token_units);
         if need > self.capacity_units {
             return None;
         }
-        let (start, latest_start) = (full_at.max(now_units), latest - need);
+        let start = full_at.max(now_units);
+        let latest_start = latest - need;
         let left = || self.left(latest - start);
         (start <= latest_start).then(|| (Decision { admission: Admission::NOW, left: left() }, start + need))
     }
@@ -210,7 +212,8 @@ impl Algorithm for Meter {
 
     /// Gives back what time has not given back since the charge.
     fn refund(&self, full_at: &mut u64, grant: &Grant, amount: u64, now: Time) {
-        let (then, now) = (self.clock.units_at(grant.at), self.clock.units_at(now));
+        let then = self.clock.units_at(grant.at);
+        let now = self.clock.units_at(now);
         if now > then && !self.clock.is_continuous() {
             return; // a refill has been here
         }
@@ -305,7 +308,8 @@ mod tests {
     #[test]
     fn a_million_used_of_one_a_day_is_denied() {
         // The debt of 2700 years overflowed: a panic in debug, an open bucket in release.
-        let (old, new) = (meter("1_000_000/d", 1_000_000), meter("1/d", 1));
+        let old = meter("1_000_000/d", 1_000_000);
+        let new = meter("1/d", 1);
         let now = Time::from_secs(1_800_000_000);
         let mut full_at = old.fresh();
         old.charge(&mut full_at, now, 1_000_000);
@@ -321,7 +325,8 @@ mod tests {
     #[test]
     fn a_limit_of_zero_does_not_forget_what_was_used() {
         // A limit set to zero and back within a second gave a second burst.
-        let (open, closed) = (meter("5/m", 5), meter("0/m", 0));
+        let open = meter("5/m", 5);
+        let closed = meter("0/m", 0);
         let now = Time::from_secs(1_800_000_000);
         let mut full_at = open.fresh();
         open.charge(&mut full_at, now, 5);

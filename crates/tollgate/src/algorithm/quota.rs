@@ -72,8 +72,10 @@ impl QuotaState {
 
 impl Quota {
     pub fn new(limit: &Limit) -> Quota {
-        let (rate, burst) = (limit.rate(), limit.capacity());
-        let (count, period) = (rate.count(), rate.period());
+        let rate = limit.rate();
+        let burst = limit.capacity();
+        let count = rate.count();
+        let period = rate.period();
         match limit.shape() {
             Shape::Gcra { .. } => Quota::Bucket(Meter::continuous(rate, burst)),
             Shape::TokenBucket { refill, .. } => Quota::Bucket(token_bucket::meter(rate, burst, refill)),

@@ -75,7 +75,8 @@ impl Log {
         #[cfg(test)]
         tests::ENTRIES_READ.set(tests::ENTRIES_READ.get() + 1);
         let (distance, mut next) = self.number(at);
-        let (mut count, mut bits) = (1, 0);
+        let mut count = 1;
+        let mut bits = 0;
         while next < self.end && self.nibble(next) == COUNT_MARKER {
             let (part, end) = self.number(next + 1);
             count = if bits == 0 { part } else { count | part << bits };
@@ -99,7 +100,8 @@ impl Log {
 
     /// Makes room for one more entry: from the front, or from the heap, a little at a time.
     fn make_room(&mut self) {
-        let (gone, size) = (self.head as usize / 2, self.bytes.len());
+        let gone = self.head as usize / 2;
+        let size = self.bytes.len();
         if self.bytes.capacity() - size >= MAX_ENTRY_BYTES {
             return;
         }
@@ -164,7 +166,8 @@ impl Log {
 
 impl StepCounts for Log {
     fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let (mut at, mut step) = (self.head, self.oldest);
+        let mut at = self.head;
+        let mut step = self.oldest;
         std::iter::from_fn(move || {
             let entry = (at < self.end).then(|| self.entry(at))?;
             step += if at == self.head { 0 } else { entry.distance };
@@ -273,7 +276,8 @@ mod tests {
         // One hit of cost 40,000 held the lock of a shard for 21 seconds.
         let read = |limit: u64| {
             let log = window(limit, Period::HOUR);
-            let (mut state, mut now) = (log.fresh(), Time::from_secs(1_800_000_000));
+            let mut state = log.fresh();
+            let mut now = Time::from_secs(1_800_000_000);
             for _ in 0..limit {
                 now = now + Duration::from_micros(100);
                 log.charge(&mut state, now, 1);
@@ -285,7 +289,8 @@ mod tests {
             assert_eq!((state.total(), state.pairs().count()), (limit, 1));
             ENTRIES_READ.get()
         };
-        let (single, double) = (read(20_000), read(40_000));
+        let single = read(20_000);
+        let double = read(40_000);
         assert!(double * 10 <= single * 22, "{double} entries read for twice the input of {single}");
     }
 
@@ -331,7 +336,8 @@ mod tests {
             random % bound
         };
         for _ in 0..200 {
-            let (mut log, mut model) = (Log::default(), BTreeMap::new());
+            let mut log = Log::default();
+            let mut model = BTreeMap::new();
             let mut now = 1_800_000_000_000_000;
             for _ in 0..300 {
                 let apart = [3, 100, 10_000_000, 1 << 40][below(4) as usize];

@@ -69,7 +69,8 @@ impl TieredWindow {
     /// The runs of buckets that make up the window at `now`: as coarse as fits, no step missed or
     /// counted twice.
     pub fn cover(&self, now: Time) -> BucketRanges {
-        let (mut from, mut end) = (self.window.oldest_at(now), self.window.step_at(now) + 1);
+        let mut from = self.window.oldest_at(now);
+        let mut end = self.window.step_at(now) + 1;
         let mut runs = BucketRanges::new();
         for level in 0..self.levels.units().len() {
             let ratio = self.levels.units().get(level + 1).map(|coarser| coarser.secs() / self.unit(level));
@@ -291,8 +292,8 @@ mod tests {
     #[test]
     fn a_counted_denial_does_not_forget_what_was_used_under_a_larger_limit() {
         // 50 used, the limit lowered to 5 and raised again: a denial in between left 5 of 50 used.
-        let (large, small) =
-            (TieredWindow::new(50, Period::DAY, Levels::SMH), TieredWindow::new(5, Period::DAY, Levels::SMH));
+        let large = TieredWindow::new(50, Period::DAY, Levels::SMH);
+        let small = TieredWindow::new(5, Period::DAY, Levels::SMH);
         let now = Time::from_secs(20_000 * DAY);
         let mut state = large.fresh();
         large.charge(&mut state, now, 50);

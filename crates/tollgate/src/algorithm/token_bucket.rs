@@ -18,7 +18,8 @@ pub fn meter(rate: Rate, burst: u64, refill: Refill) -> Meter {
             let (share, token) = rate.tokens_per_tick(tick);
             let narrow =
                 |units: u128| u64::try_from(units).expect("a valid limit keeps its units below 2^62");
-            let (share, token) = (narrow(share), narrow(token));
+            let share = narrow(share);
+            let token = narrow(token);
             Meter {
                 token_units: token,
                 capacity_units: burst * token,

@@ -14,7 +14,8 @@ use crate::time::nanos_of;
 impl Quota {
     /// As [`new`](Quota::new), for a store that counts time in `unit`s.
     pub fn in_unit(limit: &Limit, unit: Duration) -> Quota {
-        let (rate, burst) = (limit.rate(), limit.capacity());
+        let rate = limit.rate();
+        let burst = limit.capacity();
         let continuous = || Meter::continuous_in(rate, burst, unit);
         match limit.shape() {
             Shape::Gcra { .. } => Quota::Bucket(continuous()),
@@ -82,8 +83,9 @@ mod tests {
     #[test]
     fn three_a_second_in_microseconds_is_three_in_every_second() {
         let meter = Meter::continuous_in("3/s".parse().expect("a rate"), 1, Duration::from_micros(1));
-        let (start, mut now, mut full_at) =
-            (Time::from_secs(1_800_000_000), Time::from_secs(1_800_000_000), 0);
+        let start = Time::from_secs(1_800_000_000);
+        let mut now = Time::from_secs(1_800_000_000);
+        let mut full_at = 0;
         for n in 0..30_000u64 {
             let decision = meter.decide(&full_at, now, 1);
             if let Admission::Deny { retry_after } = decision.admission {

@@ -307,7 +307,8 @@ impl BanList {
     }
 
     fn insert_locked(&self, writer: &mut WriterState, key: &Key, ban: &Ban, now: Time) -> Option<Ban> {
-        let (fingerprint, text) = (self.fingerprint(key), key.to_string());
+        let fingerprint = self.fingerprint(key);
+        let text = key.to_string();
         if text.len() > Key::MAX_LEN {
             self.dropped.fetch_add(1, Ordering::Relaxed); // nobody could name it to lift the ban
             return None;
@@ -384,7 +385,8 @@ impl BanList {
     }
 
     fn uncount_keys<'k>(&self, writer: &mut WriterState, keys: impl IntoIterator<Item = &'k Key>) {
-        let (mut count, mut is_shape_gone) = (0, false);
+        let mut count = 0;
+        let mut is_shape_gone = false;
         for key in keys {
             count += 1;
             self.key_bytes.fetch_sub(key.to_string().len(), Ordering::Relaxed);

@@ -210,7 +210,9 @@ mod tests {
         fn denials_ban_as_the_definition_says(
             steps in prop::collection::vec((0..RULES, 0u64..12, 1u32..3), 1..200),
         ) {
-            let (mut offender, mut model, mut now) = (Offender::default(), Model::default(), NOW);
+            let mut offender = Offender::default();
+            let mut model = Model::default();
+            let mut now = NOW;
             for (rule, seconds, requests) in steps {
                 now = now + SECOND * seconds as u32;
                 for _ in 0..requests {

@@ -212,7 +212,8 @@ mod tests {
 
     #[test]
     fn bans_grow_with_each_relapse_up_to_max_and_are_forgotten() {
-        let (offenders, mut now) = (Offenders::default(), NOW);
+        let offenders = Offenders::default();
+        let mut now = NOW;
         for (strikes, minutes) in [(1, 60), (2, 120), (3, 180), (4, 180)] {
             let ban = offend(&offenders, u64::from(strikes), NONE, now);
             assert_eq!((ban.strikes, ban.until), (strikes, now + MINUTE * minutes), "whatever the rule");
@@ -257,7 +258,8 @@ mod tests {
     /// 200,000 keys that were denied once each washed 20 offenders out of the table.
     #[test]
     fn a_flood_of_keys_that_are_denied_once_washes_no_offender_out() {
-        let (offenders, mut flood) = (Offenders::default(), 1_000u64..);
+        let offenders = Offenders::default();
+        let mut flood = 1_000u64..;
         let rule = Fingerprint(1);
         let mut banned = 0;
         for round in 0..5 {

@@ -89,7 +89,9 @@ impl BanShard {
 
     pub(super) fn remove(&mut self, fingerprint: Fingerprint, key: &str) -> Option<Ban> {
         let kept = self.get(fingerprint, |kept| kept.key == key)?;
-        let (ban, len, at) = (kept.ban(), kept.len(), kept.at);
+        let ban = kept.ban();
+        let len = kept.len();
+        let at = kept.at;
         if let Ok(entry) = self.offsets.find_entry(hash_of(fingerprint), |place| *place == at) {
             entry.remove();
         }
@@ -108,7 +110,8 @@ impl BanShard {
 
     /// Takes out the bans that are not to be kept.
     pub(super) fn drain(&mut self, keep: impl Fn(&StoredBan<'_>) -> bool) -> Vec<(Key, Ban)> {
-        let (mut drained, mut stay) = (Vec::new(), Vec::new());
+        let mut drained = Vec::new();
+        let mut stay = Vec::new();
         for kept in self.iter() {
             match keep(&kept) {
                 true => stay.push(kept.at),
@@ -144,7 +147,8 @@ impl BanShard {
             key_len: key.len() as u16,
             reason_len: own_reason.len() as u16,
         };
-        let (at, len) = (self.bytes.len(), BanHeader::LEN + key.len() + own_reason.len());
+        let at = self.bytes.len();
+        let len = BanHeader::LEN + key.len() + own_reason.len();
         if self.bytes.capacity() - at < len {
             self.bytes.reserve_exact(len + MIN_GROWTH.max(at / 16)); // doubled, half of it might be empty
         }

@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn long_keys_take_bounded_memory() {
         let waiting = ViolationQueue::default();
-        let (long, rule) = ("x".repeat(Key::MAX_LEN - 20), RuleId::new("a").expect("valid"));
+        let long = "x".repeat(Key::MAX_LEN - 20);
+        let rule = RuleId::new("a").expect("valid");
         for n in 0..2_000 {
             let key = Key::parse(&format!("user:{long}{n}")).expect("valid");
             waiting.push(Fingerprint(n), &key, &rule, TERMS, NOW);

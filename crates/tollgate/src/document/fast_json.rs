@@ -57,7 +57,8 @@ impl<'a> JsonScanner<'a> {
     fn map(&mut self) -> Option<Value<'a>> {
         let mut entries: Vec<MapEntry<'a>> = Vec::new();
         self.separated(b'}', |scan| {
-            let (position, key) = (scan.position(), scan.string()?);
+            let position = scan.position();
+            let key = scan.string()?;
             scan.skip_spaces();
             scan.take(b':')?;
             if entries.len() == FEW_KEYS || entries.iter().any(|entry| entry.key() == key) {

@@ -29,7 +29,8 @@ impl<'n, 'p> MapReader<'n, 'p> {
         path: impl Into<Cow<'n, str>>,
         problems: &'p mut Problems,
     ) -> Option<Self> {
-        let (position, path) = (node.position(), path.into());
+        let position = node.position();
+        let path = path.into();
         let Some(entries) = node.as_map() else {
             problems.push(Problem::new(Some(position), &path, expected("a map", node)));
             return None;

@@ -79,7 +79,8 @@ impl Engine {
         central: &impl CentralCounterStore,
     ) -> Verdict {
         let policy = self.policy.load_full();
-        let (mut plan, id) = (Plan::default(), self.next_id(&policy));
+        let mut plan = Plan::default();
+        let id = self.next_id(&policy);
         if let Err(exempt) = policy.plan(&mut plan, hit, &self.plan_context(now), |_| ()) {
             return Verdict::exempt(id, exempt, now);
         }

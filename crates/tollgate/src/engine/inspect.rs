@@ -74,7 +74,8 @@ impl Engine {
             })
             .collect();
         let track = found.track.map(|_| self.local_track(found, print, now));
-        let (rule, scope) = (rule.to_owned(), TrackScope::Node);
+        let rule = rule.to_owned();
+        let scope = TrackScope::Node;
         Ok(KeyReport { rule, key, limits, track, scope, store_error: None })
     }
 

@@ -72,7 +72,8 @@ impl Engine {
         now: Time,
     ) -> Result<(Engine, Restored), SnapshotError> {
         let mut sighted = open(bytes)?;
-        let (mut saved_at, mut rules) = (Time::EPOCH, "");
+        let mut saved_at = Time::EPOCH;
+        let mut rules = "";
         while let Some(chunk) = sighted.next() {
             let Some((at, text)) = Replay::peek(chunk) else { break };
             saved_at = saved_at.max(at);

@@ -60,7 +60,8 @@ impl Engine {
         // Known before the record is read: a delta acknowledged by then is part of it, or was forgotten with it.
         let acknowledged = self.outbox.acknowledged(key);
         let shared = central.read_track(counter, self.outbox.writer()).await?;
-        let (mut track, times) = (shared.track, tracking.times());
+        let mut track = shared.track;
+        let times = tracking.times();
         self.outbox.add_unwritten(key, shared.applied.max(acknowledged), times, &mut track);
         Ok(track)
     }

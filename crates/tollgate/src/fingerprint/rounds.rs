@@ -84,7 +84,8 @@ pub(super) fn last_block(bytes: &[u8]) -> u128 {
         let last = u64::from_le_bytes(*last);
         (u64::from_le_bytes(*first), last >> 1 >> (8 * (BLOCK - length) - 1))
     } else if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        let first = u32::from_le_bytes(*first);
+        let last = u32::from_le_bytes(*last);
         (u64::from(first) | u64::from(last) << (8 * (length - 4)), 0)
     } else {
         (bytes.iter().rev().fold(0, |block, byte| block << 8 | u64::from(*byte)), 0)

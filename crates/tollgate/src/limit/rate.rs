@@ -39,7 +39,8 @@ impl Rate {
 
     /// The tokens that `tick` brings, as a fraction in lowest terms.
     pub(crate) fn tokens_per_tick(&self, tick: Duration) -> (u128, u128) {
-        let (share, token) = (u128::from(self.count) * tick.as_nanos(), u128::from(self.period.nanos()));
+        let share = u128::from(self.count) * tick.as_nanos();
+        let token = u128::from(self.period.nanos());
         let divisor = greatest_common_divisor(share, token);
         (share / divisor, token / divisor)
     }
@@ -64,7 +65,8 @@ impl FromStr for Rate {
         let count = parse_count(count.trim(), text)?;
         let period = period.trim();
         let digits = period.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, word) = (&period[..digits], period[digits..].trim());
+        let number = &period[..digits];
+        let word = period[digits..].trim();
         if word.is_empty() {
             return Err(RateError::NoUnit { rate: rate() });
         }

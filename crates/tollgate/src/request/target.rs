@@ -32,7 +32,8 @@ impl<'a> Target<'a> {
     /// means that no path was given, and stays empty.
     pub fn new(method: &'a str, host: &'a str, raw_path: &'a str) -> Self {
         if raw_path.is_empty() || is_plain(raw_path.as_bytes()) {
-            let (host, path) = (host::canonical(host), Cow::Borrowed(raw_path));
+            let host = host::canonical(host);
+            let path = Cow::Borrowed(raw_path);
             return Self { method: upper(method), host, path, query: None };
         }
         let whole = raw_path.split_once('#').map_or(raw_path, |(before, _)| before);

@@ -53,8 +53,8 @@ mod tests {
     const KEYS: u32 = 20_000;
 
     fn has(percent: u64, rule: &str, key: &str) -> bool {
-        let (share, rule) =
-            (EnforcedShare::new(percent).expect("a share"), RuleId::new(rule).expect("an id"));
+        let share = EnforcedShare::new(percent).expect("a share");
+        let rule = RuleId::new(rule).expect("an id");
         share.has(&rule, [key].into_iter())
     }
 

@@ -185,7 +185,8 @@ impl<T: Hashed> HamtNode<T> {
 
     /// The items with this hash, to be changed but for their hashes.
     fn find_mut(&mut self, hash: u32) -> &mut [T] {
-        let (mut branch, mut rest) = (self, hash);
+        let mut branch = self;
+        let mut rest = hash;
         while let HamtNode::Branch(below) = branch {
             let at = rest as usize & (below.len() - 1);
             rest >>= below.len().trailing_zeros();
@@ -310,7 +311,8 @@ mod tests {
             steps in prop::collection::vec((0u32..40, 0u16..4, any::<bool>()), 0..400),
             spread in prop::sample::select(vec![1u32, 0x1111_1111, 0x9e37_79b9, 0]),
         ) {
-            let (mut index, mut model) = (Hamt::default(), BTreeSet::new());
+            let mut index = Hamt::default();
+            let mut model = BTreeSet::new();
             let mut before = (index.clone(), model.clone());
             for (n, (key, value, put)) in steps.into_iter().enumerate() {
                 let item = (key.wrapping_mul(spread), value);

@@ -48,7 +48,9 @@ impl<T: Default> LazyArc<T> {
     #[cold]
     fn init(&self) -> &T {
         let fresh = Arc::into_raw(Arc::<T>::default()).cast_mut();
-        let (null, done, failed) = (ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire);
+        let null = ptr::null_mut();
+        let done = Ordering::AcqRel;
+        let failed = Ordering::Acquire;
         let value = match self.value.compare_exchange(null, fresh, done, failed) {
             Ok(_) => fresh,
             Err(first) => {

@@ -141,8 +141,10 @@ struct ShortForm<'n> {
 
 impl<'n> ShortForm<'n> {
     fn read(map: &mut MapReader<'n, '_>) -> ShortForm<'n> {
-        let (url, uid) = (map.optional("url"), map.optional("uid"));
-        let (time, requests) = (map.optional("time"), map.optional("requests"));
+        let url = map.optional("url");
+        let uid = map.optional("uid");
+        let time = map.optional("time");
+        let requests = map.optional("requests");
         let rate = match (time, requests) {
             (Some(time), Some(requests)) => match (time.as_str(), requests.as_str()) {
                 (Some(unit), Some(number)) => Some((format!("{number}/{unit}"), requests)),
@@ -260,7 +262,9 @@ struct LimitContext<'r> {
 }
 
 fn limits(map: &mut MapReader<'_, '_>, short: &ShortForm<'_>, read: &LimitContext<'_>) -> Option<Limits> {
-    let (one, many, by) = (map.optional("limit"), map.optional("limits"), map.optional("limits_by"));
+    let one = map.optional("limit");
+    let many = map.optional("limits");
+    let by = map.optional("limits_by");
     let given = [one.is_some(), many.is_some(), by.is_some(), short.rate.is_some()];
     match given.iter().filter(|given| **given).count() {
         0 => {
@@ -350,9 +354,11 @@ fn limits_by(map: &mut MapReader<'_, '_>, node: &Node<'_>, read: &LimitContext<'
     };
     let before = map.problems().count();
     let mut attribute = None;
-    let (mut values, mut default) = (Vec::new(), None);
+    let mut values = Vec::new();
+    let mut default = None;
     for entry in entries {
-        let (name, path) = (entry.key(), format!("limits_by.{}", entry.key()));
+        let name = entry.key();
+        let path = format!("limits_by.{}", entry.key());
         match name {
             "attr" => {
                 match entry.value().as_str().ok_or("expected an attribute".to_owned()).and_then(by_attribute)
@@ -396,10 +402,12 @@ fn overrides(map: &mut MapReader<'_, '_>, key: &[Attribute], read: &LimitContext
             map.reject(&path, node, "expected a map such as {user: \"42\", limits: [50/m]}");
             continue;
         };
-        let (mut values, mut limits) = (Vec::new(), None);
+        let mut values = Vec::new();
+        let mut limits = None;
         let before = map.problems().count();
         for entry in entries {
-            let (name, value) = (entry.key(), entry.value());
+            let name = entry.key();
+            let value = entry.value();
             if matches!(name, "limit" | "limits") {
                 limits = read.limits(map, &format!("{path}.{name}"), value);
                 continue;

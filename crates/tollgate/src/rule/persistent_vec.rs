@@ -39,7 +39,8 @@ impl<T> PersistentVec<T> {
 
     #[inline]
     pub fn get(&self, number: usize) -> Option<&T> {
-        let (mut slot, mut depth) = (&self.root, self.depth);
+        let mut slot = &self.root;
+        let mut depth = self.depth;
         while let VecNode::Branch(below) = slot {
             slot = &below[number >> (depth * BITS) & (WIDTH - 1)];
             depth -= 1;
@@ -80,7 +81,8 @@ impl<T: Clone> PersistentVec<T> {
     }
 
     fn set(&mut self, number: usize, item: Option<T>) {
-        let (mut slot, mut depth) = (&mut self.root, self.depth);
+        let mut slot = &mut self.root;
+        let mut depth = self.depth;
         loop {
             if matches!(slot, VecNode::Empty) {
                 *slot = match depth {

@@ -272,7 +272,9 @@ impl MemoryStore {
         }
         let mut locked = self.lock_all(fingerprint, previous);
         let n = shard_of(fingerprint);
-        let (shard, quota, now) = (self.shard_context(n, op.now), op.quota, op.now);
+        let shard = self.shard_context(n, op.now);
+        let quota = op.quota;
+        let now = op.now;
         while let Some(slot) = shard.find_locked(fingerprint) {
             let loaded = slot.load();
             let (tag, word) = loaded.entry();
@@ -334,7 +336,8 @@ impl MemoryStore {
     }
 
     fn settle_item(&self, item: &ReceiptItem, real_cost: u64, now: Time) {
-        let (quota, grant) = (&item.quota, &item.grant);
+        let quota = &item.quota;
+        let grant = &item.grant;
         if is_from_cell(grant) {
             return self.lock(shard_of(item.fingerprint)).aggregate.settle(quota, grant, real_cost, now);
         }

@@ -15,7 +15,8 @@ impl Receipt {
 
     /// The part of it that is for charges in memory, and the part that is not.
     pub fn split_by_store(self) -> (Option<Receipt>, Option<CentralReceipt>) {
-        let (mut here, mut there) = (SmallVec::new(), Vec::new());
+        let mut here = SmallVec::new();
+        let mut there = Vec::new();
         for item in self.items {
             let ReceiptItem { unit_cost, grant, .. } = item;
             match item.central {

@@ -27,7 +27,8 @@ pub fn date_of_day(day: u64) -> (u64, u64, u64) {
 /// The day, counted from 1970-01-01, of a date not before 1970.
 pub fn day_of_date(year: u64, month: u64, day: u64) -> u64 {
     let year = year - u64::from(month <= 2);
-    let (era, year_of_era) = (year / 400, year % 400);
+    let era = year / 400;
+    let year_of_era = year % 400;
     let from_march = (month + 9) % 12;
     let day_of_year = (153 * from_march + 2) / 5 + day - 1;
     let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
@@ -38,7 +39,9 @@ pub fn day_of_date(year: u64, month: u64, day: u64) -> u64 {
 pub fn rfc3339(time: Time) -> String {
     let (year, month, day) = date_of_day(time.secs() / SECONDS_PER_DAY);
     let second = time.secs() % SECONDS_PER_DAY;
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let hour = second / 3600;
+    let minute = second / 60 % 60;
+    let second = second % 60;
     let millis = time.nanos() % super::NANOS_PER_SECOND / 1_000_000;
     let fraction = if millis == 0 { String::new() } else { format!(".{millis:03}") };
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")

@@ -292,7 +292,9 @@ mod tests {
     #[test]
     fn it_never_goes_back_and_stays_with_the_system_over_several_anchors() {
         let ticker = TscClock::new();
-        let (mut last, mut renewed, mut version) = (0, 0, 0);
+        let mut last = 0;
+        let mut renewed = 0;
+        let mut version = 0;
         while nanos_of(ticker.started.elapsed()) < 3 * nanos_of(ANCHOR_VALIDITY) {
             let before = nanos_of(ticker.started.elapsed());
             let shown = ticker.elapsed();

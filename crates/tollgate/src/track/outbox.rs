@@ -141,7 +141,8 @@ impl Outbox {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let (number, counter) = (self.next_number(), Arc::new(counter()));
+        let number = self.next_number();
+        let counter = Arc::new(counter());
         let unsent = Track::default();
         let mut entry =
             OutboxEntry { number, counter, tracking, unsent, sent: None, taken_at: now, failures: 0 };

@@ -62,7 +62,8 @@ impl SavedTrack {
 
     pub(crate) fn read(from: &mut Decoder<'_>) -> Option<SavedTrack> {
         let key = Fingerprint(from.word()?);
-        let (tries, denials) = (from.word()?, from.word()?);
+        let tries = from.word()?;
+        let denials = from.word()?;
         let last_seen = Time::from_nanos(from.word()?);
         let times = from.word().filter(|times| *times <= u64::from(Tracking::MAX_TIMES))?;
         let latest = (0..times).map(|_| from.word().map(Time::from_nanos)).collect::<Option<_>>()?;

@@ -32,7 +32,8 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
     let parsed = spawn_blocking(move || parse_bans(&gate, request::text(&body)?)).await;
     let bans = parsed
         .map_err(|_| ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed"))??;
-    let (total, gate) = (bans.len(), call.gate());
+    let total = bans.len();
+    let gate = call.gate();
     let Some(rulebook) = gate.rules_follower.get() else { return Ok(apply_to_node(gate, bans, dry_run)) };
     let edits: Vec<_> = bans.iter().map(|(key, ban)| Edit::ban(key, ban, Precondition::Any)).collect();
     let told = if dry_run {
@@ -52,7 +53,8 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
 
 /// On a node without a database.
 fn apply_to_node(gate: &Gate, bans: Vec<(Key, Ban)>, dry_run: bool) -> FullResponse {
-    let (total, now) = (bans.len(), gate.now());
+    let total = bans.len();
+    let now = gate.now();
     let known = bans.iter().filter(|(key, _)| gate.engine.find_ban(key.clone(), now).is_some()).count();
     if !dry_run {
         bans.into_iter().for_each(|(key, ban)| gate.ban(key, ban));
@@ -105,7 +107,8 @@ impl BanImport<'_> {
             let path = format!("bans[{n}]");
             let Some(mut map) = MapReader::new(node, path.clone(), &mut self.problems) else { continue };
             let key = map.required_text("key");
-            let (span, instant) = (map.optional_text("for"), map.optional_text("until"));
+            let span = map.optional_text("for");
+            let instant = map.optional_text("until");
             let reason = map.optional_text("reason").unwrap_or_default();
             map.finish();
             if let Some(key) = key {

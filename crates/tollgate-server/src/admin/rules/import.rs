@@ -162,7 +162,8 @@ fn check(
     spool: &RuleSpool,
     mode: ImportMode,
 ) -> Result<(), ProblemDetails> {
-    let (policy, now) = (gate.engine.policy(), gate.now());
+    let policy = gate.engine.policy();
+    let now = gate.now();
     let mut draft = policy.trial();
     if mode == ImportMode::Replace {
         let mut added: Vec<_> = policy.rules().iter().filter(|rule| rule.is_added()).collect();
@@ -210,7 +211,8 @@ fn draft_error(draft: &mut PolicyDraft, rule: tollgate::rule::Rule, now: tollgat
 
 /// Deletes of the database what a spool does not have.
 async fn deletions(rulebook: &RulesFollower, spool: &RuleSpool) -> Result<Vec<Edit>, ProblemDetails> {
-    let (mut items, mut after) = (Vec::new(), String::new());
+    let mut items = Vec::new();
+    let mut after = String::new();
     loop {
         let page = PageQuery { kind: ItemKind::Rule, prefix: String::new(), after, limit: BATCH_RULES };
         let found = rulebook.db().map_err(db_problem)?.page(page).await.map_err(db_problem)?;

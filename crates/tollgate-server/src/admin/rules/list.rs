@@ -31,7 +31,8 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let sources = [("all", ListSource::All), ("file", ListSource::File), ("database", ListSource::Database)];
     let source = request::choice("source", source.as_deref(), sources)?;
     let is_id = |name: &str| RuleId::new(name).is_some();
-    let (prefix, cursor) = (prefix.unwrap_or_default(), Cursor::parse(after.as_deref(), is_id)?);
+    let prefix = prefix.unwrap_or_default();
+    let cursor = Cursor::parse(after.as_deref(), is_id)?;
     let gate = call.gate();
     let policy = gate.engine.policy();
     // One more than a page tells whether there is another.
@@ -42,13 +43,15 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
         found.extend(listed.map(|rule| (Cursor::file(rule.id.as_str()), file_rule_json(rule))));
     }
     if source != ListSource::File && found.len() <= limit {
-        let (after, limit) = (cursor.database_name(), limit + 1 - found.len());
+        let after = cursor.database_name();
+        let limit = limit + 1 - found.len();
         let page = PageQuery { kind: ItemKind::Rule, prefix, after, limit };
         let stored = database_rules(gate, &policy, page).await?;
         found.extend(stored.into_iter().map(|(id, rule)| (Cursor::database(&id), rule)));
     }
     let (rules, next) = cursor::split_page(found, limit);
-    let (generation, total) = (policy.generation(), policy.rules().len());
+    let generation = policy.generation();
+    let total = policy.rules().len();
     let body = json!({ "generation": generation, "total": total, "rules": rules, "next": next });
     Ok(response::json(StatusCode::OK, &body))
 }

@@ -43,8 +43,8 @@ fn charge(gate: &Gate, users: impl Iterator<Item = u64>) {
 
 /// How much a user has left, as an engine knows it that has read the file.
 fn restored(folder: &Folder, rules: &str, now: Time) -> Engine {
-    let (policy, bytes) =
-        (Policy::from_yaml(rules).expect("valid rules"), fs::read(folder.file()).expect("it"));
+    let policy = Policy::from_yaml(rules).expect("valid rules");
+    let bytes = fs::read(folder.file()).expect("it");
     let restored = Engine::restore(policy, EngineSetup::default(), &bytes, |_| None, now);
     let (engine, restored) = restored.expect("the file is sound");
     assert_eq!(restored.unused_bytes, 0);
@@ -65,11 +65,14 @@ fn image_bytes(gate: &Gate) -> u64 {
 fn the_file_is_at_most_twice_as_long_as_the_state_and_complete_after_every_write() {
     const RULES: &str = "rules: [{ id: r, key: user, limit: 1000000/y, algorithm: fixed-window }]";
     const USERS: u64 = 40_000;
-    let (folder, gate) = (Folder::new(), gate(RULES));
+    let folder = Folder::new();
+    let gate = gate(RULES);
     let mut log = StateLog::new(folder.file(), None);
     charge(&gate, 0..USERS);
     log.write(&gate).expect("there is room");
-    let (first, mut files, mut had_next) = (log.bytes(), 0, 0);
+    let first = log.bytes();
+    let mut files = 0;
+    let mut had_next = 0;
     let live = image_bytes(&gate);
     assert!(live > MIN_BOUND / 2);
     for round in 0..60 {
@@ -104,7 +107,8 @@ fn the_file_is_at_most_twice_as_long_as_the_state_and_complete_after_every_write
 #[test]
 fn a_state_that_expires_leaves_the_file() {
     const RULES: &str = "rules: [{ id: r, key: user, limit: 1/s }]";
-    let (folder, gate) = (Folder::new(), gate(RULES));
+    let folder = Folder::new();
+    let gate = gate(RULES);
     let mut log = StateLog::new(folder.file(), None);
     charge(&gate, 0..60_000);
     log.write(&gate).expect("there is room");
@@ -119,7 +123,8 @@ fn a_state_that_expires_leaves_the_file() {
 #[test]
 fn a_folder_that_is_gone_is_an_error_and_back_again_all_is_written() {
     const RULES: &str = "rules: [{ id: r, key: user, limit: 1000/y }]";
-    let (folder, gate) = (Folder::new(), gate(RULES));
+    let folder = Folder::new();
+    let gate = gate(RULES);
     let mut log = StateLog::new(folder.0.join("gone/tollgate.snapshot"), None);
     for _ in 0..3 {
         charge(&gate, 0..10);

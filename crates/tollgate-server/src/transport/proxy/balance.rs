@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn taking_turns_leaves_out_those_that_are_down() {
-        let (upstreams, turn) = (upstreams(3), RoundRobinCursor::default());
+        let upstreams = upstreams(3);
+        let turn = RoundRobinCursor::default();
         let round = |count| (0..count).map(|_| chosen(&upstreams, &Balance::RoundRobin, &turn, None));
         assert_eq!(round(4).collect::<Vec<_>>(), [0, 1, 2, 0]);
         put_down(&upstreams[1]);
@@ -106,7 +107,8 @@ mod tests {
 
     #[test]
     fn the_least_busy_is_chosen() {
-        let (upstreams, turn) = (upstreams(3), RoundRobinCursor::default());
+        let upstreams = upstreams(3);
+        let turn = RoundRobinCursor::default();
         upstreams[0].in_flight.store(2, Ordering::Relaxed);
         upstreams[2].in_flight.store(1, Ordering::Relaxed);
         assert_eq!(chosen(&upstreams, &Balance::LeastConnections, &turn, None), 1);
@@ -114,7 +116,8 @@ mod tests {
 
     #[test]
     fn a_key_stays_where_it_is_and_only_keys_of_a_lost_upstream_move() {
-        let (upstreams, turn) = (upstreams(4), RoundRobinCursor::default());
+        let upstreams = upstreams(4);
+        let turn = RoundRobinCursor::default();
         let hash = Balance::Hash(tollgate::identity::Attribute::User);
         let place = |n: u64| chosen(&upstreams, &hash, &turn, Some(hash_key(&format!("user {n}"))));
         let before: Vec<_> = (0..1000).map(place).collect();

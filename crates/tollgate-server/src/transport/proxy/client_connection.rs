@@ -118,7 +118,8 @@ where
     let counted = Arc::clone(&traffic);
     let entrance = Arc::new(ConnectionContext { stream_activity: Some(Arc::clone(&traffic)), ..entrance });
     let service = service_fn(move |request| {
-        let (entrance, under_way) = (Arc::clone(&entrance), ActiveStream::new(&counted));
+        let entrance = Arc::clone(&entrance);
+        let under_way = ActiveStream::new(&counted);
         async move {
             let response = entrance.exchange(request).await;
             Ok::<_, Infallible>(response.map(|reply| WatchedBody::new(reply, under_way)))

@@ -89,7 +89,8 @@ impl RequestQueue {
     ) -> Result<String, EnqueueError> {
         let mut share = BudgetReservation::of(&self.body_budget);
         let body = self.read_body(&mut upload, &mut share).await?;
-        let (policy, now) = (gate.engine.policy(), gate.now());
+        let policy = gate.engine.policy();
+        let now = gate.now();
         // The API has to recognise the sender as the rules did.
         let asked = gate.field_selection();
         let identifying =

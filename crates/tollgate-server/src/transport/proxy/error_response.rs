@@ -19,7 +19,8 @@ impl ErrorFormat {
     /// HTML only where `Accept` prefers it: `*/*` is no preference.
     pub fn of(accept: Option<&HeaderValue>) -> ErrorFormat {
         let ranges = accept.and_then(|accept| accept.to_str().ok()).unwrap_or_default().split(',');
-        let (mut html, mut json) = (0, 0);
+        let mut html = 0;
+        let mut json = 0;
         for range in ranges {
             let mut parts = range.split(';').map(str::trim);
             let name = parts.next().unwrap_or_default().to_ascii_lowercase();

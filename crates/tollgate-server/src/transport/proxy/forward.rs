@@ -94,7 +94,9 @@ pub async fn forward(
     let now = || proxy.gate.now();
     let choose =
         |tried| choose(&route.upstreams, &route.config.balance, &route.round_robin, sticky, tried, now());
-    let (mut upstream, mut line, mut retried) = (choose(None), ConnectionChoice::Pooled, false);
+    let mut upstream = choose(None);
+    let mut line = ConnectionChoice::Pooled;
+    let mut retried = false;
     while let Some(target) = upstream {
         let tried = match attempt(route, target, worker, outgoing, line).await {
             Ok(done) => {
@@ -187,8 +189,8 @@ async fn attempt(
 ) -> Result<(Response<Incoming>, InFlightGuard), FailedAttempt> {
     let timeouts = &route.config.timeouts;
     let mut lease = InFlightGuard::new(Arc::clone(upstream), worker);
-    let (pool, wish) =
-        (upstream.pool(worker), outgoing.as_ref().map_or(Requires::Any, |outgoing| outgoing.requires));
+    let pool = upstream.pool(worker);
+    let wish = outgoing.as_ref().map_or(Requires::Any, |outgoing| outgoing.requires);
     let waiting = match (line, wish) {
         (ConnectionChoice::New, _) => None,
         (ConnectionChoice::Pooled, Requires::Any) => pool.take(timeouts.keep_alive),
@@ -280,7 +282,8 @@ async fn send(
     let Some(OutgoingRequest { parts, mut upload, requires: wish, sticky }) = outgoing.take() else {
         return Err(ForwardError::InvalidUpgrade);
     };
-    let (progress, within) = (upload.progress(), route.config.timeouts.response);
+    let progress = upload.progress();
+    let within = route.config.timeouts.response;
     let request = build_request(parts, upload, sender, upstream, route.config.host);
     let answered = match sender {
         UpstreamSender::Http1(sender) => {

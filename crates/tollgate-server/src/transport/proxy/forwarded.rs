@@ -100,7 +100,8 @@ impl Peer {
             }
             ForwardingHeader::Forwarded => {
                 let said = |name| last_parameter(&lines(headers, FORWARDED), name).and_then(as_header);
-                let (said_host, said_proto) = (said("host"), said("proto"));
+                let said_host = said("host");
+                let said_proto = said("proto");
                 add(headers, FORWARDED, &self.element(host));
                 headers.remove(X_FORWARDED_FOR);
                 headers.extend(before.map(|client| (X_FORWARDED_FOR, value(client.to_string()))));

@@ -46,7 +46,9 @@ pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
 async fn check_all(route: &Arc<RouteSnapshot>, check: &HealthCheck) {
     let mut checks = JoinSet::new();
     for upstream in &route.upstreams {
-        let (route, upstream, check) = (Arc::clone(route), Arc::clone(upstream), check.clone());
+        let route = Arc::clone(route);
+        let upstream = Arc::clone(upstream);
+        let check = check.clone();
         checks.spawn(async move {
             let passes = timeout(check.every, passes_check(&route, &upstream, &check)).await.unwrap_or(false);
             upstream.record_check(passes);

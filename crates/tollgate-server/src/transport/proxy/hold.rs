@@ -170,7 +170,8 @@ impl HoldQueues {
         let queue = queues.by_key.get_mut(&key)?;
         let at = queue.waiting.iter().position(|waiting| waiting.number == number)?;
         let gone = queue.waiting.remove(at)?;
-        let (mut turn, mut place) = (gone.turn, gone.charge);
+        let mut turn = gone.turn;
+        let mut place = gone.charge;
         for behind in queue.waiting.range_mut(at..) {
             if place.is_none() || behind.charge.is_none() {
                 break;

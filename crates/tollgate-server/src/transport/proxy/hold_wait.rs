@@ -34,7 +34,8 @@ impl ConnectionContext {
         let mut stay = RefundOnDrop { gate, charges, is_complete: false };
         let Some((queue, place)) = stay.charges.take_held() else { return Ok(()) };
         let (rule, mut place) = place.unzip();
-        let (turn, max_held) = (decided_at + verdict.delay, visit.route.config.max_held);
+        let turn = decided_at + verdict.delay;
+        let max_held = visit.route.config.max_held;
         let Some(mut held) = self.proxy.hold_queues.enqueue(gate, queue, turn, &mut place, max_held) else {
             self.proxy.counts.hold_rejected.fetch_add(1, Ordering::Relaxed);
             place.into_iter().for_each(|place| gate.refund(place));

@@ -10,7 +10,8 @@ use crate::response::ProblemDetails;
 /// The host that a request asks, as one header; the request's line has precedence over its header.
 pub fn host(parts: &Parts) -> Result<HeaderValue, ProblemDetails> {
     let mut lines = parts.headers.get_all(HOST).iter();
-    let (header, more) = (lines.next(), lines.next());
+    let header = lines.next();
+    let more = lines.next();
     if more.is_some() {
         return Err(bad("host", "there is more than one Host header"));
     }

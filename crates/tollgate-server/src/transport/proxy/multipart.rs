@@ -113,7 +113,8 @@ fn unquote(text: &str) -> Option<(Cow<'_, str>, &str)> {
         escaped = byte == b'\\' && !escaped;
         closes
     })?;
-    let (value, rest) = (&text[..end], &text[end + 1..]);
+    let value = &text[..end];
+    let rest = &text[end + 1..];
     let plain =
         if value.contains('\\') { Cow::Owned(value.replace("\\\"", "\"")) } else { Cow::Borrowed(value) };
     Some((plain, rest))

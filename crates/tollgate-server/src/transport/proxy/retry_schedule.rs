@@ -138,10 +138,12 @@ mod tests {
     fn those_of_one_key_stand_in_line_and_others_beside_them() {
         let rules = "rules: [{ id: a, key: user, limit: 10/s, burst: 1 }]";
         let engine = Engine::new(Policy::from_yaml(rules).expect("rules"));
-        let (start, lines) = (Time::from_secs(1_000), RetrySchedule::default());
+        let start = Time::from_secs(1_000);
+        let lines = RetrySchedule::default();
         type Place = fn(&RetrySchedule, &Policy, &Hit<'_>, &Verdict, Time) -> Time;
         let place = |how: Place, user: &str, after_ms: u64| {
-            let (hit, now) = (Hit::by(user), start + Duration::from_millis(after_ms));
+            let hit = Hit::by(user);
+            let now = start + Duration::from_millis(after_ms);
             engine.check(&hit, now);
             let verdict = engine.peek(&hit, now);
             assert!(!verdict.allowed);

@@ -42,7 +42,8 @@ impl UnsettledCharges {
 
     /// Takes the verdict's receipt apart.
     pub fn take_from(verdict: &mut Verdict) -> UnsettledCharges {
-        let (mut charges, mut longest) = (UnsettledCharges::default(), Duration::ZERO);
+        let mut charges = UnsettledCharges::default();
+        let mut longest = Duration::ZERO;
         let Some(receipt) = verdict.receipt.take() else { return charges };
         // All that allowed was charged, in this order.
         let charged = verdict.limits.iter().filter(|limit| limit.is_charged());

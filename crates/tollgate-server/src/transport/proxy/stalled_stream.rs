@@ -61,7 +61,8 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, task: F) {
-        let (stream, idle) = (Arc::<StreamWatch>::default(), self.idle);
+        let stream = Arc::<StreamWatch>::default();
+        let idle = self.idle;
         tokio::spawn(async move {
             let task = STREAM.scope(Arc::clone(&stream), task);
             tokio::select! {
@@ -135,7 +136,8 @@ impl<B: Body<Data = Bytes> + Unpin, G: Unpin> Body for WatchedBody<B, G> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (rest, body) = (self.rest.len() as u64, self.body.size_hint());
+        let rest = self.rest.len() as u64;
+        let body = self.body.size_hint();
         let mut hint = SizeHint::new();
         hint.set_lower(body.lower() + rest);
         if let Some(upper) = body.upper() {
@@ -189,7 +191,8 @@ mod tests {
         let connection = tokio::spawn(connection);
         let (response, _) = send.send_request(Request::new(()), true).expect("it is sent");
         let mut body = response.await.expect("a response").into_body();
-        let (start, mut got) = (Instant::now(), 0);
+        let start = Instant::now();
+        let mut got = 0;
         loop {
             if timeout(Duration::from_millis(1), dropped.recv()).await.is_ok() {
                 break;

@@ -112,7 +112,8 @@ impl ResolvesServerCert for Certificate {
 }
 
 fn read(files: &KeyPair) -> anyhow::Result<CertifiedKey> {
-    let (cert, key) = (files.cert.display(), files.key.display());
+    let cert = files.cert.display();
+    let key = files.key.display();
     let chain = certificates(&files.cert)?;
     let private = fs::read(&files.key).with_context(|| format!("{key} cannot be read"))?;
     let private =

@@ -44,7 +44,8 @@ async fn tunnel(client: Upgraded, upstream: Upgraded) {
 async fn wait_idle(heard: &AtomicU64) {
     let mut ticks = interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut known, mut silent) = (0, Duration::ZERO);
+    let mut known = 0;
+    let mut silent = Duration::ZERO;
     while silent < MAX_IDLE {
         ticks.tick().await;
         let now = heard.load(Ordering::Relaxed);

@@ -113,7 +113,9 @@ async fn run_worker(
     tokio::spawn(Arc::clone(&proxy).run_heartbeat(number));
     let mut connections = JoinSet::new();
     while let Some(Accepted { stream, from, permits: place }) = accepted.recv().await {
-        let (proxy, tls, shutdown) = (Arc::clone(&proxy), tls.clone(), shutdown.clone());
+        let proxy = Arc::clone(&proxy);
+        let tls = tls.clone();
+        let shutdown = shutdown.clone();
         let busy = Arc::clone(&busy);
         connections.spawn(async move {
             if let Ok(stream) = TcpStream::from_std(stream) {

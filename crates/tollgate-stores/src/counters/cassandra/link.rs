@@ -209,7 +209,8 @@ impl PreparedSession {
 
 /// What an error says, down to its cause, each part once.
 pub(super) fn error_chain(error: &dyn Error) -> String {
-    let (mut text, mut cause) = (error.to_string(), error.source());
+    let mut text = error.to_string();
+    let mut cause = error.source();
     while let Some(inner) = cause {
         let said = inner.to_string();
         if !text.contains(&said) {

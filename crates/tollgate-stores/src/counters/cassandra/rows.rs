@@ -197,7 +197,8 @@ impl CassandraRows {
     }
 
     fn failed(&self, error: &ExecutionError) -> StoreError {
-        let (server, reason) = (self.link.server.clone(), error_chain(error));
+        let server = self.link.server.clone();
+        let reason = error_chain(error);
         let error = match error {
             ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, _)) => match answer {
                 DbError::ReadTimeout { .. } | DbError::WriteTimeout { .. } => StoreError::Deadline { server },

@@ -116,7 +116,8 @@ impl PartitionedStore for CassandraBackend {
         let names: Vec<_> =
             charges.iter().map(|charge| self.naming.name(&charge.counter, &charge.limit)).collect();
         let Some(first) = names.first() else { return Vec::new() };
-        let (partition, count) = (partition_of(first).to_owned(), charges.len());
+        let partition = partition_of(first).to_owned();
+        let count = charges.len();
         match self.run_in_partition(partition, Work::Charge { charges, names, mode }, timing).await {
             Ok(ran) => ran.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); count],

@@ -15,7 +15,8 @@ impl Bucket {
     pub fn children(&self, levels: &Levels) -> impl Iterator<Item = Bucket> + use<> {
         let finer = self.level.checked_sub(1);
         let ratio = finer.map_or(0, |finer| levels.units()[self.level].secs() / levels.units()[finer].secs());
-        let (from, level) = (self.number * ratio, finer.unwrap_or(0));
+        let from = self.number * ratio;
+        let level = finer.unwrap_or(0);
         (from..from + ratio).map(move |number| Bucket { level, number })
     }
 

@@ -61,8 +61,10 @@ pub fn check_limit(limit: &Limit, denied: DeniedHits) -> Result<(), UnsupportedM
     if method != CounterLayout::Value && limit.rate().count() > MAX_COUNT {
         return Err(UnsupportedMemcachedLimit::CountTooLarge { limit: *limit });
     }
-    let (period, buckets) = (limit.rate().period(), buckets_read(limit));
-    let (algorithm, bytes) = (limit.shape().name(), state::max_bytes(limit));
+    let period = limit.rate().period();
+    let buckets = buckets_read(limit);
+    let algorithm = limit.shape().name();
+    let bytes = state::max_bytes(limit);
     match method {
         CounterLayout::Tiers if denied == DeniedHits::Counted => Err(UnsupportedMemcachedLimit::CountDenied),
         CounterLayout::Tiers if buckets > MAX_BUCKETS_READ => {
@@ -78,7 +80,8 @@ pub fn check_limit(limit: &Limit, denied: DeniedHits) -> Result<(), UnsupportedM
 /// The most buckets that one decision reads.
 fn buckets_read(limit: &Limit) -> u64 {
     let Shape::TieredWindow { levels } = limit.shape() else { return 0 };
-    let (units, window) = (levels.units(), limit.rate().period().secs());
+    let units = levels.units();
+    let window = limit.rate().period().secs();
     let edges = units.windows(2).map(|pair| 2 * (pair[1].secs() / pair[0].secs()));
     let coarsest = units.last().map_or(1, |unit| unit.secs());
     (edges.sum::<u64>() + window / coarsest).min(window / levels.finest().secs())

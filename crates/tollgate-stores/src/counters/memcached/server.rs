@@ -192,8 +192,10 @@ impl ConnectionTask {
     async fn serve(&mut self, mut stream: TcpStream) -> Result<(), String> {
         let (mut reader, mut writer) = stream.split();
         let mut in_flight: VecDeque<InFlight> = VecDeque::new();
-        let (mut input, mut output) = (Vec::with_capacity(READ_BYTES), Vec::new());
-        let (mut batches, mut opaque) = (Vec::new(), 0);
+        let mut input = Vec::with_capacity(READ_BYTES);
+        let mut output = Vec::new();
+        let mut batches = Vec::new();
+        let mut opaque = 0;
         loop {
             let room = in_flight.len() < MAX_IN_FLIGHT && output.len() < MAX_OUTPUT_BYTES;
             tokio::select! {
@@ -230,7 +232,8 @@ fn write_batch(
     if reply_to.as_ref().is_some_and(oneshot::Sender::is_closed) {
         return;
     }
-    let (first_opaque, expected) = (*opaque, commands.len());
+    let first_opaque = *opaque;
+    let expected = commands.len();
     for command in commands {
         command.write(output, *opaque);
         *opaque = opaque.wrapping_add(1);

@@ -175,7 +175,8 @@ impl Windows {
         amount: u64,
         timing: CallTiming,
     ) -> Result<(), StoreError> {
-        let (charged, index) = (target.index_at(charged_at), target.index_at(timing.now));
+        let charged = target.index_at(charged_at);
+        let index = target.index_at(timing.now);
         let counts = match target.kind {
             // A window ahead of this node's clock was charged by another node, or before the clock went back.
             WindowKind::Fixed => charged >= index,

@@ -113,7 +113,8 @@ impl Topology {
     ) -> Result<(ScriptResult, String), StoreError> {
         let ScriptCall { slot, op, at, entries, deadline } = *call;
         let mut link = self.link(slot, deadline).await?;
-        let (mut asking, mut late) = (false, 0);
+        let mut asking = false;
+        let mut late = 0;
         for _ in 0..MAX_TRIES {
             let until = link.clock().lower_bound_at(deadline);
             let write = |out: &mut Vec<u8>| script::write_call(out, op, at, until, entries);
@@ -247,7 +248,9 @@ impl Topology {
 
     fn classify_error(&self, error: &str, link: &RedisLink) -> ErrorReply {
         let mut words = error.split_whitespace();
-        let (code, slot, to) = (words.next().unwrap_or_default(), words.next(), words.next());
+        let code = words.next().unwrap_or_default();
+        let slot = words.next();
+        let to = words.next();
         // A server that is not asked as a cluster has nowhere to send us.
         let to = to.filter(|_| matches!(self, Topology::Cluster(_)));
         let to = to.and_then(|to| parse_redirect(to, link.server()));

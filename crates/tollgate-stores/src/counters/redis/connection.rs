@@ -57,7 +57,8 @@ impl RedisConnection {
             closed: Notify::new(),
         });
         let (reading, writing) = tokio::io::split(stream);
-        let (reader, writer) = (Arc::clone(&connection), Arc::clone(&connection));
+        let reader = Arc::clone(&connection);
+        let writer = Arc::clone(&connection);
         tokio::spawn(async move {
             let reason = match reader.read(reading).await {
                 Ok(()) => "the server closed the connection".to_owned(),

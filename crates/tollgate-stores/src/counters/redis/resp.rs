@@ -258,7 +258,9 @@ mod tests {
     fn replies_are_the_same_in_pieces_of_any_size() {
         let bytes = b"*3\r\n*2\r\n:1\r\n$2\r\n\r\n\r\n*0\r\n$-1\r\n+OK\r\n*-1\r\n";
         let in_pieces = |size| {
-            let (mut decoder, mut buffer, mut replies) = (Decoder::default(), Vec::new(), Vec::new());
+            let mut decoder = Decoder::default();
+            let mut buffer = Vec::new();
+            let mut replies = Vec::new();
             for piece in bytes.chunks(size) {
                 buffer.extend_from_slice(piece);
                 while let Some(reply) = decoder.next(&buffer).expect("the protocol") {

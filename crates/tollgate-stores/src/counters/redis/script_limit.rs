@@ -54,7 +54,8 @@ const MAX_WINDOW_COUNT: u64 = 1 << 45;
 
 impl ScriptLimit {
     pub(super) fn of(limit: &Limit) -> ScriptLimit {
-        let (period, count) = (limit.rate().period(), limit.rate().count());
+        let period = limit.rate().period();
+        let count = limit.rate().count();
         let period_us = period.secs() * 1_000_000;
         let window = |kind, step_us: u64| ScriptLimit {
             kind,
@@ -97,7 +98,8 @@ impl ScriptLimit {
     }
 
     fn bucket(limit: &Limit) -> ScriptLimit {
-        let (meter, period_us) = (meter(limit), limit.rate().period().secs() * 1_000_000);
+        let meter = meter(limit);
+        let period_us = limit.rate().period().secs() * 1_000_000;
         let (kind, units) = match meter.clock() {
             BucketClock::Nanos => ("c", limit.rate().period().nanos()),
             BucketClock::Ticks { ticks, .. } => ("c", ticks),

@@ -62,7 +62,8 @@ impl Sentinels {
         let mut tried: Vec<Endpoint> = Vec::new(); // those that are being dialled
         let mut trials = FuturesUnordered::new();
         let mut reason = "no sentinel answers".to_owned();
-        let (begun, mut refused) = (Instant::now(), false);
+        let begun = Instant::now();
+        let mut refused = false;
         let mut round = interval(POLL_INTERVAL);
         round.tick().await; // the first one is over at once
         loop {

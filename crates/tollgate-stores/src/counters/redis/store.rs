@@ -255,7 +255,8 @@ impl<'s> RedisRequest<'s> {
     /// Asks `second` once `first` has answered. A server that keeps silent does not use up the time of the others:
     /// after half of it they are asked all the same, and give back what they took if a late answer denies.
     async fn call_in_order(&mut self, first: &[SlotGroup], second: &[SlotGroup], op: Op, at: At) {
-        let (store, deadline) = (self.store, self.deadline);
+        let store = self.store;
+        let deadline = self.deadline;
         let half = deadline.duration_since(Instant::now()) / 2;
         let mut answers = pin!(call_slots(store, first, op, at, deadline));
         let in_time = match second {
@@ -311,7 +312,9 @@ impl<'s> RedisRequest<'s> {
                 let Some(grant) = part.grant.take() else { continue };
                 part.remaining += grant.cost;
                 let CentralCharge { counter, limit, unit_cost, .. } = &charges[*index];
-                let (counter, limit, unit_cost) = (counter.clone(), *limit, *unit_cost);
+                let counter = counter.clone();
+                let limit = *limit;
+                let unit_cost = *unit_cost;
                 let item = CentralReceiptItem { counter, limit, unit_cost, grant };
                 taken.indices.push(*index);
                 taken.entries.push(ScriptEntry::settle(entry.name.clone(), &item, 0));

@@ -25,7 +25,8 @@ pub(crate) async fn add<C: CasStore>(
         if !record.add(delta) {
             return Ok(());
         }
-        let (bytes, lifetime) = (record.write().into_bytes(), delta.tracking.keep());
+        let bytes = record.write().into_bytes();
+        let lifetime = delta.tracking.keep();
         let write = CasWrite { name: name.to_owned(), token, bytes, lifetime };
         match cells.swap(partition, &[write], deadline).await? {
             CasOutcome::Applied => return Ok(()),

@@ -75,7 +75,8 @@ pub(super) async fn append<C: CasStore>(
 }
 
 async fn allocate_numbers<C: CasStore>(cells: &C, count: u64) -> Result<RangeInclusive<u64>, StoreError> {
-    let (deadline, name) = (Instant::now() + UPDATE_TIMEOUT, head_name());
+    let deadline = Instant::now() + UPDATE_TIMEOUT;
+    let name = head_name();
     for tried in 1..=MAX_TRIES {
         let CasValue { bytes, token } = load_one(cells, LOG_PARTITION, &name, deadline).await?;
         let head = read_head(cells, bytes)?;
@@ -218,8 +219,8 @@ pub(super) fn decode(bytes: &[u8], seal: &Seal) -> Option<BanEvent> {
     let key = Key::parse(std::str::from_utf8(&key).ok()?).ok()?;
     match kind {
         BANNED => {
-            let (strikes, reason) =
-                (u32::try_from(pop_varint(rest)?).ok()?, pop_text(rest, MAX_REASON_BYTES)?);
+            let strikes = u32::try_from(pop_varint(rest)?).ok()?;
+            let reason = pop_text(rest, MAX_REASON_BYTES)?;
             Some(BanEvent::Banned { key, ban: Ban { until, reason, source: BanSource::Automatic, strikes } })
         }
         LIFTED => Some(BanEvent::Lifted { key, until }),

@@ -152,10 +152,13 @@ impl OffenderRecord {
             return None;
         }
         let rest = &mut rest;
-        let (count, until) = (u32::try_from(pop_varint(rest)?).ok()?, pop_time(rest)?);
-        let (expires_at, started_at) = (pop_time(rest)?, pop_time(rest)?);
+        let count = u32::try_from(pop_varint(rest)?).ok()?;
+        let until = pop_time(rest)?;
+        let expires_at = pop_time(rest)?;
+        let started_at = pop_time(rest)?;
         let write_id = pop_write_id(rest)?;
-        let (rule, reason) = (pop_text(rest, MAX_TEXT_BYTES)?, pop_text(rest, MAX_TEXT_BYTES)?);
+        let rule = pop_text(rest, MAX_TEXT_BYTES)?;
+        let reason = pop_text(rest, MAX_TEXT_BYTES)?;
         let recent_writes =
             (0..pop_up_to(rest, MAX_WRITERS)?).map(|_| pop_write_id(rest)).collect::<Option<_>>()?;
         let denials = (0..pop_up_to(rest, MAX_RULES)?).map(|_| pop_denials(rest)).collect::<Option<_>>()?;
@@ -295,7 +298,8 @@ mod tests {
 
     #[test]
     fn a_record_is_bounded_and_read_as_it_was_written() {
-        let (mut record, mut random) = (OffenderRecord::default(), fastrand::Rng::with_seed(7));
+        let mut record = OffenderRecord::default();
+        let mut random = fastrand::Rng::with_seed(7);
         for n in 0..20_000 {
             let at = NOW + Duration::from_millis(n * 97);
             let rule = format!("rule-{}", random.u32(..100));

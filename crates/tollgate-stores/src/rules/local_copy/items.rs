@@ -206,7 +206,8 @@ pub(super) fn insert_past_change(
     if item.kind != ItemKind::Rule {
         return Ok(());
     }
-    let (name, after) = (item.name.to_string(), text.clone());
+    let name = item.name.to_string();
+    let after = text.clone();
     insert_past(connection, head, &PastRow { version: *version, name, before, after, at: nanos(now) })
 }
 
@@ -217,7 +218,8 @@ pub(super) fn insert_logged(
     logged: ChangeLogEntry,
 ) -> Result<(), CopyError> {
     let ItemChange { item, version, text, .. } = logged.change;
-    let (name, at) = (item.name.into(), nanos(logged.at));
+    let name = item.name.into();
+    let at = nanos(logged.at);
     insert_past(connection, head, &PastRow { version, name, before: logged.before, after: text, at })
 }
 

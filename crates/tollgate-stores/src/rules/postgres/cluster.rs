@@ -61,7 +61,8 @@ impl PgCluster {
         let tls = trust.map(|trust| PgTls::new(trust, root.as_deref())).transpose();
         let tls = tls.map_err(|why| DbError::Unreadable { place: "the rules database".to_owned(), why })?;
         let options = PgConnectOptions { tls, password_file };
-        let (writer, reader) = (Mutex::default(), Mutex::default());
+        let writer = Mutex::default();
+        let reader = Mutex::default();
         Ok(PgCluster { servers, options, writer, reader, timeline: AtomicU32::new(0) })
     }
 
@@ -149,7 +150,8 @@ impl PgCluster {
                 timeout(READ_DEADLINE, ask).await.unwrap_or_else(|_| Err("no answer in time".to_owned()));
             answer.map_err(|why| format!("{}: {why}", server.name))
         });
-        let (mut found, mut troubles) = (Vec::new(), Vec::new());
+        let mut found = Vec::new();
+        let mut troubles = Vec::new();
         for answer in join_all(asking).await {
             match answer {
                 Ok(one) => found.push(one),

@@ -110,7 +110,8 @@ pub(super) async fn put(client: &impl GenericClient, changes: &[ItemChange]) -> 
 async fn put_rules(client: &impl GenericClient, changes: &[&ItemChange]) -> Result<(), PgFailure> {
     let items: Vec<&ItemId> = changes.iter().map(|change| &change.item).collect();
     client.execute("DELETE FROM tollgate.rule WHERE id = ANY($1)", &[&names(&items)]).await?;
-    let (mut versions, mut rows) = (Vec::new(), Vec::new());
+    let mut versions = Vec::new();
+    let mut rows = Vec::new();
     for change in changes {
         let Some(text) = &change.text else { continue };
         versions.push(change.version.packed());
@@ -125,8 +126,11 @@ async fn put_rules(client: &impl GenericClient, changes: &[&ItemChange]) -> Resu
         "INSERT INTO tollgate.rule ({RULE_COLUMNS}) SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[],
             $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::text[])"
     );
-    let (uid, method, url) = (column(|row| &row.uid), column(|row| &row.method), column(|row| &row.url));
-    let (unit, algorithm) = (column(|row| &row.unit), column(|row| &row.algorithm));
+    let uid = column(|row| &row.uid);
+    let method = column(|row| &row.method);
+    let url = column(|row| &row.url);
+    let unit = column(|row| &row.unit);
+    let algorithm = column(|row| &row.algorithm);
     let options = column(|row| &row.options);
     client
         .execute(&sql, &[&ids, &versions, &uid, &method, &url, &unit, &requests, &algorithm, &options])

@@ -41,7 +41,8 @@ pub(super) async fn migrate(client: &mut Client) -> Result<(), DbError> {
     let done = async {
         let transaction = client.transaction().await?;
         transaction.query("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
-        let (found, known) = (schema_version(&transaction).await?, MIGRATIONS.len() as i64);
+        let found = schema_version(&transaction).await?;
+        let known = MIGRATIONS.len() as i64;
         let missing = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..));
         let Some(missing) = missing else { return Ok(Err(DbError::UnsupportedSchema { found, known })) };
         for migration in missing {

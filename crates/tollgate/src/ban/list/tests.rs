@@ -113,7 +113,8 @@ fn reasons_are_kept_whether_they_are_shared_or_not() {
 #[test]
 fn a_lookup_probes_as_often_with_many_bans_as_with_one() {
     let probes = |list: &BanList, name: &str| {
-        let (asked, looked) = (Cell::new(0), Cell::new(0));
+        let asked = Cell::new(0);
+        let looked = Cell::new(0);
         let front = list.read_view.load();
         let value = |attribute: &Attribute| (*attribute == Attribute::User).then_some(Cow::Borrowed(name));
         front.kinds.find(&list.secret, "203.0.113.9".parse().ok(), value, |print, _| {
@@ -123,7 +124,8 @@ fn a_lookup_probes_as_often_with_many_bans_as_with_one() {
         });
         (asked.get(), looked.get())
     };
-    let (one, many) = (list(), list());
+    let one = list();
+    let many = list();
     for list in [&one, &many] {
         list.insert(user(0), by_hand(Time::MAX), NOW);
         list.insert(key("ip:198.51.100.7"), by_hand(Time::MAX), NOW);
@@ -159,7 +161,8 @@ proptest! {
     fn a_list_holds_what_was_put_in(
         steps in prop::collection::vec((prop::sample::select(&KEYS[..]), 0u64..100, 0u8..4), 0..80),
     ) {
-        let (list, mut model) = (list(), BTreeMap::new());
+        let list = list();
+        let mut model = BTreeMap::new();
         let mut now = NOW;
         for (text, seconds, what) in steps {
             now = now + Duration::from_secs(5);

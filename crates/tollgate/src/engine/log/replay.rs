@@ -86,18 +86,23 @@ impl<'e> Replay<'e> {
     fn read_ban(&mut self, from: &mut Decoder<'_>) -> Option<()> {
         let print = from.word()?;
         let key = Key::parse(from.text()?).ok()?;
-        let (reason, source) = (from.text()?.to_owned(), BanSource::parse(from.text()?)?);
-        let (until, strikes) = (Time::from_nanos(from.word()?), u32::try_from(from.word()?).ok()?);
+        let reason = from.text()?.to_owned();
+        let source = BanSource::parse(from.text()?)?;
+        let until = Time::from_nanos(from.word()?);
+        let strikes = u32::try_from(from.word()?).ok()?;
         self.bans.insert(print, (key, Ban { until, reason, source, strikes }));
         Some(())
     }
 
     fn read_offender(&mut self, from: &mut Decoder<'_>) -> Option<()> {
-        let (key, touched) = (from.word()?, Time::from_nanos(from.word()?));
-        let (count, until) = (u32::try_from(from.word()?).ok()?, Time::from_nanos(from.word()?));
+        let key = from.word()?;
+        let touched = Time::from_nanos(from.word()?);
+        let count = u32::try_from(from.word()?).ok()?;
+        let until = Time::from_nanos(from.word()?);
         let mut offender = Offender { strikes: Strikes { count, until }, ..Offender::default() };
         for _ in 0..from.word()? {
-            let (rule, times) = (from.word()?, from.word()?);
+            let rule = from.word()?;
+            let times = from.word()?;
             let time = |_| Some((Time::from_nanos(from.word()?), u32::try_from(from.word()?).ok()?));
             let times = (0..times).map(time).collect::<Option<_>>()?;
             offender.denials.push(RuleDenials { rule, times });
@@ -108,7 +113,8 @@ impl<'e> Replay<'e> {
 
     /// Hands everything to the engine.
     pub(crate) fn finish(self) -> Replayed {
-        let (engine, now) = (self.engine, self.now);
+        let engine = self.engine;
+        let now = self.now;
         let mut bans = 0;
         for (key, ban) in self.bans.into_values().filter(|(_, ban)| ban.until > now) {
             engine.bans.insert(key, ban, now);

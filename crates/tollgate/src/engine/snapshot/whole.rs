@@ -51,8 +51,10 @@ impl Engine {
         let mut kept = 0;
         for _ in 0..from.word()? {
             let key = Key::parse(from.text()?).ok()?;
-            let (reason, source) = (from.text()?.to_owned(), BanSource::parse(from.text()?)?);
-            let (until, strikes) = (Time::from_nanos(from.word()?), u32::try_from(from.word()?).ok()?);
+            let reason = from.text()?.to_owned();
+            let source = BanSource::parse(from.text()?)?;
+            let until = Time::from_nanos(from.word()?);
+            let strikes = u32::try_from(from.word()?).ok()?;
             if until > now {
                 self.bans.insert(key, Ban { until, reason, source, strikes }, now);
                 kept += 1;
@@ -63,8 +65,10 @@ impl Engine {
 
     fn restore_offenders(&self, from: &mut Decoder<'_>) -> Option<()> {
         for _ in 0..from.word()? {
-            let (key, touched) = (Fingerprint(from.word()?), Time::from_nanos(from.word()?));
-            let (count, until) = (u32::try_from(from.word()?).ok()?, Time::from_nanos(from.word()?));
+            let key = Fingerprint(from.word()?);
+            let touched = Time::from_nanos(from.word()?);
+            let count = u32::try_from(from.word()?).ok()?;
+            let until = Time::from_nanos(from.word()?);
             let mut offender = Offender { strikes: Strikes { count, until }, ..Offender::default() };
             for _ in 0..from.word()? {
                 let rule = from.word()?;

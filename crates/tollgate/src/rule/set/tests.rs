@@ -13,7 +13,8 @@ fn rule(id: usize, text: &str, options: &str) -> Rule {
     for (name, value) in [("match", pattern), ("host", host)] {
         yaml += &if value.is_empty() { String::new() } else { format!(", {name}: '{value}'") };
     }
-    let (yaml, mut problems) = (format!("{yaml}}}"), Problems::new());
+    let yaml = format!("{yaml}}}");
+    let mut problems = Problems::new();
     let rule = parse::rule(&document::read(&yaml).expect("YAML"), "", &mut problems);
     rule.unwrap_or_else(|| panic!("{yaml}: {problems}"))
 }
@@ -127,7 +128,8 @@ fn a_set_finds_what_a_search_through_all_rules_finds_even_if_every_hash_collides
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % below
         };
-        let (mut set, mut rules) = (RuleSet::default(), Vec::<Rule>::new());
+        let mut set = RuleSet::default();
+        let mut rules = Vec::<Rule>::new();
         for step in 0..600 {
             let id = draw(40);
             let at = rules.iter().position(|known| known.id.as_str() == format!("r{id}"));

@@ -225,7 +225,8 @@ mod tests {
             assert_eq!(drain(&mut aggregate, &quota(5 + n), NOW), 5 + n as u64);
         }
         // Before, every key of the next limit was denied.
-        let (first, second) = (quota(100), quota(200));
+        let first = quota(100);
+        let second = quota(200);
         assert!((0..50).all(|_| aggregate.charge(&first, 1, NOW).is_ok()), "half of a limit");
         // Shares are rounded up: one token may be missing.
         assert!(matches!(aggregate.peek(&second, 1, NOW), Ok(99..=100)));

@@ -33,7 +33,8 @@ impl ChangedLines {
     /// Notes that a line has changed. The change was an atomic read-modify-write, or was made under the shard's lock.
     #[inline]
     pub(super) fn mark(&self, line: usize) {
-        let (word, bit) = (&self.words[line / Self::LINES_PER_WORD], 1 << (line % Self::LINES_PER_WORD));
+        let word = &self.words[line / Self::LINES_PER_WORD];
+        let bit = 1 << (line % Self::LINES_PER_WORD);
         after_change();
         if word.load(Ordering::SeqCst) & bit == 0 {
             word.fetch_or(bit, Ordering::SeqCst);

@@ -162,7 +162,8 @@ impl Classes {
 
     /// Notes that an entry names the number.
     pub(super) fn mark(&self, number: u16) {
-        let (word, bit) = (usize::from(number) / 64, 1u64 << (number % 64));
+        let word = usize::from(number) / 64;
+        let bit = 1u64 << (number % 64);
         if let Some(marks) = self.marks.get(word)
             && marks.load(Ordering::Relaxed) & bit == 0
         {

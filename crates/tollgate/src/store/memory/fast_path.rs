@@ -67,7 +67,8 @@ impl FastPath {
 impl FastBucket {
     fn new(meter: Meter, kind: u16) -> Option<FastBucket> {
         let raised = |units: u64| units.checked_mul(1 << GENERATION_BITS);
-        let (token, span) = (raised(meter.token_units())?, raised(meter.capacity_units())?);
+        let token = raised(meter.token_units())?;
+        let span = raised(meter.capacity_units())?;
         let slack = span.checked_sub(token)?;
         let room = (WORD_RANGE - meter.capacity_units()).saturating_sub(1 << OWNER_AT);
         let short = FastBucket {
@@ -98,8 +99,8 @@ impl FastBucket {
     /// `None` if the short way does not go there.
     #[inline(always)]
     fn fast_now(&self, now: Time) -> Option<FastNow> {
-        let (age, units) =
-            (self.word_range.load(Ordering::Relaxed), self.meter.clock().units_at_unclamped(now));
+        let age = self.word_range.load(Ordering::Relaxed);
+        let units = self.meter.clock().units_at_unclamped(now);
         // What an age has in its lower bits is little: it shortens the way by so much at both ends.
         let goes = units.wrapping_sub(age) < self.usable_range;
         goes.then_some(FastNow { now_word: units << GENERATION_BITS, tag_bits: age & ((1 << OWNER_AT) - 1) })
@@ -151,7 +152,8 @@ impl FastBucket {
 /// Charges a bucket at any moment, with the answer whatever it is; `None` if the slot is, or becomes, somebody
 /// else's.
 fn charge_bucket(slot: &Slot, tag: u64, meter: &Meter, cost: u64, now: Time) -> Option<Decision> {
-    let (mut loaded, now_units) = (slot.load_unconfirmed(), meter.units_at(now));
+    let mut loaded = slot.load_unconfirmed();
+    let now_units = meter.units_at(now);
     while loaded.tag() == tag {
         let (decision, stands) = match meter.try_charge_units(loaded.state(), now_units, cost) {
             Some((decision, next)) => (decision, slot.cas_state(loaded, next)),

@@ -283,8 +283,8 @@ impl ChargeOp<'_> {
         match (next, intent) {
             (Some(next), ChargeOpKind::Charge | ChargeOpKind::ChargeOrDrain) => {
                 let remaining = decision.left.saturating_sub(cost);
-                let (reset_after, grant) =
-                    (meter.expires_at(&next).since(now), Grant { at: now, cost, mark: next });
+                let reset_after = meter.expires_at(&next).since(now);
+                let grant = Grant { at: now, cost, mark: next };
                 PackedUpdate {
                     part: LimitOutcome { decision, remaining, reset_after, grant: Some(grant) },
                     next: Some(next),

@@ -68,7 +68,8 @@ impl Region {
     /// A slot by its number in the whole region.
     #[inline]
     pub(super) fn slot(&self, number: usize) -> Option<&Slot> {
-        let (line, n) = (number / SLOTS_PER_LINE, number % SLOTS_PER_LINE);
+        let line = number / SLOTS_PER_LINE;
+        let n = number % SLOTS_PER_LINE;
         if line >= self.lines_per_shard * SHARDS {
             return None;
         }

@@ -38,7 +38,8 @@ pub(super) fn form_words(form: &SlotEncoding) -> [u64; 4] {
 pub(super) fn read_class(words: [u64; 4]) -> Option<Class> {
     let [first, words @ ..] = words;
     // Versions that knew no capacities wrote zero there: their entries count as ones at their limit.
-    let (kind, capacity_log2) = (first & ((1 << CAPACITY_AT) - 1), u8::try_from(first >> CAPACITY_AT).ok()?);
+    let kind = first & ((1 << CAPACITY_AT) - 1);
+    let capacity_log2 = u8::try_from(first >> CAPACITY_AT).ok()?;
     if u32::from(capacity_log2) >= u64::BITS {
         return None;
     }

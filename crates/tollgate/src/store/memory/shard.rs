@@ -417,7 +417,8 @@ impl ShardInner {
         if !self.can_grow(shard) {
             return false;
         }
-        let (lines, grown) = (shard.table.size().lines(), shard.table.size().grown());
+        let lines = shard.table.size().lines();
+        let grown = shard.table.size().grown();
         let divided = split_line(lines);
         let mut free = shard.lines.at(lines).0.iter();
         for slot in &shard.lines.at(divided).0 {

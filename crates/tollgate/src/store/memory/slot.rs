@@ -257,7 +257,8 @@ mod atomic {
             if !NATIVE {
                 return self.cas_entry_locked(loaded, loaded.next_generation(entry));
             }
-            let (old, new) = (loaded.into(), loaded.next_generation(entry).into());
+            let old = loaded.into();
+            let new = loaded.next_generation(entry).into();
             let replaced = self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
             replaced.map(drop).map_err(SlotValue::from)
         }

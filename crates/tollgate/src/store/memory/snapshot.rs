@@ -141,7 +141,8 @@ impl MemoryStore {
     pub(crate) fn estimated_bytes(&self, now: Time) -> u64 {
         let lines = self.lines_in_use();
         let step = lines.div_ceil(SAMPLE_LINES).max(1);
-        let (mut bytes, mut sampled) = (0, 0);
+        let mut bytes = 0;
+        let mut sampled = 0;
         let mut count = |chunk: crate::codec::chunk::Chunk| {
             bytes += chunk.bytes().len();
             Ok(())
@@ -177,12 +178,15 @@ impl<'s> EntryReader<'s> {
 
     /// Reads an entry in the place of what the key had; how many entries more there are then.
     pub(crate) fn read_packed(&self, from: &mut Decoder<'_>) -> Option<i64> {
-        let (fingerprint, class, word) = (from.word()?, from.short()?, from.word()?);
+        let fingerprint = from.word()?;
+        let class = from.short()?;
+        let word = from.word()?;
         self.take_packed(fingerprint, u64::from(class), word)
     }
 
     pub(crate) fn read_wide(&self, from: &mut Decoder<'_>) -> Option<i64> {
-        let (key, fresh_at) = (from.word()?, Time::from_nanos(from.word()?));
+        let key = from.word()?;
+        let fresh_at = Time::from_nanos(from.word()?);
         let state = read_state(from)?;
         Some(self.put(Fingerprint(key), |_| {
             Some(SavedEntry::Wide(WideEntry::from_snapshot(key, state, fresh_at)))
@@ -209,7 +213,8 @@ impl<'s> EntryReader<'s> {
         saved: impl FnOnce(&mut ShardInner) -> Option<SavedEntry>,
     ) -> i64 {
         let n = shard_of(fingerprint);
-        let (mut inner, shard) = (self.store.lock(n), self.store.shard_context(n, self.now));
+        let mut inner = self.store.lock(n);
+        let shard = self.store.shard_context(n, self.now);
         let was_there = inner.remove(&shard, fingerprint);
         let is_there = saved(&mut inner).is_some_and(|saved| inner.restore(&shard, fingerprint, saved));
         i64::from(is_there) - i64::from(was_there)

@@ -41,7 +41,8 @@ impl RedisStore {
             delta.tracking.keep().as_millis().to_string(),
             MAX_WRITERS.to_string(),
         ];
-        let (slot, deadline) = (slot_of(&name), Instant::now() + TRACK_TIMEOUT);
+        let slot = slot_of(&name);
+        let deadline = Instant::now() + TRACK_TIMEOUT;
         let topology = &self.0.topology;
         match topology.command(slot, &words, deadline).await {
             Err(StoreError::Refused { reason, .. }) if reason.starts_with("NOSCRIPT") => {
