@@ -3,13 +3,13 @@
 use tollgate::{Limit, Time};
 
 pub use crate::counters::redis::RedisReply;
-use crate::counters::redis::resp::Decoder;
+use crate::counters::redis::resp::RespDecoder;
 pub use crate::counters::violations::testing as violations;
 use crate::counters::{memcached::wire, state, track};
 
 /// The replies in what a Redis server sends, read in pieces; `None` if it is not the protocol.
 pub fn redis_replies(bytes: &[u8], piece: usize) -> Option<Vec<RedisReply>> {
-    let mut decoder = Decoder::default();
+    let mut decoder = RespDecoder::default();
     let mut buffer = Vec::new();
     let mut replies = Vec::new();
     for read in bytes.chunks(piece) {

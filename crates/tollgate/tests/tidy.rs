@@ -236,3 +236,23 @@ fn no_text_names_the_machine_it_was_written_on() {
         }
     }
 }
+
+/// A type name means one thing in the whole workspace, but for the twin of a type under another `cfg`.
+#[test]
+fn no_type_name_is_declared_twice() {
+    const TWINS: [&str; 1] = ["Slot"];
+    let mut declared = std::collections::BTreeMap::<String, Vec<String>>::new();
+    for source in ["tollgate", "tollgate-stores", "tollgate-server"].into_iter().flat_map(sources) {
+        for line in source.code.lines().map(str::trim_start).filter(|line| line.starts_with("pub")) {
+            let mut words =
+                line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+            if words.any(|word| matches!(word, "struct" | "enum" | "trait" | "type" | "union"))
+                && let Some(name) = words.next().filter(|name| name.starts_with(char::is_uppercase))
+            {
+                declared.entry(name.to_owned()).or_default().push(source.name());
+            }
+        }
+    }
+    declared.retain(|name, places| places.len() > 1 && !TWINS.contains(&name.as_str()));
+    assert!(declared.is_empty(), "{declared:#?}");
+}

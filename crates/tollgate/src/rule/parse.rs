@@ -14,12 +14,12 @@ use crate::limit::Limit;
 use crate::rule::interner::Interner;
 use crate::rule::{
     AmbiguousKey, BanPolicy, CompactText, CountWhen, EnforcedShare, HostPattern, Limits, MissingKey,
-    OnExceed, OnStoreError, Override, Overrides, Pattern, Rule, RuleId, RuleLimit, RuleMethod, RuleMode,
-    RuleTerms, Tracking,
+    OnExceed, OnStoreError, Pattern, Rule, RuleId, RuleLimit, RuleMethod, RuleMode, RuleTerms, Tracking,
 };
 use crate::time::parse_duration;
 
 mod algorithm_options;
+mod overrides;
 
 /// Named bounds of a rule.
 const MAX_KEY_ATTRIBUTES: usize = 8;
@@ -84,7 +84,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let cost = cost(map);
     let read = LimitContext { shapes: &shapes, cost };
     let limits = limits(map, &short, &read);
-    let overrides = overrides(map, &key, &read);
+    let overrides = overrides::read(map, &key, &read);
     // All is read before anything is given up: a key that nobody asked for would look unknown.
     let mode = map.optional_choice("mode", &MODE).unwrap_or_default();
     let enforced = enforced(map, &key, uid.as_deref());
@@ -207,6 +207,9 @@ fn rule_user(map: &mut MapReader<'_, '_>, short: &ShortForm<'_>, key: &[Attribut
     let uid = node.as_str().map(str::trim_ascii).filter(|uid| !uid.is_empty());
     if uid.is_none() {
         map.reject("uid", node, "expected a user id");
+    } else if uid.is_some_and(|uid| uid.len() > Key::MAX_LEN) {
+        map.reject("uid", node, format!("a user id of more than {} bytes", Key::MAX_LEN));
+        return None;
     } else if !key.contains(&Attribute::User) {
         map.reject("uid", node, "a rule for one user is counted by user: add user to its key");
     }
@@ -391,52 +394,6 @@ fn by_attribute(text: &str) -> Result<Attribute, String> {
         Err(_) if !text.contains(':') => Attribute::parse(&format!("attr:{text}")),
         other => other,
     }
-}
-
-fn overrides(map: &mut MapReader<'_, '_>, key: &[Attribute], read: &LimitContext<'_>) -> Overrides {
-    let Some(nodes) = map.optional_list("overrides") else { return Overrides::default() };
-    let mut list = Vec::with_capacity(nodes.len());
-    for (n, node) in nodes.iter().enumerate() {
-        let path = format!("overrides[{n}]");
-        let Some(entries) = node.as_map() else {
-            map.reject(&path, node, "expected a map such as {user: \"42\", limits: [50/m]}");
-            continue;
-        };
-        let mut values = Vec::new();
-        let mut limits = None;
-        let before = map.problems().count();
-        for entry in entries {
-            let name = entry.key();
-            let value = entry.value();
-            if matches!(name, "limit" | "limits") {
-                limits = read.limits(map, &format!("{path}.{name}"), value);
-                continue;
-            }
-            match override_value(key, name, value.as_str()) {
-                Ok(pair) => values.push(pair),
-                Err(message) => map.reject(&path, value, message),
-            }
-        }
-        match limits {
-            Some(limits) if !values.is_empty() => list.push(Override { values, limits }),
-            _ if map.problems().count() > before => {}
-            Some(_) => map.reject(&path, node, "names no attribute of the rule's key"),
-            None => map.reject(&path, node, "'limits' is missing"),
-        }
-    }
-    Overrides::new(key, list)
-}
-
-fn override_value(key: &[Attribute], name: &str, value: Option<&str>) -> Result<(Attribute, String), String> {
-    let attribute = Attribute::parse(name)?;
-    if !key.contains(&attribute) {
-        let names: Vec<_> = key.iter().map(ToString::to_string).collect();
-        return Err(format!("{attribute} is not in the rule's key [{}]", names.join(", ")));
-    }
-    let value = value.ok_or_else(|| format!("expected a value for {attribute}"))?;
-    let escaped = value.replace('%', "%25").replace('+', "%2B");
-    let key = Key::parse(&format!("{attribute}:{escaped}")).map_err(|error| error.to_string())?;
-    key.parts().first().cloned().ok_or_else(|| format!("no value for {attribute}"))
 }
 
 fn count_when(map: &mut MapReader<'_, '_>) -> Option<CountWhen> {

@@ -54,6 +54,8 @@ impl Default for Pattern {
 impl Pattern {
     /// Deeper patterns are rejected.
     pub const MAX_SEGMENTS: usize = 64;
+    /// In bytes. A longer path of a request is rejected before it is matched.
+    pub const MAX_LEN: usize = 16 << 10;
 
     /// Reads `[METHOD ]PATH`.
     pub fn parse(text: &str) -> Result<(RuleMethod, Pattern), String> {
@@ -162,6 +164,9 @@ fn parse_path(path: &str) -> Result<String, String> {
     if path.contains(['?', '#']) {
         return Err(format!("'{path}' has a query: match the path, and use query:NAME as a key"));
     }
+    if path.len() > Pattern::MAX_LEN {
+        return Err(format!("a path of {} bytes: at most {}", path.len(), Pattern::MAX_LEN));
+    }
     let (path, end) = match path.strip_suffix(OPEN_END) {
         Some(path) => (path, OPEN_END),
         None => (path, ""),
@@ -193,12 +198,18 @@ fn check_segment(text: &str) -> Result<(), &str> {
 }
 
 impl HostPattern {
+    /// In bytes, as DNS has it.
+    pub const MAX_LEN: usize = 253;
+
     pub fn parse(text: &str) -> Result<HostPattern, String> {
         let (below, name) = match text.strip_prefix(WILDCARD_PREFIX) {
             Some(name) => (true, name),
             None => (false, text),
         };
         let name = host::canonical(name);
+        if name.len() > HostPattern::MAX_LEN {
+            return Err(format!("a host of {} bytes: at most {}", name.len(), HostPattern::MAX_LEN));
+        }
         if name.is_empty() || name.contains(['*', '/', ' ', '{']) {
             return Err(format!("'{text}' is no host: write api.example.com or *.example.com"));
         }
@@ -293,5 +304,14 @@ mod tests {
             HostPattern::parse("API.Example.com:443").map(|host| host.to_string()),
             Ok("api.example.com".to_owned())
         );
+    }
+
+    #[test]
+    fn paths_and_hosts_have_a_longest_length() {
+        let path = |len: usize| format!("/{}", "x".repeat(len - 1));
+        assert!(Pattern::parse(&path(Pattern::MAX_LEN)).is_ok());
+        assert!(Pattern::parse(&path(Pattern::MAX_LEN + 1)).is_err_and(|why| why.contains("16385 bytes")));
+        assert!(HostPattern::parse(&"x".repeat(HostPattern::MAX_LEN)).is_ok());
+        assert!(HostPattern::parse(&"x".repeat(HostPattern::MAX_LEN + 1)).is_err());
     }
 }

@@ -8,16 +8,20 @@ use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::mem;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// The bytes follow it.
+/// The bytes follow its fields at once, where padding would be.
 #[repr(C)]
 struct Header {
     count: AtomicU32,
-    length: u32,
+    length: u16,
 }
+
+/// Where the bytes start: two bytes less a string are a 16-byte step of the allocator less for every eighth string.
+const TEXT_OFFSET: usize = mem::offset_of!(Header, length) + size_of::<u16>();
 
 pub struct SharedStr(NonNull<Header>);
 
@@ -31,7 +35,7 @@ const MAX_COUNT: u32 = i32::MAX as u32;
 
 impl SharedStr {
     pub fn new(text: &str) -> SharedStr {
-        let length = u32::try_from(text.len()).expect("a string of a rule is bounded by its document");
+        let length = u16::try_from(text.len()).expect("ids, paths, hosts and users of rules are bounded");
         let layout = layout(text.len());
         // SAFETY: the layout has a size above zero.
         let memory = unsafe { alloc::alloc(layout) }.cast::<Header>();
@@ -39,7 +43,9 @@ impl SharedStr {
         // SAFETY: the allocation has room for the header and the bytes, and is aligned for the header.
         unsafe {
             header.write(Header { count: AtomicU32::new(1), length });
-            ptr::copy_nonoverlapping(text.as_ptr(), header.add(1).cast::<u8>().as_ptr(), text.len());
+            // After the header: its padding is part of the text.
+            let bytes = header.cast::<u8>().add(TEXT_OFFSET);
+            ptr::copy_nonoverlapping(text.as_ptr(), bytes.as_ptr(), text.len());
         }
         SharedStr(header)
     }
@@ -63,7 +69,9 @@ impl SharedStr {
 
 fn layout(length: usize) -> Layout {
     let header = Layout::new::<Header>();
-    Layout::from_size_align(header.size() + length, header.align()).expect("the length fits 32 bits")
+    // At least the header, so that a reference to it covers nothing else.
+    let size = header.size().max(TEXT_OFFSET + length);
+    Layout::from_size_align(size, header.align()).expect("the length fits 16 bits")
 }
 
 impl Deref for SharedStr {
@@ -71,10 +79,10 @@ impl Deref for SharedStr {
 
     #[inline]
     fn deref(&self) -> &str {
-        let length = self.header().length as usize;
-        // SAFETY: `new` copied so many bytes of a string behind the header.
+        let length = usize::from(self.header().length);
+        // SAFETY: `new` copied so many bytes of a string to this offset.
         unsafe {
-            let bytes = std::slice::from_raw_parts(self.0.add(1).cast::<u8>().as_ptr(), length);
+            let bytes = std::slice::from_raw_parts(self.0.cast::<u8>().add(TEXT_OFFSET).as_ptr(), length);
             std::str::from_utf8_unchecked(bytes)
         }
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, oneshot};
 
-use super::resp::{Decoder, RedisReply};
+use super::resp::{RedisReply, RespDecoder};
 
 /// Requests under way on one connection, at the most.
 pub(super) const MAX_IN_FLIGHT: usize = 8192;
@@ -157,7 +157,7 @@ impl RedisConnection {
 
     async fn read(&self, mut stream: ReadHalf<Box<dyn RedisStream>>) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(READ_BYTES);
-        let mut decoder = Decoder::default();
+        let mut decoder = RespDecoder::default();
         loop {
             let read = tokio::select! {
                 read = stream.read_buf(&mut bytes) => read?,
@@ -175,7 +175,7 @@ impl RedisConnection {
     }
 
     /// Hands all whole replies out.
-    fn deliver(&self, decoder: &mut Decoder, bytes: &[u8]) -> io::Result<()> {
+    fn deliver(&self, decoder: &mut RespDecoder, bytes: &[u8]) -> io::Result<()> {
         let garbage = || io::Error::new(io::ErrorKind::InvalidData, "it does not speak the Redis protocol");
         let mut replies = Vec::new();
         while let Some(reply) = decoder.next(bytes).map_err(|_| garbage())? {

@@ -28,7 +28,7 @@ const MAX_DEPTH: usize = 8;
 impl RedisReply {
     /// Reads one reply from the front of `bytes`; `None` if it is not whole.
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(RedisReply, usize)>, RespProtocolError> {
-        let mut decoder = Decoder::default();
+        let mut decoder = RespDecoder::default();
         Ok(decoder.next(bytes)?.map(|reply| (reply, decoder.at)))
     }
 
@@ -59,7 +59,7 @@ impl RedisReply {
 /// Reads replies from a buffer that more is appended to. It remembers how far it came, so the work is linear in what a
 /// server sends, however small the pieces.
 #[derive(Default)]
-pub(crate) struct Decoder {
+pub(crate) struct RespDecoder {
     /// How much of the buffer is decoded.
     at: usize,
     /// How far the end of the line at `at` was searched for.
@@ -80,7 +80,7 @@ enum Item {
     Array(usize),
 }
 
-impl Decoder {
+impl RespDecoder {
     /// The next whole reply; `None` if more must be appended first.
     pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Option<RedisReply>, RespProtocolError> {
         while let Some(item) = self.item(bytes)? {
@@ -258,7 +258,7 @@ mod tests {
     fn replies_are_the_same_in_pieces_of_any_size() {
         let bytes = b"*3\r\n*2\r\n:1\r\n$2\r\n\r\n\r\n*0\r\n$-1\r\n+OK\r\n*-1\r\n";
         let in_pieces = |size| {
-            let mut decoder = Decoder::default();
+            let mut decoder = RespDecoder::default();
             let mut buffer = Vec::new();
             let mut replies = Vec::new();
             for piece in bytes.chunks(size) {
