@@ -57,7 +57,7 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
         engine.dropped_bans(),
     );
     page.one(
-        "tollgate_bans_untold_total",
+        "tollgate_bans_unpublished_total",
         "counter",
         "Automatic bans that hold on this node only: too many at once for the rules database.",
         engine.unpublished_bans(),
