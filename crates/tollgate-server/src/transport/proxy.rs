@@ -12,57 +12,30 @@ use crate::config::{Balance, ProxyConfig, QueueConfig};
 use crate::connection::Shutdown;
 use crate::gate::{FieldSelection, Gate};
 
-mod balance;
+mod accept;
 mod body;
-mod body_fields;
-mod budget;
-mod client_connection;
-mod connect;
-mod enqueue;
-mod error_response;
+mod decide;
 mod exchange;
-mod forward;
-mod forwarded;
-mod framing;
-mod framing_check;
-mod health;
-mod heartbeat;
-mod hold;
-mod hold_wait;
-mod hop_by_hop;
-mod identify;
-mod in_flight;
-mod inspect;
-mod json;
-mod merge_headers;
-mod multipart;
-mod pool;
-mod replay;
-mod retry_schedule;
-mod sanitize;
-mod settlement;
-mod stalled_stream;
-mod stream;
+mod respond;
+mod tls;
+mod upstream;
+mod wait;
+
 #[cfg(feature = "testing")]
 pub mod testing;
-mod tls;
-mod tunnel;
-mod upstream;
-mod websocket;
-mod worker;
 
-pub use health::watch as watch_health;
+pub use accept::worker::serve;
 pub use tls::{Certificate, watch_upstream_ca};
-pub use worker::serve;
+pub use upstream::health::watch as watch_health;
+pub use wait::enqueue::RequestQueue;
 
-use balance::RoundRobinCursor;
-use budget::Budget;
-use connect::UpstreamTlsClient;
-pub use enqueue::RequestQueue;
-use forwarded::ProxyTrust;
-use heartbeat::Heartbeat;
-use hold::HoldQueues;
-use upstream::Upstream;
+use accept::forwarded::ProxyTrust;
+use accept::heartbeat::Heartbeat;
+use upstream::balance::RoundRobinCursor;
+use upstream::connect::UpstreamTlsClient;
+use upstream::server::Upstream;
+use wait::budget::Budget;
+use wait::hold::HoldQueues;
 
 pub struct Proxy {
     gate: Arc<Gate>,
@@ -120,7 +93,7 @@ impl Proxy {
             workers,
             heartbeats: (0..workers).map(|_| Heartbeat::default()).collect(),
             hold_queues: Arc::default(),
-            read_ahead: Budget::new(hold_wait::MAX_READ_AHEAD_BYTES),
+            read_ahead: Budget::new(wait::hold_wait::MAX_READ_AHEAD_BYTES),
             counts: ProxyCounts::default(),
         })
     }
@@ -141,7 +114,7 @@ impl Proxy {
 
     /// Sends queued requests when they may pass, until the shutdown.
     pub async fn run_replay(self: Arc<Self>, shutdown: Shutdown) {
-        replay::run(self, shutdown).await;
+        wait::replay::run(self, shutdown).await;
     }
 
     /// Beats for a worker, on its own thread, for as long as that runs.
@@ -162,7 +135,7 @@ impl Proxy {
 
     /// Calls requests when it is their turn, until the shutdown.
     pub async fn run_hold_queues(self: Arc<Self>, shutdown: Shutdown) {
-        hold::watch(Arc::clone(&self.hold_queues), Arc::clone(&self.gate), shutdown).await;
+        wait::hold::watch(Arc::clone(&self.hold_queues), Arc::clone(&self.gate), shutdown).await;
     }
 
     pub fn upstreams(&self) -> Vec<UpstreamReport> {

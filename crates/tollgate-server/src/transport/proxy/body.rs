@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::transport::proxy::in_flight::InFlightGuard;
-use crate::transport::proxy::sanitize::TrailerFilter;
+use crate::transport::proxy::accept::sanitize::TrailerFilter;
+use crate::transport::proxy::upstream::in_flight::InFlightGuard;
 
 /// How long we wait for an upstream's 100 before the body is sent unasked (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -12,16 +12,17 @@ use tollgate::identity::forwarded::ForwardingHeader;
 
 use crate::config::Config;
 use crate::testing::gate;
-use crate::transport::proxy::body_fields::BodyPrefix;
-use crate::transport::proxy::client_connection::serve_http1;
+use crate::transport::proxy::Proxy;
+use crate::transport::proxy::accept::client_connection::serve_http1;
+use crate::transport::proxy::accept::forwarded::{Peer, ProxyTrust, Scheme};
+pub use crate::transport::proxy::accept::framing::BodyLength;
+use crate::transport::proxy::accept::framing::Framing;
+use crate::transport::proxy::accept::hop_by_hop;
+use crate::transport::proxy::accept::sanitize::{RequestOrigin, sanitize_headers};
+use crate::transport::proxy::accept::stream::ClientStream;
+use crate::transport::proxy::decide::body_fields::BodyPrefix;
+pub use crate::transport::proxy::decide::json::{Completeness, fields as json_fields};
 use crate::transport::proxy::exchange::ConnectionContext;
-use crate::transport::proxy::forwarded::{Peer, ProxyTrust, Scheme};
-pub use crate::transport::proxy::framing::BodyLength;
-use crate::transport::proxy::framing::Framing;
-pub use crate::transport::proxy::json::{Completeness, fields as json_fields};
-use crate::transport::proxy::sanitize::{RequestOrigin, sanitize_headers};
-use crate::transport::proxy::stream::ClientStream;
-use crate::transport::proxy::{Proxy, hop_by_hop};
 
 /// The heads on a connection, read in pieces.
 pub fn heads(bytes: &[u8], piece: usize) -> Vec<BodyLength> {

@@ -19,7 +19,7 @@ use crate::config::{KeyPair, UpstreamTls};
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::reload::FileStamp;
 use crate::transport::proxy::Proxy;
-use crate::transport::proxy::connect::UpstreamTlsClient;
+use crate::transport::proxy::upstream::connect::UpstreamTlsClient;
 
 /// How often the files of a certificate are looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

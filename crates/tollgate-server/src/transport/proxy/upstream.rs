@@ -1,90 +1,9 @@
-//! One API server: where it is, how it is doing, and the connections to it.
+//! Upstream servers: choice, connections, forwarding with retries, health checks.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
-
-use hyper::header::HeaderValue;
-use tollgate::Time;
-
-use crate::config::UpstreamAddress;
-use crate::transport::proxy::pool::ConnectionPool;
-
-/// Failures in a row after which an upstream is left alone for a while.
-const MAX_FAILURES: u32 = 3;
-/// How long it is left alone; then a request tries it again.
-const EJECTION_TIME: Duration = Duration::from_secs(10);
-
-pub struct Upstream {
-    pub address: UpstreamAddress,
-    pub host: HeaderValue,
-    /// Exchanges under way.
-    pub in_flight: AtomicUsize,
-    failures: AtomicU32,
-    /// Not asked before this instant, in nanoseconds, unless all others are down too.
-    ejected_until: AtomicU64,
-    /// What active checks say; true where there are none.
-    passes_checks: AtomicBool,
-    /// One for each worker.
-    pools: Box<[ConnectionPool]>,
-}
-
-impl Upstream {
-    pub fn new(address: UpstreamAddress, workers: usize) -> Upstream {
-        let host = HeaderValue::from_str(address.authority.as_str()).expect("an authority fits a header");
-        Upstream {
-            address,
-            host,
-            in_flight: AtomicUsize::new(0),
-            failures: AtomicU32::new(0),
-            ejected_until: AtomicU64::new(0),
-            passes_checks: AtomicBool::new(true),
-            pools: (0..workers).map(|_| ConnectionPool::default()).collect(),
-        }
-    }
-
-    pub fn pool(&self, worker: usize) -> &ConnectionPool {
-        &self.pools[worker % self.pools.len()]
-    }
-
-    pub fn pools(&self) -> &[ConnectionPool] {
-        &self.pools
-    }
-
-    pub fn is_up(&self, now: Time) -> bool {
-        self.passes_checks.load(Ordering::Relaxed)
-            && self.ejected_until.load(Ordering::Relaxed) <= now.nanos()
-    }
-
-    /// It answered.
-    pub fn record_success(&self) {
-        if self.failures.load(Ordering::Relaxed) != 0 {
-            self.failures.store(0, Ordering::Relaxed);
-            self.ejected_until.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// It could not be reached, or broke off.
-    pub fn record_failure(&self, now: Time) {
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        if failures >= MAX_FAILURES {
-            let rested =
-                self.ejected_until.swap((now + EJECTION_TIME).nanos(), Ordering::Relaxed) > now.nanos();
-            if !rested {
-                tracing::warn!(upstream = %self.address, failures, "an upstream is down: others take its requests");
-            }
-        }
-    }
-
-    /// Takes what an active check found.
-    pub fn record_check(&self, passes: bool) {
-        let before = self.passes_checks.swap(passes, Ordering::Relaxed);
-        match (before, passes) {
-            (true, false) => tracing::warn!(upstream = %self.address, "an upstream fails its health check"),
-            (false, true) => {
-                self.record_success();
-                tracing::info!(upstream = %self.address, "an upstream passes its health check again");
-            }
-            _ => {}
-        }
-    }
-}
+pub(super) mod balance;
+pub(super) mod connect;
+pub(super) mod forward;
+pub(super) mod health;
+pub(super) mod in_flight;
+pub(super) mod pool;
+pub(super) mod server;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::transport::proxy::pool::UpstreamSender;
-use crate::transport::proxy::settlement::Permits;
-use crate::transport::proxy::upstream::Upstream;
+use crate::transport::proxy::upstream::pool::UpstreamSender;
+use crate::transport::proxy::upstream::server::Upstream;
+use crate::transport::proxy::wait::settlement::Permits;
 
 /// Counts as one exchange of its upstream until it is dropped; its connection serves another one only if it
 /// was given back.

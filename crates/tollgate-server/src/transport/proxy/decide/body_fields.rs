@@ -8,8 +8,8 @@ use tollgate::identity::FieldSource;
 use tollgate::request::fields;
 
 use crate::transport::proxy::body::{BoxError, Upload};
-use crate::transport::proxy::json::{self, Nesting};
-use crate::transport::proxy::multipart;
+use crate::transport::proxy::decide::json::{self, Nesting};
+use crate::transport::proxy::decide::multipart;
 
 /// What lies further in is not seen.
 pub const MAX_PREFIX_BYTES: usize = 64 << 10;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tollgate::Time;
 
 use crate::config::Balance;
-use crate::transport::proxy::upstream::Upstream;
+use crate::transport::proxy::upstream::server::Upstream;
 
 #[derive(Default)]
 pub struct RoundRobinCursor(AtomicUsize);

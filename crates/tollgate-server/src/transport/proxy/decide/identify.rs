@@ -11,11 +11,12 @@ use tollgate::{Hit, Time, Verdict};
 use crate::config::Balance;
 use crate::gate::FieldSelection;
 use crate::queue::RequestSender;
+use crate::transport::proxy::RouteSnapshot;
 use crate::transport::proxy::body::BoxError;
-use crate::transport::proxy::body_fields::BodyPrefix;
-use crate::transport::proxy::enqueue::{self, is_queueable};
+use crate::transport::proxy::decide::body_fields::BodyPrefix;
 use crate::transport::proxy::exchange::{ConnectionContext, ProxiedRequest};
-use crate::transport::proxy::{RouteSnapshot, balance};
+use crate::transport::proxy::upstream::balance;
+use crate::transport::proxy::wait::enqueue::{self, is_queueable};
 
 /// What was decided about a request.
 pub struct ProxyDecision {

@@ -17,7 +17,7 @@ use crate::connection::{
     ACCEPT_PAUSE, AddressLimiter, AddressSlot, DRAIN_TIMEOUT, MAX_CONNECTIONS, Shutdown, shutdown_requested,
 };
 use crate::transport::proxy::Proxy;
-use crate::transport::proxy::client_connection::serve_client;
+use crate::transport::proxy::accept::client_connection::serve_client;
 
 /// After [`DRAIN`], for a worker to notice that its time is over.
 const STOP_GRACE: Duration = Duration::from_secs(1);

@@ -15,12 +15,12 @@ use tollgate::{Time, Verdict};
 use crate::connection::{DRAIN_TIMEOUT, Shutdown, shutdown_requested};
 use crate::queue::{QueuedRequest, QueuedState};
 use crate::transport::proxy::Proxy;
+use crate::transport::proxy::accept::forwarded::{Peer, ProxyTrust, Scheme};
 use crate::transport::proxy::body::Upload;
-use crate::transport::proxy::connect::Requires;
-use crate::transport::proxy::enqueue::RequestQueue;
-use crate::transport::proxy::forward::{self, OutgoingRequest};
-use crate::transport::proxy::forwarded::{Peer, ProxyTrust, Scheme};
-use crate::transport::proxy::settlement::UnsettledCharges;
+use crate::transport::proxy::upstream::connect::Requires;
+use crate::transport::proxy::upstream::forward::{self, OutgoingRequest};
+use crate::transport::proxy::wait::enqueue::RequestQueue;
+use crate::transport::proxy::wait::settlement::UnsettledCharges;
 
 /// Requests under way to the API at once.
 const MAX_IN_FLIGHT: usize = 16;

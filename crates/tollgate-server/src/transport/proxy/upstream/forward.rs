@@ -16,12 +16,12 @@ use tollgate::Time;
 
 use crate::config::{HostHeader, UpstreamProtocol};
 use crate::response::ProblemDetails;
-use crate::transport::proxy::balance::choose;
 use crate::transport::proxy::body::{BoxError, Stalled, Upload, UploadProgress};
-use crate::transport::proxy::connect::{ConnectError, Requires, connect};
-use crate::transport::proxy::in_flight::InFlightGuard;
-use crate::transport::proxy::pool::UpstreamSender;
-use crate::transport::proxy::upstream::Upstream;
+use crate::transport::proxy::upstream::balance::choose;
+use crate::transport::proxy::upstream::connect::{ConnectError, Requires, connect};
+use crate::transport::proxy::upstream::in_flight::InFlightGuard;
+use crate::transport::proxy::upstream::pool::UpstreamSender;
+use crate::transport::proxy::upstream::server::Upstream;
 use crate::transport::proxy::{Proxy, RouteSnapshot};
 
 /// A request on its way out.

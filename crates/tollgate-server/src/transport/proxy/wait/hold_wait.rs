@@ -6,10 +6,10 @@ use hyper::header::EXPECT;
 use tollgate::{Time, Verdict};
 
 use crate::gate::Gate;
-use crate::transport::proxy::budget::BudgetReservation;
 use crate::transport::proxy::exchange::{ConnectionContext, ExchangeError, ProxiedRequest};
-use crate::transport::proxy::forward::ForwardError;
-use crate::transport::proxy::settlement::UnsettledCharges;
+use crate::transport::proxy::upstream::forward::ForwardError;
+use crate::transport::proxy::wait::budget::BudgetReservation;
+use crate::transport::proxy::wait::settlement::UnsettledCharges;
 
 /// How much of a body is read while its request waits.
 const READ_AHEAD_BYTES: usize = 16 << 10;

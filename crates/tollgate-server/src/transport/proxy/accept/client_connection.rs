@@ -19,10 +19,10 @@ use crate::connection::{
     MAX_HEADER_BYTES, Shutdown, WriteTimeoutStream, closing_if, has_long_head, shutdown_requested,
 };
 use crate::transport::proxy::Proxy;
+use crate::transport::proxy::accept::forwarded::{Peer, Scheme};
+use crate::transport::proxy::accept::stalled_stream::{StreamExecutor, WatchedBody};
+use crate::transport::proxy::accept::stream::{ClientProtocol, ClientStream};
 use crate::transport::proxy::exchange::ConnectionContext;
-use crate::transport::proxy::forwarded::{Peer, Scheme};
-use crate::transport::proxy::stalled_stream::{StreamExecutor, WatchedBody};
-use crate::transport::proxy::stream::{ClientProtocol, ClientStream};
 
 /// From the end of one request to the last byte of the next one's head.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -72,7 +72,7 @@ pub async fn serve_client(
     }
 }
 
-pub(super) async fn serve_http1<S>(
+pub(in crate::transport::proxy) async fn serve_http1<S>(
     stream: ClientStream<S>,
     entrance: ConnectionContext,
     mut shutdown: Shutdown,

@@ -13,8 +13,8 @@ use hyper::header::{
 
 use crate::gate::FieldSelection;
 use crate::transport::proxy::RouteSnapshot;
-use crate::transport::proxy::forwarded::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
-use crate::transport::proxy::hop_by_hop::{HTTP2_SETTINGS, KEEP_ALIVE, PROXY_CONNECTION};
+use crate::transport::proxy::accept::forwarded::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
+use crate::transport::proxy::accept::hop_by_hop::{HTTP2_SETTINGS, KEEP_ALIVE, PROXY_CONNECTION};
 
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
@@ -82,8 +82,8 @@ fn is_same(one: &HeaderName, other: &HeaderName) -> bool {
 
 /// Removes from the trailers of a request what only its head may say.
 pub struct TrailerFilter {
-    pub(super) route: Arc<RouteSnapshot>,
-    pub(super) field_selection: Arc<FieldSelection>,
+    pub(in crate::transport::proxy) route: Arc<RouteSnapshot>,
+    pub(in crate::transport::proxy) field_selection: Arc<FieldSelection>,
 }
 
 impl TrailerFilter {

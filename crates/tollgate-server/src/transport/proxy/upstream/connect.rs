@@ -16,8 +16,8 @@ use tokio_rustls::TlsConnector;
 
 use crate::config::{Timeouts, UpstreamProtocol};
 use crate::connection::WriteTimeoutStream;
-use crate::transport::proxy::pool::UpstreamSender;
-use crate::transport::proxy::upstream::Upstream;
+use crate::transport::proxy::upstream::pool::UpstreamSender;
+use crate::transport::proxy::upstream::server::Upstream;
 
 /// Responses with longer heads are not passed on.
 const MAX_HEAD_BYTES: usize = 64 << 10;

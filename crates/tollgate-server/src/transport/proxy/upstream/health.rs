@@ -10,10 +10,10 @@ use tokio::time::{sleep, timeout};
 use crate::config::{HealthCheck, HostHeader};
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::transport::proxy::body::Upload;
-use crate::transport::proxy::connect::{Requires, connect};
-use crate::transport::proxy::forward;
-use crate::transport::proxy::pool::UpstreamSender;
-use crate::transport::proxy::upstream::Upstream;
+use crate::transport::proxy::upstream::connect::{Requires, connect};
+use crate::transport::proxy::upstream::forward;
+use crate::transport::proxy::upstream::pool::UpstreamSender;
+use crate::transport::proxy::upstream::server::Upstream;
 use crate::transport::proxy::{Proxy, RouteSnapshot};
 
 /// How often idle connections and the settings are looked at where there are no checks.

@@ -16,8 +16,8 @@ use crate::gate::Gate;
 use crate::queue::{QueueBackend, QueueError, QueuedRequest, QueuedState, RequestSender, new_id};
 use crate::response::{self, ProblemDetails};
 use crate::transport::proxy::body::{BoxError, ResponseBody, Upload};
-use crate::transport::proxy::budget::{Budget, BudgetReservation};
-use crate::transport::proxy::retry_schedule::RetrySchedule;
+use crate::transport::proxy::wait::budget::{Budget, BudgetReservation};
+use crate::transport::proxy::wait::retry_schedule::RetrySchedule;
 
 /// Where a sender asks what became of its request. The id is its secret.
 pub const STATUS_PATH: &str = "/.tollgate/queue/";

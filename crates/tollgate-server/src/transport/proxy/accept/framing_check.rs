@@ -9,8 +9,8 @@ use hyper::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 
 use crate::response::ProblemDetails;
-use crate::transport::proxy::framing::{BodyLength, Framing};
-use crate::transport::proxy::inspect::conflicting_lengths;
+use crate::transport::proxy::accept::framing::{BodyLength, Framing};
+use crate::transport::proxy::accept::inspect::conflicting_lengths;
 
 /// The heads of a connection.
 #[derive(Default)]
