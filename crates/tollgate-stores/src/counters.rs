@@ -1,7 +1,7 @@
-//! Counters on servers: one driver for each kind.
+//! Central counter stores, one driver per backend.
 //!
-//! What is asked of them, and what comes back, is the library's ([`tollgate::store::central`]). A charge whose
-//! fate is unknown is never sent again.
+//! Requests and results are the library's types ([`tollgate::store::central`]). A charge whose outcome is unknown is
+//! never retried.
 
 pub use tollgate::store::central::{
     CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, CounterId, StoreError,

@@ -1,4 +1,4 @@
-//! What needs a server or a database: counters that several nodes share, and rules that change while they run.
+//! Backends: shared counters (Redis, Memcached, Cassandra) and rule databases (SQLite, PostgreSQL).
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! A database of what an operator changes while traffic flows: rules, bans, allow entries and settings.
+//! Databases of what operators change at runtime: rules, bans, allow entries and settings.
 //!
-//! Every change has a number of one sequence, and an entry in a log that is only appended to; the log is
-//! also what nodes read to follow. What is written is decided once, by [`plan`], for every database.
+//! Every change has a number of one sequence, and an entry in an append-only log; nodes follow the database by reading
+//! the log. [`plan`] decides what is written, for every database.
 
 mod db;
 mod edit;

@@ -1,4 +1,4 @@
-//! What fuzz targets and linearity tests need of the drivers' internals.
+//! Access to driver internals for fuzz targets and for tests of linear running time.
 
 use tollgate::{Limit, Time};
 
@@ -7,7 +7,7 @@ use crate::counters::redis::resp::RespDecoder;
 pub use crate::counters::violations::testing as violations;
 use crate::counters::{memcached::wire, state, track};
 
-/// The replies in what a Redis server sends, read in pieces; `None` if it is not the protocol.
+/// Decodes the bytes of a Redis server in pieces of `piece` bytes; `None` on a protocol error.
 pub fn redis_replies(bytes: &[u8], piece: usize) -> Option<Vec<RedisReply>> {
     let mut decoder = RespDecoder::default();
     let mut buffer = Vec::new();
@@ -22,7 +22,7 @@ pub fn redis_replies(bytes: &[u8], piece: usize) -> Option<Vec<RedisReply>> {
     Some(replies)
 }
 
-/// The answers in what a Memcached server sends, read in pieces; `None` if it is not the protocol.
+/// Decodes the bytes of a Memcached server in pieces of `piece` bytes; `None` on a protocol error.
 pub fn memcached_answers(bytes: &[u8], piece: usize) -> Option<Vec<String>> {
     let mut answers = Vec::new();
     let mut buffer = Vec::new();
@@ -38,12 +38,12 @@ pub fn memcached_answers(bytes: &[u8], piece: usize) -> Option<Vec<String>> {
     Some(answers)
 }
 
-/// Decodes the state of a counter; returns it as it would be written.
+/// Decodes the state of a counter and encodes it again.
 pub fn state(limit: &Limit, bytes: &[u8]) -> Option<Vec<u8>> {
     state::decode(limit, bytes).map(|(under, state)| state::encode(&under, &state, Time::MAX))
 }
 
-/// Decodes the record of a tracked key; says whether it is one.
+/// Whether the text decodes as the record of a tracked key.
 pub fn is_track(text: &[u8]) -> bool {
     track::TrackRecord::parse(text).is_some()
 }

@@ -1,4 +1,4 @@
-//! What every client of a server with TLS starts from.
+//! TLS client configuration shared by all drivers.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 
-/// The authorities in a file, or the system's.
+/// The certificate authorities in a PEM file, or the system's.
 pub(crate) fn roots(file: Option<&Path>) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     match file {
@@ -32,7 +32,7 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     if read.is_empty() { Err(format!("{}: no certificates in PEM", path.display())) } else { Ok(read) }
 }
 
-/// A client of TLS 1.2 and 1.3, by *ring*.
+/// A TLS 1.2 and 1.3 client configuration on *ring*.
 pub(crate) fn client() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
     builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())

@@ -1,8 +1,8 @@
-//! A breaker per server: while a server does not answer, nobody waits for it.
+//! Circuit breaker, one per server.
 //!
-//! It opens when several requests in a row have failed for a while, or at once when the connection is gone. While it is open
-//! the driver probes the server by itself, at jittered intervals; requests are told so without waiting. Once a
-//! probe is answered requests return gradually, so that a server that has just woken up is not run over.
+//! It opens after several consecutive failures over a minimum time, or at once when the connection is lost. While it
+//! is open, requests fail immediately and the driver probes at jittered intervals. After a successful probe the share
+//! of admitted requests ramps up.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -14,12 +14,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::counters::StoreError;
 
-/// Failures in a row that open it, if they go on for this long: a server that pauses for a moment is not down.
+/// Consecutive failures that open the breaker, if they last at least `MIN_FAILING_TIME`: a short pause is no outage.
 const FAILURE_THRESHOLD: u32 = 5;
 const MIN_FAILING_TIME: Duration = Duration::from_millis(100);
 const INITIAL_PROBE_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// The shares of requests that pass after a probe was answered, each for a step.
+/// Shares of requests admitted after a successful probe, one per step.
 const RAMP_UP_SHARES: [f32; 3] = [0.125, 0.25, 0.5];
 const RAMP_UP_STEP: Duration = Duration::from_millis(100);
 
@@ -28,7 +28,7 @@ pub struct Breaker {
     server: Box<str>,
     closed: AtomicBool,
     failures: AtomicU32,
-    /// When the first of the failures in a row was.
+    /// Time of the first of the consecutive failures.
     failing_since: Mutex<Instant>,
     refused: AtomicU64,
     opened: AtomicU64,
@@ -45,22 +45,22 @@ enum BreakerState {
         probe_at: Instant,
         probe_interval: Duration,
     },
-    /// `since` is when it opened, `from` when the first probe was answered.
+    /// `since`: when it opened; `probed_at`: when the first probe succeeded.
     RampingUp {
         since: Instant,
         probed_at: Instant,
     },
 }
 
-/// How a server is doing, for metrics and the health page.
+/// State of a server, for metrics and the health endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerHealth {
     pub server: Box<str>,
-    /// Why no request is sent to it; `None` while it answers.
+    /// Why requests are not sent to it; `None` while the breaker is closed.
     pub trouble: Option<String>,
-    /// Requests that were told so without waiting.
+    /// Requests that failed immediately because the breaker was open.
     pub refused: u64,
-    /// How often the breaker has opened.
+    /// Number of times the breaker has opened.
     pub opened: u64,
 }
 
@@ -78,7 +78,7 @@ impl Breaker {
         }
     }
 
-    /// Whether a request may be sent now; if not, why. It never waits.
+    /// Whether a request may be sent now; if not, why. Never blocks.
     pub fn admit(&self) -> Result<(), StoreError> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
@@ -97,14 +97,14 @@ impl Breaker {
         Err(StoreError::Unreachable { server: self.server.to_string(), reason })
     }
 
-    /// A request was answered.
+    /// Records a reply.
     pub fn record_success(&self) {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A request was not answered.
+    /// Records a missing reply.
     pub fn record_failure(&self, reason: &str) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         let lasting = {
@@ -120,7 +120,7 @@ impl Breaker {
         }
     }
 
-    /// No request can be answered: the connection is gone.
+    /// Opens at once: the connection is lost, so no request can succeed.
     pub fn trip(&self, reason: &str) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -144,10 +144,10 @@ impl Breaker {
         matches!(*self.lock(), BreakerState::Open { .. })
     }
 
-    /// Returns once it is open.
+    /// Returns once the breaker is open.
     pub async fn wait_until_open(&self) {
         loop {
-            // Registered before the look: `notify_waiters` wakes only those that wait already.
+            // Register before checking: `notify_waiters` wakes only tasks that are already registered.
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
             if self.is_open() {
@@ -157,7 +157,7 @@ impl Breaker {
         }
     }
 
-    /// Returns when a probe is due: the one driver of this server then asks it something harmless.
+    /// Returns when a probe is due. The server's driver task then sends a harmless request.
     pub async fn probe_due(&self) {
         self.wait_until_open().await;
         let due = match &*self.lock() {
@@ -167,7 +167,7 @@ impl Breaker {
         sleep_until(due).await;
     }
 
-    /// A probe was answered, or a new connection is up.
+    /// A probe succeeded, or a new connection is established.
     pub fn probe_succeeded(&self) {
         let mut state = self.lock();
         if let BreakerState::Open { since, .. } = *state {
@@ -176,7 +176,7 @@ impl Breaker {
         }
     }
 
-    /// Another server has taken over: it was never overrun by us, so all requests pass at once.
+    /// Another server has taken over. It has seen none of our load, so there is no ramp-up.
     pub fn close_after_failover(&self) {
         let mut state = self.lock();
         if let BreakerState::Open { since, .. } | BreakerState::RampingUp { since, .. } = *state {
@@ -207,7 +207,7 @@ impl Breaker {
         }
     }
 
-    /// The state; where the return is complete, it is closed by whoever looks first.
+    /// Locks the state; closes the breaker if the ramp-up is complete.
     fn lock_after_ramp_up(&self) -> MutexGuard<'_, BreakerState> {
         let mut state = self.lock();
         if let BreakerState::RampingUp { since, probed_at: from } = *state
@@ -230,12 +230,12 @@ impl Breaker {
     }
 }
 
-/// The share of requests that pass so long after a probe was answered; `None` once all do.
+/// The share of requests admitted this long after a successful probe; `None` once the ramp-up is complete.
 fn admitted_share(from: Instant) -> Option<f32> {
     RAMP_UP_SHARES.get((from.elapsed().as_millis() / RAMP_UP_STEP.as_millis()) as usize).copied()
 }
 
-/// Between half and one and a half of it, so that a fleet does not knock in step.
+/// A random duration between 0.5 and 1.5 times `pause`, so that nodes do not probe in lockstep.
 pub fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + fastrand::f64())
 }

@@ -1,4 +1,4 @@
-//! Values under names, read together and replaced one by one if they are as they were seen.
+//! Compare-and-swap access to named values: read several at once, replace each if its token is unchanged.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use tokio::time::Instant;
 
 use super::StoreError;
 
-/// Where values are kept.
+/// A backend with compare-and-swap.
 pub(crate) trait CasStore: Send + Sync + Sized {
-    /// What tells a value that was read from what stands there later.
+    /// Identifies the version of a value that was read; a CAS with a stale token fails.
     type Token: Clone + Send + Sync;
-    /// After a lost race the next try waits for up to this, times the number of tries.
+    /// Upper bound of the random backoff after a CAS conflict, multiplied by the number of attempts.
     const RETRY_BACKOFF: Duration;
-    /// Values of one lane that can be written together.
+    /// Values of one partition that one swap can write.
     const MAX_WRITES: usize = 1;
 
     fn load(
@@ -23,7 +23,7 @@ pub(crate) trait CasStore: Send + Sync + Sized {
         deadline: Instant,
     ) -> impl Future<Output = Result<Vec<CasValue<Self::Token>>, StoreError>> + Send;
 
-    /// Writes all values, or none if one of them is not as it was seen.
+    /// Writes all values, or none if one of the tokens is stale.
     fn swap(
         &self,
         partition: &str,
@@ -31,11 +31,11 @@ pub(crate) trait CasStore: Send + Sync + Sized {
         deadline: Instant,
     ) -> impl Future<Output = Result<CasOutcome, StoreError>> + Send;
 
-    /// Who keeps the lane, for messages.
+    /// The server of a partition, for messages.
     fn server(&self, partition: &str) -> String;
 }
 
-/// A value as it was read; no bytes if it is not there.
+/// A value as it was read; `bytes` is `None` if it does not exist.
 #[derive(Clone, Debug)]
 pub(crate) struct CasValue<Token> {
     pub bytes: Option<Vec<u8>>,
@@ -47,13 +47,13 @@ pub(crate) struct CasWrite<Token> {
     pub name: String,
     pub token: Token,
     pub bytes: Vec<u8>,
-    /// How long the value is of interest.
+    /// Time until the value may be deleted.
     pub lifetime: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CasOutcome {
     Applied,
-    /// Somebody was faster.
+    /// Another writer changed a value first; nothing was written.
     Conflict,
 }

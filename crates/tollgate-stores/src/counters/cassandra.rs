@@ -1,7 +1,7 @@
-//! Cassandra and ScyllaDB: one row a counter, changed by lightweight transactions.
+//! Cassandra and ScyllaDB: one row per counter, changed by lightweight transactions.
 //!
-//! The counters of one owner share a partition: a transaction on several of them takes all or none. Rows
-//! expire by themselves. The nodes' clocks decide. The tables are made by [`init`], and by nothing else.
+//! The counters of one owner share a partition: a transaction on several of them applies all or none. Rows expire by
+//! TTL. The nodes' clocks decide. Only [`init`] creates the tables.
 
 mod address;
 mod limits;

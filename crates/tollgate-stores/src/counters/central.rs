@@ -1,8 +1,8 @@
-//! A store of any kind, chosen by its address: one line of configuration.
+//! A central store of any backend, chosen by the scheme of its address.
 //!
-//! `now` is the node's time. Redis decides in its server's own time and does not look at it.
+//! `now` is the node's time. Redis ignores it and decides by the server's clock.
 
-// Not every driver looks at everything it is given.
+// Not every driver uses every parameter.
 #![cfg_attr(not(feature = "memcached"), allow(unused_variables))]
 
 use std::str::FromStr;
@@ -23,7 +23,7 @@ use crate::counters::name::Naming;
 use crate::counters::redis::{self, RedisAddress, RedisSetup, RedisStore};
 use crate::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
 
-/// Where counters are kept.
+/// The address of a central store.
 #[derive(Clone, Debug)]
 pub enum CentralAddress {
     #[cfg(feature = "redis")]
@@ -34,7 +34,7 @@ pub enum CentralAddress {
     Cassandra(CassandraAddress),
 }
 
-/// Why an address is rejected. It never shows a password.
+/// Why an address is rejected. Never contains a password.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CentralAddressError {
     #[error(
@@ -67,7 +67,7 @@ impl FromStr for CentralAddress {
         if matches!(scheme, "cassandra" | "scylla") {
             return address.parse().map(CentralAddress::Cassandra).map_err(invalid);
         }
-        // What has no scheme may be anything, a password too.
+        // Text without a scheme may be anything, even a password: do not repeat it.
         Err(CentralAddressError::Unknown(if scheme.is_empty() {
             "…".to_owned()
         } else {
@@ -81,7 +81,7 @@ fn invalid(error: impl ToString) -> CentralAddressError {
 }
 
 impl CentralAddress {
-    /// Whether such a store keeps a limit exactly; if not, why.
+    /// Whether the backend can represent a limit exactly; if not, why.
     pub fn check(&self, limit: &Limit, denied: DeniedHits) -> Result<(), String> {
         match self {
             #[cfg(feature = "redis")]
@@ -97,7 +97,7 @@ impl CentralAddress {
         }
     }
 
-    /// How long a decision may take, if nothing else is said.
+    /// The default deadline of a decision.
     pub fn default_deadline(&self) -> Duration {
         match self {
             #[cfg(feature = "redis")]
@@ -110,7 +110,7 @@ impl CentralAddress {
     }
 }
 
-/// Counters on servers. A server that is down now may come up later.
+/// Counters on servers. A server that is unreachable now may become available later.
 #[derive(Clone)]
 pub enum CentralStore {
     #[cfg(feature = "redis")]
@@ -121,7 +121,7 @@ pub enum CentralStore {
     Cassandra(CassandraStore),
 }
 
-/// Calls `$call` on the store, whatever it is; `$redis` where Redis is asked differently.
+/// Evaluates `$call` on the store of any backend; `$redis` if the call differs for Redis.
 macro_rules! ask {
     ($self:expr, |$store:ident| $call:expr, redis: $redis:expr) => {
         match $self {
@@ -159,7 +159,7 @@ impl CentralCounterStore for CentralStore {
 }
 
 impl CentralStore {
-    /// Connects in the background. It must be called inside a tokio runtime.
+    /// Connects in the background. Must be called inside a tokio runtime.
     pub fn open(address: CentralAddress, naming: Naming, deadline: Duration) -> Result<CentralStore, String> {
         match address {
             #[cfg(feature = "redis")]
@@ -179,27 +179,27 @@ impl CentralStore {
         }
     }
 
-    /// Gives the charges of a receipt back, as far as time has not.
+    /// Refunds the charges of a receipt, as far as they have not expired.
     pub async fn refund(&self, receipt: CentralReceipt, now: Time) -> Result<(), StoreError> {
         self.settle(receipt, 0, now).await
     }
 
-    /// Corrects the hit's cost after the fact: the difference is given back, or owed.
+    /// Corrects the hit's cost after the fact: the difference is refunded, or added as debt.
     pub async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
         ask!(self, |store| store.settle(receipt, real_cost, now).await, redis: store.settle(receipt, real_cost).await)
     }
 
-    /// Returns once a server answers; an error says why none does.
+    /// Returns once the store is usable, or the error at the end of `within`.
     pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
         ask!(self, |store| store.ready(within).await, redis: store.ready(within).await)
     }
 
-    /// How every server is doing.
+    /// The state of every server.
     pub fn health(&self) -> Vec<ServerHealth> {
         ask!(self, |store| store.health(), redis: store.health())
     }
 
-    /// Charges that had no answer because others changed the same counter each time they were tried.
+    /// Charges that failed because every attempt ended in a CAS conflict.
     pub fn contended(&self) -> u64 {
         ask!(self, |store| store.contended(), redis: {
             let _ = store;

@@ -1,4 +1,4 @@
-//! Stores that are told the time by those who ask: what they have in common.
+//! What stores that decide by the node's clock have in common: setup, deadline, charge, peek, settle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use super::request::{self, PartitionedStore};
 use super::transactions::CallTiming;
 use super::{CentralCharge, CentralOutcome, CentralReceipt, StoreError};
 
-/// How a store is set up.
+/// Configuration of a store.
 #[derive(Clone, Debug)]
 pub struct ClientClockSetup<A> {
     pub address: A,
     pub naming: Naming,
-    /// For each decision, all its round trips together.
+    /// Per decision, over all its round trips.
     pub deadline: Duration,
-    /// How much longer than they are needed counters are kept.
+    /// Added to the lifetime of every counter.
     pub slack: Duration,
 }
 
-/// Where a store is, and how long it may take.
+/// The address of a store, and its default deadline.
 pub trait ClientClockAddress {
     const DEADLINE: Duration;
 }
@@ -29,8 +29,8 @@ pub trait ClientClockAddress {
 impl<A: ClientClockAddress> ClientClockSetup<A> {
     pub const DEADLINE: Duration = A::DEADLINE;
     pub const SLACK: Duration = Duration::from_secs(1);
-    /// No key outlives the moment it can last count by more than this: the slack, a second to which lifetimes are
-    /// rounded up, and the server's clock, which ticks once a second and on a busy machine late.
+    /// Upper bound on how long a key outlives the time when it can last matter: the slack, one second of rounding, and
+    /// the server's clock, which ticks once a second and can be late on a busy machine.
     pub const EXPIRY_SLACK: Duration = Duration::from_secs(4);
 
     pub fn new(address: A) -> ClientClockSetup<A> {
@@ -38,7 +38,7 @@ impl<A: ClientClockAddress> ClientClockSetup<A> {
     }
 }
 
-/// Counters on servers, by the clocks of the nodes.
+/// A central store that decides by the clocks of the nodes.
 pub struct ClientClockStore<S> {
     pub(super) inner: Arc<S>,
     pub(super) deadline: Duration,
@@ -55,7 +55,7 @@ impl<S: PartitionedStore> ClientClockStore<S> {
         ClientClockStore { inner: Arc::new(inner), deadline }
     }
 
-    /// Decides all charges of one request and takes all or none.
+    /// Decides all charges of one request and applies all or none.
     pub async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
         request::charge(&self.inner, charges, CallTiming::new(now, self.deadline)).await
     }
@@ -65,12 +65,12 @@ impl<S: PartitionedStore> ClientClockStore<S> {
         request::peek(&self.inner, charges, CallTiming::new(now, self.deadline)).await
     }
 
-    /// Gives the charges of a receipt back, as far as time has not.
+    /// Refunds the charges of a receipt, as far as they have not expired.
     pub async fn refund(&self, receipt: CentralReceipt, now: Time) -> Result<(), StoreError> {
         self.settle(receipt, 0, now).await
     }
 
-    /// Corrects the hit's cost after the fact: the difference is given back, or owed.
+    /// Corrects the hit's cost after the fact: the difference is refunded, or added as debt.
     pub async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
         request::settle(&self.inner, receipt, real_cost, CallTiming::new(now, self.deadline)).await
     }

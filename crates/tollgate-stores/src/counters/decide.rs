@@ -1,7 +1,6 @@
-//! What is asked of states: the pure half of a store that reads values, decides, and writes them back.
+//! Decides charges and settlements on decoded states. Pure; used by the stores that read, decide and write back.
 //!
-//! One state alone, or several together that are charged all or none (I3). Nothing here knows where
-//! states are kept.
+//! Works on one state, or on several that are charged all or none (I3). Must not know where states are stored.
 
 use tollgate::Time;
 use tollgate::algorithm::{Algorithm as _, Quota, QuotaState};
@@ -9,27 +8,27 @@ use tollgate::store::{DeniedHits, Enforcement, LimitOutcome};
 
 use super::{CentralCharge, CentralReceiptItem};
 
-/// How far a charge may go.
+/// What a charge may change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChargeMode {
-    /// Take the cost if it is allowed; count a denied one where the charge says so.
+    /// Apply the cost if it is allowed; count a denied cost if the charge says so.
     Charge,
-    /// Take nothing, but count a denied cost where the charge says so: the request is denied already.
+    /// The request is already denied: apply nothing, but count a denied cost if the charge says so.
     CountDenied,
     /// Change nothing.
     Peek,
 }
 
-/// What came of a charge on its state.
+/// The result of a charge on one state.
 #[derive(Clone, Copy, Debug)]
 pub struct ChargeResult {
     pub part: LimitOutcome,
-    /// What a peek would have answered, where that is known without asking.
+    /// The result of a peek at the same time, if it is known without another call.
     pub before: Option<LimitOutcome>,
     pub changed: bool,
 }
 
-/// Decides one charge, and changes the state as far as it is intended.
+/// Decides one charge, and changes the state as far as `mode` permits.
 pub fn charge(charge: &CentralCharge, mode: ChargeMode, state: &mut QuotaState, now: Time) -> ChargeResult {
     let quota = Quota::new(&charge.limit);
     let cost = charge.cost;
@@ -56,7 +55,7 @@ pub fn charge(charge: &CentralCharge, mode: ChargeMode, state: &mut QuotaState, 
     ChargeResult { part, before: Some(before), changed: true }
 }
 
-/// Decides charges of one request that are kept together: takes all that are enforced, or none.
+/// Decides the charges of one partition: applies all that are enforced, or none.
 pub fn charge_all(
     charges: &[CentralCharge],
     mode: ChargeMode,
@@ -72,7 +71,7 @@ pub fn charge_all(
     charges.iter().zip(states).map(|(each, state)| charge(each, mode, state, now)).collect()
 }
 
-/// Corrects a charge after the fact: the difference is given back, or owed.
+/// Corrects a charge after the fact: the difference is refunded, or added as debt.
 pub fn settle(item: &CentralReceiptItem, real_cost: u64, state: &mut QuotaState, now: Time) {
     let quota = Quota::new(&item.limit);
     let grant = &item.grant;

@@ -1,8 +1,8 @@
 //! Memcached: one server, or several that share the keys.
 //!
-//! Windows of the clock are numbers that the server adds to, in one round trip; everything else is one
-//! value a counter, replaced by compare-and-swap. The nodes' clocks decide. Memcached forgets at will, when
-//! it is full or restarted: then its counters begin anew.
+//! Clock-aligned windows are integers that the server increments, in one round trip; every other counter is one value,
+//! replaced by compare-and-swap. The nodes' clocks decide. Memcached evicts when it is full and is empty after a
+//! restart: the counters then start from zero.
 
 mod address;
 mod buckets;

@@ -1,11 +1,11 @@
-//! The names of counters in a store: readable with the store's own tools, hashed where identities are sensitive.
+//! Names of counters in a store: readable with the store's own tools, hashed where identities are sensitive.
 //!
 //! `tg1:default:login:{user:42}:gcra-m` is rule `login` of domain `default` for user 42, a GCRA over a minute. The
-//! braces are Redis's hash tag: all counters of one owner share a slot. The number before the first colon is the
+//! braces are Redis's hash tag: all counters of one owner share a slot. The prefix before the first colon is the
 //! version of the states.
 //!
-//! Names of different counters differ, whatever clients put into their keys: separators inside a part are escaped, and
-//! `#` appears only in front of a hash of 128 bits.
+//! Different counters have different names, for any client input: separators inside a part are escaped, and `#` occurs
+//! only before a hash of 128 bits.
 
 use std::fmt::Write;
 
@@ -16,25 +16,25 @@ use tollgate::store::KeyPart;
 
 use crate::counters::CounterId;
 
-/// The version of names and states. Another one is another set of counters.
+/// Version of names and states. Another version is a separate set of counters.
 pub const VERSION: &str = "tg1";
 /// An identity with more readable bytes is hashed as a whole.
 pub const MAX_PART_BYTES: usize = 100;
 /// `#`, and half of a SHA-256 in hexadecimal.
 const HASH_BYTES: usize = 33;
 
-/// How identities are written into names.
+/// How identities appear in names.
 #[derive(Clone, Debug)]
 pub enum Naming {
-    /// As they are.
+    /// Unchanged.
     Plain,
-    /// The sensitive parts of a key hashed, the rest as it is.
+    /// Sensitive parts of a key are hashed, the others are readable.
     Sensitive(NameHash),
-    /// The whole key hashed.
+    /// The whole key is hashed.
     Hashed(NameHash),
 }
 
-/// How identities are hashed. All nodes of a fleet need the same: a name is how they find each other's counters.
+/// How identities are hashed. Must be the same on all nodes: they find shared counters by name.
 #[derive(Clone)]
 pub enum NameHash {
     /// SHA-256: hides an identity from view, not from guessing.
@@ -50,21 +50,21 @@ impl Default for Naming {
 }
 
 impl Naming {
-    /// The name of a counter under a limit. The limit's number is no part of it.
+    /// The name of a counter under a limit. The limit's number is not part of it.
     pub fn name(&self, counter: &CounterId, limit: &Limit) -> String {
         let mut name = self.name_without_kind(counter);
         write_kind(&mut name, limit);
         name
     }
 
-    /// The name of the record of a tracked key, beside its counters.
+    /// The name of a tracked key's record. It has the hash tag of the key's counters.
     pub fn track_name(&self, counter: &CounterId) -> String {
         let mut name = self.name_without_kind(counter);
         name.push_str("track");
         name
     }
 
-    /// The name of what is held against a ban key. No counter has such a name: theirs have a rule.
+    /// The name of a ban key's record. It cannot collide with a counter, which has a rule in its name.
     pub fn ban_record_name(&self, key: &[KeyPart]) -> String {
         let mut name = format!("{VERSION}:bans:{{");
         self.write_identity(&mut name, key);
@@ -116,7 +116,7 @@ impl NameHash {
         NameHash::Keyed(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
-    /// A key for another purpose, as secret as this hash is.
+    /// Derives a key for another purpose, as secret as this hash.
     pub(crate) fn derive(&self, purpose: &[u8]) -> [u8; 32] {
         let mut key = [0; 32];
         match self {
@@ -147,7 +147,7 @@ fn write_rule(name: &mut String, counter: &CounterId) {
     name.push(':');
 }
 
-/// A key as operators write it.
+/// A key in the notation of the configuration.
 fn join_parts(parts: &[KeyPart]) -> String {
     let mut text = String::new();
     for part in parts {
@@ -157,7 +157,7 @@ fn join_parts(parts: &[KeyPart]) -> String {
     text
 }
 
-/// Sensitive values hashed, `email:#…`, the rest readable; all of it hashed where the readable part is too long.
+/// Hashes sensitive values, `email:#…`; hashes the whole key if the readable part is too long.
 fn write_mixed(name: &mut String, parts: &[KeyPart], hash: &NameHash) {
     let start = name.len();
     let mut hashed_bytes = 0;
@@ -168,7 +168,7 @@ fn write_mixed(name: &mut String, parts: &[KeyPart], hash: &NameHash) {
         if part.is_sensitive() {
             write_part(name, &part.name, "");
             name.push(':');
-            // With its name, so that equal values of different attributes do not look alike.
+            // Includes the attribute's name, so that equal values of different attributes have different hashes.
             hash.write(name, &part.to_string());
             hashed_bytes += HASH_BYTES;
         } else {
@@ -181,13 +181,13 @@ fn write_mixed(name: &mut String, parts: &[KeyPart], hash: &NameHash) {
     }
 }
 
-/// What the names of one owner's counters have in common, and no others: their hash tag.
+/// The hash tag: shared by the names of one owner's counters, and by no others.
 pub fn hash_tag(name: &str) -> &str {
     let inside = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     inside.map_or(name, |(tag, _)| tag)
 }
 
-/// Escapes what has a meaning in a name or is not printable; a long part is hashed.
+/// Escapes separators and non-printable characters; hashes a part that is too long.
 fn write_part(name: &mut String, part: &str, separators: &str) {
     let start = name.len();
     for char in part.chars() {
@@ -206,7 +206,7 @@ fn write_part(name: &mut String, part: &str, separators: &str) {
     }
 }
 
-/// Half of the hash, in hexadecimal: 128 bits.
+/// Half of the hash in hexadecimal: 128 bits.
 fn write_hash(name: &mut String, hash: &[u8]) {
     name.push('#');
     for byte in &hash[..16] {
@@ -214,8 +214,8 @@ fn write_hash(name: &mut String, hash: &[u8]) {
     }
 }
 
-/// What is counted, whatever the number that limits it: limits that [count alike](Limit::counts_like) are
-/// of one kind.
+/// What is counted, without the number that limits it: limits that [count alike](Limit::counts_like) have the same
+/// kind.
 pub fn kind(limit: &Limit) -> String {
     let mut kind = String::new();
     write_kind(&mut kind, limit);
@@ -325,7 +325,7 @@ mod tests {
             &[&format!("email:{hash}")],
             &[&format!("email:{hash}%2Buser:1")],
             &["user:1", "zone:2"],
-            &["user:1%2Bzone:2"], // as a key writes the value 1+zone:2
+            &["user:1%2Bzone:2"], // the value `1+zone:2` as escaped in a key
             &["user:1}|user:1"],
             &["user:1%7D"],
             &["user:1}"],

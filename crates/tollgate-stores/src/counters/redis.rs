@@ -1,8 +1,8 @@
 //! Redis and Valkey: one server, a Sentinel group, or a Cluster.
 //!
-//! Every algorithm decides inside the server, in the server's time (`script`); one call decides all counters of a
-//! hash slot. The driver is our own, because of what it must not do: a charge whose fate is unknown is never sent
-//! again, only redirects and answers that say that nothing was done are followed.
+//! Every algorithm decides inside the server, by the server's clock (`script`); one call decides all counters of a
+//! hash slot. The driver is our own because of its retry rules: a charge whose outcome is unknown is never resent; it
+//! follows only redirects and error replies that guarantee that nothing was executed.
 
 mod address;
 mod call;

@@ -1,9 +1,8 @@
-//! The charges of one request over a store that cannot take them all in one step.
+//! The charges of one request over a store that cannot apply all of them atomically.
 //!
-//! Charges that are kept together are taken all or none by the store itself. Of the others, the owner's
-//! come first and in parallel, those that many share only if the owner's allow, and what was taken is given
-//! back if one denies after all: others may be denied by a charge that does not last, never let through (I3).
-//! Shadow charges come last, each for itself.
+//! Charges of one partition are applied all or none by the store. Partitions of the owner are charged first and in
+//! parallel; shared ones only if those allow. If one denies, applied charges are rolled back: until then they can deny
+//! other requests, never admit one (I3). Shadow charges come last, each on its own.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,12 +16,12 @@ use super::decide::{ChargeMode, ChargeResult};
 use super::transactions::CallTiming;
 use super::{CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, StoreError};
 
-/// A store as one request sees it.
+/// The operations that a backend provides for one request.
 pub trait PartitionedStore: Send + Sync + 'static {
-    /// Charges of the same place are kept together.
+    /// Charges with the same partition key are applied atomically.
     fn partition_key(&self, charge: &CentralCharge) -> String;
 
-    /// Charges of one place, all or none; a result for each.
+    /// Applies the charges of one partition, all or none; one result per charge.
     fn run_charges(
         self: &Arc<Self>,
         charges: Vec<CentralCharge>,
@@ -30,7 +29,7 @@ pub trait PartitionedStore: Send + Sync + 'static {
         timing: CallTiming,
     ) -> impl Future<Output = Vec<Result<ChargeResult, StoreError>>> + Send;
 
-    /// Corrects the cost of a charge.
+    /// Corrects the cost of one charge.
     fn settle_item(
         self: &Arc<Self>,
         item: &CentralReceiptItem,
@@ -39,7 +38,7 @@ pub trait PartitionedStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Decides all charges of a request and takes all or none.
+/// Decides all charges of a request and applies all or none.
 pub(crate) async fn charge<S: PartitionedStore>(
     store: &Arc<S>,
     charges: &[CentralCharge],
@@ -70,7 +69,7 @@ pub(crate) async fn peek<S: PartitionedStore>(
     request.outcome()
 }
 
-/// Corrects the cost of everything on a receipt; the first error, if there is one.
+/// Settles all items of a receipt; returns the first error.
 pub(crate) async fn settle<S: PartitionedStore>(
     store: &Arc<S>,
     receipt: CentralReceipt,
@@ -81,7 +80,7 @@ pub(crate) async fn settle<S: PartitionedStore>(
     join_all(settled).await.into_iter().collect()
 }
 
-/// Runs groups of charges in parallel; a result for each charge, in their order.
+/// Runs groups of charges in parallel; one result per charge, in order.
 async fn run_groups<S: PartitionedStore>(
     store: &Arc<S>,
     charges: &[CentralCharge],
@@ -100,7 +99,7 @@ struct PartitionedRequest<'r, S> {
     store: &'r Arc<S>,
     charges: &'r [CentralCharge],
     timing: CallTiming,
-    /// What came of each charge that was asked.
+    /// By charge; `None` if it was not sent.
     results: Vec<Option<Result<ChargeResult, StoreError>>>,
 }
 
@@ -109,8 +108,8 @@ impl<'r, S: PartitionedStore> PartitionedRequest<'r, S> {
         PartitionedRequest { store, charges, timing, results: charges.iter().map(|_| None).collect() }
     }
 
-    /// Asks for `shared` once `owned` have answered. A server that keeps silent does not use up the time of the
-    /// others: after half of it they are asked all the same, and give back what they took if a late answer denies.
+    /// Charges `shared` once `owned` are decided. If `owned` take more than half of the time left, `shared` are
+    /// charged anyway, and rolled back if a late result denies.
     async fn charge_in_order(&mut self, owned: &[usize], shared: &[usize]) {
         let store = self.store;
         let charges = self.charges;
@@ -137,7 +136,7 @@ impl<'r, S: PartitionedStore> PartitionedRequest<'r, S> {
         }
     }
 
-    /// Asks for the charges with these numbers, those of one place together.
+    /// Runs the charges with these indexes, grouped by partition.
     async fn run_grouped(&mut self, numbers: &[usize], mode: ChargeMode) {
         self.run_and_record(self.group_by_partition(numbers), mode).await;
     }
@@ -165,7 +164,7 @@ impl<'r, S: PartitionedStore> PartitionedRequest<'r, S> {
         }
     }
 
-    /// Whether an enforced limit that could be asked has denied it.
+    /// Whether an enforced limit has denied. Charges that failed do not deny.
     fn denied(&self) -> bool {
         self.charges.iter().zip(&self.results).any(|(charge, result)| match result {
             Some(Ok(ran)) => charge.enforcement == Enforcement::Enforced && !ran.part.decision.is_allowed(),
@@ -177,7 +176,7 @@ impl<'r, S: PartitionedStore> PartitionedRequest<'r, S> {
         if self.denied() { ChargeMode::CountDenied } else { ChargeMode::Charge }
     }
 
-    /// Gives back what was taken, and goes on even if nobody waits for it.
+    /// Refunds applied charges; continues in the background if the caller stops waiting.
     async fn roll_back(&mut self) {
         let mut items = Vec::new();
         let mut unknown = Vec::new();
@@ -198,7 +197,7 @@ impl<'r, S: PartitionedStore> PartitionedRequest<'r, S> {
         let timing = self.timing.restarted();
         let given_back =
             tokio::spawn(async move { settle(&store, CentralReceipt { items }, 0, timing).await });
-        // What is not given back in time stays charged: that denies others, and lets nobody through.
+        // What is not rolled back by the deadline stays charged: this can deny other requests, never admit one (I3).
         let _ = timeout_at(self.timing.deadline, given_back).await;
         self.run_grouped(&unknown, ChargeMode::Peek).await;
     }

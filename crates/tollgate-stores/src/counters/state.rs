@@ -1,9 +1,8 @@
-//! A counter's state as one value, for stores that replace values whole.
+//! Encoding of a counter's state as one value, for stores that replace values as a whole.
 //!
-//! A version, then numbers in as few bytes as they need; steps as distances from one to the next. The
-//! state of a bucket means something only with its rate and burst, so it carries those it was written
-//! under: whoever reads it under other numbers converts it (I6). Which algorithm and which window it
-//! belongs to is said by the counter's name.
+//! A version byte, then varints; steps are delta-encoded. The state of a bucket has a meaning only with its rate and
+//! burst, so these are stored with it: a reader with another limit converts the state (I6). The algorithm and the
+//! window are given by the counter's name.
 
 use tollgate::algorithm::fixed_window::FixedWindowState;
 use tollgate::algorithm::sliding_compact::StepCounts;
@@ -15,13 +14,14 @@ use tollgate::{Limit, Time};
 
 use super::varint::{MAX_VARINT_BYTES, pop_varint, push_varints};
 
-/// A value of another version is refused: overwriting it would forget what a newer release has counted.
+/// Values of another version are rejected: overwriting one would lose counts of a newer release.
 const VERSION: u8 = 1;
-/// No bucket is full later than this.
+/// Upper bound of a bucket's `full_at`.
 const MAX_FULL_AT: u64 = 1 << 63;
 
-/// The state under `limit` at `now`, as bytes. A bucket that owes more than its limit allows has adopted that from a
-/// larger one: it is written with a burst that allows it, so that it is not taken for a state of the future.
+/// Encodes the state under `limit` at `now`. A bucket can owe more than its limit allows after a conversion from a
+/// larger limit. It is then written with a burst that allows it, so that `clamp` does not take it for a state from the
+/// future.
 pub fn encode(limit: &Limit, state: &QuotaState, now: Time) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     match state {
@@ -45,8 +45,8 @@ pub fn encode(limit: &Limit, state: &QuotaState, now: Time) -> Vec<u8> {
     bytes
 }
 
-/// The state of a counter that `limit` counts, and the limit it was written under; `None` if the bytes are
-/// no such state.
+/// Decodes the state of a counter of `limit`, and the limit that it was written under; `None` if the bytes are not
+/// valid.
 pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<(Limit, QuotaState)> {
     let (&version, mut rest) = bytes.split_first()?;
     if version != VERSION {
@@ -78,12 +78,12 @@ pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<(Limit, QuotaState)> {
     rest.is_empty().then_some(decoded)
 }
 
-/// Whether a state of one limit is a state of the other.
+/// Whether a state of one limit is valid under the other without conversion.
 pub fn interchangeable(one: &Limit, other: &Limit) -> bool {
     one.rate() == other.rate() && one.capacity() == other.capacity()
 }
 
-/// The most bytes that a state of `limit` takes.
+/// Upper bound of the encoded size of a state of `limit`.
 pub fn max_bytes(limit: &Limit) -> u64 {
     let period_ns = limit.rate().period().nanos();
     let count = limit.rate().count();
@@ -94,8 +94,8 @@ pub fn max_bytes(limit: &Limit) -> u64 {
         Shape::TieredWindow { levels } => Time::from_secs(levels.finest().secs()).nanos(),
         _ => return 1 + 3 * MAX_VARINT_BYTES,
     };
-    // A debt fills the window twice. The length of a number grows with its logarithm, so pairs that are
-    // all alike take the most.
+    // With debt, a window counts up to twice its limit. The length of a varint grows with its logarithm, so equal
+    // pairs take the most bytes.
     let steps = period_ns / step_ns;
     let hits = count.saturating_mul(2);
     let pairs = hits.min(steps).max(1) as f64;
@@ -103,12 +103,12 @@ pub fn max_bytes(limit: &Limit) -> u64 {
     1 + 2 * MAX_VARINT_BYTES + (pairs * (number_bytes(steps) + number_bytes(hits))).ceil() as u64
 }
 
-/// A number to which costs can be added.
+/// A number small enough that adding costs cannot overflow.
 fn bounded(number: u64) -> Option<u64> {
     (number < 1 << 62).then_some(number)
 }
 
-/// `limit` with another rate and burst, where such a limit can exist.
+/// `limit` with another rate and burst; `None` if such a limit is not valid.
 fn with_rate_and_burst(limit: &Limit, count: u64, burst: u64) -> Option<Limit> {
     let burst = (count > 0).then_some(burst);
     let shape = match limit.shape() {
@@ -120,7 +120,7 @@ fn with_rate_and_burst(limit: &Limit, count: u64, burst: u64) -> Option<Limit> {
     Limit::new(Rate::new(count, limit.rate().period()).ok()?, shape).ok()
 }
 
-/// The finest level, and the others as its sums.
+/// The finest level as stored; coarser levels are its sums.
 fn tiers(limit: &Limit, finest: &[(u64, u64)]) -> Tiers {
     let Shape::TieredWindow { levels } = limit.shape() else { return Tiers::default() };
     let unit = levels.finest().secs();
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(decode(&bucket, b"\x01\x05\x00\x00"), None, "no bucket of five has no burst");
     }
 
-    /// Whatever a stranger has put there is refused, or harmless.
+    /// Arbitrary bytes are rejected or decode to a harmless state.
     #[test]
     fn strange_bytes_crash_nobody() {
         let mut random = fastrand::Rng::with_seed(1);

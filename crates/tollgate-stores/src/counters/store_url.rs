@@ -1,4 +1,4 @@
-//! Where a store is, as one writes it: `scheme://user:password@host:port,host/path?option=value`.
+//! The URL of a store: `scheme://user:password@host:port,host/path?option=value`.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use tollgate::request::percent::{self, Plus};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StoreUrl {
     pub credentials: Option<Credentials>,
-    /// `host:port`, each once.
+    /// `host:port`, without duplicates.
     pub servers: Vec<String>,
     pub path: Option<String>,
     pub options: Vec<(String, String)>,
 }
 
-/// Who connects. The password is shown to nobody.
+/// User and password. `Debug` omits the password.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub user: String,
@@ -61,7 +61,7 @@ impl StoreUrl {
     pub fn parse(url: &str, scheme: &'static str, default_port: u16) -> Result<StoreUrl, StoreUrlError> {
         let rest = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://"));
         let rest = rest.ok_or(StoreUrlError::WrongScheme { scheme })?;
-        // A password may hold anything; what comes after the last @ holds no password.
+        // A password may contain any character, `@` too; the servers after the last `@` contain none.
         let (credentials, rest) = match rest.rsplit_once('@') {
             None => (None, rest),
             Some((login, rest)) => {
@@ -94,7 +94,7 @@ impl StoreUrl {
     }
 }
 
-/// `host`, `host:port`, `[v6]` or `[v6]:port` with its port.
+/// Parses `host`, `host:port`, `[v6]` or `[v6]:port`; adds the default port if there is none.
 fn parse_server(text: &str, default_port: u16) -> Result<String, StoreUrlError> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()),

@@ -1,9 +1,9 @@
-//! The record of a tracked key: what all nodes have seen of it, in one line that people can read.
+//! The record of a tracked key: the activity seen by all nodes, as one line of readable text.
 //!
-//! `v1 tries=30 denials=10 last_seen=1794750468123456 latest=…,… writers=9f2c…:17,…`, times in microseconds since 1970.
-//! `writers` has the number of the last delta of each process that has written lately, the latest writer last. A delta
-//! that is part of the record already is not added again. That holds for as long as fewer than [`MAX_WRITERS`] other
-//! processes have written the same key between a write and its repetition.
+//! `v1 tries=30 denials=10 last_seen=1794750468123456 latest=…,… writers=9f2c…:17,…`, times in microseconds since
+//! 1970. `writers` has the sequence number of the last delta of each recent writer process, the latest writer last. A
+//! delta that the record already includes is not added again. This holds as long as fewer than [`MAX_WRITERS`] other
+//! processes write the same key between a write and its retry.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use super::StoreError;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 pub(super) mod cas_update;
 
-/// Processes whose last delta a record remembers.
+/// Writers whose last sequence number a record keeps.
 pub(crate) const MAX_WRITERS: usize = 32;
-/// A record is read or written in the background, or for an operator who waits.
+/// Records are read and written in the background, or for an operator.
 pub(crate) const TRACK_TIMEOUT: Duration = Duration::from_secs(2);
 const NANOS_PER_MICRO: u64 = 1_000;
 
@@ -49,7 +49,7 @@ impl TrackRecord {
         Some(TrackRecord { track, writers })
     }
 
-    /// The record, or the error of a value under its name that is not one.
+    /// Parses the record; a value that is not one is an error.
     pub(crate) fn read(text: &[u8], server: &str) -> Result<TrackRecord, StoreError> {
         TrackRecord::parse(text).ok_or_else(|| StoreError::Refused {
             server: server.to_owned(),
@@ -70,7 +70,7 @@ pub(crate) fn micros(time: Time) -> u64 {
     time.nanos() / NANOS_PER_MICRO
 }
 
-/// Times as a record has them.
+/// Timestamps as a record writes them.
 pub(crate) fn write_times<'t>(times: impl Iterator<Item = &'t Time>) -> String {
     let mut text = String::new();
     for time in times {

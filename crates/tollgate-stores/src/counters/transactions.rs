@@ -1,8 +1,8 @@
-//! Values that are read, decided on, and written back if nobody was faster.
+//! Read-decide-write transactions by compare-and-swap.
 //!
-//! Counters that a store can change together share a *lane*. Of one lane a node has one transaction under
-//! way; charges that come meanwhile wait, and go into the next one together. A transaction that lost the
-//! race begins anew, a bounded number of times. One whose fate is unknown is not sent again.
+//! Counters that the backend can change atomically share a *partition*. A node runs one transaction per partition at a
+//! time; charges that arrive meanwhile are queued and go into the next one together (group commit). A conflict is
+//! retried a bounded number of times; a transaction whose outcome is unknown is not.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -21,14 +21,14 @@ use super::{CentralCharge, CentralReceiptItem, StoreError};
 
 mod working_set;
 
-/// How often a transaction is tried before others have won for good.
+/// Attempts of a transaction before it fails as contended.
 const MAX_TRIES: u32 = 12;
-/// Charges that wait for one lane.
+/// Jobs queued for one partition.
 const MAX_QUEUED: usize = 1024;
-/// Charges that go into one transaction.
+/// Jobs in one transaction.
 const MAX_TRANSACTION_JOBS: usize = 128;
 
-/// When something is asked, and until when it is of use.
+/// The timestamp to decide at, and the deadline of the call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallTiming {
     pub now: Time,
@@ -41,7 +41,7 @@ impl CallTiming {
         CallTiming { now, deadline: Instant::now() + timeout, timeout }
     }
 
-    /// The same, with all its time still to come.
+    /// The same timestamp with a new deadline, the full timeout from now.
     pub(crate) fn restarted(self) -> CallTiming {
         CallTiming::new(self.now, self.timeout)
     }
@@ -49,7 +49,7 @@ impl CallTiming {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    /// Charges that are taken all or none, each with the name of its value.
+    /// Charges that are applied all or none, each with the name of its value.
     Charge {
         charges: Vec<CentralCharge>,
         names: Vec<String>,
@@ -77,10 +77,10 @@ struct TransactionJob {
     answer: oneshot::Sender<Result<Vec<ChargeResult>, StoreError>>,
 }
 
-/// Runs transactions on cells, one at a time in each lane.
+/// Runs transactions on a [`CasStore`], one at a time per partition.
 pub(crate) struct PartitionExecutor<C> {
     pub(crate) store: C,
-    /// A lane is here while somebody drives it.
+    /// Has an entry for each partition whose queue is being run.
     queues: Mutex<HashMap<String, VecDeque<TransactionJob>>>,
     contended: AtomicU64,
 }
@@ -90,12 +90,12 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
         Arc::new(PartitionExecutor { store: cells, queues: Mutex::default(), contended: AtomicU64::new(0) })
     }
 
-    /// Transactions that were given up because others were faster each time.
+    /// Jobs that failed because every attempt ended in a conflict.
     pub(crate) fn contended(&self) -> u64 {
         self.contended.load(Ordering::Relaxed)
     }
 
-    /// Does the work in its lane; for charges, what came of each.
+    /// Runs the work in its partition; returns one result per charge, none for a settlement.
     pub(crate) async fn run(
         self: &Arc<Self>,
         partition: String,
@@ -121,7 +121,7 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
         }
     }
 
-    /// Runs what waits in a lane until nothing does.
+    /// Runs queued jobs of a partition until the queue is empty.
     async fn run_queue(self: Arc<Self>, partition: String) {
         let driving = QueueGuard { executor: &self, partition: &partition };
         while let Some(mut jobs) = self.next_batch(&partition) {
@@ -143,7 +143,7 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
 
     async fn run_transaction(&self, partition: &str, jobs: &mut Vec<TransactionJob>) {
         for tried in 0..MAX_TRIES {
-            // Whoever does not wait any more is not charged.
+            // Drop jobs whose caller has given up or whose deadline has passed: they must not be charged.
             jobs.retain(|job| !job.answer.is_closed() && Instant::now() < job.timing.deadline);
             let Some(deadline) = jobs.iter().map(|job| job.timing.deadline).max() else { return };
             match self.try_transaction(partition, jobs, deadline).await {
@@ -164,7 +164,7 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
         }
     }
 
-    /// Does all jobs on what is there now; `None` if somebody was faster.
+    /// One attempt at all jobs; `None` on a CAS conflict.
     async fn try_transaction(
         &self,
         partition: &str,
@@ -199,7 +199,7 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
     }
 }
 
-/// A lane whose driver came to grief is free again: who waits is told, who comes next drives it.
+/// Removes the queue if its task panics or is cancelled: queued jobs fail, and the next job starts a new task.
 struct QueueGuard<'k, C: CasStore + 'static> {
     executor: &'k PartitionExecutor<C>,
     partition: &'k str,

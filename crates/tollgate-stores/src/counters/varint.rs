@@ -1,9 +1,9 @@
-//! Numbers as bytes: small ones are short.
+//! LEB128 varints.
 
-/// The longest that a number gets.
+/// The longest encoding of a `u64`.
 pub(crate) const MAX_VARINT_BYTES: u64 = 10;
 
-/// Appends numbers, each in as few bytes as it needs: seven bits a byte, the lowest first.
+/// Appends numbers in little-endian base 128, seven bits per byte.
 pub(crate) fn push_varints<const N: usize>(bytes: &mut Vec<u8>, numbers: [u64; N]) {
     for mut number in numbers {
         while number >= 0x80 {
@@ -14,7 +14,7 @@ pub(crate) fn push_varints<const N: usize>(bytes: &mut Vec<u8>, numbers: [u64; N
     }
 }
 
-/// Takes a number from the front; `None` if there is none.
+/// Takes a number from the front; `None` if the bytes are not a valid varint.
 pub(crate) fn pop_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for index in 0..MAX_VARINT_BYTES {

@@ -1,12 +1,11 @@
-//! Violations of all nodes counted together, and the bans that come of it.
+//! Violations counted across all nodes, and the bans that follow from them.
 //!
-//! What is held against a ban key is one value, read, changed by the library's own function
-//! ([`tollgate::ban::Offender`]) and written back if it is as it was read: the ban is decided in that step, so
-//! all nodes agree on it, and it stays there until it is over. Other nodes learn of it from a log of bans and lifts
-//! (`log`), or when they count a violation of the same key.
+//! The record of a ban key is one value, updated by compare-and-swap with [`tollgate::ban::Offender`]. The ban is
+//! decided in that update, so all nodes agree; the ban stays in the record until it ends. Other nodes learn of it from
+//! a log of bans and lifts (`log`), or when they count a violation of the same key.
 //!
-//! Every write carries a stamp, and a value remembers the latest stamp of each writer: a write whose fate is unknown is
-//! sent again, and counts once.
+//! Every write has an id, and the record keeps the latest id of each writer: a write with an unknown outcome is
+//! retried and counts once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,57 +32,57 @@ mod seal;
 #[doc(hidden)]
 pub mod testing;
 
-/// How often a change is tried before others have won for good.
+/// Attempts before a conflict is final.
 const MAX_TRIES: u32 = 12;
-/// For all round trips of one change; nobody waits for it.
+/// For all round trips of one update; no request waits for it.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The part of it that one round trip gets: the rest is for finding out what became of it.
+/// One round trip gets 1/`ROUND_TRIP_FRACTION` of it; the rest is for retries after an unknown outcome.
 const ROUND_TRIP_FRACTION: u32 = 4;
-/// What was forgiven is remembered for this long, so that a write that is late finds its stamp.
+/// A forgiven record is kept this long, so that a delayed write still finds its id.
 const FORGIVEN_TTL: Duration = Duration::from_secs(60);
 
-/// What nodes tell each other.
+/// Published to all nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BanEvent {
     Banned {
         key: Key,
         ban: Ban,
     },
-    /// An automatic ban was lifted that would have held until then.
+    /// An automatic ban was lifted before its end, `until`.
     Lifted {
         key: Key,
         until: Time,
     },
 }
 
-/// What came of violations.
+/// The result of counting violations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ViolationOutcome {
     Counted,
-    /// They have led to a ban, by this rule.
+    /// They led to a ban by this rule.
     Banned {
         rule: String,
         ban: Ban,
     },
-    /// The key was banned already. The ban may be news to this node.
+    /// The key was already banned. This node may not know the ban yet.
     AlreadyBanned {
         ban: Ban,
         started_at: Time,
     },
 }
 
-/// The violations and bans that nodes share.
+/// Violations and bans shared by all nodes.
 pub struct SharedBans {
     store: CentralStore,
     naming: Naming,
     seal: Seal,
-    /// This process among all that write.
+    /// Identifies this process among all writers.
     writer: u64,
     sequence: AtomicU64,
     position: Mutex<BanLogCursor>,
 }
 
-/// Calls `$call` with the values of the store, whatever it is.
+/// Evaluates `$call` with the [`CasStore`] of the backend.
 macro_rules! with_cells {
     ($store:expr, |$cells:ident| $call:expr) => {
         match $store {
@@ -123,7 +122,7 @@ impl SharedBans {
         self.naming.ban_record_name(&parts)
     }
 
-    /// Counts violations of one key. After an error it is not known whether they count.
+    /// Counts violations of one key. After an error the outcome is unknown.
     pub async fn count(&self, violations: &Violations, now: Time) -> Result<ViolationOutcome, StoreError> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
         let write_id = WriteId { writer: self.writer, sequence };
@@ -135,7 +134,7 @@ impl SharedBans {
         with_cells!(&self.store, |cells| update(cells, &name, change).await)
     }
 
-    /// Forgets the violations and bans of a key; says until when it would have been banned, if it would.
+    /// Clears the violations and bans of a key; returns when its ban would have ended, if it was banned.
     pub async fn forgive(&self, key: &Key, now: Time) -> Result<Option<Time>, StoreError> {
         let name = self.record_name(key);
         let change = |record: &mut OffenderRecord| {
@@ -148,7 +147,7 @@ impl SharedBans {
         with_cells!(&self.store, |cells| update(cells, &name, change).await)
     }
 
-    /// Tells all nodes, this one included.
+    /// Appends events to the log that all nodes read, this one included.
     pub async fn publish(&self, events: &[BanEvent], now: Time) -> Result<(), StoreError> {
         let lives = |event: &BanEvent| match event {
             BanEvent::Banned { ban, .. } => ban.until.since(now),
@@ -159,7 +158,7 @@ impl SharedBans {
         with_cells!(&self.store, |cells| log::append(cells, entries).await)
     }
 
-    /// What was announced since the last call; at first, all that is not over. What cannot be read is left out.
+    /// Events since the last call; in the first call, all that have not expired. Unreadable entries are skipped.
     pub async fn read_events(&self) -> Result<Vec<BanEvent>, StoreError> {
         let mut position = self.position.lock().await;
         let entries = with_cells!(&self.store, |cells| log::read(cells, &mut position).await)?;
@@ -167,7 +166,7 @@ impl SharedBans {
     }
 }
 
-/// Changes a record; `change` returns its answer, and how long what it has changed is of interest.
+/// Updates a record by CAS; `change` returns its result, and the lifetime of the record if it changed.
 async fn update<C: CasStore, T>(
     cells: &C,
     name: &str,
@@ -189,7 +188,7 @@ async fn update<C: CasStore, T>(
         match cells.swap(name, &[write], round_trip_deadline(deadline)).await {
             Ok(CasOutcome::Applied) => return Ok(answer),
             Ok(CasOutcome::Conflict) => {}
-            // It may have been done: the stamp will tell.
+            // The write may have been applied: the retry finds its id in the record.
             Err(error @ (StoreError::Deadline { .. } | StoreError::Unreachable { .. })) => {
                 failed = Some(error)
             }

@@ -1,4 +1,4 @@
-//! The database that an address names. What blocks runs on threads made for it.
+//! The database that an address names. Blocking calls run on the blocking thread pool.
 
 use std::path::Path;
 #[cfg(feature = "sqlite")]
@@ -17,7 +17,7 @@ use crate::rules::{
     PageQuery, StoredItem, Version, plan,
 };
 
-/// How often a node looks for changes of others.
+/// Interval at which a node polls for changes of other processes.
 #[cfg(feature = "sqlite")]
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -29,16 +29,16 @@ pub enum RulesDb {
     Postgres(PostgresDb),
 }
 
-/// How far a database can be read and written.
+/// Whether a database can be read and written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// How many changes the server that is read is behind the primary; `None` where that is not known.
+    /// Changes by which the server that is read lags behind the primary; `None` if unknown.
     pub lag: Option<u64>,
-    /// Why edits are not possible.
+    /// Why edits are not possible; `None` if they are.
     pub write_trouble: Option<String>,
 }
 
-/// The same call on either; SQLite's on a thread that may block.
+/// Calls a method of the database; for SQLite on a thread that may block.
 macro_rules! ask {
     ($db:expr, $name:ident($($argument:expr),*)) => {
         match $db {
@@ -66,7 +66,7 @@ impl RulesDb {
         Err(not_an_address(address))
     }
 
-    /// Whether an address can be opened, as far as that can be told without opening it.
+    /// Whether an address is valid, as far as can be checked without opening it.
     pub fn check(address: &str) -> Result<(), DbError> {
         #[cfg(feature = "sqlite")]
         if address.strip_prefix("sqlite:").is_some_and(|path| !path.is_empty()) {
@@ -79,7 +79,7 @@ impl RulesDb {
         Err(not_an_address(address))
     }
 
-    /// What can be done with the database now.
+    /// Whether the database can be read and written now.
     pub async fn access(&self) -> Access {
         match self {
             #[cfg(feature = "sqlite")]
@@ -92,12 +92,13 @@ impl RulesDb {
         }
     }
 
-    /// Makes all of the edits, or none; what comes back is on the disk.
+    /// Applies all edits, or none. Returned changes are durable.
     pub async fn edit(&self, author: Author, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
         ask!(self, edit(&author, edits))
     }
 
-    /// Makes all of very many edits, or none, without ever holding all of them. Each is about another thing.
+    /// Applies very many edits, all or none, in batches: they are never all in memory. Each must be about another
+    /// item.
     pub async fn edit_all(
         &self,
         author: Author,
@@ -106,24 +107,25 @@ impl RulesDb {
         ask!(self, edit_all(&author, edits))
     }
 
-    /// Takes one change back, as a new change; a conflict if the thing was changed again since.
+    /// Reverts one change by a new change; a conflict if the item has changed since.
     pub async fn rollback(&self, author: Author, version: Version) -> Result<Vec<ItemChange>, DbError> {
         ask!(self, rollback(&author, version))
     }
 
-    /// Removes bans that are over, at most `batch`, and says how many.
+    /// Removes up to `batch` expired bans, and returns how many.
     pub async fn remove_expired(&self, now: Time, batch: usize) -> Result<usize, DbError> {
         ask!(self, remove_expired(now, batch))
     }
 
-    /// Removes the oldest entries of the log that were written before `before`, at most `batch`, and says how many. The
-    /// last entry stays. A node that knows none of the entries that are left reads everything again.
+    /// Removes up to `batch` of the oldest log entries that were written before `before`, and returns how many. The
+    /// last entry is kept. A node that knows none of the remaining entries loads everything again.
     pub async fn prune_log(&self, before: Time, batch: usize) -> Result<usize, DbError> {
         ask!(self, prune_log(before, batch))
     }
 
-    /// Removes automatic bans from the log that were written before `before`. It goes on where it stopped, looks at `batch`
-    /// entries at most, and says at how many it has looked. A node that is further behind reads everything again.
+    /// Removes automatic bans that were written before `before` from the log. Continues where the last call ended,
+    /// scans up to `batch` entries, and returns the number of entries scanned. A node that is further behind loads
+    /// everything again.
     pub async fn prune_automatic_bans(&self, before: Time, batch: usize) -> Result<usize, DbError> {
         ask!(self, prune_automatic_bans(before, batch))
     }
@@ -136,12 +138,12 @@ impl RulesDb {
         ask!(self, get(&item))
     }
 
-    /// What some items are, as far as they are there.
+    /// The current state of some items; missing ones are left out.
     pub async fn find(&self, items: Vec<ItemId>) -> Result<CurrentItems, DbError> {
         ask!(self, find(&items))
     }
 
-    /// What edits would lead to, each with what was there before; nothing is written.
+    /// The changes that edits would make, each with the text that it would replace; nothing is written.
     pub async fn preview(&self, edits: Vec<Edit>) -> Result<Vec<(ItemChange, Option<String>)>, DbError> {
         plan::check_items(&edits)?;
         let mut current = self.find(edits.iter().map(|edit| edit.item().clone()).collect()).await?;
@@ -171,12 +173,12 @@ impl RulesDb {
         ask!(self, changes_since(version, limit))
     }
 
-    /// The log, latest first, before a version.
+    /// Log entries before a version, latest first.
     pub async fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<ChangeLogEntry>, DbError> {
         ask!(self, log(before, limit))
     }
 
-    /// The changes of one thing, latest first, before a version.
+    /// Changes of one item before a version, latest first.
     pub async fn history(
         &self,
         item: ItemId,
@@ -186,12 +188,12 @@ impl RulesDb {
         ask!(self, history(&item, before, limit))
     }
 
-    /// One change of the log.
+    /// One log entry.
     pub async fn logged(&self, version: Version) -> Result<Option<ChangeLogEntry>, DbError> {
         ask!(self, logged(version))
     }
 
-    /// Gives out everything in batches, each with the number of things in all; the version that they are of.
+    /// Loads all items in batches, each with the total number of items; returns their version.
     pub async fn load(
         &self,
         each: impl FnMut(Vec<StoredItem>, u64) + Send + 'static,
@@ -199,7 +201,7 @@ impl RulesDb {
         ask!(self, load(each))
     }
 
-    /// Returns once there is a change after `known`, or once `known` is not in the past any more.
+    /// Returns once there is a change after `known`, or `known` is not in the history of this database.
     pub async fn changed_since(&self, known: Version) -> Result<(), DbError> {
         match self {
             #[cfg(feature = "sqlite")]
@@ -208,7 +210,7 @@ impl RulesDb {
                 loop {
                     let asked = Arc::clone(db);
                     let data = blocking(move || asked.data_version()).await?;
-                    // The version is read only where the file has changed.
+                    // Read the version only if the file has changed.
                     if seen.replace(data) != Some(data) && self.version().await? != known {
                         return Ok(());
                     }

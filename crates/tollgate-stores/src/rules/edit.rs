@@ -1,4 +1,4 @@
-//! What somebody wants changed. An edit is valid once it exists.
+//! Requested changes. An edit is valid by construction.
 
 use serde_json::json;
 use tollgate::Time;
@@ -7,10 +7,10 @@ use tollgate::identity::Key;
 
 use crate::rules::{DbError, Enforce, ItemChange, ItemId, ItemKind, RuleText, Version, plan};
 
-/// Edits in one go.
+/// Edits in one call.
 pub const MAX_EDITS: usize = 1_000_000;
 
-/// Who makes a change, and when.
+/// Author and time of a change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Author {
     pub who: String,
@@ -18,37 +18,37 @@ pub struct Author {
 }
 
 impl Author {
-    /// Who automatic bans are by.
+    /// The author of automatic bans.
     pub const AUTOMATIC: &str = "tollgate";
 }
 
-/// What must be there for an edit to be made.
+/// The required state of an item for an edit to apply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Precondition {
     Any,
     Absent,
-    /// The version that the author has seen.
+    /// The version that the author has read.
     AtVersion(Version),
 }
 
-/// What very many edits have led to.
+/// The result of very many edits.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct EditSummary {
     pub created: usize,
     pub changed: usize,
     pub deleted: usize,
     pub unchanged: usize,
-    /// The names of the first things that have changed.
+    /// The names of the first items that have changed.
     pub first_names: Vec<Box<str>>,
     /// The last change, if there was one.
     pub version: Option<Version>,
 }
 
 impl EditSummary {
-    /// Things that are named.
+    /// Maximum length of `first_names`.
     pub const MAX_NAMED: usize = 100;
 
-    /// Counts what some edits have led to.
+    /// Adds the result of a batch of edits.
     pub fn add<'c>(&mut self, edits: usize, changes: impl IntoIterator<Item = &'c ItemChange>) {
         self.unchanged += edits;
         for change in changes {
@@ -74,10 +74,10 @@ impl EditSummary {
     }
 }
 
-/// Edits that are planned and written together, of very many in one go.
+/// Edits that are planned and written in one batch of a large import.
 pub(super) const BATCH: usize = 10_000;
 
-/// The next of very many edits.
+/// The next batch of a large import.
 pub(super) fn next_batch(
     edits: &mut impl Iterator<Item = Result<Edit, DbError>>,
     so_far: &EditSummary,

@@ -1,4 +1,4 @@
-//! Why the database did not do what it was asked to.
+//! Errors of a rules database.
 
 use thiserror::Error;
 
@@ -6,7 +6,7 @@ use crate::rules::{ItemId, Version};
 
 #[derive(Debug, Error)]
 pub enum DbError {
-    /// Somebody else was faster: read it again.
+    /// The item has changed since the author read it.
     #[error("{item} is {} now, not what the edit expects: read it again (edit {})", shown(*.found), .edit + 1)]
     Conflict { edit: usize, item: ItemId, found: Option<Version> },
     #[error("{item} exists already (edit {})", .edit + 1)]
@@ -28,7 +28,7 @@ pub enum DbError {
     /// Nothing was written.
     #[error("{place} cannot be written now, nothing was changed: {why}")]
     Unwritable { place: String, why: String },
-    /// The connection was lost while the change was being made final.
+    /// The connection was lost during the commit.
     #[error(
         "the connection to {place} was lost in a change, which may have been made: read before trying again"
     )]

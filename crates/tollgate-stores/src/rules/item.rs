@@ -1,14 +1,14 @@
-//! What the database holds, and how a change of it looks.
+//! The items of the database, and their changes.
 
 use std::fmt;
 use std::str::FromStr;
 
 use tollgate::Time;
 
-/// When something was changed: the timeline of the server, and a number that every change raises by one.
+/// The version of a change: the server's timeline, and a number that every change increments by one.
 ///
-/// A promoted standby starts a new timeline, so that what it writes is never taken for old. Both are kept in
-/// one integer; SQLite has the timeline 0 only.
+/// A promoted standby starts a new timeline, so that its changes never compare as old. Both are packed into one
+/// integer; SQLite uses only timeline 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Version(i64);
 
@@ -90,7 +90,7 @@ impl ItemKind {
     }
 }
 
-/// The name of one thing in the database: a rule's id, a banned or allowed key, a setting.
+/// Identifies one item: a rule's id, a banned or allowed key, a setting.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ItemId {
     pub kind: ItemKind,
@@ -106,7 +106,7 @@ impl ItemId {
         ItemId::new(ItemKind::Rule, id)
     }
 
-    /// The switch of the whole fleet.
+    /// The fleet-wide enforcement switch.
     pub fn enforce() -> ItemId {
         ItemId::new(ItemKind::Setting, "enforce")
     }
@@ -118,60 +118,61 @@ impl fmt::Display for ItemId {
     }
 }
 
-/// A thing as it is now: a rule or a ban as JSON, the note of an allow entry, the value of a setting.
+/// An item: a rule or a ban as JSON, the note of an allow entry, the value of a setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredItem {
     pub item: ItemId,
-    /// The change that made it so.
+    /// The change that wrote it.
     pub version: Version,
     pub text: String,
 }
 
-/// One change: what the thing became, `None` if it was deleted.
+/// One change: the new text of the item, `None` if it was deleted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ItemChange {
     pub item: ItemId,
     pub version: Version,
-    /// The change before this one, if the thing was there.
+    /// The item's previous version, if it existed.
     pub previous: Option<Version>,
     pub text: Option<String>,
 }
 
-/// A change in the log: who, when, before and after.
+/// A log entry: author, time, text before and after.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChangeLogEntry {
     pub change: ItemChange,
     pub before: Option<String>,
     pub who: String,
     pub at: Time,
-    /// The change that this one takes back.
+    /// The change that this one reverts.
     pub undoes: Option<Version>,
 }
 
-/// Some things of one kind, in the order of their names.
+/// A query for a page of items of one kind, ordered by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PageQuery {
     pub kind: ItemKind,
-    /// What the names start with.
+    /// Prefix of the names.
     pub prefix: String,
-    /// The last name of the page before; empty for the first.
+    /// The last name of the previous page; empty for the first page.
     pub after: String,
     pub limit: usize,
 }
 
 impl PageQuery {
-    /// The names that start with the prefix: from, and below.
+    /// The range of names with the prefix: inclusive start, exclusive end.
     pub(super) fn range(&self) -> (&str, String) {
         (&self.prefix, format!("{}\u{10ffff}", self.prefix))
     }
 }
 
-/// What has happened since a version.
+/// The changes since a version.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeFeed {
-    /// In their order; fewer than were asked for means that there are no more.
+    /// In order; fewer than requested means that there are no more.
     Changes(Vec<ItemChange>),
-    /// The version is not in this database's past, as after the loss of a primary: load everything again.
+    /// The version is not in the history of this database, for example after the loss of a primary: load everything
+    /// again.
     Diverged,
 }
 

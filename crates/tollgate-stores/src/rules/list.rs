@@ -1,8 +1,8 @@
-//! The rules of a text, one by one: a million of them are never held as nodes.
+//! The rules of a text, one by one.
 //!
-//! A text of the two usual forms is cut into its rules, each read by itself: a YAML block list, one rule behind each
-//! dash, or JSON. A text that is cut wrongly has a rule that cannot be read, for it has half a bracket, quote or
-//! alias; it is read as a whole then, as is any text of another form.
+//! Splits a YAML block list or a JSON array into one slice per rule, so that a million rules are never held as a
+//! document tree. Any other form, and any slice that does not parse, falls back to parsing the whole text. A wrong
+//! split always yields a slice that does not parse, because a bracket, quote or alias is cut in half.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -12,18 +12,18 @@ use tollgate::rule::{Rule, RuleId, parse};
 
 use crate::rules::{ParsedRule, RuleText};
 
-/// One rule of a text, cut out.
+/// The slice of one rule.
 struct RuleSlice<'t> {
     text: &'t str,
-    /// Whether it is a list of one, with its dash.
+    /// Whether the slice is a YAML list of one item, with its dash.
     in_list: bool,
-    /// Where it begins.
+    /// Where it starts in the text.
     line: u32,
     column: u32,
 }
 
-/// Collects the rules of a text: a list, or a map with one under `rules`. One bad rule, and it is an error that names its
-/// line. `start` makes the collection, and another one where the text has to be read again as a whole.
+/// Collects the rules of a text: a list, or a map with a list under `rules`. Any invalid rule is an error with its
+/// line. `start` creates the collection, again if the text has to be parsed as a whole.
 pub fn for_each_rule<C>(
     text: &str,
     start: impl Fn() -> C,
@@ -50,13 +50,13 @@ pub fn for_each_rule<C>(
     }
 }
 
-/// A rule whose id was there before: its path, id and place.
+/// Rules with an id that was used before: path, id and position.
 type DuplicateIds = Vec<(String, RuleId, TextPosition)>;
 
 enum SplitOutcome {
     Rules,
     Invalid(Problems, DuplicateIds),
-    /// The text has another form after all.
+    /// The text has another form.
     NotSplittable,
 }
 
@@ -105,7 +105,7 @@ fn read_slices<'t>(
     }
 }
 
-/// The lines on which some ids are given first.
+/// The line of the first use of each id.
 fn first_lines<'t>(
     pieces: impl Iterator<Item = Option<RuleSlice<'t>>>,
     twice: &DuplicateIds,
@@ -134,14 +134,14 @@ fn with_duplicates(mut problems: Problems, twice: DuplicateIds, first: &HashMap<
 }
 
 impl RuleSlice<'_> {
-    /// A place in the piece as a place in the text.
+    /// Converts a position in the slice to a position in the text.
     fn place_in_text(&self, place: TextPosition) -> TextPosition {
         let column = if place.line == 1 { place.column + self.column - 1 } else { place.column };
         TextPosition { line: place.line + self.line - 1, column }
     }
 }
 
-/// The ids that were seen, as hashes of 128 bits with a secret: two ids with the same hash are not to be expected.
+/// The ids seen so far, as keyed 128-bit hashes: collisions are negligible.
 #[derive(Default)]
 struct SeenIds {
     seen: HashSet<u128>,
@@ -155,7 +155,7 @@ impl SeenIds {
     }
 }
 
-/// Reads a text of any form.
+/// Parses a text of any form.
 fn read_whole(text: &str, mut each: impl FnMut(ParsedRule)) -> Result<(), Problems> {
     let root = document::read(text)?;
     let mut problems = Problems::new();
@@ -175,12 +175,12 @@ fn read_whole(text: &str, mut each: impl FnMut(ParsedRule)) -> Result<(), Proble
     Ok(())
 }
 
-/// Cuts a block list at its dashes; `None` where there is something else.
+/// Splits a block list at its dashes; `None` for any other form.
 fn split_yaml_block(text: &str) -> Option<impl Iterator<Item = Option<RuleSlice<'_>>>> {
     let mut at = 0;
     let mut line = 1;
     let mut headed = false;
-    // What may stand before the list.
+    // Lines that may precede the list.
     let indent = loop {
         let next = text.get(at..)?.split_inclusive('\n').next()?;
         let trimmed = next.trim();
@@ -216,7 +216,7 @@ fn split_yaml_block(text: &str) -> Option<impl Iterator<Item = Option<RuleSlice<
             let own = more.len() - more.trim_start_matches(' ').len();
             let blank = more.trim().is_empty() || (more.trim_start().starts_with('#') && own <= indent);
             if !blank && own <= indent {
-                break; // the next call finds that it is no item
+                break; // the next call returns `Some(None)` for it
             }
             length += more.len();
             line += 1;
@@ -233,7 +233,7 @@ fn begins_item(line: &str, indent: usize) -> bool {
 }
 
 impl<'t> RuleSlice<'t> {
-    /// A rule in braces on one line is read without its dash, as quickly as JSON.
+    /// A rule in braces on one line is parsed without its dash, as fast as JSON.
     fn of_block(text: &'t str, indent: usize, line: u32) -> RuleSlice<'t> {
         let skipped = indent + 2;
         let rest = text.get(skipped..).unwrap_or_default().trim_end();
@@ -244,7 +244,7 @@ impl<'t> RuleSlice<'t> {
     }
 }
 
-/// Cuts JSON between its rules; `None` where it begins otherwise.
+/// Splits JSON between its rules; `None` for any other form.
 fn split_json(text: &str) -> Option<impl Iterator<Item = Option<RuleSlice<'_>>>> {
     let mut cut = JsonSplitter { text, at: 0, line: 1, counted: 0, column: 1 };
     cut.skip_blank();
@@ -261,7 +261,7 @@ fn split_json(text: &str) -> Option<impl Iterator<Item = Option<RuleSlice<'_>>>>
     cut.skip_blank();
     let mut ended = false;
     if cut.take("]") {
-        return None; // no rules: quickly read as a whole
+        return None; // no rules: cheap to parse as a whole
     }
     Some(std::iter::from_fn(move || {
         if ended {
@@ -285,7 +285,7 @@ struct JsonSplitter<'t> {
     text: &'t str,
     at: usize,
     line: u32,
-    /// Up to where columns are counted; a text may be one long line.
+    /// Columns are counted up to this byte; a text may be one long line.
     counted: usize,
     column: usize,
 }
@@ -319,7 +319,7 @@ impl<'t> JsonSplitter<'t> {
         there
     }
 
-    /// The end of the list, and of the map around it.
+    /// Consumes the end of the list, and of the map around it.
     fn end(&mut self, in_map: bool) -> bool {
         let listed = self.take("]");
         self.skip_blank();
@@ -328,7 +328,7 @@ impl<'t> JsonSplitter<'t> {
         listed && mapped && self.at == self.text.len()
     }
 
-    /// One object; outside of its strings it has nothing but what JSON has.
+    /// One object; outside of strings it may contain only JSON's characters.
     fn object(&mut self) -> Option<RuleSlice<'t>> {
         let start = self.at;
         let line = self.line;
@@ -355,7 +355,7 @@ impl<'t> JsonSplitter<'t> {
         Some(RuleSlice { text, in_list: false, line, column })
     }
 
-    /// JSON has no line break in a string.
+    /// A JSON string contains no line break.
     fn skip_string(&mut self) -> Option<()> {
         let bytes = self.text.as_bytes();
         loop {

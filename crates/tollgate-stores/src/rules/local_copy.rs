@@ -1,9 +1,9 @@
-//! The copy of a rules database that a node keeps on its own disk, for a start while the database is away.
+//! A node's local copy of the rules database, for a cold start while the database is unreachable.
 //!
-//! It is an SQLite file of its own. Changes and the version that they lead to are written in one transaction, so the
-//! file always is the database at some version. Its head holds a digest of all rows, maintained incrementally: a
-//! change costs what it changes, and damage anywhere is found before anything is used. The whole is replaced by a
-//! new file that is renamed over the old one.
+//! It is a separate SQLite file. Changes and the resulting version are written in one transaction, so the file always
+//! equals the database at some version. Its head has a digest of all rows, maintained incrementally: a change costs
+//! only its own rows, and any damage is found before anything is used. A full reload writes a new file and renames it
+//! over the old one.
 
 mod error;
 mod head;
@@ -25,11 +25,11 @@ use self::head::CopyHead;
 pub use self::new_copy::NewCopy;
 use crate::rules::{ChangeLogEntry, ItemChange, StoredItem, Version};
 
-/// The format of the file; another one is replaced.
+/// Format of the file; a file of another format is replaced.
 const FORMAT: i64 = 1;
-/// The latest changes of rules that are kept: they tell what limits were before.
+/// Past changes of rules that are kept: they define the predecessors of limits.
 pub const MAX_PAST: usize = 1_000;
-/// How long another process may hold the file.
+/// How long to wait for a lock of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 const CACHE_PRAGMA: &str = "PRAGMA cache_size = -8000";
 
@@ -40,7 +40,7 @@ pub struct LocalCopy {
 }
 
 impl LocalCopy {
-    /// Opens the copy of a database; its rows are not looked at yet.
+    /// Opens the copy of a database, without verifying its rows.
     pub fn open(path: &Path, source: &str) -> Result<LocalCopy, CopyError> {
         match fs::metadata(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(CopyError::Missing),
@@ -68,28 +68,28 @@ impl LocalCopy {
         self.head.version
     }
 
-    /// When it was last known to be what the database is.
+    /// When the copy was last known to equal the database.
     pub fn confirmed_at(&self) -> Time {
         self.head.confirmed_at
     }
 
-    /// Identifies the change that led to the version: a database with another change there has another past.
+    /// Digest of the change that led to the version. A database with another change there has another history.
     pub fn last_change(&self) -> ChangeDigest {
         self.head.last
     }
 
-    /// Stops what is running on another thread; it then fails as unusable.
+    /// Interrupts an operation on another thread, which then fails as unusable.
     pub fn interrupt_handle(&self) -> InterruptHandle {
         self.connection.get_interrupt_handle()
     }
 
-    /// The copy for reading, once all rows were compared with the digest.
+    /// The copy for reading, after all rows are verified against the digest.
     pub fn verified(self) -> Result<VerifiedCopy, CopyError> {
         self.verify_rows()?;
         Ok(VerifiedCopy(self))
     }
 
-    /// Compares all rows with the digest, and indexes with their rows.
+    /// Verifies all rows against the digest, and the indexes against their rows.
     pub fn verify(&self) -> Result<(), CopyError> {
         self.verify_rows()?;
         let found: String = self.connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
@@ -105,9 +105,9 @@ impl LocalCopy {
         Err(CopyError::Damaged("its digest does not match its rows".to_owned()))
     }
 
-    /// Makes changes that follow each other and the copy's version. Those that it has already are skipped.
+    /// Applies changes that follow the copy's version, in order. Changes that it already has are skipped.
     pub fn apply(&mut self, changes: &[ItemChange], now: Time) -> Result<(), CopyError> {
-        // Only the latest will be kept.
+        // Only the latest are kept.
         let recent = changes.len().saturating_sub(MAX_PAST);
         self.write(|transaction, head| {
             for (n, change) in changes.iter().enumerate() {
@@ -130,7 +130,7 @@ impl LocalCopy {
         })
     }
 
-    /// Notes that the database is still at the copy's version.
+    /// Records that the database is still at the copy's version.
     pub fn confirm(&mut self, now: Time) -> Result<(), CopyError> {
         self.write(|_, head| {
             head.confirmed_at = now;
@@ -138,7 +138,7 @@ impl LocalCopy {
         })
     }
 
-    /// Removes bans that are over, at most `batch`, and returns how many. The database does the same, without a change.
+    /// Removes up to `batch` expired bans, and returns how many. The database does the same without logging a change.
     pub fn remove_expired(&mut self, now: Time, batch: usize) -> Result<usize, CopyError> {
         if !items::has_expired(&self.connection, now)? {
             return Ok(0);
@@ -151,7 +151,7 @@ impl LocalCopy {
         job: impl FnOnce(&Transaction<'_>, &mut CopyHead) -> Result<T, CopyError>,
     ) -> Result<T, CopyError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // As it is on the disk, not as it was read before.
+        // As on disk now, not as read before.
         let mut head = CopyHead::read(&transaction)?;
         let done = job(&transaction, &mut head)?;
         head.write(&transaction)?;
@@ -161,7 +161,7 @@ impl LocalCopy {
     }
 }
 
-/// A copy whose rows are what was written: nothing of a damaged one is ever given out.
+/// A copy whose rows are verified: no data of a damaged copy is ever used.
 #[derive(Debug)]
 pub struct VerifiedCopy(LocalCopy);
 
@@ -170,20 +170,20 @@ impl VerifiedCopy {
         &self.0
     }
 
-    /// Gives out everything, in batches with the number of things in all.
+    /// Loads all items in batches, each with the total number of items.
     pub fn load(&self, each: impl FnMut(Vec<StoredItem>, u64)) -> Result<Version, CopyError> {
         let transaction = self.0.connection.unchecked_transaction()?;
         items::load_all(&transaction, each)?;
         Ok(CopyHead::read(&transaction)?.version)
     }
 
-    /// The latest changes of rules, latest first.
+    /// Past changes of rules, latest first.
     pub fn past(&self) -> Result<Vec<ChangeLogEntry>, CopyError> {
         items::past(&self.0.connection)
     }
 }
 
-/// Keeps a damaged copy for inspection, beside where it was: `NAME.damaged`.
+/// Renames a damaged copy to `NAME.damaged`, for inspection.
 pub fn quarantine(path: &Path) -> Result<PathBuf, CopyError> {
     let aside = with_suffix(path, ".damaged");
     fs::remove_file(with_suffix(path, "-journal")).ok();

@@ -1,5 +1,4 @@
-//! From edits to changes: what is checked and numbered before anything is written. Pure, and the same for
-//! every database.
+//! From edits to changes: checks and numbers them before anything is written. Pure, and the same for every database.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,10 +10,10 @@ use crate::rules::{
     Version, parse_ban,
 };
 
-/// What the items of some edits are now.
+/// The current state of the items of some edits.
 pub type CurrentItems = HashMap<ItemId, StoredItem>;
 
-/// The items that edits are about, each once.
+/// Checks the number of edits, and that each is about another item.
 pub(super) fn check_items(edits: &[Edit]) -> Result<(), DbError> {
     if edits.len() > MAX_EDITS {
         return Err(DbError::TooManyEdits { count: edits.len(), max: MAX_EDITS });
@@ -26,7 +25,7 @@ pub(super) fn check_items(edits: &[Edit]) -> Result<(), DbError> {
     }
 }
 
-/// The changes that edits lead to, numbered after `last`. An edit that changes nothing is none.
+/// The changes that edits make, numbered after `last`. An edit without effect makes none.
 pub(super) fn plan_changes(
     edits: Vec<Edit>,
     current: &CurrentItems,
@@ -56,8 +55,8 @@ pub(super) fn plan_changes(
     Ok(changes)
 }
 
-/// The edit that takes a change back. It conflicts if the thing was changed again since, and is impossible once the
-/// log has forgotten what the change replaced.
+/// The edit that reverts a change. It conflicts if the item has changed since, and is impossible once the log no
+/// longer has the text that the change replaced.
 pub(super) fn revert_edit(logged: ChangeLogEntry) -> Result<Edit, DbError> {
     let ItemChange { item, version, text, previous } = logged.change;
     if let Some(forgotten) = previous.filter(|_| logged.before.is_none()) {
@@ -67,20 +66,21 @@ pub(super) fn revert_edit(logged: ChangeLogEntry) -> Result<Edit, DbError> {
     Ok(Edit { item, expected, text: logged.before })
 }
 
-/// How far a log may be pruned: up to the first of the oldest authors who wrote at `before` or later. `authors` are the
-/// oldest ones, each with the first of its changes, in order; where all of them are old the rest is seen next time.
+/// The version up to which a log may be pruned: the first change of the oldest author at or after `before`. `authors`
+/// are the oldest ones, as (first change, time), in order; if all of them are old, the rest is pruned by the next
+/// call.
 pub(super) fn prune_bound(authors: &[(i64, i64)], before: Time) -> Option<i64> {
     let before = i64::try_from(before.nanos()).unwrap_or(i64::MAX);
     let kept = authors.iter().find(|(_, at)| *at >= before).or(authors.last())?;
     Some(kept.0)
 }
 
-/// A log that may lack entries.
+/// State of a log that may have gaps.
 #[derive(Clone, Copy)]
 pub(super) struct Pruned {
-    /// The latest entry that was removed; what comes after it is complete.
+    /// The latest removed entry; after it the log is complete.
     pub(super) floor: i64,
-    /// Automatic bans were looked for up to this entry.
+    /// Automatic bans are removed up to this entry.
     pub(super) scanned: i64,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Bans that were earned, and lifts that were learnt of: by this program, not by a person.
+    /// Automatic bans and their lifts, written by tollgate and not by an operator.
     fn is_automatic(&self) -> bool {
         let is_automatic =
             |text: &String| parse_ban(text).is_ok_and(|ban| ban.source == BanSource::Automatic);
@@ -104,8 +104,8 @@ impl Candidate {
     }
 }
 
-/// Which of some entries go, and what the log is like then; `candidates` follow `pruned.scanned`. `None` if all are
-/// newer than `before`.
+/// The new state of the log, the entries to remove, and the number scanned; `candidates` follow `pruned.scanned`.
+/// `None` if all are newer than `before`.
 pub(super) fn prune_automatic(
     pruned: Pruned,
     candidates: Vec<Candidate>,

@@ -1,7 +1,7 @@
-//! The database in PostgreSQL: changes go to the primary, reads to the nearest live replica.
+//! The rules database in PostgreSQL: writes go to the primary, reads to the nearest live replica.
 //!
-//! Changes are made one after the other, under a lock on the log, so that a reader who has seen a number has
-//! seen all before it. A change whose fate is unknown is told as such and never sent again.
+//! Changes are serialised by a lock on the log, so a reader that has seen a number has seen all lower ones. A change
+//! whose outcome is unknown is reported as such and never retried.
 
 mod address;
 mod cluster;
@@ -32,14 +32,14 @@ use crate::rules::{
     PageQuery, StoredItem, Version, plan,
 };
 
-/// How long a change may take; an import of a million rules too.
+/// For a change, also for an import of a million rules.
 const WRITE_DEADLINE: Duration = Duration::from_secs(120);
 const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
-/// How often a node looks for changes; a notification makes it look at once.
+/// Interval at which a node polls for changes; a notification triggers a poll at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
-/// How often it looks after a notification, until what was told has reached the replica that it reads.
+/// Poll interval after a notification, until the replica that is read has the change.
 const NOTIFIED_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// A listener that has lost its primary tries again after this.
+/// Delay before a listener without a primary reconnects.
 const LISTEN_RETRY_DELAY: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl Drop for PostgresInner {
 }
 
 impl PostgresDb {
-    /// Brings the schema up to date. While no primary can be written, a replica that has the schema will do.
+    /// Migrates the schema. While no primary is writable, a replica that has the schema is enough.
     pub async fn open(address: PostgresAddress) -> Result<PostgresDb, DbError> {
         let cluster = Arc::new(PgCluster::new(address)?);
         match cluster.writer().await {
@@ -88,7 +88,8 @@ impl PostgresDb {
         .await
     }
 
-    /// Makes all of very many edits, or none, without ever holding all of them. Each is about another thing.
+    /// Applies very many edits, all or none, in batches: they are never all in memory. Each must be about another
+    /// item.
     pub async fn edit_all(
         &self,
         author: &Author,
@@ -120,7 +121,7 @@ impl PostgresDb {
         self.write(async |transaction, _| Ok(items::remove_expired(transaction, now, batch).await?)).await
     }
 
-    /// Removes the oldest entries of the log from before a time, at most `batch`.
+    /// Removes up to `batch` of the oldest log entries from before a time.
     pub async fn prune_log(&self, before: Time, batch: usize) -> Result<usize, DbError> {
         self.write(async |transaction, _| Ok(log::prune(transaction, before, batch).await?)).await
     }
@@ -193,13 +194,13 @@ impl PostgresDb {
             .await
     }
 
-    /// Streams everything from a connection of its own, as of one version.
+    /// Streams all items over a separate connection, as of one version.
     pub async fn load(&self, each: impl FnMut(Vec<StoredItem>, u64)) -> Result<Version, DbError> {
         let connection = self.inner.cluster.new_reader().await?;
         load::load_all(&connection.client, each).await.map_err(|failure| connection.read_error(failure))
     }
 
-    /// Returns once there is a change after `known`, or once `known` is not in the past any more.
+    /// Returns once there is a change after `known`, or `known` is not in the history of this database.
     pub async fn changed_since(&self, known: Version) -> Result<(), DbError> {
         let mut notified = self.inner.notified.clone();
         let mut eager_until = None;
@@ -221,7 +222,7 @@ impl PostgresDb {
         }
     }
 
-    /// How far the node that is read is behind the primary.
+    /// How far the server that is read lags behind the primary.
     pub async fn lag(&self) -> Result<ReplicaLag, DbError> {
         self.inner.cluster.lag().await
     }
@@ -268,7 +269,7 @@ async fn apply_edits(
     Ok(changes)
 }
 
-/// Rings the bell at every notification of the primary, whichever it is.
+/// Signals every notification of the current primary.
 async fn listen(cluster: Arc<PgCluster>, notify: watch::Sender<u64>) {
     loop {
         if let Ok(mut connection) = cluster.new_writer().await

@@ -1,6 +1,6 @@
-//! A rule as columns: the short form has one for each word, and all else is one of options, if there is any.
+//! A rule as columns: one for each field of the short form, and one for all other options, if there are any.
 //!
-//! A row costs what its rule says, not what a rule could say; [`RuleRow::split`] and [`RuleRow::text`] are inverse.
+//! A row is as large as its rule requires; [`RuleRow::from_json`] and [`RuleRow::to_json`] are inverse.
 
 use std::fmt::Write;
 
@@ -65,7 +65,7 @@ impl RuleRow {
     }
 }
 
-/// A word that is text; one that is not stays among the options.
+/// Removes a field that is a string; any other stays among the options.
 fn take_string(map: &mut Map<String, Value>, name: &str) -> Option<String> {
     match map.get(name) {
         Some(Value::String(_)) => match map.shift_remove(name) {

@@ -1,7 +1,7 @@
-//! Very many rules on their way into the database, sorted by id, in a file that nobody else sees.
+//! Very many rules on their way into the database, sorted by id, in an unlinked temporary file.
 //!
-//! A merge sort on the disk: rules are collected up to [`RUN_BYTES`], sorted and appended as a run; reading merges the
-//! runs. In the order of their ids rules fill the pages of the database one after the other.
+//! An external merge sort: rules are collected up to [`RUN_BYTES`], sorted and appended as a run; reading merges the
+//! runs. Inserting rules in the order of their ids fills the database's pages sequentially.
 
 use std::fs::{File, OpenOptions, remove_file};
 use std::io::{self, Write};
@@ -14,14 +14,14 @@ use tollgate::document::TextPosition;
 
 use crate::rules::{ParsedRule, RuleText};
 
-/// What is sorted in memory.
+/// Bytes sorted in memory.
 const RUN_BYTES: usize = 16 << 20;
-/// What is read of a run at once.
+/// Bytes read from a run at once.
 const READ_BYTES: usize = 64 << 10;
-/// Number, line, column and the lengths of id and text, four bytes each.
+/// Index, line, column and the lengths of id and text, four bytes each.
 const HEADER_BYTES: usize = 20;
 
-/// A rule with its number and place in the text that it came from.
+/// A rule with its index and position in the source text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpooledRule {
     pub number: u32,
@@ -31,7 +31,7 @@ pub struct SpooledRule {
 
 pub struct RuleSpool {
     file: Arc<File>,
-    /// Where each run ends.
+    /// The end offset of each run.
     runs: Vec<u64>,
     pending: Vec<SpooledRule>,
     pending_bytes: usize,
@@ -39,7 +39,7 @@ pub struct RuleSpool {
 }
 
 impl RuleSpool {
-    /// A file in this folder without a name: it is gone with the last that has it open.
+    /// Creates an unlinked file in this folder: it is freed when the last handle is closed.
     pub fn new(folder: &Path) -> io::Result<RuleSpool> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl RuleSpool {
         Ok(())
     }
 
-    /// No more rules come.
+    /// Writes the last run.
     pub fn finish(mut self) -> io::Result<RuleSpool> {
         if !self.pending.is_empty() {
             self.write_run()?;
@@ -91,7 +91,7 @@ impl RuleSpool {
         self.count == 0
     }
 
-    /// All rules of a finished spool, in the order of their ids.
+    /// All rules of a finished spool, ordered by id.
     pub fn rules(&self) -> io::Result<SortedRules> {
         let starts = std::iter::once(0).chain(self.runs.iter().copied());
         let mut runs = Vec::with_capacity(self.runs.len());
@@ -111,7 +111,7 @@ impl RuleSpool {
     }
 }
 
-/// The runs of a spool, merged.
+/// Merges the runs of a spool.
 pub struct SortedRules {
     runs: Vec<SortedRun>,
 }
@@ -136,7 +136,7 @@ struct SortedRun {
     file: Arc<File>,
     at: u64,
     end: u64,
-    /// What was read ahead, and how much of it was taken.
+    /// Bytes read ahead, and how many of them are consumed.
     bytes: Vec<u8>,
     taken: usize,
     next: Option<SpooledRule>,

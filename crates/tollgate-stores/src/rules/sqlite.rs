@@ -1,7 +1,7 @@
-//! The database in an SQLite file, which several processes of one machine may share.
+//! The rules database in an SQLite file, which several processes of one machine may share.
 //!
-//! One connection writes, one reads, so that what this process has written is seen as a change like any other.
-//! A change that was acknowledged is on the disk.
+//! One connection writes and another reads, so the process sees its own writes as changes like any other. An
+//! acknowledged change is on disk.
 
 mod items;
 mod load;
@@ -22,7 +22,7 @@ use crate::rules::{
     StoredItem, Version,
 };
 
-/// After so many changes the write-ahead log, which is as long as they are, is not kept.
+/// After this many changes the write-ahead log is truncated, because it is as long as they are.
 const WAL_TRUNCATE_CHANGES: usize = 10_000;
 
 #[derive(Debug)]
@@ -33,14 +33,14 @@ pub struct SqliteDb {
 }
 
 impl SqliteDb {
-    /// Opens the file, or makes it.
+    /// Opens or creates the file.
     pub fn open(path: &Path) -> Result<SqliteDb, DbError> {
         let writer = schema::open(path)?;
         let reader = schema::connect(path)?;
         Ok(SqliteDb { path: path.to_owned(), writer: Mutex::new(writer), reader: Mutex::new(reader) })
     }
 
-    /// Makes all of the edits, or none.
+    /// Applies all edits, or none.
     pub fn edit(&self, author: &Author, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
         plan::check_items(&edits)?;
         let changes = self.write(|transaction| apply_edits(transaction, author, edits, None))?;
@@ -50,7 +50,8 @@ impl SqliteDb {
         Ok(changes)
     }
 
-    /// Makes all of very many edits, or none, without ever holding all of them. Each is about another thing.
+    /// Applies very many edits, all or none, in batches: they are never all in memory. Each must be about another
+    /// item.
     pub fn edit_all(
         &self,
         author: &Author,
@@ -73,7 +74,7 @@ impl SqliteDb {
         Ok(edited)
     }
 
-    /// Takes one change back, as a new change.
+    /// Reverts one change by a new change.
     pub fn rollback(&self, author: &Author, version: Version) -> Result<Vec<ItemChange>, DbError> {
         self.write(|transaction| {
             let logged = log::find(transaction, version)?.ok_or(DbError::UnknownVersion(version))?;
@@ -81,12 +82,12 @@ impl SqliteDb {
         })
     }
 
-    /// Removes bans that are over, at most `batch`: nodes let them go by themselves, so that it is no change.
+    /// Removes up to `batch` expired bans. Nodes expire bans themselves, so this is not logged as a change.
     pub fn remove_expired(&self, now: Time, batch: usize) -> Result<usize, DbError> {
         self.write(|transaction| items::remove_expired(transaction, now, batch))
     }
 
-    /// Removes the oldest entries of the log from before a time, at most `batch`.
+    /// Removes up to `batch` of the oldest log entries from before a time.
     pub fn prune_log(&self, before: Time, batch: usize) -> Result<usize, DbError> {
         self.write(|transaction| log::prune(transaction, before, batch))
     }
@@ -100,7 +101,7 @@ impl SqliteDb {
         log::last_version(&lock(&self.reader))
     }
 
-    /// A number that differs after any change of the file, whoever made it; cheaper than the version.
+    /// A number that differs after any change of the file by any process; cheaper than the version.
     pub fn data_version(&self) -> Result<i64, DbError> {
         Ok(lock(&self.reader).pragma_query_value(None, "data_version", |row| row.get(0))?)
     }
@@ -109,7 +110,7 @@ impl SqliteDb {
         items::get(&lock(&self.reader), item)
     }
 
-    /// What some items are, as far as they are there.
+    /// The current state of some items; missing ones are left out.
     pub fn find(&self, items: &[ItemId]) -> Result<CurrentItems, DbError> {
         items::find(&lock(&self.reader), items)
     }
@@ -124,14 +125,14 @@ impl SqliteDb {
         log::changes_since(&transaction, version, limit)
     }
 
-    /// The log, latest first, before a version.
+    /// Log entries before a version, latest first.
     pub fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<ChangeLogEntry>, DbError> {
         let mut reader = lock(&self.reader);
         let transaction = reader.transaction()?;
         log::page(&transaction, before, limit)
     }
 
-    /// The changes of one thing, latest first, before a version.
+    /// Changes of one item before a version, latest first.
     pub fn history(
         &self,
         item: &ItemId,
@@ -149,7 +150,7 @@ impl SqliteDb {
         log::find(&transaction, version)
     }
 
-    /// Gives out everything that there is, in batches with the number of things in all, as of one version.
+    /// Loads all items in batches, each with the total number of items, as of one version.
     pub fn load(&self, each: impl FnMut(Vec<StoredItem>, u64)) -> Result<Version, DbError> {
         load::load_all(schema::connect(&self.path)?, each)
     }
@@ -178,7 +179,7 @@ fn apply_edits(
     Ok(changes)
 }
 
-// A thread that panicked has rolled its transaction back.
+// A poisoned lock is safe: the transaction of a thread that panicked is rolled back.
 fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
     connection.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Rules and bans as the database holds them: compact JSON that the library's own parser reads.
+//! Rules and bans as stored: compact JSON that the library's parser reads.
 
 use serde_json::{Map, Number, Value};
 use tollgate::Time;
@@ -8,12 +8,12 @@ use tollgate::rule::{Rule, parse};
 
 use crate::rules::{DbError, ItemKind};
 
-/// The words of the short form, which have columns of their own; first, and in this order.
+/// The fields of the short form, which have columns of their own; written first and in this order.
 pub(super) const COLUMNS: [&str; 6] = ["id", "uid", "url", "time", "requests", "algorithm"];
-/// What is true or false. Elsewhere `off` is a word.
+/// Boolean fields. In any other field `off` is a string.
 const BOOLEAN_KEYS: [&str; 2] = ["track", "count_denied"];
 
-/// A valid rule, written as compactly as it can be.
+/// A valid rule as compact JSON.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleText {
     id: Box<str>,
@@ -21,7 +21,7 @@ pub struct RuleText {
 }
 
 impl RuleText {
-    /// Reads one rule, in YAML or JSON.
+    /// Parses one rule, in YAML or JSON.
     pub fn parse(text: &str) -> Result<RuleText, Problems> {
         RuleText::from_node(&document::read(text)?, "rule")
     }
@@ -55,7 +55,7 @@ impl RuleText {
         Ok(RuleText { id, text })
     }
 
-    /// What [`RuleText::as_str`] gave, under its id.
+    /// From the stored text of [`RuleText::as_str`] and its id.
     pub(super) fn from_stored(id: Box<str>, text: String) -> RuleText {
         RuleText { id, text }
     }
@@ -81,7 +81,7 @@ pub struct ParsedRule {
     pub text: RuleText,
 }
 
-/// The ban that a text describes.
+/// Parses the stored text of a ban.
 pub fn parse_ban(text: &str) -> Result<Ban, DbError> {
     let corrupt = || DbError::Corrupt(format!("the ban {text}"));
     let ban: Value = serde_json::from_str(text).map_err(|_| corrupt())?;
@@ -95,7 +95,7 @@ pub fn parse_ban(text: &str) -> Result<Ban, DbError> {
     })
 }
 
-/// When a thing is over by itself, in nanoseconds; one for ever is never looked for.
+/// When an item expires, in nanoseconds; `None` if it never does.
 pub(super) fn expiry(kind: ItemKind, text: &str) -> Result<Option<i64>, DbError> {
     Ok(if kind == ItemKind::Ban { i64::try_from(parse_ban(text)?.until.nanos()).ok() } else { None })
 }
@@ -110,7 +110,7 @@ fn to_compact_json(node: &Node<'_>) -> String {
     Value::Object(map).to_string()
 }
 
-/// Whether [`json`] surely keeps what a value may be read as: text, a number or a truth value.
+/// Whether [`to_json`] preserves every way in which a value can be parsed: string, number or boolean.
 fn survives_json(node: &Node<'_>, name: &str) -> bool {
     if let Some(entries) = node.as_map() {
         return entries.iter().all(|entry| survives_json(entry.value(), entry.key()));

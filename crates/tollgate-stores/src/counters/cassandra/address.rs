@@ -1,4 +1,4 @@
-//! Where the cluster is: `cassandra://user:password@a,b:9042/keyspace?consistency=quorum&serial=serial`, or
+//! The address of a cluster: `cassandra://user:password@a,b:9042/keyspace?consistency=quorum&serial=serial`, or
 //! `scylla://…` with the options that only ScyllaDB has.
 
 use std::str::FromStr;
@@ -13,38 +13,38 @@ const MAX_DATACENTER_BYTES: usize = 128;
 const OPTIONS: &str = "consistency, serial, datacenter";
 const SCYLLA_OPTIONS: &str = "consistency, serial, datacenter, tablets, shard_aware_port";
 
-/// A Cassandra or ScyllaDB cluster, and the keyspace in it.
+/// A Cassandra or ScyllaDB cluster, and its keyspace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CassandraAddress {
     scheme: &'static str,
     pub(super) servers: Vec<String>,
     pub(super) credentials: Option<Credentials>,
     pub(super) keyspace: String,
-    /// How many replicas must have a change before it is answered.
+    /// Replicas that must have a change before it is acknowledged.
     pub(super) consistency: Consistency,
-    /// Among which replicas transactions are serial: all, or those of one datacenter.
+    /// Replicas among which transactions are serial: all, or those of one datacenter.
     pub(super) serial: SerialConsistency,
-    /// The datacenter whose servers are asked.
+    /// The datacenter whose servers receive requests.
     pub(super) datacenter: Option<String>,
     pub(super) tablets: Tablets,
     pub(super) shard_aware_port: ShardAwarePort,
 }
 
-/// How ScyllaDB distributes a keyspace that we create.
+/// Whether a keyspace that we create uses ScyllaDB tablets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tablets {
-    /// As the server does by default.
+    /// The server's default.
     Default,
     On,
     Off,
 }
 
-/// Whether connections to single shards of ScyllaDB may use its second port.
+/// Whether connections to single shards of ScyllaDB may use the shard-aware port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ShardAwarePort {
     /// If the server offers it.
     On,
-    /// Where the port or the client's source port is translated on the way.
+    /// For networks that translate the port or the client's source port.
     Off,
 }
 
@@ -54,7 +54,7 @@ impl CassandraAddress {
         format!("{} at {}", self.scheme, self.servers.join(","))
     }
 
-    /// Reads see what transactions have done.
+    /// Consistency of reads that see all completed transactions.
     pub(super) fn read_consistency(&self) -> Consistency {
         match self.serial {
             SerialConsistency::Serial => Consistency::Serial,

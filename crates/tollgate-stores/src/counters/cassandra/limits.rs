@@ -1,14 +1,14 @@
-//! Which limits a row can keep.
+//! Which limits a row can store.
 
 use thiserror::Error;
 use tollgate::Limit;
 
 use crate::counters::state;
 
-/// A state is written whole with every charge: a larger one would not be done in time.
+/// Every charge writes the whole state: a larger one would miss the deadline.
 const MAX_STATE_BYTES: u64 = 256 * 1024;
 
-/// Why Cassandra cannot keep a limit.
+/// Why Cassandra cannot represent a limit.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum UnsupportedCassandraLimit {
     #[error(
@@ -18,7 +18,7 @@ pub enum UnsupportedCassandraLimit {
     StateTooLarge { algorithm: &'static str, limit: Limit, bytes: u64 },
 }
 
-/// Whether Cassandra keeps a limit exactly; if not, why.
+/// Whether Cassandra can represent a limit exactly; if not, why.
 pub fn check_limit(limit: &Limit) -> Result<(), UnsupportedCassandraLimit> {
     match state::max_bytes(limit) {
         bytes if bytes <= MAX_STATE_BYTES => Ok(()),

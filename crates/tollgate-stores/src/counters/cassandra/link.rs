@@ -1,7 +1,7 @@
-//! The session with the cluster: made in the background, watched, and behind a breaker.
+//! The session with the cluster: opened in the background, monitored, behind a breaker.
 //!
-//! The driver knows which server keeps a row and asks that one. It never sends anything twice: a
-//! transaction whose fate is unknown is looked up, not repeated.
+//! The driver routes each request to a replica of its row. It never resends: a transaction whose outcome is unknown is
+//! looked up first (`rows`).
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -26,11 +26,11 @@ use crate::counters::breaker::Breaker;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// A new session is there within this, or is given up.
+/// Timeout of opening a new session.
 const RENEW_TIMEOUT: Duration = Duration::from_secs(3);
-/// Between two tries at a new session: it connects to every server.
+/// Between two attempts at a new session, which connects to every server.
 const RENEW_INTERVAL: Duration = Duration::from_secs(1);
-/// A connection that is silent for two of these is given up.
+/// A connection that is silent for two of these is closed.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 pub(super) struct CassandraLink {
@@ -40,7 +40,7 @@ pub(super) struct CassandraLink {
     task: JoinHandle<()>,
 }
 
-/// A session, and what is asked of it.
+/// A session and its prepared statements.
 pub(super) struct PreparedSession {
     pub(super) session: Session,
     pub(super) read: PreparedStatement,
@@ -49,7 +49,7 @@ pub(super) struct PreparedSession {
 }
 
 impl CassandraLink {
-    /// Connects in the background. Must be called on a runtime.
+    /// Connects in the background. Must be called inside a tokio runtime.
     pub(super) fn open(address: CassandraAddress) -> CassandraLink {
         let server = address.name();
         let breaker = Arc::new(Breaker::new(server.as_str()));
@@ -76,7 +76,7 @@ impl Drop for CassandraLink {
     }
 }
 
-/// Makes the session, and asks whether the cluster is back whenever the breaker wants to know.
+/// Opens the session, and probes the cluster whenever the breaker asks for it.
 async fn maintain_session(
     address: CassandraAddress,
     breaker: Arc<Breaker>,
@@ -97,7 +97,7 @@ async fn maintain_session(
             Ok(Ok(())) => breaker.probe_succeeded(),
             Err(_) => breaker.probe_failed("it does not answer"),
             Ok(Err(reason)) if Instant::now() < renew_at => breaker.probe_failed(&reason),
-            // The driver waits up to ten seconds before it dials a dead server again: a new session does not.
+            // The driver waits up to ten seconds before it redials a server; a new session dials at once.
             Ok(Err(reason)) => {
                 match timeout(RENEW_TIMEOUT, open_session(&address)).await {
                     Ok(Ok(renewed)) => {
@@ -125,7 +125,7 @@ async fn wait_for_probe(breaker: &Breaker, reason: &str) {
     breaker.probe_due().await;
 }
 
-/// A session without a keyspace; why not, if there is none.
+/// Opens a session without a keyspace.
 pub(super) async fn connect(address: &CassandraAddress) -> Result<Session, String> {
     let profile = ExecutionProfile::builder()
         .load_balancing_policy(load_balancing(address))
@@ -141,7 +141,7 @@ pub(super) async fn connect(address: &CassandraAddress) -> Result<Session, Strin
         .keepalive_interval(KEEPALIVE)
         .keepalive_timeout(KEEPALIVE)
         .disallow_shard_aware_port(address.shard_aware_port == ShardAwarePort::Off)
-        // Enough to know which server keeps a row.
+        // Enough for routing requests to replicas.
         .keyspaces_to_fetch([&address.keyspace])
         .fetch_full_schema_metadata(false);
     if let Some(credentials) = &address.credentials {
@@ -154,8 +154,8 @@ pub(super) async fn connect(address: &CassandraAddress) -> Result<Session, Strin
     }
 }
 
-/// Asks the servers of the address's datacenter. Those of another one stand in only where transactions are serial
-/// among all of them: with `local_serial` they would be another count.
+/// Prefers the servers of the address's datacenter. Fails over to another datacenter only with `serial`: with
+/// `local_serial` each datacenter has its own count.
 fn load_balancing(address: &CassandraAddress) -> Arc<dyn LoadBalancingPolicy> {
     let mut policy = DefaultPolicy::builder();
     if let Some(datacenter) = &address.datacenter {
@@ -165,7 +165,7 @@ fn load_balancing(address: &CassandraAddress) -> Arc<dyn LoadBalancingPolicy> {
     policy.build()
 }
 
-/// A misspelt datacenter would leave no server to ask.
+/// A misspelt datacenter would leave no server.
 fn check_datacenter(session: &Session, address: &CassandraAddress) -> Result<(), String> {
     let Some(wanted) = &address.datacenter else { return Ok(()) };
     let state = session.get_cluster_state();
@@ -199,7 +199,7 @@ async fn prepare(session: &Session, address: &CassandraAddress) -> Result<[Prepa
 }
 
 impl PreparedSession {
-    /// Asks for a row that nobody has, in the way that charges are asked for.
+    /// Reads a row that does not exist, the same way as charges read.
     async fn probe(&self) -> Result<(), String> {
         let nobody: (&str, Vec<&str>) = ("nobody", vec![""]);
         let asked = self.session.execute_unpaged(&self.read, nobody).await;
@@ -207,7 +207,7 @@ impl PreparedSession {
     }
 }
 
-/// What an error says, down to its cause, each part once.
+/// The messages of an error and its causes, without repetitions.
 pub(super) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

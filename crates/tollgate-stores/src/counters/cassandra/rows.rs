@@ -1,11 +1,12 @@
-//! Rows: read serially, changed by lightweight transactions, found out about after a timeout.
+//! Rows are read at serial consistency and changed by lightweight transactions.
 //!
-//! Every row has a version that only grows and the nonce of the transaction that wrote it. After a timeout
-//! they tell what became of it: our nonce, it was done; the version as before, it was not, so far; anything else,
-//! nobody knows.
+//! Every row has a version that only grows and the nonce of the transaction that wrote it. After a timeout a serial
+//! read decides the outcome: our nonce means applied, the old version means not applied so far, anything else is
+//! unknown.
 //!
-//! A transaction that was not done so far may still be under way, in a network or in its coordinator, and be done later.
-//! So it is sent again as it is, with the same nonce and the same condition: of the two, one is done at the most.
+//! A transaction that is not applied so far may still be in flight, in the network or in its coordinator, and be
+//! applied later. So it is resent unchanged, with the same nonce and the same condition: at most one of the two is
+//! applied.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,20 +22,20 @@ use super::link::{CassandraLink, PreparedSession, error_chain};
 use crate::counters::StoreError;
 use crate::counters::transactions::{CasOutcome, CasStore, CasValue, CasWrite};
 
-/// Rows live no longer than the server can tell: a longer life has no end.
+/// The latest expiry date that the server can represent: a row beyond it gets no TTL.
 const MAX_EXPIRY_SECS: u64 = i32::MAX as u64;
-/// How often one transaction is sent.
+/// Times that one transaction is sent.
 const MAX_SENDS: usize = 3;
-/// The part of the time left that a transaction gets; the rest is for finding out about it.
+/// The share of the remaining time for a transaction; the rest is for looking up its outcome.
 const WRITE_SHARE: f64 = 0.6;
 
-/// A lane is a partition.
+/// A partition of the executor is a partition of the table.
 pub(in crate::counters) struct CassandraRows {
     pub(super) link: CassandraLink,
     pub(super) slack: Duration,
 }
 
-/// A row as it stands.
+/// A row as stored.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct CounterRow {
     version: Option<i64>,
@@ -42,11 +43,11 @@ struct CounterRow {
     state: Option<Vec<u8>>,
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TransactionOutcome {
     Applied,
-    /// It may still be, if it is under way.
+    /// It may still be applied if it is in flight.
     NotApplied,
     Unknown,
 }
@@ -103,7 +104,7 @@ impl CasStore for CassandraRows {
 }
 
 impl CassandraRows {
-    /// Forgets a row; says whether it was there.
+    /// Deletes a row; returns whether it existed.
     pub(super) async fn delete(
         &self,
         partition: &str,
@@ -159,7 +160,7 @@ impl CassandraRows {
         statements.session.batch(&batch, writes.iter().map(values).collect::<Vec<_>>()).await
     }
 
-    /// Looks up what became of a transaction.
+    /// Looks up the outcome of a transaction with a serial read.
     async fn look_up_outcome(
         &self,
         partition: &str,
@@ -177,7 +178,7 @@ impl CassandraRows {
         CasOutcome::Applied
     }
 
-    /// Waits for an answer, and tells the breaker whether it came.
+    /// Waits for a reply, and reports the result to the breaker.
     async fn with_deadline(
         &self,
         deadline: Instant,
@@ -219,7 +220,7 @@ impl CassandraRows {
         StoreError::Refused { server: self.link.server.clone(), reason: reason.to_owned() }
     }
 
-    /// A lifetime in seconds; zero is for ever.
+    /// A lifetime in seconds; zero means no expiry.
     fn ttl(&self, lifetime: Duration) -> i32 {
         let lifetime = lifetime.saturating_add(self.slack);
         let seconds = lifetime.as_secs() + u64::from(lifetime.subsec_nanos() > 0);
@@ -228,7 +229,7 @@ impl CassandraRows {
     }
 }
 
-/// What the rows say about a transaction with this nonce. It wrote all of them, or none.
+/// The outcome of the transaction with this nonce according to its rows. It wrote all of them or none.
 fn outcome_of(rows: &[CounterRow], writes: &[CasWrite<Option<i64>>], nonce: i64) -> TransactionOutcome {
     if rows.iter().any(|row| row.nonce == Some(nonce)) {
         TransactionOutcome::Applied
@@ -239,7 +240,7 @@ fn outcome_of(rows: &[CounterRow], writes: &[CasWrite<Option<i64>>], nonce: i64)
     }
 }
 
-/// Whether an error says that nothing was done.
+/// Whether an error guarantees that nothing was applied.
 fn proves_not_applied(error: &ExecutionError) -> bool {
     match error {
         ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, _)) => match answer {
@@ -249,7 +250,7 @@ fn proves_not_applied(error: &ExecutionError) -> bool {
             | DbError::ConfigError
             | DbError::Overloaded
             | DbError::IsBootstrapping => true,
-            // Under the other consistency replicas were missing for the last round, after it was agreed.
+            // At any other consistency, replicas were missing for the commit round, after the proposal was accepted.
             DbError::Unavailable { consistency, .. } => {
                 matches!(consistency, Consistency::Serial | Consistency::LocalSerial)
             }
@@ -262,7 +263,7 @@ fn proves_not_applied(error: &ExecutionError) -> bool {
     }
 }
 
-/// The first column of the answer to a transaction.
+/// The `[applied]` column of a transaction's result.
 fn applied(result: QueryResult) -> Option<bool> {
     let rows = result.into_rows_result().ok()?;
     let first = rows.first_row::<Columns>().ok()?;
@@ -306,7 +307,7 @@ mod tests {
         );
     }
 
-    /// ScyllaDB's manual: a transaction that lacks replicas for its last round was done all the same.
+    /// ScyllaDB's manual: a transaction that lacks replicas for its commit round is applied nevertheless.
     #[test]
     fn only_missing_serial_replicas_mean_that_nothing_was_done() {
         let unavailable = |consistency| {

@@ -1,4 +1,4 @@
-//! The keyspace and the table: made on request.
+//! The keyspace and the table, created on request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use super::address::{CassandraAddress, Tablets};
 use super::link::{self, error_chain};
 use crate::counters::StoreError;
 
-/// Copies that a keyspace of ours has of every row in a datacenter, where there are as many servers.
+/// Replication factor per datacenter, if it has this many servers.
 const REPLICAS: usize = 3;
-/// The time that all of it may take.
+/// For all of the initialization.
 const INIT_TIMEOUT: Duration = Duration::from_secs(60);
 const WITHOUT_TABLETS: &str = " AND tablets = {'enabled': false}";
 
-/// Where the counters are, in their keyspace.
+/// The name of the counter table, with its keyspace.
 pub(super) fn table(address: &CassandraAddress) -> String {
     format!("\"{}\".tollgate_counters", address.keyspace)
 }
 
-/// Makes the keyspace and the table where they are missing. What is there stays as it is.
+/// Creates the keyspace and the table if they are missing. Existing ones are not changed.
 pub async fn init(address: &CassandraAddress) -> Result<(), StoreError> {
     let server = address.name();
     let refused = |reason| StoreError::Refused { server: server.clone(), reason };
@@ -44,7 +44,7 @@ async fn create(session: &Session, address: &CassandraAddress) -> Result<(), Str
         let made = session.query_unpaged(keyspace, ()).await;
         made.map_err(|error| keyspace_error(address, &error_chain(&error)))?;
     }
-    // Expired rows are gone after as long as a server may be away and still be told what it missed.
+    // gc_grace_seconds: how long a server may be down and still receive the deletions that it missed.
     let table_name = table(address);
     let table = format!(
         "CREATE TABLE IF NOT EXISTS {table_name} (owner text, counter text, version bigint, nonce bigint, state blob, \
@@ -66,7 +66,7 @@ fn keyspace_error(address: &CassandraAddress, reason: &str) -> String {
     }
 }
 
-/// Runs a transaction that changes nothing: a keyspace without them could keep no counter.
+/// Runs a transaction that changes nothing: without transactions a keyspace cannot store counters.
 async fn check_transactions(session: &Session, table: &str) -> Result<(), String> {
     let nothing = format!("DELETE FROM {table} WHERE owner = 'nobody' AND counter = 'nothing' IF EXISTS");
     let tried = session.query_unpaged(nothing, ()).await;
@@ -89,7 +89,7 @@ fn nodes_by_datacenter(session: &Session) -> BTreeMap<String, usize> {
     nodes
 }
 
-/// What the servers of a ScyllaDB cluster can do, all of them; nothing for a Cassandra, which has no such column.
+/// The features that all servers of a ScyllaDB cluster support; empty for Cassandra, which has no such column.
 async fn supported_features(session: &Session) -> Result<String, String> {
     let column = "SELECT column_name FROM system_schema.columns WHERE keyspace_name = 'system' \
                   AND table_name = 'local' AND column_name = 'supported_features'";
@@ -100,7 +100,7 @@ async fn supported_features(session: &Session) -> Result<String, String> {
     Ok(read_system(session, features, ()).await?.unwrap_or_default())
 }
 
-/// The text in the first row of an answer. System tables are on every server: one is enough.
+/// The text in the first row of a result. System tables are local to every server: consistency ONE is enough.
 async fn read_system(
     session: &Session,
     text: &str,
@@ -114,7 +114,7 @@ async fn read_system(
     Ok(row.map(|(text,)| text.unwrap_or_default()))
 }
 
-/// Without tablets where they would be the default and have no transactions: ScyllaDB 6.0 to 2025.3.
+/// Disables tablets where they are the default but have no transactions: ScyllaDB 6.0 to 2025.3.
 fn tablets_option(tablets: Tablets, features: &str) -> &'static str {
     let has = |feature| features.split(',').any(|known| known.trim() == feature);
     match tablets {
@@ -125,7 +125,7 @@ fn tablets_option(tablets: Tablets, features: &str) -> &'static str {
     }
 }
 
-/// Three copies in every datacenter, or as many as it has servers.
+/// Three replicas per datacenter, or as many as it has servers.
 fn keyspace_statement(keyspace: &str, nodes: &BTreeMap<String, usize>, tablets: &str) -> String {
     let copies: String = nodes
         .iter()

@@ -28,21 +28,21 @@ impl ClientClockAddress for CassandraAddress {
     const DEADLINE: Duration = Duration::from_millis(500);
 }
 
-/// The rows, and what they are called.
+/// The rows and their naming.
 pub struct CassandraBackend {
     naming: Naming,
     rows: Arc<PartitionExecutor<CassandraRows>>,
 }
 
 impl CassandraStore {
-    /// Connects in the background. Must be called on a runtime.
+    /// Connects in the background. Must be called inside a tokio runtime.
     pub fn open(setup: CassandraSetup) -> CassandraStore {
         let CassandraSetup { address, naming, deadline, slack } = setup;
         let rows = PartitionExecutor::new(CassandraRows { link: CassandraLink::open(address), slack });
         ClientClockStore::new(CassandraBackend { naming, rows }, deadline)
     }
 
-    /// Forgets a counter; says whether it was there.
+    /// Deletes a counter; returns whether it existed.
     pub async fn reset(&self, counter: &CounterId, limit: &Limit) -> Result<bool, StoreError> {
         let name = self.inner.naming.name(counter, limit);
         let rows = &self.inner.rows.store;
@@ -50,7 +50,7 @@ impl CassandraStore {
         rows.delete(partition_of(&name), &name, Instant::now() + self.deadline).await
     }
 
-    /// Returns once there is a session and the table is there; else why not.
+    /// Returns once there is a session and the table exists, or why not.
     pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
         let link = &self.inner.rows.store.link;
         let Err(error) = link.statements(Instant::now() + within).await else { return Ok(()) };
@@ -64,19 +64,19 @@ impl CassandraStore {
         vec![self.inner.rows.store.link.breaker.health()]
     }
 
-    /// The rows, for what is kept beside counters; an error while the cluster does not answer.
+    /// CAS access to rows other than counters; an error while the breaker is open.
     pub(in crate::counters) fn rows(&self) -> Result<&CassandraRows, StoreError> {
         let rows = &self.inner.rows.store;
         rows.link.breaker.admit().map(|()| rows)
     }
 
-    /// Charges that were given up because others were faster each time.
+    /// Charges that failed because every attempt ended in a CAS conflict.
     pub fn contended(&self) -> u64 {
         self.inner.rows.contended()
     }
 }
 
-/// The partition of a counter: that of its owner, or its own. Partitions have names.
+/// The partition of a counter: that of its owner, or its own. Partition keys are not empty.
 fn partition_of(name: &str) -> &str {
     match hash_tag(name) {
         "" => name,
@@ -85,7 +85,7 @@ fn partition_of(name: &str) -> &str {
 }
 
 impl CassandraBackend {
-    /// Does work in a partition, unless nobody is there to do it.
+    /// Runs work in a partition. Fails without queueing while the breaker is open.
     async fn run_in_partition(
         &self,
         partition: String,

@@ -1,4 +1,4 @@
-//! The records of tracked keys, on whichever store keeps the counters.
+//! Records of tracked keys, on the store that has the counters.
 
 use tollgate::track::Delta;
 use tollgate::track::central::{CentralTrackStore, SharedTrack};

@@ -1,4 +1,4 @@
-//! Where the servers are: `memcached://user:password@a,b:11212`.
+//! The address of the servers: `memcached://user:password@a,b:11212`.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use crate::counters::store_url::{Credentials, StoreUrl, StoreUrlError};
 
 const DEFAULT_PORT: u16 = 11211;
 
-/// One memcached, or several that share the keys.
+/// One memcached server, or several that share the keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemcachedAddress {
     pub(super) servers: Vec<String>,

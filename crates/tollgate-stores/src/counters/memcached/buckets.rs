@@ -1,4 +1,4 @@
-//! What is known of a tiered window: counts of buckets, coarse where nobody needs to know more.
+//! The buckets of a tiered window that a decision has read: coarse, and finer only where needed.
 
 use tollgate::algorithm::QuotaState;
 use tollgate::algorithm::tiered_window::Tiers;
@@ -11,7 +11,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// The buckets of the next finer level that make up this one; none of the finest.
+    /// The buckets of the next finer level that make up this one; none for the finest level.
     pub fn children(&self, levels: &Levels) -> impl Iterator<Item = Bucket> + use<> {
         let finer = self.level.checked_sub(1);
         let ratio = finer.map_or(0, |finer| levels.units()[self.level].secs() / levels.units()[finer].secs());
@@ -26,12 +26,12 @@ impl Bucket {
     }
 }
 
-/// The window as it was read, and the parts that were looked at more closely.
+/// The window as read, and the same window with some buckets refined.
 #[derive(Debug)]
 pub struct Buckets {
     levels: Levels,
     read: Vec<(Bucket, u64)>,
-    /// The same window, finer where it was refined; oldest first.
+    /// The same window with refined buckets; oldest first.
     timeline: Vec<(Bucket, u64)>,
 }
 
@@ -45,7 +45,8 @@ impl Buckets {
         self.read.iter().map(|(_, count)| count).sum()
     }
 
-    /// Coarse buckets in which the newest hit is, and the one with which `excess` hits will have left.
+    /// Coarse buckets that must be refined: the one with the newest hit, and the one with which `excess` hits have
+    /// left.
     pub fn too_coarse(&self, excess: u64) -> Vec<Bucket> {
         let newest = self.timeline.iter().rev().find(|(_, count)| *count > 0);
         let mut left = 0;
@@ -63,7 +64,7 @@ impl Buckets {
         coarse
     }
 
-    /// Puts the parts of a bucket into its place. What they miss of it counts into the last: they were
+    /// Replaces a bucket by its parts. If their sum is lower, the difference is added to the last part: the parts were
     /// read later, or lost.
     pub fn refine(&mut self, bucket: &Bucket, mut parts: Vec<(Bucket, u64)>) {
         let Some(at) = self.timeline.iter().position(|(known, _)| known == bucket) else { return };
@@ -74,13 +75,13 @@ impl Buckets {
         self.timeline.splice(at..=at, parts);
     }
 
-    /// The state that these counts are, exact where it was refined.
+    /// The state that these counts represent, exact where they are refined.
     pub fn state(&self) -> QuotaState {
         let level = |level: usize| {
             let same = self.read.iter().filter(move |(bucket, _)| bucket.level == level);
             same.map(|(bucket, count)| (bucket.number, *count)).collect()
         };
-        // A coarse bucket stands at its first step here, outside of what is summed from this level.
+        // A coarse bucket is placed at its first step, outside of the range that is summed from the finest level.
         let finest = self.timeline.iter().map(|(bucket, count)| (bucket.first_step(&self.levels), *count));
         let mut levels = vec![finest.collect()];
         levels.extend((1..self.levels.units().len()).map(level));

@@ -1,19 +1,19 @@
-//! Counts of windows that have ended: they do not change any more, so they are asked for once.
+//! Cache of the counts of windows that have ended: they no longer change, so they are read once.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Counters that are remembered.
+/// Counters in the cache.
 const MAX_COUNTERS: usize = 100_000;
 
-/// The last window known of each counter, with its count.
+/// The last ended window of each counter, with its count.
 #[derive(Debug, Default)]
 pub struct ClosedWindows {
     counts: Mutex<HashMap<String, (u64, u64)>>,
 }
 
 impl ClosedWindows {
-    /// The count of a window, if it is known for good.
+    /// The final count of a window, if it is cached.
     pub fn get(&self, name: &str, window: u64) -> Option<u64> {
         self.lock().get(name).filter(|(known, _)| *known == window).map(|(_, count)| *count)
     }
@@ -21,7 +21,7 @@ impl ClosedWindows {
     pub fn insert(&self, name: &str, window: u64, count: u64) {
         let mut counts = self.lock();
         if counts.len() >= MAX_COUNTERS && !counts.contains_key(name) {
-            counts.clear(); // they are only asked for again
+            counts.clear(); // only costs another read
         }
         counts.insert(name.to_owned(), (window, count));
     }

@@ -1,23 +1,23 @@
-//! Costs that were denied lately: they are read before they are added.
+//! Costs that were recently denied: these are read before they are added.
 //!
-//! A cost that is added and taken off again stands in the way of others for a round trip. A caller whose cost does
-//! not fit would do that with every try and starve the callers whose costs do. So it adds once, is denied, and from
-//! then on reads first. An entry decides nothing: it selects between one round trip and two.
+//! A cost that is added and subtracted again can deny other requests for one round trip. A caller whose cost does not
+//! fit would do that with every attempt and starve callers whose costs do fit. So it adds once, is denied, and then
+//! reads first. An entry decides nothing: it selects between one round trip and two.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Counters that are remembered.
+/// Counters in the table.
 const MAX_COUNTERS: usize = 100_000;
 
-/// The least cost of each counter that is read first.
+/// For each counter, the lowest cost that is read first.
 #[derive(Debug, Default)]
 pub struct DeniedCosts {
     least: Mutex<HashMap<String, u64>>,
 }
 
 impl DeniedCosts {
-    /// Whether a cost would probably be denied, and so is read first.
+    /// Whether a cost is likely to be denied, so that it is read first.
     pub fn is_likely_denied(&self, name: &str, cost: u64) -> bool {
         self.lock().get(name).is_some_and(|least| *least <= cost)
     }
@@ -29,12 +29,12 @@ impl DeniedCosts {
             return;
         }
         if costs.len() >= MAX_COUNTERS {
-            costs.clear(); // each counter is denied once more before it is read first
+            costs.clear(); // each counter is denied once more before it reads first
         }
         costs.insert(name.to_owned(), cost);
     }
 
-    /// A larger cost may still not fit: it goes on to be read first.
+    /// Raises the threshold above `cost`. A higher cost may still not fit, and continues to read first.
     pub fn record_allowed(&self, name: &str, cost: u64) {
         if let Some(least) = self.lock().get_mut(name) {
             *least = cost.saturating_add(1).max(*least);

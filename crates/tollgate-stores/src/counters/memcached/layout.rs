@@ -1,4 +1,4 @@
-//! How a limit is kept on memcached, and which limits cannot be.
+//! How a limit is stored on memcached, and which limits cannot be.
 
 use thiserror::Error;
 use tollgate::limit::{Limit, Shape, WindowStart};
@@ -8,11 +8,11 @@ use tollgate::time::Period;
 use super::windows::WindowKind;
 use crate::counters::state;
 
-/// Values are kept below the server's default bound, with room for its own part of them.
+/// Below the server's default limit of 1 MiB, with room for its item header.
 const MAX_STATE_BYTES: u64 = 1_000_000;
 /// Buckets that one decision may read.
 const MAX_BUCKETS_READ: u64 = 1024;
-/// Sums of many of these fit 64 bits.
+/// Sums of many such counts fit 64 bits.
 const MAX_COUNT: u64 = 1 << 53;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +33,7 @@ impl CounterLayout {
     }
 }
 
-/// Why memcached cannot keep a limit.
+/// Why memcached cannot represent a limit exactly.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum UnsupportedMemcachedLimit {
     #[error("{limit} is more than memcached can add up: at most 2^53 in a window")]
@@ -55,7 +55,7 @@ pub enum UnsupportedMemcachedLimit {
     StateTooLarge { algorithm: &'static str, limit: Limit, bytes: u64 },
 }
 
-/// Whether memcached keeps a limit exactly; if not, why.
+/// Whether memcached can represent a limit exactly; if not, why.
 pub fn check_limit(limit: &Limit, denied: DeniedHits) -> Result<(), UnsupportedMemcachedLimit> {
     let method = CounterLayout::of(limit);
     if method != CounterLayout::Value && limit.rate().count() > MAX_COUNT {
@@ -77,7 +77,7 @@ pub fn check_limit(limit: &Limit, denied: DeniedHits) -> Result<(), UnsupportedM
     }
 }
 
-/// The most buckets that one decision reads.
+/// The maximum number of buckets that one decision reads.
 fn buckets_read(limit: &Limit) -> u64 {
     let Shape::TieredWindow { levels } = limit.shape() else { return 0 };
     let units = levels.units();

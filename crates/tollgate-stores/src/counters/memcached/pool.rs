@@ -1,7 +1,7 @@
-//! The servers together: which one keeps a counter, and what it is called there.
+//! The servers of an installation: which one has a counter, and under which key.
 //!
-//! All counters of one owner are kept by one server. A server that is down keeps its keys: they follow
-//! the rule's failure mode, and nobody else's keys move.
+//! All counters of one owner are on one server. The keys of an unreachable server do not move: they follow
+//! `on_store_error` of their rule, and no other key is affected.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,14 +17,14 @@ use crate::counters::breaker::ServerHealth;
 use crate::counters::name::{Naming, hash_tag};
 use crate::counters::{CounterId, StoreError};
 
-/// What a key may add to its counter's name: a level and a number.
+/// Room for the suffix of a counter's name: a level and a number.
 const SUFFIX_BYTES: usize = 24;
 const MAX_NAME_BYTES: usize = MAX_KEY_BYTES - SUFFIX_BYTES;
-/// A lifetime above this would be taken for a date.
+/// A higher TTL would be interpreted as a date.
 const MAX_RELATIVE_TTL_SECS: u64 = 30 * 86_400;
-/// Between two questions whether a server is there.
+/// Between two checks whether a server is connected.
 const READY_POLL: Duration = Duration::from_millis(10);
-/// The last date the server understands.
+/// The latest date that the server can represent.
 const MAX_EXPIRY_SECS: u64 = i32::MAX as u64;
 
 #[derive(Debug)]
@@ -44,22 +44,22 @@ impl MemcachedPool {
         MemcachedPool { servers, ring, naming, slack }
     }
 
-    /// What a counter is called, short enough for a key.
+    /// The name of a counter, shortened to fit a key.
     pub fn name(&self, counter: &CounterId, limit: &Limit) -> String {
         shortened(self.naming.name(counter, limit))
     }
 
-    /// What the record of a tracked key is called.
+    /// The name of a tracked key's record.
     pub fn track_name(&self, counter: &CounterId) -> String {
         shortened(self.naming.track_name(counter))
     }
 
-    /// The server that keeps the counter of this name.
+    /// The server that has the counter of this name.
     pub fn server(&self, name: &str) -> &MemcachedServer {
         &self.servers[self.ring.server_of(hash_tag(name))]
     }
 
-    /// Returns once all servers answer; else why one does not.
+    /// Returns once all servers reply, or why one does not.
     pub async fn ready(&self, deadline: Instant) -> Result<(), StoreError> {
         for server in &self.servers {
             let hello = || MemcachedCommand::Get { key: "tollgate".to_owned() };
@@ -77,8 +77,8 @@ impl MemcachedPool {
         self.servers.iter().map(MemcachedServer::health).collect()
     }
 
-    /// How the server is told a lifetime: in seconds, or as a date. Its clock ticks once a second, so a
-    /// second more is needed at least.
+    /// A lifetime as the protocol's TTL: in seconds, or as a date. The server's clock ticks once a second, so the TTL
+    /// is at least one second.
     pub fn ttl(&self, lifetime: Duration) -> u32 {
         let lifetime = lifetime.saturating_add(self.slack);
         let seconds = lifetime.as_secs() + u64::from(lifetime.subsec_nanos() > 0);
@@ -88,7 +88,7 @@ impl MemcachedPool {
         let today = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         match today.saturating_add(seconds) {
             date if date <= MAX_EXPIRY_SECS => date as u32,
-            _ => 0, // for ever: a shorter life would forget what counts
+            _ => 0, // no expiry: a shorter TTL would lose counts
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Which server keeps a key: a ring on which every server has many places.
+//! Consistent hashing: a ring on which every server has many points.
 //!
-//! A server that comes or goes moves only its own share of the keys. The places depend on the servers'
-//! names alone, so all nodes agree, in whatever order they list them.
+//! Adding or removing a server moves only its own share of the keys. The points depend only on the servers' names, so
+//! all nodes agree, in whatever order they list them.
 
 use ring::digest::{SHA256, digest};
 
-/// Enough for shares that differ by a tenth or so.
+/// Keeps the servers' shares within about a tenth of each other.
 const POINTS_PER_SERVER: usize = 160;
 const POINTS_PER_DIGEST: usize = 4;
 
 #[derive(Debug)]
 pub struct HashRing {
-    /// (place, number of the server), in order.
+    /// (point, index of the server), sorted.
     points: Vec<(u64, usize)>,
 }
 
@@ -23,7 +23,7 @@ impl HashRing {
         HashRing { points }
     }
 
-    /// The number of the server that keeps `key`.
+    /// The index of the server that has `key`.
     pub fn server_of(&self, key: &str) -> usize {
         let point = u64_at(digest(&SHA256, key.as_bytes()).as_ref(), 0);
         let next = self.points.partition_point(|(at, _)| *at < point);

@@ -1,8 +1,7 @@
-//! One memcached: a connection that all requests share, and the breaker in front of it.
+//! One memcached server: a shared connection behind a breaker.
 //!
-//! What several callers ask at the same time goes out in one write. Answers come in the order of the
-//! questions. A caller that no longer waits has its question dropped if it has not been sent, and never
-//! sent again if it has.
+//! Concurrent batches are combined into one write. Replies arrive in order. A batch whose caller has given up is
+//! dropped if it was not sent, and never resent if it was.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,17 +17,17 @@ use crate::counters::StoreError;
 use crate::counters::breaker::{Breaker, ServerHealth};
 use crate::counters::store_url::Credentials;
 
-/// Questions that wait to be sent.
+/// Batches in the queue.
 const MAX_QUEUED: usize = 4096;
-/// Questions that are sent and not answered.
+/// Batches sent and not yet answered.
 const MAX_IN_FLIGHT: usize = 4096;
-/// Questions that go out in one write.
+/// Batches combined into one write.
 const MAX_BATCH: usize = 256;
-/// A new connection answers within this, or is given up.
+/// A new connection must reply within this.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// A connection that is lost sooner is not made again at once.
+/// After a connection that lasted less, the next one waits for the breaker's probe.
 const MIN_CONNECTION_LIFETIME: Duration = Duration::from_secs(1);
-/// Bytes that wait to be written.
+/// Bytes of output that are not yet written.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
 const READ_BYTES: usize = 16 * 1024;
 
@@ -39,16 +38,16 @@ pub struct MemcachedServer {
     batches: mpsc::Sender<CommandBatch>,
 }
 
-/// Commands that are answered together.
+/// Commands whose replies are delivered together.
 #[derive(Debug)]
 struct CommandBatch {
     commands: Vec<MemcachedCommand>,
-    /// `None` if nobody waits for the answers.
+    /// `None` if the replies are discarded.
     reply_to: Option<oneshot::Sender<Vec<MemcachedReply>>>,
 }
 
 impl MemcachedServer {
-    /// Connects as soon as a runtime runs it, and again whenever the connection is lost.
+    /// Connects once a runtime polls the task, and reconnects whenever the connection is lost.
     pub fn connect(address: &str, credentials: Option<Credentials>) -> MemcachedServer {
         let breaker = Arc::new(Breaker::new(address));
         let (batches, queue) = mpsc::channel(MAX_QUEUED);
@@ -57,12 +56,12 @@ impl MemcachedServer {
         MemcachedServer { address: address.into(), breaker, batches }
     }
 
-    /// Whether it is of any use to ask.
+    /// Whether the breaker admits a request.
     pub fn admit(&self) -> Result<(), StoreError> {
         self.breaker.admit()
     }
 
-    /// The answers to commands, in their order.
+    /// The replies to commands, in order.
     pub async fn execute(
         &self,
         commands: Vec<MemcachedCommand>,
@@ -87,7 +86,7 @@ impl MemcachedServer {
         }
     }
 
-    /// The answer to one command.
+    /// The reply to one command.
     pub async fn execute_one(
         &self,
         command: MemcachedCommand,
@@ -97,8 +96,8 @@ impl MemcachedServer {
         replies.pop().ok_or_else(|| self.unexpected_reply())
     }
 
-    /// Sends commands whose answers nobody needs, after all that was asked before. What cannot be sent
-    /// is dropped.
+    /// Sends commands whose replies are discarded, after everything queued before. They are dropped if they cannot be
+    /// queued.
     pub fn execute_detached(&self, commands: Vec<MemcachedCommand>) {
         if self.breaker.admit().is_ok() {
             let _ = self.batches.try_send(CommandBatch { commands, reply_to: None });
@@ -130,7 +129,7 @@ struct ConnectionTask {
     queue: mpsc::Receiver<CommandBatch>,
 }
 
-/// A question that was sent.
+/// A batch that was sent.
 struct InFlight {
     first_opaque: u32,
     expected: usize,
@@ -147,7 +146,7 @@ impl ConnectionTask {
                     let begun = Instant::now();
                     match self.serve(stream).await {
                         Ok(()) => return,
-                        // Closed for being idle, perhaps: that is no outage if a new one can be had.
+                        // Possibly closed for idleness: no outage if a new connection can be established.
                         Err(_) if begun.elapsed() > MIN_CONNECTION_LIFETIME && !self.breaker.is_open() => {
                             continue;
                         }
@@ -157,7 +156,7 @@ impl ConnectionTask {
                 Ok(Err(reason)) => self.fail(&reason),
                 Err(_) => self.fail("it accepts connections and does not answer"),
             }
-            // Those who wait now would wait in vain.
+            // Fail the queued batches at once: their callers would wait in vain.
             while self.queue.try_recv().is_ok() {}
             self.breaker.probe_due().await;
         }
@@ -168,7 +167,7 @@ impl ConnectionTask {
         self.breaker.probe_failed(reason);
     }
 
-    /// A connection that has answered.
+    /// Opens a connection and waits for a first reply.
     async fn open(&self) -> Result<TcpStream, String> {
         let mut stream = TcpStream::connect(&*self.address).await.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
@@ -188,7 +187,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Asks and answers until the connection fails; `Ok` once nobody can ask any more.
+    /// Runs the connection until it fails; `Ok` once all senders are dropped.
     async fn serve(&mut self, mut stream: TcpStream) -> Result<(), String> {
         let (mut reader, mut writer) = stream.split();
         let mut in_flight: VecDeque<InFlight> = VecDeque::new();
@@ -199,7 +198,7 @@ impl ConnectionTask {
         loop {
             let room = in_flight.len() < MAX_IN_FLIGHT && output.len() < MAX_OUTPUT_BYTES;
             tokio::select! {
-                biased; // nothing is sent on a connection that is known to be closed
+                biased; // reads first, so that nothing is sent on a connection that is known to be closed
                 read = reader.read_buf(&mut input) => {
                     if read.map_err(|error| error.to_string())? == 0 {
                         return Err("it closed the connection".to_owned());
@@ -215,7 +214,7 @@ impl ConnectionTask {
                     }
                     batches.drain(..).for_each(|each| write_batch(each, &mut output, &mut opaque, &mut in_flight));
                 }
-                // Too many went unanswered: a new connection has to prove that somebody is there.
+                // The breaker has opened on missing replies: only a new connection proves that the server is alive.
                 () = self.breaker.probe_due() => return Err("it does not answer".to_owned()),
             }
         }
@@ -256,14 +255,14 @@ fn deliver_replies(input: &mut Vec<u8>, in_flight: &mut VecDeque<InFlight>) -> R
         if first.replies.len() == first.expected
             && let Some(InFlight { reply_to: Some(answer), replies, .. }) = in_flight.pop_front()
         {
-            let _ = answer.send(replies); // whoever asked may have gone
+            let _ = answer.send(replies); // the caller may have given up
         }
     }
     input.drain(..taken);
     Ok(())
 }
 
-/// One line out, one line back: for a connection that nobody else uses yet.
+/// Sends one line and reads one line, on a connection that is not yet shared.
 async fn request_line(stream: &mut TcpStream, question: &[u8]) -> Result<String, String> {
     const MAX_ANSWER_BYTES: usize = 512;
     stream.write_all(question).await.map_err(|error| error.to_string())?;

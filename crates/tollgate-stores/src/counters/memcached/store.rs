@@ -1,4 +1,4 @@
-//! The store: how each limit is kept, and a request over all of its counters.
+//! The store: selects the layout of each limit, and runs a request over all of its counters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,10 +32,10 @@ impl ClientClockAddress for MemcachedAddress {
 }
 
 impl MemcachedStore {
-    /// Forgetting a tiered window may take many round trips.
+    /// Deleting a tiered window can take many round trips.
     const RESET_DEADLINE: Duration = Duration::from_secs(10);
 
-    /// Connects in the background. Must be called on a runtime.
+    /// Connects in the background. Must be called inside a tokio runtime.
     pub fn open(setup: MemcachedSetup) -> MemcachedStore {
         let MemcachedSetup { address, naming, deadline, slack } = setup;
         let pool = Arc::new(MemcachedPool::connect(&address, naming, slack.max(MemcachedSetup::SLACK)));
@@ -48,12 +48,12 @@ impl MemcachedStore {
         ClientClockStore::new(backend, deadline)
     }
 
-    /// Forgets a counter; says whether it was there.
+    /// Deletes a counter; returns whether it existed.
     pub async fn reset(&self, counter: &CounterId, limit: &Limit, now: Time) -> Result<bool, StoreError> {
         self.inner.reset(counter, limit, CallTiming::new(now, Self::RESET_DEADLINE)).await
     }
 
-    /// Returns once all servers answer; else why one does not.
+    /// Returns once all servers reply, or why one does not.
     pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
         self.inner.pool.ready(Instant::now() + within).await
     }
@@ -62,18 +62,18 @@ impl MemcachedStore {
         self.inner.pool.health()
     }
 
-    /// The values, for what is kept beside counters.
+    /// CAS access to values other than counters.
     pub(in crate::counters) fn values(&self) -> &MemcachedValues {
         &self.inner.values.store
     }
 
-    /// Charges that were given up because others were faster each time.
+    /// Charges that failed because every attempt ended in a CAS conflict.
     pub fn contended(&self) -> u64 {
         self.inner.values.contended()
     }
 }
 
-/// The servers, and each way to keep a limit on them.
+/// The servers, and the implementation of each layout.
 pub struct MemcachedBackend {
     pool: Arc<MemcachedPool>,
     windows: Windows,
@@ -103,7 +103,7 @@ impl MemcachedBackend {
 }
 
 impl PartitionedStore for MemcachedBackend {
-    /// Every counter is a place of its own.
+    /// Every counter is a partition of its own.
     fn partition_key(&self, charge: &CentralCharge) -> String {
         self.pool.name(&charge.counter, &charge.limit)
     }
@@ -140,7 +140,7 @@ impl PartitionedStore for MemcachedBackend {
 }
 
 impl MemcachedBackend {
-    /// Does work on a value, unless nobody is there to do it: then it does not even wait for its turn.
+    /// Runs work on a value. Fails without queueing while the server's breaker is open.
     async fn run_value(
         &self,
         name: String,

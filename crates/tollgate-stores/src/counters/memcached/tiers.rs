@@ -1,9 +1,9 @@
-//! A tiered window as numbers: a bucket of every level is added to, and the window's buckets are summed, in
-//! one round trip; what was too much is taken off again.
+//! A tiered window as integers: one round trip adds to a bucket of every level and reads the window's buckets; an
+//! excess is subtracted again.
 //!
-//! The coarsest bucket is added to first, and everything is added before anything is read, so of two nodes
-//! that ask at the same instant at least one sees the other. A node whose clock is a moment ahead has
-//! written into the next step: that is counted too.
+//! The coarsest bucket is incremented first, and all increments precede all reads, so of two concurrent nodes at least
+//! one sees the other's cost. A node whose clock is slightly ahead has written into the next step: that step is
+//! counted too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::counters::decide::{self, ChargeMode, ChargeResult};
 use crate::counters::transactions::CallTiming;
 use crate::counters::{CentralCharge, CentralReceiptItem, CounterId, StoreError};
 
-/// Buckets that are asked for at once when a counter is forgotten.
+/// Buckets per batch when a counter is deleted.
 const MAX_DELETES: usize = 1024;
 
 pub struct TierSums {
@@ -33,7 +33,7 @@ pub struct TierSums {
     pub denied: DeniedCosts,
 }
 
-/// One counter at one instant.
+/// One counter at one timestamp.
 struct TierTarget<'p> {
     window: TieredWindow,
     levels: Levels,
@@ -73,7 +73,7 @@ impl TierSums {
             self.denied.record_denied(&target.name, amount);
             target.server.execute_detached(target.subtracts(target.step_at(timing.now), added));
         }
-        // When it is free again, and when it is as good as never seen, only the finest buckets know.
+        // Retry and reset times need the finest buckets.
         let excess = match ran.part.decision.admission {
             Admission::Deny { .. } => buckets.sum() + charge.cost - charge.limit.rate().count(),
             _ => 0,
@@ -106,7 +106,7 @@ impl TierSums {
         }
     }
 
-    /// Forgets a counter; says whether it was there.
+    /// Deletes a counter; returns whether it existed.
     pub async fn reset(
         &self,
         counter: &CounterId,
@@ -128,7 +128,7 @@ impl TierSums {
                 let replies = target.server.execute(deletes, timing.deadline).await?;
                 for (bucket, reply) in some.iter().zip(replies) {
                     found |= reply == MemcachedReply::Done;
-                    // One that began before the window has expired before its parts.
+                    // A bucket that began before the window expires before its parts.
                     if reply == MemcachedReply::Done
                         || bucket.first_step(&target.levels) < target.oldest_step()
                     {
@@ -159,7 +159,7 @@ impl TierSums {
 }
 
 impl TierTarget<'_> {
-    /// Adds `amount` to the running step, and reads the window without it.
+    /// Adds `amount` to the current step, and reads the window without it.
     async fn add_and_read(&self, amount: u64, deadline: Instant) -> Result<Buckets, StoreError> {
         let step = self.step_at(self.now);
         let covered: Vec<_> = self
@@ -174,7 +174,7 @@ impl TierTarget<'_> {
         commands.extend(covered.iter().chain([&ahead]).map(|bucket| self.get(bucket)));
         let replies = self.server.execute(commands, deadline).await?;
         let mut counts = replies.into_iter().skip(added).map(|reply| parse_count(self.server, Some(reply)));
-        // The next step counts as if it were the running one.
+        // The next step counts into the current one.
         let others = counts.next_back().unwrap_or(Ok(0))?;
         let mut read = Vec::with_capacity(covered.len());
         for bucket in covered {
@@ -191,7 +191,7 @@ impl TierTarget<'_> {
         replies.into_iter().map(|reply| parse_count(self.server, Some(reply))).collect()
     }
 
-    /// Takes a cost that became known too late to deny it; the debt is at most one capacity.
+    /// Adds a cost that became known too late to deny it; the debt is at most one capacity.
     async fn owe(&self, more: u64, timing: CallTiming) -> Result<(), StoreError> {
         let most = self.limit.rate().count().saturating_mul(2);
         let amount = more.min(most);
@@ -225,7 +225,7 @@ impl TierTarget<'_> {
         MemcachedCommand::Get { key: self.key(bucket) }
     }
 
-    /// The buckets of all levels that hold a step, finest first.
+    /// The buckets of all levels that contain a step, finest first.
     fn buckets_of(&self, step: u64) -> impl DoubleEndedIterator<Item = Bucket> {
         let seconds = step * self.levels.finest().secs();
         let units = self.levels.units().iter().enumerate();
@@ -237,7 +237,7 @@ impl TierTarget<'_> {
         format!("{}:{unit}{}", self.name, bucket.number)
     }
 
-    /// As long as the whole bucket is in the window: from then on its parts are read.
+    /// Until the bucket is only partly in the window: from then on its parts are read.
     fn lifetime(&self, bucket: &Bucket) -> Duration {
         let start = bucket.number * self.levels.units()[bucket.level].secs();
         Time::from_secs(start + self.limit.rate().period().secs()).since(self.now)

@@ -1,4 +1,4 @@
-//! States kept as one value each, read and replaced by compare-and-swap.
+//! States stored as one value each, read and replaced by compare-and-swap.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::wire::{MemcachedCommand, MemcachedReply, StoreCondition};
 use crate::counters::StoreError;
 use crate::counters::transactions::{CasOutcome, CasStore, CasValue, CasWrite};
 
-/// A lane is a single value, and has its name.
+/// A partition is a single value and has its name.
 pub struct MemcachedValues {
     pub pool: Arc<MemcachedPool>,
 }

@@ -1,8 +1,8 @@
-//! Windows of the clock as numbers: added to in one round trip, and taken off again if it was too much.
+//! Clock-aligned windows as integers: added to in one round trip, and subtracted again on denial.
 //!
-//! The cost is added first and looked at afterwards, so of two nodes that ask at the same instant one sees
-//! the other. A denied cost is taken off: until then others may be denied, and nobody is let through. So a cost that
-//! was denied lately is read first (`denied`).
+//! The cost is added first and checked afterwards, so of two concurrent nodes at least one sees the other's. A denied
+//! cost is subtracted again; until then other requests may be denied, never admitted (I3). Therefore a cost that was
+//! recently denied is read first (`denied_costs`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::counters::decide::{self, ChargeMode, ChargeResult};
 use crate::counters::transactions::CallTiming;
 use crate::counters::{CentralCharge, CentralReceiptItem, CounterId, StoreError};
 
-/// A window that ended this long ago has its last charges: clocks differ, and answers take their time.
+/// After this a window has its last charges: clocks differ, and requests take time.
 const CLOSED_AFTER: Duration = Duration::from_secs(2);
 
 pub struct Windows {
@@ -31,16 +31,16 @@ pub struct Windows {
     pub denied: DeniedCosts,
 }
 
-/// Which windows a limit counts in.
+/// The windows that a limit counts in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowKind {
-    /// One window, that of the calendar.
+    /// One calendar window.
     Fixed,
-    /// That of the clock, and the one before.
+    /// The current clock-aligned window and the previous one, weighted.
     Sliding,
 }
 
-/// One counter at one instant.
+/// One counter at one timestamp.
 struct WindowTarget<'p> {
     kind: WindowKind,
     limit: &'p Limit,
@@ -50,7 +50,7 @@ struct WindowTarget<'p> {
 }
 
 impl Windows {
-    /// Decides a charge, and takes it as far as it is intended.
+    /// Decides a charge, and applies it as far as `mode` permits.
     pub async fn run(
         &self,
         kind: WindowKind,
@@ -106,7 +106,7 @@ impl Windows {
         }
     }
 
-    /// Forgets a counter; says whether it was there.
+    /// Deletes a counter; returns whether it existed.
     pub async fn reset(
         &self,
         kind: WindowKind,
@@ -126,8 +126,8 @@ impl Windows {
         Ok(replies.contains(&MemcachedReply::Done))
     }
 
-    /// Adds `amount` to the running window, lets `act` decide on what was there before, and takes off again
-    /// what it does not leave there.
+    /// Adds `amount` to the current window, lets `act` decide on the state before, and subtracts what `act` has not
+    /// charged.
     async fn add_and_decide<T>(
         &self,
         target: &WindowTarget<'_>,
@@ -167,7 +167,7 @@ impl Windows {
         Ok(answer)
     }
 
-    /// Takes `amount` off the window that was charged, as long as it counts.
+    /// Subtracts `amount` from the window that was charged, if it still counts.
     async fn refund(
         &self,
         target: &WindowTarget<'_>,
@@ -178,7 +178,7 @@ impl Windows {
         let charged = target.index_at(charged_at);
         let index = target.index_at(timing.now);
         let counts = match target.kind {
-            // A window ahead of this node's clock was charged by another node, or before the clock went back.
+            // A window ahead of this node's clock was charged by another node, or before the clock was set back.
             WindowKind::Fixed => charged >= index,
             WindowKind::Sliding => charged + 1 >= index,
         };
@@ -225,7 +225,7 @@ impl WindowTarget<'_> {
         format!("{}:{index}", self.name)
     }
 
-    /// How long the count of a window is of interest.
+    /// How long the count of a window matters.
     fn lifetime(&self, index: u64) -> Duration {
         let windows = match self.kind {
             WindowKind::Fixed => 1,
@@ -244,7 +244,7 @@ impl WindowTarget<'_> {
     }
 }
 
-/// The count of the running window.
+/// The count of the current window.
 fn count_of(state: &QuotaState) -> u64 {
     match state {
         QuotaState::Window(window) => window.count,
@@ -253,12 +253,12 @@ fn count_of(state: &QuotaState) -> u64 {
     }
 }
 
-/// A reply as a number; nothing there is zero.
+/// A reply as a number; a miss is zero.
 pub fn parse_count(server: &MemcachedServer, reply: Option<MemcachedReply>) -> Result<u64, StoreError> {
     match reply {
         Some(MemcachedReply::Value { data, .. }) => {
             let text = std::str::from_utf8(&data).ok();
-            // A number that lost a digit is padded.
+            // Memcached pads a number that has lost a digit with a space.
             let number = text.and_then(|text| text.trim_end().parse().ok());
             number
                 .ok_or_else(|| server.refused("it holds a value under this counter's name that is no number"))

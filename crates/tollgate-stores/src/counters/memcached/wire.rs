@@ -1,17 +1,17 @@
-//! Memcached's meta protocol: commands as bytes, bytes as replies.
+//! Memcached's meta protocol: encoding of commands, decoding of replies.
 //!
-//! Every command is answered, in order. Each carries a number that its answer repeats, so that an answer
-//! that is out of step is found out. Keys have no spaces and no control characters: names are escaped.
+//! Every command has a reply, in order. Each carries an opaque number that its reply repeats, so that a reply out of
+//! order is detected. Keys have no spaces and no control characters: names are escaped.
 
 use std::io::Write;
 
 use thiserror::Error;
 
-/// A value may not be longer; the server's own default bound.
+/// Maximum length of a value; the server's default.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
-/// Keys may not be longer.
+/// Maximum length of a key.
 pub const MAX_KEY_BYTES: usize = 250;
-/// The first line of an answer may not be longer.
+/// Maximum length of the first line of a reply.
 const MAX_LINE_BYTES: usize = 2048;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,13 +19,13 @@ pub enum MemcachedCommand {
     Get {
         key: String,
     },
-    /// Adds to a number; one that is not there begins with `amount` and lives for `ttl`.
+    /// Increments a number; a missing one is created with `amount` and `ttl`.
     Add {
         key: String,
         amount: u64,
         ttl: u32,
     },
-    /// Takes off a number, down to zero; one that is not there stays away.
+    /// Decrements a number, down to zero; a missing one is not created.
     Subtract {
         key: String,
         amount: u64,
@@ -41,11 +41,11 @@ pub enum MemcachedCommand {
     },
 }
 
-/// What a value may be stored over.
+/// The condition for a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreCondition {
     Absent,
-    /// The value that had this number when it was read.
+    /// The CAS number is still the one that was read.
     Unchanged(u64),
 }
 
@@ -57,13 +57,13 @@ pub enum MemcachedReply {
     },
     Done,
     Missing,
-    /// Stored over something else than was meant: somebody was faster.
+    /// The condition does not hold: another writer was first.
     Conflict,
-    /// The server cannot, or will not.
+    /// The server reports an error.
     Refused(String),
 }
 
-/// Bytes that are no answer.
+/// The bytes are not a valid reply.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("it answers with something that is not memcached's: {0}")]
 pub struct MemcachedProtocolError(String);
@@ -92,14 +92,14 @@ impl MemcachedCommand {
     }
 }
 
-/// One answer, the opaque that it repeats, and its length.
+/// One reply, the opaque that it repeats, and its length in bytes.
 pub struct ParsedReply {
     pub reply: MemcachedReply,
     pub opaque: Option<u32>,
     pub len: usize,
 }
 
-/// Reads the answer at the beginning of `bytes`; `None` if it is not whole yet.
+/// Parses the reply at the start of `bytes`; `None` if it is incomplete.
 pub fn parse_reply(bytes: &[u8]) -> Result<Option<ParsedReply>, MemcachedProtocolError> {
     let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
         let looks_right = bytes.len() < MAX_LINE_BYTES && bytes.iter().take(2).all(u8::is_ascii_uppercase);

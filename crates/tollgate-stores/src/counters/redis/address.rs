@@ -1,6 +1,6 @@
-//! Where the servers are: `redis://user:password@host:port/db` and its relatives.
+//! The address of the servers: `redis://user:password@host:port/db` and its variants.
 //!
-//! Passwords never leave this type: neither errors nor `Debug` show them.
+//! Neither errors nor `Debug` output contain a password.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use std::str::FromStr;
 use thiserror::Error;
 use tollgate::request::percent::{self, Plus};
 
-/// A Redis or Valkey installation.
+/// The address of a Redis or Valkey installation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedisAddress {
     pub(super) deployment: RedisDeployment,
     pub(super) credentials: RedisCredentials,
-    /// How sentinels are logged in to, if they want that.
+    /// Credentials for the sentinels, if they require authentication.
     pub(super) sentinel_credentials: RedisCredentials,
     pub(super) database: u32,
     pub(super) tls: Option<TlsFiles>,
@@ -56,7 +56,7 @@ impl fmt::Debug for RedisCredentials {
     }
 }
 
-/// Certificates in PEM; without `ca` the system's are trusted.
+/// PEM files; without `ca` the system's certificate authorities are trusted.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct TlsFiles {
     pub(super) ca: Option<PathBuf>,
@@ -112,7 +112,7 @@ impl FromStr for RedisAddress {
         if query.contains('@') {
             return Err(RedisAddressError::Unescaped);
         }
-        // A password may hold a slash, escaped or not; a host may not hold an @.
+        // A password may contain a slash, escaped or not; a host cannot contain an `@`.
         let (credentials, rest) = match rest.rsplit_once('@') {
             Some((login, rest)) => (parse_login(login), rest),
             None => (RedisCredentials::default(), rest),
@@ -213,7 +213,7 @@ fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<Endpoint>, RedisAddr
     text.split(',').map(|host| parse_host(host.trim(), default_port)).collect()
 }
 
-/// Reads `host`, `host:port`, `[::1]` or `[::1]:port`.
+/// Parses `host`, `host:port`, `[::1]` or `[::1]:port`.
 pub(super) fn parse_host(text: &str, default_port: u16) -> Result<Endpoint, RedisAddressError> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, port)) => (host, port.strip_prefix(':')),
@@ -236,7 +236,7 @@ fn parse_database(text: &str) -> Result<u32, RedisAddressError> {
     text.parse::<u16>().map(u32::from).map_err(|_| RedisAddressError::Database(redacted(text)))
 }
 
-/// Digits, but nothing that could be part of a password.
+/// The text if it is a short number; otherwise redacted, because it could be part of a password.
 fn redacted(text: &str) -> String {
     let digits = text.len() <= 10 && text.bytes().all(|byte| byte.is_ascii_digit());
     if digits { text.to_owned() } else { "…".to_owned() }

@@ -1,7 +1,7 @@
-//! One call for the counters of one slot, to whichever server keeps it.
+//! One call for the counters of one slot, to the server that has it.
 //!
-//! It is sent again only after an answer that says that nothing was done: the script is not loaded, the slot is
-//! elsewhere, or the deadline had passed by the server's clock.
+//! It is resent only after a reply that guarantees that nothing was executed: the script is not loaded, the slot is on
+//! another server, or the deadline had passed by the server's clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use super::script::{self, At, Op, ScriptEntry, ScriptReply, ScriptResult};
 use super::sentinels::Sentinels;
 use crate::counters::StoreError;
 
-/// Answers that nothing was done, at the most, before it is given up.
+/// Attempts of a call, each after a reply that nothing was executed.
 const MAX_TRIES: usize = 8;
-/// Answers that the deadline had passed, at the most.
+/// Of these, attempts after a reply that the deadline had passed.
 const MAX_DEADLINE_RETRIES: usize = 3;
-/// Between two tries while a slot is on the move.
+/// Delay before a retry while a slot is migrating.
 const TRYAGAIN_DELAY: Duration = Duration::from_millis(2);
-/// What to do about a cluster that refuses slots which are served.
+/// Remedy for a cluster that rejects slots which are served.
 const FULL_COVERAGE_HINT: &str = "with cluster-require-full-coverage no it serves the slots that it has";
 
 pub(super) enum Topology {
@@ -32,10 +32,10 @@ pub(super) enum Topology {
     Cluster(ClusterTopology),
 }
 
-/// A script beside the one that decides.
+/// A script other than the one that decides charges.
 pub(super) struct Script {
     source: &'static str,
-    /// The name by which the server knows it.
+    /// SHA-1 of the source, for `EVALSHA`.
     sha: String,
 }
 
@@ -45,7 +45,7 @@ impl Script {
     }
 }
 
-/// A call and its bounds.
+/// A script call and its deadline.
 pub(super) struct ScriptCall<'a> {
     pub(super) slot: u16,
     pub(super) op: Op,
@@ -54,7 +54,7 @@ pub(super) struct ScriptCall<'a> {
     pub(super) deadline: Instant,
 }
 
-/// An error reply that is more than a refusal.
+/// The error replies that are handled specially.
 #[derive(PartialEq, Eq, Debug)]
 enum ErrorReply {
     NoScript,
@@ -66,19 +66,19 @@ enum ErrorReply {
         to: Endpoint,
     },
     TryAgain,
-    /// A cluster is asked as if it were one server.
+    /// The server is a cluster member but is addressed as a single server.
     ClusterMember,
-    /// The server has become a replica.
+    /// The server is now a replica.
     ReadOnly,
-    /// The server will answer later: it loads its data, or runs something slow.
+    /// The server is loading its data or is busy with a slow script.
     NotReady,
-    /// The server keeps the slot and refuses it, because another slot of the cluster is not served.
+    /// The server has the slot but rejects it, because another slot of the cluster is not served.
     ClusterDown,
     Other,
 }
 
 impl Topology {
-    /// Connects in the background. Only certificates that cannot be read are an error.
+    /// Connects in the background. Fails only if certificates cannot be read.
     pub(super) fn open(address: RedisAddress) -> Result<Topology, String> {
         let tls = address.tls.as_ref().map(tls_config).transpose()?;
         let options = |credentials, database| RedisConnectOptions { credentials, database, tls: tls.clone() };
@@ -106,7 +106,7 @@ impl Topology {
         }
     }
 
-    /// Makes the call; the answer comes with the name of the server that gave it.
+    /// Makes the call; returns the result and the name of the server.
     pub(super) async fn call_script(
         &self,
         call: &ScriptCall<'_>,
@@ -127,7 +127,8 @@ impl Topology {
                         }
                         return Ok((done, link.server().to_owned()));
                     }
-                    // Nothing was done. If there is time by our clock, the server's was not known well enough.
+                    // Nothing was executed. With time left by our clock, the estimate of the server's clock was too
+                    // low: retry.
                     Some(ScriptReply::DeadlinePassed { server_us }) => {
                         link.clock().observe(server_us, Instant::now());
                         late += 1;
@@ -149,7 +150,7 @@ impl Topology {
         Err(refused(&link, "the slot moves from server to server"))
     }
 
-    /// Sends a plain command about one slot, and follows redirects.
+    /// Sends a plain command for one slot, and follows redirects.
     pub(super) async fn command(
         &self,
         slot: u16,
@@ -195,7 +196,7 @@ impl Topology {
         Err(refused(&link, "the slot moves from server to server"))
     }
 
-    /// Who is asked next after a refusal that did nothing; an error if nobody is.
+    /// The server to retry on after an error reply that guarantees nothing was executed, or the error to return.
     async fn handle_error(
         &self,
         refusal: ErrorReply,
@@ -251,7 +252,7 @@ impl Topology {
         let code = words.next().unwrap_or_default();
         let slot = words.next();
         let to = words.next();
-        // A server that is not asked as a cluster has nowhere to send us.
+        // Only a cluster can redirect.
         let to = to.filter(|_| matches!(self, Topology::Cluster(_)));
         let to = to.and_then(|to| parse_redirect(to, link.server()));
         let slot = slot.and_then(|slot| slot.parse().ok());
@@ -269,7 +270,7 @@ impl Topology {
     }
 }
 
-/// The endpoint in a redirect; without a host it is the one that was asked.
+/// The endpoint in a redirect; without a host it is that of the server that replied.
 fn parse_redirect(to: &str, asked: &str) -> Option<Endpoint> {
     let asked = parse_host(asked, 0).ok()?;
     let (host, port) = to.rsplit_once(':')?;

@@ -1,14 +1,14 @@
-//! What the server's clock shows, as far as can be told from here: never ahead of it.
+//! Estimate of the server's clock that is never ahead of it.
 //!
-//! When an answer arrives its server's time has passed already, so each one gives a lower bound of how far the
-//! clocks are apart. The largest bound of late is used: a deadline made with it never lies behind the caller's.
+//! When a reply arrives, the server's clock has passed the time in it, so each reply gives a lower bound of the offset
+//! between the clocks. The largest recent bound is used: a deadline computed with it is never later than the caller's.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A bound is forgotten after one to two of these: clocks drift, and are set.
+/// A bound expires after one to two of these, because clocks drift and are adjusted.
 const BOUND_LIFETIME: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct ServerClock {
     bounds: Mutex<OffsetBounds>,
 }
 
-/// Microseconds that the server's clock is ahead of ours, at the least.
+/// Lower bounds of the server's clock minus ours, in microseconds.
 #[derive(Clone, Copy, Debug)]
 struct OffsetBounds {
     since: Instant,
@@ -32,19 +32,19 @@ impl ServerClock {
         ServerClock { origin: now, bounds: Mutex::new(bounds) }
     }
 
-    /// A clock for the same caller that has seen no server yet.
+    /// A clock with the same origin and without bounds.
     pub(super) fn without_bounds(&self) -> ServerClock {
         let bounds = OffsetBounds { since: Instant::now(), current: None, before: None };
         ServerClock { origin: self.origin, bounds: Mutex::new(bounds) }
     }
 
-    /// Takes over what `seen` knows, of what may be another server: what was known before is forgotten.
+    /// Replaces the bounds by those of `seen`, which may be of another server.
     pub(super) fn replace(&self, seen: &ServerClock) {
         let seen = *seen.bounds.lock().unwrap_or_else(PoisonError::into_inner);
         *self.bounds.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     }
 
-    /// The server showed `server_us` at some moment before `now`.
+    /// The server's clock showed `server_us` at some time before `now`.
     pub(super) fn observe(&self, server_us: u64, now: Instant) {
         let bound = i64::try_from(server_us).unwrap_or(i64::MAX) - self.local_us(now);
         let mut bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +54,7 @@ impl ServerClock {
         bounds.current = bounds.current.max(Some(bound));
     }
 
-    /// What the server's clock shows at least when ours shows `local`; `None` if it was never seen.
+    /// Lower bound of the server's clock when ours shows `local`; `None` without an observation.
     pub(super) fn lower_bound_at(&self, local: Instant) -> Option<u64> {
         let bounds = *self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
         let bound = bounds.current.max(bounds.before)?;
@@ -77,7 +77,7 @@ mod tests {
         let clock = ServerClock::new();
         assert_eq!(clock.lower_bound_at(Instant::now()), None);
         let start = Instant::now();
-        // The server shows 5000000 + what has passed; answers take between 1 and 9 ms.
+        // The server shows 5000000 plus the elapsed time; replies take between 1 and 9 ms.
         for transit_ms in [9, 4, 1, 7] {
             let shown = 5_000_000 + start.elapsed().as_micros() as u64;
             advance(Duration::from_millis(transit_ms)).await;

@@ -1,8 +1,7 @@
-//! A Redis Cluster: which server keeps which hash slot, followed as it changes.
+//! Redis Cluster: the map from hash slots to servers, kept up to date.
 //!
-//! The map is read in the background, over connections that are there already: no request waits for it. It is read
-//! again at the first sign of trouble with any server, and at short intervals until no server is in trouble: then
-//! another one is about to take its slots over.
+//! The slot map is fetched in the background over existing connections; only the first fetch is waited for. It is
+//! refreshed periodically, on MOVED, and at short intervals while any server is unreachable (a failover is expected).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,17 +21,17 @@ use crate::counters::StoreError;
 use crate::counters::breaker::ServerHealth;
 
 pub(super) const SLOTS: u16 = 16384;
-/// Between two looks at the map: at rest, while a server is in trouble, and when that has lasted for long.
+/// Intervals between fetches of the map: normally, while a server is unreachable, and when that lasts long.
 const IDLE_REFRESH: Duration = Duration::from_secs(15);
 const DEGRADED_REFRESH: Duration = Duration::from_millis(50);
 const LONG_DEGRADED_REFRESH: Duration = Duration::from_millis(250);
 const LONG_DEGRADED_AFTER: Duration = Duration::from_secs(30);
-/// How long a server may take to tell the map: one that is connected, and one that is not.
+/// Timeouts of a fetch: from a connected server, and from a seed that has to be dialled first.
 const SLOTS_TIMEOUT: Duration = Duration::from_millis(100);
 const SEED_TIMEOUT: Duration = Duration::from_millis(500);
-/// Connected servers that are asked for the map: one may not have heard the news yet.
+/// Connected servers that are queried for the map: a single one may have a stale map.
 const MAX_QUERIED_SERVERS: usize = 3;
-/// Servers of a cluster, at the most.
+/// Upper bound of the servers of a cluster.
 const MAX_SERVERS: usize = 1000;
 
 pub(super) struct ClusterTopology {
@@ -44,18 +43,18 @@ pub(super) struct ClusterTopology {
 struct ClusterShared {
     options: RedisConnectOptions,
     map: Mutex<SlotMap>,
-    /// The map may have changed.
+    /// Signalled when the map may have changed.
     refresh: Arc<Notify>,
 }
 
 #[derive(Default)]
 struct SlotMap {
-    /// The server of each slot, where it is known.
+    /// The server of each slot, if known.
     slots: Vec<Option<Arc<RedisLink>>>,
     links: HashMap<Endpoint, Arc<RedisLink>>,
 }
 
-/// The slots of one server: first, last, where.
+/// A range of slots on one server: first, last, endpoint.
 type SlotRange = (u16, u16, Endpoint);
 
 impl ClusterTopology {
@@ -68,7 +67,7 @@ impl ClusterTopology {
         ClusterTopology { shared, ready: known, task }
     }
 
-    /// The server of a slot. Only the first map is waited for.
+    /// The server of a slot. Waits only for the first map.
     pub(super) async fn link(&self, slot: u16, deadline: Instant) -> Result<Arc<RedisLink>, StoreError> {
         let unreachable = |reason| StoreError::Unreachable { server: "cluster".to_owned(), reason };
         if self.ready.borrow().is_err() {
@@ -85,7 +84,7 @@ impl ClusterTopology {
         })
     }
 
-    /// The server that another one has named. A slot that has moved there for good is remembered.
+    /// The server named in a redirect. A slot that has moved permanently is updated in the map.
     pub(super) fn redirect(&self, moved: Option<u16>, endpoint: Endpoint) -> Arc<RedisLink> {
         let link = self.shared.link(endpoint);
         if let Some(slot) = moved.filter(|slot| *slot < SLOTS) {
@@ -95,7 +94,7 @@ impl ClusterTopology {
         link
     }
 
-    /// The map is read again at once: a server has said something that does not go with it.
+    /// Refreshes the map at once: a reply contradicts it.
     pub(super) fn request_refresh(&self) {
         self.shared.refresh.notify_one();
     }
@@ -141,7 +140,7 @@ impl ClusterShared {
         self.lock().links.values().any(|link| link.established().is_none())
     }
 
-    /// Some of the servers that are connected.
+    /// A random sample of the connected servers.
     fn some_connected(&self) -> Vec<(Endpoint, Arc<RedisConnection>)> {
         let map = self.lock();
         let connected = map.links.iter().filter(|(_, link)| !link.breaker().is_open());
@@ -154,7 +153,7 @@ impl ClusterShared {
         connected
     }
 
-    /// How many slots a map gives to servers that are connected.
+    /// Number of slots that a map assigns to connected servers.
     fn served(&self, ranges: &[SlotRange]) -> usize {
         let map = self.lock();
         let serves = |endpoint| map.links.get(endpoint).is_some_and(|link| link.established().is_some());
@@ -187,7 +186,7 @@ async fn refresh_loop(
         let in_trouble = shared.is_degraded() || known.borrow().is_err();
         in_trouble_since = if in_trouble { in_trouble_since.or(Some(Instant::now())) } else { None };
         match in_trouble_since {
-            // Requests that fail say so all the time: they do not make it more often.
+            // No wait for `refresh`: failing requests notify it continuously and would raise the rate.
             Some(since) if since.elapsed() > LONG_DEGRADED_AFTER => sleep(LONG_DEGRADED_REFRESH).await,
             Some(_) => sleep(DEGRADED_REFRESH).await,
             None => {
@@ -198,14 +197,15 @@ async fn refresh_loop(
     }
 }
 
-/// The map as connected servers tell it; as any server that was named at the start does, if none is connected.
+/// The map according to connected servers, or to any seed if none is connected.
 async fn fetch_slots(shared: &ClusterShared, seeds: &[Endpoint]) -> Result<Vec<SlotRange>, String> {
     let connected = shared.some_connected();
     let replies = connected.iter().map(|(endpoint, connection)| async move {
         timeout(SLOTS_TIMEOUT, query_slots(connection, endpoint)).await.ok()?.ok()
     });
     let maps = join_all(replies).await.into_iter().flatten();
-    // Who has not heard yet that a server was replaced still names it.
+    // A server that has not yet learned of a failover still lists the old primary: prefer the map with the most slots
+    // on connected servers.
     if let Some(newest) = maps.max_by_key(|ranges| shared.served(ranges)) {
         return Ok(newest);
     }
@@ -249,7 +249,7 @@ fn read_range(range: &RedisReply, asked: &Endpoint) -> Option<SlotRange> {
     Some((slot(0)?, slot(1)?, endpoint_of(host, port, asked)))
 }
 
-/// A server that does not know its own name is where it was asked.
+/// A server that does not know its own host name has the host that was queried.
 pub(super) fn endpoint_of(host: &str, port: u16, asked: &Endpoint) -> Endpoint {
     let host = match (host, asked) {
         ("" | "?", Endpoint::Tcp { host, .. }) => host.clone(),
@@ -258,13 +258,13 @@ pub(super) fn endpoint_of(host: &str, port: u16, asked: &Endpoint) -> Endpoint {
     Endpoint::Tcp { host, port }
 }
 
-/// The slot of a key: of what stands between its first braces, if anything does.
+/// The hash slot of a key: computed from the text in its first braces, if that is not empty.
 pub(super) fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(key).as_bytes()) % SLOTS
 }
 
-/// CRC-16/XMODEM, as the cluster specification has it.
+/// CRC-16/XMODEM, as in the cluster specification.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(

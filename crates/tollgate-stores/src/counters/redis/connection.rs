@@ -1,8 +1,7 @@
-//! One connection: requests that come at the same time share its round trips.
+//! One pipelined connection.
 //!
-//! A request is written once, answered in its turn, or lost with the connection; nothing is ever sent again here.
-//! The requests under way are bounded. Whoever stops waiting leaves its place in the queue behind, so that
-//! answers keep finding their owners.
+//! Replies arrive in request order. A caller that times out leaves its entry in the queue, so that later replies still
+//! match their requests. The number of requests in flight is bounded. Nothing is resent here.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,10 +12,10 @@ use tokio::sync::{Notify, oneshot};
 
 use super::resp::{RedisReply, RespDecoder};
 
-/// Requests under way on one connection, at the most.
+/// Maximum number of requests in flight on one connection.
 pub(super) const MAX_IN_FLIGHT: usize = 8192;
 const READ_BYTES: usize = 64 * 1024;
-/// A buffer that a burst has made larger is given back.
+/// A buffer that grew larger in a burst is freed.
 const MAX_RETAINED_BYTES: usize = 1024 * 1024;
 
 pub(super) trait RedisStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -24,32 +23,32 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> RedisStream for S {}
 
 pub(super) struct RedisConnection {
     queue: Mutex<PipelineQueue>,
-    /// Something is to be written.
+    /// Signalled when there is output to write.
     output_ready: Notify,
-    /// It is closed.
+    /// Signalled when the connection is closed.
     closed: Notify,
 }
 
 #[derive(Default)]
 struct PipelineQueue {
     out: Vec<u8>,
-    /// In the order of their requests; `None` for an answer that nobody wants.
+    /// In request order; `None` if the reply is discarded.
     pending: VecDeque<Option<oneshot::Sender<RedisReply>>>,
     close_reason: Option<String>,
 }
 
-/// Why a request could not be sent.
+/// Why a request was not sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum SendError {
     Full,
     Closed(String),
 }
 
-/// The answer to come; an error if the connection is lost before.
+/// The reply to come; an error if the connection is lost first.
 pub(super) type PendingReply = oneshot::Receiver<RedisReply>;
 
 impl RedisConnection {
-    /// Serves a stream until it ends, in the background.
+    /// Runs the connection in the background until the stream ends.
     pub(super) fn spawn(stream: Box<dyn RedisStream>) -> Arc<RedisConnection> {
         let connection = Arc::new(RedisConnection {
             queue: Mutex::default(),
@@ -74,8 +73,7 @@ impl RedisConnection {
         connection
     }
 
-    /// Queues a request that `write` writes, right behind a command whose own answer does not matter, if there
-    /// is one.
+    /// Queues the request that `write` encodes, directly after the command `before`, if any, whose reply is discarded.
     pub(super) fn send(
         &self,
         before: Option<&[u8]>,
@@ -116,7 +114,7 @@ impl RedisConnection {
         }
     }
 
-    /// Gives everybody up who still waits.
+    /// Closes the connection and fails all pending requests.
     pub(super) fn close(&self, reason: &str) {
         let mut queue = self.lock();
         if queue.close_reason.is_none() {
@@ -133,7 +131,7 @@ impl RedisConnection {
         let mut bytes = Vec::new();
         loop {
             self.output_ready.notified().await;
-            // Whoever is about to ask joins this write.
+            // Yield once, so that requests of other tasks that are ready go into the same write.
             tokio::task::yield_now().await;
             while self.take_output(&mut bytes)? {
                 stream.write_all(&bytes).await?;
@@ -141,7 +139,7 @@ impl RedisConnection {
         }
     }
 
-    /// What is to be written now; `false` if nothing is.
+    /// Moves queued output into `bytes`; `false` if there is none.
     fn take_output(&self, bytes: &mut Vec<u8>) -> io::Result<bool> {
         let mut queue = self.lock();
         if queue.close_reason.is_some() {
@@ -174,7 +172,7 @@ impl RedisConnection {
         }
     }
 
-    /// Hands all whole replies out.
+    /// Delivers all complete replies.
     fn deliver(&self, decoder: &mut RespDecoder, bytes: &[u8]) -> io::Result<()> {
         let garbage = || io::Error::new(io::ErrorKind::InvalidData, "it does not speak the Redis protocol");
         let mut replies = Vec::new();
@@ -184,7 +182,7 @@ impl RedisConnection {
         let mut queue = self.lock();
         for reply in replies {
             let owner = queue.pending.pop_front().ok_or_else(garbage)?;
-            // Who has stopped waiting does not want it any more.
+            // The receiver may be gone: its caller has timed out.
             owner.map(|owner| owner.send(reply).ok());
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! From an endpoint to a connection that is ready: TLS, login, database, script.
+//! Establishes a ready connection: TLS, login, database, script.
 
 use std::fs;
 use std::io;
@@ -20,10 +20,10 @@ use super::resp::{RedisReply, encode_command};
 use super::script;
 use crate::tls;
 
-/// How long it may take until a server is ready.
+/// Until a server is ready for requests.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How servers are talked to.
+/// Options for connecting to a server.
 #[derive(Clone)]
 pub(super) struct RedisConnectOptions {
     pub(super) credentials: RedisCredentials,
@@ -31,7 +31,7 @@ pub(super) struct RedisConnectOptions {
     pub(super) tls: Option<Arc<ClientConfig>>,
 }
 
-/// Reads the certificates once, so that a wrong path is told at the start.
+/// Reads the certificates once, so that a wrong path is reported at startup.
 pub(super) fn tls_config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
     let roots = tls::roots(files.ca.as_deref())?;
     if roots.is_empty() {
@@ -51,11 +51,11 @@ pub(super) fn tls_config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> 
     Ok(Arc::new(config))
 }
 
-/// A connection that is closed when its owner goes, however that happens.
+/// A connection that is closed on drop.
 pub(super) struct OwnedConnection(Arc<RedisConnection>);
 
 impl OwnedConnection {
-    /// For those who send over it; it is still closed with its owner.
+    /// A handle for senders; it does not keep the connection open.
     pub(super) fn shared(&self) -> Arc<RedisConnection> {
         Arc::clone(&self.0)
     }
@@ -75,7 +75,7 @@ impl Drop for OwnedConnection {
     }
 }
 
-/// Connects, logs in and asks for nothing else: for sentinels.
+/// Connects and logs in, nothing else: for sentinels.
 pub(super) async fn dial(
     endpoint: &Endpoint,
     options: &RedisConnectOptions,
@@ -87,7 +87,7 @@ pub(super) async fn dial(
     Ok(connection)
 }
 
-/// Connects to a server that keeps counters, and makes sure that it can.
+/// Connects to a server for counters and prepares it: database, role, script, clock.
 pub(super) async fn dial_store(
     endpoint: &Endpoint,
     options: &RedisConnectOptions,
@@ -127,7 +127,7 @@ async fn prepare(
     if options.database != 0 {
         expect_ok(connection, &["SELECT", &options.database.to_string()]).await?;
     }
-    // A replica would answer denials from what it has heard. Where ROLE is not allowed, writes tell.
+    // A replica would decide denials on stale data. If ROLE is not permitted, the first write fails instead.
     if let RedisReply::Array(role) = send_command(connection, &["ROLE"]).await?
         && role.first().and_then(RedisReply::text).is_some_and(|role| role != "master")
     {
@@ -151,7 +151,7 @@ async fn expect_ok(connection: &RedisConnection, words: &[&str]) -> Result<(), S
     }
 }
 
-/// One question with its own bound in time.
+/// Sends one command with its own timeout.
 pub(super) async fn send_command(connection: &RedisConnection, words: &[&str]) -> Result<RedisReply, String> {
     let sent = connection.send(None, |out| out.extend_from_slice(&encode_command(words)));
     let pending = sent.map_err(String::from)?;

@@ -1,8 +1,8 @@
-//! One server: its connection, kept up in the background, its breaker and its clock.
+//! One server: its connection, maintained in the background, its breaker and its clock.
 //!
-//! Making a connection is the probe of the breaker. A server that stops answering loses its connection: what was
-//! sent over it is not sent again, and runs into its deadline on the server. What was not sent, because the
-//! connection had closed already, goes over the next one if that is there in time.
+//! Connecting is the breaker's probe. The connection to a server that stops responding is closed: requests sent over
+//! it are not resent, and expire on the server by their deadline. Requests that were not sent because the connection
+//! had already closed use the next connection if it is established in time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,15 +20,15 @@ use super::sentinels::{Primary, Sentinels};
 use crate::counters::StoreError;
 use crate::counters::breaker::{Breaker, ServerHealth};
 
-/// A server that has missed a deadline and does not answer a `PING` for so long has stopped answering.
+/// A server that missed a deadline and does not reply to `PING` for this long is unreachable.
 const PING_TIMEOUT: Duration = Duration::from_millis(500);
-/// Connections that one request may find closed before it is sent.
+/// Closed connections that one request may encounter before it is sent.
 const MAX_CLOSED_CONNECTIONS: usize = 3;
 
-/// How to find the server.
+/// How the server is found.
 pub(super) enum RedisDiscovery {
     Fixed(Endpoint),
-    /// Whichever server the sentinels call the primary.
+    /// The primary according to the sentinels.
     Sentinels(Sentinels),
 }
 
@@ -42,14 +42,14 @@ struct RedisLinkShared {
     server: String,
     breaker: Breaker,
     clock: ServerClock,
-    /// A request was not answered in time.
+    /// Signalled when a request was not answered in time.
     deadline_missed: Notify,
-    /// Told at the first sign that the server may be gone.
+    /// Signalled when the server may be unreachable.
     suspected: Arc<Notify>,
 }
 
 impl RedisLink {
-    /// Keeps a connection up from now on, until it is dropped; `in_trouble` is told when the server may be gone.
+    /// Maintains a connection until drop; `in_trouble` is notified when the server may be unreachable.
     pub(super) fn open(
         route: RedisDiscovery,
         options: RedisConnectOptions,
@@ -85,7 +85,7 @@ impl RedisLink {
         &self.shared.clock
     }
 
-    /// Sends one command and waits for its answer until `deadline`. An error says whether it may have run.
+    /// Sends one command and waits for its reply until `deadline`. The error tells whether it may have been executed.
     pub(super) async fn call(
         &self,
         deadline: Instant,
@@ -125,7 +125,7 @@ impl RedisLink {
         Err(self.unreachable(closed))
     }
 
-    /// The connection. While there is none, but the breaker is closed, the next one is waited for.
+    /// The connection. Without one, waits for the next while the breaker is closed.
     pub(super) async fn connected(&self, deadline: Instant) -> Result<Arc<RedisConnection>, StoreError> {
         if let Some(connection) = &*self.current.borrow() {
             return Ok(Arc::clone(connection));
@@ -133,7 +133,7 @@ impl RedisLink {
         self.next_connection(deadline).await
     }
 
-    /// A connection that is not closed, or that the breaker opens.
+    /// Waits for an open connection; fails when the breaker opens.
     async fn next_connection(&self, deadline: Instant) -> Result<Arc<RedisConnection>, StoreError> {
         let RedisLinkShared { breaker, .. } = &*self.shared;
         let mut current = self.current.clone();
@@ -151,7 +151,7 @@ impl RedisLink {
         Err(self.unreachable(trouble.unwrap_or_else(|| "no connection yet".to_owned())))
     }
 
-    /// The connection, if there is one that works.
+    /// The connection, if it is open.
     pub(super) fn established(&self) -> Option<Arc<RedisConnection>> {
         self.current.borrow().clone().filter(|connection| connection.close_reason().is_none())
     }
@@ -162,7 +162,7 @@ impl RedisLink {
         ServerHealth { trouble: health.trouble.clone().or(connecting), ..health }
     }
 
-    /// Gives the connection up: the server is not what it was.
+    /// Closes the connection: the server's role has changed.
     pub(super) fn close_connection(&self, reason: &str) {
         if let Some(connection) = &*self.current.borrow() {
             connection.close(reason);
@@ -208,7 +208,7 @@ async fn maintain_connection(
     }
 }
 
-/// Returns when the connection is of no use any more, and why.
+/// Returns the reason when the connection is no longer usable.
 async fn watch_connection(shared: &RedisLinkShared, connection: &OwnedConnection) -> String {
     let stopped = "it has stopped answering";
     loop {
@@ -218,7 +218,7 @@ async fn watch_connection(shared: &RedisLinkShared, connection: &OwnedConnection
                 connection.close(stopped);
                 return stopped.to_owned();
             }
-            // One request that was too slow says little; with few requests the next ones would say it late.
+            // One late reply proves little, and under low traffic more evidence comes late: probe with `PING`.
             () = shared.deadline_missed.notified() => {
                 shared.suspected.notify_one();
                 if timeout(PING_TIMEOUT, send_command(connection, &["PING"])).await.is_err() {
@@ -229,7 +229,7 @@ async fn watch_connection(shared: &RedisLinkShared, connection: &OwnedConnection
     }
 }
 
-/// Connects to a server that is known by its address, as often as the breaker wants to know.
+/// Connects to a fixed endpoint, at the breaker's probe interval while it is open.
 async fn connect(
     endpoint: &Endpoint,
     options: &RedisConnectOptions,
@@ -237,7 +237,7 @@ async fn connect(
     clock: &ServerClock,
 ) -> Primary {
     loop {
-        // A connection that is closed for being idle is no outage unless the next one cannot be had.
+        // A connection closed for idleness is no outage unless reconnecting fails.
         if breaker.is_open() {
             breaker.probe_due().await;
         }

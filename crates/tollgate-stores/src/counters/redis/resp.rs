@@ -1,8 +1,8 @@
-//! The Redis protocol (RESP2): commands out, replies in. A server may send anything, so everything is bounded.
+//! The Redis protocol (RESP2). Replies are untrusted, so all sizes are bounded.
 
 use std::io::Write;
 
-/// What a server answers.
+/// A reply of the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RedisReply {
     Simple(String),
@@ -13,20 +13,20 @@ pub enum RedisReply {
     Array(Vec<RedisReply>),
 }
 
-/// Not the protocol.
+/// The bytes violate the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RespProtocolError;
 
 const MAX_LINE: usize = 64 * 1024;
-/// The digits of a number, and its sign.
+/// Digits of a number, with its sign.
 const MAX_NUMBER: usize = 20;
-/// The longest body of a request that may be kept there.
+/// The largest request body that may be stored.
 const MAX_BULK: usize = 64 << 20;
 const MAX_ELEMENTS: usize = 64 * 1024;
 const MAX_DEPTH: usize = 8;
 
 impl RedisReply {
-    /// Reads one reply from the front of `bytes`; `None` if it is not whole.
+    /// Decodes one reply from the front of `bytes`; `None` if it is incomplete.
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(RedisReply, usize)>, RespProtocolError> {
         let mut decoder = RespDecoder::default();
         Ok(decoder.next(bytes)?.map(|reply| (reply, decoder.at)))
@@ -40,7 +40,7 @@ impl RedisReply {
         }
     }
 
-    /// A whole number, however it is written.
+    /// An unsigned integer, as an integer or as text.
     pub fn number(&self) -> Option<u64> {
         match self {
             RedisReply::Int(number) => u64::try_from(*number).ok(),
@@ -56,15 +56,15 @@ impl RedisReply {
     }
 }
 
-/// Reads replies from a buffer that more is appended to. It remembers how far it came, so the work is linear in what a
-/// server sends, however small the pieces.
+/// Incremental decoder of replies from a buffer that grows. It keeps its position, so the work is linear in the number
+/// of bytes, for pieces of any size.
 #[derive(Default)]
 pub(crate) struct RespDecoder {
-    /// How much of the buffer is decoded.
+    /// Bytes of the buffer that are decoded.
     at: usize,
-    /// How far the end of the line at `at` was searched for.
+    /// How far the end of the line at `at` has been searched.
     searched: usize,
-    /// Arrays that miss elements, the outermost first.
+    /// Incomplete arrays, the outermost first.
     open: Vec<OpenArray>,
 }
 
@@ -73,15 +73,15 @@ struct OpenArray {
     missing: usize,
 }
 
-/// What a line begins.
+/// What one line starts.
 enum Item {
     Reply(RedisReply),
-    /// So many items follow.
+    /// The header of an array of this many items.
     Array(usize),
 }
 
 impl RespDecoder {
-    /// The next whole reply; `None` if more must be appended first.
+    /// The next complete reply; `None` if more bytes are needed.
     pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Option<RedisReply>, RespProtocolError> {
         while let Some(item) = self.item(bytes)? {
             if let Some(reply) = self.place(item)? {
@@ -91,14 +91,14 @@ impl RespDecoder {
         Ok(None)
     }
 
-    /// Drops what is decoded from the buffer.
+    /// Drops the decoded bytes from the buffer.
     pub(crate) fn trim(&mut self, bytes: &mut Vec<u8>) {
         bytes.drain(..self.at);
         self.searched = self.searched.saturating_sub(self.at);
         self.at = 0;
     }
 
-    /// Puts an item where it belongs; returns the reply that it completes.
+    /// Adds an item to the innermost open array; returns the reply that it completes.
     fn place(&mut self, item: Item) -> Result<Option<RedisReply>, RespProtocolError> {
         let mut reply = match item {
             Item::Reply(reply) => reply,
@@ -148,7 +148,7 @@ impl RespDecoder {
         Ok(Some(item))
     }
 
-    /// Where the line at `at` ends.
+    /// The end of the line at `at`.
     fn line_end(&mut self, bytes: &[u8]) -> Result<Option<usize>, RespProtocolError> {
         let Some(kind) = bytes.get(self.at) else { return Ok(None) };
         if !b"+-:$*".contains(kind) {
@@ -172,7 +172,7 @@ fn number(line: &[u8]) -> Result<i64, RespProtocolError> {
     text.and_then(|text| text.parse().ok()).ok_or(RespProtocolError)
 }
 
-/// The length of a string or an array; `None` for one that is not there.
+/// The length of a string or an array; `None` for a null.
 fn length(line: &[u8], max: usize) -> Result<Option<usize>, RespProtocolError> {
     match number(line)? {
         -1 => Ok(None),
@@ -182,11 +182,11 @@ fn length(line: &[u8], max: usize) -> Result<Option<usize>, RespProtocolError> {
     }
 }
 
-/// Commands on their way out.
+/// Encoder of commands.
 pub(super) struct CommandWriter<'b>(&'b mut Vec<u8>);
 
 impl<'b> CommandWriter<'b> {
-    /// Begins a command of `words` words; exactly as many follow.
+    /// Starts a command of `words` words; exactly this many must follow.
     pub(super) fn begin(out: &'b mut Vec<u8>, words: usize) -> CommandWriter<'b> {
         out.push(b'*');
         write_number(out, words as u64);
@@ -213,7 +213,7 @@ impl<'b> CommandWriter<'b> {
     }
 }
 
-/// One whole command.
+/// Encodes one command.
 pub(super) fn encode_command(words: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     write_command(&mut out, words);
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(RedisReply::parse(&bytes[whole..]), Ok(Some((RedisReply::Error("ERR no".into()), 9))));
     }
 
-    /// A reply that came in small pieces was read again from its start for every piece.
+    /// Regression: a reply in small pieces was decoded from its start for every piece.
     #[test]
     fn replies_are_the_same_in_pieces_of_any_size() {
         let bytes = b"*3\r\n*2\r\n:1\r\n$2\r\n\r\n\r\n*0\r\n$-1\r\n+OK\r\n*-1\r\n";

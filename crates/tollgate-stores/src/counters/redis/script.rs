@@ -1,4 +1,4 @@
-//! The script that decides inside the server: what it is given, and what it answers.
+//! The script that decides inside the server: its arguments and its reply.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::resp::{CommandWriter, RedisReply};
 use super::script_limit::ScriptLimit;
 use crate::counters::{CentralCharge, CentralReceiptItem, StoreError};
 
-/// One chunk in parts. Windows come behind the answer of requests that have none.
+/// One Lua chunk in parts. The window algorithms come after the return of calls that use none.
 pub(super) const SOURCE: &str = concat!(
     include_str!("script/prelude.lua"),
     include_str!("script/bucket.lua"),
@@ -23,7 +23,7 @@ pub(super) const SOURCE: &str = concat!(
     include_str!("script/sliding.lua"),
 );
 
-/// The name by which the server knows the script.
+/// SHA-1 of the script, for `EVALSHA`.
 pub(super) static SHA: LazyLock<String> = LazyLock::new(|| sha_of(SOURCE));
 
 pub(super) fn sha_of(source: &str) -> String {
@@ -31,21 +31,21 @@ pub(super) fn sha_of(source: &str) -> String {
     hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The instant of a call.
+/// The timestamp of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum At {
-    /// The server's own.
+    /// By the server's clock.
     Server,
     Fixed(Time),
 }
 
-/// What is to be done with the counters of one slot.
+/// The operation on the counters of one slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Op {
     Charge,
-    /// As `Charge`, and the states before and after are told.
+    /// As `Charge`, with the states before and after in the reply.
     ChargeWithStates,
-    /// The request is denied elsewhere: only what counts denied hits is changed.
+    /// The request is already denied: change only counters that count denied hits.
     CountDenied,
     Peek,
     Settle,
@@ -63,18 +63,18 @@ impl Op {
     }
 }
 
-/// One counter's part in a call.
+/// The arguments of one counter.
 #[derive(Clone, Debug)]
 pub(super) struct ScriptEntry {
     pub(super) name: String,
     limit: Limit,
-    /// What is taken; for a settlement what is owed, or given back if it is below zero.
+    /// The cost; for a settlement the debt to add, or the refund if it is negative.
     cost: i64,
     flags: u64,
     grant: String,
 }
 
-/// Costs are whole doubles inside the server; one above is above every capacity.
+/// Costs are integers in doubles inside the server; a higher cost exceeds every capacity.
 const MAX_COST: u64 = 1 << 53;
 const HEADER_ARGS: usize = 3;
 const ARGS_PER_COUNTER: usize = 10;
@@ -117,7 +117,7 @@ impl ScriptEntry {
     }
 }
 
-/// Writes a call. `until` is in the server's time, microseconds.
+/// Encodes a call. `until` is the deadline by the server's clock, in microseconds.
 pub(super) fn write_call(out: &mut Vec<u8>, op: Op, at: At, until: Option<u64>, entries: &[ScriptEntry]) {
     let words = 3 + entries.len() + HEADER_ARGS + entries.len() * ARGS_PER_COUNTER;
     let mut command = CommandWriter::begin(out, words);
@@ -139,10 +139,10 @@ pub(super) fn write_call(out: &mut Vec<u8>, op: Op, at: At, until: Option<u64>, 
     }
 }
 
-/// What a call has come to.
+/// The decoded reply of a script call.
 #[derive(Debug)]
 pub(super) enum ScriptReply {
-    /// The server's time is past the bound: nothing was done.
+    /// The server's clock is past the deadline: nothing was executed.
     DeadlinePassed {
         server_us: u64,
     },
@@ -151,16 +151,16 @@ pub(super) enum ScriptReply {
 
 #[derive(Debug)]
 pub(super) struct ScriptResult {
-    /// The instant of the decision, in microseconds.
+    /// The timestamp of the decision, in microseconds.
     pub(super) now_us: u64,
     pub(super) admitted: bool,
-    /// One for each counter; an error names what is wrong with its value.
+    /// One per counter; the error tells what is wrong with its value.
     pub(super) parts: Vec<Result<LimitOutcome, String>>,
-    /// States before and after, where they were asked for.
+    /// States before and after, if requested.
     pub(super) states: Vec<String>,
 }
 
-/// Reads a reply; `None` if it is none of ours.
+/// Decodes a reply; `None` if it does not have the expected form.
 pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry]) -> Option<ScriptReply> {
     let mut rest = reply.elements()?.iter();
     let ran = rest.next()?.number()?;
@@ -198,7 +198,7 @@ pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry]) -
     Some(ScriptReply::Done(ScriptResult { now_us, admitted, parts, states }))
 }
 
-/// The error of a counter whose value is not what it should be.
+/// The error for a counter whose value is invalid.
 pub(super) fn refused(server: &str, name: &str, reason: &str) -> StoreError {
     let reason = reason.split(" script: ").next().unwrap_or(reason);
     StoreError::Refused { server: server.to_owned(), reason: format!("{name}: {reason}") }

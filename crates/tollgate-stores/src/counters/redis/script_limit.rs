@@ -1,7 +1,7 @@
-//! A limit in the script's terms: microseconds, and numbers that a double holds exactly.
+//! A limit as arguments of the script: microseconds, and numbers that are exact in a double.
 //!
-//! The algorithms inside the server are those of `tollgate::algorithm` with a unit of one microsecond. What would
-//! not be exact there is refused when rules are loaded.
+//! The algorithms in the script are those of `tollgate::algorithm` with a unit of one microsecond. Limits that would
+//! not be exact are rejected when rules are loaded.
 
 use std::time::Duration;
 
@@ -12,29 +12,29 @@ use tollgate::algorithm::{Quota, concurrency, sliding_log};
 use tollgate::limit::{Levels, Refill, Release, Shape, WindowStart};
 use tollgate::time::{Period, Unit};
 
-/// The server's clock counts microseconds.
+/// The resolution of the server's clock.
 pub const TIME_UNIT: Duration = Duration::from_micros(1);
-/// No key outlives the moment it can last count by more than this: lifetimes are whole milliseconds, and one more.
+/// Upper bound on how long a key outlives the time when it can last matter: TTLs are whole milliseconds, plus one.
 pub const EXPIRY_SLACK: Duration = Duration::from_millis(2);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ScriptLimit {
-    /// How it is counted: a bucket that fills c continuously, s in steps, k by the calendar; a window f on the
-    /// calendar, h from the first hit, w sliding in steps; n two windows, weighted.
+    /// Algorithm code. Buckets: `c` refills continuously, `s` in steps, `k` by the calendar. Windows: `f` fixed to the
+    /// calendar, `h` from the first hit, `w` sliding in steps, `n` two weighted windows.
     pub(super) kind: &'static str,
-    /// Buckets: units of a token, units of a period (or step), the period, units of a burst.
-    /// Windows: limit, period, step, number of steps.
+    /// Buckets: units per token, units per period (or step), the period, units of a burst. Windows: limit, period,
+    /// step, number of steps.
     pub(super) numbers: [u64; 4],
-    /// The calendar of the period, or the length of a step of a bucket.
+    /// The calendar of the period, or the step length of a bucket.
     pub(super) calendar: String,
-    /// A leaky bucket that holds: its `max_wait` where it has one of its own, and the units that may be ahead
-    /// of a request that is not held.
+    /// A leaky bucket that holds requests: its own `max_wait`, if it has one, and the units that may be ahead of a
+    /// request that is not held.
     pub(super) hold: Option<(Option<u64>, u64)>,
-    /// A leaky bucket: a place in the queue is given back only if nobody is behind it.
+    /// A leaky bucket: a refund frees a place only at the end of the queue.
     pub(super) queue: bool,
 }
 
-/// Why Redis cannot keep a limit.
+/// Why Redis cannot represent a limit exactly.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum UnsupportedRedisLimit {
     #[error(
@@ -47,9 +47,9 @@ pub enum UnsupportedRedisLimit {
     CountTooLarge { limit: Limit },
 }
 
-/// The largest number that is exact together with its neighbours.
+/// The largest integer that is exact in a double, as are its neighbours.
 const MAX_EXACT: u128 = 1 << 53;
-/// Sums in a sliding window are kept in six bytes.
+/// Sums of a sliding window are stored in six bytes.
 const MAX_WINDOW_COUNT: u64 = 1 << 45;
 
 impl ScriptLimit {
@@ -116,7 +116,7 @@ impl ScriptLimit {
     }
 }
 
-/// Whether Redis keeps a limit exactly; if not, why.
+/// Whether Redis can represent a limit exactly; if not, why.
 pub fn check_limit(limit: &Limit) -> Result<(), UnsupportedRedisLimit> {
     let whole_micros = |span: Duration| match span.subsec_nanos() % 1000 {
         0 => Ok(()),
@@ -149,7 +149,7 @@ fn check_window(limit: &Limit) -> Result<(), UnsupportedRedisLimit> {
     }
 }
 
-/// Instants in the bucket's own units stay exact until the horizon, two bursts ahead.
+/// Checks that timestamps in the bucket's units are exact up to the horizon, two bursts ahead.
 fn check_bucket(limit: &Limit) -> Result<(), UnsupportedRedisLimit> {
     let meter = meter(limit);
     let last = meter.clock().units_at(Limit::HORIZON);
@@ -173,7 +173,7 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A period as the script's calendar reads it.
+/// A period as the script's calendar parses it.
 fn calendar(period: Period) -> String {
     match period.unit() {
         Unit::Week => format!("W{}", period.count()),

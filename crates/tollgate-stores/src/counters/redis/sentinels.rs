@@ -1,9 +1,9 @@
-//! The primary of a service, as its sentinels name it.
+//! Finds the primary of a service through its sentinels.
 //!
-//! While there is none, every sentinel is asked at short intervals, and every server that one of them names is tried.
-//! The sentinel that leads a failover marks the replica that it promotes long before it announces the switch (it first
-//! waits to see the promotion in an `INFO` that it sends once a second), so that replica is tried as well. A server
-//! that is still a replica is refused by `dial_store`: who is named too early costs a connection, nothing else.
+//! Without a primary, every sentinel is polled at short intervals, and every server that one of them names is dialled.
+//! The sentinel that leads a failover marks the replica that it promotes long before it announces the switch (it waits
+//! for the promotion to appear in an `INFO` that it sends once a second), so that replica is dialled as well.
+//! `dial_store` rejects a server that is still a replica: a candidate that is named too early costs one connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,15 +19,15 @@ use super::dial::{CONNECT_TIMEOUT, OwnedConnection, RedisConnectOptions, dial, d
 use super::resp::RedisReply;
 use crate::counters::breaker::Breaker;
 
-/// Between two questions to one sentinel.
+/// Between two polls of one sentinel.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long one sentinel may take to answer.
+/// For one reply of a sentinel.
 const SENTINEL_TIMEOUT: Duration = Duration::from_millis(250);
-/// A search that has got nowhere after this time is an outage; where a named server could not be had, it is one sooner.
+/// A search without success for this long is an outage; it is one earlier if all dials have failed.
 const OUTAGE_AFTER: Duration = Duration::from_millis(250);
-/// Answers of sentinels that wait to be looked at.
+/// Replies of sentinels in the queue.
 const MAX_ANSWERS: usize = 64;
-/// Servers that are tried again and again, and dials at the same time: one that hangs must not keep others from it.
+/// Servers that are dialled repeatedly, and concurrent dials: one that hangs must not block others.
 const MAX_CANDIDATES: usize = 8;
 const MAX_TRIALS: usize = 2 * MAX_CANDIDATES;
 
@@ -38,7 +38,7 @@ pub(super) struct Sentinels {
     pub(super) options: RedisConnectOptions,
 }
 
-/// A primary that was found, and its clock.
+/// The primary that was found, and the estimate of its clock.
 pub(super) struct Primary {
     pub(super) endpoint: Endpoint,
     pub(super) connection: OwnedConnection,
@@ -46,7 +46,7 @@ pub(super) struct Primary {
 }
 
 impl Sentinels {
-    /// Returns once there is a primary. Meanwhile `breaker` is open and says why.
+    /// Returns once a primary is found. Until then `breaker` is open, with the reason.
     pub(super) async fn find_primary(
         &self,
         options: &RedisConnectOptions,
@@ -54,18 +54,18 @@ impl Sentinels {
         clock: &ServerClock,
     ) -> Primary {
         let (answers, mut named) = mpsc::channel(MAX_ANSWERS);
-        let mut asking = JoinSet::new(); // they end with this function
+        let mut asking = JoinSet::new(); // aborted on return
         for sentinel in &self.sentinels {
             asking.spawn(poll_sentinel(sentinel.clone(), self.clone(), answers.clone()));
         }
-        let mut candidates: VecDeque<Endpoint> = VecDeque::new(); // those named in this search, the latest last
-        let mut tried: Vec<Endpoint> = Vec::new(); // those that are being dialled
+        let mut candidates: VecDeque<Endpoint> = VecDeque::new(); // named in this search, the latest last
+        let mut tried: Vec<Endpoint> = Vec::new(); // being dialled
         let mut trials = FuturesUnordered::new();
         let mut reason = "no sentinel answers".to_owned();
         let begun = Instant::now();
         let mut refused = false;
         let mut round = interval(POLL_INTERVAL);
-        round.tick().await; // the first one is over at once
+        round.tick().await; // the first tick is immediate
         loop {
             tokio::select! {
                 Some(answer) = named.recv() => match answer {
@@ -91,13 +91,13 @@ impl Sentinels {
                     refused = true;
                     tried.retain(|other| *other != endpoint);
                 },
-                // One that takes its time to answer may still be the primary.
+                // A dial that is still running may yet succeed.
                 _ = round.tick() => {
                     if begun.elapsed() > OUTAGE_AFTER || (refused && trials.is_empty()) {
                         breaker.trip(&reason);
                         breaker.probe_failed(&reason);
                     }
-                    // Again, whether or not the sentinel that named it still answers.
+                    // Dial again, even if the sentinel that named it has stopped replying.
                     for endpoint in &candidates {
                         if !tried.contains(endpoint) && tried.len() < MAX_TRIALS {
                             tried.push(endpoint.clone());
@@ -122,7 +122,7 @@ async fn try_primary(
     (endpoint, primary)
 }
 
-/// Asks one sentinel until nobody listens any more, over one connection while that lasts.
+/// Polls one sentinel until the receiver is dropped, over one connection as long as it lasts.
 async fn poll_sentinel(
     sentinel: Endpoint,
     group: Sentinels,
@@ -149,7 +149,7 @@ async fn poll_sentinel(
     }
 }
 
-/// Whom the sentinel calls the primary, and whom it is about to call so.
+/// The primary that the sentinel reports, and the replicas that it is promoting.
 async fn query_sentinel(
     sentinel: &Endpoint,
     group: &Sentinels,
@@ -170,7 +170,7 @@ async fn query_sentinel(
         _ => return Err("it gives no address".to_owned()),
     };
     let mut named = vec![primary];
-    // An error here is no reason to give up what is known.
+    // An error reply here does not invalidate the reported primary.
     let replicas = send_command(connection, &["SENTINEL", "REPLICAS", &group.service]).await?;
     named.extend(replicas.elements().unwrap_or_default().iter().filter_map(promoted).take(MAX_CANDIDATES));
     Ok(named)

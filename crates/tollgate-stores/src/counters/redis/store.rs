@@ -1,8 +1,8 @@
-//! The store: which counters go to which slot, in which order, and what is given back.
+//! The store: groups counters by slot, orders the calls, and rolls back.
 //!
-//! An owner's slots are asked first and in parallel, counters that many users share only once those have answered,
-//! so that a denied flood does not drain a shared limit. What was charged before another slot denied is given back
-//! by its receipt: in between others may be denied by it, never let through.
+//! Slots of the owner are called first and in parallel, counters that many users share only after those have replied,
+//! so that a denied flood does not drain a shared limit. If another slot denies, earlier charges are rolled back by
+//! their receipt: until then they can deny other requests, never admit one (I3).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use crate::counters::{
 
 mod track;
 
-/// How a store is reached and what it calls its counters.
+/// Address, naming and deadline of a store.
 #[derive(Clone, Debug)]
 pub struct RedisSetup {
     pub address: RedisAddress,
     pub naming: Naming,
-    /// For each decision, all its calls together.
+    /// Per decision, over all its calls.
     pub deadline: Duration,
 }
 
@@ -44,7 +44,7 @@ impl RedisSetup {
     }
 }
 
-/// Counters on Redis or Valkey. A clone is the same store.
+/// Counters on Redis or Valkey. Clones share the connections.
 #[derive(Clone)]
 pub struct RedisStore(Arc<RedisStoreInner>);
 
@@ -54,14 +54,14 @@ struct RedisStoreInner {
     deadline: Duration,
 }
 
-/// The counters of one slot, by their place in the request.
+/// The counters of one slot, with their indexes in the request.
 struct SlotGroup {
     slot: u16,
     indices: Vec<usize>,
     entries: Vec<ScriptEntry>,
 }
 
-/// A decision with the states around it: whoever charges finds what the one before has left.
+/// The stored state before and after one charge; consecutive charges form a chain (checked by tests).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Transition {
     pub at: Time,
@@ -70,15 +70,15 @@ pub struct Transition {
 }
 
 impl RedisStore {
-    /// Connects in the background, for as long as the store is used; a server that is down now may come up later.
-    /// Only certificates that cannot be read are an error. It must be called inside a tokio runtime.
+    /// Connects in the background for the lifetime of the store; a server that is unreachable now may become available
+    /// later. Fails only if certificates cannot be read. Must be called inside a tokio runtime.
     pub fn open(setup: RedisSetup) -> Result<RedisStore, String> {
         let RedisSetup { address, naming, deadline } = setup;
         let topology = Topology::open(address)?;
         Ok(RedisStore(Arc::new(RedisStoreInner { topology, naming, deadline })))
     }
 
-    /// Decides all charges of one request and takes all or none.
+    /// Decides all charges of one request and applies all or none.
     pub async fn charge(&self, charges: &[CentralCharge]) -> CentralOutcome {
         self.decide(charges, Op::Charge, At::Server).await
     }
@@ -88,17 +88,17 @@ impl RedisStore {
         self.decide(charges, Op::Peek, At::Server).await
     }
 
-    /// Gives the charges of a receipt back, as far as time has not.
+    /// Refunds the charges of a receipt, as far as they have not expired.
     pub async fn refund(&self, receipt: CentralReceipt) -> Result<(), StoreError> {
         self.settle(receipt, 0).await
     }
 
-    /// Corrects the hit's cost after the fact: the difference is given back, or owed.
+    /// Corrects the hit's cost after the fact: the difference is refunded, or added as debt.
     pub async fn settle(&self, receipt: CentralReceipt, real_cost: u64) -> Result<(), StoreError> {
         self.settle_items(&receipt.items, real_cost, At::Server).await
     }
 
-    /// Forgets a counter; says whether it was there.
+    /// Deletes a counter; returns whether it existed.
     pub async fn reset(&self, counter: &CounterId, limit: &Limit) -> Result<bool, StoreError> {
         let name = self.0.naming.name(counter, limit);
         let deadline = Instant::now() + self.0.deadline;
@@ -106,12 +106,12 @@ impl RedisStore {
         Ok(reply.number() == Some(1))
     }
 
-    /// The store with the time told from here: for tests.
+    /// The store at a fixed time: for tests.
     pub fn at_fixed_time(&self, now: Time) -> FixedTimeStore<'_> {
         FixedTimeStore { store: self, at: At::Fixed(now) }
     }
 
-    /// Returns once a server answers; an error says why none does.
+    /// Returns once a server replies, or the error at the end of `within`.
     pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
         let deadline = Instant::now() + within;
         loop {
@@ -124,12 +124,12 @@ impl RedisStore {
         }
     }
 
-    /// Values under names, for what is kept beside counters.
+    /// CAS access to values other than counters.
     pub(in crate::counters) fn values(&self) -> RedisValues<'_> {
         RedisValues { topology: &self.0.topology }
     }
 
-    /// How every server is doing.
+    /// The state of every server.
     pub fn health(&self) -> Vec<ServerHealth> {
         match &self.0.topology {
             Topology::Single(link) => vec![link.health()],
@@ -137,7 +137,7 @@ impl RedisStore {
         }
     }
 
-    /// Charges one counter and tells the states around the decision: for those who check that none is lost.
+    /// Charges one counter and returns the states around the decision: for tests that no charge is lost.
     pub async fn charge_with_states(
         &self,
         charge: &CentralCharge,
@@ -160,7 +160,7 @@ impl RedisStore {
         let owned = |group: &SlotGroup| {
             group.indices.iter().all(|index| charges[*index].counter.key.owner().is_some())
         };
-        // On one server there is one group, whoever owns what.
+        // On a single server all counters are one group.
         let (first, second): (Vec<_>, Vec<_>) = groups.into_iter().partition(owned);
         let mut request = RedisRequest::of(self, charges.len(), deadline);
         request.call_in_order(&first, &second, op, at).await;
@@ -174,7 +174,7 @@ impl RedisStore {
         CentralOutcome::of(charges, admitted, parts)
     }
 
-    /// Divides a request by the slots of its counters; on one server all are asked together.
+    /// Groups a request by the slots of its counters; on a single server there is one group.
     fn groups(&self, charges: &[CentralCharge]) -> Vec<SlotGroup> {
         let mut groups: Vec<SlotGroup> = Vec::with_capacity(1);
         for (index, charge) in charges.iter().enumerate() {
@@ -222,7 +222,7 @@ impl RedisStore {
     }
 }
 
-/// The words of a plain call for one slot, as they go to the server: for those who measure it.
+/// The words of a plain call for one slot, as sent to the server: for benchmarks.
 pub fn args_of_call(charges: &[CentralCharge]) -> Vec<String> {
     let name = |charge: &CentralCharge| Naming::Plain.name(&charge.counter, &charge.limit);
     let entries: Vec<_> = charges.iter().map(|charge| ScriptEntry::charge(name(charge), charge)).collect();
@@ -239,7 +239,7 @@ impl SlotGroup {
     }
 }
 
-/// A request on its way: the parts that are known, and whether somebody has denied it.
+/// A request in progress: the results so far, and whether one of them denies.
 struct RedisRequest<'s> {
     store: &'s RedisStore,
     deadline: Instant,
@@ -252,8 +252,8 @@ impl<'s> RedisRequest<'s> {
         RedisRequest { store, deadline, parts: (0..charges).map(|_| None).collect(), denied: false }
     }
 
-    /// Asks `second` once `first` has answered. A server that keeps silent does not use up the time of the others:
-    /// after half of it they are asked all the same, and give back what they took if a late answer denies.
+    /// Calls `second` once `first` has replied. If `first` takes more than half of the time left, `second` is called
+    /// anyway, and rolled back if a late reply denies.
     async fn call_in_order(&mut self, first: &[SlotGroup], second: &[SlotGroup], op: Op, at: At) {
         let store = self.store;
         let deadline = self.deadline;
@@ -296,7 +296,7 @@ impl<'s> RedisRequest<'s> {
         }
     }
 
-    /// Gives back what slots have taken before another one denied. It goes on if there is no time to wait for it.
+    /// Rolls back what slots have charged before another one denied. Continues in the background after the deadline.
     async fn roll_back(
         &mut self,
         charges: &[CentralCharge],
@@ -340,7 +340,7 @@ impl<'s> RedisRequest<'s> {
     }
 }
 
-/// Asks slots in parallel. Those that do not answer decide nothing: their rules say what that means.
+/// Calls slots in parallel. Failed calls decide nothing: `on_store_error` of their rules applies.
 async fn call_slots(
     store: &RedisStore,
     groups: &[SlotGroup],
@@ -356,7 +356,7 @@ async fn call_slots(
     join_all(calls.iter().map(|call| topology.call_script(call))).await
 }
 
-/// The store as tests use it: told the time of everything it does.
+/// The store with a fixed time for every operation: for tests.
 pub struct FixedTimeStore<'s> {
     store: &'s RedisStore,
     at: At,

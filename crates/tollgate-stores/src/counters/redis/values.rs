@@ -1,4 +1,4 @@
-//! Values under names on Redis: read together, replaced by a script if they are as they were seen.
+//! CAS access to named values on Redis: one script reads several, another replaces one if it is unchanged.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::resp::RedisReply;
 use crate::counters::StoreError;
 use crate::counters::cas::{CasOutcome, CasStore, CasValue, CasWrite};
 
-/// No value lives longer: the server refuses times that do not fit its numbers.
+/// Upper bound of a TTL: the server rejects times that overflow its integers.
 const MAX_TTL_MS: u128 = 1 << 40;
 
 static READ: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("script/read.lua")));
@@ -21,7 +21,7 @@ pub(in crate::counters) struct RedisValues<'t> {
 }
 
 impl CasStore for RedisValues<'_> {
-    /// The whole value. None of ours is empty.
+    /// The whole value; `None` if it does not exist. No value is empty.
     type Token = Option<Vec<u8>>;
     const RETRY_BACKOFF: Duration = Duration::from_millis(1);
 

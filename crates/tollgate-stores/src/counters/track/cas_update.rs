@@ -1,4 +1,4 @@
-//! Records that are read, added to, and replaced if no other node was faster.
+//! Updates records by compare-and-swap.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use super::{MAX_WRITERS, TRACK_TIMEOUT, TrackRecord, micros, write_times};
 use crate::counters::StoreError;
 use crate::counters::transactions::{CasOutcome, CasStore, CasValue, CasWrite};
 
-/// How often a record is read anew because another node was faster.
+/// Attempts before a conflict is final.
 const MAX_TRIES: u32 = 12;
 
-/// Adds a delta where records are replaced if no other node was faster.
+/// Adds a delta to a record by compare-and-swap.
 pub(crate) async fn add<C: CasStore>(
     cells: &C,
     partition: &str,
@@ -36,7 +36,7 @@ pub(crate) async fn add<C: CasStore>(
     Err(StoreError::Contended { server: cells.server(partition) })
 }
 
-/// Reads a record for an operator.
+/// Reads a record.
 pub(crate) async fn read<C: CasStore>(
     cells: &C,
     partition: &str,
@@ -74,7 +74,7 @@ impl TrackRecord {
         text
     }
 
-    /// Adds a delta; `false` if it is part of the record already.
+    /// Adds a delta; `false` if the record already includes it.
     pub(crate) fn add(&mut self, delta: &Delta) -> bool {
         if self.last_sequence(delta.writer) >= delta.sequence {
             return false;

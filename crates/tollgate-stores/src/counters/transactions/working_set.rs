@@ -1,4 +1,4 @@
-//! The values of one transaction: as they were read, and as the work on them leaves them.
+//! The values of one transaction: as loaded, and as its jobs have changed them so far.
 
 use tollgate::algorithm::{Algorithm as _, Quota, QuotaState};
 use tollgate::{Limit, Time};
@@ -8,7 +8,7 @@ use crate::counters::decide::{self, ChargeMode};
 use crate::counters::{decide::ChargeResult, state};
 
 pub(super) struct WorkingSet<Token> {
-    /// In order.
+    /// Sorted.
     names: Vec<String>,
     values: Vec<WorkingValue<Token>>,
 }
@@ -18,7 +18,7 @@ struct WorkingValue<Token> {
     pending: Option<PendingState>,
 }
 
-/// What some work has left in a cell, under which limit, and when.
+/// The state that a job has computed for a value, the limit it is under, and the time of the change.
 struct PendingState {
     limit: Limit,
     state: QuotaState,
@@ -26,13 +26,13 @@ struct PendingState {
 }
 
 impl<Token: Clone> WorkingSet<Token> {
-    /// `names` are in order.
+    /// `names` must be sorted.
     pub(super) fn new(names: Vec<String>, loaded: Vec<CasValue<Token>>) -> WorkingSet<Token> {
         let cells = loaded.into_iter().map(|loaded| WorkingValue { loaded, pending: None }).collect();
         WorkingSet { names, values: cells }
     }
 
-    /// Does the work; `None` if it finds a value that is none of ours.
+    /// Runs the work; `None` if a value was not written by tollgate.
     pub(super) fn run(&mut self, work: &Work, now: Time) -> Option<Vec<ChargeResult>> {
         match work {
             Work::Charge { charges, names, mode } => {
@@ -42,7 +42,7 @@ impl<Token: Clone> WorkingSet<Token> {
                 let (mut states, converted): (Vec<_>, Vec<_>) = found.into_iter().unzip();
                 let ran = decide::charge_all(charges, *mode, &mut states, now);
                 for (n, state) in states.into_iter().enumerate() {
-                    // A touch under a changed limit converts the state, denied or not (I6).
+                    // Access under a changed limit converts the state, denied or not (I6).
                     if ran[n].changed || (converted[n] && *mode != ChargeMode::Peek) {
                         self.set_state(&names[n], PendingState { limit: charges[n].limit, state, at: now });
                     }
@@ -61,7 +61,7 @@ impl<Token: Clone> WorkingSet<Token> {
         }
     }
 
-    /// The state of a cell under `limit`, and whether it had to be converted or clamped.
+    /// The state of a value under `limit`, and whether it had to be converted or clamped.
     fn state_of(&self, name: &String, limit: &Limit, now: Time) -> Option<(QuotaState, bool)> {
         let held = &self.values[self.index_of(name)];
         let (under, mut state) = match (&held.pending, &held.loaded.bytes) {
@@ -74,7 +74,7 @@ impl<Token: Clone> WorkingSet<Token> {
             return Some((state, clamped));
         }
         let adopted = Quota::new(limit).adopt(&Quota::new(&under), state.clone(), now);
-        // Only the burst differs: nothing would change but that.
+        // If only the burst differs, a rewrite would change nothing else.
         let same = under.rate() == limit.rate() && adopted == state;
         Some((adopted, clamped || !same))
     }
@@ -88,7 +88,7 @@ impl<Token: Clone> WorkingSet<Token> {
         self.names.binary_search(name).expect("the names of all work are loaded")
     }
 
-    /// What has to be written back.
+    /// The values that have changed.
     pub(super) fn writes(&self) -> Vec<CasWrite<Token>> {
         let changed = self.names.iter().zip(&self.values).filter_map(|(name, held)| {
             let PendingState { limit, state, at } = held.pending.as_ref()?;

@@ -1,9 +1,9 @@
-//! The log of bans and lifts: numbered entries, and a head that says how far they go.
+//! The log of bans and lifts: numbered entries, and a head with the last number.
 //!
-//! A writer takes numbers by changing the head, and writes its entries under them; each lives as long as its ban. A
-//! node reads the head a few times a second and then what is new. A number without an entry is one that is over, or
-//! that is being written: new ones are looked at again for a while. A head of another epoch is another log: the store
-//! has lost the one before, and everything is read again.
+//! A writer reserves numbers by a CAS on the head, and writes its entries under them; each entry lives as long as its
+//! ban. A node polls the head a few times a second and reads the new entries. A number without an entry (a gap) has
+//! expired or is still being written: recent gaps are read again for a while. A head with another epoch is another
+//! log: the store has lost the previous one, and everything is read again.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -23,22 +23,22 @@ use crate::counters::cas::{CasOutcome, CasStore, CasValue, CasWrite};
 use crate::counters::varint::{pop_varint, push_varints};
 
 const VERSION: u8 = 1;
-/// One place for all of the log, so that it can be read at once.
+/// One partition for the whole log, so that it can be read in one call.
 const LOG_PARTITION: &str = "tg1:{bans}";
-/// Entries behind the head that a node reads when it starts. Older bans are found with the next violation.
+/// Entries before the head that a starting node reads. Older bans are found with the key's next violation.
 const MAX_RECENT: u64 = 65_536;
-/// Entries read or written at once.
+/// Entries read or written in one call.
 const PAGE: usize = 256;
-/// Numbers that have no entry yet, and for how long they may.
+/// Gaps that are remembered, and how long each is read again.
 const MAX_GAPS: usize = 4_096;
 const GAP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of a log that is read for the first time only the latest numbers may still get their entry.
+/// In the first read of a log, only gaps in the latest numbers are read again.
 const RECENT_GAPS: u64 = 64;
-/// The head outlives every entry.
+/// Longer than the lifetime of any entry.
 const HEAD_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// Reasons are shorter.
+/// Upper bound of a reason.
 const MAX_REASON_BYTES: usize = 256;
-/// A key and what sealing adds to it.
+/// A key plus the overhead of sealing.
 const MAX_SEALED_BYTES: usize = Key::MAX_LEN + 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,11 +51,11 @@ struct BanLogHead {
 #[derive(Debug, Default)]
 pub(super) struct BanLogCursor {
     head: Option<BanLogHead>,
-    /// Numbers without an entry, and since when.
+    /// Gaps, and when each was first seen.
     gaps: BTreeMap<u64, Instant>,
 }
 
-/// Appends entries, each with its lifetime. After an error some of them may be there.
+/// Appends entries, each with its lifetime. After an error some of them may be in the log.
 pub(super) async fn append<C: CasStore>(
     cells: &C,
     entries: Vec<(Vec<u8>, Duration)>,
@@ -65,7 +65,7 @@ pub(super) async fn append<C: CasStore>(
     }
     let numbers = allocate_numbers(cells, entries.len() as u64).await?;
     let entries: Vec<_> = numbers.zip(entries).collect();
-    // Where values can be written together, transactions on one lane would stand in each other's way.
+    // If one transaction can write several values, parallel transactions on one partition conflict.
     let in_parallel = PAGE / C::MAX_WRITES.pow(2);
     for page in entries.chunks(in_parallel.max(1) * C::MAX_WRITES) {
         let written = page.chunks(C::MAX_WRITES).map(|entries| write_entries(cells, entries));
@@ -107,7 +107,7 @@ async fn write_entries<C: CasStore>(
     cells.swap(LOG_PARTITION, &writes, round_trip_deadline(deadline)).await.map(|_| ())
 }
 
-/// The entries since the position, in their order; at first, all that live.
+/// The entries after the cursor, in order; in the first call, all that have not expired.
 pub(super) async fn read<C: CasStore>(
     cells: &C,
     position: &mut BanLogCursor,
@@ -131,20 +131,20 @@ pub(super) async fn read<C: CasStore>(
             }
         }
     }
-    // Only now: after an error all of it is read again.
+    // Advance only now: after an error everything is read again.
     position.head = Some(head);
     entries.iter().for_each(|(number, _)| _ = position.gaps.remove(number));
     Ok(entries.into_iter().map(|(_, bytes)| bytes).collect())
 }
 
-/// The head, where there is one; a value that is none of ours is an error.
+/// Decodes the head, if there is one; a value that was not written by tollgate is an error.
 fn read_head<C: CasStore>(cells: &C, bytes: Option<Vec<u8>>) -> Result<Option<BanLogHead>, StoreError> {
     let foreign = || foreign_value(cells.server(LOG_PARTITION), &head_name());
     bytes.map(|bytes| BanLogHead::decode(&bytes).ok_or_else(foreign)).transpose()
 }
 
 impl BanLogCursor {
-    /// The numbers to be read, in their order.
+    /// The numbers to read, in order.
     fn unread(&mut self, head: BanLogHead) -> Vec<u64> {
         let known = self.head.filter(|known| known.epoch == head.epoch && known.last <= head.last);
         if known.is_none() {
@@ -206,7 +206,7 @@ pub(super) fn encode(event: &BanEvent, seal: &Seal) -> Vec<u8> {
     bytes
 }
 
-/// `None` if it is not an entry, or sealed under another secret.
+/// `None` if the bytes are not an entry, or are sealed with another secret.
 pub(super) fn decode(bytes: &[u8], seal: &Seal) -> Option<BanEvent> {
     let (&version, mut rest) = bytes.split_first()?;
     if version != VERSION {

@@ -1,4 +1,4 @@
-//! What is held against one ban key, as one value: the offender, its last ban, and who has written last.
+//! The record of one ban key as one value: the offender, its last ban, and the latest writes.
 
 use ring::digest::{SHA256, digest};
 use tollgate::Time;
@@ -7,14 +7,14 @@ use tollgate::ban::{Ban, BanSource, MAX_RULES, MAX_TIMES, Offender, RuleDenials,
 use super::ViolationOutcome;
 use crate::counters::varint::{pop_varint, push_varints};
 
-/// A value of another version is refused: overwriting it would forget what a newer release has counted.
+/// Values of another version are rejected: overwriting one would lose counts of a newer release.
 const VERSION: u8 = 1;
-/// Writers whose latest stamp is remembered, those that wrote last.
+/// Writers whose latest write id is kept; the least recent is dropped.
 const MAX_WRITERS: usize = 32;
-/// Rules' ids and reasons are shorter.
+/// Upper bound of rule ids and reasons.
 const MAX_TEXT_BYTES: usize = 256;
 
-/// One write of one process.
+/// Identifies one write of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct WriteId {
     pub(super) writer: u64,
@@ -25,7 +25,7 @@ pub(super) struct WriteId {
 pub(super) struct OffenderRecord {
     offender: Offender,
     last_ban: LastBan,
-    /// Until when all of it is of interest.
+    /// When the record may be deleted.
     expires_at: Time,
     recent_writes: Vec<WriteId>,
 }
@@ -41,7 +41,7 @@ struct LastBan {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RecordChange {
-    /// Nothing has changed: the key is banned, or the write was done before.
+    /// Nothing has changed: the key is banned, or the write was applied before.
     Unchanged,
     Changed,
 }
@@ -81,7 +81,7 @@ impl OffenderRecord {
         RecordChange::Changed
     }
 
-    /// Forgets everything but the stamps; `false` if there was nothing.
+    /// Clears everything but the write ids; `false` if there was nothing to clear.
     pub(super) fn forgive(&mut self) -> bool {
         let had = self.offender != Offender::default();
         *self = OffenderRecord {
@@ -145,7 +145,7 @@ impl OffenderRecord {
         bytes
     }
 
-    /// `None` if the bytes are no record of ours.
+    /// `None` if the bytes are not a valid record.
     pub(super) fn decode(bytes: &[u8]) -> Option<OffenderRecord> {
         let (&version, mut rest) = bytes.split_first()?;
         if version != VERSION {
@@ -168,7 +168,7 @@ impl OffenderRecord {
     }
 }
 
-/// A rule is known by the same number on all nodes.
+/// Identifies a rule; the same on all nodes.
 fn rule_hash(rule: &str) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&digest(&SHA256, rule.as_bytes()).as_ref()[..8]);
@@ -238,7 +238,7 @@ mod tests {
         WriteId { writer, sequence }
     }
 
-    /// As a store keeps it.
+    /// Encodes and decodes, as a store does.
     fn kept(record: &OffenderRecord) -> OffenderRecord {
         OffenderRecord::decode(&record.encode()).expect("our own bytes")
     }
@@ -327,7 +327,7 @@ mod tests {
             let place = random.usize(..strange.len());
             strange[place] = random.u8(..);
             if let Some(mut read) = OffenderRecord::decode(&strange) {
-                read.count(&violations("a", 3, &[(NOW, 3)]), stamp(2, 1)); // whatever it says, nothing breaks
+                read.count(&violations("a", 3, &[(NOW, 3)]), stamp(2, 1)); // must not panic
                 read.encode();
             }
         }

@@ -1,14 +1,14 @@
-//! Keys inside values: readable where all names are, else sealed under the same secret. Without a secret this hides
-//! them from view, not from someone who reads this file.
+//! Keys inside values: readable if names are, otherwise encrypted under a key derived from the same secret.
 //!
-//! A node that learns of a ban needs the key itself, so a hash as in names would not do.
+//! Without a secret this hides keys from casual view, not from a reader of this source. A node that learns of a ban
+//! needs the key itself, so a hash, as in names, is not enough.
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::counters::name::Naming;
 
-/// Derives the key from the secret that names are hashed under.
+/// Domain separation from the secret's other use, the hashing of names.
 const PURPOSE: &[u8] = b"tollgate: keys of bans";
 
 pub(super) struct Seal(Option<LessSafeKey>);
@@ -24,7 +24,7 @@ impl Seal {
         })
     }
 
-    /// A nonce, then the sealed text.
+    /// Returns the nonce followed by the ciphertext.
     pub(super) fn seal(&self, mut text: Vec<u8>) -> Vec<u8> {
         let Some(key) = &self.0 else { return text };
         let mut nonce = [0; NONCE_LEN];
@@ -35,7 +35,7 @@ impl Seal {
         [&nonce[..], &text].concat()
     }
 
-    /// `None` if it was not sealed under this secret.
+    /// `None` if it was not sealed with this secret.
     pub(super) fn open(&self, mut sealed: Vec<u8>) -> Option<Vec<u8>> {
         let Some(key) = &self.0 else { return Some(sealed) };
         let mut text = sealed.split_off(sealed.len().min(NONCE_LEN));

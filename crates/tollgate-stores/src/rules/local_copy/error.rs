@@ -1,4 +1,4 @@
-//! Why a local copy cannot be used.
+//! Errors of a local copy.
 
 use thiserror::Error;
 
@@ -8,14 +8,14 @@ use crate::rules::Version;
 pub enum CopyError {
     #[error("there is no local copy")]
     Missing,
-    /// It must not be used; the database can replace it.
+    /// It must not be used; a reload from the database replaces it.
     #[error("the local copy is damaged: {0}")]
     Damaged(String),
     #[error("the local copy is of {found}, another database")]
     OtherDatabase { found: String },
     #[error("the changes do not follow version {version} of the local copy")]
     Gap { version: Version },
-    /// The file cannot be read or written now, as on a full disk; what it holds is untouched.
+    /// The file cannot be read or written now, for example on a full disk; its content is intact.
     #[error("the local copy cannot be used now: {0}")]
     Unusable(String),
 }
@@ -37,7 +37,7 @@ impl From<rusqlite::Error> for CopyError {
                 | OperationInterrupted
                 | FileLockingProtocolFailed,
             ) => CopyError::Unusable(why),
-            // Wrong types, text that is not UTF-8, missing tables and rows: the file is not what was written.
+            // Wrong types, invalid UTF-8, missing tables and rows: the content is not what was written.
             _ => CopyError::Damaged(why),
         }
     }

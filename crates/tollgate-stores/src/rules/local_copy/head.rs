@@ -1,4 +1,4 @@
-//! The one row that says what the copy is: of which database, at which version, and the digest of all rows.
+//! The single row that describes the copy: its source database, version, and the digest of all rows.
 
 use ring::digest::{Context, SHA256};
 use rusqlite::{Connection, params};
@@ -20,7 +20,7 @@ pub(super) struct CopyHead {
     pub(super) confirmed_at: Time,
 }
 
-/// A hash of one change of the log.
+/// Hash of one log entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChangeDigest([u8; 32]);
 
@@ -36,7 +36,7 @@ impl ChangeDigest {
     }
 }
 
-/// How many rows there are, and the sum of their hashes modulo 2^128: a row comes or goes without looking at others.
+/// Number of rows, and the sum of their hashes modulo 2^128: adding or removing a row does not read others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct RowsDigest {
     rows: u64,
@@ -55,7 +55,7 @@ impl RowsDigest {
     }
 }
 
-/// SHA-256 over fields, each with its length.
+/// SHA-256 over length-prefixed fields.
 pub(super) struct FieldHasher(Context);
 
 impl FieldHasher {
@@ -138,7 +138,7 @@ impl CopyHead {
     }
 }
 
-/// Nanoseconds as SQLite holds them.
+/// Nanoseconds as an SQLite integer.
 pub(super) fn nanos(time: Time) -> i64 {
     i64::try_from(time.nanos()).unwrap_or(i64::MAX)
 }

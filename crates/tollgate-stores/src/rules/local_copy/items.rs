@@ -1,6 +1,6 @@
-//! The rows of a local copy: what the database holds, and what its rules were before their latest changes.
+//! The rows of a local copy: the items of the database, and past changes of rules.
 //!
-//! Every row that comes or goes is added to or taken out of the digest in the head.
+//! Every row that is inserted or deleted updates the digest in the head.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tollgate::Time;
@@ -13,12 +13,12 @@ use crate::rules::{ChangeLogEntry, ItemChange, ItemId, ItemKind, StoredItem, Ver
 pub(super) const TABLES: &str = "
     CREATE TABLE item (kind INTEGER NOT NULL, name TEXT NOT NULL, v INTEGER NOT NULL, until INTEGER, text TEXT NOT NULL);
     CREATE TABLE past (v INTEGER PRIMARY KEY, name TEXT NOT NULL, before TEXT, after TEXT, at INTEGER NOT NULL);";
-/// Made once the rows are there: a million sorted at once take less than a million put in one by one.
+/// Created after the rows: sorting a million once is faster than a million single inserts.
 pub(super) const INDEXES: &str = "
     CREATE UNIQUE INDEX item_name ON item (kind, name);
     CREATE INDEX item_until ON item (until) WHERE until IS NOT NULL;";
 
-/// Things given out at once.
+/// Items per batch.
 const BATCH: usize = 1_000;
 const ITEM: &str = "SELECT kind, name, v, until, text FROM item";
 const PAST: &str = "SELECT v, name, before, after, at FROM past";
@@ -130,7 +130,7 @@ pub(super) fn past(connection: &Connection) -> Result<Vec<ChangeLogEntry>, CopyE
     logged.collect()
 }
 
-/// Makes one change, and returns what was there before.
+/// Applies one change, and returns the previous text.
 pub(super) fn put(
     connection: &Connection,
     head: &mut CopyHead,
@@ -162,15 +162,15 @@ fn delete(connection: &Connection, item: &ItemId) -> Result<(), CopyError> {
     Ok(())
 }
 
-/// Puts a thing in its place. What was there must be out of the digest already.
+/// Inserts or replaces an item. The digest must no longer include the replaced row.
 fn insert(connection: &Connection, head: &mut CopyHead, stored: StoredItem) -> Result<(), CopyError> {
-    // The row stays where it is, so that edits do not make the file grow.
+    // Update in place, so that edits do not grow the file.
     let sql = "INSERT INTO item (kind, name, v, until, text) VALUES (?1, ?2, ?3, ?4, ?5)
         ON CONFLICT (kind, name) DO UPDATE SET v = excluded.v, until = excluded.until, text = excluded.text";
     write(connection, sql, head, stored)
 }
 
-/// Adds a thing to a file that has no indexes yet.
+/// Appends an item to a file without indexes.
 pub(super) fn append(
     connection: &Connection,
     head: &mut CopyHead,
@@ -194,7 +194,7 @@ fn write(
     Ok(())
 }
 
-/// Keeps what a rule was before a change.
+/// Records a rule's text before a change.
 pub(super) fn insert_past_change(
     connection: &Connection,
     head: &mut CopyHead,
@@ -211,7 +211,7 @@ pub(super) fn insert_past_change(
     insert_past(connection, head, &PastRow { version: *version, name, before, after, at: nanos(now) })
 }
 
-/// What the log says of rules, for a new copy.
+/// Records a log entry of a rule in a new copy.
 pub(super) fn insert_logged(
     connection: &Connection,
     head: &mut CopyHead,
@@ -231,7 +231,7 @@ fn insert_past(connection: &Connection, head: &mut CopyHead, former: &PastRow) -
     Ok(())
 }
 
-/// Drops the oldest of the past.
+/// Deletes the oldest past changes beyond [`MAX_PAST`].
 pub(super) fn trim_past(connection: &Connection, head: &mut CopyHead) -> Result<(), CopyError> {
     let mut query =
         connection.prepare_cached(&format!("{PAST} ORDER BY v DESC LIMIT -1 OFFSET {MAX_PAST}"))?;

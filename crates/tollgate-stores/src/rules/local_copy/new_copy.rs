@@ -1,4 +1,4 @@
-//! A whole copy, written beside the one that is there and renamed over it.
+//! A full copy, written to a temporary file and renamed over the existing one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -20,7 +20,7 @@ pub struct NewCopy {
     unfinished: TempFile,
 }
 
-/// A file that is removed unless it is renamed: what is left of it would keep a full disk full.
+/// A file that is removed on drop unless it was renamed: a partial copy must not keep a full disk full.
 #[derive(Debug)]
 struct TempFile(PathBuf);
 
@@ -31,12 +31,12 @@ impl Drop for TempFile {
 }
 
 impl NewCopy {
-    /// Starts a copy of a database. What is at `path` stays until [`finish`](Self::finish).
+    /// Starts a copy of a database. The file at `path` is kept until [`finish`](Self::finish).
     pub fn create(path: &Path, source: &str) -> Result<NewCopy, CopyError> {
         let unfinished = TempFile(with_suffix(path, ".tmp"));
         create_private(&unfinished.0).map_err(unusable)?;
         let connection = Connection::open(&unfinished.0)?;
-        // Until it is renamed nobody reads it: a crash leaves a file that the next start removes.
+        // The file is not read before the rename: after a crash the next start removes it.
         connection.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")?;
         connection.execute_batch(super::CACHE_PRAGMA)?;
         connection.execute_batch(&format!("BEGIN; {}; {}", head::TABLE, items::TABLES))?;
@@ -57,7 +57,8 @@ impl NewCopy {
         Ok(())
     }
 
-    /// Puts the copy in place. `last` is the change that led to the version, `past` the latest changes, latest first.
+    /// Renames the copy into place. `last` is the change that led to the version, `past` the latest changes, latest
+    /// first.
     pub fn finish(
         mut self,
         version: Version,
@@ -96,7 +97,7 @@ fn create_private(path: &Path) -> io::Result<()> {
 
 fn replace(new: &Path, old: &Path) -> io::Result<()> {
     File::open(new)?.sync_all()?;
-    // SQLite would roll a journal of the old file back into the new one.
+    // SQLite would replay a journal of the old file into the new one.
     remove(&with_suffix(old, "-journal"))?;
     fs::rename(new, old)?;
     let folder = old.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -1,5 +1,5 @@
-//! Where the servers are: `postgres://user:password@primary:5432/db?replica=host2,host3:5433`, and how they are
-//! talked to: `sslmode`, `sslrootcert`, `password_file`.
+//! The address of the servers, `postgres://user:password@primary:5432/db?replica=host2,host3:5433`, with the
+//! connection options `sslmode`, `sslrootcert` and `password_file`.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -18,26 +18,26 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// One server.
 #[derive(Clone, Debug)]
 pub(super) struct PgServer {
-    /// Its host and port, for messages: never the password.
+    /// Host and port, for messages; without the password.
     pub(super) name: String,
     pub(super) config: Config,
     pub(super) replica: bool,
 }
 
-/// The servers of one database. Any of them may be the primary one day.
+/// The servers of one database. Any of them can become the primary.
 #[derive(Clone, Debug)]
 pub struct PostgresAddress {
     pub(super) servers: Vec<PgServer>,
-    /// `None`: not encrypted.
+    /// `None`: no TLS.
     pub(super) trust: Option<CertificateCheck>,
-    /// Whose certificates are trusted; the system's authorities without it.
+    /// CA certificates; the system's if `None`.
     pub(super) root: Option<PathBuf>,
-    /// Read at every connection, so that the password may change.
+    /// Read for every connection, so that the password can be rotated.
     pub(super) password_file: Option<PathBuf>,
 }
 
 impl PostgresAddress {
-    /// Says what relative paths in the address are relative to.
+    /// Resolves relative paths in the address against `folder`.
     pub fn in_folder(mut self, folder: &Path) -> PostgresAddress {
         for path in [&mut self.root, &mut self.password_file].into_iter().flatten() {
             *path = folder.join(&*path);
@@ -86,14 +86,14 @@ impl FromStr for PostgresAddress {
     }
 }
 
-/// What stands behind the `?`.
+/// The options after the `?`.
 #[derive(Default)]
 struct UrlOptions<'u> {
     replicas: Vec<&'u str>,
     trust: Option<CertificateCheck>,
     root: Option<PathBuf>,
     password_file: Option<PathBuf>,
-    /// The driver's own.
+    /// Passed on to the driver.
     others: Vec<&'u str>,
 }
 
@@ -116,7 +116,7 @@ impl<'u> UrlOptions<'u> {
             ("disable", None) => None,
             ("disable", Some(_)) => return Err(invalid_address("sslrootcert needs sslmode=verify-full")),
             ("require", None) => Some(CertificateCheck::Unverified),
-            // As PostgreSQL's own clients have it.
+            // As in libpq.
             ("require", Some(_)) | ("verify-ca", _) => Some(CertificateCheck::Chain),
             ("verify-full", _) => Some(CertificateCheck::ChainAndHost),
             _ => {
@@ -127,7 +127,7 @@ impl<'u> UrlOptions<'u> {
     }
 }
 
-/// An address may hold a password: it is not repeated.
+/// The address is not repeated, because it may contain a password.
 fn invalid_address(why: &str) -> DbError {
     DbError::InvalidAddress { text: "postgres://…".to_owned(), why: why.to_owned() }
 }

@@ -1,7 +1,8 @@
-//! Which server is written, and which is read.
+//! Selects the server to write and the server to read.
 //!
-//! Written is the server that is not in recovery and has the latest timeline: a promoted standby is found by
-//! itself, and an old primary that comes back is not written again. Read is the replica that answers first.
+//! Writes go to the server that is not in recovery and has the latest timeline: a promoted standby is found
+//! automatically, and an old primary that returns is not written again. Reads go to the replica with the shortest
+//! round trip.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +19,7 @@ use super::{PgServer, PostgresAddress, log};
 use crate::rules::{DbError, Version};
 
 const READ_DEADLINE: Duration = Duration::from_secs(5);
-/// The nearest replica is looked for again after this: one that is far behind does not stay.
+/// Interval of selecting the replica again, so that one that lags far behind is left.
 const RESELECT_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(super) struct PgCluster {
     options: PgConnectOptions,
     writer: Mutex<Option<PrimaryConnection>>,
     reader: Mutex<Option<(Arc<PgConnection>, Instant)>>,
-    /// The latest timeline that was ever written here.
+    /// The latest timeline that this process has written to.
     timeline: AtomicU32,
 }
 
@@ -37,17 +38,17 @@ struct PrimaryConnection {
     timeline: u32,
 }
 
-/// How far the node that is read is behind.
+/// How far the server that is read lags behind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplicaLag {
     pub server: String,
-    /// In changes; `None` while no primary answers.
+    /// In changes; `None` while no primary replies.
     pub changes: Option<u64>,
-    /// Why the primary cannot be written.
+    /// Why the primary is not writable.
     pub write_trouble: Option<String>,
 }
 
-/// A server as it was found.
+/// A server and its state.
 struct ProbedServer {
     connection: PgConnection,
     state: log::PgServerState,
@@ -55,7 +56,7 @@ struct ProbedServer {
 }
 
 impl PgCluster {
-    /// Reads the certificates that the address names.
+    /// Loads the certificates that the address names.
     pub(super) fn new(address: PostgresAddress) -> Result<PgCluster, DbError> {
         let PostgresAddress { servers, trust, root, password_file } = address;
         let tls = trust.map(|trust| PgTls::new(trust, root.as_deref())).transpose();
@@ -66,7 +67,7 @@ impl PgCluster {
         Ok(PgCluster { servers, options, writer, reader, timeline: AtomicU32::new(0) })
     }
 
-    /// The connection for changes, for one caller at a time.
+    /// The connection for changes, exclusive to one caller.
     pub(super) async fn writer(&self) -> Result<PrimaryGuard<'_>, DbError> {
         let mut held = self.writer.lock().await;
         if held.as_ref().is_none_or(|written| written.connection.client.is_closed()) {
@@ -76,7 +77,7 @@ impl PgCluster {
         Ok(PrimaryGuard { guard: held })
     }
 
-    /// A connection of its own to the primary.
+    /// A separate connection to the primary.
     pub(super) async fn new_writer(&self) -> Result<PgConnection, DbError> {
         self.find_primary().await.map(|found| found.connection)
     }
@@ -107,7 +108,7 @@ impl PgCluster {
         Ok(primary)
     }
 
-    /// The connection for reads, shared.
+    /// The shared connection for reads.
     pub(super) async fn reader(&self) -> Result<Arc<PgConnection>, DbError> {
         let mut held = self.reader.lock().await;
         if let Some((connection, since)) = &*held
@@ -121,7 +122,7 @@ impl PgCluster {
         Ok(connection)
     }
 
-    /// A connection of its own to the nearest live replica; to the primary where there is none.
+    /// A separate connection to the nearest live replica, or to the primary if there is none.
     pub(super) async fn new_reader(&self) -> Result<PgConnection, DbError> {
         let (found, troubles) = self.probe_all().await;
         let best = found.into_iter().min_by_key(|found| {
@@ -161,7 +162,7 @@ impl PgCluster {
         (found, troubles)
     }
 
-    /// Reads; where the server is gone, once more from another.
+    /// Runs a read; retries once on another server if the first one is unreachable.
     pub(super) async fn read<T, F>(&self, job: impl Fn(Arc<PgConnection>) -> F) -> Result<T, DbError>
     where
         F: Future<Output = Result<T, PgFailure>>,
@@ -209,7 +210,7 @@ impl PgCluster {
     }
 }
 
-/// The right to write.
+/// Exclusive access to the connection to the primary.
 pub(super) struct PrimaryGuard<'f> {
     guard: MutexGuard<'f, Option<PrimaryConnection>>,
 }
@@ -227,7 +228,7 @@ impl PrimaryGuard<'_> {
         self.primary().timeline
     }
 
-    /// Nothing was written; a server that is gone is looked for again by the next caller.
+    /// Nothing was written. If the server is unreachable, the next caller selects a primary again.
     pub(super) fn into_write_error(mut self, failure: PgFailure) -> DbError {
         let place = self.primary().connection.name.clone();
         let (why, usable) = match failure {

@@ -1,4 +1,4 @@
-//! A connection to one server, and what its failures mean.
+//! A connection to one server, and the classification of its errors.
 
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use super::PgServer;
 use super::tls::PgTls;
 use crate::rules::DbError;
 
-/// Notifications that wait to be heard; more of them say nothing new.
+/// Notifications in the queue; more of them carry no information.
 const MAX_NOTIFICATIONS: usize = 16;
 
-/// Why a job on a connection failed.
+/// Why an operation on a connection failed.
 #[derive(Debug)]
 pub(super) enum PgFailure {
     Server(tokio_postgres::Error),
-    /// It took longer than it may.
+    /// The deadline has passed.
     TimedOut,
-    /// The server did its part: the edit itself was refused.
+    /// The server is fine: the edit was rejected.
     Rejected(DbError),
 }
 
@@ -40,7 +40,7 @@ impl From<DbError> for PgFailure {
     }
 }
 
-/// How all servers are talked to.
+/// Connection options of all servers.
 #[derive(Clone, Debug)]
 pub(super) struct PgConnectOptions {
     pub(super) tls: Option<PgTls>,
@@ -78,7 +78,7 @@ impl PgConnection {
         DbError::Unreadable { place: self.name.clone(), why: error_text(&error) }
     }
 
-    /// What a reader is told.
+    /// The error of a failed read.
     pub(super) fn read_error(&self, failure: PgFailure) -> DbError {
         match failure {
             PgFailure::Rejected(error) => error,
@@ -90,7 +90,7 @@ impl PgConnection {
     }
 }
 
-/// A client, and what its server tells without being asked.
+/// The client, and the notifications of its server.
 fn spawn_connection<S, T>(
     connected: Result<(Client, Connection<S, T>), tokio_postgres::Error>,
 ) -> Result<(Client, mpsc::Receiver<()>), String>
@@ -100,7 +100,7 @@ where
 {
     let (client, mut connection) = connected.map_err(|error| error_text(&error))?;
     let (tell, heard) = mpsc::channel(MAX_NOTIFICATIONS);
-    // It ends with the client.
+    // Ends when the client is dropped.
     tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if matches!(message, AsyncMessage::Notification(_)) {
@@ -111,14 +111,15 @@ where
     Ok((client, heard))
 }
 
-/// The password alone; a line end behind it is not part of it.
+/// The password in a file, without a trailing newline.
 fn read_password(path: &Path) -> Result<String, String> {
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|error| format!("password_file {}: {error}", path.display()))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Whether a server that said this may still be asked: it is not going, and not what it was taken for.
+/// Whether a connection is usable after this error: the server is not shutting down or starting, and is still
+/// writable.
 pub(super) fn is_usable_after(error: &tokio_postgres::Error) -> bool {
     let going = [
         SqlState::ADMIN_SHUTDOWN,
@@ -129,12 +130,12 @@ pub(super) fn is_usable_after(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| !going.contains(code))
 }
 
-/// All text that is sent is valid UTF-8, so the only character that the server can refuse is NUL.
+/// All text that is sent is valid UTF-8, so the only character that the server can reject is NUL.
 fn is_nul(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE)
 }
 
-/// The server's own words; the driver's are `db error`.
+/// The server's message; the driver's is only `db error`.
 pub(super) fn error_text(error: &tokio_postgres::Error) -> String {
     use std::error::Error;
     match (error.as_db_error(), error.source()) {

@@ -1,4 +1,4 @@
-//! What there is now: one row for each thing. Many are read and written by one statement.
+//! Current items, one row each. Many are read and written by one statement.
 
 use tokio_postgres::{GenericClient, Row};
 use tollgate::Time;
@@ -9,7 +9,7 @@ use crate::rules::row::RuleRow;
 use crate::rules::text::expiry;
 use crate::rules::{DbError, ItemChange, ItemId, ItemKind, PageQuery, StoredItem, Version};
 
-/// Rows in one statement.
+/// Rows per statement.
 pub(super) const CHUNK: usize = 10_000;
 
 pub(super) const RULE_COLUMNS: &str = "id, v, uid, method, url, unit, requests, algorithm, options";

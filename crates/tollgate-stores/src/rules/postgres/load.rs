@@ -1,4 +1,4 @@
-//! Reads everything, as of one moment, without ever holding all of it.
+//! Loads all items from one snapshot, in batches: they are never all in memory.
 
 use std::pin::pin;
 
@@ -9,7 +9,7 @@ use super::connection::PgFailure;
 use super::{items, log};
 use crate::rules::{StoredItem, Version};
 
-/// Things given out at once.
+/// Items per batch.
 const BATCH: usize = 1_000;
 
 pub(super) async fn load_all(

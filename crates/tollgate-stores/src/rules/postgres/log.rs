@@ -1,7 +1,7 @@
-//! The log of changes: appended to, never rewritten. Who and when is kept once for all changes made in one go.
+//! The append-only log of changes. Author and time are stored once for all changes of one call.
 //!
-//! It is pruned from its beginning; of automatic bans earlier than that. Up to its floor entries may be missing, so it is
-//! no feed for nodes that are further behind.
+//! It is pruned from its start; automatic bans are pruned earlier. Up to its floor entries may be missing, so nodes
+//! that are further behind cannot follow it.
 
 use tokio_postgres::{GenericClient, Row};
 use tollgate::Time;
@@ -11,20 +11,20 @@ use super::items::item;
 use crate::rules::plan::{self, Candidate, Pruned};
 use crate::rules::{Author, ChangeFeed, ChangeLogEntry, DbError, ItemChange, ItemId, Version};
 
-/// Where changes are told.
+/// Channel of change notifications.
 pub(super) const CHANNEL: &str = "tollgate_rules";
 const CHUNK: usize = 10_000;
 
-/// What a server is at the moment.
+/// Current state of a server.
 pub(super) struct PgServerState {
     pub(super) in_recovery: bool,
     pub(super) timeline: u32,
-    /// Whether the tables are there: a standby may not have them yet.
+    /// Whether the tables exist: a standby may not have them yet.
     pub(super) ready: bool,
     pub(super) last: Version,
 }
 
-/// A standby knows its timeline from the server it follows, or from the last checkpoint that it has replayed.
+/// A standby takes its timeline from the server that it follows, or from the last checkpoint that it has replayed.
 const STATE: &str = "SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN
         greatest((SELECT timeline_id FROM pg_control_checkpoint()),
                  (SELECT max(received_tli) FROM pg_stat_wal_receiver))
@@ -40,9 +40,9 @@ pub(super) async fn server_state(
     Ok(PgServerState { in_recovery: row.get(0), timeline, ready, last })
 }
 
-/// Until the end of the transaction nobody else changes anything, and everybody reads.
+/// Takes an EXCLUSIVE lock on the log until commit: writers are serialised, readers are not blocked.
 pub(super) async fn lock(client: &impl GenericClient) -> Result<(), tokio_postgres::Error> {
-    // What is acknowledged must be on the disk, whatever the server's default is.
+    // An acknowledged change must be on disk, whatever the server's default.
     let durable = "SELECT set_config('synchronous_commit', 'on', true)
         WHERE current_setting('synchronous_commit') = 'off'";
     client.query(durable, &[]).await?;
@@ -83,7 +83,7 @@ pub(super) async fn append(
     Ok(())
 }
 
-/// The changes after a version, if that version is one of this database's. A standby may not have it yet.
+/// The changes after a version, if this database has that version. A standby may not have it yet.
 pub(super) async fn changes_since(
     client: &impl GenericClient,
     version: Version,
@@ -117,7 +117,7 @@ async fn note_pruned(client: &impl GenericClient, pruned: Pruned) -> Result<(), 
     Ok(())
 }
 
-/// Removes the oldest entries from before a time, at most `batch`, and never the last one.
+/// Removes up to `batch` of the oldest entries from before a time, but never the last entry.
 pub(super) async fn prune(
     client: &impl GenericClient,
     before: Time,
@@ -143,8 +143,8 @@ pub(super) async fn prune(
     Ok(removed)
 }
 
-/// Removes automatic bans from before a time, and never the last entry. Looks at the next `batch` entries at most, and
-/// says at how many it has looked.
+/// Removes automatic bans from before a time, but never the last entry. Scans up to `batch` of the next entries, and
+/// returns the number scanned.
 pub(super) async fn prune_automatic_bans(
     client: &impl GenericClient,
     before: Time,
@@ -165,7 +165,7 @@ pub(super) async fn prune_automatic_bans(
         return Ok(0);
     };
     client.execute("DELETE FROM tollgate.log WHERE v = ANY($1)", &[&removed]).await?;
-    // Authors of which no entry is left.
+    // Authors without remaining entries.
     let sql = "DELETE FROM tollgate.author WHERE first <= $2
         AND first >= coalesce((SELECT max(first) FROM tollgate.author WHERE first <= $1), 0)
         AND NOT EXISTS (SELECT 1 FROM tollgate.log WHERE v >= author.first AND v < coalesce(
@@ -200,7 +200,7 @@ pub(super) async fn page(
     Ok(rows.iter().map(read_entry).collect::<Result<_, _>>()?)
 }
 
-/// The changes of one thing. There is no index for it: nobody waits for it, and each rule would pay.
+/// Changes of one item. Without an index: the query is rare, and an index would cost every rule.
 pub(super) async fn history(
     client: &impl GenericClient,
     item: &ItemId,

@@ -1,15 +1,15 @@
-//! The tables, and how a database comes to have them when ten nodes start at once.
+//! The tables, and their migration, safe when many nodes start at once.
 
 use tokio_postgres::{Client, GenericClient};
 
 use super::connection::error_text;
 use crate::rules::DbError;
 
-/// Held while the schema is changed; any number that others are unlikely to take.
+/// Advisory lock held during migrations; an arbitrary number that other programs are unlikely to use.
 const MIGRATION_LOCK: i64 = 0x746f_6c6c_6761_7465;
 
-/// Each makes the next version of the schema from the one before. Names are in the order of their bytes, as in
-/// SQLite, whatever the server is set to.
+/// Each migrates the schema to the next version. Names are ordered by their bytes, as in SQLite, whatever the server's
+/// collation.
 const MIGRATIONS: [&str; 2] = [TABLES, PRUNED];
 
 const TABLES: &str = r#"
@@ -31,7 +31,7 @@ const TABLES: &str = r#"
     );
 "#;
 
-/// Up to the floor entries may be missing; up to `scanned` automatic bans were looked for.
+/// Up to `floor` entries may be missing; up to `scanned` automatic bans are removed.
 const PRUNED: &str = "
     CREATE TABLE tollgate.pruned (floor bigint NOT NULL, scanned bigint NOT NULL);
     INSERT INTO tollgate.pruned VALUES (0, 0);
@@ -60,9 +60,9 @@ pub(super) async fn migrate(client: &mut Client) -> Result<(), DbError> {
     })?
 }
 
-/// The version of the schema that is there; 0 for none.
+/// The version of the existing schema; 0 if there is none.
 pub(super) async fn schema_version(client: &impl GenericClient) -> Result<i64, tokio_postgres::Error> {
-    // Not to_regclass: its cache may not know yet what another has done under the lock.
+    // Not to_regclass: its cache may not yet show what another session created under the lock.
     let sql =
         "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = 'tollgate' AND tablename = 'schema')";
     let there = client.query_one(sql, &[]).await?;

@@ -1,7 +1,7 @@
-//! TLS to the servers, over the one TLS stack that there is.
+//! TLS to the servers, by rustls.
 //!
-//! A login is not bound to the TLS session (SCRAM without `-PLUS`): what keeps others out is the certificate, so
-//! only `verify-full` is safe where others can answer in the server's place.
+//! The login is not bound to the TLS session (SCRAM without `-PLUS`): only the certificate protects against
+//! impersonation, so only `verify-full` is safe where another host can answer in the server's place.
 
 use std::future::Future;
 use std::io;
@@ -22,14 +22,14 @@ use tokio_rustls::{TlsConnector, client};
 
 use crate::tls;
 
-/// How a server shows who it is.
+/// How a server's identity is verified.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CertificateCheck {
-    /// It need not: what is sent cannot be read by others, but anybody may answer.
+    /// Not at all: traffic is encrypted, but any server is accepted.
     Unverified,
-    /// Its certificate is from an authority that is trusted.
+    /// The certificate is issued by a trusted authority.
     Chain,
-    /// And it is for the host in the address.
+    /// The certificate is also valid for the host in the address.
     ChainAndHost,
 }
 
@@ -66,8 +66,7 @@ fn algorithms() -> WebPkiSupportedAlgorithms {
     default_provider().signature_verification_algorithms
 }
 
-/// Leaves the host's name unlooked at, and without a `chain` the certificate too. That the server holds its key is
-/// looked at all the same.
+/// Verifies the handshake signature, and the certificate chain if `chain` is set; never the host name.
 #[derive(Debug)]
 struct LenientVerifier {
     chain: Option<Arc<WebPkiServerVerifier>>,
@@ -84,7 +83,7 @@ impl ServerCertVerifier for LenientVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
-        // The name is the last thing looked at: by then the rest is well.
+        // The name is checked last: with this error everything else is valid.
         match chain.verify_server_cert(certificate, between, name, ocsp, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
@@ -127,7 +126,7 @@ impl MakeTlsConnect<Socket> for PgTls {
     }
 }
 
-/// One connection to be.
+/// The TLS handshake of one connection.
 pub(super) struct PgTlsHandshake {
     connector: TlsConnector,
     name: ServerName<'static>,

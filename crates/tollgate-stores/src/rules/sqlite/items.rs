@@ -1,4 +1,4 @@
-//! What there is now: one row for each thing.
+//! Current items, one row each.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tollgate::Time;
@@ -25,7 +25,7 @@ pub(super) fn get(connection: &Connection, item: &ItemId) -> Result<Option<Store
     Ok(query.query_row(params![item.kind as i16, item.name], read).optional()?)
 }
 
-/// What some items are, as far as they are there.
+/// The current state of some items; missing ones are left out.
 pub(super) fn find<'i>(
     connection: &Connection,
     items: impl IntoIterator<Item = &'i ItemId>,

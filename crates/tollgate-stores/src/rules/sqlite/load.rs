@@ -1,11 +1,11 @@
-//! Reads everything, as of one moment, without ever holding all of it.
+//! Loads all items from one snapshot, in batches: they are never all in memory.
 
 use rusqlite::{Connection, Row};
 
 use super::{items, log};
 use crate::rules::{DbError, StoredItem, Version};
 
-/// Things given out at once.
+/// Items per batch.
 const BATCH: usize = 1_000;
 
 pub(super) fn load_all(

@@ -1,11 +1,11 @@
-//! The log of changes: appended to, never rewritten. Who and when is kept once for all changes made in one go.
+//! The append-only log of changes. Author and time are stored once for all changes of one call.
 //!
-//! It is pruned from its beginning; of automatic bans earlier than that. Up to its floor entries may be missing, so it is
-//! no feed for nodes that are further behind.
+//! It is pruned from its start; automatic bans are pruned earlier. Up to its floor entries may be missing, so nodes
+//! that are further behind cannot follow it.
 //!
-//! A change of a rule is logged with the text that it replaced. What the rule became is the text that the next change
-//! of it replaced or, while there is none, its row: a million rules are on the disk once. Other things may vanish
-//! without a change, as bans do when they are over, so their entries have what they became.
+//! The entry of a rule has the text that the change replaced. The new text is in the next entry of the rule or, if
+//! there is none, in its row: a million rules are on disk once. Other items can disappear without an entry, as expired
+//! bans do, so their entries have the new text.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tollgate::Time;
@@ -19,7 +19,7 @@ pub(super) fn last_version(connection: &Connection) -> Result<Version, DbError> 
     Ok(query.query_row([], |row| row.get(0).map(Version::from_packed))?)
 }
 
-/// Logs changes before they are made: `current` is what they replace.
+/// Logs changes before they are applied: `current` is what they replace.
 pub(super) fn append(
     connection: &Connection,
     author: &Author,
@@ -44,7 +44,7 @@ pub(super) fn append(
     Ok(())
 }
 
-/// The changes after a version, if that version is one of this file's.
+/// The changes after a version, if this file has that version.
 pub(super) fn changes_since(
     connection: &Connection,
     version: Version,
@@ -78,7 +78,7 @@ fn note_pruned(connection: &Connection, pruned: Pruned) -> Result<(), DbError> {
     Ok(())
 }
 
-/// Removes the oldest entries from before a time, at most `batch`, and never the last one.
+/// Removes up to `batch` of the oldest entries from before a time, but never the last entry.
 pub(super) fn prune(connection: &Connection, before: Time, batch: usize) -> Result<usize, DbError> {
     let mut query = connection.prepare_cached("SELECT first, at FROM author ORDER BY first LIMIT ?1")?;
     let authors = query.query_map([batch.saturating_add(1)], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -98,8 +98,8 @@ pub(super) fn prune(connection: &Connection, before: Time, batch: usize) -> Resu
     Ok(removed)
 }
 
-/// Removes automatic bans from before a time, and never the last entry. Looks at the next `batch` entries at most, and
-/// says at how many it has looked.
+/// Removes automatic bans from before a time, but never the last entry. Scans up to `batch` of the next entries, and
+/// returns the number scanned.
 pub(super) fn prune_automatic_bans(
     connection: &Connection,
     before: Time,
@@ -122,7 +122,7 @@ pub(super) fn prune_automatic_bans(
     for version in removed {
         remove.execute([version])?;
     }
-    // Authors of which no entry is left.
+    // Authors without remaining entries.
     let sql = "DELETE FROM author WHERE first <= ?2
         AND first >= coalesce((SELECT max(first) FROM author WHERE first <= ?1), 0)
         AND NOT EXISTS (SELECT 1 FROM log WHERE v >= author.first AND v < coalesce(
@@ -132,7 +132,7 @@ pub(super) fn prune_automatic_bans(
     Ok(looked)
 }
 
-/// Finds what a rule became by a change.
+/// Fills in the text of a rule after a change.
 fn fill_text(connection: &Connection, change: &mut ItemChange) -> Result<(), DbError> {
     if change.item.kind != ItemKind::Rule {
         return Ok(());
@@ -185,7 +185,7 @@ pub(super) fn page(
     with_texts(connection, query.query_map(params![before, limit], read_entry)?)
 }
 
-/// The changes of one thing. There is no index for it: nobody waits for it, and each rule would pay.
+/// Changes of one item. Without an index: the query is rare, and an index would cost every rule.
 pub(super) fn history(
     connection: &Connection,
     item: &ItemId,

@@ -1,4 +1,4 @@
-//! The tables, and how a file comes to have them when ten processes open it at once.
+//! The tables, and their migration, safe when many processes open the file at once.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,16 +15,16 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 const WAL_TRUNCATE_TIMEOUT: Duration = Duration::from_millis(500);
 const BUSY_RETRY_DELAY: Duration = Duration::from_millis(5);
 
-/// Each makes the next version of the schema from the one before.
+/// Each migrates the schema to the next version.
 const MIGRATIONS: [&str; 3] = [
     TABLES,
-    // A rule's text is stored once: the log has what each change replaced, and the table what is there now.
+    // A rule's text is stored once: the log has what each change replaced, and the table the current text.
     "ALTER TABLE log ADD COLUMN before TEXT;
     UPDATE log SET before = (SELECT earlier.body FROM log AS earlier WHERE earlier.v = log.previous)
         WHERE kind = 0 AND previous IS NOT NULL;
     UPDATE log SET body = NULL WHERE kind = 0;
     CREATE INDEX log_previous ON log (previous) WHERE kind = 0 AND previous IS NOT NULL;",
-    // Up to the floor entries may be missing; up to `scanned` automatic bans were looked for.
+    // Up to `floor` entries may be missing; up to `scanned` automatic bans are removed.
     "CREATE TABLE pruned (floor INTEGER NOT NULL, scanned INTEGER NOT NULL);
     INSERT INTO pruned VALUES (0, 0);",
 ];
@@ -45,7 +45,7 @@ const TABLES: &str = "
     );
 ";
 
-/// Opens the file, or makes it, and brings its schema up to date.
+/// Opens or creates the file, and migrates its schema.
 pub(super) fn open(path: &Path) -> Result<Connection, DbError> {
     let made = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     made.map_err(|error| DbError::Unwritable {
@@ -61,21 +61,21 @@ pub(super) fn open(path: &Path) -> Result<Connection, DbError> {
 pub(super) fn connect(path: &Path) -> Result<Connection, DbError> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    // What a long edit has left of the write-ahead log is cut off at the next one.
+    // journal_size_limit: after a large edit, the next one truncates the write-ahead log.
     connection.execute_batch(
         "PRAGMA synchronous = FULL; PRAGMA cache_size = -8000; PRAGMA journal_size_limit = 16000000;",
     )?;
     Ok(connection)
 }
 
-/// Makes the write-ahead log short again. Where readers are in the way, a later edit does it.
+/// Truncates the write-ahead log. If readers block it, a later edit does it.
 pub(super) fn truncate_wal(connection: &Connection) {
     connection.busy_timeout(WAL_TRUNCATE_TIMEOUT).ok();
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).ok();
     connection.busy_timeout(BUSY_TIMEOUT).ok();
 }
 
-/// Two processes that switch a file at once may both be told that it is busy, without having waited.
+/// Two processes that enable WAL at the same time can both get SQLITE_BUSY without waiting.
 fn enable_wal(connection: &Connection) -> Result<(), DbError> {
     let start = Instant::now();
     loop {
@@ -96,7 +96,7 @@ fn migrate(connection: &mut Connection) -> Result<(), DbError> {
     if schema_version(connection)? == known {
         return Ok(());
     }
-    // Whoever comes second finds the work done.
+    // Check again inside the transaction: another process may have migrated first.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = schema_version(&transaction)?;
     let missing = usize::try_from(found).ok().and_then(|found| MIGRATIONS.get(found..));

@@ -1,8 +1,8 @@
-//! Words that many rows have, as one byte each: a control character, with which no word of a rule begins.
+//! Frequent words as one byte each: a control character, with which no word of a rule begins.
 
 use std::borrow::Cow;
 
-/// By their codes, from 1 on. Files hold the codes: words may be added at the end, and none removed.
+/// In the order of their codes, from 1. Codes are stored in files: words may be added at the end, none removed.
 const WORDS: [&str; 30] = [
     "GET",
     "HEAD",
@@ -36,7 +36,7 @@ const WORDS: [&str; 30] = [
     "w",
 ];
 
-/// The word as a row holds it.
+/// The word as stored in a row.
 pub(super) fn encode(word: Option<&str>) -> Option<Cow<'_, str>> {
     let word = word?;
     let code = WORDS.iter().position(|known| *known == word);
@@ -44,7 +44,7 @@ pub(super) fn encode(word: Option<&str>) -> Option<Cow<'_, str>> {
     Some(code.map_or(Cow::Borrowed(word), |code| Cow::Owned(code.to_string())))
 }
 
-/// The word that a row holds.
+/// The word that a row stores.
 pub(super) fn decode(held: Option<String>) -> Option<String> {
     let held = held?;
     let known = match held.as_bytes() {

@@ -1,6 +1,6 @@
-//! Records of tracked keys: one row each in the table of the counters, in a partition of its own.
+//! Records of tracked keys: one row each in the counter table, in a partition of its own.
 //!
-//! Transactions of one partition wait for each other. In the partition of its owner a record would hold up decisions.
+//! Transactions of one partition are serialised: in the owner's partition a record would delay decisions.
 
 use tokio::time::Instant;
 use tollgate::track::Delta;
@@ -11,7 +11,7 @@ use crate::counters::track::{TRACK_TIMEOUT, cas_update};
 use crate::counters::{CounterId, StoreError};
 
 impl CassandraStore {
-    /// Adds a delta to the record of its key, once, however often it is sent.
+    /// Adds a delta to the record of its key. Idempotent: a resent delta counts once.
     pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
         let name = self.inner.naming.track_name(&delta.counter);
         let rows = &self.inner.rows.store;
@@ -19,7 +19,7 @@ impl CassandraStore {
         cas_update::add(rows, &name, &name, delta).await
     }
 
-    /// The record of a key; an empty one if there is none.
+    /// The record of a key; empty if there is none.
     pub async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
         let name = self.inner.naming.track_name(counter);
         let rows = &self.inner.rows.store;

@@ -10,13 +10,13 @@ use crate::counters::track::{TRACK_TIMEOUT, cas_update};
 use crate::counters::{CounterId, StoreError};
 
 impl MemcachedStore {
-    /// Adds a delta to the record of its key, once, however often it is sent.
+    /// Adds a delta to the record of its key. Idempotent: a resent delta counts once.
     pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
         let name = self.inner.pool.track_name(&delta.counter);
         cas_update::add(&self.inner.values.store, &name, &name, delta).await
     }
 
-    /// The record of a key; an empty one if there is none.
+    /// The record of a key; empty if there is none.
     pub async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
         let name = self.inner.pool.track_name(counter);
         Ok(cas_update::read(&self.inner.values.store, &name, &name).await?.into_shared(writer))

@@ -1,6 +1,6 @@
-//! Records of tracked keys: one string each, changed by a script in one call.
+//! Records of tracked keys: one string each, updated by a script in one call.
 //!
-//! The script does to the line what [`Record::add`] does; both are held to each other by a test.
+//! The script does the same as [`TrackRecord::add`]; a test compares them.
 
 use std::sync::LazyLock;
 
@@ -23,7 +23,7 @@ static SHA: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl RedisStore {
-    /// Adds a delta to the record of its key, once, however often it is sent.
+    /// Adds a delta to the record of its key. Idempotent: a resent delta counts once.
     pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
         let name = self.0.naming.track_name(&delta.counter);
         let words = [
@@ -53,7 +53,7 @@ impl RedisStore {
         }
     }
 
-    /// The record of a key; an empty one if there is none.
+    /// The record of a key; empty if there is none.
     pub async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
         let name = self.0.naming.track_name(counter);
         let deadline = Instant::now() + TRACK_TIMEOUT;
