@@ -1,7 +1,7 @@
-//! The admin address: health, metrics, rules, bans and keys.
+//! The admin listener: health, metrics, rules, bans and keys.
 //!
-//! Without tokens it serves local callers only: it checks the `Host` header against DNS rebinding and
-//! refuses calls from other origins.
+//! Without tokens it serves local callers only: it checks the `Host` header against DNS rebinding and refuses calls
+//! from other origins.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub struct Admin {
     tokens: Option<Arc<Tokens>>,
     refusals: LogLimiter,
     shutdown: Shutdown,
-    /// Held by an import: one at a time, for each may fill a good part of the memory.
+    /// Held by an import: one at a time, since each may use much memory.
     importing: Mutex<()>,
 }
 
@@ -61,7 +61,7 @@ impl Admin {
     }
 }
 
-/// Answers one request.
+/// Handles one request.
 pub async fn handle(admin: Arc<Admin>, request: Request<Incoming>) -> AdminResponse {
     let answered = router::route(admin, request).await;
     let mut reply = answered.unwrap_or_else(|problem: ProblemDetails| {
@@ -72,7 +72,7 @@ pub async fn handle(admin: Arc<Admin>, request: Request<Incoming>) -> AdminRespo
         }
         answer.map(Either::Left)
     });
-    // What a client has written may be in an answer: no browser is to take it for a script or a page.
+    // A response may contain client input: a browser must not interpret it as a script or a page.
     reply.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     reply
 }

@@ -1,21 +1,21 @@
-//! What the allocator does not do by itself after a long job: give free memory back, and have the rest in huge pages.
+//! Memory maintenance after a long job: returns free memory to the system, and moves the heap to huge pages.
 //!
-//! Neither reads or writes memory that is in use. Both take time: they are not for the path of a request.
+//! Neither reads or writes memory that is in use. Both take time and do not belong on the request path.
 
-/// Gives memory that is free back to the system: the allocator would keep it for the next job.
+/// Returns free memory to the system; the allocator would keep it for later allocations.
 pub fn trim() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         unsafe extern "C" {
             fn malloc_trim(pad: usize) -> i32;
         }
-        // SAFETY: the C library's own function; it takes its locks itself and may be called at any time.
+        // SAFETY: a function of the C library; it takes its own locks and may be called at any time.
         unsafe { malloc_trim(0) };
     }
 }
 
-/// Has the kernel move the heap to huge pages, where nearly all of such a page is in use already: a request among a million
-/// rules then misses the TLB less. Linux 6.1 and later; elsewhere everything stays as it is.
+/// Asks the kernel to move the heap to huge pages where nearly all of such a page is resident already: decisions with a
+/// million rules then have fewer TLB misses. Linux 6.1 and later; has no effect elsewhere.
 pub fn use_huge_pages() {
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     huge_pages::collapse();
@@ -28,11 +28,11 @@ mod huge_pages {
 
     /// The size of a huge page on x86-64, and on ARM with pages of 4 KiB.
     const HUGE: usize = 2 << 20;
-    /// No page is smaller.
+    /// The smallest page size.
     const PAGE: usize = 4 << 10;
-    /// Of a huge page so many small ones may be missing: they become resident.
+    /// Up to this many small pages of a huge page may be missing; they become resident.
     const MAX_MISSING: usize = 4;
-    /// After so many failures the kernel does not support it, or has no huge page left.
+    /// After this many failures the kernel does not support it, or has no huge page left.
     const MAX_FAILURES: usize = 8;
     /// From `linux/mman.h`.
     const MADV_COLLAPSE: i32 = 25;
@@ -46,7 +46,8 @@ mod huge_pages {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let mut failures = 0;
         for page in maps.lines().filter_map(private_memory).flat_map(huge_pages) {
-            // SAFETY: this changes how memory is mapped, never what is in it; a range that is gone is an error.
+            // SAFETY: this changes how memory is mapped, never its contents; a range that is no longer mapped is an
+            // error.
             if is_resident(page) && unsafe { madvise(page, HUGE, MADV_COLLAPSE) } != 0 {
                 failures += 1;
             }
@@ -56,7 +57,7 @@ mod huge_pages {
         }
     }
 
-    /// The range of a line, if it is memory of this process alone and of no file.
+    /// The range of a line, if it is private anonymous memory.
     fn private_memory(line: &str) -> Option<Range<usize>> {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
@@ -67,7 +68,7 @@ mod huge_pages {
         (is_writable && is_heap).then_some(address(start)?..address(end)?)
     }
 
-    /// The addresses of the huge pages that lie in a range.
+    /// The addresses of the huge pages within a range.
     fn huge_pages(range: Range<usize>) -> impl Iterator<Item = usize> {
         let first = range.start.next_multiple_of(HUGE);
         (first..range.end).step_by(HUGE).take_while(move |page| page + HUGE <= range.end)

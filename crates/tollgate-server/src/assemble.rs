@@ -1,4 +1,4 @@
-//! From a configuration to a running gate: the only place that names concrete backends.
+//! Builds a running gate from a configuration. The only module that names concrete backends.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::state::{self, FolderLock, StateFile};
 use crate::tokens::{self, Tokens};
 use crate::transport::proxy::Proxy;
 
-/// A gate that goes on where the last clean stop ended.
+/// A gate with the saved state of the last run.
 pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Result<Gate, Problems> {
     let policy = config.take_policy()?;
     let setup = EngineSetup {
@@ -42,7 +42,7 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
     Ok(gate)
 }
 
-/// Receipts of the nodes that share a secret, or of this one alone.
+/// Receipts of all nodes that share a secret, or of this node alone.
 fn receipts(config: &Config) -> Result<Receipts, Problems> {
     let Some(path) = &config.receipt_key_file else { return Ok(Receipts::with_random_key()) };
     let problem = |why: String| Problem::new(None, "receipt_key_file", format!("{}: {why}", path.display()));
@@ -55,14 +55,14 @@ fn receipts(config: &Config) -> Result<Receipts, Problems> {
 
 const MIN_KEY_BYTES: usize = 32;
 
-/// The proxy, where the configuration names upstreams.
+/// The proxy, if the configuration names upstreams.
 pub fn proxy(gate: &Arc<Gate>, config: &Config) -> Result<Option<Arc<Proxy>>, Problems> {
     let proxy = config.proxy.clone().map(|proxy| Proxy::new(Arc::clone(gate), proxy, config.queue.clone()));
     let proxy = proxy.transpose()?;
     Ok(proxy.map(Arc::new))
 }
 
-/// The settings of a configuration that go live with its policy.
+/// The settings of a configuration that change together with its policy.
 pub fn live_settings(config: &Config, history: ConfigHistory) -> Result<LiveSettings, Problems> {
     let jwt = config.jwt_keys_file.as_deref().map(key_set).transpose();
     let jwt = jwt.map_err(|error| Problem::new(None, "jwt.keys_file", format!("{error:#}")))?;
@@ -71,7 +71,7 @@ pub fn live_settings(config: &Config, history: ConfigHistory) -> Result<LiveSett
     Ok(LiveSettings { headers: config.headers, jwt, history, allow, trusted })
 }
 
-/// Where the state is kept, locked for this process. That it cannot be is better said at the start than at the stop.
+/// The state file, locked for this process. An unusable folder is an error at the start, not at the stop.
 pub fn state_file(config: &Config) -> Result<(StateFile, FolderLock), Problems> {
     let folder = if config.state_dir.as_os_str().is_empty() { Path::new(".") } else { &config.state_dir };
     if !folder.is_dir() {
@@ -92,7 +92,7 @@ pub fn state_file(config: &Config) -> Result<(StateFile, FolderLock), Problems> 
     Ok((state, lock))
 }
 
-/// The tokens of the file and of the environment; `None` where neither has any.
+/// The tokens of the file and of the environment; `None` if there are none.
 pub fn tokens(config: &Config) -> Result<Option<Tokens>, Problems> {
     let read = |path: &Path| {
         let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
@@ -111,8 +111,8 @@ fn key_set(path: &Path) -> anyhow::Result<KeySet> {
     KeySet::from_json(&text).with_context(|| path.display().to_string())
 }
 
-/// The engine of the last stop or crash and its history. A file that cannot be used is said and set aside; it does not
-/// stop the start.
+/// The engine of the last stop or crash, with its history. An unusable file is logged and quarantined; it does not
+/// prevent the start.
 fn restore(
     state: &StateFile,
     now_in_force: &ConfigHistory,

@@ -1,7 +1,8 @@
-//! Which callers an address serves: by token and role, or, without tokens, by being local.
+//! Authorization of callers: by token and role or, without tokens, by being local.
 //!
-//! A browser on the same machine is no local caller unless the page is our own: a page of another site may send it
-//! anywhere (cross-site requests), and a name of another site may resolve to a loopback address (DNS rebinding).
+//! A browser on the same machine counts as local only for pages of this server: a page of another site may send
+//! requests to any address (cross-site requests), and another site's name may resolve to a loopback address (DNS
+//! rebinding).
 
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN};
@@ -15,10 +16,10 @@ use crate::tokens::{Role, Tokens};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// A refusal: the name of the token, where it is known, and why.
+/// A refusal: the name of the token, if known, and the reason.
 pub type RefusedCaller<'t> = (&'t str, ProblemDetails);
 
-/// The name of the token, if it has the role that is needed.
+/// The name of the token, if it has the required role.
 pub fn authorize_token<'t>(
     tokens: &'t Tokens,
     headers: &HeaderMap,
@@ -41,7 +42,7 @@ pub fn authorize_token<'t>(
     }
 }
 
-/// Whether a caller is local, by what a browser says of itself.
+/// Whether a caller is local, by its Host, Origin and fetch metadata.
 pub fn authorize_local(
     target: Option<&Authority>,
     headers: &HeaderMap,
@@ -57,7 +58,7 @@ pub fn authorize_local(
         );
     }
     let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, host)| host == asked_host);
-    // An origin that is no text is no origin of ours.
+    // An origin that is not text is foreign.
     let is_foreign = |value: &hyper::header::HeaderValue| !value.to_str().is_ok_and(is_own);
     if headers.get_all(ORIGIN).iter().any(is_foreign) {
         return forbidden("calls from other origins are refused");
@@ -69,7 +70,7 @@ pub fn authorize_local(
     Ok(())
 }
 
-/// RFC 9112, section 3.2: several are an attempt to be taken for two things at once.
+/// RFC 9112, 3.2: several Host headers make a request ambiguous.
 fn require_single_host(headers: &HeaderMap) -> Result<(), RefusedCaller<'static>> {
     match headers.get_all(HOST).iter().nth(1) {
         None => Ok(()),
@@ -83,7 +84,7 @@ fn is_local(asked_host: &str) -> bool {
     name == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Logs a refused call at a bounded rate, without what is secret.
+/// Logs a refused call at a bounded rate, without secrets.
 pub fn log_refused(
     rate: &LogLimiter,
     api: &'static str,
@@ -92,7 +93,7 @@ pub fn log_refused(
 ) {
     let (who, problem) = refused;
     rate.warn("refused calls", || {
-        // The collection only: what follows it may be a key.
+        // Only the collection: the rest of the path may be a key.
         let path: Vec<_> = request.uri().path().splitn(4, '/').take(3).collect();
         let status = problem.status.as_u16();
         let path = path.join("/");

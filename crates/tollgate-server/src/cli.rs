@@ -33,7 +33,7 @@ mod table;
 mod value_diff;
 mod yaml;
 
-/// What the caller's shell is told.
+/// Exit codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
     /// Yes, allowed, done.
@@ -75,55 +75,55 @@ enum CliCommand {
     #[command(after_help = "Example:
   tollgate proxy --to http://127.0.0.1:3000 --limit 5/s")]
     Proxy(proxy::ProxyArgs),
-    /// See it work: a small API with limits, and a few requests against it
+    /// Run a small API with limits, and send a few requests to it
     #[command(after_help = "Example:
   tollgate demo --once")]
     Demo {
-        /// Exit when the requests have been answered as they should
+        /// Exit when the responses are as expected
         #[arg(long)]
         once: bool,
     },
-    /// Ask a running server for a decision: exits 0 if allowed, 1 if denied
+    /// Query the decision API of a running server: exits 0 if allowed, 1 if denied
     #[command(after_help = "Example:
   tollgate check POST /login --email ann@example.com")]
     Check(check::CheckArgs),
-    /// Look at rules and change them
+    /// Show and change rules
     #[command(subcommand)]
     Rules(rules::RulesCommand),
     /// Ban keys, and lift bans
     #[command(subcommand)]
     Ban(ban::BanCommand),
-    /// Keep a list of keys that always pass
+    /// Manage the list of keys that always pass
     #[command(subcommand)]
     Allow(allow::AllowCommand),
     /// Give single keys of a rule limits of their own
     #[command(subcommand)]
     Override(overrides::OverrideCommand),
-    /// Show or switch whether anything is enforced, on all nodes at once
+    /// Show or switch whether rules and bans are enforced, on all nodes at once
     #[command(after_help = "Examples:
   tollgate enforce            # shows how it is
   tollgate enforce shadow     # nobody is refused any more; decisions are still counted
   tollgate enforce on")]
     Enforce(enforce::EnforceArgs),
-    /// Show who changed rules, bans, the allow list and the switch, and when
+    /// Show who changed rules, bans, the allow list and the panic switch, and when
     #[command(after_help = "Examples:
   tollgate audit --limit 5
   tollgate audit --item ban:ip:203.0.113.9
 
 `tollgate rules rollback VERSION` takes one change back.")]
     Audit(audit::AuditArgs),
-    /// Look at requests that were put aside, and decide what becomes of them
+    /// List, retry and drop queued requests
     #[command(subcommand)]
     Queue(queue::QueueCommand),
-    /// Look at what a key has used, and reset it
+    /// Show what a key has used, and reset it
     #[command(subcommand)]
     Key(key::KeyCommand),
-    /// Set up the store that counters are kept in
+    /// Set up the central store of the counters
     #[command(subcommand)]
     Store(store::StoreCommand),
 }
 
-/// Where the admin API is, and how its answers are shown.
+/// The address of the admin API, and the output format.
 #[derive(Args)]
 struct AdminArgs {
     /// The admin address of the server
@@ -135,12 +135,12 @@ struct AdminArgs {
 }
 
 impl AdminArgs {
-    /// One call to the admin API; a refusal or a failure is said, and becomes the exit code.
+    /// One call to the admin API; an error response or a failure is printed, and becomes the exit code.
     fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<ClientResponse, Exit> {
         Session::open(self)?.call(method, path, body)
     }
 
-    /// One call to the admin API, and its answer as JSON or in words.
+    /// One call to the admin API; prints the response as JSON or as text.
     fn print(
         &self,
         method: Method,
@@ -157,7 +157,7 @@ impl AdminArgs {
         Ok(())
     }
 
-    /// Says why a file is not valid.
+    /// Prints why a file is invalid.
     fn invalid(&self, problems: &Problems) -> Exit {
         if self.json { out::json_problems(problems) } else { out::problems(problems) }
     }

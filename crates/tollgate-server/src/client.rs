@@ -1,7 +1,7 @@
-//! A small HTTP client for the commands that talk to a running server.
+//! A small HTTP client for commands that call a running server.
 //!
-//! A call ends when nothing moves any more, not when it takes long: bytes that go out or come in are a sign of
-//! life, and so is a server that works on a long import and still answers others.
+//! Calls have an idle timeout, not a total one: sent or received bytes count as progress, and so does a server that
+//! works on a long import while it still answers other requests.
 
 use std::io;
 use std::time::Duration;
@@ -24,7 +24,7 @@ mod upload;
 use upload::CountedBody;
 pub use upload::UploadCounter;
 
-/// How long nothing may move.
+/// Maximum time without progress.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
@@ -42,21 +42,21 @@ pub enum ClientError {
     Output { url: String, error: io::Error },
 }
 
-/// What a server answered.
+/// The response of a server.
 pub struct ClientResponse {
     pub status: u16,
     pub headers: HeaderMap,
-    /// The JSON of the body; null where it is none.
+    /// The body as JSON; null if it is not JSON.
     pub body: Value,
 }
 
-/// A request, all but its address.
+/// A request without its address.
 pub struct ClientRequest<'a> {
     method: Method,
     path: &'a str,
     headers: Vec<(&'a str, &'a str)>,
     body: Bytes,
-    /// A server that works on this long may do so, as long as it answers others.
+    /// The server may work on this request for long, as long as it answers others.
     is_long_running: bool,
 }
 
@@ -78,7 +78,7 @@ impl<'a> ClientRequest<'a> {
         }
     }
 
-    /// A long text that the server takes its time for.
+    /// A long body that the server needs time for.
     pub fn long_running(self, content_type: &'a str, body: Bytes) -> ClientRequest<'a> {
         ClientRequest { body, is_long_running: true, ..self.header(CONTENT_TYPE.as_str(), content_type) }
     }
@@ -90,19 +90,19 @@ pub struct ClientConnection {
     authority: String,
     token: Option<HeaderValue>,
     sender: SendRequest<CountedBody>,
-    /// How many answers have come by this connection.
+    /// The number of responses on this connection.
     answers: u64,
-    /// How long nothing may move.
+    /// Maximum time without progress.
     idle: Duration,
 }
 
 impl ClientConnection {
-    /// To the admin API at `base`; the token of the environment goes with every call.
+    /// Connects to the admin API at `base`; every call carries the token of the environment.
     pub async fn with_token(base: &str) -> Result<ClientConnection, ClientError> {
         ClientConnection::open(base, token::authorization()?).await
     }
 
-    /// To a server that asks for no token.
+    /// Connects to a server that requires no token.
     pub async fn without_token(base: &str) -> Result<ClientConnection, ClientError> {
         ClientConnection::open(base, None).await
     }
@@ -120,12 +120,12 @@ impl ClientConnection {
         })
     }
 
-    /// One request, and the JSON that is answered.
+    /// Sends one request and returns its JSON response.
     pub async fn fetch_json(&mut self, call: ClientRequest<'_>) -> Result<ClientResponse, ClientError> {
         self.fetch_json_counted(call, &UploadCounter::default()).await
     }
 
-    /// As [`Connection::ask`], with a count of what has gone out.
+    /// Like [`ClientConnection::fetch_json`], with a count of the bytes sent.
     pub async fn fetch_json_counted(
         &mut self,
         call: ClientRequest<'_>,
@@ -136,7 +136,7 @@ impl ClientConnection {
         Ok(ClientResponse { status: head.status.as_u16(), headers: head.headers, body: said })
     }
 
-    /// One request whose answer is handed on as it comes. A refusal is returned as an answer.
+    /// Sends one request and streams its response. An error response is returned.
     pub async fn download(
         &mut self,
         call: ClientRequest<'_>,
@@ -150,7 +150,7 @@ impl ClientConnection {
         Ok(ClientResponse { status: head.status.as_u16(), headers: head.headers, body })
     }
 
-    /// The JSON of a body; null where it is none.
+    /// The body as JSON; null if it is not JSON.
     async fn collect(&self, body: Incoming) -> Result<Value, ClientError> {
         let mut said = Vec::new();
         self.receive(body, |data| {
@@ -181,7 +181,7 @@ impl ClientConnection {
     ) -> Result<Response<Incoming>, ClientError> {
         let again = call.method == Method::GET && self.answers > 0;
         let answered = match self.try_send(&call, sent).await {
-            // Between two calls the server may have closed a connection that was idle for long.
+            // The server may have closed a connection that was idle between two calls.
             Err(ClientError::Unreachable { .. }) if again => {
                 self.sender = connect(&self.base, &self.authority).await?;
                 self.try_send(&call, sent).await
@@ -238,7 +238,7 @@ impl ClientConnection {
     }
 }
 
-/// One request to a server that asks for no token.
+/// One request to a server that requires no token.
 pub async fn call(base: &str, call: ClientRequest<'_>) -> Result<ClientResponse, ClientError> {
     ClientConnection::without_token(base).await?.fetch_json(call).await
 }
@@ -254,7 +254,7 @@ async fn connect(base: &str, authority: &str) -> Result<SendRequest<CountedBody>
     Ok(sender)
 }
 
-/// Whether the server answers at all. It is asked on another connection.
+/// Whether the server responds at all; checked on another connection.
 async fn is_alive(base: &str, authority: &str) -> bool {
     let asked = async {
         let mut sender = connect(base, authority).await.ok()?;
@@ -265,12 +265,12 @@ async fn is_alive(base: &str, authority: &str) -> bool {
     timeout(IDLE_TIMEOUT, asked).await.is_ok_and(|answer| answer.is_some())
 }
 
-/// Runs a call to its end, for commands that do nothing else.
+/// Runs a call to completion, for commands that do nothing else.
 pub fn block_on<T>(call: impl Future<Output = T>) -> T {
     runtime().block_on(call)
 }
 
-/// One thread is enough for a command that waits for a server.
+/// A single-threaded runtime: a command only waits for a server.
 pub fn runtime() -> tokio::runtime::Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime of one thread can be built")
@@ -311,7 +311,7 @@ mod tests {
 
     const PROBES: usize = 3;
 
-    /// A server that answers an import after it was asked [`PROBES`] times whether it lives, and nothing else ever.
+    /// A server that responds to an import after [`PROBES`] liveness requests, and to nothing else.
     async fn slow_server() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));

@@ -1,6 +1,6 @@
 //! The configuration file: one YAML document, every key optional, unknown keys are errors.
 //!
-//! Reading collects all problems at once. What this version does not do is rejected by name, never
+//! Reading collects all problems at once. Settings that this version does not support are rejected by name, never
 //! ignored.
 
 use std::fs;
@@ -36,15 +36,15 @@ pub use queue::{QueueConfig, QueueLocation};
 pub use rules_db::{AuditConfig, OnRulesError, RulesDbConfig};
 pub use store::{KeyVisibility, StoreConfig, StoreKeys};
 
-/// A larger file is rejected unread.
+/// A larger file is rejected without being read.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 pub struct Config {
     pub listen: Listen,
     pub memory_bytes: usize,
-    /// What becomes of new keys that find no room in memory.
+    /// What happens to new keys when the memory is full.
     pub memory_full: MemoryFull,
-    /// Where the saved state is kept.
+    /// The folder of the saved state.
     pub state_dir: PathBuf,
     /// How often the state is saved; `None` if at a clean stop only.
     pub state_every: Option<Duration>,
@@ -52,26 +52,26 @@ pub struct Config {
     pub log_keys: LogKeys,
     pub jwt_keys_file: Option<PathBuf>,
     pub tokens_file: Option<PathBuf>,
-    /// The secret that receipts are signed with, where nodes share it.
+    /// The file of the secret that signs receipts, if nodes share one.
     pub receipt_key_file: Option<PathBuf>,
     /// Load balancers and proxies in front: one address, many clients.
     pub trusted: TrustedProxies,
-    /// Where upstreams are named.
+    /// Set if upstreams are configured.
     pub proxy: Option<ProxyConfig>,
-    /// Where a rule puts requests aside.
+    /// The request queue, if configured or needed by a rule.
     pub queue: Option<QueueConfig>,
-    /// Where counters are kept, if not in memory.
+    /// The central store, if counters are not in memory.
     pub store: Option<StoreConfig>,
     pub rules_db: Option<RulesDbConfig>,
-    /// The allow list, which the policy has too.
+    /// The allow list, which the policy has, too.
     pub allow: Vec<Key>,
     pub policy: PolicyParts,
-    /// Settings that are understood but have no part in this version.
+    /// Settings that are valid but have no effect in this version.
     pub without_effect: Vec<String>,
 }
 
 impl Config {
-    /// Reads a file; relative paths in it are relative to it.
+    /// Reads a file; relative paths in it are relative to its folder.
     pub fn load(path: &Path) -> Result<(Config, String), Problems> {
         let text = read_file(path)?;
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -92,7 +92,7 @@ impl Config {
         }
     }
 
-    /// The policy that the file asks for.
+    /// The policy of the file.
     pub fn take_policy(&mut self) -> Result<Policy, Problems> {
         let mut refusals =
             self.policy.rules.iter().filter_map(|rule| memory::unsupported_reason(self.memory_bytes, rule));
@@ -116,7 +116,7 @@ fn read_file(path: &Path) -> Result<String, Problems> {
     utf8(bytes, &path.display().to_string())
 }
 
-/// The text that the bytes of a file are; one that is none names its line.
+/// Decodes the bytes of a file; an error names the line.
 pub fn utf8(bytes: Vec<u8>, file: &str) -> Result<String, Problems> {
     String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -125,7 +125,7 @@ pub fn utf8(bytes: Vec<u8>, file: &str) -> Result<String, Problems> {
     })
 }
 
-/// How Envoy's requests are counted.
+/// How requests of Envoy are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Compat {
     Tollgate,
@@ -165,7 +165,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
     let state_dir = folder.join(map.optional_text("state_dir").unwrap_or(""));
     let queue = QueueConfig::read(&mut map, &state_dir, store.as_ref());
     let rules_db = RulesDbConfig::read(&mut map, folder, &state_dir);
-    // Rules of the database may want a queue, too: there is one where the file names it.
+    // A configured queue exists even if no rule of the file uses it: rules of the database may.
     let wants_queue = policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
     let queues = proxy.is_some() && (wants_queue || map.optional("queue").is_some());
     let config = Config {
@@ -237,7 +237,7 @@ fn jwt(map: &mut MapReader<'_, '_>) -> Option<String> {
     file
 }
 
-/// What rules may say and only the proxy or a central store will do: each named once, with its first rule.
+/// Settings of rules that only the proxy or a central store applies: each named once, with its first rule.
 fn ineffective_in_rules(
     rules: &[Rule],
     proxy: Option<&ProxyConfig>,
@@ -260,7 +260,7 @@ fn ineffective_in_rules(
         .collect()
 }
 
-/// What the file may ask for and this version cannot do.
+/// Settings that this version does not support.
 fn not_in_this_version(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
     if let Some(node) = map.optional("envoy_config") {
         map.reject("envoy_config", node, "Envoy's protocol is not part of this version");

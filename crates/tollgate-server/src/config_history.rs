@@ -1,7 +1,7 @@
-//! The configuration in force and those before it.
+//! The configuration in force and its predecessors.
 //!
-//! A key that was not touched since a change of its limit still holds state under the former one, so a
-//! snapshot must tell the former rules too. Must not know how states are kept.
+//! A key that was not hit since a change of its limit still has state under the former limit, so saved state must
+//! contain the former rules, too. Must not know how states are stored.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use tollgate::{Policy, Time};
 
 use crate::config::Config;
 
-/// The engine follows no longer chains.
+/// The engine follows no longer chains of predecessors.
 const MAX_PREVIOUS: usize = 4;
 
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ConfigHistory {
-    /// The configuration in force, as it was written.
+    /// The text of the configuration in force.
     text: String,
     /// Oldest first.
     former: Vec<PreviousConfig>,
@@ -36,12 +36,12 @@ impl ConfigHistory {
         &self.text
     }
 
-    /// A configuration with the same rules takes the place of the one in force.
+    /// Replaces the text of the configuration in force by one with the same rules.
     pub fn with_text(&self, text: String) -> ConfigHistory {
         ConfigHistory { text, former: self.former.clone() }
     }
 
-    /// A configuration with other rules comes into force.
+    /// Adds a configuration with other rules, which comes into force.
     pub fn succeeded_by(&self, text: String, now: Time) -> ConfigHistory {
         let surplus = (self.former.len() + 1).saturating_sub(MAX_PREVIOUS);
         let mut former = self.former[surplus..].to_vec();
@@ -57,7 +57,7 @@ impl ConfigHistory {
         serde_json::from_str(saved).ok()
     }
 
-    /// The policy in force as the successor of those before it.
+    /// The policy in force, with its predecessors.
     pub fn policy(&self) -> Option<Policy> {
         let parse = |text: &str| Config::parse(text, Path::new("")).ok()?.take_policy().ok();
         let texts = self.former.iter().map(|former| &former.text).skip(1).chain([&self.text]);

@@ -1,7 +1,7 @@
-//! Connections: accepting them, bounding what each may take, and letting them go.
+//! Connections: accepts them, bounds the resources of each, and closes them.
 //!
-//! A client that is slow to send, to read or to go away is cut off by a named bound; a stop closes idle
-//! connections at once and gives the others a moment to finish.
+//! A client that is slow to send, to read or to close is disconnected by a named bound. A stop closes idle connections
+//! at once and lets the others finish within [`DRAIN_TIMEOUT`].
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -30,26 +30,26 @@ mod per_address;
 
 pub use per_address::{AddressLimiter, AddressSlot};
 
-/// Connections open at once on one listener; more wait to be accepted.
+/// Open connections per listener; more wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 16_384;
 /// From the end of one request to the last byte of the next one's headers.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may refuse to read.
+/// How long a client may not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How much of a body that is too long is read to its end.
+/// How much of an oversized body is read and discarded.
 const DISCARD_BYTES: usize = 32 << 20;
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Of a listener's connections, what one client address may have.
+/// Share of a listener's connections that one client address may have.
 pub const DEFAULT_MAX_PER_ADDRESS: usize = MAX_CONNECTIONS / 8;
-/// Bytes read from a client at once. hyper keeps a buffer for as many as it last got, also while the connection idles;
-/// a read that does not fill 16 KiB leaves it at that.
+/// Maximum bytes per read from a client. hyper keeps a read buffer as large as its last reads, also while the
+/// connection is idle; a read of less than 16 KiB does not make it grow.
 const MAX_READ_BYTES: u64 = (16 << 10) - 1;
-/// The buffer of a longer head would be kept while the connection idles: the connection is closed instead.
+/// The buffer of a longer head would be retained while the connection is idle, so the connection is closed instead.
 const MAX_KEPT_HEAD_BYTES: usize = 16 << 10;
-/// How long requests under way may take to finish at a stop.
+/// How long requests in flight may take to finish at a stop.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// After an error of `accept`, such as no more file descriptors.
+/// Pause after an error of `accept`, such as running out of file descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub type FullResponse = Response<Full<Bytes>>;
@@ -137,7 +137,7 @@ where
     }
 }
 
-/// Whether the connection is to be closed after this request, so that its buffer is given back.
+/// Whether the connection is to be closed after this request, so that its buffer is freed.
 pub fn has_long_head<B>(request: &Request<B>) -> bool {
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     target + header_bytes(request.headers()) > MAX_KEPT_HEAD_BYTES
@@ -148,7 +148,7 @@ fn header_bytes(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + SEPARATORS).sum()
 }
 
-/// Says in the response that it is the last one of its connection.
+/// Marks the response as the last one of its connection if `is_last`.
 pub fn closing_if<B>(is_last: bool, mut response: Response<B>) -> Response<B> {
     if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -166,13 +166,13 @@ pub enum ReadBodyError {
 
 /// Reads a whole body of at most `max` bytes.
 ///
-/// A longer one is read on and thrown away, within bounds: a client that is still sending when its
-/// connection is closed would not see the answer. One that asks before it sends is told at once.
+/// The rest of a longer body is read and discarded, within bounds: a client that is still sending when its connection
+/// is closed would not read the response. A client that waits for 100 gets the response at once.
 pub async fn read_body(request: Request<Incoming>, max: usize) -> Result<Bytes, ReadBodyError> {
     read_body_within(request, max, BODY_TIMEOUT).await
 }
 
-/// Like [`read_body`], for bodies that take their time.
+/// Like [`read_body`], with a timeout of `within`.
 pub async fn read_body_within(
     request: Request<Incoming>,
     max: usize,
@@ -202,7 +202,7 @@ pub async fn read_body_within(
     timeout(within, read).await.unwrap_or(Err(ReadBodyError::TooSlow))
 }
 
-/// A stream whose peer must read within a time, by default [`WRITE_TIMEOUT`].
+/// A stream whose peer must read within a timeout, by default [`WRITE_TIMEOUT`].
 pub struct WriteTimeoutStream<S> {
     stream: Take<S>,
     max_read: u64,
@@ -212,7 +212,7 @@ pub struct WriteTimeoutStream<S> {
 }
 
 impl<S: AsyncRead + Unpin> WriteTimeoutStream<S> {
-    /// The stream of a client, which is read in small pieces: see [`MAX_READ_BYTES`].
+    /// A client's stream, with bounded reads: see [`MAX_READ_BYTES`].
     pub fn new(stream: S) -> WriteTimeoutStream<S> {
         WriteTimeoutStream {
             max_read: MAX_READ_BYTES,
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
     use crate::response::ProblemDetails;
 
-    /// A connection whose requests are answered with their bodies, and what ends it.
+    /// A connection that echoes request bodies, its task, and the sender of its shutdown.
     fn connect(buffer: usize) -> (DuplexStream, tokio::task::JoinHandle<()>, watch::Sender<bool>) {
         let (client, server) = duplex(buffer);
         let (stop, shutdown) = watch::channel(false);
@@ -308,7 +308,7 @@ mod tests {
         (client, tokio::spawn(serve_connection(server, peer, shutdown, Arc::new(handler))), stop)
     }
 
-    /// Sends `request` and nothing more: what is answered until the end, and how long that took.
+    /// Sends `request` and nothing more; returns the response until the end, and the elapsed time.
     async fn silent_after(request: &[u8]) -> (String, Duration) {
         let (mut client, served, _stop) = connect(1 << 20);
         let start = Instant::now();
@@ -319,7 +319,7 @@ mod tests {
         (String::from_utf8(answer).unwrap(), start.elapsed())
     }
 
-    /// Time in tests is counted in whole milliseconds.
+    /// The test clock has a resolution of one millisecond.
     fn near(elapsed: Duration, expected: Duration) -> bool {
         elapsed >= expected && elapsed < expected + Duration::from_millis(10)
     }

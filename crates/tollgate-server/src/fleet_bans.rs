@@ -1,8 +1,9 @@
-//! Automatic bans of all nodes that share a store: violations are sent there in the background, and bans come back.
+//! Automatic bans of all nodes that share a central store: violations are sent there in the background, and bans are
+//! read back.
 //!
-//! A ban that this node's violations have led to is announced first and holds here afterwards: what any node enforces,
-//! all nodes find again, also if they all die at once. While the store does not answer, violations are counted on this
-//! node.
+//! A ban that results from this node's violations is announced before it is enforced here: a ban that any node enforces
+//! can be read by all nodes, even after all of them crash. While the store does not answer, violations are counted on
+//! this node.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,29 +24,29 @@ use crate::gate::{CentralBackend, FieldSelection, Gate};
 
 /// How often violations are sent.
 const SEND_EVERY: Duration = Duration::from_millis(50);
-/// How often news is asked for.
+/// How often announcements are read.
 const READ_EVERY: Duration = Duration::from_millis(250);
-/// Keys whose violations are under way at once.
+/// Bound on keys with violations in flight.
 const MAX_IN_FLIGHT: usize = 64;
-/// Bans and lifts that wait to be announced, lifts that wait to be made.
+/// Bound on bans and lifts that are not yet announced, and on lifts that are not yet in the store.
 const MAX_PENDING: usize = 10_000;
-/// A ban that is older and was not announced will not be: the node that decided it has died.
+/// An older ban that was not announced never will be: the node that decided it has crashed.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(3);
-/// For so long at least a lift is remembered.
+/// Minimum time that a lift is remembered.
 const LIFT_RETENTION: Duration = Duration::from_secs(60);
-/// How long a stop waits for what is not sent yet, and a lift for the store.
+/// How long a stop waits for unsent data, and a lift for the store.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct FleetBanSync {
     shared: SharedBans,
     pending: Mutex<PendingBanEvents>,
-    /// Rung when there is something to announce.
+    /// Notified when there is something to announce.
     wake: Notify,
     is_synced: watch::Sender<bool>,
     pub counts: FleetBanCounts,
 }
 
-/// Violations by where they were counted, and what found no room.
+/// Violations by where they were counted, and those that were dropped.
 #[derive(Default)]
 pub struct FleetBanCounts {
     pub fleet: AtomicU64,
@@ -55,7 +56,7 @@ pub struct FleetBanCounts {
 
 struct Announcement {
     event: BanEvent,
-    /// The rule by which this node's violations have led to the ban; it does not hold here yet.
+    /// The rule of this node's violations that led to the ban; the ban is not in force here yet.
     decided_by: Option<String>,
 }
 
@@ -63,9 +64,9 @@ struct Announcement {
 struct PendingBanEvents {
     /// To be announced.
     events: VecDeque<Announcement>,
-    /// To be forgiven in the store.
+    /// To be reset in the store.
     lifted: VecDeque<Key>,
-    /// When keys were lifted lately: until the store has forgiven them it may still call them banned.
+    /// When keys were lifted recently: until the store has reset them it may still report them as banned.
     lifts: HashMap<Key, Time>,
 }
 
@@ -91,12 +92,12 @@ impl FleetBanSync {
         }
     }
 
-    /// Returns once the bans in the store were read, or cannot be for the time being.
+    /// Returns once the bans of the store were read, or the store is unavailable.
     pub async fn wait_for_sync(&self) {
         self.is_synced.subscribe().wait_for(|looked| *looked).await.ok();
     }
 
-    /// Forgives a key in the store and has all nodes lift its ban. While the store does not answer it is tried again.
+    /// Resets a key in the store and announces the lift to all nodes. While the store does not answer it is retried.
     pub async fn lift(&self, key: &Key, ban: &Ban, now: Time) {
         self.lock().record_lift(key, now);
         let forgiven = timeout(STORE_TIMEOUT, self.shared.forgive(key, now)).await;
@@ -118,14 +119,14 @@ impl FleetBanSync {
         }
     }
 
-    /// Forgives a key in the store soon; its ban is lifted here already.
+    /// Resets a key in the store in the background; its ban is lifted here already.
     pub fn forgive_later(&self, key: Key, now: Time) {
         self.lock().record_lift(&key, now);
         self.push(key, |waiting| &mut waiting.lifted);
         self.wake.notify_one();
     }
 
-    /// `false` if there is no room for it.
+    /// `false` if the list of announcements is full.
     fn announce(&self, event: BanEvent, decided_by: Option<String>) -> bool {
         let is_queued = self.push(Announcement { event, decided_by }, |waiting| &mut waiting.events);
         self.wake.notify_one();
@@ -143,7 +144,7 @@ impl FleetBanSync {
         has_room
     }
 
-    /// Announces what waits, and puts decided bans in force; what cannot be announced goes on waiting.
+    /// Announces pending events, and puts decided bans in force; events that cannot be announced stay pending.
     async fn announce_pending(&self, gate: &Gate) -> Result<(), StoreError> {
         let waiting: Vec<Announcement> = self.lock().events.drain(..).collect();
         let events: Vec<BanEvent> = waiting.iter().map(|each| each.event.clone()).collect();
@@ -155,7 +156,7 @@ impl FleetBanSync {
             }
         }
         if announced.is_err() {
-            // In their order, before what came meanwhile: a lift follows its ban.
+            // In their order, before newer events: a lift follows its ban.
             let again = events.into_iter().map(|event| Announcement { event, decided_by: None });
             let mut queue = self.lock();
             again.rev().for_each(|announcement| queue.events.push_front(announcement));
@@ -163,7 +164,7 @@ impl FleetBanSync {
         announced
     }
 
-    /// Forgives in the store what was lifted here.
+    /// Resets in the store the keys that were lifted here.
     async fn forgive_pending(&self, now: Time) -> Result<(), StoreError> {
         loop {
             let next = self.lock().lifted.front().cloned();
@@ -176,7 +177,7 @@ impl FleetBanSync {
         }
     }
 
-    /// Whether a ban is one that was lifted here, and that the store has not forgotten yet.
+    /// Whether a ban was lifted here, and the store may not know that yet.
     fn is_lifted(&self, key: &Key, began: Time) -> bool {
         self.lock().lifts.get(key).is_some_and(|lifted_at| *lifted_at >= began)
     }
@@ -213,7 +214,7 @@ impl FleetBanSync {
         counted.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Reads what other nodes have announced, and follows it.
+    /// Reads and applies the announcements of other nodes.
     async fn read(&self, gate: &Gate) -> Result<(), StoreError> {
         let events = self.shared.read_events().await?;
         for event in events {
@@ -311,7 +312,7 @@ async fn read_loop(gate: &Gate, bans: &FleetBanSync) {
             }
         };
         gate.engine.set_violation_counter(counter);
-        // One that is being connected to has not been looked at yet.
+        // A store that is still connecting is not known to be impaired.
         let is_down = || gate.central.get().is_some_and(CentralBackend::is_impaired);
         if counter == ViolationCounter::Fleet || is_down() {
             bans.is_synced.send_replace(true);

@@ -1,4 +1,4 @@
-//! What every listener shares: the engine, its clock, and the settings that a reload may change.
+//! State shared by all listeners: the engine, its clock, and the settings that a reload may change.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -31,28 +31,28 @@ pub struct Gate {
     pub engine: Engine,
     pub clock: Clock,
     pub live: ArcSwap<LiveSettings>,
-    /// What rules, settings and bans ask of a request.
+    /// The fields that rules, settings and bans need of a request.
     field_selection: ArcSwap<FieldSelection>,
     pub reloads: Reloads,
     pub receipts: Receipts,
-    /// Counters on servers, once they are opened.
+    /// The central store, once it is opened.
     pub central: OnceLock<CentralBackend>,
-    /// The rules database, where there is one.
+    /// The rules database, if configured.
     pub rules_follower: OnceLock<Arc<RulesFollower>>,
-    /// How the state is saved, where it is while the server runs.
+    /// How the state is saved, if it is saved while the server runs.
     pub saving: OnceLock<Arc<Saving>>,
-    /// Whether every listener accepts.
+    /// Whether all listeners accept connections.
     pub is_accepting: AtomicBool,
 }
 
-/// Settings that change with the file, beside the policy.
+/// Settings of the file that a reload changes, beside the policy.
 pub struct LiveSettings {
     pub headers: HeaderStyle,
     pub jwt: Option<KeySet>,
     pub history: ConfigHistory,
-    /// The allow list of the file.
+    /// The file's allow list.
     pub allow: Vec<Key>,
-    /// Load balancers and proxies in front.
+    /// Load balancers and proxies in front of this node.
     pub trusted: TrustedProxies,
 }
 
@@ -84,7 +84,7 @@ impl Gate {
         }
     }
 
-    /// What [`check`](Self::check) would say; nothing is charged or held against anyone.
+    /// The verdict that [`check`](Self::check) would return; charges nothing and records no violation.
     pub async fn peek(&self, hit: &Hit<'_>, now: Time) -> Verdict {
         match self.central.get() {
             None => self.engine.peek(hit, now),
@@ -92,12 +92,12 @@ impl Gate {
         }
     }
 
-    /// Gives back what a verdict has charged, as far as time has not.
+    /// Refunds the charges of a verdict, except for what time has given back already.
     pub fn refund(&self, receipt: Receipt) {
         self.settle(receipt, 0);
     }
 
-    /// Corrects the cost of what a verdict has charged.
+    /// Corrects the cost of a verdict's charges.
     pub fn settle(&self, receipt: Receipt, real_cost: u64) {
         let (here, there) = receipt.split_by_store();
         if let Some(receipt) = here {
@@ -108,7 +108,7 @@ impl Gate {
         }
     }
 
-    /// Settles what a caller brings a receipt for; says how many charges that has changed.
+    /// Settles the charges of a receipt; returns how many of them changed.
     pub async fn settle_receipt(&self, receipt: &str, settlement: Settlement) -> Result<usize, ReceiptError> {
         if let (Some(central), Some(id)) = (self.central.get(), self.receipts.shared_id(receipt)) {
             central.claim(&id, self.now()).await?;
@@ -121,8 +121,8 @@ impl Gate {
         Ok(count)
     }
 
-    /// Puts the rules and settings of the file in force, beside the rules of the database. At no instant a
-    /// rule lacks what it asks for.
+    /// Puts the rules and settings of the file in force, beside the rules of the database. Field selection and policy
+    /// are changed in an order that never leaves a rule without the fields it needs.
     pub fn apply(&self, policy: Policy, live: LiveSettings) -> Result<(u64, u64), RuleSetError> {
         self.extend_field_selection(&FieldSelection::of_policy(&policy, &[]));
         let generations = self.engine.apply_list(policy, self.now())?;
@@ -133,12 +133,12 @@ impl Gate {
         Ok(generations)
     }
 
-    /// A key as requests are looked up by.
+    /// A key in the form that requests are looked up by.
     pub fn lookup_key(&self, key: Key) -> Key {
         key.grouped_in_combination(self.engine.policy().settings().ipv6_prefix)
     }
 
-    /// A key as bans name it.
+    /// A key in the form of the ban list.
     pub fn ban_key(&self, key: Key) -> Key {
         key.as_banned(self.engine.policy().settings().ipv6_prefix)
     }
@@ -149,19 +149,19 @@ impl Gate {
         self.engine.ban(key, ban, self.now());
     }
 
-    /// Adds to what requests are asked for. What nobody needs any more does no harm.
+    /// Adds fields that transports extract from requests. Fields that are no longer needed are harmless.
     pub fn extend_field_selection(&self, more: &FieldSelection) {
         if !self.field_selection.load().covers(more) {
             self.field_selection.rcu(|asked| asked.union(more));
         }
     }
 
-    /// What rules, settings and bans ask of a request.
+    /// The fields that rules, settings and bans need of a request.
     pub fn field_selection(&self) -> Arc<FieldSelection> {
         self.field_selection.load_full()
     }
 
-    /// Decides a hit and charges it if it passes: the one way to a verdict that may have to wait.
+    /// Decides a hit and charges it if it passes. The only way to a verdict that may have to wait for a store.
     pub async fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
         match self.central.get() {
             None => self.engine.check(hit, now),
@@ -169,7 +169,7 @@ impl Gate {
         }
     }
 
-    /// What is known of a key under a rule.
+    /// The state of a key under a rule.
     pub async fn key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
         match self.central.get() {
             None => self.engine.key(rule, key, now),
@@ -177,7 +177,7 @@ impl Gate {
         }
     }
 
-    /// Forgets what a key has used; returns what was forgotten.
+    /// Resets the counters of a key; returns their state before.
     pub async fn reset_key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
         match self.central.get() {
             None => self.engine.reset_key(rule, key, now),
@@ -189,8 +189,8 @@ impl Gate {
         self.clock.now()
     }
 
-    /// Adds the claims of a verified bearer token. One that does not verify adds nothing; rules that count by a claim
-    /// deny a request with two different tokens.
+    /// Adds the claims of a verified bearer token. A token that does not verify adds nothing; rules that count by a
+    /// claim deny a request with two different tokens.
     pub fn identify<'a>(&self, hit: Hit<'a>, now: Time) -> Hit<'a> {
         let live = self.live.load();
         let asked = self.field_selection.load();
@@ -210,8 +210,8 @@ impl Gate {
 
 struct SeveralTokens;
 
-/// The bearer token of a request. Which of several the API believes is not known, and to verify them all is work that a
-/// client could order.
+/// The bearer token of a request. With several tokens, which one the API uses is unknown, and verifying all of them
+/// would let a client order any amount of work.
 fn single_token<'h>(hit: &'h Hit<'_>) -> Result<Option<&'h str>, SeveralTokens> {
     let mut tokens = hit.raw_values(FieldSource::Header, "authorization").filter_map(fields::bearer);
     let first = tokens.next();

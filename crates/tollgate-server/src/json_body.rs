@@ -1,4 +1,4 @@
-//! Bodies of requests: JSON, strictly read; what is wrong is said by the name of its field.
+//! Request bodies: strict JSON; errors name the field.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::response::ProblemDetails;
 
-/// A `T` that is written as an object; serde would take a list of its fields as well.
+/// A `T` that must be written as an object; serde would accept a list of its fields as well.
 pub struct JsonObject<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
@@ -29,7 +29,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
     }
 }
 
-/// Reads all of a body as one JSON value.
+/// Parses a whole body as one JSON value.
 pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ProblemDetails> {
     let text =
         std::str::from_utf8(body).map_err(|_| ProblemDetails::bad_field("body", "the body is not UTF-8"))?;
@@ -44,7 +44,7 @@ pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ProblemDetails
     Ok(parsed)
 }
 
-/// The message of an unknown, repeated or missing field names it; its path stops one above.
+/// The message of an unknown, repeated or missing field names it; its path ends one level above.
 fn field(path: &str, message: &str) -> String {
     let named = ["unknown field `", "duplicate field `", "missing field `"];
     let named = named.iter().find_map(|start| message.strip_prefix(start)?.split('`').next());
@@ -58,7 +58,7 @@ fn field(path: &str, message: &str) -> String {
     shorten(&field)
 }
 
-/// Input is quoted in answers, but not at any length.
+/// Shortens input that is quoted in responses.
 pub fn shorten(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_default).collect()
 }

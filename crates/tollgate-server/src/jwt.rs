@@ -1,9 +1,8 @@
 //! Verifies JSON Web Tokens (RFC 7519) against a set of keys (RFC 7517).
 //!
-//! A token is only believed if a key of the set, of the kind its algorithm needs, verifies
-//! it; the algorithm's name alone never chooses how a key is used (RFC 8725, 3.1). Errors
-//! carry neither tokens nor key material. Who issued a token and for whom (`iss`, `aud`) is
-//! not judged here. Must not know about requests or rules.
+//! A token is accepted only if a key of the set, of the kind its algorithm needs, verifies it; the algorithm's name
+//! alone never determines how a key is used (RFC 8725, 3.1). Errors contain neither tokens nor key material. Issuer and
+//! audience (`iss`, `aud`) are not checked here. Must not know about requests or rules.
 
 use std::fmt;
 
@@ -16,10 +15,10 @@ mod jwk;
 pub use claims::Claims;
 use jwk::{Jwk, JwtAlgorithm, decode_base64url};
 
-/// The longest token that is looked at.
+/// Longer tokens are rejected.
 pub const MAX_TOKEN_BYTES: usize = 16 << 10;
 
-/// The most keys a set may have; without a `kid` every fitting one is tried.
+/// Maximum number of keys in a set; without a `kid` every suitable one is tried.
 pub const MAX_KEYS: usize = 64;
 
 /// Why a key set or a token is rejected.
@@ -57,8 +56,8 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// Reads a JWK set. Keys of unknown kinds or for other uses are passed over (RFC 7517, 5);
-    /// a key of a known kind that is broken or too weak rejects the set.
+    /// Parses a JWK set. Keys of unknown kinds or for other uses are skipped (RFC 7517, 5); a key of a known kind that
+    /// is invalid or too weak rejects the set.
     pub fn from_json(text: &str) -> Result<Self, JwtError> {
         let set: Value = serde_json::from_str(text).map_err(|_| JwtError::NotAKeySet)?;
         let list = set.get("keys").and_then(Value::as_array).ok_or(JwtError::NotAKeySet)?;
@@ -72,7 +71,7 @@ impl KeySet {
         if keys.is_empty() { Err(JwtError::NoKeys) } else { Ok(Self { keys }) }
     }
 
-    /// The claims of `token`, if its signature and its times hold at `now_unix_s`.
+    /// The claims of `token`, if its signature and its times are valid at `now_unix_s`.
     pub fn verify(&self, token: &str, now_unix_s: u64) -> Result<Claims, JwtError> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(JwtError::TooLong);
@@ -121,7 +120,7 @@ impl KeySet {
     }
 }
 
-/// Says how many keys there are, never what they are.
+/// Shows the number of keys, never their contents.
 impl fmt::Debug for KeySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeySet").field("keys", &self.keys.len()).finish()
@@ -181,7 +180,7 @@ mod tests {
         (pair, jwk)
     }
 
-    /// `keys` must believe what `sign` has signed, and nothing else.
+    /// `keys` must accept what `sign` has signed, and nothing else.
     fn check(keys: &KeySet, algorithm: &str, sign: impl Fn(&[u8]) -> Vec<u8>) {
         let good = token(&json!({"alg": algorithm}), &json!({"sub": "ann"}), &sign);
         let claims = keys.verify(&good, NOW).expect(algorithm);
@@ -192,7 +191,7 @@ mod tests {
         assert_eq!(keys.verify(&tampered, NOW), Err(JwtError::BadSignature), "{algorithm}");
     }
 
-    /// The outcome of a token that the set's secret has signed.
+    /// The result of a token that the set's secret has signed.
     fn signed(header: Value, claims: Value) -> Result<Claims, JwtError> {
         secret_set().verify(&token(&header, &claims, hs256), NOW)
     }

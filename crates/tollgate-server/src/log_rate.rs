@@ -1,10 +1,10 @@
-//! Log lines that strangers can cause, at a bounded rate.
+//! Rate limit of log lines that clients can cause.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(10);
-/// Lines in a window; what is beyond is only counted.
+/// Lines per window; further ones are only counted.
 const MAX_LINES: u32 = 60;
 
 /// A fixed window of log lines of one kind.
@@ -18,17 +18,17 @@ struct LogWindow {
     suppressed: u64,
 }
 
-/// What may be logged.
+/// Permission to log a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogPermit {
-    /// Lines that were left out before this one.
+    /// Lines suppressed before this one.
     pub suppressed: u64,
-    /// The next ones are left out until the window ends.
+    /// Further lines are suppressed until the window ends.
     pub is_last: bool,
 }
 
 impl LogLimiter {
-    /// `None` where this window has had its lines.
+    /// `None` if the window has no lines left.
     pub fn permit(&self) -> Option<LogPermit> {
         self.permit_at(Instant::now())
     }
@@ -49,7 +49,7 @@ impl LogLimiter {
         Some(LogPermit { suppressed: left_out, is_last: window.lines == MAX_LINES })
     }
 
-    /// Logs through `line`, and says how much is left out.
+    /// Logs through `line`, and adds how many lines were suppressed.
     pub fn warn(&self, what: &str, line: impl FnOnce()) {
         let Some(LogPermit { suppressed: left_out, is_last }) = self.permit() else { return };
         if left_out > 0 {

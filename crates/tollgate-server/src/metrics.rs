@@ -31,7 +31,7 @@ pub fn write(gate: &Gate, proxy: Option<&Proxy>) -> String {
     }
 
     page.describe("tollgate_rule_hits_total", "counter", "Hits on a rule, by what it said to them.");
-    // A database may have a million rules: of these, those that were ever hit.
+    // A database may have a million rules: of these, only those with hits.
     let shown = |rule: &&Arc<RuleInForce>| !rule.is_added() || rule.counts() != RuleCounts::default();
     let records = || policy.rules().iter().filter(shown).map(|rule| (rule, rule.counts()));
     for (rule, tally) in records() {

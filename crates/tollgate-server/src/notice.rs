@@ -1,6 +1,6 @@
-//! What an operator should hear of without asking: bans that were earned, and memory that ran out.
+//! Log messages about events that operators should notice: automatic bans, and full memory.
 //!
-//! A line for each kind and interval at the most: during an attack the log stays readable.
+//! At most one line per kind and interval, so that the log stays readable during an attack.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::gate::Gate;
 
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Counts that only grow.
+/// Monotonic counters.
 #[derive(Clone, Copy, Default)]
 struct NoticeCounts {
     banned: u64,
@@ -52,7 +52,7 @@ pub async fn watch(gate: Arc<Gate>, mut shutdown: Shutdown) {
     }
 }
 
-/// What is valid in rules that come into force but probably not intended.
+/// Logs settings of new rules that are valid but probably not intended.
 pub fn log_warnings(warnings: Warnings) {
     for warning in warnings.into_lines() {
         tracing::warn!("{warning}");

@@ -1,7 +1,7 @@
-//! Requests put aside (`on_exceed: queue`): kept until the API has taken them, in a file of this node or on a Redis
-//! that several share.
+//! The durable request queue (`on_exceed: queue`): requests are stored until the API has answered them, in a local
+//! SQLite file or in a Redis that nodes share.
 //!
-//! At least once: what was under way when a process ended is sent again, with the same idempotency key.
+//! Delivery is at least once: a request in flight when a process ended is sent again, with the same idempotency key.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,9 +21,9 @@ mod sqlite;
 use redis::RedisQueue;
 use sqlite::SqliteQueue;
 
-/// How long answered requests can still be asked about.
+/// How long the status of answered requests can be queried.
 const DONE_RETENTION: Duration = Duration::from_secs(3_600);
-/// Dead ones wait for somebody to look at them, but not for ever.
+/// How long dead requests are kept for an operator.
 const DEAD_RETENTION: Duration = Duration::from_secs(7 * 86_400);
 
 pub enum QueueBackend {
@@ -54,7 +54,7 @@ pub enum QueueError {
 impl From<rusqlite::Error> for QueueError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DiskFull) => QueueError::Full, // the file has its pages, or the disk is full
+            Some(rusqlite::ErrorCode::DiskFull) => QueueError::Full, // page limit of the file, or disk full
             _ => QueueError::Sqlite(error),
         }
     }
@@ -80,12 +80,12 @@ impl QueueBackend {
         }
     }
 
-    /// Puts a request aside; when this returns it is kept.
+    /// Enqueues a request; when this returns it is stored durably.
     pub async fn push(&self, item: QueuedRequest, body: Vec<u8>) -> Result<(), QueueError> {
         ask!(self, push(item, body))
     }
 
-    /// Takes the oldest requests that are due, at most `count`, and when the next one will be.
+    /// Takes the oldest due requests, at most `count`; also returns when the next one is due.
     pub async fn take_due(
         &self,
         now: Time,
@@ -94,7 +94,7 @@ impl QueueBackend {
         ask!(self, take_due(now, count))
     }
 
-    /// Says that what was taken is still under way; who does not say so in time loses it to another node.
+    /// Renews this node's deliveries. One that is not renewed in time is redelivered by another node.
     pub async fn renew_deliveries(&self) -> Result<(), QueueError> {
         match self {
             QueueBackend::Sqlite(_) => Ok(()),
@@ -102,12 +102,12 @@ impl QueueBackend {
         }
     }
 
-    /// Writes down what came of a try.
+    /// Saves the result of an attempt.
     pub async fn update(&self, item: QueuedRequest) -> Result<(), QueueError> {
         ask!(self, update(item))
     }
 
-    /// Forgets what nobody will ask about any more.
+    /// Deletes answered and dead requests after their retention time.
     pub async fn sweep(&self, now: Time) -> Result<(), QueueError> {
         ask!(self, sweep(now))
     }
@@ -116,12 +116,12 @@ impl QueueBackend {
         ask!(self, find(id))
     }
 
-    /// The body of a request; `None` if it was removed meanwhile.
+    /// The body of a request; `None` if the request was removed meanwhile.
     pub async fn body(&self, id: &str) -> Result<Option<Vec<u8>>, QueueError> {
         ask!(self, body(id))
     }
 
-    /// The oldest requests first, of one state or of all.
+    /// Lists requests of one state or of all, the oldest first.
     pub async fn list(
         &self,
         state: Option<QueuedState>,
@@ -130,39 +130,39 @@ impl QueueBackend {
         ask!(self, list(state, count))
     }
 
-    /// Removes a request, whatever its state; says whether it was there.
+    /// Removes a request, whatever its state; returns whether it existed.
     pub async fn remove(&self, id: &str) -> Result<bool, QueueError> {
         ask!(self, remove(id))
     }
 
-    /// How many there are in each state.
+    /// The number of requests in each state.
     pub async fn counts(&self) -> Result<Vec<(QueuedState, u64)>, QueueError> {
         ask!(self, counts())
     }
 }
 
-/// What a queue may hold.
+/// Bounds of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueBounds {
-    /// Requests that wait.
+    /// Waiting requests.
     pub items: usize,
-    /// All that is kept, answered and dead requests included: those make room when it is needed.
+    /// All stored bytes, including answered and dead requests: those are evicted when space is needed.
     pub bytes: usize,
-    /// Requests of one sender that wait.
+    /// Waiting requests of one sender.
     pub sender_items: usize,
-    /// Their bodies.
+    /// Bytes of their bodies.
     pub sender_bytes: usize,
 }
 
-/// A sender may have this part of the queue.
+/// One sender may use this fraction of the queue.
 const SENDER_SHARE: usize = 10;
-/// A small queue is not divided further.
+/// The share of a sender in a small queue is at least this.
 const MIN_SENDER_ITEMS: usize = 10;
-/// What a request takes beside its texts.
+/// Bytes of a request beside its texts.
 const ITEM_OVERHEAD: usize = 512;
 
 impl QueueBounds {
-    /// A sender may always have one request with the longest body.
+    /// The bounds always admit one request per sender with the longest body.
     pub fn new(items: usize, bytes: usize, max_body: usize) -> QueueBounds {
         QueueBounds {
             items,
@@ -173,14 +173,14 @@ impl QueueBounds {
     }
 }
 
-/// 128 bits that nobody can guess.
+/// 128 random bits: the id must not be guessable.
 pub fn new_id() -> String {
     let mut bytes = [0; 16];
     SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// One request, as it will be sent. Its body is asked for when it is.
+/// One request, as it will be sent. Its body is loaded at that time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueuedRequest {
     pub id: String,
@@ -188,39 +188,39 @@ pub struct QueuedRequest {
     /// Path and query.
     pub target: String,
     pub host: String,
-    /// The chosen headers.
+    /// The stored headers.
     pub headers: Vec<(String, String)>,
     pub body_bytes: usize,
     pub sender: RequestSender,
     pub state: QueuedState,
     pub queued_at: Time,
     pub expires_at: Time,
-    /// Not sent before.
+    /// Not sent before this time.
     pub next_at: Time,
     pub tries: u32,
-    /// The status that the API answered with last.
+    /// The status of the API's last response.
     pub status: Option<u16>,
     pub error: Option<String>,
-    /// By what a node has taken it, where several share the queue.
+    /// The delivery under which a node has taken it, where nodes share the queue.
     pub delivery_tag: Option<String>,
 }
 
-/// Who sent it, as rules tell: resolved when it came in, for tokens expire.
+/// The sender's identity as rules see it: resolved when the request arrived, since tokens expire.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RequestSender {
     pub ip: IpAddr,
-    /// Attributes as rules name them, with their values.
+    /// Attributes, named as in rules, with their values.
     pub identity: Vec<(String, String)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueuedState {
     Queued = 0,
-    /// On its way to the API.
+    /// In flight to the API.
     Sending = 1,
     /// The API has answered.
     Done = 2,
-    /// Given up: tried too often, or too old.
+    /// Too many attempts, or too old.
     Dead = 3,
 }
 
@@ -243,7 +243,7 @@ impl QueuedState {
 }
 
 impl QueuedRequest {
-    /// The hit that it makes when it is sent.
+    /// The hit that is charged when it is sent.
     pub fn hit(&self) -> Hit<'_> {
         let hit = Hit::on(&self.method, &self.host, &self.target).ip(self.sender.ip);
         self.sender.identity.iter().fold(hit, |hit, (name, value)| match Attribute::parse(name) {

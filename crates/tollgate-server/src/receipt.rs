@@ -1,7 +1,7 @@
-//! Receipts for callers of the decision API: signed, and good for one settlement.
+//! Receipts for callers of the decision API: signed, and valid for one settlement.
 //!
-//! A receipt says what was charged, under which rules. It is the caller's to keep; what it says is believed
-//! because of its signature, and once only.
+//! A receipt states what was charged, under which rules. The caller keeps it; its signature proves its contents, and it
+//! is accepted only once.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -20,9 +20,9 @@ use tollgate::store::central::CounterId;
 use tollgate::store::{CounterKey, KeyPart, Receipt, ReceiptRecord, Sensitivity};
 use tollgate::{Policy, Time, Verdict};
 
-/// A receipt that nobody has used by then stays charged.
+/// A receipt expires after this; its charges then remain.
 pub const MAX_AGE: Duration = Duration::from_secs(3_600);
-/// Settlements remembered; with more than these in an hour, further ones are refused.
+/// Bound on remembered settlements; with more than these in an hour, further ones are refused.
 const MAX_USED: usize = 1_000_000;
 const MAX_BYTES: usize = 16 << 10;
 
@@ -31,7 +31,7 @@ pub struct Receipts {
     used: Mutex<UsedReceipts>,
 }
 
-/// What was used in this hour and in the one before.
+/// Receipts used in this hour and in the one before.
 #[derive(Default)]
 struct UsedReceipts {
     current: HashSet<Id>,
@@ -48,7 +48,7 @@ struct WireReceipt {
     charges: Vec<WireCharge>,
 }
 
-/// Rule, counter, fingerprint, cost of a unit, and the grant; what a store calls the counter; whether it is the node's
+/// Rule, counter, fingerprint, cost of a unit, and the grant; the counter's name in a store; whether it is the node's
 /// share of the limit.
 #[derive(Serialize, Deserialize)]
 struct WireCharge(
@@ -61,7 +61,7 @@ struct WireCharge(
     #[serde(default, skip_serializing_if = "std::ops::Not::not")] bool,
 );
 
-/// Domain, the parts of the key, and which of them is the owner.
+/// Domain, the parts of the key, and the index of the owner among them.
 type WireCounter = (Box<str>, Vec<WireKeyPart>, Option<usize>);
 
 /// Name, value, and whether it is sensitive.
@@ -83,7 +83,7 @@ pub enum ReceiptError {
     StoreUnavailable,
 }
 
-/// What a caller says about the end of what it had asked for.
+/// The caller's report of the final cost or status.
 #[derive(Clone, Copy, Default)]
 pub struct Settlement {
     pub cost: Option<u64>,
@@ -97,7 +97,7 @@ impl Receipts {
         Receipts::new(key.expect("the system has random numbers"))
     }
 
-    /// Receipts that every node with the same secret takes for its own.
+    /// Receipts that all nodes with the same secret accept.
     pub fn with_key(secret: &[u8]) -> Receipts {
         Receipts::new(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
@@ -133,7 +133,7 @@ impl Receipts {
         Some(URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// Takes a receipt for good; hands over what to give back or to correct.
+    /// Claims a receipt; returns the charges to refund or to correct.
     pub fn settle(
         &self,
         text: &str,
@@ -153,7 +153,7 @@ impl Receipts {
         Ok(written.charges.into_iter().filter_map(|charge| charge.settlement(settlement, policy)).collect())
     }
 
-    /// What tells a receipt from all others of all nodes, if any of them may settle it.
+    /// An id that is unique across all nodes, if any node may settle the receipt.
     pub fn shared_id(&self, text: &str) -> Option<String> {
         let written = self.read(text).filter(WireReceipt::is_central)?;
         let (node, generation, sequence) = written.id;
@@ -187,14 +187,14 @@ impl Receipts {
 const SIGNATURE_BYTES: usize = 32;
 
 impl WireReceipt {
-    /// Whether every node can settle it: its counters are where all nodes find them.
+    /// Whether any node can settle it: all its counters are in the central store.
     fn is_central(&self) -> bool {
         self.charges.iter().all(|WireCharge(.., elsewhere, _)| elsewhere.is_some())
     }
 }
 
 impl WireCharge {
-    /// What is to be corrected, and to which cost; a rule that has changed since keeps its charge.
+    /// The charge to correct, and its real cost; a rule that has changed since keeps its charge.
     fn settlement(self, settlement: Settlement, policy: &Policy) -> Option<(Receipt, u64)> {
         let WireCharge(id, counter, fingerprint, unit_cost, (at, cost, mark), elsewhere, is_share) = self;
         let rule = policy.rule(&id)?;
@@ -228,7 +228,7 @@ fn read_counter((domain, parts, owner): WireCounter, rule: &str) -> CounterId {
     CounterId { domain, rule: rule.into(), key }
 }
 
-/// `None` where the charge stays as it is.
+/// `None` if the charge remains unchanged.
 fn real_cost(rule: &Rule, shape: Shape, settlement: Settlement) -> Option<u64> {
     let counts = settlement.status.is_none_or(|status| rule.count_when.counts(status));
     if shape == Shape::Concurrency || !counts {
@@ -237,7 +237,7 @@ fn real_cost(rule: &Rule, shape: Shape, settlement: Settlement) -> Option<u64> {
     settlement.cost
 }
 
-/// Whether a caller should come back with the receipt.
+/// Whether the caller is expected to settle the receipt.
 pub fn is_expected(verdict: &Verdict) -> bool {
     verdict.allowed
         && verdict
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(settle(&receipts, &engine, &text, node + 1, late), Err(ReceiptError::OtherNode));
     }
 
-    /// A store that cannot be reached.
+    /// A store that is unreachable.
     struct Unreachable;
 
     impl CentralCounterStore for Unreachable {
@@ -311,7 +311,8 @@ mod tests {
         }
     }
 
-    /// A quarter of 8/h was charged and an eighth of it given back: a token of the whole limit is a quarter of the share's.
+    /// A quarter of 8/h is charged and an eighth of it refunded: a token of the whole limit is a quarter of the
+    /// share's.
     #[tokio::test]
     async fn a_nodes_share_is_given_back_as_it_was_charged() {
         let root = document::read("rules: [{ id: a, limit: 8/h }]").unwrap();

@@ -1,9 +1,8 @@
-//! Follows the configuration file: a change is taken up within a second, however it was made.
+//! Reloads the configuration file within a second of a change.
 //!
-//! The file is looked at, not subscribed to: that works for files edited in place, renamed over and
-//! swapped by symlink alike. A change counts once two looks in a row agree, so that a file half-written is
-//! not taken for a whole one, and an empty file never counts. What is wrong is said, and the rules in
-//! force stay.
+//! The file is polled: that works for files edited in place, renamed over and swapped by symlink alike. A change counts
+//! once two polls in a row agree, so that a half-written file is not loaded, and an empty file never counts. Problems
+//! are logged, and the rules in force stay.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -26,19 +25,19 @@ use crate::notice;
 use crate::transport::proxy::Proxy;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// A file touched so recently may change again within the resolution of its time stamp.
+/// A file modified more recently may change again within the resolution of its timestamp.
 const RECENT: Duration = Duration::from_secs(2);
 
 pub struct WatchedConfig {
     pub path: PathBuf,
-    /// The file as it was before it was read at the start: what changes from then on is a change.
+    /// The file's stamp before it was read at the start: later differences are changes.
     pub initial_stamp: Option<FileStamp>,
-    /// Settings that only a start can change, as they are.
+    /// The present values of settings that only a restart can change.
     pub startup: StartupSettings,
     pub proxy: Option<Arc<Proxy>>,
 }
 
-/// What a reload does not change.
+/// Settings that a reload does not change.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StartupSettings {
     pub listen: Listen,
@@ -72,15 +71,15 @@ impl StartupSettings {
     }
 }
 
-/// What a look at the file saw.
+/// The state of the file at one poll.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FileStamp {
     device: u64,
     inode: u64,
     length: u64,
-    /// When the file was last touched in any way; unlike the time of its modification, nobody can set it.
+    /// The `ctime` of the file; unlike `mtime` it cannot be set.
     changed: Option<SystemTime>,
-    /// The contents, where the time stamp alone does not tell.
+    /// The contents, where the timestamps alone are not sufficient.
     contents: Option<Vec<u8>>,
 }
 
@@ -94,7 +93,7 @@ impl FileStamp {
         Some(FileStamp { device: seen.dev(), inode: seen.ino(), length: seen.len(), changed, contents })
     }
 
-    /// Whether nothing has changed since `earlier`, whose file may have been young then.
+    /// Whether nothing has changed since `earlier`, whose file may have been modified just before.
     pub fn is_unchanged_since(&self, earlier: &FileStamp) -> bool {
         let stamps = (self.device, self.inode, self.length, self.changed);
         let same_stamps = stamps == (earlier.device, earlier.inode, earlier.length, earlier.changed);
@@ -103,7 +102,7 @@ impl FileStamp {
     }
 }
 
-/// Runs until the shutdown; a SIGHUP reads the file at once.
+/// Runs until the shutdown; SIGHUP reloads the file at once.
 pub async fn watch(gate: Arc<Gate>, watched: WatchedConfig, mut hangup: Signal, mut shutdown: Shutdown) {
     let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -118,7 +117,7 @@ pub async fn watch(gate: Arc<Gate>, watched: WatchedConfig, mut hangup: Signal, 
             }
             _ = ticks.tick() => {
                 gate.clock.reanchor();
-                let Some(seen) = FileStamp::of(&watched.path) else { continue }; // gone for a moment
+                let Some(seen) = FileStamp::of(&watched.path) else { continue }; // temporarily missing
                 if in_force.as_ref().is_some_and(|known| seen.is_unchanged_since(known)) {
                     in_force = Some(seen);
                     changing = None;
@@ -169,7 +168,7 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
             "listen, proxy.tls, queue, memory, memory_full, counters, rules_db, on_rules_error, state_dir, state and tokens_file are changed by a restart only"
         );
     }
-    config.memory_bytes = watched.startup.memory_bytes; // as it is, until the next start
+    config.memory_bytes = watched.startup.memory_bytes; // unchanged until the next start
     let policy =
         config.take_policy().map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
     let warnings = policy.warnings();

@@ -1,4 +1,4 @@
-//! Answers over HTTP: JSON, and problems as RFC 9457 writes them.
+//! HTTP responses: JSON, and problem details (RFC 9457).
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use tollgate::{Reason, Verdict};
 
 use crate::connection::{FullResponse, ReadBodyError};
 
-/// Where problem types are registered.
+/// The registry of problem types.
 macro_rules! registry {
     () => {
         "https://iana.org/assignments/http-problem-types#"
@@ -38,7 +38,7 @@ fn with_type(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> F
     answer
 }
 
-/// A page for people.
+/// An HTML error page.
 pub fn html_page(status: StatusCode, detail: &str) -> FullResponse {
     let title = status.canonical_reason().unwrap_or("Error");
     let detail =
@@ -66,7 +66,7 @@ pub fn write_headers<B>(answer: &mut Response<B>, verdict: &Verdict, style: Head
     }
 }
 
-/// A refusal as the registered problem types have it, for APIs that stand behind the gate.
+/// A denial as a registered problem type, for APIs behind the proxy.
 pub fn denial(verdict: &Verdict) -> FullResponse {
     let status = status(verdict);
     let kind = match verdict.reason {
@@ -89,16 +89,16 @@ pub fn denial(verdict: &Verdict) -> FullResponse {
     with_type(status, "application/problem+json", body)
 }
 
-/// A request that cannot be answered, and why.
+/// Why a request cannot be served.
 #[derive(Debug)]
 pub struct ProblemDetails {
     pub status: StatusCode,
     pub detail: String,
-    /// The part of the request at fault.
+    /// The invalid part of the request.
     pub field: Option<String>,
-    /// The methods that would do.
+    /// The methods that are allowed.
     pub allow: Option<Cow<'static, str>>,
-    /// What else there is to say, each under its name.
+    /// Additional members by name.
     pub extensions: Vec<(&'static str, Value)>,
 }
 
@@ -111,7 +111,7 @@ impl ProblemDetails {
         ProblemDetails { field: Some(field.into()), ..ProblemDetails::new(StatusCode::BAD_REQUEST, detail) }
     }
 
-    /// Says one thing more.
+    /// Adds a member.
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> ProblemDetails {
         self.extensions.push((name, value.into()));
         self
@@ -128,7 +128,7 @@ impl ProblemDetails {
     }
 }
 
-/// What is wrong with a text, by line and path.
+/// The problems of a text, by line and path.
 impl From<Problems> for ProblemDetails {
     fn from(problems: Problems) -> ProblemDetails {
         let list = problems.iter().map(|problem| {
@@ -145,7 +145,7 @@ impl From<Problems> for ProblemDetails {
     }
 }
 
-/// The part of a text that a problem is about. A key that is unknown or missing is named in the message only.
+/// The part of a text that a problem refers to. An unknown or missing key is named in the message only.
 fn field_of(problem: &document::Problem) -> String {
     let quoted = problem.message().split('\'').nth(1);
     let named = ["unknown key", "missing"].iter().any(|word| problem.message().contains(word));

@@ -1,8 +1,8 @@
-//! The rules database as this node sees it: what is in it, and how far it is in force here.
+//! The rules database as this node sees it: its contents, and how far they are in force here.
 //!
-//! Edits go to the database and come back as changes like anybody's; an edit is answered once it is in
-//! force on this node. While the database cannot be reached the last good rules stay in force (I10); a node on a
-//! database elsewhere keeps a copy of it on its own disk, for a start in such a time.
+//! Edits go to the database and come back through the change feed; an edit is answered once it is in force on this
+//! node. While the database cannot be reached the last good rules stay in force (I10). For a database on another
+//! machine the node maintains a local copy on its own disk, so that it can start while the database is down.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -38,13 +38,13 @@ pub use follow::follow;
 use local_copy::CopyWriter;
 pub use status::{CopyStatus, RulesDbStatus, RulesSource};
 
-/// An edit is answered after this even if it is not in force here yet: it is in the database.
+/// An edit is answered after this even if it is not in force here yet: it is committed in the database.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct RulesFollower {
     address: String,
     folder: PathBuf,
-    /// As it is written, without login and options: for messages.
+    /// The URL without credentials and options, for messages.
     pub name: String,
     on_error: OnRulesError,
     audit: AuditConfig,
@@ -53,9 +53,9 @@ pub struct RulesFollower {
     copy: Option<CopyWriter>,
     in_force: watch::Sender<Option<Version>>,
     state: Mutex<FollowerState>,
-    /// Changes taken in since memory was given back.
+    /// Changes applied since free memory was last returned to the system.
     changes_since_trim: AtomicU64,
-    /// Rung when what was left out may fit now.
+    /// Notified when items that were left out may fit now.
     reload_requested: Notify,
     capabilities: NodeCapabilities,
 }
@@ -63,18 +63,18 @@ pub struct RulesFollower {
 #[derive(Default)]
 struct FollowerState {
     read_error: Option<String>,
-    /// What the trouble means for a start: from what it goes on.
+    /// How a start continues despite the error.
     startup_outcome: Option<String>,
     source: RulesSource,
-    /// The last change of the copy that the node has started from.
+    /// The last change of the copy that the node started from.
     copy_position: ChangeDigest,
     copy: Option<CopyStatus>,
     copy_error: Option<String>,
     write_error: Option<String>,
-    /// Things of the database that cannot be in force here, and why.
+    /// Items of the database that cannot be in force here, and why.
     left_out: BTreeMap<ItemId, String>,
     lag: Option<u64>,
-    /// Bans that were lifted elsewhere, and may be in the database.
+    /// Bans that were lifted on other nodes and may still be in the database.
     lifted_bans: VecDeque<(Key, Time)>,
 }
 
@@ -96,7 +96,7 @@ impl RulesFollower {
         }
     }
 
-    /// Opens the database, or finds it open.
+    /// Opens the database, or returns the open one.
     pub async fn open(&self) -> Result<&RulesDb, DbError> {
         if let Some(db) = self.db.get() {
             return Ok(db);
@@ -105,8 +105,8 @@ impl RulesFollower {
         Ok(self.db.get_or_init(|| db))
     }
 
-    /// Makes all of the edits, or none. When this returns they are on the disk, and in force on this node unless
-    /// it is cut off.
+    /// Makes all edits, or none. When this returns they are on disk, and in force on this node unless it has lost the
+    /// database.
     pub async fn edit(&self, who: &str, edits: Vec<Edit>, now: Time) -> Result<Vec<ItemChange>, DbError> {
         let author = Author { who: who.to_owned(), at: now };
         let made = self.db_for_edits()?.edit(author, edits).await;
@@ -115,7 +115,7 @@ impl RulesFollower {
         Ok(changes)
     }
 
-    /// Makes all of very many edits, or none; as [`edit`](Self::edit).
+    /// Like [`edit`](Self::edit), for very many edits.
     pub async fn edit_all(
         &self,
         who: &str,
@@ -130,7 +130,7 @@ impl RulesFollower {
         Ok(edited)
     }
 
-    /// Takes one change back, as a new change.
+    /// Reverts one change, as a new change.
     pub async fn rollback(&self, who: &str, version: Version, now: Time) -> Result<Vec<ItemChange>, DbError> {
         let author = Author { who: who.to_owned(), at: now };
         let made = self.db_for_edits()?.rollback(author, version).await;
@@ -139,7 +139,7 @@ impl RulesFollower {
         Ok(changes)
     }
 
-    /// Where files of this node may be.
+    /// The folder for files of this node.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -153,14 +153,14 @@ impl RulesFollower {
         apply::unsupported_reason(policy, &self.capabilities, rule)
     }
 
-    /// Waits until a change is in force here, and says whether it is.
+    /// Waits until a change is in force here; returns whether it is.
     pub async fn wait_for_version(&self, version: Version, within: Duration) -> bool {
         let mut in_force = self.in_force.subscribe();
         let there = in_force.wait_for(|seen| seen.is_some_and(|seen| seen >= version));
         matches!(timeout(within, there).await, Ok(Ok(_)))
     }
 
-    /// Waits until requests may be decided: the first rules are in force, or a start goes without them.
+    /// Waits until requests may be decided: the first rules are in force, or the node starts without them.
     pub async fn wait_for_first_rules(&self) {
         let mut in_force = self.in_force.subscribe();
         let goes_without = || self.on_error == OnRulesError::Open && self.state().read_error.is_some();
@@ -172,19 +172,19 @@ impl RulesFollower {
         self.in_force.subscribe().wait_for(Option::is_some).await.ok();
     }
 
-    /// Whether the first rules were read.
+    /// Whether the first rules were loaded.
     pub fn is_ready(&self) -> bool {
         self.in_force.borrow().is_some()
     }
 
-    /// The list of the file has changed: what did not fit beside it may fit now.
+    /// The rules of the file have changed: items that did not fit beside them may fit now.
     pub fn file_rules_changed(&self) {
         if !self.state().left_out.is_empty() {
             self.reload_requested.notify_one();
         }
     }
 
-    /// Why a thing of the database is not in force here.
+    /// Why an item of the database is not in force here.
     pub fn left_out_reason(&self, item: &ItemId) -> Option<String> {
         self.state().left_out.get(item).cloned()
     }
@@ -210,7 +210,7 @@ impl RulesFollower {
         })
     }
 
-    /// Keeps in mind whether the database can be written.
+    /// Records whether the database is writable.
     fn record_write<T>(&self, made: Result<T, DbError>) -> Result<T, DbError> {
         match &made {
             Ok(_) => self.state().write_error = None,
@@ -222,7 +222,7 @@ impl RulesFollower {
         made
     }
 
-    /// What the local copy has come to, and what keeps it from being up to date.
+    /// Records the state of the local copy, and the error that keeps it from being up to date.
     fn record_copy(&self, copy: Option<&LocalCopy>, trouble: Option<&CopyError>) {
         let trouble = trouble.map(ToString::to_string);
         let mut state = self.state();

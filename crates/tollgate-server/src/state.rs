@@ -1,4 +1,4 @@
-//! The file that counters, bans and tracked keys are saved in, and what guards the folder that it is in.
+//! The file of saved counters, bans and tracked keys, and the protection of its folder.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ pub use saver::{Saver, Saving, Standing};
 
 pub struct StateFile {
     path: PathBuf,
-    /// Where it can be appended to, once it was read.
+    /// The position for appends, once the file was read.
     end: OnceLock<(Frames, u64)>,
 }
 
@@ -30,7 +30,7 @@ impl StateFile {
         StateFile { path: folder.join(NAME), end: OnceLock::new() }
     }
 
-    /// What was saved; nothing on a first start, or if it cannot be read, which is said.
+    /// The saved state; `None` on a first start, or if the file cannot be read, which is logged.
     pub fn read(&self) -> Option<Vec<u8>> {
         match fs::read(&self.path) {
             Ok(bytes) => Some(bytes),
@@ -42,19 +42,19 @@ impl StateFile {
         }
     }
 
-    /// Says where the file that was read can be appended to.
+    /// Sets the position for appends to the file that was read.
     pub fn ends_at(&self, end: Option<(Frames, u64)>) {
         if let Some(end) = end {
             self.end.set(end).ok();
         }
     }
 
-    /// The log that goes on where the file ends, or in a new one.
+    /// The log, which continues at the end of the file or begins a new one.
     pub fn log(self) -> StateLog {
         StateLog::new(self.path, self.end.into_inner())
     }
 
-    /// Keeps a file that could not be used for those who want to look at it.
+    /// Renames an unusable file, so that it can be examined.
     pub fn quarantine(&self) {
         let aside = self.path.with_extension("snapshot.damaged");
         match fs::rename(&self.path, &aside) {
@@ -72,8 +72,8 @@ impl StateFile {
 const OTHERS: u32 = 0o007;
 const GROUP: u32 = 0o070;
 
-/// Rejects state files that every user may read or write. A group is a choice of the operator's, or of a volume that is
-/// mounted for one: it is only warned about.
+/// Rejects state files that all users may read or write. Access of a group may be intended by the operator or by a
+/// mounted volume, so it only causes a warning.
 pub fn reject_open_to_others<'p>(
     files: impl IntoIterator<Item = (&'static str, &'p Path)>,
 ) -> Result<(), Problems> {

@@ -1,4 +1,4 @@
-//! What fuzz targets and linearity tests need of the server's internals.
+//! Access to the server's internals for fuzz targets and linearity tests.
 
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -36,7 +36,7 @@ pub(crate) fn gate(config: &str) -> Arc<Gate> {
     Arc::new(Gate::new(Engine::new(policy), live))
 }
 
-/// Reads a configuration; says what is wrong with it.
+/// Reads a configuration; returns its problems.
 pub fn config(text: &str) -> Result<(), String> {
     Config::parse(text, Path::new("")).map(drop).map_err(|problems| problems.to_string())
 }
@@ -45,7 +45,7 @@ fn signed(message: &[u8]) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &SECRET), message).as_ref().to_vec()
 }
 
-/// The claim `sub` of a token, if it is verified.
+/// The claim `sub` of a token, if it verifies.
 pub fn token_subject(token: &str) -> Option<String> {
     static KEYS: LazyLock<KeySet> = LazyLock::new(|| {
         let key = URL_SAFE_NO_PAD.encode(SECRET);
@@ -55,19 +55,19 @@ pub fn token_subject(token: &str) -> Option<String> {
     claims.get("sub").map(std::borrow::Cow::into_owned)
 }
 
-/// A token that says anything, with a signature that fits.
+/// A token with any contents and a valid signature.
 pub fn signed_token(header: &[u8], claims: &[u8]) -> String {
     let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
     let signature = URL_SAFE_NO_PAD.encode(signed(message.as_bytes()));
     format!("{message}.{signature}")
 }
 
-/// Reads a set of keys; says whether it is one.
+/// Whether a text is a valid key set.
 pub fn is_key_set(text: &str) -> bool {
     KeySet::from_json(text).is_ok()
 }
 
-/// How many charges a receipt settles, if it is one of ours.
+/// The number of charges that a receipt settles, if it is valid.
 pub fn settle(receipt: &str) -> Option<usize> {
     static POLICY: LazyLock<Policy> =
         LazyLock::new(|| Policy::from_yaml("rules: [{ id: a, limit: 5/m }]").expect("valid rules"));
@@ -79,7 +79,7 @@ pub fn settle(receipt: &str) -> Option<usize> {
         .map(|all| all.len())
 }
 
-/// A receipt that says anything, with a signature that fits.
+/// A receipt with any contents and a valid signature.
 pub fn signed_receipt(contents: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode([contents, &signed(contents)].concat())
 }

@@ -1,16 +1,16 @@
-//! Who may use the admin API and the decision API: bearer tokens with roles and names, from a file or the environment.
+//! Bearer tokens of the admin API and the decision API, with roles and names, from a file or the environment.
 //!
-//! One token a line, `ROLE TOKEN [NAME]`, where the token is written plainly or as `sha256:` and 64 hex
-//! digits. Only digests are kept, and compared in constant time. The name is what the log of changes says.
+//! One token per line, `ROLE TOKEN [NAME]`, where the token is plain text or `sha256:` and 64 hex digits. Only digests
+//! are stored, and compared in constant time. The name appears in the log of changes.
 
 use ring::digest::{SHA256, digest};
 
-/// What a token may do. In the admin API each role includes the ones before it.
+/// The role of a token. In the admin API each role includes the ones before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
-    /// Ask for decisions, which charges counters: nothing in the admin API, and no other role includes it.
+    /// Use the decision API, which charges counters. Gives no access to the admin API, and no other role includes it.
     Check,
-    /// Look.
+    /// Read everything.
     Read,
     /// Ban, unban and reset.
     Operate,
@@ -47,7 +47,7 @@ struct Token {
     name: Box<str>,
 }
 
-/// The variable of the environment that has the lines of a file in it.
+/// The environment variable with the lines of a token file.
 pub const TOKENS_ENV: &str = "TOLLGATE_TOKENS";
 /// Shorter tokens could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
@@ -69,20 +69,20 @@ impl Tokens {
         self
     }
 
-    /// The role of a token, and its name. A token may have several roles: one that includes `needed` comes first.
+    /// The role and the name of a token. A token may have several roles: one that includes `needed` is preferred.
     pub fn find(&self, token: &str, needed: Role) -> Option<(Role, &str)> {
         let given = sha256(token);
-        // All are compared, so that the time does not tell which one is near.
+        // All digests are compared, so that the time does not depend on which one matches.
         let known = self.0.iter().filter(|known| constant_time_eq(&known.digest, &given));
         known.map(|known| (known.role, &*known.name)).max_by_key(|(role, _)| (role.includes(needed), *role))
     }
 
-    /// Whether decisions are for callers with a token.
+    /// Whether the decision API requires a token.
     pub fn has_check(&self) -> bool {
         self.0.iter().any(|token| token.role == Role::Check)
     }
 
-    /// Whether any is good for the admin API.
+    /// Whether any token gives access to the admin API.
     pub fn has_admin(&self) -> bool {
         self.0.iter().any(|token| token.role != Role::Check)
     }

@@ -1,4 +1,4 @@
-//! The protocols over which decisions are asked for. They know neither each other nor any backend.
+//! The protocols of decisions. They know neither each other nor any backend.
 
 pub mod http;
 pub mod proxy;

@@ -1,4 +1,4 @@
-//! `/v1/allow`: who is never limited; the file's entries are only shown.
+//! `/v1/allow`: keys that are never limited; the file's entries are read-only.
 
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -26,7 +26,7 @@ struct NewEntry {
     note: String,
 }
 
-/// `?limit=100&after=CURSOR`: the file's in their order, then the database's by key.
+/// `?limit=100&after=CURSOR`: the file's entries in their order, then the database's by key.
 pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [limit, after] = call.parameters(["limit", "after"])?;
     let limit = request::limit(limit.as_deref())?;
@@ -78,7 +78,7 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     Ok(with_etag(response::json(StatusCode::CREATED, &stored.as_ref().map(entry_json)), version))
 }
 
-/// Takes an entry out, and says what it was.
+/// Removes an entry, and returns it.
 pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
     let gate = call.gate();

@@ -1,4 +1,4 @@
-//! `/v1/audit`: who has changed what, and taking one change back.
+//! `/v1/audit`: the log of changes with their authors, and reverting one change.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let before = before.map(|before| version("before", &before)).transpose()?;
     let item = item.map(|item| parse_item(call.gate(), &item)).transpose()?;
     let db = call.rules_follower()?.db().map_err(db_problem)?;
-    // One more than a page tells whether there is another.
+    // One more than a page, to see whether another page follows.
     let found = match item {
         Some(item) => db.history(item, before, limit + 1).await,
         None => db.log(before, limit + 1).await,
@@ -35,7 +35,7 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     Ok(response::json(StatusCode::OK, &json!({ "changes": changes, "next": next })))
 }
 
-/// Takes one change back, as a new change.
+/// Reverts one change, as a new change.
 pub async fn rollback(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
     let version = version("version", &call.path_parameter)?;
@@ -107,7 +107,7 @@ fn logged_json(logged: &ChangeLogEntry) -> Value {
     told
 }
 
-/// What a change is about, before and after it.
+/// The item of a change, before and after it.
 pub fn change_json(change: &ItemChange, before: Option<&str>) -> Value {
     let thing = |text: Option<&str>| text.map(|text| thing(&change.item, text));
     json!({
@@ -118,7 +118,7 @@ pub fn change_json(change: &ItemChange, before: Option<&str>) -> Value {
     })
 }
 
-/// A thing of the database as its own calls show it.
+/// An item of the database in the format of its own endpoint.
 fn thing(ItemId { kind, name }: &ItemId, text: &str) -> Value {
     match kind {
         ItemKind::Rule => serde_json::from_str(text).unwrap_or_else(|_| text.into()),

@@ -39,13 +39,13 @@ struct NewBan {
     reason: String,
 }
 
-/// `?limit=100&after=KEY`: in the order of their keys.
+/// `?limit=100&after=KEY`: ordered by key.
 pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [limit, after] = call.parameters(["limit", "after"])?;
     let limit = request::limit(limit.as_deref())?;
     let after = after.map(|after| read_key("after", &after)).transpose()?;
     let (gate, now) = (call.gate(), call.gate().now());
-    // One more than a page tells whether there is another.
+    // One more than a page, to see whether another page follows.
     let found = gate.engine.bans_page(after.as_ref(), limit + 1, now);
     let (page, next) = cursor::split_page(
         found.into_iter().map(|(key, ban)| (key.to_string(), (key, ban))).collect(),
@@ -64,7 +64,7 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     ))
 }
 
-/// What the database has of some bans; nothing while it cannot be read.
+/// The stored versions of some bans; empty while the database cannot be read.
 async fn stored(gate: &Gate, bans: &[(Key, Ban)]) -> CurrentItems {
     let Some(rulebook) = gate.rules_follower.get() else { return CurrentItems::new() };
     let items = bans.iter().map(|(key, _)| item(&key.to_string())).collect();
@@ -109,7 +109,7 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     Ok(with_etag(response::json(StatusCode::CREATED, &versioned(shown, version)), version))
 }
 
-/// Lifts a ban and says what was lifted.
+/// Lifts a ban, and returns it.
 pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
     let (gate, now) = (call.gate(), call.gate().now());
@@ -135,7 +135,7 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
                 return Ok(answer);
             }
         }
-        // An automatic one may be known to this node only.
+        // An automatic ban may exist on this node only.
         None if terms.dry_run => return Ok(dry_run_response(&name, Some(&ban), None)),
         None => _ = gate.engine.unban(key.clone(), now),
     }
@@ -172,7 +172,7 @@ impl NewBan {
     }
 }
 
-/// A ban of the file is neither lifted here nor replaced by one that could be.
+/// A ban of the file can be neither lifted nor replaced through the API.
 fn refuse_file_ban(gate: &Gate, key: &Key, now: Time) -> Result<(), ProblemDetails> {
     match gate.engine.find_ban(key.clone(), now) {
         Some(ban) if ban.source == BanSource::File => {
@@ -187,7 +187,7 @@ fn read_key(field: &str, text: &str) -> Result<Key, ProblemDetails> {
     Key::parse(text).map_err(|error| ProblemDetails::bad_field(field, error.to_string()))
 }
 
-/// Until when a ban is to hold, if that is said; what is wrong, by the name of its field.
+/// When a ban is to end, if stated; an error names its field.
 fn until(
     span: Option<&str>,
     instant: Option<&str>,

@@ -1,18 +1,18 @@
-//! Lists that begin with what is in the file and go on with what is in the database.
+//! Cursors of lists that begin with items of the file and continue with items of the database.
 
 use crate::response::ProblemDetails;
 
-/// Where a page starts.
+/// The start of a page.
 pub enum Cursor {
     First,
-    /// Behind something of the file.
+    /// After an item of the file.
     File(String),
-    /// Behind something of the database, by its name.
+    /// After an item of the database, by its name.
     Database(String),
 }
 
 impl Cursor {
-    /// Reads `file:NAME` or `database:NAME`, the `next` of the page before.
+    /// Parses `file:NAME` or `database:NAME`, the `next` of the page before.
     pub fn parse(after: Option<&str>, is_name: impl Fn(&str) -> bool) -> Result<Cursor, ProblemDetails> {
         let Some(after) = after else { return Ok(Cursor::First) };
         match after.split_once(':').filter(|(_, name)| is_name(name)) {
@@ -33,17 +33,17 @@ impl Cursor {
         format!("database:{name}")
     }
 
-    /// Whether the page begins in the part of the file.
+    /// Whether the page begins with items of the file.
     pub fn starts_in_file(&self) -> bool {
         !matches!(self, Cursor::Database(_))
     }
 
-    /// The name in the database that the page comes after.
+    /// The database name after which the page begins.
     pub fn database_name(self) -> String {
         if let Cursor::Database(name) = self { name } else { String::new() }
     }
 
-    /// What of the file comes behind the cursor.
+    /// The items of the file after the cursor.
     pub fn after<'i, T>(
         &self,
         items: impl IntoIterator<Item = T> + 'i,
@@ -60,7 +60,7 @@ impl Cursor {
     }
 }
 
-/// A page and whether there is another: what was found is one more than was asked for if there is.
+/// A page, and the cursor of the next one: `found` has one item more than `limit` if there is one.
 pub fn split_page<T>(mut found: Vec<(String, T)>, limit: usize) -> (Vec<T>, Option<String>) {
     let more = found.len() > limit;
     found.truncate(limit);

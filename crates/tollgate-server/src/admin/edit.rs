@@ -1,4 +1,4 @@
-//! Edits of the rules database: on what their author has seen, or not at all.
+//! Edits of the rules database, with preconditions against lost updates.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::connection::FullResponse;
 use crate::response::{self, ProblemDetails};
 use crate::rules_follower::RulesFollower;
 
-/// What must be there, as the headers of the call say.
+/// The precondition in the headers of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
     Any,
@@ -47,16 +47,16 @@ impl Condition {
     }
 }
 
-/// How an edit is to be made.
+/// Options of an edit.
 #[derive(Clone, Copy)]
 pub struct EditOptions {
     pub condition: Condition,
-    /// Only to be looked at.
+    /// Reports the changes without making them.
     pub dry_run: bool,
 }
 
 impl EditOptions {
-    /// `?dry_run=true` and the conditions.
+    /// Reads `?dry_run=true` and the preconditions.
     pub fn of(call: &AdminRequest) -> Result<EditOptions, ProblemDetails> {
         let [dry_run] = call.parameters(["dry_run"])?;
         EditOptions::with(call, dry_run.as_deref())
@@ -66,7 +66,7 @@ impl EditOptions {
         Ok(EditOptions { condition: Condition::of(call)?, dry_run: flag("dry_run", dry_run)? })
     }
 
-    /// What the database is to expect.
+    /// The state that the database is to expect.
     pub async fn expected(
         &self,
         rulebook: &RulesFollower,
@@ -84,21 +84,21 @@ impl EditOptions {
     }
 }
 
-/// What came of edits.
+/// The outcome of edits.
 pub enum EditOutcome {
     Applied(Vec<ItemChange>),
-    /// They were only looked at: the answer.
+    /// A dry run, with its response.
     DryRun(FullResponse),
 }
 
 impl AdminRequest {
-    /// The rules database, where there is one.
+    /// The rules database, if configured.
     pub fn rules_follower(&self) -> Result<&Arc<RulesFollower>, ProblemDetails> {
         let none = "rules_db is none: what is in the configuration file is changed there";
         self.gate().rules_follower.get().ok_or_else(|| ProblemDetails::new(StatusCode::CONFLICT, none))
     }
 
-    /// Makes edits, all or none, or says what they would change.
+    /// Makes edits, all or none; a dry run reports what they would change.
     pub async fn apply_edits(
         &self,
         terms: &EditOptions,
@@ -121,13 +121,13 @@ impl AdminRequest {
     }
 }
 
-/// What planned changes are.
+/// The response with planned changes.
 pub fn dry_run_response(planned: &[(ItemChange, Option<String>)]) -> FullResponse {
     let changes = planned.iter().map(|(change, before)| audit::change_json(change, before.as_deref()));
     response::json(StatusCode::OK, &json!({ "dry_run": true, "changes": changes.collect::<Value>() }))
 }
 
-/// Why the database did not do what it was asked to.
+/// Converts a database error to a response.
 pub fn db_problem(error: DbError) -> ProblemDetails {
     let detail = error.to_string();
     let status = match &error {
@@ -154,13 +154,13 @@ pub fn db_problem(error: DbError) -> ProblemDetails {
     ProblemDetails::new(status, detail)
 }
 
-/// The thing is not as the caller thinks: it is at another version, or there is none.
+/// The precondition fails: the item has another version, or does not exist.
 pub fn precondition_failed(detail: String, version: Option<Version>) -> ProblemDetails {
     let version = version.map(|version| version.to_string());
     ProblemDetails::new(StatusCode::PRECONDITION_FAILED, detail).with("version", version)
 }
 
-/// Says which version of a thing an answer is about.
+/// Sets the version of an item as `ETag`.
 pub fn with_etag(mut answer: FullResponse, version: Option<Version>) -> FullResponse {
     let tag = version.and_then(|version| HeaderValue::from_str(&format!("\"{version}\"")).ok());
     if let Some(tag) = tag {

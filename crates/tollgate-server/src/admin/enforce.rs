@@ -1,4 +1,4 @@
-//! `/v1/enforce`: the panic switch, of the whole fleet where there is a database.
+//! `/v1/enforce`: the panic switch; of the whole fleet if there is a database.
 
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -22,7 +22,7 @@ struct NewEnforce {
     enforce: String,
 }
 
-/// Where the switch of this node stands, and who has turned it last.
+/// The position of this node's switch, and its last change.
 pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     call.parameters([])?;
     current_response(call.gate()).await
@@ -79,7 +79,7 @@ pub async fn set(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     ))
 }
 
-/// `turned` is the version, by whom, and when.
+/// `turned` is the version, the author and the time of the last change.
 fn enforce_json(position: &str, scope: &str, turned: Option<(String, String, String)>) -> Value {
     let (version, who, at) = match turned {
         Some((version, who, at)) => (Some(version), Some(who), Some(at)),

@@ -1,4 +1,4 @@
-//! Who may call what of the admin API.
+//! Authorization of the admin API.
 
 use hyper::Request;
 use hyper::body::Incoming;
@@ -8,11 +8,11 @@ use crate::caller_auth::{self, RefusedCaller};
 use crate::response::ProblemDetails;
 use crate::tokens::Role;
 
-/// Whoever calls where there are no tokens.
+/// The name of any caller where there are no tokens.
 const LOCAL: &str = "local";
 
 impl Admin {
-    /// The name of the caller, if the call is allowed; else the refusal, which is logged.
+    /// The name of the caller, if the call is allowed; otherwise the refusal, which is logged.
     pub(super) fn authorize(
         &self,
         request: &Request<Incoming>,
@@ -24,7 +24,7 @@ impl Admin {
         })
     }
 
-    /// The name of the caller where it may read; empty for those whom an open route serves, too.
+    /// The name of the caller if it has the role to read; empty for others on an open route.
     pub(super) fn reader_name(&self, request: &Request<Incoming>) -> String {
         self.check_caller(request, Role::Read).map_or_else(|_| String::new(), str::to_owned)
     }

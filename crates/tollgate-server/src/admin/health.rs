@@ -1,5 +1,5 @@
-//! `/healthz` and `/readyz`, which anybody may ask. Names of servers, and messages that may have them in them, are for
-//! callers that may read.
+//! `/healthz` and `/readyz`, open to all callers. Names of servers, and messages that may contain them, are shown only
+//! to callers that may read.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::response;
 use crate::rules_follower::{RulesDbStatus, RulesFollower, RulesSource};
 use crate::state::{self, Saving};
 
-/// How much is told.
+/// How much detail a response has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
     None,
@@ -30,7 +30,7 @@ impl Detail {
     }
 }
 
-/// Alive; and whether limits hold as they should.
+/// Liveness, and whether all limits are enforced as configured.
 pub fn health(gate: &Gate, detail: Detail) -> FullResponse {
     let mut health = central_health(gate, detail);
     let enforce = gate.engine.enforce();
@@ -63,7 +63,7 @@ pub fn health(gate: &Gate, detail: Detail) -> FullResponse {
     response::json(StatusCode::OK, &health)
 }
 
-/// What a crash would cost now.
+/// What a crash would lose now.
 fn saved_state(saving: &Saving, standing: &state::Standing, now: Time) -> Value {
     let millis = |duration: Duration| duration.as_millis() as u64;
     json!({
@@ -117,7 +117,8 @@ fn central_health(gate: &Gate, detail: Detail) -> Value {
     health
 }
 
-/// Ready once every listener accepts: then the first rules are in force, or a start goes without those of the database.
+/// Ready once all listeners accept: then the first rules are in force, or the node starts without those of the
+/// database.
 pub fn readiness(admin: &Admin, detail: Detail) -> FullResponse {
     if *admin.shutdown.borrow() {
         return response::json(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "stopping" }));

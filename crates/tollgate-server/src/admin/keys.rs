@@ -1,4 +1,4 @@
-//! `/v1/keys?rule=…&key=…`: what a key has used, and forgetting it.
+//! `/v1/keys?rule=…&key=…`: the usage of a key, and its reset.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     Ok(response::json(StatusCode::OK, &report_json(&report)))
 }
 
-/// Forgets what a key has used, and says what was forgotten.
+/// Resets the counters of a key, and returns their state before.
 pub async fn reset(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let found = find(&call).await?;
     let gate = call.gate();
@@ -26,7 +26,7 @@ pub async fn reset(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     Ok(response::json(StatusCode::OK, &json!({ "reset": report_json(&report) })))
 }
 
-/// What is known of the key under the first of its readings that the rule is counted by.
+/// The state of the key, under the first candidate that fits the rule's key.
 async fn find(call: &AdminRequest) -> Result<KeyReport, ProblemDetails> {
     let [rule, key] = call.raw_parameters(["rule", "key"])?;
     let rule = rule.ok_or_else(|| ProblemDetails::bad_field("rule", "'rule' is missing"))?;
@@ -51,8 +51,8 @@ fn not_found(error: InspectError) -> ProblemDetails {
     }
 }
 
-/// A key in a URL is encoded once more, as every value there; one written as it is does too, where
-/// that can be told. Its readings, the better one first.
+/// A key in a query is percent-encoded once more, like every value there; a key without this second encoding is
+/// accepted, too. Returns the keys that it may mean, the likelier one first.
 pub(super) fn parse_key_candidates(raw: &str) -> Result<Vec<Key>, ProblemDetails> {
     let decoded = percent::text(percent::decode(raw, Plus::Literal).collect());
     let readings = [Key::parse(&decoded), Key::parse(raw)];

@@ -1,4 +1,4 @@
-//! `/openapi.json`: what both APIs take and answer, written by hand and held to the table of routes.
+//! `/openapi.json`: requests and responses of both APIs, written by hand and tested against the table of routes.
 
 use hyper::StatusCode;
 
@@ -28,7 +28,7 @@ mod tests {
         serde_json::from_str(DESCRIPTION).expect("it is JSON")
     }
 
-    /// Each operation by its method and path.
+    /// The operations by method and path.
     fn operations(description: &Value) -> BTreeMap<(String, String), &Value> {
         let paths = description["paths"].as_object().expect("paths");
         let operations = paths.iter().flat_map(|(path, methods)| {

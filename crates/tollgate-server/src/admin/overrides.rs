@@ -1,4 +1,4 @@
-//! `/v1/overrides`: the limits of single keys, which are part of a rule and edited with it.
+//! `/v1/overrides`: limits of single keys, which are part of a rule and edited with it.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::response::{self, ProblemDetails};
 use crate::rules_follower;
 
 const MAX_BODY_BYTES: usize = 64 << 10;
-/// How often an edit is tried again where others edit the rule too.
+/// Attempts of an edit in case of concurrent edits of the rule.
 const TRIES: usize = 5;
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -34,7 +34,7 @@ struct NewOverride {
     limits: Vec<String>,
 }
 
-/// `?rule=ID`: those of one rule; else `?limit=100&after=ID` goes through the rules that have any.
+/// `?rule=ID`: the overrides of one rule; otherwise `?limit=100&after=ID` pages through the rules that have any.
 pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [rule, limit, after] = call.parameters(["rule", "limit", "after"])?;
     let limit = request::limit(limit.as_deref())?;
@@ -70,7 +70,7 @@ fn of_rule(rule: &RuleInForce) -> Vec<Value> {
     shown.collect()
 }
 
-/// Adds an override, or replaces the one that the key has.
+/// Adds an override, or replaces the key's present one.
 pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
     call.rules_follower()?;
@@ -101,7 +101,7 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     Ok(with_etag(answer, Some(version)))
 }
 
-/// `?rule=ID&key=KEY`: takes one out, and says what it was.
+/// `?rule=ID&key=KEY`: removes one, and returns it.
 pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [rule, key, dry_run] = call.raw_parameters(["rule", "key", "dry_run"])?;
     let terms = EditOptions::with(&call, dry_run)?;
@@ -130,7 +130,7 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
 }
 
 enum OverrideEdit {
-    /// The entry that was put in or taken out, and the rule after it.
+    /// The entry that was added or removed, and the rule after it.
     Applied {
         entry: Value,
         stored: StoredItem,
@@ -138,7 +138,7 @@ enum OverrideEdit {
     DryRun(FullResponse),
 }
 
-/// Edits the overrides of a rule as it is now; where somebody else was faster, of what it is then.
+/// Edits the overrides of a rule's current version; after a conflict, of the new version.
 async fn edit(
     call: &AdminRequest,
     terms: &EditOptions,
@@ -178,7 +178,7 @@ async fn edit(
                 });
                 return Ok(OverrideEdit::Applied { entry, stored: made.unwrap_or(stored) });
             }
-            // The server that is read may lack what the other one has made.
+            // The replica that is read may lack the conflicting change.
             Err(DbError::Conflict { found, .. }) => {
                 if let Some(found) = found {
                     rulebook.wait_for_version(found, CATCH_UP_TIMEOUT).await;
@@ -210,7 +210,7 @@ fn with_changed_overrides(
     Ok((RuleText::from_node(&node, "")?, entry))
 }
 
-/// The key of an override as it is written.
+/// The key of an override, parsed.
 fn key_of(written: &Value) -> Option<Key> {
     let parts = written.as_object()?.iter().filter(|(name, _)| !matches!(name.as_str(), "limit" | "limits"));
     let parts: Option<Vec<_>> = parts

@@ -1,4 +1,4 @@
-//! `/v1/queue`: requests that were put aside.
+//! `/v1/queue`: queued requests.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::response::{self, ProblemDetails};
 use crate::transport::proxy::RequestQueue;
 
 const MAX_LISTED: usize = 1_000;
-/// Headers that tell nothing of their sender; the values of others are not shown.
+/// Headers without personal data; the values of others are not shown.
 const SHOWN_HEADERS: [&str; 4] = ["accept", "content-encoding", "content-type", "idempotency-key"];
 
 impl From<QueueError> for ProblemDetails {
@@ -82,7 +82,7 @@ async fn find(call: &AdminRequest) -> Result<(&RequestQueue, QueuedRequest), Pro
     Ok((aside, item))
 }
 
-/// An item without what is its sender's secret.
+/// An item without its sender's secrets.
 fn item_json(item: &QueuedRequest) -> Value {
     let headers = item.headers.iter().map(|(name, value)| {
         let value = if SHOWN_HEADERS.contains(&name.as_str()) { value.as_str() } else { "…" };

@@ -1,4 +1,4 @@
-//! One call of the admin API: who calls, what the path and the query say, and the body.
+//! One call of the admin API: the caller, parameters of path and query, headers and body.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct AdminRequest {
     pub admin: Arc<Admin>,
     /// The caller's name, for the log of changes.
     pub caller: String,
-    /// What the path has in the place of its parameter, as it is written there.
+    /// The value of the path's parameter, still encoded.
     pub path_parameter: String,
     head: Parts,
     body: Option<Incoming>,
@@ -41,7 +41,7 @@ impl AdminRequest {
         self.head.uri.query().unwrap_or_default()
     }
 
-    /// A header that is given once, if at all: to pass over what is not understood could lose somebody's edit.
+    /// A header that may occur at most once: ignoring an invalid precondition could overwrite another edit.
     pub fn header(&self, name: &'static str) -> Result<Option<&str>, ProblemDetails> {
         let mut values = self.head.headers.get_all(name).iter();
         let first = values.next();
@@ -53,7 +53,7 @@ impl AdminRequest {
         }
     }
 
-    /// The values of the parameters as they are written, each at most once; others are refused.
+    /// The values of the query parameters, still encoded, each at most once; unknown parameters are rejected.
     pub fn raw_parameters<const N: usize>(
         &self,
         names: [&str; N],
@@ -84,12 +84,12 @@ impl AdminRequest {
         Ok(raw.map(|value| value.map(|value| percent::text(percent::decode(value, Plus::Literal).collect()))))
     }
 
-    /// Reads the body, which is there once.
+    /// Reads the body; it can be read only once.
     pub async fn read_body(&mut self, max: usize) -> Result<Bytes, ProblemDetails> {
         Ok(read_body(self.request()?, max).await?)
     }
 
-    /// Reads a body that takes its time.
+    /// Reads a body with a timeout of its own.
     pub async fn read_slow_body(&mut self, max: usize, within: Duration) -> Result<Bytes, ProblemDetails> {
         Ok(read_body_within(self.request()?, max, within).await?)
     }
@@ -100,7 +100,7 @@ impl AdminRequest {
     }
 }
 
-/// How many things a page has.
+/// The number of items per page.
 pub fn limit(asked: Option<&str>) -> Result<usize, ProblemDetails> {
     let Some(asked) = asked else { return Ok(DEFAULT_LIMIT) };
     let limit = asked.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
@@ -118,7 +118,7 @@ pub fn flag(name: &str, asked: Option<&str>) -> Result<bool, ProblemDetails> {
     }
 }
 
-/// One of some words; the first one where nothing is said.
+/// One of several words; the first one by default.
 pub fn choice<T: Copy, const N: usize>(
     name: &str,
     asked: Option<&str>,

@@ -1,4 +1,4 @@
-//! What the admin address answers with: a whole body, or one that is sent while it is being read.
+//! Response bodies of the admin listener: complete ones, and ones that are streamed while they are read.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,7 +12,7 @@ use tollgate_stores::rules::DbError;
 
 pub type AdminResponse = Response<Either<Full<Bytes>, ChunkedBody>>;
 
-/// Parts of a body as they come. One that fails ends the connection, so that nobody takes it for whole.
+/// A body in chunks. An error aborts the connection, so that a truncated body is not mistaken for a complete one.
 pub struct ChunkedBody(pub mpsc::Receiver<Result<Bytes, DbError>>);
 
 impl Body for ChunkedBody {

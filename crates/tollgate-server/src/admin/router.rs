@@ -1,4 +1,4 @@
-//! Every route of the admin address: who may call it, and what answers.
+//! The table of the admin listener's routes: roles and handlers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ type ResponseFuture = Pin<Box<dyn Future<Output = Result<AdminResponse, ProblemD
 pub struct AdminRoute {
     /// As in an `Allow` header.
     pub methods: &'static str,
-    /// With at most one parameter. A `{key}` may have slashes in it.
+    /// With at most one parameter. A `{key}` may contain slashes.
     pub path: &'static str,
-    /// `None` where anybody may call; `who` is empty then, unless the caller may read.
+    /// `None` for open routes; the caller's name is empty there, unless it has the role to read.
     pub role: Option<Role>,
     handler: fn(AdminRequest) -> ResponseFuture,
 }
@@ -58,7 +58,7 @@ const fn admin(
     AdminRoute { methods, path, role: Some(Role::Admin), handler: answer }
 }
 
-/// What has a name of its own comes before a parameter in the same place.
+/// Literal paths precede those with a parameter in the same position.
 pub static ROUTES: &[AdminRoute] = &[
     open("GET, HEAD", "/healthz", |call| ready_response(health::health(call.gate(), Detail::of(&call)))),
     open("GET, HEAD", "/readyz", |call| ready_response(health::readiness(&call.admin, Detail::of(&call)))),
@@ -114,7 +114,7 @@ fn metrics_page(call: &AdminRequest) -> FullResponse {
     response::text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
 }
 
-/// Answers a call by its route, if the caller may.
+/// Dispatches a call to its route, if the caller is authorized.
 pub async fn route(admin: Arc<Admin>, request: Request<Incoming>) -> Result<AdminResponse, ProblemDetails> {
     let path = request.uri().path();
     let there: Vec<_> = ROUTES.iter().filter_map(|route| Some((route, route.match_path(path)?))).collect();
@@ -140,7 +140,7 @@ pub async fn route(admin: Arc<Admin>, request: Request<Incoming>) -> Result<Admi
 }
 
 impl AdminRoute {
-    /// What a path has in the place of the route's parameter, if it is the route's.
+    /// The value of the route's parameter in a path, if the path matches.
     fn match_path<'p>(&self, path: &'p str) -> Option<&'p str> {
         let Some((before, rest)) = self.path.split_once('{') else {
             return (self.path == path).then_some("");

@@ -1,4 +1,4 @@
-//! `/v1/rules`: those of the file, which are only shown, and those of the database.
+//! `/v1/rules`: rules of the file, which are read-only, and of the database.
 
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
@@ -27,7 +27,7 @@ pub use list::list;
 use rule_json::rule_json;
 
 const MAX_RULE_BYTES: usize = 1 << 20;
-/// What a rule has when it is shown, beside itself: who sends it back need not take it out.
+/// Fields that responses add to a rule. They are ignored in requests, so that a response can be sent back unchanged.
 const RESPONSE_ONLY_FIELDS: [&str; 3] = ["source", "version", "left_out"];
 
 /// `?as=written` shows a rule as its author wrote it.
@@ -44,7 +44,7 @@ pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let Some(rulebook) = gate.rules_follower.get() else { return Err(none()) };
     let stored = match rulebook.get(ItemId::rule(id)).await {
         Ok(stored) => stored.ok_or_else(none)?,
-        // What is in force can be shown without the database.
+        // A rule in force can be shown without the database.
         Err(error) => match gate.engine.policy().rule(id) {
             Some(rule) if !as_written => {
                 return Ok(response::json(StatusCode::OK, &database_rule_json(rule_json(rule), None, None)));
@@ -101,7 +101,7 @@ pub async fn replace(mut call: AdminRequest) -> Result<FullResponse, ProblemDeta
     Ok(if status == StatusCode::CREATED { with_location(answer, &id) } else { answer })
 }
 
-/// Deletes a rule, and says what it was.
+/// Deletes a rule, and returns it.
 pub async fn delete(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
     let gate = call.gate();
@@ -120,14 +120,14 @@ pub async fn delete(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
     }
 }
 
-/// A rule as it was sent, which fits beside those in force.
+/// A submitted rule, checked against the rules in force.
 struct SubmittedRule {
     rule: Rule,
     text: RuleText,
 }
 
 impl SubmittedRule {
-    /// Reads the body; where the path has an id, it is the rule's.
+    /// Reads the body; an id in the path is the rule's.
     async fn of(call: &mut AdminRequest, id: Option<&str>) -> Result<SubmittedRule, ProblemDetails> {
         call.rules_follower()?;
         if let Some(id) = id {
@@ -151,7 +151,7 @@ impl SubmittedRule {
     }
 }
 
-/// A rule of the file is changed in the file.
+/// A rule of the file can be changed in the file only.
 pub(super) fn refuse_file_rule(gate: &Gate, id: &str) -> Result<(), ProblemDetails> {
     if gate.engine.policy().rule(id).is_none_or(|rule| rule.is_added()) {
         return Ok(());
@@ -160,7 +160,7 @@ pub(super) fn refuse_file_rule(gate: &Gate, id: &str) -> Result<(), ProblemDetai
     Err(ProblemDetails::new(StatusCode::CONFLICT, detail))
 }
 
-/// A rule that could not be in force beside the others, or with the counters where they are, is not taken.
+/// Rejects a rule that cannot be in force beside the others, or with this node's store.
 pub(super) fn reject_unsupported(call: &AdminRequest, rule: &Rule) -> Result<(), ProblemDetails> {
     let policy = call.gate().engine.policy();
     let now = call.gate().now();

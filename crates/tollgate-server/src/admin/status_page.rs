@@ -1,4 +1,4 @@
-//! The page at the admin address: what is in force, and what came of it. Plain HTML, no scripts.
+//! The status page of the admin listener: rules in force, and decisions by outcome. Plain HTML, no scripts.
 
 use hyper::StatusCode;
 use hyper::header::{CONTENT_SECURITY_POLICY, HeaderValue};
@@ -55,7 +55,7 @@ pub fn show(gate: &Gate) -> FullResponse {
     answer
 }
 
-/// Where counters are shared, and whether that works.
+/// The central store, and whether it is reachable.
 fn store(gate: &Gate) -> String {
     let Some(central) = gate.central.get() else { return String::new() };
     let servers = central.health();

@@ -10,13 +10,13 @@ use crate::client::percent_encode;
 
 #[derive(Subcommand)]
 pub enum AllowCommand {
-    /// Let a key pass whatever rules and bans say
+    /// Let a key pass regardless of rules and bans
     #[command(after_help = "Example:
   tollgate allow add ip:10.0.0.0/8 --note \"our own network\"")]
     Add {
         /// Such as ip:10.0.0.0/8 or user:health-check
         key: String,
-        /// Why, for those who look at it later
+        /// The reason, shown in lists and in the audit log
         #[arg(long, default_value = "", hide_default_value = true)]
         note: String,
         #[command(flatten)]
@@ -26,13 +26,13 @@ pub enum AllowCommand {
     #[command(after_help = "Example:
   tollgate allow ls")]
     Ls {
-        /// At most so many
+        /// Maximum number of entries
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         limit: Option<u64>,
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Take a key off the list, and say what was taken off
+    /// Remove a key from the list, and print the removed entry
     #[command(after_help = "Example:
   tollgate allow rm ip:10.0.0.0/8")]
     Rm {

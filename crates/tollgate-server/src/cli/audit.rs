@@ -1,4 +1,4 @@
-//! Who changed what, when; and taking one change back. `tollgate audit`, `rules history`, `rules rollback`.
+//! The log of changes, and reverting one change: `tollgate audit`, `rules history`, `rules rollback`.
 
 use clap::Args;
 use hyper::Method;
@@ -9,10 +9,10 @@ use crate::cli::session::Session;
 use crate::cli::{AdminArgs, Exit, out, value_diff};
 use crate::client::percent_encode;
 
-/// How much of the log is looked at.
+/// The part of the log to show.
 #[derive(Args)]
 pub struct PageArgs {
-    /// At most so many changes
+    /// Maximum number of changes
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Only changes before this version
@@ -22,7 +22,7 @@ pub struct PageArgs {
 
 #[derive(Args)]
 pub struct AuditArgs {
-    /// Only the changes of one thing: rule:ID, ban:KEY, allow:KEY or setting:enforce
+    /// Only the changes of one item: rule:ID, ban:KEY, allow:KEY or setting:enforce
     #[arg(long, value_name = "KIND:NAME")]
     item: Option<String>,
     #[command(flatten)]
@@ -54,7 +54,7 @@ fn print(
     listing.print(admin, wanted, |changes| changes.iter().flat_map(described).collect())
 }
 
-/// A change: which, who and when, then what it made of the thing.
+/// A change: version, author and time, then the difference that it made.
 fn described(change: &Value) -> Vec<String> {
     let what = change["what"].as_str().unwrap_or_default();
     let unseen = if what == "rule" { "id" } else { "key" };
@@ -64,7 +64,7 @@ fn described(change: &Value) -> Vec<String> {
     stamp.into_iter().chain(lines.into_iter().map(|line| format!("  {line}"))).collect()
 }
 
-/// `version 0-17, by ann, at 2026-11-15T11:01:51Z`, as far as it is known.
+/// `version 0-17, by ann, at 2026-11-15T11:01:51Z`, as far as known.
 pub fn change_stamp(change: &Value) -> String {
     let words = [("version", "version"), ("who", "by"), ("at", "at"), ("undoes", "takes back")];
     let known = words.iter().filter_map(|(name, word)| Some(format!("{word} {}", change[*name].as_str()?)));

@@ -18,7 +18,7 @@ pub enum BanCommand {
   tollgate ban add ip:203.0.113.9 --for 2h --reason \"password guessing\"
   tollgate ban add user:42 --until 2027-01-01T00:00:00Z")]
     Add {
-        /// What to ban
+        /// The key to ban
         key: String,
         /// How long, such as 1h or 7d
         #[arg(long = "for", value_name = "SPAN", conflicts_with = "until", default_value = "1h")]
@@ -26,7 +26,7 @@ pub enum BanCommand {
         /// Until when, such as 2027-01-01T00:00:00Z
         #[arg(long, value_name = "INSTANT")]
         until: Option<String>,
-        /// Why, for those who look at the ban later and for the client
+        /// The reason, shown in lists and to the client
         #[arg(long, default_value = "", hide_default_value = true)]
         reason: String,
         #[command(flatten)]
@@ -36,13 +36,13 @@ pub enum BanCommand {
     #[command(after_help = "Example:
   tollgate ban ls --limit 50")]
     Ls {
-        /// At most so many
+        /// Maximum number of bans
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         limit: Option<u64>,
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Lift a ban, and say what was lifted
+    /// Lift a ban, and print the lifted ban
     #[command(after_help = "Example:
   tollgate ban rm ip:203.0.113.9")]
     Rm {
@@ -51,7 +51,7 @@ pub enum BanCommand {
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Ban all keys of a file: all of them, or none if a line is wrong
+    /// Ban all keys of a file: all of them, or none if a line is invalid
     #[command(after_help = "Example:
   tollgate ban import bans.txt
 
@@ -63,7 +63,7 @@ YAML and JSON are taken too: [{key: ip:203.0.113.9, for: 7d, reason: scraping}].
     Import {
         /// The file; `-` reads stdin
         file: PathBuf,
-        /// Only say what would change
+        /// Only print what would change
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `tollgate check`: may this request pass?
+//! `tollgate check`: queries the decision API for one request.
 
 use clap::Args;
 use hyper::Method;
@@ -12,10 +12,10 @@ pub struct CheckArgs {
     /// The decision API of the server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     http: String,
-    /// What is asked for: [METHOD ]PATH, such as POST /login
+    /// The request: [METHOD ]PATH, such as POST /login
     #[arg(value_name = "TARGET", num_args = 0..=2)]
     target: Vec<String>,
-    /// The host that is asked
+    /// The requested host
     #[arg(long)]
     host: Option<String>,
     /// The client's address
@@ -36,13 +36,13 @@ pub struct CheckArgs {
     /// A header of the request
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
     headers: Vec<(String, String)>,
-    /// An attribute of your own
+    /// A custom attribute
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = pair)]
     attributes: Vec<(String, String)>,
-    /// How much the request takes
+    /// The cost of the request
     #[arg(long, default_value_t = 1)]
     cost: u64,
-    /// Only ask: nothing is charged
+    /// Only show the decision: nothing is charged
     #[arg(long)]
     peek: bool,
     /// Print the verdict as JSON
@@ -77,7 +77,7 @@ pub fn run(args: &CheckArgs) -> Exit {
 
 fn asked(args: &CheckArgs) -> Value {
     let mut body = Map::new();
-    // Quoted or not: `POST /login` may come as one argument or as two.
+    // `POST /login` may be one argument or two.
     let target = args.target.join(" ");
     let (method, path) = match target.trim().split_once(char::is_whitespace) {
         Some((method, path)) => (Some(method), Some(path.trim_start())),

@@ -25,7 +25,7 @@ use crate::gate::Gate;
 use crate::response;
 
 const RULES: &str = include_str!("demo/rules.yaml");
-/// Reservations that the demo asks for, and how many of them pass.
+/// Reservations that the demo requests, and how many of them pass.
 const TRIES: usize = 7;
 const PASS: usize = 5;
 
@@ -93,7 +93,7 @@ struct Addresses {
     admin: SocketAddr,
 }
 
-/// The usual port, or a free one if somebody has that already.
+/// The usual port, or a free one if that is in use.
 async fn listen(what: &str, port: u16) -> anyhow::Result<TcpListener> {
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     match TcpListener::bind(at(port)).await {
@@ -107,7 +107,7 @@ async fn listen(what: &str, port: u16) -> anyhow::Result<TcpListener> {
     }
 }
 
-/// The API behind the gate: it asks the engine in process, and answers.
+/// The demo API: checks each request with the engine in process, and responds.
 async fn api_answer(gate: Arc<Gate>, request: Request<Incoming>, peer: SocketAddr) -> FullResponse {
     let header =
         |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -137,7 +137,7 @@ fn served(method: &str, path: &str) -> FullResponse {
     }
 }
 
-/// Asks for more reservations than the rule allows, and shows what comes back.
+/// Requests more reservations than the rule allows, and prints the responses.
 async fn show_limits(at: &Addresses) -> anyhow::Result<()> {
     out::line("The rule `reservation` allows 5 a minute for each user and address. Ann asks for 7:");
     out::line("");

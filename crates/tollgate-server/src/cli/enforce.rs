@@ -1,4 +1,4 @@
-//! `tollgate enforce [on|shadow|off]`: the switch of the whole fleet.
+//! `tollgate enforce [on|shadow|off]`: the panic switch of the whole fleet.
 
 use clap::Args;
 use hyper::Method;
@@ -9,7 +9,7 @@ use crate::cli::{AdminArgs, Exit, out};
 
 #[derive(Args)]
 pub struct EnforceArgs {
-    /// on: rules and bans are enforced; shadow: they are counted but nobody is refused; off: nothing is looked at
+    /// on: rules and bans are enforced; shadow: they are counted but nothing is denied; off: they are not evaluated
     #[arg(value_parser = ["on", "shadow", "off"])]
     state: Option<String>,
     #[command(flatten)]

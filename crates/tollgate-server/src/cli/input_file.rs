@@ -1,4 +1,4 @@
-//! A file of rules or bans, read here before a server hears of it.
+//! A file of rules or bans, read and checked locally before it is uploaded.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -13,17 +13,17 @@ use tollgate_stores::rules::for_each_rule;
 use crate::cli::progress::Progress;
 use crate::config;
 
-/// What the server takes.
+/// The server's limit.
 pub const MAX_BYTES: u64 = 512 << 20;
 
-/// A text that may be sent.
+/// A text that may be uploaded.
 pub struct InputFile {
     pub name: String,
     pub bytes: Bytes,
     pub content_type: &'static str,
 }
 
-/// Reads a file, or stdin for `-`. It is held once; what is sent is what was read.
+/// Reads a file, or stdin for `-`. The text is in memory once; exactly what was read is sent.
 pub fn read(path: &Path) -> Result<InputFile, Problems> {
     let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
     let _progress = Progress::start(format!("reading {name}"), None);
@@ -49,7 +49,7 @@ pub fn read(path: &Path) -> Result<InputFile, Problems> {
 }
 
 impl InputFile {
-    /// Whether these are rules, how many, and what is told about them.
+    /// Checks that the text is a list of rules; returns their number and the warnings.
     pub fn check_rules(&self) -> Result<(usize, Warnings), Problems> {
         let _progress = Progress::start(format!("checking {}", self.name), None);
         let text = str::from_utf8(&self.bytes).unwrap_or_default();

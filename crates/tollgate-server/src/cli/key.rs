@@ -21,7 +21,7 @@ pub enum KeyCommand {
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Forget what a key has used of a rule
+    /// Reset what a key has used of a rule
     #[command(after_help = "Example:
   tollgate key reset login email:ann@example.com")]
     Reset {

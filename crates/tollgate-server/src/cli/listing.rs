@@ -1,4 +1,4 @@
-//! Lists of the admin API: asked for page by page, printed as they come.
+//! Lists of the admin API: fetched page by page, printed as they arrive.
 
 use std::io;
 
@@ -8,23 +8,23 @@ use crate::cli::session::Session;
 use crate::cli::table::TextTable;
 use crate::cli::{AdminArgs, Exit, out};
 
-/// What is asked for at once.
+/// Items per request.
 const PAGE: u64 = 1_000;
 
-/// One list, and how it is read.
+/// One list, and how it is fetched.
 pub struct Listing<'a> {
     pub path: &'a str,
-    /// `name=value`, escaped, without the words of paging.
+    /// `name=value`, escaped, without the parameters of paging.
     pub query: Vec<String>,
-    /// Where the answer has its items.
+    /// The field of the response that has the items.
     pub items: &'a str,
-    /// The word that asks for what follows a page.
+    /// The parameter that has the cursor.
     pub cursor: &'a str,
-    /// What comes after this is asked for first.
+    /// The cursor of the first page.
     pub after: Option<String>,
-    /// At most so many are printed.
+    /// Maximum number of items printed.
     pub limit: Option<u64>,
-    /// Said where there is none.
+    /// Printed if the list is empty.
     pub empty_message: &'a str,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// As a table, or as JSON.
+    /// Prints as a table, or as JSON.
     pub fn print_table(
         &self,
         admin: &AdminArgs,
@@ -52,7 +52,7 @@ impl<'a> Listing<'a> {
         self.print(admin, |_| true, |page| table.lines(&page.iter().map(&row).collect::<Vec<_>>()))
     }
 
-    /// The items that are `wanted`, as lines or as JSON.
+    /// Prints the items that are `wanted`, as lines or as JSON.
     pub fn print(
         &self,
         admin: &AdminArgs,
@@ -74,7 +74,8 @@ impl<'a> Listing<'a> {
         Ok(())
     }
 
-    /// Hands on each page: what is wanted of it, the cursor of what is left after the last one, the whole answer.
+    /// Calls back for each page with the wanted items, the cursor of what is left after the last page, and the whole
+    /// response.
     fn pages(
         &self,
         admin: &AdminArgs,
@@ -115,7 +116,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// One JSON value, written while its items come.
+/// One JSON value, written while its items arrive.
 struct JsonList<'a> {
     name: &'a str,
     has_begun: bool,
@@ -127,7 +128,7 @@ impl<'a> JsonList<'a> {
         JsonList { name, has_begun: false, has_items: false }
     }
 
-    /// `last` is the cursor of what was left out, of the last page only.
+    /// `last` is the cursor of what was not fetched; set on the last page only.
     fn page(&mut self, items: &[Value], last: Option<&Value>, rest: &Value) -> io::Result<()> {
         use io::Write;
         let mut stdout = io::BufWriter::new(io::stdout().lock());

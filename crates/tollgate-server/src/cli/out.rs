@@ -1,4 +1,4 @@
-//! What commands print.
+//! Output of commands.
 
 use std::io::{self, Write};
 
@@ -8,17 +8,17 @@ use tollgate::document::Problems;
 use crate::cli::Exit;
 use crate::client::{ClientError, ClientResponse};
 
-/// A line of data. A reader that has gone away is no error.
+/// Prints a line of data. A closed pipe is not an error.
 pub fn line(text: impl std::fmt::Display) {
     try_line(text).ok();
 }
 
-/// A line of data of many: who writes on and on wants to know when nobody reads any more.
+/// Prints one of many lines of data; returns the error of a closed pipe, so that the caller can stop.
 pub fn try_line(text: impl std::fmt::Display) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
 }
 
-/// A message to the person at the terminal.
+/// Prints a message to stderr.
 pub fn message(text: impl std::fmt::Display) {
     writeln!(io::stderr().lock(), "{text}").ok();
 }
@@ -33,7 +33,7 @@ pub fn pretty(value: &Value) {
     line(serde_json::to_string_pretty(value).expect("a JSON value can be written"));
 }
 
-/// A text that cannot move the terminal's cursor or reorder its line.
+/// Escapes control characters, which could move the terminal's cursor or reorder its line.
 pub fn escape_control(text: &str) -> String {
     let is_strange = |c: char| {
         c.is_control()
@@ -46,7 +46,7 @@ pub fn escape_control(text: &str) -> String {
     escaped
 }
 
-/// A text of an answer; nothing where there is none.
+/// A string field of a response; empty if absent.
 pub fn text_field(value: &Value, name: &str) -> String {
     value[name].as_str().unwrap_or_default().to_owned()
 }
@@ -56,21 +56,21 @@ pub fn pluralize(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// What an import has done.
+/// The result of an import.
 pub fn tally(done: &Value) -> String {
     let names = ["created", "changed", "deleted", "unchanged"];
     let counts = names.iter().filter_map(|name| Some(format!("{} {name}", done.get(*name)?)));
     counts.collect::<Vec<_>>().join(", ")
 }
 
-/// Says why a configuration is not valid.
+/// Prints why a configuration is invalid.
 pub fn problems(problems: &Problems) -> Exit {
     message(problems);
     message(pluralize(problems.count() as u64, "problem"));
     Exit::InvalidConfiguration
 }
 
-/// As [`problems`], as JSON on stdout.
+/// Like [`problems`], as JSON on stdout.
 pub fn json_problems(problems: &Problems) -> Exit {
     let list: Vec<_> = problems
         .iter()
@@ -88,7 +88,7 @@ pub fn json_problems(problems: &Problems) -> Exit {
     Exit::InvalidConfiguration
 }
 
-/// Says why the server did not do what it was asked.
+/// Prints the error response of the server.
 pub fn refused(answered: &ClientResponse) -> Exit {
     let detail = answered.body.get("detail").and_then(Value::as_str).unwrap_or("the server refused");
     message(format!("error: {}", detail.lines().map(escape_control).collect::<Vec<_>>().join("\n")));
@@ -98,7 +98,7 @@ pub fn refused(answered: &ClientResponse) -> Exit {
     }
 }
 
-/// Says why there is no answer.
+/// Prints why there is no response.
 pub fn failed(error: &ClientError) -> Exit {
     message(format!("error: {error}"));
     match error {

@@ -1,4 +1,4 @@
-//! `tollgate override add|ls|rm`: other limits for one key of a rule.
+//! `tollgate override add|ls|rm`: limits of single keys of a rule.
 
 use clap::Subcommand;
 use hyper::Method;
@@ -20,7 +20,7 @@ The rule must be one of the database: those of the configuration file are change
         rule: String,
         /// The key, such as email:ceo@example.com; it names attributes of the rule's key
         key: String,
-        /// The limits instead of the rule's, such as 50/m
+        /// The limits that replace the rule's, such as 50/m
         #[arg(required = true, value_name = "LIMIT")]
         limits: Vec<String>,
         #[command(flatten)]
@@ -35,7 +35,7 @@ The rule must be one of the database: those of the configuration file are change
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Let the rule's limits hold for the key again, and say what was removed
+    /// Apply the rule's own limits to the key again, and print what was removed
     #[command(after_help = "Example:
   tollgate override rm login email:ceo@example.com")]
     Rm {

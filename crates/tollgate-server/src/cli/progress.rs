@@ -1,7 +1,7 @@
-//! What a long command is doing, on stderr: a bar on a terminal, a plain line now and then elsewhere.
+//! Progress of a long command on stderr: a bar on a terminal, a plain line now and then elsewhere.
 //!
-//! A command says what it is at ([`Progress::step`], [`Progress::at`]); a thread of its own draws, so that work
-//! that cannot be interrupted is seen to go on. Nothing is drawn for what takes no time.
+//! A command reports its position ([`Progress::step`], [`Progress::at`]); a thread of its own draws, so that the
+//! display stays alive during blocking work. Nothing is drawn for short work.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use rustix::termios::tcgetwinsize;
 
-/// How often the terminal is drawn to.
+/// Redraw interval on a terminal.
 const FRAME: Duration = Duration::from_millis(100);
-/// What is done sooner is not shown on a terminal.
+/// Work that ends sooner is not shown on a terminal.
 const QUIET: Duration = Duration::from_millis(300);
-/// How often a line is written where there is no terminal.
+/// Interval of lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 const USUAL_WIDTH: usize = 80;
 const BAR_WIDTH: usize = 24;
 
-/// Shown from here to its end; dropped, it leaves a clean line behind.
+/// Shown until it is dropped, which clears the bar.
 pub struct Progress {
     shown: Arc<Shown>,
     drawing: Option<JoinHandle<()>>,
@@ -41,28 +41,28 @@ struct Step {
     what: String,
     since: Instant,
     done: u64,
-    /// How many bytes there are, where that is known.
+    /// The number of bytes, if known.
     total: Option<u64>,
 }
 
 impl Progress {
-    /// The first part of the work, of so many bytes where that is known.
+    /// Starts the first part of the work, of `total` bytes if known.
     pub fn start(what: impl Into<String>, total: Option<u64>) -> Progress {
         let step = Step::new(what.into(), total);
         let state = Mutex::new(State { step, has_ended: false });
         let shown = Arc::new(Shown { state, ended: Condvar::new() });
         let drawn = Arc::clone(&shown);
-        // Without a thread there is no picture, and the work goes on.
+        // If the thread cannot be started, nothing is drawn and the work goes on.
         let drawing = std::thread::Builder::new().spawn(move || draw(&drawn)).ok();
         Progress { shown, drawing }
     }
 
-    /// The next part of the work.
+    /// Starts the next part of the work.
     pub fn step(&self, what: impl Into<String>) {
         self.shown.lock().step = Step::new(what.into(), None);
     }
 
-    /// So many bytes are done.
+    /// Sets the number of bytes done.
     pub fn at(&self, done: u64) {
         self.shown.lock().step.done = done;
     }
@@ -109,10 +109,10 @@ fn draw(shown: &Shown) {
     write!(stderr.lock(), "{}", painter.end()).ok();
 }
 
-/// Decides what is drawn when; the time is told.
+/// Decides what is drawn when; the time is passed in.
 struct Painter {
     is_terminal: bool,
-    /// The start, then whenever something was drawn.
+    /// The start, then the time of the last drawing.
     last: Instant,
     has_drawn: bool,
 }
@@ -122,7 +122,7 @@ impl Painter {
         Painter { is_terminal, last: now, has_drawn: false }
     }
 
-    /// What is to be written now, if anything. A width of 0 is one that is not known.
+    /// The text to write now, if any. A width of 0 means unknown.
     fn paint(&mut self, step: &Step, now: Instant, width: usize) -> Option<String> {
         let pause = match (self.is_terminal, self.has_drawn) {
             (false, _) => LINE_EVERY,
@@ -139,12 +139,12 @@ impl Painter {
             return Some(format!("{}\n", step.line(since)));
         }
         let width = if width == 0 { USUAL_WIDTH } else { width };
-        // A line that wraps could not be wiped; the last column makes some terminals wrap.
+        // A line that wraps could not be cleared; writing the last column makes some terminals wrap.
         let bar: String = step.bar(since).chars().take(width.saturating_sub(1)).collect();
         Some(format!("\r\x1b[2K{bar}"))
     }
 
-    /// Leaves no trace of a bar.
+    /// The sequence that clears a bar.
     fn end(&self) -> &'static str {
         if self.is_terminal && self.has_drawn { "\r\x1b[2K" } else { "" }
     }
@@ -179,7 +179,7 @@ impl Step {
         u64::try_from(percent).ok()
     }
 
-    /// What is left at the pace so far, once there is one.
+    /// The estimated remaining time at the average rate, once there is one.
     fn left(&self, since: Duration) -> String {
         let rest = self.total.unwrap_or(0).saturating_sub(self.done);
         if self.done == 0 || rest == 0 || since < Duration::from_secs(1) {
@@ -215,7 +215,7 @@ mod tests {
         Step { done, total, ..Step::new("sending rules.yaml".to_owned(), None) }
     }
 
-    /// What is drawn `millis` after the start of everything.
+    /// The text drawn `millis` after the start.
     fn painted(painter: &mut Painter, step: &Step, millis: u64) -> Option<String> {
         painter.paint(step, step.since + Duration::from_millis(millis), 80)
     }

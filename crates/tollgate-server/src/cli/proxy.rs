@@ -13,25 +13,25 @@ use crate::config::Config;
 
 #[derive(Args)]
 pub struct ProxyArgs {
-    /// Where the API is, such as http://127.0.0.1:3000; several share the requests
+    /// The address of the API, such as http://127.0.0.1:3000; several share the requests
     #[arg(long, value_name = "URL", required = true)]
     to: Vec<String>,
-    /// How much each client may do, such as 5/s; several must all hold
+    /// The limit of each client, such as 5/s; if there are several, all of them apply
     #[arg(long, value_name = "RATE", required = true)]
     limit: Vec<String>,
-    /// By what clients are told apart
+    /// The attribute that identifies a client
     #[arg(long, value_name = "ATTRIBUTE", default_value = "ip")]
     key: Vec<String>,
-    /// How much a client may do at once, where that is not the number of its rate
+    /// The burst of a client, if it differs from the number of its rate
     #[arg(long, value_name = "NUMBER")]
     burst: Option<u64>,
-    /// Where to listen
+    /// The address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     listen: String,
-    /// Where health, metrics and the admin API are
+    /// The address of health, metrics and the admin API
     #[arg(long, value_name = "ADDRESS", default_value = "off")]
     admin: String,
-    /// A proxy in front whose word about the client's address is taken
+    /// A trusted proxy in front: it may name the client's address
     #[arg(long, value_name = "NETWORK")]
     trusted_proxy: Vec<String>,
 }
@@ -52,7 +52,7 @@ pub fn run(args: &ProxyArgs) -> Exit {
     match assembled {
         Ok((config, served)) => served.run(&config, &runtime),
         Err(problems) => {
-            // The lines are those of a file that nobody has written.
+            // The positions refer to a generated file, so they are not printed.
             for problem in &problems {
                 out::message(format!("error: {}: {}", problem.path(), problem.message()));
             }
@@ -61,7 +61,7 @@ pub fn run(args: &ProxyArgs) -> Exit {
     }
 }
 
-/// The file that says the same as the arguments.
+/// The configuration file that is equivalent to the arguments.
 fn file_of(args: &ProxyArgs) -> Value {
     let mut rule = json!({ "id": "limit", "key": args.key, "limits": args.limit });
     if let Some(burst) = args.burst {

@@ -1,4 +1,4 @@
-//! `tollgate queue`: requests that were put aside.
+//! `tollgate queue`: queued requests.
 
 use clap::{Args, Subcommand};
 use hyper::Method;
@@ -13,7 +13,7 @@ pub enum QueueCommand {
     #[command(after_help = "Example:
   tollgate queue ls --state dead")]
     Ls {
-        /// Only those in this state: queued, sending, done or dead
+        /// Only requests in this state: queued, sending, done or dead
         #[arg(long)]
         state: Option<String>,
         #[command(flatten)]
@@ -23,7 +23,7 @@ pub enum QueueCommand {
     #[command(after_help = "Example:
   tollgate queue show ID")]
     Show(OneArgs),
-    /// Send a request again, with all its tries
+    /// Send a request again, with its attempts reset
     #[command(after_help = "Example:
   tollgate queue retry ID")]
     Retry(OneArgs),

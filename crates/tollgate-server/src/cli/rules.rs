@@ -1,4 +1,4 @@
-//! `tollgate rules`: those of the file and those of the database, looked at and changed.
+//! `tollgate rules`: shows and changes rules of the file and of the database.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::client::percent_encode;
 mod apply;
 mod check;
 
-/// What an answer says of a rule, and the rule does not.
+/// Fields that responses add to a rule.
 const RESPONSE_ONLY_FIELDS: [&str; 3] = ["version", "source", "left_out"];
 
 #[derive(Subcommand)]
@@ -33,7 +33,7 @@ pub enum RulesCommand {
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Check a file of rules or a whole configuration, and say all that is wrong with it
+    /// Check a file of rules or a whole configuration, and print all problems
     #[command(after_help = "Example:
   tollgate rules check tollgate.yaml
 
@@ -45,7 +45,7 @@ No server is asked. Exits 0 if the file is valid, 3 if not.")]
         #[arg(long)]
         json: bool,
     },
-    /// Write the rules of a file to the database: all of them, or none if one is wrong
+    /// Write the rules of a file to the database: all of them, or none if one is invalid
     #[command(
         visible_alias = "import",
         after_help = "Examples:
@@ -59,7 +59,7 @@ you say --replace. It is checked here first: exits 3 if a rule is wrong, and not
     Apply {
         #[command(flatten)]
         file: FileArgs,
-        /// Only say what would change
+        /// Only print what would change
         #[arg(long)]
         dry_run: bool,
     },
@@ -70,7 +70,7 @@ you say --replace. It is checked here first: exits 3 if a rule is wrong, and not
 
 `+` is a rule that would be created, `~` one that would be changed, `-` one that would be deleted.")]
     Diff(FileArgs),
-    /// Print rules as YAML that `apply` takes
+    /// Print rules as YAML that `apply` accepts
     #[command(after_help = "Example:
   tollgate rules export > rules.yaml
   tollgate rules apply rules.yaml --replace")]
@@ -81,7 +81,7 @@ you say --replace. It is checked here first: exits 3 if a rule is wrong, and not
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Delete a rule of the database, and say what was deleted
+    /// Delete a rule of the database, and print the deleted rule
     #[command(after_help = "Example:
   tollgate rules rm login
 
@@ -104,7 +104,7 @@ you say --replace. It is checked here first: exits 3 if a rule is wrong, and not
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Take one change back, by its version
+    /// Revert one change, by its version
     #[command(after_help = "Example:
   tollgate rules history login      # shows versions such as 0-17
   tollgate rules rollback 0-17
@@ -113,7 +113,7 @@ What the change made of the rule must still be in force: a rule that was changed
     Rollback {
         /// The version of the change, as `history` shows it
         version: String,
-        /// Only say what would change
+        /// Only print what would change
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
@@ -126,10 +126,10 @@ pub struct LsArgs {
     /// Only rules of the database, or of the configuration file
     #[arg(long, value_parser = ["database", "file"])]
     source: Option<String>,
-    /// Only rules whose ids start so
+    /// Only rules whose ids start with this prefix
     #[arg(long, value_name = "ID")]
     prefix: Option<String>,
-    /// At most so many
+    /// Maximum number of rules
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
     #[command(flatten)]
@@ -184,7 +184,7 @@ fn list(args: &LsArgs) -> Result<(), Exit> {
     })
 }
 
-/// A text, or a list of them on one line.
+/// A string, or a list of strings on one line.
 fn words(value: &Value, between: &str) -> String {
     match value {
         Value::Array(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(between),
@@ -212,14 +212,14 @@ fn show(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
     Ok(())
 }
 
-/// Who made the rule of the database what it is.
+/// The last change of a rule of the database.
 fn origin(session: &mut Session, id: &str) -> String {
     let log = session.get(&format!("/v1/audit?limit=1&item=rule:{}", percent_encode(id)));
     let change = log.map(|mut log| log["changes"][0].take()).unwrap_or_default();
     format!("from the database, {}", audit::change_stamp(&change))
 }
 
-/// As it would stand in a file, with neither its version nor its source.
+/// Prints a rule as in a file, without its version and source.
 fn print_rule(rule: &Value) {
     let mut map = rule.as_object().cloned().unwrap_or_default();
     map.retain(|name, _| !RESPONSE_ONLY_FIELDS.contains(&name.as_str()));

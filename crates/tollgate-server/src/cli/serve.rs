@@ -1,4 +1,4 @@
-//! `tollgate serve`: the server, from its configuration to a clean stop.
+//! `tollgate serve`: runs the server, from its configuration to a clean stop.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,10 +27,10 @@ use crate::transport::http::{self, AllowedCallers, CallerAccess};
 use crate::transport::proxy::{self, Certificate, Proxy};
 use crate::{assemble, fleet_bans, notice, tokens::Tokens};
 
-/// Requests wait for so long at the start for the bans that nodes share.
+/// How long a start waits for the bans of the central store.
 const FIRST_SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections that wait to be accepted.
+/// Bound on connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 pub fn run(path: &Path) -> Exit {
@@ -73,19 +73,19 @@ pub fn run(path: &Path) -> Exit {
     served.run(&config, &runtime)
 }
 
-/// What is served, and what comes with it where there is a file.
+/// The parts of a running server; some exist only with a configuration file.
 pub struct ServeContext {
     pub gate: Arc<Gate>,
     pub proxy: Option<Arc<Proxy>>,
     pub tokens: Option<Tokens>,
     pub watched: Option<WatchedConfig>,
     pub state: Option<StateFile>,
-    /// On the folder of the state.
+    /// Lock on the state's folder.
     pub lock: Option<FolderLock>,
 }
 
 impl ServeContext {
-    /// Serves until the process is told to stop.
+    /// Serves until a stop signal.
     pub fn run(self, config: &Config, runtime: &Runtime) -> Exit {
         match serve(self, config, runtime) {
             Ok(()) => Exit::Success,
@@ -99,11 +99,11 @@ impl ServeContext {
 
 pub fn log_to_stderr() {
     let format = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
-    // A second call, from a test, finds the first one's subscriber in place.
+    // Fails harmlessly if a subscriber is installed already, by an earlier call of a test.
     format.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init().ok();
 }
 
-/// A connection is a file: as many may be open as the system lets us have.
+/// Raises the limit of open files to the maximum: each connection is a file descriptor.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -111,7 +111,7 @@ fn raise_file_limit() {
     }
 }
 
-/// What all but the workers of the proxy run on.
+/// The runtime of everything except the proxy's workers.
 pub fn runtime() -> Result<Runtime, Exit> {
     let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     built.map_err(|error| {
@@ -123,7 +123,7 @@ pub fn runtime() -> Result<Runtime, Exit> {
 fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Result<()> {
     raise_file_limit();
     runtime.block_on(async {
-        // Listened to before anything is announced: whoever sees the address may send a signal.
+        // Signal handlers are installed before the addresses are printed: whoever sees an address may send a signal.
         let mut signals = StopSignals::listen()?;
         let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be listened to")?;
         let ServeContext { gate, proxy, tokens, watched, state, lock } = served;
@@ -158,11 +158,11 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             }
             servers.spawn(fleet_bans::run(Arc::clone(&gate), shutdown.clone()));
             if let Some(central) = gate.central.get() {
-                // A ban holds from the first request on, unless the store does not answer.
+                // Bans apply from the first request on, unless the store does not answer.
                 tokio::time::timeout(FIRST_SYNC_TIMEOUT, central.bans.wait_for_sync()).await.ok();
             }
         };
-        // Nothing is accepted without rules, unless the file says so: a load balancer goes elsewhere.
+        // Without rules no connection is accepted, unless the file allows it: a load balancer uses other nodes.
         tokio::select! {
             () = first_rules => {}
             () = signals.received() => {
@@ -208,7 +208,7 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
     })
 }
 
-/// Where the state goes: written while the server runs, or at its end only, or nowhere.
+/// When the state is saved: while the server runs, at its end only, or never.
 enum Saved {
     Always(Saver),
     AtTheEnd(StateLog),
@@ -227,7 +227,7 @@ impl Saved {
         })
     }
 
-    /// Writes everything once more: the file is as short as it can be.
+    /// Writes a complete image: the file is then as short as possible.
     fn end(self, gate: &Gate) {
         let log = match self {
             Saved::Always(saver) => saver.stop(),
@@ -244,7 +244,7 @@ impl Saved {
     }
 }
 
-/// Connects to the store that nodes share, where there is one. It may come up later.
+/// Connects to the central store, if configured. The store may become available later.
 fn open_central(gate: &Gate, config: &Config) -> anyhow::Result<()> {
     let Some(store) = &config.store else { return Ok(()) };
     let central = CentralBackend::open(store).map_err(|problem| anyhow::anyhow!("{problem}"))?;
@@ -259,8 +259,8 @@ fn open_central(gate: &Gate, config: &Config) -> anyhow::Result<()> {
     gate.central.set(central).map_err(|_| anyhow::anyhow!("the store is opened once"))
 }
 
-/// The rules database that the file names; it may come up later. A default file that was never there and cannot be
-/// made is done without.
+/// Opens the configured rules database, which may become available later. A default file that does not exist and cannot
+/// be created is skipped.
 async fn open_rulebook(
     gate: &Gate,
     config: &Config,
@@ -283,13 +283,13 @@ async fn open_rulebook(
     Ok(Some(rulebook))
 }
 
-/// What each client address may have of a listener's connections.
+/// The limiter of a listener's connections per client address.
 fn per_address(gate: &Arc<Gate>, listener: &'static str, config: &Config) -> Arc<AddressLimiter> {
     let gate = Arc::clone(gate);
     AddressLimiter::new(listener, config.listen.per_address, move |ip| gate.live.load().trusted.contains(ip))
 }
 
-/// The proxy's listener, and the watches that go with it.
+/// Starts the proxy's listener and its background tasks.
 fn serve_proxy(
     servers: &mut JoinSet<()>,
     listener: TcpListener,
@@ -317,7 +317,7 @@ fn serve_proxy(
     Ok(())
 }
 
-/// An address that is bound and refuses connections until it listens: what is wrong with it shows at the start.
+/// A socket that is bound but not listening, so that an invalid address is an error at the start.
 struct BoundSocket {
     name: &'static str,
     address: SocketAddr,
@@ -368,7 +368,7 @@ pub async fn serve_admin(
     connection::serve(listener, per_address, shutdown, Arc::new(handler)).await;
 }
 
-/// SIGTERM and SIGINT, kept from the moment they are listened to.
+/// SIGTERM and SIGINT, recorded from the moment the handlers are installed.
 pub struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -381,7 +381,7 @@ impl StopSignals {
         Ok(StopSignals { terminate, interrupt })
     }
 
-    /// Returns when the process is told to stop.
+    /// Returns when a stop signal was received.
     pub async fn received(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

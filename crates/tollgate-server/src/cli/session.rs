@@ -1,4 +1,4 @@
-//! A conversation of a command with the admin API: a refusal or a failure is said, and becomes the exit code.
+//! Calls of a command to the admin API: an error response or a failure is printed, and becomes the exit code.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::cli::progress::Progress;
 use crate::cli::{AdminArgs, Exit, out};
 use crate::client::{self, ClientConnection, ClientError, ClientRequest, ClientResponse, UploadCounter};
 
-/// A longer text is sent only once the server has taken an empty one: who refuses and hangs up while it is still
-/// being sent may not be heard.
+/// A longer body is sent only after the server has accepted an empty one: if the server rejects a body and closes the
+/// connection while it is being sent, its response may be lost.
 const PREFLIGHT_BYTES: usize = 1 << 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -41,7 +41,7 @@ impl Session {
         self.call(Method::GET, path, None).map(|answered| answered.body)
     }
 
-    /// Sends a long text, with a bar where that takes a while. What is wrong with it is said by its lines.
+    /// Uploads a long text, with a progress bar if that takes a while. Problems are printed with their lines.
     pub fn upload(&mut self, path: &str, query: &str, text: InputFile) -> Result<ClientResponse, Exit> {
         if text.bytes.len() > PREFLIGHT_BYTES {
             self.call(Method::POST, &format!("{path}?dry_run=true"), Some(json!([])))?;
@@ -81,7 +81,7 @@ impl Session {
         Exit::InvalidConfiguration
     }
 
-    /// Writes what is answered to stdout as it comes. A reader that has had enough is no error.
+    /// Streams the response to stdout. A closed pipe is not an error.
     pub fn download(&mut self, path: &str) -> Result<(), Exit> {
         let progress = Progress::start("receiving", None);
         let mut stdout = io::stdout().lock();

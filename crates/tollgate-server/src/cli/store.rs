@@ -1,4 +1,4 @@
-//! `tollgate store`: the servers that counters are kept on.
+//! `tollgate store`: the central store of the counters.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::config::Config;
 
 #[derive(Subcommand)]
 pub enum StoreCommand {
-    /// Make the tables that a store needs; what is there already stays as it is
+    /// Create the tables that a store needs; existing ones stay unchanged
     #[command(after_help = "Example:
   tollgate store init -c tollgate.yaml")]
     Init {

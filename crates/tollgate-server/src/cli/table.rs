@@ -1,4 +1,4 @@
-//! Rows for people: columns that line up, under a head. Values that could move a terminal's cursor are escaped.
+//! Tables on the terminal: aligned columns with a header. Control characters in values are escaped.
 
 use crate::cli::out;
 
@@ -14,7 +14,7 @@ impl TextTable {
         TextTable { head, widths, has_begun: false }
     }
 
-    /// The next rows as lines. Columns grow with what comes and never shrink.
+    /// The next rows as lines. Columns grow with longer values and never shrink.
     pub fn lines(&mut self, rows: &[Vec<String>]) -> Vec<String> {
         let rows: Vec<Vec<_>> =
             rows.iter().map(|row| row.iter().map(|cell| out::escape_control(cell)).collect()).collect();

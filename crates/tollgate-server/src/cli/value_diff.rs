@@ -1,17 +1,16 @@
-//! What a change makes of a thing, field by field.
+//! The difference that a change makes to an item, field by field.
 
 use serde_json::{Map, Value};
 
 use crate::cli::{out, yaml};
 
-/// A heading with its [`sign`], and under it the fields that differ; those `unseen` are
-/// said elsewhere.
+/// A heading with its [`sign`], and below it the fields that differ, except those `unseen`, which are shown elsewhere.
 pub fn diff_lines(name: &str, before: &Value, after: &Value, unseen: &[&str]) -> Vec<String> {
     let heading = format!("{} {name}", sign(before, after));
     [heading].into_iter().chain(fields(before, after, unseen)).collect()
 }
 
-/// What became of a thing: `+` it is new, `-` it is gone, `~` it is another.
+/// The kind of a change: `+` created, `-` deleted, `~` modified.
 pub fn sign(before: &Value, after: &Value) -> char {
     match (before.is_null(), after.is_null()) {
         (true, _) => '+',
@@ -44,13 +43,13 @@ fn field(name: &str, before: Option<&Value>, after: Option<&Value>) -> Vec<Strin
         let own: Vec<_> = these.iter().filter(|line| !others.contains(line)).collect();
         own.into_iter().map(|line| format!("    {sign} {line}")).collect::<Vec<_>>()
     };
-    // Of a long list of overrides only those that differ are of interest, under the list's name.
+    // Of a long list of overrides only those that differ are shown, under the list's name.
     let shared = before.first().filter(|head| after.first() == Some(head) && after.len() > 1);
     let head = shared.map(|head| format!("      {head}"));
     head.into_iter().chain(only('-', &before, &after)).chain(only('+', &after, &before)).collect()
 }
 
-/// Nothing at all is a map without fields.
+/// `null` is a map without fields.
 fn map_of(value: &Value) -> Option<&Map<String, Value>> {
     static NOTHING: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
     if value.is_null() { Some(&NOTHING) } else { value.as_object() }

@@ -1,8 +1,8 @@
-//! A value of the API as YAML that the library reads back as the same.
+//! Writes a value of the API as YAML that the library reads back unchanged.
 
 use serde_json::{Map, Value};
 
-/// Words that mean something else where they are not in quotes.
+/// Words with another meaning if they are not quoted.
 const WORDS: [&str; 9] = ["true", "on", "yes", "false", "off", "no", "null", "~", ""];
 
 /// A rule as one item of a list.
@@ -14,7 +14,7 @@ pub fn item(map: &Map<String, Value>) -> Vec<String> {
     fields.enumerate().map(|(n, line)| format!("{}{line}", if n == 0 { "- " } else { "  " })).collect()
 }
 
-/// One field of a map: a line, or a line for each item of a list of maps.
+/// One field of a map: one line, or one line per item of a list of maps.
 pub fn field(name: &str, value: &Value) -> Vec<String> {
     let name = scalar(name);
     match value {
@@ -41,7 +41,7 @@ pub fn flow(value: &Value) -> String {
     }
 }
 
-/// A text, in quotes wherever it could be taken for something else.
+/// A string, quoted wherever it could be read as something else.
 fn scalar(text: &str) -> String {
     let is_word = WORDS.iter().any(|word| text.eq_ignore_ascii_case(word));
     let starts_well = text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '/');
@@ -53,7 +53,7 @@ fn scalar(text: &str) -> String {
     if starts_well && is_plain && !is_word && !is_key && !is_number {
         return text.to_owned();
     }
-    // DEL and the C1 controls stand as they are in JSON; YAML wants them escaped.
+    // JSON does not escape DEL and the C1 controls; YAML requires it.
     let quoted = Value::from(text).to_string();
     let is_strange = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}');
     quoted
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(item(rule.as_object().expect("a map")).join("\n"), expected);
     }
 
-    /// What was read, as JSON again.
+    /// The parsed node as JSON.
     fn read(node: &Node<'_>) -> Value {
         if let Some(map) = node.as_map() {
             return map.iter().map(|entry| (entry.key().to_owned(), read(entry.value()))).collect();

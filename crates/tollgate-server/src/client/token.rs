@@ -1,5 +1,5 @@
-//! The token that goes with a call: from the environment or a file that it names, never from an argument, which
-//! everybody on the machine could read.
+//! The token of a call: from the environment or a file that it names, never from an argument, which all users of the
+//! machine could read.
 
 use std::env::{self, VarError};
 use std::fs;
@@ -11,7 +11,7 @@ use crate::client::ClientError;
 const TOKEN: &str = "TOLLGATE_TOKEN";
 const TOKEN_FILE: &str = "TOLLGATE_TOKEN_FILE";
 
-/// The value of the `Authorization` header, if there is a token. A token that is given itself comes first.
+/// The value of the `Authorization` header, if there is a token. A token in the environment precedes a file.
 pub fn authorization() -> Result<Option<HeaderValue>, ClientError> {
     match env::var(TOKEN) {
         Ok(token) => return bearer(&token, TOKEN).map(Some),
@@ -24,7 +24,7 @@ pub fn authorization() -> Result<Option<HeaderValue>, ClientError> {
     bearer(text.trim(), &place).map(Some)
 }
 
-/// Never says the token, wrong as it may be.
+/// Errors never contain the token, even if it is invalid.
 fn bearer(token: &str, place: &str) -> Result<HeaderValue, ClientError> {
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(unusable(place, "expected one token, of printable characters without spaces"));

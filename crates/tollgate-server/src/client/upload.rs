@@ -1,4 +1,4 @@
-//! A body that is sent in pieces and never copied, and how far it has come.
+//! A request body that is sent in chunks without copies, with a progress counter.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
-/// What is handed on at once.
+/// Size of a chunk.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Bytes that have gone out; shared by who sends and who looks.
+/// Bytes sent; shared by the sender and the progress display.
 #[derive(Clone, Default)]
 pub struct UploadCounter(Arc<AtomicU64>);
 

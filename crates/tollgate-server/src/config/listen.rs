@@ -7,14 +7,14 @@ use tollgate::document::MapReader;
 use crate::config::ProxyConfig;
 use crate::connection::{DEFAULT_MAX_PER_ADDRESS, MAX_CONNECTIONS};
 
-/// `None` where a listener is switched off.
+/// `None` where a listener is disabled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listen {
     pub http: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
-    /// Only where there are upstreams.
+    /// Only with upstreams.
     pub proxy: Option<SocketAddr>,
-    /// Connections that one client address may have open on each of them.
+    /// Open connections per client address on each of them.
     pub per_address: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! The memory of counters: how much there is, what happens when it is full, and which limits fit.
+//! The memory of counters: its size, what happens when it is full, and which limits fit.
 
 use tollgate::EngineSetup;
 use tollgate::document::MapReader;
@@ -21,7 +21,7 @@ pub(super) fn read_when_full(map: &mut MapReader<'_, '_>) -> MemoryFull {
     map.optional_choice("memory_full", &WHEN_FULL).unwrap_or_default()
 }
 
-/// Says which limit of a rule does not fit the memory, and how much would do.
+/// Which limit of a rule does not fit the memory, and how much memory it needs.
 pub fn unsupported_reason(memory_bytes: usize, rule: &Rule) -> Option<String> {
     rule.all_limits().find_map(|each| {
         let least = EngineSetup::min_memory_for(&each.limit);
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_does_not_fit_is_rejected_with_the_memory_that_would_do() {
-        // 100,000/h at 8 MiB and 1 M/h at 64 MiB were never limited.
+        // Regression: 100,000/h at 8 MiB and 1 M/h at 64 MiB were never limited.
         for (memory, limit) in [("8MiB", "100000/h"), ("64MiB", "1000000/h")] {
             let error = check(memory, "memory", limit).expect_err("it does not fit");
             let least = error.split("set memory to ").nth(1).and_then(|rest| rest.split(' ').next());

@@ -1,4 +1,4 @@
-//! The proxy's part of the file: `upstreams`, `proxy` and `trusted_proxies`.
+//! Settings of the proxy: `upstreams`, `proxy` and `trusted_proxies`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,16 +14,16 @@ use tollgate::time::parse_duration;
 
 const MAX_UPSTREAMS: usize = 256;
 const MAX_HELD: u64 = 1_000_000;
-/// Bytes a second: less than any network that people use.
+/// Bytes per second: slower than any network in use.
 const MIN_BODY_RATE: u32 = 240;
 const HIGHEST_BODY_RATE: u64 = 1 << 20;
 const MAX_STRIPPED: usize = 64;
 
-/// What clients say about themselves and servers believe, or what makes another request of theirs.
+/// Headers by which a client claims an address that servers believe, or turns its request into another one.
 const STRIPPED: [&str; 4] = ["x-real-ip", "true-client-ip", "x-original-url", "x-http-method-override"];
 const NEVER_STRIPPED: [&str; 3] = ["host", "content-length", "transfer-encoding"];
 
-/// What the proxy is told by the file.
+/// The proxy's configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProxyConfig {
     pub upstreams: Vec<UpstreamAddress>,
@@ -32,22 +32,22 @@ pub struct ProxyConfig {
     pub timeouts: Timeouts,
     pub health: Option<HealthCheck>,
     pub max_held: usize,
-    /// Bytes a second that the body of a request has to come at; `None` for any rate.
+    /// Minimum rate of a request body in bytes per second; `None` for any rate.
     pub min_body_rate: Option<u32>,
     pub tls: Option<KeyPair>,
     pub upstream_tls: UpstreamTls,
     pub trusted: TrustedProxies,
-    /// What they write.
+    /// The header that trusted proxies write.
     pub trusted_header: ForwardingHeader,
-    /// Headers of clients that upstreams never see.
+    /// Client headers that are never forwarded.
     pub strip_headers: Vec<HeaderName>,
 }
 
-/// Where an upstream is, and how it is spoken to.
+/// The address of an upstream, and its protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UpstreamAddress {
     pub protocol: UpstreamProtocol,
-    /// With its port, always.
+    /// Always with a port.
     pub authority: Authority,
 }
 
@@ -61,13 +61,13 @@ pub enum UpstreamProtocol {
     Tls,
 }
 
-/// Which upstream takes the next request.
+/// The load balancing policy.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Balance {
     #[default]
     RoundRobin,
     LeastConnections,
-    /// The same value always goes to the same upstream, as long as it is up.
+    /// The same value always goes to the same upstream, as long as it is healthy.
     Hash(Attribute),
 }
 
@@ -84,11 +84,11 @@ pub enum HostHeader {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Timeouts {
     pub connect: Duration,
-    /// From the whole request to the head of its response.
+    /// From the end of the request to the head of its response.
     pub response: Duration,
-    /// Without a byte, in either direction.
+    /// Maximum time without a byte, in either direction.
     pub idle: Duration,
-    /// How long a connection to an upstream is kept for the next request.
+    /// How long an idle connection to an upstream is kept.
     pub keep_alive: Duration,
 }
 
@@ -99,7 +99,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Active checks: a request to each upstream, again and again.
+/// Active health checks: periodic requests to each upstream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HealthCheck {
     pub path: String,
@@ -113,17 +113,17 @@ pub struct KeyPair {
     pub key: PathBuf,
 }
 
-/// How upstreams with TLS are trusted.
+/// How certificates of upstreams are verified.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UpstreamTls {
-    /// Whom to trust, as a PEM file; the system's authorities where it is not given.
+    /// The trusted CAs as a PEM file; the system's by default.
     pub ca: Option<PathBuf>,
-    /// The name in the upstreams' certificates, where it is not that of their address.
+    /// The name in the upstreams' certificates, if it differs from their host.
     pub server_name: Option<String>,
 }
 
 impl ProxyConfig {
-    /// What a proxy in front of `upstreams` does where nothing else is said.
+    /// The defaults of a proxy in front of `upstreams`.
     fn with_defaults(upstreams: Vec<UpstreamAddress>) -> ProxyConfig {
         ProxyConfig {
             upstreams,
@@ -141,7 +141,7 @@ impl ProxyConfig {
         }
     }
 
-    /// What the file says, whether it names upstreams or not.
+    /// The settings of the file, whether it names upstreams or not.
     pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> ProxyConfig {
         let mut config = ProxyConfig::with_defaults(upstreams(map));
         config.trusted = trusted_proxies(map);
@@ -190,7 +190,7 @@ fn trusted_proxies(map: &mut MapReader<'_, '_>) -> TrustedProxies {
     TrustedProxies::parse(nodes.iter().filter_map(Node::as_str)).unwrap_or_default()
 }
 
-/// The names in `strip_headers`; `None` where the file does not have it.
+/// The names in `strip_headers`; `None` if the file does not have it.
 fn strip_headers(map: &mut MapReader<'_, '_>) -> Option<Vec<HeaderName>> {
     let nodes = map.optional_list("strip_headers")?;
     let mut names = Vec::with_capacity(nodes.len().min(MAX_STRIPPED));
@@ -295,7 +295,7 @@ fn balance(text: &str) -> Result<Balance, String> {
     }
 }
 
-/// A span above zero.
+/// A duration above zero.
 pub(super) fn duration(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
     let node = map.optional(name)?;
     let read = node.as_str().ok_or("expected a span such as 30s".to_owned()).and_then(parse_duration);
@@ -335,11 +335,11 @@ impl UpstreamAddress {
     }
 }
 
-/// What of an address may be shown: scheme and host, whatever is wrong with the rest.
+/// The part of a URL that may be shown: scheme and host, even if the rest is invalid.
 fn without_secrets(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
     let separator = if scheme.is_empty() { "" } else { "://" };
-    // A password may have any of these in it, so the last '@' comes first.
+    // A password may contain any of these characters, so the last '@' is searched first.
     let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("…@", rest));
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let more = if host.len() < rest.len() { "/…" } else { "" };

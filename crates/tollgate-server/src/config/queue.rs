@@ -1,4 +1,4 @@
-//! How requests are put aside: the `queue` of the file.
+//! Settings of the request queue: `queue`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,20 +24,20 @@ const MAX_BYTES: usize = 1 << 30;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueConfig {
     pub location: QueueLocation,
-    /// What the caller is told: 202 or 429.
+    /// The status of the response to an enqueued request: 202 or 429.
     pub accepted_status: u16,
-    /// The headers that are sent later; others are not kept.
+    /// The headers that are stored and replayed; others are dropped.
     pub headers: Vec<HeaderName>,
     pub max_body: usize,
     pub bounds: QueueBounds,
-    /// A request older than this is given up.
+    /// A request older than this becomes dead.
     pub ttl: Duration,
     pub max_tries: u32,
-    /// Before the first repetition; each further one waits twice as long.
+    /// Delay before the first retry; it doubles each time.
     pub backoff: Duration,
 }
 
-/// Where requests are kept.
+/// The storage of the queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum QueueLocation {
     File(PathBuf),
@@ -58,7 +58,7 @@ impl fmt::Display for QueueLocation {
 }
 
 impl QueueLocation {
-    /// A file where one is named; otherwise the Redis that is named here, or the one of the counters.
+    /// The file, if one is named; otherwise the Redis that is named here, or that of the counters.
     fn read(
         map: &mut MapReader<'_, '_>,
         folder: &Path,
@@ -123,7 +123,7 @@ impl QueueConfig {
         }
     }
 
-    /// `folder`: where state is kept; `store`: where counters are.
+    /// `folder` is that of the state; `store` is the central store.
     pub(super) fn read(
         map: &mut MapReader<'_, '_>,
         folder: &Path,

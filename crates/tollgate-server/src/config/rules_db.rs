@@ -1,4 +1,4 @@
-//! Where rules, bans and allow entries are kept that change while traffic flows.
+//! Settings of the rules database: rules, bans and allow entries that change while the server runs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::config::store::without_login;
 
 const DEFAULT: &str = "sqlite:tollgate.db";
 const SQLITE: &str = "sqlite:";
-/// The copy that a node keeps of a database elsewhere, in `state_dir`.
+/// The local copy of a database on another machine, in `state_dir`.
 const COPY: &str = "tollgate-rules-copy.db";
 
 const LEAST_KEEP: Duration = Duration::from_secs(3_600);
@@ -20,7 +20,7 @@ const LEAST_KEEP: Duration = Duration::from_secs(3_600);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AuditConfig {
     pub keep: Duration,
-    /// Of automatic bans: an attacker can cause any number of them.
+    /// Entries of automatic bans: an attacker can cause any number of them.
     pub automatic_bans: Duration,
 }
 
@@ -30,13 +30,13 @@ impl Default for AuditConfig {
     }
 }
 
-/// What a start does that can have the rules of the database neither from it nor from a local copy.
+/// What a start does if neither the database nor a local copy is available.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum OnRulesError {
-    /// Listeners stay closed until the rules are there.
+    /// Listeners stay closed until the rules are loaded.
     #[default]
     Closed,
-    /// Requests pass, by the rules of the file only.
+    /// Requests are decided by the rules of the file only.
     Open,
 }
 
@@ -45,27 +45,27 @@ const ON_RULES_ERROR: [(&str, OnRulesError); 2] =
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct RulesDbConfig {
-    /// As it is written; it may hold a password.
+    /// The URL as written; it may contain a password.
     pub address: String,
-    /// What a relative path is relative to.
+    /// The folder that relative paths refer to.
     pub folder: PathBuf,
-    /// The address without login and options: for messages.
+    /// The URL without credentials and options, for messages.
     pub name: String,
-    /// Whether the file asks for it. Without the default one, rules are read from the file only.
+    /// Whether the file names it. If the default database is unavailable, only the rules of the file are used.
     pub is_explicit: bool,
     pub on_error: OnRulesError,
-    /// Where the local copy is kept, if the database is not a file itself.
+    /// The path of the local copy, if the database is not a file itself.
     pub copy: Option<PathBuf>,
     pub audit: AuditConfig,
 }
 
 impl RulesDbConfig {
-    /// The database itself, where it is a file.
+    /// The path of the database, if it is a file.
     pub fn file(&self) -> Option<PathBuf> {
         self.address.strip_prefix(SQLITE).map(|path| self.folder.join(path))
     }
 
-    /// `None` where the file says `none`. The default is where state is kept.
+    /// `None` if the file says `none`. The default is a file in the state's folder.
     pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path, state: &Path) -> Option<RulesDbConfig> {
         let on_error = map.optional_choice("on_rules_error", &ON_RULES_ERROR).unwrap_or_default();
         let audit = AuditConfig::read(map);

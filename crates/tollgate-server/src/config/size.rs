@@ -1,4 +1,4 @@
-//! Sizes of memory as people write them: `512MiB`, `1GiB`, `64MB`.
+//! Memory sizes with units: `512MiB`, `1GiB`, `64MB`.
 
 use tollgate::EngineSetup;
 

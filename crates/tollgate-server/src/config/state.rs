@@ -1,4 +1,4 @@
-//! How often the state is saved: the `state` of the file.
+//! How often the state is saved: `state`.
 
 use std::time::Duration;
 

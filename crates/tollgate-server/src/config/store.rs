@@ -1,4 +1,4 @@
-//! Where counters are kept, and what happens when they cannot be asked.
+//! Settings of the central store, and what happens when it does not answer.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,28 +10,28 @@ use tollgate::store::DeniedHits;
 use tollgate::time::parse_duration;
 use tollgate_stores::counters::central::CentralAddress;
 
-/// A store on servers that several nodes share.
+/// A store on servers, shared by several nodes.
 #[derive(Clone)]
 pub struct StoreConfig {
     pub address: CentralAddress,
-    /// The address as it is written, to tell a change; it may hold a password.
+    /// The URL as written, to detect a change; it may contain a password.
     url: String,
-    /// As it is written, without login and options: for logs.
+    /// The URL without credentials and options, for logs.
     pub name: String,
-    /// For each decision, all its calls together.
+    /// For all calls of one decision together.
     pub deadline: Duration,
     pub keys: StoreKeys,
 }
 
-/// How identities are written into the store.
+/// How identities appear in the store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreKeys {
     pub visibility: KeyVisibility,
-    /// The key of the hash, which all nodes share. Without it identities are hidden from view, not from guessing.
+    /// The key of the hash, which all nodes share. Without it identities are hashed, but can be guessed.
     pub secret_file: Option<PathBuf>,
 }
 
-/// What the store's names show; the rest is hashed.
+/// Which values appear in plain text in the store's keys; the others are hashed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum KeyVisibility {
     All,
@@ -41,12 +41,12 @@ pub enum KeyVisibility {
 }
 
 impl StoreKeys {
-    /// Whether identities are hashed, and anyone who guesses one can tell.
+    /// Whether identities are hashed without a secret, so that a guess can be confirmed.
     pub fn can_be_guessed(&self) -> bool {
         self.visibility != KeyVisibility::All && self.secret_file.is_none()
     }
 
-    /// `store_keys` as it is written.
+    /// The value of `store_keys` in the file.
     pub fn name(&self) -> &'static str {
         STORE_KEYS.iter().find(|(_, shown)| *shown == self.visibility).map_or("", |(name, _)| name)
     }
@@ -56,10 +56,10 @@ const ON_STORE_ERROR: [(&str, OnStoreError); 3] =
     [("open", OnStoreError::Open), ("closed", OnStoreError::Closed), ("local", OnStoreError::Local)];
 const STORE_KEYS: [(&str, KeyVisibility); 3] =
     [("plain", KeyVisibility::All), ("sensitive", KeyVisibility::Public), ("hashed", KeyVisibility::None)];
-/// A longer deadline would make requests wait for what nobody waits for.
+/// Clients give up before a longer deadline.
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The settings that rules share, whether counters are elsewhere or not.
+/// Settings that rules share, with or without a central store.
 pub fn settings(map: &mut MapReader<'_, '_>) -> StoreSettings {
     let default = StoreSettings::default();
     let nodes = map.optional("nodes").map(|node| (node, node.as_u64().filter(|nodes| *nodes > 0)));
@@ -82,7 +82,7 @@ impl PartialEq for StoreConfig {
 impl Eq for StoreConfig {}
 
 impl StoreConfig {
-    /// `None` where counters are in memory: settings of central stores are idle then.
+    /// `None` if counters are in memory: settings of central stores have no effect then.
     pub fn read(
         map: &mut MapReader<'_, '_>,
         folder: &Path,
@@ -122,7 +122,7 @@ impl StoreConfig {
         Some(StoreConfig { address, url: written, name, deadline, keys })
     }
 
-    /// Why the store cannot keep a rule's counters.
+    /// Why the store cannot hold a rule's counters.
     pub fn unsupported_reason(&self, rule: &Rule) -> Option<String> {
         unsupported_reason(&self.address, rule)
     }
@@ -139,7 +139,7 @@ fn deadline(map: &mut MapReader<'_, '_>) -> Option<Duration> {
     None
 }
 
-/// Says which limit of a rule the store cannot keep, and why.
+/// Which limit of a rule the store cannot hold, and why.
 fn unsupported_reason(address: &CentralAddress, rule: &Rule) -> Option<String> {
     let denied = if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free };
     rule.all_limits().find_map(|each| {
@@ -148,7 +148,7 @@ fn unsupported_reason(address: &CentralAddress, rule: &Rule) -> Option<String> {
     })
 }
 
-/// What of an address may be shown: scheme and servers.
+/// The part of a URL that may be shown: scheme and servers.
 pub(super) fn without_login(address: &str) -> String {
     let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
     let rest = rest.split(['?', '#']).next().unwrap_or_default();

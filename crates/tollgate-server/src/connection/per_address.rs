@@ -1,6 +1,6 @@
-//! How many connections one client address may have open: a listener's places are shared by all of its clients.
+//! Limits the open connections per client address: all clients of a listener share its connections.
 //!
-//! An address with no open connection has no entry, so the table has at most as many as the listener has places.
+//! An address without open connections has no entry, so the table is bounded by the listener's connections.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::log_rate::LogLimiter;
 
-/// An IPv6 client has a network of its own: it is counted as one address.
+/// An IPv6 client usually has a whole network, so a network counts as one address.
 const IPV6_PREFIX: u32 = 64;
 
 pub struct AddressLimiter {
     listener: &'static str,
-    /// `None`: no bound.
+    /// `None` for no bound.
     max: Option<usize>,
     is_trusted: Box<dyn Fn(IpAddr) -> bool + Send + Sync>,
     open: Mutex<HashMap<IpAddr, usize>>,
@@ -22,7 +22,7 @@ pub struct AddressLimiter {
 }
 
 impl AddressLimiter {
-    /// At most `max` for each address that is neither loopback nor trusted: many clients may be behind those.
+    /// At most `max` per address that is neither loopback nor trusted: many clients may be behind those.
     pub fn new(
         listener: &'static str,
         max: Option<usize>,
@@ -37,7 +37,7 @@ impl AddressLimiter {
         AddressLimiter::new(listener, None, |_| true)
     }
 
-    /// A place for one more connection, until it is dropped; `None` where the address has its share, which is logged.
+    /// Admits a connection until the slot is dropped; `None` if the address has reached its limit, which is logged.
     pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<AddressSlot> {
         let peer = peer.to_canonical();
         let Some(max) = self.max.filter(|_| !peer.is_loopback() && !(self.is_trusted)(peer)) else {
@@ -68,7 +68,7 @@ fn network(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// The place of an open connection.
+/// The slot of an open connection.
 pub struct AddressSlot(Option<(Arc<AddressLimiter>, IpAddr)>);
 
 impl Drop for AddressSlot {

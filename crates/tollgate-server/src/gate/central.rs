@@ -1,4 +1,4 @@
-//! Counters on servers, as the gate asks them.
+//! The gate's access to the central store.
 
 use std::fs;
 use std::path::Path;
@@ -25,13 +25,13 @@ pub struct CentralBackend {
     pub name: String,
     /// Violations and automatic bans of all nodes.
     pub bans: FleetBanSync,
-    /// What is given back, is given back by itself.
+    /// Runs settlements in the background.
     runtime: Handle,
     settlements: AtomicU64,
     pub track_writes: TrackWrites,
 }
 
-/// The secret under which names are hashed is as long as a key of its hash, at least.
+/// Minimum length of the secret that hashes names: the key length of the hash.
 const MIN_SECRET_BYTES: usize = 32;
 
 impl CentralBackend {
@@ -59,7 +59,7 @@ impl CentralBackend {
         decided.verdict
     }
 
-    /// Takes a receipt for good, on behalf of all nodes. It is a counter that lets one through.
+    /// Claims a receipt once for the whole fleet. The claim is a counter with a limit of 1.
     pub async fn claim(&self, id: &str, now: Time) -> Result<(), ReceiptError> {
         const RULE: &str = "_receipt"; // no rule of a file has this domain
         // No attribute has this name.
@@ -79,7 +79,7 @@ impl CentralBackend {
         }
     }
 
-    /// Corrects the cost of a charge, without anybody waiting for it. A charge that cannot be corrected stays.
+    /// Corrects the cost of a charge in the background. A charge that cannot be corrected remains.
     pub fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) {
         let store = self.store.clone();
         let runtime = self.runtime.clone();
@@ -93,7 +93,7 @@ impl CentralBackend {
         });
     }
 
-    /// Corrections that were asked for.
+    /// Settlements requested so far.
     pub fn settlements(&self) -> u64 {
         self.settlements.load(Ordering::Relaxed)
     }
@@ -102,7 +102,7 @@ impl CentralBackend {
         self.store.health()
     }
 
-    /// Whether a server does not answer: what it counts is not protected as usual.
+    /// Whether a server does not answer, so that its counters protect less than usual.
     pub fn is_impaired(&self) -> bool {
         self.health().iter().any(|server| server.trouble.is_some())
     }

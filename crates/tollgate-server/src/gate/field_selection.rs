@@ -1,6 +1,6 @@
-//! What the policy in force, its settings and the bans ask of a request.
+//! The fields that the policy in force, its settings and the bans need of a request.
 //!
-//! A transport hands over what is asked for and no more: a request may carry much else.
+//! A transport extracts these fields and no others.
 
 use std::collections::BTreeSet;
 
@@ -14,12 +14,12 @@ pub struct FieldSelection {
     /// Claims of a verified token.
     pub claims: BTreeSet<Box<str>>,
     pub headers: Vec<HeaderName>,
-    /// Fields of the body, as `json:` or `form:`.
+    /// Fields of the body: `json:` or `form:`.
     pub body: BTreeSet<(FieldSource, Box<str>)>,
 }
 
 impl FieldSelection {
-    /// What a policy and bans name.
+    /// The fields that a policy and bans name.
     pub fn of_policy(policy: &Policy, bans: &[Attribute]) -> FieldSelection {
         let mut asked = FieldSelection::default();
         policy.for_each_attribute(|attribute| asked.add(attribute));

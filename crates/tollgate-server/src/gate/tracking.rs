@@ -1,7 +1,7 @@
-//! Writes what tracked keys have done to the store that nodes share, off the path of decisions.
+//! Writes the records of tracked keys to the central store, off the decision path.
 //!
-//! The outbox says what is due: a key at most once a second. What cannot be written is tried again as it was, until the
-//! store answers; the outbox bounds what waits meanwhile.
+//! The outbox determines what is due: each key at most once a second. A failed write is retried unchanged until the
+//! store answers; the outbox bounds what is pending meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,11 +16,11 @@ use tollgate::track::{Delta, Outbox};
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::{CentralBackend, Gate};
 
-/// How long a key that was not seen lately waits at the most.
+/// Maximum delay of a key that was not seen recently.
 const TICK: Duration = Duration::from_millis(50);
-/// Writes under way.
+/// Bound on writes in flight.
 const MAX_WRITES: usize = 128;
-/// What a stop waits for the store.
+/// How long a stop waits for the store.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Writes of records, by result.
@@ -35,17 +35,17 @@ impl TrackWrites {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Each is tried again, unless the node stops.
+    /// Failed writes. Each is retried, unless the node stops.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 }
 
-/// A delta, and whether it is part of its record now.
+/// A delta, and whether it was applied to its record.
 type TrackWrite = (Arc<Delta>, bool);
 type Writes = JoinSet<TrackWrite>;
 
-/// Writes what is due until the shutdown, and waits for what is under way then.
+/// Writes what is due until the shutdown, then waits for the writes in flight.
 pub async fn write_tracks(gate: Arc<Gate>, mut shutdown: Shutdown) {
     let Some(central) = gate.central.get() else { return };
     let outbox = gate.engine.outbox();
@@ -65,7 +65,7 @@ pub async fn write_tracks(gate: Arc<Gate>, mut shutdown: Shutdown) {
     }
 }
 
-/// Writes all that is left, each key once: for a node that stops and takes no more requests.
+/// Writes all pending records, each key once: for a node that stops and accepts no more requests.
 pub async fn flush(gate: &Gate) {
     let Some(central) = gate.central.get() else { return };
     let outbox = gate.engine.outbox();
@@ -101,7 +101,7 @@ fn start_writes(gate: &Gate, central: &CentralBackend, writes: &mut Writes, now:
     }
 }
 
-/// Tells the outbox what came of a write.
+/// Reports the result of a write to the outbox.
 fn record_result(
     gate: &Gate,
     central: &CentralBackend,

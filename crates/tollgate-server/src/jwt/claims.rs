@@ -1,6 +1,6 @@
-//! What a verified token says, and when it says so.
+//! The claims of a verified token, and its times.
 //!
-//! Must not know how a token is signed: claims only come from tokens that were verified.
+//! Must not know how a token is signed: claims are only made from tokens that were verified.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 
 use crate::jwt::JwtError;
 
-/// How far the clocks of the issuer and of this machine may be apart.
+/// Allowed difference between the clocks of the issuer and of this machine.
 pub const LEEWAY_S: u64 = 60;
 
-/// What a verified token says.
+/// The claims of a verified token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claims {
     claims: Map<String, Value>,
@@ -22,8 +22,8 @@ impl Claims {
         Self { claims }
     }
 
-    /// A claim as text: text as it is, whole numbers and truth values written out, nothing
-    /// for the rest. `a.b` is the claim of that very name, else `b` in the object `a`.
+    /// A claim as text: strings unchanged, integers and booleans written out, `None` for the rest. `a.b` is the claim
+    /// of that very name, otherwise `b` in the object `a`.
     pub fn get(&self, name: &str) -> Option<Cow<'_, str>> {
         match find(&self.claims, name)? {
             Value::String(text) => Some(Cow::Borrowed(text)),
@@ -33,7 +33,7 @@ impl Claims {
         }
     }
 
-    /// Whether `exp` and `nbf` allow the token at this time.
+    /// Whether the token is valid at this time by `exp` and `nbf`.
     pub(crate) fn check_times(&self, now_unix_s: u64) -> Result<(), JwtError> {
         let now = now_unix_s as f64;
         let leeway = LEEWAY_S as f64;

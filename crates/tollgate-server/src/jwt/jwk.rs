@@ -1,8 +1,8 @@
 //! Keys that signatures are verified with (RFC 7517, RFC 7518, RFC 8037).
 //!
-//! A key is checked when it is read: its kind, its size and, where it names one, its
-//! algorithm. Verification matches on key and algorithm together, so that a public key can
-//! never serve as a secret. Must not know what a token says.
+//! A key is checked when it is parsed: its kind, its size and, if it names one, its algorithm. Verification matches on
+//! key and algorithm together, so that a public key can never be used as a secret. Must not know the contents of a
+//! token.
 
 use std::ops::RangeInclusive;
 
@@ -12,16 +12,16 @@ use ring::hmac;
 use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde_json::Value;
 
-/// The shortest secret that is accepted: the output of SHA-256 (RFC 7518, 3.2).
+/// Minimum length of a secret: the output of SHA-256 (RFC 7518, 3.2).
 pub const MIN_SECRET_BYTES: usize = 32;
 
-/// Smallest and largest RSA modulus that the verification takes, in bytes.
+/// Minimum and maximum RSA modulus that the verification accepts, in bytes.
 const RSA_MODULUS_BYTES: RangeInclusive<usize> = 256..=1024;
 
-/// One key of a set, fit for use.
+/// One valid key of a set.
 pub(crate) struct Jwk {
     id: Option<String>,
-    /// The one algorithm this key is for, where the set says so.
+    /// The only algorithm of this key, if the set names one.
     algorithm: Option<JwtAlgorithm>,
     material: Material,
 }
@@ -46,7 +46,7 @@ pub(crate) enum JwtHash {
     Sha512,
 }
 
-/// How a token is signed: always names the kind of key it takes.
+/// The algorithm of a signature, which always determines the kind of key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JwtAlgorithm {
     Hmac(JwtHash),
@@ -61,7 +61,7 @@ pub(crate) fn decode_base64url(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Jwk {
-    /// `None` is a key to be passed over.
+    /// `None` for a key to be skipped.
     pub(crate) fn from_jwk(jwk: &Value) -> Result<Option<Self>, &'static str> {
         let text = |name: &str| jwk.get(name).and_then(Value::as_str);
         let bytes =
@@ -91,7 +91,7 @@ impl Jwk {
         if key.supports(algorithm) { Ok(Some(key)) } else { Err("its algorithm does not fit it") }
     }
 
-    /// Whether the key's id is `id`, or no id was asked for.
+    /// Whether the key's id is `id`; true if no id is given.
     pub(crate) fn matches_id(&self, id: Option<&str>) -> bool {
         id.is_none() || self.id.as_deref() == id
     }
@@ -156,7 +156,7 @@ impl Material {
 }
 
 impl JwtAlgorithm {
-    /// `none` has no place here, which is how it is refused.
+    /// `none` is not an algorithm, so it is rejected.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "HS256" => Self::Hmac(JwtHash::Sha256),
@@ -226,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    /// The key, or why it is unusable; `None` where it is passed over.
+    /// The key, or why it is unusable; `None` if it is skipped.
     fn check(jwk: Value) -> Result<Option<Jwk>, &'static str> {
         Jwk::from_jwk(&jwk)
     }

@@ -1,4 +1,4 @@
-//! The store that nodes share, for those who watch it.
+//! Metrics of the central store.
 
 use std::sync::atomic::Ordering;
 

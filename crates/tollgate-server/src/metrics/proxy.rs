@@ -1,4 +1,4 @@
-//! What the proxy counts. Upstreams are named as the configuration names them.
+//! Metrics of the proxy. Upstreams are named as in the configuration.
 
 use std::sync::atomic::Ordering;
 

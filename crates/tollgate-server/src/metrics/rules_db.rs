@@ -1,4 +1,4 @@
-//! What the metrics say of the rules database.
+//! Metrics of the rules database.
 
 use tollgate::Time;
 

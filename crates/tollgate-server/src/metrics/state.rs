@@ -1,4 +1,4 @@
-//! How the state is saved while the server runs.
+//! Metrics of saving the state while the server runs.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! Records of tracked keys on the store that nodes share.
+//! Metrics of the records of tracked keys in the central store.
 
 use tollgate::track::Outbox;
 

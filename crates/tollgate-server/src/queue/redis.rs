@@ -1,5 +1,5 @@
-//! The queue on a Redis that several nodes share: each takes what is due, and what one has taken and no longer keeps
-//! is claimed by another.
+//! The queue in a Redis that nodes share: each node takes due requests; a delivery that is no longer renewed is claimed
+//! by another node.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,14 +14,14 @@ use crate::queue::{
     RequestSender, new_id,
 };
 
-/// A body may be long.
+/// Generous, since a body may be long.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// A node that has not kept what it took for so long is taken for dead.
+/// A delivery that was not renewed for this long is claimed by another node.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests that are due and looked at, to find the oldest of them.
+/// Due requests that are scanned to find the oldest.
 const MAX_DUE_SCANNED: usize = 256;
 const SWEEP_BATCH: usize = 1_000;
-/// A node that has sent nothing for so long is no longer listed.
+/// A node that was inactive for this long is removed from the group.
 const NODE_RETENTION: Duration = Duration::from_secs(3_600);
 
 macro_rules! script {
@@ -46,11 +46,11 @@ const COUNTS: &str = script!(= "return { redis.call('ZCARD', part('later')), red
 
 pub struct RedisQueue {
     client: RedisClient,
-    /// The stream, and the beginning of all other names.
+    /// The name of the stream, and the prefix of all other keys.
     name: String,
-    /// This process, among those that share the queue.
+    /// The name of this process among the nodes that share the queue.
     node: String,
-    /// What this node is sending.
+    /// Deliveries in flight from this node.
     deliveries: Mutex<ActiveDeliveries>,
     bounds: QueueBounds,
 }
@@ -61,7 +61,7 @@ struct ActiveDeliveries {
     renewed_at: Option<Instant>,
 }
 
-/// What never changes of a request.
+/// The immutable part of a request.
 #[derive(Serialize, Deserialize)]
 struct StoredRequest {
     method: String,
@@ -134,7 +134,7 @@ impl RedisQueue {
         let next = next.text().and_then(|micros| micros.parse::<f64>().ok());
         let next = next.map(|micros| Time::from_nanos((micros as u64).saturating_mul(1_000)));
         let taken = taken.elements().ok_or(QueueError::Malformed)?;
-        // One that cannot be read does not stop the others.
+        // An entry that cannot be parsed does not block the others.
         let items: Vec<QueuedRequest> = taken.iter().filter_map(try_parse_item).collect();
         if items.len() < taken.len() {
             tracing::error!(count = taken.len() - items.len(), "queued requests cannot be read");
@@ -162,7 +162,7 @@ impl RedisQueue {
 
     pub async fn update(&self, item: QueuedRequest) -> Result<(), QueueError> {
         let lease = item.delivery_tag.unwrap_or_default();
-        // It ends here, written down or not: what is not will be claimed, and sent again.
+        // The delivery ends here, saved or not: one that is not saved will be claimed and sent again.
         self.lock().tags.remove(&lease);
         let words = [
             item.id.into_bytes(),
@@ -244,7 +244,7 @@ fn nanos(at: Time) -> Vec<u8> {
     decimal(at.nanos())
 }
 
-/// As the server's numbers have it, which are doubles; rounded up, so that nothing is due too early.
+/// Microseconds: scores are doubles. Rounded up, so that nothing is due too early.
 fn micros(at: Time) -> Vec<u8> {
     decimal(at.nanos().div_ceil(1_000))
 }
@@ -253,7 +253,7 @@ fn parse_items(reply: &RedisReply) -> Result<Vec<QueuedRequest>, QueueError> {
     reply.elements().ok_or(QueueError::Malformed)?.iter().map(parse_item).collect()
 }
 
-/// A request as the scripts tell it.
+/// Parses a request from a script's reply.
 fn parse_item(reply: &RedisReply) -> Result<QueuedRequest, QueueError> {
     try_parse_item(reply).ok_or(QueueError::Malformed)
 }

@@ -1,4 +1,4 @@
-//! The queue in an SQLite file. One thread owns it; whoever asks waits for that thread.
+//! The queue in an SQLite file. One thread owns the connection; callers wait for it.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -44,7 +44,7 @@ const SCHEMA: &str = "
 
 /// Pages for the schema and the indexes of an empty queue.
 const SPARE_PAGES: usize = 64;
-/// To this size the write-ahead log is cut when its pages are in the file.
+/// The write-ahead log is truncated to this size after a checkpoint.
 const LOG_BYTES: usize = 4 << 20;
 
 const COLUMNS: &str = "id, state, method, target, host, headers, length(body), sender, queued_at, expires_at, next_at, tries, status, error";
@@ -58,9 +58,9 @@ pub struct SqliteQueue {
 }
 
 impl SqliteQueue {
-    /// Opens the file, or makes it. What was under way at the end is queued again.
+    /// Opens or creates the file. Requests that were in flight when the last process ended are queued again.
     pub fn open(path: &Path, bounds: QueueBounds) -> Result<SqliteQueue, QueueError> {
-        // It holds what people have sent: nobody else may read it.
+        // The file holds users' data: only its owner may read it.
         OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(5))?;
@@ -216,7 +216,7 @@ impl SqliteQueue {
     }
 }
 
-/// Bounds the file by what may be queued: a quarter more, for pages that are not full, and the write-ahead log apart.
+/// Bounds the file's size: the queue's bytes and a quarter more for partly filled pages; the write-ahead log is extra.
 fn bound_file(connection: &Connection, bounds: QueueBounds) -> Result<(), QueueError> {
     let page: usize = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
     let pages = bounds.bytes / page * 5 / 4 + SPARE_PAGES;
@@ -225,7 +225,7 @@ fn bound_file(connection: &Connection, bounds: QueueBounds) -> Result<(), QueueE
     Ok(())
 }
 
-/// Whether the sender may have one more.
+/// Checks that the sender may enqueue one more request.
 fn check_sender(
     connection: &Connection,
     item: &QueuedRequest,
@@ -241,7 +241,7 @@ fn check_sender(
     if fits { Ok(()) } else { Err(QueueError::SenderFull) }
 }
 
-/// Removes answered requests, then dead ones, the oldest first, until `bytes` fit.
+/// Deletes answered requests, then dead ones, the oldest first, until `bytes` fit.
 fn make_room(connection: &Connection, bytes: usize, bounds: QueueBounds) -> Result<(), QueueError> {
     let mut used = connection.prepare_cached("SELECT bytes FROM used")?;
     let mut remove = connection.prepare_cached(
@@ -260,7 +260,7 @@ fn make_room(connection: &Connection, bytes: usize, bounds: QueueBounds) -> Resu
     Err(QueueError::Full)
 }
 
-/// Instants as SQLite has numbers; those beyond it are its last one.
+/// A timestamp as an SQLite integer, saturating.
 fn to_sqlite_nanos(at: Time) -> i64 {
     i64::try_from(at.nanos()).unwrap_or(i64::MAX)
 }

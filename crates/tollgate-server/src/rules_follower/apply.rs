@@ -1,6 +1,6 @@
-//! What the database holds, taken into force: rules and allowed keys into the policy, the rest into the engine.
+//! Applies items of the rules database: rules and allowed keys to the policy, bans and settings to the engine.
 //!
-//! What does not fit on this node is left out, and why is kept; all else is taken all the same.
+//! An item that this node cannot use is left out with its reason; all others are applied.
 
 use tollgate::document::{self, Problems};
 use tollgate::identity::Key;
@@ -13,7 +13,7 @@ use crate::gate::{FieldSelection, Gate};
 use crate::notice;
 use crate::rules_follower::{NodeCapabilities, RulesFollower};
 
-/// A policy that takes in what the database holds.
+/// A policy update from items of the database.
 pub(super) struct PolicyUpdate<'a> {
     gate: &'a Gate,
     capabilities: &'a NodeCapabilities,
@@ -40,7 +40,7 @@ impl<'a> PolicyUpdate<'a> {
         }
     }
 
-    /// Takes a thing in, or says why not.
+    /// Applies an item, or returns why not.
     pub(super) fn put(&mut self, item: &ItemId, text: &str) -> Result<(), String> {
         let put = match item.kind {
             ItemKind::Rule => {
@@ -58,16 +58,16 @@ impl<'a> PolicyUpdate<'a> {
         self.report_rejected(item, put)
     }
 
-    /// Takes a rule in that was read already, or says why not.
+    /// Applies a rule that was parsed already, or returns why not.
     pub(super) fn put_parsed(&mut self, item: &ItemId, rule: Result<Rule, String>) -> Result<(), String> {
         let put = rule.and_then(|rule| self.put_rule(rule));
         self.report_rejected(item, put)
     }
 
-    /// Logs what is not in force, and takes out what was there before.
+    /// Logs an item that is not in force, and removes its earlier version.
     fn report_rejected(&mut self, item: &ItemId, put: Result<(), String>) -> Result<(), String> {
         if let Err(why) = &put {
-            // The name may be a key, which is not for the log.
+            // The name may be a key, which must not be logged.
             let name = if item.kind == ItemKind::Rule { &*item.name } else { "" };
             tracing::error!("rules database: {} {name} is not in force here: {why}", item.kind.name());
             self.remove_item(item).ok();
@@ -84,7 +84,7 @@ impl<'a> PolicyUpdate<'a> {
         self.change(policy::PolicyChange::Put(rule))
     }
 
-    /// Follows a removal. Of a ban in force it is a lift, which a store that nodes share is told of.
+    /// Applies a removal. The removal of a ban in force is a lift, which is published to the central store.
     pub(super) fn remove(&mut self, item: &ItemId) -> Result<(), String> {
         if item.kind != ItemKind::Ban {
             return self.remove_item(item);
@@ -97,7 +97,7 @@ impl<'a> PolicyUpdate<'a> {
         Ok(())
     }
 
-    /// Takes a thing out; what the file says stays.
+    /// Removes an item; items of the file stay.
     fn remove_item(&mut self, item: &ItemId) -> Result<(), String> {
         match item.kind {
             ItemKind::Rule => {
@@ -125,14 +125,14 @@ impl<'a> PolicyUpdate<'a> {
         Ok(())
     }
 
-    /// What has come of it; `None` if the policy stays as it is.
+    /// The updated draft; `None` if the policy did not change.
     pub(super) fn finish(self) -> Option<PolicyDraft> {
         notice::log_warnings(self.warnings);
         Some(self.draft).filter(|_| self.is_changed)
     }
 }
 
-/// Takes changes in, in their order.
+/// Applies changes in their order.
 pub(super) fn apply_changes(rulebook: &RulesFollower, gate: &Gate, changes: Vec<ItemChange>) {
     let now = gate.now();
     let revised = gate.engine.revise(|old| {
@@ -163,14 +163,15 @@ pub(super) fn unsupported_reason(policy: &Policy, means: &NodeCapabilities, rule
     means.unsupported_reason(rule)
 }
 
-/// The rule that a text of the database describes.
+/// Parses a rule of the database.
 pub fn parse_rule(text: &str) -> Result<Rule, Problems> {
     let node = document::read(text)?;
     let mut problems = Problems::new();
     parse::rule(&node, "rule", &mut problems).ok_or(problems)
 }
 
-/// Reads a ban and hands it on. At no instant a request is not asked for what the ban names.
+/// Parses a ban and passes it on. The field selection is extended first, so that the ban always has the fields it
+/// needs.
 pub(super) fn put_ban(
     gate: &Gate,
     item: &ItemId,

@@ -1,4 +1,4 @@
-//! What this node can do for a rule, beside what the library can: a rule may ask for more.
+//! What this node supports beside what the library does; a rule may require more.
 
 use tollgate::rule::{OnExceed, Rule};
 
@@ -6,10 +6,10 @@ use crate::config::{Config, StoreConfig, memory};
 
 #[derive(Clone)]
 pub struct NodeCapabilities {
-    /// Where counters are kept, if not in memory.
+    /// The central store, if counters are not in memory.
     store: Option<StoreConfig>,
     memory_bytes: usize,
-    /// Whether it is a proxy that cannot put requests aside.
+    /// Whether it is a proxy without a request queue.
     lacks_queue: bool,
 }
 

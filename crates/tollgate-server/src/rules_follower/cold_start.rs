@@ -1,4 +1,4 @@
-//! A start while the database cannot be reached: from the local copy, or as `on_rules_error` says.
+//! A start while the database cannot be reached: from the local copy, or by the setting `on_rules_error`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::gate::Gate;
 use crate::rules_follower::local_copy::run_blocking;
 use crate::rules_follower::{CopyStatus, RulesFollower, load};
 
-/// How long a start waits for the database where there is a copy to start from.
+/// How long a start waits for the database if there is a copy to start from.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Opens the database; a start that has a copy does not wait long for it.
+/// Opens the database; a start with a copy waits only [`OPEN_TIMEOUT`].
 pub(super) async fn open(rulebook: &RulesFollower) -> Result<&RulesDb, DbError> {
     let has_copy = rulebook.copy.as_ref().is_some_and(|copy| copy.path().exists());
     if rulebook.is_ready() || !has_copy {
@@ -24,7 +24,7 @@ pub(super) async fn open(rulebook: &RulesFollower) -> Result<&RulesDb, DbError> 
     tokio::time::timeout(OPEN_TIMEOUT, rulebook.open()).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Puts the local copy in force, if there is a whole one, and says what comes of the trouble.
+/// Puts the local copy in force, if there is a complete one; returns how the start continues.
 pub(super) async fn without_database(rulebook: &RulesFollower, gate: &Arc<Gate>) -> String {
     match start_from_copy(rulebook, gate).await {
         Ok(told) => told,

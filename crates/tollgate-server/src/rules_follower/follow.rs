@@ -1,4 +1,4 @@
-//! Follows the database: everything once, then each change.
+//! Follows the database: a full load, then each change.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,17 +14,17 @@ use crate::gate::Gate;
 use crate::rules_follower::pending_bans::PendingBans;
 use crate::rules_follower::{RulesFollower, RulesSource, apply, cold_start, load, local_copy};
 
-/// Changes read and brought into force at once: each page copies the parts of the policy that it touches.
+/// Changes read and applied at once: each page copies the parts of the policy that it touches.
 pub(super) const CHANGES_PAGE: usize = 20_000;
-/// After trouble the database is asked again this often.
+/// Delay before a retry after an error of the database.
 const RETRY_DELAY: Duration = Duration::from_millis(300);
-/// How often bans that are over are looked for, and how many are removed at once.
+/// How often expired bans are searched, and how many are removed at once.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(30);
 const CLEANUP_BATCH: usize = 500;
-/// So many changes leave free memory behind.
+/// After this many changes free memory is returned to the system.
 const TRIM_AFTER_CHANGES: u64 = 10_000;
 pub(super) const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
-/// How often it is looked whether edits are possible.
+/// How often it is checked whether the database is writable.
 const ACCESS_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs until the shutdown.
@@ -53,7 +53,7 @@ async fn follow_loop(rulebook: &RulesFollower, gate: &Arc<Gate>) {
     }
 }
 
-/// Follows until there is trouble.
+/// Follows until an error.
 async fn try_follow(rulebook: &RulesFollower, gate: &Arc<Gate>) -> Result<std::convert::Infallible, DbError> {
     let db = cold_start::open(rulebook).await?;
     let in_force = *rulebook.in_force.borrow();
@@ -74,7 +74,7 @@ async fn try_follow(rulebook: &RulesFollower, gate: &Arc<Gate>) -> Result<std::c
     }
 }
 
-/// Goes on from the local copy: by the changes since its version, if that is in the database's past.
+/// Continues from the local copy: by the changes since its version, if that version is in the database's history.
 async fn resume_from_copy(
     rulebook: &RulesFollower,
     gate: &Arc<Gate>,
@@ -89,7 +89,7 @@ async fn resume_from_copy(
     load::load(rulebook, gate, db).await
 }
 
-/// Takes in what has changed since a version.
+/// Applies the changes since a version.
 async fn catch_up(
     rulebook: &RulesFollower,
     gate: &Arc<Gate>,
@@ -118,8 +118,8 @@ async fn catch_up(
     }
 }
 
-/// The changes that come right after a version, each after the one before: what was seen already, or comes
-/// before what it follows, is left for the next look.
+/// The changes that directly follow a version, without gaps. Changes that were applied already are skipped; those
+/// behind a gap are left for the next read.
 pub(super) fn contiguous_changes(seen: Version, mut changes: Vec<ItemChange>) -> Vec<ItemChange> {
     changes.sort_by_key(|change| change.version);
     let mut last = seen;
@@ -133,14 +133,14 @@ pub(super) fn contiguous_changes(seen: Version, mut changes: Vec<ItemChange>) ->
     changes
 }
 
-/// Removes bans that are over and old entries of the log, a few at a time.
+/// Removes expired bans and old entries of the log, a few at a time.
 async fn cleanup_loop(rulebook: &RulesFollower, gate: &Gate) {
     rulebook.first_version().await;
     let mut ticks = interval(CLEANUP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
-        // Who has imported them is done by now.
+        // A bulk import is likely to be over by now.
         if rulebook.changes_since_trim.swap(0, Ordering::Relaxed) >= TRIM_AFTER_CHANGES {
             let settle = || {
                 allocator::trim();
@@ -149,7 +149,7 @@ async fn cleanup_loop(rulebook: &RulesFollower, gate: &Gate) {
             tokio::task::spawn_blocking(settle).await.ok();
         }
         let Some(db) = rulebook.db.get() else { continue };
-        // By then they are over on every node's clock: a ban that is gone earlier would count as lifted.
+        // By then they have expired on every node's clock: a ban that is removed earlier would count as lifted.
         let over = || gate.now() - MAX_CLOCK_SKEW;
         while db.remove_expired(over(), CLEANUP_BATCH).await.is_ok_and(|removed| removed == CLEANUP_BATCH) {}
         let AuditConfig { keep, automatic_bans } = rulebook.audit;
@@ -164,7 +164,7 @@ async fn cleanup_loop(rulebook: &RulesFollower, gate: &Gate) {
     }
 }
 
-/// Looks whether the database can be written, and how far the server that is read is behind.
+/// Checks whether the database is writable, and how far the replica that is read lags behind.
 async fn watch_access(rulebook: &RulesFollower) {
     loop {
         let Some(db) = rulebook.db.get() else {

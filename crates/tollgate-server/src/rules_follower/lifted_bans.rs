@@ -1,4 +1,4 @@
-//! Automatic bans that were lifted on another node: this node's database may still have them.
+//! Automatic bans that were lifted on another node: the database of this node may still have them.
 
 use tollgate::Time;
 use tollgate::ban::BanSource;
@@ -7,11 +7,11 @@ use tollgate_stores::rules::{Author, DbError, Edit, ItemId, ItemKind, Preconditi
 
 use crate::rules_follower::RulesFollower;
 
-/// Lifts that wait for the database.
+/// Bound on lifts that are not yet removed from the database.
 const MAX_PENDING: usize = 10_000;
 
 impl RulesFollower {
-    /// An automatic ban that would have held until then is to be removed.
+    /// Queues the removal of an automatic ban that would have ended at `until`.
     pub fn queue_ban_removal(&self, key: Key, until: Time) {
         let lifted = &mut self.state().lifted_bans;
         if lifted.len() < MAX_PENDING {
@@ -19,7 +19,7 @@ impl RulesFollower {
         }
     }
 
-    /// Removes what was lifted; while the database cannot be written it waits.
+    /// Removes lifted bans; while the database is not writable they stay queued.
     pub(super) async fn remove_lifted_bans(&self, db: &RulesDb, now: Time) {
         loop {
             let next = self.state().lifted_bans.front().cloned();

@@ -1,6 +1,6 @@
-//! Everything in the database brought into force, without ever holding all of it as text.
+//! Loads the whole database and puts it in force, without ever having all of it in memory as text.
 //!
-//! One thread reads the database, [`PARSERS`] parse rules, and one takes them in. Batches stay in order: batch n goes
+//! One thread reads the database, [`PARSERS`] parse rules, and one applies them. Batches stay in order: batch n goes
 //! through parser n modulo [`PARSERS`], so that every node leaves out the same rules where not all fit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,20 +24,20 @@ use crate::gate::Gate;
 use crate::rules_follower::apply::{self, PolicyUpdate};
 use crate::rules_follower::{NodeCapabilities, RulesFollower};
 
-/// Batches read ahead of those that are being parsed or taken in, for each parser.
+/// Batches per parser that are read ahead of those being parsed or applied.
 const READ_AHEAD_BATCHES: usize = 2;
 const PARSERS: usize = 2;
-/// How often the progress of a long load is told.
+/// How often the progress of a long load is logged.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// A load from which nothing comes for so long has failed.
+/// A load without progress for this long has failed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// So many of the latest changes tell what rules were before.
+/// This many of the latest changes are read for the predecessors of rules.
 const RECENT_CHANGES: usize = 1_000;
 
-/// Takes a batch, and the number of things in all.
+/// Receives a batch, and the total number of items.
 pub(super) type BatchSink = Box<dyn FnMut(Vec<StoredItem>, u64) + Send>;
 
-/// What comes from the database, or from its copy.
+/// Input from the database or its copy.
 struct LoadStream {
     batches: RoundRobin<Receiver<LoadMessage<Parsed>>>,
     source: &'static str,
@@ -48,7 +48,7 @@ enum LoadMessage<T> {
     End(Result<Version, DbError>),
 }
 
-/// A thing of the database; a rule is read already.
+/// An item of the database; a rule is parsed already.
 enum Parsed {
     Rule(ItemId, Result<Rule, String>),
     Other(ItemId, String),
@@ -67,13 +67,13 @@ impl Parsed {
     }
 }
 
-/// Puts everything in force, all at once; after an error nothing has changed.
+/// Puts everything in force atomically; after an error nothing has changed.
 pub(super) async fn load(
     rulebook: &RulesFollower,
     gate: &Arc<Gate>,
     db: &RulesDb,
 ) -> Result<Version, DbError> {
-    // A start finds counters that were made under earlier limits; the log knows these.
+    // At a start, counters may exist that were made under earlier limits; the log has these limits.
     let former = if rulebook.is_ready() { Vec::new() } else { db.log(None, RECENT_CHANGES).await? };
     let source = db.clone();
     let (alive, stopped) = oneshot::channel::<()>();
@@ -94,7 +94,7 @@ pub(super) async fn load(
     version
 }
 
-/// Puts in force what `read` gives out, all at once.
+/// Puts everything that `read` yields in force atomically.
 pub(super) async fn load_from(
     rulebook: &RulesFollower,
     gate: &Arc<Gate>,
@@ -111,7 +111,7 @@ pub(super) async fn load_from(
         loaded.push(receiver);
         spawn_blocking(move || parse(&unparsed, &parsed));
     }
-    // On a thread that may block: it waits where the rules are taken in more slowly than they are read.
+    // On a blocking thread: it waits if rules are applied more slowly than they are read.
     spawn_blocking(move || {
         let read_ahead = RoundRobin::new(batches);
         let each = read_ahead.clone();
@@ -125,11 +125,11 @@ pub(super) async fn load_from(
     let broken = |why: String| DbError::Unreadable { place: rulebook.name.clone(), why };
     let (version, left_out) = taking.await.map_err(|error| broken(error.to_string()))??;
     rulebook.state().left_out = left_out;
-    spawn_blocking(allocator::use_huge_pages); // not awaited: the rules are in force without
+    spawn_blocking(allocator::use_huge_pages); // not awaited: the rules are in force without it
     Ok(version)
 }
 
-/// Channels that take turns; clones of it share the turn.
+/// Round-robin over channels; clones share the position.
 #[derive(Clone)]
 struct RoundRobin<T> {
     all: Vec<T>,
@@ -142,12 +142,12 @@ impl<T> RoundRobin<T> {
     }
 
     fn next(&self) -> &T {
-        // Relaxed: one thread at a time takes turns.
+        // Relaxed: only one thread at a time uses the index.
         &self.all[self.next_index.fetch_add(1, Ordering::Relaxed) % self.all.len()]
     }
 }
 
-/// Parses batches until there are no more, or nobody takes them.
+/// Parses batches until the input ends or the receiver is gone.
 fn parse(batches: &Receiver<LoadMessage<StoredItem>>, parsed: &SyncSender<LoadMessage<Parsed>>) {
     for loaded in batches {
         let next = match loaded {
@@ -162,7 +162,7 @@ fn parse(batches: &Receiver<LoadMessage<StoredItem>>, parsed: &SyncSender<LoadMe
     }
 }
 
-/// Why a load leaves the policy as it is.
+/// Why a load leaves the policy unchanged.
 enum LoadAbort {
     Unchanged,
     Failed(DbError),
@@ -217,7 +217,7 @@ fn apply_load(
     Ok((version, left_out))
 }
 
-/// What came from the database before, but for bans: it is gone unless it comes again.
+/// The items of the database in force before, except bans: those that do not come again are removed.
 fn in_force(policy: &Policy) -> HashSet<ItemId> {
     let rules =
         policy.rules().iter().filter(|rule| rule.is_added()).map(|rule| ItemId::rule(rule.id.as_str()));
@@ -226,7 +226,7 @@ fn in_force(policy: &Policy) -> HashSet<ItemId> {
     rules.chain(allowed).chain([ItemId::enforce()]).collect()
 }
 
-/// Hands on what comes, with a word now and then where it takes long.
+/// Receives batches, and logs the progress of a long load.
 fn receive_batches(incoming: &LoadStream, mut each: impl FnMut(Parsed)) -> Result<Version, DbError> {
     let place = incoming.source;
     let start = Instant::now();
@@ -260,7 +260,8 @@ fn receive_batches(incoming: &LoadStream, mut each: impl FnMut(Parsed)) -> Resul
     }
 }
 
-/// Has the rules that were edited lately remember what they were: each lives through its edits again.
+/// Replays the logged edits of recently edited rules, so that each rule has its predecessors (counters of earlier
+/// limits).
 fn replay_edits(draft: &mut PolicyDraft, former: Vec<ChangeLogEntry>, version: Version) {
     let mut lives: HashMap<RuleId, Vec<ChangeLogEntry>> = HashMap::new();
     for logged in former.into_iter().rev() {
@@ -269,7 +270,7 @@ fn replay_edits(draft: &mut PolicyDraft, former: Vec<ChangeLogEntry>, version: V
             lives.entry(id).or_default().push(logged);
         }
     }
-    // What is not in force was left out, or is gone: its past does not matter.
+    // A rule that is not in force was left out or removed: it needs no predecessors.
     lives.retain(|id, _| draft.policy().rule(id.as_str()).is_some_and(|rule| rule.is_added()));
     for (id, life) in lives {
         draft.apply(policy::PolicyChange::Remove(id.clone()), Time::EPOCH).ok();
@@ -279,7 +280,7 @@ fn replay_edits(draft: &mut PolicyDraft, former: Vec<ChangeLogEntry>, version: V
             let rule = text.and_then(|text| apply::parse_rule(text).ok());
             let step =
                 rule.map_or_else(|| policy::PolicyChange::Remove(id.clone()), policy::PolicyChange::Put);
-            // A step that does not fit any more loses its past only: the last one is in force, so it fits.
+            // A step that fails only loses its predecessors: the last one is in force, so it fits.
             draft.apply(step, at).ok();
         }
     }

@@ -1,7 +1,7 @@
-//! Keeps the node's copy of the database up to date, apart from requests and from the feed.
+//! Keeps the node's local copy of the database up to date, apart from requests and from the change feed.
 //!
-//! Changes that came into force are handed over; where some are missing they are read from the database again. What
-//! cannot be written is a health problem: the copy then stays at the version that it has.
+//! The follower passes on changes that are in force; if some are missing they are read from the database again. A write
+//! error is a health problem: the copy then stays at its version.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,28 +19,28 @@ use crate::gate::Gate;
 use crate::rules_follower::RulesFollower;
 use crate::rules_follower::follow::{CHANGES_PAGE, MAX_CLOCK_SKEW, contiguous_changes};
 
-/// How often the copy is confirmed while nothing changes, which is one small write.
+/// How often the copy is confirmed while nothing changes; one small write.
 const CONFIRM_EVERY: Duration = Duration::from_secs(60);
-/// Changes that wait to be written; beyond that they are read from the database again.
+/// Bound on changes that are not yet written; beyond it they are read from the database again.
 const MAX_PENDING_CHANGES: usize = 10_000;
-/// After a failure it is tried again, each time after twice as long.
+/// Delay of the first retry after a failure; it doubles each time.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
-/// How long a new copy of everything may take.
+/// How long a complete rewrite of the copy may take.
 const REWRITE_TIMEOUT: Duration = Duration::from_secs(600);
-/// Bans that are over: removed at once, and how many times in a row.
+/// Expired bans: how many are removed per batch, and the number of batches in a row.
 const EXPIRED_BATCH: usize = 2_000;
 const EXPIRED_BATCHES: usize = 25;
 
 pub(super) struct CopyWriter {
     path: PathBuf,
-    /// The name of the database that it is a copy of.
+    /// The name of the database that this is a copy of.
     source: String,
     pending: Mutex<PendingChanges>,
     wake: Notify,
 }
 
-/// Changes that follow each other and a version.
+/// Consecutive changes after a version.
 #[derive(Default)]
 struct PendingChanges {
     after: Version,
@@ -49,7 +49,7 @@ struct PendingChanges {
 
 /// Why the copy is not up to date.
 enum CopyUpdateError {
-    /// It can be written, but what is missing cannot be read now.
+    /// The copy is writable, but the missing changes cannot be read now.
     Db(DbError),
     Copy(CopyError),
 }
@@ -75,7 +75,7 @@ impl CopyWriter {
         &self.path
     }
 
-    /// Opens the copy and puts a damaged one aside.
+    /// Opens the copy; a damaged one is quarantined.
     pub(super) async fn open(&self) -> Result<LocalCopy, CopyError> {
         let path = self.path.clone();
         let source = self.source.clone();
@@ -93,7 +93,7 @@ impl CopyWriter {
         done
     }
 
-    /// Hands changes over that came into force after a version.
+    /// Passes on changes that came into force after a version.
     pub(super) fn push_changes(&self, after: Version, changes: &[ItemChange]) {
         let mut held = self.lock_pending();
         let follows = held.changes.last().is_some_and(|last| last.version == after);
@@ -103,7 +103,7 @@ impl CopyWriter {
         held.changes.extend_from_slice(changes);
     }
 
-    /// Wakes the keeper: another version is in force.
+    /// Wakes the writer: another version is in force.
     pub(super) fn wake(&self) {
         self.wake.notify_one();
     }
@@ -146,7 +146,7 @@ pub(super) async fn run(rulebook: &RulesFollower, gate: &Gate) {
     }
 }
 
-/// Brings the copy to a version, or beyond it.
+/// Updates the copy to at least a version.
 async fn update(
     keeper: &CopyWriter,
     db: &RulesDb,
@@ -179,7 +179,7 @@ async fn update(
     Ok(())
 }
 
-/// The copy, if it is whole and of this database's past.
+/// The copy, if it is complete and in this database's history.
 async fn open_verified(keeper: &CopyWriter, db: &RulesDb) -> Result<Option<LocalCopy>, CopyUpdateError> {
     let copy = match keeper.open().await {
         Ok(copy) => copy,
@@ -190,7 +190,7 @@ async fn open_verified(keeper: &CopyWriter, db: &RulesDb) -> Result<Option<Local
         tracing::warn!("the local copy has another past than the rules database: it is written anew");
         return Ok(None);
     }
-    // Reading all of it takes a while, which a stop does not wait for.
+    // Verifying the whole copy takes a while; a stop interrupts it.
     let _stop = InterruptOnDrop(copy.interrupt_handle());
     let mut copy = Some(copy);
     let verified = with_copy(&mut copy, |copy| copy.verify()).await;
@@ -208,7 +208,7 @@ impl Drop for InterruptOnDrop {
     }
 }
 
-/// Whether a change is the one that the database has at this version. A standby may not have it yet.
+/// Whether the database has this change at its version. A standby may not have it yet.
 pub(super) async fn is_in_history(
     db: &RulesDb,
     version: Version,
@@ -223,7 +223,7 @@ pub(super) async fn is_in_history(
     }
 }
 
-/// Confirms the copy and removes bans that are over, now and then.
+/// Confirms the copy and removes expired bans, periodically.
 async fn confirm_and_clean(
     rulebook: &RulesFollower,
     copy: &mut Option<LocalCopy>,
@@ -236,7 +236,7 @@ async fn confirm_and_clean(
     {
         return Ok(());
     }
-    // As in the database: by then they are over on every node's clock.
+    // As in the database: by then they have expired on every node's clock.
     let over = now - MAX_CLOCK_SKEW;
     with_copy(copy, move |copy| {
         for _ in 0..EXPIRED_BATCHES {
@@ -249,7 +249,7 @@ async fn confirm_and_clean(
     .await
 }
 
-/// Works on the copy on a thread that may block. A copy that cannot go on is closed.
+/// Runs a job on the copy on a blocking thread. A copy that fails is closed.
 async fn with_copy(
     copy: &mut Option<LocalCopy>,
     job: impl FnOnce(&mut LocalCopy) -> Result<(), CopyError> + Send + 'static,
@@ -266,7 +266,7 @@ async fn with_copy(
     done
 }
 
-/// Writes everything anew, from a connection of its own.
+/// Rewrites the whole copy, over a connection of its own.
 async fn rewrite_copy(keeper: &CopyWriter, db: &RulesDb, now: Time) -> Result<LocalCopy, CopyUpdateError> {
     let (alive, stopped) = oneshot::channel();
     let path = keeper.path.clone();
@@ -277,7 +277,7 @@ async fn rewrite_copy(keeper: &CopyWriter, db: &RulesDb, now: Time) -> Result<Lo
         Handle::current().block_on(copy_all(&db, new, stopped, now))
     });
     let done = timeout(REWRITE_TIMEOUT, job).await;
-    drop(alive); // held until here: whoever gives this future up ends the job with it
+    drop(alive); // held until here: dropping this future ends the job, too
     let broken = |why: String| CopyUpdateError::Copy(CopyError::Unusable(why));
     let copy = done.map_err(|_| broken("writing all of it takes too long".to_owned()))?;
     let copy = copy.map_err(|error| broken(error.to_string()))??;

@@ -1,4 +1,5 @@
-//! Bans that were earned on this node, written to the database for all others.
+//! Pending bans: automatic bans of this node that are not yet written to the rules database, from which other nodes
+//! read them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,12 +14,12 @@ use crate::gate::Gate;
 use crate::rules_follower::RulesFollower;
 
 const WRITE_INTERVAL: Duration = Duration::from_millis(100);
-/// Written at once; during an attack there may be many.
+/// Bans per write; during an attack there may be many.
 const BATCH: usize = 1_000;
 /// How long a stop waits for the last ones.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is not written yet: while the database cannot be, they wait, and hold on this node.
+/// Bans not yet written. While the database is not writable they stay here, and are in force on this node.
 #[derive(Default)]
 pub(super) struct PendingBans(HashMap<Key, Ban>);
 
@@ -42,7 +43,7 @@ impl PendingBans {
     async fn write(&mut self, rulebook: &RulesFollower, gate: &Gate) {
         self.0.extend(gate.engine.take_pending_bans());
         let now = gate.now();
-        // What was lifted meanwhile is not written.
+        // Bans that were lifted meanwhile are not written.
         let holds = |key: &Key, ban: &Ban| {
             gate.engine.find_ban(key.clone(), now).is_some_and(|known| known.until >= ban.until)
         };

@@ -1,4 +1,4 @@
-//! How the database and this node stand to each other.
+//! The state of the rules database as this node sees it.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use tollgate_stores::rules::{Access, ItemId, Version};
 
 use crate::rules_follower::RulesFollower;
 
-/// Where the rules in force beside those of the file are from.
+/// The source of the rules in force beside those of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum RulesSource {
-    /// None could be had yet.
+    /// None loaded yet.
     #[default]
     None,
-    /// The local copy, until the database is back.
+    /// The local copy, until the database is reachable again.
     Copy,
-    /// The database, though it may be out of reach by now.
+    /// The database, though it may be unreachable by now.
     Database,
 }
 
@@ -32,7 +32,7 @@ impl RulesSource {
     }
 }
 
-/// What the local copy is.
+/// State of the local copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyStatus {
     pub version: Version,
@@ -44,7 +44,7 @@ impl CopyStatus {
         CopyStatus { version: copy.version(), confirmed_at: copy.confirmed_at() }
     }
 
-    /// How long ago it was known to be what the database is.
+    /// Time since the copy was last known to equal the database.
     pub fn age(&self, now: Time) -> Duration {
         now.since(self.confirmed_at)
     }
@@ -52,16 +52,16 @@ impl CopyStatus {
 
 pub struct RulesDbStatus {
     pub source: RulesSource,
-    /// `None` until the first rules were read.
+    /// `None` until the first rules were loaded.
     pub version: Option<Version>,
     pub read_error: Option<String>,
     /// Why edits are not possible.
     pub write_error: Option<String>,
-    /// Whether there is to be a local copy.
+    /// Whether a local copy is configured.
     pub has_copy: bool,
     pub copy: Option<CopyStatus>,
     pub copy_error: Option<String>,
-    /// Changes that the server which is read lacks; `None` where that is not known.
+    /// Changes that the replica which is read lacks; `None` if unknown.
     pub lag: Option<u64>,
     pub left_out: Vec<(ItemId, String)>,
 }
@@ -107,7 +107,7 @@ impl RulesFollower {
         }
     }
 
-    /// The version in force, while it is the database's.
+    /// The version in force, if it is from the database.
     pub(super) fn followed_version(&self) -> Option<Version> {
         let version = *self.in_force.borrow();
         version.filter(|_| self.state().source == RulesSource::Database)
@@ -137,7 +137,7 @@ impl RulesFollower {
         self.in_force.send_replace(Some(version));
     }
 
-    /// Keeps in mind why the database cannot be followed; says so once.
+    /// Records why the database cannot be followed; logs it once.
     pub(super) fn record_read_error(&self, trouble: String, outcome: Option<String>) {
         let mut state = self.state();
         if state.read_error.as_ref() == Some(&trouble) {
@@ -148,10 +148,10 @@ impl RulesFollower {
         state.read_error = Some(trouble);
         state.startup_outcome = outcome;
         drop(state);
-        self.in_force.send_modify(|_| {}); // wakes those that wait for the first rules
+        self.in_force.send_modify(|_| {}); // wakes tasks that wait for the first rules
     }
 
-    /// Notes that a version of the database is in force, and that the database can be read.
+    /// Records that a version of the database is in force, and that the database is readable.
     pub(super) fn record_version(&self, version: Version) {
         let mut state = self.state();
         if state.read_error.take().is_some() {

@@ -1,7 +1,7 @@
-//! The lock on the state folder: one node at a time keeps its state there.
+//! The lock on the state folder: only one node at a time may use it.
 //!
-//! The lock is the kernel's (`flock`), so it ends with the process that holds it; the file stays and its text only says
-//! which process that is. It is never removed: a second node could lock a file that has no name any more.
+//! The lock is the kernel's (`flock`), so it ends with the process that holds it; the file stays, and its text only
+//! names that process. It is never removed: otherwise a second node could lock a file that is already unlinked.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "tollgate.lock";
-/// What is read of another node's description.
+/// Maximum number of bytes read from another node's description.
 const MAX_HOLDER_BYTES: u64 = 256;
 
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum LockError {
     Io { file: PathBuf, error: io::Error },
 }
 
-/// Held until it is dropped, or until the process ends in any other way.
+/// Held until it is dropped, or the process ends.
 #[derive(Debug)]
 pub struct FolderLock(Option<File>);
 
@@ -38,7 +38,7 @@ impl FolderLock {
             Ok(file) => file,
             Err(error) if !path.exists() && is_read_only(&error) => {
                 tracing::warn!(folder = %folder.display(), %error, "state_dir cannot be written to");
-                return Ok(FolderLock(None)); // no node writes anything there
+                return Ok(FolderLock(None)); // no node can write there
             }
             Err(error) => return Err(io_error(error)),
         };
@@ -57,7 +57,7 @@ impl FolderLock {
         Ok(lock)
     }
 
-    /// Writes which process this is and where it listens, for the message of a second node.
+    /// Writes the process id and the listeners' addresses, for the error message of a second node.
     pub fn describe(&self, listeners: &[(&str, SocketAddr)]) -> io::Result<()> {
         let Some(mut file) = self.0.as_ref() else { return Ok(()) };
         let mut text = format!("process {}", std::process::id());
@@ -79,7 +79,7 @@ fn is_read_only(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
 }
 
-/// What the holder has written; it may be about to.
+/// The holder's description; it may not be written yet.
 fn holder(file: &mut File) -> String {
     let mut text = Vec::new();
     let read = file.take(MAX_HOLDER_BYTES).read_to_end(&mut text);

@@ -1,9 +1,9 @@
-//! The file of the state: appended to while the server runs, and replaced by a new one before it is too long.
+//! The state file: appended to while the server runs, and replaced before it becomes too long.
 //!
-//! Appends are synced before they count as written. A new file is written beside the old one, gets the same appends
-//! meanwhile, and takes its name once it is complete and synced: whenever a crash comes, the file of that name is whole
-//! up to its last complete frame. A write that fails loses nothing while the process lives: its chunk is kept, and what
-//! was not collected yet stays marked.
+//! Appends are synced before they count as written. A new file is written beside the old one, receives the same appends
+//! meanwhile, and is renamed to the old one's name once it is complete and synced: after a crash at any time the file
+//! of that name is valid up to its last complete frame. A failed write loses nothing while the process lives: its chunk
+//! is kept, and changes that were not collected yet stay marked.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,34 +17,35 @@ use tollgate::{Engine, Time};
 
 use crate::gate::{Gate, LiveSettings};
 
-/// A file up to this length is not worth replacing.
+/// A shorter file is not replaced.
 const MIN_BOUND: u64 = 1 << 20;
-/// The file is at most so many times as long as the state that it holds.
+/// The file is at most this many times as long as the state in it.
 const MAX_FACTOR: u64 = 2;
-/// What is written of a new file between two appends, at least: so that it costs appends and requests little.
+/// Minimum number of bytes written to a new file between two appends: small, so that appends and requests are barely
+/// delayed.
 const IMAGE_STEP: u64 = if cfg!(test) { 64 << 10 } else { 8 << 20 };
-/// And what is written of it for each byte that is appended meanwhile.
+/// Bytes written to it for each byte that is appended meanwhile.
 const IMAGE_PER_APPENDED: u64 = 4;
-/// After a new file it takes so long before another is begun because the state has shrunk.
+/// Minimum time between two new files if the reason is that the state has shrunk.
 const SHRINK_PAUSE: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 60 });
 
 pub struct StateLog {
     path: PathBuf,
     current: Option<LogFile>,
-    /// The file that will take the current one's place.
+    /// The file that will replace the current one.
     next: Option<(LogFile, Image)>,
     unwritten: Option<Chunk>,
-    /// What the rules in the file were taken from.
+    /// The settings from which the rules in the file were made.
     rules: Option<Arc<LiveSettings>>,
-    /// Changes were lost, or their fate is unknown: only a new file has all of them.
+    /// Changes were lost, or it is unknown whether they were written: only a new file has all of them.
     is_incomplete: bool,
     measured: Measured,
 }
 
-/// What the last complete image took.
+/// Sizes in the last complete image.
 struct Measured {
     bytes: u64,
-    /// Beside what the counters were estimated to take.
+    /// Bytes beyond the estimate for counters.
     others: u64,
     at: Instant,
 }
@@ -55,17 +56,17 @@ struct LogFile {
     length: u64,
 }
 
-/// What came of collecting changes.
+/// The result of collecting changes.
 enum Appended {
     All {
         bytes: u64,
     },
-    /// They do not fit the bound.
+    /// They exceed the bound.
     TooLong,
 }
 
 impl StateLog {
-    /// A log that begins with a new file, or goes on where a file that was read ends.
+    /// A log that begins with a new file, or continues at the end of a file that was read.
     pub fn new(path: PathBuf, end: Option<(Frames, u64)>) -> StateLog {
         let resume = |(frames, length)| LogFile::resume(&path, frames, length);
         let current = end.and_then(|end| {
@@ -86,7 +87,7 @@ impl StateLog {
         self.current.as_ref().map_or(0, |file| file.length)
     }
 
-    /// Writes what has changed since the last call, and as much of a new file as is due. Returns the bytes written.
+    /// Writes the changes since the last call, and the part of a new file that is due. Returns the bytes written.
     pub fn write(&mut self, gate: &Gate) -> io::Result<u64> {
         if self.current.is_none() || self.is_incomplete {
             return self.write_whole(gate);
@@ -110,9 +111,9 @@ impl StateLog {
         Ok(appended + self.write_next(gate, appended, bound)?)
     }
 
-    /// Writes everything into a new file at once.
+    /// Writes a complete new file at once.
     pub fn write_whole(&mut self, gate: &Gate) -> io::Result<u64> {
-        self.is_incomplete = true; // until it is there: what is forgotten next is nowhere else
+        self.is_incomplete = true; // until the new file is complete: changes forgotten here are nowhere else
         gate.engine.forget_changes();
         self.unwritten = None;
         self.begin_next(gate)?;
@@ -123,7 +124,7 @@ impl StateLog {
         Ok(self.bytes())
     }
 
-    /// How long the file may become.
+    /// The maximum length of the file.
     fn bound(&self, engine: &Engine, now: Time) -> u64 {
         let least = MAX_FACTOR * self.measured.bytes.max(MIN_BOUND / MAX_FACTOR);
         if self.bytes() <= MIN_BOUND / 2 {
@@ -134,7 +135,7 @@ impl StateLog {
         if self.measured.at.elapsed() < SHRINK_PAUSE { estimated.max(least) } else { estimated }
     }
 
-    /// Appends what has changed to the files, and syncs the current one.
+    /// Appends changes to the files, and syncs the current one.
     fn append(&mut self, gate: &Gate, bound: u64) -> io::Result<Appended> {
         let live = gate.live.load_full();
         let now = gate.now();
@@ -174,7 +175,7 @@ impl StateLog {
         if bytes > 0
             && let Err(error) = current.file.sync_data()
         {
-            // What a failed sync has left on the disk nobody knows.
+            // What is on disk after a failed sync is unknown.
             self.is_incomplete = true;
             return Err(error);
         }
@@ -198,7 +199,7 @@ impl StateLog {
         Ok(())
     }
 
-    /// Writes some more of the next file, if there is one, and puts it in the current one's place when it is complete.
+    /// Writes the next part of the new file, if there is one, and replaces the current one when it is complete.
     fn write_next(&mut self, gate: &Gate, appended: u64, bound: u64) -> io::Result<u64> {
         let Some((file, image)) = &mut self.next else { return Ok(0) };
         let before = file.length;
@@ -216,13 +217,13 @@ impl StateLog {
         finished.map(|()| bytes)
     }
 
-    /// Gives the room of the next file back: it may be what is missing.
+    /// Frees the space of the new file: the disk may be full.
     fn drop_next(&mut self) {
         self.next = None;
         fs::remove_file(self.unfinished()).ok();
     }
 
-    /// Completes the next file with what has changed since it was begun, and gives it its name.
+    /// Completes the new file with the changes since it was begun, and renames it.
     fn finish_next(&mut self, gate: &Gate, bound: u64) -> io::Result<()> {
         if self.current.is_some() && !self.is_incomplete {
             if let Appended::TooLong = self.append(gate, bound)? {
@@ -239,7 +240,7 @@ impl StateLog {
         let bytes = image.bytes();
         let at = Instant::now();
         self.measured = Measured { bytes, others: bytes.saturating_sub(counters), at };
-        // Until the folder is synced, a power failure may bring the old file back; both are whole.
+        // Until the folder is synced, a power failure may bring the old file back; both are valid.
         File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
     }
 
@@ -249,7 +250,7 @@ impl StateLog {
 }
 
 impl LogFile {
-    /// It holds the secret of the fingerprints: nobody else may read it.
+    /// The file holds the secret of the fingerprints: only its owner may read it.
     fn create(path: &Path, engine: &Engine) -> io::Result<LogFile> {
         fs::remove_file(path).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => Ok(()),
@@ -261,7 +262,7 @@ impl LogFile {
         Ok(LogFile { file, frames, length: header.len() as u64 })
     }
 
-    /// Cuts off what was not complete, and goes on there.
+    /// Truncates an incomplete frame at the end, and continues there.
     fn resume(path: &Path, frames: Frames, length: u64) -> io::Result<LogFile> {
         let file = OpenOptions::new().write(true).open(path)?;
         file.set_len(length)?;
@@ -271,7 +272,7 @@ impl LogFile {
     fn append(&mut self, chunk: &Chunk) -> io::Result<()> {
         let frame = self.frames.frame(chunk);
         if let Err(error) = self.file.write_all_at(&frame, self.length) {
-            self.file.set_len(self.length).ok(); // what is left behind would only be skipped
+            self.file.set_len(self.length).ok(); // a partial frame would only be skipped
             return Err(error);
         }
         self.frames.advance();

@@ -1,4 +1,4 @@
-//! The thread that writes the state log, and how it is doing.
+//! The thread that writes the state log, and its status.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -12,20 +12,20 @@ use tollgate::Time;
 use crate::gate::Gate;
 use crate::state::StateLog;
 
-/// A disk that is slow or fails is tried at least this often, unless `every` is longer.
+/// Maximum interval of attempts on a slow or failing disk, unless `every` is longer.
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A write that takes longer than this, and than some intervals, is trouble by itself: the disk may hang.
+/// A write that takes longer than this, and than some intervals, is reported as a problem: the disk may hang.
 const OVERDUE: Duration = Duration::from_secs(15);
 const OVERDUE_INTERVALS: u32 = 5;
 
-/// A running thread. It ends when this is dropped.
+/// A running thread. Dropping this ends it.
 pub struct Saver {
     stop: Sender<()>,
     thread: JoinHandle<StateLog>,
 }
 
-/// How the log is doing, for health and metrics.
+/// The status of the log, for health and metrics.
 pub struct Saving {
     pub every: Duration,
     standing: Mutex<Standing>,
@@ -37,9 +37,9 @@ pub struct Saving {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Standing {
-    /// From one write to the next.
+    /// The interval between two writes.
     pub interval: Duration,
-    /// Everything charged before this is on the disk.
+    /// All charges before this are on disk.
     pub saved_at: Option<Time>,
     pub trouble: Option<String>,
     /// Whether the last two writes each took longer than `every`.
@@ -75,7 +75,7 @@ impl Standing {
         self.trouble.is_some() || self.is_slow || is_overdue
     }
 
-    /// After a write that began at `begun`: a disk that cannot keep up is given as much time again as it took.
+    /// The status after a write that began at `begun`: after a slow write the pause is as long as the write.
     fn after(&self, every: Duration, begun: Time, took: Duration, written: Result<(), String>) -> Standing {
         let max = MAX_INTERVAL.max(every);
         let was_slow = self.interval > every;
@@ -113,14 +113,14 @@ impl Saver {
         Ok(Saver { stop, thread })
     }
 
-    /// Ends the thread; the log can be written once more by the caller.
+    /// Ends the thread; the caller may write the log once more.
     pub fn stop(self) -> Option<StateLog> {
         drop(self.stop);
         self.thread.join().ok()
     }
 }
 
-/// Writes the log once; how long that took.
+/// Writes the log once; returns the duration.
 fn write(log: &mut StateLog, gate: &Gate, saving: &Saving) -> Duration {
     let begun = Instant::now();
     let at = gate.now();

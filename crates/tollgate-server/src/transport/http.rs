@@ -30,7 +30,7 @@ const MAX_CHECK_BYTES: usize = 256 << 10;
 const MAX_BATCH_BYTES: usize = 4 << 20;
 const MAX_BATCH: usize = 1_000;
 
-/// Each path, and the method that it takes.
+/// Each path with its method.
 pub const ROUTES: [(&str, &str); 4] = [
     ("POST", "/v1/check"),
     ("POST", "/v1/check/batch"),
@@ -38,7 +38,7 @@ pub const ROUTES: [(&str, &str); 4] = [
     ("GET", "/v1/request-allowed"),
 ];
 
-/// Paths whose callers pass the Host and Origin of somebody else's request on.
+/// Paths whose callers pass on the Host and Origin of another client's request.
 const ANY_ORIGIN: [&str; 2] = ["/v1/forward-auth", "/json"];
 
 /// Which callers are served.
@@ -50,12 +50,12 @@ pub struct CallerAccess {
 
 #[derive(Default)]
 pub enum AllowedCallers {
-    /// On a loopback address: no pages of other sites, no names of other hosts.
+    /// On a loopback address: rejects cross-origin requests and foreign host names.
     #[default]
     Local,
     /// Tokens of the role `check`.
     Tokens(Arc<Tokens>),
-    /// Beyond loopback, and no such token exists.
+    /// Beyond loopback, with no such token configured.
     Anyone,
 }
 
@@ -86,7 +86,7 @@ impl CallerAccess {
     }
 }
 
-/// Answers one request.
+/// Handles one request.
 pub async fn handle(gate: Arc<Gate>, door: Arc<CallerAccess>, request: Request<Incoming>) -> FullResponse {
     let answered = match door.authorize(&request) {
         Ok(()) => route(&gate, request).await,
@@ -135,7 +135,7 @@ async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, 
         let detail = format!("{} checks in one batch: at most {MAX_BATCH}", asked.len());
         return Err(ProblemDetails::bad_field("body", detail));
     }
-    // All are looked at before any is charged: a bad one changes nothing.
+    // All are validated before any is charged: an invalid one changes nothing.
     for (n, each) in asked.iter().enumerate() {
         each.hit().map_err(|problem| in_item(n, problem))?;
     }
@@ -164,7 +164,7 @@ impl CheckRequest<'_> {
         Ok(if self.is_peek() { gate.peek(&hit, now).await } else { gate.check(&hit, now).await })
     }
 
-    /// The verdict as its caller is told.
+    /// The verdict as a response to its caller.
     fn response(&self, gate: &Gate, verdict: &Verdict) -> CheckResponse {
         let expected = self.wants_receipt() || receipt::is_expected(verdict);
         CheckResponse::of(verdict).with_receipt(expected.then(|| gate.receipts.write(verdict)).flatten())

@@ -1,4 +1,4 @@
-//! The reverse proxy: a request is decided, sent to an API server, and its response brought back.
+//! The reverse proxy: decides a request, forwards it to an upstream, and returns the response.
 //!
 //! Each worker is a thread with its own connections on both sides; they share only what a reload changes.
 
@@ -40,18 +40,18 @@ use wait::hold::HoldQueues;
 pub struct Proxy {
     gate: Arc<Gate>,
     route: ArcSwap<RouteSnapshot>,
-    /// Beside them, queued requests have connections of their own.
+    /// The replay of queued requests has a connection pool of its own beside these.
     workers: usize,
     hold_queues: Arc<HoldQueues>,
-    /// What is read of bodies whose requests wait.
+    /// Memory of bodies that are read ahead while their requests are held.
     read_ahead: Arc<Budget>,
     heartbeats: Box<[Heartbeat]>,
-    /// Where requests are put aside.
+    /// The request queue, if configured.
     pub request_queue: Option<Arc<RequestQueue>>,
     pub counts: ProxyCounts,
 }
 
-/// What is counted for people.
+/// Counters for the metrics.
 #[derive(Default)]
 pub struct ProxyCounts {
     pub retried: AtomicU64,
@@ -65,7 +65,7 @@ pub struct ProxyCounts {
     pub dead_lettered: AtomicU64,
 }
 
-/// Where requests go, as the file says.
+/// Upstreams and settings of the configuration in force.
 struct RouteSnapshot {
     config: ProxyConfig,
     upstreams: Vec<Arc<Upstream>>,
@@ -73,7 +73,7 @@ struct RouteSnapshot {
     tls: ArcSwap<UpstreamTlsClient>,
 }
 
-/// How an upstream is doing.
+/// State of an upstream, for the admin API.
 pub struct UpstreamReport {
     pub address: String,
     pub up: bool,
@@ -81,7 +81,7 @@ pub struct UpstreamReport {
 }
 
 impl Proxy {
-    /// It must be called inside a tokio runtime: a queue may be on a server.
+    /// It must be called inside a tokio runtime: the queue may connect to a server.
     pub fn new(gate: Arc<Gate>, config: ProxyConfig, queue: Option<QueueConfig>) -> Result<Proxy, Problems> {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let route = RouteSnapshot::new(&gate, config, &[], workers)?;
@@ -98,7 +98,7 @@ impl Proxy {
         })
     }
 
-    /// Takes new settings. Upstreams that stay keep their connections and what is known of their health.
+    /// Applies new settings. Upstreams that stay keep their connections and their health.
     pub fn apply(&self, config: ProxyConfig) -> Result<(), Problems> {
         let known = self.route.load();
         if known.config != config {
@@ -112,28 +112,28 @@ impl Proxy {
         Ok(())
     }
 
-    /// Sends queued requests when they may pass, until the shutdown.
+    /// Replays queued requests when they may pass, until the shutdown.
     pub async fn run_replay(self: Arc<Self>, shutdown: Shutdown) {
         wait::replay::run(self, shutdown).await;
     }
 
-    /// Beats for a worker, on its own thread, for as long as that runs.
+    /// Stores a worker's heartbeats, on its thread, for as long as that runs.
     async fn run_heartbeat(self: Arc<Self>, worker: usize) {
         self.heartbeats[worker].beat(|| self.gate.now()).await;
     }
 
-    /// How many workers have stopped serving their connections.
+    /// The number of workers whose heartbeat has stopped.
     pub fn stuck_workers(&self) -> usize {
         let now = self.gate.now();
         self.heartbeats.iter().filter(|pulse| pulse.is_stalled(now)).count()
     }
 
-    /// How many requests wait for their turn.
+    /// The number of held requests.
     pub fn held_requests(&self) -> usize {
         self.hold_queues.waiting()
     }
 
-    /// Calls requests when it is their turn, until the shutdown.
+    /// Releases held requests when they are due, until the shutdown.
     pub async fn run_hold_queues(self: Arc<Self>, shutdown: Shutdown) {
         wait::hold::watch(Arc::clone(&self.hold_queues), Arc::clone(&self.gate), shutdown).await;
     }

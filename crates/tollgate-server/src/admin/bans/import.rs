@@ -1,4 +1,4 @@
-//! Many bans at once: all of them or, if one line is bad, none.
+//! Imports bans: all of them, or none if a line is invalid.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::connection::FullResponse;
 use crate::gate::Gate;
 use crate::response::{self, ProblemDetails};
 
-/// `{"bans":[{"key","for"|"until","reason"}]}`, a YAML list, or lines `KEY [SPAN|INSTANT] [REASON]`.
+/// `{"bans":[{"key","for"|"until","reason"}]}`, a YAML list, or lines `KEY [DURATION|TIMESTAMP] [REASON]`.
 pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [dry_run] = call.parameters(["dry_run"])?;
     let dry_run = request::flag("dry_run", dry_run.as_deref())?;
@@ -51,7 +51,7 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
     Ok(response::json(StatusCode::OK, &told))
 }
 
-/// On a node without a database.
+/// Applies bans on a node without a database.
 fn apply_to_node(gate: &Gate, bans: Vec<(Key, Ban)>, dry_run: bool) -> FullResponse {
     let total = bans.len();
     let now = gate.now();
@@ -66,7 +66,7 @@ fn apply_to_node(gate: &Gate, bans: Vec<(Key, Ban)>, dry_run: bool) -> FullRespo
     response::json(StatusCode::OK, &told)
 }
 
-/// All bans of a text, or what is wrong with it.
+/// Parses all bans of a text.
 pub fn parse_bans(gate: &Gate, text: &str) -> Result<Vec<(Key, Ban)>, ProblemDetails> {
     let mut reading = BanImport {
         gate,
@@ -75,7 +75,7 @@ pub fn parse_bans(gate: &Gate, text: &str) -> Result<Vec<(Key, Ban)>, ProblemDet
         first_seen: HashMap::new(),
         problems: Problems::new(),
     };
-    // No key begins as a list or a map does.
+    // No key begins like a list or a map.
     if text.trim_start().starts_with(['{', '[', '-']) || text.trim_start().starts_with("bans:") {
         reading.document(&document::read(text)?);
     } else {
@@ -88,7 +88,7 @@ struct BanImport<'g> {
     gate: &'g Gate,
     now: Time,
     bans: Vec<(Key, Ban)>,
-    /// Where each key was seen first.
+    /// Where each key occurred first.
     first_seen: HashMap<Key, TextPosition>,
     problems: Problems,
 }
@@ -157,7 +157,7 @@ impl BanImport<'_> {
         if let Err(problem) = refuse_file_ban(self.gate, &key, self.now) {
             return self.reject(place, path, &problem.detail);
         }
-        // As in the file, a ban without a time has no end.
+        // As in the file, a ban without an end time is permanent.
         let until = match until(span, instant, self.now) {
             Ok(until) => until.unwrap_or(Time::MAX),
             Err((_, why)) => return self.reject(place, path, &why),

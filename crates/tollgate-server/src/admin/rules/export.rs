@@ -1,4 +1,4 @@
-//! All rules as YAML that an import takes, one on a line, sent while they are read.
+//! Exports all rules as YAML that an import accepts, one per line, streamed while they are read.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::admin::rules::rule_json;
 use crate::response::ProblemDetails;
 use crate::rules_follower::RulesFollower;
 
-/// Rules read in one go, and how many of these may wait for a slow reader.
+/// Rules per page, and pages buffered for a slow reader.
 const PAGE_RULES: usize = 1_000;
 const MAX_PENDING_PAGES: usize = 4;
 
@@ -39,7 +39,7 @@ pub async fn export(call: AdminRequest) -> Result<AdminResponse, ProblemDetails>
         first.extend(policy.listed().iter().map(|rule| line(&rule_json(rule).to_string())));
     }
     let rulebook = call.gate().rules_follower.get().filter(|_| source != ExportSource::File).cloned();
-    // The first page is read before anything is answered: that it cannot be is said by the status.
+    // The first page is read before the response begins, so that an error has a status of its own.
     let mut page = Vec::new();
     if let Some(rulebook) = &rulebook {
         page = next(rulebook, String::new()).await.map_err(db_problem)?;
@@ -60,7 +60,7 @@ pub async fn export(call: AdminRequest) -> Result<AdminResponse, ProblemDetails>
     Ok(reply)
 }
 
-/// Sends a page and all that follow it, until there is none, or nobody reads on.
+/// Sends a page and all that follow it, until the last one or until the client disconnects.
 async fn send(
     rulebook: &Arc<RulesFollower>,
     mut page: Vec<StoredItem>,
@@ -88,7 +88,7 @@ async fn next(rulebook: &RulesFollower, after: String) -> Result<Vec<StoredItem>
         .await
 }
 
-/// JSON is YAML.
+/// A rule as one line: JSON is valid YAML.
 fn line(text: &str) -> String {
     format!("- {text}\n")
 }

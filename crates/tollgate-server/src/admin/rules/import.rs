@@ -1,4 +1,4 @@
-//! Many rules at once: all of them or, if one line is bad, none.
+//! Imports rules: all of them, or none if a line is invalid.
 
 use std::env::temp_dir;
 use std::io;
@@ -29,23 +29,24 @@ use crate::rules_follower::{self, RulesFollower};
 pub(in crate::admin) const MAX_IMPORT_BYTES: usize = 512 << 20;
 /// How long the body of an import may take to arrive.
 pub(in crate::admin) const IMPORT_BODY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Rules that a diff shows.
+/// Rules that a diff names.
 const MAX_DIFF: usize = 1_000;
-/// Rules of the database looked at in one go.
+/// Rules of the database read per batch.
 const BATCH_RULES: usize = 10_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ImportMode {
-    /// What is not in the text stays.
+    /// Rules that are not in the text stay.
     Merge,
-    /// What is not in the text goes.
+    /// Rules that are not in the text are deleted.
     Replace,
 }
 
 /// `?mode=merge|replace&dry_run=true`
 ///
-/// The text is held once, and only until its rules are on the disk, sorted by id. From there they are tried on a draft
-/// of the policy, which is dropped, and written in one transaction. So the server holds the text or a draft at most.
+/// The text is in memory once, and only until its rules are spooled to disk, sorted by id. From there they are checked
+/// on a draft of the policy, which is dropped, and written in one transaction. So memory holds either the text or a
+/// draft.
 pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [mode, dry_run] = call.parameters(["mode", "dry_run"])?;
     let mode = request::choice(
@@ -127,7 +128,7 @@ pub(in crate::admin) fn busy() -> ProblemDetails {
     )
 }
 
-/// Somebody else has deleted what a replacement was to delete.
+/// Another edit has deleted a rule that a replacement was to delete.
 fn conflict_problem(error: DbError) -> ProblemDetails {
     match error {
         DbError::Missing { item, .. } => {
@@ -137,7 +138,7 @@ fn conflict_problem(error: DbError) -> ProblemDetails {
     }
 }
 
-/// The rules of a text, on the disk; the text is dropped.
+/// Spools the rules of a text to disk; the text is dropped.
 fn spool_rules(folder: &Path, body: Bytes) -> Result<RuleSpool, ProblemDetails> {
     let start = || RuleSpool::new(folder).or_else(|_| RuleSpool::new(&temp_dir()));
     let spool = for_each_rule(request::text(&body)?, start, |spool, rule| {
@@ -170,7 +171,7 @@ fn check(
         added.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         let gone = not_in_spool(added, |rule| rule.id.as_str(), spool).map_err(spool_problem)?;
         for rule in gone {
-            draft.apply(policy::PolicyChange::Remove(rule.id.clone()), now).ok(); // to go is always possible
+            draft.apply(policy::PolicyChange::Remove(rule.id.clone()), now).ok(); // a removal always succeeds
         }
     }
     let mut problems = Problems::new();
@@ -189,7 +190,7 @@ fn check(
     Ok(problems.or(())?)
 }
 
-/// Those of some things, in the order of their ids, that a spool does not have.
+/// The items, ordered by id, that are not in a spool.
 fn not_in_spool<T>(things: Vec<T>, id: impl Fn(&T) -> &str, spool: &RuleSpool) -> io::Result<Vec<T>> {
     let mut spooled = spool.rules()?;
     let mut next = spooled.next().transpose()?;
@@ -209,7 +210,7 @@ fn draft_error(draft: &mut PolicyDraft, rule: tollgate::rule::Rule, now: tollgat
     draft.apply(policy::PolicyChange::Put(rule), now).err().map(|error| error.to_string())
 }
 
-/// Deletes of the database what a spool does not have.
+/// Edits that delete the database's rules that are not in a spool.
 async fn deletions(rulebook: &RulesFollower, spool: &RuleSpool) -> Result<Vec<Edit>, ProblemDetails> {
     let mut items = Vec::new();
     let mut after = String::new();
@@ -226,7 +227,7 @@ async fn deletions(rulebook: &RulesFollower, spool: &RuleSpool) -> Result<Vec<Ed
     Ok(gone.into_iter().map(|item| Edit::delete(item, Precondition::Any)).collect())
 }
 
-/// What has changed, in numbers and by its first names, up to a version.
+/// The changes: their counts and the first names, up to a version.
 fn import_json(edited: &EditSummary, version: Version) -> Value {
     json!({
         "created": edited.created, "changed": edited.changed, "deleted": edited.deleted,
@@ -234,7 +235,7 @@ fn import_json(edited: &EditSummary, version: Version) -> Value {
     })
 }
 
-/// How many things have come, changed and gone, of so many edits.
+/// The numbers of created, changed and deleted items of so many edits.
 pub(in crate::admin) fn counted<'c>(changes: impl Iterator<Item = &'c ItemChange>, edits: usize) -> Value {
     let mut edited = EditSummary::default();
     edited.add(edits, changes);

@@ -1,4 +1,4 @@
-//! Rules by pages: the file's in their order, then the database's by id.
+//! Lists rules by pages: the file's in their order, then the database's by id.
 
 use std::collections::BinaryHeap;
 
@@ -35,7 +35,7 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let cursor = Cursor::parse(after.as_deref(), is_id)?;
     let gate = call.gate();
     let policy = gate.engine.policy();
-    // One more than a page tells whether there is another.
+    // One more than a page, to see whether another page follows.
     let mut found = Vec::with_capacity(limit + 1);
     if source != ListSource::Database && cursor.starts_in_file() {
         let listed = cursor.after(policy.listed(), |rule| rule.id.to_string())?;
@@ -56,7 +56,7 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-/// While the database cannot be read, what is in force of it.
+/// Rules of the database; while it cannot be read, those in force.
 async fn database_rules(
     gate: &Gate,
     policy: &Policy,
@@ -78,7 +78,7 @@ async fn database_rules(
     }
 }
 
-/// A rule as it is in force here, with its version if the node has that.
+/// A rule as it is in force here, with its version if known.
 fn listed_rule_json(
     rulebook: &RulesFollower,
     policy: &Policy,
@@ -96,7 +96,7 @@ fn listed_rule_json(
     shown
 }
 
-/// The first rules of a page by their ids; there is no order to go by, so all ids are looked at, and no more.
+/// The first rules of a page by id. Rules in force are not ordered by id, so all ids are scanned.
 fn in_force(policy: &Policy, page: &PageQuery) -> Vec<(String, Value)> {
     let mut first: BinaryHeap<&str> = BinaryHeap::with_capacity(page.limit + 1);
     let ids = policy.rules().iter().filter(|rule| rule.is_added()).map(|rule| rule.id.as_str());

@@ -1,4 +1,4 @@
-//! A rule as it would be written in the file.
+//! Serializes a rule in the schema of the configuration file.
 
 use serde_json::{Map, Value, json};
 use tollgate::identity::Attribute;
@@ -8,7 +8,7 @@ use tollgate::rule::{
 };
 use tollgate::time::format_duration;
 
-/// A rule in the schema of the file; what is as by default is left out.
+/// A rule in the schema of the file; default values are omitted.
 pub fn rule_json(rule: &Rule) -> Value {
     let mut map = Map::new();
     let mut put = |name: &str, value: Value| {
@@ -72,7 +72,7 @@ pub fn rule_json(rule: &Rule) -> Value {
     map.into()
 }
 
-/// `true` where both settings are as by default.
+/// `true` if both settings have their defaults.
 fn track(tracking: Tracking) -> Value {
     if tracking == Tracking::default() {
         return true.into();

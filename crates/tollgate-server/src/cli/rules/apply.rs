@@ -1,4 +1,4 @@
-//! `tollgate rules apply|diff FILE`: from a file to the database.
+//! `tollgate rules apply|diff FILE`: writes the rules of a file to the database.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ pub fn apply(args: &FileArgs) -> Result<(), Exit> {
     Ok(())
 }
 
-/// The rules that have changed, with the sign of what became of each where the log tells.
+/// The rules that have changed, each with its sign if the log has it.
 fn named(session: &mut Session, done: &Value) -> Vec<String> {
     let ids: Vec<_> = done["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let signs = signs(session, done, ids.len()).unwrap_or_default();
@@ -34,7 +34,7 @@ fn named(session: &mut Session, done: &Value) -> Vec<String> {
     ids.iter().map(line).collect()
 }
 
-/// The latest entries of the log are the import's, if it has no more of them than can be asked for.
+/// The signs from the latest entries of the log, which are the import's if the response names all its changes.
 fn signs(session: &mut Session, done: &Value, count: usize) -> Option<HashMap<String, char>> {
     if count == 0 || changes(done) != count as u64 {
         return None;
@@ -98,7 +98,7 @@ fn print_diff(done: &Value) {
     print_remaining(changes(done), diff.len());
 }
 
-/// The server names the first ones only.
+/// The server names only the first ones.
 fn print_remaining(all: u64, shown: usize) {
     let more = all.saturating_sub(shown as u64);
     if more > 0 {

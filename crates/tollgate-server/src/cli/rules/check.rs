@@ -1,4 +1,4 @@
-//! `tollgate rules check FILE`: is this configuration valid?
+//! `tollgate rules check FILE`: validates a configuration.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -11,7 +11,7 @@ use crate::cli::progress::Progress;
 use crate::cli::{Exit, input_file, out};
 use crate::config::Config;
 
-/// How far comments at the start of a file are skipped.
+/// How many bytes of comments at the start of a file are skipped.
 const MAX_LOOK_BYTES: u64 = 1 << 20;
 
 struct Checked {
@@ -51,7 +51,7 @@ fn check(file: &Path) -> Result<Checked, Problems> {
     Ok(Checked { rules: policy.rules().len(), without_effect: config.without_effect, warnings })
 }
 
-/// Whether a file starts as a list does, not as a configuration. What cannot be read is no list.
+/// Whether a file starts like a list, not like a configuration. `false` if it cannot be read.
 fn is_list(file: &Path) -> bool {
     let Ok(file) = File::open(file) else { return false };
     let lines = BufReader::new(file.take(MAX_LOOK_BYTES)).lines().map_while(Result::ok);

@@ -1,4 +1,4 @@
-//! The file of the state over many writes.
+//! Tests of the state file over many writes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,7 +41,7 @@ fn charge(gate: &Gate, users: impl Iterator<Item = u64>) {
     gate.engine.check_batch(&hits, gate.now());
 }
 
-/// How much a user has left, as an engine knows it that has read the file.
+/// An engine that was restored from the file.
 fn restored(folder: &Folder, rules: &str, now: Time) -> Engine {
     let policy = Policy::from_yaml(rules).expect("valid rules");
     let bytes = fs::read(folder.file()).expect("it");
@@ -76,7 +76,7 @@ fn the_file_is_at_most_twice_as_long_as_the_state_and_complete_after_every_write
     let live = image_bytes(&gate);
     assert!(live > MIN_BOUND / 2);
     for round in 0..60 {
-        // Mostly few keys, now and then nearly all.
+        // Mostly few keys, sometimes nearly all.
         let changed = if round % 20 == 19 { USERS } else { 2_000 };
         charge(&gate, (0..changed).map(|n| (n * 7 + round * 1_009) % USERS));
         let before = log.bytes();

@@ -1,4 +1,4 @@
-//! What a caller asks: the JSON of `/v1/check`, strictly read.
+//! The JSON of `/v1/check`, parsed strictly.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ const MAX_PATH_BYTES: usize = 16 << 10;
 const MAX_FIELDS: usize = 256;
 const MAX_COST: u64 = 1_000_000_000;
 
-/// A null is as good as nothing.
+/// A null is the same as an absent field.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckRequest<'a> {
@@ -80,12 +80,12 @@ impl<'a> CheckRequest<'a> {
         self.peek.unwrap_or_default()
     }
 
-    /// Whether the caller wants a receipt in any case.
+    /// Whether the caller requires a receipt.
     pub fn wants_receipt(&self) -> bool {
         self.receipt.unwrap_or_default()
     }
 
-    /// The hit that is asked about.
+    /// The hit of the request.
     pub fn hit(&self) -> Result<Hit<'_>, ProblemDetails> {
         let text = |name: &str, value: &'_ Option<Cow<'a, str>>, max: usize| match value {
             Some(value) if value.len() > max => {
@@ -193,7 +193,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for MultiMap<'a> {
     }
 }
 
-/// A text, or a number or truth value taken as its text.
+/// A string, or a number or boolean converted to its text.
 #[derive(Default)]
 struct ScalarText<'a>(Cow<'a, str>);
 

@@ -1,4 +1,4 @@
-//! What a caller is told: the body of a verdict, every field present, null where it means nothing.
+//! The body of a verdict: every field is present, null where it does not apply.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct CheckResponse {
     delay_ms: u64,
     message: Option<String>,
     rules: Vec<CheckedLimit>,
-    /// Where something is left to settle, or the caller has asked for it.
+    /// Present if there is something to settle, or the caller requested it.
     #[serde(skip_serializing_if = "Option::is_none")]
     receipt: Option<String>,
 }
@@ -61,7 +61,7 @@ impl CheckResponse {
         CheckResponse { receipt, ..self }
     }
 
-    /// In a batch each verdict carries the status that it would have alone.
+    /// In a batch each verdict has the status that it would have alone.
     pub fn with_status(self, status: StatusCode) -> CheckResponse {
         CheckResponse { status: Some(status.as_u16()), ..self }
     }
@@ -80,7 +80,7 @@ impl CheckedLimit {
     }
 }
 
-/// Rounded up: what we say is never too early.
+/// Rounded up, so that the reported time is never too early.
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

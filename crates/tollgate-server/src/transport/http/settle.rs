@@ -1,4 +1,4 @@
-//! `POST /v1/settle`: what a caller had asked for has come to an end.
+//! `POST /v1/settle`: settles the charges of a receipt.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ struct SettleRequest<'a> {
     status: Option<u16>,
 }
 
-/// Settles once; without `cost` and `status`, everything is given back.
+/// Settles once; without `cost` and `status` everything is refunded.
 pub async fn settle(gate: &Gate, body: &[u8]) -> Result<FullResponse, ProblemDetails> {
     let JsonObject(SettleRequest { receipt, cost, status }) = json_body::parse(body)?;
     if status.is_some_and(|status| !(100..600).contains(&status)) {

@@ -1,6 +1,6 @@
-//! Bodies on their way through: frame by frame, as fast as the slower side takes them.
+//! Request and response bodies, streamed frame by frame with backpressure.
 //!
-//! Nothing is collected. A side that sends or takes nothing for too long ends the exchange.
+//! Bodies are not buffered as a whole. A side that sends or reads nothing for too long ends the exchange.
 
 use std::error::Error;
 use std::future::Future;
@@ -22,23 +22,23 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::transport::proxy::accept::sanitize::TrailerFilter;
 use crate::transport::proxy::upstream::in_flight::InFlightGuard;
 
-/// How long we wait for an upstream's 100 before the body is sent unasked (RFC 9110, 10.1.1).
+/// How long an upstream's 100 is awaited before the body is sent without it (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
-/// What the rate of a body is averaged over.
+/// The window over which the rate of a body is averaged.
 const RATE_WINDOW: Duration = Duration::from_secs(30);
 
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Nothing came for as long as one may wait, or too little.
+/// No data within the idle timeout, or less than the minimum rate.
 #[derive(Debug, Error)]
 #[error("a body came too slowly")]
 pub struct Stalled;
 
-/// A body from the client on its way to an upstream.
+/// A request body, streamed from the client to an upstream.
 pub struct Upload {
-    /// What was read of it already: one buffer, however small the pieces were that it came in.
+    /// The part that was read ahead: one buffer, however small the chunks were.
     prefix: BytesMut,
-    /// The trailers, if they were read already.
+    /// The trailers, if they were read ahead.
     trailers: Option<HeaderMap>,
     rest: Option<Incoming>,
     stall_timer: StallTimer,
@@ -47,18 +47,19 @@ pub struct Upload {
     trailer_filter: Option<Box<TrailerFilter>>,
 }
 
-/// How far an upload is.
+/// The progress of an upload.
 #[derive(Default)]
 pub struct UploadProgress {
     ended: AtomicBool,
-    /// The client is waited for, which [`Patience`] bounds.
+    /// The upload waits for the client, which [`StallLimits`] bounds.
     waits_for_client: AtomicBool,
-    /// Frames that the upstream's connection took.
+    /// Frames that the upstream's connection has accepted.
     frames: AtomicU64,
 }
 
 impl UploadProgress {
-    /// Whether the upload goes on: more than `taken` frames, the count of the last look, were taken, or the client is to blame.
+    /// Whether the upload makes progress: frames were accepted since the last call, which left their count in `taken`,
+    /// or the client is the slow side.
     pub fn is_progressing(&self, taken: &mut u64) -> bool {
         let before = std::mem::replace(taken, self.frames.load(Ordering::Relaxed));
         let moves = *taken != before || self.waits_for_client.load(Ordering::Relaxed);
@@ -72,7 +73,7 @@ impl Drop for Upload {
     }
 }
 
-/// Waits until the upstream asks for the body.
+/// Delays the body until the upstream sends 100.
 struct ContinueWait {
     asked: Pin<Box<OwnedNotified>>,
     unasked: Pin<Box<Sleep>>,
@@ -99,14 +100,14 @@ impl Upload {
         }
     }
 
-    /// A body that is there already.
+    /// A body that is complete in memory.
     pub fn from_bytes(bytes: Bytes) -> Upload {
         let mut upload = Upload::empty();
         upload.prefix = BytesMut::from(bytes);
         upload
     }
 
-    /// Has trailers screened on their way.
+    /// Filters the trailers when they are sent.
     pub fn filter_trailers(&mut self, screen: TrailerFilter) {
         self.trailer_filter = Some(Box::new(screen));
     }
@@ -118,23 +119,23 @@ impl Upload {
         frame
     }
 
-    /// Sends nothing before the notice, or until waiting for it has become pointless.
+    /// Sends nothing before the notice or the end of [`CONTINUE_TIMEOUT`].
     pub fn wait_for_continue(&mut self, asked: Arc<Notify>) {
         let unasked = Box::pin(sleep_until(Instant::now() + CONTINUE_TIMEOUT));
         self.continue_wait = Some(ContinueWait { asked: Box::pin(asked.notified_owned()), unasked });
     }
 
-    /// How far it is; `None` if there is nothing to send.
+    /// The progress of the upload; `None` if there is nothing to send.
     pub fn progress(&mut self) -> Option<Arc<UploadProgress>> {
         (!self.is_end_stream()).then(|| Arc::clone(self.progress.get_or_insert_default()))
     }
 
-    /// What was read ahead.
+    /// The bytes that were read ahead.
     pub fn prefix(&self) -> &[u8] {
         &self.prefix
     }
 
-    /// Takes what was read ahead.
+    /// Takes the bytes that were read ahead.
     pub fn take_prefix(&mut self) -> Bytes {
         self.prefix.split().freeze()
     }
@@ -218,7 +219,7 @@ impl Body for Upload {
     }
 }
 
-/// A body on its way to the client: our own answer, or an upstream's response.
+/// A response body: the proxy's own, or an upstream's.
 #[expect(
     clippy::large_enum_variant,
     reason = "nearly all are streamed, and a box would be one for each request"
@@ -228,7 +229,7 @@ pub enum ResponseBody {
     Streamed(Download),
 }
 
-/// A response from an upstream, and what is given back when it has ended.
+/// A response body of an upstream, with what is released at its end.
 pub struct Download {
     rest: Incoming,
     stall_timer: StallTimer,
@@ -243,7 +244,7 @@ impl Download {
 
 impl Drop for Download {
     fn drop(&mut self) {
-        // A response that was cut off leaves bytes of its own on the connection.
+        // Only a complete response leaves the connection reusable: a truncated one leaves unread bytes on it.
         if self.rest.is_end_stream() {
             self.in_flight.release_connection();
         }
@@ -285,12 +286,12 @@ impl Body for ResponseBody {
     }
 }
 
-/// How slowly a body may come.
+/// How slowly a body may arrive.
 #[derive(Clone, Copy)]
 pub struct StallLimits {
-    /// How long it may stand still.
+    /// The longest time without data.
     pub idle: Duration,
-    /// Bytes a second on average over [`RATE_WINDOW`]; `None` for any rate.
+    /// Minimum average rate over [`RATE_WINDOW`] in bytes per second; `None` for any rate.
     pub min_rate: Option<u32>,
 }
 
@@ -300,21 +301,21 @@ impl StallLimits {
     }
 }
 
-/// Ends a body that comes too slowly. Only the time counts that is spent waiting for it: a body that its receiver takes
-/// slowly is never too slow.
+/// Fails a body that arrives too slowly. Only time spent waiting for the sender counts: a slow receiver does not make a
+/// body slow.
 struct StallTimer {
     limits: StallLimits,
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Since when it has stood still.
+    /// Since when no data has arrived.
     idle_since: Option<Instant>,
     window: RateWindow,
 }
 
-/// What is averaged.
+/// The current averaging window.
 #[derive(Default)]
 struct RateWindow {
     bytes: u64,
-    /// How long it was waited for, except for the wait that goes on since `from`.
+    /// Time spent waiting for the sender, without the current wait, which began at `from`.
     waited: Duration,
     from: Option<Instant>,
 }
@@ -343,7 +344,7 @@ impl StallTimer {
         Poll::Ready(Some(Err(Stalled.into())))
     }
 
-    /// Ready when the body has come too slowly.
+    /// Ready when the body has arrived too slowly.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let is_new = self.idle_since.is_none();
         let mut now = Instant::now();
@@ -390,8 +391,8 @@ mod tests {
     const IDLE: Duration = Duration::from_secs(60);
     const MIN_RATE: u32 = 240;
 
-    /// Sends `count` chunks of `size` bytes, one every ten seconds, to a receiver that pauses after each: whether all
-    /// were taken, and how long that took.
+    /// Sends `count` chunks of `size` bytes, one every ten seconds, to a receiver that pauses after each. Returns
+    /// whether all were received, and the duration.
     async fn send(count: usize, size: usize, min_rate: Option<u32>, pause: Duration) -> (bool, Duration) {
         let (mut client, server) = duplex(1 << 20);
         let service = service_fn(move |request: Request<Incoming>| async move {

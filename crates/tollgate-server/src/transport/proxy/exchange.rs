@@ -1,4 +1,4 @@
-//! One request and its response.
+//! One exchange: a request from its head to the end of its response.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,35 +38,35 @@ use crate::transport::proxy::wait::enqueue::{RequestQueue, STATUS_PATH};
 use crate::transport::proxy::wait::settlement::UnsettledCharges;
 use crate::transport::proxy::{Proxy, RouteSnapshot};
 
-/// How much of a body that nobody wants is read, so that its sender hears why.
+/// How much of a rejected request's body is read and discarded, so that the client gets to read the response.
 const DISCARD_BYTES: usize = 1 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
 
-/// Where a request came in.
+/// The connection that a request arrived on.
 pub struct ConnectionContext {
     pub proxy: Arc<Proxy>,
     pub worker: usize,
     pub peer: Peer,
-    /// What the client wrote, where HTTP/1.1 is spoken.
+    /// The bytes of request heads as received, for HTTP/1.1.
     pub framing_check: Option<Arc<FramingCheck>>,
-    /// What else is under way, where HTTP/2 is spoken.
+    /// The other streams of the connection, for HTTP/2.
     pub stream_activity: Option<Arc<StreamActivity>>,
 }
 
-/// A request on its way through.
+/// A request while the proxy processes it.
 pub struct ProxiedRequest {
     pub parts: Parts,
     pub host: HeaderValue,
     pub upload: Upload,
-    /// The protocol that its sender wants to change to.
+    /// The protocol that the client asks to upgrade to.
     pub upgrade: Option<HeaderValue>,
-    /// Where it asks for a WebSocket over HTTP/2.
+    /// Set for a WebSocket over HTTP/2.
     pub handshake: Option<WebSocketHandshake>,
     pub route: Arc<RouteSnapshot>,
 }
 
 impl ConnectionContext {
-    /// Answers one request.
+    /// Handles one request.
     pub async fn exchange(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let accept = request.headers().get(ACCEPT).cloned();
         match self.serve(request).await {
@@ -87,7 +87,7 @@ impl ConnectionContext {
             Err(ExchangeError::Ambiguous(problem)) => {
                 self.proxy.counts.rejected.fetch_add(1, Ordering::Relaxed);
                 let mut response = error_response::problem(problem, ErrorFormat::of(accept.as_ref()));
-                // Where the next request begins is as doubtful as this one.
+                // Where this request ends is ambiguous, so the start of the next one is too.
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 response
             }
@@ -116,7 +116,7 @@ impl ConnectionContext {
                 Box::pin(self.show_status(aside, &id, &mut visit, &mut verdict, at)).await
             }
             _ if verdict.allowed => self.forward(&mut visit, &mut verdict, at, sticky).await,
-            // Nobody can be joined to an upstream later.
+            // Upgrades are not enqueued: the client's connection cannot be joined to an upstream later.
             (Some(aside), Some(sender)) if status_of.is_none() && visit.upgrade.is_none() => {
                 Box::pin(self.enqueue(aside, visit, sender, &verdict, at)).await
             }
@@ -127,7 +127,7 @@ impl ConnectionContext {
         }
     }
 
-    /// Waits for the request's turn; returns what is to be settled after its response.
+    /// Waits for the request's turn; returns the charges to settle after its response.
     async fn admit(
         &self,
         visit: &mut ProxiedRequest,
@@ -143,7 +143,7 @@ impl ConnectionContext {
         Ok(Some(open))
     }
 
-    /// Tells what became of a queued request. It is a request like any other to limits and bans.
+    /// Answers a status query for a queued request. Limits and bans apply to it as to any request.
     async fn show_status(
         &self,
         aside: &RequestQueue,
@@ -162,7 +162,7 @@ impl ConnectionContext {
         Ok(response)
     }
 
-    /// Sends the request to an upstream, when it is its turn.
+    /// Waits for the request's turn and sends it to an upstream.
     async fn forward(
         &self,
         visit: &mut ProxiedRequest,
@@ -176,7 +176,7 @@ impl ConnectionContext {
         let client = visit.parts.extensions.remove::<OnUpgrade>().zip(protocol);
         let wish = if client.is_some() { Requires::Http1 } else { Requires::Any };
         let route = &visit.route;
-        // Only moved, never kept twice: a request is large.
+        // Moved, not cloned: a request is large.
         let parts = std::mem::replace(&mut visit.parts, Request::new(()).into_parts().0);
         let upload = std::mem::replace(&mut visit.upload, Upload::empty());
         let mut outgoing = Some(OutgoingRequest { parts, upload, requires: wish, sticky });
@@ -200,7 +200,7 @@ impl ConnectionContext {
         self.build_response(response, lease, verdict, client, route.config.timeouts.idle)
     }
 
-    /// The upstream's response as the client gets it.
+    /// Converts the upstream's response to the client's.
     fn build_response(
         &self,
         mut response: Response<Incoming>,
@@ -223,7 +223,7 @@ impl ConnectionContext {
         Ok(client.ok_or(ForwardError::InvalidUpgrade)?.complete(response, lease)?)
     }
 
-    /// Keeps the request for later.
+    /// Stores the request for replay.
     async fn enqueue(
         &self,
         aside: &RequestQueue,
@@ -249,19 +249,19 @@ impl ConnectionContext {
         }
     }
 
-    /// The host that is asked, if the request means the same to everybody.
+    /// The requested host. Rejects ambiguous requests.
     fn inspect(&self, parts: &Parts) -> Result<HeaderValue, ProblemDetails> {
         self.framing_check.as_ref().map_or(Ok(()), |heads| heads.check(parts))?;
         inspect::check(parts)?;
         let host = inspect::host(parts)?;
-        // The API would choose one for it, and a rule for that host would not know.
+        // The API would use its default host, and rules for that host would not match.
         if host.is_empty() && self.proxy.gate.engine.policy().names_hosts() {
             return Err(inspect::no_host());
         }
         Ok(host)
     }
 
-    /// Removes what the API will not see, before anything is decided by it.
+    /// Removes headers that the API must not see. This precedes the decision.
     fn sanitize(&self, headers: &mut HeaderMap, upload: &mut Upload, route: &Arc<RouteSnapshot>) {
         let asked = self.proxy.gate.field_selection();
         hop_by_hop::remove_from_request(headers);
@@ -275,7 +275,7 @@ impl ConnectionContext {
         }
     }
 
-    /// Makes the request one that we send; returns the protocol that its sender wants to change to.
+    /// Prepares the request for forwarding; returns the protocol that the client asks to upgrade to.
     fn prepare(&self, visit: &mut ProxiedRequest) -> Option<HeaderValue> {
         let ProxiedRequest { parts, host, upload, upgrade, route, .. } = visit;
         let asked = upgrade.take();
@@ -297,7 +297,7 @@ impl ConnectionContext {
         asked
     }
 
-    /// The body is sent once the upstream asks for it, and our client is asked only then.
+    /// Delays the body until the upstream sends 100; only then does the client get its own 100.
     fn wait_for_continue(&self, parts: &mut Parts, upload: &mut Upload) {
         if parts.version != Version::HTTP_11 {
             parts.headers.remove(EXPECT);
@@ -315,7 +315,7 @@ impl ConnectionContext {
     }
 }
 
-/// How slowly the body of a request may come. A gRPC call may say nothing much for long.
+/// The stall limits of a request body. A gRPC call may be silent for long, so it has no minimum rate.
 fn stall_limits(parts: &Parts, config: &ProxyConfig) -> StallLimits {
     let is_grpc = parts.version == Version::HTTP_2
         && parts
@@ -328,9 +328,9 @@ fn stall_limits(parts: &Parts, config: &ProxyConfig) -> StallLimits {
 /// Why a request is not served.
 pub enum ExchangeError {
     Denied(Box<Verdict>),
-    /// Too many wait already; it would have had to wait for so long.
+    /// The hold queue is full. The duration is the wait that the request would have had.
     HoldQueueFull(Duration),
-    /// Two servers would read it differently.
+    /// Two servers could read it differently.
     Ambiguous(ProblemDetails),
     Problem(ProblemDetails),
 }
@@ -341,8 +341,8 @@ impl From<ForwardError> for ExchangeError {
     }
 }
 
-/// Reads a refused body away, within bounds: who is still sending does not see an answer. One who asks before
-/// sending needs none of this.
+/// Reads and discards a rejected body, within bounds: a client that is still sending may not read the response. A
+/// client that waits for 100 sends no body, so there is nothing to discard.
 fn discard(visit: ProxiedRequest) {
     let ProxiedRequest { parts, upload: mut body, .. } = visit;
     if body.is_end_stream() || parts.headers.contains_key(EXPECT) {
@@ -360,7 +360,7 @@ fn discard(visit: ProxiedRequest) {
     tokio::spawn(timeout(DISCARD_TIME, reading));
 }
 
-/// A client's connection that is to change its protocol.
+/// A client connection that is about to be upgraded.
 struct PendingUpgrade {
     client: OnUpgrade,
     protocol: HeaderValue,
@@ -369,7 +369,7 @@ struct PendingUpgrade {
 }
 
 impl PendingUpgrade {
-    /// Joins both ends, and tells the client so.
+    /// Joins both connections, and responds to the client.
     fn complete(
         self,
         mut response: Response<Incoming>,

@@ -24,7 +24,7 @@ use crate::transport::proxy::decide::body_fields::BodyPrefix;
 pub use crate::transport::proxy::decide::json::{Completeness, fields as json_fields};
 use crate::transport::proxy::exchange::ConnectionContext;
 
-/// The heads on a connection, read in pieces.
+/// The request heads on a connection, read in pieces.
 pub fn heads(bytes: &[u8], piece: usize) -> Vec<BodyLength> {
     let mut framing = Framing::default();
     let mut heads = Vec::new();
@@ -35,13 +35,13 @@ pub fn heads(bytes: &[u8], piece: usize) -> Vec<BodyLength> {
     heads
 }
 
-/// The values of a form's field in the start of a body.
+/// The values of a form's field in the prefix of a body.
 pub fn form_fields(content_type: &str, body: &[u8], name: &str, end: Completeness) -> Vec<String> {
     let content_type = HeaderValue::from_str(content_type).ok();
     BodyPrefix::of(content_type.as_ref(), body, end == Completeness::Complete).values(FieldSource::Form, name)
 }
 
-/// What an upstream is sent of some headers, through a peer that is trusted and one that is not.
+/// The forwarding headers that an upstream gets, from a trusted peer and from one that is not.
 pub fn forwarded_headers(lines: &[(&[u8], &[u8])]) -> [HeaderMap; 3] {
     let headers: HeaderMap = lines
         .iter()
@@ -69,15 +69,15 @@ pub fn forwarded_headers(lines: &[(&[u8], &[u8])]) -> [HeaderMap; 3] {
     })
 }
 
-/// What a client does when it has sent everything.
+/// What a client does after it has sent everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Client {
     HangsUp,
-    /// Until the connection is closed.
+    /// Reads until the connection is closed.
     Waits,
 }
 
-/// A proxy with one connection after the other, each in memory.
+/// A proxy that serves one in-memory connection after the other.
 pub struct Connections {
     proxy: Arc<Proxy>,
     runtime: tokio::runtime::Runtime,
@@ -96,7 +96,7 @@ impl Connections {
         Connections { proxy: Arc::new(proxy), runtime }
     }
 
-    /// Sends all bytes on one connection; returns what is answered until it is closed.
+    /// Sends all bytes on one connection; returns the response bytes until it is closed.
     pub fn converse(&self, bytes: &[u8], then: Client) -> Vec<u8> {
         let peer = Peer::new(SocketAddr::from(([127, 0, 0, 1], 1)), Scheme::Http);
         let proxy = Arc::clone(&self.proxy);

@@ -1,4 +1,4 @@
-//! Certificates: ours, read again when their files change, and whom we trust upstream.
+//! Certificates: the proxy's own, reloaded when their files change, and the CAs that upstreams are verified against.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::reload::FileStamp;
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::upstream::connect::UpstreamTlsClient;
 
-/// How often the files of a certificate are looked at.
+/// How often the files of a certificate are checked.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The certificate in force.
@@ -37,7 +37,7 @@ impl Certificate {
         Ok(Arc::new(Certificate { files, key }))
     }
 
-    /// Serves HTTP/2 and HTTP/1.1, as the client prefers.
+    /// Offers HTTP/2 and HTTP/1.1.
     pub fn server_config(self: &Arc<Self>) -> anyhow::Result<Arc<ServerConfig>> {
         let builder = ServerConfig::builder_with_provider(ring::default_provider().into());
         let builder = builder.with_safe_default_protocol_versions().context("no TLS version")?;
@@ -46,7 +46,7 @@ impl Certificate {
         Ok(Arc::new(config))
     }
 
-    /// Follows the files until the shutdown.
+    /// Reloads the files when they change, until the shutdown.
     pub async fn watch(self: Arc<Self>, shutdown: Shutdown) {
         let files = || vec![self.files.cert.clone(), self.files.key.clone()];
         let take = || read(&self.files).map(|key| self.key.store(Arc::new(key)));
@@ -54,7 +54,7 @@ impl Certificate {
     }
 }
 
-/// Follows whom upstreams are verified against, until the shutdown.
+/// Reloads the CAs of upstreams when their file changes, until the shutdown.
 pub async fn watch_upstream_ca(proxy: Arc<Proxy>, shutdown: Shutdown) {
     let files = || proxy.route.load().config.upstream_tls.ca.iter().cloned().collect();
     let take = || {
@@ -64,7 +64,7 @@ pub async fn watch_upstream_ca(proxy: Arc<Proxy>, shutdown: Shutdown) {
     reload_on_change(files, take, shutdown).await;
 }
 
-/// Takes files up when they have changed. What cannot be used is said, and the certificate in force stays.
+/// Reloads files when they have changed. If they are invalid, that is logged, and the certificate in force stays.
 async fn reload_on_change(
     files: impl Fn() -> Vec<PathBuf>,
     take: impl Fn() -> anyhow::Result<()>,
@@ -80,7 +80,7 @@ async fn reload_on_change(
             _ = ticks.tick() => {}
         }
         let now = look();
-        // Other files are the configuration's affair: it has taken them up.
+        // Other paths come from a reload of the configuration, which has loaded them already.
         let others = !now.iter().map(|(_, file)| file).eq(seen.iter().map(|(_, file)| file));
         if others || now.iter().zip(&seen).all(|((now, _), (seen, _))| same(now.as_ref(), seen.as_ref())) {
             seen = now;
@@ -91,7 +91,7 @@ async fn reload_on_change(
                 seen = now;
                 tracing::info!(file = %seen[0].1.display(), "a new certificate is in force");
             }
-            // Tried again with the next look: one of the files may still be on its way.
+            // Retried at the next poll: one of the files may not be written yet.
             Err(error) => tracing::error!("the certificate in force stays: {error:#}"),
         }
     }
@@ -138,7 +138,7 @@ fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     Ok(chain)
 }
 
-/// How upstreams are trusted.
+/// The TLS client configurations for upstreams.
 pub fn upstream_tls_client(settings: &UpstreamTls) -> anyhow::Result<UpstreamTlsClient> {
     let mut roots = RootCertStore::empty();
     match &settings.ca {

@@ -1,4 +1,4 @@
-//! One client's connection: TLS, the choice of protocol, and its bounds.
+//! One downstream connection: TLS, protocol detection, timeouts and size limits.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -85,7 +85,7 @@ where
     let service = service_fn(move |request| {
         let entrance = Arc::clone(&entrance);
         let is_long = has_long_head(&request);
-        // Boxed: it is large, and a connection that idles has none.
+        // Boxed: the future is large, and an idle connection has none.
         Box::pin(async move { Ok::<_, Infallible>(closing_if(is_long, entrance.exchange(request).await)) })
     });
     let connection = http1::Builder::new()
@@ -141,12 +141,12 @@ where
         () = traffic.wait_idle() => {}
     }
     connection.as_mut().graceful_shutdown();
-    // What is buffered for a client that takes nothing would keep the connection for ever.
+    // Without the timeout, data buffered for a client that reads nothing would keep the connection open for ever.
     timeout(IDLE_TIMEOUT, connection).await.unwrap_or(Ok(()))
 }
 
-/// The requests of a connection that serves several at once. A request is under way until its response, or the tunnel
-/// that it became, has ended.
+/// The requests of a multiplexed connection. A request is in flight until its response, or the tunnel that it became,
+/// has ended.
 #[derive(Default)]
 pub struct StreamActivity {
     started: AtomicU64,
@@ -154,7 +154,7 @@ pub struct StreamActivity {
 }
 
 impl StreamActivity {
-    /// Returns when there was none for [`IDLE`].
+    /// Returns when no request was in flight for [`IDLE_TIMEOUT`].
     async fn wait_idle(&self) {
         let mut known = None;
         loop {

@@ -1,6 +1,6 @@
-//! Who the client is, and what upstreams are told about it.
+//! The client's address, and the forwarding headers that upstreams get.
 //!
-//! A trusted proxy's word is passed on and added to; anybody else's is replaced by what we see ourselves.
+//! Forwarding headers of a trusted proxy are extended; those of any other peer are replaced.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
@@ -13,16 +13,16 @@ use tollgate::identity::forwarded::{ForwardingHeader, client_ip, last_parameter}
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// The other end of a client's connection.
+/// The remote end of a downstream connection.
 pub struct Peer {
     ip: IpAddr,
     scheme: Scheme,
     address: HeaderValue,
-    /// The last `Forwarded` element and the host that it was made for: a connection mostly asks one host.
+    /// Cache of the last `Forwarded` element with its host: most connections use one host.
     element: Mutex<Option<(HeaderValue, HeaderValue)>>,
 }
 
-/// Whose word about a client's address is taken, and in which header.
+/// Which proxies may name the client's address, and in which header.
 #[derive(Clone, Copy)]
 pub struct ProxyTrust<'c> {
     pub proxies: &'c TrustedProxies,
@@ -63,7 +63,7 @@ impl Peer {
         trusted.contains(self.ip)
     }
 
-    /// The address of the client: the peer's own, or what trusted proxies say.
+    /// The client's address: the peer's, or the one that trusted proxies name.
     pub fn client(&self, headers: &HeaderMap, trust: ProxyTrust<'_>) -> IpAddr {
         if !self.is_trusted(trust.proxies) {
             return self.ip;
@@ -71,8 +71,8 @@ impl Peer {
         client_ip(self.ip, trust.header, &lines(headers, trust.name()), trust.proxies)
     }
 
-    /// Writes what an upstream is told. Of the two headers about the way of a request the one that trusted proxies do not
-    /// write is the client's own text, and is written anew.
+    /// Writes the forwarding headers. Of `Forwarded` and `X-Forwarded-For`, trusted proxies write only one; the other
+    /// one is client input and is replaced.
     pub fn write_forwarding_headers(
         &self,
         headers: &mut HeaderMap,
@@ -126,12 +126,13 @@ impl Peer {
     }
 }
 
-/// The lines of a header; one that is not text ends the walk, as one without an address does.
+/// The values of a header. One that is not text becomes `unknown`, which ends the walk, as any value without an address
+/// does.
 fn lines(headers: &HeaderMap, name: HeaderName) -> Vec<&str> {
     headers.get_all(name).iter().map(|line| line.to_str().unwrap_or("unknown")).collect()
 }
 
-/// An address as `Forwarded` has it (RFC 7239, 6).
+/// An address in the syntax of `Forwarded` (RFC 7239, 6).
 fn node(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => ip.to_string(),
@@ -139,13 +140,13 @@ fn node(ip: IpAddr) -> String {
     }
 }
 
-/// A host or a scheme that a proxy has said, unless it has other characters than these.
+/// A host or a scheme from a proxy's header; `None` if it has unexpected characters.
 fn as_header(said: &str) -> Option<HeaderValue> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]+".contains(&byte);
     HeaderValue::from_str(said).ok().filter(|_| !said.is_empty() && said.bytes().all(plain))
 }
 
-/// Adds to a list, on one line.
+/// Appends to a list, which becomes one header line.
 fn add(headers: &mut HeaderMap, name: HeaderName, last: &HeaderValue) {
     let lines: Vec<_> = headers.get_all(&name).iter().collect();
     if lines.is_empty() {

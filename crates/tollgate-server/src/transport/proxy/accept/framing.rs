@@ -1,8 +1,8 @@
 //! Where each HTTP/1.1 message of a connection begins and ends (RFC 9112, 6 and 7.1).
 //!
-//! A state machine over the bytes as they are read. It looks at each byte once and keeps nothing but the unfinished line
-//! of a head, so its work is linear in what a client sends. It mirrors hyper's parser; at bytes that hyper refuses it
-//! stops, and every later head is refused with them.
+//! A state machine over the bytes as they are read. It processes each byte once and buffers only the unfinished line of
+//! a head, so its work is linear in the input. It mirrors hyper's parser; at bytes that hyper rejects it stops, and
+//! every later head is rejected too.
 
 use std::collections::VecDeque;
 
@@ -10,10 +10,10 @@ use crate::connection::MAX_HEADER_BYTES;
 
 /// Hyper reads a head of at most [`MAX_HEADER_BYTES`], and as much again in one read.
 const MAX_HEAD: usize = 2 * MAX_HEADER_BYTES;
-/// Heads that were read and not asked for yet: no more of the shortest ones fit what hyper reads ahead.
+/// Heads that were read and not yet taken: hyper reads ahead no more than this many of the shortest ones.
 const MAX_PENDING_HEADS: usize = MAX_HEAD / "GET / HTTP/1.1\n\n".len() + 1;
 
-/// How the end of a body is found.
+/// How the end of a body is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyLength {
     Bytes(u64),
@@ -32,14 +32,14 @@ enum FramingState {
     Head,
     Bytes(u64),
     Chunks(ChunkState),
-    /// Nothing that follows can be told apart.
+    /// The framing of all following bytes is unknown.
     Stopped,
 }
 
-/// A head of which some lines were read.
+/// A partially read head.
 #[derive(Default)]
 struct PartialHead {
-    /// The start of a line whose end was not read yet.
+    /// The start of a line that is not complete yet.
     line: Vec<u8>,
     bytes: usize,
     has_first_line: bool,
@@ -47,7 +47,7 @@ struct PartialHead {
     length: Option<u64>,
 }
 
-/// What is expected next inside a chunked body.
+/// The next expected element of a chunked body.
 #[derive(Clone, Copy)]
 enum ChunkState {
     Size { digits: bool, size: u64 },
@@ -70,7 +70,7 @@ impl Default for Framing {
 }
 
 impl Framing {
-    /// Takes what was read.
+    /// Processes bytes that were read.
     pub fn add(&mut self, mut read: &[u8]) {
         while !read.is_empty() {
             let used = match &mut self.state {
@@ -100,18 +100,18 @@ impl Framing {
         }
     }
 
-    /// The next head that was read whole; `None` if there is none, or it cannot be told where it began.
+    /// The next complete head; `None` if there is none, or its start is unknown.
     pub fn next_head(&mut self) -> Option<BodyLength> {
         self.pending_heads.pop_front()
     }
 
-    /// No more heads follow; heads that were read whole before are still known.
+    /// No more heads follow; complete heads from before remain available.
     pub fn stop(&mut self) {
         self.state = FramingState::Stopped;
         self.head = PartialHead::default();
     }
 
-    /// Takes the rest of a line, or as much of it as there is; returns how much that was.
+    /// Consumes the rest of a line, or all of `read` if the line goes on; returns the number of bytes.
     fn add_line(&mut self, read: &[u8]) -> usize {
         let end = read.iter().position(|byte| *byte == b'\n');
         let used = end.map_or(read.len(), |end| end + 1);
@@ -162,16 +162,16 @@ impl Framing {
     }
 }
 
-/// Bytes that hyper refuses, too.
+/// Bytes that hyper rejects, too.
 struct Malformed;
 
 impl PartialHead {
-    /// Takes a whole line; says whether it ends the head.
+    /// Processes a complete line; returns whether it ends the head.
     fn take_line(&mut self, line: &[u8]) -> Result<bool, Malformed> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if !self.has_first_line {
-            // Empty lines before the request's line are skipped (RFC 9112, 2.2).
+            // Empty lines before the request line are skipped (RFC 9112, 2.2).
             self.has_first_line = !line.is_empty();
             return Ok(false);
         }
@@ -196,15 +196,15 @@ fn value_of<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     rest.strip_prefix(b":").map(<[u8]>::trim_ascii)
 }
 
-/// How much of `read` belongs to the next `left` bytes.
+/// The number of bytes of `read` that belong to the next `left` bytes.
 fn shorter(read: &[u8], left: u64) -> usize {
     usize::try_from(left).map_or(read.len(), |left| left.min(read.len()))
 }
 
 enum ChunkStep {
-    /// What is expected next, and how many bytes were used.
+    /// The next state, and the number of bytes consumed.
     Next(ChunkState, usize),
-    /// The last byte of the body was used.
+    /// The body's last byte was consumed.
     Ended,
     Malformed,
 }

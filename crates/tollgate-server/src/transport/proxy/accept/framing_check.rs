@@ -1,7 +1,8 @@
-//! What a client really wrote: a head with both a length and chunks.
+//! Detects requests with both Content-Length and Transfer-Encoding, which hyper accepts (request smuggling, RFC 9112,
+//! 6.3).
 //!
-//! Hyper reads chunks then and drops the length; a server in front of us may have read the length. Only the bytes tell,
-//! so the framing of a connection is tracked beside hyper.
+//! Hyper then reads chunks and drops the length; a server in front of the proxy may have read the length. Only the raw
+//! bytes show both, so the framing of a connection is tracked beside hyper.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,17 +13,17 @@ use crate::response::ProblemDetails;
 use crate::transport::proxy::accept::framing::{BodyLength, Framing};
 use crate::transport::proxy::accept::inspect::conflicting_lengths;
 
-/// The heads of a connection.
+/// The request heads of a connection.
 #[derive(Default)]
 pub struct FramingCheck(Mutex<Framing>);
 
 impl FramingCheck {
-    /// Takes what was read.
+    /// Processes bytes that were read.
     pub fn add(&self, read: &[u8]) {
         self.with(|framing| framing.add(read));
     }
 
-    /// Looks at the head of the request that has just been read. One that hyper reads in another way is refused.
+    /// Checks the head of the request that hyper has just returned. Rejects it if hyper reads it differently.
     pub fn check(&self, parts: &Parts) -> Result<(), ProblemDetails> {
         let written = self.with(Framing::next_head);
         let is_same = match written {
@@ -36,7 +37,7 @@ impl FramingCheck {
         if is_same { Ok(()) } else { Err(conflicting_lengths()) }
     }
 
-    /// What follows is another protocol.
+    /// The following bytes are another protocol.
     pub fn stop(&self) {
         self.with(Framing::stop);
     }

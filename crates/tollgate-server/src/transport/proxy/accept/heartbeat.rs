@@ -1,4 +1,5 @@
-//! Whether a worker still serves its connections: a task on its thread beats, and stops when something blocks the thread.
+//! Watchdog of the workers: a task on each worker's thread stores a timestamp every second; a blocked thread stops
+//! storing it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,15 +8,15 @@ use tokio::time::sleep;
 use tollgate::Time;
 
 const BEAT_EVERY: Duration = Duration::from_secs(1);
-/// A busy machine may delay a beat by a few seconds.
+/// On a busy machine a beat may be a few seconds late.
 const STALLED_AFTER: Duration = Duration::from_secs(10);
 
-/// When a worker beat last, in nanoseconds; 0 before the first time.
+/// Time of a worker's last beat in nanoseconds; 0 before the first.
 #[derive(Default)]
 pub struct Heartbeat(AtomicU64);
 
 impl Heartbeat {
-    /// Beats for ever.
+    /// Stores a timestamp every second, for ever.
     pub async fn beat(&self, now: impl Fn() -> Time) {
         loop {
             self.0.store(now().nanos(), Ordering::Relaxed);

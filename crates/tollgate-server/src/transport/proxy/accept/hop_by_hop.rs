@@ -1,4 +1,4 @@
-//! Headers that belong to one connection and go no further (RFC 9110, 7.6.1).
+//! Removes hop-by-hop headers, which belong to one connection (RFC 9110, 7.6.1).
 
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
@@ -6,11 +6,11 @@ use hyper::header::{
 
 pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-/// CGI takes it for the address of a proxy to use.
+/// CGI passes it to the program as `HTTP_PROXY`, the address of a proxy to use.
 const PROXY: HeaderName = HeaderName::from_static("proxy");
 pub const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// Takes hop-by-hop headers out of a request. What stays of `TE` is that trailers are welcome.
+/// Removes hop-by-hop headers from a request. Of `TE` only `trailers` remains.
 pub fn remove_from_request(headers: &mut HeaderMap) {
     let wants_trailers = headers.get_all(TE).iter().any(names_trailers);
     remove(headers);
@@ -22,7 +22,7 @@ pub fn remove_from_request(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes hop-by-hop headers out of a response.
+/// Removes hop-by-hop headers from a response.
 pub fn remove_from_response(headers: &mut HeaderMap) {
     remove(headers);
 }
@@ -37,14 +37,14 @@ fn remove(headers: &mut HeaderMap) {
     headers.remove(KEEP_ALIVE);
     headers.remove(PROXY_CONNECTION);
     headers.remove(UPGRADE);
-    // How long the body is follows from the body itself: chunks take the place of a length, never both.
+    // The framing follows from the body: chunks replace a length, and a message never has both.
     if headers.remove(TRANSFER_ENCODING).is_some() {
         headers.remove(CONTENT_LENGTH);
     }
 }
 
-/// The headers that `Connection` names. It cannot name those that say where a request comes from, where it goes or how
-/// long it is: a client could have a trusted proxy's word about its address removed.
+/// The headers that `Connection` names. Headers about a request's origin, its target or its length are exempt:
+/// otherwise a client could have a trusted proxy's header about its address removed.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     let kept = |name: &HeaderName| {
         let name = name.as_str();
@@ -67,8 +67,8 @@ fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     lines.flat_map(|line| line.split(',')).map(str::trim)
 }
 
-/// The protocol that a request asks to change to. HTTP/2 is none of them: behind an upgrade to it, requests
-/// would pass unseen.
+/// The protocol that a request asks to upgrade to. An upgrade to HTTP/2 is not supported: its requests would bypass the
+/// limits.
 pub fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers.get(UPGRADE)?;
     let asked = tokens(headers, CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));

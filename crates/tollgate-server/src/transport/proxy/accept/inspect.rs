@@ -1,5 +1,5 @@
-//! What is wrong with a request before anybody is asked: messages that two servers would read differently
-//! are refused, not mended.
+//! Rejects ambiguous requests before any decision (request smuggling): messages that two servers could read differently
+//! are rejected, not repaired.
 
 use hyper::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
@@ -7,7 +7,7 @@ use hyper::{StatusCode, Version};
 
 use crate::response::ProblemDetails;
 
-/// The host that a request asks, as one header; the request's line has precedence over its header.
+/// The requested host as one header value; the request target has precedence over `Host`.
 pub fn host(parts: &Parts) -> Result<HeaderValue, ProblemDetails> {
     let mut lines = parts.headers.get_all(HOST).iter();
     let header = lines.next();
@@ -40,7 +40,7 @@ fn is_host_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(&byte)
 }
 
-/// Refuses what cannot be passed on faithfully.
+/// Rejects requests that cannot be forwarded faithfully.
 pub fn check(parts: &Parts) -> Result<(), ProblemDetails> {
     if let Some(coding) = parts.headers.get(TRANSFER_ENCODING) {
         check_coding(&parts.headers, coding)?;
@@ -53,7 +53,7 @@ pub fn check(parts: &Parts) -> Result<(), ProblemDetails> {
     Ok(())
 }
 
-/// Chunks and nothing else, said once; and no length beside them.
+/// Requires `chunked` as the only coding, once, and no length beside it.
 fn check_coding(headers: &HeaderMap, coding: &HeaderValue) -> Result<(), ProblemDetails> {
     if headers.contains_key(CONTENT_LENGTH) {
         return Err(conflicting_lengths());

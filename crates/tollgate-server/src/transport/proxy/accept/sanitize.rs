@@ -1,8 +1,9 @@
-//! Which of a client's headers the API must not see, or not in this spelling.
+//! Header sanitizing: removes client headers that upstreams must not see, and aliases of headers that the proxy
+//! manages.
 //!
-//! A request is screened before it is decided, so that what is decided on is what is forwarded. Servers behind CGI, WSGI
-//! and the like take `-` and `_` in a name for the same, so other spellings of a header that we set, strip or count by
-//! are removed. Names that only look unusual pass.
+//! Sanitizing precedes the decision, so that the decision is made on the headers that are forwarded. Servers behind
+//! CGI, WSGI and the like do not distinguish `-` and `_` in names, so other spellings of headers that the proxy sets,
+//! strips or counts by are removed. Names that are merely unusual pass.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::transport::proxy::accept::hop_by_hop::{HTTP2_SETTINGS, KEEP_ALIVE, PR
 
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
-/// The headers that we write or remove ourselves and whose names have a hyphen.
+/// The headers that the proxy writes or removes and whose names have a hyphen.
 const MANAGED_HEADERS: [HeaderName; 8] = [
     X_FORWARDED_FOR,
     X_FORWARDED_HOST,
@@ -30,11 +31,11 @@ const MANAGED_HEADERS: [HeaderName; 8] = [
     HTTP2_SETTINGS,
 ];
 
-/// What a trailer cannot say: where a request came from or goes to, whose it is, and how its body is read (RFC 9110, 6.5.1).
+/// Fields that are not allowed in trailers: origin, target, credentials and framing of a request (RFC 9110, 6.5.1).
 const NOT_IN_TRAILERS: [HeaderName; 9] =
     [FORWARDED, HOST, AUTHORIZATION, COOKIE, CONNECTION, TE, UPGRADE, CONTENT_TYPE, CONTENT_ENCODING];
 
-/// Who sent a request, as far as its headers are believed.
+/// Whether a request's headers come from a client or from a trusted proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestOrigin {
     Client,
@@ -49,13 +50,13 @@ pub fn sanitize_headers(
     sent: RequestOrigin,
 ) {
     for name in strip {
-        // A proxy that is trusted with the client's address may say it in this header, too.
+        // A trusted proxy may name the client's address in this header, too.
         if *name != X_REAL_IP || sent == RequestOrigin::Client {
             headers.remove(name);
         }
     }
     let has_underscore = |name: &HeaderName| name.as_str().contains('_');
-    // Only then a name with hyphens is another spelling of something.
+    // Only then can a name with hyphens be an alias.
     let all = counted.iter().chain(strip).any(has_underscore);
     let others = headers.keys().filter(|name| all || has_underscore(name));
     let others: Vec<HeaderName> = others.filter(|name| is_alias(name, strip, counted)).cloned().collect();
@@ -64,7 +65,7 @@ pub fn sanitize_headers(
     }
 }
 
-/// Whether a name is that of a header that we set, strip or count by, written otherwise.
+/// Whether a name is another spelling of a header that the proxy sets, strips or counts by.
 fn is_alias(name: &HeaderName, strip: &[HeaderName], counted: &[HeaderName]) -> bool {
     let is_other = |known: &HeaderName| known != name && is_same(known, name);
     if counted.contains(name) || MANAGED_HEADERS.contains(name) || strip.contains(name) {
@@ -73,14 +74,14 @@ fn is_alias(name: &HeaderName, strip: &[HeaderName], counted: &[HeaderName]) -> 
     MANAGED_HEADERS.iter().chain(strip).chain(counted).any(is_other)
 }
 
-/// Whether two names are the same where `-` and `_` are.
+/// Whether two names are equal if `-` and `_` are.
 fn is_same(one: &HeaderName, other: &HeaderName) -> bool {
     let hyphen = |byte: u8| if byte == b'_' { b'-' } else { byte };
     let [one, other] = [one.as_str(), other.as_str()];
     one.len() == other.len() && one.bytes().map(hyphen).eq(other.bytes().map(hyphen))
 }
 
-/// Removes from the trailers of a request what only its head may say.
+/// Removes fields from a request's trailers that are allowed in its head only.
 pub struct TrailerFilter {
     pub(in crate::transport::proxy) route: Arc<RouteSnapshot>,
     pub(in crate::transport::proxy) field_selection: Arc<FieldSelection>,

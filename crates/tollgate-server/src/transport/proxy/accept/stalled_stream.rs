@@ -1,8 +1,8 @@
-//! HTTP/2 streams whose client takes nothing.
+//! Resets HTTP/2 streams whose client reads nothing.
 //!
-//! Hyper polls a response's body only while the client's window has room, so a body cannot time out by itself. The task of
-//! each stream is watched from outside instead: where a frame was handed on and the next one is not polled for within the
-//! idle time, the task is dropped. That resets the stream and frees what its body holds.
+//! Hyper polls a response's body only while the client's window has room, so a body cannot time out by itself. The task
+//! of each stream is watched from outside instead: if a frame was passed to hyper and the next one is not polled for
+//! within the idle timeout, the task is dropped. That resets the stream and frees what its body holds.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,8 +16,8 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::rt::Executor;
 use tokio::time::{Instant, sleep_until};
 
-/// What is handed on at once: as a client must take that within the idle time, the lowest rate that it may read at is
-/// this in 60 seconds by default.
+/// Size of a frame. A client must read a frame within the idle timeout, so the lowest rate that it may read at is this
+/// many bytes in 60 seconds by default.
 const PIECE_BYTES: usize = 16 << 10;
 
 tokio::task_local! {
@@ -27,13 +27,13 @@ tokio::task_local! {
 /// What the body of a stream waits for.
 #[derive(Default)]
 struct StreamWatch {
-    /// The number of the frame that was handed on last; 0 while the body itself is waited for.
+    /// The number of the last frame passed to hyper; 0 while the stream waits for the body itself.
     last_frame: AtomicU64,
 }
 
 impl StreamWatch {
-    /// Returns when one frame was handed on and nothing happened for as long as `idle`. It must be polled behind the
-    /// stream's own task.
+    /// Returns when a frame was passed to hyper and nothing happened for `idle`. It must be polled after the stream's
+    /// own task.
     async fn stalled(&self, idle: Duration) {
         let deadline = sleep_until(Instant::now());
         tokio::pin!(deadline);
@@ -50,7 +50,7 @@ impl StreamWatch {
     }
 }
 
-/// Runs the streams of a connection, and ends those whose client takes nothing for as long as `idle`.
+/// Runs the streams of a connection, and ends those whose client reads nothing for `idle`.
 #[derive(Clone)]
 pub struct StreamExecutor {
     pub idle: Duration,
@@ -74,10 +74,10 @@ where
     }
 }
 
-/// The body of a response on a stream of a [`StreamExecutor`], with what is dropped at its end.
+/// The body of a response on a stream of a [`StreamExecutor`], with a guard that is dropped at its end.
 pub struct WatchedBody<B, G> {
     body: B,
-    /// What is left of a frame that was too large to be handed on at once.
+    /// The rest of a chunk that exceeds one frame.
     rest: Bytes,
     frames: u64,
     stream: Option<Arc<StreamWatch>>,
@@ -85,7 +85,7 @@ pub struct WatchedBody<B, G> {
 }
 
 impl<B, G> WatchedBody<B, G> {
-    /// It must be called on the stream's task. The client has to take the first frame, too.
+    /// It must be called on the stream's task. The client has to read the first frame, too.
     pub fn new(body: B, guard: G) -> WatchedBody<B, G> {
         let stream = STREAM.try_with(Arc::clone).ok();
         let mut watched = WatchedBody { body, rest: Bytes::new(), frames: 0, stream, _guard: guard };
@@ -165,11 +165,11 @@ mod tests {
     const IDLE: Duration = Duration::from_secs(60);
     const BODY_BYTES: usize = 100 << 10;
 
-    /// Says when it is dropped.
+    /// Signals its drop.
     struct Guard(#[expect(dead_code, reason = "its end is the message")] mpsc::Sender<()>);
 
-    /// How long a client whose window is `window` can hold a response, and how much of it it has got. Every second it
-    /// takes up to `taken` bytes.
+    /// How long a client with a window of `window` can hold a response, and how many bytes it has received. It reads up
+    /// to `taken` bytes per second.
     async fn held_for(window: u32, taken: usize) -> (Duration, usize) {
         let (client, server) = duplex(1 << 20);
         let (guard, mut dropped) = mpsc::channel(1);
@@ -224,7 +224,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_slowly_gets_everything() {
-        // The last piece is buffered in the connection once there is room for its first byte.
+        // The last frame is buffered in the connection once there is room for its first byte.
         let (held, got) = held_for(1 << 10, 1 << 10).await;
         assert!(got >= BODY_BYTES - 2 * PIECE_BYTES, "{got} in {held:?}");
         assert!(held > IDLE, "it took longer than the idle time: {held:?}");

@@ -1,4 +1,4 @@
-//! A client's stream: its first bytes were read to see which protocol it speaks, and its heads are remembered.
+//! A client's stream: its first bytes are read ahead to detect the protocol, and its request heads are tracked.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub struct ClientStream<S> {
     stream: S,
-    /// What was read before it is asked for.
+    /// Bytes read ahead of hyper.
     read_ahead: Bytes,
     framing_check: Option<Arc<FramingCheck>>,
 }
@@ -26,12 +26,12 @@ pub enum ClientProtocol {
 }
 
 impl<S: AsyncRead + Unpin> ClientStream<S> {
-    /// A stream of which nothing was read.
+    /// A stream with nothing read ahead.
     pub fn new(stream: S) -> ClientStream<S> {
         ClientStream { stream, read_ahead: Bytes::new(), framing_check: None }
     }
 
-    /// Reads until it is certain which protocol is spoken.
+    /// Reads until the protocol is certain.
     pub async fn detect_protocol(mut stream: S) -> io::Result<(ClientStream<S>, ClientProtocol)> {
         let mut greeting = BytesMut::with_capacity(PREFACE.len());
         loop {
@@ -51,7 +51,7 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
         }
     }
 
-    /// Keeps what is read from now on.
+    /// Tracks the framing of all bytes read from now on.
     pub fn with_framing_check(self) -> (ClientStream<S>, Arc<FramingCheck>) {
         let heads = Arc::new(FramingCheck::default());
         (ClientStream { framing_check: Some(Arc::clone(&heads)), ..self }, heads)
@@ -64,7 +64,7 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
         let count = self.read_ahead.len().min(buf.remaining());
         buf.put_slice(&self.read_ahead[..count]);
         self.read_ahead.advance(count);
-        // Most of the time the rest of the request has arrived with it.
+        // Usually the rest of the request has arrived, too.
         if buf.remaining() > 0
             && let Poll::Ready(Err(error)) = Pin::new(&mut self.stream).poll_read(cx, buf)
         {

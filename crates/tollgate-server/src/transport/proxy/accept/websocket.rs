@@ -1,5 +1,5 @@
-//! WebSockets over HTTP/2 (RFC 8441). Upstreams are asked for them as HTTP/1.1 has it, so that from here on such a
-//! request is one for an upgrade like any other.
+//! WebSockets over HTTP/2 (RFC 8441). Upstreams get the handshake of HTTP/1.1, so that such a request is handled as an
+//! upgrade from here on.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -13,16 +13,16 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::response::ProblemDetails;
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
-/// What is put behind a key before it is hashed (RFC 6455, 1.3).
+/// Appended to the key before it is hashed (RFC 6455, 1.3).
 const SALT: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// A handshake with the upstream on behalf of a client that needs none.
+/// The handshake with the upstream; the HTTP/2 client takes no part in it.
 pub struct WebSocketHandshake {
     key: String,
 }
 
 impl WebSocketHandshake {
-    /// Rewrites a request for a WebSocket over HTTP/2; `None` if it is none. Any other tunnel is refused.
+    /// Rewrites a request for a WebSocket over HTTP/2; `None` for other requests. Any other CONNECT is rejected.
     pub fn of(parts: &mut Parts) -> Result<Option<WebSocketHandshake>, ProblemDetails> {
         if parts.method != Method::CONNECT {
             return Ok(None);
@@ -45,7 +45,7 @@ impl WebSocketHandshake {
         Ok(Some(WebSocketHandshake { key }))
     }
 
-    /// Whether the upstream has taken this handshake, and no other.
+    /// Whether the upstream's response accepts this handshake.
     pub fn is_answered_by(&self, headers: &HeaderMap) -> bool {
         let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{}{SALT}", self.key).as_bytes());
         let expected = BASE64_STANDARD.encode(hash);

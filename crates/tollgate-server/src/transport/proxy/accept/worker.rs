@@ -1,4 +1,4 @@
-//! Workers: a thread each, with a runtime of its own, so that an exchange never changes threads.
+//! Workers: one thread each, with a runtime of its own, so that an exchange never changes threads.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::connection::{
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::accept::client_connection::serve_client;
 
-/// After [`DRAIN`], for a worker to notice that its time is over.
+/// After [`DRAIN_TIMEOUT`], the time for a worker to notice the end.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 
-/// A connection on its way to its worker.
+/// An accepted connection, before its worker has it.
 struct Accepted {
     stream: std::net::TcpStream,
     from: SocketAddr,
@@ -35,7 +35,7 @@ struct Worker {
     ended: oneshot::Receiver<()>,
 }
 
-/// Accepts connections until the shutdown turns true, and hands each to the worker with the fewest.
+/// Accepts connections until the shutdown turns true, and passes each to the worker with the fewest.
 pub async fn serve(
     proxy: Arc<Proxy>,
     listener: TcpListener,
@@ -69,7 +69,7 @@ pub async fn serve(
         }
     }
     drop(listener);
-    // A worker that does not come back must not keep the process alive.
+    // A worker that hangs must not keep the process alive.
     let deadline = Instant::now() + DRAIN_TIMEOUT + STOP_GRACE;
     for worker in workers {
         drop(worker.connections);

@@ -1,4 +1,4 @@
-//! Identity from the body: fields of JSON and of forms, in a bounded prefix that is passed on untouched.
+//! Identity from the body: fields of JSON and of forms, in a bounded prefix that is forwarded unchanged.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,23 +11,23 @@ use crate::transport::proxy::body::{BoxError, Upload};
 use crate::transport::proxy::decide::json::{self, Nesting};
 use crate::transport::proxy::decide::multipart;
 
-/// What lies further in is not seen.
+/// Fields behind this prefix are not found.
 pub const MAX_PREFIX_BYTES: usize = 64 << 10;
 
-/// The start of a body.
+/// The prefix of a body.
 pub struct BodyPrefix {
     bytes: Vec<u8>,
     is_complete: bool,
     encoding: FormEncoding,
 }
 
-/// How fields are written in a body.
+/// The encoding of a body's fields.
 enum FormEncoding {
     UrlEncoded,
     Multipart {
         boundary: String,
     },
-    /// It does not say that it is a form.
+    /// The content type is not that of a form.
     Other,
 }
 
@@ -46,7 +46,7 @@ impl FormEncoding {
 }
 
 impl BodyPrefix {
-    /// Reads as far as is needed: to the end of the body, of its JSON, or to the bound.
+    /// Reads as far as needed: to the end of the body, to the end of its JSON, or to the bound.
     pub async fn read(
         upload: &mut Upload,
         content_type: Option<&HeaderValue>,
@@ -69,13 +69,13 @@ impl BodyPrefix {
         Ok(BodyPrefix { bytes, is_complete: whole, encoding: shape })
     }
 
-    /// The start of a body that was read somewhere else.
+    /// A prefix that was read elsewhere.
     #[cfg(feature = "testing")]
     pub fn of(content_type: Option<&HeaderValue>, bytes: &[u8], whole: bool) -> BodyPrefix {
         BodyPrefix { bytes: bytes.to_vec(), is_complete: whole, encoding: FormEncoding::of(content_type) }
     }
 
-    /// The values of a field, without repetitions.
+    /// The values of a field, without duplicates.
     pub fn values(&self, source: FieldSource, name: &str) -> Vec<String> {
         match source {
             FieldSource::Json => json::fields(
@@ -100,7 +100,7 @@ impl BodyPrefix {
 
     fn pairs(&self, name: &str) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.bytes);
-        // A pair that was cut off has no value yet.
+        // A pair that is cut off at the end has no complete value.
         let text =
             if self.is_complete { &text } else { text.rsplit_once('&').map_or("", |(whole, _)| whole) };
         fields::parameters(text.trim_ascii(), name).map(Cow::into_owned).collect()

@@ -1,4 +1,4 @@
-//! From a request to a hit: what rules, bans and balancing ask of it.
+//! Builds a hit from a request: the values that rules, bans and load balancing need.
 
 use std::borrow::Cow;
 
@@ -18,19 +18,19 @@ use crate::transport::proxy::exchange::{ConnectionContext, ProxiedRequest};
 use crate::transport::proxy::upstream::balance;
 use crate::transport::proxy::wait::enqueue::{self, is_queueable};
 
-/// What was decided about a request.
+/// The decision about a request.
 pub struct ProxyDecision {
     pub verdict: Verdict,
-    /// When: its waits count from here.
+    /// Time of the decision; waits count from here.
     pub decided_at: Time,
-    /// What it sticks to an upstream by.
+    /// The hash by which the request sticks to an upstream.
     pub sticky: Option<u64>,
-    /// Who sent it, where it is to be put aside.
+    /// The sender's identity, if the request is to be enqueued.
     pub sender: Option<RequestSender>,
 }
 
 impl ConnectionContext {
-    /// Charges the request if it passes.
+    /// Decides the request, and charges it if it passes.
     pub async fn decide(&self, visit: &mut ProxiedRequest) -> Result<ProxyDecision, BoxError> {
         let ProxiedRequest { parts, host, upload, route, .. } = visit;
         let gate = &self.proxy.gate;
@@ -44,7 +44,7 @@ impl ConnectionContext {
                 }
             }
         }
-        // A body may have taken its time.
+        // Read after the body, which may have taken long.
         let now = gate.now();
         let hit = gate.identify(hit, now);
         let sticky = match &route.config.balance {
@@ -78,7 +78,7 @@ impl ConnectionContext {
         hit
     }
 
-    /// Whether the decision needs the body: nobody's body is read for a rule about something else.
+    /// Whether the decision needs the body: it is read only if a matching rule or the balancing uses its fields.
     fn needs_body(&self, hit: &Hit<'_>, route: &RouteSnapshot) -> bool {
         let policy = self.proxy.gate.engine.policy();
         let balanced = match &route.config.balance {

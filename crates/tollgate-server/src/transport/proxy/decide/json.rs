@@ -1,14 +1,14 @@
-//! Fields of a JSON object, in the start of a body that may be cut off.
+//! Fields of a JSON object in the prefix of a body, which may be cut off.
 //!
-//! It reads what lenient parsers read: escapes of lone surrogates and bytes that are not UTF-8 are replaced, not
-//! refused, because a server that takes them sees the fields behind them. Every value of a field is found, whatever
-//! the case of its name. What is not JSON even so has no fields: a value before the error does not count. The scan is
-//! linear: each byte is passed over once, and a string is decoded once.
+//! Reads what lenient parsers read: escapes of lone surrogates and bytes that are not UTF-8 are replaced, not rejected,
+//! because a server that accepts them sees the fields behind them. Every value of a field is found, whatever the case
+//! of its name. Input that is invalid even so has no fields: values before the error do not count. The scan is linear:
+//! each byte is scanned once, and a string is decoded once.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// The texts, numbers and truth values at a dotted path, each once, in their order.
+/// The strings, numbers and booleans at a dotted path, without duplicates, in their order.
 pub fn fields(bytes: &[u8], path: &str, end: Completeness) -> Vec<String> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut scan = FieldScanner { rest: bytes, found: Vec::new(), known: BTreeSet::new() };
@@ -19,7 +19,7 @@ pub fn fields(bytes: &[u8], path: &str, end: Completeness) -> Vec<String> {
     }
 }
 
-/// Whether a body goes on behind the bytes that are known of it.
+/// Whether a body continues behind its known prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completeness {
     Complete,
@@ -32,20 +32,20 @@ enum ScanError {
     NotJson,
 }
 
-/// Reads JSON from the left.
+/// Scans JSON from left to right.
 struct FieldScanner<'j> {
     rest: &'j [u8],
     found: Vec<String>,
     known: BTreeSet<String>,
 }
 
-/// How names are compared: without their case, as Unicode folds it. Go takes `ſ` for `s` in a field's name.
+/// Names are compared by Unicode case folding. Go matches `ſ` with `s` in a field's name.
 fn case_folded(name: &str) -> String {
     name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
 impl<'j> FieldScanner<'j> {
-    /// Looks for `path` in the object that follows. It calls itself as often as the path has dots.
+    /// Searches `path` in the object that follows. The recursion depth is the number of dots in the path.
     fn object(&mut self, path: &str) -> Result<(), ScanError> {
         self.expect(b'{')?;
         let (here, deeper) = path.split_once('.').unwrap_or((path, ""));
@@ -84,7 +84,7 @@ impl<'j> FieldScanner<'j> {
         if self.next()? == byte { self.skip(1) } else { Err(ScanError::NotJson) }
     }
 
-    /// A quoted text, without its quotes.
+    /// A string, without its quotes.
     fn text(&mut self) -> Result<&'j [u8], ScanError> {
         self.expect(b'"')?;
         let mut escaped = false;
@@ -99,7 +99,7 @@ impl<'j> FieldScanner<'j> {
         Ok(text)
     }
 
-    /// Keeps the value that follows, or those in the list that follows; an object has none.
+    /// Collects the value that follows, or the elements of the list that follows; an object has no values.
     fn values(&mut self) -> Result<(), ScanError> {
         match self.next()? {
             b'[' => self.list(),
@@ -108,7 +108,7 @@ impl<'j> FieldScanner<'j> {
         }
     }
 
-    /// Some servers take a list with one element for the element. A list in a list has no values.
+    /// Some servers read a list of one element as the element. A list in a list has no values.
     fn list(&mut self) -> Result<(), ScanError> {
         self.expect(b'[')?;
         if self.next()? == b']' {
@@ -143,7 +143,7 @@ impl<'j> FieldScanner<'j> {
         }
     }
 
-    /// A number, `true`, `false` or `null`, up to what ends it.
+    /// A number, `true`, `false` or `null`, up to its delimiter.
     fn word(&mut self) -> Result<&'j str, ScanError> {
         self.next()?;
         let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n');
@@ -154,7 +154,7 @@ impl<'j> FieldScanner<'j> {
         word.ok_or(ScanError::NotJson)
     }
 
-    /// Passes over any value.
+    /// Skips any value.
     fn skip_value(&mut self) -> Result<(), ScanError> {
         match self.next()? {
             b'"' => self.text().map(drop),
@@ -171,7 +171,7 @@ impl<'j> FieldScanner<'j> {
     }
 }
 
-/// How deep in brackets the bytes so far have led.
+/// Nesting depth of the bytes so far.
 #[derive(Default)]
 pub struct Nesting {
     depth: usize,
@@ -202,9 +202,9 @@ impl Nesting {
     }
 }
 
-/// A word as it is compared: `42`, `42.0` and `4.2e1` are one number. `None` for `null`.
+/// A scalar in its canonical form: `42`, `42.0` and `4.2e1` are one number. `None` for `null`.
 ///
-/// Whole numbers of 64 bits are compared digit by digit, all others as doubles, which is how most servers read them.
+/// 64-bit integers are compared digit by digit, all other numbers as doubles, which is how most servers read them.
 fn canonical(word: &str) -> Option<String> {
     if word == "null" {
         return None;
@@ -217,13 +217,13 @@ fn canonical(word: &str) -> Option<String> {
     }
     let is_number = word.starts_with(|first: char| first == '-' || first.is_ascii_digit());
     match word.parse::<f64>() {
-        // Zero has a sign there.
+        // Adding 0 turns -0 into 0.
         Ok(number) if is_number => Some((number + 0.0).to_string()),
         _ => Some(word.to_owned()),
     }
 }
 
-/// The text inside of quotes. What cannot be decoded is replaced.
+/// Decodes the inside of a string. Invalid parts are replaced.
 fn decoded(text: &[u8]) -> Cow<'_, str> {
     if !text.contains(&b'\\') {
         return String::from_utf8_lossy(text);
@@ -254,7 +254,7 @@ fn decoded(text: &[u8]) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
 }
 
-/// The character behind `\u`, of two escapes where it needs two.
+/// The character of a `\u` escape, or of two for a surrogate pair.
 fn code_unit(rest: &mut &[u8]) -> char {
     let Some(first) = hex(rest) else { return char::REPLACEMENT_CHARACTER };
     *rest = &rest[4..];

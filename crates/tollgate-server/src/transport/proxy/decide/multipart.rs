@@ -1,11 +1,11 @@
-//! Fields of `multipart/form-data` (RFC 7578), in the start of a body that may be cut off.
+//! Fields of `multipart/form-data` (RFC 7578) in the prefix of a body, which may be cut off.
 
 use std::borrow::Cow;
 
-/// A longer one is no boundary (RFC 2046, 5.1.1).
+/// Longer boundaries are invalid (RFC 2046, 5.1.1).
 const MAX_BOUNDARY: usize = 70;
 
-/// The boundary that a content type names, if it is that of such a form.
+/// The boundary of a content type, if it is `multipart/form-data`.
 pub fn boundary(content_type: &str) -> Option<Cow<'_, str>> {
     let kind = content_type.split(';').next().unwrap_or_default().trim();
     if !kind.eq_ignore_ascii_case("multipart/form-data") {
@@ -14,17 +14,17 @@ pub fn boundary(content_type: &str) -> Option<Cow<'_, str>> {
     parameter(content_type, "boundary").filter(|boundary| (1..=MAX_BOUNDARY).contains(&boundary.len()))
 }
 
-/// The whole fields of a name, in any case; a file is none.
+/// The complete fields of a name, ignoring case; files do not count.
 pub fn fields(body: &[u8], boundary: &str, name: &str) -> Vec<String> {
     let mut found = Vec::new();
     each_part(body, boundary, |part| found.extend(value_of(part, name)));
     found
 }
 
-/// Calls `visit` with every whole part.
+/// Calls `visit` with every complete part.
 fn each_part<'b>(body: &'b [u8], boundary: &str, mut visit: impl FnMut(&'b [u8])) -> Option<()> {
     let delimiter = format!("\r\n--{boundary}");
-    // At the start of a body the end of the line before is missing.
+    // The first delimiter of a body has no line break before it.
     let mut rest = match body.strip_prefix(&delimiter.as_bytes()[2..]).map(after_delimiter) {
         Some(AfterDelimiter::Part(part)) => part,
         Some(AfterDelimiter::End) => return None,
@@ -37,12 +37,12 @@ fn each_part<'b>(body: &'b [u8], boundary: &str, mut visit: impl FnMut(&'b [u8])
     }
 }
 
-/// What stands behind a delimiter.
+/// What follows a delimiter.
 enum AfterDelimiter<'b> {
     Part(&'b [u8]),
-    /// It was the last one.
+    /// The closing delimiter.
     End,
-    /// It was none.
+    /// Not a delimiter after all.
     NotDelimiter,
 }
 
@@ -55,7 +55,7 @@ fn after_delimiter(rest: &[u8]) -> AfterDelimiter<'_> {
     }
 }
 
-/// What stands before the next delimiter, and the part behind it unless that was the last one.
+/// The bytes before the next delimiter, and those after it unless it was the closing one.
 fn split<'b>(bytes: &'b [u8], delimiter: &[u8]) -> Option<(&'b [u8], Option<&'b [u8]>)> {
     let mut from = 0;
     loop {
@@ -68,7 +68,7 @@ fn split<'b>(bytes: &'b [u8], delimiter: &[u8]) -> Option<(&'b [u8], Option<&'b 
     }
 }
 
-/// The value of a part, if it is that of the field.
+/// The value of a part, if it has this field name.
 fn value_of(part: &[u8], name: &str) -> Option<String> {
     let end = find(part, b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&part[..end]);
@@ -82,7 +82,7 @@ fn value_of(part: &[u8], name: &str) -> Option<String> {
     (named && !is_file).then(|| String::from_utf8_lossy(&part[end + 4..]).into_owned())
 }
 
-/// The value of a parameter behind a header's first word; it may be quoted.
+/// The value of a header's parameter; it may be quoted.
 fn parameter<'h>(header: &'h str, name: &str) -> Option<Cow<'h, str>> {
     let mut rest = header.split_once(';')?.1;
     loop {
@@ -97,7 +97,7 @@ fn parameter<'h>(header: &'h str, name: &str) -> Option<Cow<'h, str>> {
                 (Cow::Borrowed(value.trim()), after)
             }
         };
-        // A parameter without a value may stand before this one.
+        // A parameter without a value may precede this one.
         if key.rsplit(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(name) {
             return Some(value);
         }
@@ -105,7 +105,7 @@ fn parameter<'h>(header: &'h str, name: &str) -> Option<Cow<'h, str>> {
     }
 }
 
-/// A quoted text up to its closing quote, and what follows.
+/// A quoted string without its quotes, and the rest behind it.
 fn unquote(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let mut escaped = false;
     let end = text.bytes().position(|byte| {

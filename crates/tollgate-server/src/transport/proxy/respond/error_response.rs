@@ -1,4 +1,4 @@
-//! What a client sees that is not served: a problem as JSON, or a page where it would rather have one.
+//! Error responses to clients: problem details as JSON, or HTML where the client prefers it.
 
 use hyper::Response;
 use hyper::header::HeaderValue;
@@ -8,7 +8,7 @@ use crate::connection::FullResponse;
 use crate::response::{self, ProblemDetails};
 use crate::transport::proxy::body::ResponseBody;
 
-/// How a client wants to read a refusal.
+/// The format of an error response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorFormat {
     Json,
@@ -36,7 +36,7 @@ impl ErrorFormat {
     }
 }
 
-/// `0.8` is 800; what cannot be read is nothing.
+/// `0.8` is 800; an invalid quality is 0.
 fn thousandths(quality: &str) -> u32 {
     let (whole, fraction) = quality.split_once('.').unwrap_or((quality, ""));
     let digits = format!("{fraction:0<3}");
@@ -47,7 +47,7 @@ fn thousandths(quality: &str) -> u32 {
     }
 }
 
-/// The answer to one who was denied or banned.
+/// The response to a denied or banned client.
 pub fn denied(verdict: &Verdict, taste: ErrorFormat) -> Response<ResponseBody> {
     let answer = match taste {
         ErrorFormat::Json => response::denial(verdict),
@@ -58,7 +58,7 @@ pub fn denied(verdict: &Verdict, taste: ErrorFormat) -> Response<ResponseBody> {
     answer.map(ResponseBody::Full)
 }
 
-/// The answer to a request that cannot be served.
+/// The response to a request that cannot be served.
 pub fn problem(problem: ProblemDetails, taste: ErrorFormat) -> Response<ResponseBody> {
     let answer = match taste {
         ErrorFormat::Json => FullResponse::from(problem),

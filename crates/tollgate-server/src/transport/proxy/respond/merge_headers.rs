@@ -1,5 +1,5 @@
-//! The verdict's headers beside those that the API sent itself: lists are joined, and of single numbers the
-//! stricter ones stay. What the API said is never loosened.
+//! Merges the verdict's headers with those of the API: lists are joined, and of single numbers the stricter one
+//! remains. The API's limits are never loosened.
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tollgate::Verdict;
@@ -29,7 +29,8 @@ pub fn write(response: &mut HeaderMap, verdict: &Verdict, style: HeaderStyle) {
     }
 }
 
-/// Whether the API's own `X-RateLimit` leaves no more than ours does; one that does not say is taken so.
+/// Whether the API's own `X-RateLimit` leaves no more than the verdict; one without a remaining count is assumed
+/// stricter.
 fn is_stricter(response: &HeaderMap, left: u64) -> bool {
     let theirs = ["x-ratelimit-limit", X_REMAINING, "x-ratelimit-reset"];
     if !theirs.iter().any(|name| response.contains_key(*name)) {

@@ -1,4 +1,4 @@
-//! A connection that has changed its protocol: bytes go through both ways until both ends are done.
+//! Tunnels upgraded connections: copies bytes both ways until both ends are closed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// A tunnel in which nobody says anything for this long is closed.
+/// A tunnel without data in either direction for this long is closed.
 const MAX_IDLE: Duration = Duration::from_secs(3600);
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Joins the two ends for as long as they talk; what is `held` is dropped then.
+/// Joins the two ends; `held` is dropped when the tunnel ends.
 pub fn spawn(client: OnUpgrade, upstream: OnUpgrade, held: impl Send + 'static) {
     tokio::spawn(async move {
         let ends = tokio::try_join!(client, upstream);
@@ -40,7 +40,7 @@ async fn tunnel(client: Upgraded, upstream: Upgraded) {
     }
 }
 
-/// Returns when nothing was heard for [`MAX_SILENCE`].
+/// Returns when there was no data for [`MAX_IDLE`].
 async fn wait_idle(heard: &AtomicU64) {
     let mut ticks = interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -54,7 +54,7 @@ async fn wait_idle(heard: &AtomicU64) {
     }
 }
 
-/// An end that counts what it says.
+/// One end, which counts its data.
 struct CountedIo<S> {
     io: S,
     activity: Arc<AtomicU64>,

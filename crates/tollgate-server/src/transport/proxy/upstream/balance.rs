@@ -1,4 +1,4 @@
-//! Which upstream takes a request.
+//! Load balancing: selects the upstream of a request.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::transport::proxy::upstream::server::Upstream;
 #[derive(Default)]
 pub struct RoundRobinCursor(AtomicUsize);
 
-/// Chooses among those that are up and not `tried` yet; where none is up, among all: a guess is better than a
-/// certain refusal. `None` only if all have been tried.
+/// Chooses among the upstreams other than `tried` that are up; if none is up, among all others: an attempt is better
+/// than a certain error. `None` only if there is no other upstream.
 pub fn choose<'u>(
     upstreams: &'u [Arc<Upstream>],
     balance: &Balance,
@@ -30,8 +30,8 @@ pub fn choose<'u>(
     let any = || upstreams.iter().filter(untried);
     match (balance, sticky) {
         (Balance::Hash(_), Some(key)) => {
-            // The highest of the marks that key and upstream make together: when an upstream goes, only its
-            // own keys move.
+            // Rendezvous hashing: the upstream with the highest score for this key. When an upstream is removed, only
+            // its keys move.
             let mark = |upstream: &&Arc<Upstream>| rendezvous_score(key, upstream);
             up().max_by_key(mark).or_else(|| any().max_by_key(mark))
         }
@@ -57,7 +57,7 @@ fn rendezvous_score(key: u64, upstream: &Upstream) -> u64 {
     hasher.finish()
 }
 
-/// The number under which a value is hashed; the same on every node.
+/// The hash of a sticky value; the same on every node.
 pub fn hash_key(value: &str) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     value.hash(&mut hasher);

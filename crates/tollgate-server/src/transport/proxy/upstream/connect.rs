@@ -1,4 +1,4 @@
-//! A new connection to an upstream.
+//! Opens connections to upstreams.
 
 use std::io;
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use crate::connection::WriteTimeoutStream;
 use crate::transport::proxy::upstream::pool::UpstreamSender;
 use crate::transport::proxy::upstream::server::Upstream;
 
-/// Responses with longer heads are not passed on.
+/// Responses with longer heads are not forwarded.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// An HTTP/2 connection that does not answer is given up.
+/// An HTTP/2 connection that does not answer a ping is closed.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const WINDOW_BYTES: u32 = 1 << 20;
 
-/// How upstreams with TLS are spoken to.
+/// TLS configurations for connections to upstreams.
 pub struct UpstreamTlsClient {
-    /// Prefers HTTP/2.
+    /// Offers HTTP/2 and HTTP/1.1, and prefers HTTP/2.
     pub any: Arc<ClientConfig>,
     pub http1: Arc<ClientConfig>,
     pub server_name: Option<ServerName<'static>>,
 }
 
-/// Whether an exchange can share its connection.
+/// The kind of connection that an exchange requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Requires {
     Any,
-    /// An upgrade takes a whole connection of HTTP/1.1.
+    /// An upgrade needs an HTTP/1.1 connection of its own.
     Http1,
 }
 
@@ -63,7 +63,7 @@ pub async fn connect(
         let authority = &upstream.address.authority;
         let stream = TcpStream::connect(authority.as_str()).await?;
         stream.set_nodelay(true)?;
-        // An upstream that takes nothing does not keep its connection, nor the client's.
+        // An upstream that reads nothing must not keep its connection, or the client's, open for ever.
         let stream = WriteTimeoutStream::with_timeout(stream, timeouts.idle);
         match (upstream.address.protocol, wish) {
             (UpstreamProtocol::Http1, _) => http1(stream).await,

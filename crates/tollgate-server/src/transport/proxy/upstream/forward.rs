@@ -1,4 +1,4 @@
-//! Sends a request to an upstream, and to another one where that is safe.
+//! Sends a request to an upstream, and retries it on another one where that is safe.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use crate::transport::proxy::upstream::pool::UpstreamSender;
 use crate::transport::proxy::upstream::server::Upstream;
 use crate::transport::proxy::{Proxy, RouteSnapshot};
 
-/// A request on its way out.
+/// A request to be sent to an upstream.
 pub struct OutgoingRequest {
     pub parts: Parts,
     pub upload: Upload,
     pub requires: Requires,
-    /// What it sticks to an upstream by.
+    /// The hash by which the request sticks to an upstream.
     pub sticky: Option<u64>,
 }
 
@@ -38,11 +38,11 @@ pub struct OutgoingRequest {
 pub enum ForwardError {
     Unreachable(String),
     Timeout,
-    /// The upstream broke off, or said something that is no HTTP.
+    /// The upstream closed the connection, or sent invalid HTTP.
     Broken(String),
-    /// It changed the protocol without being asked.
+    /// The upstream switched protocols without a request to do so.
     InvalidUpgrade,
-    /// The client's own body ended too early or was no body.
+    /// The client's request body was truncated or invalid.
     BadRequestBody,
     SlowRequestBody,
 }
@@ -67,22 +67,23 @@ impl From<ForwardError> for ProblemDetails {
     }
 }
 
-/// Which connection a try uses.
+/// The connection that an attempt uses.
 #[derive(Clone, Copy)]
 enum ConnectionChoice {
-    /// One that was kept, where there is one.
+    /// A pooled connection, if there is one.
     Pooled,
     New,
 }
 
-/// What came of one try.
+/// A failed attempt.
 struct FailedAttempt {
     error: ForwardError,
-    /// An old connection had been closed: this says nothing about the upstream.
+    /// A pooled connection turned out to be closed: no evidence about the upstream's health.
     is_stale: bool,
 }
 
-/// The response, and the connection that it comes on. What is asked is taken out of `outgoing` when it is sent.
+/// The response, with the guard of the connection that it arrives on. The request is taken out of `outgoing` when it is
+/// sent.
 pub async fn forward(
     proxy: &Proxy,
     route: &RouteSnapshot,
@@ -128,12 +129,12 @@ impl From<BoxError> for ForwardError {
 }
 
 impl ForwardError {
-    /// Whether a request that changes nothing may be sent again after it.
+    /// Whether an idempotent request may be retried after this failure.
     fn is_repeatable(&self) -> bool {
         matches!(self, ForwardError::Unreachable(_) | ForwardError::Broken(_))
     }
 
-    /// Counts it, and holds it against the upstream where it was the upstream's.
+    /// Counts the failure, and records it against the upstream if the upstream caused it.
     fn record(&self, proxy: &Proxy, upstream: &Upstream, now: Time) {
         let (counter, why) = match self {
             ForwardError::Unreachable(why) | ForwardError::Broken(why) => {
@@ -150,7 +151,7 @@ impl ForwardError {
     }
 }
 
-/// A request without a body that changes nothing: it may be sent twice.
+/// An idempotent request without a body: it may be sent twice.
 struct RetryableRequest {
     method: Method,
     uri: Uri,
@@ -179,7 +180,7 @@ impl RetryableRequest {
     }
 }
 
-/// One try. A request that stays in `outgoing` was not sent.
+/// One attempt. If the request is still in `outgoing` afterwards, it was not sent.
 async fn attempt(
     route: &RouteSnapshot,
     upstream: &Arc<Upstream>,
@@ -199,7 +200,7 @@ async fn attempt(
     let reused = waiting.is_some();
     let mut sender = match waiting {
         Some(sender) => sender,
-        // Boxed: it is large, and rare.
+        // Boxed: the future is large, and rarely needed.
         None => match Box::pin(connect(upstream, &route.tls.load_full(), wish, timeouts)).await {
             Ok(sender) => {
                 if let UpstreamSender::Http2(shared) = &sender {
@@ -230,7 +231,7 @@ impl From<ConnectError> for ForwardError {
     }
 }
 
-/// Writes the request's line and host as the connection's protocol has them.
+/// Writes the request target and the host in the form of the connection's protocol.
 pub fn build_request(
     mut parts: Parts,
     upload: Upload,
@@ -242,7 +243,7 @@ pub fn build_request(
     if host == HostHeader::Upstream {
         parts.headers.insert(HOST, upstream.host.clone());
     } else if !parts.headers.contains_key(HOST) {
-        // Written for HTTP/2 before, or from a client that named no host.
+        // The request was written for HTTP/2 by an earlier attempt, or its client sent no Host.
         let named = parts.uri.authority().and_then(|named| HeaderValue::from_str(named.as_str()).ok());
         parts.headers.insert(HOST, named.unwrap_or_else(|| upstream.host.clone()));
     }
@@ -266,7 +267,7 @@ pub fn build_request(
     Request::from_parts(parts, upload)
 }
 
-/// Sends the request as soon as the connection takes one.
+/// Sends the request as soon as the connection is ready.
 async fn send(
     sender: &mut UpstreamSender,
     outgoing: &mut Option<OutgoingRequest>,
@@ -302,8 +303,7 @@ async fn send(
     })
 }
 
-/// The response, unless it takes too long: that is counted from the end of the upload, or from when the upstream has
-/// stopped taking it.
+/// Awaits the response. The timeout counts from the end of the upload, or from when the upstream stopped reading it.
 async fn await_response(
     sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Upload>>>>,
     progress: Option<Arc<UploadProgress>>,
@@ -324,7 +324,7 @@ async fn await_response(
     }
 }
 
-/// Whose fault it was: an error from a body is the client's.
+/// Attributes an error: one from the request body is the client's.
 fn classify(error: hyper::Error) -> ForwardError {
     if !error.is_user() {
         return ForwardError::Broken(error.to_string());

@@ -1,4 +1,4 @@
-//! Active checks: each upstream is asked for a path, again and again.
+//! Active health checks: requests a path of each upstream periodically.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::transport::proxy::upstream::pool::UpstreamSender;
 use crate::transport::proxy::upstream::server::Upstream;
 use crate::transport::proxy::{Proxy, RouteSnapshot};
 
-/// How often idle connections and the settings are looked at where there are no checks.
+/// How often idle connections and the settings are checked where there are no health checks.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Checks upstreams and lets go of old connections, until the shutdown.
+/// Checks upstreams and closes connections that are idle too long, until the shutdown.
 pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
     loop {
         let route = proxy.route.load_full();
@@ -57,7 +57,7 @@ async fn check_all(route: &Arc<RouteSnapshot>, check: &HealthCheck) {
     while checks.join_next().await.is_some() {}
 }
 
-/// Whether an upstream answers with a status below 400.
+/// Whether an upstream responds with a status below 400.
 async fn passes_check(route: &RouteSnapshot, upstream: &Upstream, check: &HealthCheck) -> bool {
     let Ok(mut sender) =
         connect(upstream, &route.tls.load_full(), Requires::Any, &route.config.timeouts).await

@@ -1,4 +1,4 @@
-//! A connection to an upstream, lent to one exchange.
+//! A connection to an upstream that one exchange uses.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,13 +7,13 @@ use crate::transport::proxy::upstream::pool::UpstreamSender;
 use crate::transport::proxy::upstream::server::Upstream;
 use crate::transport::proxy::wait::settlement::Permits;
 
-/// Counts as one exchange of its upstream until it is dropped; its connection serves another one only if it
-/// was given back.
+/// Counts as one exchange of its upstream until it is dropped. Its connection is reused only if it was released
+/// explicitly.
 pub struct InFlightGuard {
     upstream: Arc<Upstream>,
     worker: usize,
     sender: Option<UpstreamSender>,
-    /// Given back with it.
+    /// Concurrency permits, released on drop.
     permits: Option<Permits>,
 }
 
@@ -23,17 +23,17 @@ impl InFlightGuard {
         InFlightGuard { upstream, worker, sender: None, permits: None }
     }
 
-    /// What is given back when the exchange is over, however it ends.
+    /// Attaches permits that are released when the exchange is over, however it ends.
     pub fn attach_permits(&mut self, permits: Option<Permits>) {
         self.permits = permits;
     }
 
-    /// The connection to give back later.
+    /// Attaches the connection to be released later.
     pub fn attach_connection(&mut self, sender: UpstreamSender) {
         self.sender = Some(sender);
     }
 
-    /// The exchange has ended as it should: the connection may serve another one.
+    /// The exchange has ended cleanly: its connection returns to the pool.
     pub fn release_connection(&mut self) {
         if let Some(sender) = self.sender.take() {
             self.upstream.pool(self.worker).put(sender);

@@ -1,4 +1,4 @@
-//! Connections to one upstream that wait for their next request, for one worker.
+//! Idle connections to one upstream, per worker.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 use crate::transport::proxy::body::Upload;
 
-/// Connections kept for one upstream by each worker.
+/// Idle connections to one upstream per worker.
 const MAX_IDLE: usize = 256;
 
-/// The sending end of a connection.
+/// The sending half of a connection.
 pub enum UpstreamSender {
     Http1(http1::SendRequest<Upload>),
-    /// Shared: its exchanges do not wait for each other.
+    /// Multiplexed: exchanges share it.
     Http2(http2::SendRequest<Upload>),
 }
 
@@ -23,14 +23,14 @@ pub struct ConnectionPool(Mutex<Connections>);
 
 #[derive(Default)]
 struct Connections {
-    /// The latest used last.
+    /// Ordered by last use, the latest last.
     idle: Vec<(http1::SendRequest<Upload>, Instant)>,
     shared: Option<http2::SendRequest<Upload>>,
 }
 
 impl Connections {
-    /// The latest one that takes a request now. One that is still busy with an upload that its upstream did not
-    /// want to read may stay so for long.
+    /// The most recently used connection that is ready now. One whose upstream does not read the rest of an upload may
+    /// stay busy for long.
     fn take_idle(&mut self, keep_alive: Duration) -> Option<UpstreamSender> {
         for n in (0..self.idle.len()).rev() {
             let (sender, since) = &self.idle[n];
@@ -45,7 +45,7 @@ impl Connections {
 }
 
 impl ConnectionPool {
-    /// A connection that is open as far as anybody can tell.
+    /// A connection that appears to be open.
     pub fn take(&self, keep_alive: Duration) -> Option<UpstreamSender> {
         let mut connections = self.lock();
         if let Some(shared) = &connections.shared {
@@ -57,12 +57,12 @@ impl ConnectionPool {
         connections.take_idle(keep_alive)
     }
 
-    /// One for HTTP/1.1 alone: an upgrade takes the whole connection.
+    /// An HTTP/1.1 connection: an upgrade needs a connection of its own.
     pub fn take_http1(&self, keep_alive: Duration) -> Option<UpstreamSender> {
         self.lock().take_idle(keep_alive)
     }
 
-    /// Keeps a connection; its idle time begins now.
+    /// Returns a connection to the pool; its idle time begins now.
     pub fn put(&self, sender: UpstreamSender) {
         let mut connections = self.lock();
         match sender {
@@ -74,7 +74,7 @@ impl ConnectionPool {
         }
     }
 
-    /// Lets go of connections that waited too long.
+    /// Closes connections that are idle too long.
     pub fn sweep(&self, keep_alive: Duration) {
         let mut connections = self.lock();
         connections.idle.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < keep_alive);

@@ -1,4 +1,4 @@
-//! One API server: where it is, how it is doing, and the connections to it.
+//! One upstream: its address, its health, and the connections to it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,22 +9,22 @@ use tollgate::Time;
 use crate::config::UpstreamAddress;
 use crate::transport::proxy::upstream::pool::ConnectionPool;
 
-/// Failures in a row after which an upstream is left alone for a while.
+/// Consecutive failures after which an upstream is ejected.
 const MAX_FAILURES: u32 = 3;
-/// How long it is left alone; then a request tries it again.
+/// Duration of an ejection; afterwards requests use the upstream again.
 const EJECTION_TIME: Duration = Duration::from_secs(10);
 
 pub struct Upstream {
     pub address: UpstreamAddress,
     pub host: HeaderValue,
-    /// Exchanges under way.
+    /// Exchanges in flight.
     pub in_flight: AtomicUsize,
     failures: AtomicU32,
-    /// Not asked before this instant, in nanoseconds, unless all others are down too.
+    /// Ejected until this timestamp in nanoseconds; used before it only if all others are down too.
     ejected_until: AtomicU64,
-    /// What active checks say; true where there are none.
+    /// Result of active checks; true where there are none.
     passes_checks: AtomicBool,
-    /// One for each worker.
+    /// One per worker.
     pools: Box<[ConnectionPool]>,
 }
 
@@ -55,7 +55,7 @@ impl Upstream {
             && self.ejected_until.load(Ordering::Relaxed) <= now.nanos()
     }
 
-    /// It answered.
+    /// The upstream responded.
     pub fn record_success(&self) {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl Upstream {
         }
     }
 
-    /// It could not be reached, or broke off.
+    /// The upstream was unreachable, or broke off.
     pub fn record_failure(&self, now: Time) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         if failures >= MAX_FAILURES {
@@ -75,7 +75,7 @@ impl Upstream {
         }
     }
 
-    /// Takes what an active check found.
+    /// Records the result of an active check.
     pub fn record_check(&self, passes: bool) {
         let before = self.passes_checks.swap(passes, Ordering::Relaxed);
         match (before, passes) {

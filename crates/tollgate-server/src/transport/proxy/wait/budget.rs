@@ -1,4 +1,4 @@
-//! How much of all bodies together is kept in memory while their requests wait.
+//! Bounds the memory of all bodies that are buffered while their requests wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ impl Budget {
     }
 }
 
-/// What one body has taken of a budget; given back when dropped.
+/// The bytes of a budget that one body has reserved; released on drop.
 pub struct BudgetReservation {
     budget: Arc<Budget>,
     bytes: usize,
@@ -22,7 +22,7 @@ impl BudgetReservation {
         BudgetReservation { budget: Arc::clone(budget), bytes: 0 }
     }
 
-    /// Takes as much as is needed to have `bytes`; `false` if there is not enough left.
+    /// Grows the reservation to `bytes`; `false` if the budget has too little left.
     pub fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let take = |left: usize| left.checked_sub(more);

@@ -1,4 +1,4 @@
-//! A request that is put aside instead of refused, and what its sender can ask about it later.
+//! Enqueues denied requests of rules with `on_exceed: queue`, and answers status queries of their senders.
 
 use std::sync::Arc;
 
@@ -19,32 +19,32 @@ use crate::transport::proxy::body::{BoxError, ResponseBody, Upload};
 use crate::transport::proxy::wait::budget::{Budget, BudgetReservation};
 use crate::transport::proxy::wait::retry_schedule::RetrySchedule;
 
-/// Where a sender asks what became of its request. The id is its secret.
+/// Path of status queries, followed by the request's id. Whoever knows the id may query it, so the id is a secret.
 pub const STATUS_PATH: &str = "/.tollgate/queue/";
-/// Bodies that are read to be queued, all together.
+/// Bound on all bodies together that are being read in order to be enqueued.
 const MAX_READING_BYTES: usize = 256 << 20;
 
-/// The queue, where a rule puts requests aside.
+/// The request queue as the proxy uses it.
 pub struct RequestQueue {
     pub backend: QueueBackend,
     pub config: QueueConfig,
     pub retry_schedule: RetrySchedule,
-    /// Bodies that are read to be queued.
+    /// Memory of bodies that are being read in order to be enqueued.
     body_budget: Arc<Budget>,
 }
 
-/// Whether all that denied would rather put the request aside.
+/// Whether all denying limits have `on_exceed: queue`.
 pub fn is_queueable(verdict: &Verdict) -> bool {
     let mut denying = verdict.enforced().filter(|limit| !limit.allowed).peekable();
-    // What can never pass has no later.
+    // A cost that exceeds the limit never passes, so the request is not enqueued.
     let passes_later =
         verdict.reason == Reason::Limit && verdict.retry_after.is_some() && denying.peek().is_some();
-    // Of a key with several values only one would be kept.
+    // An entry stores one value per key, so a key with several values cannot be enqueued.
     let is_ambiguous = verdict.limits.iter().any(|limit| limit.repeated);
     passes_later && !is_ambiguous && denying.all(|limit| limit.rule.on_exceed == OnExceed::Queue)
 }
 
-/// Everything that a policy may ask about the sender, resolved now.
+/// All identity attributes that the policy may use for this sender, resolved now.
 pub fn resolve_identity(policy: &Policy, hit: &Hit<'_>) -> Vec<(String, String)> {
     let mut identity: Vec<(String, String)> = Vec::new();
     policy.for_each_attribute(|attribute| {
@@ -58,7 +58,7 @@ pub fn resolve_identity(policy: &Policy, hit: &Hit<'_>) -> Vec<(String, String)>
     identity
 }
 
-/// Why a request could not be put aside.
+/// Why a request could not be enqueued.
 pub enum EnqueueError {
     Body(BoxError),
     TooLong(usize),
@@ -78,7 +78,7 @@ impl RequestQueue {
         })
     }
 
-    /// Keeps a request; returns its id.
+    /// Stores a request; returns its id.
     pub async fn enqueue(
         &self,
         gate: &Gate,
@@ -91,7 +91,7 @@ impl RequestQueue {
         let body = self.read_body(&mut upload, &mut share).await?;
         let policy = gate.engine.policy();
         let now = gate.now();
-        // The API has to recognise the sender as the rules did.
+        // The sender's identity is replayed as the rules saw it, so the API recognises the same sender.
         let asked = gate.field_selection();
         let identifying =
             asked.headers.iter().filter(|name| !self.config.headers.contains(name) && *name != HOST);
@@ -116,7 +116,7 @@ impl RequestQueue {
             error: None,
             delivery_tag: None,
         };
-        // Not before it can pass; nor after it is too old, which is found out then.
+        // Due when it can pass, but at the latest when it expires: the expiry is detected then.
         let place = self.retry_schedule.schedule(&policy, &item.hit(), verdict, decided_at);
         item.next_at = place.min(item.expires_at);
         match self.backend.push(item.clone(), body).await {
@@ -146,7 +146,7 @@ impl RequestQueue {
         }
     }
 
-    /// What the sender is told: it is kept, or to come back later and that it is kept all the same.
+    /// The response to an enqueued request: 202 with the status URL, or 429 where the configuration says so.
     pub fn accepted_response(&self, id: &str, verdict: &Verdict) -> Response<ResponseBody> {
         let place = format!("{STATUS_PATH}{id}");
         let mut answer = if self.config.accepted_status == 429 {
@@ -160,7 +160,7 @@ impl RequestQueue {
         answer.map(ResponseBody::Full)
     }
 
-    /// Answers somebody who asks what became of a request.
+    /// Answers a status query.
     pub async fn status(&self, method: &Method, id: &str) -> Result<FullResponse, ProblemDetails> {
         if !matches!(*method, Method::GET | Method::HEAD) {
             return Err(ProblemDetails::method_not_allowed("GET, HEAD"));

@@ -1,7 +1,7 @@
-//! Requests that wait for their turn (`on_exceed: hold`).
+//! Hold queues: requests that wait for their release time (`on_exceed: hold`).
 //!
-//! A queue for each key, in the order of its turns. Who leaves early gives its place to the one behind, that one
-//! its own to the next, and the last place goes back to the store: nobody waits for somebody who has gone.
+//! One queue per key, ordered by release time. When a request leaves early, each later request takes over the release
+//! time and charge of the one before it, and the last charge is refunded: no request waits for one that is gone.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -18,11 +18,11 @@ use tollgate::store::Receipt;
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::Gate;
 
-/// All that waits. What it may hold is bounded by whoever lets requests in.
+/// All held requests. The caller of `enqueue` passes the bound on their number.
 #[derive(Default)]
 pub struct HoldQueues {
     queues: Mutex<HoldTable>,
-    /// How many queues there are, to be read without the lock.
+    /// The number of queues, readable without the lock.
     key_count: AtomicUsize,
     changed: Notify,
 }
@@ -30,7 +30,7 @@ pub struct HoldQueues {
 #[derive(Default)]
 struct HoldTable {
     by_key: HashMap<Fingerprint, HoldQueue>,
-    /// When to look at which queue, earliest first.
+    /// When to check which queue, earliest first.
     wakeups: BinaryHeap<Reverse<(Time, Fingerprint)>>,
     waiting: usize,
     next_number: u64,
@@ -39,21 +39,21 @@ struct HoldTable {
 #[derive(Default)]
 struct HoldQueue {
     waiting: VecDeque<HoldEntry>,
-    /// The look that counts; all others are out of date.
+    /// The valid wakeup of this queue; other entries of the heap are stale.
     wakeup: Option<Time>,
-    /// One was called and is not on its way yet: the next one waits for that, or it might overtake.
+    /// A request was released and has not resumed yet. The next one is released only then; otherwise it could overtake.
     is_releasing: bool,
 }
 
 struct HoldEntry {
     number: u64,
     turn: Time,
-    /// What was charged for the place; one that holds several places cannot move up.
+    /// The charge of this position. A request with several held charges has none here and cannot move up.
     charge: Option<Receipt>,
     release_tx: oneshot::Sender<Option<Receipt>>,
 }
 
-/// A request in the queue. To drop it is to leave.
+/// A request in a queue. Dropping it removes it from the queue.
 pub struct HeldRequest {
     queues: Arc<HoldQueues>,
     gate: Arc<Gate>,
@@ -64,7 +64,7 @@ pub struct HeldRequest {
 }
 
 impl HoldQueues {
-    /// Enters the queue of `key`; `None` if `max` requests wait already.
+    /// Enters the queue of `key`; `None` if `max` requests are held already.
     pub fn enqueue(
         self: &Arc<Self>,
         gate: &Arc<Gate>,
@@ -96,22 +96,22 @@ impl HoldQueues {
         })
     }
 
-    /// Whether anybody waits, or was called and is not on its way yet.
+    /// Whether any request is held, or was released and has not resumed yet.
     pub fn has_requests(&self) -> bool {
         self.key_count.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether somebody in the queue of `key` does: who comes now is behind, however late that one is.
+    /// Whether the queue of `key` has requests: a new request goes behind them even if their release is overdue.
     pub fn has_requests_for(&self, key: Fingerprint) -> bool {
         self.has_requests() && self.lock().by_key.contains_key(&key)
     }
 
-    /// How many wait.
+    /// The number of held requests.
     pub fn waiting(&self) -> usize {
         self.lock().waiting
     }
 
-    /// Sees to it that the first of a queue is called at its turn.
+    /// Schedules a wakeup for the first request of a queue.
     fn schedule_wakeup(&self, queues: &mut HoldTable, key: Fingerprint) {
         let Some(queue) = queues.by_key.get_mut(&key).filter(|queue| !queue.is_releasing) else { return };
         let Some(first) = queue.waiting.front().map(|first| first.turn) else {
@@ -129,7 +129,7 @@ impl HoldQueues {
         }
     }
 
-    /// Calls everybody whose turn has come; returns when to look again.
+    /// Releases all requests that are due; returns when to check again.
     fn release_due(&self, now: Time) -> Option<Time> {
         let mut queues = self.lock();
         while let Some(Reverse((turn, key))) = queues.wakeups.peek().copied() {
@@ -148,14 +148,14 @@ impl HoldQueues {
                     queues.waiting -= 1;
                     first.release_tx.send(first.charge).ok();
                 }
-                // Who was first has left, and nobody could move up.
+                // The first request has left, and no later one could move up.
                 None => self.schedule_wakeup(&mut queues, key),
             }
         }
         None
     }
 
-    /// One who was called is on its way, or has gone: the next may be called.
+    /// A released request has resumed or is gone: the next one may be released.
     fn finish_release(&self, key: Fingerprint) {
         let mut queues = self.lock();
         if let Some(queue) = queues.by_key.get_mut(&key) {
@@ -164,7 +164,7 @@ impl HoldQueues {
         }
     }
 
-    /// Takes one out of its queue; those behind move up, and what is left over at the end is returned.
+    /// Removes a request from its queue. Later requests move up; returns the charge that is left over at the end.
     fn remove(&self, key: Fingerprint, number: u64) -> Option<Receipt> {
         let mut queues = self.lock();
         let queue = queues.by_key.get_mut(&key)?;
@@ -190,7 +190,7 @@ impl HoldQueues {
 }
 
 impl HeldRequest {
-    /// Returns when it is this request's turn, with what was charged for its place.
+    /// Returns at the request's release time, with the charge of its position.
     pub async fn wait(&mut self) -> Option<Receipt> {
         let place = (&mut self.release_rx).await.ok().flatten();
         self.is_released = true;
@@ -205,7 +205,7 @@ impl Drop for HeldRequest {
             return;
         }
         let mut place = self.queues.remove(self.key, self.number);
-        // Called in the meantime: the place is its own again.
+        // Released in the meantime: the charge is this request's own again.
         if let Ok(own) = self.release_rx.try_recv() {
             self.queues.finish_release(self.key);
             place = own;
@@ -216,7 +216,7 @@ impl Drop for HeldRequest {
     }
 }
 
-/// Calls requests when it is their turn, until the shutdown.
+/// Releases requests when they are due, until the shutdown.
 pub async fn watch(room: Arc<HoldQueues>, gate: Arc<Gate>, mut shutdown: Shutdown) {
     const IDLE: Duration = Duration::from_secs(60);
     loop {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     impl Waiters {
-        /// A queue of six that lets one a second out.
+        /// A queue of six that releases one per second.
         fn new() -> Waiters {
             let text = "rules: [{ id: q, algorithm: leaky-bucket, limit: 1/s, burst: 6 }]";
             let live = LiveSettings {
@@ -260,7 +260,7 @@ mod tests {
             Waiters { room: Arc::default(), gate: Arc::new(gate) }
         }
 
-        /// Enters at `now`; says after how many seconds it is its turn.
+        /// Enters at `now`; returns the wait in seconds.
         fn enter(&self, now: Time) -> Option<(HeldRequest, u64)> {
             let mut verdict = self.gate.engine.check(&Hit::on("GET", "h", "/"), now);
             let mut place = verdict.receipt.take().filter(|_| verdict.allowed);
@@ -331,7 +331,7 @@ mod tests {
         let waiters = Waiters::new();
         let (first, _) = waiters.enter(NOW).unwrap();
         let key = first.key;
-        // One who waits in another queue too has no place to hand on.
+        // A request that is held in another queue, too, has no charge to hand on.
         let fixed = waiters.room.enqueue(&waiters.gate, key, after(2), &mut None, 10).unwrap();
         let mut last = waiters.room.enqueue(&waiters.gate, key, after(4), &mut None, 10).unwrap();
         drop((first, fixed));

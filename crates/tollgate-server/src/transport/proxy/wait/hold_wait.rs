@@ -1,4 +1,4 @@
-//! A request's wait for its turn.
+//! Holds a request until its release time.
 
 use std::sync::atomic::Ordering;
 
@@ -11,13 +11,14 @@ use crate::transport::proxy::upstream::forward::ForwardError;
 use crate::transport::proxy::wait::budget::BudgetReservation;
 use crate::transport::proxy::wait::settlement::UnsettledCharges;
 
-/// How much of a body is read while its request waits.
+/// How much of a held request's body is read ahead.
 const READ_AHEAD_BYTES: usize = 16 << 10;
-/// Of all bodies whose requests wait.
+/// Bound on the read-ahead of all held requests together.
 pub const MAX_READ_AHEAD_BYTES: usize = 64 << 20;
 
 impl ConnectionContext {
-    /// Returns when it is the request's turn. Who goes away meanwhile, or finds no room, gives everything back.
+    /// Returns when the request is released. If the client disconnects meanwhile or the queue is full, all charges are
+    /// refunded.
     pub async fn wait_for_turn(
         &self,
         visit: &mut ProxiedRequest,
@@ -42,7 +43,7 @@ impl ConnectionContext {
             return Err(ExchangeError::HoldQueueFull(verdict.delay));
         };
         self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
-        // Its body is read ahead a little: only then the end of the connection is seen behind it.
+        // A part of the body is read ahead: the end of the connection is detected only behind it.
         let mut ahead = BudgetReservation::of(&self.proxy.read_ahead);
         let mut reads = !visit.parts.headers.contains_key(EXPECT) && ahead.grow_to(READ_AHEAD_BYTES);
         let place = loop {
@@ -59,7 +60,7 @@ impl ConnectionContext {
     }
 }
 
-/// A wait in a queue: cut short, all that was charged is given back.
+/// A wait in a hold queue: refunds all charges if dropped early.
 struct RefundOnDrop<'a> {
     gate: &'a Gate,
     charges: &'a mut UnsettledCharges,

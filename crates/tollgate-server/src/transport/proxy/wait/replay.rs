@@ -1,4 +1,4 @@
-//! Sends queued requests to the API at the rate that their rules allow.
+//! Replays queued requests to the API at the rate that their rules allow.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,15 +22,15 @@ use crate::transport::proxy::upstream::forward::{self, OutgoingRequest};
 use crate::transport::proxy::wait::enqueue::RequestQueue;
 use crate::transport::proxy::wait::settlement::UnsettledCharges;
 
-/// Requests under way to the API at once.
+/// Bound on replayed requests in flight.
 const MAX_IN_FLIGHT: usize = 16;
-/// Looked at this often where nothing is known to be due sooner.
+/// Poll interval where nothing is known to be due sooner.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const SWEEP_EVERY: u32 = 120;
 const MAX_BACKOFF: Duration = Duration::from_secs(300);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Runs until the shutdown. What is under way then may finish; what does not is sent again.
+/// Runs until the shutdown. Requests in flight may finish then; those that do not are sent again.
 pub async fn run(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
     let Some(aside) = proxy.request_queue.clone() else { return };
     let mut under_way = JoinSet::new();
@@ -44,12 +44,12 @@ pub async fn run(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
         let pause = match aside.backend.take_due(now, free).await {
             Ok((due, next)) => {
                 for item in due {
-                    // One after the other: the oldest is the first to pass.
+                    // Sequential: the oldest request passes first.
                     if let Some((item, verdict)) = decide(&proxy, &aside, item).await {
                         under_way.spawn(send(Arc::clone(&proxy), Arc::clone(&aside), item, verdict));
                     }
                 }
-                // Without room nothing is taken, due or not: the end of one that is under way wakes this.
+                // Without free capacity nothing is taken, due or not; the end of a request in flight wakes this loop.
                 let next = next.filter(|_| free > 0);
                 next.map_or(POLL_INTERVAL, |next| {
                     next.since(now).clamp(Duration::from_millis(1), POLL_INTERVAL)
@@ -75,7 +75,7 @@ pub async fn run(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
     timeout(DRAIN_TIMEOUT, drained).await.ok();
 }
 
-/// Charges a request as any other; `None` if it has to wait on, or has become too old.
+/// Charges a request like any other; `None` if it has to wait longer, or is too old.
 async fn decide(
     proxy: &Proxy,
     aside: &RequestQueue,
@@ -83,14 +83,14 @@ async fn decide(
 ) -> Option<(QueuedRequest, Verdict)> {
     let now = proxy.gate.now();
     let too_old = now >= item.expires_at;
-    // Tries whose end nobody has seen count, too.
+    // Attempts with an unknown result count, too.
     if too_old || item.tries >= aside.config.max_tries {
         let why = if too_old { "too old".to_owned() } else { item.error.unwrap_or_default() };
         (item.state, item.next_at, item.error) = (QueuedState::Dead, now, Some(why));
         save(proxy, aside, item).await;
         return None;
     }
-    // Looked at first: that it has to wait on is nobody's violation.
+    // Peeked first: a denial of a queued request does not count as a violation.
     let mut verdict = proxy.gate.peek(&item.hit(), now).await;
     if verdict.allowed {
         verdict = proxy.gate.check(&item.hit(), now).await;
@@ -104,7 +104,7 @@ async fn decide(
     Some((item, verdict))
 }
 
-/// One try with a request that may pass.
+/// One attempt with an admitted request.
 async fn send(proxy: Arc<Proxy>, aside: Arc<RequestQueue>, mut item: QueuedRequest, mut verdict: Verdict) {
     if !verdict.delay.is_zero() {
         sleep(verdict.delay).await;
@@ -117,7 +117,7 @@ async fn send(proxy: Arc<Proxy>, aside: Arc<RequestQueue>, mut item: QueuedReque
     item.tries += 1;
     let now = proxy.gate.now();
     match answered {
-        // What the API may do better next time is tried again; all else is its answer.
+        // 5xx and 429 are retried; any other status is the result.
         Ok(status) if status < 500 && status != 429 => {
             (item.state, item.status, item.error, item.next_at) =
                 (QueuedState::Done, Some(status), None, now);
@@ -139,7 +139,7 @@ async fn send(proxy: Arc<Proxy>, aside: Arc<RequestQueue>, mut item: QueuedReque
 }
 
 impl QueuedRequest {
-    /// Waits for its next try.
+    /// Schedules the next attempt.
     fn reschedule(&mut self, until: Time) {
         (self.state, self.next_at) = (QueuedState::Queued, until);
     }
@@ -154,7 +154,7 @@ async fn save(proxy: &Proxy, aside: &RequestQueue, item: QueuedRequest) {
     }
 }
 
-/// The status that the API answers with; its body is of no use to anybody any more.
+/// The status of the API's response; its body is discarded.
 async fn deliver(
     proxy: &Arc<Proxy>,
     item: &QueuedRequest,

@@ -1,7 +1,7 @@
-//! When a queued request is tried again: behind those of the same key that wait already.
+//! When a queued request is tried next: after the requests of the same key that are queued already.
 //!
-//! A place in line is a guess. It saves asking about everybody each time that one may pass, and keeps their order;
-//! whether a request passes is decided when its time has come.
+//! The time is an estimate. It keeps the order within a key and avoids checking every queued request whenever one may
+//! pass; the limit itself is checked when the time has come.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -11,31 +11,32 @@ use std::time::Duration;
 use tollgate::limit::Shape;
 use tollgate::{Hit, Policy, Time, Verdict};
 
-/// A guess further away would outlive the rule that it was made by.
+/// A later estimate could outlive the rule that it is based on.
 const MAX_WAIT: Duration = Duration::from_secs(120);
-/// Where nothing is known: a ban without an end, for one.
+/// Where the wait is unknown: for example a ban without an end.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(300);
-/// A permit may be given back at any moment.
+/// A permit may be released at any time.
 const PERMIT_WAIT: Duration = Duration::from_secs(1);
 const MAX_KEYS: usize = 65_536;
-/// So many of a key are asked about each time that one may pass.
+/// This many requests of a key are tried each time that one may pass.
 const MAX_PER_ADMISSION: usize = 8;
 
 #[derive(Default)]
 pub struct RetrySchedule {
-    /// By a hash of limit and key.
+    /// Keyed by a hash of limit and key.
     by_key: Mutex<HashMap<u64, KeySchedule>>,
     hasher: RandomState,
 }
 
-/// Those of one key who wait.
+/// The queued requests of one key.
 #[derive(Clone, Copy)]
 struct KeySchedule {
-    /// When the first of those may pass who were denied at their place, how many they are, and the last one's place.
+    /// Requests denied at their scheduled time: when the first of them may pass, how many they are, and the last retry
+    /// time.
     next_admission: Time,
     denied: usize,
     last_retry: Time,
-    /// The place furthest away that was given.
+    /// The latest time that was assigned.
     latest: Time,
 }
 
@@ -45,7 +46,7 @@ impl KeySchedule {
     }
 }
 
-/// How long a denied request waits at the least.
+/// The minimum wait of a denied request.
 pub fn min_wait(verdict: &Verdict) -> Duration {
     let wait = verdict.retry_after.unwrap_or(UNKNOWN_WAIT);
     let permit = verdict.reported().is_some_and(|limit| limit.limit.shape() == Shape::Concurrency);
@@ -53,7 +54,7 @@ pub fn min_wait(verdict: &Verdict) -> Duration {
 }
 
 impl RetrySchedule {
-    /// The place of a request that comes in: behind everybody.
+    /// The time of a new request: after all others of its key.
     pub fn schedule(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) -> Time {
         self.update(policy, hit, verdict, now, |line, soonest, step| {
             let behind = line.map_or(soonest, |line| line.latest + step);
@@ -63,7 +64,7 @@ impl RetrySchedule {
         })
     }
 
-    /// Gives a place back that was taken for nothing.
+    /// Releases a time that was assigned to a request which was not enqueued.
     pub fn cancel(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) {
         self.update(policy, hit, verdict, now, |line, soonest, step| {
             let line = line.unwrap_or(KeySchedule::new(now));
@@ -72,8 +73,8 @@ impl RetrySchedule {
         });
     }
 
-    /// The place of a request that was denied at its own. The oldest of those are all tried at the next chance, when
-    /// they are asked in their order; the others come behind.
+    /// The next time of a request that was denied at its time. The oldest of them are all tried at the next admission,
+    /// in their order; the others come later.
     pub fn reschedule(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) -> Time {
         self.update(policy, hit, verdict, now, |line, soonest, step| {
             let line = line.unwrap_or(KeySchedule::new(now));
@@ -151,7 +152,7 @@ mod tests {
         };
         assert_eq!([(); 4].map(|()| place(RetrySchedule::schedule, "ann", 0)), [100, 200, 300, 400]);
         assert_eq!([(); 2].map(|()| place(RetrySchedule::schedule, "bob", 0)), [100, 200]);
-        // Those who were tried too early are tried at the next chance, but not all of them.
+        // Requests that were tried too early are tried at the next admission, but not all of them.
         let early = [(); MAX_PER_ADMISSION + 2].map(|()| place(RetrySchedule::reschedule, "ann", 50));
         assert_eq!(early, [100, 100, 100, 100, 100, 100, 100, 100, 200, 300]);
         assert_eq!(place(RetrySchedule::schedule, "ann", 50), 500, "who comes in is behind everybody");

@@ -1,4 +1,4 @@
-//! What a request has cost in the end: known after its response, or when it is over.
+//! Settles the charges of a request after its response: refunds, corrected costs, released concurrency permits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use tollgate::store::Receipt;
 
 use crate::gate::Gate;
 
-/// A place in a queue, and the rule whose queue it is.
+/// A charge of a hold queue, with the rule that holds.
 pub type HeldCharge = (Arc<RuleInForce>, Receipt);
 
-/// The receipts of a request that may still be settled. What is never settled stays charged.
+/// The receipts of a request that may still be settled. Charges that are never settled remain.
 #[derive(Default)]
 pub struct UnsettledCharges {
-    /// Of rules that look at the response.
+    /// Receipts of rules that depend on the response.
     on_response: SmallVec<[(Arc<RuleInForce>, Receipt); 1]>,
     permits: SmallVec<[Receipt; 1]>,
-    /// Places in queues, the one with the longest wait first.
+    /// Charges of hold queues, the one with the longest wait first.
     held: SmallVec<[HeldCharge; 1]>,
     rest: SmallVec<[Receipt; 1]>,
 }
@@ -34,18 +34,18 @@ impl UnsettledCharges {
         !verdict.delay.is_zero() || verdict.limits.iter().any(|limit| open(&limit.rule, limit.limit.shape()))
     }
 
-    /// Whether the verdict gave the request a place in a queue.
+    /// Whether the verdict holds the request.
     pub fn any_held(verdict: &Verdict) -> bool {
         let holds = |shape| matches!(shape, Shape::LeakyBucket { release: Release::Hold { .. }, .. });
         verdict.limits.iter().any(|limit| holds(limit.limit.shape()))
     }
 
-    /// Takes the verdict's receipt apart.
+    /// Splits the verdict's receipt.
     pub fn take_from(verdict: &mut Verdict) -> UnsettledCharges {
         let mut charges = UnsettledCharges::default();
         let mut longest = Duration::ZERO;
         let Some(receipt) = verdict.receipt.take() else { return charges };
-        // All that allowed was charged, in this order.
+        // Every limit that allowed was charged, in this order.
         let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
         for (limit, receipt) in charged.zip(receipt.split()) {
             if limit.limit.shape() == Shape::Concurrency {
@@ -66,32 +66,32 @@ impl UnsettledCharges {
         charges
     }
 
-    /// The queue with the longest wait.
+    /// The hold queue with the longest wait.
     pub fn queue(&self) -> Option<Fingerprint> {
         self.held.first()?.1.queue_key()
     }
 
-    /// The queue with the longest wait, and the place in it if there is no other: one who waits in several
-    /// cannot move up in one.
+    /// The hold queue with the longest wait, and its charge if it is the only one: a request in several queues cannot
+    /// move up in one.
     pub fn take_held(&mut self) -> Option<(Fingerprint, Option<HeldCharge>)> {
         let queue = self.queue()?;
         Some((queue, if self.held.len() == 1 { self.held.pop() } else { None }))
     }
 
-    /// The wait is over: a place that was not taken back is charged as any other.
+    /// The wait is over: a charge that was not refunded is settled like any other.
     pub fn finish_wait(&mut self, place: Option<HeldCharge>) {
         let all = self.held.drain(..).chain(place);
         self.on_response.extend(all.filter(|(rule, _)| rule.settles_later()));
     }
 
-    /// Gives everything back: the request was not served at all.
+    /// Refunds everything: the request was not served.
     pub fn refund_all(&mut self, gate: &Gate) {
         let later = self.on_response.drain(..).chain(self.held.drain(..)).map(|(_, receipt)| receipt);
         let all = later.chain(self.permits.drain(..)).chain(self.rest.drain(..));
         all.for_each(|receipt| gate.refund(receipt));
     }
 
-    /// What the response says about the cost: nothing, all of it, or so much.
+    /// Settles by the response: free, the full cost, or a stated cost.
     pub fn settle(&mut self, gate: &Gate, status: u16, headers: &HeaderMap) {
         for (rule, receipt) in self.on_response.drain(..) {
             let cost = rule.cost_from.as_ref().and_then(|name| headers.get(name.as_ref()));
@@ -104,14 +104,14 @@ impl UnsettledCharges {
         }
     }
 
-    /// What is given back when the request is over, however it ends.
+    /// Permits to be released when the request is over, however it ends.
     pub fn permits(&mut self, gate: &Arc<Gate>) -> Option<Permits> {
         let permits = std::mem::take(&mut self.permits);
         (!permits.is_empty()).then(|| Permits { gate: Arc::clone(gate), receipts: permits })
     }
 }
 
-/// Permits of limits on what happens at once: given back when dropped.
+/// Permits of concurrency limits, released on drop.
 pub struct Permits {
     gate: Arc<Gate>,
     receipts: SmallVec<[Receipt; 1]>,
