@@ -1,7 +1,8 @@
-//! How hits are counted: eight algorithms and a limit on what happens at once, each a pure function of limit, state, now and cost.
+//! The counting algorithms: eight rate algorithms and a concurrency limit, each a pure function of limit, state, now
+//! and cost.
 //!
-//! The contract is written once, here. An algorithm knows neither keys nor rules nor where its state
-//! is kept, and it reads no clock.
+//! The contract is documented here, once. An algorithm knows neither keys nor rules nor where its state is stored, and
+//! it reads no clock.
 
 use std::time::Duration;
 
@@ -25,38 +26,38 @@ pub use quota::{Quota, QuotaState};
 
 /// An algorithm with its limit.
 ///
-/// - `decide` asks and changes nothing; `charge` is called only for what `decide` has allowed, with
-///   the same state and instant.
-/// - A denial's `retry_after` is exact: the same cost, alone, passes then and fails a nanosecond earlier.
-/// - A state is worth keeping until [`expires_at`](Algorithm::expires_at); from then on it equals `fresh`.
-/// - Instants given for one state do not go back, except by as much as threads race for it.
+/// - `decide` changes nothing; `charge` is called only after `decide` has allowed it, with the same state and timestamp.
+/// - A denial's `retry_after` is exact: the same cost, alone, is allowed then and denied a nanosecond earlier.
+/// - A state is kept until [`expires_at`](Algorithm::expires_at); from then on it equals `fresh`.
+/// - Timestamps passed for one state do not go back, except by the races between threads.
 pub trait Algorithm {
     type State;
 
-    /// The state of a key that was never seen.
+    /// The state of a new key.
     fn fresh(&self) -> Self::State;
 
     fn decide(&self, state: &Self::State, now: Time, cost: u64) -> Decision;
 
-    /// Takes `cost`.
+    /// Charges `cost`.
     fn charge(&self, state: &mut Self::State, now: Time, cost: u64);
 
-    /// Counts a denied hit (`count_denied`): takes its cost, down to empty and no further.
+    /// Counts a denied hit (`count_denied`): charges its cost, down to empty and no further.
     fn drain(&self, state: &mut Self::State, now: Time, cost: u64);
 
-    /// Takes a cost that became known too late to deny it; the debt is at most one capacity.
+    /// Charges a cost that became known too late to deny it; the debt is at most one capacity.
     fn add_debt(&self, state: &mut Self::State, now: Time, cost: u64);
 
-    /// When a charge that was made at `now` counts as made, given the state after it. That is later than `now` where
-    /// the state was ahead of the caller's clock: the charge went to a window or a step that had not begun for it.
+    /// The timestamp under which a charge made at `now` counts, given the state after it. It is later than `now` if
+    /// the state was ahead of the caller's clock: the charge went to a window or a step that had not begun for the
+    /// caller.
     fn counted_at(&self, _state: &Self::State, now: Time) -> Time {
         now
     }
 
-    /// Gives `amount` of a charge back, as far as time has not.
+    /// Refunds `amount` of a charge, as far as it has not leaked or expired since.
     fn refund(&self, state: &mut Self::State, grant: &Grant, amount: u64, now: Time);
 
-    /// Takes over a state of the same algorithm under another number: what was used stays used.
+    /// Converts a state of the same algorithm under another number: what was used stays used.
     fn adopt(&self, old: &Self, state: Self::State, now: Time) -> Self::State;
 
     /// When the state will equal `fresh`, if nothing more is charged.
@@ -66,11 +67,11 @@ pub trait Algorithm {
     fn used(&self, state: &Self::State, now: Time) -> u64;
 }
 
-/// The answer to "may this cost pass now?".
+/// Decision on one cost at one timestamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decision {
     pub admission: Admission,
-    /// What could still pass at this instant, this request not counted.
+    /// What could still be allowed at this timestamp, not counting this request.
     pub left: u64,
 }
 
@@ -82,7 +83,7 @@ impl Decision {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// It passes after `delay`, which is zero but for a leaky bucket that holds.
+    /// Allowed after `delay`, which is zero except for a leaky bucket that holds.
     Allow {
         delay: Duration,
     },
@@ -103,6 +104,6 @@ pub struct Grant {
     /// When it [counts as made](Algorithm::counted_at).
     pub at: Time,
     pub cost: u64,
-    /// The state right after the charge, where it is a single number; the step charged; zero elsewhere.
+    /// The state right after the charge, if it is a single number; the step charged; otherwise zero.
     pub mark: u64,
 }

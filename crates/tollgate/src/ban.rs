@@ -1,7 +1,7 @@
-//! The ban list: `{key: until}`, set by hand or by repeated denials; bans end by themselves.
+//! The ban list: `{key: until}`, manual or caused by repeated denials; bans expire.
 //!
-//! A banned key is denied before any rule is looked at. The n-th ban of a key lasts
-//! `for × 2^(n−1)`, at most `max`; a key that stays clean for `max` starts over.
+//! A banned key is denied before any rule is matched. The n-th ban of a key lasts `for × 2^(n−1)`, at most `max`; a
+//! key without violations for `max` starts over.
 
 use crate::time::Time;
 
@@ -26,17 +26,17 @@ pub use violations::{RuleViolations, ViolationCounter, Violations};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ban {
-    /// The first instant at which it no longer holds; [`Time::MAX`] for ever.
+    /// The first timestamp at which the ban no longer holds; [`Time::MAX`] if it never ends.
     pub until: Time,
     pub reason: String,
     pub source: BanSource,
-    /// How many automatic bans in a row the key has had.
+    /// The number of consecutive automatic bans of the key.
     pub strikes: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BanSource {
-    /// Written in the configuration; a change of the file changes it.
+    /// Written in the configuration file; changes only with the file.
     File,
     Manual,
     Automatic,

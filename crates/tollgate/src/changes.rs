@@ -1,11 +1,11 @@
-//! Which keys have changed since a state log was last written.
+//! The keys that have changed since the state log was last written.
 
 use std::collections::HashSet;
 use std::mem;
 
 use crate::fingerprint::Fingerprint;
 
-/// Whether an engine notes which keys change, for a log that is written while it runs.
+/// Whether an engine records which keys change, for a log that is written while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Changes {
     /// A saved state is a whole image.
@@ -14,7 +14,7 @@ pub enum Changes {
     Recorded,
 }
 
-/// Keys that changed and were not taken yet, up to a bound: beyond it only a whole image is complete.
+/// Changed keys that were not taken yet, up to a bound: beyond it only an image is complete.
 pub(crate) struct ChangedKeys {
     keys: HashSet<Fingerprint>,
     bound: usize,
@@ -39,12 +39,12 @@ impl ChangedKeys {
         self.keys.is_empty()
     }
 
-    /// All of them; the next ones are collected anew.
+    /// Takes all of them.
     pub(crate) fn take(&mut self) -> HashSet<Fingerprint> {
         mem::take(&mut self.keys)
     }
 
-    /// Whether keys were lost since this was asked last.
+    /// Whether keys were lost since the last call.
     pub(crate) fn take_overflow(&mut self) -> bool {
         mem::take(&mut self.overflowed)
     }

@@ -46,7 +46,7 @@ impl Encoder {
     }
 }
 
-/// Reads what an [`Encoder`] has written. `None` means that it has not.
+/// Reads what an [`Encoder`] has written. `None` if the bytes are not valid.
 pub(crate) struct Decoder<'a> {
     rest: &'a [u8],
 }
@@ -56,7 +56,7 @@ impl<'a> Decoder<'a> {
         Decoder { rest: bytes }
     }
 
-    /// Bytes that end with their checksum; `None` if it does not fit.
+    /// Bytes that end with their checksum; `None` if it does not match.
     pub(crate) fn verified(bytes: &'a [u8]) -> Option<Self> {
         let (rest, checksum) = bytes.split_last_chunk()?;
         (checksum_of((0, 0), rest) == u64::from_le_bytes(*checksum)).then_some(Decoder { rest })
@@ -96,7 +96,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// A checksum against accidents, not against forgery.
+/// A checksum against corruption, not against forgery.
 pub(crate) fn checksum_of((key0, key1): (u64, u64), bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(key0, key1);
     hasher.write(bytes);

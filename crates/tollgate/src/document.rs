@@ -1,8 +1,7 @@
 //! Reads a YAML document into a tree. JSON is a subset of YAML and is read the same way.
 //!
-//! What leaves [`read`] is finite and plain: one document, no tags, no merge keys, aliases
-//! replaced by what they stand for, keys unique in their map, at most [`MAX_DEPTH`] levels.
-//! Must not know the schema; how long a text may be is the caller's to bound.
+//! The result of [`read`] is finite and plain: one document, no tags, no merge keys, aliases expanded, keys unique in
+//! their map, at most [`MAX_DEPTH`] levels. Must not know the schema; the caller bounds the length of the text.
 
 mod builder;
 mod fast_json;

@@ -1,15 +1,15 @@
-//! The panic switch: whether an engine refuses anybody at all.
+//! The panic switch: whether an engine enforces anything at all.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Enforce {
-    /// Rules and bans mean what they say.
+    /// Rules and bans are enforced.
     #[default]
     On,
-    /// Everything is looked up, counted and reported as under `mode: shadow`; nobody is refused or delayed.
+    /// Everything is checked, counted and reported as under `mode: shadow`; no request is denied or delayed.
     Shadow,
-    /// Nothing is looked up or counted; everything passes.
+    /// Nothing is checked or counted; every request is admitted.
     Off,
 }
 
@@ -29,7 +29,7 @@ impl Enforce {
     }
 }
 
-/// Where the switch stands. Requests that are being decided may still see where it stood before.
+/// The position of the switch. Requests in flight may still see the previous one.
 #[derive(Default)]
 pub(crate) struct PanicSwitch(AtomicU8);
 

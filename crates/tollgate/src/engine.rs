@@ -1,7 +1,7 @@
-//! The engine: a hit goes in, a verdict comes out.
+//! The engine: decides hits.
 //!
-//! Plan, charge, conclude. The engine owns the policy in force, the memory store, the bans and what is
-//! shown to people; it reads no clock and does no I/O.
+//! Plan, charge, conclude. The engine owns the policy in force, the memory store, the bans and the statistics; it
+//! reads no clock and does no I/O.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -51,7 +51,7 @@ const PLAN_AHEAD: usize = 8;
 
 pub struct Engine {
     policy: ArcSwap<Policy>,
-    /// Held while a policy takes over from another: they follow each other one at a time.
+    /// Serialises replacements of the policy.
     policy_lock: Mutex<()>,
     store: MemoryStore,
     secret: Secret,
@@ -65,16 +65,16 @@ pub struct Engine {
     ignored_matches: AtomicU64,
     shadow_bans: AtomicU64,
     deny_cache: DenyCache,
-    /// What a snapshot had of tracked keys whose rules were not hit since.
+    /// Tracked keys of a snapshot whose rules were not hit since.
     saved_tracks: SavedTracks,
     changed_tracks: ChangedTracks,
-    /// Whether changes were lost for a state log.
+    /// Whether changes that the state log needs were lost.
     lost_changes: AtomicBool,
-    /// What the store that nodes share was not told yet of tracked keys.
+    /// Updates of tracked keys that are not written to the central store yet.
     outbox: Outbox,
 }
 
-/// Whether keys are shown to those who read logs and events.
+/// Whether logs and events show keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogKeys {
     #[default]
@@ -82,29 +82,29 @@ pub enum LogKeys {
     Plain,
 }
 
-/// How an engine is set up, for as long as it lives.
+/// Settings of an engine, fixed for its lifetime.
 #[derive(Clone, Debug)]
 pub struct EngineSetup {
     pub memory_bytes: usize,
     pub memory_full: MemoryFull,
     pub secret: Secret,
     pub log_keys: LogKeys,
-    /// Tells this node's verdicts from those of others.
+    /// Distinguishes this node's verdicts from those of other nodes.
     pub node: u32,
     /// Whether changes are recorded for a [state log](log).
     pub changes: Changes,
 }
 
 impl EngineSetup {
-    /// Less memory than this could not hold a key in every part of the store.
+    /// With less memory, some part of the store could not store a key.
     pub const MIN_MEMORY_BYTES: usize = MemoryStore::MIN_BYTES;
 
-    /// The least memory in which a key of this limit fits at its limit, in whole mebibytes.
+    /// The memory that a key of this limit needs at its limit, in whole mebibytes.
     pub fn min_memory_for(limit: &Limit) -> usize {
         MemoryStore::min_bytes_for(limit)
     }
 
-    /// Whether the system gives that much memory to reserve; an engine panics where it does not.
+    /// Checks that the system grants that much address space; an engine panics if it does not.
     pub fn check_memory(&self) -> std::io::Result<()> {
         MemoryStore::try_new(self.memory_bytes).map(drop)
     }
@@ -155,7 +155,7 @@ impl Engine {
         }
     }
 
-    /// Decides a hit and charges it if it passes.
+    /// Decides a hit and charges it if it is admitted.
     pub fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
         let policy = self.policy.load();
         let mut plan = Plan::default();
@@ -169,14 +169,14 @@ impl Engine {
         verdict
     }
 
-    /// Decides while no other policy can come into force.
+    /// Decides while holding the policy lock, so that no other policy can come into force.
     #[cold]
     fn check_locked(&self, hit: &Hit<'_>, now: Time) -> Verdict {
         let _turn = lock(&self.policy_lock);
         self.check(hit, now)
     }
 
-    /// What a hit comes to; its counters are asked to come nearer.
+    /// Plans a hit and prefetches its counters.
     #[inline(always)]
     fn plan<'p>(
         &self,
@@ -193,7 +193,8 @@ impl Engine {
         PlanContext { enforce: self.panic_switch.get(), bans: &self.bans, secret: &self.secret, now }
     }
 
-    /// The verdict has no meaning if the policy [was replaced](InForce::was_replaced) and a counter would have to be begun.
+    /// The verdict is meaningless if the policy [was replaced](InForce::was_replaced) and a counter would have to be
+    /// created.
     #[inline(always)]
     fn decide(
         &self,
@@ -208,8 +209,8 @@ impl Engine {
         if let Err(exempt) = planned {
             return self.record_exempt(Verdict::exempt(id, exempt, now), hit, now);
         }
-        let mut verdict = plan.draft(id); // while the counters are on their way
-        // A rule that refuses without counting spares all others (I3).
+        let mut verdict = plan.draft(id); // while the counters are being fetched
+        // A rule that denies without counting: no other rule is charged (I3).
         let refused = plan.is_denied_by_key();
         let charges = &plan.charges;
         let outcome = match refused {
@@ -224,7 +225,7 @@ impl Engine {
         verdict
     }
 
-    /// What [`check`](Self::check) would answer; nothing is charged, tracked or held against anyone.
+    /// The verdict that [`check`](Self::check) would return; nothing is charged, tracked or recorded.
     pub fn peek(&self, hit: &Hit<'_>, now: Time) -> Verdict {
         let policy = self.policy.load();
         let id = self.next_id(&policy);
@@ -237,8 +238,8 @@ impl Engine {
         verdict
     }
 
-    /// Decides independent hits, in order. Some are planned ahead, so that the counters of one come nearer
-    /// while another is decided.
+    /// Decides independent hits, in order. Some are planned ahead, so that the counters of one are prefetched while
+    /// another is decided.
     pub fn check_batch(&self, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
         let mut verdicts = Vec::with_capacity(hits.len());
         let policy = self.policy.load();
@@ -251,7 +252,7 @@ impl Engine {
                 planned.map(|(hit, plan)| self.plan(&policy, plan, hit, now)).collect();
             for ((hit, plan), planned) in hits.iter().zip(&plans).zip(planned) {
                 if self.bans.changes() != bans {
-                    verdicts.push(self.check(hit, now)); // one of those before may have been banned meanwhile
+                    verdicts.push(self.check(hit, now)); // an earlier hit may have led to a ban meanwhile
                     continue;
                 }
                 let in_force = InForce::as_long_as(&holds);
@@ -265,17 +266,17 @@ impl Engine {
         verdicts
     }
 
-    /// May this user, from this address, do one more thing?
+    /// Decides one hit of a user from an address.
     pub fn request_allowed(&self, user_id: &str, ip: IpAddr, now: Time) -> Verdict {
         self.check(&Hit::by(user_id).ip(ip), now)
     }
 
-    /// Gives back what a verdict has charged, as far as time has not.
+    /// Reverts the charges of a verdict, as far as they have not leaked or expired since.
     pub fn refund(&self, receipt: Receipt, now: Time) {
         self.store.refund(receipt, now);
     }
 
-    /// Corrects the cost of what a verdict has charged.
+    /// Corrects the cost of the charges of a verdict.
     pub fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
         self.store.settle(receipt, real_cost, now);
     }
@@ -286,14 +287,13 @@ impl Engine {
         revised.unwrap_or_else(|never| match never {})
     }
 
-    /// Puts a new list of rules in force beside those that came by changes, which stay; an id that is in both
-    /// is an error.
+    /// Puts a new list of rules in force. Rules that were made by changes stay; an id that is in both is an error.
     pub fn apply_list(&self, policy: Policy, now: Time) -> Result<(u64, u64), RuleSetError> {
         self.revise(|old| Ok(policy.with_added(old, now)?.inherit(old, now)))
     }
 
-    /// Changes some rules of the policy in force, all or none; counters are kept. Returns the generations
-    /// before and after.
+    /// Changes some rules of the policy in force, all or none; counters are kept. Returns the generations before and
+    /// after.
     pub fn change(
         &self,
         changes: impl IntoIterator<Item = PolicyChange>,
@@ -302,8 +302,8 @@ impl Engine {
         self.revise(|old| old.changed(changes, now))
     }
 
-    /// Puts in force what follows from the policy in force, which nobody else changes meanwhile; after an error
-    /// it stays. Returns the generations before and after.
+    /// Replaces the policy in force by one derived from it, atomically; after an error the old one stays in force.
+    /// Returns the generations before and after.
     pub fn revise<E>(&self, next: impl FnOnce(&Policy) -> Result<Policy, E>) -> Result<(u64, u64), E> {
         let _turn = lock(&self.policy_lock);
         let old = self.policy.load_full();
@@ -313,7 +313,7 @@ impl Engine {
         Ok(generations)
     }
 
-    /// Turns the panic switch; it stays there whatever policy is in force. No counter or ban is lost.
+    /// Sets the panic switch; it is independent of the policy. No counter or ban is lost.
     pub fn set_enforce(&self, enforce: Enforce) {
         self.panic_switch.set(enforce);
     }
@@ -322,7 +322,7 @@ impl Engine {
         self.panic_switch.get()
     }
 
-    /// What tells this node's verdicts from those of others.
+    /// Distinguishes this node's verdicts from those of other nodes.
     pub fn node(&self) -> u32 {
         self.node
     }
@@ -339,14 +339,14 @@ impl Engine {
         &self.events
     }
 
-    /// How many verdicts were given for each reason.
+    /// Number of verdicts by reason.
     pub fn decisions(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL
             .into_iter()
             .map(|reason| (reason, self.decisions[reason as usize].load(Ordering::Relaxed)))
     }
 
-    /// Matches beyond the bound that were not looked at.
+    /// Matches that were ignored because a hit had more than the bound.
     pub fn ignored_matches(&self) -> u64 {
         self.ignored_matches.load(Ordering::Relaxed)
     }
@@ -363,7 +363,7 @@ impl Engine {
         verdict
     }
 
-    /// Everything that follows from a verdict beside the answer: tallies, tracking, bans, the stream.
+    /// Records a verdict: statistics, tracking, violations and bans, the event stream.
     fn record(&self, policy: &Policy, plan: &Plan<'_>, verdict: &Verdict, hit: &Hit<'_>, now: Time) {
         if plan.ignored > 0 {
             self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
@@ -371,7 +371,7 @@ impl Engine {
         if plan.banned {
             self.shadow_bans.fetch_add(1, Ordering::Relaxed);
         }
-        // Several values of one key are planned one after the other: together they are one request to their rule.
+        // Several values of one key are planned consecutively: for their rule they are one request.
         let mut judged = plan.with_verdicts(verdict).peekable();
         let mut denied = None;
         while let Some((planned, limits)) = judged.next() {
@@ -403,8 +403,7 @@ impl Engine {
         self.push_event(verdict, reported_rule(plan, verdict), None, hit, now);
     }
 
-    /// Counts a violation, by each of the keys that a request with several values has; says whether it has led to a
-    /// ban.
+    /// Records a violation for each key of a request with several values; returns whether it has led to a ban.
     fn record_violations(
         &self,
         policy: &Policy,

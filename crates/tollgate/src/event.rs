@@ -1,6 +1,6 @@
-//! The stream of decisions for people who look: the latest ones, and a sample of all.
+//! The stream of decisions for operators: the latest ones, and a sample of all.
 //!
-//! It is bounded and never blocks: a decision that finds the stream busy is dropped and counted.
+//! It is bounded and never blocks: a decision that finds the stream locked is dropped and counted.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,9 +10,9 @@ use crate::rule::RuleId;
 use crate::time::Time;
 use crate::verdict::{Reason, VerdictId};
 
-/// The decisions kept.
+/// Maximum number of latest decisions.
 pub const MAX_RECENT: usize = 10_000;
-/// The sample kept, and every how many decisions it takes one.
+/// Maximum size of the sample, and its interval in decisions.
 pub const MAX_SAMPLED: usize = 1_000;
 const SAMPLE_EVERY: u64 = 100;
 
@@ -26,11 +26,11 @@ pub struct Event {
     pub key: EventKey,
 }
 
-/// Whom a decision was about, as far as may be told.
+/// The key of a decision, redacted if required.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EventKey {
     Unknown,
-    /// The same key has the same mark as long as the process lives.
+    /// The same key has the same mark during the lifetime of the process.
     Redacted(Fingerprint),
     Plain(Box<str>),
 }
@@ -62,14 +62,14 @@ struct EventRings {
 #[derive(Default)]
 struct EventRing<const BOUND: usize> {
     events: Vec<Event>,
-    /// Where the next one goes, once it is full.
+    /// The index that the next event overwrites, once the buffer is full.
     oldest: usize,
 }
 
 impl<const BOUND: usize> EventRing<BOUND> {
     fn push(&mut self, event: Event) {
         if self.events.len() < BOUND {
-            self.events.reserve_exact(BOUND - self.events.len()); // once, and never again
+            self.events.reserve_exact(BOUND - self.events.len()); // a single allocation
             return self.events.push(event);
         }
         self.events[self.oldest] = event;

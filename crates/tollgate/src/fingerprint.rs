@@ -1,9 +1,9 @@
-//! Keyed fingerprints: who is counted under which limit, as 64 bits.
+//! Keyed fingerprints: a key under a limit, as 64 bits.
 //!
-//! Keys come from strangers, so the hash has a secret: without it nobody can make two keys collide. It
-//! chains blocks of sixteen bytes, each through four keyed rounds of AES where the processor has them,
-//! and through SipHash-1-3 elsewhere. Fingerprints never leave the process but into its own snapshot,
-//! which says which of the two made them.
+//! Clients choose keys, so the hash has a secret: without it an attacker cannot make two keys collide. It chains
+//! blocks of sixteen bytes, each through four keyed rounds of AES where the processor has them, and through
+//! SipHash-1-3 elsewhere. Fingerprints leave the process only in its own snapshot, which names the hash that made
+//! them.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -14,7 +14,7 @@ mod rounds;
 
 use rounds::{BLOCK, Rounds, last_block};
 
-/// The secret of a process or, with a shared store, of a fleet.
+/// The secret of a process or, with a central store, of a fleet.
 #[derive(Clone)]
 pub struct Secret {
     bytes: [u8; Secret::LEN],
@@ -42,12 +42,12 @@ impl Secret {
         Secret::from_bytes(bytes)
     }
 
-    /// Which hash makes the fingerprints on this machine.
+    /// The hash that makes the fingerprints on this machine.
     pub(crate) fn hash_name(&self) -> &'static str {
         self.rounds.name()
     }
 
-    /// The fingerprint of a key with these parts, for those who charge a store themselves.
+    /// The fingerprint of a key with these parts, for callers that use a store directly.
     pub fn fingerprint<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Fingerprint {
         parts.into_iter().fold(self.digest(), |digest, part| digest.part(part.as_bytes())).finish()
     }
@@ -72,7 +72,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A fingerprint in the making. Parts keep their boundaries: `ab` + `c` is not `a` + `bc`.
+/// An incremental fingerprint. Parts keep their boundaries: `ab` + `c` is not `a` + `bc`.
 #[derive(Clone)]
 pub(crate) struct Digest<'s> {
     rounds: &'s Rounds,
@@ -85,7 +85,7 @@ impl Digest<'_> {
         Digest { state: self.rounds.part(self.state, bytes), ..self }
     }
 
-    /// Takes a short part.
+    /// Adds a short part.
     #[inline]
     pub(crate) fn short_part(self, part: ShortPart) -> Self {
         Digest { state: self.rounds.last(self.state, part.0), ..self }
@@ -97,7 +97,7 @@ impl Digest<'_> {
     }
 }
 
-/// A part that fits one block: up to fifteen bytes, or a number. No two parts make the same.
+/// A part that fits one block: up to fifteen bytes, or a number. The encoding is injective.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ShortPart(pub(crate) u128);
 
@@ -107,7 +107,7 @@ impl ShortPart {
         (bytes.len() < BLOCK).then(|| ShortPart(last_block(bytes)))
     }
 
-    /// Stands for a text that no stranger writes.
+    /// A hash of a text that clients cannot choose.
     pub(crate) fn of_text(text: &str) -> ShortPart {
         let mut hasher = SipHasher13::new();
         hasher.write(text.as_bytes());
@@ -119,7 +119,7 @@ impl ShortPart {
         ShortPart(u128::from(number) | (BLOCK as u128) << 120)
     }
 
-    /// Half as many bits, where it does no harm that some parts share them.
+    /// Half as many bits, where collisions are harmless.
     #[inline(always)]
     pub(crate) fn fold64(self) -> u64 {
         (self.0 ^ self.0 >> 64) as u64

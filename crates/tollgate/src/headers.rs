@@ -1,6 +1,6 @@
 //! The verdict as HTTP headers: the IETF draft (revision 11), `Retry-After`, and the older `X-` names.
 //!
-//! The syntax of the draft is in this module only: a later revision will rename parameters.
+//! The syntax of the draft is confined to this module: a later revision will rename parameters.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -19,15 +19,15 @@ pub enum HeaderStyle {
     Ietf,
     XRateLimit,
     Both,
-    /// `Retry-After` alone.
+    /// `Retry-After` only.
     None,
 }
 
-/// Headers, names in lower case, written into one text that can be used for the next verdict.
+/// Headers, names in lower case, in one buffer that can be reused for the next verdict.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
     text: String,
-    /// Names, and where their values end.
+    /// Names, and the end offsets of their values.
     ends: SmallVec<[(&'static str, usize); 6]>,
 }
 
@@ -39,7 +39,7 @@ pub fn headers(verdict: &Verdict, style: HeaderStyle) -> Headers {
 }
 
 impl Headers {
-    /// Writes the headers of a verdict over those of another. Shadow rules never show.
+    /// Overwrites the headers with those of a verdict. Shadow rules are never included.
     pub fn write(&mut self, verdict: &Verdict, style: HeaderStyle) {
         self.text.clear();
         self.ends.clear();
@@ -91,7 +91,7 @@ impl Headers {
     }
 }
 
-/// The wait when denied, else until everything is there again; rounded up.
+/// On denial the wait, else the time until the full limit is available again; rounded up.
 fn reset_seconds(verdict: &Verdict, reported: &LimitVerdict) -> u64 {
     let exact = verdict.retry_after.unwrap_or(reported.reset_after);
     if exact == Duration::ZERO { 0 } else { whole_seconds(exact).as_secs() }

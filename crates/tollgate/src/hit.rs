@@ -1,6 +1,6 @@
-//! A hit: one request as the engine sees it, whatever protocol brought it.
+//! A hit: one request as the engine sees it, whatever its protocol.
 //!
-//! Everything is borrowed where it can be. Values come out in normal form, whoever put them in.
+//! Everything is borrowed where possible. Values are returned in normal form, whatever their source.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ mod values;
 
 pub use values::{AttributeValues, MAX_VALUES};
 
-/// What is done, by whom, and what it costs.
+/// The target, the identities, and the cost.
 #[derive(Clone, Debug)]
 pub struct Hit<'a> {
     domain: Cow<'a, str>,
@@ -26,7 +26,7 @@ pub struct Hit<'a> {
     mac: Option<Cow<'a, str>>,
     api_key: Option<Cow<'a, str>>,
     fields: SmallVec<[Field<'a>; 1]>,
-    /// Sources with more values than can be told apart.
+    /// Sources with more values than the bound.
     overfull_sources: SmallVec<[FieldSource; 1]>,
     cost: u64,
 }
@@ -41,7 +41,7 @@ struct Field<'a> {
 impl<'a> Hit<'a> {
     pub const DEFAULT_DOMAIN: &'static str = "default";
 
-    /// A hit on a target; the parts may be empty, and are made canonical here.
+    /// A hit on a target; the parts may be empty, and are canonicalised here.
     #[inline]
     pub fn on(method: &'a str, host: &'a str, path: &'a str) -> Hit<'a> {
         Hit {
@@ -58,7 +58,7 @@ impl<'a> Hit<'a> {
         }
     }
 
-    /// A hit by somebody on nothing in particular.
+    /// A hit without a target.
     #[inline]
     pub fn by(user: &'a str) -> Hit<'a> {
         Hit::on("", "", "").user(user)
@@ -115,7 +115,7 @@ impl<'a> Hit<'a> {
         self.field(FieldSource::Attr, name, value)
     }
 
-    /// Every field of a source has too many values: rules that count by one deny the hit.
+    /// Marks every field of a source as having too many values: rules that count by one deny the hit.
     pub fn too_many_values(mut self, source: FieldSource) -> Self {
         self.overfull_sources.push(source);
         self

@@ -1,4 +1,4 @@
-//! Who is asking: what can be told of a request, in normal form, and the keys made of it.
+//! Identities: the attributes of a request in normal form, and the keys made of them.
 
 mod abridged;
 pub mod address;

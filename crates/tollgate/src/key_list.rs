@@ -1,7 +1,6 @@
-//! A list of keys, looked up by what a request has: addresses by their longest prefix, all others
-//! exactly.
+//! A list of keys, looked up by the attributes of a request: addresses by their longest prefix, all others exactly.
 //!
-//! A copy shares everything with the list, and a change to it costs what has changed.
+//! A clone shares everything, and a change to it costs only what has changed.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -20,7 +19,7 @@ pub struct KeyList<V> {
     kinds: KeyKinds,
     entries: PersistentVec<Arc<(Key, V)>>,
     numbers: Hamt<IndexEntry>,
-    /// Of this list and its copies: they find by the same hashes.
+    /// Shared by this list and its clones: they use the same hashes.
     secret: Secret,
 }
 
@@ -44,7 +43,7 @@ impl<V> KeyList<V> {
         self.number(key).map(|number| &self.entries[number].1)
     }
 
-    /// The entry for a request that `accept` takes: the longest prefix of its address first.
+    /// The entry for a request that `accept` accepts: the longest prefix of its address first.
     pub fn find<'h, W: IntoIterator<Item = Cow<'h, str>>>(
         &self,
         ip: Option<IpAddr>,
@@ -64,7 +63,7 @@ impl<V> KeyList<V> {
         self.entries.iter().map(|entry| &**entry)
     }
 
-    /// The attributes that a request is asked for.
+    /// The attributes that the list needs of a request.
     pub fn attributes(&self) -> impl Iterator<Item = &Attribute> {
         self.kinds.attributes()
     }
@@ -92,8 +91,7 @@ impl<V> KeyList<V> {
         }
     }
 
-    /// Takes a key out; `false` if it was not there. The last entry gets its number, so that numbers have
-    /// no gaps.
+    /// Removes a key; `false` if it was not there. The last entry gets its number, so that numbers have no gaps.
     pub fn remove(&mut self, key: &Key) -> bool {
         let Some(number) = self.number(key) else { return false };
         self.numbers.remove(self.hash(key), |each| each.number == number as u32);

@@ -1,4 +1,4 @@
-//! Tollgate, the library: who asks, what is allowed, and how it is counted.
+//! Tollgate, the library: identities, rules, limits, and the counters behind them.
 //!
 //! No I/O, no async runtime; time is passed in.
 

@@ -1,7 +1,7 @@
-//! What a rule promises: a rate, and the shape in which it is kept.
+//! A limit: a rate, and the algorithm that enforces it.
 //!
-//! A [`Limit`] is validated when it is made; the algorithms trust it afterwards. It does not know how
-//! anything is counted.
+//! A [`Limit`] is validated at construction; the algorithms trust it afterwards. It does not know how anything is
+//! counted.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ mod rate;
 
 pub use rate::{Rate, RateError};
 
-/// How a rate is kept, with what each algorithm lets one choose.
+/// The algorithm of a limit, with its options.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Shape {
     Gcra {
@@ -39,7 +39,7 @@ pub enum Shape {
     TieredWindow {
         levels: Levels,
     },
-    /// So many at once, each for a period at the most.
+    /// A number of permits at once, each for at most a period.
     Concurrency,
 }
 
@@ -71,28 +71,28 @@ impl Shape {
     }
 }
 
-/// When a token bucket gets its tokens back.
+/// When a token bucket is refilled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Refill {
     Continuous,
     /// Each tick of the clock adds its share.
     Tick(Duration),
-    /// The whole bucket, whenever a calendar period begins (UTC).
+    /// The whole bucket, at the start of each calendar period (UTC).
     Calendar,
 }
 
-/// What a leaky bucket does with a request that has to wait for its turn.
+/// How a leaky bucket releases a request that has to wait for its turn.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Release {
-    /// It is held until no more than `after` are ahead of it (nginx's `delay`), and denied if that takes longer
-    /// than `max_wait`, by default the time in which a full queue drains.
+    /// It is held until no more than `after` requests are ahead of it (nginx's `delay`), and denied if that takes
+    /// longer than `max_wait`, by default the time in which a full queue drains.
     Hold { max_wait: Option<Duration>, after: u64 },
-    /// It passes at once as long as the queue has room for it (nginx's `nodelay`).
+    /// It is admitted at once if the queue has room for it (nginx's `nodelay`).
     AtOnce,
 }
 
 impl Release {
-    /// The default of every leaky bucket: whatever finds room in the queue is held until its turn.
+    /// The default of every leaky bucket: every request that finds room in the queue is held until its turn.
     pub const HOLD: Release = Release::Hold { max_wait: None, after: 0 };
 
     fn share(self, part: impl Fn(u64) -> u64) -> Release {
@@ -170,7 +170,7 @@ impl Limit {
         Limit { rate, shape: Shape::GCRA }
     }
 
-    /// What one of `nodes` nodes may let through, so that all together do not fall short of the limit.
+    /// The share of one of `nodes` nodes, rounded so that all shares together are not below the limit.
     pub fn node_share(&self, nodes: u64) -> Limit {
         use Shape::*;
         let part = |number: u64| number.div_ceil(nodes.max(1));
@@ -195,7 +195,7 @@ impl Limit {
         self.shape
     }
 
-    /// The most that can pass at once; a cost above it never passes.
+    /// The largest cost that can be admitted at once; a larger one never is.
     pub fn capacity(&self) -> u64 {
         match self.rate.count() {
             0 => 0,
@@ -203,8 +203,7 @@ impl Limit {
         }
     }
 
-    /// Whether `other` counts the same thing by another number, so that what its keys have used can
-    /// be carried over.
+    /// Whether `other` counts the same thing with another number, so that the state of its keys can be carried over.
     pub fn counts_like(&self, other: &Limit) -> bool {
         use Shape::*;
         let same_shape = match (self.shape, other.shape) {
@@ -215,8 +214,8 @@ impl Limit {
         same_shape && self.rate.period() == other.rate.period()
     }
 
-    /// What tells its counters from those of a rule's other limits. Windows count hits whatever the
-    /// number that limits them; a bucket's state means something only with its rate and burst.
+    /// Distinguishes its counters from those of a rule's other limits. Windows count hits whatever the number that
+    /// limits them; a bucket's state is meaningful only with its rate and burst.
     pub fn counter_label(&self) -> String {
         let (name, rate, period, burst) = (self.shape.name(), self.rate, self.rate.period(), self.capacity());
         match self.shape {
@@ -239,7 +238,7 @@ impl Limit {
         }
     }
 
-    /// A state that was not touched for this long is as good as never seen.
+    /// A state that was not touched for this long is equivalent to a fresh one.
     pub fn max_state_lifetime(&self) -> Duration {
         let period = Duration::from_secs(self.rate.period().secs());
         match self.shape {
@@ -312,10 +311,10 @@ impl Limit {
 
     /// An empty bucket is full again within this time: 36 years.
     const MAX_REFILL_NS: u64 = 1 << 60;
-    /// Instants and spans of a bucket, in its own units, stay below this, so that sums fit 64 bits.
+    /// Timestamps and durations of a bucket, in its own units, stay below this, so that sums fit 64 bits.
     pub(crate) const MAX_UNITS: u64 = 1 << 62;
     pub(crate) const MAX_BURST: u64 = 1_000_000_000;
-    /// States are exact up to here (2106); time beyond it is taken as this instant.
+    /// States are exact up to here (2106); later times are clamped to it.
     pub const HORIZON: Time = Time::from_secs(u32::MAX as u64);
 }
 

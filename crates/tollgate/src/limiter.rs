@@ -1,4 +1,4 @@
-//! One limit, many keys: the library for those who need no rules.
+//! One limit, many keys: the library without rules.
 //!
 //! ```
 //! use tollgate::{Clock, Limiter};
@@ -24,14 +24,14 @@ pub struct Limiter {
     store: MemoryStore,
     fast_path: FastPath,
     secret: Secret,
-    /// Tells its keys from those of other limiters, where a thread remembers one.
+    /// Distinguishes its keys from those of other limiters in the per-thread cache.
     salt: u128,
 }
 
-/// Keys whose places are fetched together.
+/// Keys whose cache lines are prefetched together.
 const PREFETCH_BATCH: usize = 16;
 
-/// What a limiter can tell apart: strings, bytes and numbers.
+/// The types of keys: strings, bytes and numbers.
 pub trait LimiterKey {
     fn hash_input(&self) -> HashInput<'_>;
 }
@@ -39,7 +39,7 @@ pub trait LimiterKey {
 impl Limiter {
     const DEFAULT_BYTES: usize = 1 << 30;
 
-    /// The usual limit, GCRA, in at most a gibibyte.
+    /// The default algorithm, GCRA, in at most a gibibyte.
     pub fn new(rate: Rate) -> Limiter {
         Limiter::with_limit(&Limit::per(rate), Self::DEFAULT_BYTES)
     }
@@ -53,13 +53,13 @@ impl Limiter {
         Limiter { store, fast_path: lone, secret, salt }
     }
 
-    /// Takes one, if it is there.
+    /// Charges one, if it is allowed.
     #[inline(always)]
     pub fn check<K: LimiterKey + ?Sized>(&self, key: &K, now: impl Now) -> Decision {
         self.check_n(key, 1, now)
     }
 
-    /// Takes `cost`, or nothing.
+    /// Charges `cost`, or nothing.
     #[inline(always)]
     pub fn check_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: impl Now) -> Decision {
         let parts = key.hash_input();
@@ -86,8 +86,8 @@ impl Limiter {
         self.check_at(parts.fingerprint(&self.secret), cost, now, |_| ())
     }
 
-    /// The same for a short key that this thread has seen a moment ago: clients come in bursts, and the requests
-    /// of one connection come to one thread.
+    /// As above for a short key that this thread has charged before: clients send bursts, and the requests of one
+    /// connection are handled by one thread.
     #[inline(never)]
     fn check_and_remember(&self, short: ShortPart, cost: u64, now: Time) -> Decision {
         let name = self.salted(short);
@@ -95,7 +95,7 @@ impl Limiter {
         self.check_at(fingerprint, cost, now, |spot| LAST.set(LastKey { salted_key: name, slot_hint: spot }))
     }
 
-    /// No two limiters take each other's keys for their own.
+    /// Salted, so that two limiters never confuse their keys.
     #[inline(always)]
     fn salted(&self, short: ShortPart) -> u128 {
         short.0 ^ self.salt
@@ -110,11 +110,11 @@ impl Limiter {
         charged: impl FnOnce(SlotHint),
     ) -> Decision {
         let place = self.store.candidates(fingerprint);
-        // A clock is read while the key's memory is on its way.
+        // The clock is read while the key's cache lines are being fetched.
         self.store.charge_fast(place, &self.fast_path, cost, now.now(), charged)
     }
 
-    /// Takes one for each key, and gives the answers in their order.
+    /// Charges one for each key; returns the decisions in order.
     #[inline]
     pub fn check_batch<K: LimiterKey + ?Sized>(
         &self,
@@ -134,14 +134,14 @@ impl Limiter {
         }
     }
 
-    /// What [`check_n`](Self::check_n) would answer; nothing is taken.
+    /// The decision that [`check_n`](Self::check_n) would return; nothing is charged.
     pub fn peek_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: impl Now) -> Decision {
         let charge =
             Charge::enforced(key.hash_input().fingerprint(&self.secret), *self.fast_path.quota(), cost);
         self.store.peek(&[charge], now.now()).limits[0].decision
     }
 
-    /// Forgets what a key has used; says whether there was anything.
+    /// Removes the state of a key; returns whether there was one.
     pub fn reset<K: LimiterKey + ?Sized>(&self, key: &K) -> bool {
         self.store.reset(key.hash_input().fingerprint(&self.secret))
     }
@@ -172,7 +172,7 @@ impl LimiterKey for u64 {
     }
 }
 
-/// A key as it is hashed: short, or bytes.
+/// A key in the form in which it is hashed: short, or bytes.
 #[derive(Clone, Copy)]
 pub struct HashInput<'k>(Result<ShortPart, &'k [u8]>);
 
@@ -188,7 +188,7 @@ impl HashInput<'_> {
     }
 }
 
-/// The short key that a thread has charged twice in a row, and where.
+/// The short key that a thread has charged twice in a row, and its slot.
 #[derive(Clone, Copy)]
 struct LastKey {
     salted_key: u128,
@@ -196,7 +196,7 @@ struct LastKey {
 }
 
 thread_local! {
-    /// Some of the bits of the last short key.
+    /// Some bits of the last short key.
     static LAST_SEEN: Cell<u64> = const { Cell::new(0) };
     static LAST: Cell<LastKey> = const { Cell::new(LastKey { salted_key: 0, slot_hint: SlotHint::NONE }) };
 }

@@ -1,7 +1,7 @@
-//! From a hit to what must be charged, and from what came of it to the verdict.
+//! From a hit to its charges, and from their outcome to the verdict.
 //!
-//! Two pure halves around the one effect: `plan` reads the policy, `conclude` reads the outcome.
-//! Neither charges anything nor waits for anything.
+//! Two pure halves around the one effect: `plan` reads the policy, `conclude` reads the outcome. Neither charges or
+//! waits.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::store::{Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome,
 use crate::time::Time;
 use crate::verdict::{LimitVerdict, Verdict, VerdictId};
 
-/// Why no rule is asked.
+/// Why no rule applies.
 pub(crate) enum Exempt {
     /// Nothing is enforced at all.
     SwitchedOff,
@@ -29,7 +29,7 @@ pub(crate) enum Exempt {
     Banned(Box<(Key, Ban)>),
 }
 
-/// What beside the policy decides what a hit comes to.
+/// The inputs of a plan other than policy and hit.
 pub(crate) struct PlanContext<'e> {
     pub(crate) enforce: Enforce,
     pub(crate) bans: &'e BanList,
@@ -42,22 +42,22 @@ pub(crate) struct PlanContext<'e> {
 pub(crate) struct Plan<'p> {
     pub(crate) rules: SmallVec<[PlannedRule<'p>; 4]>,
     pub(crate) charges: SmallVec<[Charge; 4]>,
-    /// Somebody who is banned, while bans are only counted.
+    /// The hit is banned, but bans are only counted.
     pub(crate) banned: bool,
-    /// Rules that matched beyond the bound, and were not looked at.
+    /// Matching rules beyond the bound, which were ignored.
     pub(crate) ignored: usize,
 }
 
 pub(crate) struct PlannedRule<'p> {
     pub(crate) rule: &'p Arc<RuleInForce>,
-    /// The key under this rule.
+    /// The fingerprint of the key under this rule.
     pub(crate) key: Fingerprint,
     /// Whether the rule decides here, or is only counted.
     mode: RuleMode,
     limits: &'p [RuleLimit],
     /// Why the rule denies without counting.
     key_denial: Option<KeyDenial>,
-    /// The values of this key, where the request has several: each is planned by itself.
+    /// The values of this key, if the request has several: each is planned separately.
     pub(crate) values: Option<Box<[String]>>,
 }
 
@@ -74,8 +74,8 @@ pub(crate) type KeyValues<'h> = SmallVec<[Cow<'h, str>; 2]>;
 pub(crate) struct TooManyValues;
 
 impl Policy {
-    /// What a hit comes to: allow list, then bans, then rules. The plan is made where it will be used, and
-    /// `known` is told of each counter as soon as it is known: its memory may be far.
+    /// Plans a hit: allow list, then bans, then rules. The plan is built in place, and `known` is called with each
+    /// counter as soon as it is known, to prefetch it.
     pub(crate) fn plan<'p>(
         &'p self,
         plan: &mut Plan<'p>,
@@ -103,10 +103,10 @@ impl Policy {
         self.file_allow.is_empty() && self.allow.is_empty() && self.file_bans.is_empty() && bans.is_empty()
     }
 
-    /// Looks a hit up in the lists of keys; `true` if it is by somebody whose ban is only counted.
+    /// Looks a hit up in the lists of keys; `true` if it is banned but bans are only counted.
     #[inline(never)]
     fn check_lists(&self, hit: &Hit<'_>, under: &PlanContext<'_>) -> Result<bool, Exempt> {
-        // A value that stands beside others is no reason to let a request pass, and reason enough to ban it.
+        // Any one of several values can ban a request; only a single value can exempt it.
         let value = |attribute: &Attribute| self.values(hit, attribute).single();
         let is_on = |list: &KeyList<()>| list.find(hit.address(), value, |()| true).is_some();
         if is_on(&self.file_allow) || is_on(&self.allow) {
@@ -118,7 +118,7 @@ impl Policy {
         }
     }
 
-    /// The ban in force: of one in the file and another the one that is more about this address.
+    /// The ban in force: of a ban by the file and another one, the more specific for this address.
     fn banned(&self, hit: &Hit<'_>, under: &PlanContext<'_>) -> Option<(Key, Ban)> {
         let values = |attribute: &Attribute| self.all_values(hit, attribute).into_iter().map(abridged);
         let listed = under.bans.check(hit.address(), values, under.now);
@@ -157,8 +157,7 @@ impl Policy {
         }
     }
 
-    /// Whether a request has several values for the attribute that chooses a rule's limits, and that the rule does not
-    /// count by.
+    /// Whether a request has several values for the attribute that chooses a rule's limits and is not part of its key.
     fn has_ambiguous_limits(&self, rule: &Rule, hit: &Hit<'_>) -> bool {
         match &*rule.limits {
             Limits::By { attribute, .. } if !rule.key.contains(attribute) => {
@@ -168,8 +167,7 @@ impl Policy {
         }
     }
 
-    /// Plans a rule for a request that has several values for its key: the rule denies it, or each combination is
-    /// charged.
+    /// Plans a rule for a request with several values for its key: the rule denies it, or each combination is charged.
     #[cold]
     fn plan_ambiguous<'p>(
         &'p self,
@@ -208,8 +206,8 @@ impl Policy {
         });
     }
 
-    /// All combinations of the values that a hit has for some attributes, where a missing one is empty; an error if
-    /// there are more than [`MAX_VALUES`].
+    /// All combinations of the values that a hit has for the attributes, with empty strings for missing ones; an error
+    /// if there are more than [`MAX_VALUES`].
     pub(crate) fn combinations<'h>(
         &self,
         hit: &'h Hit<'_>,
@@ -238,7 +236,7 @@ impl Policy {
         Ok(combinations)
     }
 
-    /// Plans a rule for one key; an empty value is a missing one.
+    /// Plans a rule for one key; an empty value means missing.
     fn plan_key<'p>(
         &'p self,
         plan: &mut Plan<'p>,
@@ -302,7 +300,7 @@ impl Policy {
         let digest = key_digest(secret, domain, rule, &values);
         let limits: Vec<&RuleLimit> = match (rule.overrides.find(&values), &*rule.limits) {
             (Some(limits), _) => limits.iter().collect(),
-            // Chosen by an attribute that is no part of the key: it may have met any of them.
+            // The limits are chosen by an attribute outside the key: the key may have been charged under any of them.
             (None, Limits::By { attribute, .. }) if !rule.key.contains(attribute) => {
                 distinct(rule.limits.all())
             }
@@ -327,7 +325,7 @@ fn mode(rule: &Rule, under: &PlanContext<'_>, values: &[Cow<'_, str>]) -> RuleMo
     if enforced { rule.mode } else { RuleMode::Shadow }
 }
 
-/// Where a key's state was before its limit changed, as far as it is to be carried over.
+/// The fingerprints of a key's state under former limits, as far as it is carried over.
 fn predecessors(
     rule: &RuleInForce,
     each: &RuleLimit,
@@ -347,7 +345,7 @@ fn predecessors(
     rule.previous_versions(now).filter_map(was).collect()
 }
 
-/// One of the limits that share a counter.
+/// The limits without those that share a counter with an earlier one.
 fn distinct<'r>(limits: impl Iterator<Item = &'r RuleLimit>) -> Vec<&'r RuleLimit> {
     let mut distinct: Vec<&RuleLimit> = Vec::new();
     for limit in limits {
@@ -366,7 +364,7 @@ fn limits_for<'r>(
     rule.overrides.find(values).or_else(|| rule.limits.resolve(value))
 }
 
-/// Whether a key names just the attributes that a rule counts by; if not, those it should.
+/// Whether a key names exactly the attributes that a rule counts by; if not, those it should.
 pub(crate) fn check_key_parts(rule: &Rule, key: &Key) -> Result<(), Vec<Attribute>> {
     let fits = key.parts().iter().map(|(attribute, _)| attribute).eq(&rule.key);
     if fits { Ok(()) } else { Err(rule.key.clone()) }
@@ -398,12 +396,12 @@ fn charge(
 }
 
 impl Plan<'_> {
-    /// Whether the charges may be made at all: a rule may have refused already.
+    /// Whether a rule denies without counting, so that nothing is charged.
     pub(crate) fn is_denied_by_key(&self) -> bool {
         self.rules.iter().any(|rule| rule.key_denial.is_some() && rule.mode == RuleMode::Enforce)
     }
 
-    /// The verdict as far as it is known before anything is charged.
+    /// The part of the verdict that is known before anything is charged.
     pub(crate) fn draft(&self, id: VerdictId) -> Verdict {
         let mut verdict = Verdict::new(id);
         verdict.limits.reserve(self.charges.len());
@@ -430,7 +428,7 @@ impl Plan<'_> {
         verdict
     }
 
-    /// Completes the draft by what came of the charges.
+    /// Completes the draft with the outcome of the charges.
     pub(crate) fn conclude(&self, verdict: &mut Verdict, outcome: &ChargeOutcome) {
         let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
         for (limit, part) in counted.zip(&outcome.limits) {
@@ -440,7 +438,7 @@ impl Plan<'_> {
         Receipt::write(&mut verdict.receipt, &self.charges, outcome);
     }
 
-    /// The same where some charges were not asked, and decide nothing.
+    /// As above; charges without an outcome do not affect the verdict.
     pub(crate) fn conclude_partial(&self, verdict: &mut Verdict, parts: &[Option<LimitOutcome>]) {
         let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
         for (limit, part) in counted.zip(parts) {
@@ -481,7 +479,7 @@ impl Plan<'_> {
 }
 
 impl<'p> PlannedRule<'p> {
-    /// The limits that a verdict shows: of those that were not counted, one.
+    /// The limits that a verdict shows: only the first if nothing was counted.
     fn reported_limits(&self) -> &'p [RuleLimit] {
         if self.key_denial.is_some() { &self.limits[..self.limits.len().min(1)] } else { self.limits }
     }

@@ -1,7 +1,7 @@
-//! The policy in force: rules, allow list and where identities come from, as one snapshot.
+//! The policy in force: rules, allow list and the sources of identities, as one snapshot.
 //!
-//! A policy is built aside and swapped in whole; requests see the one before or the one after. It
-//! carries what it has replaced for as long as counters made under that may matter (I6).
+//! A policy is built separately and swapped in as a whole; a request sees either the old or the new one. It keeps what
+//! it has replaced for as long as counters created under that may matter (I6).
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -27,41 +27,41 @@ pub use change::{PolicyChange, PolicyDraft};
 pub struct Policy {
     pub(crate) rules: RuleSet,
     pub(crate) file_allow: KeyList<()>,
-    /// Beside the file's, changed one by one.
+    /// Beside the file's list; changed at run time.
     pub(crate) allow: KeyList<()>,
     pub(crate) file_bans: KeyList<Ban>,
     settings: Settings,
     generation: u64,
 }
 
-/// By whose word a key is on the allow list.
+/// Where a key of the allow list comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllowSource {
     File,
-    /// A [`PolicyChange`] while it runs.
+    /// A [`PolicyChange`] at run time.
     Change,
 }
 
-/// How identities are told from requests.
+/// How identities are read from requests.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// IPv6 addresses that share this prefix are one client.
     pub ipv6_prefix: u8,
-    /// Where an identity is found that a hit does not carry itself.
+    /// The source of an identity that a hit does not have itself.
     pub identity: Vec<(Attribute, Attribute)>,
-    /// Whether paths are told apart by case.
+    /// Whether paths are case-sensitive.
     pub path_case: PathCase,
     pub store: StoreSettings,
 }
 
-/// What holds where counters are kept elsewhere.
+/// Settings for counters in a central store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreSettings {
     /// The failure mode of rules that do not have their own.
     pub on_error: OnStoreError,
-    /// How many nodes share the limits, for rules that fail to local.
+    /// The number of nodes that share the limits, for rules that fail to local.
     pub nodes: u64,
-    /// Whether a key that was just denied is told so without asking again.
+    /// Whether a key that was just denied is denied again without a call to the store.
     pub deny_cache: bool,
 }
 
@@ -82,7 +82,7 @@ impl Default for Settings {
     }
 }
 
-/// What a configuration says about whom to let pass, whom to ban, and what to limit.
+/// The parts of a configuration that make up a policy: allow list, bans and rules.
 #[derive(Default)]
 pub struct PolicyParts {
     pub rules: Vec<Rule>,
@@ -114,7 +114,7 @@ impl Policy {
         Ok(Policy { rules, file_allow, allow, file_bans, settings, generation: 1 })
     }
 
-    /// What a rule says for the time in which its counters cannot be asked.
+    /// The failure mode of a rule.
     pub(crate) fn on_store_error(&self, rule: &Rule) -> OnStoreError {
         rule.on_store_error.unwrap_or(self.settings.store.on_error)
     }
@@ -134,8 +134,8 @@ impl Policy {
         Policy::new(parts).map_err(|error| Problems::from(Problem::new(None, "rules", error)))
     }
 
-    /// Takes over from the policy in force: its records, its generation, what its keys have used, and whom it
-    /// allows beside the file.
+    /// Succeeds the policy in force: takes over its statistics, generation, predecessors, and allow list entries that
+    /// are not from the file.
     pub fn inherit(mut self, old: &Policy, now: Time) -> Policy {
         self.generation = old.generation + 1;
         self.allow = old.allow.clone();
@@ -160,12 +160,12 @@ impl Policy {
         self.rules.rules()
     }
 
-    /// What is valid in the rules but probably not intended.
+    /// Warnings about rules that are valid but probably not intended.
     pub fn warnings(&self) -> Warnings {
         Warnings::of(self.rules().iter().map(|rule| &***rule))
     }
 
-    /// Whether it was made with the same list of rules as another one, whatever was added to either.
+    /// Whether both were made from the same list of rules, whatever was added to either.
     pub fn has_same_list(&self, other: &Policy) -> bool {
         let same = |rule: &Arc<RuleInForce>| {
             let there = other.rule(rule.id.as_str());
@@ -175,7 +175,7 @@ impl Policy {
         listed.len() == other.listed().len() && listed.into_iter().all(same)
     }
 
-    /// The rules that it was made with, in their order; none that was added since.
+    /// The rules that it was made from, in their order, without those that were added since.
     pub fn listed(&self) -> Vec<&Arc<RuleInForce>> {
         let mut listed: Vec<_> = self.rules().iter().filter(|rule| !rule.is_added()).collect();
         listed.sort_by_key(|rule| rule.position());
@@ -190,7 +190,7 @@ impl Policy {
         self.file_bans.iter()
     }
 
-    /// Who is on the allow list, and by whose word; a key may be on it twice.
+    /// The keys of the allow list with their source; a key may be on it twice.
     pub fn allow_list(&self) -> impl Iterator<Item = (&Key, AllowSource)> {
         let file = self.file_allow.iter().map(|(key, ())| (key, AllowSource::File));
         file.chain(self.allow.iter().map(|(key, ())| (key, AllowSource::Change)))
@@ -232,7 +232,7 @@ impl Policy {
         &self.settings
     }
 
-    /// Calls `visit` with every attribute that the policy may ask a hit for.
+    /// Calls `visit` with every attribute that the policy may need of a hit.
     pub fn for_each_attribute(&self, mut visit: impl FnMut(&Attribute)) {
         for rule in self.rules().iter() {
             rule.attributes().for_each(&mut visit);
@@ -248,7 +248,7 @@ impl Policy {
         allow.chain(self.file_bans.attributes())
     }
 
-    /// The value of an attribute, the first of several: as the hit carries it, or from where the settings say.
+    /// The value of an attribute, the first of several: from the hit itself, or from its configured source.
     pub fn value<'h>(&self, hit: &'h Hit<'_>, attribute: &Attribute) -> Option<Cow<'h, str>> {
         let prefix = self.settings.ipv6_prefix;
         if self.ignores_case(attribute) {
@@ -275,7 +275,7 @@ impl Policy {
         }
     }
 
-    /// Every value of an attribute: a ban of one is found, however many others there are.
+    /// Every value of an attribute, without a bound: a ban must be found, however many other values there are.
     pub(crate) fn all_values<'h>(
         &self,
         hit: &'h Hit<'_>,
@@ -295,7 +295,7 @@ impl Policy {
         }
     }
 
-    /// Whether an attribute is a path that is compared without its case.
+    /// Whether an attribute is a path that is compared case-insensitively.
     fn ignores_case(&self, attribute: &Attribute) -> bool {
         *attribute == Attribute::Path && self.settings.path_case == PathCase::Insensitive
     }
@@ -305,13 +305,13 @@ impl Policy {
         self.rules.names_hosts()
     }
 
-    /// Where an identity is found that a hit does not carry itself.
+    /// The configured source of an identity that a hit does not have itself.
     fn source_of(&self, attribute: &Attribute) -> Option<&Attribute> {
         self.settings.identity.iter().find(|(name, _)| name == attribute).map(|(_, source)| source)
     }
 }
 
-/// What was found in a field, in the normal form of the identity that it is.
+/// The value of a source field, in the normal form of the identity.
 fn normalize_as<'h>(identity: &Attribute, value: Cow<'h, str>) -> Option<Cow<'h, str>> {
     match identity {
         Attribute::Mac => normal::mac(&value).map(|mac| Cow::Owned(mac.into_owned())),
@@ -320,7 +320,7 @@ fn normalize_as<'h>(identity: &Attribute, value: Cow<'h, str>) -> Option<Cow<'h,
     }
 }
 
-/// Has the overrides of a rule tell clients apart as everything else does.
+/// Groups the addresses in a rule's overrides like those of requests.
 fn group_overrides(rule: &mut Rule, ipv6_prefix: u8) -> Result<(), RuleSetError> {
     if rule.overrides.is_empty() {
         return Ok(());

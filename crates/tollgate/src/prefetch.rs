@@ -1,15 +1,15 @@
-//! Memory that will be needed soon: what is asked for together is waited for once.
+//! Prefetching: loads that are issued together overlap.
 
 pub(crate) const CACHE_LINE_BYTES: usize = 64;
 
-/// Asks for so many bytes from an address on. Nothing is read, so what was there may be gone by now.
+/// Prefetches the cache lines of `bytes` bytes from `address`. Never dereferences it, so a stale address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch_range(address: usize, bytes: usize) {
     #[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
     for line in (0..bytes).step_by(CACHE_LINE_BYTES) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let place = std::ptr::without_provenance::<i8>(address.wrapping_add(line));
-        // SAFETY: a prefetch reads nothing that a program could see, and any address will do.
+        // SAFETY: a prefetch has no visible effect and never faults, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(place) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(tollgate_portable))))]

@@ -1,4 +1,4 @@
-//! A request as rules see it: its target in one canonical spelling, and the fields in it.
+//! A request as rules see it: its target in canonical form, and its fields.
 
 pub mod fields;
 pub mod host;

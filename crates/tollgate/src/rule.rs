@@ -1,6 +1,6 @@
-//! Rules: which requests they are about, whom they tell apart, and what they promise.
+//! Rules: the requests that they match, the keys that they count by, and their limits.
 //!
-//! A rule belongs to an API, not to a user. It is valid once it exists; it knows nothing of stores.
+//! A rule belongs to an API, not to a user. It is validated at construction; it knows nothing of stores.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
@@ -69,40 +69,40 @@ impl std::fmt::Display for RuleId {
     }
 }
 
-/// A rule is what it is about, its limits and its other terms. There may be a million of them, so that it is small, and
-/// shares with other rules what it has in common with them.
+/// A rule: its pattern, its limits and its other terms. There may be a million rules, so a rule is small and shares
+/// common parts with other rules.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     pub id: RuleId,
     pub pattern: Pattern,
-    /// The one user whom this rule is for; it stands in for the general rule there.
+    /// The one user that this rule is for; for that user it replaces the general rule.
     pub uid: Option<CompactText>,
     pub limits: Arc<Limits>,
-    /// Apart from the limits, of which there are more than of other terms.
+    /// Separate from the limits, because limits vary more than the other terms.
     pub terms: Arc<RuleTerms>,
 }
 
-/// How a rule is applied, and to whom; read as if it were part of the rule.
+/// How a rule is applied, and to which keys; a rule dereferences to its terms.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RuleTerms {
     pub method: RuleMethod,
-    /// What is counted together, in the order of the names; empty counts everybody together.
+    /// The attributes that are counted together, in the order of their names; empty: one counter for all clients.
     pub key: Vec<Attribute>,
     pub missing_key: MissingKey,
     pub ambiguous_key: AmbiguousKey,
     pub overrides: Overrides,
     pub cost: u64,
     pub mode: RuleMode,
-    /// For the keys outside of it the rule is in shadow.
+    /// For keys outside this share the rule is in shadow.
     pub enforced: EnforcedShare,
-    /// What is remembered of each key, where the rule asks for it.
+    /// What is recorded of each key, if the rule tracks.
     pub track: Option<Tracking>,
     pub on_exceed: OnExceed,
-    /// The failure mode, where the rule has its own.
+    /// The failure mode, if the rule has its own.
     pub on_store_error: Option<OnStoreError>,
     pub count_denied: bool,
     pub count_when: CountWhen,
-    /// The header of a response that says what its request has cost, in lower case.
+    /// The response header that contains the cost of the request, in lower case.
     pub cost_from: Option<Box<str>>,
     pub ban: Option<BanPolicy>,
 }
@@ -126,7 +126,7 @@ pub enum AmbiguousKey {
 }
 
 impl AmbiguousKey {
-    /// What a rule means that does not say: it is as strict about several values as about none.
+    /// The default: several values are handled as strictly as a missing one.
     pub fn default_for(missing: MissingKey) -> AmbiguousKey {
         match missing {
             MissingKey::Deny => AmbiguousKey::Deny,
@@ -139,7 +139,7 @@ impl AmbiguousKey {
 pub enum RuleMode {
     #[default]
     Enforce,
-    /// Counted and shown, never decisive.
+    /// Counted and reported, never decisive.
     Shadow,
     Off,
 }
@@ -170,7 +170,7 @@ pub enum OnStoreError {
     Local,
 }
 
-/// After which responses a hit counts, where the response is seen.
+/// The responses after which a hit counts, where the response is known.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CountWhen {
     #[default]
@@ -190,12 +190,12 @@ pub struct BanPolicy {
     pub max: Duration,
 }
 
-/// One limit of a rule, ready to count.
+/// One limit of a rule, with its quota.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleLimit {
     pub limit: Limit,
     pub quota: Quota,
-    /// Stands for [`Limit::counter_label`], which tells its counters from those of the rule's other limits.
+    /// A hash of [`Limit::counter_label`], which distinguishes its counters from those of the rule's other limits.
     pub(crate) counter_hash: ShortPart,
 }
 
@@ -209,14 +209,14 @@ impl RuleLimit {
     }
 }
 
-/// All else follows from the limit.
+/// Everything else is derived from the limit.
 impl Hash for RuleLimit {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.limit.hash(state);
     }
 }
 
-/// The limits of a rule: the same for all, or by the value of an attribute.
+/// The limits of a rule: the same for all keys, or chosen by the value of an attribute.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Limits {
     /// Most rules have one.
@@ -229,7 +229,7 @@ pub enum Limits {
 }
 
 impl Limits {
-    /// The limits for a request; `None` if its attribute has no limits here.
+    /// The limits for a request; `None` if there are none for the value of its attribute.
     pub fn resolve(&self, value: impl FnOnce(&Attribute) -> Option<String>) -> Option<&[RuleLimit]> {
         match self {
             Limits::Same(limits) => Some(limits),
@@ -272,14 +272,14 @@ impl Deref for Rule {
 }
 
 impl RuleTerms {
-    /// Whether what a hit has cost is known only after its response.
+    /// Whether the cost of a hit is known only after its response.
     pub fn settles_later(&self) -> bool {
         self.count_when != CountWhen::Always || self.cost_from.is_some()
     }
 }
 
 impl Rule {
-    /// The `match:` of the rule; empty where it matches every request.
+    /// The `match:` of the rule; empty if it matches every request.
     pub fn match_text(&self) -> String {
         match self.method.name() {
             Some(method) => format!("{method} {}", self.pattern),
@@ -287,19 +287,19 @@ impl Rule {
         }
     }
 
-    /// Whether a request is meant, whoever sends it.
+    /// Whether a request matches, whatever its identities.
     #[inline]
     pub(crate) fn matches(&self, target: &Target<'_>, case: PathCase) -> bool {
         self.pattern.matches(target.host(), target.path(), case)
             && self.method.name().is_none_or(|own| pattern::covers(own, target.method()))
     }
 
-    /// Whether both are about the same requests.
+    /// Whether both match the same requests.
     pub(crate) fn has_pattern_of(&self, other: &Rule) -> bool {
         self.pattern == other.pattern && self.method == other.method
     }
 
-    /// What is asked of a request: the key, and the attribute that chooses the limits.
+    /// The attributes that are needed of a request: the key, and the one that chooses the limits.
     pub fn attributes(&self) -> impl Iterator<Item = &Attribute> {
         let by = match &*self.limits {
             Limits::Same(_) => None,
@@ -308,12 +308,12 @@ impl Rule {
         self.key.iter().chain(by)
     }
 
-    /// Every limit that a key of this rule may meet.
+    /// Every limit that a key of this rule may be charged under.
     pub fn all_limits(&self) -> impl Iterator<Item = &RuleLimit> {
         self.limits.all().chain(self.overrides.limits())
     }
 
-    /// How long a state of this rule can matter.
+    /// The longest time for which a state of this rule matters.
     pub fn max_state_lifetime(&self) -> Duration {
         self.all_limits().map(|each| each.limit.max_state_lifetime()).max().unwrap_or_default()
     }

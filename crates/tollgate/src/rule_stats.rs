@@ -1,6 +1,6 @@
-//! What is known of a rule beside its text: how often it allowed and denied, and its tracked keys.
+//! The statistics of a rule: admissions, denials, and its tracked keys.
 //!
-//! A record outlives the rule's edits: it is handed from one generation to the next by the rule's id.
+//! They outlive edits of the rule: each generation passes them to the next by the rule's id.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,14 +15,14 @@ pub struct RuleStats {
     pub(crate) tracks: RuleTracks,
 }
 
-/// The counts of a record at one moment.
+/// A copy of the counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RuleCounts {
     pub allowed: u64,
     pub denied: u64,
-    /// Denials by the rule in shadow mode: none of them denied a request.
+    /// Denials by the rule in shadow mode: no request was denied by them.
     pub shadow_denied: u64,
-    /// Bans that the rule has led to.
+    /// Bans that the rule has caused.
     pub banned: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A bounded table: when it is full, the least recently touched of a few entries makes room.
+//! A bounded table with sampled LRU eviction: when it is full, the least recently touched of a few entries is evicted.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use crate::changes::{ChangedKeys, Changes};
 use crate::fingerprint::Fingerprint;
 use crate::time::Time;
 
-/// How many entries are compared when one must go.
+/// The number of entries compared for an eviction.
 const SAMPLE_SIZE: usize = 8;
 
 pub(crate) struct SampledLru<V> {
     index: HashMap<Fingerprint, usize>,
     entries: Vec<LruEntry<V>>,
     capacity: usize,
-    /// Where the next sample begins.
+    /// The start of the next sample.
     cursor: usize,
     changed: Option<ChangedKeys>,
 }
@@ -35,7 +35,7 @@ impl<V: Default> SampledLru<V> {
         }
     }
 
-    /// Notes from now on which keys change, if it is told to.
+    /// If enabled, records which keys change from now on.
     pub(crate) fn record(&mut self, changes: Changes) {
         self.changed = ChangedKeys::recorded(changes, 2 * self.capacity);
     }
@@ -50,7 +50,7 @@ impl<V: Default> SampledLru<V> {
         }
     }
 
-    /// The value of a key, new if it was not there.
+    /// The value of a key, created if it does not exist.
     pub(crate) fn touch(&mut self, fingerprint: Fingerprint, now: Time) -> &mut V {
         let at = match self.index.get(&fingerprint) {
             Some(at) => *at,
@@ -72,7 +72,7 @@ impl<V: Default> SampledLru<V> {
         self.note(fingerprint);
         if let Some(moved) = self.entries.get(at).map(|moved| moved.fingerprint) {
             self.index.insert(moved, at);
-            self.note(moved); // whoever reads row after row may have passed its new place
+            self.note(moved); // an iteration by rows may have passed its new row
         }
         Some(row.value)
     }
@@ -81,7 +81,7 @@ impl<V: Default> SampledLru<V> {
         self.entries.len()
     }
 
-    /// The rows from a number on, at most so many.
+    /// A page of rows: at most `most`, from index `from`.
     pub(crate) fn rows(&self, from: usize, most: usize) -> impl Iterator<Item = (Fingerprint, Time, &V)> {
         let rows = self.entries.iter().skip(from).take(most);
         rows.map(|row| (row.fingerprint, row.touched, &row.value))
@@ -91,7 +91,7 @@ impl<V: Default> SampledLru<V> {
         self.index.get(&fingerprint).map(|at| (self.entries[*at].touched, &self.entries[*at].value))
     }
 
-    /// Changes the bound. A table that is above it loses two entries with each call.
+    /// Changes the bound. A table above it evicts two entries with each call.
     pub(crate) fn shrink_towards(&mut self, capacity: usize) {
         self.capacity = capacity.max(1);
         for _ in 0..self.entries.len().saturating_sub(self.capacity).min(2) {
@@ -99,12 +99,12 @@ impl<V: Default> SampledLru<V> {
         }
     }
 
-    /// Whether a new key would displace another.
+    /// Whether a new key would evict another.
     pub(crate) fn is_full(&self) -> bool {
         self.entries.len() >= self.capacity
     }
 
-    /// The key of the least rank among a few, and its rank. The next call looks at others.
+    /// The key with the lowest rank of a sample, and its rank. The next call samples other entries.
     pub(crate) fn min_of_sample<R: Ord>(&mut self, rank: impl Fn(&V, Time) -> R) -> Option<(Fingerprint, R)> {
         let rows = self.entries.len();
         let sample = (0..SAMPLE_SIZE.min(rows)).map(|n| &self.entries[(self.cursor + n) % rows]);

@@ -1,7 +1,7 @@
-//! Where counters are kept, seen from outside: what is charged, and what came of it.
+//! The interface of counter stores: charges, outcomes, receipts.
 //!
-//! A store charges all enforced charges of a request or none of them (I3). Shadow charges ride along:
-//! each is charged iff the request passes and it would allow it, and it never decides anything.
+//! A store applies all enforced charges of a request or none (I3). A shadow charge is applied iff the request is
+//! admitted and the charge's own limit allows it; it never affects the verdict.
 
 use std::time::Duration;
 
@@ -29,16 +29,16 @@ pub struct Charge {
     pub fingerprint: Fingerprint,
     pub quota: Quota,
     pub cost: u64,
-    /// What one unit of the hit costs here: `cost` is this for each of its units.
+    /// Cost of one unit of the hit; `cost` is this times its units.
     pub unit_cost: u64,
     pub enforcement: Enforcement,
     pub denied_hits: DeniedHits,
-    /// The limits that this one has replaced, latest first: a key not found is looked up under them.
+    /// The limits that this one has replaced, latest first: a key that is not found is looked up under them.
     pub predecessors: Vec<Predecessor>,
 }
 
 impl Charge {
-    /// A charge that decides, whose denials cost nothing, under a limit that has replaced none.
+    /// An enforced charge without predecessors, whose denials cost nothing.
     pub fn enforced(fingerprint: Fingerprint, quota: Quota, cost: u64) -> Charge {
         let weight = Enforcement::Enforced;
         let denied = DeniedHits::Free;
@@ -55,7 +55,7 @@ impl Charge {
     }
 }
 
-/// Whether a charge decides.
+/// Whether a charge affects the verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Enforcement {
     Enforced,
@@ -69,14 +69,14 @@ pub enum DeniedHits {
     Counted,
 }
 
-/// A limit that another has replaced, and where the key's state was under it.
+/// A limit that another has replaced, and the fingerprint of the key's state under it.
 #[derive(Clone, Copy, Debug)]
 pub struct Predecessor {
     pub fingerprint: Fingerprint,
     pub quota: Quota,
 }
 
-/// What came of the charges of one request, in their order.
+/// The outcome of the charges of one request, in their order.
 #[derive(Clone, Debug)]
 pub struct ChargeOutcome {
     pub admitted: bool,
@@ -88,14 +88,14 @@ pub struct LimitOutcome {
     pub decision: Decision,
     /// What is left after this request.
     pub remaining: u64,
-    /// Until the key is as good as never seen.
+    /// Until the key's state is equivalent to a fresh one.
     pub reset_after: Duration,
     /// Present iff this limit was charged.
     pub grant: Option<Grant>,
 }
 
 impl LimitOutcome {
-    /// Stands for a part that will be filled in.
+    /// A placeholder for an outcome that will be filled in.
     pub(crate) const PENDING: LimitOutcome = LimitOutcome {
         decision: Decision { admission: Admission::NOW, left: 0 },
         remaining: 0,
@@ -103,14 +103,14 @@ impl LimitOutcome {
         grant: None,
     };
 
-    /// Whether it denies for longer than so long.
+    /// Whether it denies for longer than the given duration.
     #[inline]
     pub(crate) fn waits_longer_than(&self, longest: Duration) -> bool {
         matches!(self.decision.admission, Admission::Deny { retry_after } if retry_after > longest)
     }
 }
 
-/// The right to give a charge back, or to correct its cost. It is used up by either.
+/// The right to refund a charge, or to correct its cost. Using it consumes it.
 #[derive(Debug)]
 pub struct Receipt {
     pub(crate) items: SmallVec<[ReceiptItem; 2]>,
@@ -122,11 +122,11 @@ pub(crate) struct ReceiptItem {
     pub(crate) quota: Quota,
     pub(crate) unit_cost: u64,
     pub(crate) grant: Grant,
-    /// Where it was charged, if not in memory.
+    /// The counter in a central store; `None` if it was charged in memory.
     pub(crate) central: Option<Box<CentralCounter>>,
 }
 
-/// A counter that is kept elsewhere, and the limit on it.
+/// A counter in a central store, and the limit on it.
 #[derive(Clone, Debug)]
 pub(crate) struct CentralCounter {
     pub(crate) counter: CounterId,
@@ -141,7 +141,7 @@ impl Receipt {
         receipt
     }
 
-    /// The same, written where it will be kept.
+    /// As above, written in place.
     #[inline]
     pub(crate) fn write(receipt: &mut Option<Receipt>, charges: &[Charge], outcome: &ChargeOutcome) {
         for (charge, part) in charges.iter().zip(&outcome.limits) {

@@ -1,4 +1,4 @@
-//! The locks of the library, in one place so that the concurrency models can stand in for them.
+//! The locks of the library, in one place so that model checking can replace them.
 
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::{
@@ -14,7 +14,7 @@ pub(crate) use shuttle::sync::{
 
 use std::sync::PoisonError;
 
-/// Before another try at what somebody else has just changed.
+/// A spin-loop hint, for retries after a lost race.
 pub(crate) fn spin() {
     #[cfg(not(shuttle))]
     std::hint::spin_loop();
@@ -22,28 +22,28 @@ pub(crate) fn spin() {
     shuttle::hint::spin_loop();
 }
 
-/// Locks, and goes on after a panic elsewhere: every critical section leaves whole states behind.
+/// Locks, ignoring poison: every critical section leaves a consistent state even if it panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bugs that the models plant one at a time, to show that they would find them.
+/// Bugs that the models inject one at a time, to prove that they would find them.
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub mod seeded {
     use std::sync::atomic::{AtomicU8, Ordering};
 
     pub const NONE: u8 = 0;
-    /// A charge replaces a state that looks the same, whoever's it is by now.
+    /// A charge replaces an equal state without checking the generation.
     pub const NO_GENERATION: u8 = 1;
-    /// A key that was not found is inserted without looking again under the lock.
+    /// A key that was not found is inserted without a second lookup under the lock.
     pub const NO_RECHECK: u8 = 2;
-    /// An entry is moved as it was seen, and what was charged meanwhile is lost.
+    /// An entry is moved with the value loaded earlier: concurrent charges are lost.
     pub const LOST_UPDATE: u8 = 3;
 
     /// The tag of a slot is read before its word.
     pub const TAG_FIRST: u8 = 4;
-    /// A shard goes on with the numbers of classes that it knew before a collection.
+    /// A shard uses class numbers interned before a collection.
     pub const STALE_NUMBERS: u8 = 5;
 
     static PLANTED: AtomicU8 = AtomicU8::new(NONE);

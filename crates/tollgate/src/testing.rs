@@ -1,4 +1,4 @@
-//! What fuzz targets need of the library's internals.
+//! Internals of the library for fuzz targets.
 
 use crate::codec::checksum_of;
 use crate::engine::Engine;
@@ -6,14 +6,14 @@ use crate::engine::log::{Chunk, Frames, Image};
 use crate::fingerprint::Secret;
 use crate::time::Time;
 
-/// A state log of one chunk with these contents, under checksums that fit.
+/// A state log of one chunk with these contents, with valid checksums.
 pub fn state_log(secret: &Secret, chunk: &[u8]) -> Vec<u8> {
     let (frames, mut bytes) = Frames::begin(secret);
     bytes.extend(frames.frame(&Chunk::of(chunk.to_vec())));
     bytes
 }
 
-/// The contents of the chunks that hold everything an engine has.
+/// The contents of the chunks of an engine's image.
 pub fn chunks(engine: &Engine, now: Time) -> Vec<Vec<u8>> {
     let mut chunks = Vec::new();
     let mut keep = |chunk: Chunk| {
@@ -24,7 +24,7 @@ pub fn chunks(engine: &Engine, now: Time) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// A snapshot of an older format: its contents with the checksum that fits them.
+/// A snapshot of an older format: its contents with a valid checksum.
 pub fn old_snapshot(contents: &[u8]) -> Vec<u8> {
     let checksum = checksum_of((0, 0), contents);
     [contents, &checksum.to_le_bytes()].concat()

@@ -1,7 +1,7 @@
-//! Time as the library sees it: nanoseconds of Unix time, passed in by the caller.
+//! Time in the library: nanoseconds of Unix time, passed in by the caller.
 //!
-//! Nothing below this module reads a clock. [`Clock`] is for those who call the library; what it
-//! returns never goes back inside a process.
+//! Nothing below this module reads a clock. [`Clock`] is for callers of the library; its time never goes back within a
+//! process.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,13 +18,13 @@ use tsc_clock::TscClock;
 
 pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// An instant, in nanoseconds since 1970-01-01 UTC.
+/// A timestamp, in nanoseconds since 1970-01-01 UTC.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
 impl Time {
     pub const EPOCH: Time = Time(0);
-    /// Never: later than any instant a limit can reach.
+    /// Never: later than any timestamp that a limit can reach.
     pub const MAX: Time = Time(u64::MAX);
 
     pub const fn from_nanos(nanos: u64) -> Self {
@@ -43,7 +43,7 @@ impl Time {
         self.0 / NANOS_PER_SECOND
     }
 
-    /// How long from `earlier` until here; zero if it is not earlier.
+    /// The duration since `earlier`; zero if it is not earlier.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -71,12 +71,12 @@ impl fmt::Debug for Time {
     }
 }
 
-/// The span in nanoseconds, at most `u64::MAX` (584 years).
+/// A duration in nanoseconds, at most `u64::MAX` (584 years).
 pub(crate) fn nanos_of(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Where the time of a decision comes from: an instant, or a clock that is read when it is needed.
+/// The source of a decision's time: a timestamp, or a clock that is read when needed.
 pub trait Now {
     fn now(&self) -> Time;
 }
@@ -99,7 +99,7 @@ impl Now for &Clock {
 #[derive(Debug)]
 pub struct Clock {
     ticker: TscClock,
-    /// Unix nanoseconds when the ticker started; only ever raised.
+    /// Unix nanoseconds when the clock started; only ever raised.
     anchor: AtomicU64,
 }
 
@@ -113,7 +113,7 @@ impl Clock {
         Time(self.anchor.load(Ordering::Relaxed) + self.ticker.elapsed())
     }
 
-    /// Follows the system's clock forward (a resumed laptop, an NTP step). Call it now and then.
+    /// Follows the system clock forward (a resumed laptop, an NTP step). Call it periodically.
     pub fn reanchor(&self) {
         let anchor = unix_nanos().saturating_sub(self.ticker.elapsed());
         self.anchor.fetch_max(anchor, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl Default for Clock {
     }
 }
 
-/// Never so late that what passes afterwards cannot be added.
+/// Clamped, so that elapsed time can be added without overflow.
 fn unix_nanos() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanos_of).min(u64::MAX / 2)
 }

@@ -1,7 +1,7 @@
-//! Tracking: how often a key tried, how often it was denied, and when.
+//! Tracking: attempts and denials of a key, with timestamps.
 //!
-//! Recorded outside the step that decides: what is forgotten here changes no verdict. A node keeps what it has
-//! seen itself; with counters on servers, the [`Outbox`] carries it to the record that all nodes share.
+//! Recorded after the decision: losing data here changes no verdict. A node stores its own observations; with a
+//! central store, the [`Outbox`] sends them to the record that all nodes share.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::OnceLock;
@@ -19,9 +19,9 @@ pub(crate) mod saved;
 pub use outbox::{Delta, Outbox};
 use saved::{FirstTracks, SavedTrack};
 
-/// The keys remembered per rule; fewer where more than 16 times are kept of each.
+/// Maximum number of keys per rule; fewer if more than 16 timestamps are stored for each.
 pub const MAX_KEYS: usize = 100_000;
-/// The times remembered per rule, of all keys together.
+/// Maximum number of timestamps per rule, over all keys.
 const MAX_TIMES: usize = 16 * MAX_KEYS;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -29,12 +29,12 @@ pub struct Track {
     pub tries: u64,
     pub denials: u64,
     pub last_seen: Time,
-    /// The latest tries, oldest first.
+    /// The latest attempts, oldest first.
     pub latest: VecDeque<Time>,
 }
 
 impl Track {
-    /// Counts a try, denied `denials` times, and keeps the latest `times`.
+    /// Counts an attempt, denied `denials` times, and keeps the latest `times` timestamps.
     pub(crate) fn count(&mut self, now: Time, denials: u64, times: usize) {
         self.tries += 1;
         self.denials += denials;
@@ -45,7 +45,7 @@ impl Track {
         self.latest.push_back(now);
     }
 
-    /// Adds what was seen elsewhere; of all times the latest `times` stay, in order.
+    /// Adds another track; the latest `times` timestamps of both are kept, in order.
     pub fn add(&mut self, other: &Track, times: usize) {
         self.tries = self.tries.saturating_add(other.tries);
         self.denials = self.denials.saturating_add(other.denials);
@@ -61,7 +61,7 @@ impl Track {
     }
 }
 
-/// The tracked keys of one rule, as this node has seen them; a rule that does not track takes no memory for them.
+/// The tracked keys of one rule on this node; a rule that does not track takes no memory for them.
 #[derive(Default)]
 pub(crate) struct RuleTracks(OnceLock<Box<Mutex<TrackTable>>>);
 
@@ -71,8 +71,8 @@ struct TrackTable {
 }
 
 impl RuleTracks {
-    /// Counts a try. `saved` is what a saved state has of the rule; it is asked for once. Says whether it is the first
-    /// change since [`take_changed`](Self::take_changed).
+    /// Counts an attempt. `saved` returns the tracks of the rule in a restored state and is called once. Returns
+    /// whether it is the first change since [`take_changed`](Self::take_changed).
     pub(crate) fn count(
         &self,
         key: Fingerprint,
@@ -110,7 +110,7 @@ impl RuleTracks {
         first
     }
 
-    /// Those that are worth keeping among the rows from a number on, at most so many; `None` beyond the last.
+    /// The live tracks among at most `most` rows from index `from`; `None` beyond the last.
     pub(crate) fn rows(&self, from: usize, most: usize, now: Time) -> Option<Vec<SavedTrack>> {
         let kept = lock(self.0.get()?);
         if from >= kept.table.len() {
@@ -120,13 +120,13 @@ impl RuleTracks {
         Some(live.map(|(key, _, track)| SavedTrack { key, track: track.clone() }).collect())
     }
 
-    /// A key's track, if it is worth keeping.
+    /// A key's track, if it has not expired.
     pub(crate) fn live(&self, key: Fingerprint, now: Time) -> Option<Track> {
         let kept = lock(self.0.get()?);
         kept.table.get(key).filter(|track| !track.is_expired(kept.tracking, now)).cloned()
     }
 
-    /// Notes keys again that were taken and not written.
+    /// Records keys again that were taken but not written.
     pub(crate) fn note_changed(&self, keys: impl Iterator<Item = Fingerprint>) {
         let Some(kept) = self.0.get() else { return };
         if let Some(changed) = lock(kept).table.changed() {
@@ -140,7 +140,7 @@ impl RuleTracks {
         lock(kept).table.changed().map(|keys| (keys.take(), keys.take_overflow())).unwrap_or_default()
     }
 
-    /// Whether a snapshot's part of the rule was asked for already.
+    /// Whether the rule's part of a restored state was already requested.
     pub(crate) fn is_initialized(&self) -> bool {
         self.0.get().is_some()
     }
@@ -158,12 +158,12 @@ impl RuleTracks {
     }
 }
 
-/// The keys that a rule with these settings remembers.
+/// The maximum number of keys for these settings.
 fn capacity(tracking: Tracking) -> usize {
     MAX_KEYS.min(MAX_TIMES / tracking.times())
 }
 
-/// Whether a change is the first one since changes were taken.
+/// Whether a change is the first one since changes were last taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FirstChange {
     Yes,

@@ -1,4 +1,4 @@
-//! The verdict: whether a request passes, why, and what its sender should know.
+//! The verdict: whether a request is admitted, why, and what its sender is told.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ pub struct Verdict {
     pub id: VerdictId,
     pub allowed: bool,
     pub reason: Reason,
-    /// One for each limit that was looked at, in the order of the rules.
+    /// One for each limit that was checked, in the order of the rules.
     pub limits: SmallVec<[LimitVerdict; 2]>,
-    /// The limit to report: denied, the longest wait; allowed, the least left.
+    /// The limit to report: on denial the one with the longest wait, else the one with the least remaining.
     reported: Option<usize>,
-    /// Until the same request would pass; `None` if it passes now, or never will.
+    /// Until the same request would be admitted; `None` if it is admitted now, or never will be.
     pub retry_after: Option<Duration>,
-    /// How long a leaky bucket makes it wait for its turn.
+    /// How long a leaky bucket holds the request.
     pub delay: Duration,
     pub ban: Option<Box<(Key, Ban)>>,
-    /// For giving back what was charged.
+    /// For refunding or settling the charges.
     pub receipt: Option<Receipt>,
 }
 
-/// Which node decided, under which rules, and when in its sequence.
+/// The node that decided, the generation of its policy, and a sequence number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct VerdictId {
     pub node: u32,
@@ -54,7 +54,7 @@ pub enum Reason {
     Ban,
     AllowList,
     StoreError,
-    /// No enforced rule has looked at it: none matches, or enforcing is switched to shadow or off.
+    /// No enforced rule was applied: none matches, or the panic switch is set to shadow or off.
     NoRule,
 }
 
@@ -74,7 +74,7 @@ impl Reason {
     }
 }
 
-/// What one limit of one rule said.
+/// The verdict of one limit of one rule.
 #[derive(Clone, Debug)]
 pub struct LimitVerdict {
     pub rule: Arc<RuleInForce>,
@@ -84,15 +84,15 @@ pub struct LimitVerdict {
     /// Whether the rule has other limits beside this one.
     pub of_several: bool,
     pub allowed: bool,
-    /// Denied without counting: the request lacks what the rule tells clients apart by.
+    /// Denied without counting: the request lacks a part of the rule's key.
     pub unkeyed: bool,
-    /// Denied without counting: the request has several values for it, and the rule takes only one.
+    /// Denied without counting: the request has several values for the key, and the rule accepts only one.
     pub ambiguous: bool,
-    /// The limit of the same rule for another value of its key was looked at before.
+    /// The limit of the same rule was already listed for another value of the key.
     pub repeated: bool,
-    /// Its counter could not be asked: it decides nothing.
+    /// Its counter was unavailable: it does not affect the verdict.
     pub skipped: bool,
-    /// After this request; for a peek, now.
+    /// After this request; for a peek, at present.
     pub remaining: u64,
     pub retry_after: Option<Duration>,
     pub reset_after: Duration,
@@ -104,12 +104,12 @@ impl LimitVerdict {
         self.mode == RuleMode::Enforce && !self.skipped
     }
 
-    /// Whether it was charged, if the request passes.
+    /// Whether it is charged if the request is admitted.
     pub fn is_charged(&self) -> bool {
         self.allowed && !self.skipped
     }
 
-    /// Completes it by what came of its charge.
+    /// Completes it with the outcome of its charge.
     pub(crate) fn conclude(&mut self, part: &LimitOutcome) {
         self.allowed = part.decision.is_allowed();
         self.remaining = part.remaining;
@@ -121,13 +121,13 @@ impl LimitVerdict {
         }
     }
 
-    /// How the limit is called in headers: the rule's id, and the rate where there are several.
+    /// The limit's name in headers: the rule's id, and the rate if there are several.
     pub fn policy(&self) -> PolicyName<'_> {
         PolicyName(self)
     }
 }
 
-/// What a limit is called in headers.
+/// The name of a limit in headers.
 pub struct PolicyName<'v>(&'v LimitVerdict);
 
 impl fmt::Display for PolicyName<'_> {
@@ -138,7 +138,7 @@ impl fmt::Display for PolicyName<'_> {
 }
 
 impl Verdict {
-    /// A verdict on which nothing has had a say: it passes.
+    /// A verdict without any limits: admitted.
     pub(crate) fn new(id: VerdictId) -> Verdict {
         Verdict {
             id,
@@ -166,14 +166,14 @@ impl Verdict {
         }
     }
 
-    /// Comes to what its limits say, of which some, all or none are enforced.
+    /// Derives the verdict from its limits, of which some, all or none are enforced.
     pub(crate) fn summarize(&mut self) {
         let enforced = || self.limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced());
         self.allowed = enforced().all(|(_, limit)| limit.allowed);
         let reported = if self.allowed {
             enforced().min_by_key(|(_, limit)| limit.remaining)
         } else {
-            // `None`, never, is the longest wait; of equal ones the first is reported.
+            // `None`, never, is the longest wait; of equal waits the first is reported.
             let wait = |limit: &LimitVerdict| limit.retry_after.unwrap_or(Duration::MAX);
             enforced().filter(|(_, limit)| !limit.allowed).first_max_by_key(|(_, limit)| wait(limit))
         };
@@ -194,12 +194,12 @@ impl Verdict {
         self.reported.map(|n| &self.limits[n])
     }
 
-    /// The limits that decide, as headers show them.
+    /// The enforced limits, as headers show them.
     pub fn enforced(&self) -> impl Iterator<Item = &LimitVerdict> {
         self.limits.iter().filter(|limit| limit.is_enforced())
     }
 
-    /// What to tell the one who was denied.
+    /// The message for a client that was denied.
     pub fn message(&self) -> Option<String> {
         if self.allowed {
             return None;
@@ -231,13 +231,13 @@ impl Verdict {
     }
 }
 
-/// Rounded up, and at least one: what a client is told to wait.
+/// Rounded up to whole seconds, at least one: the wait that clients are told.
 pub fn whole_seconds(wait: Duration) -> Duration {
     Duration::from_secs((wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1))
 }
 
 trait FirstMax: Iterator + Sized {
-    /// Like `max_by_key`, but of equal ones the first.
+    /// Like `max_by_key`, but returns the first of equal elements.
     fn first_max_by_key<K: Ord>(self, key: impl Fn(&Self::Item) -> K) -> Option<Self::Item> {
         self.reduce(|best, next| if key(&next) > key(&best) { next } else { best })
     }

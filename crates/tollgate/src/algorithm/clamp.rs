@@ -1,7 +1,7 @@
-//! States that a limit cannot have produced yet, because a clock was ahead when they were written.
+//! Clamping of states that a limit cannot have produced yet, because a clock was ahead when they were written.
 //!
-//! A state comes from a snapshot, from a node with a wrong clock, or from before a clock was set back. Without a bound its
-//! key would be denied until the clock gets there. What was used stays used: it counts as used now.
+//! Such a state comes from a snapshot, from a node with a wrong clock, or from before a clock was set back. Without a
+//! bound its key would be denied until the clock catches up. What was used stays used: it counts as used now.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::algorithm::{Quota, QuotaState};
 use crate::limit::WindowStart;
 use crate::time::Time;
 
-/// How far clocks may differ. A state that is further ahead is clamped.
+/// Tolerated clock skew. A state that is further ahead is clamped.
 pub const MAX_SKEW: Duration = Duration::from_secs(10);
 
 impl Quota {
-    /// Bounds a state to what the limit can have produced at `now`; says whether that has changed it. A state that was
-    /// adopted from a larger limit has to be clamped by that one first.
+    /// Clamps a state to what the limit can have produced at `now`; returns whether that has changed it. A state that
+    /// was adopted from a larger limit must be clamped by that one first.
     pub fn clamp(&self, state: &mut QuotaState, now: Time) -> bool {
         match (self, state) {
             (Quota::Bucket(meter), QuotaState::Timestamp(full_at)) => meter.clamp(full_at, now),
@@ -27,7 +27,7 @@ impl Quota {
         }
     }
 
-    /// The same for states of windows, which are bounded by the window whatever limit they were under.
+    /// As above for window states, which are bounded by the window whatever limit they were under.
     pub(crate) fn clamp_window(&self, state: &mut QuotaState, now: Time) -> bool {
         match (self, state) {
             (Quota::Fixed(window), QuotaState::Window(state)) => window.clamp(state, now),
@@ -41,14 +41,14 @@ impl Quota {
 }
 
 impl Meter {
-    /// A bucket that holds nothing keeps what was used under the limit before it: nothing has to wait for that.
+    /// A bucket of capacity zero keeps the state of the limit before it: no request waits for that.
     fn clamp(&self, full_at: &mut u64, now: Time) -> bool {
         self.capacity_units > 0 && self.clock.clamp(full_at, now, 2 * self.capacity_units)
     }
 }
 
 impl BucketClock {
-    /// Bounds a state to a debt of so many units.
+    /// Clamps a state to a debt of `most` units.
     pub(crate) fn clamp(&self, full_at: &mut u64, now: Time, most: u64) -> bool {
         let from_future = *full_at > self.units_at(now + MAX_SKEW).saturating_add(most);
         if from_future {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     proptest! {
-        /// A clock that was a year ahead denied every key for a year.
+        /// A regression: a clock that was a year ahead denied every key for a year.
         #[test]
         fn no_wait_is_longer_than_the_limit_can_make_it(
             ahead in prop_oneof![0..100u64, 0..100_000_000u64, 0..5_000_000_000u64],

@@ -1,15 +1,15 @@
-//! Concurrency: at most so many at the same time.
+//! Concurrency: a limit on simultaneous permits.
 //!
-//! A permit is a charge that its receipt gives back. One that is never given back expires: a window over the
-//! permits of the longest time one may be held, from which those given back are taken out.
+//! A permit is a charge that its receipt refunds. A permit that is never returned expires: the state is a sliding
+//! window of the maximum hold time, from which returned permits are removed.
 
 use crate::algorithm::sliding_compact::SlidingCompact;
 use crate::time::Period;
 
-/// When a permit was given is kept to the microsecond.
+/// Timestamps of permits have a resolution of one microsecond.
 pub const STEP_NS: u64 = 1_000;
 
-/// `limit` permits at once, each for `longest` at the most.
+/// `limit` simultaneous permits, each for at most `longest`.
 pub fn permits(limit: u64, longest: Period) -> SlidingCompact {
     SlidingCompact::new(limit, longest.nanos() / STEP_NS, STEP_NS)
 }
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn permits_taken_in_a_race_are_given_back() {
-        // The clock of the second was behind: its permit stood under the first one's instant, and leaked.
+        // A regression: with a clock behind, the second permit was stored under the first one's timestamp, and leaked.
         let quota = Quota::Steps(permits(5, Period::MINUTE));
         let mut state = quota.fresh();
         let now = Time::from_secs(1_800_000_000);

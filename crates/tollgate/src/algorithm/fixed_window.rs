@@ -14,10 +14,10 @@ pub struct FixedWindow {
     pub(crate) start: WindowStart,
 }
 
-/// The window being counted and the count; an empty count is never seen.
+/// The present window and its count; a count of zero equals a new key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FixedWindowState {
-    /// The calendar's number of an aligned window; the first instant, in nanoseconds, of another.
+    /// For an aligned window its calendar number; otherwise its first timestamp, in nanoseconds.
     pub id: u64,
     pub count: u64,
 }
@@ -26,7 +26,7 @@ impl FixedWindow {
     /// The window at `now`, which is `state` if that has not ended.
     fn current(&self, state: &FixedWindowState, now: Time) -> FixedWindowState {
         match self.start {
-            // A caller whose clock was read a moment too early counts into the window that has begun.
+            // A caller with a slightly earlier timestamp counts into the window that has already begun.
             WindowStart::Aligned => match self.period.index_at(now) {
                 name if name <= state.id => *state,
                 name => FixedWindowState { id: name, count: 0 },

@@ -1,34 +1,34 @@
-//! Generic cell rate algorithm: one instant of state per key.
+//! Generic cell rate algorithm: one timestamp of state per key.
 //!
-//! The state is when the bucket will be full again, in the meter's own units. Every admission keeps
-//! `full_at <= now + span`; that inequality is the burst bound. The same arithmetic serves every
-//! bucket: only the passing of time differs, and that is the meter's [`BucketClock`].
+//! The state is the time at which the bucket will be full again, in the meter's own units. Every admission keeps
+//! `full_at <= now + capacity`; that inequality is the burst bound. All buckets share this arithmetic: only the
+//! passing of time differs, which is the meter's [`BucketClock`].
 
 use crate::algorithm::{Admission, Algorithm, Decision, Grant};
 use crate::limit::{Limit, Rate};
 use crate::time::{Period, Time};
 
-/// How time passes for a bucket, in units that make every token a whole number of them.
+/// How time passes for a bucket, in units such that a token is a whole number of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BucketClock {
     /// A unit is a nanosecond: the period divides evenly by the number of tokens.
     Nanos,
-    /// `ticks` units in `period_ns` nanoseconds, as near to a nanosecond as is exact.
+    /// `ticks` units in `period_ns` nanoseconds; the exact unit nearest to a nanosecond.
     Ticks { ticks: u64, period_ns: u64 },
-    /// Time stands still between ticks of the clock; each brings `units_per_tick` units.
+    /// Time advances only at ticks of the clock; each adds `units_per_tick` units.
     Steps { tick_ns: u64, units_per_tick: u64 },
-    /// Time stands still between calendar boundaries; each brings the whole bucket.
+    /// Time advances only at calendar boundaries; each adds the whole bucket.
     Calendar { period: Period, refill: u64 },
 }
 
 impl BucketClock {
-    /// The bucket's time at `now`; it stands still from [`Limit::HORIZON`] on.
+    /// The bucket's time at `now`, clamped at [`Limit::HORIZON`].
     #[inline]
     pub fn units_at(&self, now: Time) -> u64 {
         self.units_at_unclamped(now.min(Limit::HORIZON))
     }
 
-    /// The same, but what is beyond the horizon may stay there.
+    /// As above, not necessarily clamped at the horizon.
     #[inline(always)]
     pub(crate) fn units_at_unclamped(&self, now: Time) -> u64 {
         if matches!(self, BucketClock::Nanos) {
@@ -38,13 +38,13 @@ impl BucketClock {
         }
     }
 
-    /// The first instant at which the bucket's time is `units`.
+    /// The first timestamp at which the bucket's time is `units`.
     #[inline]
     pub fn time_of(&self, units: u64) -> Time {
         if matches!(self, BucketClock::Nanos) { Time::from_nanos(units) } else { self.time_of_slow(units) }
     }
 
-    /// Out of the way of the usual flow, as is its counterpart.
+    /// Out of line, like its inverse: both are rare.
     #[inline(never)]
     fn units_at_slow(&self, now: Time) -> u64 {
         match *self {
@@ -74,7 +74,7 @@ impl BucketClock {
     }
 }
 
-/// A bucket: the units of a token, the units of a full bucket, and how time passes for it.
+/// A bucket: the units of a token, the units of a full bucket, and its clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Meter {
     pub(super) token_units: u64,
@@ -83,7 +83,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// `burst` tokens that come back at `rate`, continuously.
+    /// `burst` tokens that refill continuously at `rate`.
     pub fn continuous(rate: Rate, burst: u64) -> Meter {
         let period_ns = rate.period().nanos();
         if rate.count() == 0 {
@@ -96,16 +96,14 @@ impl Meter {
         Meter { token_units: token, capacity_units: burst * token, clock: flow }
     }
 
-    /// A bucket that holds nothing. What was used under the limit before it is remembered, for a period
-    /// each.
+    /// A bucket of capacity zero. The state under the limit before it is kept, as one period per token used.
     pub(crate) const fn closed(period: Period) -> Meter {
         Meter { token_units: period.nanos(), capacity_units: 0, clock: BucketClock::Nanos }
     }
 
-    /// No bucket is full later than this when it is converted, so that what is owed and the cost of a burst on
-    /// top of it fit 64 bits.
+    /// Upper bound of a converted state, so that a debt and the cost of a burst on top of it fit 64 bits.
     const LATEST: u64 = 1 << 63;
-    /// No state is beyond this: the latest time, and two bursts that are owed.
+    /// Upper bound of all states: the latest time, and a debt of two bursts.
     pub(crate) const MAX_STATE: u64 = 3 << 62;
 
     /// The bucket's time at `now`.
@@ -118,20 +116,20 @@ impl Meter {
         self.clock
     }
 
-    /// How many tokens a full bucket has.
+    /// The tokens of a full bucket.
     pub(crate) fn capacity(&self) -> u64 {
         self.left(self.capacity_units)
     }
 
-    /// Takes `cost`, but no more than leads to a debt of `bound` units.
+    /// Charges `cost`, limited to a debt of `bound` units.
     fn charge_up_to(&self, full_at: &mut u64, now: Time, cost: u64, bound: u64) {
         let now = self.clock.units_at(now);
         let taken = (*full_at).max(now).saturating_add(cost.saturating_mul(self.token_units));
         *full_at = taken.min(now + bound).max(*full_at);
     }
 
-    /// Decides and charges at once: the answer to [`decide`](Algorithm::decide), and what the state becomes
-    /// if that allows it.
+    /// Decides and charges in one step: the result of [`decide`](Algorithm::decide), and the next state if that allows
+    /// it.
     #[inline(always)]
     pub(crate) fn try_charge(&self, full_at: u64, now: Time, cost: u64) -> (Decision, Option<u64>) {
         match self.try_charge_units(full_at, self.clock.units_at(now), cost) {
@@ -140,8 +138,8 @@ impl Meter {
         }
     }
 
-    /// The same with `now` in the meter's units; `None` if the answer is no. As little as can be waits for
-    /// `full_at`, which may be far.
+    /// As above with `now` in the meter's units; `None` on denial. As few instructions as possible depend on
+    /// `full_at`, whose load may miss the cache.
     #[inline(always)]
     pub(crate) fn try_charge_units(
         &self,
@@ -160,8 +158,8 @@ impl Meter {
         (start <= latest_start).then(|| (Decision { admission: Admission::NOW, left: left() }, start + need))
     }
 
-    /// How many tokens are in `room`. No token is nothing; who does not ask for the answer does not pay for
-    /// a division that cannot fail.
+    /// The number of tokens in `room`; zero if a token has no units. `checked_div` cannot panic, so the compiler drops
+    /// it where the result is unused.
     #[inline]
     fn left(&self, room: u64) -> u64 {
         room.checked_div(self.token_units).unwrap_or(0)
@@ -173,7 +171,7 @@ impl Meter {
 }
 
 impl Algorithm for Meter {
-    /// When the bucket is full again; zero is never seen.
+    /// When the bucket is full again; zero is a new key.
     type State = u64;
 
     fn fresh(&self) -> u64 {
@@ -183,7 +181,7 @@ impl Algorithm for Meter {
     #[inline]
     fn decide(&self, full_at: &u64, now: Time, cost: u64) -> Decision {
         let now_units = self.clock.units_at(now);
-        let full_at = (*full_at).max(now_units); // long idle is full, not fuller
+        let full_at = (*full_at).max(now_units); // idle time beyond full adds nothing
         let room = (now_units + self.capacity_units).saturating_sub(full_at);
         let need = cost.saturating_mul(self.token_units);
         let admission = if need <= room {
@@ -207,22 +205,22 @@ impl Algorithm for Meter {
     }
 
     fn add_debt(&self, full_at: &mut u64, now: Time, cost: u64) {
-        self.charge_up_to(full_at, now, cost, 2 * self.capacity_units); // empty, and one burst below
+        self.charge_up_to(full_at, now, cost, 2 * self.capacity_units); // empty, and a debt of one burst
     }
 
-    /// Gives back what time has not given back since the charge.
+    /// Refunds what has not been refilled since the charge.
     fn refund(&self, full_at: &mut u64, grant: &Grant, amount: u64, now: Time) {
         let then = self.clock.units_at(grant.at);
         let now = self.clock.units_at(now);
         if now > then && !self.clock.is_continuous() {
-            return; // a refill has been here
+            return; // the bucket was refilled since
         }
         let kept =
             amount.min(grant.cost).saturating_mul(self.token_units).saturating_sub(now.saturating_sub(then));
         *full_at = (*full_at).saturating_sub(kept.min(self.debt(*full_at, now)));
     }
 
-    /// Five of five used is five of fifty used. A debt that outlives [`Self::LATEST`] is cut there.
+    /// Five of five used becomes five of fifty used. A debt beyond [`Self::LATEST`] is truncated.
     fn adopt(&self, old: &Meter, full_at: u64, now: Time) -> u64 {
         let debt = old.debt(full_at, old.clock.units_at(now));
         match mul_div_ceil(debt, self.token_units, old.token_units) {
@@ -265,7 +263,7 @@ mod tests {
 
     #[test]
     fn three_a_second_is_three_in_every_second() {
-        // An interval of 333333333 ns would let a fourth through somewhere.
+        // An interval of 333333333 ns would admit a fourth request at some point.
         let meter = meter("3/s", 1);
         let mut full_at = 0;
         let mut now = Time::from_secs(1_800_000_000);
@@ -307,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_million_used_of_one_a_day_is_denied() {
-        // The debt of 2700 years overflowed: a panic in debug, an open bucket in release.
+        // A regression: a debt of 2700 years overflowed, with a panic in debug and an open bucket in release.
         let old = meter("1_000_000/d", 1_000_000);
         let new = meter("1/d", 1);
         let now = Time::from_secs(1_800_000_000);
@@ -324,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_zero_does_not_forget_what_was_used() {
-        // A limit set to zero and back within a second gave a second burst.
+        // A regression: a limit set to zero and back within a second gave a second burst.
         let open = meter("5/m", 5);
         let closed = meter("0/m", 0);
         let now = Time::from_secs(1_800_000_000);

@@ -1,8 +1,8 @@
 //! Leaky bucket: a queue of capacity `burst` that leaks at a constant rate.
 //!
-//! The state is when the queue will have run dry. A request enters behind all others and leaves when
-//! no more than `after` of them are left: that wait is its delay. A full queue, or a wait above `max_wait`,
-//! denies. The state does not depend on either of the two, so both may change at any time.
+//! The state is the time at which the queue will be empty. A request enters at the end and leaves when no more than
+//! `after` requests are ahead: that wait is its delay. A full queue, or a wait above `max_wait`, denies. The state
+//! depends on neither of the two options, so both may change at any time.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl LeakyBucket {
         matches!(self.release, Release::Hold { .. })
     }
 
-    /// How long a request that enters now is held, and by how much that is too long.
+    /// How long a request that enters now is held, and by how much that exceeds the maximum.
     fn wait(&self, dry_at: u64, now: Time) -> (Duration, Duration) {
         let Release::Hold { max_wait, after } = self.release else {
             return (Duration::ZERO, Duration::ZERO);
@@ -82,8 +82,8 @@ impl Algorithm for LeakyBucket {
         self.meter.add_debt(dry_at, now, cost);
     }
 
-    /// Leaves the queue, unless somebody has entered behind: their turn is already promised. Nobody behind,
-    /// the queue is as if it had never been entered; what has leaked since was of those in front.
+    /// Leaves the queue if the request is still the last one in it; the delays of later requests are already promised.
+    /// Then the queue is as if the request had never entered: what has leaked since belonged to those in front.
     fn refund(&self, dry_at: &mut u64, grant: &Grant, amount: u64, now: Time) {
         if *dry_at == grant.mark {
             let standing = dry_at.saturating_sub(self.meter.clock.units_at(now));
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_queue_is_the_only_bound_by_default() {
-        // A wait of 30 s was the default, so that of five at once three got in.
+        // A regression: with a default wait of 30 s only three of five simultaneous requests were admitted.
         let seconds = |n| Duration::from_secs(n);
         let mut expected: Vec<_> = (0..5).map(|n| Admission::Allow { delay: seconds(12 * n) }).collect();
         expected.push(Admission::Deny { retry_after: seconds(12) });
@@ -170,7 +170,7 @@ mod tests {
         expected.extend((1..5).map(|n| Admission::Allow { delay: Duration::from_secs(n) }));
         expected.push(Admission::Deny { retry_after: Duration::from_secs(1) });
         assert_eq!(at_once(14, "1/s", 13, Release::Hold { max_wait: None, after: 8 }), expected);
-        // What is held is bounded, not what is ahead.
+        // The number of held requests is bounded, not the number ahead.
         let admissions = at_once(14, "1/s", 13, hold(1500, 8));
         assert_eq!(admissions[9], Admission::Allow { delay: Duration::from_secs(1) });
         assert_eq!(admissions[10], Admission::Deny { retry_after: Duration::from_millis(500) });
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_counted_denial_takes_its_own_place_in_the_queue_and_no_other() {
-        // One hit denied for its wait filled the whole queue, and everybody waited for it.
+        // A regression: one hit denied for its wait filled the whole queue, and all others waited for it.
         let bucket = LeakyBucket::new("1/s".parse().expect("valid"), 6, hold(500, 0));
         let now = Time::from_secs(1_800_000_000);
         let mut dry_at = 0;

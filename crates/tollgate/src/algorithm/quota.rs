@@ -1,4 +1,4 @@
-//! A limit made ready to count: one type over all algorithms.
+//! A limit prepared for counting: one type over all algorithms.
 
 use crate::algorithm::fixed_window::{FixedWindow, FixedWindowState};
 use crate::algorithm::gcra::Meter;
@@ -25,18 +25,18 @@ pub enum Quota {
 /// The state of any algorithm.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum QuotaState {
-    /// When a bucket is full, or a queue dry.
+    /// When a bucket is full, or a queue empty.
     Timestamp(u64),
     Window(FixedWindowState),
     Counts(SlidingCounterState),
-    /// Apart from the others: it is larger than they are.
+    /// Boxed, because it is larger than the others.
     Log(Box<Log>),
     Steps(Steps),
     Tiers(Tiers),
 }
 
 impl QuotaState {
-    /// The memory behind it, in bytes.
+    /// Heap bytes of the state.
     pub(crate) fn heap_bytes(&self) -> usize {
         match self {
             QuotaState::Log(log) => size_of::<Log>() + log.heap_bytes(),
@@ -46,7 +46,7 @@ impl QuotaState {
         }
     }
 
-    /// What a state of its kind takes with a single step.
+    /// Heap bytes of such a state with a single step.
     pub(crate) fn min_heap_bytes(&self) -> usize {
         match self {
             QuotaState::Log(_) => size_of::<Log>() + sliding_log::MAX_ENTRY_BYTES,
@@ -56,13 +56,14 @@ impl QuotaState {
         }
     }
 
-    /// Merges steps in pairs, also those of permits: what is given back then is not found, and expires.
+    /// Merges steps in pairs, also those of permits: a later refund of such a permit is not found, and the permit
+    /// expires.
     pub(crate) fn merge_steps(&mut self) -> bool {
         let QuotaState::Steps(steps) = self else { return false };
         steps.halved().map(|halved| *steps = halved).is_some()
     }
 
-    /// Gives back memory that holds nothing.
+    /// Frees unused capacity.
     pub(crate) fn shrink(&mut self) {
         if let QuotaState::Steps(steps) = self {
             steps.shrink();
@@ -107,7 +108,7 @@ impl Quota {
         }
     }
 
-    /// The most memory that a state takes behind itself, at its limit and with hits as far apart as is worst.
+    /// Maximum heap bytes of a state, at its limit and with the worst spacing of hits.
     pub(crate) fn max_heap_bytes(&self) -> usize {
         let bytes = match self {
             Quota::Log(window) => sliding_log::max_bytes(window) + size_of::<Log>() as u64,
@@ -118,7 +119,7 @@ impl Quota {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
-    /// What a state holds against the limit: never less than is used at `now`, and cheap to tell.
+    /// An upper bound of what is used at `now`, cheap to compute.
     pub(crate) fn used_upper_bound(&self, state: &QuotaState, now: Time) -> u64 {
         match state {
             QuotaState::Log(log) => log.total(),
@@ -128,8 +129,8 @@ impl Quota {
         }
     }
 
-    /// Merges steps in pairs, each into the later one: in half the memory the same is used, and nothing leaves the
-    /// window earlier. `false` if that cannot be: there is one step only, or permits are given back one by one.
+    /// Merges steps in pairs, each into the later one: half the memory, the same count, and nothing leaves the window
+    /// earlier. `false` if that is impossible: there is one step only, or permits are refunded one by one.
     pub(crate) fn coarsen(&self, state: &mut QuotaState) -> bool {
         match (self, state) {
             (Quota::Log(_), QuotaState::Log(log)) => log.halved().map(|halved| **log = halved).is_some(),
@@ -140,12 +141,12 @@ impl Quota {
         }
     }
 
-    /// What a charge at `now` leaves behind for its refund, given the state after it.
+    /// The grant of a charge at `now`, given the state after it.
     pub fn grant(&self, state: &QuotaState, now: Time, cost: u64) -> Grant {
         Grant { at: self.counted_at(state, now), cost, mark: self.mark(state) }
     }
 
-    /// The state as a single number, where it is one; the step that was charged, where there are steps.
+    /// The state as a single number, where it is one; otherwise the step that was charged.
     pub fn mark(&self, state: &QuotaState) -> u64 {
         match state {
             QuotaState::Timestamp(instant) => *instant,
@@ -156,8 +157,8 @@ impl Quota {
     }
 }
 
-/// Calls `$call` with the algorithm and its own kind of state. A state of another kind can only come
-/// from two keys with one fingerprint; it is no state of ours.
+/// Calls `$call` with the algorithm and its own kind of state. A state of another kind is only possible if two keys
+/// have the same fingerprint; it is treated as fresh.
 macro_rules! with_own_state {
     ($quota:expr, $state:expr, |$algorithm:ident, $own:ident| $call:expr, else $other:expr) => {
         match ($quota, $state) {

@@ -1,7 +1,7 @@
 //! Sliding window in steps: (step, count) pairs at a chosen resolution.
 //!
-//! The window is the last `steps` steps, the running one included. Memory is bound by their number,
-//! not by the rate of requests.
+//! The window is the last `steps` steps, including the present one. Memory is bounded by the number of steps, not by
+//! the rate of requests.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use crate::algorithm::{Admission, Algorithm, Decision, Grant};
 use crate::time::Time;
 
-/// A limit on the last `steps` steps; `K` says how their counts are kept.
+/// A limit on the last `steps` steps; `K` is the representation of their counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StepWindow<K> {
     pub(crate) limit: u64,
@@ -31,7 +31,7 @@ impl StepStorage for DequeStorage {
     type Container = Steps;
 }
 
-/// The counts of the steps that have any.
+/// The counts of all non-empty steps.
 pub trait StepCounts: Default + FromIterator<(u64, u64)> {
     /// Steps and counts, oldest first.
     fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_;
@@ -40,20 +40,20 @@ pub trait StepCounts: Default + FromIterator<(u64, u64)> {
 
     fn forget_before(&mut self, from: u64);
 
-    /// Counts under a step, or under the newest one if that is later.
+    /// Adds to a step, or to the newest one if that is later.
     fn add(&mut self, step: u64, count: u64);
 
-    /// Takes up to `count` off a step; returns what was there to take.
+    /// Subtracts up to `count` from a step; returns how much was subtracted.
     fn take(&mut self, step: u64, count: u64) -> u64;
 
-    /// Takes `count` off the oldest steps, in time linear in the steps that are gone.
+    /// Subtracts `count` from the oldest steps, in time linear in the steps removed.
     fn take_oldest(&mut self, count: u64);
 
-    /// The same counts in half as many steps, each merged into the one after it; `None` if there is one at the most.
+    /// The same counts in half as many steps, each merged into the next one; `None` if there is at most one.
     fn halved(&self) -> Option<Self> {
         let len = self.pairs().count();
         let mut pairs = self.pairs();
-        // The newest two always merge: of an odd number the oldest stays alone.
+        // The newest two always merge: of an odd number the oldest stays unmerged.
         let first = if len % 2 == 1 { pairs.next() } else { None };
         let merged = std::iter::from_fn(move || {
             let ((_, earlier), (step, later)) = (pairs.next()?, pairs.next()?);
@@ -74,7 +74,7 @@ pub trait StepCounts: Default + FromIterator<(u64, u64)> {
         self.total() - outside
     }
 
-    /// The step, not before `from`, with which `count` units will have left.
+    /// The step, not before `from`, whose expiry frees `count` units.
     fn step_freeing(&self, from: u64, count: u64) -> Option<u64> {
         let mut freed = 0;
         self.pairs().filter(|(step, _)| *step >= from).find_map(|(step, units)| {
@@ -84,7 +84,7 @@ pub trait StepCounts: Default + FromIterator<(u64, u64)> {
     }
 }
 
-/// The counts of the steps that have any, oldest first: any run of them is found at once.
+/// The counts of all non-empty steps, oldest first; a range of them is found by binary search.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Steps {
     pairs: VecDeque<(u64, u64)>,
@@ -100,15 +100,15 @@ impl Steps {
         self.pairs.is_empty()
     }
 
-    /// The memory behind it, in bytes.
+    /// Heap bytes of the counts.
     pub fn heap_bytes(&self) -> usize {
         self.pairs.capacity() * size_of::<(u64, u64)>()
     }
 
-    /// The memory that a single step takes.
+    /// Heap bytes of a single step.
     pub(crate) const MIN_BYTES: usize = 4 * size_of::<(u64, u64)>();
 
-    /// The memory of so many steps, which grows by doubling.
+    /// Heap bytes of `steps` steps; the capacity grows by doubling.
     pub(crate) fn max_bytes(steps: u64) -> u64 {
         let capacity = steps.max(4).checked_next_power_of_two().unwrap_or(u64::MAX);
         capacity.saturating_mul(size_of::<(u64, u64)>() as u64)
@@ -208,7 +208,7 @@ impl<K> StepWindow<K> {
         self.step_at(now).saturating_sub(self.steps - 1)
     }
 
-    /// When a step has left the window.
+    /// When a step leaves the window.
     pub(super) fn step_expires_at(&self, step: u64) -> Time {
         self.start_of(step.saturating_add(self.steps))
     }
@@ -240,7 +240,7 @@ impl<K> StepWindow<K> {
         Decision { admission: Admission::Deny { retry_after }, left }
     }
 
-    /// Room that may be taken without exceeding `cap`.
+    /// What can be added without exceeding `cap`.
     pub(super) fn room(used: u64, cap: u64, cost: u64) -> u64 {
         cost.min(cap.saturating_sub(used))
     }
@@ -262,8 +262,8 @@ impl<K: StepStorage> Algorithm for StepWindow<K> {
         state.add(self.step_at(now), cost);
     }
 
-    /// Counts the denied cost and forgets as much of the oldest: the latest tries fill the window. What
-    /// was used above the limit (a debt, or under a larger one) stays used.
+    /// Counts the denied cost and removes as much of the oldest: the latest attempts fill the window. What was used
+    /// above the limit (a debt, or under a larger limit) stays used.
     fn drain(&self, state: &mut K::Container, now: Time, cost: u64) {
         let cap = self.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.limit));
@@ -280,7 +280,7 @@ impl<K: StepStorage> Algorithm for StepWindow<K> {
     }
 
     fn refund(&self, state: &mut K::Container, grant: &Grant, amount: u64, now: Time) {
-        // Where threads raced, the charge went to a step a little later than its own.
+        // If threads raced, the charge went to a slightly later step than its own.
         let step = if grant.mark == 0 { self.step_at(grant.at) } else { grant.mark };
         if step >= self.oldest_at(now) {
             state.take(step, amount.min(grant.cost));
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_counted_denial_does_not_forget_what_was_used_under_a_larger_limit() {
-        // 50 used, the limit lowered to 5 and raised again: a denial in between left 5 of 50 used.
+        // A regression: 50 used, the limit lowered to 5 and raised again; a denial in between left 5 of 50 used.
         let small = SlidingCompact::new(5, 60, Period::SECOND.nanos());
         let large = SlidingCompact { limit: 50, ..small };
         let now = Time::from_secs(1_800_000_000);

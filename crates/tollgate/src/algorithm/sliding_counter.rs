@@ -1,7 +1,7 @@
-//! Sliding window counter: the previous window, weighted by what is left of it, and the current one.
+//! Sliding window counter: the current window, and the previous one weighted by its remaining part.
 //!
-//! Compared exactly: `previous × rest + (current + cost) × W <= limit × W`. Only what is shown is
-//! rounded. It assumes that the previous window's hits were spread evenly.
+//! The comparison is exact: `previous × rest + (current + cost) × W <= limit × W`. Only reported values are rounded.
+//! It assumes that the previous window's hits were spread evenly.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct SlidingCounter {
     pub(crate) window_ns: u64,
 }
 
-/// Counts of window number `window` and of the one before; two empty counts are never seen.
+/// The counts of window number `window` and of the one before; two counts of zero equal a new key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SlidingCounterState {
     pub window: u64,
@@ -23,7 +23,7 @@ pub struct SlidingCounterState {
 }
 
 impl SlidingCounter {
-    /// The counts as they stand at `now`.
+    /// The counts at `now`.
     pub fn roll(&self, counts: &SlidingCounterState, now: Time) -> SlidingCounterState {
         let window = now.nanos() / self.window_ns;
         match window.saturating_sub(counts.window) {
@@ -33,7 +33,7 @@ impl SlidingCounter {
         }
     }
 
-    /// What the previous window still weighs, times the window's length.
+    /// The weight of the previous window, times the window's length.
     fn weight(&self, counts: &SlidingCounterState, now: Time) -> u128 {
         let elapsed = now.nanos().saturating_sub(counts.window * self.window_ns);
         u128::from(counts.previous) * u128::from(self.window_ns - elapsed)
@@ -45,7 +45,7 @@ impl SlidingCounter {
         u64::try_from(left).unwrap_or(u64::MAX).saturating_sub(counts.current)
     }
 
-    /// The first instant of the window that begins at `start` at which `room` is left beside `previous`.
+    /// The first timestamp, in the window that begins at `start`, at which `room` is left beside `previous`.
     fn fits_at(&self, start: u64, previous: u64, room: u64) -> u64 {
         // previous × (W − elapsed) <= room × W
         let rest = u128::from(room) * u128::from(self.window_ns) / u128::from(previous.max(1));
@@ -125,7 +125,7 @@ impl Algorithm for SlidingCounter {
         Time::from_nanos((state.window + windows).saturating_mul(self.window_ns))
     }
 
-    /// Rounded up: what is used is never shown smaller than it is.
+    /// Rounded up: never reported smaller than it is.
     fn used(&self, state: &SlidingCounterState, now: Time) -> u64 {
         let counts = self.roll(state, now);
         let weight = self.weight(&counts, now).div_ceil(u128::from(self.window_ns));
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn debts_of_two_windows_are_one_capacity_together() {
-        // Each window took a debt of its own: at its start, three capacities were owed.
+        // A regression: each window accepted a debt of its own, so that three capacities were owed at its start.
         let counter = SlidingCounter { limit: 5, window_ns: Period::MINUTE.nanos() };
         let mut counts = counter.fresh();
         counter.add_debt(&mut counts, Time::from_secs(1_800_000_000), 100);

@@ -1,8 +1,7 @@
-//! Sliding window log: the instants of the last window, to ten microseconds.
+//! Sliding window log: the timestamps of the last window, to ten microseconds.
 //!
-//! A log is a sliding window whose step is the unit of time itself. Its memory grows with the limit, so
-//! each hit is kept as how long it came after the one before, in as few half bytes as that takes: six for a
-//! few hundred hits an hour.
+//! A log is a sliding window whose step is the resolution of time itself. Its memory grows with the limit, so each hit
+//! is stored as the distance from the previous one, in as few nibbles as possible: six for a few hundred hits an hour.
 
 use crate::algorithm::sliding_compact::{StepCounts, StepStorage, StepWindow};
 use crate::time::Period;
@@ -17,10 +16,10 @@ pub fn window(limit: u64, period: Period) -> SlidingLog {
     StepWindow::new(limit, period.nanos() / STEP_NS, STEP_NS)
 }
 
-/// The most bytes that the entries of a full log take.
+/// The maximum bytes of the entries of a full log.
 ///
-/// A distance d takes at most log16(d) + 1 half bytes, which is concave: the sum is largest where hits are evenly spread.
-/// One half byte more for each says how many there are, and another covers the counts of hits in one step.
+/// A distance d takes at most log16(d) + 1 nibbles, which is concave: the sum is largest where hits are evenly spread.
+/// One more nibble for each is the length of the number, and another covers the counts of hits in one step.
 pub(crate) fn max_bytes(window: &SlidingLog) -> u64 {
     let half_bytes = |number: u64| u64::from((u64::BITS - number.leading_zeros()).div_ceil(4));
     let entries = window.limit.clamp(1, window.steps);
@@ -38,14 +37,14 @@ impl StepStorage for NibbleStorage {
     type Container = Log;
 }
 
-/// Steps and their counts, oldest first, in half bytes.
+/// Steps and their counts, oldest first, in nibbles.
 ///
-/// A number is how many half bytes it takes, and then those. An entry is its distance from the one before
-/// (without meaning for the oldest) and, behind a mark, its count if that is not one.
+/// A number is its length in nibbles, followed by the nibbles. An entry is its distance from the previous one (unused
+/// for the oldest) and, after a marker, its count if that is not one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Log {
     bytes: Vec<u8>,
-    /// Where the oldest entry begins, where the newest does, and where it ends, in half bytes.
+    /// The start of the oldest entry, the start of the newest, and its end, in nibbles.
     head: u32,
     last: u32,
     end: u32,
@@ -57,12 +56,12 @@ pub struct Log {
 struct LogEntry {
     distance: u64,
     count: u64,
-    /// Where the next one begins.
+    /// The start of the next entry.
     next: u32,
 }
 
 impl Log {
-    /// The memory behind it, in bytes.
+    /// Heap bytes of the log.
     pub fn heap_bytes(&self) -> usize {
         self.bytes.capacity()
     }
@@ -98,7 +97,7 @@ impl Log {
         }
     }
 
-    /// Makes room for one more entry: from the front, or from the heap, a little at a time.
+    /// Makes room for one more entry: at the front, or by growing a little.
     fn make_room(&mut self) {
         let gone = self.head as usize / 2;
         let size = self.bytes.len();
@@ -139,7 +138,7 @@ impl Log {
         self.end += 1;
     }
 
-    /// A number, and where it ends.
+    /// A number, and the position after it.
     fn number(&self, at: u32) -> (u64, u32) {
         let end = at + 1 + u32::from(self.nibble(at));
         let number = (at + 1..end).rev().fold(0, |number, at| number << 4 | u64::from(self.nibble(at)));
@@ -154,7 +153,7 @@ impl Log {
         }
     }
 
-    /// Drops the newest entry's bytes, to be written anew.
+    /// Removes the newest entry's bytes, to write it again.
     fn rewind(&mut self) {
         self.end = self.last;
         self.bytes.truncate((self.end as usize).div_ceil(2));
@@ -228,7 +227,7 @@ impl StepCounts for Log {
         while count > 0 && !self.is_empty() {
             let oldest = self.entry(self.head).count;
             if oldest > count {
-                self.take(self.oldest, count); // in place it might be longer than before
+                self.take(self.oldest, count); // rewritten in place it might be longer
                 return;
             }
             self.pop();
@@ -249,13 +248,13 @@ impl FromIterator<(u64, u64)> for Log {
     }
 }
 
-/// Stands before a count, or the rest of a large one. No number takes that many half bytes.
+/// Precedes a count, or the rest of a large one. No number has that many nibbles.
 const COUNT_MARKER: u8 = 0xf;
 const NUMBER_BITS: u32 = 4 * (COUNT_MARKER as u32 - 1);
 const MAX_NUMBER: u64 = (1 << NUMBER_BITS) - 1;
-/// Of its bytes a log wastes one in this many, at most, at either end.
+/// The fraction of its bytes that a log wastes at either end is at most one in this many.
 const SLACK: usize = 32;
-/// The bytes of the longest entry.
+/// Bytes of the longest entry.
 pub(crate) const MAX_ENTRY_BYTES: usize = 24;
 
 #[cfg(test)]
@@ -273,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_counted_denial_takes_time_linear_in_the_log() {
-        // One hit of cost 40,000 held the lock of a shard for 21 seconds.
+        // A regression: one hit of cost 40,000 held the lock of a shard for 21 seconds.
         let read = |limit: u64| {
             let log = window(limit, Period::HOUR);
             let mut state = log.fresh();

@@ -1,7 +1,7 @@
 //! Tiered window: fine buckets at the edges of a sliding window, coarse ones in between.
 //!
-//! What is counted is exactly the last window in steps of the finest level. The coarser levels hold
-//! sums of the finer ones, so that a sliding day, precise to the second, is read in 142 buckets.
+//! The count is exactly the last window in steps of the finest level. The coarser levels are sums of the finer ones,
+//! so that a sliding day, precise to the second, is read in 142 buckets.
 
 use smallvec::SmallVec;
 
@@ -42,7 +42,7 @@ impl Tiers {
 }
 
 impl Tiers {
-    /// What they take with a single step in each level.
+    /// Heap bytes with a single step in each level.
     pub(crate) fn min_heap_bytes(&self) -> usize {
         Levels::MAX * size_of::<Steps>() + self.levels.len() * Steps::MIN_BYTES
     }
@@ -56,7 +56,7 @@ pub struct BucketRange {
     pub to: u64,
 }
 
-/// Two edges of every level but the coarsest.
+/// Two ranges per level, one for the coarsest.
 pub type BucketRanges = SmallVec<[BucketRange; 7]>;
 
 impl TieredWindow {
@@ -66,15 +66,15 @@ impl TieredWindow {
         TieredWindow { window, levels }
     }
 
-    /// The runs of buckets that make up the window at `now`: as coarse as fits, no step missed or
-    /// counted twice.
+    /// The ranges of buckets that make up the window at `now`: as coarse as possible, no step missing or counted
+    /// twice.
     pub fn cover(&self, now: Time) -> BucketRanges {
         let mut from = self.window.oldest_at(now);
         let mut end = self.window.step_at(now) + 1;
         let mut runs = BucketRanges::new();
         for level in 0..self.levels.units().len() {
             let ratio = self.levels.units().get(level + 1).map(|coarser| coarser.secs() / self.unit(level));
-            // The part that coarser buckets cover whole, in their numbers.
+            // The part that whole coarser buckets cover, as their indexes.
             let inner =
                 ratio.map(|ratio| (ratio, from.div_ceil(ratio), end / ratio)).filter(|(_, a, b)| a < b);
             let Some((ratio, inner_from, inner_end)) = inner else {
@@ -93,7 +93,7 @@ impl TieredWindow {
         self.cover(now).iter().map(|run| run.to - run.from + 1).sum()
     }
 
-    /// `now`, or the newest step: a caller whose clock was read a moment too early counts what others
+    /// `now`, or the newest step if that is later: a caller with a slightly earlier timestamp sees what other threads
     /// have charged since.
     fn effective_now(&self, state: &Tiers, now: Time) -> Time {
         let newest = state.finest().and_then(Steps::newest);
@@ -104,12 +104,12 @@ impl TieredWindow {
         self.levels.units()[level].secs()
     }
 
-    /// The bucket of `level` that holds a step of the finest one.
+    /// The bucket of `level` that contains a step of the finest level.
     fn bucket(&self, level: usize, step: u64) -> u64 {
         step * self.unit(0) / self.unit(level)
     }
 
-    /// Forgets what is in no bucket of the window that begins with step `oldest`.
+    /// Removes buckets that are entirely before step `oldest`.
     fn forget_before(&self, tiers: &mut Tiers, oldest: u64) {
         for level in 0..tiers.levels.len() {
             tiers.levels[level].forget_before(self.bucket(level, oldest));
@@ -123,7 +123,7 @@ impl TieredWindow {
         }
     }
 
-    /// The memory behind the largest state: in each level a step for every hit, or all steps and the one at the edge.
+    /// Maximum heap bytes of a state: in each level one step per hit, or all steps and the one at the edge.
     pub(super) fn max_bytes(&self) -> u64 {
         let seconds = self.window.steps * self.unit(0);
         let levels = 0..self.levels.units().len();
@@ -136,7 +136,7 @@ impl TieredWindow {
         self.window.limit
     }
 
-    /// Halves the steps of the finest level, and sums the others up again; `false` if there is one step only.
+    /// Halves the steps of the finest level and rebuilds the sums; `false` if there is one step only.
     pub(super) fn coarsen(&self, tiers: &mut Tiers) -> bool {
         let Some(finest) = tiers.finest().and_then(Steps::halved) else { return false };
         let mut coarse = Tiers::default();
@@ -200,7 +200,7 @@ impl Algorithm for TieredWindow {
     fn drain(&self, state: &mut Tiers, now: Time, cost: u64) {
         let cap = self.window.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.window.limit));
-        // What does not count any more is not in the way of what does.
+        // Removes expired steps first, so that the cost is subtracted from steps that count.
         self.forget_before(state, self.window.oldest_at(self.effective_now(state, now)));
         let mut excess = self.used(state, now).saturating_sub(cap);
         while let Some((step, count)) = state.finest().and_then(Steps::oldest).filter(|_| excess > 0) {
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_counted_denial_does_not_forget_what_was_used_under_a_larger_limit() {
-        // 50 used, the limit lowered to 5 and raised again: a denial in between left 5 of 50 used.
+        // A regression: 50 used, the limit lowered to 5 and raised again; a denial in between left 5 of 50 used.
         let large = TieredWindow::new(50, Period::DAY, Levels::SMH);
         let small = TieredWindow::new(5, Period::DAY, Levels::SMH);
         let now = Time::from_secs(20_000 * DAY);
@@ -303,7 +303,8 @@ mod tests {
 
     #[test]
     fn a_denial_counted_by_a_clock_that_lags_does_not_wait_for_what_is_gone() {
-        // The oldest hits had left the window that others had reached: taken one by one, they freed nothing.
+        // A regression: the oldest hits had already left the window of other threads, so that removing them freed
+        // nothing.
         let window = day();
         let mut state = window.fresh();
         let before = Time::from_secs(20_000 * DAY);
@@ -317,7 +318,8 @@ mod tests {
 
     #[test]
     fn a_clock_read_a_moment_too_early_sees_what_others_have_charged() {
-        // Threads race: one charged the whole limit just after a second began, one asked just before it.
+        // Threads race: one charges the whole limit just after a second began, another decides with a timestamp just
+        // before it.
         let window = day();
         let mut state = window.fresh();
         let after = Time::from_secs(20_000 * DAY);

@@ -1,7 +1,7 @@
 //! Token bucket: up to `burst` tokens, a request takes its cost.
 //!
-//! The refills differ only in how time passes: continuously, in ticks of the clock, or from one
-//! calendar boundary to the next. Between two ticks time stands still, so no token appears.
+//! The refills differ only in how time passes: continuously, in ticks of the clock, or from one calendar boundary to
+//! the next. Between two ticks the bucket's time does not advance, so no token appears.
 
 use crate::algorithm::gcra::{BucketClock, Meter};
 use crate::limit::{Rate, Refill};

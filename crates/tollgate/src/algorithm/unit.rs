@@ -1,7 +1,7 @@
-//! Limits counted in a coarser unit of time than the nanosecond, for stores whose clocks know no finer one.
+//! Limits counted in a coarser unit of time than the nanosecond, for stores whose clocks have no finer resolution.
 //!
-//! Instants given to such a quota are whole numbers of the unit, and its waits are rounded up to it. Windows
-//! count the same in every unit; a continuous bucket does not, because its token is a whole number of ticks.
+//! Timestamps passed to such a quota are whole numbers of the unit, and its waits are rounded up to it. Windows count
+//! the same in every unit; a continuous bucket does not, because its token is a whole number of ticks.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Quota {
 }
 
 impl Meter {
-    /// `burst` tokens that come back at `rate`, continuously, in ticks that are as near to `unit` as is exact.
+    /// `burst` tokens that refill continuously at `rate`, in the exact ticks nearest to `unit`.
     pub fn continuous_in(rate: Rate, burst: u64, unit: Duration) -> Meter {
         let period_ns = rate.period().nanos();
         let period = period_ns / nanos_of(unit).max(1);

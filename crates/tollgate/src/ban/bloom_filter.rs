@@ -1,7 +1,7 @@
-//! A filter in front of the ban list: says of nearly every key that is not banned that it is not.
+//! A Bloom filter in front of the ban list: excludes nearly every key that is not banned.
 //!
-//! It is read without a lock, one word for each key. What was put in stays in until the filter is made
-//! anew, so it may say "perhaps" too often, never "no" of what is there.
+//! It is read without a lock, one word per key. Keys stay in it until the filter is rebuilt, so it has false
+//! positives, never false negatives.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,23 +9,23 @@ use crate::fingerprint::Fingerprint;
 
 pub(super) struct BloomFilter {
     words: Box<[AtomicU64]>,
-    /// Prints that may be added before too many keys look banned.
+    /// Fingerprints that may be added before the rate of false positives is too high.
     capacity: usize,
 }
 
-/// A word for so many keys: four bits of sixteen for each.
+/// Keys per 64-bit word: sixteen bits per key, of which each key sets four.
 const KEYS_PER_WORD: usize = 4;
 const MIN_KEYS: usize = 256;
 
 impl BloomFilter {
-    /// A filter for twice as many keys as there are.
+    /// A filter for twice the present number of keys.
     pub(super) fn new(len: usize) -> BloomFilter {
         let keys = (2 * len).max(MIN_KEYS);
         let words = (0..keys.div_ceil(KEYS_PER_WORD)).map(|_| AtomicU64::new(0)).collect();
         BloomFilter { words, capacity: keys }
     }
 
-    /// How many keys may be put in.
+    /// The number of keys that may be added.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }

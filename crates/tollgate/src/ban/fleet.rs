@@ -1,4 +1,5 @@
-//! Which bans of the list a store that nodes share has told: a rules database that does not have them drops none.
+//! The bans of the list that the central store has published: a load from a rules database without them does not drop
+//! them.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,7 @@ use crate::fingerprint::Fingerprint;
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
-/// Fewer entries are not searched for bans that are over.
+/// With fewer entries, ended bans are not purged.
 const MIN_PURGE: usize = 1_024;
 
 #[derive(Default)]
@@ -15,7 +16,7 @@ pub(crate) struct FleetBanSet(Mutex<FleetBanDeadlines>);
 #[derive(Default)]
 struct FleetBanDeadlines {
     until: HashMap<Fingerprint, Time>,
-    /// The length at which bans that are over are dropped: twice what the last time left.
+    /// The length at which ended bans are purged: twice the length after the last purge.
     purge_len: usize,
 }
 

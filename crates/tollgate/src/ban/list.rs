@@ -1,7 +1,7 @@
-//! The bans that come and go while traffic flows.
+//! Bans that change at run time.
 //!
-//! Who is not banned is told so by a filter, without a lock, whatever the number of bans; who may be banned is
-//! looked up in one of many shards. Changes are made one at a time.
+//! A Bloom filter answers for nearly all keys that are not banned, without a lock and whatever the number of bans; a
+//! possible match is looked up in one of many shards. Writers are serialised.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -23,11 +23,11 @@ use crate::key_list::KeyKinds;
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
-/// Bans at once: an automatic one beyond them is not kept. Offenders may be made up.
+/// Maximum number of bans: further automatic ones are dropped, because an attacker can invent keys.
 const MAX_BANS: usize = 1_000_000;
-/// Bytes of the keys of all bans: an automatic one beyond them is not kept.
+/// Maximum bytes of the keys of all bans: further automatic ones are dropped.
 const MAX_KEY_BYTES: usize = 64 << 20;
-/// A full list is searched for bans that are over this often.
+/// A full list is purged of ended bans at most this often.
 const PURGE_PAUSE: Duration = Duration::from_secs(1);
 const SHARDS: usize = 256;
 
@@ -38,13 +38,13 @@ pub(crate) struct BanList {
     secret: Secret,
     read_view: ArcSwap<ReadView>,
     shards: Vec<RwLock<BanShard>>,
-    /// Held by whoever changes the list; readers never ask for it.
+    /// Held by writers; readers never take it.
     writer: Mutex<WriterState>,
-    /// The length of the list, so that an empty one costs nothing.
+    /// The length of the list, so that an empty one costs one load.
     len: AtomicUsize,
     /// Bytes of all keys as text.
     key_bytes: AtomicUsize,
-    /// How often the list has changed.
+    /// Number of changes so far.
     changes: AtomicU64,
     offenders: Offenders,
     pub(crate) pending_bans: PendingBanQueue,
@@ -53,20 +53,20 @@ pub(crate) struct BanList {
     dropped: AtomicU64,
     capacity: usize,
     key_capacity: usize,
-    /// What has changed since a state log was last written.
+    /// What has changed since the state log was last written.
     changed: Option<Mutex<ChangedKeys>>,
 }
 
-/// What came of a ban that was to be entered.
+/// Result of adding a ban.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InsertResult {
     New,
-    /// The key is banned for as long already.
+    /// The key is already banned for at least as long.
     AlreadyBanned,
     Full,
 }
 
-/// What most requests need to see.
+/// The data that most lookups read.
 struct ReadView {
     kinds: KeyKinds,
     filter: Arc<BloomFilter>,
@@ -75,7 +75,7 @@ struct ReadView {
 #[derive(Default)]
 struct WriterState {
     kinds: KeyKinds,
-    /// What was put into the filter since it was made.
+    /// Keys added to the filter since it was built.
     filter_len: usize,
     purged_at: Time,
 }
@@ -139,12 +139,12 @@ impl BanList {
         shard.get(fingerprint, |kept| kept.until() > now)?.entry().filter(|(key, _)| is(key))
     }
 
-    /// Bans a key; an earlier ban of the same key is replaced and returned if it was still in force.
+    /// Bans a key; replaces an earlier ban of the same key, which is returned if it was still in force.
     pub(crate) fn insert(&self, key: Key, ban: Ban, now: Time) -> Option<Ban> {
         self.insert_locked(&mut lock(&self.writer), &key, &ban, now).filter(|old| old.until > now)
     }
 
-    /// Takes over a ban from elsewhere; of one that is over only the strikes matter.
+    /// Applies a ban from elsewhere; of one that has ended only the strikes matter.
     pub(crate) fn put(&self, key: Key, ban: Ban, now: Time) {
         if ban.until > now {
             self.insert(key, ban, now);
@@ -154,7 +154,7 @@ impl BanList {
         }
     }
 
-    /// Bans a key as it has earned, unless it is banned for as long already; `false` if the list is full.
+    /// Adds an automatic ban, unless the key is already banned for at least as long; `false` if the list is full.
     pub(crate) fn insert_automatic(&self, key: &Key, ban: &Ban, now: Time) -> bool {
         let inserted = self.insert_longer(key, ban, now);
         if inserted == InsertResult::New {
@@ -182,23 +182,23 @@ impl BanList {
         InsertResult::New
     }
 
-    /// Whether an automatic ban of a key finds no room.
+    /// Whether there is no room for an automatic ban of a key.
     fn is_full_for(&self, key: &Key) -> bool {
         self.len.load(Ordering::Relaxed) >= self.capacity
             || self.key_bytes.load(Ordering::Relaxed) + key.to_string().len() > self.key_capacity
     }
 
-    /// Tells whether the list has changed between two calls.
+    /// A change counter: equal values mean that the list has not changed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Bans that were earned and found the list full.
+    /// Automatic bans that were dropped because the list was full.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Lifts a ban, forgives what automatic ones are built on, and returns what was lifted.
+    /// Lifts a ban, forgives the key's violations and strikes, and returns the ban.
     pub(crate) fn lift(&self, key: &Key, now: Time) -> Option<Ban> {
         let removed = self.remove_locked(&mut lock(&self.writer), key);
         self.offenders.forgive(self.fingerprint(key));
@@ -206,7 +206,7 @@ impl BanList {
         removed.filter(|ban| ban.until > now)
     }
 
-    /// Follows a removal elsewhere: of a ban in force it is a pardon, of one that is over only tidying up.
+    /// Applies a removal elsewhere: forgives a ban in force; of one that has ended the strikes are kept.
     pub(crate) fn remove(&self, key: &Key, now: Time) -> Option<Ban> {
         let removed = self.remove_locked(&mut lock(&self.writer), key)?;
         self.on_ban_removed(key, &removed, now);
@@ -221,19 +221,19 @@ impl BanList {
         Some(ban).filter(|ban| ban.until > now)
     }
 
-    /// How many bans are in force.
+    /// The number of bans in force.
     pub(crate) fn count(&self, now: Time) -> usize {
         let in_force = |shard: &BanShard| shard.iter().filter(|kept| kept.until() > now).count();
         self.shards.iter().map(|shard| in_force(&shard.read().unwrap_or_else(PoisonError::into_inner))).sum()
     }
 
-    /// The attributes that requests are asked for.
+    /// The attributes that the list needs of requests.
     pub(crate) fn attributes(&self) -> Vec<Attribute> {
         self.read_view.load().kinds.attributes().cloned().collect()
     }
 
-    /// The first bans in force after a key, in the order of the keys' texts, together with some `others`. All
-    /// bans are looked at; no more than those asked for are kept.
+    /// The first bans in force after a key, ordered by the text of their keys, merged with `others`. Scans all bans;
+    /// stores no more than the page.
     pub(crate) fn page<'o>(
         &self,
         others: impl Iterator<Item = &'o (Key, Ban)>,
@@ -255,7 +255,7 @@ impl BanList {
         page.bans.into_iter().filter_map(|(key, ban)| Some((Key::parse(&key).ok()?, ban))).collect()
     }
 
-    /// Drops all but some; returns how many bans those were.
+    /// Drops all bans but the given ones; returns how many were dropped.
     pub(crate) fn retain(&self, seen: &HashSet<Fingerprint>, now: Time) -> usize {
         let mut writer = lock(&self.writer);
         let mut dropped = 0;
@@ -267,8 +267,8 @@ impl BanList {
         dropped
     }
 
-    /// Counts denials by a rule, all of one moment, and bans the key where they were too many; says whether it did.
-    /// While the key is banned nothing counts.
+    /// Counts denials by a rule, all with the same timestamp, and bans the key if they are too many; returns whether
+    /// it did. While the key is banned nothing is counted.
     pub(crate) fn record_denials(
         &self,
         key: &Key,
@@ -294,12 +294,12 @@ impl BanList {
         &self.offenders
     }
 
-    /// What a key is known by.
+    /// The fingerprint of a key.
     pub(crate) fn fingerprint(&self, key: &Key) -> Fingerprint {
         KeyKinds::fingerprint(&self.secret, key)
     }
 
-    /// What the list knows of the bans of a key, be they over or not.
+    /// The strikes of a key according to the list, whether its ban has ended or not.
     fn strikes(&self, fingerprint: Fingerprint) -> Strikes {
         let shard = self.read(fingerprint);
         let kept = shard.get(fingerprint, |_| true);
@@ -310,7 +310,7 @@ impl BanList {
         let fingerprint = self.fingerprint(key);
         let text = key.to_string();
         if text.len() > Key::MAX_LEN {
-            self.dropped.fetch_add(1, Ordering::Relaxed); // nobody could name it to lift the ban
+            self.dropped.fetch_add(1, Ordering::Relaxed); // the ban could not be lifted, because the key has no valid text
             return None;
         }
         let number = shard_of(fingerprint);
@@ -333,7 +333,7 @@ impl BanList {
         old
     }
 
-    /// Lets readers see a new key.
+    /// Makes a new key visible to readers.
     fn publish_key(&self, writer: &mut WriterState, key: &Key, fingerprint: Fingerprint) {
         let front = self.read_view.load();
         let is_new_shape = writer.kinds.add(key);
@@ -349,7 +349,7 @@ impl BanList {
         }
     }
 
-    /// A filter of all that is there.
+    /// A filter of all bans in the list.
     fn build_filter(&self) -> BloomFilter {
         let filter = BloomFilter::new(self.len.load(Ordering::Relaxed));
         for shard in &self.shards {
@@ -376,7 +376,7 @@ impl BanList {
         self.uncount_keys(writer, gone.iter().map(|(key, _)| key));
     }
 
-    /// What becomes of an offender whose ban is no longer listed.
+    /// Updates the offender after its ban was removed from the list.
     fn on_ban_removed(&self, key: &Key, ban: &Ban, now: Time) {
         match ban.until > now {
             true => self.offenders.forgive(self.fingerprint(key)),
@@ -410,12 +410,12 @@ impl BanList {
     }
 }
 
-/// By bits that the filter does not look at.
+/// Uses bits that the filter does not use.
 fn shard_of(fingerprint: Fingerprint) -> usize {
     (fingerprint.0 >> 24) as usize % SHARDS
 }
 
-/// The first so many bans after a key.
+/// The first bans after a key, up to a limit.
 struct BanPage {
     after: Option<String>,
     limit: usize,
@@ -423,7 +423,7 @@ struct BanPage {
 }
 
 impl BanPage {
-    /// Takes a ban if it belongs here; of two of one key the later stays.
+    /// Adds a ban if it belongs on this page; of two bans of one key the one that ends later wins.
     fn offer(&mut self, key: &str, until: Time, ban: impl FnOnce() -> Ban) {
         let is_before = self.after.as_deref().is_some_and(|after| key <= after);
         let is_full = self.bans.len() >= self.limit;

@@ -1,4 +1,4 @@
-//! The whole of a database's bans, read ban by ban: what it does not have is dropped in the end.
+//! Loads all bans of a database one by one; bans that it does not have are dropped at the end.
 
 use std::collections::HashSet;
 
@@ -7,8 +7,8 @@ use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
 use crate::time::Time;
 
-/// Bans in place of all those that did not come from the file. They hold one by one; those that are not
-/// among them hold until [`finish`](Self::finish), or for ever if it is never called.
+/// Replaces all bans that are not from the file. Each ban is in force as soon as it is put; bans that are not put stay
+/// in force until [`finish`](Self::finish), or for good if it is never called.
 pub struct BanLoad<'l> {
     list: &'l BanList,
     ipv6_prefix: u8,
@@ -26,8 +26,9 @@ impl<'l> BanLoad<'l> {
         self.list.put(key, ban, now);
     }
 
-    /// Drops what was not put, but for what this node has earned somebody and nobody has taken yet, and what a store
-    /// that nodes share has told. What was still in force is forgiven, as by [`Engine::unban`](crate::Engine::unban). Returns how many were dropped.
+    /// Drops the bans that were not put, except pending bans of this node and bans published by the central store. A
+    /// ban that was still in force is forgiven, as by [`Engine::unban`](crate::Engine::unban). Returns how many were
+    /// dropped.
     pub fn finish(mut self, now: Time) -> usize {
         let waiting = self.list.pending_bans.keys();
         self.loaded.extend(waiting.iter().map(|key| self.list.fingerprint(key)));

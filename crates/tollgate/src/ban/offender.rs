@@ -1,7 +1,7 @@
-//! What is held against one ban key: denials by rule, and the automatic bans it has had.
+//! The record of one ban key: denials by rule, and its automatic bans.
 //!
-//! Pure, and the same wherever it is kept: in this process or in a store that nodes share. While the key is banned
-//! nothing is added, and a ban clears all denials: one burst is one strike, whichever rules and nodes denied it.
+//! Pure, and the same in this process and in the central store. While the key is banned nothing is added, and a ban
+//! clears all denials: one burst is one strike, whichever rules and nodes denied it.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use smallvec::SmallVec;
 use crate::rule::BanPolicy;
 use crate::time::Time;
 
-/// Rules whose denials are remembered of one key; the latest ones.
+/// Maximum number of rules whose denials are recorded per key; the latest ones are kept.
 pub const MAX_RULES: usize = 64;
 /// Up to this threshold every denial has its own timestamp; above it they are counted in this many steps of `within`.
 pub const MAX_TIMES: u32 = 128;
 
-/// A ban that a key has had is worth as much memory as so many denials.
+/// For eviction, a strike weighs as much as this many denials.
 const STRIKE_WEIGHT: u64 = 16;
 
 /// When a rule bans, and for how long.
@@ -23,13 +23,13 @@ const STRIKE_WEIGHT: u64 = 16;
 pub struct BanTerms {
     pub after: u32,
     pub within: Duration,
-    /// How long the first ban lasts.
+    /// Duration of the first ban.
     pub first: Duration,
-    /// The longest ban; without one for as long, strikes are forgotten.
+    /// Maximum duration of a ban; after this long without a ban, strikes are reset.
     pub max: Duration,
 }
 
-/// The automatic bans in a row that a key has had, and when the last of them ends.
+/// The number of consecutive automatic bans of a key, and the end of the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Strikes {
     pub count: u32,
@@ -52,7 +52,7 @@ pub struct RuleDenials {
 }
 
 impl BanTerms {
-    /// What a ban by a rule is given as its reason.
+    /// The reason text of a ban by a rule.
     pub fn reason(&self, rule: &str) -> String {
         format!("{} denials by rule {rule}", self.after)
     }
@@ -64,7 +64,7 @@ impl BanTerms {
         Strikes { count, until: now + doubled.min(self.max) }
     }
 
-    /// The timestamp under which a denial is kept: never later than it was.
+    /// The timestamp under which a denial is stored: never later than the original.
     fn quantize(&self, at: Time) -> Time {
         let step = self.within.as_nanos() / u128::from(MAX_TIMES);
         match u64::try_from(step) {
@@ -82,15 +82,15 @@ impl From<&BanPolicy> for BanTerms {
 }
 
 impl Strikes {
-    /// The later one of two bans of a key. A ban by hand has no strikes, and takes none away.
+    /// The later of two bans of a key. A manual ban has no strikes and resets none.
     pub fn latest(self, other: Strikes) -> Strikes {
         if other.count > 0 && (other.until, other.count) > (self.until, self.count) { other } else { self }
     }
 }
 
 impl Offender {
-    /// Counts denials by a rule, all of one moment; returns the ban that they earn. `known` is what else is known
-    /// of the bans of the key.
+    /// Counts denials by a rule, all with the same timestamp; returns the ban that results. `known` are the key's
+    /// strikes from other sources.
     pub fn record_denials(
         &mut self,
         rule: u64,
@@ -99,7 +99,7 @@ impl Offender {
         at: Time,
         count: u32,
     ) -> Option<Strikes> {
-        // The key is banned, or was when the request was under way.
+        // The key is banned, or was when the request was in flight.
         if at < self.strikes.until.max(known.until) {
             return None;
         }
@@ -114,13 +114,13 @@ impl Offender {
         Some(self.strikes)
     }
 
-    /// How much would be forgotten with it: denials that count, and bans.
+    /// Eviction weight: denials that count, and strikes.
     pub(super) fn weight(&self) -> u64 {
         let denials: u64 = self.denials.iter().map(RuleDenials::sum).sum();
         denials.saturating_add(u64::from(self.strikes.count) * STRIKE_WEIGHT)
     }
 
-    /// The memory behind it, in bytes.
+    /// Heap bytes of the record.
     pub(super) fn heap_bytes(&self) -> usize {
         let spilled = |len: usize, size: usize| if len > 1 { len.next_power_of_two() * size } else { 0 };
         let times = |by: &RuleDenials| spilled(by.times.len(), size_of::<(Time, u32)>());
@@ -141,7 +141,7 @@ impl Offender {
 }
 
 impl RuleDenials {
-    /// Denials come nearly in order: nodes and threads race by moments.
+    /// Denials arrive nearly in order: threads and nodes race only briefly.
     fn add(&mut self, at: Time, count: u32) {
         let place = self.times.iter().rposition(|(time, _)| *time <= at).map_or(0, |before| before + 1);
         match place.checked_sub(1).map(|before| &mut self.times[before]) {
@@ -176,7 +176,7 @@ mod tests {
         BanTerms { after, within: SECOND * 20, first: SECOND * 4, max: SECOND * 30 }
     }
 
-    /// The definition, without any thought of memory: every denial that counts, and every ban.
+    /// The reference model, without bounds on memory: every denial that counts, and every ban.
     #[derive(Default)]
     struct Model {
         counted: HashMap<u64, Vec<Time>>,

@@ -1,10 +1,12 @@
-//! The offenders of this process: what is held against each key, in a table of bounded size.
+//! The offenders of this process, in a table of bounded size.
 //!
-//! Strikes belong to a key: they follow it from node to node with its bans, and forgiving it forgets all at once.
+//! Strikes belong to a key: they follow it from node to node with its bans, and forgiving a key clears all of its
+//! record.
 //!
-//! Keys may be made up. When the table is full, a key that is not in it displaces the least of a few entries only if it
-//! was denied more often; until then it is counted in a sketch. So keys that are denied once wash nobody out, and a
-//! key that is denied again and again gets an entry whatever the flood. The denials before that are not counted.
+//! An attacker can invent keys. When the table is full, a key without an entry replaces the lowest-ranked of a few
+//! entries only if it was denied more often; until then it is counted in a sketch. So keys that are denied once evict
+//! no other, and a key that is denied repeatedly gets an entry whatever the flood. The denials before that are not
+//! counted.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,13 +19,13 @@ use crate::sampled_lru::SampledLru;
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
-/// The offenders remembered at once.
+/// Maximum number of offenders.
 const MAX_OFFENDERS: usize = 100_000;
-/// What their denials take, beside the table itself.
+/// Maximum heap bytes of their denials, beside the table itself.
 const MAX_HEAP_BYTES: usize = 32 << 20;
-/// Entries that one change may displace.
+/// Entries that one change may evict.
 const MAX_EVICTIONS: usize = 8;
-/// An entry that was not touched for this long weighs half as much.
+/// The weight of an entry halves for each such duration since it was last touched.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
 #[derive(Default)]
@@ -48,8 +50,8 @@ impl Default for OffenderTable {
 }
 
 impl Offenders {
-    /// Counts denials by a rule, all of one moment; returns the ban that they earn, for a reason to be filled in.
-    /// `listed` is what the ban list knows of the key.
+    /// Counts denials by a rule, all with the same timestamp; returns the ban that results, without its reason.
+    /// `listed` are the key's strikes according to the ban list.
     pub(crate) fn record_denials(
         &self,
         key: Fingerprint,
@@ -60,7 +62,7 @@ impl Offenders {
         count: u32,
     ) -> Option<Ban> {
         let mut known = lock(&self.0);
-        // What bans at once needs no memory of earlier denials.
+        // Denials that suffice for a ban need no record of earlier ones.
         if count < terms.after && !known.admits(key, at) {
             return None;
         }
@@ -69,7 +71,7 @@ impl Offenders {
         Some(Ban { until, reason: String::new(), source: BanSource::Automatic, strikes })
     }
 
-    /// Takes back a ban that found no room in the list: the key is not banned, so its denials count again.
+    /// Reverts a ban that found no room in the list: the key is not banned, so its denials count again.
     pub(crate) fn revert_ban(&self, key: Fingerprint, ban: &Ban, now: Time) {
         lock(&self.0).change(key, now, |Offender { strikes, .. }| {
             if strikes.until == ban.until {
@@ -78,7 +80,7 @@ impl Offenders {
         });
     }
 
-    /// Remembers the strikes of a ban that is no longer listed.
+    /// Records the strikes of a ban that is no longer listed.
     pub(crate) fn record_strikes(&self, key: Fingerprint, strikes: Strikes) {
         if strikes.count > 0 {
             let remember = |offender: &mut Offender| offender.strikes = offender.strikes.latest(strikes);
@@ -91,12 +93,12 @@ impl Offenders {
         lock(&self.0).table.get(key).map_or_else(Strikes::default, |offender| offender.strikes)
     }
 
-    /// Forgets the denials and strikes of a key.
+    /// Removes the denials and strikes of a key.
     pub(crate) fn forgive(&self, key: Fingerprint) {
         lock(&self.0).remove(key);
     }
 
-    /// Those from a number on, at most so many.
+    /// A page of entries: at most `most`, from index `from`.
     pub(crate) fn rows(&self, from: usize, most: usize) -> Vec<(Fingerprint, Time, Offender)> {
         let clone =
             |(fingerprint, touched, offender): (_, _, &Offender)| (fingerprint, touched, offender.clone());
@@ -107,7 +109,7 @@ impl Offenders {
         lock(&self.0).table.row(key).map(|(touched, offender)| (touched, offender.clone()))
     }
 
-    /// Notes from now on which offenders change, if it is told to.
+    /// If enabled, records which offenders change from now on.
     pub(crate) fn record(&self, changes: Changes) {
         lock(&self.0).table.record(changes);
     }
@@ -117,7 +119,7 @@ impl Offenders {
         lock(&self.0).table.changed().map(|keys| (keys.take(), keys.take_overflow())).unwrap_or_default()
     }
 
-    /// Notes keys again that were taken and not written.
+    /// Records keys again that were taken but not written.
     pub(crate) fn note_changed(&self, keys: impl Iterator<Item = Fingerprint>) {
         if let Some(changed) = lock(&self.0).table.changed() {
             keys.for_each(|key| changed.add(key));
@@ -130,7 +132,7 @@ impl Offenders {
 }
 
 impl OffenderTable {
-    /// Whether a key has an entry, or may have one.
+    /// Whether a key has an entry, or qualifies for one.
     fn admits(&mut self, key: Fingerprint, now: Time) -> bool {
         if !self.table.is_full() || self.table.get(key).is_some() {
             return true;
@@ -145,7 +147,7 @@ impl OffenderTable {
         }
     }
 
-    /// Changes what is held against a key, within the bounds.
+    /// Changes the record of a key, within the bounds.
     fn change<T>(&mut self, key: Fingerprint, now: Time, act: impl FnOnce(&mut Offender) -> T) -> T {
         if self.table.is_full() && self.table.get(key).is_none() {
             self.evict_least(key, now);
@@ -155,7 +157,7 @@ impl OffenderTable {
         let done = act(offender);
         let after = offender.heap_bytes();
         self.heap_bytes = self.heap_bytes + after - before;
-        // One change adds less than a few entries take; a bounded number of tries holds the lock for a bounded time.
+        // One change adds less than a few entries take. A bounded number of evictions bounds the time under the lock.
         for _ in 0..MAX_EVICTIONS {
             if self.heap_bytes > self.max_heap_bytes {
                 self.evict_least(key, now);
@@ -164,7 +166,7 @@ impl OffenderTable {
         done
     }
 
-    /// Drops the least of a few entries, and never that of `key`.
+    /// Evicts the lowest-ranked of a few entries, never that of `key`.
     fn evict_least(&mut self, key: Fingerprint, now: Time) {
         if let Some((least, _)) = self.table.min_of_sample(|offender, touched| rank(offender, touched, now))
             && least != key
@@ -179,7 +181,7 @@ impl OffenderTable {
     }
 }
 
-/// What an entry is worth: its weight, halved with time; of equal ones the latest.
+/// The eviction rank: the weight, halved with time; ties go to the later one.
 fn rank(offender: &Offender, touched: Time, now: Time) -> (u64, Time) {
     let halvings = (now.since(touched).as_secs() / HALF_LIFE.as_secs()).min(63);
     (offender.weight() >> halvings, touched)
@@ -255,7 +257,7 @@ mod tests {
         assert_eq!(offenders.rows(0, 1)[0].2.denials.len(), MAX_RULES);
     }
 
-    /// 200,000 keys that were denied once each washed 20 offenders out of the table.
+    /// A regression: 200,000 keys that were denied once each evicted 20 offenders from the table.
     #[test]
     fn a_flood_of_keys_that_are_denied_once_washes_no_offender_out() {
         let offenders = Offenders::default();

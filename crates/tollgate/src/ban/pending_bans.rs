@@ -1,4 +1,4 @@
-//! Bans that this node has just earned somebody, for whoever tells the others.
+//! Pending bans: automatic bans of this node that are not published to the fleet yet.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -6,12 +6,12 @@ use crate::ban::Ban;
 use crate::identity::Key;
 use crate::sync::{Mutex, lock};
 
-/// Bans that wait to be taken.
+/// Maximum length of the queue.
 const MAX_PENDING: usize = 10_000;
 
 #[derive(Default)]
 pub(crate) struct PendingBanQueue {
-    /// Whether anybody takes them.
+    /// Set by the first `take`: without a consumer nothing is queued.
     has_consumer: AtomicBool,
     pending: Mutex<Vec<(Key, Ban)>>,
     dropped: AtomicU64,

@@ -1,7 +1,7 @@
-//! A part of the ban list: bans one behind the other in one run of bytes, found by their prints.
+//! A shard of the ban list: bans stored consecutively in one byte buffer, indexed by fingerprint.
 //!
-//! A ban is a head of fixed length, the key as text and, where many do not share it, the reason. What is
-//! gone stays where it was until a quarter of the bytes is of no use.
+//! A ban is a header of fixed length, the key as text and, unless it is a shared one, the reason. Removed bans stay in
+//! the buffer until a quarter of it is unused.
 
 use std::mem;
 
@@ -12,33 +12,33 @@ use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
 use crate::time::Time;
 
-/// Reasons that bans share. Any other stands beside its ban.
+/// Maximum number of shared reasons. Any other is stored with its ban.
 const MAX_REASONS: usize = 64;
-/// A shard shorter than this is not searched for bans that are over.
+/// A shard shorter than this is not purged of ended bans.
 const MIN_PURGE: usize = 256;
-/// Fewer bytes are not worth tidying up.
+/// With fewer unused bytes the buffer is not compacted.
 const MIN_WASTE: usize = 1 << 10;
 const MIN_GROWTH: usize = 128;
 
 #[derive(Default)]
 pub(super) struct BanShard {
-    /// Where bans begin.
+    /// Offsets of bans in the buffer.
     offsets: HashTable<u32>,
     bytes: Vec<u8>,
     wasted: usize,
     reasons: Vec<Box<str>>,
-    /// The length at which bans that are over are dropped: twice what the last time left.
+    /// The length at which ended bans are purged: twice the length after the last purge.
     purge_len: usize,
 }
 
-/// The head of a ban.
+/// The header of a ban.
 #[derive(Clone, Copy)]
 struct BanHeader {
     fingerprint: Fingerprint,
     until: Time,
     strikes: u16,
     source: BanSource,
-    /// The number of a shared reason, or that it is a text of its own.
+    /// The number of a shared reason, or a marker for a text of its own.
     reason: u8,
     key_len: u16,
     reason_len: u16,
@@ -46,7 +46,7 @@ struct BanHeader {
 
 const OWN_REASON: u8 = u8::MAX;
 
-/// A ban as it is kept.
+/// A ban in its stored form.
 pub(super) struct StoredBan<'s> {
     shard: &'s BanShard,
     at: u32,
@@ -76,7 +76,7 @@ impl BanShard {
         self.offsets.iter().map(|at| self.ban_at(*at))
     }
 
-    /// Keeps a ban in place of the one that the key had, which is returned. The key is not too long.
+    /// Stores a ban and returns the one that it replaces. The key is not longer than the maximum.
     pub(super) fn insert(&mut self, fingerprint: Fingerprint, key: &str, ban: &Ban) -> Option<Ban> {
         let old = self.get(fingerprint, |kept| kept.key == key).map(|kept| kept.ban());
         if old.as_ref() == Some(ban) {
@@ -103,12 +103,12 @@ impl BanShard {
         Some(ban)
     }
 
-    /// Whether it is time to look for bans that are over.
+    /// Whether ended bans should be purged.
     pub(super) fn needs_purge(&self) -> bool {
         self.len() >= self.purge_len.max(MIN_PURGE)
     }
 
-    /// Takes out the bans that are not to be kept.
+    /// Removes the bans that `keep` rejects.
     pub(super) fn drain(&mut self, keep: impl Fn(&StoredBan<'_>) -> bool) -> Vec<(Key, Ban)> {
         let mut drained = Vec::new();
         let mut stay = Vec::new();
@@ -125,12 +125,12 @@ impl BanShard {
         drained
     }
 
-    /// Writes the bans at some places anew, and nothing else.
+    /// Rewrites the buffer with only the bans at the given offsets.
     fn rewrite(&mut self, places: &[u32]) {
         let whole = mem::take(self);
         let kept = || places.iter().map(|at| whole.ban_at(*at));
         self.bytes.reserve_exact(kept().map(|kept| kept.len()).sum());
-        self.offsets.reserve(places.len(), |_| 0); // nothing is there to be hashed again
+        self.offsets.reserve(places.len(), |_| 0); // the table is empty: nothing to rehash
         kept().for_each(|kept| self.append(kept.head.fingerprint, kept.key, &kept.ban()));
         self.purge_len = whole.purge_len;
     }
@@ -150,7 +150,7 @@ impl BanShard {
         let at = self.bytes.len();
         let len = BanHeader::LEN + key.len() + own_reason.len();
         if self.bytes.capacity() - at < len {
-            self.bytes.reserve_exact(len + MIN_GROWTH.max(at / 16)); // doubled, half of it might be empty
+            self.bytes.reserve_exact(len + MIN_GROWTH.max(at / 16)); // doubling could leave half of the buffer unused
         }
         self.bytes.extend_from_slice(&head.to_bytes());
         self.bytes.extend_from_slice(key.as_bytes());
@@ -161,7 +161,7 @@ impl BanShard {
         });
     }
 
-    /// The number of a reason that others may have, too.
+    /// The number of a reason, shared if there is room.
     fn intern_reason(&mut self, reason: &str) -> u8 {
         let known = self.reasons.iter().position(|known| **known == *reason);
         if known.is_none() && self.reasons.len() < MAX_REASONS && reason.len() <= u16::MAX as usize {
@@ -254,12 +254,12 @@ impl BanHeader {
     }
 }
 
-/// The part of a print that tells the bans of one shard apart, over all bits.
+/// The hash within a shard, mixed over all bits of the fingerprint.
 fn hash_of(fingerprint: Fingerprint) -> u64 {
     fingerprint.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// As much of a reason as is kept.
+/// The reason, truncated to the stored length.
 fn clipped(reason: &str) -> &str {
     let mut end = reason.len().min(u16::MAX as usize);
     while !reason.is_char_boundary(end) {

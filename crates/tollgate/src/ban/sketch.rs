@@ -1,16 +1,17 @@
-//! A count-min sketch: how often keys were denied that have no entry of their own.
+//! A count-min sketch: the number of denials of keys that have no entry of their own.
 //!
-//! An estimate is never below the true count, but for the halvings. It only decides who gets an entry; denials are counted there.
+//! Apart from halving, an estimate is never below the true count. It only decides which keys get an entry; denials are
+//! counted there.
 
 use crate::fingerprint::Fingerprint;
 
 const ROWS: usize = 4;
 /// Counters in a row; a power of two.
 const WIDTH: usize = 1 << 20;
-/// After so many denials all counters are halved, so that old floods are forgotten.
+/// After this many denials all counters are halved, so that old floods are forgotten.
 const HALVE_AFTER: usize = WIDTH;
 
-/// Four megabytes, from the first use on.
+/// Four megabytes, allocated on first use.
 #[derive(Default)]
 pub(super) struct CountMinSketch {
     counters: Vec<u8>,
@@ -18,7 +19,7 @@ pub(super) struct CountMinSketch {
 }
 
 impl CountMinSketch {
-    /// Counts a denial; how many of the key are known.
+    /// Counts a denial; returns the estimate for the key.
     pub(super) fn add(&mut self, key: Fingerprint) -> u64 {
         if self.counters.is_empty() {
             self.counters = vec![0; ROWS * WIDTH];
@@ -36,7 +37,7 @@ impl CountMinSketch {
     }
 }
 
-/// The fingerprint is keyed: which keys share a counter cannot be told from outside.
+/// The fingerprint is keyed: an attacker cannot tell which keys share a counter.
 fn counter_index(key: Fingerprint, row: usize) -> usize {
     let mixed = key.0.rotate_left(16 * row as u32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 44) as usize % WIDTH

@@ -1,7 +1,7 @@
-//! Violations that wait to be counted for all nodes, in a buffer of bounded size.
+//! Violations to be counted across nodes, in a buffer of bounded size.
 //!
-//! A decision only adds to it. Whoever takes the violations out counts them in a store that nodes share, or hands
-//! them back to be counted on this node.
+//! A decision only adds to it. The consumer counts the violations in the central store, or returns them to be counted
+//! on this node.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,11 +15,11 @@ use crate::rule::RuleId;
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
-/// Rules and keys that wait, each pair once.
+/// Maximum number of buffered pairs of rule and key.
 const MAX_PENDING: usize = 10_000;
-/// Bytes of the keys that wait, as text.
+/// Maximum bytes of the buffered keys, as text.
 const MAX_PENDING_BYTES: usize = 4 << 20;
-/// Moments of one rule and key that are told apart; later ones are added to the last.
+/// Distinct timestamps per rule and key; later ones are added to the last.
 const MAX_TIMESTAMPS: usize = 32;
 
 /// Where violations are counted.
@@ -27,15 +27,15 @@ const MAX_TIMESTAMPS: usize = 32;
 pub enum ViolationCounter {
     /// In this process.
     Node,
-    /// In a store that nodes share, by whoever [takes](crate::Engine::take_violations) them.
+    /// In the central store, by the consumer of [`take_violations`](crate::Engine::take_violations).
     Fleet,
 }
 
-/// The violations of one ban key that were not counted yet.
+/// The violations of one ban key that are not counted yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violations {
     pub key: Key,
-    /// What this node knows of earlier bans of the key.
+    /// The strikes of the key that this node knows.
     pub known_strikes: Strikes,
     pub by_rule: SmallVec<[RuleViolations; 1]>,
 }
@@ -44,7 +44,7 @@ pub struct Violations {
 pub struct RuleViolations {
     pub rule: RuleId,
     pub terms: BanTerms,
-    /// How many there were, and when.
+    /// Timestamps and the number of violations at each.
     pub times: SmallVec<[(Time, u32); 2]>,
 }
 
@@ -67,7 +67,7 @@ impl ViolationQueue {
         self.is_enabled.store(counter == ViolationCounter::Fleet, Ordering::Release);
     }
 
-    /// Whether violations go here rather than being counted at once.
+    /// Whether violations are buffered here rather than counted at once.
     pub(crate) fn is_enabled(&self) -> bool {
         self.is_enabled.load(Ordering::Acquire)
     }
@@ -83,7 +83,7 @@ impl ViolationQueue {
         keys.into_iter().collect()
     }
 
-    /// Violations that found the buffer full.
+    /// Violations that were dropped because the buffer was full.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -105,7 +105,7 @@ impl ViolationBuffer {
             return !is_full;
         }
         let bytes = key.to_string().len();
-        // A longer key cannot be named, so it is not banned.
+        // A longer key has no valid text, so it cannot be banned.
         if is_full || bytes > Key::MAX_LEN || self.bytes + bytes > MAX_PENDING_BYTES {
             return false;
         }
@@ -119,7 +119,7 @@ impl ViolationBuffer {
 }
 
 impl Violations {
-    /// Drops what does not count: violations from before the end of a ban that is known by now.
+    /// Drops violations that do not count: those before the end of a ban that is known by now.
     pub(crate) fn not_covered_by(mut self, known: Strikes) -> Option<Violations> {
         self.known_strikes = known;
         for by in &mut self.by_rule {

@@ -1,7 +1,7 @@
 //! Chunks of a state log: records that are written and read together.
 //!
-//! A chunk begins with the time at which it was made and needs no other chunk to be understood. A record replaces
-//! every earlier record of its key, so a log is read from the beginning, and a state in it is as new as its last record.
+//! A chunk begins with its timestamp and is self-contained. A record replaces every earlier record of its key, so a
+//! log is read from the beginning, and the last record of a key is its state.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,7 +9,7 @@ use std::io;
 use crate::codec::{Decoder, Encoder};
 use crate::time::Time;
 
-/// A chunk that has reached this size is handed out.
+/// A chunk of this size is passed to the sink.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
 /// Some records of a state log, to be written as one frame.
@@ -26,7 +26,7 @@ impl Chunk {
     }
 }
 
-/// What takes chunks. One that fails keeps the chunk and writes it later: it is not made again.
+/// Consumes chunks. A sink that fails keeps the chunk and writes it later: it is not made again.
 pub type Sink<'s> = dyn FnMut(Chunk) -> io::Result<()> + 's;
 
 /// The kinds of records, by the byte that they begin with.
@@ -34,7 +34,7 @@ pub type Sink<'s> = dyn FnMut(Chunk) -> io::Result<()> + 's;
 #[repr(u8)]
 pub(crate) enum Record {
     Rules,
-    /// A class of the packed states that follow in this chunk; they are numbered as they come.
+    /// A class of the packed states that follow in this chunk; numbered in order of appearance.
     Class,
     Packed,
     Wide,
@@ -70,7 +70,7 @@ impl Record {
     }
 }
 
-/// Makes chunks of records, and hands each out when it is full.
+/// Collects records in chunks, and passes each to the sink when it is full.
 pub(crate) struct Chunks<'c, 's> {
     open: Encoder,
     now: Time,
@@ -89,7 +89,7 @@ impl<'c, 's> Chunks<'c, 's> {
         self.now
     }
 
-    /// Begins a record.
+    /// Starts a record.
     pub(crate) fn record(&mut self, kind: Record) -> &mut Encoder {
         if self.open.len() == 0 {
             self.open.word(self.now.nanos());
@@ -109,7 +109,7 @@ impl<'c, 's> Chunks<'c, 's> {
         number
     }
 
-    /// Says which rule the next tracks belong to.
+    /// Sets the rule of the tracks that follow.
     pub(crate) fn tracked_rule(&mut self, rule: &str) {
         if self.rule.as_deref() != Some(rule) {
             self.record(Record::TrackedRule).text(rule);
@@ -117,12 +117,12 @@ impl<'c, 's> Chunks<'c, 's> {
         }
     }
 
-    /// Hands the chunk out if it is full. To be called between records.
+    /// Passes the chunk to the sink if it is full. Called between records.
     pub(crate) fn hand_out_full(&mut self) -> io::Result<()> {
         if self.open.len() < CHUNK_BYTES { Ok(()) } else { self.hand_out() }
     }
 
-    /// Hands out what there is.
+    /// Passes the chunk to the sink, unless it is empty.
     pub(crate) fn hand_out(&mut self) -> io::Result<()> {
         if self.open.len() == 0 {
             return Ok(());
@@ -134,7 +134,7 @@ impl<'c, 's> Chunks<'c, 's> {
         (self.sink)(Chunk(chunk))
     }
 
-    /// The bytes of all chunks so far.
+    /// Bytes of all chunks so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes + self.open.len() as u64
     }

@@ -1,8 +1,7 @@
 //! Turns the parser's events into nodes, without recursion.
 //!
-//! Every node is put in its place once it is complete, so an alias can only stand for a
-//! complete node and no tree can contain itself. Depth and what aliases add are bounded
-//! here. Must not know the schema.
+//! A node is added to its parent once it is complete, so an alias can only refer to a complete node and no tree can
+//! contain itself. Depth and the size of expanded aliases are bounded here. Must not know the schema.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,22 +11,21 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 use crate::document::node::{CopyCost, MapEntry, Node, Scalar, Value};
 use crate::document::problem::{Problem, Problems, TextPosition};
 
-/// How deep lists and maps may nest, those that aliases bring in included.
+/// Maximum nesting of lists and maps, including those in expanded aliases.
 pub const MAX_DEPTH: usize = 64;
 
-/// How much memory anchors and aliases may add to a document: "billion laughs" end here.
+/// Maximum memory that anchors and aliases may add to a document, against "billion laughs" attacks.
 pub const MAX_ALIAS_BYTES: usize = 64 << 20;
 
-/// Up to this many keys, comparing each with each is quicker than hashing them.
+/// Up to this many keys, pairwise comparison is faster than hashing.
 const FEW_KEYS: usize = 16;
 
-/// A document in the making. An `Err` is a problem that ends the reading; one that lets it
-/// go on is collected.
+/// A document under construction. An `Err` is a problem that ends the reading; others are collected.
 #[derive(Default)]
 pub(crate) struct Builder<'a> {
     root: Option<Node<'a>>,
     open: Vec<Frame<'a>>,
-    /// Finished items of all open lists, innermost last: each list is allocated once, to size.
+    /// Finished items of all open lists, innermost last: each list is allocated once, with its exact size.
     items: Vec<Node<'a>>,
     /// The same for the entries of open maps.
     entries: Vec<MapEntry<'a>>,
@@ -36,14 +34,14 @@ pub(crate) struct Builder<'a> {
     problems: Problems,
 }
 
-/// A list or map whose end has not been seen.
+/// A list or map that is not closed yet.
 struct Frame<'a> {
     position: TextPosition,
     anchor: usize,
     content: Content<'a>,
 }
 
-/// Where a frame's own part of the builder's items or entries starts.
+/// The start of a frame's own part of the builder's items or entries.
 enum Content<'a> {
     List { start: usize },
     Map { start: usize, key: Option<(TextPosition, Cow<'a, str>)> },
@@ -52,13 +50,13 @@ enum Content<'a> {
 /// Finds scalars in the source, so that most of them need no memory of their own.
 struct SourceText<'a> {
     text: &'a str,
-    /// The same position, which only moves forward, in characters and in bytes.
+    /// The same position in characters and in bytes; it only moves forward.
     chars: usize,
     bytes: usize,
 }
 
 impl<'a> SourceText<'a> {
-    /// The slice that starts at this marker and reads like `scalar`, if there is one.
+    /// The slice that starts at this marker and equals `scalar`, if there is one.
     fn slice(&mut self, marker: &Marker, scalar: &str, style: ScalarStyle) -> Option<&'a str> {
         let quote = usize::from(style != ScalarStyle::Plain);
         let ahead = (marker.index() + quote).checked_sub(self.chars)?;
@@ -73,7 +71,7 @@ impl<'a> SourceText<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// The root of the one document in `text`, or `None` where there is none.
+    /// The root of the one document in `text`; `None` if there is none.
     pub(crate) fn build(text: &'a str) -> Result<Option<Node<'a>>, Problems> {
         let mut builder = Self::default();
         if let Err(problem) = builder.run(text) {
@@ -166,7 +164,7 @@ impl<'a> Builder<'a> {
         self.add(Node::new(position, value), anchor)
     }
 
-    /// Puts a finished node where it belongs. The parser's number for "no anchor" is 0.
+    /// Adds a finished node to its parent. The parser's number for "no anchor" is 0.
     fn add(&mut self, node: Node<'a>, anchor: usize) -> Result<(), Problem> {
         if anchor != 0 {
             charge(&mut self.alias_bytes, node.copy_cost(), node.position())?;
@@ -183,7 +181,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Puts a copy of the anchored node where the alias stands; its places stay the anchor's.
+    /// Adds a copy of the anchored node in place of the alias; its positions stay those of the anchor.
     fn expand(&mut self, position: TextPosition, anchor: usize) -> Result<(), Problem> {
         let Some(node) = self.anchored.get(&anchor) else {
             return Err(problem_at(position, "an alias cannot stand inside the value it stands for"));

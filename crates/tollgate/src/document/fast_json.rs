@@ -1,8 +1,8 @@
-//! JSON as programs write it, read in one pass: a database may hold a million rules, and a whole YAML scanner takes
-//! five times as long for each.
+//! A fast reader for machine-written JSON, in one pass: a database may contain a million rules, and a full YAML
+//! scanner takes five times as long for each.
 //!
-//! Reads what it is sure of: one line of ASCII without escapes. For all else, and for everything that is wrong,
-//! there is the other reader; [`read`] gives what that one would.
+//! It reads only one line of ASCII without escapes. All other input, and all errors, are left to the general reader;
+//! the result of [`read`] equals that reader's.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use crate::document::builder::MAX_DEPTH;
 use crate::document::node::{MapEntry, Node, Scalar, Value};
 use crate::document::problem::TextPosition;
 
-/// Keys of a map are compared each with each.
+/// Maximum number of keys in a map; they are compared pairwise.
 const FEW_KEYS: usize = 64;
 
-/// The one value in `text`, or `None` if it takes the other reader.
+/// The one value in `text`, or `None` if it needs the general reader.
 pub(super) fn read(text: &str) -> Option<Node<'_>> {
     if !text.starts_with('{') || !text.bytes().all(|byte| (b' '..0x7f).contains(&byte)) {
         return None;
@@ -79,7 +79,7 @@ impl<'a> JsonScanner<'a> {
         Some(Value::List(items))
     }
 
-    /// Items with commas between them, up to the end.
+    /// Items separated by commas, up to the end.
     fn separated(&mut self, end: u8, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.skip_spaces();
         if self.peek()? == end {
@@ -105,7 +105,7 @@ impl<'a> JsonScanner<'a> {
         Some(&rest[..end])
     }
 
-    /// A whole number or one of the three words; YAML has other ideas of the rest.
+    /// A whole number or one of the three literals; YAML reads others differently.
     fn word(&mut self) -> Option<&'a str> {
         let rest = &self.text[self.at..];
         let end = rest.bytes().position(|byte| !byte.is_ascii_alphanumeric())?;

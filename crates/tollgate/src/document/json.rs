@@ -1,4 +1,4 @@
-//! The one thing in JSON that YAML cannot read: characters escaped as surrogate pairs.
+//! The one feature of JSON that YAML cannot read: characters escaped as surrogate pairs.
 //!
 //! JSON writers that keep to ASCII spell `😀` as `\ud83d\ude00`; in YAML those are two
 //! invalid characters. Only for texts that are known to be JSON: there a backslash is
@@ -9,9 +9,8 @@ use std::borrow::Cow;
 /// `\uXXXX` twice.
 const PAIR_BYTES: usize = 12;
 
-/// The text with every escaped surrogate pair replaced by its character, so that
-/// [`crate::document::read`] takes it. Later columns of such a line count the shorter form;
-/// half a pair is left for the reader to reject.
+/// The text with every escaped surrogate pair replaced by its character, so that [`crate::document::read`] accepts it.
+/// Later columns of such a line count the shorter form; half a pair is left for the reader to reject.
 pub fn join_surrogates(text: &str) -> Cow<'_, str> {
     let mut joined = String::new();
     let mut copied = 0;

@@ -1,7 +1,7 @@
-//! The tree a document is read into: values that know where they start.
+//! The tree of a document: values with their positions.
 //!
-//! A node is plain data and always finite: aliases are already replaced by what they stand
-//! for. Must not know how it was written, nor what its values are for.
+//! A node is plain data and always finite: aliases are already expanded. Must not know how it was written, nor what
+//! its values are for.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ pub enum Value<'a> {
     Map(Vec<MapEntry<'a>>),
 }
 
-/// A text; if it is plain it may also be read as a number or a truth value.
+/// A text; if it is plain it may also be read as a number or a boolean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scalar<'a> {
     text: Cow<'a, str>,
@@ -36,7 +36,7 @@ pub struct MapEntry<'a> {
     value: Node<'a>,
 }
 
-/// What a copy of a node would cost.
+/// The cost of a copy of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyCost {
     pub(crate) bytes: usize,
@@ -76,7 +76,7 @@ impl<'a> Node<'a> {
     /// A plain run of decimal digits; `"5"` in quotes is text.
     pub fn as_u64(&self) -> Option<u64> {
         let text = self.plain_text()?;
-        // Parsing alone would take a leading plus as well.
+        // `parse` alone would accept a leading plus.
         text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
     }
 
@@ -113,7 +113,7 @@ impl<'a> Node<'a> {
         self
     }
 
-    /// A map with a text under a key that it lacks.
+    /// A map with a text added under a key that it does not have.
     #[must_use]
     pub fn with(mut self, key: &'a str, text: &'a str) -> Node<'a> {
         let position = self.position;
@@ -124,7 +124,7 @@ impl<'a> Node<'a> {
         self
     }
 
-    /// What the value is, for messages.
+    /// The kind of the value, for messages.
     pub fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
@@ -177,7 +177,7 @@ impl<'a> Scalar<'a> {
         self.text
     }
 
-    /// Whether it was written as a bare word: not in quotes, not as a block.
+    /// Whether it was written as a plain scalar: not quoted, not as a block.
     pub fn is_plain(&self) -> bool {
         self.plain
     }

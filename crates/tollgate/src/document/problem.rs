@@ -1,20 +1,19 @@
 //! Diagnostics of a configuration, collected so that one run shows all of them.
 //!
-//! A list of problems is always in the order of the file and never longer than
-//! [`MAX_PROBLEMS`]; what is beyond is only counted. Texts are safe to print: control
-//! characters are escaped and over-long texts are cut where a problem is made. This module
-//! must not know what is being read.
+//! A list of problems is always in the order of the file and never longer than [`MAX_PROBLEMS`]; further ones are only
+//! counted. Texts are safe to print: control characters are escaped and long texts are truncated when a problem is
+//! made. This module must not know what is being read.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// How many problems are kept; the rest are counted.
+/// Maximum number of problems that are kept; the rest are counted.
 pub const MAX_PROBLEMS: usize = 100;
 
-/// How many characters of a message, a path or a file's name are kept.
+/// Maximum number of characters of a message, a path or a file's name.
 pub const MAX_TEXT_CHARS: usize = 400;
 
-/// How long a word may be for [`did_you_mean`] to look for its neighbours.
+/// Maximum length of a word for [`did_you_mean`].
 const MAX_WORD_CHARS: usize = 64;
 
 /// Where something starts in a text: both count from 1, columns in characters.
@@ -24,7 +23,7 @@ pub struct TextPosition {
     pub column: u32,
 }
 
-/// One thing that is wrong, and where.
+/// One problem, and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     file: Option<Arc<str>>,
@@ -33,7 +32,7 @@ pub struct Problem {
     message: String,
 }
 
-/// All that is wrong, in the order of the files and of the places in them.
+/// All problems, in the order of the files and of the positions in them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
     list: Vec<Problem>,
@@ -47,7 +46,7 @@ impl fmt::Display for TextPosition {
 }
 
 impl Problem {
-    /// `path` leads to the faulty value, such as `rules[3].limits[0]`; it may be empty.
+    /// `path` leads to the invalid value, such as `rules[3].limits[0]`; it may be empty.
     pub fn new(position: Option<TextPosition>, path: &str, message: impl fmt::Display) -> Self {
         Self { file: None, position, path: printable(path), message: printable(&message.to_string()) }
     }
@@ -97,18 +96,18 @@ impl Problems {
         self.list.is_empty()
     }
 
-    /// How many problems there are, those that were not kept included.
+    /// The number of problems, including those that were not kept.
     pub fn count(&self) -> usize {
         self.list.len() + self.more
     }
 
-    /// Whether a problem at this place would be kept, and not only counted.
+    /// Whether a problem at this position would be kept, and not only counted.
     pub(crate) fn keeps(&self, position: TextPosition) -> bool {
         let last = self.list.last().filter(|_| self.list.len() == MAX_PROBLEMS);
         last.is_none_or(|last| last.position > Some(position))
     }
 
-    /// Adds a problem at its place in the order; with equal places the first stays first.
+    /// Inserts a problem in order; with equal positions the first stays first.
     pub fn push(&mut self, problem: Problem) {
         let at = self.list.partition_point(|held| held.sort_key() <= problem.sort_key());
         if at < MAX_PROBLEMS {
@@ -129,7 +128,7 @@ impl Problems {
         }
     }
 
-    /// Says which file the problems are in; those that already have one keep it.
+    /// Sets the file of the problems; those that already have one keep it.
     pub fn in_file(self, name: &str) -> Self {
         let name: Arc<str> = printable(name).into();
         let mut placed = Self { list: Vec::new(), more: self.more };
@@ -144,7 +143,7 @@ impl Problems {
         self.list.iter()
     }
 
-    /// `value` where nothing is wrong, else the problems.
+    /// `value` if there are no problems, else the problems.
     pub fn or<T>(self, value: T) -> Result<T, Self> {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
@@ -180,13 +179,13 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The known word that `word` was most likely meant to be, if one is near enough.
+/// The known word that `word` was most likely meant to be, if one is close enough.
 pub fn did_you_mean<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let typed = folded(word)?;
     let near = known.iter().filter_map(|candidate| {
         let meant = folded(candidate)?;
         let distance = edits_between(&typed, &meant);
-        // One slip per three letters: nothing is suggested for words of one or two letters.
+        // One edit per three letters: nothing is suggested for words of one or two letters.
         (distance <= typed.len().max(meant.len()) / 3).then_some((distance, *candidate))
     });
     near.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
@@ -216,7 +215,7 @@ fn edits_between(a: &[char], b: &[char]) -> usize {
     last[b.len()]
 }
 
-/// Cuts over-long text and escapes what could move a terminal's cursor or reorder its line.
+/// Truncates long text and escapes characters that could move a terminal's cursor or reorder its line.
 fn printable(text: &str) -> String {
     let mut printed = String::with_capacity(text.len().min(MAX_TEXT_CHARS));
     let mut chars = text.chars();

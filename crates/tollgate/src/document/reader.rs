@@ -1,9 +1,8 @@
-//! Takes a map apart field by field and leaves no key unexplained.
+//! Reads a map field by field and rejects unknown keys.
 //!
-//! Every name that is asked for is known from then on; [`MapReader::finish`] reports the
-//! keys nobody asked for. Faults go to the list of problems and the field counts as absent,
-//! so that reading goes on and all faults show at once. A null counts as absent too.
-//! Must not know any schema.
+//! Every name that is requested is known from then on; [`MapReader::finish`] reports all other keys. An invalid field
+//! is added to the list of problems and counts as absent, so that reading continues and all problems are reported at
+//! once. A null counts as absent too. Must not know any schema.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -23,7 +22,7 @@ pub struct MapReader<'n, 'p> {
 }
 
 impl<'n, 'p> MapReader<'n, 'p> {
-    /// Starts on a node that has to be a map; anything else is reported and read no further.
+    /// Starts on a node that must be a map; anything else is reported and not read.
     pub fn new(
         node: &'n Node<'n>,
         path: impl Into<Cow<'n, str>>,
@@ -48,14 +47,14 @@ impl<'n, 'p> MapReader<'n, 'p> {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    /// The field's value of whatever kind.
+    /// The field's value of any kind.
     pub fn optional(&mut self, name: &'static str) -> Option<&'n Node<'n>> {
         self.known.push(name);
         let entry = self.entries.iter().find(|entry| entry.key() == name)?;
         Some(entry.value()).filter(|value| !value.is_null())
     }
 
-    /// The field's value of whatever kind; that it is missing is reported.
+    /// The field's value of any kind; reports if it is missing.
     pub fn required(&mut self, name: &'static str) -> Option<&'n Node<'n>> {
         let value = self.optional(name);
         if value.is_none() {
@@ -95,7 +94,7 @@ impl<'n, 'p> MapReader<'n, 'p> {
         Some(value.as_list().unwrap_or(std::slice::from_ref(value)))
     }
 
-    /// A field that is a map itself, to be read and finished before going on with this one.
+    /// A field that is a map itself, to be read and finished before continuing with this one.
     pub fn optional_map(&mut self, name: &'static str) -> Option<MapReader<'n, '_>> {
         let value = self.optional(name)?;
         MapReader::new(value, self.path_of(name), self.problems)
@@ -117,29 +116,29 @@ impl<'n, 'p> MapReader<'n, 'p> {
         chosen.map(|(_, choice)| *choice)
     }
 
-    /// Reports a value of this map that is well-formed but makes no sense.
+    /// Reports a value of this map that is well-formed but not valid.
     pub fn reject(&mut self, name: &str, value: &Node<'_>, message: impl Display) {
         self.report(value.position(), &self.path_of(name), message);
     }
 
-    /// Reports something about the map as a whole.
+    /// Reports a problem of the map as a whole.
     pub fn reject_map(&mut self, message: impl Display) {
         self.report(self.position, &self.path.clone(), message);
     }
 
-    /// For reading what is below a field by other means.
+    /// For reading the contents of a field by other means.
     pub fn problems(&mut self) -> &mut Problems {
         self.problems
     }
 
-    /// Reports the keys that nobody asked for.
+    /// Reports the keys that were not requested.
     pub fn finish(mut self) {
         for entry in self.entries {
             let key = entry.key();
             if !self.known.contains(&key) {
                 let mut named = HashSet::new();
                 self.known.retain(|name| named.insert(*name));
-                // To look for what was meant takes its time: not for problems that are only counted.
+                // The search for a suggestion is expensive: skipped for problems that are only counted.
                 let is_kept = self.problems.keeps(entry.position());
                 let meant = if is_kept { suggestion(key, &self.known) } else { String::new() };
                 let message = format!("unknown key '{key}'{meant}");
@@ -167,7 +166,7 @@ impl<'n, 'p> MapReader<'n, 'p> {
     }
 }
 
-/// Room for the names of a usual map, so that asking for one does not allocate.
+/// Capacity for the names of a usual map, so that requesting one does not allocate.
 const KNOWN_NAMES: usize = 32;
 
 /// `expected a list, found text 'abc'`.
@@ -191,7 +190,7 @@ mod tests {
     use super::*;
     use crate::document::read;
 
-    /// What `take` reports about `text`, one problem per line.
+    /// The problems that `take` reports about `text`, one per line.
     fn check(text: &str, take: impl FnOnce(&mut MapReader<'_, '_>)) -> String {
         let root = read(text).unwrap();
         let mut problems = Problems::new();

@@ -1,8 +1,7 @@
-//! Decisions over counters that are kept elsewhere: the same plan, the same verdict, and what to do when a
-//! counter cannot be asked.
+//! Decisions with counters in a central store: the same plan, the same verdict, and the handling of failures.
 //!
-//! A denial by a limit that was asked stands. Else a rule that fails closed refuses, one that fails to local
-//! counts its share in memory, and one that fails open is skipped. Shadow rules never matter.
+//! A denial by a limit that answered is final. Otherwise a rule that fails closed denies, one that fails to local
+//! charges its share in memory, and one that fails open is skipped. Shadow rules never affect the verdict.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
@@ -28,17 +27,17 @@ use crate::time::Time;
 use crate::track::central::CentralTrackStore;
 use crate::verdict::{Reason, Verdict};
 
-/// What came of a hit whose counters are elsewhere.
+/// The verdict of a hit whose counters are in a central store.
 pub struct CentralVerdict {
     pub verdict: Verdict,
-    /// Charged for a request that was refused after all: to be given back.
+    /// Charges of a request that was denied after all: to be refunded.
     pub to_refund: Option<CentralReceipt>,
-    /// Why a counter could not be asked, if one could not.
+    /// Why a charge failed, if one did.
     pub error: Option<StoreError>,
 }
 
 impl Engine {
-    /// As [`check`](Self::check), by counters that are kept elsewhere.
+    /// As [`check`](Self::check), with counters in a central store.
     pub async fn check_central(
         &self,
         hit: &Hit<'_>,
@@ -71,7 +70,7 @@ impl Engine {
         concluded
     }
 
-    /// As [`peek`](Self::peek), by counters that are kept elsewhere.
+    /// As [`peek`](Self::peek), with counters in a central store.
     pub async fn peek_central(
         &self,
         hit: &Hit<'_>,
@@ -138,13 +137,13 @@ impl Engine {
         CentralVerdict { verdict, to_refund: None, error }
     }
 
-    /// Counts the node's shares of limits, all or none.
+    /// Charges the node's shares of limits, all or none.
     fn charge_locally(&self, shares: &[(usize, Charge)], parts: &mut [Option<LimitOutcome>], now: Time) {
         let charges: Vec<Charge> = shares.iter().map(|(_, charge)| charge.clone()).collect();
         fill_shares(shares, self.store.charge(&charges, now).limits, parts);
     }
 
-    /// Whether a limit that fails to local was last seen to deny such a charge, and still would. Then nothing is
+    /// Whether a limit that fails to local is known to have denied such a charge, and still would. Then nothing is
     /// charged here either.
     fn apply_known_denials(
         &self,
@@ -166,8 +165,7 @@ impl Engine {
         denied
     }
 
-    /// The state of a key, as far as a store elsewhere tells it. Where that cannot be asked, a rule that tracks
-    /// answers what this node has seen.
+    /// The state of a key, from the central store. If that fails, tracking data comes from this node only.
     pub async fn key_central(
         &self,
         rule: &str,
@@ -178,7 +176,7 @@ impl Engine {
         let policy = self.policy.load_full();
         let (found, key) = self.find_rule(&policy, rule, key)?;
         let (print, charges) = self.charges_of(&policy, found, &key, now);
-        // First, because it has more time: a store that has to be connected to is there for the limits, too.
+        // First, because it has the longer deadline: once it has connected, the limits can use the connection, too.
         let tracked = match found.track {
             Some(tracking) => {
                 let counter = counter(DOMAIN, found, &key);
@@ -201,7 +199,7 @@ impl Engine {
         Ok(KeyReport { rule: rule.to_owned(), key, limits, track, scope, store_error })
     }
 
-    /// Forgets what a key has used and done; returns what was forgotten.
+    /// Removes the state and tracking data of a key; returns what was removed.
     pub async fn reset_key_central(
         &self,
         rule: &str,
@@ -259,7 +257,7 @@ impl CentralVerdict {
     }
 }
 
-/// The state of each limit; an error if one could not be asked.
+/// The state of each limit; an error if one could not be read.
 fn counter_reports(
     charges: &[CentralCharge],
     outcome: CentralOutcome,
@@ -278,7 +276,7 @@ fn counter_reports(
     charges.iter().zip(outcome.limits).map(report).collect()
 }
 
-/// The enforced charges that have no answer, and what their rules say about that.
+/// The enforced charges that failed, and how their rules handle that.
 fn failures(policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome) -> Vec<(usize, OnStoreError)> {
     let all = plan.charged().zip(&outcome.limits).enumerate();
     let failed = all
@@ -286,16 +284,16 @@ fn failures(policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome) -> Vec<(
     failed.map(|(n, ((rule, _, _), _))| (n, policy.on_store_error(rule))).collect()
 }
 
-/// What failures make of a verdict that is otherwise complete.
+/// Applies failures to a verdict that is otherwise complete.
 fn apply_failures(verdict: &mut Verdict, failed: &[(usize, OnStoreError)]) {
     if !verdict.allowed || failed.is_empty() {
-        return; // a denial stands, whoever else was not asked
+        return; // a denial is final, whatever failed
     }
     verdict.reason = Reason::StoreError;
     verdict.allowed = failed.iter().all(|(_, mode)| *mode != OnStoreError::Closed);
 }
 
-/// Puts what came of the node's shares where the charges stand.
+/// Copies the outcomes of the node's shares to the positions of their charges.
 fn fill_shares(
     shares: &[(usize, Charge)],
     decided: impl IntoIterator<Item = LimitOutcome>,
@@ -314,7 +312,7 @@ fn node_shares(policy: &Policy, plan: &Plan<'_>, failed: &[(usize, OnStoreError)
     local.map(|(n, (_, limit, charge))| (n, node_share(&limit.limit, charge, nodes))).collect()
 }
 
-/// As part of a whole it is a counter of its own: what was used of either says nothing of the other.
+/// A share is a counter of its own: its state and that of the whole limit are independent.
 fn node_share(limit: &Limit, charge: &Charge, nodes: u64) -> Charge {
     let fingerprint = Fingerprint(charge.fingerprint.0.rotate_left(32) ^ nodes);
     Charge {
@@ -325,7 +323,7 @@ fn node_share(limit: &Limit, charge: &Charge, nodes: u64) -> Charge {
     }
 }
 
-/// The receipt for what was charged, there or here.
+/// The receipt for what was charged, centrally or here.
 fn receipt(
     charged: Vec<(Charge, Option<Box<CentralCounter>>)>,
     parts: &[Option<LimitOutcome>],
@@ -351,7 +349,7 @@ fn central_charges(policy: &Policy, plan: &Plan<'_>, hit: &Hit<'_>) -> Vec<Centr
     charges
 }
 
-/// The counter that a hit meets under a rule.
+/// The counter of a hit under a rule.
 pub(super) fn counter_of(policy: &Policy, planned: &PlannedRule<'_>, hit: &Hit<'_>) -> CounterId {
     let rule = planned.rule;
     let value = |n: usize, attribute: &Attribute| match &planned.values {
@@ -390,7 +388,7 @@ impl From<EncodedKeyPart> for KeyPart {
     }
 }
 
-/// How well an attribute tells one client from all others; `None` for what many clients share.
+/// How well an attribute identifies one client; `None` for an attribute that many clients share.
 fn rank(attribute: &Attribute) -> Option<u8> {
     match attribute {
         Attribute::User => Some(0),

@@ -1,9 +1,8 @@
-//! Denials that are still known: a key that asks again at once is denied without asking the store.
+//! A cache of recent denials: a key that retries at once is denied without a call to the store.
 //!
-//! A denial stands in for the store's answer for a second at the most, for costs as large as the one that was
-//! denied, and only while the same rules are in force. While the store cannot be asked, a rule that fails to
-//! local relies on it until the key may pass again. Limits whose charges may come back are never remembered.
-//! A full table forgets the denial that was learnt longest ago, of a few.
+//! A denial is used for at most a second, for costs at least as large as the denied one, and only while the same rules
+//! are in force. While the store is unavailable, a rule that fails to local uses it until the key may pass again.
+//! Limits whose charges may be refunded are never cached. A full table evicts the oldest denial of a small sample.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
 const MAX_AGE: Duration = Duration::from_secs(1);
-/// Keys remembered; the number of parts is a power of two.
+/// Number of shards; a power of two.
 const SHARDS: usize = 16;
 const KEYS_PER_SHARD: usize = 4_096;
 
@@ -42,7 +41,7 @@ impl Default for DenyCache {
 }
 
 impl DenyCache {
-    /// What the store would say, if a limit is known to deny.
+    /// The outcome that the store would return, if a limit is known to deny.
     pub(super) fn find(&self, policy: &Policy, plan: &Plan<'_>, now: Time) -> Option<CentralOutcome> {
         if !policy.settings().store.deny_cache {
             return None;
@@ -61,7 +60,7 @@ impl DenyCache {
         })
     }
 
-    /// What was last known of a charge that cannot be asked: that it is denied until it may pass again.
+    /// The last known denial of a charge that failed, while it lasts.
     pub(super) fn last_known(
         &self,
         policy: &Policy,
@@ -72,7 +71,7 @@ impl DenyCache {
         is_cacheable(rule, limit.shape(), charge).then(|| denial.outcome(now))
     }
 
-    /// Remembers what was denied, and forgets it of a key that passes after all.
+    /// Caches denials, and removes those of keys that are admitted.
     pub(super) fn update(&self, policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome, now: Time) {
         let StoreSettings { deny_cache, .. } = policy.settings().store;
         for ((rule, limit, charge), part) in plan.charged().zip(&outcome.limits) {
@@ -113,7 +112,7 @@ impl DenyCache {
 }
 
 impl CachedDenial {
-    /// What the store would say now.
+    /// The outcome that the store would return now.
     fn outcome(&self, now: Time) -> LimitOutcome {
         let admission = Admission::Deny { retry_after: self.passes_at.since(now) };
         LimitOutcome {
@@ -125,7 +124,7 @@ impl CachedDenial {
     }
 }
 
-/// Whether a denial of this charge can be relied on for a moment.
+/// Whether a denial of this charge may be cached.
 fn is_cacheable(rule: &Rule, shape: Shape, charge: &Charge) -> bool {
     charge.enforcement == Enforcement::Enforced
         && charge.denied_hits == DeniedHits::Free

@@ -1,4 +1,4 @@
-//! One key of one rule, as an operator looks at it.
+//! Inspection of one key under one rule, for operators.
 
 use crate::algorithm::sliding_counter::SlidingCounterState;
 use crate::algorithm::{Algorithm, Quota, QuotaState};
@@ -10,7 +10,7 @@ use crate::store::central::StoreError;
 use crate::time::Time;
 use crate::track::Track;
 
-/// What is known of a key under a rule.
+/// The state of a key under a rule.
 #[derive(Clone, Debug)]
 pub struct KeyReport {
     pub rule: String,
@@ -19,11 +19,11 @@ pub struct KeyReport {
     /// For rules that track.
     pub track: Option<Track>,
     pub scope: TrackScope,
-    /// Why the store that nodes share could not be asked for the limits, which are missing then, or for the tries.
+    /// Why the central store could not be read for the limits, which are then missing, or for the tracking data.
     pub store_error: Option<StoreError>,
 }
 
-/// Whose tries a report has.
+/// The nodes that a report's tracking data covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TrackScope {
     Node,
@@ -45,12 +45,12 @@ pub struct CounterReport {
     pub limit: Limit,
     pub used: u64,
     pub remaining: u64,
-    /// When it is as good as never seen; `None` if it is so now.
+    /// When the state is equivalent to a fresh one; `None` if it is so now.
     pub reset_at: Option<Time>,
     pub detail: CounterDetail,
 }
 
-/// What some algorithms can tell beside what is used.
+/// Additional state of some algorithms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CounterDetail {
     Plain,
@@ -59,7 +59,7 @@ pub enum CounterDetail {
 }
 
 impl Engine {
-    /// The state of a key; `Err` says why rule and key do not go together.
+    /// The state of a key; `Err` if rule and key do not fit.
     pub fn key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
         let policy = self.policy.load();
         let found = policy.rule(rule).ok_or_else(|| InspectError::NoRule(rule.to_owned()))?;
@@ -79,7 +79,7 @@ impl Engine {
         Ok(KeyReport { rule, key, limits, track, scope, store_error: None })
     }
 
-    /// Forgets what a key has used and done; returns what was forgotten.
+    /// Removes the state and tracking data of a key; returns what was removed.
     pub fn reset_key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
         let report = self.key(rule, key, now)?;
         let policy = self.policy.load();

@@ -1,12 +1,12 @@
-//! The state log: a file that holds counters, bans and tracked keys as they were a moment ago.
+//! The state log: a file with counters, bans and tracked keys as of the last write.
 //!
-//! A file is a header and frames. The header names the secret of the fingerprints and a number of this file; a frame is
-//! a length, a checksum and a [`Chunk`]. The checksum covers the file's number and the frame's index, so that frames of
-//! another file, or left over on the disk, are not taken for this one's. Reading stops at the first frame that is
-//! incomplete or damaged: what stands before it is used.
+//! A file is a header and frames. The header has the secret of the fingerprints and a number that identifies the file;
+//! a frame is a length, a checksum and a [`Chunk`]. The checksum covers the file's number and the frame's index, so
+//! that frames of another file, or left over on the disk, are not mistaken for this one's. Reading stops at the first
+//! frame that is incomplete or damaged; the frames before it are used.
 //!
-//! A file begins with an [`Image`] of everything; what changes afterwards is appended. Chunks are made here; whoever
-//! writes them decides when, and when to begin the next file.
+//! A file begins with an [`Image`] of everything; later changes are appended. This module makes chunks; its caller
+//! decides when to write them, and when to start the next file.
 
 mod frames;
 mod replay;

@@ -1,7 +1,7 @@
-//! A saved state taken up again: counters, bans and strikes, tracked keys, and the rules they were under.
+//! Restoring a saved state: counters, bans and strikes, tracked keys, and the rules they were under.
 //!
-//! Version 6 is a [state log](super::log). Versions 3 to 5 are read as well; see `whole`. Times are Unix time: what
-//! passed while the process was down has passed.
+//! Version 6 is a [state log](super::log). Versions 3 to 5 can be read as well; see `whole`. Times are Unix time:
+//! downtime counts as elapsed.
 
 use thiserror::Error;
 
@@ -16,7 +16,7 @@ mod whole;
 
 pub(super) const MAGIC: [u8; 8] = *b"TOLLGATE";
 pub(super) const LOG_VERSION: u64 = 6;
-/// The first version that is still read.
+/// The oldest version that can be read.
 const FIRST_VERSION: u64 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -33,24 +33,24 @@ pub enum SnapshotError {
     Contents,
 }
 
-/// What a saved state brought back, that was not over by then.
+/// What was restored from a saved state and had not expired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Restored {
     pub counters: u64,
     pub bans: u64,
     pub tracked_keys: u64,
     pub saved_at: Time,
-    /// Bytes at the end that were not used: an incomplete or damaged frame, and what stands behind it.
+    /// Bytes at the end that were not used: an incomplete or damaged frame, and everything after it.
     pub unused_bytes: u64,
-    /// Where the file can be appended to, and the bytes until there. Older formats cannot.
+    /// Where the file can be appended to, and its length up to there. `None` for older formats.
     pub end: Option<(Frames, u64)>,
 }
 
 impl Engine {
-    /// An engine that goes on where a saved state ended; an error leaves nothing half-restored behind.
+    /// An engine that continues from a saved state; an error leaves nothing half-restored.
     ///
-    /// `former` reads the rules under which the state was saved, so that limits changed meanwhile keep what their keys
-    /// have used.
+    /// `former` parses the rules under which the state was saved, so that keys keep their state under limits that were
+    /// changed meanwhile.
     pub fn restore(
         policy: Policy,
         setup: EngineSetup,
@@ -103,7 +103,7 @@ impl Engine {
         Ok((engine, restored))
     }
 
-    /// An engine with the secret of a saved state, whose policy follows the one that was in force then.
+    /// An engine with the secret of a saved state, whose policy succeeds the one that was in force then.
     fn succeeding(
         policy: Policy,
         setup: EngineSetup,
@@ -119,12 +119,12 @@ impl Engine {
     }
 }
 
-/// Magic and version come first in every version; what else is checked, and how, is up to each.
+/// Magic and version come first in every version; all other checks depend on the version.
 fn check_version(bytes: &[u8]) -> Result<u64, SnapshotError> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or(SnapshotError::NotASnapshot)?;
     match Decoder::new(rest).word() {
         Some(version @ FIRST_VERSION..=LOG_VERSION) => Ok(version),
         Some(other) => Err(SnapshotError::Version(other)),
-        None => Ok(LOG_VERSION), // its checksum will not fit
+        None => Ok(LOG_VERSION), // its checksum will not match
     }
 }

@@ -1,4 +1,4 @@
-//! Tracked keys: what this node has seen, what goes to the store that nodes share, and both together.
+//! Tracked keys: data of this node, updates for the central store, and both combined.
 
 use crate::engine::Engine;
 use crate::engine::central::counter_of;
@@ -14,12 +14,12 @@ use crate::track::{Outbox, Track};
 use crate::verdict::Verdict;
 
 impl Engine {
-    /// What the store that nodes share is to be told of tracked keys: for the task that writes it.
+    /// Updates of tracked keys for the central store, consumed by the task that writes them.
     pub fn outbox(&self) -> &Outbox {
         &self.outbox
     }
 
-    /// Puts the tries of tracked keys into the outbox; rules that do not track cost a look at a field.
+    /// Adds the attempts of tracked keys to the outbox; for a rule that does not track this is one field check.
     pub(super) fn record_tracked(
         &self,
         policy: &Policy,
@@ -35,21 +35,21 @@ impl Engine {
         }
     }
 
-    /// What this node has seen of a key.
+    /// Tracking data of this node for a key.
     pub(super) fn local_track(&self, rule: &RuleInForce, key: Fingerprint, now: Time) -> Track {
         let Some(tracking) = rule.track else { return Track::default() };
         let saved = || self.saved_tracks.take(rule.id.as_str());
         rule.stats().tracks.get(key, now, tracking, saved).unwrap_or_default()
     }
 
-    /// Forgets what this node has seen of a key, in a snapshot too.
+    /// Removes this node's tracking data of a key, also from a restored snapshot.
     pub(super) fn forget_local_track(&self, rule: &RuleInForce, key: Fingerprint, now: Time) {
-        self.local_track(rule, key, now); // what was saved is the rule's from now on
+        self.local_track(rule, key, now); // moves restored data to the rule first
         let first = rule.stats().tracks.forget(key);
         self.changed_tracks.note(first, rule);
     }
 
-    /// What all nodes have seen of a key: its record, and what this node has not written yet.
+    /// Tracking data of all nodes for a key: its record, and what this node has not written yet.
     pub(super) async fn shared_track(
         &self,
         counter: &CounterId,
@@ -57,7 +57,8 @@ impl Engine {
         tracking: Tracking,
         central: &impl CentralTrackStore,
     ) -> Result<Track, StoreError> {
-        // Known before the record is read: a delta acknowledged by then is part of it, or was forgotten with it.
+        // Loaded before the record is read: a delta acknowledged by then is part of the record, or was removed with
+        // it.
         let acknowledged = self.outbox.acknowledged(key);
         let shared = central.read_track(counter, self.outbox.writer()).await?;
         let mut track = shared.track;

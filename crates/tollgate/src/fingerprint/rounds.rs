@@ -1,4 +1,4 @@
-//! One step of the hash: a state and a block in, a state out that nobody can foretell without the key.
+//! One step of the hash: maps a state and a block to a state that is unpredictable without the key.
 
 use std::hash::Hasher;
 
@@ -8,7 +8,7 @@ use siphasher::sip::SipHasher13;
 #[derive(Clone)]
 pub(super) struct Rounds {
     keys: Keys,
-    /// For the last block of a part: no other block can pass for one.
+    /// For the last block of a part: separates it from all other blocks.
     last_keys: Keys,
     aes: bool,
 }
@@ -21,7 +21,7 @@ impl Rounds {
     /// Four rounds of AES leave no differential more likely than 2^-113.
     const COUNT: usize = 4;
 
-    /// The keys of the rounds are drawn from the secret by SipHash.
+    /// The round keys are derived from the secret by SipHash.
     pub(super) fn new(secret: &[u8; 16]) -> Rounds {
         let word = |n: u64| {
             let mut hasher = SipHasher13::new_with_key(secret);
@@ -37,7 +37,7 @@ impl Rounds {
         if self.aes { "aes, low half" } else { "siphash, low half" }
     }
 
-    /// Takes a part in blocks; the last one of fifteen bytes at most, with its length.
+    /// Adds a part in blocks; the last one has at most fifteen bytes, and its length.
     #[inline]
     pub(super) fn part(&self, state: u128, bytes: &[u8]) -> u128 {
         #[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
@@ -52,7 +52,7 @@ impl Rounds {
         self.part_by(step_by_siphash, state, bytes)
     }
 
-    /// Takes the last block of a part.
+    /// Adds the last block of a part.
     #[inline(always)]
     pub(super) fn last(&self, state: u128, block: u128) -> u128 {
         #[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
@@ -74,12 +74,12 @@ impl Rounds {
     }
 }
 
-/// Up to fifteen bytes, and in the sixteenth how many.
+/// Up to fifteen bytes, and their number in the sixteenth.
 #[inline(always)]
 pub(super) fn last_block(bytes: &[u8]) -> u128 {
     let length = bytes.len();
     debug_assert!(length < BLOCK);
-    // Two reads that overlap are faster than a copy of unknown length.
+    // Two overlapping loads are faster than a copy of unknown length.
     let (low, high) = if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
         let last = u64::from_le_bytes(*last);
         (u64::from_le_bytes(*first), last >> 1 >> (8 * (BLOCK - length) - 1))
@@ -111,7 +111,7 @@ fn has_aes() -> bool {
     false
 }
 
-/// Written out, because what the compiler makes of the instructions it cannot inline where they are not assumed.
+/// Inline assembly: functions with target features are not inlined into callers without them.
 ///
 /// # Safety
 ///
@@ -120,9 +120,9 @@ fn has_aes() -> bool {
 #[inline(always)]
 unsafe fn step_by_aes(keys: &Keys, state: u128, block: u128) -> u128 {
     use std::arch::x86_64::__m128i;
-    // SAFETY: both types are sixteen bytes without meaning of their own.
+    // SAFETY: both types are sixteen bytes, and all bit patterns are valid.
     let mut mixed = unsafe { std::mem::transmute::<u128, __m128i>(state ^ block) };
-    // SAFETY: the processor has the instructions, and the keys, all of which are read, are aligned as they want.
+    // SAFETY: the processor has the instructions, and the keys, all of which are read, are aligned.
     unsafe {
         std::arch::asm!(
             "aesenc {mixed}, [{keys}]",

@@ -1,6 +1,6 @@
-//! Our `RateLimit` beside one that the API behind us has sent: both are told, and none is loosened.
+//! Merges our `RateLimit` with that of the upstream: both are reported, and neither is loosened.
 
-/// Joins `ours`, one item, to the items of `theirs`. Of two with one name the one with less left stays.
+/// Adds `ours`, one item, to the items of `theirs`. Of two with the same name the one with less remaining is kept.
 pub fn merge_ratelimit<'a>(theirs: impl IntoIterator<Item = &'a str>, ours: &str) -> String {
     let (name, left) = read(ours);
     let mut joined = String::new();
@@ -8,7 +8,7 @@ pub fn merge_ratelimit<'a>(theirs: impl IntoIterator<Item = &'a str>, ours: &str
     for item in theirs.into_iter().flat_map(items) {
         let (theirs, their_left) = read(item);
         let same = theirs.is_some() && theirs == name;
-        // One without a number is the stricter one: we cannot tell.
+        // An item without a number counts as the stricter one.
         let replaced = same && matches!((their_left, left), (Some(theirs), Some(ours)) if ours < theirs);
         told |= same && !replaced;
         if !replaced {
@@ -28,7 +28,7 @@ fn push(joined: &mut String, item: &str) {
     joined.push_str(item);
 }
 
-/// The name of an item, and what is left of it.
+/// The name of an item, and what remains.
 fn read(item: &str) -> (Option<&str>, Option<u64>) {
     let name = item.strip_prefix('"').and_then(|rest| rest.split_once('"'));
     let left = name.map_or(item, |(_, parameters)| parameters).split(';').map(str::trim);
@@ -36,7 +36,7 @@ fn read(item: &str) -> (Option<&str>, Option<u64>) {
     (name.map(|(name, _)| name), left)
 }
 
-/// The items of a list, split at commas outside of quotes.
+/// The items of a list, split at commas outside quotes.
 fn items(line: &str) -> impl Iterator<Item = &str> {
     let mut quoted = false;
     let split = line.split(move |letter| {

@@ -1,11 +1,11 @@
-//! The values that a request has for one attribute.
+//! The values of a request for one attribute.
 //!
-//! A request may carry a field more than once, and servers disagree on which value counts. So all of them are kept,
-//! up to a bound, and a rule says what several mean.
+//! A request may have a field more than once, and servers disagree on which value counts. So all of them are
+//! collected, up to a bound, and the rule decides what several mean.
 
 use std::borrow::Cow;
 
-/// A request with more different values for one key is denied by the rule that counts by it.
+/// A rule denies a request with more different values for its key.
 pub const MAX_VALUES: usize = 8;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -19,7 +19,7 @@ pub enum AttributeValues<'h> {
 }
 
 impl<'h> AttributeValues<'h> {
-    /// Adds a value unless it is known. A call compares with [`MAX_VALUES`] others at most.
+    /// Adds a value unless it is already there. Compares with at most [`MAX_VALUES`] others.
     pub(crate) fn add(&mut self, value: Cow<'h, str>) {
         match self {
             AttributeValues::Missing => *self = AttributeValues::One(value),
@@ -46,7 +46,7 @@ impl<'h> AttributeValues<'h> {
         matches!(self, AttributeValues::Several(_) | AttributeValues::TooMany)
     }
 
-    /// The values after `normal`, which may drop some and make others equal.
+    /// The values mapped by `normal`, which may drop some and make others equal.
     pub(crate) fn map(self, normal: impl Fn(Cow<'h, str>) -> Option<Cow<'h, str>>) -> AttributeValues<'h> {
         match self {
             AttributeValues::One(value) => {

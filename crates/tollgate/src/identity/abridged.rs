@@ -1,8 +1,8 @@
-//! Long values as bans name them: a prefix to show, and a fingerprint of the whole.
+//! Long values in bans: a prefix to show, and a fingerprint of the whole.
 //!
 //! Clients choose values of some keys, up to the length of a header, and a ban stores its key in memory, in the rules
-//! database, in the log and in the counter store. Invariants: an abridged value is its own abridged value, so that what a
-//! list shows can be used to lift the ban; the form is the same on every node.
+//! database, in the log and in the central store. Invariants: abridging is idempotent, so that a key from a list can
+//! be used to lift the ban; the form is the same on every node.
 
 use std::borrow::Cow;
 use std::hash::Hasher;
@@ -13,10 +13,10 @@ use crate::identity::Key;
 
 /// Longer values are abridged, in bytes.
 pub const MAX_UNABRIDGED: usize = 256;
-/// What is shown of an abridged value, in bytes.
+/// The prefix of an abridged value, in bytes.
 const PREFIX: usize = 64;
 
-/// A value as bans name it.
+/// A value in the form that bans use.
 pub fn abridged(value: Cow<'_, str>) -> Cow<'_, str> {
     if value.len() <= MAX_UNABRIDGED {
         return value;
@@ -33,7 +33,7 @@ fn fingerprint(value: &str) -> u128 {
 }
 
 impl Key {
-    /// The same key as bans name it: as requests are looked up by, with long values abridged.
+    /// The key in the form that bans use: as requests are looked up by, with long values abridged.
     pub fn as_banned(self, ipv6_prefix: u8) -> Key {
         self.grouped_in_combination(ipv6_prefix).map_values(|value| abridged(value.into()).into_owned())
     }
@@ -66,7 +66,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a list shows is read back as the same key, whatever the attribute's normal form.
+        /// A listed key parses to the same key, whatever the attribute's normal form.
         #[test]
         fn an_abridged_key_reads_back_as_itself(
             name in prop::sample::select(&["user", "email", "header:x-id", "json:id", "query:q", "cookie:c", "jwt:sub"][..]),

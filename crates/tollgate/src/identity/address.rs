@@ -1,9 +1,7 @@
-//! Addresses: one spelling, the group one client is counted under, and the
-//! proxies whose word is taken.
+//! Addresses: one spelling, the group that one client is counted under, and trusted proxies.
 //!
-//! Invariant: every address that leaves this module is canonical, so that
-//! `::ffff:1.2.3.4` and `1.2.3.4` are one client, one group and one proxy. It
-//! must not know headers, requests or rules.
+//! Invariant: every address that leaves this module is canonical, so that `::ffff:1.2.3.4` and `1.2.3.4` are one
+//! client, one group and one proxy. It must not know headers, requests or rules.
 
 use std::{
     error::Error,
@@ -13,7 +11,7 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// How many trusted networks may be listed; each hop is compared with all.
+/// Maximum number of trusted networks; each hop is compared with all.
 pub const MAX_TRUSTED: usize = 1024;
 
 /// What one client is counted under: an IPv4 address or an IPv6 network.
@@ -32,7 +30,7 @@ impl fmt::Display for AddressGroup {
     }
 }
 
-/// The networks whose forwarding headers are believed. By default, none.
+/// The networks whose forwarding headers are trusted. By default, none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrustedProxies(Vec<IpNet>);
 
@@ -77,7 +75,7 @@ impl TrustedProxies {
         Ok(Self(networks))
     }
 
-    /// Whether `ip`, in whatever spelling, is a trusted proxy.
+    /// Whether `ip`, in any spelling, is a trusted proxy.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = canonical_ip(ip);
         self.0.iter().any(|network| network.contains(&ip))
@@ -89,9 +87,9 @@ pub fn canonical_ip(ip: IpAddr) -> IpAddr {
     ip.to_canonical()
 }
 
-/// The address that a client is counted by: one that stands for an IPv4 address (mapped, 6to4, NAT64) is that address.
+/// The address that a client is counted by: one that embeds an IPv4 address (mapped, 6to4, NAT64) is that address.
 ///
-/// Never for the decision whom to trust: anybody may write such an address, with any IPv4 address in it.
+/// Never used to decide trust: a client may send such an address, with any IPv4 address in it.
 pub fn client_address(ip: IpAddr) -> IpAddr {
     match canonical_ip(ip) {
         IpAddr::V6(v6) => embedded(v6).map_or(IpAddr::V6(v6), IpAddr::V4),
@@ -99,8 +97,8 @@ pub fn client_address(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// The IPv4 address inside of a 6to4 (RFC 3056, `2002::/16`) or NAT64 address (RFC 6052, `64:ff9b::/96`). One that is not
-/// routed in the internet has no business there, and could be on an allow list.
+/// The IPv4 address in a 6to4 (RFC 3056, `2002::/16`) or NAT64 address (RFC 6052, `64:ff9b::/96`). One that is not
+/// globally routed is ignored: it is not legitimate there, and could be on an allow list.
 fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let [a, b, c, d, e, f, g, h] = ip.segments();
     let (high, low) = match [a, b, c, d, e, f] {
@@ -116,7 +114,7 @@ fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     is_public.then_some(inside)
 }
 
-/// The range of clients that `network` stands for: 6to4 and NAT64 networks are those of the IPv4 addresses inside.
+/// The clients that `network` covers: 6to4 and NAT64 networks become the IPv4 network that they embed.
 pub fn client_network(network: IpNet) -> IpNet {
     let inside = |network: Ipv6Net| {
         let inside = embedded(network.network())?;
@@ -125,7 +123,7 @@ pub fn client_network(network: IpNet) -> IpNet {
             [0x2002, ..] => network.prefix_len().checked_sub(16)?,
             _ => network.prefix_len().checked_sub(96)?,
         };
-        // Less of it is in other ranges, too: it would be far more than was written.
+        // A shorter prefix would cover far more addresses than were written.
         Ipv4Net::new(inside, prefix).ok().filter(|_| prefix >= 8)
     };
     match network {
@@ -139,7 +137,7 @@ pub fn parse_ip(text: &str) -> Option<IpAddr> {
     text.parse().ok().map(canonical_ip)
 }
 
-/// Whom `ip` is counted with. A prefix of 128 or more keeps IPv6 addresses apart.
+/// The group of `ip`. A prefix of 128 or more keeps IPv6 addresses apart.
 pub fn group(ip: IpAddr, ipv6_prefix: u8) -> AddressGroup {
     match client_address(ip) {
         IpAddr::V6(v6) if ipv6_prefix < 128 => {
@@ -151,7 +149,7 @@ pub fn group(ip: IpAddr, ipv6_prefix: u8) -> AddressGroup {
     }
 }
 
-/// Reads a network; one of mapped addresses becomes the IPv4 network it means.
+/// Reads a network; one of mapped addresses becomes its IPv4 network.
 fn network(word: &str) -> Option<IpNet> {
     if let Some(address) = parse_ip(word) {
         return Some(address.into());

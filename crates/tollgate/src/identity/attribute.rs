@@ -1,4 +1,4 @@
-//! What can be told of a request: the names that keys are made of.
+//! Attributes of a request: the names that keys are made of.
 
 use std::fmt;
 
@@ -16,17 +16,17 @@ pub enum Attribute {
     Field(FieldSource, Box<str>),
 }
 
-/// Where a named field is found.
+/// The source of a named field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum FieldSource {
     Header,
     Cookie,
     Query,
-    /// A claim of a token whose signature was checked.
+    /// A claim of a token whose signature was verified.
     Jwt,
     Json,
     Form,
-    /// An attribute that the caller gives: a descriptor, a field of the decision API.
+    /// An attribute that the caller passes: a descriptor, a field of the decision API.
     Attr,
 }
 

@@ -1,10 +1,8 @@
 //! The client behind trusted proxies: `Forwarded` and `X-Forwarded-For`.
 //!
-//! Invariant: an address comes from a header only if a trusted proxy wrote it.
-//! Headers are therefore read from the right, where the nearest proxy wrote,
-//! and no further than trust reaches; what stands to the left is the client's
-//! own text and cannot change the result. This module must not know requests
-//! or rules.
+//! Invariant: an address is taken from a header only if a trusted proxy wrote it. Headers are therefore read from the
+//! right, where the nearest proxy wrote, and only as far as the proxies are trusted; everything further left is the
+//! client's own text and cannot change the result. This module must not know requests or rules.
 
 use std::{
     iter,
@@ -13,13 +11,13 @@ use std::{
 
 use super::address::{TrustedProxies, canonical_ip, parse_ip};
 
-/// How many entries of a forwarding header are looked at.
+/// Maximum number of entries of a forwarding header that are read.
 pub const MAX_HOPS: usize = 64;
 
-/// The header in which trusted proxies write whom they forward for. The other one is the client's own text.
+/// The header that trusted proxies write. The other one is the client's own text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ForwardingHeader {
-    /// What nearly every proxy appends to.
+    /// The one that nearly every proxy appends to.
     #[default]
     XForwardedFor,
     /// RFC 7239.
@@ -59,7 +57,7 @@ fn walk(peer: IpAddr, hops: impl Iterator<Item = Hop>, trusted: &TrustedProxies)
     while trusted.contains(client) {
         match hops.next() {
             Some(Hop::Known(address)) => client = address,
-            Some(Hop::Blank) => {} // an empty list element is no hop (RFC 9110, 5.6.1)
+            Some(Hop::Blank) => {} // an empty list element is not a hop (RFC 9110, 5.6.1)
             Some(Hop::Unknown) | None => break,
         }
     }
@@ -73,8 +71,8 @@ enum Hop {
     Blank,
 }
 
-/// The elements of `Forwarded`, last first. Quotes are matched from the right
-/// too: one that the client left open cannot swallow what a proxy appended.
+/// The elements of `Forwarded`, last first. Quotes are matched from the right, too: an unclosed quote of the client
+/// cannot swallow what a proxy appended.
 fn elements_from_right<'a>(lines: &[&'a str]) -> impl Iterator<Item = &'a str> {
     lines.iter().rev().flat_map(|line| {
         let mut rest = Some(*line);

@@ -1,4 +1,4 @@
-//! A key: what one client is counted, allowed or banned under, as operators write it.
+//! A key: what one client is counted, allowed or banned under, in text form.
 //!
 //! `name:value`, several joined by `+` in the order of their names; each value percent-encoded where
 //! it must be. Values are in normal form, so that two spellings of one client are one key.
@@ -15,7 +15,7 @@ use crate::identity::normal;
 use crate::identity::sensitive::is_sensitive;
 use crate::request::percent::{self, Plus};
 
-/// The empty key is everybody together.
+/// The empty key is one counter for all clients.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Key {
     parts: Vec<(Attribute, String)>,
@@ -40,7 +40,7 @@ pub enum KeyError {
 }
 
 impl Key {
-    /// A longer key is rejected where it is read.
+    /// Longer keys are rejected by the parser.
     pub const MAX_LEN: usize = 4096;
 
     /// Reads `ip:1.2.3.4+user:42`.
@@ -55,7 +55,7 @@ impl Key {
         }
     }
 
-    /// A key of normalised values; they are put in order.
+    /// A key of normalised values, which are sorted by attribute.
     pub fn new(mut parts: Vec<(Attribute, String)>) -> Result<Key, KeyError> {
         parts.sort_by_cached_key(|(attribute, _)| attribute.to_string());
         match parts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -68,7 +68,7 @@ impl Key {
         &self.parts
     }
 
-    /// The network of a key that is an address or a range of them, and nothing else.
+    /// The network of a key that consists of one address or one range.
     pub fn network(&self) -> Option<IpNet> {
         match self.parts.as_slice() {
             [(Attribute::Ip, value)] => network(value),
@@ -76,13 +76,13 @@ impl Key {
         }
     }
 
-    /// The same key as requests are looked up by: an address alone stays what it is, in a combination
-    /// it becomes its group.
+    /// The key in the form that requests are looked up by: an address alone is unchanged, in a combination it becomes
+    /// its group.
     pub fn grouped_in_combination(self, ipv6_prefix: u8) -> Key {
         if self.parts.len() > 1 { self.grouped(ipv6_prefix) } else { self }
     }
 
-    /// The same key as rules count it: IPv6 addresses become their group.
+    /// The key in the form that rules count by: IPv6 addresses become their group.
     pub fn grouped(mut self, ipv6_prefix: u8) -> Key {
         for (attribute, value) in &mut self.parts {
             if let (Attribute::Ip, Some(ip)) = (attribute, parse_ip(value)) {
@@ -123,7 +123,7 @@ fn decoded(text: &str) -> String {
     percent::text(percent::decode(text, Plus::Literal).collect())
 }
 
-/// The one spelling under which a value is compared.
+/// The normal form of a value.
 fn normal_value(attribute: &Attribute, value: &str) -> Result<String, KeyError> {
     let expected = |expected| KeyError::Value { value: value.to_owned(), expected };
     Ok(match attribute {
@@ -141,12 +141,12 @@ fn normal_value(attribute: &Attribute, value: &str) -> Result<String, KeyError> 
     })
 }
 
-/// An email in normal form; what is not one is still somebody's try, in lower case.
+/// An email in normal form; a value that is not a valid email is still counted, in lower case.
 pub(crate) fn email(value: &str) -> String {
     normal::email(value).map_or_else(|| value.trim_ascii().to_lowercase(), |email| email.into_owned())
 }
 
-/// Clients of IPv4 are told apart by address: nobody is a range.
+/// IPv4 clients are distinguished by address: a range is not a client.
 fn is_v4_range(value: &str) -> bool {
     value.contains('/') && matches!(network(value), Some(IpNet::V4(_)))
 }
@@ -158,7 +158,7 @@ fn network(text: &str) -> Option<IpNet> {
     let network: IpNet = text.parse().ok()?;
     let network = client_network(network);
     match network.addr() {
-        // The range of mapped addresses is one of IPv4.
+        // A range of mapped addresses is an IPv4 range.
         IpAddr::V6(ip) if network.prefix_len() >= 96 => match ip.to_ipv4_mapped() {
             Some(v4) => IpNet::new(IpAddr::V4(v4), network.prefix_len() - 96).ok(),
             None => Some(network.trunc()),
@@ -181,7 +181,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// A part of a key as it is written, percent-encoded.
+/// A part of a key in text form, percent-encoded.
 pub struct EncodedKeyPart {
     /// `user`, `header:x-tenant`.
     pub name: String,
@@ -214,7 +214,7 @@ fn write_name(f: &mut impl Write, attribute: &Attribute) -> fmt::Result {
     }
 }
 
-/// Escapes what would end the part, and what would not survive a terminal or a URL.
+/// Escapes separators, and characters that terminals or URLs do not preserve.
 fn write_encoded(f: &mut impl Write, text: &str, in_name: bool) -> fmt::Result {
     for char in text.chars() {
         let special = matches!(char, '+' | '%') || char.is_control() || char.is_whitespace();

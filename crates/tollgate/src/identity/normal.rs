@@ -1,16 +1,14 @@
 //! Normal forms of identity values, so that one user is one key.
 //!
-//! Invariant: a normal form is its own normal form, and is then borrowed,
-//! never copied. A value that cannot be what it claims to be is `None`; what a
-//! missing value means is the rule's decision. This module must not know where
-//! values come from, and it checks no more than telling users apart needs: it
-//! is no validator of addresses.
+//! Invariant: normalising is idempotent, and a value in normal form is borrowed, never copied. An invalid value is
+//! `None`; the rule decides what a missing value means. This module must not know where values come from, and it
+//! checks no more than distinguishing users needs: it does not validate addresses.
 
 use std::borrow::Cow;
 
 use crate::identity::{FieldSource, key};
 
-/// How many bytes an EUI-48 and an EUI-64 have.
+/// The lengths of an EUI-48 and an EUI-64, in bytes.
 const MAC_BYTES: [usize; 2] = [6, 8];
 
 /// A MAC address as `aa:bb:cc:dd:ee:ff`, an EUI-64 with eight groups.
@@ -37,8 +35,8 @@ pub fn mac(text: &str) -> Option<Cow<'_, str>> {
 
 /// An email address in lower case, without surrounding space or a final dot.
 ///
-/// The local part counts in lower case too: no provider of note tells case
-/// apart there, and a limit must not be bypassed by shift keys.
+/// The local part is in lower case too: no major provider distinguishes case there, and a limit must not be bypassed
+/// by changing it.
 pub fn email(text: &str) -> Option<Cow<'_, str>> {
     let text = text.trim_ascii_start().trim_end_matches(|c: char| c == '.' || c.is_ascii_whitespace());
     let (local, domain) = text.rsplit_once('@')?;
@@ -48,18 +46,18 @@ pub fn email(text: &str) -> Option<Cow<'_, str>> {
     Some(if is_lower(text) { Cow::Borrowed(text) } else { Cow::Owned(text.to_lowercase()) })
 }
 
-/// Any other value, without surrounding ASCII white space; blank is missing. Other white space is part of a value: an API
-/// that does not trim it sees another value, and a value of nothing else would be missing here and present there.
+/// Any other value, without surrounding ASCII white space; blank is missing. Other white space is part of a value: an
+/// API that does not trim it sees another value, and a value of nothing else would be missing here and present there.
 #[inline]
 pub fn text(text: &str) -> Option<&str> {
     let graphic = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_graphic);
     if graphic(text.as_bytes().first()) && graphic(text.as_bytes().last()) {
-        return Some(text); // the usual case
+        return Some(text); // the common case
     }
     Some(text.trim_ascii()).filter(|text| !text.is_empty())
 }
 
-/// The value of a named field. An email address in a body or a query is one whatever its case.
+/// The value of a named field. An email address in a body or a query is normalised to lower case.
 pub(crate) fn field<'v>(source: FieldSource, name: &str, value: Cow<'v, str>) -> Option<Cow<'v, str>> {
     if is_email_field(source, name) {
         return Some(Cow::Owned(key::email(&value))).filter(|email: &Cow<'_, str>| !email.is_empty());

@@ -1,7 +1,7 @@
-//! Which values a shared store must not show by default: email addresses, API keys, tokens and cookies.
+//! Values that counter names must not show by default: email addresses, API keys, tokens and cookies.
 //!
-//! Most are known by their attribute, some by their form wherever they stand. What is taken for sensitive without
-//! being so is only harder to read, so names are matched broadly.
+//! Most are recognised by their attribute, some by their form in any attribute. A false positive is only harder to
+//! read, so names are matched broadly.
 
 use crate::identity::{Attribute, FieldSource};
 

@@ -1,7 +1,7 @@
-//! What kinds of keys a list holds, and how a request is looked up by each of them.
+//! The kinds of keys in a list, and the lookup of a request by each of them.
 //!
-//! Keys that name the same attributes are of one kind, and so are networks with prefixes of one length. A
-//! lookup costs a probe for each kind, however many keys there are of it.
+//! Keys with the same attributes are of one kind, and so are networks with the same prefix length. A lookup costs one
+//! probe per kind, however many keys there are of it.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use crate::fingerprint::{Digest, Fingerprint, Secret, ShortPart};
 use crate::identity::{Attribute, Key};
 
-/// A request that has several values for the attributes of a key is looked up by this many combinations at most. A
-/// single attribute has fewer values in any request that a listener takes.
+/// Maximum number of combinations that are looked up for a request with several values for the attributes of a key. A
+/// single attribute has fewer values in any request that a listener accepts.
 const MAX_COMBINATIONS: usize = 1 << 16;
 
 #[derive(Clone, Default)]
@@ -38,7 +38,7 @@ struct Combination {
 }
 
 impl KeyKinds {
-    /// Counts a key in; `true` if it is the first of its kind.
+    /// Adds a key to the counts; `true` if it is the first of its kind.
     pub(crate) fn add(&mut self, key: &Key) -> bool {
         let Some(network) = key.network() else { return self.add_combination(key) };
         let prefix = PrefixKind::of(&network);
@@ -64,7 +64,7 @@ impl KeyKinds {
         false
     }
 
-    /// Counts a key out that was counted in; `true` if it was the last of its kind.
+    /// Removes a key from the counts; `true` if it was the last of its kind.
     pub(crate) fn remove(&mut self, key: &Key) -> bool {
         let kinds = self.networks.len() + self.combinations.len();
         match key.network() {
@@ -84,13 +84,13 @@ impl KeyKinds {
         kinds != self.networks.len() + self.combinations.len()
     }
 
-    /// The attributes that a request is asked for.
+    /// The attributes that the list needs of a request.
     pub(crate) fn attributes(&self) -> impl Iterator<Item = &Attribute> {
         let ip = (!self.networks.is_empty()).then_some(&Attribute::Ip);
         ip.into_iter().chain(self.combinations.iter().flat_map(|shape| &shape.attributes))
     }
 
-    /// What a key is found by.
+    /// The fingerprint that a key is stored under.
     pub(crate) fn fingerprint(secret: &Secret, key: &Key) -> Fingerprint {
         match key.network() {
             Some(network) => network_fingerprint(secret, &network),
@@ -101,7 +101,7 @@ impl KeyKinds {
         }
     }
 
-    /// Asks for each key that a list may hold for a request, by its print and by a test of what is found:
+    /// Calls back for each key that a list may have for a request, with its fingerprint and a test of the entry found:
     /// the longest prefix of the address first, then the combinations.
     #[inline]
     pub(crate) fn find<'h, V: IntoIterator<Item = Cow<'h, str>>, R>(

@@ -16,7 +16,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// At most one in a nanosecond, the unit in which time is counted.
+    /// At most one per nanosecond, the resolution of time.
     pub fn new(count: u64, period: Period) -> Result<Rate, RateError> {
         if count > period.nanos() {
             return Err(RateError::TooFast { rate: format!("{count}/{period}") });
@@ -24,7 +24,7 @@ impl Rate {
         Ok(Rate { count, period })
     }
 
-    /// A slower one.
+    /// The same period with a lower number.
     pub(crate) fn with_count(self, count: u64) -> Rate {
         Rate { count: count.min(self.count), ..self }
     }
@@ -37,7 +37,7 @@ impl Rate {
         self.period
     }
 
-    /// The tokens that `tick` brings, as a fraction in lowest terms.
+    /// The tokens per `tick`, as a fraction in lowest terms.
     pub(crate) fn tokens_per_tick(&self, tick: Duration) -> (u128, u128) {
         let share = u128::from(self.count) * tick.as_nanos();
         let token = u128::from(self.period.nanos());
@@ -109,7 +109,7 @@ fn parse_count(count: &str, text: &str) -> Result<u64, RateError> {
     number.parse().map_err(|_| bad("number too large"))
 }
 
-/// Input is quoted in messages, but not at any length.
+/// Truncates input that is quoted in messages.
 fn shorten(text: &str) -> String {
     const MAX_CHARS: usize = 40;
     match text.char_indices().nth(MAX_CHARS) {

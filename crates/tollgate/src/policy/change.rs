@@ -1,29 +1,29 @@
-//! Single rules and allowed keys changed: the policy after is made from the one before, at the cost of the change.
+//! Changes of single rules and allowed keys: the next policy is derived from the present one, at the cost of the
+//! change.
 
 use crate::identity::Key;
 use crate::policy::{Policy, group_overrides};
 use crate::rule::{Rule, RuleId, RuleSetError};
 use crate::time::Time;
 
-/// One rule that comes, changes or goes, or one key of the allow list. Made twice it is the same as made once.
+/// A change of one rule, or of one key of the allow list. Idempotent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PolicyChange {
-    /// A new rule comes after those that the policy was made with, in the order of the ids; a changed one
-    /// stays where it is.
+    /// A new rule follows those that the policy was made from, in the order of ids; a changed one keeps its position.
     Put(Rule),
     Remove(RuleId),
-    /// Puts a key on the allow list, beside what the file says of it.
+    /// Adds a key to the allow list, beside those of the file.
     Allow(Key),
-    /// Takes a key off the allow list, unless the file has it.
+    /// Removes a key from the allow list, unless it is from the file.
     Disallow(Key),
 }
 
-/// A policy in the making: another one, changed step by step. What is not changed is shared with it.
+/// A copy of a policy that is being changed step by step. Unchanged parts are shared.
 pub struct PolicyDraft(Policy);
 
 impl PolicyDraft {
-    /// Makes one change; an error leaves the draft as it was. A changed rule keeps its record, and what its
-    /// keys have used.
+    /// Applies one change; an error leaves the draft unchanged. A changed rule keeps its statistics, and the state of
+    /// its keys.
     pub fn apply(&mut self, change: PolicyChange, now: Time) -> Result<(), RuleSetError> {
         let PolicyDraft(policy) = self;
         let ipv6_prefix = policy.settings.ipv6_prefix;
@@ -49,7 +49,7 @@ impl PolicyDraft {
 }
 
 impl Policy {
-    /// The next policy, as yet the same as this one.
+    /// A draft of the next policy, initially equal to this one.
     pub fn draft(&self) -> PolicyDraft {
         PolicyDraft(Policy {
             rules: self.rules.clone(),
@@ -61,16 +61,15 @@ impl Policy {
         })
     }
 
-    /// A draft to try changes on, which never comes into force. It interns values apart from this policy, so that
-    /// all of its memory is free once it is dropped.
+    /// A draft for validating changes, which never comes into force. It interns values separately from this policy, so
+    /// that all of its memory is freed with it.
     pub fn trial(&self) -> PolicyDraft {
         let mut draft = self.draft();
         draft.0.rules.intern_apart();
         draft
     }
 
-    /// This policy with some things changed, in the order given: all of the changes or, where one of them is
-    /// not possible, none.
+    /// This policy with changes applied in order: all of them or, if one fails, none.
     pub fn changed(
         &self,
         changes: impl IntoIterator<Item = PolicyChange>,

@@ -5,8 +5,8 @@ use crate::policy::Policy;
 use crate::request::Target;
 
 impl Policy {
-    /// Whether the decision on a target looks at an attribute that `picks`: in the key of a rule for it, through
-    /// an identity that the key names, or in a list of keys.
+    /// Whether the decision on a target depends on an attribute that `picks` selects: in the key of a rule for it, as
+    /// the source of an identity in the key, or in a list of keys.
     pub fn depends_on(&self, target: &Target<'_>, picks: impl Fn(&Attribute) -> bool) -> bool {
         let identities = &self.settings.identity;
         let looks_at = |attribute: &Attribute| {
@@ -15,7 +15,7 @@ impl Policy {
         if self.listed_attributes().any(looks_at) {
             return true;
         }
-        // A rule for one user is passed over here: the general one beside it asks for the same user.
+        // Rules for one user are skipped: the general rule with the same pattern depends on the same attribute.
         self.rules.matching(target, || None::<&str>).into_iter().any(|rule| {
             let banned = rule.ban.iter().flat_map(|ban| &ban.key);
             rule.attributes().chain(banned).any(looks_at)

@@ -1,10 +1,9 @@
 //! Lookups in raw HTTP fields: cookies, queries, credentials.
 //!
-//! Invariant: one pass, and no allocation unless the value found is encoded.
-//! The work is bounded by the field's length, which the listener bounds. There
-//! is no bound on the number of pairs: a client could hide its key behind
-//! padding, and a missing key is a limit not applied. This module must not
-//! know identities or rules; values are the client's word.
+//! Invariant: one pass, and no allocation unless the value found is encoded. The work is bounded by the field's
+//! length, which the listener bounds. There is no bound on the number of pairs: a client could hide its key behind
+//! padding, and a missing key is a limit not applied. This module must not know identities or rules; values are
+//! unverified.
 
 use std::borrow::Cow;
 

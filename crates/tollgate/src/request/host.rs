@@ -1,9 +1,8 @@
 //! The canonical spelling of a request's host.
 //!
-//! Invariant: `Example.COM.:443` and `example.com` are one host, and so are
-//! all spellings of an IPv6 literal. Any input has a canonical spelling; one
-//! that is canonical already is borrowed, never copied. This module must not
-//! know rules, and it resolves nothing.
+//! Invariant: `Example.COM.:443` and `example.com` are one host, and so are all spellings of an IPv6 literal. Any
+//! input has a canonical spelling; a canonical one is borrowed, never copied. This module must not know rules, and it
+//! resolves nothing.
 
 use std::{
     borrow::Cow,
@@ -37,7 +36,7 @@ pub fn canonical(raw: &str) -> Cow<'_, str> {
     }
 }
 
-/// A name in lower case and nothing else: the usual case, in one pass.
+/// A name in lower case and nothing else: the common case, in one pass.
 fn is_plain(host: &[u8]) -> bool {
     let plain = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
     host.iter().all(plain) && host.last() != Some(&b'.')
@@ -48,7 +47,7 @@ fn canonical_ipv6(host: &str) -> Option<Cow<'_, str>> {
     let (inner, bracketed) = match host.strip_prefix('[') {
         Some(rest) => (rest.split_once(']')?.0, true),
         None if host.contains(':') => (host, false),
-        None => return None, // the usual case
+        None => return None, // the common case
     };
     let address: Ipv6Addr = inner.parse().ok()?;
     if bracketed && is_written(inner, address) {
@@ -62,7 +61,7 @@ fn is_written(text: &str, address: Ipv6Addr) -> bool {
     write!(unmatched, "{address}").is_ok() && unmatched.0.is_empty()
 }
 
-/// Compares what is written with a text, in place of allocating it.
+/// Compares formatted output with a text, without allocating.
 struct Unmatched<'a>(&'a str);
 
 impl Write for Unmatched<'_> {

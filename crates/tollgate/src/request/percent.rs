@@ -1,13 +1,12 @@
 //! Percent-decoding, exactly once, of text that a client wrote.
 //!
-//! Invariant: no byte is dropped or replaced. Bytes that are not UTF-8 stay as
-//! `%XX` (upper case) where a replacement character would let different keys
-//! meet, and a malformed escape stays as it was written. This module must not
-//! know what the text means: separators are its callers' business.
+//! Invariant: no byte is dropped or replaced. Bytes that are not UTF-8 stay as `%XX` (upper case), because a
+//! replacement character would make different keys equal, and a malformed escape stays as it was written. This module
+//! must not know what the text means: separators are left to its callers.
 
 use std::{fmt::Write, iter, str::Utf8Chunk};
 
-/// What a raw `+` stands for.
+/// The meaning of a raw `+`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plus {
     /// Itself, as in a path.
@@ -16,7 +15,7 @@ pub enum Plus {
     Space,
 }
 
-/// The byte that the `%XX` at the start of `text` stands for, if there is one.
+/// The byte of the `%XX` at the start of `text`, if there is one.
 pub fn escape(text: &[u8]) -> Option<u8> {
     match *text {
         [b'%', high, low, ..] => Some(hex(high)? << 4 | hex(low)?),

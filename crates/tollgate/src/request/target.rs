@@ -1,12 +1,9 @@
 //! The canonical target of a request: method, host and path as rules match them.
 //!
-//! Invariant: the spellings of a target that servers take for one resource
-//! become one text, otherwise a limit is bypassed by spelling. Where servers
-//! disagree (`%2F`, `\`, `;x=y`) the reading that matches more wins; where
-//! neither does (`/a;x=%2F../b`), decoding comes first. Any input has a target;
-//! one that is canonical already is borrowed, never copied. Time and space are
-//! linear. This module must not know rules or patterns, and it bounds no
-//! length: the listener does.
+//! Invariant: the spellings of a target that servers treat as one resource become one text, otherwise a limit is
+//! bypassed by spelling. Where servers disagree (`%2F`, `\`, `;x=y`) the reading that matches more wins; where neither
+//! does (`/a;x=%2F../b`), decoding comes first. Any input has a target; a canonical one is borrowed, never copied.
+//! Time and space are linear. This module must not know rules or patterns, and it bounds no length: the listener does.
 
 use std::borrow::Cow;
 
@@ -15,7 +12,7 @@ use super::{
     percent::{self, Plus},
 };
 
-/// Where a request goes, in canonical form.
+/// The target of a request, in canonical form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target<'a> {
     method: Cow<'a, str>,
@@ -60,8 +57,7 @@ impl<'a> Target<'a> {
         &self.host
     }
 
-    /// Decoded once; starts with a slash and, but for the root, ends without
-    /// one. Empty if no path was given.
+    /// Decoded once; starts with a slash and, except for the root, ends without one. Empty if no path was given.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -72,7 +68,7 @@ impl<'a> Target<'a> {
         self
     }
 
-    /// What followed the first `?`, as it was written.
+    /// Everything after the first `?`, as it was written.
     pub fn query(&self) -> Option<&'a str> {
         self.query
     }
@@ -83,7 +79,7 @@ pub fn segments(path: &str) -> impl Iterator<Item = &str> + Clone {
     let mut rest = path;
     std::iter::from_fn(move || {
         loop {
-            // Segments are short: looking at each byte is faster than a search made for long texts.
+            // Segments are short: a byte loop is faster than a search made for long texts.
             let end = rest.bytes().position(|byte| byte == b'/').unwrap_or(rest.len());
             let segment = &rest[..end];
             rest = rest.get(end + 1..).unwrap_or_default();
@@ -97,7 +93,7 @@ pub fn segments(path: &str) -> impl Iterator<Item = &str> + Clone {
 /// Splits an absolute URI into authority and the rest (RFC 9112, 3.2.2).
 fn split_authority(raw: &str) -> Option<(&str, &str)> {
     if raw.starts_with('/') {
-        return None; // the usual case, decided without a scan
+        return None; // the common case, decided without a scan
     }
     let (scheme, rest) = raw.split_once("://")?;
     let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -114,7 +110,7 @@ fn upper(method: &str) -> Cow<'_, str> {
     }
 }
 
-/// A canonical path of plain characters and nothing else: the usual case, in one pass.
+/// A canonical path of plain characters and nothing else: the common case, in one pass.
 fn is_plain(path: &[u8]) -> bool {
     let [b'/', rest @ ..] = path else { return false };
     let mut before = b'/';
@@ -156,12 +152,11 @@ fn starts_a_name(rest: &[u8]) -> bool {
     !matches!(rest, [] | [b'/', ..] | [b'.'] | [b'.', b'/', ..] | [b'.', b'.'] | [b'.', b'.', b'/', ..])
 }
 
-/// Resolves a decoded path. `..` takes back what one segment added, so the
-/// whole is linear.
+/// Resolves a decoded path. `..` removes one segment, so the whole is linear.
 fn resolve(decoded: &str) -> String {
     let mut path = String::with_capacity(decoded.len() + 1);
     for segment in decoded.split(['/', '\\']) {
-        // `..;x` climbs on servers that know matrix parameters
+        // `..;x` is `..` on servers with matrix parameters
         match segment.split_once(';').map_or(segment, |(name, _)| name) {
             "" | "." => {}
             ".." => path.truncate(path.rfind('/').unwrap_or(0)),

@@ -1,5 +1,5 @@
-//! A string that is stored inline while it is short: there may be a million of them, and each that lies elsewhere is
-//! a cache miss.
+//! A string that is stored inline while it is short: there may be a million of them, and each one on the heap is a
+//! cache miss.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -18,10 +18,10 @@ enum TextRepr {
 }
 
 impl CompactText {
-    /// Longer ones are in the heap.
+    /// Longer strings are on the heap.
     const INLINE: usize = 14;
 
-    /// The string in the heap, if it is there: several texts may share it.
+    /// The string on the heap, if it is there: several texts may share it.
     pub(crate) fn shared_mut(&mut self) -> Option<&mut SharedStr> {
         match &mut self.0 {
             TextRepr::Inline { .. } => None,
@@ -47,7 +47,7 @@ impl Deref for CompactText {
     #[inline]
     fn deref(&self) -> &str {
         match &self.0 {
-            // SAFETY: so many bytes were copied from a whole string.
+            // SAFETY: exactly `length` bytes were copied from a whole string.
             TextRepr::Inline { length, bytes } => unsafe {
                 std::str::from_utf8_unchecked(bytes.get_unchecked(..usize::from(*length)))
             },

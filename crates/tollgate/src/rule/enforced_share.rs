@@ -1,7 +1,7 @@
-//! The share of a rule's keys for which it is enforced, so that it can be rolled out gently.
+//! The share of a rule's keys for which it is enforced, for gradual rollouts.
 //!
-//! Which keys those are is the same on every node and after every restart, so the hash has no secret; it
-//! differs from rule to rule. A larger share has all the keys of a smaller one.
+//! The selected keys are the same on every node and after every restart, so the hash has no secret; they differ from
+//! rule to rule. A larger share includes all keys of a smaller one.
 
 use std::hash::Hasher;
 
@@ -27,14 +27,14 @@ impl EnforcedShare {
         self.0
     }
 
-    /// Whether a key of a rule, given by its values, is one of those for which it is enforced.
+    /// Whether the rule is enforced for a key, given by its values.
     #[inline]
     pub(crate) fn has<'v>(self, rule: &'v RuleId, values: impl Iterator<Item = &'v str>) -> bool {
         self == EnforcedShare::ALL || hundredth(rule, values) < u64::from(self.0)
     }
 }
 
-/// In which of a hundred equal parts a key falls.
+/// The percentile of a key, 0 to 99.
 fn hundredth<'v>(rule: &'v RuleId, values: impl Iterator<Item = &'v str>) -> u64 {
     let mut hasher = SipHasher13::new();
     for part in std::iter::once(rule.as_str()).chain(values) {

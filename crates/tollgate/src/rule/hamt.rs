@@ -1,15 +1,15 @@
-//! An index that is cheap to copy: items found by their hash, in a tree whose parts are shared.
+//! A hash array mapped trie: items found by their hash, in a tree with structural sharing.
 //!
-//! A copy shares everything; a change copies the few nodes above it that are shared, and none that are
-//! not. Leaves are sorted by hash and have a little spare room, so that most items are inserted in place. A lookup
-//! may find another item with the same hash: the caller compares.
+//! A clone shares everything; a change copies only the shared nodes on its path. Leaves are sorted by hash and have
+//! some spare capacity, so that most items are inserted in place. A lookup may return another item with the same hash:
+//! the caller compares.
 
 use std::iter::repeat_n;
 use std::sync::Arc;
 
 use crate::prefetch;
 
-/// What an index holds: small, and knows its hash.
+/// An item of the trie: small, and knows its hash.
 pub(crate) trait Hashed: Copy {
     fn hash(&self) -> u32;
 }
@@ -20,26 +20,27 @@ pub(crate) struct Hamt<T>(HamtNode<T>);
 #[derive(Clone)]
 enum HamtNode<T> {
     Empty,
-    /// The first `len` are items; the others are spare room with any value.
+    /// The first `len` are items; the others are spare capacity with any value.
     Leaf {
         items: Arc<[T]>,
         len: u32,
     },
-    /// As many as there are values of so many bits.
+    /// One child for each value of the bits at this depth.
     Branch(Arc<[HamtNode<T>]>),
 }
 
-/// The widths of the first forks, in bits. Among a million items all but the last of them stay in the cache, and a leaf is read
-/// where the hash is expected: a lookup misses the cache once or twice. Forks are no wider, as a change copies one
-/// of each level; deeper ones are narrow, so that the leaves of one that was just split are not nearly empty.
+/// The widths of the first branches, in bits. With a million items all but the last of them stay in the cache, and a
+/// leaf is read where the hash is expected: a lookup has one or two cache misses. Branches are no wider, because a
+/// change copies one per level; deeper ones are narrow, so that the leaves of a newly split one are not nearly empty.
 const FIRST_BITS: [u32; 3] = [5, 5, 4];
 const NARROW_BITS: u32 = 3;
-/// A longer leaf is split, as long as there are bits left to tell its items apart.
+/// A longer leaf is split, as long as there are hash bits left.
 const MAX_LEAF: usize = if cfg!(test) { 16 } else { 256 };
-/// Cache lines prefetched before and after the expected one: items are a few places away from where they are expected.
+/// Cache lines prefetched before and after the expected one: items are a few positions away from where they are
+/// expected.
 const LINES_AROUND: usize = 2;
 
-/// The width of a fork so deep below the root, in bits; 0 where a hash has no more.
+/// The width of a branch at this depth, in bits; 0 if the hash has no more.
 const fn bits(depth: u32) -> u32 {
     if (depth as usize) < FIRST_BITS.len() {
         FIRST_BITS[depth as usize]
@@ -50,7 +51,7 @@ const fn bits(depth: u32) -> u32 {
     }
 }
 
-/// The bits of a hash that the forks above have used.
+/// The number of hash bits that the branches above have used.
 const fn shift(depth: u32) -> u32 {
     let [first, second, third] = FIRST_BITS;
     match depth {
@@ -61,20 +62,20 @@ const fn shift(depth: u32) -> u32 {
     }
 }
 
-/// The room of a leaf for so many items. Few different sizes: the allocator finds the room of another leaf for it.
+/// The capacity of a leaf for `len` items. Few distinct sizes, so that the allocator can reuse freed leaves.
 const fn room(len: usize) -> usize {
     if len <= 8 { len.next_multiple_of(2) } else { len.next_multiple_of(8) }
 }
 
-/// FNV-1a: as fast as any for a word or two. What is looked up comes from strangers, but what is put in
-/// comes from the operator only, so the hash needs no secret.
+/// FNV-1a: as fast as any for a word or two. Lookups come from clients, but only the operator inserts, so the hash
+/// needs no secret.
 pub(crate) fn hash(text: &str) -> u32 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, step);
     (hash ^ hash >> 32) as u32
 }
 
-/// Takes a word into a hash: both halves of a product, folded.
+/// Mixes a word into a hash: both halves of a product, folded.
 #[inline]
 pub(crate) fn fold(state: u64, word: u64) -> u64 {
     let product = u128::from(state ^ 0x9e37_79b9_7f4a_7c15) * u128::from(word ^ 0xd1b5_4a32_d192_ed03);
@@ -100,13 +101,13 @@ impl<T: Hashed> Hamt<T> {
         items[first(items, hash)..].iter().take_while(move |item| item.hash() == hash)
     }
 
-    /// Whether a lookup is likely to miss the cache: a few items are used too often for that.
+    /// Whether a lookup is likely to miss the cache: a small trie stays cached.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         matches!(self.0, HamtNode::Branch(_))
     }
 
-    /// Prefetches what [`prefetch`](Self::prefetch) reads.
+    /// Prefetches the nodes that [`prefetch`](Self::prefetch) reads.
     #[inline]
     pub(crate) fn prefetch_branch(&self, hash: u32) {
         let mut branch = &self.0;
@@ -117,8 +118,8 @@ impl<T: Hashed> Hamt<T> {
         prefetch::prefetch_range(std::ptr::from_ref(branch).addr(), size_of::<HamtNode<T>>());
     }
 
-    /// Prefetches what [`find`](Self::find) is likely to read: not all of a leaf, as a core has few requests for memory in
-    /// flight.
+    /// Prefetches what [`find`](Self::find) is likely to read: not a whole leaf, because a core has a limited number
+    /// of outstanding loads.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u32) {
         let items = self.0.leaf(hash);
@@ -131,13 +132,13 @@ impl<T: Hashed> Hamt<T> {
         self.0.insert(item, 0);
     }
 
-    /// An item to be changed, but for its hash.
+    /// A mutable item; its hash must not change.
     pub(crate) fn find_mut(&mut self, hash: u32, is: impl Fn(&T) -> bool) -> Option<&mut T> {
         self.find(hash).find(|item| is(item))?;
         self.0.find_mut(hash).iter_mut().find(|item| is(item))
     }
 
-    /// Takes an item out.
+    /// Removes an item.
     pub(crate) fn remove(&mut self, hash: u32, is: impl Fn(&T) -> bool) -> Option<T> {
         let found = self.find(hash).copied().find(|item| is(item))?;
         self.0.remove(hash, 0, &is);
@@ -145,13 +146,13 @@ impl<T: Hashed> Hamt<T> {
     }
 }
 
-/// Where an item with this hash is expected among so many: hashes are uniform, and a leaf is sorted by them.
+/// The expected position of this hash among `len` items: hashes are uniform, and a leaf is sorted by them.
 #[inline]
 fn guess(len: usize, hash: u32) -> usize {
     ((u64::from(hash) * len as u64) >> u32::BITS) as usize
 }
 
-/// The first item whose hash is not below: found from where it is expected, a few items away at the most.
+/// The first item whose hash is not below: a linear search from the expected position, a few items at most.
 #[inline]
 fn first<T: Hashed>(items: &[T], hash: u32) -> usize {
     let mut at = guess(items.len(), hash);
@@ -165,7 +166,7 @@ fn first<T: Hashed>(items: &[T], hash: u32) -> usize {
 }
 
 impl<T: Hashed> HamtNode<T> {
-    /// The leaf that items with this hash are in.
+    /// The leaf for this hash.
     #[inline]
     fn leaf(&self, hash: u32) -> &[T] {
         let mut branch = self;
@@ -183,7 +184,7 @@ impl<T: Hashed> HamtNode<T> {
         if let HamtNode::Leaf { items, len } = self { &items[..*len as usize] } else { &[] }
     }
 
-    /// The items with this hash, to be changed but for their hashes.
+    /// The items with this hash, mutable; their hashes must not change.
     fn find_mut(&mut self, hash: u32) -> &mut [T] {
         let mut branch = self;
         let mut rest = hash;
@@ -226,7 +227,7 @@ impl<T: Hashed> HamtNode<T> {
         }
     }
 
-    /// Takes out the item that is there; a fork whose items would fit a leaf becomes one.
+    /// Removes an existing item; a branch whose items would fit a leaf becomes one.
     fn remove(&mut self, hash: u32, depth: u32, is: &impl Fn(&T) -> bool) {
         match self {
             HamtNode::Empty => {}
@@ -262,7 +263,7 @@ fn with_room<T: Copy>(items: &[T], room: usize) -> Arc<[T]> {
     items.iter().copied().chain(repeat_n(items[0], room - items.len())).collect()
 }
 
-/// The one leaf in place of a fork, where that is half full at the most: the next item must not split it.
+/// A single leaf in place of a branch, if it is at most half full: the next insert must not split it again.
 fn merged_leaf<T: Hashed>(below: &[HamtNode<T>]) -> Option<HamtNode<T>> {
     let mut count = 0;
     for branch in below {

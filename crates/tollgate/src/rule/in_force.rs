@@ -1,7 +1,7 @@
-//! A rule in force: beside its text, where it stands, what is known of it, and what it has replaced.
+//! A rule in force: the rule with its position, its statistics, and the versions that it has replaced.
 //!
-//! It is shared by all policies that hold the rule unchanged. There may be a million of them, most of
-//! which nobody ever asks for, so what is known begins with the first hit or the first edit.
+//! It is shared by all policies that have the rule unchanged. There may be a million of them, most of which are never
+//! hit, so statistics and history are allocated by the first hit or edit.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use crate::rule::lazy_arc::LazyArc;
 use crate::rule_stats::{RuleCounts, RuleStats};
 use crate::time::Time;
 
-/// Earlier versions of a rule that are remembered.
+/// Earlier versions of a rule that are kept.
 const MAX_PREVIOUS: usize = 4;
 
 pub struct RuleInForce {
     rule: Rule,
     position: u32,
-    /// One word, as most rules have none.
+    /// One word, because most rules have no history.
     history: LazyArc<VersionHistory>,
 }
 
-/// What a rule that was hit or edited carries on.
+/// Statistics and earlier versions of a rule that was hit or edited.
 #[derive(Default)]
 struct VersionHistory {
     stats: StatsOwner,
     previous: Option<Arc<PreviousVersion>>,
 }
 
-/// The record outlives the rule's edits: the first version owns it, and later ones refer to that.
+/// The statistics outlive edits of the rule: the first version owns them, and later ones refer to it.
 enum StatsOwner {
     Own(RuleStats),
     Of(Arc<VersionHistory>),
@@ -59,7 +59,7 @@ impl VersionHistory {
     }
 }
 
-/// An earlier version of a rule, while counters made under it may still matter (I6).
+/// An earlier version of a rule, while counters created under it may still matter (I6).
 struct PreviousVersion {
     rule: Rule,
     until: Time,
@@ -67,14 +67,14 @@ struct PreviousVersion {
 }
 
 impl RuleInForce {
-    /// The place of rules that come after all that have one, in the order of their ids.
+    /// The position of rules that follow the listed ones, in the order of their ids.
     pub(crate) const AFTER_LIST: u32 = u32::MAX;
 
     pub(crate) fn new(rule: Rule, place: u32) -> RuleInForce {
         RuleInForce { rule, position: place, history: LazyArc::default() }
     }
 
-    /// What stands in a place of its own, in that order; then the others, by id.
+    /// The sort key: position, then id.
     pub(crate) fn order(&self) -> (u32, &str) {
         (self.position, self.rule.id.as_str())
     }
@@ -83,12 +83,12 @@ impl RuleInForce {
         self.position
     }
 
-    /// Whether it came by a change, not with the list that the policy was made with.
+    /// Whether it was added by a change, not with the list that the policy was made from.
     pub fn is_added(&self) -> bool {
         self.position == Self::AFTER_LIST
     }
 
-    /// The next version of this rule: it has the same record, and knows what it has replaced.
+    /// The next version of this rule: it has the same statistics, and a link to this version.
     pub(crate) fn next_version(&self, rule: Rule, place: u32, now: Time) -> RuleInForce {
         if rule == self.rule {
             let history = self
@@ -112,7 +112,7 @@ impl RuleInForce {
         self.history.get_or_init().stats()
     }
 
-    /// How often the rule allowed and denied.
+    /// The number of admissions and denials.
     pub fn counts(&self) -> RuleCounts {
         self.history.get().map_or_else(RuleCounts::default, |history| history.stats().counts())
     }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_rule_in_force_and_its_counts_fit_88_bytes() {
-        // With the allocator's word these are 96; one more word would be 112 for each of a million.
+        // With the allocator's word this is 96; one more word would make it 112, for each of a million.
         assert!(size_of::<RuleInForce>() + 2 * size_of::<usize>() <= 88, "{}", size_of::<RuleInForce>());
     }
 }

@@ -1,4 +1,4 @@
-//! What several rules have in common is stored once, for as long as a rule uses it.
+//! Interning: values that several rules share are stored once, for as long as a rule uses them.
 //!
 //! An interner holds one reference to each value. A value that only the interner refers to is unused. Unused values
 //! are removed by a sweep once as many values were added as were in use at the last sweep, or an eighth as many rules
@@ -19,7 +19,7 @@ const MIN_SWEEP: usize = 1_024;
 pub(crate) struct Interner {
     terms: InternTable<Arc<RuleTerms>>,
     limits: InternTable<Arc<Limits>>,
-    /// Apart from other texts: two tables fit what is in them better than one.
+    /// Separate from other texts: two tables fit their contents better than one.
     paths: InternTable<SharedStr>,
     /// Hosts and long user ids.
     texts: InternTable<SharedStr>,
@@ -28,7 +28,7 @@ pub(crate) struct Interner {
 }
 
 impl Interner {
-    /// The same rule, sharing what it has in common with others.
+    /// The same rule, sharing common parts with others.
     pub(crate) fn share(&mut self, mut rule: Rule) -> Rule {
         self.terms.share(&mut rule.terms);
         self.limits.share(&mut rule.limits);
@@ -42,7 +42,7 @@ impl Interner {
         rule
     }
 
-    /// To be told of each rule that is removed or replaced.
+    /// Must be called for each rule that is removed or replaced.
     pub(crate) fn on_rule_removed(&mut self) {
         self.removed += 1;
         if self.removed >= MIN_SWEEP.max(self.len() / 8) {
@@ -62,7 +62,7 @@ impl Interner {
 
 struct InternTable<T> {
     values: HashSet<T, BuildHasherDefault<FoldHasher>>,
-    /// The next sweep comes when there are so many.
+    /// The length at which the next sweep runs.
     sweep_at: usize,
 }
 
@@ -72,7 +72,7 @@ impl<T> Default for InternTable<T> {
     }
 }
 
-/// Rules come from the operator, so the hash needs no secret: a word costs one multiplication.
+/// Rules come from the operator, so the hash needs no secret: one multiplication per word.
 #[derive(Default)]
 struct FoldHasher(u64);
 
@@ -107,7 +107,7 @@ impl Hasher for FoldHasher {
 
 /// A reference-counted value.
 trait RefCounted: Clone + Eq + Hash {
-    /// Whether there are references beside this one.
+    /// Whether there are references other than this one.
     fn is_used(&self) -> bool;
 }
 
@@ -135,7 +135,7 @@ impl<T: RefCounted> InternTable<T> {
         self.values.insert(value.clone());
     }
 
-    /// Values are only cloned by those who hold one, or under the lock that guards this table.
+    /// Sound, because a value is cloned only by an owner of a reference, or under the lock that guards this table.
     fn sweep(&mut self) {
         self.values.retain(RefCounted::is_used);
         self.sweep_at = MIN_SWEEP.max(2 * self.values.len());

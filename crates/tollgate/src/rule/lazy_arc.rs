@@ -1,4 +1,4 @@
-//! A shared value that begins when it is first asked for, in one word: there may be a million of them.
+//! A shared value that is created on first access, in one word: there may be a million of them.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 pub(crate) struct LazyArc<T> {
-    /// Null, or one strong count of an `Arc`; set once, and dropped with this.
+    /// Null, or one strong count of an `Arc`; set once, and released on drop.
     value: AtomicPtr<T>,
     owns: PhantomData<Arc<T>>,
 }
@@ -22,10 +22,10 @@ impl<T: Default> LazyArc<T> {
         LazyArc { value: AtomicPtr::new(Arc::into_raw(value).cast_mut()), owns: PhantomData }
     }
 
-    /// What is there already.
+    /// The value, if it exists.
     #[inline]
     pub(crate) fn get(&self) -> Option<&T> {
-        // SAFETY: what is not null points into an `Arc` that lives as long as this.
+        // SAFETY: a non-null pointer is to an `Arc` of which `self` owns a count.
         unsafe { self.value.load(Ordering::Acquire).as_ref() }
     }
 
@@ -34,17 +34,17 @@ impl<T: Default> LazyArc<T> {
         self.get().unwrap_or_else(|| self.init())
     }
 
-    /// The value, shared with whoever asks.
+    /// The value as an `Arc`; creates it if needed.
     pub(crate) fn to_arc(&self) -> Arc<T> {
         let value: *const T = self.get_or_init();
-        // SAFETY: the pointer came from `Arc::into_raw`, and its count is held here.
+        // SAFETY: the pointer came from `Arc::into_raw`, and `self` owns a count.
         unsafe {
             Arc::increment_strong_count(value);
             Arc::from_raw(value)
         }
     }
 
-    /// Of several who begin at once, one is first and the others find its value.
+    /// If several threads create the value concurrently, the first CAS wins and the others use its value.
     #[cold]
     fn init(&self) -> &T {
         let fresh = Arc::into_raw(Arc::<T>::default()).cast_mut();
@@ -54,12 +54,12 @@ impl<T: Default> LazyArc<T> {
         let value = match self.value.compare_exchange(null, fresh, done, failed) {
             Ok(_) => fresh,
             Err(first) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: the CAS failed, so no other thread has seen `fresh`.
                 drop(unsafe { Arc::from_raw(fresh) });
                 first
             }
         };
-        // SAFETY: as above; it is not null.
+        // SAFETY: not null, and `self` owns a count.
         unsafe { &*value }
     }
 }
@@ -68,7 +68,7 @@ impl<T> Drop for LazyArc<T> {
     fn drop(&mut self) {
         let value = *self.value.get_mut();
         if !value.is_null() {
-            // SAFETY: the count that is held here.
+            // SAFETY: releases the count that `self` owns.
             drop(unsafe { Arc::from_raw(value) });
         }
     }

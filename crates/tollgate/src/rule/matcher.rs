@@ -1,14 +1,14 @@
 //! Finds the rules that match a target: a trie of hosts and path segments whose nodes are hashes.
 //!
-//! A node is absent, or the place of the only rule below it, or a fork that says with what its rules go on and counts
-//! them. All nodes are items of sixteen bytes in one [`Hamt`], found by the hash of what leads to them, so that a
-//! million rules on as many hosts and paths need little more than an item each. Rules with the same pattern are listed
-//! behind its leaf.
+//! A node is absent, or the number of the only rule below it, or a fork: flags for its possible continuations and a
+//! count of its rules. All nodes are items of sixteen bytes in one [`Hamt`], found by the hash of their path, so that
+//! a million rules on as many hosts and paths need little more than an item each. Rules with the same pattern are in a
+//! list behind its leaf.
 //!
-//! The trie only selects candidates: each is compared with the request as a whole. Two nodes with the same hash are one
-//! node, which may select a rule in vain and never misses one. A rule passes the same nodes when it is inserted and when
-//! it is removed, each fork counting it once per passage; a fork that counts none is removed. What a fork says of its
-//! continuations is not taken back before that.
+//! The trie only selects candidates: each is compared with the whole request. Two nodes with the same hash are merged,
+//! which may select a rule in vain but never misses one. A rule visits the same nodes when it is inserted and when it
+//! is removed, and each fork counts it once per visit; a fork with a count of zero is removed. The flags of a fork are
+//! not cleared before that.
 //!
 //! The work grows with the depth of the path and the number of matches, not with the number of rules: at each segment
 //! there is one literal child to look up and one parameter child to follow.
@@ -34,14 +34,14 @@ pub(crate) type Matches<'r> = SmallVec<[&'r Arc<RuleInForce>; 4]>;
 
 #[derive(Clone, Default)]
 pub(crate) struct Matcher {
-    /// One item for each hash.
+    /// At most one item per hash.
     nodes: Hamt<TrieEntry>,
     /// The rules of leaves that are forks; several may have the same hash.
     lists: Hamt<TrieEntry>,
-    /// How many rules are for a host, and for the hosts below one.
+    /// The number of rules for a host, and for the subdomains of one.
     hosts: usize,
     wildcard_hosts: usize,
-    /// How paths are compared; chosen before the first rule comes.
+    /// How paths are compared; set before the first insert.
     case: PathCase,
 }
 
@@ -52,15 +52,15 @@ const PREFETCH_SEGMENTS: usize = 4;
 #[derive(Clone, Copy)]
 struct TrieEntry {
     hash: u32,
-    /// With [`TrieEntry::FORK`]: continuations and, in the lower bits, a count.
+    /// With [`TrieEntry::FORK`]: flags and, in the low bits, a count.
     word: u32,
-    /// Where the rule and the text of its path are in memory, to prefetch both while the number is looked up. They may have
-    /// been replaced since. Of the fork of a host `text` is the host's name.
+    /// Addresses of the rule and of its path's text, to prefetch both while the number is looked up. They may be
+    /// stale. In the fork of a host, `text` is the host's name.
     rule: Hint,
     text: Hint,
 }
 
-/// Bits 4 to 35 of an address; the others are those of what is near.
+/// Bits 4 to 35 of an address; the others are taken from an address nearby.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Hint(u32);
 
@@ -71,12 +71,12 @@ impl Hint {
         Hint((address >> 4) as u32)
     }
 
-    /// `nearby` is less than 2^35 bytes away from what is hinted at, or the hint is useless.
+    /// `nearby` must be less than 2^35 bytes away from the target, or the prefetch is useless.
     #[inline]
     fn prefetch(self, nearby: usize) {
         let distance = self.0.wrapping_sub((nearby >> 4) as u32) as i32;
         let address = (nearby & !0xf).wrapping_add_signed(distance as isize * 16);
-        // A rule, or a text of usual length: two lines.
+        // A rule, or a text of usual length, is within two cache lines.
         prefetch::prefetch_range(address, prefetch::CACHE_LINE_BYTES + 1);
     }
 }
@@ -96,7 +96,7 @@ impl TrieEntry {
         TrieEntry { hash: 0, word: number, rule: Hint::at(Arc::as_ptr(rule).addr()), text }
     }
 
-    /// The same rule at another place.
+    /// The same rule under another hash.
     fn at(self, hash: u32) -> TrieEntry {
         TrieEntry { hash, ..self }
     }
@@ -113,7 +113,7 @@ impl TrieEntry {
         }
     }
 
-    /// Of a fork: prefetches the host's name, if it is that of a host.
+    /// For a fork: prefetches the host's name, if it is the fork of a host.
     #[inline]
     fn prefetch_host(&self) {
         if self.text != Hint::NONE {
@@ -121,7 +121,7 @@ impl TrieEntry {
         }
     }
 
-    /// Of a rule: prefetches it and its path.
+    /// For a rule: prefetches it and its path.
     #[inline]
     fn prefetch(&self) {
         let nearby = std::ptr::from_ref(self).addr();
@@ -129,12 +129,12 @@ impl TrieEntry {
         self.text.prefetch(nearby);
     }
 
-    /// A fork is passed by one more rule, which goes on with `below`.
+    /// Adds a rule that continues with `below` to a fork.
     fn add_rule(&mut self, below: u32) {
         self.word = (self.word | below << Self::COUNT_BITS) + 1;
     }
 
-    /// A fork is passed by one rule less; whether there are others.
+    /// Removes a rule from a fork; returns whether others are left.
     fn remove_rule(&mut self) -> bool {
         self.word -= 1;
         self.word & Self::COUNT > 0
@@ -157,10 +157,10 @@ impl Matcher {
         self.hosts > 0
     }
 
-    /// More rules could not be counted: a rule passes a node once, and twice only where its hashes collide.
+    /// The bound of the counts: a rule visits a node once, or twice if its hashes collide.
     pub(crate) const MAX_RULES: usize = 1 << (TrieEntry::COUNT_BITS - 1);
 
-    /// Adds a rule; returns how many of its pattern one request may now meet.
+    /// Adds a rule; returns how many rules of its pattern one request may now match.
     pub(crate) fn insert(&mut self, rules: &Rules, rule: &Rule, number: u32) -> usize {
         self.hosts += usize::from(rule.pattern.host.is_some());
         self.wildcard_hosts += usize::from(has_wildcard_host(rule));
@@ -170,7 +170,7 @@ impl Matcher {
         if self.put(rules, &walk, entry, 0) { self.max_matches(rules, rule, &walk) } else { 1 }
     }
 
-    /// Puts a rule at the first node from `at` on that is free; whether it shares its leaf with others.
+    /// Stores a rule at the first free node from `at` on; returns whether it shares its leaf with others.
     fn put(&mut self, rules: &Rules, walk: &TriePath, rule: TrieEntry, at: usize) -> bool {
         for at in at..walk.len() {
             let hash = walk.hash(at);
@@ -183,7 +183,7 @@ impl Matcher {
                 continue;
             };
             let other = *entry;
-            // The rule that was alone here goes on from here as well.
+            // The rule that was alone here moves down as well.
             let others = TriePath::of(&rules[number as usize], self.case);
             let stands = others.position(hash).expect("a rule is at a node of its own walk");
             *entry = TrieEntry::fork(hash);
@@ -198,7 +198,7 @@ impl Matcher {
         true
     }
 
-    /// How many rules with a rule's pattern one request may meet.
+    /// How many rules with a rule's pattern one request may match.
     fn max_matches(&self, rules: &Rules, rule: &Rule, walk: &TriePath) -> usize {
         let count = |list: u32, counts: &dyn Fn(RulePrecedence<'_>) -> bool| {
             let listed = self.lists.find(list).map(|entry| &rules[entry.word as usize]);
@@ -219,7 +219,7 @@ impl Matcher {
 
     pub(crate) fn remove(&mut self, rule: &Rule, number: u32) {
         if rule.mode == RuleMode::Off {
-            return; // it was never here
+            return; // it is not in the trie
         }
         self.hosts -= usize::from(rule.pattern.host.is_some());
         self.wildcard_hosts -= usize::from(has_wildcard_host(rule));
@@ -277,7 +277,7 @@ impl Matcher {
     }
 }
 
-/// Takes out the general rules for which a user's own rule stands in.
+/// Removes the general rules that a user's own rule replaces.
 fn replace_general(matches: &mut Matches<'_>) {
     let is_own =
         |rule: &&Arc<RuleInForce>| matches!(RulePrecedence::of(rule), RulePrecedence::SingleUser { .. });
@@ -313,7 +313,7 @@ struct TrieSearch<'s, 't, 'r, F> {
     matcher: &'s Matcher,
     rules: &'r Rules,
     target: &'s Target<'t>,
-    /// Asked for only where users have rules of their own.
+    /// Called only if there are rules for single users.
     user: F,
     matches: Matches<'r>,
 }
@@ -323,8 +323,8 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
         self.node(root, segments(self.target.path()));
     }
 
-    /// Prefetches the nodes of the first literals together, so that their cache misses overlap; the forks of the index
-    /// come first.
+    /// Prefetches the nodes of the first literals together, so that their cache misses overlap; the branches of the
+    /// trie's index first.
     fn prefetch(&self, root: TrieNode) {
         let nodes = &self.matcher.nodes;
         if !nodes.is_large() {
@@ -342,8 +342,7 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
         hashes.iter().for_each(|hash| nodes.prefetch(*hash));
     }
 
-    /// A pattern is at most [`Pattern::MAX_SEGMENTS`](crate::rule::Pattern::MAX_SEGMENTS) deep, and so is this
-    /// recursion.
+    /// The recursion is at most as deep as a pattern: [`Pattern::MAX_SEGMENTS`](crate::rule::Pattern::MAX_SEGMENTS).
     fn node<'p>(&mut self, node: TrieNode, rest: impl Iterator<Item = &'p str> + Clone) {
         if let Some(entry) = self.matcher.nodes.find(node.hash()).next() {
             self.entry(entry, node, rest);
@@ -368,7 +367,7 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
             return;
         }
         let method = Some(self.target.method());
-        // Rules for another method that are about this one, too.
+        // Rules for another method that match this one, too.
         let covering = Some("GET").filter(|own| method != Some(own) && covers(own, self.target.method()));
         if below & flags::OPEN_ANY != 0 {
             self.leaf(node.open_ended(None));
@@ -436,7 +435,7 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
         }
     }
 
-    /// A rule may be found twice where hashes collide.
+    /// A rule may be found twice if hashes collide.
     #[inline]
     fn add(&mut self, rule: &'r Arc<RuleInForce>) {
         if !self.matches.iter().any(|known| Arc::ptr_eq(known, rule)) {

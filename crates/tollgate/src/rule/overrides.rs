@@ -25,12 +25,12 @@ pub struct Overrides {
 /// The overrides that name the same attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct OverrideIndex {
-    /// Where the attributes stand in the rule's key.
+    /// Indexes of the attributes in the rule's key.
     positions: Vec<usize>,
     by_value: HashMap<Vec<String>, usize>,
 }
 
-/// The rest follows from the list.
+/// Everything else is derived from the list.
 impl Hash for Overrides {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.list.hash(state);
@@ -56,8 +56,7 @@ impl Overrides {
         Overrides { list, indexes: shapes }
     }
 
-    /// The same overrides as clients are told apart: an IPv6 address stands for its group. An `Err` is a
-    /// range that is no group.
+    /// The same overrides with IPv6 addresses replaced by their groups. `Err` if a range is not a group.
     pub(crate) fn grouped(mut self, key: &[Attribute], ipv6_prefix: u8) -> Result<Overrides, String> {
         let mut changed = false;
         for (attribute, value) in self.list.iter_mut().flat_map(|each| &mut each.values) {

@@ -1,6 +1,6 @@
-//! Rules as they are written: one map each, in YAML or JSON, in the long form or the short one.
+//! Parses rules: one map each, in YAML or JSON, in the long form or the short one.
 //!
-//! Nothing stops at the first problem: all of them are collected, each with its place.
+//! Parsing does not stop at the first problem: all of them are collected, each with its position.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ const MAX_BAN_AFTER: u64 = 1_000;
 pub(crate) const ON_STORE_ERROR: [(&str, OnStoreError); 3] =
     [("open", OnStoreError::Open), ("closed", OnStoreError::Closed), ("local", OnStoreError::Local)];
 
-/// Reads a list of rules; those with problems are left out, and the problems collected.
+/// Reads a list of rules; invalid ones are left out, and their problems collected.
 pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> {
     let Some(nodes) = list.as_list() else {
         problems.push(Problem::new(Some(list.position()), path, "expected a list of rules"));
@@ -54,7 +54,7 @@ pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> 
     rules
 }
 
-/// The id of a rule, whatever else is wrong with it.
+/// The id of a rule, even if the rule is otherwise invalid.
 fn id_of(node: &Node<'_>) -> Option<RuleId> {
     let id = node.as_map()?.iter().find(|entry| entry.key() == "id")?;
     id.value().as_str().and_then(RuleId::new)
@@ -85,7 +85,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let read = LimitContext { shapes: &shapes, cost };
     let limits = limits(map, &short, &read);
     let overrides = overrides::read(map, &key, &read);
-    // All is read before anything is given up: a key that nobody asked for would look unknown.
+    // Every field is read before the first return: a field that is not read would be reported as unknown.
     let mode = map.optional_choice("mode", &MODE).unwrap_or_default();
     let enforced = enforced(map, &key, uid.as_deref());
     let track = Tracking::read(map);
@@ -241,7 +241,7 @@ fn enforced(map: &mut MapReader<'_, '_>, key: &[Attribute], uid: Option<&str>) -
     let Some(node) = map.optional("enforce_percent") else { return EnforcedShare::ALL };
     let share = match node.as_u64().and_then(EnforcedShare::new) {
         None => Err("expected a whole number from 0 to 100"),
-        // In shadow it would stand in for the general rule all the same, and nobody would be limited.
+        // In shadow it would still replace the general rule, and the user would not be limited at all.
         Some(_) if uid.is_some() => Err("a rule for one user is enforced or not: use mode"),
         Some(_) if key.is_empty() => Err("the rule has no key whose values could be told apart: use mode"),
         Some(share) => Ok(share),
@@ -258,7 +258,7 @@ fn cost(map: &mut MapReader<'_, '_>) -> u64 {
     cost
 }
 
-/// What the limits of one rule have in common.
+/// Context that the limits of one rule share.
 struct LimitContext<'r> {
     shapes: &'r algorithm_options::AlgorithmOptions,
     cost: u64,
@@ -388,7 +388,7 @@ fn limits_by(map: &mut MapReader<'_, '_>, node: &Node<'_>, read: &LimitContext<'
     Some(Limits::By { attribute: attribute?, values, default })
 }
 
-/// `plan` is the caller's attribute of that name; `header:x-plan` and the like say what they are.
+/// `plan` is the caller's attribute of that name; `header:x-plan` and the like name their source.
 fn by_attribute(text: &str) -> Result<Attribute, String> {
     match Attribute::parse(text) {
         Err(_) if !text.contains(':') => Attribute::parse(&format!("attr:{text}")),
@@ -449,7 +449,7 @@ fn ban(map: &mut MapReader<'_, '_>, rule_key: &[Attribute]) -> Option<BanPolicy>
     Some(BanPolicy { key, after, within, first, max })
 }
 
-/// A span above zero.
+/// A duration above zero.
 pub(crate) fn read_duration(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
     let node = map.optional(name)?;
     let read = node.as_str().ok_or(Cow::Borrowed("expected a span such as 30s")).and_then(|text| {

@@ -1,4 +1,4 @@
-//! What a rule is about: a method, a host and a path, each optional.
+//! The pattern of a rule: a method, a host and a path, each optional.
 //!
 //! Patterns are canonical in the same way as the targets they are compared with.
 
@@ -17,12 +17,12 @@ pub(crate) enum Segment<'p> {
     Param,
 }
 
-/// `api.example.com`, or `*.example.com`: any host below, not the domain itself. Kept as it is written.
+/// `api.example.com`, or `*.example.com`: any subdomain, not the domain itself. Stored as it is written.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct HostPattern(SharedStr);
 
-/// There may be a million of them: a pattern is its text, which many may share, and is taken apart where
-/// that is needed. The method is one of the rule's [`RuleTerms`](crate::rule::RuleTerms), so that rules share paths.
+/// There may be a million of them: a pattern is its text, which many may share, and is split where needed. The method
+/// is one of the rule's [`RuleTerms`](crate::rule::RuleTerms), so that rules share paths.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
     /// The path, or nothing.
@@ -30,7 +30,7 @@ pub struct Pattern {
     pub host: Option<HostPattern>,
 }
 
-/// The method that a rule is about, if it is about one; in upper case.
+/// The method that a rule matches, if it matches only one; in upper case.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RuleMethod(Option<Box<str>>);
 
@@ -40,9 +40,9 @@ impl RuleMethod {
     }
 }
 
-/// A host that begins so stands for those below it.
+/// The prefix of a host that matches all subdomains.
 const WILDCARD_PREFIX: &str = "*.";
-/// A path that ends so stands for itself and everything below.
+/// The suffix of a path that matches itself and everything below.
 const OPEN_END: &str = "/**";
 
 impl Default for Pattern {
@@ -76,7 +76,7 @@ impl Pattern {
         Some(&*self.text).filter(|path| !path.is_empty())
     }
 
-    /// Whether everything below the path is meant as well.
+    /// Whether everything below the path matches as well.
     pub(crate) fn is_open_ended(&self) -> bool {
         self.text.ends_with(OPEN_END)
     }
@@ -89,19 +89,19 @@ impl Pattern {
         })
     }
 
-    /// Whether a request is meant, whatever its method.
+    /// Whether a request matches, whatever its method.
     #[inline]
     pub(crate) fn matches(&self, host: &str, path: &str, case: PathCase) -> bool {
         self.host.as_ref().is_none_or(|own| own.matches(host))
             && (self.text.is_empty() || *self.text == *path || self.matches_segments(path, case))
     }
 
-    /// Where the text of the path is in memory, for a prefetch.
+    /// The address of the path's text, for a prefetch.
     pub(crate) fn address(&self) -> usize {
         self.text.address()
     }
 
-    /// A request without a path meets no pattern with one.
+    /// A request without a path matches no pattern with one.
     fn matches_segments(&self, path: &str, case: PathCase) -> bool {
         if path.is_empty() {
             return false;
@@ -124,12 +124,12 @@ impl Pattern {
     }
 }
 
-/// Whether a rule for one method is about requests with another: `HEAD` is a `GET` without the body of its response.
+/// Whether a rule for one method matches requests with another: `HEAD` is a `GET` without the body of its response.
 pub(crate) fn covers(own: &str, method: &str) -> bool {
     own == method || (own == "GET" && method == "HEAD")
 }
 
-/// Whether paths are told apart by case.
+/// Whether paths are case-sensitive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PathCase {
     #[default]
@@ -220,7 +220,7 @@ impl HostPattern {
         }))
     }
 
-    /// The domain, if all hosts below it are meant; else the host itself is.
+    /// The domain, if the pattern matches its subdomains; `None` if it is a single host.
     pub(crate) fn wildcard_domain(&self) -> Option<&str> {
         self.0.strip_prefix(WILDCARD_PREFIX)
     }
@@ -229,7 +229,7 @@ impl HostPattern {
         &self.0
     }
 
-    /// Where the text is in memory, for a prefetch.
+    /// The address of the text, for a prefetch.
     pub(crate) fn address(&self) -> usize {
         self.0.address()
     }
@@ -254,7 +254,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// The path of the pattern; empty where it matches every request.
+/// The path of the pattern; empty if it matches every request.
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

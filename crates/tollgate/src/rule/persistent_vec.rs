@@ -1,6 +1,6 @@
-//! A list that is cheap to copy: items by number, in a tree whose parts are shared.
+//! A persistent vector: items by index, in a tree with structural sharing.
 //!
-//! A change copies the nodes above it that other copies share, and none beside.
+//! A change copies only the shared nodes on its path.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub struct PersistentVec<T> {
     root: VecNode<T>,
     len: usize,
-    /// The levels of forks above the leaves.
+    /// The levels of branches above the leaves.
     depth: u32,
 }
 

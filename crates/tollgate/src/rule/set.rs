@@ -1,6 +1,6 @@
-//! The rules in force: found by target, known by id.
+//! The rules in force, indexed by target and by id.
 //!
-//! A copy of a set shares everything with it, and a change to the copy costs what has changed.
+//! A clone shares everything, and a change to it costs only what has changed.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::rule::{PathCase, Rule, RuleId, RuleInForce, RuleMode};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
-/// No request is charged under more rules than this.
+/// The maximum number of rules that one request is charged under.
 pub const MAX_MATCHES: usize = 64;
 
-/// Rules by their number in a set. The numbers say nothing of their order.
+/// Rules by their number in a set. Numbers are unrelated to the order of the rules.
 pub type Rules = PersistentVec<Arc<RuleInForce>>;
 
 #[derive(Clone, Default)]
@@ -29,7 +29,7 @@ pub struct RuleSet {
     interner: Arc<Mutex<Interner>>,
 }
 
-/// The number of a thing, under the hash of its name.
+/// A number, under the hash of a name.
 #[derive(Clone, Copy)]
 pub(crate) struct IndexEntry {
     pub(crate) hash: u32,
@@ -61,7 +61,7 @@ impl RuleSet {
         RuleSet::with_case(rules, PathCase::Sensitive)
     }
 
-    /// A set in which paths are told apart by case, or not.
+    /// A set whose paths are case-sensitive, or not.
     pub fn with_case(rules: Vec<Rule>, case: PathCase) -> Result<RuleSet, RuleSetError> {
         let mut set = RuleSet { matcher: Matcher::new(case), ..RuleSet::default() };
         for (place, rule) in rules.into_iter().enumerate() {
@@ -74,7 +74,7 @@ impl RuleSet {
         Ok(set)
     }
 
-    /// Adds a rule, or puts it in the place of the one with its id. An error leaves the set as it was.
+    /// Adds a rule, or replaces the one with its id. An error leaves the set unchanged.
     pub(crate) fn put(&mut self, rule: Rule, now: Time) -> Result<(), RuleSetError> {
         let Some(number) = self.number(rule.id.as_str()) else {
             let id = rule.id.clone();
@@ -99,7 +99,7 @@ impl RuleSet {
         self.insert_match(number)
     }
 
-    /// Takes a rule out. The last one gets its number, so that numbers have no gaps.
+    /// Removes a rule. The last rule gets its number, so that numbers have no gaps.
     pub(crate) fn remove(&mut self, id: &str) -> Result<(), RuleSetError> {
         let Some(number) = self.number(id) else { return Ok(()) };
         let last = self.rules.len() - 1;
@@ -113,12 +113,12 @@ impl RuleSet {
         if number != last { self.index_rule(number) } else { Ok(()) }
     }
 
-    /// Interns values apart from other sets from now on, as a set that is dropped soon.
+    /// From now on interns values separately from other sets, for a set that is dropped soon.
     pub(crate) fn intern_apart(&mut self) {
         self.interner = Arc::default();
     }
 
-    /// Replaces a rule by itself with another past, or in another place.
+    /// Replaces a rule by itself with another history or position.
     pub(crate) fn set_version(&mut self, number: usize, rule: Arc<RuleInForce>) {
         debug_assert!(self.rules[number] == rule);
         self.rules.replace(number, rule);
@@ -134,14 +134,14 @@ impl RuleSet {
         self.index_rule(number)
     }
 
-    /// Has a rule found by its id, and by what it matches.
+    /// Adds a rule to the indexes by id and by target.
     fn index_rule(&mut self, number: usize) -> Result<(), RuleSetError> {
         let hash = hash(self.rules[number].id.as_str());
         self.by_id.insert(IndexEntry { hash, number: number as u32 });
         self.insert_match(number)
     }
 
-    /// Has a rule found no more; it keeps its number as yet.
+    /// Removes a rule from the indexes; it keeps its number.
     fn unindex_rule(&mut self, number: usize) -> Arc<RuleInForce> {
         let rule = Arc::clone(&self.rules[number]);
         self.by_id.remove(hash(rule.id.as_str()), |known| known.number == number as u32);
@@ -165,8 +165,8 @@ impl RuleSet {
         Err(RuleSetError::TooManyMatches { pattern, count })
     }
 
-    /// The rules that apply to a target, in their order. There may be more of them than
-    /// [`MAX_MATCHES`]: no rule alone says so.
+    /// The rules that apply to a target, in their order. There may be more than [`MAX_MATCHES`], because the bound
+    /// holds per pattern only.
     pub(crate) fn matching<U: AsRef<str>>(
         &self,
         target: &Target<'_>,

@@ -1,7 +1,7 @@
 //! An immutable string behind one pointer with its reference count and length in front of the bytes.
 //!
-//! An `Arc<str>` takes two words where it is held and two more in the heap; this takes one and one. A million
-//! rules hold several strings each.
+//! An `Arc<str>` takes two words inline and two more on the heap; this takes one and one. A million rules have several
+//! strings each.
 
 use std::alloc::{self, Layout, handle_alloc_error};
 use std::borrow::Borrow;
@@ -13,7 +13,7 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// The bytes follow its fields at once, where padding would be.
+/// Followed by the bytes.
 #[repr(C)]
 struct Header {
     count: AtomicU32,
@@ -37,7 +37,7 @@ impl SharedStr {
     pub fn new(text: &str) -> SharedStr {
         let length = u16::try_from(text.len()).expect("ids, paths, hosts and users of rules are bounded");
         let layout = layout(text.len());
-        // SAFETY: the layout has a size above zero.
+        // SAFETY: the size of the layout is not zero.
         let memory = unsafe { alloc::alloc(layout) }.cast::<Header>();
         let Some(header) = NonNull::new(memory) else { handle_alloc_error(layout) };
         // SAFETY: the allocation has room for the header and the bytes, and is aligned for the header.
@@ -50,13 +50,13 @@ impl SharedStr {
         SharedStr(header)
     }
 
-    /// Whether another reference exists. An owner that sees none, and alone could clone this one, stays alone.
+    /// Whether another reference exists. `false` is stable if the caller has the only reference and does not clone it.
     pub(crate) fn is_shared(&self) -> bool {
         // Acquire pairs with the release of a reference dropped by another thread.
         self.header().count.load(Ordering::Acquire) > 1
     }
 
-    /// Where it is in memory, for a prefetch.
+    /// The address, for a prefetch.
     pub(crate) fn address(&self) -> usize {
         self.0.as_ptr().addr()
     }
@@ -80,7 +80,7 @@ impl Deref for SharedStr {
     #[inline]
     fn deref(&self) -> &str {
         let length = usize::from(self.header().length);
-        // SAFETY: `new` copied so many bytes of a string to this offset.
+        // SAFETY: `new` copied `length` bytes of a string behind the header.
         unsafe {
             let bytes = std::slice::from_raw_parts(self.0.cast::<u8>().add(TEXT_OFFSET).as_ptr(), length);
             std::str::from_utf8_unchecked(bytes)

@@ -1,4 +1,4 @@
-//! What a rule remembers of each key beside its counters: `track: true` or `track: {times: 16, keep: 30d}`.
+//! Tracking settings of a rule: `track: true` or `track: {times: 16, keep: 30d}`.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::document::MapReader;
 use crate::rule::parse::read_duration;
 
-/// How many of the latest times are kept, and how long a key is remembered after it was last seen.
+/// The number of latest timestamps, and how long a key is kept after its last hit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tracking {
     keep_secs: NonZeroU32,
@@ -37,7 +37,7 @@ impl Tracking {
         Duration::from_secs(self.keep_secs.get().into())
     }
 
-    /// Reads `track`: a truth value, or a map with both settings optional.
+    /// Reads `track`: a boolean, or a map with both settings optional.
     pub(super) fn read(map: &mut MapReader<'_, '_>) -> Option<Tracking> {
         let node = map.optional("track")?;
         if let Some(is_tracked) = node.as_bool() {

@@ -1,6 +1,6 @@
-//! What is valid in a rule but probably not intended.
+//! Warnings about rules that are valid but probably not intended.
 //!
-//! Warnings never stop a rule from coming into force. They are told by `rules check` and in the server's log.
+//! A warning never prevents a rule from coming into force. `rules check` and the server's log show them.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Warnings {
         warnings
     }
 
-    /// Adds what there is to say about a rule.
+    /// Adds the warnings about a rule.
     pub fn check(&mut self, rule: &Rule) {
         for warning in [hold_warning(rule), ban_warning(rule)].into_iter().flatten() {
             if self.texts.len() < Self::MAX {
@@ -49,7 +49,7 @@ impl Warnings {
     }
 }
 
-/// Whether a queue holds requests for longer than their clients will wait, or none at all.
+/// Whether a queue holds requests for longer than their clients will wait, or holds none at all.
 fn hold_warning(rule: &Rule) -> Option<String> {
     if rule.mode == RuleMode::Off {
         return None;
@@ -78,7 +78,7 @@ fn hold_warning(rule: &Rule) -> Option<String> {
     })
 }
 
-/// Whether a client can choose whom a rule bans: it sends requests with another's key until that is banned.
+/// Whether a client can get another client banned: by sending requests with that client's key.
 fn ban_warning(rule: &Rule) -> Option<String> {
     let ban = rule.ban.as_ref().filter(|_| rule.mode != RuleMode::Off)?;
     let is_chosen = |attribute: &Attribute| match attribute {

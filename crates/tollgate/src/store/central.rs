@@ -1,8 +1,7 @@
-//! Counters that are kept elsewhere: what a store on a server is asked, and what comes back.
+//! Counters in a central store: requests to it and their results.
 //!
-//! It charges all enforced charges of a request or none of them (I3), as the memory store does; but it is
-//! asked over a network, so each charge can also fail. What a failure means for the request is not decided
-//! there: that is the rule's business.
+//! It applies all enforced charges of a request or none (I3), as the memory store does; but it is called over a
+//! network, so each charge can also fail. The rule decides what a failure means for the request.
 
 use std::future::Future;
 
@@ -13,15 +12,15 @@ use crate::limit::Limit;
 use crate::store::{CounterKey, DeniedHits, Enforcement, LimitOutcome};
 use crate::time::Time;
 
-/// A store that is asked, and waited for. `now` is the node's time; a store may have its own.
+/// An asynchronous counter store. `now` is the node's time; a store may use its own clock.
 pub trait CentralCounterStore: Sync {
-    /// Decides all charges of one request and takes all or none.
+    /// Decides all charges of one request and applies all or none.
     fn charge(&self, charges: &[CentralCharge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
 
     /// Decides as [`charge`](Self::charge) would, and changes nothing.
     fn peek(&self, charges: &[CentralCharge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
 
-    /// Forgets a counter; says whether it was there.
+    /// Removes a counter; returns whether it existed.
     fn reset(
         &self,
         counter: &CounterId,
@@ -36,14 +35,14 @@ pub struct CentralCharge {
     pub counter: CounterId,
     pub limit: Limit,
     pub cost: u64,
-    /// What one unit of the hit costs here: `cost` is this for each of its units.
+    /// Cost of one unit of the hit; `cost` is this times its units.
     pub unit_cost: u64,
     pub enforcement: Enforcement,
     pub denied_hits: DeniedHits,
 }
 
-/// Whose counter, under which rule. Together with the limit's algorithm and window it is what the store
-/// calls its state; a limit's number is no part of it, so a changed number finds what was used (I6).
+/// A counter: a key under a rule. With the limit's algorithm and window it is the name of the state in the store; the
+/// limit's number is not part of it, so a changed number finds the existing state (I6).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CounterId {
     pub domain: Box<str>,
@@ -51,18 +50,18 @@ pub struct CounterId {
     pub key: CounterKey,
 }
 
-/// What came of the charges of one request, in their order.
+/// The outcome of the charges of one request, in their order.
 #[derive(Debug)]
 pub struct CentralOutcome {
-    /// Whether every enforced limit that could be asked has allowed it.
+    /// Whether every enforced limit that answered allows the request.
     pub admitted: bool,
     pub limits: Vec<Result<LimitOutcome, StoreError>>,
-    /// For what stays charged; `None` if nothing does.
+    /// The charges that remain applied; `None` if there are none.
     pub receipt: Option<CentralReceipt>,
 }
 
 impl CentralOutcome {
-    /// What came of charges, each with its part.
+    /// The outcome of charges, each with its result.
     pub fn of(
         charges: &[CentralCharge],
         admitted: bool,
@@ -87,7 +86,7 @@ impl CentralOutcome {
     }
 }
 
-/// The right to give charges back, or to correct their cost. It is used up by either.
+/// The right to refund charges, or to correct their cost. Using it consumes it.
 #[derive(Debug)]
 pub struct CentralReceipt {
     pub items: Vec<CentralReceiptItem>,
@@ -101,22 +100,22 @@ pub struct CentralReceiptItem {
     pub grant: Grant,
 }
 
-/// Why a charge has no answer.
+/// Why a charge has no result.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StoreError {
-    /// The server cannot be reached, or is known not to answer.
+    /// The server cannot be reached, or is known to be down.
     #[error("{server} cannot be reached: {reason}")]
     Unreachable { server: String, reason: String },
-    /// No answer came in time. Whether it was charged is not known.
+    /// No reply within the deadline. Whether the charge was applied is unknown.
     #[error("{server} did not answer within its deadline")]
     Deadline { server: String },
-    /// The server answered, and refused: a wrong password, a full memory, a value of another kind.
+    /// The server replied with an error: a wrong password, full memory, a value of another type.
     #[error("{server} refused: {reason}")]
     Refused { server: String, reason: String },
-    /// Others changed the counter each time it was tried.
+    /// Other clients changed the counter at each attempt.
     #[error("{server}: too many others charge the same key")]
     Contended { server: String },
-    /// More is under way than may be.
+    /// More requests are in flight than are allowed.
     #[error("{server} has too many requests under way")]
     Busy { server: String },
 }

@@ -1,6 +1,6 @@
-//! The key of a counter in parts, so that a store's names can show one part and hide another.
+//! The key of a counter in parts, so that counter names can show one part and hide another.
 //!
-//! What a part means, and whether it is sensitive, is decided where keys are made: a store knows no identities.
+//! The meaning of a part, and whether it is sensitive, is decided where keys are made: a store knows no identities.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct KeyPart {
     pub sensitivity: Sensitivity,
 }
 
-/// Whether names in a store may show a value.
+/// Whether counter names may show a value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sensitivity {
     Public,
@@ -35,8 +35,8 @@ impl CounterKey {
         CounterKey { parts: parts.into(), owner: None }
     }
 
-    /// The key of one client's counter. The part at `owner` keeps its counters together where the store is
-    /// partitioned; where there is no such part the counter is shared.
+    /// The key of one client's counter. The part at `owner` keeps the client's counters together in a partitioned
+    /// store; if there is no such part the counter is shared.
     pub fn owned(parts: Vec<KeyPart>, owner: usize) -> CounterKey {
         let owner = (owner < parts.len()).then_some(owner);
         CounterKey { parts: parts.into(), owner }
@@ -46,12 +46,12 @@ impl CounterKey {
         &self.parts
     }
 
-    /// What it takes on the heap.
+    /// Heap bytes of the key.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.parts.iter().map(|part| size_of::<KeyPart>() + part.name.len() + part.value.len()).sum()
     }
 
-    /// Where the part that identifies the client stands; `None` for a counter that many clients share.
+    /// Index of the part that identifies the client; `None` for a counter that many clients share.
     pub fn owner_index(&self) -> Option<usize> {
         self.owner
     }

@@ -1,10 +1,9 @@
-//! Counters in memory: lock-free for keys that are there, bounded in bytes, expiring without a sweeper.
+//! Counters in memory: lock-free for stored keys, bounded in bytes, expiring without a sweeper.
 //!
-//! A hit on a known key is one compare-and-swap of its slot; a denial writes nothing. New keys, growth
-//! and wide states take the lock of a shard. Several charges are all taken or none: they are asked
-//! first, then taken one by one, and given back if one of them is denied after all. In between others
-//! may see a charge that does not last: they can be denied by it, never let through. The store knows
-//! fingerprints only: no rules, no identities.
+//! A hit on a stored key is one CAS of its slot; a denial writes nothing. New keys, growth and wide states take the
+//! lock of a shard. Several charges are all applied or none: they are decided first, then applied one by one, and
+//! reverted if one of them is denied after all. A concurrent request may see a charge that is reverted later: it can
+//! be denied by it, never admitted. The store knows fingerprints only: no rules, no identities.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,12 +58,13 @@ use table::{ShardTable, class_number, tag_matches};
 pub use usage::Usage;
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
-/// A shard's lines are reserved up to its cap, as far as the bits of a tag name them; the model checker needs few.
+/// Lines of a shard: reserved up to its cap, and bounded by the bits of a tag that address them. The model checker
+/// needs few.
 const MAX_LINES: usize = if cfg!(shuttle) { 8 } else { 1 << 27 };
 
-/// The memory store. All its operations are atomic, and none can fail.
+/// The memory store. All operations are atomic and infallible.
 pub struct MemoryStore {
-    /// How much of its lines each shard uses; read with every decision, and seldom written.
+    /// The number of lines that each shard uses; read by every decision, rarely written.
     tables: [ShardTable; SHARDS],
     region: Region,
     shards: Box<[CachePadded<Mutex<ShardInner>>]>,
@@ -77,25 +77,25 @@ pub struct MemoryStore {
     full: MemoryFull,
 }
 
-/// Alone on its cache line.
+/// Aligned to a cache line of its own, against false sharing.
 #[repr(align(64))]
 struct CachePadded<T>(T);
 
 impl MemoryStore {
-    /// Below this a shard could not hold a key.
+    /// With less, a shard could not store a key.
     pub const MIN_BYTES: usize = 1 << 20;
 
-    /// A store that holds at most `cap_bytes` (at least a mebibyte).
+    /// A store that uses at most `cap_bytes` (at least a mebibyte).
     ///
     /// # Panics
     ///
-    /// Where [`try_new`](Self::try_new) fails.
+    /// If [`try_new`](Self::try_new) fails.
     pub fn new(cap_bytes: usize) -> MemoryStore {
         Self::try_new(cap_bytes).expect("the address space has room for the memory cap")
     }
 
-    /// As [`new`](Self::new). Memory is reserved, not taken: that happens as keys come. Fails where the system
-    /// does not give that much address space, and on an x86-64 processor without CMPXCHG16B or SSE4.1.
+    /// As [`new`](Self::new). Address space is reserved; pages are committed as keys arrive. Fails where the system
+    /// does not grant that much address space, and on an x86-64 processor without CMPXCHG16B or SSE4.1.
     pub fn try_new(cap_bytes: usize) -> io::Result<MemoryStore> {
         let cap_bytes = cap_bytes.max(Self::MIN_BYTES);
         let shard_bytes = cap_bytes / SHARDS;
@@ -115,8 +115,8 @@ impl MemoryStore {
         })
     }
 
-    /// The least memory in which a key of this limit fits at its limit, in whole mebibytes. A store with less keeps
-    /// it too, but coarser.
+    /// The memory that a key of this limit needs at its limit, in whole mebibytes. A store with less stores a coarser
+    /// state.
     pub fn min_bytes_for(limit: &Limit) -> usize {
         let state = Quota::new(limit).max_heap_bytes();
         let shard = ShardInner::min_bytes_for(state);
@@ -127,13 +127,13 @@ impl MemoryStore {
             .max(Self::MIN_BYTES)
     }
 
-    /// Says what becomes of new keys while memory is full.
+    /// Sets what happens to new keys while memory is full.
     #[must_use]
     pub fn when_full(self, full: MemoryFull) -> MemoryStore {
         MemoryStore { full, ..self }
     }
 
-    /// Notes from now on which keys change, if it is told to: for a log that is written while the store is in use.
+    /// If enabled, records which keys change from now on, for a log that is written while the store is in use.
     #[must_use]
     pub fn recording(mut self, changes: Changes) -> MemoryStore {
         if changes == Changes::Recorded {
@@ -142,17 +142,17 @@ impl MemoryStore {
         self
     }
 
-    /// Decides all charges of one request and takes all or none.
+    /// Decides all charges of one request and applies all or none.
     pub fn charge(&self, charges: &[Charge], now: Time) -> ChargeOutcome {
         self.charge_while(charges, now, &InForce::always())
     }
 
-    /// As [`charge`](Self::charge), but only while the limits are in force. Where [`InForce`] says that they were replaced
-    /// nothing is charged, and the outcome has no meaning.
+    /// As [`charge`](Self::charge), but only while the limits are in force. If [`InForce`] reports that they were
+    /// replaced, nothing is charged and the outcome is meaningless.
     ///
-    /// A state moves from the counter of a limit to that of its successor. A charge planned under the old limit would
-    /// begin a second counter. So whether the limit is in force is asked under the lock of the shard before a counter is
-    /// begun: the move takes the same lock, after the successor came into force.
+    /// A state moves from the counter of a limit to that of its successor, and a charge planned under the old limit
+    /// would create a second counter. So a counter is created only after checking, under the lock of the shard, that
+    /// the limit is in force: the move takes the same lock, after the successor came into force.
     #[inline]
     pub(crate) fn charge_while(
         &self,
@@ -168,7 +168,7 @@ impl MemoryStore {
             parts.push(part);
             return ChargeOutcome { admitted, limits: parts };
         }
-        // Asked first: a request that is denied charges nothing, not even for a moment (I3).
+        // Decided first: a denied request charges nothing, not even temporarily (I3).
         let denies =
             |charge: &Charge| charge.enforcement == Enforcement::Enforced && !self.allows(charge, now);
         let mut outcome = if charges.iter().any(denies) {
@@ -188,18 +188,18 @@ impl MemoryStore {
         outcome
     }
 
-    /// Brings the places of a key nearer, for those who will charge it soon.
+    /// Prefetches the cache lines of a key that will be charged soon.
     #[inline]
     pub fn prefetch(&self, fingerprint: Fingerprint) {
         self.candidates(fingerprint);
     }
 
-    /// Gives the charges of a receipt back, as far as time has not.
+    /// Reverts the charges of a receipt, as far as they have not leaked or expired since.
     pub fn refund(&self, receipt: Receipt, now: Time) {
         self.settle(receipt, 0, now);
     }
 
-    /// Corrects the hit's cost after the fact: the difference is given back, or owed.
+    /// Corrects the hit's cost after the fact: the difference is refunded or charged.
     pub fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
         receipt
             .items
@@ -207,7 +207,7 @@ impl MemoryStore {
             .for_each(|item| self.settle_item(item, item.unit_cost.saturating_mul(real_cost), now));
     }
 
-    /// Forgets a key; says whether it was there.
+    /// Removes a key; returns whether it was stored.
     pub fn reset(&self, fingerprint: Fingerprint) -> bool {
         let n = shard_of(fingerprint);
         let mut inner = self.lock(n);
@@ -216,12 +216,12 @@ impl MemoryStore {
         was_there
     }
 
-    /// How many keys still count at `now`; the room of all others is free. Looks at every entry.
+    /// The number of keys that have not expired at `now`; expired slots are free. Scans every entry.
     pub fn live_keys(&self, now: Time) -> usize {
         (0..SHARDS).map(|n| self.shard_context(n, now).live_entries(&self.lock(n)).count()).sum()
     }
 
-    /// `None` if the key is new and its limit is not in force any more.
+    /// `None` if the key is new and its limit is no longer in force.
     fn run(
         &self,
         charge: &Charge,
@@ -243,7 +243,7 @@ impl MemoryStore {
         self.run_packed(fingerprint, op).or_else(|| self.run_locked(fingerprint, op, previous, in_force))
     }
 
-    /// Meets a demand on a packed state that is there, without a lock.
+    /// Runs an operation on a stored packed state, without a lock.
     #[inline]
     fn run_packed(&self, fingerprint: Fingerprint, op: &ChargeOp<'_>) -> Option<LimitOutcome> {
         let candidates = self.candidates(fingerprint);
@@ -258,7 +258,7 @@ impl MemoryStore {
         }
     }
 
-    /// The same for keys that are new, wide, or have a predecessor.
+    /// As above, for keys that are new, wide, or have a predecessor.
     #[cold]
     fn run_locked(
         &self,
@@ -301,7 +301,7 @@ impl MemoryStore {
                         return Some(part);
                     }
                 }
-                // It belongs to another key with the same tag, which starts over.
+                // The slot belongs to another key with the same tag; its state starts over.
                 None => {
                     locked.inner(n).take(slot);
                     return Some(self.run_new(locked.inner(n), &shard, fingerprint, quota.fresh(), op));
@@ -320,7 +320,7 @@ impl MemoryStore {
         Some(self.run_new(locked.inner(n), &shard, fingerprint, state, op))
     }
 
-    /// Runs a quota on a state that has no slot, and gives it one.
+    /// Runs a quota on a state that has no slot, and stores it.
     fn run_new(
         &self,
         inner: &mut ShardInner,
@@ -347,7 +347,7 @@ impl MemoryStore {
         });
     }
 
-    /// Changes the state of a key, fresh if it is not there.
+    /// Changes the state of a key, or a fresh state if it is not stored.
     fn change(&self, fingerprint: Fingerprint, quota: &Quota, now: Time, change: impl Fn(&mut QuotaState)) {
         let n = shard_of(fingerprint);
         let shard = self.shard_context(n, now);
@@ -372,7 +372,7 @@ impl MemoryStore {
             if let Some(next) = class.encoding.layout().pack(&state) {
                 match slot.cas_state(loaded, next) {
                     Ok(()) => return self.region.mark(slot),
-                    Err(_) => continue, // charged meanwhile: look again
+                    Err(_) => continue, // charged meanwhile: retry
                 }
             }
             let saturated = class.encoding.layout().pack_saturated(&state);
@@ -416,7 +416,7 @@ impl MemoryStore {
     fn lock_all(&self, fingerprint: Fingerprint, previous: &[Predecessor]) -> ShardGuards<'_> {
         let all = previous.iter().map(|previous| previous.fingerprint).chain([fingerprint]);
         let mut wanted: SmallVec<[usize; 4]> = all.map(shard_of).collect();
-        wanted.sort_unstable(); // one order for all: no two requests wait for each other
+        wanted.sort_unstable(); // one lock order for all requests: no deadlock
         wanted.dedup();
         ShardGuards(wanted.into_iter().map(|n| (n, self.lock(n))).collect())
     }
@@ -434,9 +434,9 @@ impl MemoryStore {
     }
 }
 
-/// Acts on the packed state of a key. What came of it counts once the state that it was run on is replaced
-/// by the next one, or still there if there is none. `None` if the key is not there, or not what `run`
-/// expects.
+/// Runs an operation on the packed state of a key. Its result is valid once a CAS has replaced the state that it was
+/// run on, or, if nothing changes, once the state was confirmed. `None` if the key is not stored, or not in the form
+/// that `run` expects.
 #[inline]
 fn try_packed(
     region: &Region,
@@ -453,7 +453,7 @@ fn try_packed(
         };
         match stands {
             Ok(()) => return Some(part),
-            Err(now) => loaded = now, // somebody was faster: act on what they left
+            Err(now) => loaded = now, // lost the race: retry on the new value
         }
     }
     None

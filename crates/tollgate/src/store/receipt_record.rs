@@ -1,4 +1,4 @@
-//! A receipt in numbers, for those who write it down and bring it back later.
+//! A receipt in serialisable form, for callers that store it and use it later.
 
 use smallvec::SmallVec;
 
@@ -8,16 +8,16 @@ use crate::limit::Limit;
 use crate::store::central::CounterId;
 use crate::store::{CentralCounter, Receipt, ReceiptItem};
 
-/// One charge of a receipt; under which limit is known from elsewhere.
+/// One charge of a receipt; the limit is stored elsewhere.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReceiptRecord {
-    /// The key's fingerprint: it means something to the node that charged.
+    /// The key's fingerprint: meaningful only on the node that charged.
     pub fingerprint: u64,
     pub unit_cost: u64,
     pub grant: Grant,
-    /// The counter's name, if it is kept elsewhere.
+    /// The counter's name, if it is in a central store.
     pub counter: Option<CounterId>,
-    /// What was charged; a node's share of a limit is another quota than the limit's.
+    /// The quota that was charged; a node's share of a limit is another quota than the limit's.
     pub quota: Quota,
 }
 
@@ -30,7 +30,7 @@ impl Receipt {
         })
     }
 
-    /// A receipt that was written down. Whoever calls this vouches for it: it can be used once only.
+    /// A receipt from its record. The caller guarantees that each record is used only once.
     pub fn from_record(part: ReceiptRecord, limit: Limit) -> Receipt {
         let ReceiptRecord { fingerprint, unit_cost, grant, counter, quota } = part;
         let fingerprint = Fingerprint(fingerprint);

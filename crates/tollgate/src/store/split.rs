@@ -1,4 +1,4 @@
-//! A receipt taken apart: the charges of one request may come to different ends.
+//! Splits a receipt: the charges of one request may be settled separately.
 
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ impl Receipt {
         self.items.into_iter().map(|item| Receipt { items: SmallVec::from_iter([item]) })
     }
 
-    /// The part of it that is for charges in memory, and the part that is not.
+    /// The part with charges in memory, and the part with charges in a central store.
     pub fn split_by_store(self) -> (Option<Receipt>, Option<CentralReceipt>) {
         let mut here = SmallVec::new();
         let mut there = Vec::new();
@@ -31,7 +31,7 @@ impl Receipt {
         (here, (!there.is_empty()).then_some(CentralReceipt { items: there }))
     }
 
-    /// The queue that it holds a place in, if it is for a place in one queue and nothing else.
+    /// The queue in which the receipt has a place; `None` unless it is for exactly one place in one queue.
     pub fn queue_key(&self) -> Option<Fingerprint> {
         match self.items.as_slice() {
             [item] if matches!(item.quota, Quota::Leaky(bucket) if bucket.holds()) => Some(item.fingerprint),

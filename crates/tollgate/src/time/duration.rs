@@ -1,8 +1,8 @@
-//! Spans of time as people write them: `50ms`, `1s`, `10m`, `24h`, `7d`.
+//! Durations in text form: `50ms`, `1s`, `10m`, `24h`, `7d`.
 
 use std::time::Duration;
 
-/// A hundred years: no setting needs a longer one.
+/// The maximum of all settings: a hundred years.
 const MAX_SECONDS: u64 = 100 * 365 * 86_400;
 
 /// Reads a whole number with a unit: ms, s, m, h, d or w.
@@ -31,7 +31,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Writes a span in the largest unit that keeps it whole.
+/// Writes a duration in the largest unit that keeps it whole.
 pub fn format_duration(span: Duration) -> String {
     let seconds = span.as_secs();
     if span.subsec_millis() != 0 || seconds == 0 {

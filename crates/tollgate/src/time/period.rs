@@ -1,7 +1,7 @@
-//! The period of a rate: so many seconds, minutes, … years.
+//! The period of a rate: a number of seconds, minutes, … years.
 //!
-//! A period has two faces. As a *length* a month is 30 days and a year 365. As a *calendar* it counts
-//! aligned windows from 1970 in UTC: weeks begin on Monday, months and years are real ones.
+//! A period has two meanings. As a *length* a month is 30 days and a year 365. As a *calendar* it counts aligned
+//! windows from 1970 in UTC: weeks begin on Monday, months and years are calendar ones.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Reads a unit as people write it: `s`, `sec`, `second`, `seconds`, ….
+    /// Reads a unit: `s`, `sec`, `second`, `seconds`, ….
     pub fn parse(word: &str) -> Option<Unit> {
         Some(match word.to_ascii_lowercase().as_str() {
             "s" | "sec" | "secs" | "second" | "seconds" => Unit::Second,
@@ -97,7 +97,7 @@ impl Period {
         self.secs() * NANOS_PER_SECOND
     }
 
-    /// The number of the calendar window that `time` falls into.
+    /// The number of the calendar window that contains `time`.
     pub fn index_at(self, time: Time) -> u64 {
         let seconds = time.secs();
         let days = seconds / Unit::Day.secs();

@@ -1,13 +1,13 @@
-//! The processor's own counter as a clock: cheaper to read than the system's.
+//! The processor's time stamp counter as a clock: cheaper to read than the system's.
 //!
-//! An *anchor* pairs a value of the counter with the time of the system clock. Time is extrapolated from it while
-//! it is valid, so that the two clocks differ by no more than the counter drifts in that while. Without an
-//! invariant counter the system clock is read.
+//! An *anchor* pairs a value of the counter with the time of the system clock. Time is extrapolated from it while it
+//! is valid, so that the two clocks differ by at most the drift of the counter in that time. Without an invariant
+//! counter the system clock is read.
 //!
-//! The anchor is a sequence lock whose writer never blocks readers. The thread that finds it expired sets
-//! [`WRITING`] and replaces it. Others meanwhile read the system clock, and set [`OVERTAKEN`] first: the writer
-//! publishes by a compare-and-swap that fails then, because its sample may be older than a time already returned. A
-//! writer that loses its processor thus delays nobody, and no thread sees time go back.
+//! The anchor is a sequence lock whose writer never blocks readers. The thread that finds it expired sets [`WRITING`]
+//! and replaces it. Other threads meanwhile set [`OVERTAKEN`] and read the system clock; the writer's publishing CAS
+//! then fails, because its sample may be older than a time already returned. So a preempted writer delays no other
+//! thread, and no thread sees time go back.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 use crate::sync::spin;
 use crate::time::nanos_of;
 
-/// Nanoseconds since it was made; they never go back.
+/// Nanoseconds since construction; they never go back.
 #[derive(Debug)]
 pub(super) struct TscClock {
     started: Instant,
-    /// From where the counter's rate is measured.
+    /// The start of the measurement of the counter's rate.
     first: Sample,
-    /// Whether the counter can be relied on.
+    /// Whether the counter is reliable.
     steady: AtomicBool,
     /// The number of the anchor in steps of [`VERSION_STEP`], and the two flags.
     version: AtomicU64,
     anchor: Anchor,
-    /// The latest time that the anchor can show, by the parity of its number: the next one is written while this
-    /// one is still read.
+    /// The latest time that an anchor can return, by the parity of its number: the next one is written while this one
+    /// is still read.
     ends: [AtomicU64; 2],
 }
 
@@ -37,13 +37,13 @@ const WRITING: u64 = 1;
 const OVERTAKEN: u64 = 2;
 const VERSION_STEP: u64 = 4;
 
-/// At `counter` it was `nanos`, and from there on each count is worth `scale` / 2^32 nanoseconds.
+/// At `counter` the time was `nanos`; each later count adds `scale` / 2^32 nanoseconds.
 #[derive(Debug, Default)]
 struct Anchor {
     counter: AtomicU64,
     nanos: AtomicU64,
     scale: AtomicU64,
-    /// For how many counts the anchor is valid; zero until there is one.
+    /// The number of counts for which the anchor is valid; zero until there is one.
     valid_counts: AtomicU64,
 }
 
@@ -54,14 +54,14 @@ struct Sample {
     counter: u64,
 }
 
-/// How long the first measurement of the counter's rate takes at least, and how long an anchor is valid.
+/// The minimum duration of the first rate measurement, and the validity of an anchor.
 const MIN_CALIBRATION: Duration = Duration::from_millis(20);
 const ANCHOR_VALIDITY: Duration = Duration::from_millis(500);
-/// How often a reader looks for the new anchor before it overtakes the writer, which takes a fraction of that.
+/// Spins of a reader before it overtakes the writer, which needs a fraction of that.
 const MAX_SPINS: u32 = 100;
-/// How often a writer that was overtaken tries again.
+/// Attempts of a writer that was overtaken.
 const MAX_WRITES: u32 = 3;
-/// How often the clocks are read to have them read together, and how many counts apart they may be.
+/// Attempts to read both clocks close together, and the maximum gap in counts.
 const MAX_SAMPLES: u32 = 4;
 const MAX_SAMPLE_GAP: u64 = 10_000;
 
@@ -86,12 +86,12 @@ impl TscClock {
         }
     }
 
-    /// What the anchor says, if it is valid and complete and still of this version.
+    /// The extrapolated time, if the anchor is valid, complete and still of this version.
     #[inline(always)]
     fn extrapolated(&self, version: u64) -> Option<u64> {
         let now = counter::read();
         let [counter, nanos, scale, holds] = self.anchor.read();
-        // A counter that has gone back wraps around to a value beyond what is valid.
+        // A counter that has gone back wraps to a value beyond the validity.
         let counted = now.wrapping_sub(counter);
         if counted >= holds {
             return None;
@@ -102,8 +102,8 @@ impl TscClock {
         unchanged.then(|| nanos + scaled(counted, scale))
     }
 
-    /// Replaces the anchor, or reads the system clock while another thread does. Every further round follows a
-    /// step of another thread.
+    /// Replaces the anchor, or reads the system clock while another thread does. Lock-free: each further iteration
+    /// means that another thread has made progress.
     #[cold]
     fn elapsed_without_anchor(&self) -> u64 {
         loop {
@@ -130,7 +130,7 @@ impl TscClock {
         }
     }
 
-    /// Sets the flag of the writer; the version with it, if no other thread was faster.
+    /// Sets [`WRITING`]; returns the version with it, or `None` if another thread won the race.
     fn start_writing(&self, version: u64) -> Option<u64> {
         let writing = version | WRITING;
         let started = self.version.compare_exchange(version, writing, Ordering::Acquire, Ordering::Relaxed);
@@ -150,14 +150,15 @@ impl TscClock {
         let overtaken = version | OVERTAKEN;
         self.version.compare_exchange(version, overtaken, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         let shown = self.system().max(self.end(version));
-        // A write, so that it happens before the writer clears the flag and samples again: its sample is later.
+        // A read-modify-write: it happens before the writer clears the flag and samples again, so the new sample is
+        // later.
         let confirmed =
             self.version.compare_exchange(overtaken, overtaken, Ordering::AcqRel, Ordering::Relaxed);
         confirmed.ok().map(|_| shown)
     }
 
-    /// Replaces the anchor of this version, which has the flag of the writer. `None` if the writer was overtaken:
-    /// then there is no valid anchor, and the next caller tries again.
+    /// Replaces the anchor of this version, which has [`WRITING`] set. `None` if the writer was overtaken: then there
+    /// is no valid anchor, and the next caller tries again.
     fn replace_anchor(&self, version: u64) -> Option<u64> {
         for _ in 0..MAX_WRITES {
             let shown = self.prepare(version, sample(self.started));
@@ -177,16 +178,16 @@ impl TscClock {
         let Sample { nanos, counter } = sample;
         let counted = counter.saturating_sub(self.first.counter);
         let measured = nanos.saturating_sub(self.first.nanos).max(1);
-        // Where the anchor was ahead time stands still, until the system has caught up.
+        // If the anchor was ahead, time does not advance until the system clock has caught up.
         let shown = self.end(version).max(nanos);
         let start = Sample { nanos: shown, counter };
         if counted == 0 || counter < self.anchor.counter.load(Ordering::Relaxed) {
-            self.steady.store(false, Ordering::Relaxed); // a counter that goes back is no clock
+            self.steady.store(false, Ordering::Relaxed); // a counter that goes back is unusable
             self.write(version, start, 0, 0);
             return shown;
         }
         let rate = (u128::from(measured) << SCALE_BITS) / u128::from(counted);
-        // It runs so that it meets the system clock again when it expires.
+        // The scale is chosen so that both clocks agree when the anchor expires.
         let holds = nanos_of(ANCHOR_VALIDITY);
         let ahead = (shown - nanos).min(holds / 2);
         let scale = u64::try_from(rate * u128::from(holds - ahead) / u128::from(holds)).unwrap_or(u64::MAX);
@@ -195,9 +196,9 @@ impl TscClock {
         shown
     }
 
-    /// Only the thread that has set [`WRITING`] calls this.
+    /// Called only by the thread that has set [`WRITING`].
     fn write(&self, version: u64, start: Sample, scale: u64, holds: u64) {
-        fence(Ordering::Release); // the flag is seen by all that see a part of this
+        fence(Ordering::Release); // a thread that sees any of these stores sees the flag
         self.anchor.counter.store(start.counter, Ordering::Relaxed);
         self.anchor.nanos.store(start.nanos, Ordering::Relaxed);
         self.anchor.scale.store(scale, Ordering::Relaxed);
@@ -205,7 +206,7 @@ impl TscClock {
         self.end_of(version + VERSION_STEP).store(start.nanos + scaled(holds, scale), Ordering::Relaxed);
     }
 
-    /// Puts the anchor that was written in force, if its writer was not overtaken.
+    /// Publishes the written anchor, unless its writer was overtaken.
     fn publish(&self, version: u64) -> bool {
         let next = (version & !WRITING) + VERSION_STEP;
         let writing = version | WRITING;
@@ -225,7 +226,7 @@ impl TscClock {
     }
 }
 
-/// Reads both clocks. A thread that loses its processor between the two reads them again.
+/// Reads both clocks; again if the thread was preempted in between.
 fn sample(started: Instant) -> Sample {
     let mut before = counter::read();
     for _ in 1..MAX_SAMPLES {
@@ -248,7 +249,7 @@ impl Anchor {
 
 const SCALE_BITS: u32 = 32;
 
-/// What counts are worth for which an anchor is valid: with the bits of the scale they fit 64.
+/// Nanoseconds of counts within the validity of an anchor: the product with the scale fits 64 bits.
 #[inline]
 fn scaled(counts: u64, scale: u64) -> u64 {
     counts.wrapping_mul(scale) >> SCALE_BITS
@@ -258,18 +259,18 @@ fn scaled(counts: u64, scale: u64) -> u64 {
 mod counter {
     use std::arch::x86_64::{__cpuid, _rdtsc};
 
-    /// Whether the counter runs at one rate, whatever the processor does.
+    /// Whether the counter has a constant rate in all power states.
     pub(super) fn is_steady() -> bool {
         const INVARIANT: u32 = 1 << 8;
         #[allow(unused_unsafe, reason = "safe in newer compilers")]
-        // SAFETY: every processor of this architecture answers these.
+        // SAFETY: every x86-64 processor has CPUID.
         let [highest, power] = unsafe { [__cpuid(0x8000_0000).eax, __cpuid(0x8000_0007).edx] };
         highest >= 0x8000_0007 && power & INVARIANT != 0
     }
 
     #[inline]
     pub(super) fn read() -> u64 {
-        // SAFETY: every processor of this architecture has the counter.
+        // SAFETY: every x86-64 processor has RDTSC.
         unsafe { _rdtsc() }
     }
 }
@@ -326,7 +327,7 @@ mod tests {
         });
     }
 
-    /// A ticker that has measured the counter, and has no valid anchor.
+    /// A clock that has measured the counter, and has no valid anchor.
     fn without_anchor() -> TscClock {
         let ticker = TscClock::new();
         while ticker.system() < nanos_of(MIN_CALIBRATION) {
@@ -335,7 +336,7 @@ mod tests {
         ticker
     }
 
-    /// Threads that asked for the time while the anchor was renewed waited for the thread that renewed it.
+    /// A regression: readers blocked while another thread renewed the anchor.
     #[test]
     fn a_writer_that_loses_its_processor_delays_no_reader() {
         let ticker = std::sync::Arc::new(without_anchor());

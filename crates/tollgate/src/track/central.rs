@@ -1,7 +1,8 @@
-//! The records of tracked keys that nodes share: what is asked of the store that keeps the counters.
+//! The shared records of tracked keys: the interface of the central store.
 //!
-//! A node sends what it has seen since the last time, as a [`Delta`] with its own id and a number that only grows. The
-//! record remembers the last number of each writer, so a delta whose fate is unknown is sent again and counted once.
+//! A node sends its observations since the last write as a [`Delta`] with its own id and an increasing sequence
+//! number. The record stores the last number of each writer, so a delta whose result is unknown is sent again and
+//! counted once.
 
 use std::future::Future;
 
@@ -10,10 +11,10 @@ use crate::track::{Delta, Track};
 
 /// A store with one record for each tracked key.
 pub trait CentralTrackStore: Sync {
-    /// Adds a delta to the record of its key, once, however often it is sent.
+    /// Adds a delta to the record of its key. Idempotent.
     fn add_track(&self, delta: &Delta) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// The record of a key, as far as `writer` is concerned; empty if there is none.
+    /// The record of a key, with the sequence of `writer`; empty if there is none.
     fn read_track(
         &self,
         counter: &CounterId,
@@ -23,10 +24,10 @@ pub trait CentralTrackStore: Sync {
     fn forget_track(&self, counter: &CounterId) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// What all nodes have seen of a key.
+/// Observations of all nodes for a key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SharedTrack {
     pub track: Track,
-    /// The last delta of the writer who asks that is part of it; zero if none is.
+    /// The last delta of the requesting writer that is part of the record; zero if none is.
     pub applied: u64,
 }

@@ -1,10 +1,9 @@
-//! What this node has seen of tracked keys and not yet told the store: at most one write per key and second.
+//! Observations of tracked keys that are not written to the central store yet: at most one write per key and second.
 //!
-//! An entry is in one of two states: it waits in its shard's queue until it is due, or it was taken and is being
-//! written. A new entry is due at once, one that was taken is due a second later. What is counted while a delta is being
-//! written goes into the next one. A delta that failed is taken again as it was, with its number, after a second and
-//! then less and less often; the next one is made only after it is acknowledged. An entry with nothing to tell is removed
-//! when it is due.
+//! An entry is in one of two states: queued in its shard until it is due, or taken and being written. A new entry is
+//! due at once, one that was taken is due a second later. Attempts counted while a delta is being written go into the
+//! next one. A delta that failed is taken again unchanged, with its sequence number, after a second and then with
+//! backoff; the next one is made only after it is acknowledged. An entry without new data is removed when it is due.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,25 +18,25 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
 use crate::track::Track;
 
-/// Between two writes of one key.
+/// Minimum time between two writes of one key.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
-/// After failures the wait doubles, so often: a store that is down is not asked for every key every second.
+/// Bound of the exponential backoff: the wait doubles at most this often.
 const MAX_DOUBLINGS: u32 = 3;
-/// A power of two, so that a fingerprint's bits choose.
+/// A power of two, so that bits of a fingerprint choose the shard.
 const SHARDS: usize = 16;
-/// The memory of all entries, about; what finds no room is not tracked, and counted.
+/// Approximate memory of all entries; attempts that find no room are dropped and counted.
 const MAX_BYTES: usize = 64 << 20;
-/// An entry without its texts and times.
+/// Bytes of an entry without its texts and timestamps.
 const ENTRY_BYTES: usize = 320;
 
-/// What a node has seen of one key since its last delta.
+/// Observations of one node for one key since its last delta.
 #[derive(Debug)]
 pub struct Delta {
     pub counter: Arc<CounterId>,
     pub tracking: Tracking,
-    /// The process that has seen it.
+    /// The process that made it.
     pub writer: u64,
-    /// Grows from each delta of a writer to the next.
+    /// Increases with each delta of a writer.
     pub sequence: u64,
     pub track: Track,
     key: Fingerprint,
@@ -45,7 +44,7 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// A delta that no outbox waits for.
+    /// A delta that is not from an outbox.
     pub fn new(counter: CounterId, tracking: Tracking, writer: u64, sequence: u64, track: Track) -> Delta {
         let counter = Arc::new(counter);
         Delta { counter, tracking, writer, sequence, track, key: Fingerprint(0), entry: 0 }
@@ -56,7 +55,7 @@ pub struct Outbox {
     writer: u64,
     sequence: AtomicU64,
     shards: Vec<Mutex<OutboxShard>>,
-    /// Where the next look for what is due begins.
+    /// The shard where the next search for due entries begins.
     next_shard: AtomicUsize,
     dropped: AtomicU64,
 }
@@ -64,7 +63,7 @@ pub struct Outbox {
 #[derive(Default)]
 struct OutboxShard {
     entries: HashMap<Fingerprint, OutboxEntry>,
-    /// When entries are due, by their number; one that was forgotten is skipped.
+    /// Entries by due time and number; one that was removed is skipped.
     due: BinaryHeap<Reverse<(Time, u64, Fingerprint)>>,
     bytes: usize,
 }
@@ -77,17 +76,17 @@ struct OutboxEntry {
     unsent: Track,
     sent: Option<SentDelta>,
     taken_at: Time,
-    /// Failures since the last delta that was acknowledged.
+    /// Failures since the last acknowledged delta.
     failures: u32,
 }
 
-/// The last delta; kept after it is acknowledged, for whoever has read the record before.
+/// The last delta; kept after its acknowledgement, for readers that read the record before.
 struct SentDelta {
     delta: Arc<Delta>,
     is_acknowledged: bool,
 }
 
-/// What became of a delta that was taken.
+/// Result of writing a delta.
 enum WriteOutcome {
     Written,
     Unknown,
@@ -103,22 +102,22 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// What tells the deltas of this process from all others.
+    /// Identifies the deltas of this process.
     pub fn writer(&self) -> u64 {
         self.writer
     }
 
-    /// Tries that were not tracked, because there was no room or they could not be written in the end.
+    /// Attempts that were dropped, because there was no room or they could not be written.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Keys with something to tell, or told less than a second ago.
+    /// Keys with unwritten data, or written less than a second ago.
     pub fn keys(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).entries.len()).sum()
     }
 
-    /// Counts a try. The counter is made only for a key that is not here.
+    /// Counts an attempt. The counter id is built only for a key without an entry.
     pub(crate) fn count(
         &self,
         key: Fingerprint,
@@ -152,7 +151,7 @@ impl Outbox {
         shard.due.push(Reverse((now, number, key)));
     }
 
-    /// The next delta to be written; whoever takes it says what came of it. With [`Time::MAX`] all are due.
+    /// Takes the next due delta; the caller must report the result. With [`Time::MAX`] all are due.
     pub fn take(&self, now: Time) -> Option<Arc<Delta>> {
         let first = self.next_shard.fetch_add(1, Ordering::Relaxed);
         (0..SHARDS).find_map(|n| self.take_from(&mut lock(&self.shards[(first + n) % SHARDS]), now))
@@ -186,7 +185,7 @@ impl Outbox {
         self.reschedule(delta, WriteOutcome::Written);
     }
 
-    /// The delta is perhaps not part of the record: it is due again a second after it was taken, or some more.
+    /// The delta may not be part of the record: it is due again a second after it was taken, or later with backoff.
     pub fn retry(&self, delta: &Delta) {
         self.reschedule(delta, WriteOutcome::Unknown);
     }
@@ -195,7 +194,7 @@ impl Outbox {
         let mut shard = self.shard(delta.key);
         let Some(entry) = shard.entries.get_mut(&delta.key).filter(|entry| entry.number == delta.entry)
         else {
-            return; // forgotten meanwhile
+            return; // removed meanwhile
         };
         match fate {
             WriteOutcome::Written => {
@@ -209,21 +208,21 @@ impl Outbox {
         shard.due.push(Reverse((due, delta.entry, delta.key)));
     }
 
-    /// The delta will not be written, nor what was counted since.
+    /// Drops the delta and everything counted since.
     pub fn discard(&self, delta: &Delta) {
         let removed = self.shard(delta.key).remove(delta.key);
         let unsent = removed.map_or(0, |entry| entry.unsent.tries);
         self.dropped.fetch_add(delta.track.tries + unsent, Ordering::Relaxed);
     }
 
-    /// The last delta of a key that is known to be part of its record; zero if none is.
+    /// The last acknowledged delta of a key; zero if there is none.
     pub(crate) fn acknowledged(&self, key: Fingerprint) -> u64 {
         let shard = self.shard(key);
         let sent = shard.entries.get(&key).and_then(|entry| entry.sent.as_ref());
         sent.filter(|sent| sent.is_acknowledged).map_or(0, |sent| sent.delta.sequence)
     }
 
-    /// Adds what is not part of a record that has the deltas of this process up to `applied`.
+    /// Adds what is missing in a record that includes the deltas of this process up to `applied`.
     pub(crate) fn add_unwritten(&self, key: Fingerprint, applied: u64, times: usize, track: &mut Track) {
         let shard = self.shard(key);
         let Some(entry) = shard.entries.get(&key) else { return };
@@ -255,7 +254,7 @@ impl OutboxShard {
 }
 
 impl OutboxEntry {
-    /// The delta that has to be written now; `None` if there is nothing to tell.
+    /// The delta to be written now; `None` if there is nothing new.
     fn next_delta(&mut self, key: Fingerprint, outbox: &Outbox, now: Time) -> Option<Arc<Delta>> {
         let again =
             self.sent.as_ref().filter(|sent| !sent.is_acknowledged).map(|sent| Arc::clone(&sent.delta));
@@ -278,7 +277,7 @@ impl OutboxEntry {
         }))
     }
 
-    /// What it may take: its times are there twice, sent and not.
+    /// Upper bound of its bytes: timestamps are stored twice, sent and unsent.
     fn bytes(&self) -> usize {
         let CounterId { domain, rule, key } = &*self.counter;
         ENTRY_BYTES

@@ -1,6 +1,6 @@
-//! Tracked keys in a saved state: handed to a rule when it is first hit or looked at.
+//! Tracked keys of a restored state: moved to a rule when it is first hit or inspected.
 //!
-//! Rules of a database come into force after the state was read, so what was saved waits for its rule.
+//! Rules of a database come into force after the state was restored, so tracks wait for their rule.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ pub(crate) struct SavedTrack {
     pub(crate) track: Track,
 }
 
-/// What the tracks of a rule begin with.
+/// The initial tracks of a rule.
 #[derive(Default)]
 pub(crate) struct FirstTracks {
     pub(crate) tracks: Arc<Vec<SavedTrack>>,
     pub(crate) changes: Changes,
 }
 
-/// What was saved of rules that nobody has asked for yet.
+/// Restored tracks of rules that were not used yet.
 #[derive(Default)]
 pub(crate) struct SavedTracks {
     waiting: Mutex<HashMap<Box<str>, Arc<Vec<SavedTrack>>>>,
@@ -38,7 +38,7 @@ impl SavedTracks {
         SavedTracks { changes, ..SavedTracks::default() }
     }
 
-    /// What was saved of a rule; nothing the second time.
+    /// Takes the restored tracks of a rule; empty the second time.
     pub(crate) fn take(&self, rule: &str) -> FirstTracks {
         let tracks = lock(&self.waiting).remove(rule).unwrap_or_default();
         FirstTracks { tracks, changes: self.changes }
@@ -48,7 +48,7 @@ impl SavedTracks {
         lock(&self.waiting).insert(rule.into(), Arc::new(tracks));
     }
 
-    /// Those that nobody has asked for.
+    /// The tracks that were not taken yet.
     pub(crate) fn waiting(&self) -> Vec<(Box<str>, Arc<Vec<SavedTrack>>)> {
         lock(&self.waiting).iter().map(|(rule, tracks)| (rule.clone(), Arc::clone(tracks))).collect()
     }
@@ -70,7 +70,7 @@ impl SavedTrack {
         Some(SavedTrack { key, track: Track { tries, denials, last_seen, latest } })
     }
 
-    /// Whether some setting would keep it.
+    /// Whether any valid setting would still keep it.
     pub(crate) fn matters(&self, now: Time) -> bool {
         self.track.last_seen + Tracking::MAX_KEEP > now
     }

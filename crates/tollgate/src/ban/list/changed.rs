@@ -1,4 +1,4 @@
-//! What a state log needs of the list: all bans, part by part, and those that have changed.
+//! The ban list in a state log: all bans, part by part, and those that have changed.
 
 use std::collections::HashSet;
 use std::sync::PoisonError;
@@ -12,14 +12,14 @@ use crate::identity::Key;
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
-/// Changed bans that are remembered between two writes of the log.
+/// Changed bans that are recorded between two writes of the log.
 const MAX_CHANGED: usize = 1 << 16;
 
 impl BanList {
-    /// The parts of [`part`](Self::part).
+    /// Number of parts for [`part`](Self::part).
     pub(crate) const PARTS: usize = SHARDS;
 
-    /// Notes from now on which bans and offenders change, if it is told to.
+    /// If enabled, records which bans and offenders change from now on.
     pub(crate) fn recording(mut self, changes: Changes) -> BanList {
         self.changed = ChangedKeys::recorded(changes, MAX_CHANGED).map(Mutex::new);
         self.offenders.record(changes);
@@ -32,7 +32,7 @@ impl BanList {
         }
     }
 
-    /// Notes bans again that were taken and not written.
+    /// Records bans again that were taken but not written.
     pub(crate) fn note_all_changed(&self, prints: impl Iterator<Item = Fingerprint>) {
         prints.for_each(|fingerprint| self.note_changed(fingerprint));
     }
@@ -44,13 +44,13 @@ impl BanList {
         (changed.take(), changed.take_overflow())
     }
 
-    /// The bans in force of a part. Requests are decided meanwhile.
+    /// The bans in force in one part. Other threads may read and change the list meanwhile.
     pub(crate) fn part(&self, number: usize, now: Time) -> Vec<(Fingerprint, Key, Ban)> {
         let shard = self.shards[number].read().unwrap_or_else(PoisonError::into_inner);
         shard.iter().filter(|kept| kept.until() > now).filter_map(|kept| entry(&kept)).collect()
     }
 
-    /// The ban in force that is known by a fingerprint.
+    /// The ban in force with a fingerprint.
     pub(crate) fn by_fingerprint(
         &self,
         fingerprint: Fingerprint,

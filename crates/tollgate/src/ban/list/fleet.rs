@@ -1,4 +1,4 @@
-//! Bans that are decided for all nodes: what is left for them to count, and what comes back.
+//! Bans that are decided for the whole fleet: violations to count, and the bans that result.
 
 use crate::ban::list::{BanList, InsertResult};
 use crate::ban::{Ban, BanSource, BanTerms, Violations};
@@ -8,7 +8,7 @@ use crate::sync::lock;
 use crate::time::Time;
 
 impl BanList {
-    /// Notes a violation: counted at once, or left for a store that nodes share. Says whether it has led to a ban.
+    /// Records a violation: counted at once, or buffered for the central store. Returns whether it has led to a ban.
     pub(crate) fn record_violation(&self, key: &Key, rule: &RuleId, terms: BanTerms, now: Time) -> bool {
         if !self.violation_queue.is_enabled() {
             return self.record_denials(key, rule.as_str(), &terms, now, 1);
@@ -20,14 +20,14 @@ impl BanList {
         false
     }
 
-    /// The violations that wait, but for those that a ban known by now has covered.
+    /// Takes the buffered violations, without those that a known ban covers by now.
     pub(crate) fn take_violations(&self) -> Vec<Violations> {
         let known = |fingerprint| self.strikes(fingerprint).latest(self.offenders.strikes(fingerprint));
         let taken = self.violation_queue.take().into_iter();
         taken.filter_map(|(fingerprint, violations)| violations.not_covered_by(known(fingerprint))).collect()
     }
 
-    /// Enters a ban that was decided for all nodes by what this one has sent; `false` if it was known or found no room.
+    /// Adds a ban that resulted from violations of this node; `false` if it was known or found no room.
     pub(crate) fn insert_fleet_ban(&self, key: &Key, ban: &Ban, now: Time) -> bool {
         let inserted = self.insert_longer(key, ban, now);
         if inserted == InsertResult::New {
@@ -39,7 +39,7 @@ impl BanList {
         inserted == InsertResult::New
     }
 
-    /// Enters a ban that was decided by what another node has sent.
+    /// Adds a ban that resulted from violations of another node.
     pub(crate) fn apply_fleet_ban(&self, key: &Key, ban: &Ban, now: Time) {
         if ban.until <= now {
             return self.offenders.record_strikes(self.fingerprint(key), ban.strikes());
@@ -49,7 +49,7 @@ impl BanList {
         }
     }
 
-    /// Follows the lifting of an automatic ban elsewhere.
+    /// Applies the lifting of an automatic ban by another node.
     pub(crate) fn apply_fleet_lift(&self, key: &Key, until: Time, now: Time) -> Option<Ban> {
         let fingerprint = self.fingerprint(key);
         let listed = self.get(key, now);

@@ -1,4 +1,4 @@
-//! What is listed is found, whatever else is.
+//! A listed ban is found, whatever else is listed.
 
 use std::cell::Cell;
 
@@ -34,7 +34,7 @@ fn all(list: &BanList, now: Time) -> Vec<(Key, Ban)> {
     list.page(std::iter::empty(), None, usize::MAX, now)
 }
 
-/// Whom the list finds for a request by this user from this address.
+/// The ban that the list finds for a request of this user from this address.
 fn found(list: &BanList, ip: &str, user: &str, now: Time) -> Option<String> {
     let value = |attribute: &Attribute| match attribute {
         Attribute::User => Some(Cow::Borrowed(user)),
@@ -216,7 +216,7 @@ fn the_keys_of_automatic_bans_take_bounded_memory() {
     assert_eq!((kept, list.dropped()), (125, 75), "eight bytes each");
     list.insert(user(9), by_hand(NOW + MINUTE), NOW);
     assert_eq!(list.count(NOW), 126, "by hand there is always room");
-    // What is over makes room, to the byte.
+    // Ended bans make room, to the byte.
     assert!(earn(300, NOW + MINUTE));
     assert_eq!(list.key_bytes.load(Ordering::Relaxed), 8);
 }

@@ -10,7 +10,7 @@ use crate::fingerprint::Secret;
 /// The length and the checksum before a chunk.
 const FRAME_HEAD: usize = size_of::<u32>() + size_of::<u64>();
 
-/// How far a file is written: what the checksum of its next frame covers.
+/// The position in a file: what the checksum of its next frame covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frames {
     file: u64,
@@ -18,7 +18,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Begins a file; its header comes first.
+    /// Starts a file; returns its header, too.
     pub(crate) fn begin(secret: &Secret) -> (Frames, Vec<u8>) {
         let file = RandomState::new().hash_one(0);
         let mut header = Encoder::default();
@@ -57,7 +57,7 @@ impl Frames {
     }
 }
 
-/// A state log that is read.
+/// A state log that is being read.
 pub(crate) struct Opened<'a> {
     pub(crate) secret: Secret,
     frames: Frames,
@@ -95,13 +95,13 @@ impl<'a> Opened<'a> {
         (self.frames.checksum(chunk) == checksum).then_some(chunk)
     }
 
-    /// Goes on behind a chunk that was read.
+    /// Continues after a chunk that was read.
     pub(crate) fn advance(&mut self, chunk: &[u8]) {
         self.at += FRAME_HEAD + chunk.len();
         self.frames.advance();
     }
 
-    /// Where the next frame may be appended, and the bytes until there.
+    /// Where the next frame may be appended, and the length up to there.
     pub(crate) fn end(&self) -> (Frames, u64) {
         (self.frames, self.at as u64)
     }

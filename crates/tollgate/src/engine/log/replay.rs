@@ -1,4 +1,4 @@
-//! Chunks of a state log, read one after the other.
+//! Replays the chunks of a state log.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::store::memory::EntryReader;
 use crate::time::Time;
 use crate::track::saved::SavedTrack;
 
-/// What was read so far. Counters go into the store as they come; of all else the last record of each key counts.
+/// The state read so far. Counters go directly to the store; of everything else the last record of each key wins.
 pub(crate) struct Replay<'e> {
     engine: &'e Engine,
     now: Time,
@@ -22,7 +22,7 @@ pub(crate) struct Replay<'e> {
     tracks: HashMap<Box<str>, HashMap<u64, SavedTrack>>,
 }
 
-/// How many of each were brought back.
+/// Number of entries restored, by kind.
 pub(crate) struct Replayed {
     pub(crate) counters: u64,
     pub(crate) bans: u64,
@@ -52,7 +52,7 @@ impl<'e> Replay<'e> {
         Some((at, rules))
     }
 
-    /// Reads a chunk; `None` if its contents make no sense. What stands before that is taken.
+    /// Reads a chunk; `None` if its contents are not valid. Records before the invalid one are applied.
     pub(crate) fn read(&mut self, chunk: &[u8]) -> Option<()> {
         let mut from = Decoder::new(chunk);
         from.word()?;
@@ -111,7 +111,7 @@ impl<'e> Replay<'e> {
         Some(())
     }
 
-    /// Hands everything to the engine.
+    /// Applies everything to the engine.
     pub(crate) fn finish(self) -> Replayed {
         let engine = self.engine;
         let now = self.now;
@@ -120,7 +120,7 @@ impl<'e> Replay<'e> {
             engine.bans.insert(key, ban, now);
             bans += 1;
         }
-        // In the order in which they were touched: a table that is full keeps the latest.
+        // In the order in which they were touched: a full table keeps the latest.
         let mut offenders: Vec<_> = self.offenders.into_iter().collect();
         offenders.sort_unstable_by_key(|(_, (touched, _))| *touched);
         for (key, (touched, offender)) in offenders {

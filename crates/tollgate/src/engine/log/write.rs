@@ -1,4 +1,4 @@
-//! Chunks of a state log: everything, or what has changed.
+//! Writes the chunks of a state log: images and changes.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -34,7 +34,7 @@ impl ChangedTracks {
     }
 }
 
-/// How much of everything is written.
+/// The progress of writing an image.
 pub struct Image {
     stage: Stage,
     bytes: u64,
@@ -50,7 +50,8 @@ enum Stage {
     Offenders {
         row: usize,
     },
-    /// What waits for its rule comes before the rules: if it finds its rule meanwhile, it is in both.
+    /// Tracks without a rule yet come before the rules: one that finds its rule meanwhile is written twice, never
+    /// lost.
     WaitingTracks {
         waiting: Vec<(Box<str>, Arc<Vec<SavedTrack>>)>,
         row: usize,
@@ -69,7 +70,7 @@ impl Default for Image {
 }
 
 impl Image {
-    /// The bytes of its chunks so far.
+    /// Bytes of the chunks written so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -80,7 +81,7 @@ impl Image {
 }
 
 impl Engine {
-    /// Writes all that should outlive the process; `rules` is the text of the policy in force.
+    /// Writes the whole saved state; `rules` is the text of the policy in force.
     pub fn save(&self, mut out: impl Write, rules: &str, now: Time) -> io::Result<()> {
         let (mut frames, header) = self.begin_log();
         out.write_all(&header)?;
@@ -94,20 +95,20 @@ impl Engine {
         out.flush()
     }
 
-    /// Begins a file of the log: its frames, and the header that comes before them.
+    /// Starts a file of the log; returns its frames, and the header that precedes them.
     pub fn begin_log(&self) -> (Frames, Vec<u8>) {
         Frames::begin(&self.secret)
     }
 
-    /// Writes the text of the policy in force. Every file needs it, and again when it has changed.
+    /// Writes the text of the policy in force. Every file needs it, and again after each change.
     pub fn write_rules(&self, rules: &str, now: Time, sink: &mut Sink<'_>) -> io::Result<()> {
         let mut out = Chunks::new(now, sink);
         out.record(Record::Rules).text(rules);
         out.hand_out()
     }
 
-    /// Writes some more of everything, about so many bytes. Changes made meanwhile must be appended to the same file,
-    /// and once more when the image is [done](Image::is_done): only then the file is complete.
+    /// Writes the next part of an image, about the given number of bytes. Changes made meanwhile must be appended to
+    /// the same file, and once more when the image is [done](Image::is_done): only then is the file complete.
     pub fn write_image(
         &self,
         image: &mut Image,
@@ -187,8 +188,8 @@ impl Engine {
             .collect()
     }
 
-    /// Writes what has changed since the last call. After an error the chunks that the sink was given are its own to
-    /// write; everything else is written next time.
+    /// Writes what has changed since the last call. After an error the caller must still write the chunks that the
+    /// sink was given; everything else is written next time.
     pub fn write_changes(&self, now: Time, sink: &mut Sink<'_>) -> io::Result<()> {
         let mut out = Chunks::new(now, sink);
         self.write_changed_bans(&mut out)?;
@@ -242,7 +243,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether only an image has all changes: more keys changed at once than are remembered.
+    /// Whether only an image is complete: more keys have changed than can be recorded.
     pub fn needs_image(&self) -> bool {
         let lost = self.store.take_overflow();
         self.changes_lost(lost);
@@ -255,12 +256,12 @@ impl Engine {
         }
     }
 
-    /// About how many bytes the counters of an image take now.
+    /// The approximate bytes of the counters in an image.
     pub fn estimated_counter_bytes(&self, now: Time) -> u64 {
         self.store.estimated_bytes(now)
     }
 
-    /// Forgets which keys have changed: an image that is begun afterwards has them all, or a log that was read does.
+    /// Clears the record of changes: an image that is started afterwards, or a log that was just read, has them all.
     pub fn forget_changes(&self) {
         self.store.forget_changes();
         self.bans.take_changed();
@@ -273,7 +274,7 @@ impl Engine {
     }
 }
 
-/// Writes keys one by one; those that a failed sink was not given are put back.
+/// Writes keys one by one; those that a failed sink was not given are recorded again.
 fn write_each(
     keys: HashSet<Fingerprint>,
     out: &mut Chunks<'_, '_>,

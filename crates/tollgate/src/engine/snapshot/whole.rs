@@ -1,7 +1,8 @@
-//! Snapshots in the formats before state logs, each written at once by a clean stop.
+//! Snapshots in the formats before state logs, written in one piece at a clean shutdown.
 //!
-//! Version 4: magic, version, secret, hash, when, rules as text, counters, bans, offenders, tracked keys, checksum.
-//! Version 3 has no tracked keys. Version 5 knows shares of limits: what version 4 saved counts as being at its limit.
+//! Version 4: magic, version, secret, hash, time, rules as text, counters, bans, offenders, tracked keys, checksum.
+//! Version 3 has no tracked keys. Version 5 adds used fractions of limits: entries of version 4 are treated as being
+//! at their limit.
 
 use crate::ban::{Ban, BanSource, Offender, RuleDenials, Strikes};
 use crate::codec::Decoder;
@@ -72,7 +73,7 @@ impl Engine {
             let mut offender = Offender { strikes: Strikes { count, until }, ..Offender::default() };
             for _ in 0..from.word()? {
                 let rule = from.word()?;
-                // Denials of one moment were written one by one.
+                // Denials with the same timestamp were written one by one.
                 let times = (0..from.word()?).map(|_| Some((Time::from_nanos(from.word()?), 1)));
                 offender.denials.push(RuleDenials { rule, times: times.collect::<Option<_>>()? });
             }

@@ -1,4 +1,4 @@
-//! The way from a host to the rules of one pattern, as a sequence of hashed nodes.
+//! The path from a host to the rules of one pattern, as a sequence of hashed nodes.
 
 use smallvec::SmallVec;
 
@@ -7,7 +7,7 @@ use crate::rule::hamt::fold;
 use crate::rule::pattern::Segment;
 use crate::rule::{PathCase, Rule, RuleMode};
 
-/// What a fork may continue with.
+/// The possible continuations of a fork.
 pub(super) mod flags {
     pub(in super::super) const LITERAL: u32 = 1;
     pub(in super::super) const PARAM: u32 = 1 << 1;
@@ -24,7 +24,7 @@ pub(super) mod flags {
     pub(in super::super) const OWN: u32 = 1 << 2;
 }
 
-/// A node is the hash of all that leads to it; the index knows it by [`TrieNode::hash`].
+/// A node is the hash of its path; the index stores it under [`TrieNode::hash`].
 #[derive(Clone, Copy)]
 pub(super) struct TrieNode(u64);
 
@@ -81,7 +81,7 @@ impl TrieNode {
         hash
     }
 
-    /// What is looked up comes from clients, but what is put in from the operator only: the hash needs no secret.
+    /// Lookups come from clients, but only the operator inserts: the hash needs no secret.
     #[inline]
     fn text(self, text: &str) -> TrieNode {
         let mut state = fold(self.0, text.len() as u64);
@@ -101,7 +101,7 @@ impl TrieNode {
 
 #[cfg(test)]
 thread_local! {
-    /// With fewer bits hashes collide, as those of a million rules may.
+    /// Masks hashes in tests, so that they collide as those of a million rules may.
     pub(in crate::rule) static HASH_MASK: std::cell::Cell<u32> = const { std::cell::Cell::new(u32::MAX) };
 }
 
@@ -131,13 +131,13 @@ impl<'r> RulePrecedence<'r> {
     }
 }
 
-/// The nodes of a rule: the root of its host, one for each segment of its path, and the leaf of its pattern. Behind the
-/// leaf is a list.
+/// The nodes of a rule: the root of its host, one for each segment of its path, and the leaf of its pattern. The list
+/// is behind the leaf.
 pub(super) struct TriePath {
-    /// Each with what the node above must say of it; [`TriePath::below`] has it.
+    /// Each with the flag that the node above needs for it; see [`TriePath::below`].
     nodes: SmallVec<[(u32, u32); 8]>,
     pub(super) leaf: TrieNode,
-    /// The list, and what the leaf must say of it.
+    /// The list, and the flag that the leaf needs for it.
     pub(super) list: u32,
     leaf_flag: u32,
 }
@@ -187,7 +187,7 @@ impl TriePath {
         self.nodes[at].0
     }
 
-    /// With what the walk goes on after a node.
+    /// The flag for the continuation after a node.
     pub(super) fn below(&self, at: usize) -> u32 {
         self.nodes.get(at + 1).map_or(self.leaf_flag, |(_, flag)| *flag)
     }

@@ -61,7 +61,7 @@ impl AlgorithmOptions {
         AlgorithmOptions { name, shape: shape.filter(|_| sound) }
     }
 
-    /// An empty message stands for a problem that has been reported.
+    /// An empty message means that the problem has been reported.
     pub(super) fn shape(&self) -> Result<Shape, String> {
         self.shape.ok_or_else(String::new)
     }

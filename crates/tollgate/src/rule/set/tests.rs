@@ -1,4 +1,4 @@
-//! What a set finds, built at once or by changes.
+//! Lookups in a set, built at once or by changes.
 
 use super::*;
 use crate::document::{self, Problems};
@@ -6,7 +6,7 @@ use crate::identity::Attribute;
 use crate::rule::matcher::HASH_MASK;
 use crate::rule::parse;
 
-/// A rule from its pattern, perhaps with a host before it.
+/// A rule from its pattern, optionally preceded by a host.
 fn rule(id: usize, text: &str, options: &str) -> Rule {
     let (host, pattern) = text.split_once('|').unwrap_or(("", text));
     let mut yaml = format!("{{id: r{id}, limit: 5/m, {options}");
@@ -81,7 +81,7 @@ fn a_users_own_rule_stands_in_for_the_general_one() {
     assert_eq!(found(&set, &target, None), ["r0", "r2"]);
 }
 
-/// What [`RuleSet::matching`] must find, rule by rule.
+/// The reference result for [`RuleSet::matching`], rule by rule.
 fn expected(rules: &[Rule], target: &Target<'_>, user: Option<&str>) -> Vec<String> {
     let meets = |rule: &&Rule| {
         rule.matches(target, PathCase::Sensitive) && rule.uid.as_deref().is_none_or(|uid| user == Some(uid))

@@ -1,12 +1,12 @@
-//! Keys that find no room share a state: what a flood of them gets is bounded in total.
+//! Aggregate cells: keys that find no room share a state, so a flood of new keys is bounded in total.
 //!
-//! A shard has one cell for each limit under which keys found no room. A cell counts what passed and begins anew
-//! when a state that was filled by its last charge would have expired; so in every window of the limit the keys
-//! of a cell get at most the limit together. A flood gets [`AGGREGATE_CELLS`] times the limit. A key that has its own entry
-//! never meets a cell.
+//! A shard has one cell for each limit under which keys found no room. A cell counts admitted costs and restarts when
+//! a state that was filled by its last charge would have expired; so in every window of the limit the keys of a cell
+//! get at most the limit together. A flood gets [`AGGREGATE_CELLS`] times the limit. A key with its own entry never
+//! uses a cell.
 //!
-//! Limits for which there is no cell left share one more, which adds up the shares of their limits that were used. While
-//! it is in use no limit gets a cell of its own: it may have been charged there.
+//! Limits for which no cell is left share one more cell, which sums the used fractions of their limits. While it is in
+//! use no limit gets a cell of its own, because it may have been charged in the shared one.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::algorithm::{Algorithm as _, Grant, Quota};
 use crate::store::memory::SHARDS;
 use crate::time::Time;
 
-/// Cells that the keys of one limit are spread over, by their hash.
+/// Cells that the keys of one limit are spread over, by hash.
 pub const AGGREGATE_CELLS: usize = SHARDS;
-/// Limits that can have a cell in a shard at once.
+/// Limits that can have a cell in a shard at the same time.
 const MAX_LIMITS: usize = 16;
 
-/// What becomes of a new key that finds no room.
+/// What happens to a new key that finds no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MemoryFull {
-    /// It shares a counter with others like it.
+    /// It shares an aggregate cell with other such keys.
     #[default]
     Aggregate,
     /// It is not limited.
@@ -33,22 +33,22 @@ pub enum MemoryFull {
 }
 
 impl MemoryFull {
-    /// How long a caller is told to wait where new keys are denied.
+    /// The retry delay of a denial where new keys are denied.
     pub(super) const CLOSED_RETRY: Duration = Duration::from_secs(1);
 }
 
-/// What passed since a cell was begun.
+/// The admitted costs since a cell was started.
 #[derive(Clone, Copy)]
 struct AggregateCell {
     /// The hash of its limit.
     limit: u64,
-    /// In tokens; in the cell that limits share, in parts of a [`WHOLE_LIMIT`] limit.
+    /// In tokens; in the shared cell, in parts of [`WHOLE_LIMIT`].
     used: u64,
     since: Time,
     expires_at: Time,
 }
 
-/// A whole limit in the cell that limits share.
+/// A whole limit in the shared cell.
 const WHOLE_LIMIT: u64 = 1 << 32;
 
 impl AggregateCell {
@@ -59,7 +59,7 @@ impl AggregateCell {
         self.expires_at > now
     }
 
-    /// With so much more, as strict as a limit that was filled just now.
+    /// The cell with `amount` added; it expires like a limit that was filled at `now`.
     fn charged(self, amount: u64, quota: &Quota, now: Time) -> AggregateCell {
         let begun = if self.is_in_use(now) { self } else { AggregateCell { used: 0, since: now, ..self } };
         let mut full = quota.fresh();
@@ -68,7 +68,7 @@ impl AggregateCell {
         AggregateCell { used: begun.used.saturating_add(amount), expires_at: fresh_at, ..begun }
     }
 
-    /// Gives back what was charged at `at`, unless the cell was begun anew since.
+    /// Reverts what was charged at `at`, unless the cell has restarted since.
     fn refund(&mut self, amount: u64, at: Time) {
         if self.since <= at {
             self.used = self.used.saturating_sub(amount);
@@ -76,7 +76,7 @@ impl AggregateCell {
     }
 }
 
-/// The cells of a shard. All are there from the beginning: a flood cannot make them grow.
+/// The cells of a shard. All are allocated up front, so a flood cannot make them grow.
 pub(super) struct AggregateCells {
     cells: [AggregateCell; MAX_LIMITS],
     shared: AggregateCell,
@@ -88,18 +88,18 @@ impl Default for AggregateCells {
     }
 }
 
-/// Where a charge goes.
+/// The cell that a charge uses.
 #[derive(Clone, Copy)]
 enum CellChoice {
     Own(usize),
     Shared,
 }
 
-/// The marks of grants that were taken from a cell. No state has them.
+/// The marks of grants that were charged to a cell. No state has them.
 const OWN_CELL_MARK: u64 = u64::MAX;
 const SHARED_CELL_MARK: u64 = u64::MAX - 1;
 
-/// Whether a grant was taken from a cell.
+/// Whether a grant was charged to a cell.
 pub(super) fn is_from_cell(grant: &Grant) -> bool {
     grant.mark >= SHARED_CELL_MARK
 }
@@ -107,15 +107,15 @@ pub(super) fn is_from_cell(grant: &Grant) -> bool {
 impl AggregateCells {
     pub(super) const BYTES: usize = size_of::<AggregateCells>();
 
-    /// Takes a cost that the limit alone would allow. Returns what is left and the grant's mark, or how long the cell
-    /// needs.
+    /// Charges a cost that the limit alone would allow. Returns what is left and the grant's mark, or the wait until
+    /// the cell allows it.
     pub(super) fn charge(&mut self, quota: &Quota, cost: u64, now: Time) -> Result<(u64, u64), Duration> {
         let left = self.peek(quota, cost, now)?;
         let mark = self.add(quota, cost, now);
         Ok((left - cost, mark))
     }
 
-    /// What is left for a cost, or how long the cell needs.
+    /// What is left for a cost, or the wait until the cell allows it.
     pub(super) fn peek(&self, quota: &Quota, cost: u64, now: Time) -> Result<u64, Duration> {
         let chosen = self.choose(quota, now);
         let cell = self.cell(chosen);
@@ -127,7 +127,7 @@ impl AggregateCells {
         if cost > left { Err(cell.expires_at.since(now)) } else { Ok(left) }
     }
 
-    /// Corrects a grant to a cost that is known later.
+    /// Corrects a grant to the real cost.
     pub(super) fn settle(&mut self, quota: &Quota, grant: &Grant, real_cost: u64, now: Time) {
         if let Some(more) = real_cost.checked_sub(grant.cost) {
             if more > 0 {
@@ -146,7 +146,7 @@ impl AggregateCells {
         }
     }
 
-    /// Charges whatever is left; returns the grant's mark.
+    /// Charges unconditionally; returns the grant's mark.
     fn add(&mut self, quota: &Quota, cost: u64, now: Time) -> u64 {
         match self.choose(quota, now) {
             CellChoice::Own(at) => {
@@ -176,7 +176,7 @@ impl AggregateCells {
         }
     }
 
-    /// How many limits have keys in a cell at `now`; those that share one count as one.
+    /// Number of limits with a cell in use at `now`; those that share a cell count as one.
     pub(super) fn in_use(&self, now: Time) -> usize {
         self.cells.iter().chain([&self.shared]).filter(|cell| cell.is_in_use(now)).count()
     }
@@ -209,7 +209,7 @@ mod tests {
         Quota::new(&Limit::new(rate, Shape::SlidingLog).expect("a valid limit"))
     }
 
-    /// Charges one at a time until it is denied; returns how many passed.
+    /// Charges one at a time until a denial; returns how many were allowed.
     fn drain(aggregate: &mut AggregateCells, quota: &Quota, now: Time) -> u64 {
         let mut passed = 0;
         while aggregate.charge(quota, 1, now).is_ok() {
@@ -224,16 +224,16 @@ mod tests {
         for n in 0..MAX_LIMITS {
             assert_eq!(drain(&mut aggregate, &quota(5 + n), NOW), 5 + n as u64);
         }
-        // Before, every key of the next limit was denied.
+        // A regression: every key of the next limit was denied.
         let first = quota(100);
         let second = quota(200);
         assert!((0..50).all(|_| aggregate.charge(&first, 1, NOW).is_ok()), "half of a limit");
-        // Shares are rounded up: one token may be missing.
+        // Fractions are rounded up: one token may be missing.
         assert!(matches!(aggregate.peek(&second, 1, NOW), Ok(99..=100)));
         assert!(drain(&mut aggregate, &second, NOW).abs_diff(100) <= 1, "and half of another");
         assert!(aggregate.charge(&first, 1, NOW).is_err());
         assert_eq!(aggregate.in_use(NOW), MAX_LIMITS + 1);
-        // When the cells are free again the shared one still counts what they were charged there.
+        // When the cells are free again the shared one still counts its earlier charges.
         let later = NOW + Duration::from_secs(3_601);
         assert_eq!(aggregate.in_use(later), 0);
         assert_eq!(drain(&mut aggregate, &first, later), 100);
@@ -262,7 +262,7 @@ mod tests {
             aggregate.settle(&quota, &grant, 1, NOW);
             let after = aggregate.peek(&quota, 0, NOW).expect("there is something left");
             assert!((before + 1..=before + 2).contains(&after), "{before} {after}");
-            // A cell that was begun anew gives nothing back.
+            // A cell that has restarted refunds nothing.
             let later = NOW + Duration::from_secs(7_202);
             let mut anew = AggregateCells::default();
             anew.charge(&quota, 4, later).expect("a new cell");

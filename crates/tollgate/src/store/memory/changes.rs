@@ -1,11 +1,11 @@
-//! Which lines of the table have changed since a state log was last written: a bit for each line.
+//! Lines of the table that have changed since the state log was last written: one bit per line.
 //!
-//! A change is made first and marked afterwards; the reader clears a bit first and reads its line afterwards. A full
-//! fence on both sides makes sure that one of them sees the other: either the reader sees the change, or the writer
-//! finds the bit cleared and sets it again. A bit that is set already is not written, so hot keys share its memory.
+//! A writer makes its change, then sets the bit; the reader clears the bit, then reads the line. A full fence on both
+//! sides orders them: either the reader sees the change, or the writer sees the bit cleared and sets it again. A bit
+//! that is already set is not written, so its cache line stays shared among threads that charge hot keys.
 //!
-//! Entries that leave the table are not in any line. Those that were removed on purpose are remembered by key; those
-//! that expired or were evicted may stay in the log.
+//! Entries that leave the table are in no line. Explicitly removed keys are recorded by fingerprint; expired and
+//! evicted entries may stay in the log.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -13,7 +13,7 @@ use crate::changes::{ChangedKeys, Changes};
 use crate::fingerprint::Fingerprint;
 use crate::sync::{Mutex, lock};
 
-/// Removed keys that are remembered between two writes of the log.
+/// Removed keys that are recorded between two writes of the log.
 const MAX_REMOVED: usize = 1 << 18;
 
 pub(super) struct ChangedLines {
@@ -30,7 +30,7 @@ impl ChangedLines {
         Some(ChangedLines { words, removed })
     }
 
-    /// Notes that a line has changed. The change was an atomic read-modify-write, or was made under the shard's lock.
+    /// Marks a line as changed. The change was an atomic read-modify-write, or was made under the shard's lock.
     #[inline]
     pub(super) fn mark(&self, line: usize) {
         let word = &self.words[line / Self::LINES_PER_WORD];
@@ -41,7 +41,7 @@ impl ChangedLines {
         }
     }
 
-    /// The lines of a word that have changed, which are forgotten.
+    /// Takes and clears the changed lines of a word of the bit set.
     pub(super) fn take(&self, word: usize) -> u64 {
         let Some(word) = self.words.get(word) else { return 0 };
         if word.load(Ordering::Relaxed) == 0 {
@@ -61,7 +61,7 @@ impl ChangedLines {
     }
 }
 
-/// On x86-64 a locked instruction, which the change was, is a full fence; only the compiler must keep the order.
+/// On x86-64 the change was a locked instruction, which is a full fence; only the compiler must keep the order.
 #[inline(always)]
 fn after_change() {
     #[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]

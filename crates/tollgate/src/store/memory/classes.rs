@@ -1,15 +1,15 @@
-//! The numbers of classes: a slot names its class by one.
+//! Class numbers: a slot names its class by number.
 //!
-//! A number is given back when no entry names it, by a collection: mark and sweep, in small steps. A step looks at a few
-//! lines under the lock of their shard, removes what has expired there and marks the classes of the rest. Numbers that
-//! are not marked after the last line are free. An entry that is written or moved meanwhile marks its class, so none
-//! that is named is missed:
+//! A number is freed when no entry names it, by a collection: mark and sweep, in small steps. A step scans a few lines
+//! under the lock of their shard, removes expired entries and marks the classes of the rest. After the last line all
+//! unmarked numbers are free. An entry that is written or moved during a collection marks its class, so no number in
+//! use is freed:
 //!
-//! - A number is asked for and written under the lock of one shard. If a shard's lines are looked at afterwards, the entry
-//!   is found there. If they were looked at before, the thread sees the new [cycle](Classes::cycle), so that its
-//!   shard's [`RecentNumbers`] numbers are stale: it asks the registry, which marks.
-//! - A thread without the lock may read a class by a number from a slot that was given to another class since. It reads
-//!   one word ([`ClassSummary`]) and acts on it by a compare-and-swap of the slot, which fails: the entry was removed before.
+//! - A number is interned and written under the lock of one shard. If the shard's lines are scanned afterwards, the entry
+//!   is found there. If they were scanned before, the thread sees the new [cycle](Classes::cycle), so its shard's
+//!   [`RecentNumbers`] are stale and it calls the registry, which marks.
+//! - A thread without the lock may look up a number, loaded from a slot, that was reassigned to another class since. It
+//!   reads one word ([`ClassSummary`]) and acts on it by a CAS of the slot, which fails: the entry was removed before.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -25,16 +25,16 @@ use crate::sync::seeded;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Period;
 
-/// The kind of a slot whose word is the place of its state in the slab.
+/// The class of a slot whose word is the index of its state in the slab.
 pub(super) const WIDE: u16 = Classes::MAX as u16;
 const CHUNK: usize = 16;
-/// Numbers that are given without a collection.
+/// Below this many numbers in use no collection runs.
 const COLLECT_ABOVE: usize = Classes::MAX / 2;
-/// A collection ends before so many more numbers are given.
+/// A collection ends before this many more numbers are assigned.
 const CYCLE_NUMBERS: u64 = Classes::MAX as u64 / 4;
-/// Lines that a collection looks at under one lock.
+/// Lines that a collection scans under one lock.
 pub(super) const LINES_PER_LOCK: u64 = 64;
-/// Lines that it looks at for one request. What is due beyond that is left to the next one.
+/// Lines that it scans for one request. The remaining due lines are left to the next request.
 const LINES_PER_REQUEST: u64 = 1 << 14;
 
 type ClassChunk = Box<[ClassCell; CHUNK]>;
@@ -42,13 +42,13 @@ type ClassChunk = Box<[ClassCell; CHUNK]>;
 pub(crate) struct Classes {
     cells: Box<[OnceLock<ClassChunk>]>,
     registry: Mutex<Registry>,
-    /// A bit for each number: whether an entry names it, as far as the collection knows.
+    /// One bit per number: whether an entry is known to name it.
     marks: Box<[AtomicU64]>,
-    /// Goes up when a collection has cleared the marks.
+    /// Incremented when a collection has cleared the marks.
     cycle: AtomicU64,
-    /// Lines that a collection should look at by now.
+    /// Lines that are due to be scanned.
     due_lines: AtomicU64,
-    /// What each number that is given adds to that.
+    /// Lines that become due with each number assigned.
     lines_per_number: u64,
     collection: Mutex<Collection>,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Classes {
 #[derive(Default)]
 struct Registry {
     numbers: HashMap<Class, u16>,
-    /// Numbers below this one have been given at least once.
+    /// Numbers below this one have been assigned at least once.
     next: u16,
     free: Vec<u16>,
     pinned: HashSet<u16>,
@@ -70,7 +70,7 @@ impl Registry {
     }
 }
 
-/// Where a collection has got to.
+/// The progress of a collection.
 #[derive(Default)]
 pub(super) struct Collection {
     pub(super) shard: usize,
@@ -78,15 +78,15 @@ pub(super) struct Collection {
     is_running: bool,
 }
 
-/// A class in words that can be read while they change. All but the first are read only under the lock of a shard
-/// that has an entry of this class: they do not change meanwhile.
+/// A class in words that can be read while they change. All but the first are read only under the lock of a shard that
+/// has an entry of this class, and do not change meanwhile.
 #[derive(Default)]
 struct ClassCell {
     summary: AtomicU64,
     encoding: [AtomicU64; 4],
 }
 
-/// The numbers that a shard asked for last in a cycle.
+/// The numbers that a shard interned last in a cycle.
 #[derive(Default)]
 pub(super) struct RecentNumbers {
     cycle: u64,
@@ -100,10 +100,10 @@ impl RecentNumbers {
 }
 
 impl Classes {
-    /// As many as the kind of a tag can name, beside wide entries and empty slots; the model checker needs few.
+    /// As many as the class field of a tag can name, beside wide entries and empty slots; the model checker needs few.
     pub(crate) const MAX: usize = if cfg!(shuttle) { 4 } else { (1 << CLASS_BITS) - 2 };
 
-    /// For a table that has at most so many lines.
+    /// For a table of at most `max_lines` lines.
     pub(super) fn new(max_lines: usize) -> Classes {
         Classes {
             cells: (0..Self::MAX.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
@@ -116,10 +116,10 @@ impl Classes {
         }
     }
 
-    /// The number of a class, given on first sight; `None` while all are in use. The caller has the lock of the shard
-    /// whose recent numbers these are, and keeps it until an entry names the number.
+    /// The number of a class, assigned on first use; `None` while all are in use. The caller holds the lock of the
+    /// shard that owns `recent`, and keeps it until an entry names the number.
     pub(super) fn intern(&self, class: Class, recent: &mut RecentNumbers) -> Option<u16> {
-        // Acquire: with the cycle its cleared marks are seen.
+        // Acquire: a thread that sees the new cycle sees the cleared marks.
         let cycle = self.cycle.load(Ordering::Acquire);
         #[cfg(shuttle)]
         let cycle = if seeded::is(seeded::STALE_NUMBERS) { recent.cycle } else { cycle };
@@ -135,7 +135,7 @@ impl Classes {
         Some(number)
     }
 
-    /// The number of a class, which is never given back.
+    /// The number of a class that is never freed.
     pub(super) fn intern_pinned(&self, class: Class) -> Option<u16> {
         let mut registry = lock(&self.registry);
         let number = self.intern_locked(&mut registry, class)?;
@@ -160,14 +160,14 @@ impl Classes {
         Some(number)
     }
 
-    /// Notes that an entry names the number.
+    /// Marks a number as named by an entry.
     pub(super) fn mark(&self, number: u16) {
         let word = usize::from(number) / 64;
         let bit = 1u64 << (number % 64);
         if let Some(marks) = self.marks.get(word)
             && marks.load(Ordering::Relaxed) & bit == 0
         {
-            // Relaxed: what is marked before the sweep is seen there, by the locks of the shard or of the registry.
+            // Relaxed: the locks of the shard or of the registry order a mark before the sweep that reads it.
             marks.fetch_or(bit, Ordering::Relaxed);
         }
     }
@@ -176,14 +176,14 @@ impl Classes {
         self.marks[usize::from(number) / 64].load(Ordering::Relaxed) & 1 << (number % 64) != 0
     }
 
-    /// What a charge without a lock needs of a class. The number may be another class's by now.
+    /// The part of a class that a lock-free charge needs. The number may be reassigned concurrently.
     #[inline]
     pub(crate) fn summary(&self, number: u16) -> Option<ClassSummary> {
         // Acquire: the class was written before an entry named it.
         ClassSummary::decode(self.cell(number)?.summary.load(Ordering::Acquire))
     }
 
-    /// A class that an entry names, of a shard whose lock the caller has.
+    /// The class that an entry names, in a shard whose lock the caller holds.
     pub(crate) fn get(&self, number: u16) -> Option<Class> {
         self.cell(number)?.read()
     }
@@ -204,25 +204,25 @@ impl Classes {
         self.due_lines.load(Ordering::Relaxed) > 0
     }
 
-    /// The collection, begun if none is under way, and the lines that are due; `None` if another thread has it.
+    /// The collection, started if none is in progress, and the due lines; `None` if another thread has it.
     pub(super) fn collect(&self) -> Option<(MutexGuard<'_, Collection>, u64)> {
         let mut collection = self.collection.try_lock().ok()?;
         if !collection.is_running {
             *collection = Collection { is_running: true, ..Collection::default() };
             self.marks.iter().for_each(|marks| marks.store(0, Ordering::Relaxed));
-            // After the marks were cleared, not before: what is marked in a cycle stays marked in it.
+            // Release: after the marks were cleared. What is marked in a cycle stays marked in it.
             self.cycle.fetch_add(1, Ordering::Release);
         }
         Some((collection, self.due_lines.load(Ordering::Relaxed).min(LINES_PER_REQUEST)))
     }
 
-    /// Notes that so many of the lines that were due have been looked at.
+    /// Subtracts scanned lines from those that are due.
     pub(super) fn note_scanned(&self, lines: u64) {
         let less = |due: u64| Some(due.saturating_sub(lines));
         let _ = self.due_lines.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Ends a collection that has looked at all lines.
+    /// Ends a collection that has scanned all lines.
     pub(super) fn sweep(&self, collection: &mut Collection) {
         let mut registry = lock(&self.registry);
         let Registry { numbers, free, pinned, .. } = &mut *registry;
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(classes.get(named), Some(class(2)));
         assert_eq!(classes.intern(class(4), &mut recent), Some(during));
         assert_eq!(classes.intern_pinned(class(1)), pinned);
-        // A shard's recent numbers are of their cycle.
+        // A shard's recent numbers are valid for one cycle only.
         assert_eq!(classes.intern(class(5), &mut recent), Some(unnamed));
         assert_ne!(classes.intern(class(3), &mut recent), Some(unnamed));
     }

@@ -5,7 +5,7 @@ use crate::store::memory::{MemoryStore, SHARDS};
 use crate::time::Time;
 
 impl MemoryStore {
-    /// Looks at as many lines as are due. The caller has no lock.
+    /// Scans the lines that are due. The caller holds no lock.
     #[cold]
     pub(super) fn collect_classes(&self, now: Time) {
         let Some((mut collection, due)) = self.classes.collect() else { return };
@@ -19,7 +19,7 @@ impl MemoryStore {
             let lines = shard.table.size().lines();
             let end = lines.min(collection.line + LINES_PER_LOCK as usize);
             (collection.line..end).for_each(|line| inner.mark_classes(&shard, line));
-            looked_at += (end - collection.line) as u64 + 1; // a lock costs as much as a line or more
+            looked_at += (end - collection.line) as u64 + 1; // a lock costs at least as much as a line
             collection.line = end;
             if end == lines {
                 collection.shard += 1;

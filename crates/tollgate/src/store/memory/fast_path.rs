@@ -1,9 +1,8 @@
-//! One cost for one key of one limit: the shortest way through the store.
+//! Fast path: one cost, one key, one limit.
 //!
-//! What a lone decision does not need is left out: no parts, no receipts, no predecessors. Only a bucket
-//! that is there goes this way; every other state, and every first hit, goes the way of all charges. The fewer
-//! instructions a decision takes, the further a processor looks ahead for the memory of the next ones: so the
-//! usual way is straight, and all else is a call.
+//! Builds no outcome, receipt or predecessors. Only an existing bucket takes it; all other states, and the first hit
+//! of a key, take the slow path. The common case is straight-line code and everything else is an out-of-line call: the
+//! fewer instructions a decision takes, the more loads of the next decisions the processor can overlap.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,39 +18,39 @@ use crate::store::memory::table::{CandidateLines, class_bits};
 use crate::store::memory::{InForce, MemoryStore, shard_of};
 use crate::time::{Period, Time};
 
-/// A quota that is charged by itself, and how a store keeps its states.
+/// A quota with the parameters that its fast path needs in one store.
 pub(crate) struct FastPath {
     quota: Quota,
-    /// The meter of a bucket, and the kind of its slots.
+    /// The meter of a bucket, and the class number of its slots.
     bucket: Option<(Meter, u16)>,
     fast_bucket: FastBucket,
 }
 
-/// What the short way needs: a bucket in the units of words.
+/// A bucket in the units of words.
 struct FastBucket {
     meter: Meter,
-    /// The age that goes the short way, that of the last who went the long way: where it begins, and in the bits
-    /// that are zero there what its tags have beside their owners.
+    /// The range of states that the fast path handles, updated by the slow path: its first state and, in the low bits
+    /// that are zero there, the spilled bits and class that tags have in this range.
     word_range: AtomicU64,
-    /// How much of an age goes the short way: at its end a burst would reach into the next. Zero if none of it
-    /// does.
+    /// How much of the range the fast path handles: at its end a burst would reach into the next range. Zero disables
+    /// it.
     usable_range: u64,
     token_word: u64,
     capacity_word: u64,
-    /// What is left of the span beside one token.
+    /// The capacity less one token, in units of words.
     slack: u64,
 }
 
-/// A moment of an age.
+/// A timestamp within the range that the fast path handles.
 #[derive(Clone, Copy)]
 struct FastNow {
     /// In the units of words.
     now_word: u64,
-    /// What the tags of the bucket's slots have beside their owners.
+    /// The spilled bits and class of the tags in this range.
     tag_bits: u64,
 }
 
-/// Where a key was charged last. It may have moved since, or made room for another.
+/// The slot where a key was charged last. The key may have moved or been evicted since.
 #[derive(Clone, Copy)]
 pub(crate) struct SlotHint {
     owner: u64,
@@ -83,7 +82,7 @@ impl FastBucket {
         Some(short)
     }
 
-    /// A way that nobody goes.
+    /// A fast path that is disabled: no time is in its range.
     fn disabled() -> FastBucket {
         let meter = Meter::closed(Period::SECOND);
         FastBucket {
@@ -96,12 +95,13 @@ impl FastBucket {
         }
     }
 
-    /// `None` if the short way does not go there.
+    /// `None` if the fast path does not handle this time.
     #[inline(always)]
     fn fast_now(&self, now: Time) -> Option<FastNow> {
         let age = self.word_range.load(Ordering::Relaxed);
         let units = self.meter.clock().units_at_unclamped(now);
-        // What an age has in its lower bits is little: it shortens the way by so much at both ends.
+        // The low bits of `word_range` are not masked out: they are small, and shift both ends of the range by that
+        // little.
         let goes = units.wrapping_sub(age) < self.usable_range;
         goes.then_some(FastNow { now_word: units << GENERATION_BITS, tag_bits: age & ((1 << OWNER_AT) - 1) })
     }
@@ -109,14 +109,14 @@ impl FastBucket {
     fn advance_word_range(&self, now: Time, kind: u16) {
         let start = self.meter.units_at(now) / WORD_RANGE * WORD_RANGE;
         let age = start | spilled_bits_of(start) | class_bits(kind);
-        // Of an age that reaches beyond the horizon not all moments are told apart.
+        // In a range that reaches beyond the horizon, timestamps are clamped and no longer distinct.
         if self.word_range.load(Ordering::Relaxed) != age && start <= Limit::HORIZON.nanos() - WORD_RANGE {
             self.word_range.store(age, Ordering::Relaxed);
         }
     }
 
-    /// Charges the one whose slot it is. Words are compared with their counts, which decide nothing: what they
-    /// are compared with has the same one, or the highest.
+    /// Charges the key if the slot is still its own. Words are compared with their generations, which cannot change
+    /// the result: both sides have the same generation, or the bound has the highest.
     #[inline(always)]
     fn charge(
         &self,
@@ -138,7 +138,7 @@ impl FastBucket {
                 return FastPathResult::Denied;
             }
             if slot.cas_word(word, start + need) {
-                // Who does not ask what is left does not pay for a division that cannot fail.
+                // `checked_div` cannot panic, so the compiler drops the division where `left` is unused.
                 let left = (raised + self.capacity_word - (start & !GENERATION_MASK))
                     .checked_div(self.token_word)
                     .unwrap_or(0);
@@ -149,8 +149,7 @@ impl FastBucket {
     }
 }
 
-/// Charges a bucket at any moment, with the answer whatever it is; `None` if the slot is, or becomes, somebody
-/// else's.
+/// Charges a bucket at any time and returns the full decision; `None` if the slot belongs to another key.
 fn charge_bucket(slot: &Slot, tag: u64, meter: &Meter, cost: u64, now: Time) -> Option<Decision> {
     let mut loaded = slot.load_unconfirmed();
     let now_units = meter.units_at(now);
@@ -161,19 +160,19 @@ fn charge_bucket(slot: &Slot, tag: u64, meter: &Meter, cost: u64, now: Time) -> 
         };
         match stands {
             Ok(()) => return Some(decision),
-            Err(now) => loaded = now, // somebody was faster
+            Err(now) => loaded = now, // lost the race
         }
     }
     None
 }
 
-/// What came of the short way.
+/// Result of the fast path.
 pub(crate) enum FastPathResult {
-    /// At once, with so much left.
+    /// Without a wait; `left` tokens remain.
     Allowed { left: u64 },
-    /// [`charge_hinted`](MemoryStore::charge_hinted) tells the whole answer.
+    /// [`charge_hinted`](MemoryStore::charge_hinted) returns the full decision.
     Denied,
-    /// It is, or became, another's slot; or the short way does not go there.
+    /// The slot belongs to another key, or the time is outside the range of the fast path.
     Fallback,
 }
 
@@ -182,7 +181,7 @@ impl SlotHint {
 }
 
 impl MemoryStore {
-    /// What charging a quota by itself takes in this store.
+    /// The fast path of a quota in this store.
     pub(crate) fn fast_path(&self, quota: Quota) -> FastPath {
         let kind = Class::of(&quota).and_then(|class| self.classes.intern_pinned(class));
         let bucket = match (&quota, kind) {
@@ -193,14 +192,14 @@ impl MemoryStore {
         FastPath { quota, bucket, fast_bucket: short.unwrap_or_else(FastBucket::disabled) }
     }
 
-    /// Where a key is kept. It is worth knowing some time before it is charged: its memory may be far.
+    /// The two cache lines that may hold a key, prefetched. Call it some time before charging.
     #[inline(always)]
     pub(crate) fn candidates(&self, fingerprint: Fingerprint) -> CandidateLines<'_> {
         let n = shard_of(fingerprint);
         self.tables[n].candidates(self.region.shard_lines(n), fingerprint)
     }
 
-    /// Decides one cost for one key, and takes it if it is allowed. `charged` is told where.
+    /// Decides one cost for one key and charges it if allowed. `charged` receives the slot.
     #[inline(always)]
     pub(crate) fn charge_fast(
         &self,
@@ -232,7 +231,7 @@ impl MemoryStore {
         self.charge_slow(candidates.fingerprint(), fast_path, cost, now, charged)
     }
 
-    /// The same for everybody, and whatever the answer is.
+    /// The slow path: any key, any state, with the full decision.
     #[inline(never)]
     fn charge_slow(
         &self,
@@ -258,8 +257,7 @@ impl MemoryStore {
         part.expect("the limit is always in force").decision
     }
 
-    /// The same for a key that was charged at a spot before, whatever the answer is; `None` if it is not there any
-    /// more.
+    /// Charges a key at the slot where it was charged before and returns the full decision; `None` if it has moved.
     #[inline(never)]
     pub(crate) fn charge_hinted(
         &self,
@@ -272,7 +270,7 @@ impl MemoryStore {
         charge_bucket(self.region.slot(spot.slot_number)?, spot.owner | class_bits(*kind), meter, cost, now)
     }
 
-    /// The same, if that goes the short way.
+    /// As above, on the fast path only.
     #[inline(always)]
     pub(crate) fn charge_hinted_fast(
         &self,

@@ -1,4 +1,4 @@
-//! Charges that meet a full store: states that cannot grow, and new keys without room.
+//! Charges when the store is full: states that cannot grow, and new keys without room.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::store::memory::{MemoryFull, MemoryStore};
 use crate::time::Time;
 
 impl MemoryStore {
-    /// Decides on a charge that the limit allows to a key that found no room.
+    /// Decides a charge that the limit allows for a key that found no room.
     pub(super) fn run_unstored(
         &self,
         inner: &mut ShardInner,
@@ -38,7 +38,7 @@ impl MemoryStore {
         }
     }
 
-    /// What [`run_unstored`](Self::run_unstored) would come to.
+    /// The outcome that [`run_unstored`](Self::run_unstored) would return.
     pub(super) fn peek_unstored(
         &self,
         inner: &ShardInner,
@@ -56,8 +56,8 @@ impl MemoryStore {
         }
     }
 
-    /// Runs a quota on a packed state, and keeps what comes of it in another form; `None` if the slot was changed
-    /// meanwhile. A state that finds no room in the slab stays as it was, and denies.
+    /// Runs a quota on a packed state and stores the result in another form; `None` if the slot was changed
+    /// concurrently. A state that finds no room in the slab is left unchanged and denies.
     pub(super) fn run_replaced(
         &self,
         inner: &mut ShardInner,
@@ -110,7 +110,7 @@ impl MemoryStore {
     }
 }
 
-/// The denial of a charge that would be allowed, if only its state could grow.
+/// The denial of a charge that the limit allows but whose state has no room to grow.
 fn no_room(fresh_at: Time, now: Time) -> LimitOutcome {
     let wait = fresh_at.since(now);
     let decision = Decision { admission: Admission::Deny { retry_after: wait }, left: 0 };

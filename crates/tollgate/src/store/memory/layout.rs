@@ -1,7 +1,7 @@
-//! How the eight bytes of a slot are divided into fields.
+//! The fields of a slot's eight bytes.
 //!
-//! This is all of a class that a charge without a lock needs, and it fits one word ([`ClassSummary`]): a number that is given to
-//! another class meanwhile is read whole, before or after.
+//! This is all of a class that a lock-free charge needs. It fits one word ([`ClassSummary`]), so a load sees either
+//! the old or the new class of a number, never a mixture.
 
 use crate::algorithm::QuotaState;
 use crate::algorithm::fixed_window::FixedWindowState;
@@ -10,11 +10,11 @@ use crate::algorithm::sliding_counter::SlidingCounterState;
 /// The fields of a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Layout {
-    /// When a bucket is full again.
+    /// The timestamp at which a bucket is full again.
     Timestamp,
-    /// Window number above, count below.
+    /// Window number in the high bits, count in the low bits.
     Window { count_bits: u32 },
-    /// Window number above, then the previous and the current count.
+    /// Window number in the high bits, then the previous and the current count.
     Counts { count_bits: u32 },
 }
 
@@ -39,7 +39,7 @@ impl ClassSummary {
         kind | u64::from(bits) << Self::BITS_AT | u64::from(self.capacity_log2) << Self::CAPACITY_AT
     }
 
-    /// `None` where no class is.
+    /// `None` if the number has no class.
     #[inline]
     pub(super) fn decode(word: u64) -> Option<ClassSummary> {
         let count_bits = u32::from((word >> Self::BITS_AT) as u8);
@@ -64,7 +64,7 @@ impl Layout {
         }
     }
 
-    /// The same with counts that are as large as fits.
+    /// As above, with counts saturated to their fields.
     pub(crate) fn pack_saturated(self, state: &QuotaState) -> Option<u64> {
         let most = |count: u64, bits: u32| count.min((1 << bits) - 1);
         match (self, state) {

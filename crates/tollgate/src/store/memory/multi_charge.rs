@@ -1,4 +1,4 @@
-//! Several charges of one request, all taken or none, while their limits are in force.
+//! Several charges of one request, all applied or none, while their limits are in force.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use crate::store::memory::{MemoryStore, charge_op_kind};
 use crate::store::{Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome, Receipt};
 use crate::time::Time;
 
-/// Whether the limits of charges are those in force, and whether charges were not made because they were not.
+/// Whether the limits of the charges are in force, and whether charges were skipped because they were not.
 pub(crate) struct InForce<'f> {
     holds: Option<&'f dyn Fn() -> bool>,
     replaced: Cell<bool>,
@@ -28,7 +28,7 @@ impl<'f> InForce<'f> {
         self.holds.is_none_or(|holds| holds())
     }
 
-    /// Notes that no charge is made. What stands for the part of the charge that was replaced.
+    /// Records that no charge is made; returns a placeholder for the outcome of the skipped charge.
     #[cold]
     pub(super) fn note_replaced(&self) -> LimitOutcome {
         self.replaced.set(true);
@@ -42,8 +42,8 @@ impl<'f> InForce<'f> {
 }
 
 impl MemoryStore {
-    /// Takes every charge that is enforced, or none; then the shadow charges, each for itself.
-    /// None is taken either if a limit is not in force any more.
+    /// Applies every enforced charge, or none; then the shadow charges, each independently. Nothing is applied if a
+    /// limit is no longer in force.
     pub(super) fn charge_all(
         &self,
         charges: &[Charge],
@@ -53,14 +53,14 @@ impl MemoryStore {
     ) {
         let enforced = |n: &usize| charges[*n].enforcement == Enforcement::Enforced;
         let mut order: SmallVec<[usize; 16]> = (0..charges.len()).filter(enforced).collect();
-        // One order for all: of two that want the same keys, the first one gets them all.
+        // One order for all requests: of two that want the same keys, the first one gets them all.
         order.sort_unstable_by_key(|n| charges[*n].fingerprint);
         for n in order {
-            // A denial is counted at the end, once.
+            // A denial is counted once, at the end.
             let part = self.run(&charges[n], ChargeOpKind::Charge, now, in_force);
             outcome.limits[n] = part.unwrap_or_else(|| in_force.note_replaced());
             if outcome.limits[n].grant.is_none() {
-                outcome.admitted = false; // another request was faster
+                outcome.admitted = false; // another request won the race
                 break;
             }
         }
@@ -74,7 +74,7 @@ impl MemoryStore {
             for (charge, part) in charges.iter().zip(&mut outcome.limits) {
                 match part.grant.take() {
                     Some(grant) => part.remaining += grant.cost,
-                    // The one that denies has said so; the others are told as they are now.
+                    // The denying limit has its outcome; the others report their present state.
                     None if part.decision.is_allowed() => *part = self.peek_one(charge, now),
                     None => {}
                 }
@@ -87,7 +87,7 @@ impl MemoryStore {
         }
     }
 
-    /// Counts a denied request under the limits that deny it and say so.
+    /// Counts a denied request against the limits that deny it and count denials.
     pub(super) fn drain_denied(
         &self,
         charges: &[Charge],
@@ -100,7 +100,7 @@ impl MemoryStore {
                 && !part.decision.is_allowed()
                 && let Some(drained) = self.run(charge, ChargeOpKind::Drain, now, in_force)
                 && !drained.decision.is_allowed()
-            // one that would pass by now has still denied the request
+            // a limit that would allow it by now has still denied the request
             {
                 *part = drained;
             }

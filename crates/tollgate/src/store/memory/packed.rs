@@ -1,8 +1,8 @@
-//! States of eight bytes: which ones fit, and when they expire.
+//! Packed states of eight bytes: which states fit, and when they expire.
 //!
-//! A slot has no room for its limit, but must tell when it is as good as never seen. So it names a
-//! *class*: what a state means and, to a power of two, the limit on it. Millions of rules share a handful
-//! of classes; what belongs to none, or does not fit its fields, is kept wide in the side slab.
+//! A slot has no room for its limit, but its expiry must be known from the slot alone. So it names a *class*: the
+//! encoding of the state and, rounded to a power of two, the limit. Millions of rules share a handful of classes; a
+//! state that has no class, or does not fit its fields, is stored wide in the slab.
 
 use std::time::Duration;
 
@@ -18,23 +18,23 @@ use crate::store::memory::layout::{
 use crate::store::memory::used_fraction::UsedFraction;
 use crate::time::{Period, Time};
 
-/// What the eight bytes of a slot mean, and how much there is of it.
+/// The encoding of a slot's eight bytes, and the size of the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Class {
     pub(crate) encoding: SlotEncoding,
-    /// The largest power of two that is not above the limit (of a bucket: above its units), so that a share of it
-    /// is known to a factor of two, and never too low.
+    /// The largest power of two that is not above the limit (of a bucket: above its units). So the used fraction is
+    /// known to a factor of two, and is never too low.
     pub(crate) capacity_log2: u8,
 }
 
-/// What the eight bytes of a slot mean, whatever the limit.
+/// The encoding of a slot's eight bytes, whatever the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum SlotEncoding {
-    /// When a bucket is full again.
+    /// The timestamp at which a bucket is full again.
     Timestamp(BucketClock),
-    /// Window number above, count below.
+    /// Window number in the high bits, count in the low bits.
     Window { period: Period, count_bits: u32 },
-    /// Window number above, then the previous and the current count.
+    /// Window number in the high bits, then the previous and the current count.
     Counts { window_ns: u64, count_bits: u32 },
 }
 
@@ -45,7 +45,7 @@ impl Class {
         let capacity = capacity_of(quota);
         let fits = match form {
             SlotEncoding::Timestamp(_) => true,
-            // What is owed is one limit more. A state that could outgrow its slot is wide from the beginning.
+            // A debt can add one more limit. A state that could outgrow its slot is wide from the start.
             SlotEncoding::Window { count_bits, .. } | SlotEncoding::Counts { count_bits, .. } => {
                 capacity.saturating_mul(2) < 1 << count_bits
             }
@@ -53,7 +53,7 @@ impl Class {
         fits.then_some(Class { encoding: form, capacity_log2: log2(capacity) })
     }
 
-    /// The share of its limit that a key has used.
+    /// The fraction of its limit that a key has used.
     pub(super) fn used_fraction(&self, word: u64, now: Time) -> UsedFraction {
         let used = match self.encoding {
             SlotEncoding::Timestamp(flow) => word.saturating_sub(flow.units_at(now)),
@@ -69,7 +69,7 @@ impl Class {
         ClassSummary { layout: self.encoding.layout(), capacity_log2: self.capacity_log2 }
     }
 
-    /// As [`ClassSummary::run`], but a state of a window that is in the future is kept as one of the present.
+    /// As [`ClassSummary::run`], but a window state of the future is treated as one of the present.
     pub(crate) fn run(&self, word: u64, op: &ChargeOp<'_>) -> Option<PackedUpdate> {
         self.summary().run(word, op).or_else(|| self.run_clamped(word, op))
     }
@@ -85,11 +85,11 @@ impl Class {
         Some(PackedUpdate { next: run.next.or(keeps.then_some(clamped)), ..run })
     }
 
-    /// A word as a limit of this class can have produced it by `now`.
+    /// The word, limited to what a limit of this class can have produced by `now`.
     pub(super) fn clamped(&self, word: u64, now: Time) -> u64 {
         match self.encoding {
             SlotEncoding::Timestamp(flow) => {
-                // Nothing is known of the capacity in old snapshots, and nothing waits for a bucket that holds nothing.
+                // Old snapshots have no capacity, and an empty bucket needs no clamping.
                 let known = self.capacity_log2 > 0
                     || matches!(flow, BucketClock::Steps { .. } | BucketClock::Calendar { .. });
                 let mut full_at = word;
@@ -113,8 +113,9 @@ impl Class {
 }
 
 impl ClassSummary {
-    /// Meets a demand on a packed state; `None` if the new state does not fit, or was not the quota's own, or is from
-    /// the future, or if a limit that was changed since denies it: its key has to be told from those that used little.
+    /// Runs an operation on a packed state. `None` if the new state does not fit, was not written under this quota, or
+    /// is in the future, or if the limit was changed since and denies: the slow path must then store the state under
+    /// the current class, or eviction would underestimate its used fraction.
     #[inline]
     pub(crate) fn run(self, word: u64, op: &ChargeOp<'_>) -> Option<PackedUpdate> {
         let run = self.layout.run(word, op)?;
@@ -126,7 +127,7 @@ impl ClassSummary {
     }
 }
 
-/// No denial of a state of the present is longer. Buckets may have adopted a debt of any size.
+/// The longest wait of a denial by a state of the present. A bucket may have adopted a debt of any size.
 fn longest_wait(quota: &Quota) -> Duration {
     let windows = |window_ns: u64| Duration::from_nanos(window_ns.saturating_mul(2)) + MAX_SKEW;
     match quota {
@@ -136,7 +137,7 @@ fn longest_wait(quota: &Quota) -> Duration {
     }
 }
 
-/// What a full state holds, in the units of its word.
+/// The capacity of a state, in the units of its word.
 fn capacity_of(quota: &Quota) -> u64 {
     match quota {
         Quota::Bucket(meter) => meter.capacity_units(),
@@ -150,7 +151,7 @@ fn log2(capacity: u64) -> u8 {
 }
 
 impl SlotEncoding {
-    /// The form of a quota's packed states.
+    /// The encoding of a quota's packed states.
     pub(crate) fn of(quota: &Quota) -> Option<SlotEncoding> {
         match quota {
             Quota::Bucket(meter) => Some(SlotEncoding::Timestamp(meter.clock())),
@@ -182,12 +183,12 @@ impl SlotEncoding {
         }
     }
 
-    /// Whether a word can be a state of this form: one that was not written here may be anything.
+    /// Whether a word is a valid state of this encoding. A word from a file may be anything.
     pub(crate) fn accepts(&self, word: u64) -> bool {
         !matches!(self, SlotEncoding::Timestamp(_)) || word < Meter::MAX_STATE
     }
 
-    /// When the packed state is as good as never seen.
+    /// When the packed state is equivalent to a fresh one.
     pub(crate) fn expires_at(&self, word: u64) -> Time {
         match *self {
             SlotEncoding::Timestamp(flow) => flow.time_of(word),
@@ -221,7 +222,7 @@ impl Layout {
     }
 }
 
-/// What is asked of a state.
+/// An operation on a state.
 #[derive(Clone, Copy)]
 pub(crate) struct ChargeOp<'q> {
     pub(crate) quota: &'q Quota,
@@ -231,7 +232,7 @@ pub(crate) struct ChargeOp<'q> {
 }
 
 impl ChargeOp<'_> {
-    /// Whether this may have changed the state that it was run on.
+    /// Whether the operation may have changed the state that it was run on.
     pub(super) fn has_changed(&self, part: &LimitOutcome) -> bool {
         part.grant.is_some() || matches!(self.kind, ChargeOpKind::ChargeOrDrain | ChargeOpKind::Drain)
     }
@@ -239,20 +240,20 @@ impl ChargeOp<'_> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChargeOpKind {
-    /// Take the cost if it is allowed.
+    /// Charge the cost if it is allowed.
     Charge,
-    /// Take the cost if it is allowed, and count it if it is denied.
+    /// Charge the cost if it is allowed; count it against the limit if it is denied.
     ChargeOrDrain,
-    /// Count the cost if it is denied, and take nothing if it is allowed.
+    /// Count the cost against the limit if it is denied; charge nothing if it is allowed.
     Drain,
     /// Change nothing.
     Peek,
 }
 
-/// What came of a demand on a packed state.
+/// Result of an operation on a packed state.
 pub(crate) struct PackedUpdate {
     pub(crate) part: LimitOutcome,
-    /// The state to be written; `None` if nothing changes.
+    /// The state to write; `None` if nothing changes.
     pub(crate) next: Option<u64>,
 }
 
@@ -270,12 +271,12 @@ impl ChargeOp<'_> {
         }
         let next = pack(state)?;
         if let Some(grant) = &mut part.grant {
-            grant.mark = next; // of interest where the word is the instant itself
+            grant.mark = next; // used where the word is the timestamp itself
         }
         Some(PackedUpdate { part, next: Some(next) })
     }
 
-    /// Meets the demand on the usual state, the usual way in fewer steps.
+    /// Runs the operation on the most common state, with the common case inlined.
     #[inline]
     pub(crate) fn run_bucket(&self, meter: &Meter, full_at: u64) -> PackedUpdate {
         let ChargeOp { cost, kind: intent, now, .. } = *self;
@@ -305,7 +306,7 @@ impl ChargeOp<'_> {
         }
     }
 
-    /// Meets the demand on a state that is not packed.
+    /// Runs the operation on a state that is not packed.
     pub(crate) fn run_state(&self, state: &mut QuotaState) -> LimitOutcome {
         self.quota.clamp_window(state, self.now);
         let (mut part, _) = self.run(self.quota, state);
@@ -315,7 +316,7 @@ impl ChargeOp<'_> {
         part
     }
 
-    /// Decides, and changes the state as far as it is intended; says whether it has.
+    /// Decides, and changes the state as the operation demands; returns whether it has changed.
     #[inline]
     fn run<A: Algorithm>(&self, algorithm: &A, state: &mut A::State) -> (LimitOutcome, bool) {
         let ChargeOp { cost, kind: intent, now, .. } = *self;

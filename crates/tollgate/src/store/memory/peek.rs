@@ -1,4 +1,4 @@
-//! What a charge would find and come to, without making it.
+//! The outcome that a charge would have, without making it.
 
 use smallvec::SmallVec;
 

@@ -1,7 +1,6 @@
-//! The memory of the table: reserved once at its cap, taken from the system as it is touched.
+//! The memory of the table: reserved once at its cap, committed by the system as it is touched.
 //!
-//! It never moves and is given back only with the store, so readers need no protection from it going
-//! away.
+//! It never moves and is freed only with the store, so lock-free readers need no reclamation scheme.
 
 use std::io;
 use std::marker::PhantomData;
@@ -13,16 +12,16 @@ use crate::store::memory::changes::ChangedLines;
 use crate::store::memory::slot::supported;
 use crate::store::memory::slot::{CacheLine, SLOTS_PER_LINE, Slot};
 
-/// A sequence of lines for each shard, all empty, woven together: the first line of each shard, then the second
-/// of each, and so on. Shards grow alike, so what is in use stays together at the beginning, where large
-/// pages spare most of the address look-ups of a table that no cache holds.
+/// An array of lines for each shard, all empty, interleaved: the first line of each shard, then the second of each,
+/// and so on. Shards grow alike, so the lines in use are contiguous at the start, where huge pages avoid most TLB
+/// misses of a table that is larger than the caches.
 pub(super) struct Region {
     #[cfg(not(shuttle))]
     memory: memmap2::MmapMut,
     #[cfg(shuttle)]
     memory: Vec<CacheLine>,
     lines_per_shard: usize,
-    /// Where a state log is written.
+    /// `None` if no state log is written.
     pub(super) changed: Option<ChangedLines>,
 }
 
@@ -35,11 +34,11 @@ pub(super) struct ShardLines<'r> {
 }
 
 impl Region {
-    /// Below this a region is not worth large pages.
+    /// Smaller regions do not benefit from huge pages.
     #[cfg(not(shuttle))]
     const HUGE_PAGE_MIN_BYTES: usize = 64 << 20;
 
-    /// Fails where the system does not give that much address space, and where slots are not supported.
+    /// Fails where the system does not grant that much address space, and where slots are not supported.
     pub(super) fn reserve(lines_per_shard: usize) -> io::Result<Region> {
         #[cfg(not(shuttle))]
         if !supported() {
@@ -58,7 +57,7 @@ impl Region {
     #[inline]
     pub(super) fn shard_lines(&self, n: usize) -> ShardLines<'_> {
         assert!(n < SHARDS);
-        // Not beyond the memory: there are as many lines as shards, at least.
+        // Within the memory: there are at least as many lines as shards.
         let first = self.memory.as_ptr().cast::<CacheLine>().wrapping_add(n);
         ShardLines { first, count: self.lines_per_shard, region: PhantomData }
     }
@@ -73,7 +72,7 @@ impl Region {
         if line >= self.lines_per_shard * SHARDS {
             return None;
         }
-        // SAFETY: the line is one of the region; see `ShardLines::at_unchecked`.
+        // SAFETY: the line is part of the region; see `ShardLines::at_unchecked`.
         let line = unsafe { &*self.memory.as_ptr().cast::<CacheLine>().add(line) };
         Some(&line.0[n])
     }
@@ -83,7 +82,7 @@ impl Region {
         self.changed = ChangedLines::of(self.lines_per_shard * SHARDS);
     }
 
-    /// Notes that a slot has changed, where that is recorded.
+    /// Marks the line of a slot as changed, if changes are recorded.
     #[inline]
     pub(super) fn mark(&self, slot: &Slot) {
         if let Some(changed) = &self.changed {
@@ -118,7 +117,7 @@ impl<'r> ShardLines<'r> {
     #[inline]
     pub(super) fn at(self, n: usize) -> &'r CacheLine {
         assert!(n < self.count);
-        // SAFETY: as was just asserted.
+        // SAFETY: `n` was just asserted to be in range.
         unsafe { self.at_unchecked(n) }
     }
 
@@ -127,20 +126,20 @@ impl<'r> ShardLines<'r> {
     /// `n` is less than the number of lines.
     #[inline]
     pub(super) unsafe fn at_unchecked(self, n: usize) -> &'r CacheLine {
-        // SAFETY: the region has that many lines for each shard. Its memory is aligned to pages, zeroed, never
-        // resized, and accessed through this function only; a line of zeroes is a valid empty line, and lines
-        // change by atomic operations only.
+        // SAFETY: the region has that many lines for each shard. Its memory is page-aligned, zeroed, never resized,
+        // and accessed through this function only; a line of zeroes is a valid empty line, and lines change by atomic
+        // operations only.
         unsafe { &*self.first.add(n * SHARDS) }
     }
 }
 
-/// Memory that is taken as it is touched, in large pages where there are some.
+/// Memory that is committed as it is touched, in huge pages where the system has them.
 #[cfg(not(shuttle))]
 fn map(bytes: usize) -> io::Result<memmap2::MmapMut> {
     let memory = memmap2::MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?;
     #[cfg(target_os = "linux")]
     if bytes >= Region::HUGE_PAGE_MIN_BYTES {
-        // Without them it is slower, and just as right.
+        // Huge pages are an optimisation only.
         let _ = memory.advise(memmap2::Advice::HugePage);
     }
     Ok(memory)

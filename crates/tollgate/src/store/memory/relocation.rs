@@ -1,6 +1,6 @@
-//! Entries that move to another slot, under the lock of their shard.
+//! Moves of entries to another slot, under the lock of their shard.
 //!
-//! An entry is in neither place for a moment, and takes with it all that was charged until then.
+//! An entry is briefly in neither slot. No charge is lost: the move takes the last value of the old slot.
 
 use smallvec::SmallVec;
 
@@ -10,21 +10,22 @@ use crate::store::memory::table::{class_number, fingerprint_of};
 #[cfg(shuttle)]
 use crate::sync::seeded;
 
-/// Lines looked at to make room for a new key.
+/// Lines that are searched to make room for a new key.
 const MAX_SEARCHED_LINES: usize = 48;
-/// A line that a search for room has reached, and the step and slot from which.
+/// A line that the search has reached, and the step and slot that lead to it.
 struct PathStep {
     line: usize,
     from: Option<(usize, usize)>,
 }
 
 impl ShardInner {
-    /// Moves one of those for whom a line is the second to their first, where they are found sooner.
+    /// Moves one entry for which this line is the second candidate to its first, where lookups find it with one cache
+    /// miss.
     pub(super) fn move_one_to_first_line(&mut self, shard: &ShardContext<'_>, line: usize) -> bool {
         (0..SLOTS_PER_LINE).any(|n| self.move_to_first_line(shard, line, n))
     }
 
-    /// Moves who stands in a slot of a line to its first line; `false` if that is the line, or full.
+    /// Moves the entry in a slot of a line to its first line; `false` if it is there already, or that line is full.
     fn move_to_first_line(&mut self, shard: &ShardContext<'_>, line: usize, n: usize) -> bool {
         let tag = shard.lines.at(line).0[n].tag();
         let [first, _] = shard.table.size().candidate_lines(fingerprint_of(tag));
@@ -36,8 +37,8 @@ impl ShardInner {
         self.shift_along_path(shard, &path, free, loaded)
     }
 
-    /// Makes room in one of two full lines: a resident moves to its other home, if need be after a
-    /// resident there has moved to its own, and so on. The search is bounded, nearest lines first.
+    /// Makes room in one of two full lines by cuckoo displacement: a breadth-first search, bounded, for a path of
+    /// entries that can each move to their other line.
     pub(super) fn displace(&mut self, shard: &ShardContext<'_>, homes_of_new: [usize; 2]) -> bool {
         let mut reached: SmallVec<[PathStep; MAX_SEARCHED_LINES]> =
             homes_of_new.iter().map(|line| PathStep { line: *line, from: None }).collect();
@@ -60,7 +61,7 @@ impl ShardInner {
         false
     }
 
-    /// Moves residents along the path that ends at a free slot, the last one first.
+    /// Moves the entries along the path that ends at a free slot, the last one first.
     fn shift_along_path<'l>(
         &mut self,
         shard: &ShardContext<'l>,
@@ -69,7 +70,7 @@ impl ShardInner {
         loaded: SlotValue,
     ) -> bool {
         if free.cas_entry(loaded, EMPTY).is_err() {
-            return true; // it was not so expired after all: look again
+            return true; // the entry was charged again meanwhile: retry
         }
         self.free_wide_entry(loaded.entry());
         self.entries -= usize::from(loaded.entry() != EMPTY);
@@ -87,7 +88,7 @@ impl ShardInner {
     }
 }
 
-/// Takes an entry out of its slot with all that was charged to it.
+/// Removes an entry from its slot, with every charge up to then.
 pub(super) fn take_entry(slot: &Slot) -> SlotEntry {
     let mut loaded = slot.load();
     #[cfg(shuttle)]
@@ -101,7 +102,7 @@ pub(super) fn take_entry(slot: &Slot) -> SlotEntry {
     loaded.entry()
 }
 
-/// Puts an entry into an empty slot. Nobody else does that without the lock.
+/// Writes an entry to an empty slot. Only the lock's holder does that.
 pub(super) fn fill_slot(slot: &Slot, entry: SlotEntry) {
     slot.cas_entry(slot.load(), entry).expect("an empty slot stays empty under the lock");
 }

@@ -11,7 +11,7 @@ use crate::limit::{Levels, Limit};
 use crate::store::memory::packed::{Class, SlotEncoding};
 use crate::time::{Period, Time, Unit};
 
-/// Above the number of a class's form: how much there is of it.
+/// The bit at which the capacity begins, above the number of the encoding.
 const CAPACITY_AT: u32 = 8;
 
 pub(super) fn class_words(class: &Class) -> [u64; 4] {
@@ -37,7 +37,7 @@ pub(super) fn form_words(form: &SlotEncoding) -> [u64; 4] {
 
 pub(super) fn read_class(words: [u64; 4]) -> Option<Class> {
     let [first, words @ ..] = words;
-    // Versions that knew no capacities wrote zero there: their entries count as ones at their limit.
+    // Versions without capacities wrote zero: their entries are treated as being at their limit.
     let kind = first & ((1 << CAPACITY_AT) - 1);
     let capacity_log2 = u8::try_from(first >> CAPACITY_AT).ok()?;
     if u32::from(capacity_log2) >= u64::BITS {

@@ -1,9 +1,9 @@
-//! What changes the shape of a shard, under its lock: new keys, growth, eviction, and wide states.
+//! Operations of a shard that need its lock: inserts, growth, eviction, and wide states.
 //!
-//! Others may charge any packed slot meanwhile, so a slot changes hands only as it was seen, and is
-//! looked at again if that fails. At the cap the entry that has used the least share of its limit goes
-//! first, if the newcomer has used clearly more of its own; else that one is not kept (I8). An entry is never
-//! dropped by its own charge: a state that finds no room to grow is coarsened.
+//! Other threads may charge any packed slot meanwhile, so a slot is reused only by a CAS on the value that was loaded,
+//! and loaded again if that fails. At the cap the entry that has used the smallest fraction of its limit is evicted,
+//! if the new one has used clearly more of its own; otherwise the new one is not stored (I8). A charge never drops its
+//! own entry: a state that finds no room to grow is coarsened.
 
 use crate::algorithm::{Algorithm, Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
@@ -20,9 +20,9 @@ use crate::store::memory::used_fraction::UsedFraction;
 use crate::sync::seeded;
 use crate::time::Time;
 
-/// The share of its slots that a shard fills before it grows: 20 bytes a key.
+/// The load factor above which a shard grows: 20 bytes per key.
 const MAX_LOAD: (usize, usize) = (4, 5);
-/// One part in this many of the cap is kept for the table, and one for the slab.
+/// Table and slab are each guaranteed the cap divided by this.
 const RESERVE_DIVISOR: usize = 8;
 
 /// The part of a shard that its lock protects.
@@ -37,13 +37,13 @@ pub(super) struct ShardInner {
 /// Which slots a new entry may take.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Vacancy {
-    /// Those of entries that have expired.
+    /// Slots of expired entries.
     Expired,
-    /// Those and empty ones.
+    /// Empty slots, and slots of expired entries.
     Any,
 }
 
-/// What keeping a state has cost others.
+/// The evictions that storing a state has caused.
 #[derive(Default)]
 pub(super) struct PressureCounts {
     pub(super) evicted: u64,
@@ -51,16 +51,16 @@ pub(super) struct PressureCounts {
     pub(super) coarsened: u64,
 }
 
-/// What became of a state that another form of it should replace.
+/// Result of replacing a state by another form of it.
 pub(super) enum ReplaceResult {
     Done,
-    /// The slot was changed meanwhile.
+    /// The slot was changed concurrently.
     Raced,
-    /// The slab has no room for it.
+    /// The slab has no room for the state.
     NoRoom,
 }
 
-/// A shard as its lock's holder sees it.
+/// A shard as seen by the thread that holds its lock.
 pub(super) struct ShardContext<'s> {
     pub(super) region: &'s Region,
     pub(super) table: &'s ShardTable,
@@ -69,14 +69,14 @@ pub(super) struct ShardContext<'s> {
     pub(super) now: Time,
 }
 
-/// An entry as it is read back from a snapshot.
+/// An entry read from a snapshot.
 pub(super) enum SavedEntry {
     Packed(u16, u64),
     Wide(WideEntry),
 }
 
 impl ShardContext<'_> {
-    /// The slot of a key that was not found without the lock: it may have been on the move.
+    /// Looks up, under the lock, a key that a lock-free lookup missed: it may have been moving.
     pub(super) fn find_locked(&self, fingerprint: Fingerprint) -> Option<&Slot> {
         #[cfg(shuttle)]
         if seeded::is(seeded::NO_RECHECK) {
@@ -85,7 +85,7 @@ impl ShardContext<'_> {
         self.table.find(self.lines, fingerprint)
     }
 
-    /// Every entry that is still worth keeping.
+    /// All entries that have not expired.
     pub(super) fn live_entries(&self, inner: &ShardInner) -> impl Iterator<Item = SlotEntry> {
         let in_use = (0..self.table.size().lines()).map(|n| self.lines.at(n));
         let entries = in_use.flat_map(|line| &line.0).map(|slot| slot.load().entry());
@@ -94,7 +94,7 @@ impl ShardContext<'_> {
 }
 
 impl ShardInner {
-    /// What is there from the beginning.
+    /// Bytes that a shard uses from the start.
     const FIXED_BYTES: usize = AggregateCells::BYTES + RecentNumbers::BYTES;
 
     pub(super) fn new(cap_bytes: usize) -> ShardInner {
@@ -107,7 +107,7 @@ impl ShardInner {
         }
     }
 
-    /// The least memory of a shard whose slab has room for a state with so much behind it.
+    /// The minimum memory of a shard whose slab has room for a state with `heap_bytes` on the heap.
     pub(super) fn min_bytes_for(heap_bytes: usize) -> usize {
         let slab = heap_bytes.saturating_add(Slab::INITIAL_BYTES);
         slab.saturating_add(slab / (RESERVE_DIVISOR - 1)).saturating_add(Self::FIXED_BYTES + RESERVE_DIVISOR)
@@ -121,7 +121,7 @@ impl ShardInner {
         table.size().lines() * size_of::<CacheLine>() + self.slab.bytes() + Self::FIXED_BYTES
     }
 
-    /// The wide state behind an entry, if it is one.
+    /// The wide state of an entry, if it is a wide one.
     pub(super) fn wide(&self, (tag, word): SlotEntry) -> Option<&WideEntry> {
         if class_number(tag) == WIDE { self.slab.get(word) } else { None }
     }
@@ -135,7 +135,7 @@ impl ShardInner {
         }
     }
 
-    /// Takes the state of a key out, with all that was charged to it.
+    /// Removes the state of a key and returns it, with every charge up to then.
     pub(super) fn take_state(
         &mut self,
         shard: &ShardContext<'_>,
@@ -149,7 +149,7 @@ impl ShardInner {
         wide.or_else(|| Some(shard.classes.get(kind)?.encoding.layout().unpack(word)))
     }
 
-    /// Empties a slot; the word that it held last.
+    /// Empties a slot; returns its last word.
     pub(super) fn take(&mut self, slot: &Slot) -> Option<u64> {
         let entry = take_entry(slot);
         self.free_wide_entry(entry);
@@ -157,7 +157,7 @@ impl ShardInner {
         (entry != EMPTY).then_some(entry.1)
     }
 
-    /// Writes another form of a key's state into its slot, if that is still as it was seen.
+    /// Writes another form of a key's state into its slot, if the slot is unchanged.
     pub(super) fn replace(
         &mut self,
         shard: &ShardContext<'_>,
@@ -185,7 +185,7 @@ impl ShardInner {
         ReplaceResult::Raced
     }
 
-    /// Keeps the state of a key that has no slot yet, growing or evicting where there is no room.
+    /// Stores the state of a key that has no slot yet; grows or evicts if there is no room.
     pub(super) fn insert(
         &mut self,
         shard: &ShardContext<'_>,
@@ -206,7 +206,7 @@ impl ShardInner {
         pressure
     }
 
-    /// Writes a new entry; `false` if there is no room for it.
+    /// Writes a new entry; `false` if there is no room.
     fn add(
         &mut self,
         shard: &ShardContext<'_>,
@@ -232,7 +232,7 @@ impl ShardInner {
         placed
     }
 
-    /// Puts back what was saved, as far as there is room; says whether it was kept.
+    /// Restores a saved entry if there is room; returns whether it was stored.
     pub(super) fn restore(
         &mut self,
         shard: &ShardContext<'_>,
@@ -252,13 +252,13 @@ impl ShardInner {
             && self.add(shard, fingerprint, saved, share, &mut PressureCounts::default())
     }
 
-    /// Forgets a key; says whether it was there.
+    /// Removes a key; returns whether it was stored.
     pub(super) fn remove(&mut self, shard: &ShardContext<'_>, fingerprint: Fingerprint) -> bool {
         let slot = shard.table.find(shard.lines, fingerprint);
         slot.is_some_and(|slot| self.take(slot).is_some())
     }
 
-    /// Gives up what an entry holds beside its slot.
+    /// Frees the slab item of an entry, if it has one.
     pub(super) fn free_wide_entry(&mut self, (tag, word): SlotEntry) {
         if tag != 0 && class_number(tag) == WIDE {
             self.slab.remove(word);
@@ -273,7 +273,7 @@ impl ShardInner {
         }
     }
 
-    /// The share of its limit that an entry has used.
+    /// The fraction of its limit that an entry has used.
     fn used_fraction(&self, shard: &ShardContext<'_>, (tag, word): SlotEntry) -> UsedFraction {
         match class_number(tag) {
             _ if self.expires_at(shard, (tag, word)) <= shard.now => UsedFraction::NONE,
@@ -295,11 +295,11 @@ impl ShardInner {
         pressure: &mut PressureCounts,
     ) -> bool {
         let [first, second] = shard.table.size().candidate_lines(fingerprint);
-        // The emptier home: full lines beside others that have room would make the table grow.
+        // The emptier candidate: full lines next to lines with room would make the table grow.
         let crowded = self.free_slots(shard, first) < self.free_slots(shard, second);
         let order = if crowded { [second, first] } else { [first, second] };
         if self.claim_slot(shard, &order, entry, Vacancy::Expired) {
-            return true; // and nothing has grown
+            return true; // without growing
         }
         self.grow_if_full(shard);
         loop {
@@ -329,7 +329,7 @@ impl ShardInner {
         }
     }
 
-    /// Writes an entry over a vacant slot, in the first line that has one.
+    /// Writes an entry to a vacant slot, in the first line that has one.
     fn claim_slot(
         &mut self,
         shard: &ShardContext<'_>,
@@ -371,7 +371,7 @@ impl ShardInner {
         slots.find(|(_, loaded)| self.expires_at(shard, loaded.entry()) <= shard.now)
     }
 
-    /// The resident of two lines that has used the least share of its limit.
+    /// The entry of two lines that has used the smallest fraction of its limit.
     fn least_used<'l>(
         &self,
         shard: &ShardContext<'l>,
@@ -398,7 +398,7 @@ impl ShardInner {
             && (lines + 1) * size_of::<CacheLine>() <= self.byte_budget(self.slab.bytes())
     }
 
-    /// Whether a new key has a slot in its lines, or would get one.
+    /// Whether a new key would find a slot in its lines, by eviction if need be.
     pub(super) fn has_slot_for(
         &self,
         shard: &ShardContext<'_>,
@@ -412,7 +412,7 @@ impl ShardInner {
             || self.least_used(shard, homes).is_some_and(is_least)
     }
 
-    /// Adds a line and divides the keys of another one with it; `false` at the cap.
+    /// Adds a line and splits the keys of another one with it; `false` at the cap.
     fn grow(&mut self, shard: &ShardContext<'_>) -> bool {
         if !self.can_grow(shard) {
             return false;
@@ -450,12 +450,12 @@ impl ShardInner {
         true
     }
 
-    /// What one of table and slab may take while the other takes `other`.
+    /// The bytes that table or slab may use while the other one uses `other`.
     fn byte_budget(&self, other: usize) -> usize {
         self.cap_bytes.saturating_sub(other.max(self.cap_bytes / RESERVE_DIVISOR))
     }
 
-    /// The state of a quota as a slot keeps it, if it does.
+    /// The state of a quota in packed form; `None` if it does not fit.
     fn pack_state(
         &mut self,
         shard: &ShardContext<'_>,
@@ -467,7 +467,7 @@ impl ShardInner {
         Some((shard.classes.intern(class, &mut self.recent_numbers)?, word))
     }
 
-    /// Marks the classes that the entries of a line name. What has expired is removed: it names none.
+    /// Marks the classes that the entries of a line name. Expired entries are removed.
     pub(super) fn mark_classes(&mut self, shard: &ShardContext<'_>, line: usize) {
         for slot in &shard.lines.at(line).0 {
             let loaded = slot.load();
@@ -483,7 +483,7 @@ impl ShardInner {
         }
     }
 
-    /// What the slab may take while the table is as large as it is.
+    /// The bytes that the slab may use at the present size of the table.
     pub(super) fn slab_budget(&self, shard: &ShardContext<'_>) -> usize {
         self.byte_budget(shard.table.size().lines() * size_of::<CacheLine>())
     }

@@ -1,6 +1,6 @@
-//! The side slab of a shard: states that do not fit eight bytes, each in a numbered place.
+//! The slab of a shard: states that do not fit eight bytes, each at a fixed index.
 //!
-//! It grows only when told that it may, counts its own memory, and never moves a state.
+//! It grows only within the budget of its caller, accounts for its own memory, and never moves a state.
 
 use crate::algorithm::{Algorithm as _, Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
@@ -9,7 +9,7 @@ use crate::store::memory::used_fraction::UsedFraction;
 use crate::time::Time;
 
 pub(super) struct WideEntry {
-    /// The fingerprint, with the share of its limit that the key has used in the bits that a table does not keep.
+    /// The fingerprint, with the used fraction of the limit in the bits that a table does not store.
     key: u64,
     pub(super) state: QuotaState,
     pub(super) expires_at: Time,
@@ -22,12 +22,12 @@ impl WideEntry {
         wide
     }
 
-    /// As it was saved; see [`key`](Self::key).
+    /// From its saved form; see [`key`](Self::key).
     pub(super) fn from_snapshot(key: u64, state: QuotaState, fresh_at: Time) -> WideEntry {
         WideEntry { key, state, expires_at: fresh_at }
     }
 
-    /// What a snapshot keeps of the key: the fingerprint as far as it is known, and the share.
+    /// The key as a snapshot stores it: the stored bits of the fingerprint, and the used fraction.
     pub(super) fn key(&self) -> u64 {
         self.key
     }
@@ -44,7 +44,7 @@ impl WideEntry {
         UsedFraction::from_byte((self.key & DISCARDED_MASK) as u8)
     }
 
-    /// Notes what has changed with the state.
+    /// Updates expiry and used fraction after a change of the state.
     fn refresh(&mut self, quota: &Quota, now: Time) {
         let share = UsedFraction::of(quota.used_upper_bound(&self.state, now), quota.capacity());
         self.key = self.key & !DISCARDED_MASK | u64::from(share.byte());
@@ -55,22 +55,22 @@ impl WideEntry {
 #[derive(Default)]
 pub(super) struct Slab {
     items: Vec<Option<WideEntry>>,
-    /// As much capacity as `items` has.
+    /// Has the capacity of `items`, so that freeing never allocates.
     free: Vec<usize>,
-    /// Bytes behind the states.
+    /// Bytes on the heap that the states own.
     heap_bytes: usize,
-    /// Where [`Slab::next`] goes on.
+    /// Where [`Slab::next`] continues.
     cursor: usize,
 }
 
-/// A place, and its number among the free ones.
+/// An item, and its index in the free list.
 const ITEM_BYTES: usize = size_of::<Option<WideEntry>>() + size_of::<usize>();
 
-/// Places that are made at once, at the beginning.
+/// Items of the first allocation.
 const INITIAL_ITEMS: usize = 4;
 
 impl Slab {
-    /// What the first states take before anything is behind them.
+    /// Bytes of the first allocation, without heap bytes of states.
     pub(super) const INITIAL_BYTES: usize = INITIAL_ITEMS * ITEM_BYTES;
 
     pub(super) fn bytes(&self) -> usize {
@@ -85,7 +85,7 @@ impl Slab {
         self.items.get(usize::try_from(index).ok()?)?.as_ref()
     }
 
-    /// Changes the state at a place; returns how many bytes it has grown by, too.
+    /// Changes the state at an index; also returns by how many bytes it has grown.
     pub(super) fn change<T>(
         &mut self,
         index: u64,
@@ -102,7 +102,7 @@ impl Slab {
         Some((changed, after.saturating_sub(before)))
     }
 
-    /// Whether one more state fits into `cap_bytes`; its place is reserved if so.
+    /// Whether one more state fits into `cap_bytes`; if so, an item is reserved for it.
     pub(super) fn fits(&mut self, state: &QuotaState, cap_bytes: usize) -> bool {
         let Some(room) = cap_bytes.checked_sub(self.bytes() + heap_bytes(state)) else { return false };
         if self.free.is_empty() && self.items.len() == self.items.capacity() {
@@ -121,14 +121,14 @@ impl Slab {
         self.bytes() + heap_bytes(state) + index <= cap_bytes
     }
 
-    /// The next few places that [`next`](Self::next) would look at.
+    /// The next few items that [`next`](Self::next) would return.
     pub(super) fn next_items(&self, count: usize) -> impl Iterator<Item = &WideEntry> {
         let count = count.min(self.items.len());
         let items = self.items.iter().cycle().skip(self.cursor + 1).take(count);
         items.flatten()
     }
 
-    /// Keeps a state that fits; returns its place.
+    /// Stores a state that fits; returns its index.
     pub(super) fn insert(&mut self, wide: WideEntry) -> u64 {
         self.heap_bytes += heap_bytes(&wide.state);
         let index = self.free.pop().unwrap_or_else(|| {
@@ -147,22 +147,22 @@ impl Slab {
         }
     }
 
-    /// Gives the memory back if no state is left.
+    /// Frees the memory if no state is left.
     pub(super) fn shrink(&mut self) {
         if self.free.len() == self.items.len() {
             *self = Slab::default();
         }
     }
 
-    /// Goes round all places, one at a time; skips `keep`.
+    /// Iterates over all items cyclically, one at a time; skips `keep`.
     pub(super) fn next(&mut self, keep: Fingerprint) -> Option<&WideEntry> {
         self.cursor = (self.cursor + 1).checked_rem(self.items.len())?;
         self.items[self.cursor].as_ref().filter(|wide| !wide.is_for(keep))
     }
 }
 
-/// The bytes behind a state. None is counted with less than its least form takes, so that a state that is
-/// merged down to that form always fits where it is.
+/// The heap bytes of a state, at least those of its smallest form, so that a state which is merged to that form always
+/// fits.
 fn heap_bytes(state: &QuotaState) -> usize {
     state.heap_bytes().max(state.min_heap_bytes())
 }

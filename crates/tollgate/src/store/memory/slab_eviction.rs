@@ -1,4 +1,4 @@
-//! Room for wide states: what expires or gives way to them, and what becomes of one that cannot grow.
+//! Room for wide states: expiry, eviction, and states that cannot grow.
 
 use crate::algorithm::{Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
@@ -7,22 +7,22 @@ use crate::store::memory::shard::{PressureCounts, ShardContext, ShardInner};
 use crate::store::memory::slab::{Slab, WideEntry};
 use crate::store::memory::used_fraction::UsedFraction;
 
-/// Wide entries looked at with every write of one, so that what has expired does not pile up.
+/// Wide entries checked with every write of one, so that expired ones do not accumulate.
 const SWEEP: usize = 2;
-/// Wide entries looked at when the slab has no room.
+/// Wide entries searched when the slab has no room.
 const EVICTION_SEARCH: usize = 64;
 
-/// Whether a wide state that has grown fits where it is.
+/// Whether a wide state that has grown still fits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Growth {
     Fits,
-    /// It does not, and cannot be coarsened.
+    /// It does not fit and cannot be coarsened.
     NoRoom,
 }
 
 impl ShardInner {
-    /// Changes a wide state in place. If it has grown and there is no room, others that used little give way, or it
-    /// is coarsened; where neither helps the caller has to undo the change.
+    /// Changes a wide state in place. If it has grown and there is no room, entries that used little are evicted, or
+    /// it is coarsened; if neither helps the caller must undo the change.
     pub(super) fn change_wide<T>(
         &mut self,
         shard: &ShardContext<'_>,
@@ -42,7 +42,7 @@ impl ShardInner {
         Some((changed, growth, pressure))
     }
 
-    /// Finds room for a wide state that has grown in its place.
+    /// Finds room for a wide state that has grown.
     fn fit_grown(
         &mut self,
         shard: &ShardContext<'_>,
@@ -63,7 +63,7 @@ impl ShardInner {
         Growth::Fits
     }
 
-    /// Makes a state fit that must keep what it has grown by, and cannot be coarsened otherwise.
+    /// Merges steps of a state until it fits: it must include the last change, and cannot be coarsened otherwise.
     pub(super) fn merge_steps(&mut self, shard: &ShardContext<'_>, index: u64, quota: &Quota) {
         let most = self.slab_budget(shard);
         while self.slab.bytes() > most {
@@ -74,7 +74,7 @@ impl ShardInner {
         }
     }
 
-    /// Drops the expired among the next few wide entries.
+    /// Drops expired entries among the next few wide ones.
     pub(super) fn sweep(&mut self, shard: &ShardContext<'_>, keep: Fingerprint) {
         for _ in 0..SWEEP {
             self.evict_next(shard, keep, UsedFraction::NONE, &mut PressureCounts::default());
@@ -82,7 +82,7 @@ impl ShardInner {
         self.slab.shrink();
     }
 
-    /// Makes room for a new wide state; says whether it fits.
+    /// Makes room for a new wide state; returns whether it fits.
     pub(super) fn make_room(
         &mut self,
         shard: &ShardContext<'_>,
@@ -94,8 +94,8 @@ impl ShardInner {
         self.evict_until(shard, wide.fingerprint(), wide.used_fraction(), pressure, fits)
     }
 
-    /// Whether a new key would find room for its state. It may find some by moving others where this says that there is
-    /// none.
+    /// Whether a new key would find room for its state. May return `false` where displacing other entries would make
+    /// room.
     pub(super) fn has_room_for(
         &self,
         shard: &ShardContext<'_>,
@@ -114,7 +114,7 @@ impl ShardInner {
         in_slab && self.has_slot_for(shard, fingerprint, share)
     }
 
-    /// Drops wide entries that have expired or give way to `share`, in a bounded search, until there is room; says
+    /// Drops wide entries that have expired or that `share` evicts, in a bounded search, until there is room; returns
     /// whether there is.
     fn evict_until(
         &mut self,
@@ -133,7 +133,7 @@ impl ShardInner {
         fits(&mut self.slab)
     }
 
-    /// Looks at the next wide entry, and drops it if it has expired or gives way to `share`.
+    /// Drops the next wide entry if it has expired or if `share` evicts it.
     fn evict_next(
         &mut self,
         shard: &ShardContext<'_>,

@@ -1,45 +1,46 @@
-//! A slot: whose it is and what state that one has, in sixteen bytes.
+//! A slot: the key's tag and its packed state, in sixteen bytes.
 //!
-//! A charge replaces eight of them, the word: that is cheaper than to replace all sixteen. So that a slot
-//! which changed hands meanwhile is never charged, a count in the word goes up with every change that is not of
-//! the word alone, and who has read a word before it finds that it is another one now. The count goes round
-//! after 63: to be taken in, a thread would have to stand between two of its instructions while a slot changes
-//! hands just that often, and its new owner to be in the very state that the old one was in.
+//! A charge is a CAS of eight of them, the word; that is cheaper than a CAS of all sixteen. ABA is prevented by a
+//! generation in the low bits of the word: every change that is not of the word alone increments it, so the CAS of a
+//! thread that has read the slot before it was reused fails. The generation wraps after 63: a stale CAS succeeds only
+//! if a thread is suspended between its load and its CAS while the slot is reused exactly that often and ends in an
+//! identical state.
 //!
-//! Where the processor cannot replace sixteen bytes at once ([`NATIVE`]), the word is replaced by one with the count
-//! [`LOCKED_GENERATION`] while the tag changes. Charges and readers wait until the word is back: a spin lock for each slot, taken
-//! only to change more than the word.
+//! Where the processor has no 16-byte CAS ([`NATIVE`]), the word has the generation [`LOCKED_GENERATION`] while the
+//! tag changes. Charges and readers spin until it is unlocked: a spin lock for each slot, taken only to change more
+//! than the word.
 //!
 //! Everything lock-free in the store goes through the operations of this file.
 
-/// Whose a slot is (a tag; zero is nobody's), and the state.
+/// The tag (zero: the slot is empty) and the state.
 pub(super) type SlotEntry = (u64, u64);
 
 pub(super) const EMPTY: SlotEntry = (0, 0);
 pub(super) const SLOTS_PER_LINE: usize = 4;
 
-/// The bits of a word that count.
+/// The low bits of a word that hold its generation.
 pub(super) const GENERATION_BITS: u32 = 6;
 pub(super) const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
-/// The count of a word that is locked; no other word has it.
+/// The generation of a locked word; no other word has it.
 const LOCKED_GENERATION: u64 = GENERATION_MASK;
-/// The states of an age are all in their words: no change among them is of the tag.
+/// Number of consecutive states that one tag covers: within such a range a new state changes only the word.
 pub(super) const WORD_RANGE: u64 = 1 << (64 - GENERATION_BITS);
-/// The bits of a tag where those of the state are that the count takes the place of. Owners leave them zero.
+/// The bits of a tag that hold the high bits of the state, which the generation displaces from the word. Zero in an
+/// owner.
 const SPILLED_BITS: u64 = GENERATION_MASK << SPILLED_AT;
 const SPILLED_AT: u32 = CLASS_BITS;
-/// The bits of a tag that name its kind.
+/// The bits of a tag that hold its class.
 pub(super) const CLASS_BITS: u32 = 13;
-/// A tag names its owner in the bits from here on, and its kind in those below [`SPILLED_AT`].
+/// The owner field of a tag begins at this bit; the class is in the bits below [`SPILLED_AT`].
 pub(super) const OWNER_AT: u32 = SPILLED_AT + GENERATION_BITS;
 
-/// The bits of a state that its tag is lent.
+/// The high bits of a state, shifted to where a tag stores them.
 #[inline(always)]
 pub(super) fn spilled_bits_of(state: u64) -> u64 {
     state >> (64 - OWNER_AT) & SPILLED_BITS
 }
 
-/// What a slot holds, as it was seen.
+/// The value of a slot as it was loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct SlotValue {
     tag: u64,
@@ -69,13 +70,13 @@ impl SlotValue {
         (self.tag(), self.state())
     }
 
-    /// The same owner with another state.
+    /// The same tag owner with another state.
     #[inline(always)]
     fn with_state(self, state: u64) -> SlotValue {
         SlotValue::new((self.tag(), state), self.word)
     }
 
-    /// What comes after this one if not only the word changes.
+    /// The value that replaces this one if more than the word changes: with the next generation.
     fn next_generation(self, entry: SlotEntry) -> SlotValue {
         let count = (self.word & GENERATION_MASK) + 1;
         SlotValue::new(entry, if count == LOCKED_GENERATION { 0 } else { count })
@@ -88,8 +89,8 @@ impl SlotValue {
 pub(super) struct CacheLine(pub(super) [Slot; SLOTS_PER_LINE]);
 
 impl CacheLine {
-    /// The slot whose tag is wanted. All four are compared and none is jumped to: which one it is nobody can
-    /// guess, and a jump that was guessed wrong keeps the next request's memory from being asked for meanwhile.
+    /// The slot whose tag matches. Branch-free: which of the four matches is unpredictable, and a mispredicted branch
+    /// would delay the prefetch of the next request.
     #[inline(always)]
     pub(super) fn find(&self, is_wanted: impl Fn(u64) -> bool) -> Option<&Slot> {
         let mut found = None;
@@ -99,21 +100,21 @@ impl CacheLine {
         found
     }
 
-    /// The slot with this tag, as it stands there.
+    /// The slot with this tag, spilled bits included.
     #[cfg(any(shuttle, tollgate_portable, not(target_arch = "x86_64")))]
     #[inline(always)]
     pub(super) fn find_raw_tag(&self, tag: u64) -> Option<&Slot> {
         self.0.iter().find(|slot| slot.raw_tag() == tag)
     }
 
-    /// The same in few steps, none of them on numbers: all of them wait for the line, and while they do they
-    /// are in the way of the next request, whose steps are mostly on numbers.
+    /// As above with SSE4.1, without general-purpose registers: these instructions wait for the cache line, and must
+    /// not occupy the integer units that the next request needs meanwhile.
     #[cfg(not(any(shuttle, tollgate_portable, not(target_arch = "x86_64"))))]
     #[inline(always)]
     pub(super) fn find_raw_tag(&self, tag: u64) -> Option<&Slot> {
         let equal: u32;
-        // SAFETY: four reads of sixteen bytes of this line, which is aligned. The tag in each is read at once: it
-        // does not cross eight bytes. There are no slots where `supported` is false.
+        // SAFETY: four 16-byte loads from this line, which is aligned. Each tag is loaded untorn, because it is
+        // aligned to eight bytes. No slot exists where `supported` is false.
         unsafe {
             std::arch::asm!(
                 "movq {wanted}, {tag}",
@@ -135,7 +136,8 @@ impl CacheLine {
                 options(readonly, nostack, preserves_flags),
             );
         }
-        // Four bits for each slot, all or none of them. Its number times four, times four, is where it begins.
+        // Four mask bits for each slot, all or none of them set. A slot number times four (the bit index), times four,
+        // is its byte offset.
         let at = equal.trailing_zeros() as usize * size_of::<Slot>() / 4;
         // SAFETY: a slot of this line begins there.
         (equal != 0).then(|| unsafe { &*self.0.as_ptr().byte_add(at) })
@@ -151,12 +153,11 @@ mod atomic {
     use super::{GENERATION_MASK, LOCKED_GENERATION, SPILLED_BITS, SlotEntry, SlotValue};
     use crate::sync::spin;
 
-    /// Whether sixteen bytes are replaced by one instruction. On x86-64 [`supported`] makes sure that the processor
-    /// has it.
+    /// Whether one instruction replaces sixteen bytes. On x86-64 [`supported`] checks that the processor has it.
     const NATIVE: bool = !cfg!(tollgate_portable)
         && (AtomicU128::is_always_lock_free()
             || cfg!(all(target_arch = "x86_64", not(portable_atomic_no_outline_atomics))));
-    /// How often a thread looks at a locked word before it gives up its processor.
+    /// Spins on a locked word before the thread yields.
     const SPINS: u32 = 100;
 
     /// Only where not [`NATIVE`].
@@ -187,34 +188,34 @@ mod atomic {
             self.raw_tag() & !SPILLED_BITS
         }
 
-        /// The tag with its lent bits.
+        /// The tag with its spilled bits.
         #[inline(always)]
         pub(in super::super) fn raw_tag(&self) -> u64 {
             self.tag_half().load(Ordering::Acquire)
         }
 
-        /// The word, if it stands with this tag and its lent bits. The tag is read after the word: one that has
-        /// changed since has another count.
+        /// The word, if the slot has this tag with its spilled bits. The tag is loaded after the word: if the tag has
+        /// changed since, so has the generation of the word.
         #[inline(always)]
         pub(in super::super) fn word_if_tag(&self, whole_tag: u64) -> Option<u64> {
             let SlotValue { tag, word } = self.load_unconfirmed();
             (tag == whole_tag).then_some(word)
         }
 
-        /// Replaces a word; says whether it was there.
+        /// CAS of the word; returns whether it succeeded.
         #[inline(always)]
         pub(in super::super) fn cas_word(&self, word: u64, next: u64) -> bool {
             self.word_half().compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         }
 
-        /// The word and then the tag. They may never have stood together; [`cas_state`](Self::cas_state) and
-        /// [`confirm`](Self::confirm) find out.
+        /// Loads the word, then the tag. The pair may be torn; [`cas_state`](Self::cas_state) and
+        /// [`confirm`](Self::confirm) detect that.
         #[inline(always)]
         pub(in super::super) fn load_unconfirmed(&self) -> SlotValue {
             self.pair_when_unlocked(self.word_half().load(Ordering::Acquire))
         }
 
-        /// Both as they stand together.
+        /// Loads both in one consistent read.
         #[inline]
         pub(in super::super) fn load(&self) -> SlotValue {
             if NATIVE {
@@ -227,15 +228,15 @@ mod atomic {
             loaded
         }
 
-        /// Whether what was seen is there; fails with what is there instead, and writes nothing. A word that has
-        /// not changed since a tag was read has stood with it.
+        /// Checks that the slot still has the loaded value; on failure returns the current one. Writes nothing. A word
+        /// that has not changed since the tag was loaded was stored together with that tag.
         #[inline]
         pub(in super::super) fn confirm(&self, loaded: SlotValue) -> Result<(), SlotValue> {
             let word = self.word_half().load(Ordering::Acquire);
             if word == loaded.word { Ok(()) } else { Err(self.pair_when_unlocked(word)) }
         }
 
-        /// Replaces the state of whose it is; fails with what is there instead.
+        /// Replaces the state of the same key; on failure returns the current value.
         #[inline(always)]
         pub(in super::super) fn cas_state(&self, loaded: SlotValue, state: u64) -> Result<(), SlotValue> {
             let next = loaded.with_state(state);
@@ -247,7 +248,7 @@ mod atomic {
             replaced.map(drop).map_err(|word| self.pair_when_unlocked(word))
         }
 
-        /// Replaces all of it; fails with what is there instead.
+        /// Replaces tag and word; on failure returns the current value.
         #[cold]
         pub(in super::super) fn cas_entry(
             &self,
@@ -263,8 +264,8 @@ mod atomic {
             replaced.map(drop).map_err(SlotValue::from)
         }
 
-        /// Replaces tag and word one after the other. The word is locked meanwhile: no charge replaces it, and a
-        /// thread that reads the new tag finds the lock, or the new word.
+        /// Replaces tag and word one after the other. The word is locked meanwhile: no charge can replace it, and a
+        /// thread that reads the new tag sees the lock or the new word.
         fn cas_entry_locked(&self, loaded: SlotValue, next: SlotValue) -> Result<(), SlotValue> {
             let word = self.word_half();
             let locked =
@@ -280,7 +281,7 @@ mod atomic {
             Ok(())
         }
 
-        /// A word that was read and the tag with it; another word if that one was locked.
+        /// The word that was loaded, or the next one after an unlock, with the tag that is loaded after it.
         #[inline(always)]
         fn pair_when_unlocked(&self, word: u64) -> SlotValue {
             self.with_tag(if is_locked(word) { self.wait_until_unlocked() } else { word })
@@ -315,13 +316,13 @@ mod atomic {
 
         #[inline(always)]
         fn halves(&self) -> &[AtomicU64; 2] {
-            // SAFETY: the halves are aligned to eight bytes. The whole is replaced by one instruction or not at all,
-            // so that a half is at every moment one that was written.
+            // SAFETY: both halves are aligned to eight bytes. Sixteen bytes are replaced by one instruction or not at
+            // all, so a load of one half never sees a torn value.
             unsafe { &*std::ptr::from_ref(&self.0).cast::<[AtomicU64; 2]>() }
         }
     }
 
-    /// Whether the processor can replace all of a slot, and find one. All can but the first of x86-64.
+    /// Whether the processor has the 16-byte CAS and SSE4.1. All x86-64 processors except the earliest do.
     pub(in super::super) fn supported() -> bool {
         #[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
         return (!NATIVE || AtomicU128::is_lock_free()) && std::arch::is_x86_feature_detected!("sse4.1");
@@ -369,7 +370,7 @@ mod tests {
         assert_eq!(slot.load().entry(), EMPTY);
         assert_eq!(slot.cas_entry(slot.load(), (owner(2), 5)), Ok(()));
         let second = slot.load();
-        // The states are the same, but one of them is another's.
+        // The states are equal, but the tags differ.
         assert_eq!(slot.cas_state(first, 6), Err(second));
         assert!(!slot.cas_word(first.word, 6 << GENERATION_BITS | first.word & GENERATION_MASK));
         assert_eq!(slot.confirm(first), Err(second));
@@ -395,14 +396,14 @@ mod tests {
         assert!(line.find_raw_tag(9 << OWNER_AT | 1).is_none() && line.find_raw_tag(0).is_none());
     }
 
-    /// Where sixteen bytes are replaced under a lock, a charge of eight of them was overwritten.
+    /// A regression: where sixteen bytes are replaced under a lock, a concurrent charge of the word was overwritten.
     #[test]
     fn no_charge_is_lost_while_the_slot_is_replaced() {
         const CHARGES: u64 = 100_000;
         const THREADS: u64 = 3;
         let tag = |n: u64| (n + 1) << OWNER_AT | 1;
         let slot = Slot::default();
-        let start = WORD_RANGE - CHARGES; // half of the charges are in the next age
+        let start = WORD_RANGE - CHARGES; // half of the charges are in the next range
         slot.cas_entry(slot.load(), (tag(0), start)).expect("no other thread has it");
         let charge = |mut loaded: SlotValue| {
             while let Err(changed) = slot.cas_state(loaded, loaded.state() + 1) {

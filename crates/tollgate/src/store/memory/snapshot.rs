@@ -1,7 +1,7 @@
-//! The memory store's part of a saved state: every entry still worth keeping, or those that have changed.
+//! The memory store's part of a saved state: all entries that have not expired, or those that have changed.
 //!
-//! States are in Unix time, so downtime counts as elapsed. A line is read under the lock of its shard: its entries keep
-//! their classes and their places in the slab meanwhile. No lock is held for more than the four entries of a line.
+//! States are in Unix time, so downtime counts as elapsed. A line is read under the lock of its shard, which keeps
+//! classes and slab items of its entries in place. The lock is released after each line of four entries.
 
 use std::collections::HashSet;
 use std::io;
@@ -20,20 +20,20 @@ use crate::store::memory::{MemoryStore, SHARDS, first_fingerprint, shard_of};
 use crate::sync::lock;
 use crate::time::Time;
 
-/// What is written of an entry that has expired.
+/// What is written for an entry that has expired.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expired {
     /// Nothing: there is no earlier record.
     Omitted,
-    /// That it is gone.
+    /// A removal.
     Noted,
 }
 
-/// Lines whose entries are written to estimate the bytes of all.
+/// Lines whose entries are encoded to estimate the total size.
 const SAMPLE_LINES: usize = 1024;
 
 impl MemoryStore {
-    /// The lines that may hold an entry.
+    /// Number of lines that may contain entries.
     pub(crate) fn lines_in_use(&self) -> usize {
         self.tables.iter().map(|table| table.size().lines()).max().unwrap_or(0) * SHARDS
     }
@@ -80,7 +80,8 @@ impl MemoryStore {
         }
     }
 
-    /// Writes what has changed since the last call. What a sink that fails was not given is written next time.
+    /// Writes what has changed since the last call. After a failure of the sink, what it was not given is written next
+    /// time.
     pub(crate) fn write_changes(&self, out: &mut Chunks<'_, '_>) -> io::Result<()> {
         let Some(changed) = &self.region.changed else { return Ok(()) };
         let removed = lock(changed.removed()).take();
@@ -97,7 +98,7 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Writes keys that were removed on purpose as they are now: gone, or counted anew.
+    /// Writes explicitly removed keys in their present state: removed, or counted again since.
     fn write_removed(&self, removed: HashSet<Fingerprint>, out: &mut Chunks<'_, '_>) -> io::Result<()> {
         let mut removed = removed.into_iter();
         while let Some(fingerprint) = removed.next() {
@@ -116,7 +117,7 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Forgets what has changed so far.
+    /// Clears the record of changes.
     pub(crate) fn forget_changes(&self) {
         let Some(changed) = &self.region.changed else { return };
         for word in 0..self.lines_in_use().div_ceil(ChangedLines::LINES_PER_WORD) {
@@ -127,17 +128,17 @@ impl MemoryStore {
         removed.take_overflow();
     }
 
-    /// Whether changes were lost: then only a whole image has all of them.
+    /// Whether changes were lost: then only an image is complete.
     pub(crate) fn take_overflow(&self) -> bool {
         self.region.changed.as_ref().is_some_and(|changed| lock(changed.removed()).take_overflow())
     }
 
-    /// Returns once whoever moves an entry at this moment has marked its new line.
+    /// Returns after every thread that is moving an entry has marked its new line.
     pub(crate) fn wait_for_moves(&self) {
         (0..SHARDS).for_each(|n| drop(self.lock(n)));
     }
 
-    /// About how many bytes [`write_line`](Self::write_line) writes for all lines: exact for small tables.
+    /// The approximate bytes that [`write_line`](Self::write_line) writes for all lines: exact for small tables.
     pub(crate) fn estimated_bytes(&self, now: Time) -> u64 {
         let lines = self.lines_in_use();
         let step = lines.div_ceil(SAMPLE_LINES).max(1);
@@ -158,7 +159,7 @@ impl MemoryStore {
     }
 }
 
-/// Entries that are taken up from a chunk, or from a whole snapshot.
+/// Restores entries from a chunk, or from a whole snapshot.
 pub(crate) struct EntryReader<'s> {
     store: &'s MemoryStore,
     now: Time,
@@ -176,7 +177,7 @@ impl<'s> EntryReader<'s> {
         Some(())
     }
 
-    /// Reads an entry in the place of what the key had; how many entries more there are then.
+    /// Reads an entry and replaces the key's present one; returns the change of the number of entries.
     pub(crate) fn read_packed(&self, from: &mut Decoder<'_>) -> Option<i64> {
         let fingerprint = from.word()?;
         let class = from.short()?;
@@ -201,7 +202,7 @@ impl<'s> EntryReader<'s> {
         let class = self.classes.get(usize::try_from(class).ok()?)?;
         let word = class.encoding.accepts(word).then(|| class.clamped(word, self.now))?;
         Some(self.put(Fingerprint(fingerprint), |inner| {
-            // The shard is locked until the entry names the number.
+            // The lock is held until the entry names the number.
             let number = self.store.classes.intern(*class, &mut inner.recent_numbers)?;
             Some(SavedEntry::Packed(number, word))
         }))
@@ -220,7 +221,7 @@ impl<'s> EntryReader<'s> {
         i64::from(is_there) - i64::from(was_there)
     }
 
-    /// Takes up the counters of a snapshot in a format before state logs; how many there are.
+    /// Reads the counters of a snapshot in a format older than state logs; returns their number.
     pub(crate) fn read_whole(&mut self, from: &mut Decoder<'_>) -> Option<i64> {
         const END: u64 = u64::MAX;
         const PACKED: u64 = 0;

@@ -1,11 +1,11 @@
 //! A shard's table: lines of four slots that grow one at a time (linear hashing).
 //!
-//! A key has two home lines. While `n` lines are in use, a home is the lowest bits of one half of the
-//! fingerprint; when line `n` is added, the keys of just one line are divided between the two. So
-//! growth never moves more than four entries, and nothing ever pauses for it.
+//! A key has two candidate lines. While `n` lines are in use, a candidate is the lowest bits of one half of the
+//! fingerprint; when line `n` is added, the keys of exactly one line are split between the two. So growth moves at
+//! most four entries and never pauses the table.
 //!
-//! Finding is lock-free. An entry that is being moved is in neither place for a moment: who does not
-//! find a key asks again under the shard's lock.
+//! Lookups are lock-free. An entry that is being moved is briefly in neither line, so a thread that does not find a
+//! key looks it up again under the shard's lock.
 
 use crate::fingerprint::Fingerprint;
 use crate::prefetch;
@@ -13,15 +13,15 @@ use crate::store::memory::region::ShardLines;
 use crate::store::memory::slot::{CLASS_BITS, CacheLine, OWNER_AT, Slot};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Lines in use at the beginning.
+/// Lines of an empty table.
 const FIRST_LINES: usize = if cfg!(shuttle) { 1 } else { 8 };
 
 pub(super) struct ShardTable {
-    /// The lines in use below, and above them the mask of bits that name one.
+    /// The number of lines in use in the low bits, and the mask of a line number in the high bits.
     size: AtomicU64,
 }
 
-/// How many lines are in use, at one moment.
+/// A consistent read of the table's size.
 #[derive(Clone, Copy)]
 pub(super) struct TableSize {
     lines: u32,
@@ -33,16 +33,16 @@ impl TableSize {
         TableSize { lines, mask: u32::MAX >> ((lines - 1) | 1).leading_zeros() }
     }
 
-    /// The line that bits of a fingerprint name.
+    /// The line that the given bits of a fingerprint select.
     #[inline]
     fn line_of(self, bits: u64) -> usize {
         let line = bits as u32 & self.mask;
-        // Beyond what is in use: not divided yet.
+        // Beyond the lines in use: this line is not split yet.
         (if line < self.lines { line } else { line & (self.mask >> 1) }) as usize
     }
 
-    /// The two home lines of a key. They come from bits that a tag keeps, which do not choose the shard; as long as
-    /// a shard has less than 2^18 lines they are different ones for each.
+    /// The two candidate lines of a key. They are made of bits that a tag stores and that do not choose the shard;
+    /// while a shard has less than 2^18 lines the two use different bits.
     #[inline]
     pub(super) fn candidate_lines(self, fingerprint: Fingerprint) -> [usize; 2] {
         [self.line_of(fingerprint.0 >> DISCARDED_BITS), self.line_of(fingerprint.0 >> 26)]
@@ -71,19 +71,19 @@ impl ShardTable {
         TableSize { lines: both as u32, mask: (both >> 32) as u32 }
     }
 
-    /// Says how many lines are in use; what belongs into new ones has been moved there.
+    /// Publishes the number of lines in use; the entries of new lines were moved before.
     pub(super) fn set_size(&self, TableSize { lines, mask }: TableSize) {
         self.size.store(u64::from(mask) << 32 | u64::from(lines), Ordering::Release);
     }
 
-    /// Where a key stands if it is known; the processor is asked to bring it nearer.
+    /// The candidate lines of a key, prefetched.
     #[inline(always)]
     pub(super) fn candidates<'l>(
         &self,
         lines: ShardLines<'l>,
         fingerprint: Fingerprint,
     ) -> CandidateLines<'l> {
-        // SAFETY: homes are lines in use, and a table never uses more lines than there are.
+        // SAFETY: candidates are lines in use, and a table never uses more lines than were reserved.
         let homes = self.size().candidate_lines(fingerprint).map(|line| unsafe { lines.at_unchecked(line) });
         homes.into_iter().for_each(|line| {
             prefetch::prefetch_range(std::ptr::from_ref(line).addr(), size_of::<CacheLine>())
@@ -91,13 +91,13 @@ impl ShardTable {
         CandidateLines { fingerprint, lines: homes }
     }
 
-    /// The slot of a key, if it stands where it belongs.
+    /// The slot of a key, if it is in one of its lines.
     pub(super) fn find<'l>(&self, lines: ShardLines<'l>, fingerprint: Fingerprint) -> Option<&'l Slot> {
         self.candidates(lines, fingerprint).slot()
     }
 }
 
-/// The home lines of a key. While a table grows they may be those it had a moment ago.
+/// The candidate lines of a key. While the table grows they may be stale.
 #[derive(Clone, Copy)]
 pub(crate) struct CandidateLines<'l> {
     fingerprint: Fingerprint,
@@ -110,7 +110,7 @@ impl<'l> CandidateLines<'l> {
         self.fingerprint
     }
 
-    /// The slot of the key, if it stands here.
+    /// The slot of the key, if it is in one of the lines.
     #[inline(always)]
     pub(super) fn slot(&self) -> Option<&'l Slot> {
         self.find_in_either(|line| line.find(|tag| tag_matches(tag, self.fingerprint)))
@@ -121,14 +121,13 @@ impl<'l> CandidateLines<'l> {
         owner(self.fingerprint)
     }
 
-    /// The slot with this tag and its lent bits, if it stands here.
+    /// The slot with this tag and its spilled bits, if it is in one of the lines.
     #[inline(always)]
     pub(super) fn slot_with_raw_tag(&self, whole_tag: u64) -> Option<&'l Slot> {
         self.find_in_either(|line| line.find_raw_tag(whole_tag))
     }
 
-    /// Most keys stand in their first line, so the second is looked at only if they do not: who waits for one
-    /// line waits less than who waits for two.
+    /// Most keys are in their first line, so the second is read only on a miss: one cache miss instead of two.
     #[inline(always)]
     fn find_in_either(&self, find: impl Fn(&'l CacheLine) -> Option<&'l Slot>) -> Option<&'l Slot> {
         let [first, second] = self.lines;
@@ -136,12 +135,12 @@ impl<'l> CandidateLines<'l> {
     }
 }
 
-/// The bits of a fingerprint that are not kept at all.
+/// The bits of a fingerprint that are not stored.
 const DISCARDED_BITS: u32 = 8;
 pub(super) const DISCARDED_MASK: u64 = (1 << DISCARDED_BITS) - 1;
 
-/// What is the owner's of a tag: the 45 bits of a fingerprint that are kept. The highest six choose the shard, so two
-/// of n keys are taken for one another with a probability of n² / 2^52.
+/// The owner field of a tag: the 45 stored bits of the fingerprint. With the six bits that choose the shard, two of n
+/// keys collide with a probability of n² / 2^52.
 #[inline]
 fn owner(fingerprint: Fingerprint) -> u64 {
     fingerprint.0 >> DISCARDED_BITS << OWNER_AT
@@ -152,20 +151,20 @@ pub(super) fn tag(fingerprint: Fingerprint, kind: u16) -> u64 {
     owner(fingerprint) | class_bits(kind)
 }
 
-/// What is the kind's of a tag; never zero, for a tag of zero is empty.
+/// The class field of a tag; never zero, because a tag of zero means empty.
 #[inline]
 pub(super) fn class_bits(kind: u16) -> u64 {
     u64::from(kind) + 1
 }
 
-/// Whether a tag is of this owner, whatever its kind and its lent bits are.
+/// Whether a tag has this owner, whatever its class and its spilled bits are.
 #[inline]
 pub(super) fn tag_matches(tag: u64, fingerprint: Fingerprint) -> bool {
-    // It is above the owner, but not as far as the next one: an empty one never is.
+    // Between this owner and the next one. An empty tag never is.
     tag.wrapping_sub(owner(fingerprint) + 1) < (1 << OWNER_AT) - 1
 }
 
-/// The fingerprint that a tag stands for, but for the bits that are known from the shard, or not kept.
+/// The fingerprint of a tag, without the bits that are known from the shard or not stored.
 pub(super) fn fingerprint_of(tag: u64) -> Fingerprint {
     Fingerprint(tag >> OWNER_AT << DISCARDED_BITS)
 }
@@ -175,7 +174,7 @@ pub(super) fn class_number(tag: u64) -> u16 {
     ((tag & ((1 << CLASS_BITS) - 1)) as u16).wrapping_sub(1)
 }
 
-/// The line whose keys are divided when line `lines` is added.
+/// The line whose keys are split when line `lines` is added.
 pub(super) fn split_line(lines: usize) -> usize {
     lines - (lines + 1).next_power_of_two() / 2
 }

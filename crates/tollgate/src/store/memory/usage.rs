@@ -1,23 +1,23 @@
-//! What the store holds, and what it had to do when it was full.
+//! Usage of the store, and its actions when it was full.
 
 use std::sync::atomic::Ordering;
 
 use crate::store::memory::{MemoryStore, SHARDS};
 use crate::time::Time;
 
-/// What the store holds and has let go.
+/// Entries and bytes of the store, and counts of what it dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     pub keys: u64,
     pub bytes: u64,
     pub cap_bytes: u64,
-    /// Live entries that made room for one that has used a larger share of its limit.
+    /// Live entries evicted for one that has used a larger fraction of its limit.
     pub evicted: u64,
-    /// Charges of new keys that found no room, because nothing around them had used clearly less of its limit.
+    /// Charges of new keys that found no room, because no entry in their lines had used clearly less of its limit.
     pub unstored: u64,
-    /// Times that a state found no room to grow and was coarsened: it denies a little longer than it should.
+    /// States that found no room to grow and were coarsened: they deny a little longer than exact ones.
     pub coarsened: u64,
-    /// Charges of new keys that were denied because memory is full: by the state that such keys share, or at once.
+    /// Charges of new keys that were denied because memory is full: by their aggregate cell, or unconditionally.
     pub denied_full: u64,
 }
 
@@ -39,7 +39,7 @@ impl MemoryStore {
         usage
     }
 
-    /// How many limits have new keys that share a state at `now`, because memory is full.
+    /// The number of limits with an aggregate cell in use at `now`, because memory is full.
     pub fn aggregated_limits(&self, now: Time) -> usize {
         (0..SHARDS).map(|n| self.lock(n).aggregate.in_use(now)).max().unwrap_or(0)
     }

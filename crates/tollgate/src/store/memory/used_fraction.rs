@@ -1,16 +1,16 @@
-//! How much of its limit an entry has used. At the cap it decides which entries give way.
+//! The fraction of its limit that an entry has used. At the cap it decides which entries are evicted.
 //!
-//! Shares compare entries of all rules, whatever their periods and numbers. An entry that has used a quarter of its
-//! limit or more gives way to none, so no flood displaces a client at its limit (I8).
+//! Fractions are comparable across rules, whatever their periods and numbers. An entry that has used a quarter of its
+//! limit or more is never evicted by a new key, so no flood evicts a client at its limit (I8).
 
-/// A part of a limit, in sixty-fourths, rounded up. More than four limits are as good as four.
+/// A fraction of a limit, in sixty-fourths, rounded up, and capped at four limits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct UsedFraction(u8);
 
 impl UsedFraction {
     pub(super) const NONE: UsedFraction = UsedFraction(0);
     const FULL: UsedFraction = UsedFraction(64);
-    /// A resident gives way if it has used less than one part in this many of what a newcomer has.
+    /// An entry is evicted if the new one has used more than this many times its fraction.
     const EVICTION_RATIO: u32 = 4;
 
     pub(super) fn of(used: u64, capacity: u64) -> UsedFraction {
@@ -18,8 +18,8 @@ impl UsedFraction {
         UsedFraction(u8::try_from(parts).unwrap_or(u8::MAX))
     }
 
-    /// The byte that a wide entry keeps. Zero was written by versions that knew no shares: such an entry counts
-    /// as one at its limit.
+    /// The byte that a wide entry stores. Zero was written by versions that stored no fractions: such an entry is
+    /// treated as one at its limit.
     pub(super) fn from_byte(byte: u8) -> UsedFraction {
         if byte == 0 { Self::FULL } else { UsedFraction(byte) }
     }

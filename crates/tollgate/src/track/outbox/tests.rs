@@ -1,4 +1,4 @@
-//! When deltas are made, sent again and forgotten.
+//! When deltas are made, retried and removed.
 
 use super::*;
 use crate::store::{CounterKey, KeyPart, Sensitivity};

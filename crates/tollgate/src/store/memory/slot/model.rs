@@ -1,4 +1,4 @@
-//! The operations of a slot for the model checker, with a step of it before each.
+//! The operations of a slot for the model checker, with a scheduling point before each.
 
 use shuttle::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
