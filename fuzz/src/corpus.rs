@@ -6,9 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The inputs that are kept of a target; more make every test run longer.
-pub const MAX_KEPT: usize = 40;
+pub const MAX_KEPT: usize = 24;
 /// Longer inputs are not kept.
-pub const MAX_KEPT_BYTES: usize = 2 << 10;
+pub const MAX_KEPT_BYTES: usize = 1 << 10;
 
 /// Where inputs are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,6 +11,9 @@ use tollgate_fuzz::corpus::{self, Kind};
 use tollgate_fuzz::session::{self, Current, Failure, Session};
 use tollgate_fuzz::targets::{self, TARGETS, Target};
 
+/// What is shown of an input that fails.
+const SHOWN_BYTES: usize = 200;
+
 struct Options {
     targets: Vec<&'static Target>,
     file: Option<PathBuf>,
@@ -27,6 +30,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    // A failure says why; shrinking it panics many times.
+    std::panic::set_hook(Box::new(|_| {}));
     let mut failed = false;
     for target in &options.targets {
         let ran = match &options.file {
@@ -38,7 +43,8 @@ fn main() -> ExitCode {
             eprintln!("{} FAILED: {why}", target.name);
             let input = session::shrink(target, input);
             let file = corpus::save(Kind::Regressions, target.name, &input).expect("the input can be saved");
-            eprintln!("  {} bytes in {}: {}", input.len(), file.display(), input.escape_ascii());
+            let shown = input[..input.len().min(SHOWN_BYTES)].escape_ascii();
+            eprintln!("  {} bytes in {}: {shown}", input.len(), file.display());
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -100,8 +100,8 @@ pub(super) const CASES: &[Case] = &[
         bans(numbered(size, |n| format!("- {{ key: 'user:u{n}', for: 1h }}\n")))
     }),
     case("bans: one long line", SMALL, |size| bans(format!("user:a {}", fill("x ", size)))),
-    case("snapshot: counters", 8_000, |size| snapshot(size, "rules: [{ id: a, key: user, limit: 100/h }]")),
-    case("snapshot: logs", 8_000, |size| {
+    case("snapshot: counters", 20_000, |size| snapshot(size, "rules: [{ id: a, key: user, limit: 100/h }]")),
+    case("snapshot: logs", 20_000, |size| {
         snapshot(size, "rules: [{ id: a, key: user, limit: 100/h, algorithm: sliding-log }]")
     }),
 ];
@@ -135,7 +135,7 @@ fn bans(text: String) -> Work {
 }
 
 fn setup() -> EngineSetup {
-    EngineSetup { memory_bytes: 16 << 20, secret: Secret::from_bytes([7; 16]), ..EngineSetup::default() }
+    EngineSetup { memory_bytes: 64 << 20, secret: Secret::from_bytes([7; 16]), ..EngineSetup::default() }
 }
 
 /// The snapshot of so many keys, read.

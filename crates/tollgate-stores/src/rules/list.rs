@@ -12,6 +12,9 @@ use tollgate::rule::{Rule, RuleId, parse};
 
 use crate::rules::{ParsedRule, RuleText};
 
+/// White space of YAML; other characters are part of a text.
+const BLANK: [char; 4] = [' ', '\t', '\r', '\n'];
+
 /// The slice of one rule.
 struct RuleSlice<'t> {
     text: &'t str,
@@ -183,7 +186,7 @@ fn split_yaml_block(text: &str) -> Option<impl Iterator<Item = Option<RuleSlice<
     // Lines that may precede the list.
     let indent = loop {
         let next = text.get(at..)?.split_inclusive('\n').next()?;
-        let trimmed = next.trim();
+        let trimmed = next.trim_matches(BLANK);
         let indent = next.len() - next.trim_start_matches(' ').len();
         if trimmed.starts_with("- ") {
             break indent;
@@ -214,7 +217,8 @@ fn split_yaml_block(text: &str) -> Option<impl Iterator<Item = Option<RuleSlice<
                 break;
             }
             let own = more.len() - more.trim_start_matches(' ').len();
-            let blank = more.trim().is_empty() || (more.trim_start().starts_with('#') && own <= indent);
+            let trimmed = more.trim_matches(BLANK);
+            let blank = trimmed.is_empty() || (trimmed.starts_with('#') && own <= indent);
             if !blank && own <= indent {
                 break; // the next call returns `Some(None)` for it
             }
@@ -236,7 +240,7 @@ impl<'t> RuleSlice<'t> {
     /// A rule in braces on one line is parsed without its dash, as fast as JSON.
     fn of_block(text: &'t str, indent: usize, line: u32) -> RuleSlice<'t> {
         let skipped = indent + 2;
-        let rest = text.get(skipped..).unwrap_or_default().trim_end();
+        let rest = text.get(skipped..).unwrap_or_default().trim_end_matches(BLANK);
         match rest.starts_with('{') && !rest.contains('\n') {
             true => RuleSlice { text: rest, in_list: false, line, column: skipped as u32 + 1 },
             false => RuleSlice { text, in_list: true, line, column: 1 },
@@ -416,6 +420,8 @@ mod tests {
             "[{id: a, limit: 5/m, host: '}, {'}]",
             "{\"rules\":[{\"id\":\"a\",\"limit\":\"5/m\"}],\"rules\":[]}",
             "[{\"id\":\"a\",\"limit\":\"5/m\"},]",
+            "- {\"id\":\"b\",\"limit\":\"6/m\"}\u{b}",
+            "- {id: b, limit: 6/m}\n\u{85}\n- {id: c, limit: 6/m}\n",
             "[{\"id\":\"ü\",\"limit\":\"5/m\"}, {\"id\":\"\\\"}\"}]",
         ] {
             check(text);

@@ -51,7 +51,11 @@ impl Key {
         let parts: Vec<_> = text.split('+').map(parse_part).collect::<Result<_, _>>()?;
         match parts.iter().find(|(attribute, value)| *attribute == Attribute::Ip && is_v4_range(value)) {
             Some((_, range)) if parts.len() > 1 => Err(KeyError::Range(range.clone())),
-            _ => Key::new(parts),
+            // As it is written it may be longer, and must be readable again.
+            _ => Key::new(parts).and_then(|key| match key.to_string().len() > Self::MAX_LEN {
+                true => Err(KeyError::TooLong),
+                false => Ok(key),
+            }),
         }
     }
 
@@ -269,6 +273,8 @@ mod tests {
             assert!(message.contains(part), "{text}: {message}");
         }
         assert_eq!(Key::parse(&format!("user:{}", "x".repeat(5000))), Err(KeyError::TooLong));
+        // It was read, written with escapes, and could not be read again.
+        assert_eq!(Key::parse(&format!("user:{}", "\u{c}".repeat(2000))), Err(KeyError::TooLong));
     }
 
     #[test]

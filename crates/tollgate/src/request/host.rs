@@ -18,17 +18,22 @@ pub fn canonical(raw: &str) -> Cow<'_, str> {
     if is_plain(raw.as_bytes()) {
         return Cow::Borrowed(raw);
     }
+    // A literal in brackets may have a zone behind its `%`.
+    if raw.contains('%') && !raw.contains('[') {
+        let decoded = percent::text(percent::decode(raw, Plus::Literal).collect());
+        return Cow::Owned(bare(&decoded).into_owned());
+    }
+    bare(raw)
+}
+
+/// A host that is decoded, without its decoration and in lower case.
+fn bare(raw: &str) -> Cow<'_, str> {
     let host = raw.rsplit_once('@').map_or(raw, |(_userinfo, host)| host);
     if let Some(literal) = canonical_ipv6(host) {
         return literal;
     }
     let end = if host.starts_with('[') { host.find(']').map(|at| at + 1) } else { host.find(':') };
-    let host = &host[..end.unwrap_or(host.len())];
-    if host.contains('%') && !host.starts_with('[') {
-        let decoded = percent::text(percent::decode(host, Plus::Literal).collect());
-        return Cow::Owned(decoded.trim_end_matches('.').to_ascii_lowercase());
-    }
-    let host = host.trim_end_matches('.');
+    let host = host[..end.unwrap_or(host.len())].trim_end_matches('.');
     if host.bytes().any(|b| b.is_ascii_uppercase()) {
         Cow::Owned(host.to_ascii_lowercase())
     } else {
@@ -85,7 +90,7 @@ mod tests {
         let table = "
             example.com EXAMPLE.com example.com:80 example.com: example.com. Example.Com.:443
             u:p@example.com:80 a@b@example.com example.com:80:90 example.com.. example.com...:80
-            example%2ecom example%2Ecom%2e:80 EX%41MPLE.com %65xample.com
+            example%2ecom example%2Ecom%2e:80 EX%41MPLE.com %65xample.com example.com%3A80 u%40example.com
         ";
         for raw in table.split_whitespace() {
             check(raw, "example.com");

@@ -100,10 +100,12 @@ impl BodyPrefix {
 
     fn pairs(&self, name: &str) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.bytes);
-        // A pair that is cut off at the end has no complete value.
-        let text =
-            if self.is_complete { &text } else { text.rsplit_once('&').map_or("", |(whole, _)| whole) };
-        fields::parameters(text.trim_ascii(), name).map(Cow::into_owned).collect()
+        // A pair that is cut off has no complete value, and white space before it is part of its name or value.
+        let text = match self.is_complete {
+            true => text.trim_ascii(),
+            false => text.rsplit_once('&').map_or("", |(whole, _)| whole).trim_ascii_start(),
+        };
+        fields::parameters(text, name).map(Cow::into_owned).collect()
     }
 }
 
@@ -124,6 +126,7 @@ mod tests {
         assert_eq!(values("a=1&email=ann%40example.com", true), ["ann@example.com"]);
         assert!(values("a=1&email=ann%40exam", false).is_empty());
         assert_eq!(values("email=ann&a=1", false), ["ann"]);
+        assert!(values("email\t&", true).is_empty() && values("email\t&", false).is_empty());
         assert_eq!(values("email=ann&EMAIL=bob&email=ann", true), ["ann", "bob"]);
     }
 }
