@@ -274,7 +274,7 @@ mod tests {
         }
         assert_eq!(Key::parse(&format!("user:{}", "x".repeat(5000))), Err(KeyError::TooLong));
         // It was read, written with escapes, and could not be read again.
-        assert_eq!(Key::parse(&format!("user:{}", "\u{c}".repeat(2000))), Err(KeyError::TooLong));
+        assert_eq!(Key::parse(&format!("user:{}", "\u{1}".repeat(2000))), Err(KeyError::TooLong));
     }
 
     #[test]
