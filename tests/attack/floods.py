@@ -36,6 +36,11 @@ def hit(node: Node, users) -> int:
     return passed + (ask() if batch else 0)
 
 
+def entries(node: Node) -> float:
+    """Keys that have an entry, or had one that was evicted."""
+    return metric(node, "tollgate_store_keys") + metric(node, "tollgate_store_evicted_total")
+
+
 for name in ("gcra", "sliding-log", "sliding-counter", "fixed-window"):
 
     @attack(
@@ -47,11 +52,15 @@ for name in ("gcra", "sliding-log", "sliding-counter", "fixed-window"):
         node, _ = flooded(name)
         known = hit(node, [f"offender-{number}" for number in range(100)] * 10)
         unstored = metric(node, "tollgate_store_unstored_total")
+        before = entries(node)
         fresh = hit(node, (f"fresh-{number}" for number in range(2_000) for _ in range(20)))
+        # A key that displaced another one, or found a gap, has a counter of its own.
+        stored = int(entries(node) - before)
         memory = peak(node)
         node.stop()
-        holds = known == 0 and fresh <= CELLS * LIMIT and memory < MEMORY * 1.05 + 30 and unstored > 0
-        return holds, f"{known} pass; {fresh} of 40,000 by fresh keys; {memory:.0f} MB"
+        bound = CELLS * LIMIT + stored * LIMIT
+        holds = known == 0 and fresh <= bound and memory < MEMORY * 1.05 + 30 and unstored > 0
+        return holds, f"{known} pass; {fresh} of 40,000 by fresh keys, {stored} of them found room; {memory:.0f} MB"
 
 
 @attack("floods", f"keys of 4 KB each, {FLOOD // 10:,} of them", f"{MEMORY} MiB + 30 MB of memory")
