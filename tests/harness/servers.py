@@ -289,9 +289,10 @@ class Api:
                 self.send_response(status)
                 self.send_header("content-length", "2")
                 self.end_headers()
-                self.wfile.write(b"ok")
+                if self.command != "HEAD":
+                    self.wfile.write(b"ok")
 
-            do_GET = do_POST = do_PUT = do_DELETE = answer
+            do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer
 
             def log_message(self, *_):
                 pass
