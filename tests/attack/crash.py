@@ -36,6 +36,7 @@ def torn():
     started = 0
     for number in range(40):
         for file, data in saved.items():
+            file.touch(mode=0o600)
             file.write_bytes(data)
         data = bytearray(saved[largest])
         place = len(data) * number // 40

@@ -153,6 +153,8 @@ fn a_damaged_copy_is_set_aside_and_nothing_of_it_is_applied() {
     let at = bytes.windows(limit.len()).position(|window| window == limit).expect("the rule is in the file");
     bytes[at + limit.len() - 4] = b'9';
     std::fs::write(&path, bytes).expect("the test may damage it");
+    // It has the bans, too, and is not damaged.
+    std::fs::remove_file(folder.path("tollgate.snapshot")).expect("the state that was saved");
     let (node, [http, proxy]) = waiting_node(&folder, &format!("rules_db: {}", primary.url()));
     node.wait_for_log("the local copy is damaged");
     assert_eq!(node.admin("GET", "/readyz", "").status, 503);

@@ -4,11 +4,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use tollgate::request::percent::{self, Plus};
 
-use super::{Folder, Process, find, free_port, not_run, wait_until};
+use super::{Folder, Process, SOON, find, free_port, not_run, wait_until};
 
 #[derive(Debug)]
 pub struct Memcached {
@@ -48,7 +47,7 @@ impl Memcached {
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("memcached is there");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
+        stream.set_read_timeout(Some(SOON)).expect("a timeout can be set");
         stream
     }
 

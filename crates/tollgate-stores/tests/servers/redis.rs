@@ -4,9 +4,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use super::{Folder, Process, find, free_port, not_run, wait_until};
+use super::{Folder, Process, SOON, find, free_port, not_run, wait_until};
 
 /// Which server is meant: they speak the same protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,7 +97,7 @@ pub fn try_ask(port: u16, words: &[&str]) -> std::io::Result<String> {
 
 fn try_ask_all(port: u16, commands: &[&[&str]]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(SOON))?;
     let mut out = String::new();
     for words in commands {
         out.push_str(&format!("*{}\r\n", words.len()));
