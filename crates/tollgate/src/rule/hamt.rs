@@ -64,7 +64,7 @@ const fn shift(depth: u32) -> u32 {
 
 /// The capacity of a leaf for `len` items. Few distinct sizes, so that the allocator can reuse freed leaves.
 const fn room(len: usize) -> usize {
-    if len <= 8 { len.next_multiple_of(2) } else { len.next_multiple_of(8) }
+    if len <= 8 { len.next_multiple_of(2) } else { len.next_multiple_of(4) }
 }
 
 /// FNV-1a: as fast as any for a word or two. Lookups come from clients, but only the operator inserts, so the hash
