@@ -236,11 +236,12 @@ fn lone_change_of_hands() {
 /// Lone decisions, which remember where a key was, while entries move.
 fn lone_growth() {
     const ROUNDS: u64 = 8;
+    let salt = shuttle::rand::thread_rng().next_u64(); // other keys, other homes
     let limiter =
         Arc::new(Limiter::with_limit(&Limit::per("1000/h".parse().expect("a rate")), MemoryStore::MIN_BYTES));
-    let all = |limiter: &Limiter, name: &str, count: u32| {
+    let all = move |limiter: &Limiter, name: &str, count: u32| {
         for n in 0..count {
-            assert!(limiter.check(format!("{name} {n}").as_str(), NOW).is_allowed());
+            assert!(limiter.check(format!("{name} {salt} {n}").as_str(), NOW).is_allowed());
         }
     };
     all(&limiter, "moved", 2);
@@ -251,7 +252,7 @@ fn lone_growth() {
         });
     threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
     for n in 0..2 {
-        let left = limiter.peek_n(format!("moved {n}").as_str(), 1, NOW).left;
+        let left = limiter.peek_n(format!("moved {salt} {n}").as_str(), 1, NOW).left;
         assert_eq!(left, 1000 - 1 - 2 * ROUNDS, "an update was lost");
     }
 }
