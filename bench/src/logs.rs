@@ -32,12 +32,12 @@ pub fn run_child(users: usize) {
     const CAP_BYTES: usize = 8 << 30;
     let before = resident_bytes();
     let limit = Limit::new("500/h".parse().expect("a rate"), Shape::SlidingLog).expect("a limit");
-    let limiter = Limiter::with_limit(&limit, CAP_BYTES);
+    let limiter = Limiter::with_limit(&limit, CAP_BYTES).expect("memory for every key");
     let mut random = Random::new(5);
     for hit in 0..HITS {
         for user in 0..users as u64 {
             let at = hit * APART_US + random.below(APART_US as usize) as u64;
-            limiter.check(&user, Time::from_secs(1_800_000_000) + Duration::from_micros(at));
+            limiter.check_at(&user, Time::from_secs(1_800_000_000) + Duration::from_micros(at));
         }
     }
     println!("{}", resident_bytes().saturating_sub(before) as f64 / users as f64);

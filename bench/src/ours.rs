@@ -10,17 +10,16 @@ use crate::contestant::{Allowance, BATCH, Contestant};
 /// Enough for every key of every measurement.
 const CAP_BYTES: usize = 8 << 30;
 
-/// A limiter and a clock that is read for each decision, or for each batch.
+/// A limiter, which reads its clock for each decision, or for each batch.
 pub struct Ours {
     limiter: Limiter,
-    clock: Clock,
 }
 
 impl Ours {
     pub fn with_shape(allowance: Allowance, shape: Shape) -> Ours {
         let rate = format!("{}/d", allowance.per_day()).parse().expect("a rate");
         let limit = Limit::new(rate, shape).expect("a valid limit");
-        Ours { limiter: Limiter::with_limit(&limit, CAP_BYTES), clock: Clock::new() }
+        Ours { limiter: Limiter::with_limit(&limit, CAP_BYTES).expect("memory for every key") }
     }
 }
 
@@ -31,17 +30,17 @@ impl Contestant<String> for Ours {
 
     #[inline(always)]
     fn check(&self, key: &String) -> bool {
-        self.limiter.check(key.as_str(), &self.clock).is_allowed()
+        self.limiter.check(key.as_str()).is_allowed()
     }
 
     fn admit(&self, key: &String, cost: u32) -> bool {
-        self.limiter.check_n(key.as_str(), u64::from(cost), &self.clock).is_allowed()
+        self.limiter.check_n(key.as_str(), u64::from(cost)).is_allowed()
     }
 
     fn check_batch(&self, keys: &[String; BATCH]) -> usize {
         let keys: [&str; BATCH] = std::array::from_fn(|n| keys[n].as_str());
         let mut allowed = 0;
-        self.limiter.check_batch(&keys, &self.clock, |answer| allowed += usize::from(answer.is_allowed()));
+        self.limiter.check_batch(&keys, |answer| allowed += usize::from(answer.is_allowed()));
         allowed
     }
 }
@@ -53,17 +52,17 @@ impl Contestant<u64> for Ours {
 
     #[inline(always)]
     fn check(&self, key: &u64) -> bool {
-        self.limiter.check(key, &self.clock).is_allowed()
+        self.limiter.check(key).is_allowed()
     }
 
     fn admit(&self, key: &u64, cost: u32) -> bool {
-        self.limiter.check_n(key, u64::from(cost), &self.clock).is_allowed()
+        self.limiter.check_n(key, u64::from(cost)).is_allowed()
     }
 
     fn check_batch(&self, keys: &[u64; BATCH]) -> usize {
         let keys: [&u64; BATCH] = std::array::from_fn(|n| &keys[n]);
         let mut allowed = 0;
-        self.limiter.check_batch(&keys, &self.clock, |answer| allowed += usize::from(answer.is_allowed()));
+        self.limiter.check_batch(&keys, |answer| allowed += usize::from(answer.is_allowed()));
         allowed
     }
 }
@@ -77,7 +76,7 @@ pub struct OursCached {
 impl OursCached {
     fn with(allowance: Allowance) -> OursCached {
         let ours = Ours::with_shape(allowance, Shape::GCRA);
-        let nanos = AtomicU64::new(ours.clock.now().nanos());
+        let nanos = AtomicU64::new(ours.limiter.clock().now().nanos());
         OursCached { ours, nanos }
     }
 
@@ -86,7 +85,7 @@ impl OursCached {
     }
 
     fn refresh(&self) {
-        self.nanos.store(self.ours.clock.now().nanos(), Relaxed);
+        self.nanos.store(self.ours.limiter.clock().now().nanos(), Relaxed);
     }
 }
 
@@ -97,7 +96,7 @@ impl Contestant<String> for OursCached {
 
     #[inline(always)]
     fn check(&self, key: &String) -> bool {
-        self.ours.limiter.check(key.as_str(), self.now()).is_allowed()
+        self.ours.limiter.check_at(key.as_str(), self.now()).is_allowed()
     }
 
     fn admit(&self, key: &String, cost: u32) -> bool {
@@ -116,7 +115,7 @@ impl Contestant<u64> for OursCached {
 
     #[inline(always)]
     fn check(&self, key: &u64) -> bool {
-        self.ours.limiter.check(key, self.now()).is_allowed()
+        self.ours.limiter.check_at(key, self.now()).is_allowed()
     }
 
     fn admit(&self, key: &u64, cost: u32) -> bool {

@@ -79,6 +79,14 @@ impl Decision {
     pub const fn is_allowed(&self) -> bool {
         matches!(self.admission, Admission::Allow { .. })
     }
+
+    /// Until the same cost would be allowed; `None` if it is allowed now, or never will be.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.admission {
+            Admission::Deny { retry_after } => Some(retry_after),
+            Admission::Allow { .. } | Admission::Never => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -62,7 +62,7 @@ pub use enforce::Enforce;
 pub use engine::{Engine, EngineSetup};
 pub use hit::Hit;
 pub use limit::{Limit, Rate, Shape};
-pub use limiter::Limiter;
+pub use limiter::{Limiter, LimiterError, LimiterKey};
 pub use policy::Policy;
 pub use time::{Clock, Time};
 pub use verdict::{Reason, Verdict};

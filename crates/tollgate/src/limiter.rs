@@ -1,67 +1,198 @@
 //! One limit, many keys: the library without rules.
-//!
-//! ```
-//! use tollgate::{Clock, Limiter};
-//!
-//! let limiter = Limiter::new("5/m".parse()?);
-//! let clock = Clock::new();
-//! assert!(limiter.check("user:42", &clock).is_allowed());
-//! # Ok::<(), tollgate::limit::RateError>(())
-//! ```
 
 use std::cell::Cell;
 
 use smallvec::SmallVec;
+use thiserror::Error;
 
 use crate::algorithm::{Admission, Decision, Quota};
 use crate::fingerprint::{Fingerprint, Secret, ShortPart};
-use crate::limit::{Limit, Rate};
-use crate::store::memory::{CandidateLines, FastPath, FastPathResult, SlotHint};
-use crate::store::{Charge, MemoryStore};
-use crate::time::{Now, Time};
+use crate::limit::{Limit, Rate, RateError};
+use crate::store::memory::{CandidateLines, FastPath, FastPathResult, SlotHint, Usage};
+use crate::store::{Charge, MemoryStore, Receipt};
+use crate::time::{Clock, Now, Time};
 
+/// One limit for any number of keys, counted in memory.
+///
+/// ```
+/// use tollgate::Limiter;
+///
+/// let limiter = Limiter::new("5/m")?;
+/// assert!(limiter.check("user:42").is_allowed());
+/// # Ok::<(), tollgate::LimiterError>(())
+/// ```
+///
+/// Methods that end in `_at` are given the time, for tests and for callers with a clock of their own; the others read the
+/// limiter's [`Clock`]. Use one kind for a limiter, not both.
 pub struct Limiter {
     store: MemoryStore,
     fast_path: FastPath,
     secret: Secret,
     /// Distinguishes its keys from those of other limiters in the per-thread cache.
     salt: u128,
+    clock: Clock,
 }
 
 /// Keys whose cache lines are prefetched together.
 const PREFETCH_BATCH: usize = 16;
 
 /// The types of keys: strings, bytes and numbers.
-pub trait LimiterKey {
-    fn hash_input(&self) -> HashInput<'_>;
+pub trait LimiterKey: sealed::HashedKey {}
+
+/// Why a limiter cannot be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LimiterError {
+    /// The rate is not valid.
+    #[error(transparent)]
+    Rate(#[from] RateError),
+    /// A key at its limit would not fit the memory.
+    #[error("{given} bytes of memory are too few for this limit: it needs {needed}")]
+    Memory {
+        /// What the limiter may use.
+        given: usize,
+        /// What it needs at least.
+        needed: usize,
+    },
+    /// The system does not grant the memory, or the processor lacks an instruction.
+    #[error("the counters cannot be stored: {0}")]
+    System(#[from] std::io::Error),
 }
 
 impl Limiter {
-    const DEFAULT_BYTES: usize = 1 << 30;
+    /// The memory of [`new`](Self::new): a gibibyte. It is reserved, and committed as keys arrive.
+    pub const DEFAULT_MEMORY_BYTES: usize = 1 << 30;
 
-    /// The default algorithm, GCRA, in at most a gibibyte.
-    pub fn new(rate: Rate) -> Limiter {
-        Limiter::with_limit(&Limit::per(rate), Self::DEFAULT_BYTES)
+    /// Admits a rate such as `5/m` for each key, with the default algorithm, GCRA.
+    pub fn new(rate: &str) -> Result<Limiter, LimiterError> {
+        let rate: Rate = rate.parse()?;
+        Limiter::with_limit(&Limit::per(rate), Self::DEFAULT_MEMORY_BYTES)
     }
 
-    /// Any limit, in at most `cap_bytes`.
-    pub fn with_limit(limit: &Limit, cap_bytes: usize) -> Limiter {
-        let store = MemoryStore::new(cap_bytes);
+    /// Any limit, in at most `memory_bytes`.
+    pub fn with_limit(limit: &Limit, memory_bytes: usize) -> Result<Limiter, LimiterError> {
+        let needed = MemoryStore::min_bytes_for(limit);
+        if memory_bytes < needed {
+            return Err(LimiterError::Memory { given: memory_bytes, needed });
+        }
+        let store = MemoryStore::try_new(memory_bytes)?;
         let secret = Secret::random();
-        let lone = store.fast_path(Quota::new(limit));
+        let fast_path = store.fast_path(Quota::new(limit));
         let salt = u128::from_le_bytes(*secret.bytes());
-        Limiter { store, fast_path: lone, secret, salt }
+        Ok(Limiter { store, fast_path, secret, salt, clock: Clock::new() })
     }
 
     /// Charges one, if it is allowed.
     #[inline(always)]
-    pub fn check<K: LimiterKey + ?Sized>(&self, key: &K, now: impl Now) -> Decision {
-        self.check_n(key, 1, now)
+    pub fn check<K: LimiterKey + ?Sized>(&self, key: &K) -> Decision {
+        self.decide(key, 1, &self.clock)
     }
 
     /// Charges `cost`, or nothing.
     #[inline(always)]
-    pub fn check_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: impl Now) -> Decision {
+    pub fn check_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        self.decide(key, cost, &self.clock)
+    }
+
+    /// [`check`](Self::check) at a given time.
+    #[inline(always)]
+    pub fn check_at<K: LimiterKey + ?Sized>(&self, key: &K, now: Time) -> Decision {
+        self.decide(key, 1, now)
+    }
+
+    /// [`check_n`](Self::check_n) at a given time.
+    #[inline(always)]
+    pub fn check_n_at<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: Time) -> Decision {
+        self.decide(key, cost, now)
+    }
+
+    /// Charges one for each key; passes on the decisions in order. Faster than one call for each.
+    #[inline]
+    pub fn check_batch<K: LimiterKey + ?Sized>(&self, keys: &[&K], answer: impl FnMut(Decision)) {
+        self.check_batch_at(keys, self.clock.now(), answer);
+    }
+
+    /// [`check_batch`](Self::check_batch) at a given time.
+    #[inline]
+    pub fn check_batch_at<K: LimiterKey + ?Sized>(
+        &self,
+        keys: &[&K],
+        now: Time,
+        mut answer: impl FnMut(Decision),
+    ) {
+        for keys in keys.chunks(PREFETCH_BATCH) {
+            let candidates: SmallVec<[CandidateLines<'_>; PREFETCH_BATCH]> = keys
+                .iter()
+                .map(|key| self.store.candidates(key.hash_input().fingerprint(&self.secret)))
+                .collect();
+            for lines in candidates {
+                answer(self.store.charge_fast(lines, &self.fast_path, 1, now, |_| ()));
+            }
+        }
+    }
+
+    /// The decision that [`check_n`](Self::check_n) would return; nothing is charged.
+    pub fn peek_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        self.peek_n_at(key, cost, self.clock.now())
+    }
+
+    /// [`peek_n`](Self::peek_n) at a given time.
+    pub fn peek_n_at<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: Time) -> Decision {
+        self.store.peek(&[self.charge(key, cost)], now).limits[0].decision
+    }
+
+    /// As [`check_n`](Self::check_n), with a receipt for what was charged, if anything was. Slower.
+    pub fn check_with_receipt<K: LimiterKey + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+    ) -> (Decision, Option<Receipt>) {
+        self.check_with_receipt_at(key, cost, self.clock.now())
+    }
+
+    /// [`check_with_receipt`](Self::check_with_receipt) at a given time.
+    pub fn check_with_receipt_at<K: LimiterKey + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+        now: Time,
+    ) -> (Decision, Option<Receipt>) {
+        let charges = [self.charge(key, cost)];
+        let outcome = self.store.charge(&charges, now);
+        (outcome.limits[0].decision, Receipt::of(&charges, &outcome))
+    }
+
+    /// Gives back what was charged, except what time has given back already.
+    pub fn refund(&self, receipt: Receipt) {
+        self.refund_at(receipt, self.clock.now());
+    }
+
+    /// [`refund`](Self::refund) at a given time.
+    pub fn refund_at(&self, receipt: Receipt, now: Time) {
+        self.store.refund(receipt, now);
+    }
+
+    /// Removes the state of a key; returns whether there was one.
+    pub fn reset<K: LimiterKey + ?Sized>(&self, key: &K) -> bool {
+        self.store.reset(key.hash_input().fingerprint(&self.secret))
+    }
+
+    /// How much memory its keys take.
+    pub fn memory_usage(&self) -> Usage {
+        self.store.usage()
+    }
+
+    /// The time that it counts by.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn charge<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64) -> Charge {
+        Charge::enforced(key.hash_input().fingerprint(&self.secret), *self.fast_path.quota(), cost)
+    }
+
+    #[inline(always)]
+    fn decide<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: impl Now) -> Decision {
         let parts = key.hash_input();
         if let Ok(short) = parts.0
             && LAST_SEEN.replace(short.fold64()) == short.fold64()
@@ -81,18 +212,18 @@ impl Limiter {
                     FastPathResult::Fallback => {}
                 }
             }
-            return self.check_and_remember(short, cost, now);
+            return self.decide_and_remember(short, cost, now);
         }
-        self.check_at(parts.fingerprint(&self.secret), cost, now, |_| ())
+        self.decide_hashed(parts.fingerprint(&self.secret), cost, now, |_| ())
     }
 
     /// As above for a short key that this thread has charged before: clients send bursts, and the requests of one
     /// connection are handled by one thread.
     #[inline(never)]
-    fn check_and_remember(&self, short: ShortPart, cost: u64, now: Time) -> Decision {
-        let name = self.salted(short);
+    fn decide_and_remember(&self, short: ShortPart, cost: u64, now: Time) -> Decision {
+        let salted_key = self.salted(short);
         let fingerprint = HashInput(Ok(short)).fingerprint(&self.secret);
-        self.check_at(fingerprint, cost, now, |spot| LAST.set(LastKey { salted_key: name, slot_hint: spot }))
+        self.decide_hashed(fingerprint, cost, now, |slot_hint| LAST.set(LastKey { salted_key, slot_hint }))
     }
 
     /// Salted, so that two limiters never confuse their keys.
@@ -102,75 +233,53 @@ impl Limiter {
     }
 
     #[inline(always)]
-    fn check_at(
+    fn decide_hashed(
         &self,
         fingerprint: Fingerprint,
         cost: u64,
         now: impl Now,
         charged: impl FnOnce(SlotHint),
     ) -> Decision {
-        let place = self.store.candidates(fingerprint);
+        let lines = self.store.candidates(fingerprint);
         // The clock is read while the key's cache lines are being fetched.
-        self.store.charge_fast(place, &self.fast_path, cost, now.now(), charged)
-    }
-
-    /// Charges one for each key; returns the decisions in order.
-    #[inline]
-    pub fn check_batch<K: LimiterKey + ?Sized>(
-        &self,
-        keys: &[&K],
-        now: impl Now,
-        mut answer: impl FnMut(Decision),
-    ) {
-        let now = now.now();
-        for keys in keys.chunks(PREFETCH_BATCH) {
-            let places: SmallVec<[CandidateLines<'_>; PREFETCH_BATCH]> = keys
-                .iter()
-                .map(|key| self.store.candidates(key.hash_input().fingerprint(&self.secret)))
-                .collect();
-            for place in places {
-                answer(self.store.charge_fast(place, &self.fast_path, 1, now, |_| ()));
-            }
-        }
-    }
-
-    /// The decision that [`check_n`](Self::check_n) would return; nothing is charged.
-    pub fn peek_n<K: LimiterKey + ?Sized>(&self, key: &K, cost: u64, now: impl Now) -> Decision {
-        let charge =
-            Charge::enforced(key.hash_input().fingerprint(&self.secret), *self.fast_path.quota(), cost);
-        self.store.peek(&[charge], now.now()).limits[0].decision
-    }
-
-    /// Removes the state of a key; returns whether there was one.
-    pub fn reset<K: LimiterKey + ?Sized>(&self, key: &K) -> bool {
-        self.store.reset(key.hash_input().fingerprint(&self.secret))
-    }
-
-    pub fn store(&self) -> &MemoryStore {
-        &self.store
+        self.store.charge_fast(lines, &self.fast_path, cost, now.now(), charged)
     }
 }
 
-impl LimiterKey for str {
+impl LimiterKey for str {}
+
+impl HashedKey for str {
     #[inline(always)]
     fn hash_input(&self) -> HashInput<'_> {
         self.as_bytes().hash_input()
     }
 }
 
-impl LimiterKey for [u8] {
+impl LimiterKey for [u8] {}
+
+impl HashedKey for [u8] {
     #[inline(always)]
     fn hash_input(&self) -> HashInput<'_> {
         HashInput(ShortPart::bytes(self).ok_or(self))
     }
 }
 
-impl LimiterKey for u64 {
+impl LimiterKey for u64 {}
+
+impl HashedKey for u64 {
     #[inline(always)]
     fn hash_input(&self) -> HashInput<'_> {
         HashInput(Ok(ShortPart::number(*self)))
     }
 }
+
+mod sealed {
+    pub trait HashedKey {
+        fn hash_input(&self) -> super::HashInput<'_>;
+    }
+}
+
+use sealed::HashedKey;
 
 /// A key in the form in which it is hashed: short, or bytes.
 #[derive(Clone, Copy)]

@@ -6,20 +6,20 @@ use proptest::prelude::*;
 use tollgate::algorithm::{Algorithm, Quota};
 use tollgate::limit::{Shape, WindowStart};
 use tollgate::store::MemoryStore;
-use tollgate::{Limit, Limiter, Time};
+use tollgate::{Limit, Limiter, LimiterError, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 const LONG: &str = "a key that is longer than the fifteen bytes of a short one";
 
 fn limiter(rate: &str) -> Limiter {
-    Limiter::new(rate.parse().expect("a rate"))
+    Limiter::new(rate).expect("a rate")
 }
 
 #[test]
 fn limiters_do_not_take_each_others_keys_for_their_own() {
     let (one, two) = (limiter("2/h"), limiter("3/h"));
     for key in ["", "ann", "exactly15bytes!", LONG] {
-        let passed = |limiter: &Limiter| u32::from(limiter.check(key, NOW).is_allowed());
+        let passed = |limiter: &Limiter| u32::from(limiter.check_at(key, NOW).is_allowed());
         let [mut by_one, mut by_two] = [0, 0];
         for _ in 0..5 {
             by_one += passed(&one);
@@ -32,27 +32,63 @@ fn limiters_do_not_take_each_others_keys_for_their_own() {
 #[test]
 fn strings_bytes_and_numbers_are_told_apart() {
     let limiter = limiter("1/h");
-    assert!(limiter.check(&7u64, NOW).is_allowed());
-    assert!(limiter.check(&7u64.to_le_bytes()[..], NOW).is_allowed());
-    assert!(limiter.check("7", NOW).is_allowed());
-    assert!(!limiter.check(b"7".as_slice(), NOW).is_allowed(), "the same bytes");
-    assert!(!limiter.check(&7u64, NOW).is_allowed());
+    assert!(limiter.check_at(&7u64, NOW).is_allowed());
+    assert!(limiter.check_at(&7u64.to_le_bytes()[..], NOW).is_allowed());
+    assert!(limiter.check_at("7", NOW).is_allowed());
+    assert!(!limiter.check_at(b"7".as_slice(), NOW).is_allowed(), "the same bytes");
+    assert!(!limiter.check_at(&7u64, NOW).is_allowed());
 }
 
 #[test]
 fn a_key_that_was_reset_or_pushed_out_starts_over() {
-    let limiter = Limiter::with_limit(&Limit::per("1/h".parse().expect("a rate")), MemoryStore::MIN_BYTES);
-    assert!(limiter.check("ann", NOW).is_allowed());
-    assert!(!limiter.check("ann", NOW).is_allowed());
+    let limiter = Limiter::with_limit(&Limit::per("1/h".parse().expect("a rate")), MemoryStore::MIN_BYTES)
+        .expect("a limiter");
+    assert!(limiter.check_at("ann", NOW).is_allowed());
+    assert!(!limiter.check_at("ann", NOW).is_allowed());
     assert!(limiter.reset("ann"));
-    assert!(limiter.check("ann", NOW).is_allowed());
+    assert!(limiter.check_at("ann", NOW).is_allowed());
     // An hour later it is as good as never seen, and others take its place.
     let later = NOW + Duration::from_secs(3_600);
     for n in 0..30_000u64 {
-        limiter.check(&n, later);
+        limiter.check_at(&n, later);
     }
-    assert!(limiter.check("ann", later).is_allowed());
-    assert_eq!(limiter.store().usage().evicted, 0);
+    assert!(limiter.check_at("ann", later).is_allowed());
+    assert_eq!(limiter.memory_usage().evicted, 0);
+}
+
+#[test]
+fn a_refund_gives_back_what_time_has_not() {
+    let limiter = limiter("2/h");
+    let (decision, receipt) = limiter.check_with_receipt_at("ann", 2, NOW);
+    assert!(decision.is_allowed());
+    let denied = limiter.check_at("ann", NOW);
+    assert_eq!(denied.retry_after(), Some(Duration::from_secs(1_800)));
+    let later = NOW + Duration::from_secs(1_800);
+    limiter.refund_at(receipt.expect("it was charged"), later);
+    assert!(limiter.check_n_at("ann", 2, later).is_allowed());
+    let (denied, receipt) = limiter.check_with_receipt_at("ann", 1, later);
+    assert!(!denied.is_allowed() && receipt.is_none());
+}
+
+#[test]
+fn a_limiter_reads_its_own_clock() {
+    let limiter = limiter("2/h");
+    assert!(limiter.check("ann").is_allowed());
+    let (_, receipt) = limiter.check_with_receipt("ann", 1);
+    assert!(!limiter.peek_n("ann", 1).is_allowed());
+    limiter.refund(receipt.expect("it was charged"));
+    let mut answers = Vec::new();
+    limiter.check_batch(&["ann", "ann", "bob"], |answer| answers.push(answer.is_allowed()));
+    assert_eq!(answers, [true, false, true]);
+}
+
+#[test]
+fn a_limiter_that_cannot_be_made_names_the_reason() {
+    let error = |limiter: Result<Limiter, LimiterError>| limiter.err().expect("an error").to_string();
+    assert!(error(Limiter::new("5 a day")).starts_with("no period in '5 a day'"));
+    let limit = Limit::new("1000000/h".parse().expect("a rate"), Shape::SlidingLog).expect("a limit");
+    let text = error(Limiter::with_limit(&limit, 1 << 20));
+    assert!(text.starts_with("1048576 bytes of memory are too few for this limit: it needs "), "{text}");
 }
 
 #[test]
@@ -65,13 +101,13 @@ fn a_batch_is_answered_like_one_after_the_other() {
     ];
     for shape in shapes {
         let limit = Limit::new("3/m".parse().expect("a rate"), shape).expect("a limit");
-        let new = || Limiter::with_limit(&limit, MemoryStore::MIN_BYTES);
+        let new = || Limiter::with_limit(&limit, MemoryStore::MIN_BYTES).expect("a limiter");
         let (batched, single) = (new(), new());
         let keys: Vec<String> = (0..200).map(|n| format!("{}", n % 37)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let mut answers = Vec::new();
-        batched.check_batch(&keys, NOW, |answer| answers.push(answer));
-        let expected: Vec<_> = keys.iter().map(|key| single.check(*key, NOW)).collect();
+        batched.check_batch_at(&keys, NOW, |answer| answers.push(answer));
+        let expected: Vec<_> = keys.iter().map(|key| single.check_at(*key, NOW)).collect();
         assert_eq!(answers, expected, "{shape:?}");
     }
 }
@@ -91,7 +127,7 @@ proptest! {
     ) {
         let shape = Shape::Gcra { burst: Some(burst) };
         let limit = Limit::new(rate.parse().expect("a rate"), shape).expect("a limit");
-        let limiter = Limiter::with_limit(&limit, MemoryStore::MIN_BYTES);
+        let limiter = Limiter::with_limit(&limit, MemoryStore::MIN_BYTES).expect("a limiter");
         let quota = Quota::new(&limit);
         let (mut states, mut now) = ([(); 3].map(|()| quota.fresh()), Time::from_nanos(start));
         for (key, cost, pause, long) in hits {
@@ -100,7 +136,7 @@ proptest! {
             if expected.is_allowed() {
                 quota.charge(&mut states[key], now, cost);
             }
-            prop_assert_eq!(limiter.check_n(&(key as u64), cost, now), expected, "{:?}", now);
+            prop_assert_eq!(limiter.check_n_at(&(key as u64), cost, now), expected, "{:?}", now);
         }
     }
 }

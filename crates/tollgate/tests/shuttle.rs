@@ -26,6 +26,11 @@ fn quota(rate: &str, shape: Shape) -> Quota {
     Quota::new(&Limit::new(rate.parse().expect("a valid rate"), shape).expect("a valid limit"))
 }
 
+fn limiter(rate: &str) -> Limiter {
+    let limit = Limit::per(rate.parse().expect("a valid rate"));
+    Limiter::with_limit(&limit, MemoryStore::MIN_BYTES).expect("a limiter")
+}
+
 fn charge(key: &str, quota: Quota) -> Charge {
     Charge::enforced(Secret::from_bytes([7; 16]).fingerprint([key]), quota, 1)
 }
@@ -213,35 +218,33 @@ fn reused_classes() {
 fn lone_change_of_hands() {
     let salt = shuttle::rand::thread_rng().next_u64();
     let [old, new] = ["old", "new"].map(|name| format!("{name} {salt}"));
-    let limiter =
-        Arc::new(Limiter::with_limit(&Limit::per("9/h".parse().expect("a rate")), MemoryStore::MIN_BYTES));
-    limiter.check(old.as_str(), NOW);
-    limiter.check(old.as_str(), NOW); // now this thread knows where it is, and all the age it is
+    let limiter = Arc::new(limiter("9/h"));
+    limiter.check_at(old.as_str(), NOW);
+    limiter.check_at(old.as_str(), NOW); // now this thread knows where it is, and all the age it is
     let threads = {
         let (charging, coming) = (Arc::clone(&limiter), Arc::clone(&limiter));
         let (charged, forgotten, new) = (old.clone(), old, new.clone());
         [
-            thread::spawn(move || _ = charging.check(charged.as_str(), NOW)),
+            thread::spawn(move || _ = charging.check_at(charged.as_str(), NOW)),
             thread::spawn(move || {
                 coming.reset(forgotten.as_str());
                 // Twice: then it is in the state that the old one was in.
-                (0..2).for_each(|_| _ = coming.check(new.as_str(), NOW));
+                (0..2).for_each(|_| _ = coming.check_at(new.as_str(), NOW));
             }),
         ]
     };
     threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
-    assert_eq!(limiter.peek_n(new.as_str(), 1, NOW).left, 7, "a stranger's entry was charged");
+    assert_eq!(limiter.peek_n_at(new.as_str(), 1, NOW).left, 7, "a stranger's entry was charged");
 }
 
 /// Lone decisions, which remember where a key was, while entries move.
 fn lone_growth() {
     const ROUNDS: u64 = 8;
     let salt = shuttle::rand::thread_rng().next_u64(); // other keys, other homes
-    let limiter =
-        Arc::new(Limiter::with_limit(&Limit::per("1000/h".parse().expect("a rate")), MemoryStore::MIN_BYTES));
+    let limiter = Arc::new(limiter("1000/h"));
     let all = move |limiter: &Limiter, name: &str, count: u32| {
         for n in 0..count {
-            assert!(limiter.check(format!("{name} {salt} {n}").as_str(), NOW).is_allowed());
+            assert!(limiter.check_at(format!("{name} {salt} {n}").as_str(), NOW).is_allowed());
         }
     };
     all(&limiter, "moved", 2);
@@ -252,7 +255,7 @@ fn lone_growth() {
         });
     threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
     for n in 0..2 {
-        let left = limiter.peek_n(format!("moved {salt} {n}").as_str(), 1, NOW).left;
+        let left = limiter.peek_n_at(format!("moved {salt} {n}").as_str(), 1, NOW).left;
         assert_eq!(left, 1000 - 1 - 2 * ROUNDS, "an update was lost");
     }
 }
