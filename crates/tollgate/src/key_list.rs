@@ -6,9 +6,10 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::collections::{Hamt, PersistentVec};
 use crate::fingerprint::Secret;
 use crate::identity::{Attribute, Key};
-use crate::rule::{Hamt, IndexEntry, PersistentVec};
+use crate::rule::IndexEntry;
 
 mod kinds;
 

@@ -48,6 +48,7 @@ pub mod limiter;
 
 pub mod changes;
 mod codec;
+mod collections;
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub use sync::seeded;

@@ -15,33 +15,25 @@ use crate::identity::Attribute;
 use crate::limit::Limit;
 use crate::request::Target;
 
-mod compact_text;
 mod enforced_share;
-mod hamt;
 mod in_force;
 mod interner;
-mod lazy_arc;
 mod matcher;
 mod overrides;
 pub mod parse;
 mod pattern;
-mod persistent_vec;
 mod set;
-mod shared_str;
 mod tracking;
 mod warning;
 
-pub use compact_text::CompactText;
+pub use crate::collections::{CompactText, PersistentVec, SharedStr};
 pub use enforced_share::EnforcedShare;
-pub(crate) use hamt::Hamt;
 pub use in_force::RuleInForce;
 pub(crate) use matcher::Matches;
 pub use overrides::{Override, Overrides};
 pub use pattern::{HostPattern, PathCase, Pattern, RuleMethod};
-pub use persistent_vec::PersistentVec;
 pub(crate) use set::IndexEntry;
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
-pub use shared_str::SharedStr;
 pub use tracking::Tracking;
 pub use warning::{USUAL_CLIENT_TIMEOUT, Warnings};
 

@@ -6,8 +6,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::collections::LazyArc;
 use crate::rule::Rule;
-use crate::rule::lazy_arc::LazyArc;
 use crate::rule_stats::{RuleCounts, RuleStats};
 use crate::time::Time;
 

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::rule::hamt::fold;
-use crate::rule::shared_str::SharedStr;
+use crate::collections::SharedStr;
+use crate::collections::hamt::fold;
 use crate::rule::{Limits, Rule, RuleTerms};
 
 /// Fewer changes than this cause no sweep.

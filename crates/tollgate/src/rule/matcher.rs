@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::collections::hamt::{Hamt, Hashed};
 use crate::prefetch;
 use crate::request::target::{Target, segments};
-use crate::rule::hamt::{Hamt, Hashed};
 use crate::rule::pattern::covers;
 use crate::rule::set::Rules;
 use crate::rule::{PathCase, Rule, RuleInForce, RuleMode};

@@ -5,9 +5,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::collections::SharedStr;
 use crate::request::host;
 use crate::request::target::{Target, segments};
-use crate::rule::SharedStr;
 
 /// A path's segment in a pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::collections::PersistentVec;
+use crate::collections::hamt::{Hamt, Hashed, hash};
 use crate::request::Target;
-use crate::rule::hamt::{Hamt, Hashed, hash};
 use crate::rule::interner::Interner;
 use crate::rule::matcher::{Matcher, Matches};
-use crate::rule::persistent_vec::PersistentVec;
 use crate::rule::{PathCase, Rule, RuleId, RuleInForce, RuleMode};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;

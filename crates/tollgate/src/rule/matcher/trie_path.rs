@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
+use crate::collections::hamt::fold;
 use crate::identity::Attribute;
-use crate::rule::hamt::fold;
 use crate::rule::pattern::Segment;
 use crate::rule::{PathCase, Rule, RuleMode};
 

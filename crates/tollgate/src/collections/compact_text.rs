@@ -6,7 +6,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
-use crate::rule::shared_str::SharedStr;
+use crate::collections::SharedStr;
 
 #[derive(Clone)]
 pub struct CompactText(TextRepr);

@@ -1,0 +1,13 @@
+//! Containers that know nothing of rules: persistent trees that versions of a policy share, and compact strings.
+
+mod compact_text;
+pub(crate) mod hamt;
+mod lazy_arc;
+mod persistent_vec;
+mod shared_str;
+
+pub use compact_text::CompactText;
+pub(crate) use hamt::Hamt;
+pub(crate) use lazy_arc::LazyArc;
+pub use persistent_vec::PersistentVec;
+pub use shared_str::SharedStr;
