@@ -2,6 +2,7 @@
 
 mod compact_text;
 pub(crate) mod hamt;
+pub(crate) mod interner;
 mod lazy_arc;
 mod persistent_vec;
 mod shared_str;

@@ -17,11 +17,11 @@ use crate::request::Target;
 
 mod enforced_share;
 mod in_force;
-mod interner;
 mod matcher;
 mod overrides;
 pub mod parse;
 mod pattern;
+mod rule_interner;
 mod set;
 mod tracking;
 mod warning;

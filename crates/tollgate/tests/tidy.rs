@@ -98,6 +98,7 @@ fn the_library_depends_in_one_direction() {
         "headers",
     ];
     check_never_imports("tollgate", &["time"], &above_time);
+    check_never_imports("tollgate", &["collections"], &[&["time"], &above_time[..]].concat());
     check_never_imports("tollgate", &["limit"], &above_time[1..]);
     check_never_imports("tollgate", &["algorithm"], &above_time[2..]);
     check_never_imports(

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::document::{MapReader, Node, Problem, Problems, TextPosition};
 use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
-use crate::rule::interner::Interner;
+use crate::rule::rule_interner::RuleInterner;
 use crate::rule::{
     AmbiguousKey, BanPolicy, CompactText, CountWhen, EnforcedShare, HostPattern, Limits, MissingKey,
     OnExceed, OnStoreError, Pattern, Rule, RuleId, RuleLimit, RuleMethod, RuleMode, RuleTerms, Tracking,
@@ -38,7 +38,7 @@ pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> 
     };
     let mut places: HashMap<RuleId, TextPosition> = HashMap::with_capacity(nodes.len());
     let mut rules = Vec::with_capacity(nodes.len());
-    let mut interner = Interner::default();
+    let mut interner = RuleInterner::default();
     for (n, node) in nodes.iter().enumerate() {
         let path = format!("{path}[{n}]");
         rules.extend(self::rule(node, &path, problems).map(|rule| interner.share(rule)));

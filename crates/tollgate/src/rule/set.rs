@@ -9,8 +9,8 @@ use thiserror::Error;
 use crate::collections::PersistentVec;
 use crate::collections::hamt::{Hamt, Hashed, hash};
 use crate::request::Target;
-use crate::rule::interner::Interner;
 use crate::rule::matcher::{Matcher, Matches};
+use crate::rule::rule_interner::RuleInterner;
 use crate::rule::{PathCase, Rule, RuleId, RuleInForce, RuleMode};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
@@ -26,7 +26,7 @@ pub struct RuleSet {
     rules: Rules,
     by_id: Hamt<IndexEntry>,
     matcher: Matcher,
-    interner: Arc<Mutex<Interner>>,
+    interner: Arc<Mutex<RuleInterner>>,
 }
 
 /// A number, under the hash of a name.
