@@ -144,7 +144,7 @@ impl RedisQueue {
     }
 
     pub async fn renew_deliveries(&self) -> Result<(), QueueError> {
-        let leases: Vec<String> = {
+        let tags: Vec<String> = {
             let mut taken = self.lock();
             if taken.tags.is_empty()
                 || taken.renewed_at.is_some_and(|kept| kept.elapsed() < DELIVERY_TIMEOUT / 4)
@@ -154,19 +154,19 @@ impl RedisQueue {
             taken.renewed_at = Some(Instant::now());
             taken.tags.iter().cloned().collect()
         };
-        let entries = leases.iter().filter_map(|lease| lease.split('/').next());
+        let entries = tags.iter().filter_map(|tag| tag.split('/').next());
         let words: Vec<&[u8]> =
             std::iter::once(self.node.as_str()).chain(entries).map(str::as_bytes).collect();
         self.eval(KEEP, &words).await.map(|_| ())
     }
 
     pub async fn update(&self, item: QueuedRequest) -> Result<(), QueueError> {
-        let lease = item.delivery_tag.unwrap_or_default();
+        let tag = item.delivery_tag.unwrap_or_default();
         // The delivery ends here, saved or not: one that is not saved will be claimed and sent again.
-        self.lock().tags.remove(&lease);
+        self.lock().tags.remove(&tag);
         let words = [
             item.id.into_bytes(),
-            lease.into_bytes(),
+            tag.into_bytes(),
             item.state.name().as_bytes().to_vec(),
             micros(item.next_at),
             nanos(item.next_at),
@@ -260,7 +260,7 @@ fn parse_item(reply: &RedisReply) -> Result<QueuedRequest, QueueError> {
 
 fn try_parse_item(reply: &RedisReply) -> Option<QueuedRequest> {
     let words: Vec<&str> = reply.elements()?.iter().map(RedisReply::text).collect::<Option<_>>()?;
-    let [id, request, state, next_at, expires_at, tries, status, error, lease] = words[..] else {
+    let [id, request, state, next_at, expires_at, tries, status, error, tag] = words[..] else {
         return None;
     };
     let StoredRequest { method, target, host, headers, body_bytes, sender, queued_at } =
@@ -282,6 +282,6 @@ fn try_parse_item(reply: &RedisReply) -> Option<QueuedRequest> {
         tries: tries.parse().ok()?,
         status: status.parse().ok(),
         error: filled(error),
-        delivery_tag: filled(lease),
+        delivery_tag: filled(tag),
     })
 }

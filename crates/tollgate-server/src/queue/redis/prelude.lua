@@ -18,7 +18,7 @@ end
 
 -- A request as it is told; nil if there is none.
 local function told(id)
-  local fields = { 'request', 'state', 'next_at', 'expires_at', 'tries', 'status', 'error', 'lease' }
+  local fields = { 'request', 'state', 'next_at', 'expires_at', 'tries', 'status', 'error', 'delivery' }
   local values = redis.call('HMGET', item(id), unpack(fields))
   if not values[1] then
     return nil
@@ -40,10 +40,10 @@ local function leave(id)
   for _, place in ipairs({ 'later', 'done', 'dead' }) do
     redis.call('ZREM', part(place), id)
   end
-  local lease = redis.call('HGET', item(id), 'lease')
-  if lease then
-    finish(string.match(lease, '^[^/]*'))
-    redis.call('HDEL', item(id), 'lease')
+  local delivery = redis.call('HGET', item(id), 'delivery')
+  if delivery then
+    finish(string.match(delivery, '^[^/]*'))
+    redis.call('HDEL', item(id), 'delivery')
   end
 end
 

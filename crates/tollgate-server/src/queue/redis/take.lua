@@ -1,4 +1,4 @@
-local node, count, now_us, lease_ms, looked_at = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local node, count, now_us, timeout_ms, looked_at = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 if redis.call('EXISTS', stream) == 0 then
   redis.call('XGROUP', 'CREATE', stream, group, '0', 'MKSTREAM')
 end
@@ -9,14 +9,14 @@ local function take(entry)
   if not id or redis.call('EXISTS', item(id)) == 0 then
     return finish(entry[1])
   end
-  redis.call('HSET', item(id), 'state', 'sending', 'lease', entry[1] .. '/' .. node)
+  redis.call('HSET', item(id), 'state', 'sending', 'delivery', entry[1] .. '/' .. node)
   taken[#taken + 1] = told(id)
 end
 
 -- What a node has taken and no longer keeps: that it was tried is all that is known.
 local cursor = '0-0'
 while #taken < count do
-  local claimed = redis.call('XAUTOCLAIM', stream, group, node, lease_ms, cursor, 'COUNT', count - #taken)
+  local claimed = redis.call('XAUTOCLAIM', stream, group, node, timeout_ms, cursor, 'COUNT', count - #taken)
   for _, entry in ipairs(claimed[2]) do
     local id = entry[2] and entry[2][2]
     if id and redis.call('EXISTS', item(id)) == 1 then

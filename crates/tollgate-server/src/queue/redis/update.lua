@@ -1,6 +1,6 @@
-local id, lease, state, at_us, next_at, expires_at, tries, status, why = unpack(ARGV)
+local id, delivery, state, at_us, next_at, expires_at, tries, status, why = unpack(ARGV)
 -- Whoever has lost it to another node decides nothing any more.
-if redis.call('EXISTS', item(id)) == 0 or (redis.call('HGET', item(id), 'lease') or '') ~= lease then
+if redis.call('EXISTS', item(id)) == 0 or (redis.call('HGET', item(id), 'delivery') or '') ~= delivery then
   return 0
 end
 leave(id)

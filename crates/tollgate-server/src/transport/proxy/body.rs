@@ -237,8 +237,8 @@ pub struct Download {
 }
 
 impl Download {
-    pub fn new(rest: Incoming, idle: Duration, lease: InFlightGuard) -> Download {
-        Download { rest, stall_timer: StallTimer::new(StallLimits::idle_only(idle)), in_flight: lease }
+    pub fn new(rest: Incoming, idle: Duration, in_flight: InFlightGuard) -> Download {
+        Download { rest, stall_timer: StallTimer::new(StallLimits::idle_only(idle)), in_flight }
     }
 }
 
@@ -261,10 +261,10 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
             ResponseBody::Full(full) => Pin::new(full).poll_frame(cx).map_err(|never| match never {}),
-            ResponseBody::Streamed(Download { rest, stall_timer: patience, in_flight: lease }) => {
+            ResponseBody::Streamed(Download { rest, stall_timer: patience, in_flight }) => {
                 let frame = ready!(patience.poll_frame(rest, cx));
                 if frame.is_none() {
-                    lease.release_connection();
+                    in_flight.release_connection();
                 }
                 Poll::Ready(frame)
             }

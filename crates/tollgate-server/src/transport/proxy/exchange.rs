@@ -181,7 +181,7 @@ impl ConnectionContext {
         let upload = std::mem::replace(&mut visit.upload, Upload::empty());
         let mut outgoing = Some(OutgoingRequest { parts, upload, requires: wish, sticky });
         let forwarded = forward::forward(&self.proxy, route, self.worker, &mut outgoing).await;
-        let (response, mut lease) = match forwarded {
+        let (response, mut in_flight) = match forwarded {
             Ok(forwarded) => forwarded,
             Err(failure) => {
                 let problem = ProblemDetails::from(failure);
@@ -189,7 +189,7 @@ impl ConnectionContext {
                 return Err(ExchangeError::Problem(problem));
             }
         };
-        lease.attach_permits(permits);
+        in_flight.attach_permits(permits);
         self.settle(charges, response.status(), response.headers());
         let client = client.map(|(end, protocol)| PendingUpgrade {
             client: end,
@@ -197,14 +197,14 @@ impl ConnectionContext {
             handshake: visit.handshake.take(),
             active_stream: self.stream_activity.as_ref().map(ActiveStream::new),
         });
-        self.build_response(response, lease, verdict, client, route.config.timeouts.idle)
+        self.build_response(response, in_flight, verdict, client, route.config.timeouts.idle)
     }
 
     /// Converts the upstream's response to the client's.
     fn build_response(
         &self,
         mut response: Response<Incoming>,
-        lease: InFlightGuard,
+        in_flight: InFlightGuard,
         verdict: &Verdict,
         client: Option<PendingUpgrade>,
         idle: Duration,
@@ -217,10 +217,10 @@ impl ConnectionContext {
             if over_http2 && response.status().is_success() {
                 return Err(ForwardError::InvalidUpgrade.into()); // its client would take it for a WebSocket
             }
-            return Ok(response.map(|rest| ResponseBody::Streamed(Download::new(rest, idle, lease))));
+            return Ok(response.map(|rest| ResponseBody::Streamed(Download::new(rest, idle, in_flight))));
         }
         self.framing_check.iter().for_each(|heads| heads.stop());
-        Ok(client.ok_or(ForwardError::InvalidUpgrade)?.complete(response, lease)?)
+        Ok(client.ok_or(ForwardError::InvalidUpgrade)?.complete(response, in_flight)?)
     }
 
     /// Stores the request for replay.
@@ -373,13 +373,13 @@ impl PendingUpgrade {
     fn complete(
         self,
         mut response: Response<Incoming>,
-        lease: InFlightGuard,
+        in_flight: InFlightGuard,
     ) -> Result<Response<ResponseBody>, ForwardError> {
         if self.handshake.as_ref().is_some_and(|handshake| !handshake.is_answered_by(response.headers())) {
             return Err(ForwardError::InvalidUpgrade);
         }
         let upstream = hyper::upgrade::on(&mut response);
-        tunnel::spawn(self.client, upstream, (lease, self.active_stream));
+        tunnel::spawn(self.client, upstream, (in_flight, self.active_stream));
         let mut response = response.map(|_| ResponseBody::Full(http_body_util::Full::default()));
         if self.handshake.is_some() {
             *response.status_mut() = StatusCode::OK;

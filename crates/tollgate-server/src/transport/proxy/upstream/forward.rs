@@ -189,7 +189,7 @@ async fn attempt(
     line: ConnectionChoice,
 ) -> Result<(Response<Incoming>, InFlightGuard), FailedAttempt> {
     let timeouts = &route.config.timeouts;
-    let mut lease = InFlightGuard::new(Arc::clone(upstream), worker);
+    let mut in_flight = InFlightGuard::new(Arc::clone(upstream), worker);
     let pool = upstream.pool(worker);
     let wish = outgoing.as_ref().map_or(Requires::Any, |outgoing| outgoing.requires);
     let waiting = match (line, wish) {
@@ -214,9 +214,9 @@ async fn attempt(
     match send(&mut sender, outgoing, upstream, route).await {
         Ok(response) => {
             if wish == Requires::Any || response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                lease.attach_connection(sender);
+                in_flight.attach_connection(sender);
             }
-            Ok((response, lease))
+            Ok((response, in_flight))
         }
         Err(failure) => {
             let stale = reused && matches!(failure, ForwardError::Broken(_));

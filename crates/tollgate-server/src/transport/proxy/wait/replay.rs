@@ -168,7 +168,7 @@ async fn deliver(
     let outgoing =
         outgoing(item, body, route.config.host).ok_or("it can no longer be written as a request")?;
     let forwarded = forward::forward(proxy, &route, proxy.workers, &mut Some(outgoing)).await;
-    let (response, mut lease) = match forwarded {
+    let (response, mut in_flight) = match forwarded {
         Ok(forwarded) => forwarded,
         Err(failure) => {
             let problem = crate::response::ProblemDetails::from(failure);
@@ -176,13 +176,13 @@ async fn deliver(
             return Err(problem.detail);
         }
     };
-    lease.attach_permits(permits);
+    in_flight.attach_permits(permits);
     charges.settle(&proxy.gate, response.status().as_u16(), response.headers());
     let status = response.status().as_u16();
     let mut body = response.into_body();
     let drained = async { while let Some(Ok(_)) = body.frame().await {} };
     if timeout(route.config.timeouts.idle, drained).await.is_ok() {
-        lease.release_connection();
+        in_flight.release_connection();
     }
     Ok(status)
 }
