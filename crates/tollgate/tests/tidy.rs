@@ -257,3 +257,87 @@ fn no_type_name_is_declared_twice() {
     declared.retain(|name, places| places.len() > 1 && !TWINS.contains(&name.as_str()));
     assert!(declared.is_empty(), "{declared:#?}");
 }
+
+/// Every file and folder of the repository, relative to its root and without `.rs`.
+fn tree() -> Vec<String> {
+    let mut found = std::collections::BTreeSet::new();
+    for file in files_below(&root(), "") {
+        let path = file.strip_prefix(root()).expect("the file is below the root").with_extension("");
+        let with_extension = file.strip_prefix(root()).expect("the file is below the root").to_owned();
+        for entry in path.ancestors().chain([with_extension.as_path()]) {
+            found.insert(entry.display().to_string());
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// `a/{b,c}` as `a/b` and `a/c`.
+fn expand_braces(path: &str) -> Vec<String> {
+    match path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?))) {
+        None => vec![path.to_owned()],
+        Some((before, (choices, after))) => {
+            choices.split(',').map(|choice| format!("{before}{choice}{after}")).collect()
+        }
+    }
+}
+
+/// Whether a path ends with these components.
+fn is_in(tree: &[String], path: &str) -> bool {
+    let path = path.trim_end_matches('/').trim_end_matches(".rs");
+    let suffix = format!("/{path}");
+    tree.iter().any(|entry| entry == path || entry.ends_with(&suffix))
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
+/// ARCHITECTURE.md went stale with every rename: its paths, types and functions are looked up here.
+#[test]
+fn the_architecture_names_what_exists() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the document can be read");
+    let tree = tree();
+    let crates = ["tollgate", "tollgate-stores", "tollgate-server"];
+    let words: Vec<(String, std::collections::HashSet<String>)> = crates
+        .into_iter()
+        .flat_map(sources)
+        .map(|source| {
+            let words = source.text.split(|c: char| !c.is_alphanumeric() && c != '_');
+            let stem = source.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            (stem, words.map(str::to_owned).collect())
+        })
+        .collect();
+    let mut missing = Vec::new();
+
+    // Paths, `Type::item` and types in backticks.
+    for quoted in text.split('`').skip(1).step_by(2) {
+        let item = quoted.split(['(', '<']).next().unwrap_or_default();
+        let exists = if quoted.starts_with('/') || quoted.contains(' ') {
+            true // a route, or an expression
+        } else if let Some((owner, name)) = item.rsplit_once("::") {
+            let owner = owner.rsplit("::").next().unwrap_or_default();
+            !is_name(owner)
+                || words.iter().any(|(stem, words)| {
+                    words.contains(name) && (words.contains(owner) || stem.as_str() == owner)
+                })
+        } else if quoted.contains('/') {
+            expand_braces(quoted).iter().all(|path| is_in(&tree, path))
+        } else if is_name(item) && item.starts_with(char::is_uppercase) {
+            words.iter().any(|(_, words)| words.contains(item))
+        } else {
+            true
+        };
+        if !exists {
+            missing.push(quoted.to_owned());
+        }
+    }
+
+    // The first column of the code map: names of files and folders.
+    let map = text.split("## Code map").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let rows = map.expect("there is a code map").lines().filter(|line| line.starts_with("    "));
+    for row in rows.filter(|row| row.len() - row.trim_start().len() < 12) {
+        let names = row.trim_start().split("  ").next().unwrap_or_default();
+        missing.extend(names.split(' ').filter(|name| !is_in(&tree, name)).map(str::to_owned));
+    }
+    assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist: {missing:#?}");
+}
