@@ -204,10 +204,7 @@ impl RulesFollower {
     }
 
     fn db_for_edits(&self) -> Result<&RulesDb, DbError> {
-        self.db().map_err(|error| {
-            let why = format!("edits are not possible: {error}");
-            DbError::Unwritable { place: self.name.clone(), why }
-        })
+        self.db().map_err(|error| DbError::Unwritable { place: self.name.clone(), why: error.to_string() })
     }
 
     /// Records whether the database is writable.

@@ -87,7 +87,10 @@ impl RulesDb {
             #[cfg(feature = "postgres")]
             RulesDb::Postgres(db) => match db.lag().await {
                 Ok(lag) => Access { lag: lag.changes, write_trouble: lag.write_trouble },
-                Err(error) => Access { lag: None, write_trouble: Some(error.to_string()) },
+                Err(error) => {
+                    let trouble = format!("edits are not possible: {error}");
+                    Access { lag: None, write_trouble: Some(trouble) }
+                }
             },
         }
     }

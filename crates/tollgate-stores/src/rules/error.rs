@@ -26,7 +26,7 @@ pub enum DbError {
     #[error("the rules database has the schema {found}, this program knows {known}: upgrade the program")]
     UnsupportedSchema { found: i64, known: i64 },
     /// Nothing was written.
-    #[error("{place} cannot be written now, nothing was changed: {why}")]
+    #[error("edits are not possible, and nothing was changed: {place} cannot be written: {why}")]
     Unwritable { place: String, why: String },
     /// The connection was lost during the commit.
     #[error(

@@ -98,9 +98,7 @@ impl PgCluster {
         }
         let unwritable = || {
             let troubles = troubles.join("; ");
-            let why = format!(
-                "edits are not possible until the primary is back or a standby is promoted ({troubles})"
-            );
+            let why = format!("there is no primary until it is back or a standby is promoted ({troubles})");
             DbError::Unwritable { place: "the rules database".to_owned(), why }
         };
         let primary = primary.ok_or_else(unwritable)?;
