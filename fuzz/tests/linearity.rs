@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 /// What doubling the input may cost at most.
 const LINEAR: f64 = 2.2;
 
-/// The instructions of each call of `measured`, in order.
+/// The instructions of each call of `linearity_measured`, in order.
 fn counted(folder: &Path) -> Vec<u64> {
     let mut dumps: Vec<(u32, u64)> = fs::read_dir(folder)
         .expect("callgrind has written")
@@ -49,7 +49,7 @@ fn double_the_input_costs_at_most_2_2_times_the_instructions() {
     fs::create_dir_all(&folder).expect("a folder for the counts");
     let ran = Command::new("valgrind")
         .args(["--tool=callgrind", "--quiet", "--collect-atstart=no"])
-        .args(["--toggle-collect=linearity::measured", "--dump-after=linearity::measured"])
+        .args(["--toggle-collect=linearity_measured", "--dump-after=linearity_measured"])
         .arg(format!("--callgrind-out-file={}", folder.join("counts").display()))
         .arg(env!("CARGO_BIN_EXE_linearity"))
         .args(std::env::var("LINEARITY_CASE"))
