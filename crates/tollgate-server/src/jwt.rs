@@ -3,6 +3,9 @@
 //! A token is accepted only if a key of the set, of the kind its algorithm needs, verifies it; the algorithm's name
 //! alone never determines how a key is used (RFC 8725, 3.1). Errors contain neither tokens nor key material. Issuer and
 //! audience (`iss`, `aud`) are not checked here. Must not know about requests or rules.
+//!
+//! Not `jsonwebtoken` (11.1): it runs on aws-lc-rs or RustCrypto, not on *ring*, so the verification would be ours in any
+//! case; it accepts secrets of any length, reads the system's clock and rounds fractions of seconds.
 
 use std::fmt;
 
