@@ -110,8 +110,8 @@ fn buffered(
 }
 
 fn metrics_page(call: &AdminRequest) -> FullResponse {
-    let page = metrics::write(call.gate(), call.admin.proxy.as_deref());
-    response::text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
+    let page = metrics::write(&call.admin.gate, call.admin.proxy.as_ref());
+    response::text(StatusCode::OK, metrics::CONTENT_TYPE, page)
 }
 
 /// Dispatches a call to its route, if the caller is authorized.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use tokio::runtime::Handle;
 use tollgate::document::Problem;
@@ -18,6 +19,7 @@ use tollgate_stores::counters::violations::SharedBans;
 use crate::config::{KeyVisibility, StoreConfig, StoreKeys};
 use crate::fleet_bans::FleetBanSync;
 use crate::gate::tracking::TrackWrites;
+use crate::metrics::LatencyHistogram;
 use crate::receipt::ReceiptError;
 
 pub struct CentralBackend {
@@ -29,6 +31,8 @@ pub struct CentralBackend {
     runtime: Handle,
     settlements: AtomicU64,
     pub track_writes: TrackWrites,
+    /// Times of decisions.
+    pub latencies: LatencyHistogram,
 }
 
 /// Minimum length of the secret that hashes names: the key length of the hash.
@@ -48,11 +52,14 @@ impl CentralBackend {
             runtime: Handle::current(),
             settlements: AtomicU64::new(0),
             track_writes: TrackWrites::default(),
+            latencies: LatencyHistogram::default(),
         })
     }
 
     pub async fn check(&self, engine: &Engine, hit: &Hit<'_>, now: Time) -> Verdict {
+        let started = Instant::now();
         let decided = engine.check_central(hit, now, &self.store).await;
+        self.latencies.record(started.elapsed());
         if let Some(receipt) = decided.to_refund {
             self.settle(receipt, 0, now);
         }

@@ -1,28 +1,33 @@
 //! Metrics of the proxy. Upstreams are named as in the configuration.
 
+use std::fmt;
 use std::sync::atomic::Ordering;
 
-use crate::metrics::MetricsWriter;
+use crate::metrics::writer::MetricsWriter;
 use crate::transport::proxy::Proxy;
 
-impl MetricsWriter {
-    pub(super) fn proxy(&mut self, proxy: &Proxy) {
+impl MetricsWriter<'_> {
+    pub(super) fn proxy(&mut self, proxy: &Proxy) -> fmt::Result {
         let upstreams = proxy.upstreams();
-        self.describe("tollgate_upstream_up", "gauge", "Whether an upstream is given requests.");
+        let mut up = self.gauges("tollgate_upstream_up", "Whether an upstream is given requests.")?;
         for upstream in &upstreams {
-            self.sample("tollgate_upstream_up", &[("upstream", &upstream.address)], upstream.up.into());
+            up.sample(&[("upstream", &upstream.address)], upstream.up.into())?;
         }
-        self.describe("tollgate_upstream_in_flight", "gauge", "Exchanges under way with an upstream.");
+        let mut in_flight =
+            self.gauges("tollgate_upstream_in_flight", "Exchanges under way with an upstream.")?;
         for upstream in &upstreams {
-            let labels = [("upstream", upstream.address.as_str())];
-            self.sample("tollgate_upstream_in_flight", &labels, upstream.in_flight as u64);
+            in_flight.sample(&[("upstream", &upstream.address)], upstream.in_flight as u64)?;
         }
-        self.one(
+        self.histogram(
+            "tollgate_upstream_response_seconds",
+            "Time from sending a request to an upstream until the head of its response, connecting included.",
+            &proxy.latencies,
+        )?;
+        self.gauge(
             "tollgate_held_requests",
-            "gauge",
             "Requests that wait for their turn.",
             proxy.held_requests() as u64,
-        );
+        )?;
         let counts = &proxy.counts;
         for (name, help, counter) in [
             ("tollgate_proxy_retries_total", "Requests sent to a second upstream.", &counts.retried),
@@ -55,7 +60,8 @@ impl MetricsWriter {
                 &counts.dead_lettered,
             ),
         ] {
-            self.one(name, "counter", help, counter.load(Ordering::Relaxed));
+            self.counter(name, help, counter.load(Ordering::Relaxed))?;
         }
+        Ok(())
     }
 }

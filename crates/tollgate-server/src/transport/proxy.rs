@@ -11,6 +11,7 @@ use tollgate::document::{Problem, Problems};
 use crate::config::{Balance, ProxyConfig, QueueConfig};
 use crate::connection::Shutdown;
 use crate::gate::{FieldSelection, Gate};
+use crate::metrics::LatencyHistogram;
 
 mod accept;
 mod body;
@@ -49,6 +50,8 @@ pub struct Proxy {
     /// The request queue, if configured.
     pub request_queue: Option<Arc<RequestQueue>>,
     pub counts: ProxyCounts,
+    /// Response times of upstreams.
+    pub latencies: LatencyHistogram,
 }
 
 /// Counters for the metrics.
@@ -95,6 +98,7 @@ impl Proxy {
             hold_queues: Arc::default(),
             read_ahead: Budget::new(wait::hold_wait::MAX_READ_AHEAD_BYTES),
             counts: ProxyCounts::default(),
+            latencies: LatencyHistogram::default(),
         })
     }
 

@@ -57,7 +57,7 @@ fn an_earned_ban_is_heard_of_in_the_log() {
 }
 
 #[test]
-fn metrics_are_prometheus_text_with_labels_from_the_configuration_only() {
+fn metrics_are_openmetrics_text_with_labels_from_the_configuration_only() {
     let server = Server::start(
         "rules: [{ id: a, key: user, limit: 1/h, ban: { key: [user], after: 2, within: 1h, for: 1h, max: 1h } }]",
     );
@@ -65,7 +65,10 @@ fn metrics_are_prometheus_text_with_labels_from_the_configuration_only() {
         server.check(&json!({ "user": "made-up\"\n{}", "ip": "203.0.113.9", "path": "/secret" }));
     }
     let answer = server.admin("GET", "/metrics", "");
-    assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert_eq!(
+        answer.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
     let page = answer.text();
     for made_up in ["made-up", "203.0.113.9", "secret"] {
         assert!(!page.contains(made_up), "{page}");
@@ -84,20 +87,28 @@ fn metrics_are_prometheus_text_with_labels_from_the_configuration_only() {
         assert!(page.lines().any(|each| each == line), "{line} is not in\n{page}");
     }
     let mut described = Vec::new();
+    let mut suffixes: &[&str] = &[];
     for line in page.lines() {
         if let Some(described_now) = line.strip_prefix("# TYPE ") {
             let (name, kind) = described_now.split_once(' ').expect("a name and a kind");
-            assert!(matches!(kind, "counter" | "gauge") && !described.contains(&name), "{line}");
-            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            assert!(!described.contains(&name), "{line}");
+            suffixes = match kind {
+                "counter" => &["_total"],
+                "gauge" => &[""],
+                "info" => &["_info"],
+                "histogram" => &["_sum", "_count", "_bucket"],
+                _ => panic!("{line}"),
+            };
             described.push(name);
-        } else if !line.starts_with("# HELP ") {
+        } else if !line.starts_with("# ") {
             let (series, value) = line.rsplit_once(' ').expect("a value");
             assert!(value.parse::<f64>().is_ok(), "{line}");
-            let name = series.split('{').next();
-            assert_eq!(name, described.last().copied(), "{line} stands below its type");
+            let name = series.split('{').next().expect("a name");
+            let suffix = described.last().and_then(|described| name.strip_prefix(*described));
+            assert!(suffix.is_some_and(|suffix| suffixes.contains(&suffix)), "{line} stands below its type");
         }
     }
-    assert!(page.ends_with('\n'));
+    assert!(page.ends_with("\n# EOF\n"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
@@ -99,8 +99,10 @@ pub async fn forward(
     let mut line = ConnectionChoice::Pooled;
     let mut retried = false;
     while let Some(target) = upstream {
+        let started = Instant::now();
         let tried = match attempt(route, target, worker, outgoing, line).await {
             Ok(done) => {
+                proxy.latencies.record(started.elapsed());
                 target.record_success();
                 return Ok(done);
             }

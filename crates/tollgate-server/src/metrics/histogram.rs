@@ -1,0 +1,100 @@
+//! Latencies in buckets, counted without contention: each thread adds to one of several stripes, and the page sums them.
+
+use std::array;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Upper bounds of the buckets in seconds; the last bucket has none.
+const BOUNDS: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const BUCKETS: usize = BOUNDS.len() + 1;
+const STRIPES: usize = 16;
+
+/// Counts and sums of latencies. Each value is read by itself: a page may show the count of a latency whose share of the
+/// sum is still missing.
+pub struct LatencyHistogram {
+    stripes: [LatencyStripe; STRIPES],
+}
+
+/// Aligned to two cache lines, which the prefetcher may load together.
+#[repr(align(128))]
+#[derive(Default)]
+struct LatencyStripe {
+    counts: [AtomicU64; BUCKETS],
+    sum_nanos: AtomicU64,
+}
+
+/// The sums over all stripes.
+pub(super) struct HistogramSnapshot {
+    pub(super) sum_seconds: f64,
+    pub(super) count: u64,
+    /// Upper bounds, and the counts of each bucket by itself.
+    pub(super) buckets: [(f64, u64); BUCKETS],
+}
+
+impl Default for LatencyHistogram {
+    fn default() -> LatencyHistogram {
+        LatencyHistogram { stripes: array::from_fn(|_| LatencyStripe::default()) }
+    }
+}
+
+impl LatencyHistogram {
+    pub fn record(&self, latency: Duration) {
+        let seconds = latency.as_secs_f64();
+        let bucket = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
+        let stripe = &self.stripes[stripe_of_thread()];
+        // Relaxed: nothing else is inferred from these values.
+        stripe.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        stripe.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    pub(super) fn snapshot(&self) -> HistogramSnapshot {
+        let total = |of: &dyn Fn(&LatencyStripe) -> u64| self.stripes.iter().map(of).sum::<u64>();
+        let buckets = array::from_fn(|bucket| {
+            let bound = BOUNDS.get(bucket).copied().unwrap_or(f64::INFINITY);
+            (bound, total(&|stripe| stripe.counts[bucket].load(Ordering::Relaxed)))
+        });
+        let sum_nanos = total(&|stripe| stripe.sum_nanos.load(Ordering::Relaxed));
+        HistogramSnapshot {
+            sum_seconds: Duration::from_nanos(sum_nanos).as_secs_f64(),
+            count: buckets.iter().map(|(_, count)| count).sum(),
+            buckets,
+        }
+    }
+}
+
+/// Threads take stripes in turn, once.
+fn stripe_of_thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static STRIPE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES));
+    STRIPE.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_of_all_threads_are_counted_in_their_buckets() {
+        let latencies = LatencyHistogram::default();
+        std::thread::scope(|scope| {
+            for _ in 0..STRIPES + 1 {
+                scope.spawn(|| {
+                    for micros in [1, 500, 501, 20_000_000] {
+                        latencies.record(Duration::from_micros(micros));
+                    }
+                });
+            }
+        });
+        let threads = STRIPES as u64 + 1;
+        let snapshot = latencies.snapshot();
+        assert_eq!(snapshot.count, 4 * threads);
+        assert_eq!(snapshot.buckets[0], (0.0005, 2 * threads), "a bound belongs to its bucket");
+        assert_eq!(snapshot.buckets[1], (0.001, threads));
+        assert_eq!(snapshot.buckets[BUCKETS - 1], (f64::INFINITY, threads));
+        let expected = threads as f64 * 20.001_002;
+        assert!((snapshot.sum_seconds - expected).abs() < 1e-6, "{}", snapshot.sum_seconds);
+    }
+}
