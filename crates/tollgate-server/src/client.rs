@@ -1,4 +1,4 @@
-//! A small HTTP client for commands that call a running server.
+//! Calls of commands to a running server, over hyper-util's client: `http` and `https`, and an address may have a path.
 //!
 //! Calls have an idle timeout, not a total one: sent or received bytes count as progress, and so does a server that
 //! works on a long import while it still answers other requests.
@@ -9,18 +9,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::client::conn::http1::SendRequest;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
-use hyper::{Method, Request, Response, Uri};
-use hyper_util::rt::TokioIo;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use thiserror::Error;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+mod base_url;
 mod token;
 mod upload;
 
+use base_url::BaseUrl;
 use upload::CountedBody;
 pub use upload::UploadCounter;
 
@@ -30,10 +33,12 @@ const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 #[derive(Debug, Error)]
 pub enum ClientError {
-    #[error("'{url}' is no address: write http://HOST:PORT")]
-    Address { url: String },
+    #[error("'{url}' is not a valid address: {why}; expected http://HOST:PORT or https://HOST/PATH")]
+    Address { url: String, why: String },
     #[error("{place}: {why}")]
     Token { place: String, why: String },
+    #[error("no trusted certificates for https: {why}; name them with SSL_CERT_FILE=/path/to/ca.pem")]
+    Roots { why: String },
     #[error("no answer from {url}: {why}; is the server running?")]
     Unreachable { url: String, why: String },
     #[error("{url} answered something that is not understood: {why}")]
@@ -84,61 +89,51 @@ impl<'a> ClientRequest<'a> {
     }
 }
 
-/// A connection to one server.
-pub struct ClientConnection {
-    base: String,
-    authority: String,
+/// Calls to one server, over connections that are reused.
+pub struct ServerClient {
+    base: BaseUrl,
     token: Option<HeaderValue>,
-    sender: SendRequest<CountedBody>,
-    /// The number of responses on this connection.
-    answers: u64,
+    http: Client<HttpsConnector<HttpConnector>, CountedBody>,
     /// Maximum time without progress.
     idle: Duration,
 }
 
-impl ClientConnection {
-    /// Connects to the admin API at `base`; every call carries the token of the environment.
-    pub async fn with_token(base: &str) -> Result<ClientConnection, ClientError> {
-        ClientConnection::open(base, token::authorization()?).await
+impl ServerClient {
+    /// Calls the admin API at `base` with the token of the environment.
+    pub fn with_token(base: &str) -> Result<ServerClient, ClientError> {
+        ServerClient::new(base, token::authorization()?)
     }
 
-    /// Connects to a server that requires no token.
-    pub async fn without_token(base: &str) -> Result<ClientConnection, ClientError> {
-        ClientConnection::open(base, None).await
+    /// Calls a server that requires no token.
+    pub fn without_token(base: &str) -> Result<ServerClient, ClientError> {
+        ServerClient::new(base, None)
     }
 
-    async fn open(base: &str, token: Option<HeaderValue>) -> Result<ClientConnection, ClientError> {
-        let authority = authority(base)?;
-        let sender = connect(base, &authority).await?;
-        Ok(ClientConnection {
-            base: base.to_owned(),
-            authority,
-            token,
-            sender,
-            answers: 0,
-            idle: IDLE_TIMEOUT,
-        })
+    fn new(base: &str, token: Option<HeaderValue>) -> Result<ServerClient, ClientError> {
+        let base = BaseUrl::parse(base)?;
+        let http = Client::builder(hyper_util::rt::TokioExecutor::new()).build(base.connector(IDLE_TIMEOUT)?);
+        Ok(ServerClient { base, token, http, idle: IDLE_TIMEOUT })
     }
 
     /// Sends one request and returns its JSON response.
-    pub async fn fetch_json(&mut self, call: ClientRequest<'_>) -> Result<ClientResponse, ClientError> {
+    pub async fn fetch_json(&self, call: ClientRequest<'_>) -> Result<ClientResponse, ClientError> {
         self.fetch_json_counted(call, &UploadCounter::default()).await
     }
 
-    /// Like [`ClientConnection::fetch_json`], with a count of the bytes sent.
+    /// Like [`ServerClient::fetch_json`], with a count of the bytes sent.
     pub async fn fetch_json_counted(
-        &mut self,
+        &self,
         call: ClientRequest<'_>,
         sent: &UploadCounter,
     ) -> Result<ClientResponse, ClientError> {
         let (head, body) = self.send(call, sent).await?.into_parts();
-        let said = self.collect(body).await?;
-        Ok(ClientResponse { status: head.status.as_u16(), headers: head.headers, body: said })
+        let body = self.collect(body).await?;
+        Ok(ClientResponse { status: head.status.as_u16(), headers: head.headers, body })
     }
 
     /// Sends one request and streams its response. An error response is returned.
     pub async fn download(
-        &mut self,
+        &self,
         call: ClientRequest<'_>,
         each: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<ClientResponse, ClientError> {
@@ -152,13 +147,13 @@ impl ClientConnection {
 
     /// The body as JSON; null if it is not JSON.
     async fn collect(&self, body: Incoming) -> Result<Value, ClientError> {
-        let mut said = Vec::new();
+        let mut received = Vec::new();
         self.receive(body, |data| {
-            said.extend_from_slice(data);
-            if said.len() > MAX_ANSWER_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(()) }
+            received.extend_from_slice(data);
+            if received.len() > MAX_ANSWER_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(()) }
         })
         .await?;
-        Ok(serde_json::from_slice(&said).unwrap_or_default())
+        Ok(serde_json::from_slice(&received).unwrap_or_default())
     }
 
     async fn receive(
@@ -170,44 +165,26 @@ impl ClientConnection {
             let frame = timeout(self.idle, body.frame()).await;
             let Some(frame) = frame.map_err(|_| self.unreachable("it fell silent"))? else { return Ok(()) };
             let Ok(data) = frame.map_err(|error| self.unreachable(error))?.into_data() else { continue };
-            each(&data).map_err(|error| ClientError::Output { url: self.base.clone(), error })?;
+            each(&data).map_err(|error| ClientError::Output { url: self.base.to_string(), error })?;
         }
     }
 
     async fn send(
-        &mut self,
+        &self,
         call: ClientRequest<'_>,
         sent: &UploadCounter,
     ) -> Result<Response<Incoming>, ClientError> {
-        let again = call.method == Method::GET && self.answers > 0;
-        let answered = match self.try_send(&call, sent).await {
-            // The server may have closed a connection that was idle between two calls.
-            Err(ClientError::Unreachable { .. }) if again => {
-                self.sender = connect(&self.base, &self.authority).await?;
-                self.try_send(&call, sent).await
-            }
-            answered => answered,
-        };
-        self.answers += 1;
-        answered
-    }
-
-    async fn try_send(
-        &mut self,
-        call: &ClientRequest<'_>,
-        sent: &UploadCounter,
-    ) -> Result<Response<Incoming>, ClientError> {
-        let request = self.request(call, sent).map_err(|error| self.answer(error.to_string()))?;
-        let answer = self.sender.send_request(request);
+        let request = self.request(&call, sent).map_err(|error| self.answer(error.to_string()))?;
+        let answer = self.http.request(request);
         tokio::pin!(answer);
         loop {
             let before = sent.bytes();
             if let Ok(answer) = timeout(self.idle, answer.as_mut()).await {
-                return answer.map_err(|error| self.unreachable(error));
+                return answer.map_err(|error| self.unreachable(root_cause(&error)));
             }
-            let moves = sent.bytes() > before;
-            let works = moves || (call.is_long_running && is_alive(&self.base, &self.authority).await);
-            if !works {
+            let has_moved = sent.bytes() > before;
+            let is_working = has_moved || (call.is_long_running && self.is_alive().await);
+            if !is_working {
                 return Err(self.unreachable("it took too long"));
             }
         }
@@ -218,8 +195,7 @@ impl ClientConnection {
         call: &ClientRequest<'_>,
         sent: &UploadCounter,
     ) -> Result<Request<CountedBody>, hyper::http::Error> {
-        let mut request =
-            Request::builder().method(&call.method).uri(call.path).header(HOST, &self.authority);
+        let mut request = Request::builder().method(&call.method).uri(self.base.join(call.path));
         for (name, value) in &call.headers {
             request = request.header(*name, *value);
         }
@@ -229,40 +205,34 @@ impl ClientConnection {
         request.body(CountedBody::new(call.body.clone(), sent.clone()))
     }
 
+    /// Whether the server responds at all; checked on another connection, as the first one is in use.
+    async fn is_alive(&self) -> bool {
+        let probe = ClientRequest::new(Method::GET, "/healthz");
+        let Ok(request) = self.request(&probe, &UploadCounter::default()) else { return false };
+        timeout(IDLE_TIMEOUT, self.http.request(request)).await.is_ok_and(|answer| answer.is_ok())
+    }
+
     fn unreachable(&self, why: impl ToString) -> ClientError {
-        ClientError::Unreachable { url: self.base.clone(), why: why.to_string() }
+        ClientError::Unreachable { url: self.base.to_string(), why: why.to_string() }
     }
 
     fn answer(&self, why: String) -> ClientError {
-        ClientError::Answer { url: self.base.clone(), why }
+        ClientError::Answer { url: self.base.to_string(), why }
     }
+}
+
+/// The innermost error: the outer ones only say that a connection or a request failed.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
 }
 
 /// One request to a server that requires no token.
 pub async fn call(base: &str, call: ClientRequest<'_>) -> Result<ClientResponse, ClientError> {
-    ClientConnection::without_token(base).await?.fetch_json(call).await
-}
-
-async fn connect(base: &str, authority: &str) -> Result<SendRequest<CountedBody>, ClientError> {
-    let unreachable = |why: String| ClientError::Unreachable { url: base.to_owned(), why };
-    let stream = timeout(IDLE_TIMEOUT, TcpStream::connect(authority)).await;
-    let stream = stream.map_err(|_| unreachable("it took too long".to_owned()))?;
-    let stream = stream.map_err(|error| unreachable(error.to_string()))?;
-    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = handshake.map_err(|error| unreachable(error.to_string()))?;
-    tokio::spawn(connection);
-    Ok(sender)
-}
-
-/// Whether the server responds at all; checked on another connection.
-async fn is_alive(base: &str, authority: &str) -> bool {
-    let asked = async {
-        let mut sender = connect(base, authority).await.ok()?;
-        let request = Request::get("/healthz").header(HOST, authority);
-        let request = request.body(CountedBody::new(Bytes::new(), UploadCounter::default())).ok()?;
-        sender.send_request(request).await.ok()
-    };
-    timeout(IDLE_TIMEOUT, asked).await.is_ok_and(|answer| answer.is_some())
+    ServerClient::without_token(base)?.fetch_json(call).await
 }
 
 /// Runs a call to completion, for commands that do nothing else.
@@ -276,92 +246,13 @@ pub fn runtime() -> tokio::runtime::Runtime {
     runtime.expect("a runtime of one thread can be built")
 }
 
-fn authority(base: &str) -> Result<String, ClientError> {
-    let bad = || ClientError::Address { url: base.to_owned() };
-    let uri: Uri = base.parse().map_err(|_| bad())?;
-    let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http")).ok_or_else(bad)?;
-    Ok(match authority.port_u16() {
-        Some(_) => authority.to_string(),
-        None => format!("{authority}:80"),
-    })
-}
+/// Everything but the unreserved characters (RFC 3986, 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Escapes a value for a query or a path segment.
 pub fn percent_encode(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => escaped.push(byte as char),
-            _ => escaped.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    escaped
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use http_body_util::Full;
-    use hyper::service::service_fn;
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    const PROBES: usize = 3;
-
-    /// A server that responds to an import after [`PROBES`] liveness requests, and to nothing else.
-    async fn slow_server() -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let probes = Arc::new(AtomicUsize::new(0));
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let probes = Arc::clone(&probes);
-                let service = service_fn(move |request: Request<Incoming>| {
-                    let probes = Arc::clone(&probes);
-                    async move {
-                        match request.uri().path() {
-                            "/healthz" => _ = probes.fetch_add(1, Ordering::Relaxed),
-                            "/import" => {
-                                while probes.load(Ordering::Relaxed) < PROBES {
-                                    tokio::time::sleep(Duration::from_millis(1)).await;
-                                }
-                            }
-                            _ => std::future::pending().await,
-                        }
-                        let length = request.into_body().collect().await?.to_bytes().len();
-                        Ok::<_, hyper::Error>(Response::new(Full::new(Bytes::from(length.to_string()))))
-                    }
-                });
-                let serving = hyper::server::conn::http1::Builder::new();
-                tokio::spawn(serving.serve_connection(TokioIo::new(stream), service));
-            }
-        });
-        url
-    }
-
-    #[tokio::test]
-    async fn a_server_that_works_on_an_import_and_still_lives_is_waited_for() {
-        let url = slow_server().await;
-        let mut connection = ClientConnection::without_token(&url).await.expect("a connection");
-        connection.idle = Duration::from_millis(20);
-        let body = Bytes::from(vec![b'x'; 1 << 20]);
-        let call = ClientRequest::new(Method::POST, "/import").long_running("text/plain", body);
-        let sent = UploadCounter::default();
-        let answered = connection.fetch_json_counted(call, &sent).await.expect("an answer");
-        assert_eq!((answered.status, answered.body), (200, Value::from(1 << 20)));
-        assert_eq!(sent.bytes(), 1 << 20);
-    }
-
-    #[tokio::test]
-    async fn a_server_that_does_not_move_is_given_up() {
-        let url = slow_server().await;
-        let mut connection = ClientConnection::without_token(&url).await.expect("a connection");
-        connection.idle = Duration::from_millis(20);
-        let answered = connection.fetch_json(ClientRequest::new(Method::GET, "/silent")).await;
-        let error = answered.err().expect("no answer").to_string();
-        assert!(error.contains(&url) && error.contains("it took too long"), "{error}");
-    }
-}
+mod tests;

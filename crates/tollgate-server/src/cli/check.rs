@@ -5,7 +5,7 @@ use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Exit, out};
-use crate::client::{self, ClientConnection, ClientRequest};
+use crate::client::{self, ClientRequest, ServerClient};
 
 #[derive(Args)]
 pub struct CheckArgs {
@@ -58,7 +58,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 pub fn run(args: &CheckArgs) -> Exit {
     let answered = client::block_on(async {
         let call = ClientRequest::new(Method::POST, "/v1/check").json(Some(asked(args)));
-        ClientConnection::with_token(&args.http).await?.fetch_json(call).await
+        ServerClient::with_token(&args.http)?.fetch_json(call).await
     });
     let answered = match answered {
         Ok(answered) => answered,

@@ -102,7 +102,7 @@ pub fn refused(answered: &ClientResponse) -> Exit {
 pub fn failed(error: &ClientError) -> Exit {
     message(format!("error: {error}"));
     match error {
-        ClientError::Address { .. } | ClientError::Token { .. } => Exit::Usage,
+        ClientError::Address { .. } | ClientError::Token { .. } | ClientError::Roots { .. } => Exit::Usage,
         ClientError::Unreachable { .. } | ClientError::Answer { .. } => Exit::Unreachable,
         ClientError::Output { .. } => Exit::Failure,
     }

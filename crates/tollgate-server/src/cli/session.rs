@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::cli::input_file::InputFile;
 use crate::cli::progress::Progress;
 use crate::cli::{AdminArgs, Exit, out};
-use crate::client::{self, ClientConnection, ClientError, ClientRequest, ClientResponse, UploadCounter};
+use crate::client::{self, ClientError, ClientRequest, ClientResponse, ServerClient, UploadCounter};
 
 /// A longer body is sent only after the server has accepted an empty one: if the server rejects a body and closes the
 /// connection while it is being sent, its response may be lost.
@@ -19,21 +19,20 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub struct Session {
     runtime: Runtime,
-    connection: ClientConnection,
+    client: ServerClient,
     json: bool,
 }
 
 impl Session {
     pub fn open(admin: &AdminArgs) -> Result<Session, Exit> {
         let runtime = client::runtime();
-        let connection = runtime.block_on(ClientConnection::with_token(&admin.admin));
-        let connection = connection.map_err(|error| out::failed(&error))?;
-        Ok(Session { runtime, connection, json: admin.json })
+        let client = ServerClient::with_token(&admin.admin).map_err(|error| out::failed(&error))?;
+        Ok(Session { runtime, client, json: admin.json })
     }
 
     pub fn call(&mut self, method: Method, path: &str, body: Option<Value>) -> Result<ClientResponse, Exit> {
         let answered =
-            self.runtime.block_on(self.connection.fetch_json(ClientRequest::new(method, path).json(body)));
+            self.runtime.block_on(self.client.fetch_json(ClientRequest::new(method, path).json(body)));
         check_status(answered)
     }
 
@@ -51,7 +50,7 @@ impl Session {
         let progress = Progress::start(format!("sending {}", text.name), Some(total));
         let path = format!("{path}?{query}");
         let call = ClientRequest::new(Method::POST, &path).long_running(text.content_type, text.bytes);
-        let asked = self.connection.fetch_json_counted(call, &sent);
+        let asked = self.client.fetch_json_counted(call, &sent);
         let answered = self.runtime.block_on(async {
             tokio::select! {
                 answered = asked => answered,
@@ -87,7 +86,7 @@ impl Session {
         let mut stdout = io::stdout().lock();
         let mut done = 0;
         let written =
-            self.runtime.block_on(self.connection.download(ClientRequest::new(Method::GET, path), |data| {
+            self.runtime.block_on(self.client.download(ClientRequest::new(Method::GET, path), |data| {
                 done += data.len() as u64;
                 progress.at(done);
                 stdout.write_all(data)
