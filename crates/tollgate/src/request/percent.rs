@@ -4,7 +4,9 @@
 //! replacement character would make different keys equal, and a malformed escape stays as it was written. This module
 //! must not know what the text means: separators are left to its callers.
 
-use std::{fmt::Write, iter, str::Utf8Chunk};
+use std::str::Utf8Chunk;
+
+use percent_encoding::{percent_decode, percent_encode_byte};
 
 /// The meaning of a raw `+`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,26 +17,17 @@ pub enum Plus {
     Space,
 }
 
-/// The byte of the `%XX` at the start of `text`, if there is one.
-pub fn escape(text: &[u8]) -> Option<u8> {
-    match *text {
-        [b'%', high, low, ..] => Some(hex(high)? << 4 | hex(low)?),
-        _ => None,
-    }
+/// Whether `text` starts with `%XX`.
+pub fn starts_with_escape(text: &[u8]) -> bool {
+    matches!(text, [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
 }
 
 /// The decoded bytes of `raw`, without allocating.
 pub fn decode(raw: &str, plus: Plus) -> impl Iterator<Item = u8> {
-    let mut rest = raw.as_bytes();
-    iter::from_fn(move || {
-        let (&first, tail) = rest.split_first()?;
-        if let Some(byte) = escape(rest) {
-            rest = &rest[3..];
-            return Some(byte);
-        }
-        rest = tail;
-        Some(if first == b'+' && plus == Plus::Space { b' ' } else { first })
-    })
+    let is_space = move |byte: &u8| *byte == b'+' && plus == Plus::Space;
+    // Each piece but the first follows a plus.
+    let pieces = raw.as_bytes().split(is_space).enumerate();
+    pieces.flat_map(|(index, piece)| (index > 0).then_some(b' ').into_iter().chain(percent_decode(piece)))
 }
 
 /// The text of decoded bytes; those that are not UTF-8 are escaped again.
@@ -49,18 +42,7 @@ pub fn text(bytes: Vec<u8>) -> String {
 
 fn push(out: &mut String, chunk: &Utf8Chunk<'_>) {
     out.push_str(chunk.valid());
-    for byte in chunk.invalid() {
-        write!(out, "%{byte:02X}").expect("writing to a string cannot fail");
-    }
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    }
+    chunk.invalid().iter().for_each(|byte| out.push_str(percent_encode_byte(*byte)));
 }
 
 #[cfg(test)]

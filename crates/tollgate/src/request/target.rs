@@ -142,7 +142,7 @@ fn is_canonical(path: &[u8]) -> bool {
     path.starts_with(b"/")
         && path.iter().enumerate().all(|(at, byte)| match byte {
             b'/' => starts_a_name(&path[at + 1..]),
-            b'%' => percent::escape(&path[at..]).is_none(),
+            b'%' => !percent::starts_with_escape(&path[at..]),
             b';' | b'\\' => false,
             _ => true,
         })
