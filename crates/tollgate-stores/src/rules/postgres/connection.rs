@@ -66,7 +66,7 @@ impl PgConnection {
         }
         let (client, heard) = match &options.tls {
             None => spawn_connection(config.connect(NoTls).await),
-            Some(tls) => spawn_connection(config.connect(tls.clone()).await),
+            Some(tls) => spawn_connection(config.connect(tls.connector()).await),
         }?;
         Ok(PgConnection { client, name: server.name.clone(), replica: server.replica, notifications: heard })
     }

@@ -1,24 +1,19 @@
-//! TLS to the servers, by rustls.
+//! TLS to the servers, by rustls and `tokio-postgres-rustls`, which binds the login to the server's certificate where the
+//! server offers it (SCRAM-SHA-256-PLUS). What is ours is the meaning of `sslmode`.
 //!
-//! The login is not bound to the TLS session (SCRAM without `-PLUS`): only the certificate protects against
-//! impersonation, so only `verify-full` is safe where another host can answer in the server's place.
+//! A server that is not verified need not offer the binding, so only `verify-full` is safe where another host can answer
+//! in the server's place.
 
-use std::future::Future;
-use std::io;
+use std::fmt;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{self, WebPkiSupportedAlgorithms, ring::default_provider};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::Socket;
-use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
-use tokio_rustls::{TlsConnector, client};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::tls;
 
@@ -33,8 +28,14 @@ pub(super) enum CertificateCheck {
     ChainAndHost,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct PgTls(Arc<ClientConfig>);
+#[derive(Clone)]
+pub(super) struct PgTls(MakeRustlsConnect);
+
+impl fmt::Debug for PgTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PgTls")
+    }
+}
 
 impl PgTls {
     pub(super) fn new(trust: CertificateCheck, root: Option<&Path>) -> Result<PgTls, String> {
@@ -42,7 +43,7 @@ impl PgTls {
         if trust == CertificateCheck::Unverified {
             let verifier = Arc::new(LenientVerifier { chain: None, algorithms: algorithms() });
             let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
-            return Ok(PgTls(Arc::new(builder.with_no_client_auth())));
+            return Ok(PgTls::with_config(builder.with_no_client_auth()));
         }
         let roots = tls::roots(root).map_err(|why| format!("sslrootcert: {why}"))?;
         if roots.is_empty() {
@@ -58,7 +59,15 @@ impl PgTls {
                 builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
             }
         };
-        Ok(PgTls(Arc::new(config)))
+        Ok(PgTls::with_config(config))
+    }
+
+    fn with_config(config: ClientConfig) -> PgTls {
+        PgTls(MakeRustlsConnect::new(config))
+    }
+
+    pub(super) fn connector(&self) -> MakeRustlsConnect {
+        self.0.clone()
     }
 }
 
@@ -112,68 +121,5 @@ impl ServerCertVerifier for LenientVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
-    }
-}
-
-impl MakeTlsConnect<Socket> for PgTls {
-    type Stream = PgTlsStream;
-    type TlsConnect = PgTlsHandshake;
-    type Error = io::Error;
-
-    fn make_tls_connect(&mut self, host: &str) -> io::Result<PgTlsHandshake> {
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        Ok(PgTlsHandshake { connector: TlsConnector::from(Arc::clone(&self.0)), name })
-    }
-}
-
-/// The TLS handshake of one connection.
-pub(super) struct PgTlsHandshake {
-    connector: TlsConnector,
-    name: ServerName<'static>,
-}
-
-impl TlsConnect<Socket> for PgTlsHandshake {
-    type Stream = PgTlsStream;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<PgTlsStream>> + Send>>;
-
-    fn connect(self, socket: Socket) -> Self::Future {
-        Box::pin(async move { self.connector.connect(self.name, socket).await.map(PgTlsStream) })
-    }
-}
-
-pub(super) struct PgTlsStream(client::TlsStream<Socket>);
-
-impl TlsStream for PgTlsStream {
-    fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
-    }
-}
-
-impl AsyncRead for PgTlsStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for PgTlsStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
     }
 }
