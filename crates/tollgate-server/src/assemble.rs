@@ -130,7 +130,7 @@ fn restore(
             let counters = restored.counters;
             let bans = restored.bans;
             let tracked_keys = restored.tracked_keys;
-            tracing::info!(counters, bans, tracked_keys, "state taken up from the last stop");
+            tracing::info!(counters, bans, tracked_keys, "saved state restored");
             if restored.unused_bytes > 0 {
                 let file = state.path().display();
                 let bytes = restored.unused_bytes;

@@ -32,7 +32,7 @@ pub fn authorize_token<'t>(
         return Err(unknown("send a token: Authorization: Bearer …"));
     };
     match tokens.find(token, needed) {
-        None => Err(unknown("the token is not known")),
+        None => Err(unknown("the token is unknown")),
         Some((role, name)) if !role.includes(needed) => {
             let detail =
                 format!("the token's role is {}, and this needs the role {}", role.name(), needed.name());
@@ -54,7 +54,7 @@ pub fn authorize_local(
     };
     if !is_local(asked_host) || target.is_some_and(|target| !is_local(target.as_str())) {
         return forbidden(
-            "the Host header names no local address: without tokens only local callers are served",
+            "the Host header is not a local address: without tokens only local callers are served",
         );
     }
     let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, host)| host == asked_host);
@@ -65,7 +65,7 @@ pub fn authorize_local(
     }
     let sites = headers.get_all(SEC_FETCH_SITE).iter();
     if sites.into_iter().any(|site| site != "same-origin" && site != "none") {
-        return forbidden("calls that another site makes a browser send are refused");
+        return forbidden("cross-site calls from a browser are refused");
     }
     Ok(())
 }

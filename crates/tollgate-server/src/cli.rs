@@ -101,8 +101,8 @@ enum CliCommand {
     Override(overrides::OverrideCommand),
     /// Show or switch whether rules and bans are enforced, on all nodes at once
     #[command(after_help = "Examples:
-  tollgate enforce            # shows how it is
-  tollgate enforce shadow     # nobody is refused any more; decisions are still counted
+  tollgate enforce            # show the current setting
+  tollgate enforce shadow     # nothing is denied any more; decisions are still counted
   tollgate enforce on")]
     Enforce(enforce::EnforceArgs),
     /// Show who changed rules, bans, the allow list and the panic switch, and when
@@ -110,7 +110,7 @@ enum CliCommand {
   tollgate audit --limit 5
   tollgate audit --item ban:ip:203.0.113.9
 
-`tollgate rules rollback VERSION` takes one change back.")]
+`tollgate rules rollback VERSION` reverts one change.")]
     Audit(audit::AuditArgs),
     /// List, retry and drop queued requests
     #[command(subcommand)]

@@ -222,7 +222,7 @@ fn identity(map: &mut MapReader<'_, '_>) -> Vec<(Attribute, Attribute)> {
         let Some(node) = map.optional(name) else { continue };
         match node.as_str().ok_or("expected an attribute such as jwt:sub".to_owned()).and_then(Attribute::parse) {
             Ok(source @ Attribute::Field(..)) => sources.push((attribute, source)),
-            Ok(source) => map.reject(name, node, format!("'{source}' is no field of a request: use jwt:X, header:X, cookie:X, query:X, json:X or form:X")),
+            Ok(source) => map.reject(name, node, format!("'{source}' is not a field of a request: use jwt:X, header:X, cookie:X, query:X, json:X or form:X")),
             Err(message) => map.reject(name, node, message),
         }
     }
@@ -263,7 +263,7 @@ fn ineffective_in_rules(
 /// Settings that this version does not support.
 fn not_in_this_version(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
     if let Some(node) = map.optional("envoy_config") {
-        map.reject("envoy_config", node, "Envoy's protocol is not part of this version");
+        map.reject("envoy_config", node, "Envoy's protocol is not supported by this version");
     }
     if map.optional_choice("compat", &COMPAT) == Some(Compat::Envoy) {
         idle.push("compat: envoy".to_owned());

@@ -102,7 +102,7 @@ impl FleetBanSync {
         self.lock().record_lift(key, now);
         let forgiven = timeout(STORE_TIMEOUT, self.shared.forgive(key, now)).await;
         let Ok(Ok(banned_until)) = forgiven else {
-            tracing::warn!("a lifted ban is not yet forgotten by the store: it does not answer");
+            tracing::warn!("a lifted ban could not be removed from the store, which does not answer");
             if ban.source == BanSource::Automatic {
                 self.announce(BanEvent::Lifted { key: key.clone(), until: ban.until }, None);
             }
@@ -204,7 +204,7 @@ impl FleetBanSync {
                 &self.counts.fleet
             }
             Err(error) => {
-                tracing::debug!(%error, "violations are counted on this node");
+                tracing::debug!(%error, "violations are counted on this node only");
                 gate.engine.count_violations_locally(&violations);
                 &self.counts.node
             }

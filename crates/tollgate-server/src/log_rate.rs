@@ -53,7 +53,7 @@ impl LogLimiter {
     pub fn warn(&self, what: &str, line: impl FnOnce()) {
         let Some(LogPermit { suppressed: left_out, is_last }) = self.permit() else { return };
         if left_out > 0 {
-            tracing::warn!(left_out, "{what}: lines that were left out");
+            tracing::warn!(left_out, "{what}: log lines were suppressed");
         }
         line();
         if is_last {

@@ -65,13 +65,13 @@ fn log_increases(before: NoticeCounts, after: NoticeCounts) {
         tracing::warn!(bans, "keys were banned after repeated denials");
     }
     if let Some(bans) = more(before.dropped_bans, after.dropped_bans) {
-        tracing::error!(bans, "the ban list is full: bans that were earned are not in force");
+        tracing::error!(bans, "the ban list is full: automatic bans are not in force");
     }
     if let Some(keys) = more(before.evicted, after.evicted) {
-        tracing::warn!(keys, "memory is full: keys that used little made room for others");
+        tracing::warn!(keys, "memory is full: keys with little usage were evicted");
     }
     if let Some(charges) = more(before.unstored, after.unstored) {
-        tracing::warn!(charges, "memory is full: new keys found no room (see memory_full)");
+        tracing::warn!(charges, "memory is full: there was no room for new keys (see memory_full)");
     }
     if let Some(tries) = more(before.untracked, after.untracked) {
         tracing::warn!(tries, "too many keys wait for the store: tries of tracked keys were not recorded");

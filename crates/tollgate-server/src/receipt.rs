@@ -69,17 +69,17 @@ type WireKeyPart = (Box<str>, Box<str>, bool);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ReceiptError {
-    #[error("the receipt is not one of ours")]
+    #[error("the receipt is not valid")]
     Forged,
-    #[error("the receipt is of another node: settle it there")]
+    #[error("the receipt was issued by another node: settle it there")]
     OtherNode,
-    #[error("the receipt is older than an hour: what it was for stays charged")]
+    #[error("the receipt is older than an hour: its charges stay")]
     Expired,
     #[error("the receipt was used already")]
     Used,
     #[error("too many receipts were used within an hour")]
     TooMany,
-    #[error("the store that counters are kept in does not answer: try again")]
+    #[error("the central store does not answer: try again")]
     StoreUnavailable,
 }
 

@@ -145,7 +145,7 @@ fn apply(gate: &Gate, watched: &WatchedConfig) {
             for problem in &problems {
                 tracing::error!("{problem}");
             }
-            tracing::error!("the configuration was not taken: the rules in force stay");
+            tracing::error!("the configuration was rejected: the rules in force stay");
         }
     }
 }
@@ -156,7 +156,7 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
         let problem = Problem::new(
             None,
             "",
-            "is empty, as if it were being written: to have no rules, write rules: []",
+            "is empty, perhaps because it is being written: for no rules, write rules: []",
         );
         return Err(Problems::from(problem).in_file(&watched.path.display().to_string()));
     }
@@ -165,7 +165,7 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
     }
     if StartupSettings::of(&config) != watched.startup {
         tracing::warn!(
-            "listen, proxy.tls, queue, memory, memory_full, counters, rules_db, on_rules_error, state_dir, state and tokens_file are changed by a restart only"
+            "listen, proxy.tls, queue, memory, memory_full, counters, rules_db, on_rules_error, state_dir, state and tokens_file change only with a restart"
         );
     }
     config.memory_bytes = watched.startup.memory_bytes; // unchanged until the next start
@@ -183,7 +183,7 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
     let in_file = |message: String| {
         Problems::from(Problem::new(None, "rules", message)).in_file(&watched.path.display().to_string())
     };
-    let clash = |id: &RuleId| in_file(format!("rule id '{id}' is that of a rule in the rules database"));
+    let clash = |id: &RuleId| in_file(format!("rule id '{id}' is also used by a rule in the rules database"));
     let in_force = gate.engine.policy();
     let is_added = |id: &RuleId| in_force.rule(id.as_str()).is_some_and(|rule| rule.is_added());
     if let Some(rule) = policy.rules().iter().find(|rule| is_added(&rule.id)) {

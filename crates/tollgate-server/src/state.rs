@@ -58,8 +58,8 @@ impl StateFile {
     pub fn quarantine(&self) {
         let aside = self.path.with_extension("snapshot.damaged");
         match fs::rename(&self.path, &aside) {
-            Ok(()) => tracing::warn!(file = %aside.display(), "the saved state was set aside"),
-            Err(error) => tracing::warn!(%error, "the saved state could not be set aside"),
+            Ok(()) => tracing::warn!(file = %aside.display(), "the saved state was renamed"),
+            Err(error) => tracing::warn!(%error, "the saved state could not be renamed"),
         }
     }
 

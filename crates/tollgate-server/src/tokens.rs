@@ -98,7 +98,7 @@ impl Token {
             Some("admin") => Role::Admin,
             _ => {
                 return Err(
-                    "a line is a role (check, read, operate or admin), a token and, if you like, a name",
+                    "a line is a role (check, read, operate or admin), a token and, optionally, a name",
                 );
             }
         };
@@ -131,7 +131,7 @@ fn token_digest(token: &str) -> Result<[u8; 32], &'static str> {
     let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
     let bytes: Option<Vec<u8>> =
         hex.as_bytes().chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect();
-    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or("sha256: wants 64 hex digits")
+    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or("sha256: needs 64 hex digits")
 }
 
 fn sha256(text: &str) -> [u8; 32] {

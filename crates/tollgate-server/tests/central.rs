@@ -251,7 +251,7 @@ fn what_the_store_cannot_keep_is_rejected_with_the_reason() {
         ("counters: mysql://u:hunter2@host\n", "unknown store 'mysql'"),
         ("counters: redis://host:x\n", "is not a number between 1 and 65535"),
         ("counters: redis://h\nstore_keys: secret\n", "sensitive"),
-        ("counters: redis://h\nstore_deadline: 0s\n", "expected a span above 0"),
+        ("counters: redis://h\nstore_deadline: 0s\n", "expected a duration above 0"),
         ("counters: redis://h\nrules: [{ id: a, limit: 3_000_000/s }]\n", "limit 3000000/s of rule a"),
         (
             "counters: memcached://h\nrules: [{ id: a, limit: 1_000_000/h, algorithm: sliding-log }]\n",

@@ -76,7 +76,7 @@ fn a_kill_under_load_costs_no_more_than_what_was_charged_since_the_last_write() 
     });
 
     let server = Server::start_in(&folder);
-    server.wait_for_log("state taken up");
+    server.wait_for_log("saved state restored");
     for (user, charged) in users.iter().zip(&charged) {
         let must = charged.iter().filter(|at| **at < saved).count() as u64;
         assert!(must > 0);

@@ -113,7 +113,7 @@ fn a_bad_file_is_said_by_line_and_column_and_the_rules_in_force_stay() {
     let server = start(&folder);
     let bad = format!("{LISTEN}rules:\n  - id: a\n    limit: 5/fortnight\ncolour: red\n");
     folder.write("tollgate.yaml", bad);
-    server.wait_for_log("the configuration was not taken: the rules in force stay");
+    server.wait_for_log("the configuration was rejected: the rules in force stay");
     let log = server.log();
     assert!(log.contains("tollgate.yaml:4:12: rules[0].limit: unknown unit 'fortnight'"), "{log}");
     assert!(log.contains("tollgate.yaml:5:1: unknown key 'colour'"), "{log}");
@@ -213,7 +213,7 @@ fn settings_beside_the_rules_change_as_well_where_they_can() {
     let server = start(&folder);
     folder.write("tollgate.yaml", format!("{}headers: none\nmemory: 64MiB\n", limit("5/y")));
     server.wait_for_log("rules generation 1 → 2");
-    server.wait_for_log("changed by a restart only");
+    server.wait_for_log("change only with a restart");
     assert_eq!(server.check(&json!({ "user": "ann" })).header("ratelimit"), None);
 }
 

@@ -48,7 +48,7 @@ fn counters_of_every_algorithm_come_back() {
     }
     assert!(stop(server).contains("state saved"));
     let server = Server::start_in(&folder);
-    server.wait_for_log("state taken up from the last stop");
+    server.wait_for_log("saved state restored");
     for (n, algorithm) in algorithms.iter().enumerate() {
         assert_eq!(server.used(&format!("r{n}"), "user:ann"), [3], "{algorithm}");
         assert_eq!(server.used(&format!("r{n}"), "user:bob"), [0], "{algorithm}");
@@ -223,12 +223,12 @@ fn a_damaged_snapshot_is_said_set_aside_and_does_not_stop_the_start() {
         ("cut in the header", good[..60].to_vec()),
         ("nearly empty", good[..3].to_vec()),
         ("empty", Vec::new()),
-        ("not a snapshot", b"hello".to_vec()),
+        ("not a saved state", b"hello".to_vec()),
     ] {
         folder.write_private(SNAPSHOT, &bytes);
         let server = Server::start_in(&folder);
         let log = server.log();
-        assert!(log.contains("the saved state is not used") && log.contains("set aside"), "{what}: {log}");
+        assert!(log.contains("the saved state is not used") && log.contains("renamed"), "{what}: {log}");
         assert_eq!(fs::read(folder.path("tollgate.snapshot.damaged")).expect(what), bytes);
         assert_eq!(server.used("a", "user:ann"), [0], "{what}");
         assert_eq!(hit(&server, "ann"), 200, "{what}");

@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(value(&root, "a"), value(&root, "b"));
         assert_eq!(value(&root, "c").as_str(), Some("c"));
         assert!(problem("a: *x").starts_with("1:4: "));
-        assert!(problem("a: &x [*x]").starts_with("1:8: an alias cannot stand inside"));
+        assert!(problem("a: &x [*x]").starts_with("1:8: an alias cannot refer to"));
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Headers {
     }
 
     fn add(&mut self, text: fmt::Arguments<'_>) {
-        self.text.write_fmt(text).expect("a string takes everything");
+        self.text.write_fmt(text).expect("writing to a string cannot fail");
     }
 
     fn end(&mut self, name: &'static str) {

@@ -334,13 +334,13 @@ pub enum LimitError {
     Burst { burst: u64, rate: Rate },
     #[error("hold_after {after} is too large: at most 1000000000")]
     HoldAfter { after: u64 },
-    #[error("tick is 0: write a span such as 1s")]
+    #[error("tick is 0: write a duration such as 1s")]
     ZeroTick,
     #[error("tick is longer than a hundred years")]
     TickTooLong,
     #[error("tick {} is too fine for {rate}: write a longer one, or refill: continuous", format_duration(*tick))]
     Tick { tick: Duration, rate: Rate },
-    #[error("resolution is 0: write a span such as 1s")]
+    #[error("resolution is 0: write a duration such as 1s")]
     ZeroResolution,
     #[error("a window of {} is not a whole number of steps of {}", format_duration(*window), format_duration(*step))]
     Resolution { step: Duration, window: Duration },

@@ -366,7 +366,7 @@ fn file_ban(node: &Node<'_>, path: &str, problems: &mut Problems) -> Option<(Key
     let until = until_node.map(|node| node.as_str().and_then(calendar::parse_rfc3339));
     let reason = map.optional_text("reason").unwrap_or_default().to_owned();
     if let (Some(None), Some(node)) = (until, until_node) {
-        map.reject("until", node, "expected an instant such as 2027-01-01T00:00:00Z");
+        map.reject("until", node, "expected a timestamp such as 2027-01-01T00:00:00Z");
     }
     if let (Some(Err(message)), Some(node)) = (&key, map.optional("key")) {
         map.reject("key", node, message);

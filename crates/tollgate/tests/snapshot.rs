@@ -249,7 +249,7 @@ fn another_version_is_named_whatever_follows() {
     other[8] = 9;
     assert_eq!(rejected(&other), SnapshotError::Version(9));
     let message = rejected(&with_checksum(other)).to_string();
-    assert_eq!(message, "it has format version 9, this program reads versions 3 to 6");
+    assert_eq!(message, "format version 9 is not supported: this program reads versions 3 to 6");
 }
 
 #[test]

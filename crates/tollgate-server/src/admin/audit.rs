@@ -60,7 +60,7 @@ pub async fn rollback(call: AdminRequest) -> Result<FullResponse, ProblemDetails
         return Ok(response::json(StatusCode::OK, &json!({ "dry_run": true, "changes": changes })));
     }
     let changes = rulebook.rollback(&call.caller, version, gate.now()).await.map_err(db_problem)?;
-    tracing::info!(%version, who = call.caller, "change taken back");
+    tracing::info!(%version, who = call.caller, "change reverted");
     let now = logged.change.text.as_deref();
     let changes = changes.iter().map(|change| {
         let mut told = change_json(change, now);
@@ -88,7 +88,7 @@ fn parse_item(gate: &Gate, text: &str) -> Result<ItemId, ProblemDetails> {
         };
         Some(ItemId::new(kind, name))
     });
-    let wrong = "'item' is such as rule:ID, ban:KEY, allow:KEY or setting:enforce";
+    let wrong = "'item' must be rule:ID, ban:KEY, allow:KEY or setting:enforce";
     found.ok_or_else(|| ProblemDetails::bad_field("item", wrong))
 }
 

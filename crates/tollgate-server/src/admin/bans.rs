@@ -166,7 +166,7 @@ impl NewBan {
         }
         let until = until(self.r#for.as_deref(), self.until.as_deref(), now)
             .map_err(|(field, why)| ProblemDetails::bad_field(field, why))?;
-        let how_long = "how long is missing: 'for' such as 1h, or 'until'";
+        let how_long = "the duration is missing: write 'for' such as 1h, or 'until'";
         let until = until.ok_or_else(|| ProblemDetails::bad_field("for", how_long))?;
         Ok((key, Ban { until, reason: self.reason, source: BanSource::Manual, strikes: 0 }))
     }
@@ -197,12 +197,14 @@ fn until(
         (Some(_), Some(_)) => Err(("until", "give 'for' or 'until', not both".to_owned())),
         (None, None) => Ok(None),
         (Some(span), None) => match parse_duration(span) {
-            Ok(span) if span.is_zero() => Err(("for", "'for' is no time at all".to_owned())),
+            Ok(span) if span.is_zero() => {
+                Err(("for", "'for' is zero: write a duration such as 1h".to_owned()))
+            }
             Ok(span) => Ok(Some(now + span)),
             Err(why) => Err(("for", why)),
         },
         (None, Some(text)) => match calendar::parse_rfc3339(text) {
-            None => Err(("until", "expected an instant such as 2027-01-01T00:00:00Z".to_owned())),
+            None => Err(("until", "expected a timestamp such as 2027-01-01T00:00:00Z".to_owned())),
             Some(until) if until <= now => Err(("until", "'until' is in the past".to_owned())),
             Some(until) => Ok(Some(until)),
         },

@@ -20,7 +20,7 @@ impl Cursor {
             Some(("database", name)) => Ok(Cursor::Database(name.to_owned())),
             _ => Err(ProblemDetails::bad_field(
                 "after",
-                "'after' is no cursor: take the 'next' of the page before",
+                "'after' is not a valid cursor: use the 'next' of the previous page",
             )),
         }
     }

@@ -30,13 +30,15 @@ impl Condition {
         match (call.header("if-match")?, call.header("if-none-match")?) {
             (None, None) => Ok(Condition::Any),
             (None, Some("*")) => Ok(Condition::Absent),
-            (None, Some(_)) => Err(ProblemDetails::bad_field("If-None-Match", "If-None-Match takes * here")),
+            (None, Some(_)) => {
+                Err(ProblemDetails::bad_field("If-None-Match", "If-None-Match must be * here"))
+            }
             (Some("*"), None) => Ok(Condition::Exists),
             (Some(tag), None) => {
                 let version = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
                 let version = version.and_then(|version| version.parse().ok());
                 let wrong = || {
-                    ProblemDetails::bad_field("If-Match", "If-Match takes one ETag such as \"0-17\", or *")
+                    ProblemDetails::bad_field("If-Match", "If-Match must be one ETag such as \"0-17\", or *")
                 };
                 version.map(Condition::AtVersion).ok_or_else(wrong)
             }
@@ -94,7 +96,7 @@ pub enum EditOutcome {
 impl AdminRequest {
     /// The rules database, if configured.
     pub fn rules_follower(&self) -> Result<&Arc<RulesFollower>, ProblemDetails> {
-        let none = "rules_db is none: what is in the configuration file is changed there";
+        let none = "rules_db is none: edit the configuration file instead";
         self.gate().rules_follower.get().ok_or_else(|| ProblemDetails::new(StatusCode::CONFLICT, none))
     }
 

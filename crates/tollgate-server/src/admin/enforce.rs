@@ -51,7 +51,7 @@ pub async fn set(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     let terms = EditOptions::of(&call)?;
     let body = call.read_body(MAX_BODY_BYTES).await?;
     let JsonObject(asked): JsonObject<NewEnforce> = json_body::parse(&body)?;
-    let wrong = || ProblemDetails::bad_field("enforce", "'enforce' is on, shadow or off");
+    let wrong = || ProblemDetails::bad_field("enforce", "'enforce' must be on, shadow or off");
     let position = Enforce::parse(&asked.enforce).ok_or_else(wrong)?;
     let (gate, now) = (call.gate(), call.gate().now());
     let Some(rulebook) = gate.rules_follower.get() else {
@@ -71,7 +71,7 @@ pub async fn set(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
         EditOutcome::Applied(changes) => changes,
     };
     let Some(change) = changes.last() else { return current_response(gate).await };
-    tracing::warn!(who = call.caller, "the switch was turned to {}", position.name());
+    tracing::warn!(who = call.caller, "the panic switch was set to {}", position.name());
     let turned = Some((change.version.to_string(), call.caller.clone(), rfc3339(now)));
     Ok(with_etag(
         response::json(StatusCode::OK, &enforce_json(position.name(), "fleet", turned)),

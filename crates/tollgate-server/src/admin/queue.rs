@@ -25,7 +25,7 @@ impl From<QueueError> for ProblemDetails {
 fn request_queue(admin: &Admin) -> Result<&RequestQueue, ProblemDetails> {
     let aside = admin.proxy.as_ref().and_then(|proxy| proxy.request_queue.as_deref());
     aside.ok_or_else(|| {
-        ProblemDetails::new(StatusCode::NOT_FOUND, "there is no queue: no rule says on_exceed: queue")
+        ProblemDetails::new(StatusCode::NOT_FOUND, "there is no queue: no rule has on_exceed: queue")
     })
 }
 
@@ -37,7 +37,7 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let state = asked("state").map(|name| QueuedState::parse(&name).ok_or_else(unknown_state)).transpose()?;
     let count = asked("count").map_or(Ok(100), |count| count.parse::<usize>());
     let count =
-        count.map_err(|_| ProblemDetails::bad_field("count", "'count' is no number"))?.min(MAX_LISTED);
+        count.map_err(|_| ProblemDetails::bad_field("count", "'count' is not a number"))?.min(MAX_LISTED);
     let counts = aside.backend.counts().await?;
     let counts: serde_json::Map<_, _> =
         counts.into_iter().map(|(state, count)| (state.name().to_owned(), count.into())).collect();
@@ -47,7 +47,7 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
 
 fn unknown_state() -> ProblemDetails {
     let names = QueuedState::ALL.map(QueuedState::name).join(", ");
-    ProblemDetails::bad_field("state", format!("'state' is one of {names}"))
+    ProblemDetails::bad_field("state", format!("'state' must be one of {names}"))
 }
 
 pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
@@ -64,7 +64,7 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
 pub async fn retry(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let (aside, item) = find(&call).await?;
     if item.state == QueuedState::Sending {
-        return Err(ProblemDetails::new(StatusCode::CONFLICT, "it is being sent just now"));
+        return Err(ProblemDetails::new(StatusCode::CONFLICT, "the request is being sent: try again later"));
     }
     let now = call.gate().now();
     let expires_at = now + aside.config.ttl;

@@ -49,7 +49,7 @@ impl AdminRequest {
         let text = first.map(|value| value.to_str()).transpose();
         match (text, second) {
             (Ok(text), None) => Ok(text),
-            _ => Err(ProblemDetails::bad_field(name, format!("'{name}' is not understood, or given twice"))),
+            _ => Err(ProblemDetails::bad_field(name, format!("'{name}' is unexpected, or given twice"))),
         }
     }
 
@@ -105,7 +105,7 @@ pub fn limit(asked: Option<&str>) -> Result<usize, ProblemDetails> {
     let Some(asked) = asked else { return Ok(DEFAULT_LIMIT) };
     let limit = asked.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
     limit.ok_or_else(|| {
-        ProblemDetails::bad_field("limit", format!("'limit' is a number from 1 to {MAX_LIMIT}"))
+        ProblemDetails::bad_field("limit", format!("'limit' must be a number from 1 to {MAX_LIMIT}"))
     })
 }
 
@@ -114,7 +114,7 @@ pub fn flag(name: &str, asked: Option<&str>) -> Result<bool, ProblemDetails> {
     match asked {
         None | Some("false") => Ok(false),
         Some("true" | "") => Ok(true),
-        Some(_) => Err(ProblemDetails::bad_field(name, format!("'{name}' is true or false"))),
+        Some(_) => Err(ProblemDetails::bad_field(name, format!("'{name}' must be true or false"))),
     }
 }
 
@@ -127,7 +127,7 @@ pub fn choice<T: Copy, const N: usize>(
     let found = known.iter().find(|(word, _)| asked.is_none_or(|asked| asked == *word));
     found.map(|(_, value)| *value).ok_or_else(|| {
         let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
-        ProblemDetails::bad_field(name, format!("'{name}' is one of {}", words.join(", ")))
+        ProblemDetails::bad_field(name, format!("'{name}' must be one of {}", words.join(", ")))
     })
 }
 

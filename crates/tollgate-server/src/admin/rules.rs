@@ -142,7 +142,7 @@ impl SubmittedRule {
         }
         let text = RuleText::from_node(&node, "")?;
         if id.is_some_and(|id| id != text.id()) {
-            return Err(ProblemDetails::bad_field("id", "the rule's id is not that of the path"));
+            return Err(ProblemDetails::bad_field("id", "the rule's id differs from the id in the path"));
         }
         refuse_file_rule(call.gate(), text.id())?;
         let rule = rules_follower::parse_rule(text.as_str())?;

@@ -39,7 +39,7 @@ pub fn show(gate: &Gate) -> FullResponse {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Tollgate</title></head><body>\n\
          <h1>Tollgate</h1>\n\
          <p>{rules} rules in force, generation {generation}. {bans} bans. {keys} keys in {bytes} of {cap} bytes.{store}</p>\n\
-         <table border=\"1\"><caption>Rules, and how often they said what since the start</caption>\n\
+         <table border=\"1\"><caption>Rules, with decisions by outcome since the start</caption>\n\
          <tr><th>rule</th><th>match</th><th>limits</th><th>mode</th><th>allowed</th><th>denied</th>\
          <th>denied in shadow</th></tr>\n{rows}</table>\n\
          <p><a href=\"/v1/rules\">rules</a> · <a href=\"/v1/bans\">bans</a> · <a href=\"/metrics\">metrics</a></p>\n\
@@ -62,7 +62,7 @@ fn store(gate: &Gate) -> String {
     let down: Vec<_> =
         servers.iter().filter(|server| server.trouble.is_some()).map(|server| &*server.server).collect();
     let state = match down[..] {
-        [] => "all of it answers".to_owned(),
+        [] => "all servers answer".to_owned(),
         _ => format!("<strong>protection is off</strong>: {} does not answer", escape(&down.join(", "))),
     };
     format!(" Counters are on {}: {state}.", escape(&central.name))

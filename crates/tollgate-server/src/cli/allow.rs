@@ -50,7 +50,7 @@ pub fn run(command: &AllowCommand) -> Exit {
             admin.print(Method::POST, "/v1/allow", Some(body), |entry| described("allowed", entry))
         }
         AllowCommand::Ls { limit, admin } => {
-            let mut listing = Listing::new("/v1/allow", "allow", "nobody is on the allow list");
+            let mut listing = Listing::new("/v1/allow", "allow", "the allow list is empty");
             listing.limit = *limit;
             listing.print_table(admin, &["KEY", "SOURCE", "NOTE"], |entry| {
                 ["key", "source", "note"].map(|name| out::text_field(entry, name)).to_vec()
@@ -58,7 +58,7 @@ pub fn run(command: &AllowCommand) -> Exit {
         }
         AllowCommand::Rm { key, admin } => {
             let path = format!("/v1/allow/{}", percent_encode(key));
-            admin.print(Method::DELETE, &path, None, |gone| described("took off", &gone["removed"]))
+            admin.print(Method::DELETE, &path, None, |gone| described("removed", &gone["removed"]))
         }
     };
     done.err().unwrap_or(Exit::Success)

@@ -66,7 +66,7 @@ fn described(change: &Value) -> Vec<String> {
 
 /// `version 0-17, by ann, at 2026-11-15T11:01:51Z`, as far as known.
 pub fn change_stamp(change: &Value) -> String {
-    let words = [("version", "version"), ("who", "by"), ("at", "at"), ("undoes", "takes back")];
+    let words = [("version", "version"), ("who", "by"), ("at", "at"), ("undoes", "reverts")];
     let known = words.iter().filter_map(|(name, word)| Some(format!("{word} {}", change[*name].as_str()?)));
     out::escape_control(&known.collect::<Vec<_>>().join(", "))
 }

@@ -55,11 +55,11 @@ pub enum BanCommand {
     #[command(after_help = "Example:
   tollgate ban import bans.txt
 
-A line is a key, then how long or until when (without it, for good), then the reason:
+A line is a key, then a duration or an end (none: the ban is permanent), then the reason:
   ip:203.0.113.9 7d scraping
   ip:198.51.100.0/24 2027-01-01T00:00:00Z botnet
 
-YAML and JSON are taken too: [{key: ip:203.0.113.9, for: 7d, reason: scraping}].")]
+YAML and JSON are accepted too: [{key: ip:203.0.113.9, for: 7d, reason: scraping}].")]
     Import {
         /// The file; `-` reads stdin
         file: PathBuf,

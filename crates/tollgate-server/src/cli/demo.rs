@@ -139,7 +139,7 @@ fn served(method: &str, path: &str) -> FullResponse {
 
 /// Requests more reservations than the rule allows, and prints the responses.
 async fn show_limits(at: &Addresses) -> anyhow::Result<()> {
-    out::line("The rule `reservation` allows 5 a minute for each user and address. Ann asks for 7:");
+    out::line("The rule `reservation` allows 5 a minute for each user and address. Ann requests 7:");
     out::line("");
     let base = format!("http://{}", at.api);
     let mut passed = 0;
@@ -150,10 +150,10 @@ async fn show_limits(at: &Addresses) -> anyhow::Result<()> {
         passed += usize::from(allowed);
         ensure!(allowed == (n <= PASS), "request {n} was answered with {}", answered.status);
         let waits = answered.headers.contains_key("retry-after");
-        ensure!(waits != allowed, "request {n}: Retry-After belongs to a refusal, and to every one");
+        ensure!(waits != allowed, "request {n}: every denial, and nothing else, has Retry-After");
     }
     let other = call(&base, reservation("bob")).await?;
-    out::line(format!("     and Bob asks once:  {}", described(&other)));
+    out::line(format!("     and Bob requests one:  {}", described(&other)));
     ensure!(passed == PASS && other.status == StatusCode::CREATED.as_u16(), "{passed} of {TRIES} passed");
     Ok(())
 }
@@ -176,9 +176,9 @@ fn show_next(at: &Addresses) {
     out::line("");
     out::line("Three things to try next, in another terminal:");
     out::line("");
-    out::line("  1. Book cabs until you are told to wait:");
+    out::line("  1. Book cabs until you are denied:");
     out::line(format!("     curl -i -X POST -H 'x-user: you' http://{}/cab-booking", at.api));
-    out::line("  2. Ask whether a request may pass, without sending it:");
+    out::line("  2. Check whether a request may pass, without sending it:");
     let question = r#"'{"method":"POST","path":"/reservation","user":"ann","ip":"127.0.0.1","peek":true}'"#;
     out::line(format!("     curl -d {question} http://{}/v1/check", at.http));
     out::line("  3. Ban an address for a minute, then book a cab again:");

@@ -90,7 +90,8 @@ pub fn json_problems(problems: &Problems) -> Exit {
 
 /// Prints the error response of the server.
 pub fn refused(answered: &ClientResponse) -> Exit {
-    let detail = answered.body.get("detail").and_then(Value::as_str).unwrap_or("the server refused");
+    let detail =
+        answered.body.get("detail").and_then(Value::as_str).unwrap_or("the server rejected the call");
     message(format!("error: {}", detail.lines().map(escape_control).collect::<Vec<_>>().join("\n")));
     match answered.status {
         401 | 403 => Exit::Unauthorised,

@@ -37,7 +37,7 @@ pub enum RulesCommand {
     #[command(after_help = "Example:
   tollgate rules check tollgate.yaml
 
-No server is asked. Exits 0 if the file is valid, 3 if not.")]
+No server is contacted. Exits 0 if the file is valid, 3 if not.")]
     Check {
         /// The configuration, or a list of rules
         file: PathBuf,
@@ -53,8 +53,8 @@ No server is asked. Exits 0 if the file is valid, 3 if not.")]
   tollgate rules apply rules.yaml
   tollgate rules export | tollgate rules apply - --admin http://127.0.0.1:7071
 
-The file is a list of rules, or has one under `rules:`. Rules that it does not name stay as they are, unless
-you say --replace. It is checked here first: exits 3 if a rule is wrong, and nothing is sent."
+The file is a list of rules, or has one under `rules:`. Rules that it does not name stay unchanged, unless
+--replace is given. It is checked locally first: exits 3 if a rule is invalid, and nothing is sent."
     )]
     Apply {
         #[command(flatten)]
@@ -85,7 +85,7 @@ you say --replace. It is checked here first: exits 3 if a rule is wrong, and not
     #[command(after_help = "Example:
   tollgate rules rm login
 
-`tollgate rules history login` still knows it, and `tollgate rules rollback` brings it back.")]
+`tollgate rules history login` still lists it, and `tollgate rules rollback` restores it.")]
     Rm {
         /// The id of the rule
         id: String,
@@ -109,7 +109,7 @@ you say --replace. It is checked here first: exits 3 if a rule is wrong, and not
   tollgate rules history login      # shows versions such as 0-17
   tollgate rules rollback 0-17
 
-What the change made of the rule must still be in force: a rule that was changed again since is left alone.")]
+The rule must still be as the change left it: a rule that was changed again since is not touched.")]
     Rollback {
         /// The version of the change, as `history` shows it
         version: String,

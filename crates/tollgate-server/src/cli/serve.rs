@@ -107,7 +107,7 @@ pub fn log_to_stderr() {
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(%error, "the limit on open files stays as it is");
+        tracing::warn!(%error, "the limit on open files cannot be raised");
     }
 }
 
@@ -125,11 +125,11 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
     runtime.block_on(async {
         // Signal handlers are installed before the addresses are printed: whoever sees an address may send a signal.
         let mut signals = StopSignals::listen()?;
-        let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be listened to")?;
+        let hangup = signal(SignalKind::hangup()).context("cannot install the handler of SIGHUP")?;
         let ServeContext { gate, proxy, tokens, watched, state, lock } = served;
         let tokens = tokens.map(Arc::new);
         if tokens.as_ref().is_some_and(|tokens| !tokens.has_admin()) && config.listen.admin.is_some() {
-            tracing::warn!("no token has a role for the admin API, which serves nobody: read, operate or admin");
+            tracing::warn!("no token has a role for the admin API (read, operate or admin): all its callers are refused");
         }
         open_central(&gate, config)?;
         let rulebook = open_rulebook(&gate, config, watched.is_some()).await?;
@@ -175,7 +175,7 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             let door = CallerAccess::new(listener.local_addr()?, tokens);
             if matches!(door.allowed_callers, AllowedCallers::Anyone) {
                 tracing::warn!(
-                    "http can be reached from outside and takes no tokens: whoever reaches it can use up the limits of others; \
+                    "http can be reached from outside and requires no token: any client can use up the limits of others; \
                      put a line 'check TOKEN' into tokens_file or TOLLGATE_TOKENS"
                 );
             }
@@ -376,8 +376,8 @@ pub struct StopSignals {
 
 impl StopSignals {
     pub fn listen() -> anyhow::Result<StopSignals> {
-        let terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be listened to")?;
-        let interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be listened to")?;
+        let terminate = signal(SignalKind::terminate()).context("cannot install the handler of SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("cannot install the handler of SIGINT")?;
         Ok(StopSignals { terminate, interrupt })
     }
 

@@ -33,7 +33,7 @@ fn init(path: &Path) -> Exit {
         Err(problems) => return out::problems(&problems),
     };
     let Some(store) = config.store else {
-        out::line("counters are kept in memory: there is nothing to make");
+        out::line("counters are kept in memory: there is nothing to create");
         return Exit::Success;
     };
     let CentralAddress::Cassandra(address) = &store.address else {

@@ -85,7 +85,7 @@ fn address(
                 map.reject(
                     name,
                     node,
-                    format!("'{text}' is no address: write 127.0.0.1:8080, [::1]:8080 or off"),
+                    format!("'{text}' is not a valid address: write 127.0.0.1:8080, [::1]:8080 or off"),
                 );
                 default
             }

@@ -276,7 +276,7 @@ fn health(map: &mut MapReader<'_, '_>) -> Option<HealthCheck> {
     if let Some(node) =
         map.optional("path").filter(|_| path.as_ref().is_some_and(|path| !path.starts_with('/')))
     {
-        map.reject("path", node, "a path begins with /");
+        map.reject("path", node, "not a valid path: begin it with /");
     }
     map.finish();
     Some(HealthCheck { path: path?, every })
@@ -298,10 +298,10 @@ fn balance(text: &str) -> Result<Balance, String> {
 /// A duration above zero.
 pub(super) fn duration(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
     let node = map.optional(name)?;
-    let read = node.as_str().ok_or("expected a span such as 30s".to_owned()).and_then(parse_duration);
+    let read = node.as_str().ok_or("expected a duration such as 30s".to_owned()).and_then(parse_duration);
     match read {
         Ok(span) if !span.is_zero() => return Some(span),
-        Ok(_) => map.reject(name, node, "is no time at all"),
+        Ok(_) => map.reject(name, node, "is zero: write a duration such as 30s"),
         Err(message) => map.reject(name, node, message),
     }
     None
@@ -313,16 +313,16 @@ impl UpstreamAddress {
             let shown = without_secrets(text);
             format!("'{shown}' {why}: write http://HOST:PORT, https://HOST or h2c://HOST:PORT")
         };
-        let uri: Uri = text.parse().map_err(|_| bad("is no address"))?;
+        let uri: Uri = text.parse().map_err(|_| bad("is not a valid address"))?;
         let (speech, port) = match uri.scheme_str() {
             Some("http") => (UpstreamProtocol::Http1, 80),
             Some("h2c") => (UpstreamProtocol::Http2, 80),
             Some("https") => (UpstreamProtocol::Tls, 443),
-            _ => return Err(bad("is no address")),
+            _ => return Err(bad("is not a valid address")),
         };
         let authority = uri.authority().ok_or_else(|| bad("has no host"))?;
         if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
-            return Err(bad("has a path, and requests keep their own"));
+            return Err(bad("has a path, but requests keep their own path"));
         }
         if authority.as_str().contains('@') {
             return Err(bad("has a user"));

@@ -118,12 +118,14 @@ impl AuditConfig {
 
 fn read_keep(audit: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
     let node = audit.optional(name)?;
-    let problem = match node.as_str().ok_or("expected a span such as 90d".to_owned()).and_then(parse_duration)
-    {
-        Ok(keep) if keep >= LEAST_KEEP => return Some(keep),
-        Ok(_) => "at least 1h: nodes follow the log, and those further behind read everything".to_owned(),
-        Err(problem) => problem,
-    };
+    let problem =
+        match node.as_str().ok_or("expected a duration such as 90d".to_owned()).and_then(parse_duration) {
+            Ok(keep) if keep >= LEAST_KEEP => return Some(keep),
+            Ok(_) => {
+                "at least 1h: a node that is further behind than the log has to read everything".to_owned()
+            }
+            Err(problem) => problem,
+        };
     audit.reject(name, node, problem);
     None
 }

@@ -130,10 +130,10 @@ impl StoreConfig {
 
 fn deadline(map: &mut MapReader<'_, '_>) -> Option<Duration> {
     let node = map.optional("store_deadline")?;
-    let read = node.as_str().ok_or("expected a span such as 50ms".to_owned()).and_then(parse_duration);
+    let read = node.as_str().ok_or("expected a duration such as 50ms".to_owned()).and_then(parse_duration);
     match read {
         Ok(span) if !span.is_zero() && span <= MAX_DEADLINE => return Some(span),
-        Ok(_) => map.reject("store_deadline", node, "expected a span above 0 and up to 1m"),
+        Ok(_) => map.reject("store_deadline", node, "expected a duration above 0 and up to 1m"),
         Err(message) => map.reject("store_deadline", node, message),
     }
     None

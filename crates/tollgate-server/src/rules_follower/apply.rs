@@ -187,9 +187,9 @@ pub(super) fn put_ban(
 
 fn put_setting(gate: &Gate, item: &ItemId, text: &str) -> Result<(), String> {
     if *item != ItemId::enforce() {
-        return Err("this version does not know the setting".to_owned());
+        return Err("this version has no such setting".to_owned());
     }
-    let enforce = Enforce::parse(text).ok_or_else(|| format!("'{text}' is none of on, shadow, off"))?;
+    let enforce = Enforce::parse(text).ok_or_else(|| format!("'{text}' is not one of on, shadow, off"))?;
     set_enforce(gate, enforce);
     Ok(())
 }

@@ -22,8 +22,7 @@ impl NodeCapabilities {
     /// Why a rule cannot be in force here.
     pub(super) fn unsupported_reason(&self, rule: &Rule) -> Option<String> {
         if self.lacks_queue && rule.on_exceed == OnExceed::Queue {
-            let why =
-                "on_exceed: queue needs a queue, which is there from a start with queue: {} in the file on";
+            let why = "on_exceed: queue needs a queue: add queue: {} to the configuration file and restart";
             return Some(why.to_owned());
         }
         match &self.store {

@@ -85,7 +85,9 @@ async fn resume_from_copy(
     if local_copy::is_in_history(db, seen, last).await? {
         return catch_up(rulebook, gate, db, seen).await;
     }
-    tracing::warn!("the rules database has another past than the local copy: reading all of it");
+    tracing::warn!(
+        "the history of the rules database differs from that of the local copy: reading everything"
+    );
     load::load(rulebook, gate, db).await
 }
 
@@ -99,7 +101,9 @@ async fn catch_up(
     loop {
         match db.changes_since(seen, CHANGES_PAGE).await? {
             ChangeFeed::Diverged => {
-                tracing::warn!("the rules database has another past than this node: reading all of it");
+                tracing::warn!(
+                    "the history of the rules database differs from what this node has applied: reading everything"
+                );
                 return load::load(rulebook, gate, db).await;
             }
             ChangeFeed::Changes(changes) if changes.is_empty() => return Ok(seen),

@@ -80,7 +80,7 @@ pub(super) async fn load(
     let read = move |each: BatchSink| {
         let why = || DbError::Unreadable {
             place: "the rules database".to_owned(),
-            why: "the node stops".to_owned(),
+            why: "the node is stopping".to_owned(),
         };
         Handle::current().block_on(async {
             tokio::select! {
@@ -251,7 +251,7 @@ fn receive_batches(incoming: &LoadStream, mut each: impl FnMut(Parsed)) -> Resul
             }
             Err(error) => {
                 let why = match error {
-                    RecvTimeoutError::Timeout => "reading all of it has stalled",
+                    RecvTimeoutError::Timeout => "reading the database has stalled",
                     RecvTimeoutError::Disconnected => "reading has ended early",
                 };
                 return Err(DbError::Unreadable { place: format!("the {place}"), why: why.to_owned() });

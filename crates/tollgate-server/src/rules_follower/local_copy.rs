@@ -86,8 +86,8 @@ impl CopyWriter {
     pub(super) fn quarantine_if_damaged<T>(&self, done: Result<T, CopyError>) -> Result<T, CopyError> {
         if let Err(error @ CopyError::Damaged(_)) = &done {
             match local_copy::quarantine(&self.path) {
-                Ok(aside) => tracing::error!(file = %aside.display(), "{error}; it was set aside"),
-                Err(failed) => tracing::error!("{error}; it could not be set aside: {failed}"),
+                Ok(aside) => tracing::error!(file = %aside.display(), "{error}; it was renamed"),
+                Err(failed) => tracing::error!("{error}; it could not be renamed: {failed}"),
             }
         }
         done
@@ -187,7 +187,7 @@ async fn open_verified(keeper: &CopyWriter, db: &RulesDb) -> Result<Option<Local
         Err(_) => return Ok(None),
     };
     if !is_in_history(db, copy.version(), copy.last_change()).await? {
-        tracing::warn!("the local copy has another past than the rules database: it is written anew");
+        tracing::warn!("the history of the local copy differs from that of the rules database: rewriting it");
         return Ok(None);
     }
     // Verifying the whole copy takes a while; a stop interrupts it.
@@ -279,7 +279,7 @@ async fn rewrite_copy(keeper: &CopyWriter, db: &RulesDb, now: Time) -> Result<Lo
     let done = timeout(REWRITE_TIMEOUT, job).await;
     drop(alive); // held until here: dropping this future ends the job, too
     let broken = |why: String| CopyUpdateError::Copy(CopyError::Unusable(why));
-    let copy = done.map_err(|_| broken("writing all of it takes too long".to_owned()))?;
+    let copy = done.map_err(|_| broken("writing the copy takes too long".to_owned()))?;
     let copy = copy.map_err(|error| broken(error.to_string()))??;
     tracing::info!("the local copy of the rules was written, version {}", copy.version());
     Ok(copy)
@@ -304,7 +304,7 @@ async fn copy_all(
             }
         }
     };
-    let stop = || CopyUpdateError::Copy(CopyError::Unusable("the node stops".to_owned()));
+    let stop = || CopyUpdateError::Copy(CopyError::Unusable("the node is stopping".to_owned()));
     let loaded = tokio::select! {
         loaded = db.load(each) => Some(loaded?),
         () = failed.notified() => None,

@@ -36,7 +36,7 @@ impl PendingBans {
 
     pub(super) async fn flush(&mut self, rulebook: &RulesFollower, gate: &Gate) {
         if timeout(FLUSH_TIMEOUT, self.write(rulebook, gate)).await.is_err() || !self.0.is_empty() {
-            tracing::warn!(bans = self.0.len(), "bans that were earned here are not in the rules database");
+            tracing::warn!(bans = self.0.len(), "automatic bans of this node are not in the rules database");
         }
     }
 
@@ -59,7 +59,7 @@ impl PendingBans {
             let edits = batch.iter().map(|key| Edit::ban(key, &self.0[key], Precondition::Any));
             let author = Author { who: Author::AUTOMATIC.to_owned(), at: now };
             if let Err(error) = db.edit(author, edits.collect()).await {
-                tracing::debug!(%error, "bans wait");
+                tracing::debug!(%error, "bans could not be written: they are retried");
                 return;
             }
             batch.iter().for_each(|key| _ = self.0.remove(key));

@@ -86,7 +86,7 @@ fn holder(file: &mut File) -> String {
     let text = String::from_utf8_lossy(&text);
     match text.lines().next().map(str::trim).filter(|line| read.is_ok() && !line.is_empty()) {
         Some(line) => line.chars().filter(|c| !c.is_control()).collect(),
-        None => "a process that has not said which".to_owned(),
+        None => "an unknown process".to_owned(),
     }
 }
 

@@ -71,7 +71,7 @@ impl StateLog {
         let resume = |(frames, length)| LogFile::resume(&path, frames, length);
         let current = end.and_then(|end| {
             let resumed = resume(end);
-            resumed.inspect_err(|error| tracing::warn!(%error, "the saved state is written anew")).ok()
+            resumed.inspect_err(|error| tracing::warn!(%error, "the saved state is rewritten")).ok()
         });
         let bytes = current.as_ref().map_or(0, |file| file.length / MAX_FACTOR);
         let measured = Measured { bytes, others: 0, at: Instant::now() };

@@ -56,13 +56,13 @@ fn beyond_loopback_decisions_take_tokens_of_the_role_check_once_one_exists() {
     let config = folder.write("open.yaml", format!("{listen}{RULES}"));
     folder.write("tokens", format!("read {READER}\n"));
     let open = Server::start_at(&folder, &config);
-    assert!(open.log().contains("http can be reached from outside and takes no tokens"), "{}", open.log());
+    assert!(open.log().contains("http can be reached from outside and requires no token"), "{}", open.log());
     assert_eq!(check(local(open.http), &[("host", "limits.internal")]), 200, "as before");
     assert_eq!(open.stop().0.code(), Some(0));
 
     folder.write("tokens", format!("read {READER}\ncheck {APP} shop\n"));
     let closed = Server::start_at(&folder, &config);
-    assert!(!closed.log().contains("takes no tokens"), "{}", closed.log());
+    assert!(!closed.log().contains("requires no token"), "{}", closed.log());
     let with = |token: &str| check(local(closed.http), &[("authorization", &format!("Bearer {token}"))]);
     assert_eq!(check(local(closed.http), &[]), 401);
     assert_eq!((with("wrong-0123456789"), with(READER), with(APP)), (401, 403, 200));

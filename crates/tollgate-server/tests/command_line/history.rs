@@ -54,9 +54,9 @@ fn a_change_is_taken_back_and_said() {
     assert!(rehearsed.contains("  ~ rule mine\n      - limit: 9/m\n      + limit: 5/m\n"), "{rehearsed}");
     assert!(shell.done(&["rules", "show", "mine"]).contains("9/m"), "nothing was written");
     let told = shell.done(&["rules", "rollback", "0-3"]);
-    assert!(told.starts_with("version 0-4, takes back 0-3\n  ~ rule mine\n      - limit: 9/m\n"), "{told}");
+    assert!(told.starts_with("version 0-4, reverts 0-3\n  ~ rule mine\n      - limit: 9/m\n"), "{told}");
     assert!(shell.done(&["rules", "show", "mine"]).contains("limit: 5/m"));
-    assert!(shell.done(&["rules", "history", "mine", "--limit", "1"]).contains(", takes back 0-3"));
+    assert!(shell.done(&["rules", "history", "mine", "--limit", "1"]).contains(", reverts 0-3"));
     fails(&shell.admin(&["rules", "rollback", "0-3"]), 1, &["read it again"]);
     fails(&shell.admin(&["rules", "rollback", "0-99"]), 1, &["no change 0-99"]);
     fails(&shell.admin(&["rules", "rollback", "soon"]), 1, &["'soon' is no version"]);

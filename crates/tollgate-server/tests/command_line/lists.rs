@@ -8,7 +8,7 @@ use crate::{Shell, fails, json_of};
 #[test]
 fn keys_are_allowed_listed_and_taken_off() {
     let shell = Shell::start();
-    assert_eq!(shell.admin(&["allow", "ls"]).stderr, "nobody is on the allow list\n");
+    assert_eq!(shell.admin(&["allow", "ls"]).stderr, "the allow list is empty\n");
     let told = shell.done(&["allow", "add", "ip:10.0.0.0/8", "--note", "our own network"]);
     assert_eq!(told, "allowed ip:10.0.0.0/8  our own network\n");
     let allowed = shell.check(&["/x", "--ip", "10.1.2.3", "--json"]);
@@ -18,7 +18,7 @@ fn keys_are_allowed_listed_and_taken_off() {
     assert!(lines.len() == 2 && lines[0].starts_with("KEY "), "{listed}");
     assert_eq!(lines[1], "ip:10.0.0.0/8  database  our own network");
     assert_eq!(json_of(&shell.admin(&["allow", "ls", "--json"]))["allow"].as_array().map(Vec::len), Some(1));
-    assert_eq!(shell.done(&["allow", "rm", "ip:10.0.0.0/8"]), "took off ip:10.0.0.0/8  our own network\n");
+    assert_eq!(shell.done(&["allow", "rm", "ip:10.0.0.0/8"]), "removed ip:10.0.0.0/8  our own network\n");
     fails(&shell.admin(&["allow", "rm", "ip:10.0.0.0/8"]), 1, &["ip:10.0.0.0/8"]);
     fails(&shell.admin(&["allow", "add", "shoe:42"]), 1, &["unknown attribute 'shoe'"]);
 }

@@ -143,7 +143,7 @@ fn how_many_wait_is_bounded() {
     eventually("they wait", || metric(&server, "tollgate_held_requests") == 2);
     let denied = get(&server, "/", &[]);
     assert_eq!((denied.status, denied.header("retry-after")), (429, Some("10800")));
-    assert_eq!(denied.json()["detail"], "Too many requests wait for their turn already");
+    assert_eq!(denied.json()["detail"], "Too many requests are waiting for their turn");
     assert_eq!(server.used("q", ""), [3], "it charges nothing");
     assert_eq!(metric(&server, "tollgate_not_held_total"), 1);
 }

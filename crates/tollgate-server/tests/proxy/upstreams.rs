@@ -111,7 +111,7 @@ fn what_may_have_been_done_is_not_done_again() {
     let answer = Client::to(server.proxy).ask("POST", "/pay", &[], b"100");
     assert_eq!(
         (answer.status, answer.json()["detail"].as_str()),
-        (502, Some("the API server broke off before it answered"))
+        (502, Some("the API server closed the connection before it answered"))
     );
     let arrived = || apis.iter().map(|api| api.received().len()).sum::<usize>();
     assert_eq!(arrived(), 1);

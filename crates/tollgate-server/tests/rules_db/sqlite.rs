@@ -129,7 +129,7 @@ fn an_id_of_the_file_stays_the_files() {
         "listen: { http: 127.0.0.1:0, admin: 127.0.0.1:0 }\nrules_db: sqlite:shared.db\nstate_dir: a\n";
     let clash = "rules: [{ id: theirs, match: /x, limit: 1/d }]\n";
     folder.write("a.yaml", format!("{listen}{clash}"));
-    one.wait_for_log("rule id 'theirs' is that of a rule in the rules database");
+    one.wait_for_log("rule id 'theirs' is also used by a rule in the rules database");
     assert_eq!(limit_of(&one, "of-file").as_deref(), Some("3/d"));
     // Once the file lets go of an id, the database's rule comes into force.
     folder.write("a.yaml", format!("{listen}rules: []\n"));

@@ -13,29 +13,31 @@ pub enum DbError {
     Exists { edit: usize, item: ItemId },
     #[error("there is no {item} (edit {})", .edit + 1)]
     Missing { edit: usize, item: ItemId },
-    #[error("{item} is edited twice in one go (edit {})", .edit + 1)]
+    #[error("{item} is edited twice in one batch (edit {})", .edit + 1)]
     DuplicateItem { edit: usize, item: ItemId },
-    #[error("{count} edits in one go are too many: at most {max}")]
+    #[error("{count} edits in one batch are too many: at most {max}")]
     TooManyEdits { count: usize, max: usize },
     #[error("PostgreSQL stores no text with a NUL character (U+0000): leave it out")]
     NulCharacter,
     #[error("there is no change {0} in the log")]
     UnknownVersion(Version),
-    #[error("'{text}' is no address of a rules database: {why}")]
+    #[error("'{text}' is not a valid address of a rules database: {why}")]
     InvalidAddress { text: String, why: String },
-    #[error("the rules database has the schema {found}, this program knows {known}: upgrade the program")]
+    #[error(
+        "the rules database has schema version {found}, this program supports {known}: upgrade the program"
+    )]
     UnsupportedSchema { found: i64, known: i64 },
     /// Nothing was written.
     #[error("edits are not possible, and nothing was changed: {place} cannot be written: {why}")]
     Unwritable { place: String, why: String },
     /// The connection was lost during the commit.
     #[error(
-        "the connection to {place} was lost in a change, which may have been made: read before trying again"
+        "the connection to {place} was lost during a change, which may have been committed: read before trying again"
     )]
     OutcomeUnknown { place: String },
     #[error("{place} cannot be read now: {why}")]
     Unreadable { place: String, why: String },
-    #[error("the rules database holds what cannot be read: {0}")]
+    #[error("unexpected data in the rules database: {0}")]
     Corrupt(String),
 }
 

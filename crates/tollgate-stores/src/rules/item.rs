@@ -61,7 +61,7 @@ impl FromStr for Version {
             let number = number.parse::<u64>().ok()?;
             Some(Version::new(timeline, number)).filter(|version| version.number() == number)
         });
-        parts.ok_or_else(|| format!("'{text}' is no version: expected TIMELINE-NUMBER such as 0-17"))
+        parts.ok_or_else(|| format!("'{text}' is not a valid version: expected TIMELINE-NUMBER such as 0-17"))
     }
 }
 

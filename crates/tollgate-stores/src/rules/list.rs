@@ -165,7 +165,7 @@ fn read_whole(text: &str, mut each: impl FnMut(ParsedRule)) -> Result<(), Proble
     let under = root.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "rules"));
     let list = under.map_or(&root, |entry| entry.value());
     for other in root.as_map().unwrap_or_default().iter().filter(|entry| entry.key() != "rules") {
-        let why = "only 'rules' are taken from here";
+        let why = "only 'rules' is read from this file";
         problems.push(Problem::new(Some(other.position()), other.key(), why));
     }
     let rules = parse::rules(list, "rules", &mut problems);

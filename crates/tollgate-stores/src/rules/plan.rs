@@ -163,6 +163,6 @@ mod tests {
     fn one_thing_is_edited_once_in_one_go() {
         let edits = ["a", "b", "a"].map(|name| edit(name, Precondition::Any, None));
         let told = check_items(&edits).expect_err("a is there twice").to_string();
-        assert_eq!(told, "rule a is edited twice in one go (edit 3)");
+        assert_eq!(told, "rule a is edited twice in one batch (edit 3)");
     }
 }

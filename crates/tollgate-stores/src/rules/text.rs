@@ -46,8 +46,7 @@ impl RuleText {
             problems.or(again)
         })?;
         if again.as_ref() != Some(rule) {
-            let why =
-                "means something else when it is written as JSON: write numbers and truth values plainly";
+            let why = "has another meaning as JSON: write numbers and booleans in their plain form";
             let mut problems = Problems::new();
             problems.push(Problem::new(Some(node.position()), path, why));
             return Err(problems);

@@ -169,7 +169,7 @@ fn a_copy_belongs_to_its_database_and_its_owner() {
     assert!(matches!(open(&path), Err(CopyError::Missing)));
     drop(new_copy(&path, 1));
     let other = LocalCopy::open(&path, "postgres://other/limits").expect_err("another database");
-    assert_eq!(other.to_string(), format!("the local copy is of {SOURCE}, another database"));
+    assert_eq!(other.to_string(), format!("the local copy belongs to another database, {SOURCE}"));
     let mode = fs::metadata(&path).expect("the file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }

@@ -158,7 +158,7 @@ impl Log {
         self.end = self.last;
         self.bytes.truncate((self.end as usize).div_ceil(2));
         if self.end % 2 == 1 {
-            *self.bytes.last_mut().expect("half of it belongs to the one before") &= 0xf;
+            *self.bytes.last_mut().expect("its low half belongs to the previous entry") &= 0xf;
         }
     }
 }

@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn at_half_past_eleven_the_day_is_read_in_142_buckets() {
-        let now = parse_rfc3339("2026-11-15T23:30:33Z").expect("a valid instant");
+        let now = parse_rfc3339("2026-11-15T23:30:33Z").expect("a valid timestamp");
         let midnight = now.secs() / DAY * DAY;
         let second = |clock: u64| midnight + clock;
         let minute = |clock: u64| midnight / 60 + clock;

@@ -44,7 +44,7 @@ mod tests {
     use crate::time::calendar::parse_rfc3339;
 
     fn at(clock: &str) -> Time {
-        parse_rfc3339(&format!("2026-11-15T{clock}Z")).expect("a valid instant")
+        parse_rfc3339(&format!("2026-11-15T{clock}Z")).expect("a valid timestamp")
     }
 
     fn take(meter: &Meter, state: &mut u64, now: Time) -> Option<u64> {

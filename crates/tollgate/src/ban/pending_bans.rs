@@ -55,7 +55,7 @@ mod tests {
         let key = Key::parse("user:1").expect("valid");
         let ban = Ban { until: Time::MAX, reason: String::new(), source: BanSource::Automatic, strikes: 1 };
         earned.push(&key, &ban);
-        assert_eq!((earned.take().len(), earned.dropped()), (0, 0), "nobody had asked for it");
+        assert_eq!((earned.take().len(), earned.dropped()), (0, 0), "no consumer is registered");
         (0..MAX_PENDING + 7).for_each(|_| earned.push(&key, &ban));
         assert_eq!((earned.take().len(), earned.dropped()), (MAX_PENDING, 7));
         assert_eq!(earned.take(), []);

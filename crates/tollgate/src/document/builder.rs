@@ -184,7 +184,7 @@ impl<'a> Builder<'a> {
     /// Adds a copy of the anchored node in place of the alias; its positions stay those of the anchor.
     fn expand(&mut self, position: TextPosition, anchor: usize) -> Result<(), Problem> {
         let Some(node) = self.anchored.get(&anchor) else {
-            return Err(problem_at(position, "an alias cannot stand inside the value it stands for"));
+            return Err(problem_at(position, "an alias cannot refer to the value that contains it"));
         };
         let extent = node.copy_cost();
         if self.open.len() + extent.depth > MAX_DEPTH {

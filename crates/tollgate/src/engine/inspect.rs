@@ -102,7 +102,7 @@ pub(super) const DOMAIN: &str = crate::hit::Hit::DEFAULT_DOMAIN;
 pub enum InspectError {
     #[error("no rule '{0}'")]
     NoRule(String),
-    #[error("rule {rule} is not counted by that key: it wants {}", names(wanted))]
+    #[error("rule {rule} is not counted by that key: use {}", names(wanted))]
     Key { rule: String, wanted: Vec<Attribute> },
     #[error("{0}")]
     Store(StoreError),
@@ -110,7 +110,7 @@ pub enum InspectError {
 
 fn names(wanted: &[Attribute]) -> String {
     match wanted {
-        [] => "an empty key, for it counts everybody together".to_owned(),
+        [] => "an empty key: the rule counts all clients together".to_owned(),
         names => names.iter().map(|name| format!("{name}:…")).collect::<Vec<_>>().join("+"),
     }
 }

@@ -21,15 +21,17 @@ const FIRST_VERSION: u64 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SnapshotError {
-    #[error("it is not a snapshot")]
+    #[error("not a saved state")]
     NotASnapshot,
-    #[error("it has format version {0}, this program reads versions {FIRST_VERSION} to {LOG_VERSION}")]
+    #[error(
+        "format version {0} is not supported: this program reads versions {FIRST_VERSION} to {LOG_VERSION}"
+    )]
     Version(u64),
-    #[error("it was made on a machine with another kind of processor")]
+    #[error("written on a machine whose processor hashes keys differently")]
     Hash,
-    #[error("it is damaged: its checksum does not fit its contents")]
+    #[error("damaged: the checksum does not match the contents")]
     Checksum,
-    #[error("it is damaged: its contents make no sense")]
+    #[error("damaged: the contents are inconsistent")]
     Contents,
 }
 

@@ -30,7 +30,7 @@ pub enum KeyError {
     #[error("'{value}' is not {expected}")]
     Value { value: String, expected: &'static str },
     #[error(
-        "{0} is a range, and stands for one client in a combination: write an address, or the range alone"
+        "{0} is a range, which cannot be combined with other attributes: write one address, or the range alone"
     )]
     Range(String),
     #[error("key names {0} twice")]

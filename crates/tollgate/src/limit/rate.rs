@@ -101,7 +101,7 @@ fn parse_count(count: &str, text: &str) -> Result<u64, RateError> {
         return Err(bad("not a whole number (3/2s is one and a half a second)"));
     }
     if !matches!(noun, "" | "req" | "reqs" | "request" | "requests" | "hit" | "hits") {
-        return Err(bad("unknown noun ('5 requests/minute' is understood)"));
+        return Err(bad("unknown word after the number (write '5/minute' or '5 requests/minute')"));
     }
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(bad("no number"));
@@ -175,7 +175,7 @@ mod tests {
             ("1.5/s", "not a whole number"),
             ("five/m", "no number in 'five/m'"),
             ("/m", "no number in '/m'"),
-            ("5 apples/m", "unknown noun"),
+            ("5 apples/m", "unknown word after the number"),
             ("1000000001/s", "too fast"),
             ("1/200y", "period too long"),
             ("99999999999999999999/m", "number too large"),

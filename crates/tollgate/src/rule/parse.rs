@@ -127,7 +127,14 @@ fn rule_id(map: &mut MapReader<'_, '_>) -> Option<RuleId> {
     let id = node.as_str().and_then(RuleId::new);
     if id.is_none() {
         let shown = node.as_str().unwrap_or(node.kind());
-        map.reject("id", node, format!("'{shown}' is no id: 1 to {} of A-Z a-z 0-9 . _ -", RuleId::MAX_LEN));
+        map.reject(
+            "id",
+            node,
+            format!(
+                "'{shown}' is not a valid id: use 1 to {} characters of A-Z a-z 0-9 . _ -",
+                RuleId::MAX_LEN
+            ),
+        );
     }
     id
 }
@@ -159,11 +166,11 @@ impl<'n> ShortForm<'n> {
             },
             (None, None) => None,
             (Some(_), None) => {
-                map.reject_map("'time' needs 'requests' beside it");
+                map.reject_map("'time' needs 'requests' as well");
                 None
             }
             (None, Some(_)) => {
-                map.reject_map("'requests' needs 'time' beside it");
+                map.reject_map("'requests' needs 'time' as well");
                 None
             }
         };
@@ -182,7 +189,7 @@ impl<'n> ShortForm<'n> {
 fn pattern(map: &mut MapReader<'_, '_>, short: &ShortForm<'_>) -> (RuleMethod, Pattern) {
     let long = map.optional("match");
     if let (Some(node), Some(_)) = (long, short.url) {
-        map.reject("match", node, "'match' and 'url' say the same: keep one");
+        map.reject("match", node, "'match' and 'url' are the same setting: keep one");
     }
     let (name, node) = if long.is_some() { ("match", long) } else { ("url", short.url) };
     let mut method = RuleMethod::default();
@@ -208,7 +215,7 @@ fn rule_user(map: &mut MapReader<'_, '_>, short: &ShortForm<'_>, key: &[Attribut
     if uid.is_none() {
         map.reject("uid", node, "expected a user id");
     } else if uid.is_some_and(|uid| uid.len() > Key::MAX_LEN) {
-        map.reject("uid", node, format!("a user id of more than {} bytes", Key::MAX_LEN));
+        map.reject("uid", node, format!("user id is longer than {} bytes", Key::MAX_LEN));
         return None;
     } else if !key.contains(&Attribute::User) {
         map.reject("uid", node, "a rule for one user is counted by user: add user to its key");
@@ -243,7 +250,7 @@ fn enforced(map: &mut MapReader<'_, '_>, key: &[Attribute], uid: Option<&str>) -
         None => Err("expected a whole number from 0 to 100"),
         // In shadow it would still replace the general rule, and the user would not be limited at all.
         Some(_) if uid.is_some() => Err("a rule for one user is enforced or not: use mode"),
-        Some(_) if key.is_empty() => Err("the rule has no key whose values could be told apart: use mode"),
+        Some(_) if key.is_empty() => Err("the rule has no key, so no share of it can be chosen: use mode"),
         Some(share) => Ok(share),
     };
     share.map_err(|message| map.reject("enforce_percent", node, message)).unwrap_or(EnforcedShare::ALL)
@@ -429,7 +436,7 @@ fn ban(map: &mut MapReader<'_, '_>, rule_key: &[Attribute]) -> Option<BanPolicy>
     let mut map = map.optional_map("ban")?;
     let key = attributes(&mut map, "key").unwrap_or_else(|| rule_key.to_vec());
     if key.is_empty() {
-        map.reject_map("'key' is missing: whom to ban, such as [ip]");
+        map.reject_map("'key' is missing: the attributes to ban by, such as [ip]");
     }
     let after = map.required("after").and_then(|node| {
         let after = node.as_u64().filter(|after| (1..=MAX_BAN_AFTER).contains(after));
@@ -452,9 +459,13 @@ fn ban(map: &mut MapReader<'_, '_>, rule_key: &[Attribute]) -> Option<BanPolicy>
 /// A duration above zero.
 pub(crate) fn read_duration(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
     let node = map.optional(name)?;
-    let read = node.as_str().ok_or(Cow::Borrowed("expected a span such as 30s")).and_then(|text| {
+    let read = node.as_str().ok_or(Cow::Borrowed("expected a duration such as 30s")).and_then(|text| {
         let span = parse_duration(text).map_err(Cow::Owned)?;
-        if span.is_zero() { Err(Cow::Owned(format!("'{text}' is no time at all"))) } else { Ok(span) }
+        if span.is_zero() {
+            Err(Cow::Owned(format!("'{text}' is zero: write a duration such as 30s")))
+        } else {
+            Ok(span)
+        }
     });
     read.map_err(|message| map.reject(name, node, message)).ok()
 }

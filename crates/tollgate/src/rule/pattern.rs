@@ -63,7 +63,7 @@ impl Pattern {
         let (method, path) = match (words.next(), words.next(), words.next()) {
             (Some(path), None, _) if path.starts_with('/') => (None, path),
             (Some(method), Some(path), None) => (Some(method), path),
-            (Some(word), None, _) => return Err(format!("'{word}' is no path: a path begins with /")),
+            (Some(word), None, _) => return Err(format!("'{word}' is not a valid path: begin it with /")),
             _ => return Err(format!("'{text}' is not [METHOD ]PATH, such as POST /login")),
         };
         let path = parse_path(path)?;
@@ -151,7 +151,7 @@ impl PathCase {
 fn parse_method(word: &str) -> Result<String, String> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if !word.bytes().all(token) || word == "*" {
-        return Err(format!("'{word}' is no method: leave it out for any method"));
+        return Err(format!("'{word}' is not a valid method: leave it out for any method"));
     }
     Ok(word.to_ascii_uppercase())
 }
@@ -159,13 +159,13 @@ fn parse_method(word: &str) -> Result<String, String> {
 /// The path in canonical form.
 fn parse_path(path: &str) -> Result<String, String> {
     if !path.starts_with('/') {
-        return Err(format!("'{path}' is no path: a path begins with /"));
+        return Err(format!("'{path}' is not a valid path: begin it with /"));
     }
     if path.contains(['?', '#']) {
         return Err(format!("'{path}' has a query: match the path, and use query:NAME as a key"));
     }
     if path.len() > Pattern::MAX_LEN {
-        return Err(format!("a path of {} bytes: at most {}", path.len(), Pattern::MAX_LEN));
+        return Err(format!("path of {} bytes is too long: at most {}", path.len(), Pattern::MAX_LEN));
     }
     let (path, end) = match path.strip_suffix(OPEN_END) {
         Some(path) => (path, OPEN_END),
@@ -208,10 +208,14 @@ impl HostPattern {
         };
         let name = host::canonical(name);
         if name.len() > HostPattern::MAX_LEN {
-            return Err(format!("a host of {} bytes: at most {}", name.len(), HostPattern::MAX_LEN));
+            return Err(format!(
+                "host of {} bytes is too long: at most {}",
+                name.len(),
+                HostPattern::MAX_LEN
+            ));
         }
         if name.is_empty() || name.contains(['*', '/', ' ', '{']) {
-            return Err(format!("'{text}' is no host: write api.example.com or *.example.com"));
+            return Err(format!("'{text}' is not a valid host: write api.example.com or *.example.com"));
         }
         Ok(HostPattern(if below {
             format!("{WILDCARD_PREFIX}{name}").as_str().into()
@@ -287,14 +291,14 @@ mod tests {
     fn bad_patterns_say_what_is_wrong() {
         for (text, part) in [
             ("", "is not [METHOD ]PATH"),
-            ("login", "begins with /"),
-            ("POST login", "begins with /"),
+            ("login", "begin it with /"),
+            ("POST login", "begin it with /"),
             ("POST /a b", "is not [METHOD ]PATH"),
             ("/a?x=1", "has a query"),
             ("/a/*", "'*' in '/a/*'"),
             ("/a/{id", "'{id' in"),
             ("/a/**/b", "'**' in"),
-            ("P@ST /a", "is no method"),
+            ("P@ST /a", "is not a valid method"),
         ] {
             let message = Pattern::parse(text).expect_err(text);
             assert!(message.contains(part), "{text}: {message}");

@@ -99,8 +99,7 @@ fn ban_warning(rule: &Rule) -> Option<String> {
     }
     let key: Vec<_> = ban.key.iter().map(ToString::to_string).collect();
     Some(format!(
-        "it bans by {}, which a client writes as it likes, so that anyone can have anyone banned: use key: [ip] in \
-         ban, or ip beside it",
+        "its ban is keyed by {}, which a client chooses freely and can forge to have others banned: use key: [ip] in ban, or add ip to it",
         key.join("+")
     ))
 }

@@ -11,7 +11,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let number = &text[..digits];
     let unit = text[digits..].trim();
-    let bad = |why: &str| Err(format!("{why} in '{text}': write a span such as 50ms, 30s, 10m, 1h or 7d"));
+    let bad =
+        |why: &str| Err(format!("{why} in '{text}': write a duration such as 50ms, 30s, 10m, 1h or 7d"));
     let Ok(number) = number.parse::<u64>() else {
         return bad("no number");
     };

@@ -148,7 +148,7 @@ mod tests {
     use crate::time::calendar::parse_rfc3339;
 
     fn check(period: Period, inside: &str, start: &str, end: &str) {
-        let at = |text| parse_rfc3339(text).expect("a valid instant");
+        let at = |text| parse_rfc3339(text).expect("a valid timestamp");
         let index = period.index_at(at(inside));
         assert_eq!(period.start_of(index), at(start), "start of {period} around {inside}");
         assert_eq!(period.start_of(index + 1), at(end), "end of {period} around {inside}");

@@ -46,7 +46,7 @@ fn a_key_report_says_how_windows_are_read() {
            - {id: counter, key: user, limit: 9/m, algorithm: sliding-counter}
            - {id: log, key: user, limit: 9/m, algorithm: sliding-log}",
     );
-    let now = parse_rfc3339("2026-11-15T23:30:33Z").expect("a valid instant");
+    let now = parse_rfc3339("2026-11-15T23:30:33Z").expect("a valid timestamp");
     let before = now - MINUTE;
     engine.check(&Hit::by("u").cost(2), before);
     engine.check(&Hit::by("u").cost(3), now);
@@ -82,10 +82,10 @@ fn a_key_that_does_not_fit_its_rule_is_rejected_with_the_one_that_does() {
     let message =
         |rule, text| engine.key(rule, key(text), NOW).expect_err("they do not go together").to_string();
     assert_eq!(message("none", "user:u"), "no rule 'none'");
-    assert_eq!(message("r", "user:u"), "rule r is not counted by that key: it wants ip:…+user:…");
+    assert_eq!(message("r", "user:u"), "rule r is not counted by that key: use ip:…+user:…");
     assert_eq!(
         message("all", "user:u"),
-        "rule all is not counted by that key: it wants an empty key, for it counts everybody together"
+        "rule all is not counted by that key: use an empty key: the rule counts all clients together"
     );
     assert!(engine.key("r", key("user:u+ip:192.0.2.1"), NOW).is_ok());
     assert!(engine.key("all", Key::new(vec![]).expect("empty"), NOW).is_ok());

@@ -76,7 +76,7 @@ fn a_ban_lifted_while_a_node_was_down_is_lifted_after_its_snapshot_was_read() {
 fn bans_that_are_earned_are_handed_over_once_and_others_never() {
     let engine = engine(RULES);
     offend(&engine, "/login", "early", NOW);
-    assert_eq!(engine.take_pending_bans(), [], "nobody had asked for it");
+    assert_eq!(engine.take_pending_bans(), [], "no consumer is registered");
     let earned = offend(&engine, "/login", "a", NOW);
     engine.ban(key("user:b"), by_hand(NOW + HOUR), NOW);
     engine.put_ban(key("user:c"), automatic(NOW + HOUR, 1), NOW);

@@ -37,14 +37,14 @@ allow: [nobody]
 bans: [{key: 'ip:1.2.3', until: tomorrow}]
 ",
         &[
-            "2:9: rules[0].id: 'a b' is no id: 1 to 64 of A-Z a-z 0-9 . _ -",
+            "2:9: rules[0].id: 'a b' is not a valid id: use 1 to 64 characters of A-Z a-z 0-9 . _ -",
             "3:12: rules[0].limit: unknown unit 'fortnight' in '5/fortnight': use s, m, h, d, week, month",
             "6:5: rules[2]: rule id 'good' is used twice, first at line 4",
             "8:11: rules[2].mode: unknown value 'maybe': use enforce, shadow, off",
             "9:24: rules[3].limit: negative number in '-5/m'",
             "10:9: allow[0]: key 'nobody' has no value",
             "11:14: bans[0].key: '1.2.3' is not an IP address",
-            "11:33: bans[0].until: expected an instant such as 2027-01-01T00:00:00Z",
+            "11:33: bans[0].until: expected a timestamp such as 2027-01-01T00:00:00Z",
         ],
     );
 }
@@ -149,14 +149,14 @@ fn options_that_do_not_go_together_are_rejected() {
     check_option_rejected("algorithm: tiered-window, levels: [s, s]", "each once");
     check_option_rejected("algorithm: tiered-window, levels: [s, w]", "expected some of s, m, h, d");
     check_option_rejected("algorithm: tiered-window, levels: []", "'levels' is empty");
-    check_option_rejected("algorithm: token-bucket, refill: tick, tick: 0s", "'0s' is no time at all");
+    check_option_rejected("algorithm: token-bucket, refill: tick, tick: 0s", "'0s' is zero");
     check_option_rejected("algorithm: leaky-bucket, max_wait: soon", "no number in 'soon'");
     check_option_rejected("uid: 42, key: ip", "a rule for one user is counted by user: add user to its key");
-    check_option_rejected("match: /a, url: /a", "'match' and 'url' say the same: keep one");
+    check_option_rejected("match: /a, url: /a", "'match' and 'url' are the same setting: keep one");
     check_option_rejected("key: user, uid: 42, enforce_percent: 5", "a rule for one user is enforced or not");
     check_option_rejected(
         "key: [], enforce_percent: 5",
-        "the rule has no key whose values could be told apart",
+        "the rule has no key, so no share of it can be chosen",
     );
 }
 
@@ -183,7 +183,7 @@ fn values_of_the_wrong_type_are_rejected() {
         check_option_rejected(&format!("track: {{{track}}}"), &format!("rules[0].track.{says}"));
     }
     check_option_rejected("mode: [shadow]", "rules[0].mode: expected text, found a list");
-    check_option_rejected("match: login", "'login' is no path: a path begins with /");
+    check_option_rejected("match: login", "'login' is not a valid path: begin it with /");
     check_option_rejected("match: [/login]", "expected [METHOD ]PATH");
     check_option_rejected("host: '*'", "'*' is no host");
     check_option_rejected("key: colour", "unknown attribute 'colour'");
@@ -222,11 +222,11 @@ fn values_of_the_wrong_type_are_rejected() {
         "rules[0].ban.after: expected a number of denials from 1 to 1000",
     );
     check_option_rejected("key: ip, ban: {after: 3, for: 2d, max: 1d}", "'max' is shorter than 'for'");
-    check_option_rejected("ban: {after: 3}", "'key' is missing: whom to ban, such as [ip]");
+    check_option_rejected("ban: {after: 3}", "'key' is missing: the attributes to ban by, such as [ip]");
     check_rejected("rules: {id: r, limit: 5/m}", &["1:8: rules: expected a list of rules"]);
     check_rejected("rules: [r]", &["rules[0]: expected a map, found text 'r'"]);
     check_rejected("rules: [{limit: 5/m}]", &["rules[0]: 'id' is missing"]);
-    check_rejected("rules: [{id: [a], limit: 5/m}]", &["is no id"]);
+    check_rejected("rules: [{id: [a], limit: 5/m}]", &["is not a valid id"]);
     check_rejected("[]", &["expected a map, found a list"]);
     check_rejected("allow: ip:10.0.0.0/8", &["allow: expected a list"]);
     check_rejected("allow: [[a]]", &["allow[0]: expected a key such as ip:10.0.0.0/8"]);
@@ -238,7 +238,7 @@ fn values_of_the_wrong_type_are_rejected() {
 fn names_and_lists_have_bounds() {
     let id = "x".repeat(64);
     policy(&format!("rules: [{{id: {id}, limit: 5/m}}]"));
-    check_rejected(&format!("rules: [{{id: {id}x, limit: 5/m}}]"), &["is no id"]);
+    check_rejected(&format!("rules: [{{id: {id}x, limit: 5/m}}]"), &["is not a valid id"]);
     check_option_rejected(
         "key: ['attr:1','attr:2','attr:3','attr:4','attr:5','attr:6','attr:7','attr:8','attr:9']",
         "more than 8 attributes",

@@ -98,7 +98,7 @@ impl BanImport<'_> {
         let under = root.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "bans"));
         let list = under.map_or(root, |entry| entry.value());
         for other in root.as_map().unwrap_or_default().iter().filter(|entry| entry.key() != "bans") {
-            self.reject(other.position(), other.key(), "only 'bans' are taken from here");
+            self.reject(other.position(), other.key(), "only 'bans' is read from this file");
         }
         let Some(nodes) = list.as_list() else {
             return self.reject(list.position(), "bans", "expected a list of bans");

@@ -152,7 +152,7 @@ fn spool_rules(folder: &Path, body: Bytes) -> Result<RuleSpool, ProblemDetails> 
 }
 
 fn spool_problem(error: io::Error) -> ProblemDetails {
-    let why = format!("the rules cannot be kept on the disk while they are checked: {error}");
+    let why = format!("the rules cannot be written to a temporary file: {error}");
     ProblemDetails::new(StatusCode::INSUFFICIENT_STORAGE, why)
 }
 

@@ -25,7 +25,7 @@ struct SettleRequest<'a> {
 pub async fn settle(gate: &Gate, body: &[u8]) -> Result<FullResponse, ProblemDetails> {
     let JsonObject(SettleRequest { receipt, cost, status }) = json_body::parse(body)?;
     if status.is_some_and(|status| !(100..600).contains(&status)) {
-        return Err(ProblemDetails::bad_field("status", "'status' is no status of HTTP: 100 to 599"));
+        return Err(ProblemDetails::bad_field("status", "'status' is not an HTTP status: use 100 to 599"));
     }
     let cost = if status.is_none() { Some(cost.unwrap_or(0)) } else { cost };
     let charges =

@@ -77,7 +77,7 @@ impl ConnectionContext {
                 response
             }
             Err(ExchangeError::HoldQueueFull(wait)) => {
-                let detail = "Too many requests wait for their turn already";
+                let detail = "Too many requests are waiting for their turn";
                 let problem = ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, detail);
                 let mut response = error_response::problem(problem, ErrorFormat::of(accept.as_ref()));
                 let wait = HeaderValue::from(whole_seconds(wait).as_secs());

@@ -160,6 +160,6 @@ pub fn upstream_tls_client(settings: &UpstreamTls) -> anyhow::Result<UpstreamTls
     Ok(UpstreamTlsClient {
         any: config(&[b"h2", b"http/1.1"])?,
         http1: config(&[b"http/1.1"])?,
-        server_name: server_name.context("upstream_tls.server_name is no name")?,
+        server_name: server_name.context("upstream_tls.server_name is not a valid name")?,
     })
 }

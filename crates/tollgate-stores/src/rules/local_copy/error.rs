@@ -11,7 +11,7 @@ pub enum CopyError {
     /// It must not be used; a reload from the database replaces it.
     #[error("the local copy is damaged: {0}")]
     Damaged(String),
-    #[error("the local copy is of {found}, another database")]
+    #[error("the local copy belongs to another database, {found}")]
     OtherDatabase { found: String },
     #[error("the changes do not follow version {version} of the local copy")]
     Gap { version: Version },

@@ -58,7 +58,7 @@ impl FromStr for PostgresAddress {
         let (login, hosts) = servers.rsplit_once('@').map_or(("", servers), |(login, hosts)| (login, hosts));
         let options = UrlOptions::read(options)?;
         if options.password_file.is_some() && login.contains(':') {
-            return Err(invalid_address("a password and a password_file: one of them is enough"));
+            return Err(invalid_address("both a password and a password_file: keep one"));
         }
         let login = if login.is_empty() { String::new() } else { format!("{login}@") };
         let replicas = options.replicas.iter().map(|host| (*host, true));
@@ -120,7 +120,9 @@ impl<'u> UrlOptions<'u> {
             ("require", Some(_)) | ("verify-ca", _) => Some(CertificateCheck::Chain),
             ("verify-full", _) => Some(CertificateCheck::ChainAndHost),
             _ => {
-                return Err(invalid_address("sslmode is one of disable, require, verify-ca and verify-full"));
+                return Err(invalid_address(
+                    "sslmode must be one of disable, require, verify-ca and verify-full",
+                ));
             }
         };
         Ok(options)

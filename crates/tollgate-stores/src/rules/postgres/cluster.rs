@@ -215,7 +215,7 @@ pub(super) struct PrimaryGuard<'f> {
 
 impl PrimaryGuard<'_> {
     fn primary(&mut self) -> &mut PrimaryConnection {
-        self.guard.as_mut().expect("it was connected when the right was given")
+        self.guard.as_mut().expect("the guard is created with a connection")
     }
 
     pub(super) fn client(&mut self) -> &mut Client {

@@ -29,7 +29,7 @@ pub(super) async fn find(
     }
     for chunk in others.chunks(CHUNK) {
         let sql = format!(
-            "SELECT {ITEM_COLUMNS} FROM tollgate.thing JOIN unnest($1::smallint[], $2::text[]) AS asked (kind, name)
+            "SELECT {ITEM_COLUMNS} FROM tollgate.thing JOIN unnest($1::smallint[], $2::text[]) AS wanted (kind, name)
              USING (kind, name)"
         );
         for row in client.query(&sql, &[&kinds(chunk), &names(chunk)]).await? {
@@ -93,7 +93,7 @@ pub(super) fn read_item(row: &Row) -> Result<StoredItem, DbError> {
 }
 
 pub(super) fn item(code: i16, name: String) -> Result<ItemId, DbError> {
-    let kind = ItemKind::from_code(code).ok_or_else(|| DbError::Corrupt(format!("the kind {code}")))?;
+    let kind = ItemKind::from_code(code).ok_or_else(|| DbError::Corrupt(format!("item kind {code}")))?;
     Ok(ItemId::new(kind, name))
 }
 

@@ -387,7 +387,7 @@ mod tests {
         let line = CacheLine::default();
         for n in 0..SLOTS_PER_LINE {
             let entry = ((n as u64 + 1) << OWNER_AT | 1, 3);
-            line.0[n].cas_entry(line.0[n].load(), entry).expect("nobody else is here");
+            line.0[n].cas_entry(line.0[n].load(), entry).expect("no other thread runs");
         }
         for n in 0..SLOTS_PER_LINE {
             let found = line.find_raw_tag((n as u64 + 1) << OWNER_AT | 1).expect("it is there");

@@ -34,7 +34,7 @@ fn a_key_is_written_at_once_and_then_once_a_second() {
     outbox.acknowledge(&last);
     assert_eq!((outbox.due(), outbox.keys()), (Some(T + SECOND * 6), 1));
     assert!(outbox.take(T + SECOND * 6).is_none());
-    assert_eq!((outbox.due(), outbox.keys(), outbox.dropped()), (None, 0, 0), "nothing is left to tell");
+    assert_eq!((outbox.due(), outbox.keys(), outbox.dropped()), (None, 0, 0), "nothing is left to write");
     assert!(outbox.shards.iter().all(|shard| lock(shard).bytes == 0));
 }
 

@@ -26,7 +26,7 @@ pub fn host(parts: &Parts) -> Result<HeaderValue, ProblemDetails> {
     }
     match header {
         Some(host) if host.as_bytes().iter().all(|byte| is_host_byte(*byte)) => Ok(host.clone()),
-        Some(_) => Err(bad("host", "the Host header is no host")),
+        Some(_) => Err(bad("host", "the Host header is not a valid host")),
         None if parts.version < Version::HTTP_11 => Ok(HeaderValue::from_static("")),
         None => Err(no_host()),
     }
@@ -48,7 +48,10 @@ pub fn check(parts: &Parts) -> Result<(), ProblemDetails> {
     if let Some(expected) = parts.headers.get(EXPECT)
         && !expected.as_bytes().eq_ignore_ascii_case(b"100-continue")
     {
-        return Err(ProblemDetails::new(StatusCode::EXPECTATION_FAILED, "only 100-continue can be expected"));
+        return Err(ProblemDetails::new(
+            StatusCode::EXPECTATION_FAILED,
+            "only Expect: 100-continue is supported",
+        ));
     }
     Ok(())
 }
@@ -65,7 +68,7 @@ fn check_coding(headers: &HeaderMap, coding: &HeaderValue) -> Result<(), Problem
             field: Some("transfer-encoding".to_owned()),
             ..ProblemDetails::new(
                 StatusCode::NOT_IMPLEMENTED,
-                "the only transfer encoding that is understood is chunked",
+                "the only supported transfer encoding is chunked",
             )
         });
     }

@@ -29,10 +29,7 @@ impl WebSocketHandshake {
         }
         let protocol = parts.extensions.remove::<Protocol>();
         if !protocol.is_some_and(|protocol| protocol.as_str().eq_ignore_ascii_case("websocket")) {
-            return Err(ProblemDetails::new(
-                StatusCode::NOT_IMPLEMENTED,
-                "this is no tunnel: CONNECT is refused",
-            ));
+            return Err(ProblemDetails::new(StatusCode::NOT_IMPLEMENTED, "CONNECT is not supported"));
         }
         let mut random = [0; 16];
         SystemRandom::new().fill(&mut random).expect("the system has random numbers");

@@ -74,7 +74,7 @@ pub async fn serve(
     for worker in workers {
         drop(worker.connections);
         if timeout_at(deadline, worker.ended).await.is_err() {
-            tracing::error!("a worker of the proxy did not stop in time and was left behind");
+            tracing::error!("a worker of the proxy did not stop in time and was abandoned");
         }
     }
     Ok(())

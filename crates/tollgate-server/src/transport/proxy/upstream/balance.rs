@@ -102,7 +102,7 @@ mod tests {
         put_down(&upstreams[1]);
         assert!(round(10).all(|n| n != 1));
         upstreams.iter().for_each(|upstream| put_down(upstream));
-        assert!(round(10).any(|n| n == 1), "with all down, any may be asked");
+        assert!(round(10).any(|n| n == 1), "with all down, any may be chosen");
     }
 
     #[test]

@@ -52,10 +52,10 @@ impl From<ForwardError> for ProblemDetails {
         let (status, detail) = match failure {
             ForwardError::Unreachable(_) => (StatusCode::BAD_GATEWAY, "the API server cannot be reached"),
             ForwardError::Broken(_) => {
-                (StatusCode::BAD_GATEWAY, "the API server broke off before it answered")
+                (StatusCode::BAD_GATEWAY, "the API server closed the connection before it answered")
             }
             ForwardError::InvalidUpgrade => {
-                (StatusCode::BAD_GATEWAY, "the API server answered what nobody had asked for")
+                (StatusCode::BAD_GATEWAY, "the API server switched protocols without being asked to")
             }
             ForwardError::Timeout => (StatusCode::GATEWAY_TIMEOUT, "the API server did not answer in time"),
             ForwardError::BadRequestBody => (StatusCode::BAD_REQUEST, "the body could not be read"),

@@ -70,7 +70,7 @@ impl Upstream {
             let rested =
                 self.ejected_until.swap((now + EJECTION_TIME).nanos(), Ordering::Relaxed) > now.nanos();
             if !rested {
-                tracing::warn!(upstream = %self.address, failures, "an upstream is down: others take its requests");
+                tracing::warn!(upstream = %self.address, failures, "an upstream is down: its requests go to others");
             }
         }
     }

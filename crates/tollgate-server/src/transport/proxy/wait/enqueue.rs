@@ -168,8 +168,9 @@ impl RequestQueue {
         let broken =
             |error: QueueError| ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
         let found = self.backend.find(id).await.map_err(broken)?;
-        let item = found
-            .ok_or_else(|| ProblemDetails::new(StatusCode::NOT_FOUND, "no such request, or no longer"))?;
+        let item = found.ok_or_else(|| {
+            ProblemDetails::new(StatusCode::NOT_FOUND, "no such request, or it has expired")
+        })?;
         let body = json!({
             "id": item.id,
             "status": item.state.name(),

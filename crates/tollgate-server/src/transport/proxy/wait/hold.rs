@@ -350,6 +350,6 @@ mod tests {
         let mut place = verdict.receipt.take();
         let key = place.as_ref().and_then(Receipt::queue_key).unwrap();
         assert!(waiters.room.enqueue(&waiters.gate, key, NOW, &mut place, 0).is_none());
-        assert!(place.is_some(), "and the place is still its own");
+        assert!(place.is_some(), "the receipt is not taken");
     }
 }

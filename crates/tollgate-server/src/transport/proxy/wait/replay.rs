@@ -37,7 +37,7 @@ pub async fn run(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
     for look in 0u32.. {
         while under_way.try_join_next().is_some() {}
         if let Err(error) = aside.backend.renew_deliveries().await {
-            tracing::warn!(%error, "queued requests under way may be sent by another node, too");
+            tracing::warn!(%error, "queued requests in flight may also be sent by another node");
         }
         let free = MAX_IN_FLIGHT - under_way.len().min(MAX_IN_FLIGHT);
         let now = proxy.gate.now();
@@ -150,7 +150,7 @@ async fn save(proxy: &Proxy, aside: &RequestQueue, item: QueuedRequest) {
         proxy.counts.dead_lettered.fetch_add(1, Ordering::Relaxed);
     }
     if let Err(error) = aside.backend.update(item).await {
-        tracing::error!(%error, "what came of a queued request could not be written down: it will be sent again");
+        tracing::error!(%error, "the result of a queued request could not be saved: it will be sent again");
     }
 }
 

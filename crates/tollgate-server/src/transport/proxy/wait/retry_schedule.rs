@@ -155,11 +155,11 @@ mod tests {
         // Requests that were tried too early are tried at the next admission, but not all of them.
         let early = [(); MAX_PER_ADMISSION + 2].map(|()| place(RetrySchedule::reschedule, "ann", 50));
         assert_eq!(early, [100, 100, 100, 100, 100, 100, 100, 100, 200, 300]);
-        assert_eq!(place(RetrySchedule::schedule, "ann", 50), 500, "who comes in is behind everybody");
+        assert_eq!(place(RetrySchedule::schedule, "ann", 50), 500, "a new request is behind all others");
         assert_eq!(
             place(RetrySchedule::schedule, "ann", 10_000),
             10_100,
-            "a line that has ended begins anew"
+            "a schedule that has ended starts again"
         );
         for _ in 0..10_000 {
             assert!(
