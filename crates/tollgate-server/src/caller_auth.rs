@@ -91,7 +91,7 @@ pub fn log_refused(
     request: &Request<Incoming>,
     refused: &RefusedCaller<'_>,
 ) {
-    let (who, problem) = refused;
+    let (caller, problem) = refused;
     rate.warn("refused calls", || {
         // Only the collection: the rest of the path may be a key.
         let path: Vec<_> = request.uri().path().splitn(4, '/').take(3).collect();
@@ -99,7 +99,7 @@ pub fn log_refused(
         let path = path.join("/");
         let method = request.method();
         let detail = &problem.detail;
-        tracing::warn!(status, path, %method, who, "{api} call refused: {detail}");
+        tracing::warn!(status, path, %method, caller, "{api} call refused: {detail}");
     });
 }
 

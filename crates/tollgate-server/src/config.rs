@@ -243,20 +243,20 @@ fn ineffective_in_rules(
     proxy: Option<&ProxyConfig>,
     store: Option<&StoreConfig>,
 ) -> Vec<String> {
-    type Says = fn(&Rule) -> bool;
+    type Has = fn(&Rule) -> bool;
     fn from_body(attribute: &Attribute) -> bool {
         matches!(attribute, Attribute::Field(FieldSource::Json | FieldSource::Form, _))
     }
-    let kinds: [(&str, Says); 3] = [
+    let kinds: [(&str, Has); 3] = [
         ("on_store_error", |rule| rule.on_store_error.is_some()),
         ("on_exceed: queue", |rule| rule.on_exceed == OnExceed::Queue),
         ("a key of json: or form:", |rule| rule.key.iter().any(from_body)),
     ];
     let idle =
         kinds.iter().enumerate().filter(|(n, _)| if *n == 0 { store.is_none() } else { proxy.is_none() });
-    let first = |says: &Says| rules.iter().find(|rule| says(rule));
+    let first = |has: &Has| rules.iter().find(|rule| has(rule));
     idle.map(|(_, kind)| kind)
-        .filter_map(|(name, says)| Some(format!("{name} (rule {})", first(says)?.id)))
+        .filter_map(|(name, has)| Some(format!("{name} (rule {})", first(has)?.id)))
         .collect()
 }
 

@@ -73,15 +73,15 @@ pub async fn serve<H, F, B>(
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
-        let place = Arc::clone(&places).acquire_owned();
+        let slot = Arc::clone(&slots).acquire_owned();
         let accepted = tokio::select! {
             () = shutdown_requested(&mut shutdown) => break,
-            accepted = async { (place.await, listener.accept().await) } => accepted,
+            accepted = async { (slot.await, listener.accept().await) } => accepted,
         };
-        let (Ok(place), accepted) = accepted else { break };
+        let (Ok(slot), accepted) = accepted else { break };
         match accepted {
             Ok((stream, peer)) => {
                 let Some(share) = per_address.admit(peer.ip()) else { continue };
@@ -90,7 +90,7 @@ pub async fn serve<H, F, B>(
                 let shutdown = shutdown.clone();
                 connections.spawn(async move {
                     serve_connection(stream, peer, shutdown, handler).await;
-                    drop((place, share));
+                    drop((slot, share));
                 });
             }
             Err(error) => {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     /// The test clock has a resolution of one millisecond.
-    fn near(elapsed: Duration, expected: Duration) -> bool {
+    fn is_close(elapsed: Duration, expected: Duration) -> bool {
         elapsed >= expected && elapsed < expected + Duration::from_millis(10)
     }
 
@@ -328,7 +328,7 @@ mod tests {
     async fn a_client_that_never_finishes_its_headers_is_cut_off() {
         for request in ["", "P", "POST / HTTP/1.1\r\nhost: x\r\nx-a: "] {
             let (answer, elapsed) = silent_after(request.as_bytes()).await;
-            assert!(near(elapsed, HEADER_TIMEOUT), "'{request}': {elapsed:?} {answer}");
+            assert!(is_close(elapsed, HEADER_TIMEOUT), "'{request}': {elapsed:?} {answer}");
         }
     }
 
@@ -353,7 +353,7 @@ mod tests {
         ] {
             let (answer, elapsed) = silent_after(request.as_bytes()).await;
             assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
-            assert!(near(elapsed, BODY_TIMEOUT), "{elapsed:?}");
+            assert!(is_close(elapsed, BODY_TIMEOUT), "{elapsed:?}");
         }
     }
 
@@ -362,7 +362,7 @@ mod tests {
         let (answer, elapsed) =
             silent_after(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi").await;
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("hi"), "{answer}");
-        assert!(near(elapsed, HEADER_TIMEOUT), "{elapsed:?}");
+        assert!(is_close(elapsed, HEADER_TIMEOUT), "{elapsed:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -374,7 +374,7 @@ mod tests {
         client.write_all(head.as_bytes()).await.unwrap();
         client.write_all(&body).await.unwrap();
         served.await.unwrap();
-        assert!(near(start.elapsed(), WRITE_TIMEOUT), "{:?}", start.elapsed());
+        assert!(is_close(start.elapsed(), WRITE_TIMEOUT), "{:?}", start.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -94,7 +94,7 @@ impl FleetBanSync {
 
     /// Returns once the bans of the store were read, or the store is unavailable.
     pub async fn wait_for_sync(&self) {
-        self.is_synced.subscribe().wait_for(|looked| *looked).await.ok();
+        self.is_synced.subscribe().wait_for(|is_synced| *is_synced).await.ok();
     }
 
     /// Resets a key in the store and announces the lift to all nodes. While the store does not answer it is retried.
@@ -227,8 +227,8 @@ impl FleetBanSync {
                 BanEvent::Lifted { key, until } => {
                     self.lock().record_lift(&key, now);
                     gate.engine.apply_fleet_lift(&key, until, now);
-                    if let Some(rulebook) = gate.rules_follower.get() {
-                        rulebook.queue_ban_removal(key, until);
+                    if let Some(follower) = gate.rules_follower.get() {
+                        follower.queue_ban_removal(key, until);
                     }
                 }
             }

@@ -45,15 +45,15 @@ impl LogLimiter {
             return None;
         }
         window.lines += 1;
-        let left_out = std::mem::take(&mut window.suppressed);
-        Some(LogPermit { suppressed: left_out, is_last: window.lines == MAX_LINES })
+        let suppressed = std::mem::take(&mut window.suppressed);
+        Some(LogPermit { suppressed, is_last: window.lines == MAX_LINES })
     }
 
     /// Logs through `line`, and adds how many lines were suppressed.
     pub fn warn(&self, what: &str, line: impl FnOnce()) {
-        let Some(LogPermit { suppressed: left_out, is_last }) = self.permit() else { return };
-        if left_out > 0 {
-            tracing::warn!(left_out, "{what}: log lines were suppressed");
+        let Some(LogPermit { suppressed, is_last }) = self.permit() else { return };
+        if suppressed > 0 {
+            tracing::warn!(suppressed, "{what}: log lines were suppressed");
         }
         line();
         if is_last {

@@ -133,8 +133,8 @@ impl From<Problems> for ProblemDetails {
     fn from(problems: Problems) -> ProblemDetails {
         let list = problems.iter().map(|problem| {
             json!({
-                "line": problem.position().map(|place| place.line),
-                "column": problem.position().map(|place| place.column),
+                "line": problem.position().map(|position| position.line),
+                "column": problem.position().map(|position| position.column),
                 "path": problem.path(),
                 "message": problem.message(),
             })

@@ -107,8 +107,13 @@ impl RulesFollower {
 
     /// Makes all edits, or none. When this returns they are on disk, and in force on this node unless it has lost the
     /// database.
-    pub async fn edit(&self, who: &str, edits: Vec<Edit>, now: Time) -> Result<Vec<ItemChange>, DbError> {
-        let author = Author { who: who.to_owned(), at: now };
+    pub async fn edit(
+        &self,
+        author_name: &str,
+        edits: Vec<Edit>,
+        now: Time,
+    ) -> Result<Vec<ItemChange>, DbError> {
+        let author = Author { name: author_name.to_owned(), at: now };
         let made = self.db_for_edits()?.edit(author, edits).await;
         let changes = self.record_write(made)?;
         self.wait_until_applied(&changes).await;
@@ -118,11 +123,11 @@ impl RulesFollower {
     /// Like [`edit`](Self::edit), for very many edits.
     pub async fn edit_all(
         &self,
-        who: &str,
+        author_name: &str,
         edits: impl Iterator<Item = Result<Edit, DbError>> + Send + 'static,
         now: Time,
     ) -> Result<EditSummary, DbError> {
-        let author = Author { who: who.to_owned(), at: now };
+        let author = Author { name: author_name.to_owned(), at: now };
         let edited = self.db()?.edit_all(author, edits).await?;
         if let Some(last) = edited.version {
             self.wait_for_version(last, APPLY_TIMEOUT).await;
@@ -131,8 +136,13 @@ impl RulesFollower {
     }
 
     /// Reverts one change, as a new change.
-    pub async fn rollback(&self, who: &str, version: Version, now: Time) -> Result<Vec<ItemChange>, DbError> {
-        let author = Author { who: who.to_owned(), at: now };
+    pub async fn rollback(
+        &self,
+        author_name: &str,
+        version: Version,
+        now: Time,
+    ) -> Result<Vec<ItemChange>, DbError> {
+        let author = Author { name: author_name.to_owned(), at: now };
         let made = self.db_for_edits()?.rollback(author, version).await;
         let changes = self.record_write(made)?;
         self.wait_until_applied(&changes).await;
@@ -199,12 +209,12 @@ impl RulesFollower {
     pub fn db(&self) -> Result<&RulesDb, DbError> {
         self.db.get().ok_or_else(|| {
             let why = self.state().read_error.clone().unwrap_or_else(|| "it is being opened".to_owned());
-            DbError::Unreadable { place: self.name.clone(), why }
+            DbError::Unreadable { location: self.name.clone(), why }
         })
     }
 
     fn db_for_edits(&self) -> Result<&RulesDb, DbError> {
-        self.db().map_err(|error| DbError::Unwritable { place: self.name.clone(), why: error.to_string() })
+        self.db().map_err(|error| DbError::Unwritable { location: self.name.clone(), why: error.to_string() })
     }
 
     /// Records whether the database is writable.

@@ -56,9 +56,9 @@ impl StateFile {
 
     /// Renames an unusable file, so that it can be examined.
     pub fn quarantine(&self) {
-        let aside = self.path.with_extension("snapshot.damaged");
-        match fs::rename(&self.path, &aside) {
-            Ok(()) => tracing::warn!(file = %aside.display(), "the saved state was renamed"),
+        let damaged = self.path.with_extension("snapshot.damaged");
+        match fs::rename(&self.path, &damaged) {
+            Ok(()) => tracing::warn!(file = %damaged.display(), "the saved state was renamed"),
             Err(error) => tracing::warn!(%error, "the saved state could not be renamed"),
         }
     }
@@ -81,16 +81,16 @@ pub fn reject_open_to_others<'p>(
     for (setting, path) in files {
         let Ok(found) = fs::metadata(path) else { continue };
         let mode = found.permissions().mode();
-        let mend = format!("chmod 600 '{}'", path.display());
+        let fix = format!("chmod 600 '{}'", path.display());
         if mode & OTHERS != 0 {
             let message = format!(
-                "{} is open to every user of this machine (mode {:03o}), and it holds keys and secrets: run {mend}",
+                "{} is open to every user of this machine (mode {:03o}), and it holds keys and secrets: run {fix}",
                 path.display(),
                 mode & 0o777
             );
             problems.push(Problem::new(None, setting, message));
         } else if mode & GROUP != 0 {
-            tracing::warn!("{} is open to its group; to close it: {mend}", path.display());
+            tracing::warn!("{} is open to its group; to close it: {fix}", path.display());
         }
     }
     problems.or(())

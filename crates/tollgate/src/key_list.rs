@@ -195,9 +195,9 @@ mod tests {
                     for text in KEYS {
                         prop_assert_eq!(list.get(&Key::parse(text).expect(text)), model.get(text));
                     }
-                    let asked = model.keys().any(|text| text.starts_with("header"));
+                    let named = model.keys().any(|text| text.starts_with("header"));
                     let header = Attribute::parse("header:x-y").expect("valid");
-                    prop_assert_eq!(list.attributes().any(|attribute| *attribute == header), asked);
+                    prop_assert_eq!(list.attributes().any(|attribute| *attribute == header), named);
                 }
             }
         }

@@ -52,16 +52,16 @@ impl Time {
 impl std::ops::Add<Duration> for Time {
     type Output = Time;
 
-    fn add(self, span: Duration) -> Time {
-        Time(self.0.saturating_add(nanos_of(span)))
+    fn add(self, duration: Duration) -> Time {
+        Time(self.0.saturating_add(nanos_of(duration)))
     }
 }
 
 impl std::ops::Sub<Duration> for Time {
     type Output = Time;
 
-    fn sub(self, span: Duration) -> Time {
-        Time(self.0.saturating_sub(nanos_of(span)))
+    fn sub(self, duration: Duration) -> Time {
+        Time(self.0.saturating_sub(nanos_of(duration)))
     }
 }
 
@@ -72,8 +72,8 @@ impl fmt::Debug for Time {
 }
 
 /// A duration in nanoseconds, at most `u64::MAX` (584 years).
-pub(crate) fn nanos_of(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+pub(crate) fn nanos_of(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The source of a decision's time: a timestamp, or a clock that is read when needed.

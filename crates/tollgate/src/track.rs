@@ -81,9 +81,9 @@ impl RuleTracks {
         tracking: Tracking,
         saved: impl FnOnce() -> FirstTracks,
     ) -> FirstChange {
-        let mut kept = self.initialized(tracking, saved);
-        let first = kept.first_change();
-        let track = kept.table.touch(key, now);
+        let mut tracks = self.initialized(tracking, saved);
+        let first = tracks.first_change();
+        let track = tracks.table.touch(key, now);
         if track.is_expired(tracking, now) {
             *track = Track::default();
         }
@@ -98,46 +98,47 @@ impl RuleTracks {
         tracking: Tracking,
         saved: impl FnOnce() -> FirstTracks,
     ) -> Option<Track> {
-        let kept = self.initialized(tracking, saved);
-        kept.table.get(key).filter(|track| !track.is_expired(tracking, now)).cloned()
+        let tracks = self.initialized(tracking, saved);
+        tracks.table.get(key).filter(|track| !track.is_expired(tracking, now)).cloned()
     }
 
     pub(crate) fn forget(&self, key: Fingerprint) -> FirstChange {
-        let Some(kept) = self.0.get() else { return FirstChange::No };
-        let mut kept = lock(kept);
-        let first = kept.first_change();
-        kept.table.remove(key);
+        let Some(tracks) = self.0.get() else { return FirstChange::No };
+        let mut tracks = lock(tracks);
+        let first = tracks.first_change();
+        tracks.table.remove(key);
         first
     }
 
     /// The live tracks among at most `most` rows from index `from`; `None` beyond the last.
     pub(crate) fn rows(&self, from: usize, most: usize, now: Time) -> Option<Vec<SavedTrack>> {
-        let kept = lock(self.0.get()?);
-        if from >= kept.table.len() {
+        let tracks = lock(self.0.get()?);
+        if from >= tracks.table.len() {
             return None;
         }
-        let live = kept.table.rows(from, most).filter(|(.., track)| !track.is_expired(kept.tracking, now));
+        let live =
+            tracks.table.rows(from, most).filter(|(.., track)| !track.is_expired(tracks.tracking, now));
         Some(live.map(|(key, _, track)| SavedTrack { key, track: track.clone() }).collect())
     }
 
     /// A key's track, if it has not expired.
     pub(crate) fn live(&self, key: Fingerprint, now: Time) -> Option<Track> {
-        let kept = lock(self.0.get()?);
-        kept.table.get(key).filter(|track| !track.is_expired(kept.tracking, now)).cloned()
+        let tracks = lock(self.0.get()?);
+        tracks.table.get(key).filter(|track| !track.is_expired(tracks.tracking, now)).cloned()
     }
 
     /// Records keys again that were taken but not written.
     pub(crate) fn note_changed(&self, keys: impl Iterator<Item = Fingerprint>) {
-        let Some(kept) = self.0.get() else { return };
-        if let Some(changed) = lock(kept).table.changed() {
+        let Some(tracks) = self.0.get() else { return };
+        if let Some(changed) = lock(tracks).table.changed() {
             keys.for_each(|key| changed.add(key));
         }
     }
 
     /// The keys that have changed since the last call, and whether some were lost.
     pub(crate) fn take_changed(&self) -> (HashSet<Fingerprint>, bool) {
-        let Some(kept) = self.0.get() else { return Default::default() };
-        lock(kept).table.changed().map(|keys| (keys.take(), keys.take_overflow())).unwrap_or_default()
+        let Some(tracks) = self.0.get() else { return Default::default() };
+        lock(tracks).table.changed().map(|keys| (keys.take(), keys.take_overflow())).unwrap_or_default()
     }
 
     /// Whether the rule's part of a restored state was already requested.
@@ -150,11 +151,11 @@ impl RuleTracks {
         tracking: Tracking,
         saved: impl FnOnce() -> FirstTracks,
     ) -> MutexGuard<'_, TrackTable> {
-        let kept = self.0.get_or_init(|| Box::new(Mutex::new(TrackTable::of(&saved(), tracking))));
-        let mut kept = lock(kept);
-        kept.tracking = tracking;
-        kept.table.shrink_towards(capacity(tracking));
-        kept
+        let tracks = self.0.get_or_init(|| Box::new(Mutex::new(TrackTable::of(&saved(), tracking))));
+        let mut tracks = lock(tracks);
+        tracks.tracking = tracking;
+        tracks.table.shrink_towards(capacity(tracking));
+        tracks
     }
 }
 

@@ -41,11 +41,11 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
             (Cursor::file(&name), json!({ "key": name, "note": null, "source": "file", "version": null }))
         }));
     }
-    if let Some(rulebook) = gate.rules_follower.get().filter(|_| found.len() <= limit) {
+    if let Some(follower) = gate.rules_follower.get().filter(|_| found.len() <= limit) {
         let after = cursor.database_name();
         let limit = limit + 1 - found.len();
         let page = PageQuery { kind: ItemKind::Allow, prefix: String::new(), after, limit };
-        let stored = rulebook.db().map_err(db_problem)?.page(page).await.map_err(db_problem)?;
+        let stored = follower.db().map_err(db_problem)?.page(page).await.map_err(db_problem)?;
         found.extend(stored.iter().map(|stored| (Cursor::database(&stored.item.name), entry_json(stored))));
     }
     let (entries, next) = cursor::split_page(found, limit);
@@ -66,14 +66,14 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
         ));
     }
     refuse_file_entry(call.gate(), &key)?;
-    let rulebook = call.rules_follower()?;
+    let follower = call.rules_follower()?;
     let item = ItemId::new(ItemKind::Allow, key.to_string());
-    let expected = terms.expected(rulebook, &item).await?;
+    let expected = terms.expected(follower, &item).await?;
     match call.apply_edits(&terms, vec![Edit::allow(&key, &note, expected)]).await? {
         EditOutcome::DryRun(answer) => return Ok(answer),
-        EditOutcome::Applied(_) => tracing::info!(who = call.caller, "allow entry added"),
+        EditOutcome::Applied(_) => tracing::info!(caller = call.caller, "allow entry added"),
     }
-    let stored = rulebook.get(item).await.map_err(db_problem)?;
+    let stored = follower.get(item).await.map_err(db_problem)?;
     let version: Option<Version> = stored.as_ref().map(|stored| stored.version);
     Ok(with_etag(response::json(StatusCode::CREATED, &stored.as_ref().map(entry_json)), version))
 }
@@ -82,14 +82,14 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
 pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
     let gate = call.gate();
-    let rulebook = call.rules_follower()?;
+    let follower = call.rules_follower()?;
     let keys: Vec<_> =
         parse_key_candidates(&call.path_parameter)?.into_iter().map(|key| gate.lookup_key(key)).collect();
     let mut found = None;
     for key in &keys {
         refuse_file_entry(gate, key)?;
         let item = ItemId::new(ItemKind::Allow, key.to_string());
-        found = rulebook.get(item).await.map_err(db_problem)?;
+        found = follower.get(item).await.map_err(db_problem)?;
         if found.is_some() {
             break;
         }
@@ -99,11 +99,11 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
         ProblemDetails::new(StatusCode::NOT_FOUND, format!("{key} is not on the allow list"))
     };
     let stored = found.ok_or_else(not_there)?;
-    let expected = terms.expected(rulebook, &stored.item).await?;
+    let expected = terms.expected(follower, &stored.item).await?;
     match call.apply_edits(&terms, vec![Edit::delete(stored.item.clone(), expected)]).await? {
         EditOutcome::DryRun(answer) => Ok(answer),
         EditOutcome::Applied(_) => {
-            tracing::info!(who = call.caller, "allow entry removed");
+            tracing::info!(caller = call.caller, "allow entry removed");
             Ok(response::json(StatusCode::OK, &json!({ "removed": entry_json(&stored) })))
         }
     }

@@ -40,11 +40,11 @@ pub async fn rollback(call: AdminRequest) -> Result<FullResponse, ProblemDetails
     let terms = EditOptions::of(&call)?;
     let version = version("version", &call.path_parameter)?;
     let gate = call.gate();
-    let rulebook = call.rules_follower()?;
+    let follower = call.rules_follower()?;
     let none =
         || ProblemDetails::new(StatusCode::NOT_FOUND, format!("there is no change {version} in the log"));
     let logged =
-        rulebook.db().map_err(db_problem)?.logged(version).await.map_err(db_problem)?.ok_or_else(none)?;
+        follower.db().map_err(db_problem)?.logged(version).await.map_err(db_problem)?.ok_or_else(none)?;
     let ItemId { kind, name } = &logged.change.item;
     if *kind == ItemKind::Rule {
         refuse_file_rule(gate, name)?;
@@ -54,19 +54,19 @@ pub async fn rollback(call: AdminRequest) -> Result<FullResponse, ProblemDetails
     }
     if terms.dry_run {
         let planned =
-            rulebook.db().map_err(db_problem)?.preview_rollback(version).await.map_err(db_problem)?;
+            follower.db().map_err(db_problem)?.preview_rollback(version).await.map_err(db_problem)?;
         let changes: Vec<_> =
             planned.iter().map(|(change, before)| change_json(change, before.as_deref())).collect();
         return Ok(response::json(StatusCode::OK, &json!({ "dry_run": true, "changes": changes })));
     }
-    let changes = rulebook.rollback(&call.caller, version, gate.now()).await.map_err(db_problem)?;
-    tracing::info!(%version, who = call.caller, "change reverted");
+    let changes = follower.rollback(&call.caller, version, gate.now()).await.map_err(db_problem)?;
+    tracing::info!(%version, caller = call.caller, "change reverted");
     let now = logged.change.text.as_deref();
     let changes = changes.iter().map(|change| {
-        let mut told = change_json(change, now);
-        told["version"] = change.version.to_string().into();
-        told["undoes"] = version.to_string().into();
-        told
+        let mut answer = change_json(change, now);
+        answer["version"] = change.version.to_string().into();
+        answer["undoes"] = version.to_string().into();
+        answer
     });
     Ok(response::json(StatusCode::OK, &json!({ "changes": changes.collect::<Value>() })))
 }
@@ -93,18 +93,18 @@ fn parse_item(gate: &Gate, text: &str) -> Result<ItemId, ProblemDetails> {
 }
 
 fn logged_json(logged: &ChangeLogEntry) -> Value {
-    let mut told = json!({
+    let mut answer = json!({
         "version": logged.change.version.to_string(),
         "at": rfc3339(logged.at),
-        "who": logged.who,
+        "who": logged.author,
     });
-    if let (Value::Object(told), Value::Object(change)) =
-        (&mut told, change_json(&logged.change, logged.before.as_deref()))
+    if let (Value::Object(answer), Value::Object(change)) =
+        (&mut answer, change_json(&logged.change, logged.before.as_deref()))
     {
-        told.extend(change);
-        told.insert("undoes".to_owned(), logged.undoes.map(|version| version.to_string()).into());
+        answer.extend(change);
+        answer.insert("undoes".to_owned(), logged.undoes.map(|version| version.to_string()).into());
     }
-    told
+    answer
 }
 
 /// The item of a change, before and after it.

@@ -66,9 +66,9 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
 
 /// The stored versions of some bans; empty while the database cannot be read.
 async fn stored(gate: &Gate, bans: &[(Key, Ban)]) -> CurrentItems {
-    let Some(rulebook) = gate.rules_follower.get() else { return CurrentItems::new() };
+    let Some(follower) = gate.rules_follower.get() else { return CurrentItems::new() };
     let items = bans.iter().map(|(key, _)| item(&key.to_string())).collect();
-    match rulebook.db() {
+    match follower.db() {
         Ok(db) => db.find(items).await.unwrap_or_default(),
         Err(_) => CurrentItems::new(),
     }
@@ -77,22 +77,22 @@ async fn stored(gate: &Gate, bans: &[(Key, Ban)]) -> CurrentItems {
 pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
     let body = call.read_body(MAX_BODY_BYTES).await?;
-    let JsonObject(asked): JsonObject<NewBan> = json_body::parse(&body)?;
+    let JsonObject(new_ban): JsonObject<NewBan> = json_body::parse(&body)?;
     let (gate, now) = (call.gate(), call.gate().now());
-    let (key, ban) = asked.read(gate, now)?;
+    let (key, ban) = new_ban.read(gate, now)?;
     refuse_file_ban(gate, &key, now)?;
     let name = key.to_string();
     let until = ban.until;
     let shown = ban_json(&name, &ban);
     let version = match gate.rules_follower.get() {
-        Some(rulebook) => {
+        Some(follower) => {
             let item = item(&name);
-            let expected = terms.expected(rulebook, &item).await?;
+            let expected = terms.expected(follower, &item).await?;
             match call.apply_edits(&terms, vec![Edit::ban(&key, &ban, expected)]).await? {
                 EditOutcome::DryRun(answer) => return Ok(answer),
                 EditOutcome::Applied(changes) => match changes.last() {
                     Some(change) => Some(change.version),
-                    None => rulebook.get(item).await.map_err(db_problem)?.map(|stored| stored.version),
+                    None => follower.get(item).await.map_err(db_problem)?.map(|stored| stored.version),
                 },
             }
         }
@@ -105,7 +105,7 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
             None
         }
     };
-    tracing::info!(until = %shown_until(until), who = call.caller, "ban added by hand");
+    tracing::info!(until = %shown_until(until), caller = call.caller, "ban added by hand");
     Ok(with_etag(response::json(StatusCode::CREATED, &versioned(shown, version)), version))
 }
 
@@ -122,7 +122,7 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
     refuse_file_ban(gate, key, now)?;
     let name = gate.ban_key(key.clone()).to_string();
     let stored = match gate.rules_follower.get() {
-        Some(rulebook) => rulebook.get(item(&name)).await.map_err(db_problem)?,
+        Some(follower) => follower.get(item(&name)).await.map_err(db_problem)?,
         None => None,
     };
     let version = stored.as_ref().map(|stored| stored.version);
@@ -142,7 +142,7 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
     if let Some(central) = gate.central.get() {
         central.bans.lift(&gate.ban_key(key.clone()), &ban, now).await;
     }
-    tracing::info!(who = call.caller, "ban lifted by hand");
+    tracing::info!(caller = call.caller, "ban lifted by hand");
     Ok(response::json(StatusCode::OK, &json!({ "removed": versioned(ban_json(&name, &ban), version) })))
 }
 
@@ -189,18 +189,18 @@ fn read_key(field: &str, text: &str) -> Result<Key, ProblemDetails> {
 
 /// When a ban is to end, if stated; an error names its field.
 fn until(
-    span: Option<&str>,
-    instant: Option<&str>,
+    duration: Option<&str>,
+    timestamp: Option<&str>,
     now: Time,
 ) -> Result<Option<Time>, (&'static str, String)> {
-    match (span, instant) {
+    match (duration, timestamp) {
         (Some(_), Some(_)) => Err(("until", "give 'for' or 'until', not both".to_owned())),
         (None, None) => Ok(None),
-        (Some(span), None) => match parse_duration(span) {
-            Ok(span) if span.is_zero() => {
+        (Some(duration), None) => match parse_duration(duration) {
+            Ok(duration) if duration.is_zero() => {
                 Err(("for", "'for' is zero: write a duration such as 1h".to_owned()))
             }
-            Ok(span) => Ok(Some(now + span)),
+            Ok(duration) => Ok(Some(now + duration)),
             Err(why) => Err(("for", why)),
         },
         (None, Some(text)) => match calendar::parse_rfc3339(text) {

@@ -71,14 +71,14 @@ impl EditOptions {
     /// The state that the database is to expect.
     pub async fn expected(
         &self,
-        rulebook: &RulesFollower,
+        follower: &RulesFollower,
         item: &ItemId,
     ) -> Result<Precondition, ProblemDetails> {
         Ok(match self.condition {
             Condition::Any => Precondition::Any,
             Condition::Absent => Precondition::Absent,
             Condition::AtVersion(version) => Precondition::AtVersion(version),
-            Condition::Exists => match rulebook.get(item.clone()).await.map_err(db_problem)? {
+            Condition::Exists => match follower.get(item.clone()).await.map_err(db_problem)? {
                 Some(stored) => Precondition::AtVersion(stored.version),
                 None => return Err(precondition_failed(format!("there is no {item}"), None)),
             },
@@ -106,16 +106,16 @@ impl AdminRequest {
         terms: &EditOptions,
         edits: Vec<Edit>,
     ) -> Result<EditOutcome, ProblemDetails> {
-        let rulebook = self.rules_follower()?;
+        let follower = self.rules_follower()?;
         let done = if terms.dry_run {
-            let planned = rulebook.db().map_err(db_problem)?.preview(edits).await;
+            let planned = follower.db().map_err(db_problem)?.preview(edits).await;
             planned.map(|planned| EditOutcome::DryRun(dry_run_response(&planned)))
         } else {
-            rulebook.edit(&self.caller, edits, self.gate().now()).await.map(EditOutcome::Applied)
+            follower.edit(&self.caller, edits, self.gate().now()).await.map(EditOutcome::Applied)
         };
         match done {
             Err(DbError::Exists { item, .. }) if terms.condition == Condition::Absent => {
-                let found = rulebook.get(item.clone()).await.ok().flatten();
+                let found = follower.get(item.clone()).await.ok().flatten();
                 Err(precondition_failed(format!("{item} exists already"), found.map(|found| found.version)))
             }
             done => done.map_err(db_problem),

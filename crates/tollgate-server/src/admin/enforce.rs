@@ -30,10 +30,10 @@ pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
 
 async fn current_response(gate: &Gate) -> Result<FullResponse, ProblemDetails> {
     let position = gate.engine.enforce().name();
-    let Some(rulebook) = gate.rules_follower.get() else {
+    let Some(follower) = gate.rules_follower.get() else {
         return Ok(response::json(StatusCode::OK, &enforce_json(position, "node", None)));
     };
-    let history = match rulebook.db() {
+    let history = match follower.db() {
         Ok(db) => db.history(ItemId::enforce(), None, 1).await,
         Err(error) => Err(error),
     };
@@ -43,18 +43,18 @@ async fn current_response(gate: &Gate) -> Result<FullResponse, ProblemDetails> {
         Err(error) => return Err(db_problem(error)),
     };
     let version = last.as_ref().map(|last| last.change.version);
-    let turned = last.map(|last| (last.change.version.to_string(), last.who, rfc3339(last.at)));
-    Ok(with_etag(response::json(StatusCode::OK, &enforce_json(position, "fleet", turned)), version))
+    let last_change = last.map(|last| (last.change.version.to_string(), last.author, rfc3339(last.at)));
+    Ok(with_etag(response::json(StatusCode::OK, &enforce_json(position, "fleet", last_change)), version))
 }
 
 pub async fn set(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
     let body = call.read_body(MAX_BODY_BYTES).await?;
-    let JsonObject(asked): JsonObject<NewEnforce> = json_body::parse(&body)?;
+    let JsonObject(new_enforce): JsonObject<NewEnforce> = json_body::parse(&body)?;
     let wrong = || ProblemDetails::bad_field("enforce", "'enforce' must be on, shadow or off");
-    let position = Enforce::parse(&asked.enforce).ok_or_else(wrong)?;
+    let position = Enforce::parse(&new_enforce.enforce).ok_or_else(wrong)?;
     let (gate, now) = (call.gate(), call.gate().now());
-    let Some(rulebook) = gate.rules_follower.get() else {
+    let Some(follower) = gate.rules_follower.get() else {
         let before = gate.engine.enforce();
         if terms.dry_run {
             let change = json!({ "what": "setting", "name": "enforce", "before": before.name(), "after": position.name() });
@@ -62,28 +62,28 @@ pub async fn set(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
             return Ok(response::json(StatusCode::OK, &json!({ "dry_run": true, "changes": changes })));
         }
         gate.engine.set_enforce(position);
-        tracing::warn!(who = call.caller, "enforce {} → {}", before.name(), position.name());
+        tracing::warn!(caller = call.caller, "enforce {} → {}", before.name(), position.name());
         return Ok(response::json(StatusCode::OK, &enforce_json(position.name(), "node", None)));
     };
-    let expected = terms.expected(rulebook, &ItemId::enforce()).await?;
+    let expected = terms.expected(follower, &ItemId::enforce()).await?;
     let changes = match call.apply_edits(&terms, vec![Edit::enforce(position, expected)]).await? {
         EditOutcome::DryRun(answer) => return Ok(answer),
         EditOutcome::Applied(changes) => changes,
     };
     let Some(change) = changes.last() else { return current_response(gate).await };
-    tracing::warn!(who = call.caller, "the panic switch was set to {}", position.name());
-    let turned = Some((change.version.to_string(), call.caller.clone(), rfc3339(now)));
+    tracing::warn!(caller = call.caller, "the panic switch was set to {}", position.name());
+    let last_change = Some((change.version.to_string(), call.caller.clone(), rfc3339(now)));
     Ok(with_etag(
-        response::json(StatusCode::OK, &enforce_json(position.name(), "fleet", turned)),
+        response::json(StatusCode::OK, &enforce_json(position.name(), "fleet", last_change)),
         Some(change.version),
     ))
 }
 
-/// `turned` is the version, the author and the time of the last change.
-fn enforce_json(position: &str, scope: &str, turned: Option<(String, String, String)>) -> Value {
-    let (version, who, at) = match turned {
-        Some((version, who, at)) => (Some(version), Some(who), Some(at)),
+/// `last_change` is the version, the author and the time of the last change.
+fn enforce_json(position: &str, scope: &str, last_change: Option<(String, String, String)>) -> Value {
+    let (version, author, at) = match last_change {
+        Some((version, author, at)) => (Some(version), Some(author), Some(at)),
         None => (None, None, None),
     };
-    json!({ "enforce": position, "scope": scope, "version": version, "who": who, "at": at })
+    json!({ "enforce": position, "scope": scope, "version": version, "who": author, "at": at })
 }

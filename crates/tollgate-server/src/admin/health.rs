@@ -38,66 +38,65 @@ pub fn health(gate: &Gate, detail: Detail) -> FullResponse {
     if enforce != Enforce::On {
         health["protection"] = "off".into();
     }
-    if let Some(rulebook) = gate.rules_follower.get() {
-        let standing = rulebook.status();
-        if standing.is_impaired() {
+    if let Some(follower) = gate.rules_follower.get() {
+        let status = follower.status();
+        if status.is_impaired() {
             health["status"] = "impaired".into();
         }
-        if standing.source == RulesSource::None && gate.is_accepting.load(Ordering::Acquire) {
+        if status.source == RulesSource::None && gate.is_accepting.load(Ordering::Acquire) {
             let has_rules = !gate.engine.policy().rules().is_empty();
             health["protection"] = if has_rules { "partial" } else { "off" }.into();
         }
-        health["rules_db"] = rules_db(rulebook, &standing, gate.now(), detail);
+        health["rules_db"] = rules_db(follower, &status, gate.now(), detail);
     }
     if gate.engine.store().aggregated_limits(gate.now()) > 0 {
         health["status"] = "impaired".into();
         health["memory"] = "full: new keys share counters".into();
     }
     if let Some(saving) = gate.saving.get() {
-        let standing = saving.standing();
-        if standing.is_impaired(gate.now()) {
+        let status = saving.standing();
+        if status.is_impaired(gate.now()) {
             health["status"] = "impaired".into();
         }
-        health["state"] = saved_state(saving, &standing, gate.now());
+        health["state"] = saved_state(saving, &status, gate.now());
     }
     response::json(StatusCode::OK, &health)
 }
 
 /// What a crash would lose now.
-fn saved_state(saving: &Saving, standing: &state::Standing, now: Time) -> Value {
+fn saved_state(saving: &Saving, status: &state::Standing, now: Time) -> Value {
     let millis = |duration: Duration| duration.as_millis() as u64;
     json!({
         "every_ms": millis(saving.every),
-        "interval_ms": millis(standing.interval),
-        "age_ms": standing.saved_at.map(|at| millis(now.since(at))),
+        "interval_ms": millis(status.interval),
+        "age_ms": status.saved_at.map(|at| millis(now.since(at))),
         "file_bytes": saving.file_bytes.load(Ordering::Relaxed),
-        "trouble": standing.trouble,
+        "trouble": status.trouble,
     })
 }
 
-fn rules_db(rulebook: &RulesFollower, standing: &RulesDbStatus, now: Time, detail: Detail) -> Value {
+fn rules_db(follower: &RulesFollower, status: &RulesDbStatus, now: Time, detail: Detail) -> Value {
     let version = |version: Version| version.to_string();
     if detail == Detail::None {
-        return json!({ "source": standing.source.name(), "version": standing.version.map(version) });
+        return json!({ "source": status.source.name(), "version": status.version.map(version) });
     }
-    let left_out =
-        standing.left_out.iter().map(|(item, why)| json!({ "what": item.kind.name(), "why": why }));
-    let copy = standing.has_copy.then(|| {
+    let left_out = status.left_out.iter().map(|(item, why)| json!({ "what": item.kind.name(), "why": why }));
+    let copy = status.has_copy.then(|| {
         json!({
-            "version": standing.copy.map(|copy| version(copy.version)),
-            "age_seconds": standing.copy.map(|copy| copy.age(now).as_secs()),
-            "trouble": standing.copy_error,
+            "version": status.copy.map(|copy| version(copy.version)),
+            "age_seconds": status.copy.map(|copy| copy.age(now).as_secs()),
+            "trouble": status.copy_error,
         })
     });
     json!({
-        "name": rulebook.name,
-        "source": standing.source.name(),
-        "version": standing.version.map(version),
-        "trouble": standing.read_error,
-        "writable": rulebook.db().is_ok() && standing.write_error.is_none(),
-        "write_trouble": standing.write_error,
+        "name": follower.name,
+        "source": status.source.name(),
+        "version": status.version.map(version),
+        "trouble": status.read_error,
+        "writable": follower.db().is_ok() && status.write_error.is_none(),
+        "write_trouble": status.write_error,
         "copy": copy,
-        "lag": standing.lag,
+        "lag": status.lag,
         "left_out": left_out.collect::<Value>(),
     })
 }
@@ -123,11 +122,11 @@ pub fn readiness(admin: &Admin, detail: Detail) -> FullResponse {
     if *admin.shutdown.borrow() {
         return response::json(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "stopping" }));
     }
-    let rulebook = admin.gate.rules_follower.get();
+    let follower = admin.gate.rules_follower.get();
     if !admin.gate.is_accepting.load(Ordering::Acquire) {
-        let body = match rulebook {
-            Some(rulebook) => {
-                let reason = Some(rulebook.waiting_reason()).filter(|_| detail == Detail::Servers);
+        let body = match follower {
+            Some(follower) => {
+                let reason = Some(follower.waiting_reason()).filter(|_| detail == Detail::Servers);
                 json!({ "status": "waiting for the rules database", "reason": reason })
             }
             None => json!({ "status": "starting" }),
@@ -142,7 +141,7 @@ pub fn readiness(admin: &Admin, detail: Detail) -> FullResponse {
     let generation = admin.gate.engine.policy().generation();
     let mut body = json!({ "status": "ready", "rules_generation": generation });
     if let Some(source) =
-        rulebook.map(|rulebook| rulebook.source()).filter(|from| *from != RulesSource::Database)
+        follower.map(|follower| follower.source()).filter(|from| *from != RulesSource::Database)
     {
         body["rules_from"] = source.name().into();
     }

@@ -22,7 +22,7 @@ pub async fn reset(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let gate = call.gate();
     let rule = found.rule.to_string();
     let report = gate.reset_key(&rule, found.key, gate.now()).await.map_err(not_found)?;
-    tracing::info!(rule, who = call.caller, "a key was reset by hand");
+    tracing::info!(rule, caller = call.caller, "a key was reset by hand");
     Ok(response::json(StatusCode::OK, &json!({ "reset": report_json(&report) })))
 }
 

@@ -75,14 +75,15 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     let terms = EditOptions::of(&call)?;
     call.rules_follower()?;
     let body = call.read_body(MAX_BODY_BYTES).await?;
-    let JsonObject(asked): JsonObject<NewOverride> = json_body::parse(&body)?;
-    let key = Key::parse(&asked.key).map_err(|error| ProblemDetails::bad_field("key", error.to_string()))?;
-    if asked.limits.is_empty() {
+    let JsonObject(new_override): JsonObject<NewOverride> = json_body::parse(&body)?;
+    let key =
+        Key::parse(&new_override.key).map_err(|error| ProblemDetails::bad_field("key", error.to_string()))?;
+    if new_override.limits.is_empty() {
         return Err(ProblemDetails::bad_field("limits", "'limits' is empty"));
     }
     let mut entry: Map<String, Value> =
         key.parts().iter().map(|(name, value)| (name.to_string(), value.as_str().into())).collect();
-    entry.insert("limits".to_owned(), asked.limits.clone().into());
+    entry.insert("limits".to_owned(), new_override.limits.clone().into());
     let put = |list: &mut Vec<Value>| {
         match list.iter_mut().find(|known| key_of(known).as_ref() == Some(&key)) {
             Some(known) => *known = entry.clone().into(),
@@ -90,14 +91,14 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
         }
         Ok(entry.clone().into())
     };
-    let (answer, version) = match edit(&call, &terms, &asked.rule, put).await? {
+    let (answer, version) = match edit(&call, &terms, &new_override.rule, put).await? {
         OverrideEdit::DryRun(answer) => return Ok(answer),
         OverrideEdit::Applied { stored, .. } => {
-            let told = json!({ "rule": asked.rule, "key": key.to_string(), "limits": asked.limits, "source": "database", "version": stored.version.to_string() });
-            (response::json(StatusCode::CREATED, &told), stored.version)
+            let answer = json!({ "rule": new_override.rule, "key": key.to_string(), "limits": new_override.limits, "source": "database", "version": stored.version.to_string() });
+            (response::json(StatusCode::CREATED, &answer), stored.version)
         }
     };
-    tracing::info!(rule = asked.rule, who = call.caller, "override added");
+    tracing::info!(rule = new_override.rule, caller = call.caller, "override added");
     Ok(with_etag(answer, Some(version)))
 }
 
@@ -120,11 +121,12 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
         OverrideEdit::DryRun(answer) => return Ok(answer),
         OverrideEdit::Applied { entry, stored } => (entry, stored.version),
     };
-    tracing::info!(rule, who = call.caller, "override removed");
+    tracing::info!(rule, caller = call.caller, "override removed");
     let limits = removed.get("limits").or_else(|| removed.get("limit")).cloned();
-    let told = json!({ "rule": rule, "key": key_of(&removed).map(|key| key.to_string()), "limits": limits });
+    let answer =
+        json!({ "rule": rule, "key": key_of(&removed).map(|key| key.to_string()), "limits": limits });
     Ok(with_etag(
-        response::json(StatusCode::OK, &json!({ "removed": told, "version": version.to_string() })),
+        response::json(StatusCode::OK, &json!({ "removed": answer, "version": version.to_string() })),
         Some(version),
     ))
 }
@@ -146,13 +148,13 @@ async fn edit(
     change: impl Fn(&mut Vec<Value>) -> Result<Value, ProblemDetails>,
 ) -> Result<OverrideEdit, ProblemDetails> {
     refuse_file_rule(call.gate(), id)?;
-    let rulebook = call.rules_follower()?;
+    let follower = call.rules_follower()?;
     let item = ItemId::rule(id);
     let none = || ProblemDetails::new(StatusCode::NOT_FOUND, format!("no rule '{id}'"));
     for _ in 0..TRIES {
-        let stored = rulebook.get(item.clone()).await.map_err(db_problem)?.ok_or_else(none)?;
+        let stored = follower.get(item.clone()).await.map_err(db_problem)?.ok_or_else(none)?;
         match terms.condition {
-            Condition::AtVersion(seen) if seen != stored.version => {
+            Condition::AtVersion(expected) if expected != stored.version => {
                 return Err(precondition_failed(
                     format!("{item} is at version {}", stored.version),
                     Some(stored.version),
@@ -168,10 +170,10 @@ async fn edit(
         reject_unsupported(call, &rule)?;
         let edit = vec![Edit::rule(text, Precondition::AtVersion(stored.version))];
         if terms.dry_run {
-            let planned = rulebook.db().map_err(db_problem)?.preview(edit).await.map_err(db_problem)?;
+            let planned = follower.db().map_err(db_problem)?.preview(edit).await.map_err(db_problem)?;
             return Ok(OverrideEdit::DryRun(dry_run_response(&planned)));
         }
-        match rulebook.edit(&call.caller, edit, call.gate().now()).await {
+        match follower.edit(&call.caller, edit, call.gate().now()).await {
             Ok(mut changes) => {
                 let made = changes.pop().and_then(|change| {
                     Some(StoredItem { item: change.item, version: change.version, text: change.text? })
@@ -181,7 +183,7 @@ async fn edit(
             // The replica that is read may lack the conflicting change.
             Err(DbError::Conflict { found, .. }) => {
                 if let Some(found) = found {
-                    rulebook.wait_for_version(found, CATCH_UP_TIMEOUT).await;
+                    follower.wait_for_version(found, CATCH_UP_TIMEOUT).await;
                 }
             }
             Err(error) => return Err(db_problem(error)),

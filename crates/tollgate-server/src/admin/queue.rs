@@ -23,25 +23,26 @@ impl From<QueueError> for ProblemDetails {
 }
 
 fn request_queue(admin: &Admin) -> Result<&RequestQueue, ProblemDetails> {
-    let aside = admin.proxy.as_ref().and_then(|proxy| proxy.request_queue.as_deref());
-    aside.ok_or_else(|| {
+    let queue = admin.proxy.as_ref().and_then(|proxy| proxy.request_queue.as_deref());
+    queue.ok_or_else(|| {
         ProblemDetails::new(StatusCode::NOT_FOUND, "there is no queue: no rule has on_exceed: queue")
     })
 }
 
 /// `?state=dead&count=100`
 pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
-    let aside = request_queue(&call.admin)?;
+    let queue = request_queue(&call.admin)?;
     let query = call.query();
-    let asked = |name| fields::query(query, name).filter(|value| !value.is_empty());
-    let state = asked("state").map(|name| QueuedState::parse(&name).ok_or_else(unknown_state)).transpose()?;
-    let count = asked("count").map_or(Ok(100), |count| count.parse::<usize>());
+    let parameter = |name| fields::query(query, name).filter(|value| !value.is_empty());
+    let state =
+        parameter("state").map(|name| QueuedState::parse(&name).ok_or_else(unknown_state)).transpose()?;
+    let count = parameter("count").map_or(Ok(100), |count| count.parse::<usize>());
     let count =
         count.map_err(|_| ProblemDetails::bad_field("count", "'count' is not a number"))?.min(MAX_LISTED);
-    let counts = aside.backend.counts().await?;
+    let counts = queue.backend.counts().await?;
     let counts: serde_json::Map<_, _> =
         counts.into_iter().map(|(state, count)| (state.name().to_owned(), count.into())).collect();
-    let items: Vec<_> = aside.backend.list(state, count).await?.iter().map(item_json).collect();
+    let items: Vec<_> = queue.backend.list(state, count).await?.iter().map(item_json).collect();
     Ok(response::json(StatusCode::OK, &json!({ "counts": counts, "items": items })))
 }
 
@@ -56,30 +57,30 @@ pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
 }
 
 pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
-    let (aside, item) = find(&call).await?;
-    aside.backend.remove(&item.id).await?;
+    let (queue, item) = find(&call).await?;
+    queue.backend.remove(&item.id).await?;
     Ok(response::json(StatusCode::OK, &item_json(&item)))
 }
 
 pub async fn retry(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
-    let (aside, item) = find(&call).await?;
+    let (queue, item) = find(&call).await?;
     if item.state == QueuedState::Sending {
         return Err(ProblemDetails::new(StatusCode::CONFLICT, "the request is being sent: try again later"));
     }
     let now = call.gate().now();
-    let expires_at = now + aside.config.ttl;
+    let expires_at = now + queue.config.ttl;
     let item = QueuedRequest { state: QueuedState::Queued, next_at: now, tries: 0, expires_at, ..item };
-    aside.backend.update(item.clone()).await?;
+    queue.backend.update(item.clone()).await?;
     Ok(response::json(StatusCode::OK, &item_json(&item)))
 }
 
 async fn find(call: &AdminRequest) -> Result<(&RequestQueue, QueuedRequest), ProblemDetails> {
-    let aside = request_queue(&call.admin)?;
+    let queue = request_queue(&call.admin)?;
     let id = &call.path_parameter;
-    let found = aside.backend.find(id).await?;
+    let found = queue.backend.find(id).await?;
     let item = found
         .ok_or_else(|| ProblemDetails::new(StatusCode::NOT_FOUND, format!("no queued request '{id}'")))?;
-    Ok((aside, item))
+    Ok((queue, item))
 }
 
 /// An item without its sender's secrets.

@@ -28,9 +28,9 @@ pub struct AdminRequest {
 }
 
 impl AdminRequest {
-    pub fn new(admin: Arc<Admin>, who: String, name: String, request: Request<Incoming>) -> AdminRequest {
+    pub fn new(admin: Arc<Admin>, caller: String, name: String, request: Request<Incoming>) -> AdminRequest {
         let (head, body) = request.into_parts();
-        AdminRequest { admin, caller: who, path_parameter: name, head, body: Some(body) }
+        AdminRequest { admin, caller, path_parameter: name, head, body: Some(body) }
     }
 
     pub fn gate(&self) -> &Gate {
@@ -101,17 +101,17 @@ impl AdminRequest {
 }
 
 /// The number of items per page.
-pub fn limit(asked: Option<&str>) -> Result<usize, ProblemDetails> {
-    let Some(asked) = asked else { return Ok(DEFAULT_LIMIT) };
-    let limit = asked.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
+pub fn limit(value: Option<&str>) -> Result<usize, ProblemDetails> {
+    let Some(value) = value else { return Ok(DEFAULT_LIMIT) };
+    let limit = value.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
     limit.ok_or_else(|| {
         ProblemDetails::bad_field("limit", format!("'limit' must be a number from 1 to {MAX_LIMIT}"))
     })
 }
 
 /// A parameter that is `true` or `false`.
-pub fn flag(name: &str, asked: Option<&str>) -> Result<bool, ProblemDetails> {
-    match asked {
+pub fn flag(name: &str, value: Option<&str>) -> Result<bool, ProblemDetails> {
+    match value {
         None | Some("false") => Ok(false),
         Some("true" | "") => Ok(true),
         Some(_) => Err(ProblemDetails::bad_field(name, format!("'{name}' must be true or false"))),
@@ -121,10 +121,10 @@ pub fn flag(name: &str, asked: Option<&str>) -> Result<bool, ProblemDetails> {
 /// One of several words; the first one by default.
 pub fn choice<T: Copy, const N: usize>(
     name: &str,
-    asked: Option<&str>,
+    value: Option<&str>,
     known: [(&str, T); N],
 ) -> Result<T, ProblemDetails> {
-    let found = known.iter().find(|(word, _)| asked.is_none_or(|asked| asked == *word));
+    let found = known.iter().find(|(word, _)| value.is_none_or(|value| value == *word));
     found.map(|(_, value)| *value).ok_or_else(|| {
         let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
         ProblemDetails::bad_field(name, format!("'{name}' must be one of {}", words.join(", ")))

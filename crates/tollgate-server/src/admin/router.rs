@@ -131,12 +131,12 @@ pub async fn route(admin: Arc<Admin>, request: Request<Incoming>) -> Result<Admi
             false => ProblemDetails::method_not_allowed(allow.join(", ")),
         });
     };
-    let who = match route.role {
+    let caller = match route.role {
         Some(role) => admin.authorize(&request, role)?,
         None => admin.reader_name(&request),
     };
     let name = (*name).to_owned();
-    (route.handler)(AdminRequest::new(admin, who, name, request)).await
+    (route.handler)(AdminRequest::new(admin, caller, name, request)).await
 }
 
 impl AdminRoute {

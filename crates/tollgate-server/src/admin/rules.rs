@@ -41,8 +41,8 @@ pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
         let shown = if as_written { json!({ "rule": rule_json(rule) }) } else { file_rule_json(rule) };
         return Ok(response::json(StatusCode::OK, &shown));
     }
-    let Some(rulebook) = gate.rules_follower.get() else { return Err(none()) };
-    let stored = match rulebook.get(ItemId::rule(id)).await {
+    let Some(follower) = gate.rules_follower.get() else { return Err(none()) };
+    let stored = match follower.get(ItemId::rule(id)).await {
         Ok(stored) => stored.ok_or_else(none)?,
         // A rule in force can be shown without the database.
         Err(error) => match gate.engine.policy().rule(id) {
@@ -54,7 +54,7 @@ pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     };
     let shown = match as_written {
         true => json!({ "rule": stored_text_json(&stored.text), "version": stored.version.to_string() }),
-        false => stored_rule_json(rulebook, &stored),
+        false => stored_rule_json(follower, &stored),
     };
     Ok(with_etag(response::json(StatusCode::OK, &shown), Some(stored.version)))
 }
@@ -68,7 +68,7 @@ pub async fn create(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
         EditOutcome::DryRun(answer) => return Ok(answer),
         EditOutcome::Applied(changes) => changes,
     };
-    tracing::info!(rule = id, who = call.caller, "rule created");
+    tracing::info!(rule = id, caller = call.caller, "rule created");
     let version = changes.last().map(|change| change.version);
     let answer =
         response::json(StatusCode::CREATED, &database_rule_json(rule_json(&rule.rule), version, None));
@@ -94,7 +94,7 @@ pub async fn replace(mut call: AdminRequest) -> Result<FullResponse, ProblemDeta
         }
     };
     if !changes.is_empty() {
-        tracing::info!(rule = id, who = call.caller, "rule changed");
+        tracing::info!(rule = id, caller = call.caller, "rule changed");
     }
     let answer =
         with_etag(response::json(status, &database_rule_json(rule_json(&rule.rule), version, None)), version);
@@ -107,14 +107,14 @@ pub async fn delete(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
     let gate = call.gate();
     let item = ItemId::rule(&call.path_parameter);
     refuse_file_rule(gate, &call.path_parameter)?;
-    let rulebook = call.rules_follower()?;
-    let was = rulebook.get(item.clone()).await.map_err(db_problem)?;
-    let expected = terms.expected(rulebook, &item).await?;
+    let follower = call.rules_follower()?;
+    let was = follower.get(item.clone()).await.map_err(db_problem)?;
+    let expected = terms.expected(follower, &item).await?;
     match call.apply_edits(&terms, vec![Edit::delete(item, expected)]).await? {
         EditOutcome::DryRun(answer) => Ok(answer),
         EditOutcome::Applied(_) => {
-            tracing::info!(rule = call.path_parameter, who = call.caller, "rule deleted");
-            let removed = was.map(|was| stored_rule_json(rulebook, &was));
+            tracing::info!(rule = call.path_parameter, caller = call.caller, "rule deleted");
+            let removed = was.map(|was| stored_rule_json(follower, &was));
             Ok(response::json(StatusCode::OK, &json!({ "removed": removed })))
         }
     }
@@ -187,12 +187,12 @@ fn database_rule_json(mut rule: Value, version: Option<Version>, left_out: Optio
     rule
 }
 
-fn stored_rule_json(rulebook: &RulesFollower, stored: &StoredItem) -> Value {
+fn stored_rule_json(follower: &RulesFollower, stored: &StoredItem) -> Value {
     let rule = match rules_follower::parse_rule(&stored.text) {
         Ok(rule) => rule_json(&rule),
         Err(_) => stored_text_json(&stored.text),
     };
-    database_rule_json(rule, Some(stored.version), rulebook.left_out_reason(&stored.item))
+    database_rule_json(rule, Some(stored.version), follower.left_out_reason(&stored.item))
 }
 
 fn stored_text_json(text: &str) -> Value {

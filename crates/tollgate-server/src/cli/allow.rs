@@ -58,7 +58,7 @@ pub fn run(command: &AllowCommand) -> Exit {
         }
         AllowCommand::Rm { key, admin } => {
             let path = format!("/v1/allow/{}", percent_encode(key));
-            admin.print(Method::DELETE, &path, None, |gone| described("removed", &gone["removed"]))
+            admin.print(Method::DELETE, &path, None, |answer| described("removed", &answer["removed"]))
         }
     };
     done.err().unwrap_or(Exit::Success)

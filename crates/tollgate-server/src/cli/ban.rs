@@ -22,7 +22,7 @@ pub enum BanCommand {
         key: String,
         /// How long, such as 1h or 7d
         #[arg(long = "for", value_name = "SPAN", conflicts_with = "until", default_value = "1h")]
-        span: String,
+        duration: String,
         /// Until when, such as 2027-01-01T00:00:00Z
         #[arg(long, value_name = "INSTANT")]
         until: Option<String>,
@@ -73,11 +73,11 @@ YAML and JSON are accepted too: [{key: ip:203.0.113.9, for: 7d, reason: scraping
 
 pub fn run(command: &BanCommand) -> Exit {
     let done = match command {
-        BanCommand::Add { key, span, until, reason, admin } => {
+        BanCommand::Add { key, duration, until, reason, admin } => {
             let mut body = json!({ "key": key, "reason": reason });
             match until {
                 Some(until) => body["until"] = until.as_str().into(),
-                None => body["for"] = span.as_str().into(),
+                None => body["for"] = duration.as_str().into(),
             }
             let described = |ban: &Value| format!("banned {}", described(ban));
             admin.print(Method::POST, "/v1/bans", Some(body), described)

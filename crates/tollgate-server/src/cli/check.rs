@@ -57,7 +57,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 pub fn run(args: &CheckArgs) -> Exit {
     let answered = client::block_on(async {
-        let call = ClientRequest::new(Method::POST, "/v1/check").json(Some(asked(args)));
+        let call = ClientRequest::new(Method::POST, "/v1/check").json(Some(check_body(args)));
         ServerClient::with_token(&args.http)?.fetch_json(call).await
     });
     let answered = match answered {
@@ -75,7 +75,7 @@ pub fn run(args: &CheckArgs) -> Exit {
     if allowed { Exit::Success } else { Exit::Failure }
 }
 
-fn asked(args: &CheckArgs) -> Value {
+fn check_body(args: &CheckArgs) -> Value {
     let mut body = Map::new();
     // `POST /login` may be one argument or two.
     let target = args.target.join(" ");

@@ -77,8 +77,8 @@ pub fn json_problems(problems: &Problems) -> Exit {
         .map(|problem| {
             json!({
                 "file": problem.file(),
-                "line": problem.position().map(|place| place.line),
-                "column": problem.position().map(|place| place.column),
+                "line": problem.position().map(|position| position.line),
+                "column": problem.position().map(|position| position.column),
                 "path": problem.path(),
                 "message": problem.message(),
             })

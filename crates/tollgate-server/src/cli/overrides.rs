@@ -68,7 +68,7 @@ pub fn run(command: &OverrideCommand) -> Exit {
         }
         OverrideCommand::Rm { rule, key, admin } => {
             let path = format!("/v1/overrides?rule={}&key={}", percent_encode(rule), percent_encode(key));
-            admin.print(Method::DELETE, &path, None, |gone| described("removed", &gone["removed"]))
+            admin.print(Method::DELETE, &path, None, |answer| described("removed", &answer["removed"]))
         }
     };
     done.err().unwrap_or(Exit::Success)

@@ -238,7 +238,7 @@ fn export(source: &str, admin: &AdminArgs) -> Result<(), Exit> {
 
 fn remove(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
     let unseen = [&RESPONSE_ONLY_FIELDS[..], &["id"]].concat();
-    admin.print(Method::DELETE, &format!("/v1/rules/{}", percent_encode(id)), None, |gone| {
-        value_diff::diff_lines(id, &gone["removed"], &Value::Null, &unseen).join("\n")
+    admin.print(Method::DELETE, &format!("/v1/rules/{}", percent_encode(id)), None, |answer| {
+        value_diff::diff_lines(id, &answer["removed"], &Value::Null, &unseen).join("\n")
     })
 }

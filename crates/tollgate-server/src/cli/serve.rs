@@ -132,7 +132,7 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             tracing::warn!("no token has a role for the admin API (read, operate or admin): all its callers are refused");
         }
         open_central(&gate, config)?;
-        let rulebook = open_rulebook(&gate, config, watched.is_some()).await?;
+        let follower = open_rules_follower(&gate, config, watched.is_some()).await?;
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
         let http = BoundSocket::at("http", config.listen.http)?;
@@ -152,9 +152,9 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             servers.spawn(serve_admin(listener, per_address(&gate, "admin", config), shutdown, admin));
         }
         let first_rules = async {
-            if let Some(rulebook) = rulebook {
-                servers.spawn(rules_follower::follow(Arc::clone(&rulebook), Arc::clone(&gate), shutdown.clone()));
-                rulebook.wait_for_first_rules().await;
+            if let Some(follower) = follower {
+                servers.spawn(rules_follower::follow(Arc::clone(&follower), Arc::clone(&gate), shutdown.clone()));
+                follower.wait_for_first_rules().await;
             }
             servers.spawn(fleet_bans::run(Arc::clone(&gate), shutdown.clone()));
             if let Some(central) = gate.central.get() {
@@ -261,26 +261,26 @@ fn open_central(gate: &Gate, config: &Config) -> anyhow::Result<()> {
 
 /// Opens the configured rules database, which may become available later. A default file that does not exist and cannot
 /// be created is skipped.
-async fn open_rulebook(
+async fn open_rules_follower(
     gate: &Gate,
     config: &Config,
     has_file: bool,
 ) -> anyhow::Result<Option<Arc<RulesFollower>>> {
-    let Some(asked) = config.rules_db.as_ref().filter(|_| has_file) else { return Ok(None) };
-    let rulebook = Arc::new(RulesFollower::new(asked, NodeCapabilities::from_config(config)));
-    let is_new = asked.file().is_some_and(|file| !file.exists());
+    let Some(configured) = config.rules_db.as_ref().filter(|_| has_file) else { return Ok(None) };
+    let follower = Arc::new(RulesFollower::new(configured, NodeCapabilities::from_config(config)));
+    let is_new = configured.file().is_some_and(|file| !file.exists());
     if is_new
-        && !asked.is_explicit
-        && let Err(error) = rulebook.open().await
+        && !configured.is_explicit
+        && let Err(error) = follower.open().await
     {
         tracing::warn!("{error}; only the rules of the configuration are in force");
         return Ok(None);
     }
-    tracing::info!("rules are in {}", rulebook.name);
+    tracing::info!("rules are in {}", follower.name);
     gate.rules_follower
-        .set(Arc::clone(&rulebook))
+        .set(Arc::clone(&follower))
         .map_err(|_| anyhow::anyhow!("the rules are opened once"))?;
-    Ok(Some(rulebook))
+    Ok(Some(follower))
 }
 
 /// The limiter of a listener's connections per client address.

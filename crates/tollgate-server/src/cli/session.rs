@@ -50,10 +50,10 @@ impl Session {
         let progress = Progress::start(format!("sending {}", text.name), Some(total));
         let path = format!("{path}?{query}");
         let call = ClientRequest::new(Method::POST, &path).long_running(text.content_type, text.bytes);
-        let asked = self.client.fetch_json_counted(call, &sent);
+        let response = self.client.fetch_json_counted(call, &sent);
         let answered = self.runtime.block_on(async {
             tokio::select! {
-                answered = asked => answered,
+                answered = response => answered,
                 never = track_upload(&sent, total, &progress) => match never {},
             }
         });

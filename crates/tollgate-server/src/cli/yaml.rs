@@ -127,7 +127,7 @@ mod tests {
         fn what_is_written_is_read_back(fields in prop::collection::btree_map(any_text(), any_value(), 1..5)) {
             let map: Map<_, _> = fields.into_iter().collect();
             let text = item(&map).join("\n");
-            let node = document::read(&text).map_err(|told| TestCaseError::fail(format!("{told} in\n{text}")))?;
+            let node = document::read(&text).map_err(|problems| TestCaseError::fail(format!("{problems} in\n{text}")))?;
             prop_assert_eq!(read(&node), Value::Array(vec![Value::Object(map)]), "{}", text);
         }
     }

@@ -44,16 +44,16 @@ impl Listen {
         let Some(mut map) = map.optional_map("listen") else { return defaults };
         let http = address(&mut map, "http", defaults.http);
         let admin = address(&mut map, "admin", defaults.admin);
-        let asked = address(&mut map, "proxy", defaults.proxy);
-        let proxy = asked.filter(|_| proxy.is_some());
-        if asked.is_some() && proxy.is_none() {
+        let configured = address(&mut map, "proxy", defaults.proxy);
+        let proxy = configured.filter(|_| proxy.is_some());
+        if configured.is_some() && proxy.is_none() {
             idle.push("listen.proxy without upstreams".to_owned());
         }
         let mut bound = vec![("http", http), ("admin", admin), ("proxy", proxy)];
         for name in UNSUPPORTED_LISTENERS {
-            if let Some(asked) = address(&mut map, name, None) {
+            if let Some(unsupported) = address(&mut map, name, None) {
                 idle.push(format!("listen.{name}"));
-                bound.push((name, Some(asked)));
+                bound.push((name, Some(unsupported)));
             }
         }
         for (n, (name, first)) in bound.iter().enumerate() {

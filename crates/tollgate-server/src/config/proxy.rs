@@ -300,7 +300,7 @@ pub(super) fn duration(map: &mut MapReader<'_, '_>, name: &'static str) -> Optio
     let node = map.optional(name)?;
     let read = node.as_str().ok_or("expected a duration such as 30s".to_owned()).and_then(parse_duration);
     match read {
-        Ok(span) if !span.is_zero() => return Some(span),
+        Ok(duration) if !duration.is_zero() => return Some(duration),
         Ok(_) => map.reject(name, node, "is zero: write a duration such as 30s"),
         Err(message) => map.reject(name, node, message),
     }
@@ -314,7 +314,7 @@ impl UpstreamAddress {
             format!("'{shown}' {why}: write http://HOST:PORT, https://HOST or h2c://HOST:PORT")
         };
         let uri: Uri = text.parse().map_err(|_| bad("is not a valid address"))?;
-        let (speech, port) = match uri.scheme_str() {
+        let (protocol, port) = match uri.scheme_str() {
             Some("http") => (UpstreamProtocol::Http1, 80),
             Some("h2c") => (UpstreamProtocol::Http2, 80),
             Some("https") => (UpstreamProtocol::Tls, 443),
@@ -331,7 +331,7 @@ impl UpstreamAddress {
             Some(_) => authority.clone(),
             None => format!("{}:{port}", authority.host()).parse().map_err(|_| bad("has a bad host"))?,
         };
-        Ok(UpstreamAddress { protocol: speech, authority })
+        Ok(UpstreamAddress { protocol, authority })
     }
 }
 

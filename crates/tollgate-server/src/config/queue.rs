@@ -140,8 +140,8 @@ impl QueueConfig {
             }
             return config;
         };
-        if let Some(place) = QueueLocation::read(&mut map, folder, shared) {
-            config.location = place;
+        if let Some(location) = QueueLocation::read(&mut map, folder, shared) {
+            config.location = location;
         }
         if let Some(node) = map.optional("answer") {
             match node.as_u64() {
@@ -187,7 +187,7 @@ mod tests {
 
     const RULES: &str = "upstreams: [http://a:1]\nrules: [{ id: a, limit: 1/s, on_exceed: queue }]\n";
 
-    fn place(text: &str) -> Result<String, String> {
+    fn location(text: &str) -> Result<String, String> {
         let config = Config::parse(&format!("{RULES}{text}"), Path::new("/etc"));
         let problems = |problems: tollgate::document::Problems| {
             problems.into_iter().map(|problem| problem.to_string()).collect::<Vec<_>>().join("; ")
@@ -199,20 +199,20 @@ mod tests {
     #[test]
     fn a_queue_is_where_it_is_said_to_be_or_with_the_counters() {
         let on_redis = |name: &str| Ok(format!("'{name}' on Redis"));
-        assert_eq!(place(""), Ok("/etc/tollgate-queue.db".to_owned()));
-        assert_eq!(place("counters: redis://b"), on_redis("default"));
-        assert_eq!(place("counters: redis://b\nqueue: { name: jobs }"), on_redis("jobs"));
-        assert_eq!(place("counters: memcached://b"), Ok("/etc/tollgate-queue.db".to_owned()));
-        assert_eq!(place("queue: { store: 'redis+cluster://a,b' }"), on_redis("default"));
-        assert_eq!(place("counters: redis://b\nqueue: { store: sqlite }"), place(""));
-        assert_eq!(place("counters: redis://b\nqueue: { file: q.db }"), Ok("/etc/q.db".to_owned()));
+        assert_eq!(location(""), Ok("/etc/tollgate-queue.db".to_owned()));
+        assert_eq!(location("counters: redis://b"), on_redis("default"));
+        assert_eq!(location("counters: redis://b\nqueue: { name: jobs }"), on_redis("jobs"));
+        assert_eq!(location("counters: memcached://b"), Ok("/etc/tollgate-queue.db".to_owned()));
+        assert_eq!(location("queue: { store: 'redis+cluster://a,b' }"), on_redis("default"));
+        assert_eq!(location("counters: redis://b\nqueue: { store: sqlite }"), location(""));
+        assert_eq!(location("counters: redis://b\nqueue: { file: q.db }"), Ok("/etc/q.db".to_owned()));
         for (text, part) in [
             ("queue: { store: memcached://b }", "expected sqlite or the address of a Redis"),
             ("queue: { store: redis://b, file: q.db }", "not both"),
             ("queue: { name: jobs }", "only a queue on a Redis has a name"),
             ("queue: { store: redis://b, name: 'a}' }", "letters, digits"),
         ] {
-            let message = place(text).expect_err(text);
+            let message = location(text).expect_err(text);
             assert!(message.contains(part), "{text}: {message}");
         }
     }

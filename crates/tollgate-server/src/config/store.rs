@@ -132,7 +132,7 @@ fn deadline(map: &mut MapReader<'_, '_>) -> Option<Duration> {
     let node = map.optional("store_deadline")?;
     let read = node.as_str().ok_or("expected a duration such as 50ms".to_owned()).and_then(parse_duration);
     match read {
-        Ok(span) if !span.is_zero() && span <= MAX_DEADLINE => return Some(span),
+        Ok(duration) if !duration.is_zero() && duration <= MAX_DEADLINE => return Some(duration),
         Ok(_) => map.reject("store_deadline", node, "expected a duration above 0 and up to 1m"),
         Err(message) => map.reject("store_deadline", node, message),
     }

@@ -113,11 +113,11 @@ mod tests {
         let _place = table.admit(ip("2001:db8:0:1::1"));
         assert!(table.admit(ip("2001:db8:0:1:ffff::2")).is_none());
         assert!(table.admit(ip("2001:db8:0:2::1")).is_some());
-        let places: Vec<_> =
+        let shares: Vec<_> =
             ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "10.0.0.1", "::ffff:10.0.0.1"]
                 .into_iter()
                 .flat_map(|text| [table.admit(ip(text)), table.admit(ip(text))])
                 .collect();
-        assert!(places.iter().all(Option::is_some));
+        assert!(shares.iter().all(Option::is_some));
     }
 }

@@ -26,18 +26,11 @@ pub(super) struct PolicyUpdate<'a> {
 impl<'a> PolicyUpdate<'a> {
     pub(super) fn new(
         gate: &'a Gate,
-        means: &'a NodeCapabilities,
+        capabilities: &'a NodeCapabilities,
         draft: PolicyDraft,
         now: Time,
     ) -> PolicyUpdate<'a> {
-        PolicyUpdate {
-            gate,
-            capabilities: means,
-            draft,
-            is_changed: false,
-            now,
-            warnings: Warnings::default(),
-        }
+        PolicyUpdate { gate, capabilities, draft, is_changed: false, now, warnings: Warnings::default() }
     }
 
     /// Applies an item, or returns why not.
@@ -133,22 +126,22 @@ impl<'a> PolicyUpdate<'a> {
 }
 
 /// Applies changes in their order.
-pub(super) fn apply_changes(rulebook: &RulesFollower, gate: &Gate, changes: Vec<ItemChange>) {
+pub(super) fn apply_changes(follower: &RulesFollower, gate: &Gate, changes: Vec<ItemChange>) {
     let now = gate.now();
     let revised = gate.engine.revise(|old| {
-        let mut taken = PolicyUpdate::new(gate, &rulebook.capabilities, old.draft(), now);
+        let mut update = PolicyUpdate::new(gate, &follower.capabilities, old.draft(), now);
         for ItemChange { item, text, .. } in changes {
             let outcome = match text {
-                Some(text) => taken.put(&item, &text),
-                None => taken.remove(&item),
+                Some(text) => update.put(&item, &text),
+                None => update.remove(&item),
             };
-            let left_out = &mut rulebook.state().left_out;
+            let left_out = &mut follower.state().left_out;
             match outcome {
                 Err(why) => left_out.insert(item, why),
                 Ok(()) => left_out.remove(&item),
             };
         }
-        taken.finish().map(PolicyDraft::finish).ok_or(())
+        update.finish().map(PolicyDraft::finish).ok_or(())
     });
     if let Ok((before, after)) = revised {
         tracing::info!("rules generation {before} → {after}");
@@ -156,11 +149,15 @@ pub(super) fn apply_changes(rulebook: &RulesFollower, gate: &Gate, changes: Vec<
 }
 
 /// Why a rule of the database cannot be in force on this node.
-pub(super) fn unsupported_reason(policy: &Policy, means: &NodeCapabilities, rule: &Rule) -> Option<String> {
+pub(super) fn unsupported_reason(
+    policy: &Policy,
+    capabilities: &NodeCapabilities,
+    rule: &Rule,
+) -> Option<String> {
     if policy.rule(rule.id.as_str()).is_some_and(|held| !held.is_added()) {
         return Some(format!("a rule of the configuration file has the id '{}'", rule.id));
     }
-    means.unsupported_reason(rule)
+    capabilities.unsupported_reason(rule)
 }
 
 /// Parses a rule of the database.

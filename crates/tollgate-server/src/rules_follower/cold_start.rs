@@ -15,30 +15,31 @@ use crate::rules_follower::{CopyStatus, RulesFollower, load};
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Opens the database; a start with a copy waits only [`OPEN_TIMEOUT`].
-pub(super) async fn open(rulebook: &RulesFollower) -> Result<&RulesDb, DbError> {
-    let has_copy = rulebook.copy.as_ref().is_some_and(|copy| copy.path().exists());
-    if rulebook.is_ready() || !has_copy {
-        return rulebook.open().await;
+pub(super) async fn open(follower: &RulesFollower) -> Result<&RulesDb, DbError> {
+    let has_copy = follower.copy.as_ref().is_some_and(|copy| copy.path().exists());
+    if follower.is_ready() || !has_copy {
+        return follower.open().await;
     }
-    let late = || DbError::Unreadable { place: rulebook.name.clone(), why: "no answer in time".to_owned() };
-    tokio::time::timeout(OPEN_TIMEOUT, rulebook.open()).await.unwrap_or_else(|_| Err(late()))
+    let late =
+        || DbError::Unreadable { location: follower.name.clone(), why: "no answer in time".to_owned() };
+    tokio::time::timeout(OPEN_TIMEOUT, follower.open()).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// Puts the local copy in force, if there is a complete one; returns how the start continues.
-pub(super) async fn without_database(rulebook: &RulesFollower, gate: &Arc<Gate>) -> String {
-    match start_from_copy(rulebook, gate).await {
-        Ok(told) => told,
+pub(super) async fn without_database(follower: &RulesFollower, gate: &Arc<Gate>) -> String {
+    match start_from_copy(follower, gate).await {
+        Ok(outcome) => outcome,
         Err(error) => {
-            if rulebook.copy.is_some() {
-                rulebook.record_copy(None, Some(&error));
+            if follower.copy.is_some() {
+                follower.record_copy(None, Some(&error));
             }
-            let what = match rulebook.on_error {
+            let what = match follower.on_error {
                 OnRulesError::Closed => {
                     "the listeners stay closed until its rules are there (on_rules_error: closed)"
                 }
                 OnRulesError::Open => "requests pass without its rules (on_rules_error: open)",
             };
-            match rulebook.copy {
+            match follower.copy {
                 Some(_) => format!("{error}: {what}"),
                 None => what.to_owned(),
             }
@@ -46,8 +47,8 @@ pub(super) async fn without_database(rulebook: &RulesFollower, gate: &Arc<Gate>)
     }
 }
 
-async fn start_from_copy(rulebook: &RulesFollower, gate: &Arc<Gate>) -> Result<String, CopyError> {
-    let keeper = rulebook.copy.as_ref().ok_or(CopyError::Missing)?;
+async fn start_from_copy(follower: &RulesFollower, gate: &Arc<Gate>) -> Result<String, CopyError> {
+    let keeper = follower.copy.as_ref().ok_or(CopyError::Missing)?;
     let copy = keeper.open().await?;
     let verified = run_blocking(move || {
         let copy = copy.verified()?;
@@ -58,9 +59,9 @@ async fn start_from_copy(rulebook: &RulesFollower, gate: &Arc<Gate>) -> Result<S
     let last = verified.copy().last_change();
     let read =
         move |each: load::BatchSink| verified.load(each).map_err(|error| DbError::Corrupt(error.to_string()));
-    let version = load::load_from(rulebook, gate, "local copy", past, read).await;
+    let version = load::load_from(follower, gate, "local copy", past, read).await;
     let version = version.map_err(|error| CopyError::Unusable(error.to_string()))?;
-    rulebook.started_from_copy(version, copy, last);
+    follower.started_from_copy(version, copy, last);
     let age = copy.age(gate.now()).as_secs();
     Ok(format!("started from the local copy, version {version}, which was confirmed {age} s ago"))
 }

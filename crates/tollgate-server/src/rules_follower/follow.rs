@@ -28,95 +28,95 @@ pub(super) const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
 const ACCESS_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs until the shutdown.
-pub async fn follow(rulebook: Arc<RulesFollower>, gate: Arc<Gate>, mut shutdown: Shutdown) {
-    let mut untold = PendingBans::default();
+pub async fn follow(follower: Arc<RulesFollower>, gate: Arc<Gate>, mut shutdown: Shutdown) {
+    let mut pending_bans = PendingBans::default();
     tokio::select! {
         () = shutdown_requested(&mut shutdown) => {}
-        () = follow_loop(&rulebook, &gate) => {}
-        () = untold.run(&rulebook, &gate) => {}
-        () = cleanup_loop(&rulebook, &gate) => {}
-        () = watch_access(&rulebook) => {}
-        () = local_copy::run(&rulebook, &gate) => {}
+        () = follow_loop(&follower, &gate) => {}
+        () = pending_bans.run(&follower, &gate) => {}
+        () = cleanup_loop(&follower, &gate) => {}
+        () = watch_access(&follower) => {}
+        () = local_copy::run(&follower, &gate) => {}
     }
-    untold.flush(&rulebook, &gate).await;
+    pending_bans.flush(&follower, &gate).await;
 }
 
-async fn follow_loop(rulebook: &RulesFollower, gate: &Arc<Gate>) {
+async fn follow_loop(follower: &RulesFollower, gate: &Arc<Gate>) {
     loop {
-        let Err(error) = try_follow(rulebook, gate).await;
-        let outcome = match rulebook.source() {
-            RulesSource::None => Some(cold_start::without_database(rulebook, gate).await),
+        let Err(error) = try_follow(follower, gate).await;
+        let outcome = match follower.source() {
+            RulesSource::None => Some(cold_start::without_database(follower, gate).await),
             RulesSource::Copy | RulesSource::Database => None,
         };
-        rulebook.record_read_error(error.to_string(), outcome);
+        follower.record_read_error(error.to_string(), outcome);
         sleep(RETRY_DELAY).await;
     }
 }
 
 /// Follows until an error.
-async fn try_follow(rulebook: &RulesFollower, gate: &Arc<Gate>) -> Result<std::convert::Infallible, DbError> {
-    let db = cold_start::open(rulebook).await?;
-    let in_force = *rulebook.in_force.borrow();
-    let mut seen = match (in_force, rulebook.source()) {
-        (None, _) => load::load(rulebook, gate, db).await?,
-        (Some(seen), RulesSource::Copy) => resume_from_copy(rulebook, gate, db, seen).await?,
-        (Some(seen), _) => db.version().await.map(|_| seen)?,
+async fn try_follow(follower: &RulesFollower, gate: &Arc<Gate>) -> Result<std::convert::Infallible, DbError> {
+    let db = cold_start::open(follower).await?;
+    let in_force = *follower.in_force.borrow();
+    let mut applied = match (in_force, follower.source()) {
+        (None, _) => load::load(follower, gate, db).await?,
+        (Some(applied), RulesSource::Copy) => resume_from_copy(follower, gate, db, applied).await?,
+        (Some(applied), _) => db.version().await.map(|_| applied)?,
     };
     loop {
-        rulebook.record_version(seen);
+        follower.record_version(applied);
         tokio::select! {
-            changed = db.changed_since(seen) => {
+            changed = db.changed_since(applied) => {
                 changed?;
-                seen = catch_up(rulebook, gate, db, seen).await?;
+                applied = catch_up(follower, gate, db, applied).await?;
             }
-            () = rulebook.reload_requested.notified() => seen = load::load(rulebook, gate, db).await?,
+            () = follower.reload_requested.notified() => applied = load::load(follower, gate, db).await?,
         }
     }
 }
 
 /// Continues from the local copy: by the changes since its version, if that version is in the database's history.
 async fn resume_from_copy(
-    rulebook: &RulesFollower,
+    follower: &RulesFollower,
     gate: &Arc<Gate>,
     db: &RulesDb,
-    seen: Version,
+    applied: Version,
 ) -> Result<Version, DbError> {
-    let last = rulebook.state().copy_position;
-    if local_copy::is_in_history(db, seen, last).await? {
-        return catch_up(rulebook, gate, db, seen).await;
+    let last = follower.state().copy_position;
+    if local_copy::is_in_history(db, applied, last).await? {
+        return catch_up(follower, gate, db, applied).await;
     }
     tracing::warn!(
         "the history of the rules database differs from that of the local copy: reading everything"
     );
-    load::load(rulebook, gate, db).await
+    load::load(follower, gate, db).await
 }
 
 /// Applies the changes since a version.
 async fn catch_up(
-    rulebook: &RulesFollower,
+    follower: &RulesFollower,
     gate: &Arc<Gate>,
     db: &RulesDb,
-    mut seen: Version,
+    mut applied: Version,
 ) -> Result<Version, DbError> {
     loop {
-        match db.changes_since(seen, CHANGES_PAGE).await? {
+        match db.changes_since(applied, CHANGES_PAGE).await? {
             ChangeFeed::Diverged => {
                 tracing::warn!(
                     "the history of the rules database differs from what this node has applied: reading everything"
                 );
-                return load::load(rulebook, gate, db).await;
+                return load::load(follower, gate, db).await;
             }
-            ChangeFeed::Changes(changes) if changes.is_empty() => return Ok(seen),
+            ChangeFeed::Changes(changes) if changes.is_empty() => return Ok(applied),
             ChangeFeed::Changes(changes) => {
-                let next = contiguous_changes(seen, changes);
-                let Some(last) = next.last().map(|change| change.version) else { return Ok(seen) };
-                rulebook.changes_since_trim.fetch_add(next.len() as u64, Ordering::Relaxed);
-                if let Some(copy) = &rulebook.copy {
-                    copy.push_changes(seen, &next);
+                let next = contiguous_changes(applied, changes);
+                let Some(last) = next.last().map(|change| change.version) else { return Ok(applied) };
+                follower.changes_since_trim.fetch_add(next.len() as u64, Ordering::Relaxed);
+                if let Some(copy) = &follower.copy {
+                    copy.push_changes(applied, &next);
                 }
-                apply::apply_changes(rulebook, gate, next);
-                seen = last;
-                rulebook.record_version(seen);
+                apply::apply_changes(follower, gate, next);
+                applied = last;
+                follower.record_version(applied);
             }
         }
     }
@@ -124,9 +124,9 @@ async fn catch_up(
 
 /// The changes that directly follow a version, without gaps. Changes that were applied already are skipped; those
 /// behind a gap are left for the next read.
-pub(super) fn contiguous_changes(seen: Version, mut changes: Vec<ItemChange>) -> Vec<ItemChange> {
+pub(super) fn contiguous_changes(applied: Version, mut changes: Vec<ItemChange>) -> Vec<ItemChange> {
     changes.sort_by_key(|change| change.version);
-    let mut last = seen;
+    let mut last = applied;
     changes.retain(|change| {
         let follows = change.version > last && change.version.number() == last.number() + 1;
         if follows {
@@ -138,25 +138,25 @@ pub(super) fn contiguous_changes(seen: Version, mut changes: Vec<ItemChange>) ->
 }
 
 /// Removes expired bans and old entries of the log, a few at a time.
-async fn cleanup_loop(rulebook: &RulesFollower, gate: &Gate) {
-    rulebook.first_version().await;
+async fn cleanup_loop(follower: &RulesFollower, gate: &Gate) {
+    follower.first_version().await;
     let mut ticks = interval(CLEANUP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
         // A bulk import is likely to be over by now.
-        if rulebook.changes_since_trim.swap(0, Ordering::Relaxed) >= TRIM_AFTER_CHANGES {
+        if follower.changes_since_trim.swap(0, Ordering::Relaxed) >= TRIM_AFTER_CHANGES {
             let settle = || {
                 allocator::trim();
                 allocator::use_huge_pages();
             };
             tokio::task::spawn_blocking(settle).await.ok();
         }
-        let Some(db) = rulebook.db.get() else { continue };
+        let Some(db) = follower.db.get() else { continue };
         // By then they have expired on every node's clock: a ban that is removed earlier would count as lifted.
         let over = || gate.now() - MAX_CLOCK_SKEW;
         while db.remove_expired(over(), CLEANUP_BATCH).await.is_ok_and(|removed| removed == CLEANUP_BATCH) {}
-        let AuditConfig { keep, automatic_bans } = rulebook.audit;
+        let AuditConfig { keep, automatic_bans } = follower.audit;
         let oldest = || gate.now() - keep;
         while db.prune_log(oldest(), CLEANUP_BATCH).await.is_ok_and(|removed| removed == CLEANUP_BATCH) {}
         let oldest = || gate.now() - automatic_bans;
@@ -169,13 +169,13 @@ async fn cleanup_loop(rulebook: &RulesFollower, gate: &Gate) {
 }
 
 /// Checks whether the database is writable, and how far the replica that is read lags behind.
-async fn watch_access(rulebook: &RulesFollower) {
+async fn watch_access(follower: &RulesFollower) {
     loop {
-        let Some(db) = rulebook.db.get() else {
+        let Some(db) = follower.db.get() else {
             sleep(RETRY_DELAY).await;
             continue;
         };
-        rulebook.record_access(db.access().await);
+        follower.record_access(db.access().await);
         sleep(ACCESS_EVERY).await;
     }
 }
@@ -192,9 +192,9 @@ mod tests {
 
     #[test]
     fn only_what_follows_is_taken() {
-        let seen = Version::new(1, 5);
+        let applied = Version::new(1, 5);
         let numbers = |changes: Vec<ItemChange>| -> Vec<_> {
-            contiguous_changes(seen, changes).iter().map(|change| change.version.number()).collect()
+            contiguous_changes(applied, changes).iter().map(|change| change.version.number()).collect()
         };
         assert_eq!(numbers(vec![change(1, 7), change(1, 6), change(1, 6), change(1, 4)]), [6, 7]);
         assert_eq!(numbers(vec![change(1, 7), change(1, 8)]), [0; 0], "the one between is missing");

@@ -38,7 +38,7 @@ async fn remove(db: &RulesDb, key: &Key, until: Time, now: Time) -> Result<(), D
     if !parse_ban(&stored.text).is_ok_and(is_lifted) {
         return Ok(());
     }
-    let author = Author { who: Author::AUTOMATIC.to_owned(), at: now };
+    let author = Author { name: Author::AUTOMATIC.to_owned(), at: now };
     let removed =
         db.edit(author, vec![Edit::delete(stored.item, Precondition::AtVersion(stored.version))]).await;
     removed.map(|_| ())

@@ -69,17 +69,17 @@ impl Parsed {
 
 /// Puts everything in force atomically; after an error nothing has changed.
 pub(super) async fn load(
-    rulebook: &RulesFollower,
+    follower: &RulesFollower,
     gate: &Arc<Gate>,
     db: &RulesDb,
 ) -> Result<Version, DbError> {
     // At a start, counters may exist that were made under earlier limits; the log has these limits.
-    let former = if rulebook.is_ready() { Vec::new() } else { db.log(None, RECENT_CHANGES).await? };
+    let former = if follower.is_ready() { Vec::new() } else { db.log(None, RECENT_CHANGES).await? };
     let source = db.clone();
     let (alive, stopped) = oneshot::channel::<()>();
     let read = move |each: BatchSink| {
         let why = || DbError::Unreadable {
-            place: "the rules database".to_owned(),
+            location: "the rules database".to_owned(),
             why: "the node is stopping".to_owned(),
         };
         Handle::current().block_on(async {
@@ -89,16 +89,16 @@ pub(super) async fn load(
             }
         })
     };
-    let version = load_from(rulebook, gate, "rules database", former, read).await;
+    let version = load_from(follower, gate, "rules database", former, read).await;
     drop(alive); // a stop does not wait for the rest
     version
 }
 
 /// Puts everything that `read` yields in force atomically.
 pub(super) async fn load_from(
-    rulebook: &RulesFollower,
+    follower: &RulesFollower,
     gate: &Arc<Gate>,
-    place: &'static str,
+    source: &'static str,
     former: Vec<ChangeLogEntry>,
     read: impl FnOnce(BatchSink) -> Result<Version, DbError> + Send + 'static,
 ) -> Result<Version, DbError> {
@@ -119,12 +119,12 @@ pub(super) async fn load_from(
         read_ahead.next().send(LoadMessage::End(end)).ok();
     });
     let gate = Arc::clone(gate);
-    let means = rulebook.capabilities.clone();
-    let incoming = LoadStream { batches: RoundRobin::new(loaded), source: place };
-    let taking = spawn_blocking(move || apply_load(&gate, &means, &incoming, former));
-    let broken = |why: String| DbError::Unreadable { place: rulebook.name.clone(), why };
+    let capabilities = follower.capabilities.clone();
+    let incoming = LoadStream { batches: RoundRobin::new(loaded), source };
+    let taking = spawn_blocking(move || apply_load(&gate, &capabilities, &incoming, former));
+    let broken = |why: String| DbError::Unreadable { location: follower.name.clone(), why };
     let (version, left_out) = taking.await.map_err(|error| broken(error.to_string()))??;
-    rulebook.state().left_out = left_out;
+    follower.state().left_out = left_out;
     spawn_blocking(allocator::use_huge_pages); // not awaited: the rules are in force without it
     Ok(version)
 }
@@ -172,7 +172,7 @@ type LeftOut = BTreeMap<ItemId, String>;
 
 fn apply_load(
     gate: &Gate,
-    means: &NodeCapabilities,
+    capabilities: &NodeCapabilities,
     incoming: &LoadStream,
     former: Vec<ChangeLogEntry>,
 ) -> Result<(Version, LeftOut), DbError> {
@@ -181,12 +181,12 @@ fn apply_load(
     let now = gate.now();
     let mut bans = gate.engine.load_bans();
     let revised = gate.engine.revise(|old| {
-        let mut gone = in_force(old);
-        let mut taken = PolicyUpdate::new(gate, means, old.draft(), now);
+        let mut stale = in_force(old);
+        let mut update = PolicyUpdate::new(gate, capabilities, old.draft(), now);
         version = receive_batches(incoming, |parsed| {
             let (item, put) = match parsed {
                 Parsed::Rule(item, rule) => {
-                    let put = taken.put_parsed(&item, rule);
+                    let put = update.put_parsed(&item, rule);
                     (item, put)
                 }
                 Parsed::Other(item, text) if item.kind == ItemKind::Ban => {
@@ -194,18 +194,18 @@ fn apply_load(
                     (item, put)
                 }
                 Parsed::Other(item, text) => {
-                    let put = taken.put(&item, &text);
+                    let put = update.put(&item, &text);
                     (item, put)
                 }
             };
-            if !gone.is_empty() {
-                gone.remove(&item); // an empty set would compute the hash all the same
+            if !stale.is_empty() {
+                stale.remove(&item); // an empty set would compute the hash all the same
             }
             left_out.extend(put.err().map(|why| (item, why)));
         })
         .map_err(LoadAbort::Failed)?;
-        gone.iter().for_each(|item| _ = taken.remove(item));
-        let mut draft = taken.finish().ok_or(LoadAbort::Unchanged)?;
+        stale.iter().for_each(|item| _ = update.remove(item));
+        let mut draft = update.finish().ok_or(LoadAbort::Unchanged)?;
         replay_edits(&mut draft, former, version);
         Ok(draft.finish())
     });
@@ -228,25 +228,25 @@ fn in_force(policy: &Policy) -> HashSet<ItemId> {
 
 /// Receives batches, and logs the progress of a long load.
 fn receive_batches(incoming: &LoadStream, mut each: impl FnMut(Parsed)) -> Result<Version, DbError> {
-    let place = incoming.source;
+    let source = incoming.source;
     let start = Instant::now();
-    let mut told = Instant::now();
+    let mut last_progress = Instant::now();
     let mut count = 0;
     loop {
         match incoming.batches.next().recv_timeout(STALL_TIMEOUT) {
             Ok(LoadMessage::Batch(batch, total)) => {
                 count += batch.len() as u64;
                 batch.into_iter().for_each(&mut each);
-                if told.elapsed() >= PROGRESS_INTERVAL {
-                    told = Instant::now();
+                if last_progress.elapsed() >= PROGRESS_INTERVAL {
+                    last_progress = Instant::now();
                     let percent = (100 * count).checked_div(total).unwrap_or(100).min(100);
-                    tracing::info!("{place}: {count} of {total} read ({percent} %)");
+                    tracing::info!("{source}: {count} of {total} read ({percent} %)");
                 }
             }
             Ok(LoadMessage::End(end)) => {
                 let version = end?;
                 let took = start.elapsed().as_secs_f64();
-                tracing::info!("{place}: {count} read in {took:.1} s, version {version}");
+                tracing::info!("{source}: {count} read in {took:.1} s, version {version}");
                 return Ok(version);
             }
             Err(error) => {
@@ -254,7 +254,7 @@ fn receive_batches(incoming: &LoadStream, mut each: impl FnMut(Parsed)) -> Resul
                     RecvTimeoutError::Timeout => "reading the database has stalled",
                     RecvTimeoutError::Disconnected => "reading has ended early",
                 };
-                return Err(DbError::Unreadable { place: format!("the {place}"), why: why.to_owned() });
+                return Err(DbError::Unreadable { location: format!("the {source}"), why: why.to_owned() });
             }
         }
     }

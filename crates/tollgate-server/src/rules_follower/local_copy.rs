@@ -86,7 +86,7 @@ impl CopyWriter {
     pub(super) fn quarantine_if_damaged<T>(&self, done: Result<T, CopyError>) -> Result<T, CopyError> {
         if let Err(error @ CopyError::Damaged(_)) = &done {
             match local_copy::quarantine(&self.path) {
-                Ok(aside) => tracing::error!(file = %aside.display(), "{error}; it was renamed"),
+                Ok(damaged) => tracing::error!(file = %damaged.display(), "{error}; it was renamed"),
                 Err(failed) => tracing::error!("{error}; it could not be renamed: {failed}"),
             }
         }
@@ -114,8 +114,8 @@ impl CopyWriter {
 }
 
 /// Runs for ever.
-pub(super) async fn run(rulebook: &RulesFollower, gate: &Gate) {
-    let Some(keeper) = &rulebook.copy else { return std::future::pending().await };
+pub(super) async fn run(follower: &RulesFollower, gate: &Gate) {
+    let Some(keeper) = &follower.copy else { return std::future::pending().await };
     let mut ticks = interval(CONFIRM_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut copy = None;
@@ -125,18 +125,18 @@ pub(super) async fn run(rulebook: &RulesFollower, gate: &Gate) {
             () = keeper.wake.notified() => {}
             _ = ticks.tick() => {}
         }
-        let (Some(db), Some(version)) = (rulebook.db.get(), rulebook.followed_version()) else { continue };
+        let (Some(db), Some(version)) = (follower.db.get(), follower.followed_version()) else { continue };
         let updated = update(keeper, db, &mut copy, version, gate.now()).await;
-        let kept = match updated {
-            Ok(()) => confirm_and_clean(rulebook, &mut copy, version, gate.now()).await,
+        let result = match updated {
+            Ok(()) => confirm_and_clean(follower, &mut copy, version, gate.now()).await,
             Err(CopyUpdateError::Copy(error)) => Err(error),
             Err(CopyUpdateError::Db(error)) => {
                 tracing::debug!(%error, "the local copy waits for the rules database");
                 continue;
             }
         };
-        rulebook.record_copy(copy.as_ref(), kept.as_ref().err());
-        if kept.is_ok() {
+        follower.record_copy(copy.as_ref(), result.as_ref().err());
+        if result.is_ok() {
             retry = MIN_RETRY_DELAY;
         } else {
             sleep(retry).await;
@@ -225,13 +225,13 @@ pub(super) async fn is_in_history(
 
 /// Confirms the copy and removes expired bans, periodically.
 async fn confirm_and_clean(
-    rulebook: &RulesFollower,
+    follower: &RulesFollower,
     copy: &mut Option<LocalCopy>,
     version: Version,
     now: Time,
 ) -> Result<(), CopyError> {
     let is_due = |copy: &LocalCopy| now.since(copy.confirmed_at()) >= CONFIRM_EVERY / 2;
-    if rulebook.has_read_error()
+    if follower.has_read_error()
         || !copy.as_ref().is_some_and(|copy| copy.version() == version && is_due(copy))
     {
         return Ok(());

@@ -25,22 +25,22 @@ pub(super) struct PendingBans(HashMap<Key, Ban>);
 
 impl PendingBans {
     /// Runs for ever.
-    pub(super) async fn run(&mut self, rulebook: &RulesFollower, gate: &Gate) {
+    pub(super) async fn run(&mut self, follower: &RulesFollower, gate: &Gate) {
         let mut ticks = interval(WRITE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.write(rulebook, gate).await;
+            self.write(follower, gate).await;
         }
     }
 
-    pub(super) async fn flush(&mut self, rulebook: &RulesFollower, gate: &Gate) {
-        if timeout(FLUSH_TIMEOUT, self.write(rulebook, gate)).await.is_err() || !self.0.is_empty() {
+    pub(super) async fn flush(&mut self, follower: &RulesFollower, gate: &Gate) {
+        if timeout(FLUSH_TIMEOUT, self.write(follower, gate)).await.is_err() || !self.0.is_empty() {
             tracing::warn!(bans = self.0.len(), "automatic bans of this node are not in the rules database");
         }
     }
 
-    async fn write(&mut self, rulebook: &RulesFollower, gate: &Gate) {
+    async fn write(&mut self, follower: &RulesFollower, gate: &Gate) {
         self.0.extend(gate.engine.take_pending_bans());
         let now = gate.now();
         // Bans that were lifted meanwhile are not written.
@@ -48,16 +48,16 @@ impl PendingBans {
             gate.engine.find_ban(key.clone(), now).is_some_and(|known| known.until >= ban.until)
         };
         self.0.retain(|key, ban| holds(key, ban));
-        let Some(db) = rulebook.db.get() else { return };
+        let Some(db) = follower.db.get() else { return };
         self.write_to(db, now).await;
-        rulebook.remove_lifted_bans(db, now).await;
+        follower.remove_lifted_bans(db, now).await;
     }
 
     async fn write_to(&mut self, db: &RulesDb, now: Time) {
         while !self.0.is_empty() {
             let batch: Vec<Key> = self.0.keys().take(BATCH).cloned().collect();
             let edits = batch.iter().map(|key| Edit::ban(key, &self.0[key], Precondition::Any));
-            let author = Author { who: Author::AUTOMATIC.to_owned(), at: now };
+            let author = Author { name: Author::AUTOMATIC.to_owned(), at: now };
             if let Err(error) = db.edit(author, edits.collect()).await {
                 tracing::debug!(%error, "bans could not be written: they are retried");
                 return;

@@ -143,8 +143,8 @@ impl RulesFollower {
         if state.read_error.as_ref() == Some(&trouble) {
             return;
         }
-        let told = outcome.as_deref().unwrap_or("the rules in force stay");
-        tracing::error!("rules database: {trouble}; {told}");
+        let consequence = outcome.as_deref().unwrap_or("the rules in force stay");
+        tracing::error!("rules database: {trouble}; {consequence}");
         state.read_error = Some(trouble);
         state.startup_outcome = outcome;
         drop(state);

@@ -146,7 +146,7 @@ impl StateLog {
         let mut next_error = None;
         let unwritten = &mut self.unwritten;
         let next = &mut self.next;
-        let kept = unwritten.take();
+        let pending = unwritten.take();
         let mut sink = |chunk: Chunk| {
             is_too_long = current.length + Frames::bytes_of(&chunk) > bound;
             let appended = match is_too_long {
@@ -164,7 +164,7 @@ impl StateLog {
             Ok(())
         };
         let collect = || {
-            kept.map_or(Ok(()), &mut sink)?;
+            pending.map_or(Ok(()), &mut sink)?;
             if !is_known {
                 gate.engine.write_rules(&live.history.write(), now, &mut sink)?;
             }

@@ -130,22 +130,22 @@ async fn settle_receipt(gate: &Gate, request: Request<Incoming>) -> Result<FullR
 
 async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, ProblemDetails> {
     let body = read_body(request, MAX_BATCH_BYTES).await?;
-    let asked = CheckRequest::parse_batch(&body)?;
-    if asked.len() > MAX_BATCH {
-        let detail = format!("{} checks in one batch: at most {MAX_BATCH}", asked.len());
+    let checks = CheckRequest::parse_batch(&body)?;
+    if checks.len() > MAX_BATCH {
+        let detail = format!("{} checks in one batch: at most {MAX_BATCH}", checks.len());
         return Err(ProblemDetails::bad_field("body", detail));
     }
     // All are validated before any is charged: an invalid one changes nothing.
-    for (n, each) in asked.iter().enumerate() {
+    for (n, each) in checks.iter().enumerate() {
         each.hit().map_err(|problem| in_item(n, problem))?;
     }
     let now = gate.now();
-    let mut told = Vec::with_capacity(asked.len());
-    for each in &asked {
+    let mut answers = Vec::with_capacity(checks.len());
+    for each in &checks {
         let verdict = each.decide(gate, now).await?;
-        told.push(each.response(gate, &verdict).with_status(response::status(&verdict)));
+        answers.push(each.response(gate, &verdict).with_status(response::status(&verdict)));
     }
-    Ok(response::json(StatusCode::OK, &told))
+    Ok(response::json(StatusCode::OK, &answers))
 }
 
 fn in_item(n: usize, problem: ProblemDetails) -> ProblemDetails {
@@ -172,9 +172,9 @@ impl CheckRequest<'_> {
 }
 
 /// The verdict with its headers.
-async fn respond(gate: &Gate, asked: &CheckRequest<'_>) -> Result<FullResponse, ProblemDetails> {
-    let verdict = asked.decide(gate, gate.now()).await?;
-    let mut answer = response::json(response::status(&verdict), &asked.response(gate, &verdict));
+async fn respond(gate: &Gate, check: &CheckRequest<'_>) -> Result<FullResponse, ProblemDetails> {
+    let verdict = check.decide(gate, gate.now()).await?;
+    let mut answer = response::json(response::status(&verdict), &check.response(gate, &verdict));
     response::write_headers(&mut answer, &verdict, gate.live.load().headers);
     Ok(answer)
 }

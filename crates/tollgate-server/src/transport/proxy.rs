@@ -88,10 +88,10 @@ impl Proxy {
     pub fn new(gate: Arc<Gate>, config: ProxyConfig, queue: Option<QueueConfig>) -> Result<Proxy, Problems> {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let route = RouteSnapshot::new(&gate, config, &[], workers)?;
-        let aside = queue.map(RequestQueue::open).transpose()?;
+        let request_queue = queue.map(RequestQueue::open).transpose()?;
         Ok(Proxy {
             gate,
-            request_queue: aside.map(Arc::new),
+            request_queue: request_queue.map(Arc::new),
             route: ArcSwap::from_pointee(route),
             workers,
             heartbeats: (0..workers).map(|_| Heartbeat::default()).collect(),

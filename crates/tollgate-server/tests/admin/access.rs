@@ -152,7 +152,7 @@ fn an_edit_takes_the_role_that_it_says() {
     server.wait_for_log_times("admin call refused", expected);
     let log = server.log();
     assert_eq!(log.matches("admin call refused").count(), expected, "each is told once");
-    assert!(log.contains("who=\"bob\"") && log.contains("who=\"read-1\""), "by name: {log}");
+    assert!(log.contains("caller=\"bob\"") && log.contains("caller=\"read-1\""), "by name: {log}");
     for secret in [READER, OPERATOR, admin, "wrong-0123456789", "user:ann"] {
         assert!(!log.contains(secret), "the log tells {secret}");
     }

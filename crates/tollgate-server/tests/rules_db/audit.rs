@@ -86,7 +86,7 @@ fn automatic_bans_leave_the_log_after_a_day_and_bans_by_hand_stay() {
     editor.edit_as(Author::AUTOMATIC, now() - 23 * HOUR, bans(BanSource::Automatic, 1_201..1_203));
     let (_folder, node) = node(&address, "{}");
     eventually("the log is pruned", || editor.log(1_300).len() == 3);
-    assert_eq!(editor.log(10)[2].who, "ann");
+    assert_eq!(editor.log(10)[2].author, "ann");
     assert_eq!(node.admin("GET", "/v1/bans?limit=1", "").json()["total"], 1_203, "they stay in force");
     let last = editor.put("a", "limit: 7/d")[0].version.to_string();
     eventually("it follows", || is_reached(&node, &last));

@@ -1,4 +1,4 @@
-//! Somebody who edits the database, and what the nodes have of it.
+//! Somebody name edits the database, and what the nodes have of it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,13 +28,13 @@ impl Editor {
         self.try_edit_as("test", now(), edits)
     }
 
-    fn try_edit_as(&self, who: &str, at: Time, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
-        self.runtime.block_on(self.db.edit(Author { who: who.to_owned(), at }, edits))
+    fn try_edit_as(&self, name: &str, at: Time, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
+        self.runtime.block_on(self.db.edit(Author { name: name.to_owned(), at }, edits))
     }
 
     /// Edits as somebody else did, at another time.
-    pub fn edit_as(&self, who: &str, at: Time, edits: Vec<Edit>) -> Vec<ItemChange> {
-        self.try_edit_as(who, at, edits).expect("the database can be written")
+    pub fn edit_as(&self, name: &str, at: Time, edits: Vec<Edit>) -> Vec<ItemChange> {
+        self.try_edit_as(name, at, edits).expect("the database can be written")
     }
 
     /// The latest entries of the log.

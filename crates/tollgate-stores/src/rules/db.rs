@@ -39,7 +39,7 @@ pub struct Access {
 }
 
 /// Calls a method of the database; for SQLite on a thread that may block.
-macro_rules! ask {
+macro_rules! dispatch {
     ($db:expr, $name:ident($($argument:expr),*)) => {
         match $db {
             #[cfg(feature = "sqlite")]
@@ -97,7 +97,7 @@ impl RulesDb {
 
     /// Applies all edits, or none. Returned changes are durable.
     pub async fn edit(&self, author: Author, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
-        ask!(self, edit(&author, edits))
+        dispatch!(self, edit(&author, edits))
     }
 
     /// Applies very many edits, all or none, in batches: they are never all in memory. Each must be about another
@@ -107,43 +107,43 @@ impl RulesDb {
         author: Author,
         edits: impl Iterator<Item = Result<Edit, DbError>> + Send + 'static,
     ) -> Result<EditSummary, DbError> {
-        ask!(self, edit_all(&author, edits))
+        dispatch!(self, edit_all(&author, edits))
     }
 
     /// Reverts one change by a new change; a conflict if the item has changed since.
     pub async fn rollback(&self, author: Author, version: Version) -> Result<Vec<ItemChange>, DbError> {
-        ask!(self, rollback(&author, version))
+        dispatch!(self, rollback(&author, version))
     }
 
     /// Removes up to `batch` expired bans, and returns how many.
     pub async fn remove_expired(&self, now: Time, batch: usize) -> Result<usize, DbError> {
-        ask!(self, remove_expired(now, batch))
+        dispatch!(self, remove_expired(now, batch))
     }
 
     /// Removes up to `batch` of the oldest log entries that were written before `before`, and returns how many. The
     /// last entry is kept. A node that knows none of the remaining entries loads everything again.
     pub async fn prune_log(&self, before: Time, batch: usize) -> Result<usize, DbError> {
-        ask!(self, prune_log(before, batch))
+        dispatch!(self, prune_log(before, batch))
     }
 
     /// Removes automatic bans that were written before `before` from the log. Continues where the last call ended,
     /// scans up to `batch` entries, and returns the number of entries scanned. A node that is further behind loads
     /// everything again.
     pub async fn prune_automatic_bans(&self, before: Time, batch: usize) -> Result<usize, DbError> {
-        ask!(self, prune_automatic_bans(before, batch))
+        dispatch!(self, prune_automatic_bans(before, batch))
     }
 
     pub async fn version(&self) -> Result<Version, DbError> {
-        ask!(self, version())
+        dispatch!(self, version())
     }
 
     pub async fn get(&self, item: ItemId) -> Result<Option<StoredItem>, DbError> {
-        ask!(self, get(&item))
+        dispatch!(self, get(&item))
     }
 
     /// The current state of some items; missing ones are left out.
     pub async fn find(&self, items: Vec<ItemId>) -> Result<CurrentItems, DbError> {
-        ask!(self, find(&items))
+        dispatch!(self, find(&items))
     }
 
     /// The changes that edits would make, each with the text that it would replace; nothing is written.
@@ -169,16 +169,16 @@ impl RulesDb {
     }
 
     pub async fn page(&self, page: PageQuery) -> Result<Vec<StoredItem>, DbError> {
-        ask!(self, page(&page))
+        dispatch!(self, page(&page))
     }
 
     pub async fn changes_since(&self, version: Version, limit: usize) -> Result<ChangeFeed, DbError> {
-        ask!(self, changes_since(version, limit))
+        dispatch!(self, changes_since(version, limit))
     }
 
     /// Log entries before a version, latest first.
     pub async fn log(&self, before: Option<Version>, limit: usize) -> Result<Vec<ChangeLogEntry>, DbError> {
-        ask!(self, log(before, limit))
+        dispatch!(self, log(before, limit))
     }
 
     /// Changes of one item before a version, latest first.
@@ -188,12 +188,12 @@ impl RulesDb {
         before: Option<Version>,
         limit: usize,
     ) -> Result<Vec<ChangeLogEntry>, DbError> {
-        ask!(self, history(&item, before, limit))
+        dispatch!(self, history(&item, before, limit))
     }
 
     /// One log entry.
     pub async fn logged(&self, version: Version) -> Result<Option<ChangeLogEntry>, DbError> {
-        ask!(self, logged(version))
+        dispatch!(self, logged(version))
     }
 
     /// Loads all items in batches, each with the total number of items; returns their version.
@@ -201,7 +201,7 @@ impl RulesDb {
         &self,
         each: impl FnMut(Vec<StoredItem>, u64) + Send + 'static,
     ) -> Result<Version, DbError> {
-        ask!(self, load(each))
+        dispatch!(self, load(each))
     }
 
     /// Returns once there is a change after `known`, or `known` is not in the history of this database.
@@ -211,8 +211,8 @@ impl RulesDb {
             RulesDb::Sqlite(db) => {
                 let mut seen = None;
                 loop {
-                    let asked = Arc::clone(db);
-                    let data = blocking(move || asked.data_version()).await?;
+                    let db = Arc::clone(db);
+                    let data = blocking(move || db.data_version()).await?;
                     // Read the version only if the file has changed.
                     if seen.replace(data) != Some(data) && self.version().await? != known {
                         return Ok(());
@@ -236,5 +236,5 @@ async fn blocking<T: Send + 'static>(
     job: impl FnOnce() -> Result<T, DbError> + Send + 'static,
 ) -> Result<T, DbError> {
     let done = tokio::task::spawn_blocking(job).await;
-    done.map_err(|error| DbError::Unreadable { place: "SQLite".to_owned(), why: error.to_string() })?
+    done.map_err(|error| DbError::Unreadable { location: "SQLite".to_owned(), why: error.to_string() })?
 }

@@ -13,7 +13,7 @@ pub const MAX_EDITS: usize = 1_000_000;
 /// Author and time of a change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Author {
-    pub who: String,
+    pub name: String,
     pub at: Time,
 }
 

@@ -28,15 +28,15 @@ pub enum DbError {
     )]
     UnsupportedSchema { found: i64, known: i64 },
     /// Nothing was written.
-    #[error("edits are not possible, and nothing was changed: {place} cannot be written: {why}")]
-    Unwritable { place: String, why: String },
+    #[error("edits are not possible, and nothing was changed: {location} cannot be written: {why}")]
+    Unwritable { location: String, why: String },
     /// The connection was lost during the commit.
     #[error(
-        "the connection to {place} was lost during a change, which may have been committed: read before trying again"
+        "the connection to {location} was lost during a change, which may have been committed: read before trying again"
     )]
-    OutcomeUnknown { place: String },
-    #[error("{place} cannot be read now: {why}")]
-    Unreadable { place: String, why: String },
+    OutcomeUnknown { location: String },
+    #[error("{location} cannot be read now: {why}")]
+    Unreadable { location: String, why: String },
     #[error("unexpected data in the rules database: {0}")]
     Corrupt(String),
 }

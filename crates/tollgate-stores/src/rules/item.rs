@@ -142,7 +142,7 @@ pub struct ItemChange {
 pub struct ChangeLogEntry {
     pub change: ItemChange,
     pub before: Option<String>,
-    pub who: String,
+    pub author: String,
     pub at: Time,
     /// The change that this one reverts.
     pub undoes: Option<Version>,

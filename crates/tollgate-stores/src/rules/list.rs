@@ -82,23 +82,23 @@ fn read_slices<'t>(
         let mut own = Problems::new();
         let rule = parse::rule(node, &path, &mut own);
         let read = rule.map(|rule| RuleText::of(&rule, node, &path).map(|text| (rule, text)));
-        let place = piece.place_in_text(node.position());
+        let position = piece.position_in_text(node.position());
         match read {
             Some(Ok((rule, text))) => {
                 if !ids.insert(&rule.id) {
                     if twice.len() < MAX_PROBLEMS {
-                        twice.push((path, rule.id, place));
+                        twice.push((path, rule.id, position));
                     }
                 } else if problems.is_empty() && twice.is_empty() {
-                    each(ParsedRule { place, rule, text });
+                    each(ParsedRule { position, rule, text });
                 }
             }
             Some(Err(faults)) => own.merge(faults),
             None => {}
         }
         for problem in own.iter() {
-            let place = problem.position().map(|place| piece.place_in_text(place));
-            problems.push(Problem::new(place, problem.path(), problem.message()));
+            let position = problem.position().map(|position| piece.position_in_text(position));
+            problems.push(Problem::new(position, problem.path(), problem.message()));
         }
     }
     if problems.is_empty() && twice.is_empty() {
@@ -121,26 +121,26 @@ fn first_lines<'t>(
         let entry = node.as_map().and_then(|map| map.iter().find(|entry| entry.key() == "id"));
         let id = entry.and_then(|entry| entry.value().as_str()).and_then(RuleId::new);
         if let Some(id) = id.filter(|id| wanted.contains(id)) {
-            lines.entry(id).or_insert(piece.place_in_text(node.position()).line);
+            lines.entry(id).or_insert(piece.position_in_text(node.position()).line);
         }
     }
     lines
 }
 
 fn with_duplicates(mut problems: Problems, twice: DuplicateIds, first: &HashMap<RuleId, u32>) -> Problems {
-    for (path, id, place) in twice {
-        let line = first.get(&id).copied().unwrap_or(place.line);
+    for (path, id, position) in twice {
+        let line = first.get(&id).copied().unwrap_or(position.line);
         let message = format!("rule id '{id}' is used twice, first at line {line}");
-        problems.push(Problem::new(Some(place), &path, message));
+        problems.push(Problem::new(Some(position), &path, message));
     }
     problems
 }
 
 impl RuleSlice<'_> {
     /// Converts a position in the slice to a position in the text.
-    fn place_in_text(&self, place: TextPosition) -> TextPosition {
-        let column = if place.line == 1 { place.column + self.column - 1 } else { place.column };
-        TextPosition { line: place.line + self.line - 1, column }
+    fn position_in_text(&self, position: TextPosition) -> TextPosition {
+        let column = if position.line == 1 { position.column + self.column - 1 } else { position.column };
+        TextPosition { line: position.line + self.line - 1, column }
     }
 }
 
@@ -173,7 +173,7 @@ fn read_whole(text: &str, mut each: impl FnMut(ParsedRule)) -> Result<(), Proble
     let nodes: &[Node<'_>] = list.as_list().unwrap_or_default();
     for (n, (rule, node)) in rules.into_iter().zip(nodes).enumerate() {
         let text = RuleText::of(&rule, node, &format!("rules[{n}]"))?;
-        each(ParsedRule { place: node.position(), rule, text });
+        each(ParsedRule { position: node.position(), rule, text });
     }
     Ok(())
 }
@@ -380,15 +380,15 @@ mod tests {
     use super::*;
 
     fn shown(read: &ParsedRule) -> String {
-        format!("{} {}\n", read.place, read.text.as_str())
+        format!("{} {}\n", read.position, read.text.as_str())
     }
 
     fn check(text: &str) {
         let pieces = for_each_rule(text, String::new, |all, read| *all += &shown(&read));
         let mut all = String::new();
         let together = read_whole(text, |read| all += &shown(&read)).map(|()| all);
-        let told = |read: Result<String, Problems>| read.unwrap_or_else(|problems| problems.to_string());
-        assert_eq!(told(pieces), told(together), "{text}");
+        let shown = |read: Result<String, Problems>| read.unwrap_or_else(|problems| problems.to_string());
+        assert_eq!(shown(pieces), shown(together), "{text}");
     }
 
     #[test]

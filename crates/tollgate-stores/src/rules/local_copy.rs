@@ -185,10 +185,10 @@ impl VerifiedCopy {
 
 /// Renames a damaged copy to `NAME.damaged`, for inspection.
 pub fn quarantine(path: &Path) -> Result<PathBuf, CopyError> {
-    let aside = with_suffix(path, ".damaged");
+    let damaged = with_suffix(path, ".damaged");
     fs::remove_file(with_suffix(path, "-journal")).ok();
-    fs::rename(path, &aside).map_err(|error| CopyError::Unusable(error.to_string()))?;
-    Ok(aside)
+    fs::rename(path, &damaged).map_err(|error| CopyError::Unusable(error.to_string()))?;
+    Ok(damaged)
 }
 
 fn with_suffix(path: &Path, ending: &str) -> PathBuf {

@@ -71,8 +71,8 @@ pub(super) fn revert_edit(logged: ChangeLogEntry) -> Result<Edit, DbError> {
 /// call.
 pub(super) fn prune_bound(authors: &[(i64, i64)], before: Time) -> Option<i64> {
     let before = i64::try_from(before.nanos()).unwrap_or(i64::MAX);
-    let kept = authors.iter().find(|(_, at)| *at >= before).or(authors.last())?;
-    Some(kept.0)
+    let oldest_kept = authors.iter().find(|(_, at)| *at >= before).or(authors.last())?;
+    Some(oldest_kept.0)
 }
 
 /// State of a log that may have gaps.
@@ -89,7 +89,7 @@ pub(super) struct Candidate {
     pub(super) version: i64,
     pub(super) kind: i16,
     pub(super) text: Option<String>,
-    pub(super) who: String,
+    pub(super) author: String,
     pub(super) at: i64,
 }
 
@@ -99,7 +99,7 @@ impl Candidate {
         let is_automatic =
             |text: &String| parse_ban(text).is_ok_and(|ban| ban.source == BanSource::Automatic);
         self.kind == ItemKind::Ban as i16
-            && self.who == Author::AUTOMATIC
+            && self.author == Author::AUTOMATIC
             && self.text.as_ref().is_none_or(is_automatic)
     }
 }
@@ -142,14 +142,14 @@ mod tests {
 
     #[test]
     fn an_edit_is_made_only_on_what_its_author_has_seen() {
-        let seen = Precondition::AtVersion(Version::new(0, 3));
-        assert_eq!(check(seen, "a", Some("new")), "0-10");
-        assert_eq!(check(seen, "a", None), "0-10");
+        let precondition = Precondition::AtVersion(Version::new(0, 3));
+        assert_eq!(check(precondition, "a", Some("new")), "0-10");
+        assert_eq!(check(precondition, "a", None), "0-10");
         assert_eq!(check(Precondition::Any, "b", Some("new")), "0-10");
         let late = check(Precondition::AtVersion(Version::new(0, 2)), "a", Some("new"));
         assert!(late.starts_with("rule a is at version 0-3 now"), "{late}");
-        let gone = check(seen, "b", Some("new"));
-        assert!(gone.starts_with("rule b is deleted now"), "{gone}");
+        let deleted = check(precondition, "b", Some("new"));
+        assert!(deleted.starts_with("rule b is deleted now"), "{deleted}");
         assert!(check(Precondition::Absent, "a", Some("new")).starts_with("rule a exists"));
         assert!(check(Precondition::Any, "b", None).starts_with("there is no rule b"));
     }
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn one_thing_is_edited_once_in_one_go() {
         let edits = ["a", "b", "a"].map(|name| edit(name, Precondition::Any, None));
-        let told = check_items(&edits).expect_err("a is there twice").to_string();
-        assert_eq!(told, "rule a is edited twice in one batch (edit 3)");
+        let error = check_items(&edits).expect_err("a is there twice").to_string();
+        assert_eq!(error, "rule a is edited twice in one batch (edit 3)");
     }
 }

@@ -25,7 +25,7 @@ const HEADER_BYTES: usize = 20;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpooledRule {
     pub number: u32,
-    pub place: TextPosition,
+    pub position: TextPosition,
     pub text: RuleText,
 }
 
@@ -50,9 +50,9 @@ impl RuleSpool {
     }
 
     pub fn push(&mut self, read: ParsedRule) -> io::Result<()> {
-        let ParsedRule { place, text, .. } = read;
+        let ParsedRule { position, text, .. } = read;
         self.pending_bytes += size_of::<SpooledRule>() + text.id().len() + text.as_str().len();
-        self.pending.push(SpooledRule { number: self.count, place, text });
+        self.pending.push(SpooledRule { number: self.count, position, text });
         self.count += 1;
         if self.pending_bytes >= RUN_BYTES { self.write_run() } else { Ok(()) }
     }
@@ -60,9 +60,9 @@ impl RuleSpool {
     fn write_run(&mut self) -> io::Result<()> {
         self.pending.sort_by(|a, b| a.text.id().cmp(b.text.id()));
         let mut bytes = Vec::with_capacity(self.pending_bytes);
-        for SpooledRule { number, place, text } in self.pending.drain(..) {
+        for SpooledRule { number, position, text } in self.pending.drain(..) {
             let lengths = [text.id().len(), text.as_str().len()].map(|length| length as u32);
-            for word in [number, place.line, place.column, lengths[0], lengths[1]] {
+            for word in [number, position.line, position.column, lengths[0], lengths[1]] {
                 bytes.extend_from_slice(&word.to_le_bytes());
             }
             bytes.extend_from_slice(text.id().as_bytes());
@@ -101,7 +101,7 @@ impl RuleSpool {
                 at: start,
                 end,
                 bytes: Vec::new(),
-                taken: 0,
+                consumed: 0,
                 next: None,
             };
             run.next = run.read()?;
@@ -138,7 +138,7 @@ struct SortedRun {
     end: u64,
     /// Bytes read ahead, and how many of them are consumed.
     bytes: Vec<u8>,
-    taken: usize,
+    consumed: usize,
     next: Option<SpooledRule>,
 }
 
@@ -148,7 +148,7 @@ impl SortedRun {
     }
 
     fn read(&mut self) -> io::Result<Option<SpooledRule>> {
-        if self.taken == self.bytes.len() && self.at == self.end {
+        if self.consumed == self.bytes.len() && self.at == self.end {
             return Ok(None);
         }
         let head = self.take_bytes(HEADER_BYTES)?;
@@ -159,25 +159,25 @@ impl SortedRun {
         let text = String::from_utf8(self.take_bytes(text as usize)?.to_vec()).map_err(|_| damaged())?;
         Ok(Some(SpooledRule {
             number,
-            place: TextPosition { line, column },
+            position: TextPosition { line, column },
             text: RuleText::from_stored(id.into(), text),
         }))
     }
 
     /// The next bytes of the run.
     fn take_bytes(&mut self, length: usize) -> io::Result<&[u8]> {
-        if self.bytes.len() - self.taken < length {
-            self.bytes.drain(..self.taken);
-            self.taken = 0;
-            let kept = self.bytes.len();
+        if self.bytes.len() - self.consumed < length {
+            self.bytes.drain(..self.consumed);
+            self.consumed = 0;
+            let unread = self.bytes.len();
             let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
-            let more = left.min(READ_BYTES.max(length - kept));
-            self.bytes.resize(kept + more, 0);
-            self.file.read_exact_at(&mut self.bytes[kept..], self.at)?;
+            let more = left.min(READ_BYTES.max(length - unread));
+            self.bytes.resize(unread + more, 0);
+            self.file.read_exact_at(&mut self.bytes[unread..], self.at)?;
             self.at += more as u64;
         }
-        self.taken += length;
-        self.bytes.get(self.taken - length..self.taken).ok_or_else(damaged)
+        self.consumed += length;
+        self.bytes.get(self.consumed - length..self.consumed).ok_or_else(damaged)
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
             expected.sort();
             let found = spool.rules().expect("it can be read").map(|rule| {
                 let rule = rule.expect("it can be read");
-                (rule.text.id().to_owned(), rule.number, rule.place.line)
+                (rule.text.id().to_owned(), rule.number, rule.position.line)
             });
             assert!(found.eq(expected), "{count} rules");
         }

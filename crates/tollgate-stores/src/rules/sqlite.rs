@@ -187,13 +187,13 @@ fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
 impl From<rusqlite::Error> for DbError {
     fn from(error: rusqlite::Error) -> DbError {
         use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull, PermissionDenied, ReadOnly};
-        let place = "the SQLite file".to_owned();
+        let location = "the SQLite file".to_owned();
         let why = error.to_string();
         match error.sqlite_error_code() {
             Some(DatabaseBusy | DatabaseLocked | DiskFull | PermissionDenied | ReadOnly) => {
-                DbError::Unwritable { place, why }
+                DbError::Unwritable { location, why }
             }
-            Some(_) => DbError::Unreadable { place, why },
+            Some(_) => DbError::Unreadable { location, why },
             None => DbError::Corrupt(why),
         }
     }

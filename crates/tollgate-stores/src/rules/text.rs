@@ -75,7 +75,7 @@ impl RuleText {
 /// A rule of a longer text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParsedRule {
-    pub place: TextPosition,
+    pub position: TextPosition,
     pub rule: Rule,
     pub text: RuleText,
 }
@@ -165,19 +165,19 @@ mod tests {
                     ban: {key: [ip], after: 3, within: 10m, for: 1h, max: 24h}, overrides: [{email: a@b.c, limits: [50/m]}]}\n\
                     - {id: b, limit: 007/m, cost: 2}\n";
         assert_eq!(rules_of(yaml).expect("valid").len(), 2);
-        let told = rules_of("rules: []\nlisten: {}").expect_err("more than rules").to_string();
-        assert!(told.starts_with("2:1: listen: only 'rules'"), "{told}");
-        let told = rules_of("- {id: a, limit: 9/m, cost: 007}").expect_err("a number that JSON lacks");
-        assert!(told.to_string().contains("cost"), "{told}");
+        let error = rules_of("rules: []\nlisten: {}").expect_err("more than rules").to_string();
+        assert!(error.starts_with("2:1: listen: only 'rules'"), "{error}");
+        let error = rules_of("- {id: a, limit: 9/m, cost: 007}").expect_err("a number that JSON lacks");
+        assert!(error.to_string().contains("cost"), "{error}");
     }
 
     #[test]
     fn one_bad_rule_among_many_is_named_by_its_line() {
         let mut yaml: String = (0..1_000).map(|n| format!("- {{id: r{n}, limit: 5/m}}\n")).collect();
         yaml += "- {id: bad, limit: five}\n- {id: r7, limit: 5/m}\n- {id: odd, limit: 5/m, colour: red}\n";
-        let told = rules_of(&yaml).expect_err("three are bad").to_string();
+        let error = rules_of(&yaml).expect_err("three are bad").to_string();
         for line in ["1001:", "1002:", "1003:"] {
-            assert!(told.contains(line), "{told}");
+            assert!(error.contains(line), "{error}");
         }
     }
 }

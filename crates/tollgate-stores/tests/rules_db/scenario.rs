@@ -20,8 +20,8 @@ pub async fn open(address: &str) -> RulesDb {
     RulesDb::open(address, Path::new(".")).await.expect("the database opens")
 }
 
-pub fn author(who: &str) -> Author {
-    Author { who: who.to_owned(), at: Time::from_secs(1_800_000_000) }
+pub fn author(name: &str) -> Author {
+    Author { name: name.to_owned(), at: Time::from_secs(1_800_000_000) }
 }
 
 pub fn rule(id: &str, requests: u64) -> RuleText {
@@ -82,7 +82,8 @@ pub async fn every_change_has_a_number_and_an_entry_in_the_log(address: &str) {
     assert_eq!(text_of(&db, "a").await, None);
 
     let log = db.log(None, 10).await.expect("it can be read");
-    let told: Vec<_> = log.iter().map(|entry| (entry.change.version.number(), entry.who.as_str())).collect();
+    let told: Vec<_> =
+        log.iter().map(|entry| (entry.change.version.number(), entry.author.as_str())).collect();
     assert_eq!(told, [(3, "bob"), (2, "ann"), (1, "ann")]);
     let (five, six) = (rule("a", 5).into_text(), rule("a", 6).into_text());
     let texts: Vec<_> =
@@ -173,7 +174,7 @@ pub async fn one_change_is_taken_back_as_a_new_one(address: &str) {
     let back = db.rollback(author("bob"), second).await.expect("taken back");
     assert_eq!(text_of(&db, "a").await, Some(rule("a", 5).into_text()));
     let log = db.log(None, 1).await.expect("it can be read").remove(0);
-    assert_eq!((log.undoes, log.who.as_str(), log.change.version), (Some(second), "bob", back[0].version));
+    assert_eq!((log.undoes, log.author.as_str(), log.change.version), (Some(second), "bob", back[0].version));
 
     let gone = db.edit(author("ann"), vec![Edit::delete(ItemId::rule("a"), Precondition::Any)]).await;
     let gone = gone.expect("deleted")[0].version;
@@ -249,7 +250,7 @@ pub async fn one_thing_has_a_history_of_its_own(address: &str) {
     assert_eq!(numbers(db.history(ItemId::rule("a"), Some(four), 10).await.expect("it can be read")), [2]);
     assert_eq!(numbers(db.history(ItemId::rule("a"), None, 1).await.expect("it can be read")), [6]);
     let one = db.logged(four).await.expect("it can be read").expect("it is there");
-    assert_eq!((one.change.version, one.who.as_str()), (four, "ann"));
+    assert_eq!((one.change.version, one.author.as_str()), (four, "ann"));
     assert_eq!(one.before, Some(rule("a", 2).into_text()));
     assert_eq!(db.logged(Version::new(7, 7)).await.expect("it can be read"), None);
 }
@@ -284,7 +285,7 @@ pub async fn bans_that_are_over_are_removed_in_small_batches(address: &str) {
 
 pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_everything_again(address: &str) {
     let db = open(address).await;
-    let at = |second: u64| Author { who: "ann".to_owned(), at: Time::from_secs(second) };
+    let at = |second: u64| Author { name: "ann".to_owned(), at: Time::from_secs(second) };
     let rules = |from: u64, requests: u64| {
         (from..from + 10)
             .map(move |n| Edit::rule(rule(&format!("r{n}"), requests), Precondition::Any))
@@ -303,7 +304,7 @@ pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_ever
     assert_eq!(removed, [8, 8, 4, 0]);
     assert_eq!(db.version().await.expect("it can be read"), last, "it is no change");
     let log = db.log(None, 100).await.expect("it can be read");
-    assert_eq!((log.len(), log[9].change.version, log[9].who.as_str()), (10, first_kept, "ann"));
+    assert_eq!((log.len(), log[9].change.version, log[9].author.as_str()), (10, first_kept, "ann"));
     for behind in [Version::ZERO, old] {
         let feed = db.changes_since(behind, 100).await.expect("it can be read");
         assert!(matches!(feed, ChangeFeed::Diverged), "{behind}: {feed:?}");
@@ -327,7 +328,7 @@ pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_ever
 
 pub async fn automatic_bans_leave_the_log_before_other_entries_and_the_feed_goes_on(address: &str) {
     let db = open(address).await;
-    let by = |who: &str, second: u64| Author { who: who.to_owned(), at: Time::from_secs(second) };
+    let by = |name: &str, second: u64| Author { name: name.to_owned(), at: Time::from_secs(second) };
     let key = |n: u64| Key::parse(&format!("user:{n}")).expect("a key");
     let banned = |n: u64| Edit::ban(&key(n), &ban(Time::MAX), Precondition::Any);
     let put = |n: u64| Edit::rule(rule(&format!("r{n}"), 5), Precondition::Any);
@@ -348,7 +349,8 @@ pub async fn automatic_bans_leave_the_log_before_other_entries_and_the_feed_goes
     }
     assert_eq!(looked, [4, 4, 4, 2, 0], "14 entries are old, each is looked at once");
     let log = db.log(None, 100).await.expect("it can be read");
-    let left: Vec<_> = log.iter().map(|entry| (entry.change.version.number(), entry.who.as_str())).collect();
+    let left: Vec<_> =
+        log.iter().map(|entry| (entry.change.version.number(), entry.author.as_str())).collect();
     let automatic = Author::AUTOMATIC;
     assert_eq!(left, [(17, "ann"), (16, automatic), (15, automatic), (13, "ann"), (12, "ann"), (1, "ann")]);
     assert_eq!(log[3].at, Time::from_secs(1_002));

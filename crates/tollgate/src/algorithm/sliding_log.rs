@@ -99,15 +99,15 @@ impl Log {
 
     /// Makes room for one more entry: at the front, or by growing a little.
     fn make_room(&mut self) {
-        let gone = self.head as usize / 2;
+        let dead_bytes = self.head as usize / 2;
         let size = self.bytes.len();
         if self.bytes.capacity() - size >= MAX_ENTRY_BYTES {
             return;
         }
-        if gone >= (size / SLACK).max(MAX_ENTRY_BYTES) {
-            self.bytes.drain(..gone);
-            for place in [&mut self.head, &mut self.last, &mut self.end] {
-                *place -= 2 * gone as u32;
+        if dead_bytes >= (size / SLACK).max(MAX_ENTRY_BYTES) {
+            self.bytes.drain(..dead_bytes);
+            for offset in [&mut self.head, &mut self.last, &mut self.end] {
+                *offset -= 2 * dead_bytes as u32;
             }
         } else {
             self.bytes.reserve_exact((size / SLACK).max(MAX_ENTRY_BYTES));

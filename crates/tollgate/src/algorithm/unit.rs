@@ -40,8 +40,8 @@ impl Meter {
         let ticks = token * rate.count().max(1);
         let flow =
             if ticks == period_ns { BucketClock::Nanos } else { BucketClock::Ticks { ticks, period_ns } };
-        let span = if rate.count() == 0 { 0 } else { burst * token };
-        Meter { token_units: token, capacity_units: span, clock: flow }
+        let capacity = if rate.count() == 0 { 0 } else { burst * token };
+        Meter { token_units: token, capacity_units: capacity, clock: flow }
     }
 
     /// The units of one token.

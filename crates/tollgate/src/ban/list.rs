@@ -136,7 +136,7 @@ impl BanList {
         now: Time,
     ) -> Option<(Key, Ban)> {
         let shard = self.read(fingerprint);
-        shard.get(fingerprint, |kept| kept.until() > now)?.entry().filter(|(key, _)| is(key))
+        shard.get(fingerprint, |stored| stored.until() > now)?.entry().filter(|(key, _)| is(key))
     }
 
     /// Bans a key; replaces an earlier ban of the same key, which is returned if it was still in force.
@@ -217,13 +217,13 @@ impl BanList {
     pub(crate) fn get(&self, key: &Key, now: Time) -> Option<Ban> {
         let fingerprint = self.fingerprint(key);
         let text = key.to_string();
-        let ban = self.read(fingerprint).get(fingerprint, |kept| kept.key_text() == text)?.ban();
+        let ban = self.read(fingerprint).get(fingerprint, |stored| stored.key_text() == text)?.ban();
         Some(ban).filter(|ban| ban.until > now)
     }
 
     /// The number of bans in force.
     pub(crate) fn count(&self, now: Time) -> usize {
-        let in_force = |shard: &BanShard| shard.iter().filter(|kept| kept.until() > now).count();
+        let in_force = |shard: &BanShard| shard.iter().filter(|stored| stored.until() > now).count();
         self.shards.iter().map(|shard| in_force(&shard.read().unwrap_or_else(PoisonError::into_inner))).sum()
     }
 
@@ -248,8 +248,8 @@ impl BanList {
         }
         for shard in &self.shards {
             let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
-            for kept in shard.iter().filter(|kept| kept.until() > now) {
-                page.offer(kept.key_text(), kept.until(), || kept.ban());
+            for stored in shard.iter().filter(|stored| stored.until() > now) {
+                page.offer(stored.key_text(), stored.until(), || stored.ban());
             }
         }
         page.bans.into_iter().filter_map(|(key, ban)| Some((Key::parse(&key).ok()?, ban))).collect()
@@ -260,9 +260,9 @@ impl BanList {
         let mut writer = lock(&self.writer);
         let mut dropped = 0;
         for number in 0..SHARDS {
-            let gone = self.write(number).drain(|kept| seen.contains(&kept.fingerprint()));
-            dropped += gone.len();
-            self.on_bans_removed(&mut writer, &gone, now);
+            let removed = self.write(number).drain(|stored| seen.contains(&stored.fingerprint()));
+            dropped += removed.len();
+            self.on_bans_removed(&mut writer, &removed, now);
         }
         dropped
     }
@@ -279,9 +279,9 @@ impl BanList {
     ) -> bool {
         let fingerprint = self.fingerprint(key);
         let by = self.secret.digest().part(rule.as_bytes()).finish();
-        let earned =
+        let earned_ban =
             self.offenders.record_denials(fingerprint, by, terms, self.strikes(fingerprint), at, count);
-        let Some(ban) = earned else { return false };
+        let Some(ban) = earned_ban else { return false };
         let ban = Ban { reason: terms.reason(rule), ..ban };
         let is_listed = self.insert_automatic(key, &ban, at);
         if !is_listed {
@@ -302,8 +302,11 @@ impl BanList {
     /// The strikes of a key according to the list, whether its ban has ended or not.
     fn strikes(&self, fingerprint: Fingerprint) -> Strikes {
         let shard = self.read(fingerprint);
-        let kept = shard.get(fingerprint, |_| true);
-        kept.map_or_else(Strikes::default, |kept| Strikes { count: kept.strikes(), until: kept.until() })
+        let stored = shard.get(fingerprint, |_| true);
+        stored.map_or_else(Strikes::default, |stored| Strikes {
+            count: stored.strikes(),
+            until: stored.until(),
+        })
     }
 
     fn insert_locked(&self, writer: &mut WriterState, key: &Key, ban: &Ban, now: Time) -> Option<Ban> {
@@ -354,7 +357,7 @@ impl BanList {
         let filter = BloomFilter::new(self.len.load(Ordering::Relaxed));
         for shard in &self.shards {
             let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
-            shard.iter().for_each(|kept| filter.add(kept.fingerprint()));
+            shard.iter().for_each(|stored| filter.add(stored.fingerprint()));
         }
         filter
     }
@@ -367,13 +370,13 @@ impl BanList {
     }
 
     fn purge(&self, writer: &mut WriterState, number: usize, now: Time) {
-        let gone = self.write(number).drain(|kept| kept.until() > now);
-        self.on_bans_removed(writer, &gone, now);
+        let removed = self.write(number).drain(|stored| stored.until() > now);
+        self.on_bans_removed(writer, &removed, now);
     }
 
-    fn on_bans_removed(&self, writer: &mut WriterState, gone: &[(Key, Ban)], now: Time) {
-        gone.iter().for_each(|(key, ban)| self.on_ban_removed(key, ban, now));
-        self.uncount_keys(writer, gone.iter().map(|(key, _)| key));
+    fn on_bans_removed(&self, writer: &mut WriterState, removed: &[(Key, Ban)], now: Time) {
+        removed.iter().for_each(|(key, ban)| self.on_ban_removed(key, ban, now));
+        self.uncount_keys(writer, removed.iter().map(|(key, _)| key));
     }
 
     /// Updates the offender after its ban was removed from the list.

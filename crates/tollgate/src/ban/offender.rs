@@ -143,10 +143,10 @@ impl Offender {
 impl RuleDenials {
     /// Denials arrive nearly in order: threads and nodes race only briefly.
     fn add(&mut self, at: Time, count: u32) {
-        let place = self.times.iter().rposition(|(time, _)| *time <= at).map_or(0, |before| before + 1);
-        match place.checked_sub(1).map(|before| &mut self.times[before]) {
+        let index = self.times.iter().rposition(|(time, _)| *time <= at).map_or(0, |before| before + 1);
+        match index.checked_sub(1).map(|before| &mut self.times[before]) {
             Some((time, known)) if *time == at => *known = known.saturating_add(count),
-            _ => self.times.insert(place, (at, count)),
+            _ => self.times.insert(index, (at, count)),
         }
     }
 

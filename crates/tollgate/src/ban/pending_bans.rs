@@ -51,13 +51,13 @@ mod tests {
 
     #[test]
     fn bans_wait_once_somebody_takes_them_and_those_beyond_the_bound_are_counted() {
-        let earned = PendingBanQueue::default();
+        let queue = PendingBanQueue::default();
         let key = Key::parse("user:1").expect("valid");
         let ban = Ban { until: Time::MAX, reason: String::new(), source: BanSource::Automatic, strikes: 1 };
-        earned.push(&key, &ban);
-        assert_eq!((earned.take().len(), earned.dropped()), (0, 0), "no consumer is registered");
-        (0..MAX_PENDING + 7).for_each(|_| earned.push(&key, &ban));
-        assert_eq!((earned.take().len(), earned.dropped()), (MAX_PENDING, 7));
-        assert_eq!(earned.take(), []);
+        queue.push(&key, &ban);
+        assert_eq!((queue.take().len(), queue.dropped()), (0, 0), "no consumer is registered");
+        (0..MAX_PENDING + 7).for_each(|_| queue.push(&key, &ban));
+        assert_eq!((queue.take().len(), queue.dropped()), (MAX_PENDING, 7));
+        assert_eq!(queue.take(), []);
     }
 }

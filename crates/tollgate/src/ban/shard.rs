@@ -66,8 +66,8 @@ impl BanShard {
         is: impl Fn(&StoredBan<'_>) -> bool,
     ) -> Option<StoredBan<'_>> {
         let same = |at: &&u32| {
-            let kept = self.ban_at(**at);
-            kept.head.fingerprint == fingerprint && is(&kept)
+            let stored = self.ban_at(**at);
+            stored.head.fingerprint == fingerprint && is(&stored)
         };
         self.offsets.iter_hash(hash_of(fingerprint)).find(same).map(|at| self.ban_at(*at))
     }
@@ -78,7 +78,7 @@ impl BanShard {
 
     /// Stores a ban and returns the one that it replaces. The key is not longer than the maximum.
     pub(super) fn insert(&mut self, fingerprint: Fingerprint, key: &str, ban: &Ban) -> Option<Ban> {
-        let old = self.get(fingerprint, |kept| kept.key == key).map(|kept| kept.ban());
+        let old = self.get(fingerprint, |stored| stored.key == key).map(|stored| stored.ban());
         if old.as_ref() == Some(ban) {
             return old;
         }
@@ -88,17 +88,17 @@ impl BanShard {
     }
 
     pub(super) fn remove(&mut self, fingerprint: Fingerprint, key: &str) -> Option<Ban> {
-        let kept = self.get(fingerprint, |kept| kept.key == key)?;
-        let ban = kept.ban();
-        let len = kept.len();
-        let at = kept.at;
-        if let Ok(entry) = self.offsets.find_entry(hash_of(fingerprint), |place| *place == at) {
+        let stored = self.get(fingerprint, |stored| stored.key == key)?;
+        let ban = stored.ban();
+        let len = stored.len();
+        let at = stored.at;
+        if let Ok(entry) = self.offsets.find_entry(hash_of(fingerprint), |offset| *offset == at) {
             entry.remove();
         }
         self.wasted += len;
         if self.wasted >= MIN_WASTE.max(self.bytes.len() / 4) {
-            let places: Vec<u32> = self.offsets.iter().copied().collect();
-            self.rewrite(&places);
+            let offsets: Vec<u32> = self.offsets.iter().copied().collect();
+            self.rewrite(&offsets);
         }
         Some(ban)
     }
@@ -112,10 +112,10 @@ impl BanShard {
     pub(super) fn drain(&mut self, keep: impl Fn(&StoredBan<'_>) -> bool) -> Vec<(Key, Ban)> {
         let mut drained = Vec::new();
         let mut stay = Vec::new();
-        for kept in self.iter() {
-            match keep(&kept) {
-                true => stay.push(kept.at),
-                false => drained.extend(kept.entry()),
+        for stored in self.iter() {
+            match keep(&stored) {
+                true => stay.push(stored.at),
+                false => drained.extend(stored.entry()),
             }
         }
         if !drained.is_empty() {
@@ -126,12 +126,12 @@ impl BanShard {
     }
 
     /// Rewrites the buffer with only the bans at the given offsets.
-    fn rewrite(&mut self, places: &[u32]) {
+    fn rewrite(&mut self, offsets: &[u32]) {
         let whole = mem::take(self);
-        let kept = || places.iter().map(|at| whole.ban_at(*at));
-        self.bytes.reserve_exact(kept().map(|kept| kept.len()).sum());
-        self.offsets.reserve(places.len(), |_| 0); // the table is empty: nothing to rehash
-        kept().for_each(|kept| self.append(kept.head.fingerprint, kept.key, &kept.ban()));
+        let stored = || offsets.iter().map(|at| whole.ban_at(*at));
+        self.bytes.reserve_exact(stored().map(|stored| stored.len()).sum());
+        self.offsets.reserve(offsets.len(), |_| 0); // the table is empty: nothing to rehash
+        stored().for_each(|stored| self.append(stored.head.fingerprint, stored.key, &stored.ban()));
         self.purge_len = whole.purge_len;
     }
 

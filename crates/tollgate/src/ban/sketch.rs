@@ -29,10 +29,10 @@ impl CountMinSketch {
             self.added = 0;
             self.counters.iter_mut().for_each(|counter| *counter /= 2);
         }
-        let places = (0..ROWS).map(|row| row * WIDTH + counter_index(key, row));
-        let least = places.clone().map(|at| self.counters[at]).min().unwrap_or(0).saturating_add(1);
+        let indexes = (0..ROWS).map(|row| row * WIDTH + counter_index(key, row));
+        let least = indexes.clone().map(|at| self.counters[at]).min().unwrap_or(0).saturating_add(1);
         // Conservative update: no counter grows beyond what the estimate needs.
-        places.for_each(|at| self.counters[at] = self.counters[at].max(least));
+        indexes.for_each(|at| self.counters[at] = self.counters[at].max(least));
         u64::from(least)
     }
 }

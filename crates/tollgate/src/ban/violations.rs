@@ -169,9 +169,9 @@ mod tests {
         (0..1_000).for_each(|n| push(&waiting, 7, "a", NOW + SECOND * n));
         push(&waiting, 7, "b", NOW);
         assert_eq!(waiting.dropped(), 6);
-        let taken = waiting.take();
-        assert_eq!((taken.len(), waiting.take().len()), (MAX_PENDING, 0));
-        let (_, seven) = taken.iter().find(|(print, _)| print.0 == 7).expect("it waits");
+        let batch = waiting.take();
+        assert_eq!((batch.len(), waiting.take().len()), (MAX_PENDING, 0));
+        let (_, seven) = batch.iter().find(|(print, _)| print.0 == 7).expect("it waits");
         let times = &seven.by_rule[0].times;
         assert_eq!((times.len(), times.iter().map(|(_, count)| count).sum::<u32>()), (MAX_TIMESTAMPS, 1_001));
         assert_eq!(times.last().map(|(at, _)| *at), Some(NOW + SECOND * 999));

@@ -123,7 +123,7 @@ impl<T: Hashed> Hamt<T> {
     #[inline]
     pub(crate) fn prefetch(&self, hash: u32) {
         let items = self.0.leaf(hash);
-        let expected = items.as_ptr().addr() + guess(items.len(), hash) * size_of::<T>();
+        let expected = items.as_ptr().addr() + expected_index(items.len(), hash) * size_of::<T>();
         let around = LINES_AROUND * prefetch::CACHE_LINE_BYTES;
         prefetch::prefetch_range(expected.wrapping_sub(around), 2 * around + prefetch::CACHE_LINE_BYTES);
     }
@@ -148,14 +148,14 @@ impl<T: Hashed> Hamt<T> {
 
 /// The expected position of this hash among `len` items: hashes are uniform, and a leaf is sorted by them.
 #[inline]
-fn guess(len: usize, hash: u32) -> usize {
+fn expected_index(len: usize, hash: u32) -> usize {
     ((u64::from(hash) * len as u64) >> u32::BITS) as usize
 }
 
 /// The first item whose hash is not below: a linear search from the expected position, a few items at most.
 #[inline]
 fn first<T: Hashed>(items: &[T], hash: u32) -> usize {
-    let mut at = guess(items.len(), hash);
+    let mut at = expected_index(items.len(), hash);
     while at > 0 && items[at - 1].hash() >= hash {
         at -= 1;
     }

@@ -218,14 +218,14 @@ mod tests {
 
     #[test]
     fn an_unknown_key_is_reported_with_its_column() {
-        let ask = |map: &mut MapReader<'_, '_>| {
+        let read_keys = |map: &mut MapReader<'_, '_>| {
             map.optional("limits");
             map.optional("key");
         };
         let near = "1:5: rules[0]: unknown key 'limts': did you mean 'limits'?";
-        assert_eq!(check("{   limts: [5/m]}", ask), near);
+        assert_eq!(check("{   limts: [5/m]}", read_keys), near);
         let far = "1:2: rules[0]: unknown key 'zebra': use limits, key";
-        assert_eq!(check("{zebra: 1}", ask), far);
+        assert_eq!(check("{zebra: 1}", read_keys), far);
     }
 
     #[test]

@@ -4,18 +4,18 @@
 pub fn merge_ratelimit<'a>(theirs: impl IntoIterator<Item = &'a str>, ours: &str) -> String {
     let (name, left) = read(ours);
     let mut joined = String::new();
-    let mut told = false;
+    let mut written = false;
     for item in theirs.into_iter().flat_map(items) {
         let (theirs, their_left) = read(item);
         let same = theirs.is_some() && theirs == name;
         // An item without a number counts as the stricter one.
         let replaced = same && matches!((their_left, left), (Some(theirs), Some(ours)) if ours < theirs);
-        told |= same && !replaced;
+        written |= same && !replaced;
         if !replaced {
             push(&mut joined, item);
         }
     }
-    if !told {
+    if !written {
         push(&mut joined, ours);
     }
     joined

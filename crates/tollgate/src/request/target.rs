@@ -180,7 +180,7 @@ mod tests {
     fn what_is_plain_is_canonical() {
         let alphabet = ["/", ".", "a", "%", "-", ";"];
         let words = (0..alphabet.len().pow(5)).map(|n| {
-            let letter = |place: usize| alphabet[n / alphabet.len().pow(place as u32) % alphabet.len()];
+            let letter = |digit: usize| alphabet[n / alphabet.len().pow(digit as u32) % alphabet.len()];
             (0..5).map(letter).collect::<String>()
         });
         let mut plain = 0;

@@ -97,9 +97,9 @@ mod tests {
     #[test]
     fn a_key_is_where_it_was_on_every_node_and_in_every_version() {
         let rule = RuleId::new("login").expect("an id");
-        let places = ["", "42", "ann@example.com"].map(|key| hundredth(&rule, [key].into_iter()));
-        assert_eq!(places, PLACES);
+        let shares = ["", "42", "ann@example.com"].map(|key| hundredth(&rule, [key].into_iter()));
+        assert_eq!(shares, SHARES);
     }
 
-    const PLACES: [u64; 3] = [27, 12, 2];
+    const SHARES: [u64; 3] = [27, 12, 2];
 }

@@ -70,8 +70,8 @@ impl RuleInForce {
     /// The position of rules that follow the listed ones, in the order of their ids.
     pub(crate) const AFTER_LIST: u32 = u32::MAX;
 
-    pub(crate) fn new(rule: Rule, place: u32) -> RuleInForce {
-        RuleInForce { rule, position: place, history: LazyArc::default() }
+    pub(crate) fn new(rule: Rule, position: u32) -> RuleInForce {
+        RuleInForce { rule, position, history: LazyArc::default() }
     }
 
     /// The sort key: position, then id.
@@ -89,23 +89,19 @@ impl RuleInForce {
     }
 
     /// The next version of this rule: it has the same statistics, and a link to this version.
-    pub(crate) fn next_version(&self, rule: Rule, place: u32, now: Time) -> RuleInForce {
+    pub(crate) fn next_version(&self, rule: Rule, position: u32, now: Time) -> RuleInForce {
         if rule == self.rule {
             let history = self
                 .history
                 .get()
                 .map_or_else(LazyArc::default, |_| LazyArc::from_arc(self.history.to_arc()));
-            return RuleInForce { rule, position: place, history };
+            return RuleInForce { rule, position, history };
         }
         let history = self.history.to_arc();
         let until = now + self.rule.max_state_lifetime();
         let former = history.previous.as_ref().and_then(|former| former.truncated(MAX_PREVIOUS - 1, now));
         let former = PreviousVersion { rule: self.rule.clone(), until, previous: former };
-        RuleInForce {
-            rule,
-            position: place,
-            history: LazyArc::from_arc(Arc::new(history.next_version(former))),
-        }
+        RuleInForce { rule, position, history: LazyArc::from_arc(Arc::new(history.next_version(former))) }
     }
 
     pub fn stats(&self) -> &RuleStats {

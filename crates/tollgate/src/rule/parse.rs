@@ -36,19 +36,19 @@ pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> 
         problems.push(Problem::new(Some(list.position()), path, "expected a list of rules"));
         return Vec::new();
     };
-    let mut places: HashMap<RuleId, TextPosition> = HashMap::with_capacity(nodes.len());
+    let mut positions: HashMap<RuleId, TextPosition> = HashMap::with_capacity(nodes.len());
     let mut rules = Vec::with_capacity(nodes.len());
     let mut interner = RuleInterner::default();
     for (n, node) in nodes.iter().enumerate() {
         let path = format!("{path}[{n}]");
         rules.extend(self::rule(node, &path, problems).map(|rule| interner.share(rule)));
         let Some(id) = id_of(node) else { continue };
-        match places.get(&id) {
+        match positions.get(&id) {
             Some(first) => {
                 let message = format!("rule id '{id}' is used twice, first at line {}", first.line);
                 problems.push(Problem::new(Some(node.position()), &path, message));
             }
-            None => _ = places.insert(id, node.position()),
+            None => _ = positions.insert(id, node.position()),
         }
     }
     rules
@@ -460,11 +460,11 @@ fn ban(map: &mut MapReader<'_, '_>, rule_key: &[Attribute]) -> Option<BanPolicy>
 pub(crate) fn read_duration(map: &mut MapReader<'_, '_>, name: &'static str) -> Option<Duration> {
     let node = map.optional(name)?;
     let read = node.as_str().ok_or(Cow::Borrowed("expected a duration such as 30s")).and_then(|text| {
-        let span = parse_duration(text).map_err(Cow::Owned)?;
-        if span.is_zero() {
+        let duration = parse_duration(text).map_err(Cow::Owned)?;
+        if duration.is_zero() {
             Err(Cow::Owned(format!("'{text}' is zero: write a duration such as 30s")))
         } else {
-            Ok(span)
+            Ok(duration)
         }
     });
     read.map_err(|message| map.reject(name, node, message)).ok()

@@ -64,12 +64,12 @@ impl RuleSet {
     /// A set whose paths are case-sensitive, or not.
     pub fn with_case(rules: Vec<Rule>, case: PathCase) -> Result<RuleSet, RuleSetError> {
         let mut set = RuleSet { matcher: Matcher::new(case), ..RuleSet::default() };
-        for (place, rule) in rules.into_iter().enumerate() {
+        for (position, rule) in rules.into_iter().enumerate() {
             if set.number(rule.id.as_str()).is_some() {
                 return Err(RuleSetError::Duplicate(rule.id));
             }
-            let place = u32::try_from(place).map_err(|_| RuleSetError::TooMany)?;
-            set.add(rule, place)?;
+            let position = u32::try_from(position).map_err(|_| RuleSetError::TooMany)?;
+            set.add(rule, position)?;
         }
         Ok(set)
     }
@@ -124,12 +124,12 @@ impl RuleSet {
         self.rules.replace(number, rule);
     }
 
-    fn add(&mut self, rule: Rule, place: u32) -> Result<(), RuleSetError> {
+    fn add(&mut self, rule: Rule, position: u32) -> Result<(), RuleSetError> {
         let number = self.rules.len();
         if number == Matcher::MAX_RULES {
             return Err(RuleSetError::TooMany);
         }
-        let rule = RuleInForce::new(lock(&self.interner).share(rule), place);
+        let rule = RuleInForce::new(lock(&self.interner).share(rule), position);
         self.rules.push(Arc::new(rule));
         self.index_rule(number)
     }

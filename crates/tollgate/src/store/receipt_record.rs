@@ -25,7 +25,7 @@ impl Receipt {
     pub fn records(&self) -> impl Iterator<Item = ReceiptRecord> + '_ {
         self.items.iter().map(|item| {
             let ReceiptItem { fingerprint, unit_cost, grant, quota, .. } = *item;
-            let counter = item.central.as_ref().map(|place| place.counter.clone());
+            let counter = item.central.as_ref().map(|central| central.counter.clone());
             ReceiptRecord { fingerprint: fingerprint.0, unit_cost, grant, counter, quota }
         })
     }

@@ -21,8 +21,8 @@ impl Receipt {
             let ReceiptItem { unit_cost, grant, .. } = item;
             match item.central {
                 None => here.push(item),
-                Some(place) => {
-                    let CentralCounter { counter, limit } = *place;
+                Some(central) => {
+                    let CentralCounter { counter, limit } = *central;
                     there.push(CentralReceiptItem { counter, limit, unit_cost, grant });
                 }
             }

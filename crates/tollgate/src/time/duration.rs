@@ -33,10 +33,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Writes a duration in the largest unit that keeps it whole.
-pub fn format_duration(span: Duration) -> String {
-    let seconds = span.as_secs();
-    if span.subsec_millis() != 0 || seconds == 0 {
-        return format!("{}ms", span.as_millis());
+pub fn format_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    if duration.subsec_millis() != 0 || seconds == 0 {
+        return format!("{}ms", duration.as_millis());
     }
     for (unit, length) in [("d", 86_400), ("h", 3_600), ("m", 60)] {
         if seconds.is_multiple_of(length) {

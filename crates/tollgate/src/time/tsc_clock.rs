@@ -341,7 +341,7 @@ mod tests {
     fn a_writer_that_loses_its_processor_delays_no_reader() {
         let ticker = std::sync::Arc::new(without_anchor());
         ticker.version.fetch_or(WRITING, Ordering::Relaxed);
-        let (said, heard) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let reader = ticker.clone();
         std::thread::spawn(move || {
             let mut last = 0;
@@ -350,9 +350,9 @@ mod tests {
                 assert!(shown >= last && shown <= reader.system());
                 last = shown;
             }
-            said.send(last).expect("the test waits for it");
+            sender.send(last).expect("the test waits for it");
         });
-        heard.recv_timeout(Duration::from_secs(60)).expect("the reader does not wait for the writer");
+        receiver.recv_timeout(Duration::from_secs(60)).expect("the reader does not wait for the writer");
     }
 
     #[test]

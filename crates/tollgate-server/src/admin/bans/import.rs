@@ -34,21 +34,21 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
         .map_err(|_| ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed"))??;
     let total = bans.len();
     let gate = call.gate();
-    let Some(rulebook) = gate.rules_follower.get() else { return Ok(apply_to_node(gate, bans, dry_run)) };
+    let Some(follower) = gate.rules_follower.get() else { return Ok(apply_to_node(gate, bans, dry_run)) };
     let edits: Vec<_> = bans.iter().map(|(key, ban)| Edit::ban(key, ban, Precondition::Any)).collect();
-    let told = if dry_run {
-        let planned = rulebook.db().map_err(db_problem)?.preview(edits).await.map_err(db_problem)?;
-        let mut told = counted(planned.iter().map(|(change, _)| change), total);
-        told["dry_run"] = true.into();
-        told
+    let answer = if dry_run {
+        let planned = follower.db().map_err(db_problem)?.preview(edits).await.map_err(db_problem)?;
+        let mut answer = counted(planned.iter().map(|(change, _)| change), total);
+        answer["dry_run"] = true.into();
+        answer
     } else {
-        let changes = rulebook.edit(&call.caller, edits, gate.now()).await.map_err(db_problem)?;
-        tracing::info!(changes = changes.len(), who = call.caller, "bans imported");
-        let mut told = counted(changes.iter(), total);
-        told["version"] = changes.last().map(|change| change.version.to_string()).into();
-        told
+        let changes = follower.edit(&call.caller, edits, gate.now()).await.map_err(db_problem)?;
+        tracing::info!(changes = changes.len(), caller = call.caller, "bans imported");
+        let mut answer = counted(changes.iter(), total);
+        answer["version"] = changes.last().map(|change| change.version.to_string()).into();
+        answer
     };
-    Ok(response::json(StatusCode::OK, &told))
+    Ok(response::json(StatusCode::OK, &answer))
 }
 
 /// Applies bans on a node without a database.
@@ -59,11 +59,11 @@ fn apply_to_node(gate: &Gate, bans: Vec<(Key, Ban)>, dry_run: bool) -> FullRespo
     if !dry_run {
         bans.into_iter().for_each(|(key, ban)| gate.ban(key, ban));
     }
-    let mut told = json!({ "created": total - known, "changed": known, "deleted": 0, "unchanged": 0 });
+    let mut answer = json!({ "created": total - known, "changed": known, "deleted": 0, "unchanged": 0 });
     if dry_run {
-        told["dry_run"] = true.into();
+        answer["dry_run"] = true.into();
     }
-    response::json(StatusCode::OK, &told)
+    response::json(StatusCode::OK, &answer)
 }
 
 /// Parses all bans of a text.
@@ -107,12 +107,12 @@ impl BanImport<'_> {
             let path = format!("bans[{n}]");
             let Some(mut map) = MapReader::new(node, path.clone(), &mut self.problems) else { continue };
             let key = map.required_text("key");
-            let span = map.optional_text("for");
-            let instant = map.optional_text("until");
+            let duration = map.optional_text("for");
+            let timestamp = map.optional_text("until");
             let reason = map.optional_text("reason").unwrap_or_default();
             map.finish();
             if let Some(key) = key {
-                self.add(node.position(), &path, key, span, instant, reason);
+                self.add(node.position(), &path, key, duration, timestamp, reason);
             }
         }
     }
@@ -123,53 +123,61 @@ impl BanImport<'_> {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let place = TextPosition { line: u32::try_from(n + 1).unwrap_or(u32::MAX), column: 1 };
+            let position = TextPosition { line: u32::try_from(n + 1).unwrap_or(u32::MAX), column: 1 };
             let (key, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
             let rest = rest.trim_start();
             let (time, behind) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
-            let (span, instant, reason) = if calendar::parse_rfc3339(time).is_some() {
+            let (duration, timestamp, reason) = if calendar::parse_rfc3339(time).is_some() {
                 (None, Some(time), behind.trim_start())
             } else if parse_duration(time).is_ok() {
                 (Some(time), None, behind.trim_start())
             } else {
                 (None, None, rest)
             };
-            self.add(place, "", key, span, instant, reason);
+            self.add(position, "", key, duration, timestamp, reason);
         }
     }
 
     fn add(
         &mut self,
-        place: TextPosition,
+        position: TextPosition,
         path: &str,
         key: &str,
-        span: Option<&str>,
-        instant: Option<&str>,
+        duration: Option<&str>,
+        timestamp: Option<&str>,
         reason: &str,
     ) {
         let key = match Key::parse(key) {
             Ok(key) => self.gate.ban_key(key),
-            Err(error) => return self.reject(place, path, &error.to_string()),
+            Err(error) => return self.reject(position, path, &error.to_string()),
         };
         if reason.len() > MAX_REASON_BYTES {
-            return self.reject(place, path, &format!("the reason is longer than {MAX_REASON_BYTES} bytes"));
+            return self.reject(
+                position,
+                path,
+                &format!("the reason is longer than {MAX_REASON_BYTES} bytes"),
+            );
         }
         if let Err(problem) = refuse_file_ban(self.gate, &key, self.now) {
-            return self.reject(place, path, &problem.detail);
+            return self.reject(position, path, &problem.detail);
         }
         // As in the file, a ban without an end time is permanent.
-        let until = match until(span, instant, self.now) {
+        let until = match until(duration, timestamp, self.now) {
             Ok(until) => until.unwrap_or(Time::MAX),
-            Err((_, why)) => return self.reject(place, path, &why),
+            Err((_, why)) => return self.reject(position, path, &why),
         };
-        if let Some(first) = self.first_seen.insert(key.clone(), place) {
-            return self.reject(place, path, &format!("{key} is given twice, first at line {}", first.line));
+        if let Some(first) = self.first_seen.insert(key.clone(), position) {
+            return self.reject(
+                position,
+                path,
+                &format!("{key} is given twice, first at line {}", first.line),
+            );
         }
         let reason = reason.to_owned();
         self.bans.push((key, Ban { until, reason, source: BanSource::Manual, strikes: 0 }));
     }
 
-    fn reject(&mut self, place: TextPosition, path: &str, why: &str) {
-        self.problems.push(document::Problem::new(Some(place), path, why));
+    fn reject(&mut self, position: TextPosition, path: &str, why: &str) {
+        self.problems.push(document::Problem::new(Some(position), path, why));
     }
 }

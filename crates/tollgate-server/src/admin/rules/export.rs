@@ -38,11 +38,11 @@ pub async fn export(call: AdminRequest) -> Result<AdminResponse, ProblemDetails>
         let policy = call.gate().engine.policy();
         first.extend(policy.listed().iter().map(|rule| line(&rule_json(rule).to_string())));
     }
-    let rulebook = call.gate().rules_follower.get().filter(|_| source != ExportSource::File).cloned();
+    let follower = call.gate().rules_follower.get().filter(|_| source != ExportSource::File).cloned();
     // The first page is read before the response begins, so that an error has a status of its own.
     let mut page = Vec::new();
-    if let Some(rulebook) = &rulebook {
-        page = next(rulebook, String::new()).await.map_err(db_problem)?;
+    if let Some(follower) = &follower {
+        page = next(follower, String::new()).await.map_err(db_problem)?;
     }
     if page.is_empty() && first.lines().count() == 1 {
         first = "rules: []\n".to_owned();
@@ -50,8 +50,8 @@ pub async fn export(call: AdminRequest) -> Result<AdminResponse, ProblemDetails>
     let (sender, chunks) = mpsc::channel(MAX_PENDING_PAGES);
     tokio::spawn(async move {
         let sent = sender.send(Ok(first.into())).await;
-        if let (Ok(()), Some(rulebook)) = (sent, rulebook) {
-            send(&rulebook, page, &sender).await;
+        if let (Ok(()), Some(follower)) = (sent, follower) {
+            send(&follower, page, &sender).await;
         }
     });
     let mut reply = Response::new(Either::Right(ChunkedBody(chunks)));
@@ -62,7 +62,7 @@ pub async fn export(call: AdminRequest) -> Result<AdminResponse, ProblemDetails>
 
 /// Sends a page and all that follow it, until the last one or until the client disconnects.
 async fn send(
-    rulebook: &Arc<RulesFollower>,
+    follower: &Arc<RulesFollower>,
     mut page: Vec<StoredItem>,
     sender: &mpsc::Sender<Result<Bytes, DbError>>,
 ) {
@@ -71,7 +71,7 @@ async fn send(
         if sender.send(Ok(lines.into())).await.is_err() {
             return;
         }
-        page = match next(rulebook, after).await {
+        page = match next(follower, after).await {
             Ok(page) => page,
             Err(error) => {
                 sender.send(Err(error)).await.ok();
@@ -81,8 +81,8 @@ async fn send(
     }
 }
 
-async fn next(rulebook: &RulesFollower, after: String) -> Result<Vec<StoredItem>, DbError> {
-    rulebook
+async fn next(follower: &RulesFollower, after: String) -> Result<Vec<StoredItem>, DbError> {
+    follower
         .db()?
         .page(PageQuery { kind: ItemKind::Rule, prefix: String::new(), after, limit: PAGE_RULES })
         .await

@@ -55,15 +55,15 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
         [("merge", ImportMode::Merge), ("replace", ImportMode::Replace)],
     )?;
     let dry_run = request::flag("dry_run", dry_run.as_deref())?;
-    let rulebook = Arc::clone(call.rules_follower()?);
+    let follower = Arc::clone(call.rules_follower()?);
     let admin = Arc::clone(&call.admin);
     let _turn = admin.importing.try_lock().map_err(|_| busy())?;
     let body = call.read_slow_body(MAX_IMPORT_BYTES, IMPORT_BODY_TIMEOUT).await?;
-    let checking = (Arc::clone(&admin.gate), Arc::clone(&rulebook));
+    let checking = (Arc::clone(&admin.gate), Arc::clone(&follower));
     let spool = spawn_blocking(move || {
-        let (gate, rulebook) = checking;
-        let spool = spool_rules(rulebook.folder(), body)?;
-        check(&gate, &rulebook, &spool, mode)?;
+        let (gate, follower) = checking;
+        let spool = spool_rules(follower.folder(), body)?;
+        check(&gate, &follower, &spool, mode)?;
         allocator::trim();
         Ok::<_, ProblemDetails>(spool)
     });
@@ -72,30 +72,30 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
         .map_err(|_| ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed"))??;
     let deletions = match mode {
         ImportMode::Merge => Vec::new(),
-        ImportMode::Replace => deletions(&rulebook, &spool).await?,
+        ImportMode::Replace => deletions(&follower, &spool).await?,
     };
     let puts = spool.rules().map_err(spool_problem)?.map(|rule| match rule {
         Ok(rule) => Ok(Edit::rule(rule.text, Precondition::Any)),
-        Err(error) => Err(DbError::Unwritable { place: "the import".to_owned(), why: error.to_string() }),
+        Err(error) => Err(DbError::Unwritable { position: "the import".to_owned(), why: error.to_string() }),
     });
     let edits = puts.chain(deletions.into_iter().map(Ok));
     if dry_run {
-        return preview(&rulebook, edits).await;
+        return preview(&follower, edits).await;
     }
-    let edited = rulebook.edit_all(&call.caller, edits, admin.gate.now()).await.map_err(conflict_problem)?;
-    tracing::info!(changes = edited.changes(), who = call.caller, "rules imported");
+    let edited = follower.edit_all(&call.caller, edits, admin.gate.now()).await.map_err(conflict_problem)?;
+    tracing::info!(changes = edited.changes(), caller = call.caller, "rules imported");
     let version = match edited.version {
         Some(version) => version,
-        None => rulebook.db().map_err(db_problem)?.version().await.map_err(db_problem)?,
+        None => follower.db().map_err(db_problem)?.version().await.map_err(db_problem)?,
     };
     Ok(response::json(StatusCode::OK, &import_json(&edited, version)))
 }
 
 async fn preview(
-    rulebook: &RulesFollower,
+    follower: &RulesFollower,
     mut edits: impl Iterator<Item = Result<Edit, DbError>>,
 ) -> Result<FullResponse, ProblemDetails> {
-    let db = rulebook.db().map_err(db_problem)?;
+    let db = follower.db().map_err(db_problem)?;
     let mut edited = EditSummary::default();
     let mut differences = Vec::new();
     loop {
@@ -110,10 +110,10 @@ async fn preview(
         differences.extend(planned.iter().take(MAX_DIFF - differences.len()).map(difference));
     }
     let version = db.version().await.map_err(db_problem)?;
-    let mut told = import_json(&edited, version);
-    told["dry_run"] = true.into();
-    told["diff"] = differences.into();
-    Ok(response::json(StatusCode::OK, &told))
+    let mut answer = import_json(&edited, version);
+    answer["dry_run"] = true.into();
+    answer["diff"] = differences.into();
+    Ok(response::json(StatusCode::OK, &answer))
 }
 
 fn difference((change, before): &(ItemChange, Option<String>)) -> Value {
@@ -159,7 +159,7 @@ fn spool_problem(error: io::Error) -> ProblemDetails {
 /// Whether every rule could be in force.
 fn check(
     gate: &Gate,
-    rulebook: &RulesFollower,
+    follower: &RulesFollower,
     spool: &RuleSpool,
     mode: ImportMode,
 ) -> Result<(), ProblemDetails> {
@@ -169,22 +169,22 @@ fn check(
     if mode == ImportMode::Replace {
         let mut added: Vec<_> = policy.rules().iter().filter(|rule| rule.is_added()).collect();
         added.sort_unstable_by(|a, b| a.id.cmp(&b.id));
-        let gone = not_in_spool(added, |rule| rule.id.as_str(), spool).map_err(spool_problem)?;
-        for rule in gone {
+        let removed = not_in_spool(added, |rule| rule.id.as_str(), spool).map_err(spool_problem)?;
+        for rule in removed {
             draft.apply(policy::PolicyChange::Remove(rule.id.clone()), now).ok(); // a removal always succeeds
         }
     }
     let mut problems = Problems::new();
     for spooled in spool.rules().map_err(spool_problem)? {
-        let SpooledRule { number, place, text } = spooled.map_err(spool_problem)?;
+        let SpooledRule { number, position, text } = spooled.map_err(spool_problem)?;
         let why = match rules_follower::parse_rule(text.as_str()) {
-            Ok(rule) => rulebook
+            Ok(rule) => follower
                 .unsupported_reason(draft.policy(), &rule)
                 .or_else(|| draft_error(&mut draft, rule, now)),
             Err(problems) => Some(problems.to_string()),
         };
         if let Some(why) = why {
-            problems.push(document::Problem::new(Some(place), &format!("rules[{number}]"), why));
+            problems.push(document::Problem::new(Some(position), &format!("rules[{number}]"), why));
         }
     }
     Ok(problems.or(())?)
@@ -211,20 +211,20 @@ fn draft_error(draft: &mut PolicyDraft, rule: tollgate::rule::Rule, now: tollgat
 }
 
 /// Edits that delete the database's rules that are not in a spool.
-async fn deletions(rulebook: &RulesFollower, spool: &RuleSpool) -> Result<Vec<Edit>, ProblemDetails> {
+async fn deletions(follower: &RulesFollower, spool: &RuleSpool) -> Result<Vec<Edit>, ProblemDetails> {
     let mut items = Vec::new();
     let mut after = String::new();
     loop {
         let page = PageQuery { kind: ItemKind::Rule, prefix: String::new(), after, limit: BATCH_RULES };
-        let found = rulebook.db().map_err(db_problem)?.page(page).await.map_err(db_problem)?;
+        let found = follower.db().map_err(db_problem)?.page(page).await.map_err(db_problem)?;
         let Some(last) = found.last() else { break };
         after = last.item.name.to_string();
         items.extend(found.into_iter().map(|stored| stored.item));
     }
     // PostgreSQL may sort by another collation.
     items.sort_unstable();
-    let gone = not_in_spool(items, |item| &item.name, spool).map_err(spool_problem)?;
-    Ok(gone.into_iter().map(|item| Edit::delete(item, Precondition::Any)).collect())
+    let removed = not_in_spool(items, |item| &item.name, spool).map_err(spool_problem)?;
+    Ok(removed.into_iter().map(|item| Edit::delete(item, Precondition::Any)).collect())
 }
 
 /// The changes: their counts and the first names, up to a version.

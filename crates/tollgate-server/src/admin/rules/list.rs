@@ -62,15 +62,15 @@ async fn database_rules(
     policy: &Policy,
     page: PageQuery,
 ) -> Result<Vec<(String, Value)>, ProblemDetails> {
-    let Some(rulebook) = gate.rules_follower.get() else { return Ok(Vec::new()) };
-    let found = match rulebook.db() {
+    let Some(follower) = gate.rules_follower.get() else { return Ok(Vec::new()) };
+    let found = match follower.db() {
         Ok(db) => db.page(page.clone()).await,
         Err(error) => Err(error),
     };
     match found {
         Ok(found) => {
-            let seen = rulebook.status().version;
-            let shown = found.iter().map(|stored| listed_rule_json(rulebook, policy, stored, seen));
+            let seen = follower.status().version;
+            let shown = found.iter().map(|stored| listed_rule_json(follower, policy, stored, seen));
             Ok(found.iter().map(|stored| stored.item.name.to_string()).zip(shown).collect())
         }
         Err(error) if error.is_transient() => Ok(in_force(policy, &page)),
@@ -80,7 +80,7 @@ async fn database_rules(
 
 /// A rule as it is in force here, with its version if known.
 fn listed_rule_json(
-    rulebook: &RulesFollower,
+    follower: &RulesFollower,
     policy: &Policy,
     stored: &StoredItem,
     seen: Option<Version>,
@@ -89,7 +89,7 @@ fn listed_rule_json(
         let version = Some(stored.version).filter(|version| seen.is_some_and(|seen| seen >= *version));
         return database_rule_json(rule_json(rule), version, None);
     }
-    let mut shown = stored_rule_json(rulebook, stored);
+    let mut shown = stored_rule_json(follower, stored);
     if shown["left_out"].is_null() {
         shown["left_out"] = "it is not in force here yet".into();
     }

@@ -55,9 +55,9 @@ fn check(file: &Path) -> Result<Checked, Problems> {
 fn is_list(file: &Path) -> bool {
     let Ok(file) = File::open(file) else { return false };
     let lines = BufReader::new(file.take(MAX_LOOK_BYTES)).lines().map_while(Result::ok);
-    let mut said = lines.filter(|line| {
+    let mut content = lines.filter(|line| {
         let line = line.trim();
         !line.is_empty() && !line.starts_with('#') && !line.starts_with("---")
     });
-    said.next().is_some_and(|line| line.trim_start().starts_with(['-', '[']))
+    content.next().is_some_and(|line| line.trim_start().starts_with(['-', '[']))
 }

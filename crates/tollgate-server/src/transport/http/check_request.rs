@@ -50,12 +50,12 @@ pub struct CheckRequest<'a> {
 
 impl<'a> CheckRequest<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, ProblemDetails> {
-        json_body::parse(body).map(|JsonObject(asked)| asked)
+        json_body::parse(body).map(|JsonObject(request)| request)
     }
 
     pub fn parse_batch(body: &'a [u8]) -> Result<Vec<Self>, ProblemDetails> {
-        let asked: Vec<JsonObject<Self>> = json_body::parse(body)?;
-        Ok(asked.into_iter().map(|JsonObject(each)| each).collect())
+        let requests: Vec<JsonObject<Self>> = json_body::parse(body)?;
+        Ok(requests.into_iter().map(|JsonObject(each)| each).collect())
     }
 
     /// `userId=&ipAddress=`
@@ -237,7 +237,7 @@ mod tests {
 
     fn field(body: &str) -> (String, String) {
         let problem =
-            CheckRequest::parse(body.as_bytes()).and_then(|asked| asked.hit().map(drop)).expect_err(body);
+            CheckRequest::parse(body.as_bytes()).and_then(|request| request.hit().map(drop)).expect_err(body);
         (problem.field.unwrap_or_default(), problem.detail)
     }
 

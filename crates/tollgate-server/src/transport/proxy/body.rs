@@ -58,11 +58,11 @@ pub struct UploadProgress {
 }
 
 impl UploadProgress {
-    /// Whether the upload makes progress: frames were accepted since the last call, which left their count in `taken`,
+    /// Whether the upload makes progress: frames were accepted since the last call, which left their count in `frames_before`,
     /// or the client is the slow side.
-    pub fn is_progressing(&self, taken: &mut u64) -> bool {
-        let before = std::mem::replace(taken, self.frames.load(Ordering::Relaxed));
-        let moves = *taken != before || self.waits_for_client.load(Ordering::Relaxed);
+    pub fn is_progressing(&self, frames_before: &mut u64) -> bool {
+        let before = std::mem::replace(frames_before, self.frames.load(Ordering::Relaxed));
+        let moves = *frames_before != before || self.waits_for_client.load(Ordering::Relaxed);
         !self.ended.load(Ordering::Relaxed) && moves
     }
 }
@@ -75,8 +75,8 @@ impl Drop for Upload {
 
 /// Delays the body until the upstream sends 100.
 struct ContinueWait {
-    asked: Pin<Box<OwnedNotified>>,
-    unasked: Pin<Box<Sleep>>,
+    wanted: Pin<Box<OwnedNotified>>,
+    timeout: Pin<Box<Sleep>>,
 }
 
 impl Upload {
@@ -120,9 +120,9 @@ impl Upload {
     }
 
     /// Sends nothing before the notice or the end of [`CONTINUE_TIMEOUT`].
-    pub fn wait_for_continue(&mut self, asked: Arc<Notify>) {
-        let unasked = Box::pin(sleep_until(Instant::now() + CONTINUE_TIMEOUT));
-        self.continue_wait = Some(ContinueWait { asked: Box::pin(asked.notified_owned()), unasked });
+    pub fn wait_for_continue(&mut self, wanted: Arc<Notify>) {
+        let timeout = Box::pin(sleep_until(Instant::now() + CONTINUE_TIMEOUT));
+        self.continue_wait = Some(ContinueWait { wanted: Box::pin(wanted.notified_owned()), timeout });
     }
 
     /// The progress of the upload; `None` if there is nothing to send.
@@ -183,8 +183,8 @@ impl Body for Upload {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Some(waiting) = &mut self.continue_wait {
-            if waiting.asked.as_mut().poll(cx).is_pending() {
-                ready!(waiting.unasked.as_mut().poll(cx));
+            if waiting.wanted.as_mut().poll(cx).is_pending() {
+                ready!(waiting.timeout.as_mut().poll(cx));
             }
             self.continue_wait = None;
         }

@@ -111,14 +111,14 @@ impl ConnectionContext {
             self.decide(&mut visit).await.map_err(ForwardError::from)?;
         let status_of = visit.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
         match (&self.proxy.request_queue, sender) {
-            (Some(aside), _) if verdict.allowed && status_of.is_some() => {
+            (Some(queue), _) if verdict.allowed && status_of.is_some() => {
                 let id = status_of.unwrap_or_default();
-                Box::pin(self.show_status(aside, &id, &mut visit, &mut verdict, at)).await
+                Box::pin(self.show_status(queue, &id, &mut visit, &mut verdict, at)).await
             }
             _ if verdict.allowed => self.forward(&mut visit, &mut verdict, at, sticky).await,
             // Upgrades are not enqueued: the client's connection cannot be joined to an upstream later.
-            (Some(aside), Some(sender)) if status_of.is_none() && visit.upgrade.is_none() => {
-                Box::pin(self.enqueue(aside, visit, sender, &verdict, at)).await
+            (Some(queue), Some(sender)) if status_of.is_none() && visit.upgrade.is_none() => {
+                Box::pin(self.enqueue(queue, visit, sender, &verdict, at)).await
             }
             _ => {
                 discard(visit);
@@ -146,7 +146,7 @@ impl ConnectionContext {
     /// Answers a status query for a queued request. Limits and bans apply to it as to any request.
     async fn show_status(
         &self,
-        aside: &RequestQueue,
+        queue: &RequestQueue,
         id: &str,
         visit: &mut ProxiedRequest,
         verdict: &mut Verdict,
@@ -154,7 +154,7 @@ impl ConnectionContext {
     ) -> Result<Response<ResponseBody>, ExchangeError> {
         let mut charges = self.admit(visit, verdict, decided_at).await?;
         let _permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
-        let shown = aside.status(&visit.parts.method, id).await;
+        let shown = queue.status(&visit.parts.method, id).await;
         let status = shown.as_ref().map_or_else(|problem| problem.status, |shown| shown.status());
         self.settle(charges, status, &HeaderMap::new());
         let mut response = shown.map_err(ExchangeError::Problem)?.map(ResponseBody::Full);
@@ -174,12 +174,12 @@ impl ConnectionContext {
         let permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
         let protocol = self.prepare(visit);
         let client = visit.parts.extensions.remove::<OnUpgrade>().zip(protocol);
-        let wish = if client.is_some() { Requires::Http1 } else { Requires::Any };
+        let requires = if client.is_some() { Requires::Http1 } else { Requires::Any };
         let route = &visit.route;
         // Moved, not cloned: a request is large.
         let parts = std::mem::replace(&mut visit.parts, Request::new(()).into_parts().0);
         let upload = std::mem::replace(&mut visit.upload, Upload::empty());
-        let mut outgoing = Some(OutgoingRequest { parts, upload, requires: wish, sticky });
+        let mut outgoing = Some(OutgoingRequest { parts, upload, requires, sticky });
         let forwarded = forward::forward(&self.proxy, route, self.worker, &mut outgoing).await;
         let (response, mut in_flight) = match forwarded {
             Ok(forwarded) => forwarded,
@@ -226,7 +226,7 @@ impl ConnectionContext {
     /// Stores the request for replay.
     async fn enqueue(
         &self,
-        aside: &RequestQueue,
+        queue: &RequestQueue,
         visit: ProxiedRequest,
         sender: RequestSender,
         verdict: &Verdict,
@@ -234,11 +234,11 @@ impl ConnectionContext {
     ) -> Result<Response<ResponseBody>, ExchangeError> {
         let ProxiedRequest { mut parts, host, upload, .. } = visit;
         hop_by_hop::remove_from_request(&mut parts.headers);
-        let kept =
-            aside.enqueue(&self.proxy.gate, (&parts, &host), upload, sender, (verdict, decided_at)).await;
-        let id = kept.map_err(|not| ExchangeError::Problem(not.into()))?;
+        let queued =
+            queue.enqueue(&self.proxy.gate, (&parts, &host), upload, sender, (verdict, decided_at)).await;
+        let id = queued.map_err(|not| ExchangeError::Problem(not.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
-        let mut response = aside.accepted_response(&id, verdict);
+        let mut response = queue.accepted_response(&id, verdict);
         response::write_headers(&mut response, verdict, self.proxy.gate.live.load().headers);
         Ok(response)
     }
@@ -263,29 +263,29 @@ impl ConnectionContext {
 
     /// Removes headers that the API must not see. This precedes the decision.
     fn sanitize(&self, headers: &mut HeaderMap, upload: &mut Upload, route: &Arc<RouteSnapshot>) {
-        let asked = self.proxy.gate.field_selection();
+        let field_selection = self.proxy.gate.field_selection();
         hop_by_hop::remove_from_request(headers);
         let sent = match self.peer.is_trusted(&route.config.trusted) {
             true => RequestOrigin::TrustedProxy,
             false => RequestOrigin::Client,
         };
-        sanitize::sanitize_headers(headers, &route.config.strip_headers, &asked.headers, sent);
+        sanitize::sanitize_headers(headers, &route.config.strip_headers, &field_selection.headers, sent);
         if !upload.is_end_stream() {
-            upload.filter_trailers(TrailerFilter { route: Arc::clone(route), field_selection: asked });
+            upload.filter_trailers(TrailerFilter { route: Arc::clone(route), field_selection });
         }
     }
 
     /// Prepares the request for forwarding; returns the protocol that the client asks to upgrade to.
     fn prepare(&self, visit: &mut ProxiedRequest) -> Option<HeaderValue> {
         let ProxiedRequest { parts, host, upload, upgrade, route, .. } = visit;
-        let asked = upgrade.take();
+        let protocol_wanted = upgrade.take();
         self.peer.write_forwarding_headers(&mut parts.headers, host, route.trust());
         if route.config.host == HostHeader::Keep {
             parts.headers.insert(HOST, host.clone());
         } else {
             parts.headers.remove(HOST);
         }
-        if let Some(protocol) = &asked {
+        if let Some(protocol) = &protocol_wanted {
             parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
             parts.headers.insert(UPGRADE, protocol.clone());
         } else {
@@ -294,7 +294,7 @@ impl ConnectionContext {
         if parts.headers.contains_key(EXPECT) {
             self.wait_for_continue(parts, upload);
         }
-        asked
+        protocol_wanted
     }
 
     /// Delays the body until the upstream sends 100; only then does the client get its own 100.
@@ -303,12 +303,12 @@ impl ConnectionContext {
             parts.headers.remove(EXPECT);
             return;
         }
-        let asked = Arc::new(Notify::new());
-        upload.wait_for_continue(Arc::clone(&asked));
+        let body_wanted = Arc::new(Notify::new());
+        upload.wait_for_continue(Arc::clone(&body_wanted));
         let mut carrier = Request::new(());
         hyper::ext::on_informational(&mut carrier, move |response| {
             if response.status() == StatusCode::CONTINUE {
-                asked.notify_one();
+                body_wanted.notify_one();
             }
         });
         parts.extensions.extend(std::mem::take(carrier.extensions_mut()));

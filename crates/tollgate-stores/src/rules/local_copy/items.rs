@@ -93,8 +93,8 @@ pub(super) fn load_all(
     let total = connection.query_row("SELECT count(*) FROM item", [], |row| row.get(0))?;
     let mut query = connection.prepare(ITEM)?;
     let mut batch = Vec::with_capacity(BATCH);
-    for kept in query.query_map([], ItemRow::read)? {
-        batch.push(kept?.stored);
+    for row in query.query_map([], ItemRow::read)? {
+        batch.push(row?.stored);
         if batch.len() == BATCH {
             each(std::mem::replace(&mut batch, Vec::with_capacity(BATCH)), total);
         }
@@ -108,8 +108,8 @@ pub(super) fn load_all(
 pub(super) fn digest_of_all(connection: &Connection) -> Result<RowsDigest, CopyError> {
     let mut contents = RowsDigest::default();
     let mut query = connection.prepare(ITEM)?;
-    for kept in query.query_map([], ItemRow::read)? {
-        contents.add(kept?.hash());
+    for row in query.query_map([], ItemRow::read)? {
+        contents.add(row?.hash());
     }
     let mut query = connection.prepare(PAST)?;
     for former in query.query_map([], PastRow::read)? {
@@ -125,7 +125,7 @@ pub(super) fn past(connection: &Connection) -> Result<Vec<ChangeLogEntry>, CopyE
         let PastRow { version, name, before, after, at } = former?;
         let change = ItemChange { item: ItemId::rule(&name), version, previous: None, text: after };
         let at = Time::from_nanos(at.unsigned_abs());
-        Ok(ChangeLogEntry { change, before, who: String::new(), at, undoes: None })
+        Ok(ChangeLogEntry { change, before, author: String::new(), at, undoes: None })
     });
     logged.collect()
 }
@@ -138,8 +138,8 @@ pub(super) fn put(
 ) -> Result<Option<String>, CopyError> {
     let ItemChange { item, version, text, .. } = change;
     let before = find(connection, item)?;
-    if let Some(kept) = &before {
-        head.contents.remove(kept.hash());
+    if let Some(row) = &before {
+        head.contents.remove(row.hash());
     }
     match text {
         Some(text) => {
@@ -148,7 +148,7 @@ pub(super) fn put(
         }
         None => delete(connection, item)?,
     }
-    Ok(before.map(|kept| kept.stored.text))
+    Ok(before.map(|row| row.stored.text))
 }
 
 fn find(connection: &Connection, item: &ItemId) -> Result<Option<ItemRow>, CopyError> {
@@ -186,11 +186,11 @@ fn write(
     head: &mut CopyHead,
     stored: StoredItem,
 ) -> Result<(), CopyError> {
-    let kept = ItemRow::new(stored);
-    let StoredItem { item, version, text } = &kept.stored;
-    let values = params![item.kind as i16, item.name, version.packed(), kept.until, text];
+    let row = ItemRow::new(stored);
+    let StoredItem { item, version, text } = &row.stored;
+    let values = params![item.kind as i16, item.name, version.packed(), row.until, text];
     connection.prepare_cached(sql)?.execute(values)?;
-    head.contents.add(kept.hash());
+    head.contents.add(row.hash());
     Ok(())
 }
 
@@ -258,9 +258,9 @@ pub(super) fn remove_expired(
     let mut query = connection.prepare_cached(&sql)?;
     let rows = query.query_map(params![nanos(now), batch], ItemRow::read)?;
     let over: Vec<ItemRow> = rows.collect::<Result<_, _>>()?;
-    for kept in &over {
-        head.contents.remove(kept.hash());
-        delete(connection, &kept.stored.item)?;
+    for row in &over {
+        head.contents.remove(row.hash());
+        delete(connection, &row.stored.item)?;
     }
     Ok(over.len())
 }

@@ -142,9 +142,9 @@ mod tests {
     fn replicas_have_the_login_and_the_options_of_the_primary() {
         let url = "postgres://ann:secret@one:5433/limits?replica=two,three:5434&connect_timeout=7";
         let address: PostgresAddress = url.parse().expect("valid");
-        let told: Vec<_> = address.servers.iter().map(|node| (node.name.as_str(), node.replica)).collect();
+        let servers: Vec<_> = address.servers.iter().map(|node| (node.name.as_str(), node.replica)).collect();
         assert_eq!(
-            told,
+            servers,
             [
                 ("PostgreSQL at one:5433", false),
                 ("PostgreSQL at two", true),
@@ -168,8 +168,8 @@ mod tests {
             "password_file=secret",
         ] {
             let url = &format!("postgres://ann:secret@one/db?{options}");
-            let told = url.parse::<PostgresAddress>().expect_err(url).to_string();
-            assert!(!told.contains("secret"), "{told}");
+            let error = url.parse::<PostgresAddress>().expect_err(url).to_string();
+            assert!(!error.contains("secret"), "{error}");
         }
     }
 

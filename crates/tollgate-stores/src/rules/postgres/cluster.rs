@@ -60,7 +60,8 @@ impl PgCluster {
     pub(super) fn new(address: PostgresAddress) -> Result<PgCluster, DbError> {
         let PostgresAddress { servers, trust, root, password_file } = address;
         let tls = trust.map(|trust| PgTls::new(trust, root.as_deref())).transpose();
-        let tls = tls.map_err(|why| DbError::Unreadable { place: "the rules database".to_owned(), why })?;
+        let tls =
+            tls.map_err(|why| DbError::Unreadable { location: "the rules database".to_owned(), why })?;
         let options = PgConnectOptions { tls, password_file };
         let writer = Mutex::default();
         let reader = Mutex::default();
@@ -99,7 +100,7 @@ impl PgCluster {
         let unwritable = || {
             let troubles = troubles.join("; ");
             let why = format!("there is no primary until it is back or a standby is promoted ({troubles})");
-            DbError::Unwritable { place: "the rules database".to_owned(), why }
+            DbError::Unwritable { location: "the rules database".to_owned(), why }
         };
         let primary = primary.ok_or_else(unwritable)?;
         self.timeline.fetch_max(primary.state.timeline, Ordering::Relaxed);
@@ -131,13 +132,14 @@ impl PgCluster {
                 found.round_trip,
             )
         });
-        let why = || DbError::Unreadable { place: "the rules database".to_owned(), why: troubles.join("; ") };
+        let why =
+            || DbError::Unreadable { location: "the rules database".to_owned(), why: troubles.join("; ") };
         best.map(|found| found.connection).ok_or_else(why)
     }
 
     async fn probe_all(&self) -> (Vec<ProbedServer>, Vec<String>) {
-        let asking = self.servers.iter().map(|server| async move {
-            let ask = async {
+        let probes = self.servers.iter().map(|server| async move {
+            let probe = async {
                 let connection = PgConnection::connect(server, &self.options).await?;
                 let start = Instant::now();
                 let state = log::server_state(&connection.client)
@@ -146,12 +148,12 @@ impl PgCluster {
                 Ok(ProbedServer { connection, state, round_trip: start.elapsed() })
             };
             let answer =
-                timeout(READ_DEADLINE, ask).await.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+                timeout(READ_DEADLINE, probe).await.unwrap_or_else(|_| Err("no answer in time".to_owned()));
             answer.map_err(|why| format!("{}: {why}", server.name))
         });
         let mut found = Vec::new();
         let mut troubles = Vec::new();
-        for answer in join_all(asking).await {
+        for answer in join_all(probes).await {
             match answer {
                 Ok(one) => found.push(one),
                 Err(trouble) => troubles.push(trouble),
@@ -228,7 +230,7 @@ impl PrimaryGuard<'_> {
 
     /// Nothing was written. If the server is unreachable, the next caller selects a primary again.
     pub(super) fn into_write_error(mut self, failure: PgFailure) -> DbError {
-        let place = self.primary().connection.name.clone();
+        let location = self.primary().connection.name.clone();
         let (why, usable) = match failure {
             PgFailure::Rejected(error) => return error,
             PgFailure::Server(error) => (super::connection::error_text(&error), is_usable_after(&error)),
@@ -237,12 +239,12 @@ impl PrimaryGuard<'_> {
         if !usable {
             *self.guard = None;
         }
-        DbError::Unwritable { place, why }
+        DbError::Unwritable { location, why }
     }
 
     pub(super) fn into_unknown_outcome(mut self) -> DbError {
-        let place = self.primary().connection.name.clone();
+        let location = self.primary().connection.name.clone();
         *self.guard = None;
-        DbError::OutcomeUnknown { place }
+        DbError::OutcomeUnknown { location }
     }
 }

@@ -64,18 +64,23 @@ impl PgConnection {
         if let Some(path) = &options.password_file {
             config.password(read_password(path)?);
         }
-        let (client, heard) = match &options.tls {
+        let (client, notified) = match &options.tls {
             None => spawn_connection(config.connect(NoTls).await),
             Some(tls) => spawn_connection(config.connect(tls.connector()).await),
         }?;
-        Ok(PgConnection { client, name: server.name.clone(), replica: server.replica, notifications: heard })
+        Ok(PgConnection {
+            client,
+            name: server.name.clone(),
+            replica: server.replica,
+            notifications: notified,
+        })
     }
 
     pub(super) fn unreadable(&self, error: tokio_postgres::Error) -> DbError {
         if is_nul(&error) {
             return DbError::NulCharacter;
         }
-        DbError::Unreadable { place: self.name.clone(), why: error_text(&error) }
+        DbError::Unreadable { location: self.name.clone(), why: error_text(&error) }
     }
 
     /// The error of a failed read.
@@ -84,7 +89,7 @@ impl PgConnection {
             PgFailure::Rejected(error) => error,
             PgFailure::Server(error) => self.unreadable(error),
             PgFailure::TimedOut => {
-                DbError::Unreadable { place: self.name.clone(), why: "no answer in time".to_owned() }
+                DbError::Unreadable { location: self.name.clone(), why: "no answer in time".to_owned() }
             }
         }
     }
@@ -99,16 +104,16 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (client, mut connection) = connected.map_err(|error| error_text(&error))?;
-    let (tell, heard) = mpsc::channel(MAX_NOTIFICATIONS);
+    let (notify, notified) = mpsc::channel(MAX_NOTIFICATIONS);
     // Ends when the client is dropped.
     tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if matches!(message, AsyncMessage::Notification(_)) {
-                tell.try_send(()).ok();
+                notify.try_send(()).ok();
             }
         }
     });
-    Ok((client, heard))
+    Ok((client, notified))
 }
 
 /// The password in a file, without a trailing newline.
@@ -139,7 +144,7 @@ fn is_nul(error: &tokio_postgres::Error) -> bool {
 pub(super) fn error_text(error: &tokio_postgres::Error) -> String {
     use std::error::Error;
     match (error.as_db_error(), error.source()) {
-        (Some(told), _) => told.message().to_owned(),
+        (Some(error), _) => error.message().to_owned(),
         (None, Some(source)) => source.to_string(),
         (None, None) => error.to_string(),
     }

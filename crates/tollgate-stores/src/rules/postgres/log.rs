@@ -67,7 +67,7 @@ pub(super) async fn append(
     let (Some(first), Some(last)) = (changes.first(), changes.last()) else { return Ok(()) };
     let at = i64::try_from(author.at.nanos()).unwrap_or(i64::MAX);
     let sql = "INSERT INTO tollgate.author (first, who, at, undoes) VALUES ($1, $2, $3, $4)";
-    client.execute(sql, &[&first.version.packed(), &author.who, &at, &undoes.map(Version::packed)]).await?;
+    client.execute(sql, &[&first.version.packed(), &author.name, &at, &undoes.map(Version::packed)]).await?;
     for chunk in changes.chunks(CHUNK) {
         let versions: Vec<i64> = chunk.iter().map(|change| change.version.packed()).collect();
         let kinds: Vec<i16> = chunk.iter().map(|change| change.item.kind as i16).collect();
@@ -158,7 +158,7 @@ pub(super) async fn prune_automatic_bans(
     let rows = client.query(sql, &[&known.scanned, &limit]).await?;
     let candidate = |row: &Row| {
         let [version, at] = [row.get(0), row.get(4)];
-        Candidate { version, kind: row.get(1), text: row.get(2), who: row.get(3), at }
+        Candidate { version, kind: row.get(1), text: row.get(2), author: row.get(3), at }
     };
     let candidates = rows.iter().map(candidate).collect();
     let Some((next, removed, looked)) = plan::prune_automatic(known, candidates, before) else {
@@ -218,7 +218,7 @@ pub(super) async fn history(
 fn read_entry(row: &Row) -> Result<ChangeLogEntry, DbError> {
     Ok(ChangeLogEntry {
         change: read_change(row)?,
-        who: row.get(5),
+        author: row.get(5),
         at: Time::from_nanos(row.get::<_, i64>(6).unsigned_abs()),
         undoes: row.get::<_, Option<i64>>(7).map(Version::from_packed),
         before: row.get(8),

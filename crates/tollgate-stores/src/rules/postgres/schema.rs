@@ -55,7 +55,7 @@ pub(super) async fn migrate(client: &mut Client) -> Result<(), DbError> {
     };
     let done: Result<_, tokio_postgres::Error> = done.await;
     done.map_err(|error| DbError::Unwritable {
-        place: "the schema of the rules".to_owned(),
+        location: "the schema of the rules".to_owned(),
         why: error_text(&error),
     })?
 }

@@ -31,7 +31,7 @@ pub(super) fn append(
     let at = i64::try_from(author.at.nanos()).unwrap_or(i64::MAX);
     connection.execute(
         "INSERT INTO author (first, who, at, undoes) VALUES (?1, ?2, ?3, ?4)",
-        params![first.version.packed(), author.who, at, undoes.map(Version::packed)],
+        params![first.version.packed(), author.name, at, undoes.map(Version::packed)],
     )?;
     let sql = "INSERT INTO log (v, kind, name, previous, body, before) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let mut insert = connection.prepare_cached(sql)?;
@@ -112,7 +112,7 @@ pub(super) fn prune_automatic_bans(
     let mut query = connection.prepare_cached(sql)?;
     let candidates = query.query_map(params![known.scanned, batch], |row| {
         let [version, at] = [row.get(0)?, row.get(4)?];
-        Ok(Candidate { version, kind: row.get(1)?, text: row.get(2)?, who: row.get(3)?, at })
+        Ok(Candidate { version, kind: row.get(1)?, text: row.get(2)?, author: row.get(3)?, at })
     })?;
     let candidates = candidates.collect::<Result<_, _>>()?;
     let Some((next, removed, looked)) = plan::prune_automatic(known, candidates, before) else {
@@ -203,7 +203,7 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<ChangeLogEntry> {
     let at: i64 = row.get(6)?;
     Ok(ChangeLogEntry {
         change: read_change(row)?,
-        who: row.get(5)?,
+        author: row.get(5)?,
         at: Time::from_nanos(at.unsigned_abs()),
         undoes: row.get::<_, Option<i64>>(7)?.map(Version::from_packed),
         before: row.get(8)?,

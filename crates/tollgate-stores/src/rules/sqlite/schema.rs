@@ -49,7 +49,7 @@ const TABLES: &str = "
 pub(super) fn open(path: &Path) -> Result<Connection, DbError> {
     let made = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     made.map_err(|error| DbError::Unwritable {
-        place: format!("the SQLite file {}", path.display()),
+        location: format!("the SQLite file {}", path.display()),
         why: error.to_string(),
     })?;
     let mut connection = connect(path)?;

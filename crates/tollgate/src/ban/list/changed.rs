@@ -47,7 +47,7 @@ impl BanList {
     /// The bans in force in one part. Other threads may read and change the list meanwhile.
     pub(crate) fn part(&self, number: usize, now: Time) -> Vec<(Fingerprint, Key, Ban)> {
         let shard = self.shards[number].read().unwrap_or_else(PoisonError::into_inner);
-        shard.iter().filter(|kept| kept.until() > now).filter_map(|kept| entry(&kept)).collect()
+        shard.iter().filter(|stored| stored.until() > now).filter_map(|stored| entry(&stored)).collect()
     }
 
     /// The ban in force with a fingerprint.
@@ -56,10 +56,12 @@ impl BanList {
         fingerprint: Fingerprint,
         now: Time,
     ) -> Option<(Fingerprint, Key, Ban)> {
-        self.read(fingerprint).get(fingerprint, |kept| kept.until() > now).and_then(|kept| entry(&kept))
+        self.read(fingerprint)
+            .get(fingerprint, |stored| stored.until() > now)
+            .and_then(|stored| entry(&stored))
     }
 }
 
-fn entry(kept: &StoredBan<'_>) -> Option<(Fingerprint, Key, Ban)> {
-    kept.entry().map(|(key, ban)| (kept.fingerprint(), key, ban))
+fn entry(stored: &StoredBan<'_>) -> Option<(Fingerprint, Key, Ban)> {
+    stored.entry().map(|(key, ban)| (stored.fingerprint(), key, ban))
 }

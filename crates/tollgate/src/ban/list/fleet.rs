@@ -23,8 +23,8 @@ impl BanList {
     /// Takes the buffered violations, without those that a known ban covers by now.
     pub(crate) fn take_violations(&self) -> Vec<Violations> {
         let known = |fingerprint| self.strikes(fingerprint).latest(self.offenders.strikes(fingerprint));
-        let taken = self.violation_queue.take().into_iter();
-        taken.filter_map(|(fingerprint, violations)| violations.not_covered_by(known(fingerprint))).collect()
+        let batch = self.violation_queue.take().into_iter();
+        batch.filter_map(|(fingerprint, violations)| violations.not_covered_by(known(fingerprint))).collect()
     }
 
     /// Adds a ban that resulted from violations of this node; `false` if it was known or found no room.

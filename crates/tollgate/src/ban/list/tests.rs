@@ -113,16 +113,16 @@ fn reasons_are_kept_whether_they_are_shared_or_not() {
 #[test]
 fn a_lookup_probes_as_often_with_many_bans_as_with_one() {
     let probes = |list: &BanList, name: &str| {
-        let asked = Cell::new(0);
+        let probed = Cell::new(0);
         let looked = Cell::new(0);
         let front = list.read_view.load();
         let value = |attribute: &Attribute| (*attribute == Attribute::User).then_some(Cow::Borrowed(name));
         front.kinds.find(&list.secret, "203.0.113.9".parse().ok(), value, |print, _| {
-            asked.set(asked.get() + 1);
+            probed.set(probed.get() + 1);
             looked.set(looked.get() + usize::from(front.filter.may_contain(print)));
             None::<()>
         });
-        (asked.get(), looked.get())
+        (probed.get(), looked.get())
     };
     let one = list();
     let many = list();
@@ -133,9 +133,9 @@ fn a_lookup_probes_as_often_with_many_bans_as_with_one() {
     (0..30_000).for_each(|n| _ = many.insert(user(n), by_hand(Time::MAX), NOW));
     let mut looked = 0;
     for n in 0..10_000 {
-        let (asked, found) = probes(&many, &format!("stranger {n}"));
-        assert_eq!(asked, 2, "one for addresses and one for users");
-        assert_eq!(probes(&one, &format!("stranger {n}")).0, asked);
+        let (probed, found) = probes(&many, &format!("stranger {n}"));
+        assert_eq!(probed, 2, "one for addresses and one for users");
+        assert_eq!(probes(&one, &format!("stranger {n}")).0, probed);
         looked += found;
     }
     assert!(looked < 800, "{looked} of 20000 probes went beyond the filter");

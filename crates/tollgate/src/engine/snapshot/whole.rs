@@ -49,7 +49,7 @@ impl Engine {
     }
 
     fn restore_bans(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
-        let mut kept = 0;
+        let mut restored = 0;
         for _ in 0..from.word()? {
             let key = Key::parse(from.text()?).ok()?;
             let reason = from.text()?.to_owned();
@@ -58,10 +58,10 @@ impl Engine {
             let strikes = u32::try_from(from.word()?).ok()?;
             if until > now {
                 self.bans.insert(key, Ban { until, reason, source, strikes }, now);
-                kept += 1;
+                restored += 1;
             }
         }
-        Some(kept)
+        Some(restored)
     }
 
     fn restore_offenders(&self, from: &mut Decoder<'_>) -> Option<()> {
@@ -83,14 +83,14 @@ impl Engine {
     }
 
     fn restore_tracks(&self, from: &mut Decoder<'_>, now: Time) -> Option<u64> {
-        let mut kept = 0;
+        let mut restored = 0;
         for _ in 0..from.word()? {
             let rule = from.text()?;
             let tracks: Option<Vec<_>> = (0..from.word()?).map(|_| SavedTrack::read(from)).collect();
             let tracks: Vec<_> = tracks?.into_iter().filter(|saved| saved.matters(now)).collect();
-            kept += tracks.len() as u64;
+            restored += tracks.len() as u64;
             self.saved_tracks.put(rule, tracks);
         }
-        Some(kept)
+        Some(restored)
     }
 }

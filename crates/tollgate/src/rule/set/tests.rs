@@ -134,8 +134,8 @@ fn a_set_finds_what_a_search_through_all_rules_finds_even_if_every_hash_collides
             let id = draw(40);
             let at = rules.iter().position(|known| known.id.as_str() == format!("r{id}"));
             if let Some(at) = at.filter(|_| draw(2) == 0) {
-                let gone = rules.swap_remove(at);
-                set.remove(gone.id.as_str()).expect("it can go");
+                let removed = rules.swap_remove(at);
+                set.remove(removed.id.as_str()).expect("it can go");
             } else {
                 let text = format!("{}{}", HOSTS[draw(4)], PATTERNS[draw(12)]);
                 let new = rule(id, &text, OPTIONS[draw(5)]);

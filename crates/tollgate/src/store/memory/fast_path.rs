@@ -67,15 +67,15 @@ impl FastBucket {
     fn new(meter: Meter, kind: u16) -> Option<FastBucket> {
         let raised = |units: u64| units.checked_mul(1 << GENERATION_BITS);
         let token = raised(meter.token_units())?;
-        let span = raised(meter.capacity_units())?;
-        let slack = span.checked_sub(token)?;
+        let capacity = raised(meter.capacity_units())?;
+        let slack = capacity.checked_sub(token)?;
         let room = (WORD_RANGE - meter.capacity_units()).saturating_sub(1 << OWNER_AT);
         let short = FastBucket {
             meter,
             word_range: AtomicU64::new(0),
             usable_range: room,
             token_word: token,
-            capacity_word: span,
+            capacity_word: capacity,
             slack,
         };
         short.advance_word_range(Time::EPOCH, kind);

@@ -99,15 +99,15 @@ impl Peer {
                 headers.entry(X_FORWARDED_PROTO).or_insert(own_proto);
             }
             ForwardingHeader::Forwarded => {
-                let said = |name| last_parameter(&lines(headers, FORWARDED), name).and_then(as_header);
-                let said_host = said("host");
-                let said_proto = said("proto");
+                let value = |name| last_parameter(&lines(headers, FORWARDED), name).and_then(as_header);
+                let forwarded_host = value("host");
+                let forwarded_proto = value("proto");
                 add(headers, FORWARDED, &self.element(host));
                 headers.remove(X_FORWARDED_FOR);
                 headers.extend(before.map(|client| (X_FORWARDED_FOR, value(client.to_string()))));
                 add(headers, X_FORWARDED_FOR, &self.address);
-                headers.insert(X_FORWARDED_HOST, said_host.unwrap_or_else(|| host.clone()));
-                headers.insert(X_FORWARDED_PROTO, said_proto.unwrap_or(own_proto));
+                headers.insert(X_FORWARDED_HOST, forwarded_host.unwrap_or_else(|| host.clone()));
+                headers.insert(X_FORWARDED_PROTO, forwarded_proto.unwrap_or(own_proto));
             }
         }
     }
@@ -141,9 +141,9 @@ fn node(ip: IpAddr) -> String {
 }
 
 /// A host or a scheme from a proxy's header; `None` if it has unexpected characters.
-fn as_header(said: &str) -> Option<HeaderValue> {
+fn as_header(value: &str) -> Option<HeaderValue> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]+".contains(&byte);
-    HeaderValue::from_str(said).ok().filter(|_| !said.is_empty() && said.bytes().all(plain))
+    HeaderValue::from_str(value).ok().filter(|_| !value.is_empty() && value.bytes().all(plain))
 }
 
 /// Appends to a list, which becomes one header line.

@@ -46,14 +46,14 @@ fn remove(headers: &mut HeaderMap) {
 /// The headers that `Connection` names. Headers about a request's origin, its target or its length are exempt:
 /// otherwise a client could have a trusted proxy's header about its address removed.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
-    let kept = |name: &HeaderName| {
+    let is_kept = |name: &HeaderName| {
         let name = name.as_str();
         matches!(name, "host" | "content-length" | "te" | "forwarded" | "x-real-ip")
             || name.starts_with("x-forwarded-")
     };
     tokens(headers, CONNECTION)
         .filter_map(|token| HeaderName::from_bytes(token.as_bytes()).ok())
-        .filter(|name| !kept(name))
+        .filter(|name| !is_kept(name))
         .collect()
 }
 
@@ -71,12 +71,12 @@ fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
 /// limits.
 pub fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers.get(UPGRADE)?;
-    let asked = tokens(headers, CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
+    let is_upgrade = tokens(headers, CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
     let hides_http = tokens(headers, UPGRADE).any(|token| {
         let name = token.split('/').next().unwrap_or_default();
         ["h2c", "h2", "http"].iter().any(|http| name.eq_ignore_ascii_case(http))
     });
-    (asked && !hides_http).then(|| protocol.clone())
+    (is_upgrade && !hides_http).then(|| protocol.clone())
 }
 
 #[cfg(test)]
@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn an_upgrade_must_be_asked_for_twice_and_never_to_http() {
-        let asked = |connection, upgrade| {
+        let upgrade_of = |connection, upgrade| {
             requested_upgrade(&headers(&[("connection", connection), ("upgrade", upgrade)]))
         };
-        assert!(asked("keep-alive, Upgrade", "websocket").is_some());
-        assert!(asked("keep-alive", "websocket").is_none());
+        assert!(upgrade_of("keep-alive, Upgrade", "websocket").is_some());
+        assert!(upgrade_of("keep-alive", "websocket").is_none());
         for protocol in ["h2c", "websocket, h2c", "HTTP/2.0", "H2C"] {
-            assert!(asked("upgrade", protocol).is_none(), "{protocol}");
+            assert!(upgrade_of("upgrade", protocol).is_none(), "{protocol}");
         }
     }
 }

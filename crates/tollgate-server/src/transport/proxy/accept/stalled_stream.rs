@@ -169,8 +169,8 @@ mod tests {
     struct Guard(#[expect(dead_code, reason = "its end is the message")] mpsc::Sender<()>);
 
     /// How long a client with a window of `window` can hold a response, and how many bytes it has received. It reads up
-    /// to `taken` bytes per second.
-    async fn held_for(window: u32, taken: usize) -> (Duration, usize) {
+    /// to `bytes` bytes per second.
+    async fn held_for(window: u32, bytes: usize) -> (Duration, usize) {
         let (client, server) = duplex(1 << 20);
         let (guard, mut dropped) = mpsc::channel(1);
         let guard = Arc::new(std::sync::Mutex::new(Some(Guard(guard))));
@@ -197,7 +197,7 @@ mod tests {
             if timeout(Duration::from_millis(1), dropped.recv()).await.is_ok() {
                 break;
             }
-            let mut left = taken;
+            let mut left = bytes;
             while left > 0
                 && let Ok(Some(Ok(data))) = timeout(Duration::from_millis(1), body.data()).await
             {

@@ -45,14 +45,14 @@ pub async fn serve(
 ) -> anyhow::Result<()> {
     let start = |number| Worker::start(Arc::clone(&proxy), number, tls.clone(), shutdown.clone());
     let workers: Vec<_> = (0..proxy.workers).map(start).collect::<anyhow::Result<_>>()?;
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let place = Arc::clone(&places).acquire_owned();
+        let slot = Arc::clone(&slots).acquire_owned();
         let accepted = tokio::select! {
             () = shutdown_requested(&mut shutdown) => break,
-            accepted = async { (place.await, listener.accept().await) } => accepted,
+            accepted = async { (slot.await, listener.accept().await) } => accepted,
         };
-        let (Ok(place), accepted) = accepted else { break };
+        let (Ok(slot), accepted) = accepted else { break };
         match accepted.and_then(|(stream, from)| Ok((stream.into_std()?, from))) {
             Ok((stream, from)) => {
                 let Some(share) = per_address.admit(from.ip()) else { continue };
@@ -60,7 +60,7 @@ pub async fn serve(
                     workers.iter().min_by_key(|worker| worker.connection_count.load(Ordering::Relaxed));
                 let Some(worker) = least else { break };
                 worker.connection_count.fetch_add(1, Ordering::Relaxed);
-                worker.connections.send(Accepted { stream, from, permits: (place, share) }).ok();
+                worker.connections.send(Accepted { stream, from, permits: (slot, share) }).ok();
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -112,7 +112,7 @@ async fn run_worker(
 ) {
     tokio::spawn(Arc::clone(&proxy).run_heartbeat(number));
     let mut connections = JoinSet::new();
-    while let Some(Accepted { stream, from, permits: place }) = accepted.recv().await {
+    while let Some(Accepted { stream, from, permits: slot }) = accepted.recv().await {
         let proxy = Arc::clone(&proxy);
         let tls = tls.clone();
         let shutdown = shutdown.clone();
@@ -123,7 +123,7 @@ async fn run_worker(
                 serve_client(proxy, number, stream, from, tls, shutdown).await;
             }
             busy.fetch_sub(1, Ordering::Relaxed);
-            drop(place);
+            drop(slot);
         });
         while connections.try_join_next().is_some() {}
     }

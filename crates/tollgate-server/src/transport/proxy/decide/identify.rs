@@ -34,11 +34,11 @@ impl ConnectionContext {
     pub async fn decide(&self, visit: &mut ProxiedRequest) -> Result<ProxyDecision, BoxError> {
         let ProxiedRequest { parts, host, upload, route, .. } = visit;
         let gate = &self.proxy.gate;
-        let asked = gate.field_selection();
-        let mut hit = self.hit(parts, host, route, &asked);
-        if !asked.body.is_empty() && !upload.is_end_stream() && self.needs_body(&hit, route) {
+        let selection = gate.field_selection();
+        let mut hit = self.hit(parts, host, route, &selection);
+        if !selection.body.is_empty() && !upload.is_end_stream() && self.needs_body(&hit, route) {
             let prefix = Box::pin(BodyPrefix::read(upload, parts.headers.get(CONTENT_TYPE))).await?;
-            for (source, name) in &asked.body {
+            for (source, name) in &selection.body {
                 for value in prefix.values(*source, name) {
                     hit = hit.field(*source, name.as_ref(), value);
                 }
@@ -65,12 +65,12 @@ impl ConnectionContext {
         parts: &'r Parts,
         host: &'r HeaderValue,
         route: &RouteSnapshot,
-        asked: &'r FieldSelection,
+        selection: &'r FieldSelection,
     ) -> Hit<'r> {
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let client = self.peer.client(&parts.headers, route.trust());
         let mut hit = Hit::on(parts.method.as_str(), host.to_str().unwrap_or_default(), path).ip(client);
-        for name in &asked.headers {
+        for name in &selection.headers {
             for value in parts.headers.get_all(name) {
                 hit = hit.field(FieldSource::Header, name.as_str(), text_of(value));
             }

@@ -48,8 +48,8 @@ fn thousandths(quality: &str) -> u32 {
 }
 
 /// The response to a denied or banned client.
-pub fn denied(verdict: &Verdict, taste: ErrorFormat) -> Response<ResponseBody> {
-    let answer = match taste {
+pub fn denied(verdict: &Verdict, format: ErrorFormat) -> Response<ResponseBody> {
+    let answer = match format {
         ErrorFormat::Json => response::denial(verdict),
         ErrorFormat::Html => {
             response::html_page(response::status(verdict), &verdict.message().unwrap_or_default())
@@ -59,8 +59,8 @@ pub fn denied(verdict: &Verdict, taste: ErrorFormat) -> Response<ResponseBody> {
 }
 
 /// The response to a request that cannot be served.
-pub fn problem(problem: ProblemDetails, taste: ErrorFormat) -> Response<ResponseBody> {
-    let answer = match taste {
+pub fn problem(problem: ProblemDetails, format: ErrorFormat) -> Response<ResponseBody> {
+    let answer = match format {
         ErrorFormat::Json => FullResponse::from(problem),
         ErrorFormat::Html => response::html_page(problem.status, &problem.detail),
     };
@@ -73,13 +73,13 @@ mod tests {
 
     #[test]
     fn html_is_for_those_who_prefer_it() {
-        let taste = |accept| ErrorFormat::of(Some(&HeaderValue::from_static(accept)));
+        let format = |accept| ErrorFormat::of(Some(&HeaderValue::from_static(accept)));
         for accept in [
             "text/html",
             "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
             "application/json;q=0.5, text/html;q=0.9",
         ] {
-            assert_eq!(taste(accept), ErrorFormat::Html, "{accept}");
+            assert_eq!(format(accept), ErrorFormat::Html, "{accept}");
         }
         for accept in [
             "*/*",
@@ -90,7 +90,7 @@ mod tests {
             "text/*;q=",
             "text/plain",
         ] {
-            assert_eq!(taste(accept), ErrorFormat::Json, "{accept}");
+            assert_eq!(format(accept), ErrorFormat::Json, "{accept}");
         }
         assert_eq!(ErrorFormat::of(None), ErrorFormat::Json);
     }

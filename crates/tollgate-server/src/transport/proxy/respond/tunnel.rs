@@ -27,28 +27,28 @@ pub fn spawn(client: OnUpgrade, upstream: OnUpgrade, held: impl Send + 'static) 
 }
 
 async fn tunnel(client: Upgraded, upstream: Upgraded) {
-    let heard = Arc::new(AtomicU64::new(0));
-    let mut client = CountedIo { io: TokioIo::new(client), activity: Arc::clone(&heard) };
-    let mut upstream = CountedIo { io: TokioIo::new(upstream), activity: Arc::clone(&heard) };
+    let activity = Arc::new(AtomicU64::new(0));
+    let mut client = CountedIo { io: TokioIo::new(client), activity: Arc::clone(&activity) };
+    let mut upstream = CountedIo { io: TokioIo::new(upstream), activity: Arc::clone(&activity) };
     tokio::select! {
         ended = copy_bidirectional(&mut client, &mut upstream) => {
             if let Err(error) = ended {
                 tracing::debug!(%error, "a tunnel was cut");
             }
         }
-        () = wait_idle(&heard) => tracing::debug!("a silent tunnel was closed"),
+        () = wait_idle(&activity) => tracing::debug!("a silent tunnel was closed"),
     }
 }
 
 /// Returns when there was no data for [`MAX_IDLE`].
-async fn wait_idle(heard: &AtomicU64) {
+async fn wait_idle(activity: &AtomicU64) {
     let mut ticks = interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known = 0;
     let mut silent = Duration::ZERO;
     while silent < MAX_IDLE {
         ticks.tick().await;
-        let now = heard.load(Ordering::Relaxed);
+        let now = activity.load(Ordering::Relaxed);
         silent = if now == known { silent + CHECK_INTERVAL } else { Duration::ZERO };
         known = now;
     }

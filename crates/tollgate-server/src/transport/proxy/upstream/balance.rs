@@ -119,12 +119,12 @@ mod tests {
         let upstreams = upstreams(4);
         let turn = RoundRobinCursor::default();
         let hash = Balance::Hash(tollgate::identity::Attribute::User);
-        let place = |n: u64| chosen(&upstreams, &hash, &turn, Some(hash_key(&format!("user {n}"))));
-        let before: Vec<_> = (0..1000).map(place).collect();
-        assert!((0..4).all(|n| before.iter().filter(|place| **place == n).count() > 150));
+        let choose = |n: u64| chosen(&upstreams, &hash, &turn, Some(hash_key(&format!("user {n}"))));
+        let before: Vec<_> = (0..1000).map(choose).collect();
+        assert!((0..4).all(|n| before.iter().filter(|chosen| **chosen == n).count() > 150));
         put_down(&upstreams[2]);
         for (n, before) in before.iter().enumerate() {
-            let after = place(n as u64);
+            let after = choose(n as u64);
             assert!(after != 2 && (*before == 2 || after == *before));
         }
     }

@@ -56,7 +56,7 @@ pub enum ConnectError {
 pub async fn connect(
     upstream: &Upstream,
     tls: &UpstreamTlsClient,
-    wish: Requires,
+    requires: Requires,
     timeouts: &Timeouts,
 ) -> Result<UpstreamSender, ConnectError> {
     let connecting = async {
@@ -65,12 +65,12 @@ pub async fn connect(
         stream.set_nodelay(true)?;
         // An upstream that reads nothing must not keep its connection, or the client's, open for ever.
         let stream = WriteTimeoutStream::with_timeout(stream, timeouts.idle);
-        match (upstream.address.protocol, wish) {
+        match (upstream.address.protocol, requires) {
             (UpstreamProtocol::Http1, _) => http1(stream).await,
             (UpstreamProtocol::Http2, Requires::Any) => http2(stream).await,
             (UpstreamProtocol::Http2, Requires::Http1) => Err(ConnectError::NoUpgrades),
-            (UpstreamProtocol::Tls, wish) => {
-                let config = if wish == Requires::Any { &tls.any } else { &tls.http1 };
+            (UpstreamProtocol::Tls, requires) => {
+                let config = if requires == Requires::Any { &tls.any } else { &tls.http1 };
                 let name = match &tls.server_name {
                     Some(name) => name.clone(),
                     None => ServerName::try_from(authority.host().trim_matches(['[', ']']).to_owned())

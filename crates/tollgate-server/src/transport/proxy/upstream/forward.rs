@@ -193,8 +193,8 @@ async fn attempt(
     let timeouts = &route.config.timeouts;
     let mut in_flight = InFlightGuard::new(Arc::clone(upstream), worker);
     let pool = upstream.pool(worker);
-    let wish = outgoing.as_ref().map_or(Requires::Any, |outgoing| outgoing.requires);
-    let waiting = match (line, wish) {
+    let requires = outgoing.as_ref().map_or(Requires::Any, |outgoing| outgoing.requires);
+    let waiting = match (line, requires) {
         (ConnectionChoice::New, _) => None,
         (ConnectionChoice::Pooled, Requires::Any) => pool.take(timeouts.keep_alive),
         (ConnectionChoice::Pooled, Requires::Http1) => pool.take_http1(timeouts.keep_alive),
@@ -203,7 +203,7 @@ async fn attempt(
     let mut sender = match waiting {
         Some(sender) => sender,
         // Boxed: the future is large, and rarely needed.
-        None => match Box::pin(connect(upstream, &route.tls.load_full(), wish, timeouts)).await {
+        None => match Box::pin(connect(upstream, &route.tls.load_full(), requires, timeouts)).await {
             Ok(sender) => {
                 if let UpstreamSender::Http2(shared) = &sender {
                     pool.put(UpstreamSender::Http2(shared.clone()));
@@ -215,7 +215,7 @@ async fn attempt(
     };
     match send(&mut sender, outgoing, upstream, route).await {
         Ok(response) => {
-            if wish == Requires::Any || response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            if requires == Requires::Any || response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 in_flight.attach_connection(sender);
             }
             Ok((response, in_flight))
@@ -282,7 +282,7 @@ async fn send(
         UpstreamSender::Http2(sender) => sender.ready().await,
     };
     ready.map_err(|error| ForwardError::Broken(error.to_string()))?;
-    let Some(OutgoingRequest { parts, mut upload, requires: wish, sticky }) = outgoing.take() else {
+    let Some(OutgoingRequest { parts, mut upload, requires, sticky }) = outgoing.take() else {
         return Err(ForwardError::InvalidUpgrade);
     };
     let progress = upload.progress();
@@ -299,7 +299,7 @@ async fn send(
     answered.map_err(|(failure, unsent)| {
         *outgoing = unsent.map(|request| {
             let (parts, upload) = request.into_parts();
-            OutgoingRequest { parts, upload, requires: wish, sticky }
+            OutgoingRequest { parts, upload, requires, sticky }
         });
         failure
     })
@@ -312,7 +312,7 @@ async fn await_response(
     within: Duration,
 ) -> Result<Response<Incoming>, (ForwardError, Option<Request<Upload>>)> {
     tokio::pin!(sending);
-    let mut taken = 0;
+    let mut frames_sent = 0;
     loop {
         match timeout(within, sending.as_mut()).await {
             Ok(Ok(response)) => return Ok(response),
@@ -320,7 +320,8 @@ async fn await_response(
                 let unsent = error.take_message();
                 return Err((classify(error.into_error()), unsent));
             }
-            Err(_) if progress.as_ref().is_some_and(|progress| progress.is_progressing(&mut taken)) => {}
+            Err(_) if progress.as_ref().is_some_and(|progress| progress.is_progressing(&mut frames_sent)) => {
+            }
             Err(_) => return Err((ForwardError::Timeout, None)),
         }
     }

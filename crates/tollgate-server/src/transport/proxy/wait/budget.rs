@@ -26,11 +26,11 @@ impl BudgetReservation {
     pub fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let take = |left: usize| left.checked_sub(more);
-        let taken = self.budget.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
-        if taken {
+        let fits = self.budget.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+        if fits {
             self.bytes += more;
         }
-        taken
+        fits
     }
 }
 

@@ -92,9 +92,9 @@ impl RequestQueue {
         let policy = gate.engine.policy();
         let now = gate.now();
         // The sender's identity is replayed as the rules saw it, so the API recognises the same sender.
-        let asked = gate.field_selection();
+        let selected = gate.field_selection();
         let identifying =
-            asked.headers.iter().filter(|name| !self.config.headers.contains(name) && *name != HOST);
+            selected.headers.iter().filter(|name| !self.config.headers.contains(name) && *name != HOST);
         let chosen = self.config.headers.iter().chain(identifying).flat_map(|name| {
             let lines = parts.headers.get_all(name).iter();
             lines.map(|line| (name.to_string(), String::from_utf8_lossy(line.as_bytes()).into_owned()))
@@ -117,8 +117,8 @@ impl RequestQueue {
             delivery_tag: None,
         };
         // Due when it can pass, but at the latest when it expires: the expiry is detected then.
-        let place = self.retry_schedule.schedule(&policy, &item.hit(), verdict, decided_at);
-        item.next_at = place.min(item.expires_at);
+        let next_at = self.retry_schedule.schedule(&policy, &item.hit(), verdict, decided_at);
+        item.next_at = next_at.min(item.expires_at);
         match self.backend.push(item.clone(), body).await {
             Ok(()) => Ok(item.id),
             Err(error) => {
@@ -148,15 +148,15 @@ impl RequestQueue {
 
     /// The response to an enqueued request: 202 with the status URL, or 429 where the configuration says so.
     pub fn accepted_response(&self, id: &str, verdict: &Verdict) -> Response<ResponseBody> {
-        let place = format!("{STATUS_PATH}{id}");
+        let status_url = format!("{STATUS_PATH}{id}");
         let mut answer = if self.config.accepted_status == 429 {
             response::denial(verdict)
         } else {
-            let body = json!({ "status": QueuedState::Queued.name(), "id": id, "status_url": place });
+            let body = json!({ "status": QueuedState::Queued.name(), "id": id, "status_url": status_url });
             response::json(StatusCode::ACCEPTED, &body)
         };
-        let place = HeaderValue::from_str(&place).expect("an id is plain text");
-        answer.headers_mut().insert(LOCATION, place);
+        let status_url = HeaderValue::from_str(&status_url).expect("an id is plain text");
+        answer.headers_mut().insert(LOCATION, status_url);
         answer.map(ResponseBody::Full)
     }
 

@@ -70,7 +70,7 @@ impl HoldQueues {
         gate: &Arc<Gate>,
         key: Fingerprint,
         turn: Time,
-        place: &mut Option<Receipt>,
+        charge: &mut Option<Receipt>,
         max: usize,
     ) -> Option<HeldRequest> {
         let mut queues = self.lock();
@@ -83,7 +83,7 @@ impl HoldQueues {
         let (call, called) = oneshot::channel();
         let queue = queues.by_key.entry(key).or_default();
         let behind = queue.waiting.partition_point(|other| other.turn <= turn);
-        queue.waiting.insert(behind, HoldEntry { number, turn, charge: place.take(), release_tx: call });
+        queue.waiting.insert(behind, HoldEntry { number, turn, charge: charge.take(), release_tx: call });
         self.key_count.store(queues.by_key.len(), Ordering::Relaxed);
         self.schedule_wakeup(&mut queues, key);
         Some(HeldRequest {
@@ -119,7 +119,7 @@ impl HoldQueues {
             self.key_count.store(queues.by_key.len(), Ordering::Relaxed);
             return;
         };
-        if queue.wakeup.is_none_or(|look| first < look) {
+        if queue.wakeup.is_none_or(|wakeup_at| first < wakeup_at) {
             queue.wakeup = Some(first);
             let soonest = queues.wakeups.peek().is_none_or(|Reverse((turn, _))| first < *turn);
             queues.wakeups.push(Reverse((first, key)));
@@ -169,19 +169,19 @@ impl HoldQueues {
         let mut queues = self.lock();
         let queue = queues.by_key.get_mut(&key)?;
         let at = queue.waiting.iter().position(|waiting| waiting.number == number)?;
-        let gone = queue.waiting.remove(at)?;
-        let mut turn = gone.turn;
-        let mut place = gone.charge;
+        let removed = queue.waiting.remove(at)?;
+        let mut turn = removed.turn;
+        let mut charge = removed.charge;
         for behind in queue.waiting.range_mut(at..) {
-            if place.is_none() || behind.charge.is_none() {
+            if charge.is_none() || behind.charge.is_none() {
                 break;
             }
             std::mem::swap(&mut behind.turn, &mut turn);
-            std::mem::swap(&mut behind.charge, &mut place);
+            std::mem::swap(&mut behind.charge, &mut charge);
         }
         queues.waiting -= 1;
         self.schedule_wakeup(&mut queues, key);
-        place
+        charge
     }
 
     fn lock(&self) -> MutexGuard<'_, HoldTable> {
@@ -192,10 +192,10 @@ impl HoldQueues {
 impl HeldRequest {
     /// Returns at the request's release time, with the charge of its position.
     pub async fn wait(&mut self) -> Option<Receipt> {
-        let place = (&mut self.release_rx).await.ok().flatten();
+        let charge = (&mut self.release_rx).await.ok().flatten();
         self.is_released = true;
         self.queues.finish_release(self.key);
-        place
+        charge
     }
 }
 
@@ -204,27 +204,27 @@ impl Drop for HeldRequest {
         if self.is_released {
             return;
         }
-        let mut place = self.queues.remove(self.key, self.number);
+        let mut charge = self.queues.remove(self.key, self.number);
         // Released in the meantime: the charge is this request's own again.
         if let Ok(own) = self.release_rx.try_recv() {
             self.queues.finish_release(self.key);
-            place = own;
+            charge = own;
         }
-        if let Some(place) = place {
-            self.gate.refund(place);
+        if let Some(charge) = charge {
+            self.gate.refund(charge);
         }
     }
 }
 
 /// Releases requests when they are due, until the shutdown.
-pub async fn watch(room: Arc<HoldQueues>, gate: Arc<Gate>, mut shutdown: Shutdown) {
+pub async fn watch(queues: Arc<HoldQueues>, gate: Arc<Gate>, mut shutdown: Shutdown) {
     const IDLE: Duration = Duration::from_secs(60);
     loop {
-        let next = room.release_due(gate.now());
+        let next = queues.release_due(gate.now());
         let pause = next.map_or(IDLE, |turn| turn.since(gate.now()));
         tokio::select! {
             () = shutdown_requested(&mut shutdown) => return,
-            () = room.changed.notified() => {}
+            () = queues.changed.notified() => {}
             () = sleep(pause) => {}
         }
     }
@@ -241,7 +241,7 @@ mod tests {
     const NOW: Time = Time::from_secs(1_800_000_000);
 
     struct Waiters {
-        room: Arc<HoldQueues>,
+        queues: Arc<HoldQueues>,
         gate: Arc<Gate>,
     }
 
@@ -257,15 +257,15 @@ mod tests {
                 trusted: Default::default(),
             };
             let gate = Gate::new(Engine::new(Policy::from_yaml(text).unwrap()), live);
-            Waiters { room: Arc::default(), gate: Arc::new(gate) }
+            Waiters { queues: Arc::default(), gate: Arc::new(gate) }
         }
 
         /// Enters at `now`; returns the wait in seconds.
         fn enter(&self, now: Time) -> Option<(HeldRequest, u64)> {
             let mut verdict = self.gate.engine.check(&Hit::on("GET", "h", "/"), now);
-            let mut place = verdict.receipt.take().filter(|_| verdict.allowed);
-            let key = place.as_ref()?.queue_key()?;
-            let held = self.room.enqueue(&self.gate, key, now + verdict.delay, &mut place, 10)?;
+            let mut receipt = verdict.receipt.take().filter(|_| verdict.allowed);
+            let key = receipt.as_ref()?.queue_key()?;
+            let held = self.queues.enqueue(&self.gate, key, now + verdict.delay, &mut receipt, 10)?;
             Some((held, verdict.delay.as_secs()))
         }
 
@@ -273,7 +273,7 @@ mod tests {
             let called = held.release_rx.try_recv().is_ok();
             if called {
                 held.is_released = true;
-                self.room.finish_release(held.key);
+                self.queues.finish_release(held.key);
             }
             called
         }
@@ -290,29 +290,29 @@ mod tests {
             (0..6).map(|n| waiters.enter(NOW).map(|(held, turn)| (n, turn, held)).unwrap()).collect();
         assert!(held.iter().all(|(n, turn, _)| n == turn) && waiters.enter(NOW).is_none());
         for second in 0..6 {
-            waiters.room.release_due(after(second));
+            waiters.queues.release_due(after(second));
             let called: Vec<_> =
                 held.iter_mut().filter_map(|(n, _, held)| waiters.is_called(held).then_some(*n)).collect();
             assert_eq!(called, [second]);
         }
-        assert_eq!(waiters.room.waiting(), 0);
+        assert_eq!(waiters.queues.waiting(), 0);
     }
 
     #[test]
     fn who_leaves_gives_the_place_to_those_behind_and_the_last_place_back() {
         let waiters = Waiters::new();
         let mut held: Vec<_> = (0..6).map(|_| waiters.enter(NOW).unwrap().0).collect();
-        waiters.room.release_due(NOW);
+        waiters.queues.release_due(NOW);
         assert!(waiters.is_called(&mut held[0]));
         drop(held.remove(2)); // its turn was second 2
         let (last, turn) = waiters.enter(NOW).expect("there is room again");
         assert_eq!(turn, 5, "at the end of the queue");
         held.push(last);
-        for (second, place) in (1..6).zip(1..) {
-            waiters.room.release_due(after(second));
-            assert!(waiters.is_called(&mut held[place]), "second {second}");
+        for (second, index) in (1..6).zip(1..) {
+            waiters.queues.release_due(after(second));
+            assert!(waiters.is_called(&mut held[index]), "second {second}");
         }
-        assert_eq!(waiters.room.waiting(), 0);
+        assert_eq!(waiters.queues.waiting(), 0);
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
         let waiters = Waiters::new();
         let held: Vec<_> = (0..6).map(|_| waiters.enter(NOW).unwrap().0).collect();
         drop(held);
-        assert_eq!(waiters.room.waiting(), 0);
+        assert_eq!(waiters.queues.waiting(), 0);
         let again: Vec<_> = std::iter::from_fn(|| waiters.enter(NOW)).collect();
         let turns: Vec<_> = again.iter().map(|(_, turn)| *turn).collect();
         assert_eq!(turns, [0, 1, 2, 3, 4, 5]);
@@ -332,14 +332,14 @@ mod tests {
         let (first, _) = waiters.enter(NOW).unwrap();
         let key = first.key;
         // A request that is held in another queue, too, has no charge to hand on.
-        let fixed = waiters.room.enqueue(&waiters.gate, key, after(2), &mut None, 10).unwrap();
-        let mut last = waiters.room.enqueue(&waiters.gate, key, after(4), &mut None, 10).unwrap();
+        let fixed = waiters.queues.enqueue(&waiters.gate, key, after(2), &mut None, 10).unwrap();
+        let mut last = waiters.queues.enqueue(&waiters.gate, key, after(4), &mut None, 10).unwrap();
         drop((first, fixed));
         for second in [2, 3] {
-            waiters.room.release_due(after(second));
+            waiters.queues.release_due(after(second));
             assert!(!waiters.is_called(&mut last), "second {second}");
         }
-        waiters.room.release_due(after(4));
+        waiters.queues.release_due(after(4));
         assert!(waiters.is_called(&mut last));
     }
 
@@ -347,9 +347,9 @@ mod tests {
     fn a_full_room_takes_nobody_in() {
         let waiters = Waiters::new();
         let mut verdict = waiters.gate.engine.check(&Hit::on("GET", "h", "/"), NOW);
-        let mut place = verdict.receipt.take();
-        let key = place.as_ref().and_then(Receipt::queue_key).unwrap();
-        assert!(waiters.room.enqueue(&waiters.gate, key, NOW, &mut place, 0).is_none());
-        assert!(place.is_some(), "the receipt is not taken");
+        let mut receipt = verdict.receipt.take();
+        let key = receipt.as_ref().and_then(Receipt::queue_key).unwrap();
+        assert!(waiters.queues.enqueue(&waiters.gate, key, NOW, &mut receipt, 0).is_none());
+        assert!(receipt.is_some(), "the receipt is not taken");
     }
 }

@@ -33,29 +33,29 @@ impl ConnectionContext {
         }
         let gate = &self.proxy.gate;
         let mut stay = RefundOnDrop { gate, charges, is_complete: false };
-        let Some((queue, place)) = stay.charges.take_held() else { return Ok(()) };
-        let (rule, mut place) = place.unzip();
+        let Some((queue, charge)) = stay.charges.take_held() else { return Ok(()) };
+        let (rule, mut charge) = charge.unzip();
         let turn = decided_at + verdict.delay;
         let max_held = visit.route.config.max_held;
-        let Some(mut held) = self.proxy.hold_queues.enqueue(gate, queue, turn, &mut place, max_held) else {
+        let Some(mut held) = self.proxy.hold_queues.enqueue(gate, queue, turn, &mut charge, max_held) else {
             self.proxy.counts.hold_rejected.fetch_add(1, Ordering::Relaxed);
-            place.into_iter().for_each(|place| gate.refund(place));
+            charge.into_iter().for_each(|charge| gate.refund(charge));
             return Err(ExchangeError::HoldQueueFull(verdict.delay));
         };
         self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
         // A part of the body is read ahead: the end of the connection is detected only behind it.
         let mut ahead = BudgetReservation::of(&self.proxy.read_ahead);
         let mut reads = !visit.parts.headers.contains_key(EXPECT) && ahead.grow_to(READ_AHEAD_BYTES);
-        let place = loop {
+        let charge = loop {
             tokio::select! {
-                place = held.wait() => break place,
+                charge = held.wait() => break charge,
                 more = visit.upload.read_ahead(), if reads => {
                     reads = more.map_err(ForwardError::from)? && visit.upload.prefix().len() < READ_AHEAD_BYTES;
                 }
             }
         };
         stay.is_complete = true;
-        stay.charges.finish_wait(rule.zip(place));
+        stay.charges.finish_wait(rule.zip(charge));
         Ok(())
     }
 }

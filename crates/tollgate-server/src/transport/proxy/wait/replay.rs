@@ -32,21 +32,21 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Runs until the shutdown. Requests in flight may finish then; those that do not are sent again.
 pub async fn run(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
-    let Some(aside) = proxy.request_queue.clone() else { return };
-    let mut under_way = JoinSet::new();
-    for look in 0u32.. {
-        while under_way.try_join_next().is_some() {}
-        if let Err(error) = aside.backend.renew_deliveries().await {
+    let Some(queue) = proxy.request_queue.clone() else { return };
+    let mut in_flight = JoinSet::new();
+    for round in 0u32.. {
+        while in_flight.try_join_next().is_some() {}
+        if let Err(error) = queue.backend.renew_deliveries().await {
             tracing::warn!(%error, "queued requests in flight may also be sent by another node");
         }
-        let free = MAX_IN_FLIGHT - under_way.len().min(MAX_IN_FLIGHT);
+        let free = MAX_IN_FLIGHT - in_flight.len().min(MAX_IN_FLIGHT);
         let now = proxy.gate.now();
-        let pause = match aside.backend.take_due(now, free).await {
+        let pause = match queue.backend.take_due(now, free).await {
             Ok((due, next)) => {
                 for item in due {
                     // Sequential: the oldest request passes first.
-                    if let Some((item, verdict)) = decide(&proxy, &aside, item).await {
-                        under_way.spawn(send(Arc::clone(&proxy), Arc::clone(&aside), item, verdict));
+                    if let Some((item, verdict)) = decide(&proxy, &queue, item).await {
+                        in_flight.spawn(send(Arc::clone(&proxy), Arc::clone(&queue), item, verdict));
                     }
                 }
                 // Without free capacity nothing is taken, due or not; the end of a request in flight wakes this loop.
@@ -60,34 +60,34 @@ pub async fn run(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
                 POLL_INTERVAL
             }
         };
-        if look.is_multiple_of(SWEEP_EVERY)
-            && let Err(error) = aside.backend.sweep(proxy.gate.now()).await
+        if round.is_multiple_of(SWEEP_EVERY)
+            && let Err(error) = queue.backend.sweep(proxy.gate.now()).await
         {
             tracing::error!(%error, "the queue cannot be swept");
         }
         tokio::select! {
             () = shutdown_requested(&mut shutdown) => break,
-            _ = under_way.join_next(), if !under_way.is_empty() => {}
+            _ = in_flight.join_next(), if !in_flight.is_empty() => {}
             () = sleep(pause) => {}
         }
     }
-    let drained = async { while under_way.join_next().await.is_some() {} };
+    let drained = async { while in_flight.join_next().await.is_some() {} };
     timeout(DRAIN_TIMEOUT, drained).await.ok();
 }
 
 /// Charges a request like any other; `None` if it has to wait longer, or is too old.
 async fn decide(
     proxy: &Proxy,
-    aside: &RequestQueue,
+    queue: &RequestQueue,
     mut item: QueuedRequest,
 ) -> Option<(QueuedRequest, Verdict)> {
     let now = proxy.gate.now();
     let too_old = now >= item.expires_at;
     // Attempts with an unknown result count, too.
-    if too_old || item.tries >= aside.config.max_tries {
+    if too_old || item.tries >= queue.config.max_tries {
         let why = if too_old { "too old".to_owned() } else { item.error.unwrap_or_default() };
         (item.state, item.next_at, item.error) = (QueuedState::Dead, now, Some(why));
-        save(proxy, aside, item).await;
+        save(proxy, queue, item).await;
         return None;
     }
     // Peeked first: a denial of a queued request does not count as a violation.
@@ -96,20 +96,21 @@ async fn decide(
         verdict = proxy.gate.check(&item.hit(), now).await;
     }
     if !verdict.allowed {
-        let place = aside.retry_schedule.reschedule(&proxy.gate.engine.policy(), &item.hit(), &verdict, now);
-        item.reschedule(place.min(item.expires_at));
-        save(proxy, aside, item).await;
+        let next_at =
+            queue.retry_schedule.reschedule(&proxy.gate.engine.policy(), &item.hit(), &verdict, now);
+        item.reschedule(next_at.min(item.expires_at));
+        save(proxy, queue, item).await;
         return None;
     }
     Some((item, verdict))
 }
 
 /// One attempt with an admitted request.
-async fn send(proxy: Arc<Proxy>, aside: Arc<RequestQueue>, mut item: QueuedRequest, mut verdict: Verdict) {
+async fn send(proxy: Arc<Proxy>, queue: Arc<RequestQueue>, mut item: QueuedRequest, mut verdict: Verdict) {
     if !verdict.delay.is_zero() {
         sleep(verdict.delay).await;
     }
-    let answered = match aside.backend.body(&item.id).await {
+    let answered = match queue.backend.body(&item.id).await {
         Ok(Some(body)) => deliver(&proxy, &item, body, &mut verdict).await,
         Ok(None) => Err("it was removed".to_owned()),
         Err(error) => Err(error.to_string()),
@@ -126,8 +127,8 @@ async fn send(proxy: Arc<Proxy>, aside: Arc<RequestQueue>, mut item: QueuedReque
         failed => {
             item.status = failed.as_ref().ok().copied();
             item.error = Some(failed.map_or_else(|why| why, |status| format!("answered with {status}")));
-            let wait = aside.config.backoff.saturating_mul(1 << (item.tries - 1).min(16)).min(MAX_BACKOFF);
-            if item.tries >= aside.config.max_tries {
+            let wait = queue.config.backoff.saturating_mul(1 << (item.tries - 1).min(16)).min(MAX_BACKOFF);
+            if item.tries >= queue.config.max_tries {
                 (item.state, item.next_at) = (QueuedState::Dead, now);
                 tracing::warn!(id = item.id, tries = item.tries, "a queued request was given up");
             } else {
@@ -135,7 +136,7 @@ async fn send(proxy: Arc<Proxy>, aside: Arc<RequestQueue>, mut item: QueuedReque
             }
         }
     }
-    save(&proxy, &aside, item).await;
+    save(&proxy, &queue, item).await;
 }
 
 impl QueuedRequest {
@@ -145,11 +146,11 @@ impl QueuedRequest {
     }
 }
 
-async fn save(proxy: &Proxy, aside: &RequestQueue, item: QueuedRequest) {
+async fn save(proxy: &Proxy, queue: &RequestQueue, item: QueuedRequest) {
     if item.state == QueuedState::Dead {
         proxy.counts.dead_lettered.fetch_add(1, Ordering::Relaxed);
     }
-    if let Err(error) = aside.backend.update(item).await {
+    if let Err(error) = queue.backend.update(item).await {
         tracing::error!(%error, "the result of a queued request could not be saved: it will be sent again");
     }
 }
@@ -193,15 +194,15 @@ fn outgoing(item: &QueuedRequest, body: Vec<u8>, host: crate::config::HostHeader
         request = request.header(name, value);
     }
     let (mut parts, ()) = request.body(()).ok()?.into_parts();
-    let asked = HeaderValue::from_str(&item.host).ok()?;
+    let host = HeaderValue::from_str(&item.host).ok()?;
     let trust = ProxyTrust { proxies: &Default::default(), header: Default::default() };
     Peer::new((item.sender.ip, 0).into(), Scheme::Http).write_forwarding_headers(
         &mut parts.headers,
-        &asked,
+        &host,
         trust,
     );
     if host == crate::config::HostHeader::Keep {
-        parts.headers.insert(HOST, asked);
+        parts.headers.insert(HOST, host);
     }
     let id = HeaderValue::from_str(&item.id).ok()?;
     parts.headers.entry(IDEMPOTENCY_KEY).or_insert(id);

@@ -56,42 +56,42 @@ pub fn min_wait(verdict: &Verdict) -> Duration {
 impl RetrySchedule {
     /// The time of a new request: after all others of its key.
     pub fn schedule(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) -> Time {
-        self.update(policy, hit, verdict, now, |line, soonest, step| {
-            let behind = line.map_or(soonest, |line| line.latest + step);
-            let place = behind.min(now + MAX_WAIT).max(soonest);
-            let line = line.unwrap_or(KeySchedule::new(now));
-            (place, KeySchedule { latest: place, ..line })
+        self.update(policy, hit, verdict, now, |entry, soonest, step| {
+            let behind = entry.map_or(soonest, |entry| entry.latest + step);
+            let at = behind.min(now + MAX_WAIT).max(soonest);
+            let entry = entry.unwrap_or(KeySchedule::new(now));
+            (at, KeySchedule { latest: at, ..entry })
         })
     }
 
     /// Releases a time that was assigned to a request which was not enqueued.
     pub fn cancel(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) {
-        self.update(policy, hit, verdict, now, |line, soonest, step| {
-            let line = line.unwrap_or(KeySchedule::new(now));
-            let end = Time::from_nanos(line.latest.nanos().saturating_sub(step.as_nanos() as u64));
-            (soonest, KeySchedule { latest: end, ..line })
+        self.update(policy, hit, verdict, now, |entry, soonest, step| {
+            let entry = entry.unwrap_or(KeySchedule::new(now));
+            let end = Time::from_nanos(entry.latest.nanos().saturating_sub(step.as_nanos() as u64));
+            (soonest, KeySchedule { latest: end, ..entry })
         });
     }
 
     /// The next time of a request that was denied at its time. The oldest of them are all tried at the next admission,
     /// in their order; the others come later.
     pub fn reschedule(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) -> Time {
-        self.update(policy, hit, verdict, now, |line, soonest, step| {
-            let line = line.unwrap_or(KeySchedule::new(now));
-            let (early, chance, last) = if now < line.next_admission {
-                (line.denied + 1, line.next_admission, line.last_retry)
+        self.update(policy, hit, verdict, now, |entry, soonest, step| {
+            let entry = entry.unwrap_or(KeySchedule::new(now));
+            let (early, chance, last) = if now < entry.next_admission {
+                (entry.denied + 1, entry.next_admission, entry.last_retry)
             } else {
                 (1, soonest, soonest)
             };
             let behind = if early > MAX_PER_ADMISSION { (last + step).min(now + MAX_WAIT) } else { soonest };
-            let place = behind.max(soonest);
+            let at = behind.max(soonest);
             (
-                place,
+                at,
                 KeySchedule {
                     next_admission: chance,
                     denied: early,
-                    last_retry: last.max(place),
-                    latest: line.latest.max(place),
+                    last_retry: last.max(at),
+                    latest: entry.latest.max(at),
                 },
             )
         })
@@ -116,16 +116,16 @@ impl RetrySchedule {
         let step = Duration::from_nanos(u64::try_from(step).unwrap_or(u64::MAX)).min(MAX_WAIT);
         let key: Vec<_> = denied.rule.key.iter().map(|attribute| policy.value(hit, attribute)).collect();
         let name = self.hasher.hash_one((&denied.rule.id, denied.limit, key));
-        let mut lines = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() >= MAX_KEYS {
-            lines.retain(|_, line| line.latest > now);
+        let mut schedules = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        if schedules.len() >= MAX_KEYS {
+            schedules.retain(|_, entry| entry.latest > now);
         }
-        let known = lines.get(&name).filter(|line| line.latest > now).copied();
-        let (place, line) = next(known, soonest, step);
-        if lines.len() < MAX_KEYS || known.is_some() {
-            lines.insert(name, line);
+        let known = schedules.get(&name).filter(|entry| entry.latest > now).copied();
+        let (at, entry) = next(known, soonest, step);
+        if schedules.len() < MAX_KEYS || known.is_some() {
+            schedules.insert(name, entry);
         }
-        place
+        at
     }
 }
 
@@ -140,30 +140,30 @@ mod tests {
         let rules = "rules: [{ id: a, key: user, limit: 10/s, burst: 1 }]";
         let engine = Engine::new(Policy::from_yaml(rules).expect("rules"));
         let start = Time::from_secs(1_000);
-        let lines = RetrySchedule::default();
-        type Place = fn(&RetrySchedule, &Policy, &Hit<'_>, &Verdict, Time) -> Time;
-        let place = |how: Place, user: &str, after_ms: u64| {
+        let schedule = RetrySchedule::default();
+        type Scheduler = fn(&RetrySchedule, &Policy, &Hit<'_>, &Verdict, Time) -> Time;
+        let scheduled = |how: Scheduler, user: &str, after_ms: u64| {
             let hit = Hit::by(user);
             let now = start + Duration::from_millis(after_ms);
             engine.check(&hit, now);
             let verdict = engine.peek(&hit, now);
             assert!(!verdict.allowed);
-            how(&lines, &engine.policy(), &hit, &verdict, now).since(start).as_millis()
+            how(&schedule, &engine.policy(), &hit, &verdict, now).since(start).as_millis()
         };
-        assert_eq!([(); 4].map(|()| place(RetrySchedule::schedule, "ann", 0)), [100, 200, 300, 400]);
-        assert_eq!([(); 2].map(|()| place(RetrySchedule::schedule, "bob", 0)), [100, 200]);
+        assert_eq!([(); 4].map(|()| scheduled(RetrySchedule::schedule, "ann", 0)), [100, 200, 300, 400]);
+        assert_eq!([(); 2].map(|()| scheduled(RetrySchedule::schedule, "bob", 0)), [100, 200]);
         // Requests that were tried too early are tried at the next admission, but not all of them.
-        let early = [(); MAX_PER_ADMISSION + 2].map(|()| place(RetrySchedule::reschedule, "ann", 50));
+        let early = [(); MAX_PER_ADMISSION + 2].map(|()| scheduled(RetrySchedule::reschedule, "ann", 50));
         assert_eq!(early, [100, 100, 100, 100, 100, 100, 100, 100, 200, 300]);
-        assert_eq!(place(RetrySchedule::schedule, "ann", 50), 500, "a new request is behind all others");
+        assert_eq!(scheduled(RetrySchedule::schedule, "ann", 50), 500, "a new request is behind all others");
         assert_eq!(
-            place(RetrySchedule::schedule, "ann", 10_000),
+            scheduled(RetrySchedule::schedule, "ann", 10_000),
             10_100,
             "a schedule that has ended starts again"
         );
         for _ in 0..10_000 {
             assert!(
-                place(RetrySchedule::schedule, "ann", 10_000) <= 130_000,
+                scheduled(RetrySchedule::schedule, "ann", 10_000) <= 130_000,
                 "no guess is further away than that"
             );
         }

@@ -79,8 +79,8 @@ impl UnsettledCharges {
     }
 
     /// The wait is over: a charge that was not refunded is settled like any other.
-    pub fn finish_wait(&mut self, place: Option<HeldCharge>) {
-        let all = self.held.drain(..).chain(place);
+    pub fn finish_wait(&mut self, own: Option<HeldCharge>) {
+        let all = self.held.drain(..).chain(own);
         self.on_response.extend(all.filter(|(rule, _)| rule.settles_later()));
     }
 

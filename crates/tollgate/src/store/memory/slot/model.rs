@@ -8,7 +8,7 @@ use crate::sync::seeded;
 
 #[derive(Default)]
 pub(in super::super) struct Slot {
-    seen: Mutex<SlotValue>,
+    value: Mutex<SlotValue>,
     step: AtomicBool,
 }
 
@@ -50,29 +50,29 @@ impl Slot {
     }
 
     pub(in super::super) fn load(&self) -> SlotValue {
-        self.with(|seen| *seen)
+        self.with(|value| *value)
     }
 
-    pub(in super::super) fn confirm(&self, seen: SlotValue) -> Result<(), SlotValue> {
+    pub(in super::super) fn confirm(&self, value: SlotValue) -> Result<(), SlotValue> {
         let word = self.load().word;
-        if word == seen.word { Ok(()) } else { Err(self.with_tag(word)) }
+        if word == value.word { Ok(()) } else { Err(self.with_tag(word)) }
     }
 
-    pub(in super::super) fn cas_state(&self, seen: SlotValue, state: u64) -> Result<(), SlotValue> {
-        let next = seen.with_state(state);
-        if next.tag != seen.tag {
-            return self.cas_entry(seen, (seen.tag(), state));
+    pub(in super::super) fn cas_state(&self, value: SlotValue, state: u64) -> Result<(), SlotValue> {
+        let next = value.with_state(state);
+        if next.tag != value.tag {
+            return self.cas_entry(value, (value.tag(), state));
         }
-        let replaced = self.with(|now| now.replace_word(seen.word, next.word));
+        let replaced = self.with(|now| now.replace_word(value.word, next.word));
         replaced.map_err(|word| self.with_tag(word))
     }
 
-    pub(in super::super) fn cas_entry(&self, seen: SlotValue, entry: SlotEntry) -> Result<(), SlotValue> {
+    pub(in super::super) fn cas_entry(&self, value: SlotValue, entry: SlotEntry) -> Result<(), SlotValue> {
         self.with(|now| {
-            if *now != seen {
+            if *now != value {
                 return Err(*now);
             }
-            *now = seen.next_generation(entry);
+            *now = value.next_generation(entry);
             Ok(())
         })
     }
@@ -87,6 +87,6 @@ impl Slot {
 
     fn with<T>(&self, act: impl FnOnce(&mut SlotValue) -> T) -> T {
         self.step.load(Ordering::SeqCst);
-        act(&mut self.seen.lock().expect("no operation panics"))
+        act(&mut self.value.lock().expect("no operation panics"))
     }
 }
