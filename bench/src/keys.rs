@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn cold_keys_are_asked_for_in_the_same_order() {
+    fn cold_keys_are_requested_in_the_same_order() {
         let draws = |layout| Draws::<String>::uniform(100, layout).0;
         assert_eq!(draws(Layout::Cold), draws(Layout::Warm));
     }

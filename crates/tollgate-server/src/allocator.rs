@@ -86,7 +86,7 @@ mod huge_pages {
         use super::*;
 
         #[test]
-        fn memory_without_a_file_is_told_from_other_mappings() {
+        fn anonymous_memory_is_distinguished_from_other_mappings() {
             let line = "7f21c0000000-7f21c3e21000 rw-p 00000000 00:00 0 ";
             assert_eq!(private_memory(line), Some(0x7f21_c000_0000..0x7f21_c3e2_1000));
             let line = "55d0a0000000-55d0a0021000 rw-p 00000000 00:00 0                    [heap]";

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_has_a_bounded_number_of_lines_and_the_next_says_what_was_left_out() {
+    fn a_window_has_a_bounded_number_of_lines_and_the_next_one_counts_the_suppressed() {
         let rate = LogLimiter::default();
         let start = Instant::now();
         let permits: Vec<_> = (0..1_000).map(|_| rate.permit_at(start)).collect();

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_that_was_touched_is_nobodys() {
+    fn a_modified_receipt_is_rejected() {
         let engine = engine();
         let receipts = Receipts::with_random_key();
         let verdict = engine.check(&Hit::on("GET", "h", "/"), NOW);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_with_one_secret_take_each_others_receipts_for_real() {
+    fn nodes_with_one_secret_verify_each_others_receipts() {
         let engine = engine();
         let verdict = engine.check(&Hit::on("GET", "h", "/"), NOW);
         let text = Receipts::with_key(b"secret").write(&verdict).unwrap();

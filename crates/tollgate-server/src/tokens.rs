@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_are_a_role_apart_and_a_token_may_have_both() {
+    fn the_role_check_is_separate_and_a_token_may_have_both_roles() {
         let text = "check app-0123456789abc\nadmin both-0123456789abc ann\ncheck both-0123456789abc api";
         let tokens = Tokens::parse(text).expect("valid");
         assert!(tokens.has_check() && tokens.has_admin());

@@ -66,7 +66,7 @@ fn a_token_bucket_refills_continuously_by_tick_or_by_the_calendar() {
 }
 
 #[test]
-fn a_leaky_bucket_says_how_long_to_wait_for_ones_turn() {
+fn a_leaky_bucket_reports_the_wait_until_ones_turn() {
     let server = start("limit: 3/h, algorithm: leaky-bucket, max_wait: 2h");
     for turn in 0..3 {
         let body = hit(&server, 1);

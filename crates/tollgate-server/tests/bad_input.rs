@@ -32,7 +32,7 @@ fn problem(answer: &Answer, status: u16) -> Value {
 }
 
 #[test]
-fn a_body_that_is_not_asked_for_is_rejected_by_the_name_of_its_field() {
+fn an_invalid_body_is_rejected_by_the_name_of_its_field() {
     let server = start();
     let long = "x".repeat(5000);
     for (body, field) in [
@@ -119,7 +119,7 @@ fn a_long_body_is_413_and_a_long_key_names_its_field() {
 }
 
 #[test]
-fn a_client_that_asks_before_it_sends_is_told_at_once_that_a_body_is_too_long() {
+fn expect_continue_is_answered_at_once_with_413_if_the_body_is_too_long() {
     let server = start();
     let mut client = Client::to(server.http);
     client.write(

@@ -48,7 +48,7 @@ fn three_nodes_share_one_limit() {
 }
 
 #[test]
-fn while_redis_stands_still_rules_do_as_they_say_and_protection_is_said_to_be_off() {
+fn while_redis_is_frozen_on_store_error_applies_and_health_reports_it() {
     let Some(redis) = redis("rules without their store") else { return };
     let rules = "rules:
       - { id: open, match: /open, key: user, limit: 1/d }
@@ -159,7 +159,7 @@ fn the_secret_of_the_fleet_is_the_key_of_the_hash() {
 }
 
 #[test]
-fn hashed_names_show_nobody() {
+fn hashed_names_show_no_identity() {
     let Some(redis) = redis("hashed names on redis") else { return };
     let folder = Folder::new();
     let secret = folder.write("secret", "a secret of thirty-two bytes, at least");

@@ -12,7 +12,7 @@ const CLIENTS: usize = 64;
 const EACH: usize = 4;
 
 #[test]
-fn exactly_the_limit_passes_when_64_clients_ask_for_the_last_tokens() {
+fn exactly_the_limit_passes_when_64_clients_race_for_the_last_tokens() {
     let algorithms = [
         "gcra",
         "token-bucket",

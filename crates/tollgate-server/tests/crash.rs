@@ -205,7 +205,7 @@ fn an_idle_server_writes_nothing_and_a_busy_one_little() {
 
 /// The file may not grow beyond 32 KiB; later it may.
 #[test]
-fn a_full_disk_is_said_and_nothing_is_lost_once_there_is_room() {
+fn a_full_disk_is_reported_and_nothing_is_lost_once_there_is_room() {
     const USERS: usize = 1500;
     let folder = Folder::new();
     let config = folder.configure(&format!("state: {{ every: 100ms }}\nrules_db: none\n{RULES}"));

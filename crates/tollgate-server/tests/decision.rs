@@ -98,7 +98,7 @@ fn the_sixth_of_five_is_denied_until_a_token_is_back() {
 }
 
 #[test]
-fn several_limits_are_told_apart_in_headers_and_in_the_verdict() {
+fn several_limits_are_listed_separately_in_headers_and_verdict() {
     let server = Server::start("rules: [{ id: login, key: user, limits: [5/m, 20/h] }]");
     let answer = server.check(&json!({ "user": "ann", "cost": 5 }));
     let policies = r#""login:5/m";q=5;w=60, "login:20/h";q=20;w=3600"#;
@@ -189,7 +189,7 @@ fn the_style_of_headers_is_chosen() {
 }
 
 #[test]
-fn a_peek_tells_what_would_happen_and_charges_nothing() {
+fn a_peek_returns_the_decision_and_charges_nothing() {
     let server = Server::start("rules: [{ id: a, key: user, limit: 2/h, track: true }]");
     let peek = json!({ "user": "ann", "peek": true });
     for _ in 0..3 {
@@ -218,7 +218,7 @@ fn a_batch_answers_each_item_in_order_with_its_own_status() {
 }
 
 #[test]
-fn a_batch_has_at_most_a_thousand_items_and_a_bad_one_charges_nobody() {
+fn a_batch_has_at_most_a_thousand_items_and_a_bad_one_charges_nothing() {
     let server = Server::start("rules: [{ id: a, key: user, limit: 9000/d, algorithm: sliding-log }]");
     let send = |items: Vec<Value>| server.ask("POST", "/v1/check/batch", json!(items).to_string());
     let full = send(vec![json!({ "user": "ann" }); 1000]);
@@ -313,7 +313,7 @@ fn whatever_a_request_carries_can_be_its_key() {
 }
 
 #[test]
-fn the_address_of_the_caller_is_never_taken_for_the_one_asked_about() {
+fn the_address_of_the_caller_is_never_used_as_the_checked_address() {
     let server = Server::start("rules: [{ id: a, key: ip, limit: 0/h }]");
     check(&server.check(&json!({ "headers": { "x-forwarded-for": "203.0.113.9" } })), 200, "no_rule");
     check(&server.check(&json!({ "ip": "203.0.113.9" })), 429, "limit");
@@ -363,7 +363,7 @@ fn a_limit_is_not_bypassed_by_spelling() {
 }
 
 #[test]
-fn a_null_is_as_good_as_nothing() {
+fn a_null_field_equals_a_missing_field() {
     let server = Server::start("rules: [{ id: a, limit: 9/y }]");
     let names = ["domain", "method", "path", "host", "ip", "user", "email", "mac", "api_key", "headers"];
     let names = names.into_iter().chain(["attributes", "cost", "peek"]);
@@ -372,7 +372,7 @@ fn a_null_is_as_good_as_nothing() {
 }
 
 #[test]
-fn a_client_denied_by_its_own_limit_leaves_the_shared_one_alone() {
+fn a_client_denied_by_its_own_limit_does_not_charge_the_shared_one() {
     let server = Server::start("rules: [{ id: shared, limit: 100/h }, { id: own, key: user, limit: 2/h }]");
     for _ in 0..20 {
         server.check(&json!({ "user": "greedy" }));

@@ -173,7 +173,7 @@ fn check(url: &str) {
 }
 
 #[test]
-fn bans_are_one_on_redis() {
+fn bans_are_shared_on_redis() {
     if let Some(redis) = Redis::start(Make::Redis, "bans of nodes that share a Redis") {
         check(&redis.url());
         let keys = redis.ask(&["KEYS", "tg1:bans:*"]);
@@ -182,28 +182,28 @@ fn bans_are_one_on_redis() {
 }
 
 #[test]
-fn bans_are_one_on_a_redis_cluster() {
+fn bans_are_shared_on_a_redis_cluster() {
     if let Some(cluster) = RedisCluster::start("bans of nodes that share a Redis Cluster") {
         check(&cluster.url());
     }
 }
 
 #[test]
-fn bans_are_one_on_redis_with_sentinels() {
+fn bans_are_shared_on_redis_with_sentinels() {
     if let Some(group) = SentinelGroup::start("bans of nodes that share a Redis with sentinels") {
         check(&group.url());
     }
 }
 
 #[test]
-fn bans_are_one_on_memcached() {
+fn bans_are_shared_on_memcached() {
     if let Some(memcached) = Memcached::start("bans of nodes that share a Memcached") {
         check(&memcached.url());
     }
 }
 
 #[test]
-fn bans_are_one_on_cassandra() {
+fn bans_are_shared_on_cassandra() {
     let Some(cassandra) = Cassandra::start("bans of nodes that share a Cassandra") else { return };
     let (folder, url) = (Folder::new(), cassandra.url("bans"));
     let file = folder.configure(&format!("counters: {url}\n"));

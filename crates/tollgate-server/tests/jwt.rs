@@ -81,7 +81,7 @@ fn the_claims_of_a_verified_token_are_its_keys() {
 }
 
 #[test]
-fn a_token_that_does_not_verify_is_nobody() {
+fn a_token_that_does_not_verify_has_no_claims() {
     let server = Server::start_in(&folder());
     let token = good();
     let (message, signature) = token.rsplit_once('.').expect("three parts");
@@ -113,7 +113,7 @@ fn a_token_that_does_not_verify_is_nobody() {
 }
 
 #[test]
-fn claims_cannot_be_set_by_what_a_check_says() {
+fn claims_cannot_be_set_by_a_field_of_a_check() {
     let server = Server::start_in(&folder());
     for asked in [
         json!({ "path": "/plan", "attributes": { "jwt:plan": "pro", "plan": "pro" } }),
@@ -128,7 +128,7 @@ fn claims_cannot_be_set_by_what_a_check_says() {
 }
 
 #[test]
-fn a_ban_by_hand_may_name_a_claim_that_no_rule_asks_for() {
+fn a_manual_ban_may_name_a_claim_that_no_rule_uses() {
     let folder = folder();
     let server = Server::start_in(&folder);
     let bearer = format!("Bearer {}", signed(&json!({ "alg": "HS256" }), &json!({ "org": "evil" }), &SECRET));
@@ -143,7 +143,7 @@ fn a_ban_by_hand_may_name_a_claim_that_no_rule_asks_for() {
 }
 
 #[test]
-fn a_hangup_takes_up_changed_keys() {
+fn a_sighup_reloads_changed_keys() {
     let folder = folder();
     let server = Server::start_in(&folder);
     let bearer = format!("Bearer {}", good());

@@ -55,7 +55,7 @@ fn flood(client: &mut Client) {
 }
 
 #[test]
-fn newcomers_share_counters_and_known_clients_keep_their_own() {
+fn new_keys_share_counters_and_known_keys_keep_their_own() {
     let server = start("");
     let mut client = Client::to(server.http);
     let health = server.admin("GET", "/healthz", "").json();
@@ -96,7 +96,7 @@ fn newcomers_share_counters_and_known_clients_keep_their_own() {
 }
 
 #[test]
-fn newcomers_pass_or_are_denied_where_the_operator_says_so() {
+fn new_keys_pass_or_are_denied_as_configured() {
     for (full, expected) in [("open", 300), ("closed", 0)] {
         let server = start(&format!("memory_full: {full}"));
         let mut client = Client::to(server.http);

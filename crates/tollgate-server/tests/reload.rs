@@ -41,7 +41,7 @@ fn rename_over(folder: &Folder, contents: &str) {
 }
 
 #[test]
-fn a_file_changed_in_place_renamed_over_or_linked_is_taken_up() {
+fn a_file_changed_in_place_renamed_over_or_linked_is_reloaded() {
     let folder = Folder::new();
     let server = start(&folder);
     folder.write("tollgate.yaml", limit("6/y"));
@@ -59,7 +59,7 @@ fn a_file_changed_in_place_renamed_over_or_linked_is_taken_up() {
 }
 
 #[test]
-fn a_change_that_keeps_length_and_time_stamp_is_taken_up() {
+fn a_change_that_keeps_length_and_timestamp_is_reloaded() {
     let folder = Folder::new();
     let path = folder.write("tollgate.yaml", limit("5/y"));
     let write = |contents: &str| {
@@ -84,7 +84,7 @@ fn mount(folder: &Folder, version: &str, contents: &str) {
 }
 
 #[test]
-fn a_folder_swapped_behind_two_links_is_taken_up() {
+fn a_folder_swapped_behind_two_links_is_reloaded() {
     let folder = Folder::new();
     mount(&folder, "..2026_01", &limit("5/y"));
     symlink(Path::new("..data/tollgate.yaml"), folder.path("tollgate.yaml")).expect("a link");
@@ -97,7 +97,7 @@ fn a_folder_swapped_behind_two_links_is_taken_up() {
 }
 
 #[test]
-fn a_hangup_reads_the_file_at_once() {
+fn a_sighup_reads_the_file_at_once() {
     let folder = Folder::new();
     let server = start(&folder);
     server.signal("HUP");
@@ -108,7 +108,7 @@ fn a_hangup_reads_the_file_at_once() {
 }
 
 #[test]
-fn a_bad_file_is_said_by_line_and_column_and_the_rules_in_force_stay() {
+fn a_bad_file_is_reported_by_line_and_column_and_the_rules_in_force_stay() {
     let folder = Folder::new();
     let server = start(&folder);
     let bad = format!("{LISTEN}rules:\n  - id: a\n    limit: 5/fortnight\ncolour: red\n");
@@ -134,7 +134,7 @@ fn a_bad_file_is_said_by_line_and_column_and_the_rules_in_force_stay() {
 }
 
 #[test]
-fn an_emptied_file_is_not_taken_for_one_without_rules() {
+fn an_emptied_file_does_not_remove_the_rules() {
     let folder = Folder::new();
     let server = start(&folder);
     for empty in ["", "\n \n"] {

@@ -99,7 +99,7 @@ fn only_the_owner_may_read_the_snapshot() {
 }
 
 #[test]
-fn state_files_that_others_may_read_are_rejected_with_the_command_that_mends_them() {
+fn state_files_that_others_may_read_are_rejected_with_the_command_that_fixes_them() {
     let folder = Folder::new();
     let upstream = "upstreams: ['http://127.0.0.1:1']\nqueue: {}\n";
     let config = folder.configure(&format!("{upstream}{RULES}"));
@@ -188,7 +188,7 @@ bans: [{ key: 'user:file' }]",
 }
 
 #[test]
-fn a_relapse_after_a_restart_is_a_relapse() {
+fn strikes_count_after_a_restart() {
     let folder = Folder::new();
     folder.configure(
         "rules: [{ id: a, key: user, limit: 0/y, ban: { key: [user], after: 2, within: 1h, for: 2s, max: 1h } }]",
@@ -205,7 +205,7 @@ fn a_relapse_after_a_restart_is_a_relapse() {
 }
 
 #[test]
-fn a_damaged_snapshot_is_said_set_aside_and_does_not_stop_the_start() {
+fn a_damaged_snapshot_is_logged_renamed_and_does_not_stop_the_start() {
     let folder = Folder::new();
     folder.configure(RULES);
     let server = Server::start_in(&folder);
@@ -292,7 +292,7 @@ fn a_state_that_is_saved_at_a_clean_stop_only_is_as_it_was_then() {
 }
 
 #[test]
-fn a_state_that_cannot_be_saved_is_said() {
+fn a_state_that_cannot_be_saved_is_logged() {
     let folder = Folder::new();
     fs::create_dir(folder.path("state")).expect("a folder");
     folder.configure(&format!("state_dir: state\n{RULES}"));

@@ -64,7 +64,7 @@ fn permits_are_given_back() {
 }
 
 #[test]
-fn what_is_no_receipt_of_ours_is_rejected() {
+fn an_invalid_receipt_is_rejected() {
     let server = Server::start("rules: [{ id: a, limit: 5/h }]");
     let other = Server::start("rules: [{ id: a, limit: 5/h }]");
     let foreign = receipt(&other, &json!({ "receipt": true }));
@@ -87,7 +87,7 @@ fn what_is_no_receipt_of_ours_is_rejected() {
 }
 
 #[test]
-fn nodes_that_share_a_secret_tell_that_a_receipt_is_of_another() {
+fn nodes_that_share_a_secret_recognise_each_others_receipts() {
     let start = || {
         let folder = harness::Folder::new();
         folder.write("key", "0123456789abcdef0123456789abcdef");

@@ -30,7 +30,7 @@ fn crowd(server: &Server, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
 }
 
 #[test]
-fn a_crowd_of_silent_connections_stops_nobody() {
+fn many_silent_connections_do_not_block_other_clients() {
     let server = start();
     let _silent = crowd(&server, 1000, b"");
     let _half = crowd(&server, 300, HALF_A_HEAD);
@@ -43,7 +43,7 @@ fn a_crowd_of_silent_connections_stops_nobody() {
 }
 
 #[test]
-fn clients_that_never_read_stop_nobody() {
+fn clients_that_never_read_do_not_block_others() {
     let server = start();
     let _unread = crowd(&server, 100, &WHOLE.repeat(2000));
     assert_eq!(server.check(&json!({ "user": "ann" })).status, 200);
@@ -51,7 +51,7 @@ fn clients_that_never_read_stop_nobody() {
 }
 
 #[test]
-fn a_request_under_way_is_charged_only_when_it_is_whole() {
+fn a_request_is_charged_only_when_it_is_complete() {
     let server = start();
     let mut client = Client::to(server.http);
     client.write(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 14\r\n\r\n{\"user\":");
@@ -67,7 +67,7 @@ fn a_request_under_way_is_charged_only_when_it_is_whole() {
 }
 
 #[test]
-fn requests_in_one_go_are_answered_in_order() {
+fn pipelined_requests_are_answered_in_order() {
     let server = start();
     let mut client = Client::to(server.http);
     let mut all = Vec::new();

@@ -134,7 +134,7 @@ fn shown(node: &Server, user: &str) -> String {
 }
 
 #[test]
-fn three_nodes_on_redis_tell_the_fleets_numbers() {
+fn three_nodes_on_redis_report_the_fleets_numbers() {
     if let Some(redis) = Redis::start(Make::Redis, "tracking on redis") {
         every_node_tells_the_fleets_numbers(&redis.url());
         let keys = redis.ask(&["KEYS", "*"]);
@@ -143,14 +143,14 @@ fn three_nodes_on_redis_tell_the_fleets_numbers() {
 }
 
 #[test]
-fn three_nodes_on_memcached_tell_the_fleets_numbers() {
+fn three_nodes_on_memcached_report_the_fleets_numbers() {
     if let Some(memcached) = Memcached::start("tracking on memcached") {
         every_node_tells_the_fleets_numbers(&memcached.url());
     }
 }
 
 #[test]
-fn three_nodes_on_cassandra_tell_the_fleets_numbers() {
+fn three_nodes_on_cassandra_report_the_fleets_numbers() {
     let Some(cassandra) = Cassandra::start("tracking on Cassandra") else { return };
     let (folder, url) = (Folder::new(), cassandra.url("limits"));
     let file = folder.configure(&format!("counters: {url}\n"));
@@ -284,7 +284,7 @@ fn metric(node: &Server, name: &str) -> u64 {
 }
 
 #[test]
-fn without_the_store_a_node_tells_what_it_knows_and_nothing_counts_twice_afterwards() {
+fn without_the_store_a_node_reports_its_own_numbers_and_nothing_counts_twice_afterwards() {
     let Some(redis) = Redis::start(Make::Redis, "tracking without its store") else { return };
     let rules = "store_deadline: 200ms
 rules: [{ id: a, key: user, limit: 1000/d, track: true }, { id: b, key: user, limit: 1000/d }]";

@@ -168,7 +168,7 @@ async fn check_unknown_fates(url: &str, process: &Process) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_whose_fate_is_unknown_counts_once() {
+async fn a_write_with_an_unknown_outcome_counts_once() {
     if let Some(redis) = Redis::start(Make::Redis, "violations of unknown fate on Redis") {
         check_unknown_fates(&redis.url(), &redis.process).await;
     }

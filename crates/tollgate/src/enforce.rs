@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_switch_stands_where_it_was_set_and_is_read_as_it_is_written() {
+    fn the_switch_keeps_its_position_and_its_name_round_trips() {
         let switch = PanicSwitch::default();
         assert_eq!(switch.get(), Enforce::On);
         for enforce in Enforce::ALL {

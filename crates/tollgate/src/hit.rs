@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_out_in_normal_form() {
+    fn values_are_returned_in_normal_form() {
         let hit = Hit::on("post", "API.example.com:443", "//login?token=a%20b")
             .ip("::ffff:1.2.3.4".parse().expect("valid"))
             .user(" 42 ")

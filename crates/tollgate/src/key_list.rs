@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_of_one_length_in_both_families_are_told_apart() {
+    fn prefixes_of_one_length_in_both_families_are_distinct() {
         let list = list(&["ip:10.0.0.0/32", "ip:2001:db8::/32"]);
         assert_eq!(find(&list, "10.0.0.0", ""), Some(0));
         assert_eq!(find(&list, "2001:db8::1", ""), Some(1));

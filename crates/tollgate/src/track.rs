@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_elsewhere_is_added_and_the_latest_times_stay_in_order() {
+    fn records_of_other_nodes_are_merged_and_the_latest_times_stay_in_order() {
         let mut track = Track { tries: 3, denials: 1, last_seen: Time::from_secs(7), latest: at(&[1, 4, 7]) };
         let other = Track { tries: 2, denials: 2, last_seen: Time::from_secs(5), latest: at(&[2, 5]) };
         track.add(&other, 4);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_forgotten_so_long_after_it_was_last_seen() {
+    fn a_key_expires_after_its_retention() {
         let tracks = RuleTracks::default();
         let key = Fingerprint(1);
         let tracking = Tracking::new(2, Duration::from_secs(10)).expect("in range");

@@ -41,7 +41,7 @@ fn allocated(mut decide: impl FnMut()) -> u64 {
 }
 
 #[test]
-fn a_lone_decision_allocates_nothing() {
+fn a_single_decision_allocates_nothing() {
     let limiter = Limiter::new("100/h").expect("a rate");
     assert_eq!(allocated(|| _ = limiter.check_at("user:42", NOW)), 0);
     assert_eq!(allocated(|| limiter.check_batch_at(&["a", "b", "c"], NOW, |_| ())), 0);

@@ -274,7 +274,7 @@ fn a_flood_that_finds_no_room_is_limited_in_total() {
 }
 
 #[test]
-fn an_honest_newcomer_passes_once_the_period_of_the_flood_is_over() {
+fn a_new_key_passes_once_the_period_of_the_flood_is_over() {
     let (store, limit) = (MemoryStore::new(MemoryStore::MIN_BYTES), quota("5/m", FIRST_HIT));
     let mut now = NOW;
     flood(&store, limit, 5, 0..2 * WIDE_FLOOD, &mut now, Duration::ZERO);
@@ -340,7 +340,7 @@ fn a_peek_says_what_new_keys_get_while_memory_is_full() {
 }
 
 #[test]
-fn limits_beyond_those_with_shared_counters_of_their_own_let_newcomers_pass_too() {
+fn limits_without_an_aggregate_cell_of_their_own_admit_new_keys_too() {
     const LIMITS: u64 = 40;
     let store = full_store(FIRST_HIT, 2 * WIDE_FLOOD, MemoryFull::Aggregate);
     for n in 0..LIMITS {
@@ -354,7 +354,7 @@ fn limits_beyond_those_with_shared_counters_of_their_own_let_newcomers_pass_too(
 }
 
 #[test]
-fn new_keys_pass_or_are_denied_where_the_operator_says_so() {
+fn new_keys_pass_or_are_denied_as_configured() {
     for (full, expected) in [(MemoryFull::Open, 500), (MemoryFull::Closed, 0)] {
         let store = MemoryStore::new(MemoryStore::MIN_BYTES).when_full(full);
         let limit = quota("5/h", FIRST_HIT);

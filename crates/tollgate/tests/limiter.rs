@@ -30,7 +30,7 @@ fn limiters_do_not_take_each_others_keys_for_their_own() {
 }
 
 #[test]
-fn strings_bytes_and_numbers_are_told_apart() {
+fn strings_bytes_and_numbers_are_distinct() {
     let limiter = limiter("1/h");
     assert!(limiter.check_at(&7u64, NOW).is_allowed());
     assert!(limiter.check_at(&7u64.to_le_bytes()[..], NOW).is_allowed());
@@ -119,7 +119,7 @@ const TURN: u64 = 7 << 58;
 
 proptest! {
     #[test]
-    fn at_the_turn_of_an_age_the_answers_are_the_same(
+    fn decisions_are_the_same_across_an_age_boundary(
         rate in prop::sample::select(&RATES[..]),
         burst in 1..20_u64,
         start in prop::sample::select(&[TURN - 3_000_000_000, TURN - 40_000_000_000_000_000, 1 << 58, 5][..]),

@@ -192,13 +192,13 @@ const FLOOD: u64 = 120_000;
 const MICROSECOND: Duration = Duration::from_micros(1);
 
 #[test]
-fn a_flood_of_keys_does_not_wash_out_offenders() {
+fn a_flood_of_keys_does_not_evict_offenders() {
     let limit = quota("5/m", Shape::GCRA);
     check_flood(limit, 5, limit, 1, FLOOD, 50 * MICROSECOND);
 }
 
 #[test]
-fn a_flood_of_keys_at_their_limit_does_not_wash_out_offenders() {
+fn a_flood_of_keys_at_their_limit_does_not_evict_offenders() {
     let limit = quota("5/m", Shape::GCRA);
     check_flood(limit, 5, limit, 5, FLOOD, MICROSECOND);
 }
@@ -211,7 +211,7 @@ fn offenders_are_remembered_with_a_burst_of_one() {
 }
 
 #[test]
-fn a_flood_of_wide_states_does_not_wash_out_offenders() {
+fn a_flood_of_wide_states_does_not_evict_offenders() {
     let log = quota("5/m", Shape::SlidingLog);
     check_flood(log, 5, log, 2, FLOOD / 2, 100 * MICROSECOND);
     let tiers = quota("5/h", Shape::TieredWindow { levels: Levels::SMH });
@@ -437,7 +437,7 @@ fn a_refund_by_a_clock_that_is_behind_is_not_lost() {
 
 /// A denial was counted when the race was lost, and again with all denials of the request.
 #[test]
-fn a_charge_that_loses_a_race_is_counted_once_at_the_most() {
+fn a_charge_that_loses_a_race_is_counted_at_most_once() {
     let (store, quota) = (MemoryStore::new(16 << 20), quota("10/h", Shape::SlidingLog));
     let of = |cost| Charge { cost, denied_hits: DeniedHits::Counted, ..charge("ann", quota) };
     assert!(store.charge(&[of(3)], NOW).admitted);

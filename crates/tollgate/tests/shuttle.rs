@@ -79,7 +79,7 @@ fn two_threads_never_both_get_the_last_token() {
 /// The model is worth something only if it finds a race where there is one.
 #[test]
 #[should_panic(expected = "both got the last token")]
-fn asking_first_and_charging_later_would_be_a_race() {
+fn peek_then_charge_is_a_race() {
     let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
     let ask_first = |store: &MemoryStore| {
         let charges = [charge("key", quota("1/h", Shape::GCRA))];
@@ -261,7 +261,7 @@ fn lone_growth() {
 }
 
 #[test]
-fn a_lone_decision_loses_no_update_while_its_entry_moves() {
+fn the_fast_path_loses_no_update_while_its_entry_moves() {
     let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
     shuttle::check_random(lone_growth, TRIES);
     shuttle::check_pct(lone_growth, TRIES, 3);
@@ -275,7 +275,7 @@ fn an_entry_that_moves_loses_no_update() {
 }
 
 #[test]
-fn a_slot_that_changes_hands_is_not_charged_for_the_one_before() {
+fn a_reused_slot_is_not_charged_for_its_previous_key() {
     let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
     for model in [change_of_hands, lone_change_of_hands] {
         shuttle::check_random(model, TRIES);
@@ -284,14 +284,14 @@ fn a_slot_that_changes_hands_is_not_charged_for_the_one_before() {
 }
 
 #[test]
-fn a_class_that_an_entry_names_is_not_given_to_another() {
+fn a_class_that_an_entry_names_is_not_reused() {
     let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
     shuttle::check_random(reused_classes, TRIES);
     shuttle::check_pct(reused_classes, TRIES, 3);
 }
 
 #[test]
-fn the_models_find_the_bugs_that_are_planted() {
+fn the_models_find_planted_bugs() {
     let _planting = AS_IT_IS.write().unwrap_or_else(PoisonError::into_inner);
     use tollgate::seeded::{LOST_UPDATE, NO_GENERATION, NO_RECHECK, NONE, STALE_NUMBERS, TAG_FIRST, plant};
     let finds = |bug: u8, model: fn()| {

@@ -86,7 +86,7 @@ fn used_engine() -> Engine {
 }
 
 #[test]
-fn every_algorithm_goes_on_where_it_was() {
+fn every_algorithm_resumes_from_its_snapshot() {
     let rules = all_rules();
     let engine = used_engine();
     let now = NOW + SECOND * 75;
@@ -167,7 +167,7 @@ fn a_limit_changed_while_it_was_down_keeps_what_its_keys_have_used() {
 }
 
 #[test]
-fn a_second_snapshot_of_the_same_is_the_same() {
+fn a_second_snapshot_of_the_same_state_is_identical() {
     let (rules, now) = (all_rules(), NOW + SECOND * 75);
     let first = saved(&used_engine(), &rules, now);
     let second = saved(&restored(&first, &rules, now), &rules, now);
@@ -176,7 +176,7 @@ fn a_second_snapshot_of_the_same_is_the_same() {
 }
 
 #[test]
-fn a_smaller_cap_is_kept_to() {
+fn a_smaller_memory_cap_is_respected() {
     let rules = "rules: [{id: log, match: /log, key: user, limit: 5/h, algorithm: sliding-log}, {id: r, key: user, limit: 5/h}]";
     let engine = Engine::new(policy(rules));
     for n in 0..40_000 {
@@ -190,7 +190,7 @@ fn a_smaller_cap_is_kept_to() {
 }
 
 #[test]
-fn what_is_no_snapshot_is_rejected() {
+fn bytes_that_are_not_a_snapshot_are_rejected() {
     for bytes in [&b""[..], b"TOLL", b"not a snapshot at all", &[0; 4096], b"TOLLGATF\x01\0\0\0\0\0\0\0"] {
         assert_eq!(rejected(bytes), SnapshotError::NotASnapshot);
     }
@@ -205,7 +205,7 @@ fn counters_of(bytes: &[u8], now: Time) -> Result<u64, SnapshotError> {
 }
 
 #[test]
-fn a_damaged_byte_or_a_cut_costs_what_stands_behind_it_and_no_more() {
+fn damage_or_truncation_loses_only_what_follows() {
     let now = NOW + SECOND * 75;
     let engine = used_engine();
     let mut sound = saved(&engine, "rules: []", now);

@@ -111,7 +111,7 @@ fn scrambled(n: u64) -> u64 {
 }
 
 #[test]
-fn what_is_appended_is_enough() {
+fn the_image_and_appended_changes_restore_the_state() {
     const USERS: u64 = 300;
     let engine = engine();
     let mut file = File::of(&engine, NOW);
@@ -253,7 +253,7 @@ fn a_torn_file_is_appended_to_where_it_was_cut() {
 
 /// Frames of an earlier file may be left over on the disk.
 #[test]
-fn a_frame_of_another_file_or_place_is_not_taken() {
+fn a_frame_of_another_file_or_offset_is_rejected() {
     let engine = engine();
     let (mut one, mut other) = (File::of(&engine, NOW), File::of(&engine, NOW));
     let (one_ends, other_ends) = (one.bytes.len(), other.bytes.len());
@@ -269,7 +269,7 @@ fn a_frame_of_another_file_or_place_is_not_taken() {
 
 /// A writer that fails keeps its chunk; nothing else is lost.
 #[test]
-fn what_could_not_be_written_is_written_later() {
+fn changes_that_could_not_be_written_are_written_later() {
     const USERS: u64 = 3_000;
     let engine = engine();
     let mut file = File::of(&engine, NOW);
@@ -376,7 +376,7 @@ fn nonsense_in_a_frame_ends_the_log_and_does_not_panic() {
 
 /// More changes than are remembered: the log says that only an image is complete.
 #[test]
-fn lost_changes_ask_for_an_image() {
+fn lost_changes_require_an_image() {
     let engine = engine();
     assert!(!engine.needs_image());
     for n in 0..70_000 {
@@ -390,7 +390,7 @@ fn lost_changes_ask_for_an_image() {
 }
 
 #[test]
-fn a_clock_that_stepped_back_while_the_process_was_down_is_no_obstacle() {
+fn a_clock_that_stepped_back_during_downtime_is_tolerated() {
     let engine = engine();
     TARGETS.iter().for_each(|target| _ = hit(&engine, target, "u", NOW));
     let mut file = File::of(&engine, NOW);

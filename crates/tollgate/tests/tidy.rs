@@ -204,7 +204,7 @@ fn crates_without_unsafe_code_forbid_it() {
 }
 
 #[test]
-fn every_source_says_what_it_is_and_stays_readable() {
+fn every_source_file_has_a_header_and_a_bounded_size() {
     for krate in ["tollgate", "tollgate-stores", "tollgate-server"] {
         for source in sources(krate) {
             let name = source.name();

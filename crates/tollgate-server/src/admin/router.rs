@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_told_apart_from_its_parameter() {
+    fn a_path_is_distinguished_from_its_parameter() {
         let name = |pattern: &'static str, path: &'static str| {
             open("GET", pattern, |call| ready_response(health::health(call.gate(), Detail::None)))
                 .match_path(path)

@@ -224,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn strange_figures_do_no_harm() {
+    fn inconsistent_figures_are_drawn_without_panicking() {
         assert!(drawn(BAR, u64::MAX, Some(u64::MAX)).contains("100 %"));
         assert!(drawn(BYTES, 9, Some(3)).contains("100 %"), "a file that has grown");
     }
 
     #[test]
-    fn elsewhere_a_plain_line_comes_every_five_seconds() {
+    fn without_a_terminal_a_plain_line_is_written_every_five_seconds() {
         let screen = Screen::default();
         let log = LineLog::new(screen.clone());
         let started = log.state.lock().expect("no panic").last;

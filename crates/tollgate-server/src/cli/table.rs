@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_cannot_play_with_the_terminal() {
+    fn control_characters_of_a_value_are_escaped() {
         let lines = TextTable::new(&["KEY", "REASON"]).lines(&[row(["a", "\x1b[2J\n\u{202e}x"])]);
         assert_eq!(lines[1], "a    \\u{1b}[2J\\n\\u{202e}x");
     }

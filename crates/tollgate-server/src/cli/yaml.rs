@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_looks_as_a_person_would_write_it() {
+    fn a_rule_is_formatted_as_in_a_hand_written_file() {
         let rule = json!({
             "id": "login", "uid": "42", "match": "POST /login/{name}", "key": ["email", "header:x-a"],
             "limits": ["5/m", "20/h"], "mode": "off", "track": true, "burst": 5,

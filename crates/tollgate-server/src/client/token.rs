@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_that_cannot_be_sent_is_refused_without_being_said() {
+    fn a_token_that_cannot_be_sent_is_rejected_and_not_shown() {
         for token in ["", "sec ret", "sec\nret", "sécret"] {
             let error = bearer(token, "TOLLGATE_TOKEN").expect_err("no token").to_string();
             assert!(error.starts_with("TOLLGATE_TOKEN: ") && !error.contains("ret"), "{error}");

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_goes_out_in_pieces_of_itself() {
+    async fn a_body_is_sent_in_pieces_without_copying() {
         let text = Bytes::from(vec![b'x'; 3 * PIECE_BYTES + 1]);
         let sent = UploadCounter::default();
         let mut upload = CountedBody::new(text.clone(), sent.clone());

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_where_it_is_said_to_be_or_with_the_counters() {
+    fn the_queue_is_at_its_configured_location_or_with_the_counters() {
         let on_redis = |name: &str| Ok(format!("'{name}' on Redis"));
         assert_eq!(location(""), Ok("/etc/tollgate-queue.db".to_owned()));
         assert_eq!(location("counters: redis://b"), on_redis("default"));

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_login_is_shown() {
+    fn credentials_are_not_shown() {
         assert_eq!(without_login("redis://u:p%40@host:1/0?x=y"), "redis://host:1/0");
         assert_eq!(without_login("memcached://a,b"), "memcached://a,b");
         assert_eq!(without_login("redis://u:p@a@host"), "redis://host");

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_follows_is_taken() {
+    fn only_contiguous_changes_are_applied() {
         let applied = Version::new(1, 5);
         let numbers = |changes: Vec<ItemChange>| -> Vec<_> {
             contiguous_changes(applied, changes).iter().map(|change| change.version.number()).collect()

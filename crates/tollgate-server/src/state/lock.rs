@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_locked_once_and_what_a_dead_process_left_is_no_obstacle() {
+    fn a_folder_is_locked_once_and_a_stale_lock_file_is_taken_over() {
         let folder = std::env::temp_dir().join(format!("tollgate-lock-{}", std::process::id()));
         std::fs::create_dir(&folder).expect("a folder");
         std::fs::write(

@@ -217,7 +217,7 @@ fn tokens_of_the_environment_need_no_file() {
 }
 
 #[test]
-fn the_password_of_the_database_is_told_to_nobody() {
+fn the_password_of_the_database_is_never_shown() {
     let secret = "s3cr3t-Passw0rd";
     let server = Server::start(&format!(
         "rules_db: postgres://tollgate:{secret}@127.0.0.1:1/limits?replica=127.0.0.1:2\non_rules_error: open\nrules: [{{ id: a, limit: 9/y }}]"

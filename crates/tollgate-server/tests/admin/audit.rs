@@ -105,7 +105,7 @@ fn every_change_is_logged_with_who_when_before_and_after() {
 }
 
 #[test]
-fn one_change_is_taken_back_as_a_new_one() {
+fn one_change_is_reverted_by_a_new_one() {
     let server = start();
     let rule = |limit: &str| json!({ "id": "a", "match": "/a", "limit": limit });
     assert_eq!(ask(&server, ANN, "POST", "/v1/rules", rule("1/m")).0, 201);

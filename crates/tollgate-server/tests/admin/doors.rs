@@ -84,7 +84,7 @@ fn beyond_loopback_decisions_take_tokens_of_the_role_check_once_one_exists() {
 }
 
 #[test]
-fn a_token_for_decisions_is_asked_for_on_loopback_too() {
+fn once_a_check_token_exists_loopback_needs_it_too() {
     let folder = Folder::new();
     folder.write("tokens", format!("check {APP}\n"));
     folder.configure(&format!("tokens_file: tokens\n{RULES}"));
@@ -115,7 +115,7 @@ fn health_names_no_servers_to_callers_without_a_token() {
 }
 
 #[test]
-fn strangers_cannot_fill_the_log() {
+fn refused_callers_cannot_fill_the_log() {
     let server = Server::start(RULES);
     let mut client = Client::to(server.admin);
     for _ in 0..500 {
@@ -127,7 +127,7 @@ fn strangers_cannot_fill_the_log() {
 }
 
 #[test]
-fn no_answer_of_the_admin_api_is_sniffed_at() {
+fn admin_responses_forbid_content_sniffing() {
     let server = Server::start(RULES);
     for (path, headers) in [
         ("/healthz", None),
@@ -147,7 +147,7 @@ fn no_answer_of_the_admin_api_is_sniffed_at() {
 }
 
 #[test]
-fn a_secret_in_an_upstream_is_told_to_nobody() {
+fn a_secret_in_an_upstream_address_is_never_shown() {
     let folder = Folder::new();
     for upstream in ["http://user:s3cret@api:3000", "http://api/?token=s3cret", "user:s3cret@api"] {
         let config = folder.configure(&format!("upstreams: {}\n", json!([upstream])));

@@ -38,7 +38,7 @@ fn a_reset_forgets_one_key_only() {
 }
 
 #[test]
-fn a_tracked_key_tells_its_tries_denials_and_latest_times() {
+fn a_tracked_key_shows_its_tries_denials_and_latest_times() {
     let server = Server::start(
         "rules: [{ id: a, key: user, limit: 2/y, track: true }, { id: b, key: user, limit: 9/y }]",
     );

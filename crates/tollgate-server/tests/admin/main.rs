@@ -17,7 +17,7 @@ use harness::{Client, Server};
 use serde_json::json;
 
 #[test]
-fn health_and_readiness_are_told_to_everybody() {
+fn health_and_readiness_need_no_token() {
     let server = Server::start("rules: [{ id: a, limit: 1/h }]");
     let health = server.admin("GET", "/healthz", "").json();
     assert_eq!((&health["status"], &health["enforce"]), (&json!("ok"), &json!("on")));
@@ -47,7 +47,7 @@ fn the_page_shows_the_rules_and_runs_no_scripts() {
 }
 
 #[test]
-fn an_earned_ban_is_heard_of_in_the_log() {
+fn an_automatic_ban_is_logged() {
     let server = Server::start(
         "rules: [{ id: a, key: user, limit: 0/h, ban: { key: [user], after: 1, within: 1h, for: 1h, max: 1h } }]",
     );
@@ -112,7 +112,7 @@ fn metrics_are_openmetrics_text_with_labels_from_the_configuration_only() {
 }
 
 #[test]
-fn what_is_described_is_there() {
+fn every_described_route_exists() {
     let server = Server::start("rules: [{ id: a, limit: 9/h }]");
     let described = server.admin("GET", "/openapi.json", "");
     assert_eq!((described.status, described.header("content-type")), (200, Some("application/json")));

@@ -173,7 +173,7 @@ fn overrides_added_at_once_are_all_kept() {
 }
 
 #[test]
-fn the_panic_switch_is_turned_for_the_fleet() {
+fn the_panic_switch_is_set_for_the_fleet() {
     let server = Server::start("rules: [{ id: all, limit: 0/h }]");
     let other = server.start_beside();
     let shown = ask(&server, "GET", "/v1/enforce", &[], &Value::Null).json();

@@ -27,7 +27,7 @@ fn a_check_is_0_when_allowed_and_1_when_denied() {
 }
 
 #[test]
-fn a_check_says_all_that_a_request_can() {
+fn a_check_accepts_every_attribute_of_a_request() {
     let shell = Shell::start();
     let plan = shell.check(&["/plan", "--attribute", "plan=pro", "--cost", "4", "--json"]);
     assert_eq!(json_of(&plan)["remaining"], 5);

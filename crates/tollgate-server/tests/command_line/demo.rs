@@ -23,7 +23,7 @@ fn the_demo_shows_five_of_seven_and_takes_free_ports_where_the_usual_ones_are_bu
 }
 
 #[test]
-fn the_demo_goes_on_serving_until_it_is_told_to_stop() {
+fn the_demo_serves_until_a_stop_signal() {
     let mut command = binary();
     let mut demo = Running(command.arg("demo").stdout(Stdio::piped()).spawn().expect("the binary starts"));
     let said = BufReader::new(demo.0.stdout.take().expect("stdout is piped"));

@@ -30,7 +30,7 @@ fn a_valid_file_is_0() {
 }
 
 #[test]
-fn all_problems_of_a_file_are_told_at_once_by_line_and_column() {
+fn all_problems_of_a_file_are_reported_at_once_by_line_and_column() {
     let (_folder, path) = configured(
         "listen: { http: 127.0.0.1:1, admin: 127.0.0.1:1 }
 memory: lots
@@ -124,7 +124,7 @@ fn a_busy_port_is_1_and_named_with_what_it_was_for() {
 }
 
 #[test]
-fn what_this_version_does_not_do_is_said() {
+fn unsupported_settings_are_reported() {
     let (_folder, path) = configured("envoy_config: envoy/\n");
     fails(&tollgate(&["rules", "check", &path]), 3, &["envoy_config", "this version"]);
     let (_folder, path) = configured(
@@ -149,7 +149,7 @@ rules:
 }
 
 #[test]
-fn a_queue_that_outlasts_its_clients_is_warned_of() {
+fn a_queue_longer_than_client_timeouts_is_warned_of() {
     let rules = "- { id: slow, limit: 5/m, algorithm: leaky-bucket }\n- { id: quick, limit: 5/s, algorithm: leaky-bucket }\n";
     let (_folder, list) = configured(rules);
     let (_folder, config) = configured(format!("rules:\n{rules}"));

@@ -48,7 +48,7 @@ fn the_audit_log_has_everything() {
 }
 
 #[test]
-fn a_change_is_taken_back_and_said() {
+fn a_change_is_reverted_and_printed() {
     let shell = changed();
     let rehearsed = shell.done(&["rules", "rollback", "0-3", "--dry-run"]);
     assert!(rehearsed.contains("  ~ rule mine\n      - limit: 9/m\n      + limit: 5/m\n"), "{rehearsed}");

@@ -11,7 +11,7 @@ const TWO: &str = "rules:\n- { id: one, match: /one, limit: 5/m }\n- { id: two, 
 const THREE: &str = "- { id: one, match: /one, limit: 9/m }\n- { id: three, limit: 1/s }\n";
 
 #[test]
-fn apply_says_what_became_of_each_rule() {
+fn apply_prints_the_result_for_each_rule() {
     let shell = Shell::start();
     let two = shell.file("two.yaml", TWO);
     assert_eq!(
@@ -111,7 +111,7 @@ fn one_bad_rule_and_nothing_is_sent_and_its_line_is_named() {
 }
 
 #[test]
-fn what_only_the_server_knows_to_be_wrong_is_told_by_line_too() {
+fn problems_that_only_the_server_finds_are_reported_by_line_too() {
     let shell = Shell::start();
     let file = shell.file("taken.yaml", "- { id: fine, limit: 5/m }\n- { id: login, limit: 5/m }\n");
     let ran = shell.admin(&["rules", "apply", &file]);

@@ -6,7 +6,7 @@ use crate::harness::eventually;
 use crate::{Shell, fails, json_of};
 
 #[test]
-fn keys_are_allowed_listed_and_taken_off() {
+fn keys_are_added_to_the_allow_list_listed_and_removed() {
     let shell = Shell::start();
     assert_eq!(shell.admin(&["allow", "ls"]).stderr, "the allow list is empty\n");
     let told = shell.done(&["allow", "add", "ip:10.0.0.0/8", "--note", "our own network"]);
@@ -50,7 +50,7 @@ fn a_key_gets_limits_of_its_own_and_loses_them() {
 }
 
 #[test]
-fn the_switch_says_before_and_after() {
+fn the_panic_switch_prints_before_and_after() {
     let shell = Shell::start();
     shell.done(&["ban", "add", "user:evil"]);
     assert_eq!(shell.done(&["enforce"]), "enforce: on (the whole fleet)\n");

@@ -42,7 +42,7 @@ fn help_and_version_go_to_stdout_and_are_a_success() {
 }
 
 #[test]
-fn a_wrong_usage_is_2_and_said_on_stderr() {
+fn wrong_usage_is_2_and_is_explained_on_stderr() {
     fails(&tollgate(&[]), 2, &["Usage: tollgate <COMMAND>"]);
     fails(&tollgate(&["serv"]), 2, &["unrecognized subcommand 'serv'", "serve"]);
     fails(&tollgate(&["serve", "--colour"]), 2, &["--colour"]);
@@ -58,7 +58,7 @@ fn a_wrong_usage_is_2_and_said_on_stderr() {
 }
 
 #[test]
-fn nobody_at_the_address_is_4() {
+fn an_unreachable_server_is_4() {
     let url = "http://127.0.0.1:1";
     fails(&tollgate(&["check", "--http", url, "/x"]), 4, &[url, "is the server running?"]);
     fails(&tollgate(&["ban", "ls", "--admin", url]), 4, &[url]);

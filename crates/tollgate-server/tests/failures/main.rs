@@ -122,7 +122,7 @@ fn a_node_that_dies_behind_a_load_balancer() {
 /// The whole table; some servers take a minute to start.
 #[test]
 #[ignore = "scripts/failures runs it"]
-fn the_table_of_all_deaths() {
+fn the_table_of_all_failures() {
     let _alone = alone();
     println!("\n{HEAD}");
     let print = |death: Option<Death>| {

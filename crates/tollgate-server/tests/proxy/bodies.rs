@@ -153,7 +153,7 @@ fn an_endless_stream_of_events_waits_for_a_slow_client_in_constant_memory() {
 }
 
 #[test]
-fn a_body_is_asked_for_only_when_the_api_wants_it() {
+fn continue_is_sent_only_when_the_api_reads_the_body() {
     let api = Api::echo();
     let server = in_front_of(&api, "rules: [{ id: one, limit: 1/h }]");
     let mut client = Client::to(server.proxy);
@@ -187,7 +187,7 @@ fn an_api_may_refuse_before_the_body_is_sent() {
 }
 
 #[test]
-fn a_client_that_goes_away_takes_its_request_with_it() {
+fn a_client_that_disconnects_cancels_its_request() {
     let (gone, heard) = mpsc::channel();
     let gone = Mutex::new(gone);
     let api = Api::start(move |_, stream| {

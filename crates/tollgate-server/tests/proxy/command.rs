@@ -16,7 +16,7 @@ fn a_limit_in_front_of_an_api_is_one_command() {
 }
 
 #[test]
-fn each_client_has_its_own_limit_by_the_key_that_is_asked_for() {
+fn each_client_has_its_own_limit_by_the_given_key() {
     let api = Api::echo();
     let mut command = binary();
     let to = api.url();
@@ -37,7 +37,7 @@ fn each_client_has_its_own_limit_by_the_key_that_is_asked_for() {
 }
 
 #[test]
-fn bad_arguments_are_said_without_lines_of_a_file() {
+fn bad_arguments_are_reported_without_line_numbers() {
     for (args, words) in [
         (vec!["--to", "127.0.0.1:3000", "--limit", "5/s"], "upstreams[0]"),
         (vec!["--to", "http://127.0.0.1:3000", "--limit", "5/fortnight"], "unknown unit 'fortnight'"),

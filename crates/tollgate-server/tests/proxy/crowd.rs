@@ -55,7 +55,7 @@ fn ten_thousand_idle_connections_and_a_thousand_held_requests_fit_300_mb() {
 }
 
 #[test]
-fn heads_that_trickle_in_and_bodies_that_never_end_stop_nobody() {
+fn slow_heads_and_endless_bodies_do_not_block_other_clients() {
     let api = Api::echo();
     let server = in_front_of(&api, "proxy: { idle_timeout: 300ms }");
     let mut slow: Vec<_> = (0..200)

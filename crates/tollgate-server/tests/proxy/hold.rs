@@ -41,7 +41,7 @@ fn of_eight_at_once_one_passes_five_wait_and_two_are_denied() {
 }
 
 #[test]
-fn they_go_out_in_order_and_at_the_rate() {
+fn held_requests_are_sent_in_order_and_at_the_rate() {
     let (api, times) = (Api::echo(), Duration::from_millis(50));
     let server = in_front_of(&api, "rules: [{ id: q, algorithm: leaky-bucket, limit: 20/s, burst: 10 }]");
     let start = Instant::now();
@@ -77,7 +77,7 @@ fn a_wait_longer_than_max_wait_is_denied_at_once_and_charges_nothing() {
 }
 
 #[test]
-fn a_client_that_goes_away_gives_its_place_back() {
+fn a_client_that_disconnects_is_refunded() {
     let api = Api::echo();
     let server =
         in_front_of(&api, "rules: [{ id: q, algorithm: leaky-bucket, limit: 1/h, burst: 4, max_wait: 5h }]");
@@ -132,7 +132,7 @@ fn only_what_has_more_than_hold_after_ahead_waits_and_may_leave() {
 }
 
 #[test]
-fn how_many_wait_is_bounded() {
+fn the_number_of_held_requests_is_bounded() {
     let api = Api::echo();
     let server = in_front_of(
         &api,
@@ -165,7 +165,7 @@ fn of_several_delays_the_longest_wins_and_a_denial_charges_none() {
 }
 
 #[test]
-fn with_reject_it_is_nodelay() {
+fn on_exceed_reject_is_nginx_nodelay() {
     let api = Api::echo();
     let server = in_front_of(
         &api,
@@ -191,7 +191,7 @@ fn a_body_that_waited_arrives_whole() {
 }
 
 #[test]
-fn nodes_that_share_redis_hold_at_one_rate_and_who_leaves_gives_back() {
+fn nodes_that_share_redis_hold_at_one_rate_and_refund_disconnected_clients() {
     let Some(redis) = Redis::start(Make::Redis, "nodes that hold together") else { return };
     let api = Api::echo();
     let rules = "store_deadline: 5s

@@ -127,7 +127,7 @@ fn a_websocket_over_http2_reaches_an_api_that_knows_it_over_http1() {
 }
 
 #[test]
-fn other_tunnels_are_refused_and_an_api_that_takes_no_websocket_is_heard() {
+fn other_tunnels_are_refused_and_an_api_may_decline_a_websocket() {
     let api = Api::start(|request, stream| {
         let answer = match request.target() {
             "/ws" => "HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno",
@@ -189,7 +189,7 @@ fn what_would_be_two_requests_over_http1_is_never_two() {
 }
 
 #[test]
-fn a_request_that_is_cancelled_while_it_waits_gives_its_place_back() {
+fn a_request_that_is_cancelled_while_it_waits_is_refunded() {
     let api = Api::echo();
     let rules = "rules: [{ id: q, algorithm: leaky-bucket, limit: 1/h, burst: 4, max_wait: 5h }]";
     let server = in_front_of(&api, rules);
@@ -224,7 +224,7 @@ fn a_request_that_is_cancelled_while_it_waits_gives_its_place_back() {
 
 /// A client whose window stayed closed held a connection to the API for ever.
 #[test]
-fn a_client_that_takes_nothing_frees_its_connection_to_the_api() {
+fn a_client_that_reads_nothing_releases_its_upstream_connection() {
     let body = "x".repeat(256 << 10);
     let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let api = Api::start(move |_, stream| stream.write_all(answer.as_bytes()).is_ok());

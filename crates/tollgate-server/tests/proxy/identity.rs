@@ -130,7 +130,7 @@ fn chunks_are_read_as_far_as_the_json_goes() {
 }
 
 #[test]
-fn nobodys_body_is_read_for_a_rule_about_something_else() {
+fn a_body_is_read_only_for_rules_that_match() {
     let api = Api::echo();
     let server = in_front_of(&api, LOGIN);
     let mut client = Client::to(server.proxy);
@@ -241,7 +241,7 @@ fn a_header_that_connection_removes_is_not_decided_on() {
 }
 
 #[test]
-fn connection_does_not_remove_what_a_trusted_proxy_says() {
+fn the_connection_header_does_not_remove_headers_of_a_trusted_proxy() {
     let api = Api::echo();
     let rest = "trusted_proxies: [127.0.0.1]\nrules: [{ id: ip, key: ip, limit: 1/h }]";
     let server = in_front_of(&api, rest);
@@ -273,7 +273,7 @@ fn other_spellings_of_what_we_set_or_count_by_are_removed() {
 }
 
 #[test]
-fn headers_that_servers_believe_are_stripped_unless_the_file_says_otherwise() {
+fn identity_headers_are_stripped_by_default() {
     let headers = [
         ("x-real-ip", "203.0.113.7"),
         ("true-client-ip", "203.0.113.7"),
@@ -300,7 +300,7 @@ fn headers_that_servers_believe_are_stripped_unless_the_file_says_otherwise() {
 }
 
 #[test]
-fn trailers_say_nothing_about_who_sent_a_request() {
+fn trailers_do_not_identify_the_client() {
     let api = Api::echo();
     let server = in_front_of(&api, "rules: [{ id: key, key: 'header:x-api-key', limit: 9/h }]");
     let mut client = Client::to(server.proxy);

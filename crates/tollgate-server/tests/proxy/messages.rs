@@ -57,7 +57,7 @@ fn a_head_has_the_length_and_no_body() {
 }
 
 #[test]
-fn the_api_is_told_who_asks_and_strangers_cannot_lie_about_it() {
+fn the_api_receives_the_client_address_and_clients_cannot_forge_it() {
     let api = Api::echo();
     let server = in_front_of(&api, "");
     let lies = [("x-forwarded-for", "1.1.1.1"), ("forwarded", "for=1.1.1.1"), ("x-forwarded-proto", "https")];
@@ -70,7 +70,7 @@ fn the_api_is_told_who_asks_and_strangers_cannot_lie_about_it() {
 }
 
 #[test]
-fn behind_a_trusted_proxy_the_client_is_whom_it_names() {
+fn behind_a_trusted_proxy_the_client_is_the_one_it_names() {
     let api = Api::echo();
     let server =
         in_front_of(&api, "trusted_proxies: [127.0.0.0/8]\nrules: [{ id: ip, key: ip, limit: 1/h }]");
@@ -102,7 +102,7 @@ fn an_old_client_is_served_and_its_connection_closed() {
 }
 
 #[test]
-fn requests_in_one_go_are_answered_in_order() {
+fn pipelined_requests_are_answered_in_order() {
     let api = Api::echo();
     let server = in_front_of(&api, "");
     let mut client = Client::to(server.proxy);
@@ -115,7 +115,7 @@ fn requests_in_one_go_are_answered_in_order() {
 }
 
 #[test]
-fn a_response_of_one_never_reaches_another() {
+fn a_response_never_reaches_another_client() {
     let api = Api::start(|request, stream| {
         let path = request.target();
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{path}", path.len());

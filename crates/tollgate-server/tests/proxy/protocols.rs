@@ -56,7 +56,7 @@ fn with_tls(folder: &Arc<Folder>, api: &Api) -> Server {
 }
 
 #[test]
-fn clients_may_speak_either_version_with_and_without_tls() {
+fn clients_may_use_either_version_with_and_without_tls() {
     let api = Api::echo();
     let plain = in_front_of(&api, "");
     let url = format!("http://{}/", plain.proxy);
@@ -77,7 +77,7 @@ fn clients_may_speak_either_version_with_and_without_tls() {
 }
 
 #[test]
-fn a_new_certificate_is_taken_up() {
+fn a_new_certificate_is_reloaded() {
     let (api, folder) = (Api::echo(), Folder::new());
     let server = with_tls(&folder, &api);
     let subject = || {
@@ -98,7 +98,7 @@ fn a_new_certificate_is_taken_up() {
 }
 
 #[test]
-fn upstreams_may_speak_either_version_with_and_without_tls() {
+fn upstreams_may_use_either_version_with_and_without_tls() {
     let folder = Folder::new();
     certificate(&folder, "back");
     let (tls, plain, old) = (free_port(), free_port(), free_port());
@@ -131,7 +131,7 @@ fn upstreams_may_speak_either_version_with_and_without_tls() {
 }
 
 #[test]
-fn an_upstream_that_nobody_vouches_for_is_not_spoken_to() {
+fn an_upstream_with_an_untrusted_certificate_gets_no_request() {
     let folder = Folder::new();
     certificate(&folder, "back");
     certificate(&folder, "other");
@@ -188,7 +188,7 @@ fn check_upgrade(protocol: &'static str) {
 }
 
 #[test]
-fn an_upgrade_that_is_not_taken_is_an_answer_like_any_other() {
+fn a_declined_upgrade_is_an_ordinary_response() {
     let api = Api::echo();
     let server = in_front_of(&api, "");
     let mut client = Client::to(server.proxy);

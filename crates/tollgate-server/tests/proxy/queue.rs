@@ -31,7 +31,7 @@ fn list(server: &Server, query: &str) -> Value {
 }
 
 #[test]
-fn what_is_too_much_is_sent_later_at_the_allowed_rate() {
+fn excess_requests_are_sent_later_at_the_allowed_rate() {
     let api = Api::echo();
     let server = in_front_of(&api, QUEUE);
     let start = Instant::now();
@@ -59,7 +59,7 @@ fn what_is_too_much_is_sent_later_at_the_allowed_rate() {
 }
 
 #[test]
-fn the_caller_may_be_told_429_all_the_same() {
+fn the_response_to_a_queued_request_may_be_429() {
     let api = Api::echo();
     let server = in_front_of(&api, &format!("queue: {{ answer: 429 }}\n{QUEUE}"));
     assert_eq!(post(&server, "one").status, 200);
@@ -132,7 +132,7 @@ fn an_api_that_fails_is_tried_again_and_then_no_more() {
 }
 
 #[test]
-fn what_is_too_old_is_given_up() {
+fn expired_requests_are_given_up() {
     let api = Api::echo();
     let server = in_front_of(&api, &format!("queue: {{ ttl: 300ms }}\n{}", STUCK.replace("1/h", "1/2s")));
     assert_eq!(post(&server, "one").status, 200);
@@ -142,7 +142,7 @@ fn what_is_too_old_is_given_up() {
 }
 
 #[test]
-fn what_is_too_large_or_too_much_is_not_queued() {
+fn too_large_or_too_many_requests_are_not_queued() {
     let api = Api::echo();
     let server = in_front_of(&api, &format!("queue: {{ max_body: 10, max_items: 1 }}\n{STUCK}"));
     assert_eq!(post(&server, "one").status, 200);
@@ -267,7 +267,7 @@ fn a_replayed_request_has_the_headers_that_its_rules_know_the_sender_by() {
 }
 
 #[test]
-fn asking_about_a_queued_request_counts_against_limits_and_bans() {
+fn a_status_request_counts_against_limits_and_bans() {
     let api = Api::echo();
     let rules = "rules:
   - { id: jobs, match: /jobs, limit: 1/h, on_exceed: queue }

@@ -79,7 +79,7 @@ fn parallel_logins_cannot_all_slip_through() {
 }
 
 #[test]
-fn what_nobody_answered_stays_charged() {
+fn an_unanswered_request_stays_charged() {
     let api = Api::start(|_, stream| {
         std::io::Read::read(stream, &mut [0; 1]).ok();
         false
@@ -93,7 +93,7 @@ fn what_nobody_answered_stays_charged() {
 }
 
 #[test]
-fn the_response_says_the_cost() {
+fn the_cost_may_come_from_the_response() {
     let api = scripted();
     let server = in_front_of(&api, "rules: [{ id: units, limit: 100/h, cost: 10, cost_from: x-cost }]");
     let used = |path: &str| {
@@ -107,7 +107,7 @@ fn the_response_says_the_cost() {
 }
 
 #[test]
-fn a_cost_above_the_reserve_is_owed_and_at_most_one_burst() {
+fn a_cost_above_the_charge_becomes_a_debt_of_at_most_one_burst() {
     let api = scripted();
     let server = in_front_of(&api, "rules: [{ id: units, limit: 10/h, cost_from: x-cost }]");
     assert_eq!(get(&server, "/200?cost=1000000", &[]).status, 200);
@@ -131,7 +131,7 @@ fn gated() -> (Api, std::sync::Arc<(std::sync::Mutex<usize>, std::sync::Condvar)
 }
 
 #[test]
-fn so_many_at_once_and_no_permit_leaks() {
+fn concurrency_is_bounded_and_no_permit_leaks() {
     let (api, gate) = gated();
     let server = in_front_of(&api, "rules: [{ id: busy, algorithm: concurrency, limit: 2/h }]");
     let ask = || {
@@ -153,7 +153,7 @@ fn so_many_at_once_and_no_permit_leaks() {
 }
 
 #[test]
-fn a_permit_that_nobody_gives_back_expires() {
+fn an_unreleased_permit_expires() {
     let (api, _gate) = gated();
     let server = in_front_of(&api, "rules: [{ id: busy, algorithm: concurrency, limit: 1/2s }]");
     let mut stuck = Client::to(server.proxy);

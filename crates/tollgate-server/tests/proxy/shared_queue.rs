@@ -99,7 +99,7 @@ fn nodes_share_the_work_at_one_rate_and_each_answers_for_all() {
 }
 
 #[test]
-fn what_is_too_much_for_one_node_is_sent_by_another_at_the_same_time() {
+fn requests_queued_by_one_node_are_sent_by_another_at_the_same_time() {
     /// So many does one node send at once.
     const AT_ONCE: usize = 16;
     let Some(redis) = redis("nodes that send at the same time") else { return };
@@ -213,7 +213,7 @@ fn a_queue_outlives_its_redis() {
 }
 
 #[test]
-fn a_node_that_takes_long_keeps_what_it_sends() {
+fn a_slow_node_keeps_the_requests_that_it_is_sending() {
     let Some(redis) = redis("a node that takes long") else { return };
     let api = Api::start(move |request, stream| {
         if request.body == b"slow" {
@@ -272,7 +272,7 @@ rules: [{ id: jobs, match: /jobs, limit: 1/s, on_exceed: queue }]";
 }
 
 #[test]
-fn what_is_too_old_too_much_or_dropped_is_not_sent() {
+fn expired_excess_or_dropped_requests_are_not_sent() {
     let Some(redis) = redis("old requests on redis") else { return };
     let api = Api::echo();
     let rules = "queue: { ttl: 2s, max_items: 2, name: other }
@@ -330,7 +330,7 @@ fn check_queued(counters: &str) {
 }
 
 #[test]
-fn without_redis_nothing_is_said_to_be_queued() {
+fn without_redis_no_request_is_reported_as_queued() {
     let Some(mut redis) = redis("a queue without its redis") else { return };
     let api = Api::echo();
     let rules = "rules: [{ id: jobs, match: /jobs, limit: 1/h, on_exceed: queue }]";

@@ -133,7 +133,7 @@ fn odd_heads_are_refused() {
 }
 
 #[test]
-fn the_host_in_the_line_goes_before_the_header() {
+fn the_host_in_the_request_line_overrides_the_header() {
     let api = Api::echo();
     let server = in_front_of(&api, "rules: [{ id: admin, host: admin.example.com, limit: 0/h }]");
     let bytes =

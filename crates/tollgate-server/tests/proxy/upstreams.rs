@@ -38,7 +38,7 @@ fn tally(server: &Server, count: usize) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn they_take_turns() {
+fn upstreams_are_used_in_turn() {
     let apis = [numbered(0), numbered(1), numbered(2)];
     let server = in_front_of_all(&apis, "");
     assert_eq!(tally(&server, 30).into_values().collect::<Vec<_>>(), [10, 10, 10]);
@@ -60,7 +60,7 @@ fn a_key_sticks_to_its_upstream() {
 }
 
 #[test]
-fn the_least_busy_is_asked() {
+fn the_least_busy_upstream_is_chosen() {
     let slow = Api::start(|request, stream| {
         if request.target() == "/stuck" {
             std::io::Read::read(stream, &mut [0; 1]).ok();
@@ -81,7 +81,7 @@ fn the_least_busy_is_asked() {
 }
 
 #[test]
-fn one_that_is_down_costs_nobody_an_answer() {
+fn an_upstream_that_is_down_fails_no_request() {
     let up = numbered(1);
     let server = Server::start(&format!("upstreams: ['http://{}', '{}']\n", nobody(), up.url()));
     assert_eq!(tally(&server, 20), BTreeMap::from([("1".to_owned(), 20)]));
@@ -92,7 +92,7 @@ fn one_that_is_down_costs_nobody_an_answer() {
 }
 
 #[test]
-fn where_all_are_down_the_answer_is_502() {
+fn if_all_upstreams_are_down_the_response_is_502() {
     let server = Server::start(&format!("upstreams: ['http://{}', 'http://{}']\n", nobody(), nobody()));
     for _ in 0..5 {
         let answer = get(&server, "/", &[]);
@@ -104,7 +104,7 @@ fn where_all_are_down_the_answer_is_502() {
 }
 
 #[test]
-fn what_may_have_been_done_is_not_done_again() {
+fn a_request_that_may_have_been_executed_is_not_retried() {
     let breaks = || Api::start(|_, _| false);
     let apis = [breaks(), breaks()];
     let server = in_front_of_all(&apis, "");
@@ -120,7 +120,7 @@ fn what_may_have_been_done_is_not_done_again() {
 }
 
 #[test]
-fn a_connection_that_was_closed_meanwhile_is_nobodys_fault() {
+fn a_request_on_a_closed_idle_connection_is_retried() {
     // The upstream closes idle connections; the next request must not suffer from it.
     let api = Api::start(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok();
@@ -149,7 +149,7 @@ fn an_api_that_does_not_answer_is_504() {
 }
 
 #[test]
-fn an_api_that_does_not_let_anybody_in_is_given_up_soon() {
+fn an_api_that_accepts_no_connection_times_out_soon() {
     // It accepts connections and never says a word of TLS.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -197,7 +197,7 @@ fn a_health_check_takes_an_upstream_out_and_back_in() {
 }
 
 #[test]
-fn an_upload_that_nobody_reads_to_its_end_holds_up_nobody_else() {
+fn an_upload_that_is_not_read_does_not_block_others() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
@@ -225,7 +225,7 @@ fn an_upload_that_nobody_reads_to_its_end_holds_up_nobody_else() {
 
 /// Time-outs were dated back to the arrival of their requests, so that the rest was over before it began.
 #[test]
-fn an_upstream_that_times_out_three_times_is_left_alone() {
+fn an_upstream_that_times_out_three_times_is_marked_down() {
     let silent = Api::start(|_, _| {
         thread::sleep(Duration::from_secs(60));
         false
@@ -262,7 +262,7 @@ fn a_connection_is_idle_from_the_end_of_its_last_response() {
 
 /// As long as an upload was under way, an upstream that took nothing of it was waited for.
 #[test]
-fn an_upstream_that_takes_nothing_of_a_body_times_out() {
+fn an_upstream_that_does_not_read_the_body_times_out() {
     let deaf = TcpListener::bind("127.0.0.1:0").expect("a port");
     let config = "proxy: { response_timeout: 500ms, idle_timeout: 3s }";
     let address = deaf.local_addr().expect("an address");

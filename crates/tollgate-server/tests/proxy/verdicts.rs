@@ -30,7 +30,7 @@ fn a_denial_is_429_with_its_headers_and_a_problem() {
 }
 
 #[test]
-fn people_get_a_page() {
+fn browsers_get_a_page() {
     let api = Api::echo();
     let server = in_front_of(&api, ONE);
     get(&server, "/", &[]);
@@ -75,7 +75,7 @@ fn without_its_store_a_closed_rule_is_503_and_an_open_one_lets_pass() {
 }
 
 #[test]
-fn what_the_api_says_is_not_loosened() {
+fn rate_limit_headers_of_the_api_are_not_loosened() {
     let api = Api::saying(
         "HTTP/1.1 200 OK\r\nratelimit-policy: \"api\";q=9;w=1\r\nratelimit: \"api\";r=2;t=1\r\nx-ratelimit-limit: 9\r\nx-ratelimit-remaining: 2\r\nx-ratelimit-reset: 1\r\ncontent-length: 0\r\n\r\n",
     );
@@ -93,7 +93,7 @@ fn what_the_api_says_is_not_loosened() {
 }
 
 #[test]
-fn who_is_refused_in_the_middle_of_an_upload_hears_why() {
+fn a_denial_during_an_upload_reaches_the_client() {
     let api = Api::echo();
     let server = in_front_of(&api, ONE);
     get(&server, "/", &[]);

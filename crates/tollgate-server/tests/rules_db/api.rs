@@ -56,7 +56,7 @@ fn edits_of_two_nodes_are_seen_by_both_and_none_is_lost() {
 }
 
 #[test]
-fn a_nul_character_that_postgresql_cannot_store_is_the_callers_fault() {
+fn a_nul_character_that_postgresql_cannot_store_is_a_client_error() {
     let Some(primary) = Postgres::start("NUL characters") else { return };
     let nodes = nodes(&primary.url(), 1);
     let node = &nodes[0];

@@ -77,7 +77,7 @@ fn a_ban_holds_on_every_node_within_a_second_and_so_does_its_end() {
 }
 
 #[test]
-fn a_ban_that_was_earned_on_one_node_holds_on_all_and_outlives_a_kill() {
+fn an_automatic_ban_of_one_node_holds_on_all_and_survives_a_kill() {
     let folder = Folder::new();
     let [one, two, three] = nodes(&folder, RULES);
     let mut waits = Waits::default();
@@ -133,7 +133,7 @@ fn an_allowed_key_passes_on_every_node() {
 }
 
 #[test]
-fn the_panic_switch_is_thrown_for_the_whole_fleet() {
+fn the_panic_switch_is_set_for_the_whole_fleet() {
     let folder = Folder::new();
     let (nodes, editor) = (nodes(&folder, RULES), editor(&folder));
     let hit = json!({ "user": "ann" });

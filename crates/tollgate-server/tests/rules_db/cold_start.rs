@@ -30,7 +30,7 @@ fn waiting_node(folder: &Arc<Folder>, rest: &str) -> (Server, [u16; 2]) {
 }
 
 #[test]
-fn a_node_restarted_without_its_database_goes_by_its_copy_and_follows_when_it_is_back() {
+fn a_node_restarted_without_its_database_uses_its_copy_and_follows_when_it_is_back() {
     let Some(mut primary) = Postgres::start("a restart from the local copy") else { return };
     let editor = seeded(&primary.url());
     let (folder, node) = with_copy(&primary.url());
@@ -97,7 +97,7 @@ fn a_limit_changed_before_the_outage_keeps_what_was_used() {
 }
 
 #[test]
-fn a_copy_of_another_past_is_replaced_by_what_the_database_has() {
+fn a_copy_with_a_different_history_is_replaced_by_the_database() {
     let Some((mut primary, mut standby, address)) = crate::fleet::pair("a copy of another past") else {
         return;
     };
@@ -141,7 +141,7 @@ fn a_copy_of_another_database_is_not_used() {
 }
 
 #[test]
-fn a_damaged_copy_is_set_aside_and_nothing_of_it_is_applied() {
+fn a_damaged_copy_is_renamed_and_nothing_of_it_is_applied() {
     let Some(mut primary) = Postgres::start("a damaged local copy") else { return };
     drop(seeded(&primary.url()));
     let (folder, node) = with_copy(&primary.url());
@@ -242,7 +242,7 @@ fn an_sqlite_file_that_cannot_be_opened_keeps_the_listeners_closed() {
 }
 
 #[test]
-fn a_default_file_that_is_there_and_cannot_be_read_is_not_passed_over() {
+fn an_unreadable_default_file_is_not_skipped() {
     let folder = Folder::new();
     folder.write_private("tollgate.db", "this is not a database, but it is long enough to be looked at");
     let (node, [http, _]) = waiting_node(&folder, "rules: []");

@@ -80,7 +80,7 @@ fn ten_thousand_changes_in_batches_lose_none() {
 }
 
 #[test]
-fn a_node_that_is_killed_finds_everything_again() {
+fn a_killed_node_restores_everything() {
     let folder = Folder::new();
     let editor = editor(&folder);
     let mut one = node(&folder, "a", "rules: []");
@@ -113,7 +113,7 @@ fn a_limit_that_changed_while_a_node_was_down_keeps_what_was_used() {
 }
 
 #[test]
-fn an_id_of_the_file_stays_the_files() {
+fn an_id_used_in_the_file_cannot_be_used_in_the_database() {
     let folder = Folder::new();
     let editor = editor(&folder);
     editor.put("of-file", "match: /other, limit: 9/d");
@@ -138,7 +138,7 @@ fn an_id_of_the_file_stays_the_files() {
 }
 
 #[test]
-fn too_many_rules_on_one_path_leave_the_last_one_out_and_take_the_rest() {
+fn too_many_rules_on_one_path_leave_out_the_last_one_only() {
     let folder = Folder::new();
     let editor = editor(&folder);
     let rules = |count: usize| (0..count).map(|n| rule(&format!("r{n:02}"), "match: /one, limit: 9/d"));
@@ -173,7 +173,7 @@ fn ten_nodes_that_start_at_once_do_not_fight_over_the_schema() {
 }
 
 #[test]
-fn without_a_word_about_it_the_database_lies_beside_the_state_and_none_means_none() {
+fn by_default_the_database_is_beside_the_state_and_none_disables_it() {
     let server = Server::start("rules: []");
     assert!(server.folder.path("tollgate.db").is_file());
     let server = Server::start("rules: []\nrules_db: none");

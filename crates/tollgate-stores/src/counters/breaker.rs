@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_opens_after_failures_in_a_row_and_tells_why_without_waiting() {
+    async fn it_opens_after_consecutive_failures_and_fails_fast_with_the_reason() {
         let breaker = open().await;
         let told = breaker.admit().expect_err("open").to_string();
         assert_eq!(told, "127.0.0.1:1 cannot be reached: no answer");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_in_between_keeps_it_closed() {
+    async fn a_response_in_between_keeps_it_closed() {
         let breaker = Breaker::new("127.0.0.1:1");
         for _ in 0..10 * FAILURE_THRESHOLD {
             breaker.record_failure("no answer");
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everybody_who_waits_is_told_that_it_opens() {
+    async fn all_waiters_are_woken_when_it_opens() {
         let breaker = Breaker::new("127.0.0.1:1");
         let waiting =
             async { tokio::join!(breaker.wait_until_open(), breaker.wait_until_open(), breaker.probe_due()) };

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn hashed_and_long_names_tell_nothing_and_stay_short() {
+    fn hashed_and_long_names_reveal_nothing_and_stay_short() {
         let long = format!("user:{}", "x".repeat(5000));
         let wide = format!("user:{}", "é".repeat(MAX_PART_BYTES / 2));
         for naming in [Naming::Plain, Naming::default()] {

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_never_larger_than_foretold() {
+    fn a_state_is_never_larger_than_its_bound() {
         let shapes = [
             Shape::SlidingLog,
             Shape::SlidingCompact { resolution: Duration::from_millis(250) },
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_others_are_no_state() {
+    fn foreign_bytes_are_not_a_state() {
         let log = limit("60/h", Shape::SlidingLog);
         for bytes in [&b""[..], b"\0", b"\x02\x01\x01", b"\x01\xff", b"\x01\x05", &[0xff; 40], b"12345"] {
             assert_eq!(decode(&log, bytes), None, "{bytes:?}");
@@ -253,7 +253,7 @@ mod tests {
 
     /// Arbitrary bytes are rejected or decode to a harmless state.
     #[test]
-    fn strange_bytes_crash_nobody() {
+    fn invalid_bytes_do_not_panic() {
         let mut random = fastrand::Rng::with_seed(1);
         for (shape, _) in shapes().into_iter().flat_map(|shape| (0..5_000).map(move |n| (shape, n))) {
             let limit = limit("60/h", shape);

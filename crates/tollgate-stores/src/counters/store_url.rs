@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_rejected_with_the_way_out() {
+    fn invalid_addresses_are_rejected_with_a_hint() {
         for (url, says) in [
             ("redis://a", "begin with cassandra://"),
             ("cassandra://", "names no server"),

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_is_edited_once_in_one_go() {
+    fn an_item_is_edited_once_per_batch() {
         let edits = ["a", "b", "a"].map(|name| edit(name, Precondition::Any, None));
         let error = check_items(&edits).expect_err("a is there twice").to_string();
         assert_eq!(error, "rule a is edited twice in one batch (edit 3)");

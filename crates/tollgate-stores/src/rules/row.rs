@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_and_its_row_say_the_same() {
+    fn a_rule_and_its_row_are_equivalent() {
         for text in [
             r#"{"id":"short","uid":"42","url":"GET /search","time":"minute","requests":5}"#,
             r#"{"id":"a","url":"/x/**","time":"hour","requests":9,"algorithm":"sliding-log","mode":"shadow"}"#,

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_means_survives() {
+    fn the_meaning_of_a_rule_is_preserved() {
         let yaml = "rules:\n- {id: a, match: POST /login, key: [email, ip], limits: [5/m, 20/h], algorithm: sliding-log, \
                     ban: {key: [ip], after: 3, within: 10m, for: 1h, max: 24h}, overrides: [{email: a@b.c, limits: [50/m]}]}\n\
                     - {id: b, limit: 007/m, cost: 2}\n";

@@ -12,7 +12,7 @@ async fn cassandra_conforms() {
 }
 
 #[tokio::test]
-async fn clocks_that_differ_let_no_more_through_than_is_said() {
+async fn clock_skew_admits_no_more_than_documented() {
     let Some((server, _turn)) = turn("clocks that differ on Cassandra").await else { return };
     skew::check(&patient(&server.url("skew")).await).await;
 }

@@ -20,24 +20,24 @@ async fn check(port: u16, part: &str) {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told() {
+async fn an_unreachable_server_is_reported() {
     check(free_port(), "refused").await;
     check_error(usual("cassandra://no-such-host.invalid/limits"), "resolve", IN_TIME).await;
 }
 
 #[tokio::test]
-async fn a_server_that_answers_garbage_is_told() {
+async fn a_server_that_answers_garbage_is_reported() {
     check(serve(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").is_ok()), "frame").await;
     check(serve(|mut stream| stream.write_all(&[0xFF; 4096]).is_ok()), "frame").await;
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_and_never_answers_is_told() {
+async fn a_server_that_accepts_and_never_answers_is_reported() {
     check(serve(|_| true), "does not answer").await;
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told() {
+async fn a_wrong_password_is_reported() {
     let Some((server, _turn)) = turn("logins to Cassandra").await else { return };
     initialise(&server.url("logins")).await;
     let at = |login: &str| format!("cassandra://{login}127.0.0.1:{}/logins", server.port);
@@ -46,7 +46,7 @@ async fn a_wrong_password_is_told() {
 }
 
 #[tokio::test]
-async fn a_missing_keyspace_is_told_and_the_store_works_once_it_is_made() {
+async fn a_missing_keyspace_is_reported_and_the_store_works_once_it_exists() {
     let Some((server, _turn)) = turn("keyspaces of Cassandra").await else { return };
     initialise(&server.url("another")).await;
     let url = server.url("not_yet_there");

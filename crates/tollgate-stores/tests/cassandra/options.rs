@@ -68,7 +68,7 @@ async fn a_transaction_that_lacks_replicas_for_its_commit_is_looked_up_and_count
 }
 
 #[tokio::test]
-async fn a_misspelt_datacenter_is_told_with_those_there_are() {
+async fn a_misspelt_datacenter_is_reported_with_the_existing_ones() {
     let Some((server, _turn)) = turn("datacenters of Cassandra").await else { return };
     initialise(&server.url("places")).await;
     let url = address(&server, "cassandra", "places", "datacenter=datacentre1");
@@ -79,7 +79,7 @@ async fn a_misspelt_datacenter_is_told_with_those_there_are() {
 }
 
 #[tokio::test]
-async fn tablets_are_told_where_the_server_has_none() {
+async fn tablets_are_rejected_by_a_server_without_them() {
     let Some((server, _turn)) = turn("tablets on Cassandra").await else { return };
     initialise(&server.url("before")).await;
     for options in ["tablets=on", "tablets=off"] {

@@ -25,7 +25,7 @@ fn freeze(server: &Cassandra) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_server_stalls_nobody() {
+async fn a_frozen_server_does_not_delay_other_keys() {
     let Some((server, _turn)) = turn("a frozen Cassandra").await else { return };
     let url = server.url("frozen");
     initialise(&url).await;
@@ -55,7 +55,7 @@ async fn a_frozen_server_stalls_nobody() {
 
 /// The answer to a transaction comes too late: a serial read finds out that it was done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_timeout_a_serial_read_tells_what_was_done() {
+async fn after_a_timeout_a_serial_read_determines_the_outcome() {
     let Some((server, _turn)) = turn("late answers of Cassandra").await else { return };
     let direct = patient(&server.url("late")).await;
     let slow = Delayed::start(server.port);
@@ -85,7 +85,7 @@ async fn after_a_timeout_a_serial_read_tells_what_was_done() {
 
 /// One transaction of a key is under way at a time; those who wait go into the next one together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_wait_for_one_key_share_a_transaction() {
+async fn waiters_for_one_key_share_a_transaction() {
     let Some((server, _turn)) = turn("combined charges on Cassandra").await else { return };
     patient(&server.url("combined")).await;
     let between = Delayed::start(server.port);

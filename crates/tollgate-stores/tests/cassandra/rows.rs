@@ -91,7 +91,7 @@ async fn no_row_outlives_what_it_counts() {
 }
 
 #[tokio::test]
-async fn a_row_that_expired_begins_anew() {
+async fn an_expired_row_starts_fresh() {
     let Some((server, _turn)) = turn("expiry on Cassandra").await else { return };
     let url = server.url("expiry");
     initialise(&url).await;

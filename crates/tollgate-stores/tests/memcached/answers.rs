@@ -15,7 +15,7 @@ async fn two_memcacheds_conform() {
 }
 
 #[tokio::test]
-async fn clocks_that_differ_let_no_more_through_than_is_said() {
+async fn clock_skew_admits_no_more_than_documented() {
     let Some(server) = Memcached::start("clocks that differ on memcached") else { return };
     skew::check(&patient(&server.url())).await;
 }

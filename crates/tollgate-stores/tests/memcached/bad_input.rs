@@ -22,13 +22,13 @@ async fn check(port: u16, part: &str) {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told() {
+async fn an_unreachable_server_is_reported() {
     check(free_port(), "refused").await;
     check_error(usual("memcached://no-such-host.invalid"), "lookup", IN_TIME).await;
 }
 
 #[tokio::test]
-async fn a_server_that_answers_garbage_is_told() {
+async fn a_server_that_answers_garbage_is_reported() {
     check(serve(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").is_ok()), "HTTP/1.1 400")
         .await;
     check(serve(|mut stream| stream.write_all(&[0xFF; 4096]).is_ok()), "does not answer as memcached").await;
@@ -38,17 +38,17 @@ async fn a_server_that_answers_garbage_is_told() {
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_and_never_answers_is_told() {
+async fn a_server_that_accepts_and_never_answers_is_reported() {
     check(serve(|_| true), "does not answer").await;
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_up_is_told() {
+async fn a_server_that_closes_the_connection_is_reported() {
     check(serve(|_| false), "closed the connection").await;
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told() {
+async fn a_wrong_password_is_reported() {
     let folder = Folder::new();
     let users = folder.path("users");
     fs::write(&users, "me:mine\n").expect("a file can be written");

@@ -43,7 +43,7 @@ async fn two_nodes_never_both_get_the_last_token() {
 
 /// Eight callers asked for the whole limit, again and again; 499 of 500 hits of another caller were denied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_who_are_always_denied_do_not_starve_one_whose_cost_fits() {
+async fn denied_callers_do_not_starve_a_caller_whose_cost_fits() {
     let Some(server) = Memcached::start("starvation on memcached") else { return };
     let nodes = [patient(&server.url()), patient(&server.url())];
     for shape in [FIXED, Shape::SlidingCounter, Shape::TieredWindow { levels: Levels::SMH }] {
@@ -80,7 +80,7 @@ async fn callers_who_are_always_denied_do_not_starve_one_whose_cost_fits() {
 
 /// A counter that somebody else writes all the time: the tries run out, and that is said and counted.
 #[tokio::test(flavor = "multi_thread")]
-async fn tries_run_out_when_others_are_always_faster() {
+async fn retries_are_bounded_under_contention() {
     let Some(server) = Memcached::start("contention on memcached") else { return };
     let store = patient(&server.url());
     let charge = own("busy", "user:1", limit("1000000/d", Shape::GCRA));

@@ -32,7 +32,7 @@ async fn keys_say_rule_identity_and_window() {
 }
 
 #[tokio::test]
-async fn hashed_and_long_keys_tell_nothing_and_fit() {
+async fn hashed_and_long_keys_reveal_nothing_and_fit() {
     let Some(server) = Memcached::start("hashed keys on memcached") else { return };
     let address = server.url().parse().expect("a valid address");
     let (naming, deadline) = (Naming::Hashed(NameHash::keyed(b"secret")), Duration::from_secs(20));

@@ -36,7 +36,7 @@ async fn answers_again(store: &MemcachedStore, within: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_server_stalls_nobody() {
+async fn a_frozen_server_does_not_delay_other_keys() {
     let _alone = ALONE.lock().await;
     let Some(server) = Memcached::start("a frozen memcached") else { return };
     let store = usual(&server.url());

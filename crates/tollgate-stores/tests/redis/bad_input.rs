@@ -24,7 +24,7 @@ async fn check_error(url: &str, part: &str) {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told() {
+async fn a_wrong_password_is_reported() {
     let Some(server) = Redis::start_with(Make::Redis, "logins to Redis", &["--requirepass", "right"]) else {
         return;
     };
@@ -51,7 +51,7 @@ async fn a_wrong_password_is_told() {
 }
 
 #[tokio::test]
-async fn a_wrong_database_is_told_and_a_right_one_is_used() {
+async fn a_wrong_database_is_reported_and_a_right_one_is_used() {
     let Some(server) = Redis::start(Make::Redis, "databases of Redis") else { return };
     check_error(&format!("{}/99", server.url()), "DB index is out of range").await;
     let (third, first) = (ready(&format!("{}/3", server.url())).await, ready(&server.url()).await);
@@ -127,7 +127,7 @@ async fn a_full_memory_refuses_and_charges_nothing() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_at_once() {
+async fn an_unreachable_server_is_reported_at_once() {
     check_error(&format!("redis://127.0.0.1:{}", free_port()), "refused").await;
     check_error(&format!("redis+unix:///tmp/tollgate-no-such-{}.sock", free_port()), "No such file").await;
     check_error(&format!("redis+cluster://127.0.0.1:{}", free_port()), "refused").await;
@@ -139,7 +139,7 @@ fn at(port: u16) -> String {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_garbage_is_told() {
+async fn a_server_that_answers_garbage_is_reported() {
     let http = serve(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").is_ok());
     check_error(&at(http), "protocol").await;
     check_error(&at(serve(|mut stream| stream.write_all(&[0xFF; 4096]).is_ok())), "protocol").await;
@@ -148,20 +148,20 @@ async fn a_server_that_answers_garbage_is_told() {
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_and_never_answers_is_told() {
+async fn a_server_that_accepts_and_never_answers_is_reported() {
     let (port, connections) = serve_counted(|_| true);
     check_error(&at(port), "does not answer").await;
     wait_until("no connection is left behind", || connections.load(Ordering::Relaxed) == 0);
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_up_is_told() {
+async fn a_server_that_closes_the_connection_is_reported() {
     check_error(&at(serve(|_| false)), "closed the connection").await;
 }
 
 /// A server closes what is idle: that is no outage.
 #[tokio::test]
-async fn a_connection_that_is_cut_is_made_again() {
+async fn a_lost_connection_is_reestablished() {
     let Some(server) = Redis::start(Make::Redis, "cut connections to Redis") else { return };
     let store = ready(&server.url()).await;
     let charge = own("login", "user:1", limit("1000/h", FIXED));

@@ -70,7 +70,7 @@ fn pttl(server: &Redis, name: &str) -> Option<Duration> {
 }
 
 #[tokio::test]
-async fn hashed_keys_do_not_tell_who() {
+async fn hashed_keys_do_not_reveal_the_identity() {
     let Some(server) = Redis::start(Make::Redis, "hashed keys on Redis") else { return };
     let setup = RedisSetup::new(server.url().parse().expect("an address"));
     let naming = Naming::Hashed(NameHash::keyed(b"a secret of the fleet"));
@@ -119,7 +119,7 @@ async fn a_reset_forgets_one_counter() {
 }
 
 #[tokio::test]
-async fn a_server_that_has_forgotten_the_script_is_given_it_again() {
+async fn a_script_missing_on_the_server_is_loaded_again() {
     let Some(server) = Redis::start(Make::Redis, "NOSCRIPT on Redis") else { return };
     let store = ready(&server.url()).await;
     let charge = own("login", "user:1", limit("5/h", FIXED));

@@ -33,7 +33,7 @@ fn calls(server: &Redis) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_server_stalls_nobody_and_charges_nothing_when_it_thaws() {
+async fn a_frozen_server_delays_no_other_key_and_charges_nothing_when_it_resumes() {
     let _alone = ALONE.lock().await;
     let Some(server) = Redis::start(Make::Redis, "a frozen Redis") else { return };
     let store = usual(&server.url());

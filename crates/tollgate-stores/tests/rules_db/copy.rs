@@ -54,7 +54,7 @@ fn ban_text(until: Time) -> String {
 }
 
 #[test]
-fn a_copy_is_what_a_seeded_history_leads_to() {
+fn a_copy_equals_the_result_of_a_seeded_history() {
     let folder = Folder::new();
     let path = folder.path("copy.db");
     let mut copy = new_copy(&path, 50);
@@ -96,7 +96,7 @@ fn a_copy_is_what_a_seeded_history_leads_to() {
 }
 
 #[test]
-fn the_past_of_rules_is_bounded_and_tells_what_they_were() {
+fn the_history_of_rules_is_bounded_and_has_their_former_texts() {
     let folder = Folder::new();
     let path = folder.path("copy.db");
     let mut copy = new_copy(&path, 1);
@@ -175,7 +175,7 @@ fn a_copy_belongs_to_its_database_and_its_owner() {
 }
 
 #[test]
-fn a_new_copy_that_is_not_finished_leaves_the_old_one_and_no_rest() {
+fn an_unfinished_new_copy_keeps_the_old_one_and_leaves_no_file() {
     let folder = Folder::new();
     let path = folder.path("copy.db");
     drop(new_copy(&path, 3));

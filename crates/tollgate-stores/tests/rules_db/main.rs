@@ -34,7 +34,7 @@ macro_rules! stamp_all {
             of_two_who_saw_the_same_version_one_is_refused,
             writers_at_once_lose_no_change_and_leave_no_gap,
             one_bad_edit_among_many_changes_nothing,
-            one_change_is_taken_back_as_a_new_one,
+            one_change_is_reverted_by_a_new_one,
             things_are_paged_by_name_within_a_prefix,
             a_preview_says_what_an_edit_would_do_and_writes_nothing,
             one_thing_has_a_history_of_its_own,

@@ -165,7 +165,7 @@ pub async fn one_bad_edit_among_many_changes_nothing(address: &str) {
     assert_eq!(loaded(&db).await.live().count(), 501);
 }
 
-pub async fn one_change_is_taken_back_as_a_new_one(address: &str) {
+pub async fn one_change_is_reverted_by_a_new_one(address: &str) {
     let db = open(address).await;
     let first = put(&db, "a", 5, Precondition::Absent).await.expect("created");
     let second = put(&db, "a", 6, Precondition::AtVersion(first)).await.expect("updated");

@@ -174,7 +174,7 @@ async fn after_promotion_of_a_synchronous_standby_every_acknowledged_edit_is_the
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_lost_with_an_asynchronous_primary_is_told_to_those_who_saw_it() {
+async fn changes_lost_with_an_asynchronous_primary_are_reported_to_readers_that_saw_them() {
     let Some(mut pair) = Pair::start().await else { return };
     let db = open(&pair.primary.url()).await;
     put(&db, "kept").await.expect("written");

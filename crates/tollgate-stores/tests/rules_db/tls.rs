@@ -99,7 +99,7 @@ async fn a_server_is_trusted_for_its_certificate_its_authority_and_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_for_another_host_is_enough_only_where_the_name_is_not_looked_at() {
+async fn a_certificate_for_another_host_is_accepted_only_without_name_verification() {
     let Some(guarded) = Guarded::start("elsewhere.example").await else { return };
     let ours = root(&guarded.authority);
     let told = guarded.refusal(&format!("&sslmode=verify-full{ours}")).await;
@@ -110,7 +110,7 @@ async fn a_certificate_for_another_host_is_enough_only_where_the_name_is_not_loo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_is_read_from_its_file_at_every_connection() {
+async fn the_password_file_is_read_at_every_connection() {
     let Some(guarded) = Guarded::start("127.0.0.1").await else { return };
     guarded.server.write("password", "wrong");
     let told = guarded.refusal("&sslmode=require").await;
@@ -123,7 +123,7 @@ async fn a_password_is_read_from_its_file_at_every_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_tls_is_refused_where_tls_is_asked_for() {
+async fn a_server_without_tls_is_refused_if_tls_is_required() {
     let Some(server) = Postgres::start("TLS to PostgreSQL") else { return };
     for mode in ["require", "verify-ca", "verify-full"] {
         let url = format!("{}?sslmode={mode}", server.url());

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_in_may_be_there_and_little_else() {
+    fn inserted_keys_are_found_and_false_positives_are_few() {
         let fingerprint = |n: u64| Fingerprint(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n << 7);
         let filter = BloomFilter::new(10_000);
         (0..20_000).for_each(|n| filter.add(fingerprint(n)));

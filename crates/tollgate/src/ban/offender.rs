@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_under_way_when_a_ban_began_does_not_count() {
+    fn requests_in_flight_when_a_ban_began_do_not_count() {
         let mut offender = Offender::default();
         offender.record_denials(0, &terms(0), Strikes::default(), NOW, 1).expect("the first denial bans");
         assert_eq!(offender.record_denials(0, &terms(0), Strikes::default(), NOW - SECOND, 1), None);

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn strikes_that_were_earned_elsewhere_count() {
+    fn strikes_of_other_nodes_count() {
         let listed = Strikes { count: 2, until: NOW };
         assert_eq!(offend(&Offenders::default(), 1, listed, NOW).strikes, 3, "as the list has it");
         let offenders = Offenders::default();
@@ -259,7 +259,7 @@ mod tests {
 
     /// A regression: 200,000 keys that were denied once each evicted 20 offenders from the table.
     #[test]
-    fn a_flood_of_keys_that_are_denied_once_washes_no_offender_out() {
+    fn a_flood_of_keys_denied_once_evicts_no_offender() {
         let offenders = Offenders::default();
         let mut flood = 1_000u64..;
         let rule = Fingerprint(1);
@@ -281,7 +281,7 @@ mod tests {
 
     /// The flood came first: the table is full of keys that were denied once.
     #[test]
-    fn an_offender_who_finds_the_table_full_is_banned_two_denials_later_at_the_most() {
+    fn with_a_full_table_an_offender_is_banned_at_most_two_denials_later() {
         let offenders = Offenders::default();
         let rule = Fingerprint(1);
         for n in 1_000..1_000 + MAX_OFFENDERS as u64 {

@@ -50,7 +50,7 @@ mod tests {
     use crate::ban::BanSource;
 
     #[test]
-    fn bans_wait_once_somebody_takes_them_and_those_beyond_the_bound_are_counted() {
+    fn bans_are_queued_once_a_consumer_exists_and_counted_beyond_the_bound() {
         let queue = PendingBanQueue::default();
         let key = Key::parse("user:1").expect("valid");
         let ban = Ban { until: Time::MAX, reason: String::new(), source: BanSource::Automatic, strikes: 1 };

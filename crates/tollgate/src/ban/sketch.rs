@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_told_from_hundreds_of_thousands_that_were_denied_once() {
+    fn a_repeated_key_is_distinguished_from_hundreds_of_thousands_denied_once() {
         let mut sketch = CountMinSketch::default();
         let print = |n: u64| Fingerprint(n.wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(23) ^ n << 40);
         let wrong = (1..300_000).filter(|n| sketch.add(print(*n)) > 1).count();

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_who_ask_get_the_same_value_and_it_is_dropped_with_the_last() {
+    fn all_callers_get_the_same_value_and_it_is_dropped_with_the_last() {
         let once = LazyArc::<Mutex<Vec<u8>>>::default();
         assert!(once.get().is_none());
         thread::scope(|scope| {

@@ -142,7 +142,7 @@ mod tests {
     use crate::document::builder::Builder;
 
     #[test]
-    fn what_is_not_sure_is_left_to_the_other_reader() {
+    fn unsure_input_is_left_to_the_other_reader() {
         for text in [
             "",
             "a: 1",
@@ -186,14 +186,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_what_the_other_reader_reads(text in json()) {
+        fn both_readers_read_the_same(text in json()) {
             if let Some(node) = read(&text) {
                 prop_assert_eq!(Builder::build(&text).map_err(|problems| problems.to_string()), Ok(Some(node)));
             }
         }
 
         #[test]
-        fn any_text_is_read_like_that(text in "\\{[-a1 :,\"{}\\[\\]tru#&*']{0,30}\\}") {
+        fn both_readers_agree_on_any_text(text in "\\{[-a1 :,\"{}\\[\\]tru#&*']{0,30}\\}") {
             if let Some(node) = read(&text) {
                 prop_assert_eq!(Builder::build(&text).map_err(|problems| problems.to_string()), Ok(Some(node)));
             }

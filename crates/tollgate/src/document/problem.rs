@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_one_line_with_file_place_and_path() {
+    fn a_problem_is_one_line_with_file_position_and_path() {
         let position = Some(TextPosition { line: 12, column: 14 });
         let problem = Problem::new(position, "rules[3].limits[0]", "unknown unit 'fortnight'");
         let problems = Problems::from(problem).in_file("rules.yaml");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_finger_finds_the_word_that_was_meant() {
+    fn a_typo_suggests_the_intended_word() {
         let known = ["id", "match", "key", "limits", "limit", "max_wait", "on_store_error"];
         assert_eq!(did_you_mean("limts", &known), Some("limits"));
         assert_eq!(did_you_mean("lmiit", &known), Some("limit"));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_near_nothing_has_no_suggestion() {
+    fn a_word_unlike_all_others_has_no_suggestion() {
         assert_eq!(did_you_mean("burst", &["id", "key"]), None);
         assert_eq!(did_you_mean("m", &["s", "h"]), None);
         assert_eq!(did_you_mean("", &["s", "h"]), None);

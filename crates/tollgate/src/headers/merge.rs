@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_are_told_and_of_one_name_the_stricter() {
+    fn both_sets_of_limits_are_merged_and_the_stricter_of_one_name_wins() {
         let ours = "\"login\";r=5;t=10";
         for (theirs, expected) in [
             (&[][..], "\"login\";r=5;t=10"),

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_trusted_for_an_address_inside_another() {
+    fn no_proxy_is_trusted_by_an_embedded_address() {
         let trusted = TrustedProxies::parse(["203.0.113.9"]).unwrap();
         assert!(trusted.contains("::ffff:203.0.113.9".parse().unwrap()));
         assert!(!trusted.contains("2002:cb00:7109::1".parse().unwrap()));

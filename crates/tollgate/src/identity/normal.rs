@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mac_has_no_normal_form() {
+    fn invalid_macs_have_no_normal_form() {
         for text in [
             "",
             " ",

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn other_credentials_are_no_bearer_token() {
+    fn other_credentials_are_not_a_bearer_token() {
         for header in [
             "",
             " ",

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ban_key_that_clients_choose_is_told() {
+    fn a_ban_key_that_clients_choose_is_warned_of() {
         let ban = |key: &str| {
             lines(&format!(
                 "{{ id: b, key: email, limit: 5/m, ban: {{ key: {key}, after: 3, within: 10m, for: 1h }} }}"
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_outlasts_its_clients_is_told() {
+    fn a_queue_longer_than_client_timeouts_is_warned_of() {
         let warnings = leaky("limit: 5/m");
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].starts_with("rule q: 5/m holds requests for up to 48s"), "{warnings:?}");
@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_holds_nobody_is_told() {
+    fn a_queue_that_holds_no_request_is_warned_of() {
         assert!(leaky("limit: 5/s, hold_after: 4")[0].contains("never holds"));
         assert_eq!(leaky("limit: 5/s, hold_after: 3"), [""; 0]);
         assert!(leaky("limit: 5/s, hold_after: 3, cost: 2")[0].contains("no more than 3"));
     }
 
     #[test]
-    fn there_are_no_more_lines_than_can_be_read() {
+    fn the_number_of_warnings_is_bounded() {
         let many: Vec<_> = (0..500)
             .map(|n| format!("{{ id: r{n}, match: /r{n}, algorithm: leaky-bucket, limit: 1/m, burst: 2 }}"))
             .collect();

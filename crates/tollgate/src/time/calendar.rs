@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_are_read_and_written() {
+    fn timestamps_are_parsed_and_formatted() {
         let read = |text| parse_rfc3339(text).map(Time::secs);
         assert_eq!(read("2027-01-01T00:00:00Z"), Some(1_798_761_600));
         assert_eq!(read("2027-01-01T01:30:00+01:30"), Some(1_798_761_600));

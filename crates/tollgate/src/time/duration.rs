@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_read_and_written() {
+    fn durations_are_parsed_and_formatted() {
         for text in ["50ms", "30s", "10m", "1h", "7d", "1500ms"] {
             assert_eq!(format_duration(parse_duration(text).expect(text)), text);
         }

@@ -137,7 +137,7 @@ fn denials_further_apart_than_within_do_not_ban() {
 }
 
 #[test]
-fn peeks_and_shadow_rules_hold_nothing_against_anyone() {
+fn peeks_and_shadow_rules_record_no_violation() {
     let shadow = engine(&BANNING.replace("id: login,", "id: login, mode: shadow,"));
     assert_eq!(allowed(&shadow, &login("a@example.com"), 20, NOW), 20);
     let peeked = engine(BANNING);
@@ -157,7 +157,7 @@ fn lifting_a_ban_forgives_its_strikes() {
 }
 
 #[test]
-fn an_automatic_ban_does_not_shorten_one_by_hand() {
+fn an_automatic_ban_does_not_shorten_a_manual_one() {
     let engine = engine(BANNING);
     let range = key("ip:192.0.2.0/24");
     allowed(&engine, &login("a@example.com"), 4, NOW);

@@ -88,7 +88,7 @@ fn a_request_is_one_violation_of_a_rule_whatever_the_number_of_its_limits() {
 
 /// The denials that led to a ban are paid for: those by another rule do not begin the next one.
 #[test]
-fn after_a_ban_every_rule_begins_to_count_anew() {
+fn after_a_ban_every_rule_counts_from_zero() {
     let engine = engine(
         "rules:
       - {id: a, key: user, limit: 1/h, ban: {after: 2, for: 1s, max: 24h}}

@@ -193,7 +193,7 @@ fn a_rule_that_fails_open_is_skipped_and_one_that_fails_closed_refuses() {
 }
 
 #[test]
-fn a_denial_by_a_counter_that_was_asked_stands() {
+fn a_denial_by_a_reachable_counter_stands() {
     let rules =
         "rules: [{id: a, key: user, limit: 1/m}, {id: c, key: user, limit: 5/m, on_store_error: closed}]";
     let (engine, store) = (engine(rules), Faulty::without(&["c"]));
@@ -269,7 +269,7 @@ fn a_key_last_seen_at_its_limit_stays_denied_until_it_may_pass_again() {
 }
 
 #[test]
-fn a_denial_that_was_undone_is_not_held_against_a_key() {
+fn a_denial_that_was_undone_is_not_counted() {
     let settings = StoreSettings { on_error: OnStoreError::Local, nodes: 1, deny_cache: false };
     let (engine, mut store) =
         (with_store("rules: [{id: a, key: user, limit: 1/h}]", settings), Faulty::default());
@@ -282,7 +282,7 @@ fn a_denial_that_was_undone_is_not_held_against_a_key() {
 }
 
 #[test]
-fn shadow_rules_that_cannot_be_asked_do_not_matter() {
+fn shadow_rules_without_an_answer_do_not_affect_the_verdict() {
     let rules = "rules: [{id: a, key: user, limit: 5/m}, {id: s, key: user, limit: 1/m, mode: shadow, on_store_error: closed}]";
     let (engine, store) = (engine(rules), Faulty::without(&["s"]));
     let verdict = check(&engine, &store, &Hit::by("ann"), NOW).verdict;
@@ -290,7 +290,7 @@ fn shadow_rules_that_cannot_be_asked_do_not_matter() {
 }
 
 #[test]
-fn who_was_just_denied_is_told_so_without_asking_again() {
+fn a_recent_denial_is_repeated_without_a_call_to_the_store() {
     let engine = engine(
         "rules: [{id: a, key: user, limit: 2/m, ban: {key: user, after: 100, within: 1h, for: 1h, max: 1d}}]",
     );
@@ -321,7 +321,7 @@ fn who_was_just_denied_is_told_so_without_asking_again() {
 }
 
 #[test]
-fn a_denial_that_may_be_undone_is_asked_for_each_time() {
+fn a_denial_that_may_be_undone_is_not_cached() {
     for option in ["count_denied: true", "count_when: success", "algorithm: concurrency"] {
         let rules = format!("rules: [{{id: a, key: user, limit: 1/m, {option}}}]");
         let (engine, store) = (engine(&rules), Faulty::default());

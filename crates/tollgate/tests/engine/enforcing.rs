@@ -30,7 +30,7 @@ fn passes(verdict: &Verdict) -> bool {
 }
 
 #[test]
-fn in_shadow_nobody_is_refused_delayed_or_banned_and_all_is_counted() {
+fn in_shadow_no_request_is_denied_delayed_or_banned_and_all_are_counted() {
     let engine = switched(STRICT, Enforce::Shadow);
     assert_eq!(engine.enforce(), Enforce::Shadow);
     for hit in [on("/login", "a"), on("/turns", "a"), on("/keyed", "a"), on("/login", "evil")] {
@@ -82,7 +82,7 @@ fn a_batch_is_decided_as_its_hits_alone() {
 const HALF: &str = "rules: [{id: half, key: user, limit: 2/h, enforce_percent: 50, ban: {after: 3}}]";
 
 #[test]
-fn a_key_outside_of_the_share_fares_as_in_shadow() {
+fn a_key_outside_the_share_is_decided_as_in_shadow() {
     let shadow = engine(&HALF.replace("enforce_percent: 50", "mode: shadow"));
     let enforced = engine(&HALF.replace("enforce_percent: 50, ", ""));
     let (half, other_node) = (engine(HALF), engine(HALF));

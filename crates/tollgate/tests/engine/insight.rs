@@ -77,7 +77,7 @@ fn a_reset_key_starts_over_and_others_do_not() {
 }
 
 #[test]
-fn a_key_that_does_not_fit_its_rule_is_rejected_with_the_one_that_does() {
+fn a_key_with_wrong_attributes_is_rejected_with_the_right_ones() {
     let engine = engine("rules: [{id: r, key: [user, ip], limit: 5/m}, {id: all, limit: 5/m}]");
     let message =
         |rule, text| engine.key(rule, key(text), NOW).expect_err("they do not go together").to_string();
@@ -108,7 +108,7 @@ fn the_stream_of_decisions_is_bounded_and_ordered() {
 }
 
 #[test]
-fn keys_are_shown_in_events_only_if_asked_for() {
+fn keys_are_in_events_only_if_enabled() {
     let yaml = "rules: [{id: r, key: [email, ip], limit: 1/m}]
 bans: [{key: 'user:sensitive'}]
 allow: ['user:trusted']";

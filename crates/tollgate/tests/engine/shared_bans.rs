@@ -73,7 +73,7 @@ fn a_ban_lifted_while_a_node_was_down_is_lifted_after_its_snapshot_was_read() {
 }
 
 #[test]
-fn bans_that_are_earned_are_handed_over_once_and_others_never() {
+fn automatic_bans_are_published_once_and_others_never() {
     let engine = engine(RULES);
     offend(&engine, "/login", "early", NOW);
     assert_eq!(engine.take_pending_bans(), [], "no consumer is registered");
@@ -118,7 +118,7 @@ fn strikes_of_a_ban_that_is_over_by_the_time_it_arrives_count() {
 }
 
 #[test]
-fn a_ban_by_hand_takes_no_strikes_away() {
+fn a_manual_ban_removes_no_strikes() {
     let engine = engine(RULES);
     engine.put_ban(key("user:a"), automatic(NOW + HOUR, 2), NOW);
     engine.put_ban(key("user:a"), by_hand(NOW + HOUR * 2), NOW);
@@ -126,7 +126,7 @@ fn a_ban_by_hand_takes_no_strikes_away() {
 }
 
 #[test]
-fn an_unban_from_elsewhere_forgives() {
+fn an_unban_from_another_node_removes_the_strikes() {
     let engine = engine(RULES);
     assert_eq!(offend(&engine, "/login", "a", NOW).strikes, 1);
     engine.remove_ban(key("user:a"), NOW);
@@ -196,7 +196,7 @@ fn the_allow_list_changes_while_it_runs_and_keeps_what_the_file_says() {
 }
 
 #[test]
-fn who_is_banned_is_found_while_the_list_changes_and_nobody_else_is() {
+fn banned_keys_are_found_while_the_list_changes_and_no_others_are() {
     let engine = engine("rules: []");
     engine.put_ban(key("user:evil"), by_hand(Time::MAX), NOW);
     engine.put_ban(key("ip:192.0.2.1"), by_hand(Time::MAX), NOW);

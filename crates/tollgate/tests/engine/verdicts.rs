@@ -206,7 +206,7 @@ fn a_cost_above_the_capacity_never_passes_and_takes_nothing() {
 }
 
 #[test]
-fn a_peek_says_what_would_happen_and_what_is_left_now() {
+fn a_peek_returns_the_decision_and_the_remaining_amount() {
     for algorithm in ALGORITHMS {
         let engine = engine(&format!("rules: [{{id: r, limit: 2/m, track: true, key: user, {algorithm}}}]"));
         for expected in [2, 1] {
@@ -251,7 +251,7 @@ fn what_was_denied_or_let_pass_without_rules_has_no_receipt() {
 }
 
 #[test]
-fn headers_tell_policy_rest_and_wait() {
+fn headers_have_policy_remaining_and_wait() {
     let engine = engine("rules: [{id: login, limits: [5/m, 20/h]}, {id: tried, limit: 1/m, mode: shadow}]");
     let shown = |verdict: &Verdict, style| {
         headers(verdict, style).iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>()

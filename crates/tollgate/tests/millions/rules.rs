@@ -143,7 +143,7 @@ fn rules_that_are_edited_and_removed_for_long_leave_nothing_behind() {
 /// `cargo test --release -p tollgate --test millions -- --ignored --nocapture`
 #[test]
 #[ignore = "takes half a minute: prints what a million rules cost"]
-fn a_millions_fit_250_megabytes() {
+fn a_million_rules_fit_250_megabytes() {
     for (name, form) in all_forms(1_000_000) {
         let (policy, bytes) = policy(1_000_000, form);
         eprintln!("{name}: {} bytes a rule", bytes / policy.rules().len());

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_users_own_rule_stands_in_for_the_general_one() {
+fn a_users_own_rule_replaces_the_general_one() {
     let engine = engine(
         "rules:
            - {id: general, url: /search, time: minute, requests: 5}
@@ -95,7 +95,7 @@ fn an_override_for_an_ipv6_address_is_for_its_network() {
 
 /// A range in a combination was accepted, and never matched anybody.
 #[test]
-fn a_range_of_addresses_stands_alone() {
+fn a_range_of_addresses_cannot_be_combined() {
     check_rejected("allow: ['ip:10.0.0.0/8+user:u']", &["allow[0]: 10.0.0.0/8 is a range"]);
     check_rejected("bans: [{key: 'ip:10.0.0.0/8+user:u'}]", &["bans[0].key: 10.0.0.0/8 is a range"]);
     let engine = engine("bans: [{key: 'ip:2001:db8::7+user:u'}, {key: 'ip:10.1.2.3+user:u'}]");

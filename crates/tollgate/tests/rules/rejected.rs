@@ -22,7 +22,7 @@ fn unknown_keys_are_rejected_with_what_was_meant() {
 }
 
 #[test]
-fn all_problems_are_told_at_once_with_their_places() {
+fn all_problems_are_reported_at_once_with_their_positions() {
     check_rejected(
         "rules:
   - id: a b

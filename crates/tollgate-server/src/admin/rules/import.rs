@@ -76,7 +76,7 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
     };
     let puts = spool.rules().map_err(spool_problem)?.map(|rule| match rule {
         Ok(rule) => Ok(Edit::rule(rule.text, Precondition::Any)),
-        Err(error) => Err(DbError::Unwritable { position: "the import".to_owned(), why: error.to_string() }),
+        Err(error) => Err(DbError::Unwritable { location: "the import".to_owned(), why: error.to_string() }),
     });
     let edits = puts.chain(deletions.into_iter().map(Ok));
     if dry_run {

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn consistency_is_strict_unless_said_otherwise() {
+    fn consistency_is_strict_by_default() {
         let address = parse("cassandra://a,b/limits");
         assert_eq!(address.consistency, Consistency::Quorum);
         assert_eq!(address.read_consistency(), Consistency::Serial);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_rejected_with_the_way_out() {
+    fn invalid_addresses_are_rejected_with_a_hint() {
         let long = format!("cassandra://a/k?datacenter={}", "x".repeat(MAX_DATACENTER_BYTES + 1));
         for (url, says) in [
             ("cassandra://a", "names no keyspace: write cassandra://host/keyspace"),

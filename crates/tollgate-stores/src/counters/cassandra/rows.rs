@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn nonce_and_version_tell_what_became_of_a_transaction() {
+    fn nonce_and_version_determine_the_outcome_of_a_transaction() {
         let writes = [write(Some(7)), write(None)];
         let rows = [row(Some(8), Some(42)), row(Some(8), Some(42))];
         assert_eq!(outcome_of(&rows, &writes, 42), TransactionOutcome::Applied);

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keyspace_without_transactions_is_told_with_the_way_out() {
+    fn a_keyspace_without_transactions_is_reported_with_a_hint() {
         let scylla =
             "Cannot use LightWeight Transactions for table k.t: LWT is not yet supported with tablets";
         let told = transaction_error(scylla);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_decides_is_looked_at_more_closely() {
+    fn only_deciding_buckets_are_read_at_a_finer_level() {
         let mut buckets = minutes_and_seconds();
         assert_eq!(buckets.sum(), 10);
         assert_eq!(buckets.too_coarse(0), [], "the newest hit is known to the second");

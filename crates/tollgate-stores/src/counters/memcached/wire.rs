@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_memcached_is_found_out_at_once() {
+    fn a_server_that_is_not_memcached_is_detected_at_once() {
         for bytes in [&b"\x16\x03\x01"[..], b"HTTP/1.1 400 Bad Request\r\n", b"+OK\r\n", b"VA x\r\n", b"\r\n"]
         {
             assert!(parse_reply(bytes).is_err(), "{}", bytes.escape_ascii());

@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_redirect_without_a_host_stays_with_the_one_that_was_asked() {
+    fn a_redirect_without_a_host_stays_on_the_same_server() {
         let tcp = |host: &str, port| Some(Endpoint::Tcp { host: host.to_owned(), port });
         assert_eq!(parse_redirect("10.0.0.1:7001", "a:7000"), tcp("10.0.0.1", 7001));
         assert_eq!(parse_redirect(":7001", "a:7000"), tcp("a", 7001));

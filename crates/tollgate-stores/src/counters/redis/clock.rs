@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_was_set_back_is_believed_after_a_while() {
+    async fn a_clock_that_was_set_back_is_accepted_after_a_while() {
         let clock = ServerClock::new();
         clock.observe(9_000_000_000, Instant::now());
         for second in 1..30 {

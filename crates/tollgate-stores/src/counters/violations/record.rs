@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgiven_begins_anew_and_is_not_counted_late() {
+    fn a_lifted_ban_resets_the_record_and_late_violations_do_not_count() {
         let mut record = OffenderRecord::default();
         let three = violations("a", 3, &[(NOW, 3)]);
         record.count(&three, stamp(1, 1));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_others_are_no_record() {
+    fn foreign_bytes_are_not_a_record() {
         let mut record = OffenderRecord::default();
         record.count(&violations("a", 3, &[(NOW, 3)]), stamp(1, 1));
         let bytes = record.encode();

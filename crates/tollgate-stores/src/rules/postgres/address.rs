@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_without_the_password() {
+    fn errors_do_not_show_the_password() {
         for options in [
             "colour=red",
             "replica=a,,b",
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_must_show_is_what_the_options_say() {
+    fn the_options_choose_how_a_server_is_verified() {
         for (options, trust) in [
             ("", None),
             ("?sslmode=disable", None),

@@ -71,7 +71,7 @@ fn no_spelling_escapes_its_rule() {
 }
 
 #[test]
-fn a_users_own_rule_stands_in_for_the_general_one() {
+fn a_users_own_rule_replaces_the_general_one() {
     let rules = ["key: user", "uid: '42', key: user", "key: ip"];
     let rules = rules.iter().enumerate().map(|(n, options)| rule(n, "/search", options));
     let set = RuleSet::new(rules.collect()).expect("a valid set");

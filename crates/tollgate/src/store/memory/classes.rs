@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn every_class_comes_back_from_its_words() {
+    fn every_class_round_trips_through_its_words() {
         let period = Period::new(3, Unit::Month).expect("a valid period");
         let forms = [
             SlotEncoding::Timestamp(BucketClock::Nanos),

@@ -127,7 +127,7 @@ mod tests {
     use crate::time::Period;
 
     #[test]
-    fn what_fits_comes_back_and_what_does_not_is_rejected() {
+    fn values_that_fit_round_trip_and_others_are_rejected() {
         let minute = SlotEncoding::counts(Period::MINUTE.nanos()).layout();
         let Layout::Counts { count_bits } = minute else { panic!("it is one of counts") };
         let now = 30_000_000;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_brief_comes_back_from_its_word() {
+    fn a_brief_round_trips_through_its_word() {
         let layouts =
             [Layout::Timestamp, Layout::Window { count_bits: 40 }, Layout::Counts { count_bits: 17 }];
         for (layout, capacity_log2) in layouts.into_iter().zip([0, 63, 7]) {

@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_comes_back_whatever_the_count() {
+    fn every_state_round_trips_with_every_generation() {
         let tag = 0x0001_2345_6789_abcd << OWNER_AT | 7;
         for state in
             [0, 1, WORD_RANGE - 1, WORD_RANGE, WORD_RANGE + 1, 6 * WORD_RANGE + 42, u64::MAX - 1, u64::MAX]
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_word_alone_is_counted() {
+    fn a_change_of_the_tag_increments_the_generation() {
         let slot = Slot::default();
         let owner = |n: u64| n << OWNER_AT | 1;
         let empty = slot.load();
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slot_of_a_tag_is_found_wherever_it_stands() {
+    fn the_slot_of_a_tag_is_found_at_any_index() {
         let line = CacheLine::default();
         for n in 0..SLOTS_PER_LINE {
             let entry = ((n as u64 + 1) << OWNER_AT | 1, 3);

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adding_a_line_divides_the_keys_of_one_line_only() {
+    fn adding_a_line_splits_one_line_only() {
         for lines in 1..600 {
             for key in 0..2_000u64 {
                 let bits = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quarter_of_a_limit_gives_way_to_nothing() {
+    fn keys_with_a_quarter_of_their_limit_used_are_not_evicted() {
         let [fresh, quarter, whole, owed] = [1, 25, 100, 200].map(|used| UsedFraction::of(used, 100));
         assert!(
             fresh.is_evictable_by(whole) && fresh.is_evictable_by(quarter) && fresh.is_evictable_by(owed)

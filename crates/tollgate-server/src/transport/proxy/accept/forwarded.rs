@@ -99,9 +99,9 @@ impl Peer {
                 headers.entry(X_FORWARDED_PROTO).or_insert(own_proto);
             }
             ForwardingHeader::Forwarded => {
-                let value = |name| last_parameter(&lines(headers, FORWARDED), name).and_then(as_header);
-                let forwarded_host = value("host");
-                let forwarded_proto = value("proto");
+                let parameter = |name| last_parameter(&lines(headers, FORWARDED), name).and_then(as_header);
+                let forwarded_host = parameter("host");
+                let forwarded_proto = parameter("proto");
                 add(headers, FORWARDED, &self.element(host));
                 headers.remove(X_FORWARDED_FOR);
                 headers.extend(before.map(|client| (X_FORWARDED_FOR, value(client.to_string()))));
@@ -201,7 +201,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_a_stranger_claims_is_replaced() {
+    fn headers_of_an_untrusted_client_are_replaced() {
         let claims = [
             ("x-forwarded-for", "1.1.1.1"),
             ("forwarded", "for=1.1.1.1"),

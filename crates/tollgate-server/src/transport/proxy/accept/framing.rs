@@ -283,7 +283,7 @@ mod tests {
     const LAST: &str = "GET /last HTTP/1.1\r\nhost: x\r\n\r\n";
 
     #[test]
-    fn a_head_begins_where_the_body_before_it_ends() {
+    fn a_head_begins_where_the_previous_body_ends() {
         for body in [
             "0\r\n\r\n",
             "3\r\nabc\r\n0\r\n\r\n",
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_behind_bytes_that_are_malformed_or_ambiguous() {
+    fn no_head_is_reported_after_malformed_or_ambiguous_bytes() {
         for body in
             ["x\r\n", "\r\n", "3\nabc", "3\r\nabcd", "3 3\r\n", "3;\n", "10000000000000000\r\n", "0\r\n\rx"]
         {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_buffered_head_is_bounded() {
         let mut framing = Framing::default();
         (0..1000).for_each(|_| framing.add(&[b'x'; 1 << 10]));
         assert!(framing.head.line.capacity() <= 2 * MAX_HEAD);

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pulse_is_lost_after_some_missed_beats() {
+    fn a_worker_is_stuck_after_some_missed_heartbeats() {
         let pulse = Heartbeat::default();
         let now = Time::from_secs(1_000);
         assert!(!pulse.is_stalled(now), "a worker that has not started is not stuck");

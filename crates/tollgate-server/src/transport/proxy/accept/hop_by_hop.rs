@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_the_connection_goes_no_further() {
+    fn hop_by_hop_headers_are_removed() {
         let mut given = headers(&[
             ("host", "h"),
             ("connection", "close, x-private"),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_must_be_asked_for_twice_and_never_to_http() {
+    fn an_upgrade_needs_both_headers_and_never_goes_to_http() {
         let upgrade_of = |connection, upgrade| {
             requested_upgrade(&headers(&[("connection", connection), ("upgrade", upgrade)]))
         };

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_of_what_we_set_strip_or_count_by_go() {
+    fn other_spellings_of_headers_that_we_set_strip_or_count_by_are_removed() {
         let given = [
             "x_forwarded_for",
             "x-forwarded_for",
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_stripped_goes_but_for_a_trusted_proxys_real_ip() {
+    fn configured_headers_are_stripped_except_the_real_ip_of_a_trusted_proxy() {
         let given = ["x-real-ip", "true-client-ip", "x-other"];
         let strip = ["x-real-ip", "true-client-ip"];
         assert_eq!(kept(&given, &strip, &[], RequestOrigin::Client), ["x-other"]);

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn html_is_for_those_who_prefer_it() {
+    fn html_is_sent_to_clients_that_prefer_it() {
         let format = |accept| ErrorFormat::of(Some(&HeaderValue::from_static(accept)));
         for accept in [
             "text/html",

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn when_to_come_back_is_theirs_to_say() {
+    fn retry_after_of_the_upstream_stays() {
         assert_eq!(merged(&[("retry-after", "120")], HeaderStyle::None), ["retry-after: 120"]);
     }
 }

@@ -94,7 +94,7 @@ mod tests {
     const MAX_TRIES: usize = 3;
 
     #[test]
-    fn taking_turns_leaves_out_those_that_are_down() {
+    fn round_robin_skips_upstreams_that_are_down() {
         let upstreams = upstreams(3);
         let turn = RoundRobinCursor::default();
         let round = |count| (0..count).map(|_| chosen(&upstreams, &Balance::RoundRobin, &turn, None));

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_called_at_its_turn_and_in_order() {
+    fn held_requests_are_released_at_their_turn_and_in_order() {
         let waiters = Waiters::new();
         let mut held: Vec<_> =
             (0..6).map(|n| waiters.enter(NOW).map(|(held, turn)| (n, turn, held)).unwrap()).collect();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_gives_the_place_to_those_behind_and_the_last_place_back() {
+    fn a_request_that_leaves_moves_the_others_up_and_the_last_charge_is_refunded() {
         let waiters = Waiters::new();
         let mut held: Vec<_> = (0..6).map(|_| waiters.enter(NOW).unwrap().0).collect();
         waiters.queues.release_due(NOW);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_called_early_where_the_first_could_not_be_followed() {
+    fn no_request_is_released_early_if_the_first_has_no_charge() {
         let waiters = Waiters::new();
         let (first, _) = waiters.enter(NOW).unwrap();
         let key = first.key;
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_room_takes_nobody_in() {
+    fn a_full_queue_accepts_no_request() {
         let waiters = Waiters::new();
         let mut verdict = waiters.gate.engine.check(&Hit::on("GET", "h", "/"), NOW);
         let mut receipt = verdict.receipt.take();

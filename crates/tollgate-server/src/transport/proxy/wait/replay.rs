@@ -188,7 +188,11 @@ async fn deliver(
     Ok(status)
 }
 
-fn outgoing(item: &QueuedRequest, body: Vec<u8>, host: crate::config::HostHeader) -> Option<OutgoingRequest> {
+fn outgoing(
+    item: &QueuedRequest,
+    body: Vec<u8>,
+    host_header: crate::config::HostHeader,
+) -> Option<OutgoingRequest> {
     let mut request = Request::builder().method(item.method.as_str()).uri(item.target.as_str());
     for (name, value) in &item.headers {
         request = request.header(name, value);
@@ -201,7 +205,7 @@ fn outgoing(item: &QueuedRequest, body: Vec<u8>, host: crate::config::HostHeader
         &host,
         trust,
     );
-    if host == crate::config::HostHeader::Keep {
+    if host_header == crate::config::HostHeader::Keep {
         parts.headers.insert(HOST, host);
     }
     let id = HeaderValue::from_str(&item.id).ok()?;

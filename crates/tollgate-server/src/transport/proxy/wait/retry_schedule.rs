@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_of_one_key_stand_in_line_and_others_beside_them() {
+    fn requests_of_one_key_are_scheduled_one_after_another_and_keys_independently() {
         let rules = "rules: [{ id: a, key: user, limit: 10/s, burst: 1 }]";
         let engine = Engine::new(Policy::from_yaml(rules).expect("rules"));
         let start = Time::from_secs(1_000);
