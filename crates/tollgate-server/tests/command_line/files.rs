@@ -56,7 +56,7 @@ bans: [{ key: 'ip:1.2.3' }]
         ("3:14", "from 1 to 128"),
         ("4:1", "unknown key 'colour'"),
         ("6:21", "unknown unit 'fortnight' in '5/fortnight': use s, m, h, d, week, month"),
-        ("7:11", "'b b' is no id"),
+        ("7:11", "'b b' is not a valid id"),
         ("8:21", "'-5/m'"),
         ("9:37", "'magic'"),
         ("10:21", "less than the cost 3"),

@@ -59,5 +59,5 @@ fn a_change_is_reverted_and_printed() {
     assert!(shell.done(&["rules", "history", "mine", "--limit", "1"]).contains(", reverts 0-3"));
     fails(&shell.admin(&["rules", "rollback", "0-3"]), 1, &["read it again"]);
     fails(&shell.admin(&["rules", "rollback", "0-99"]), 1, &["no change 0-99"]);
-    fails(&shell.admin(&["rules", "rollback", "soon"]), 1, &["'soon' is no version"]);
+    fails(&shell.admin(&["rules", "rollback", "soon"]), 1, &["'soon' is not a valid version"]);
 }

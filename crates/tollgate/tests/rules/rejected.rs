@@ -185,7 +185,7 @@ fn values_of_the_wrong_type_are_rejected() {
     check_option_rejected("mode: [shadow]", "rules[0].mode: expected text, found a list");
     check_option_rejected("match: login", "'login' is not a valid path: begin it with /");
     check_option_rejected("match: [/login]", "expected [METHOD ]PATH");
-    check_option_rejected("host: '*'", "'*' is no host");
+    check_option_rejected("host: '*'", "'*' is not a valid host");
     check_option_rejected("key: colour", "unknown attribute 'colour'");
     check_option_rejected("key: [ip, ip]", "ip is named twice");
     check_option_rejected("key: {a: b}", "rules[0].key: expected an attribute");
