@@ -26,5 +26,5 @@ fn keys_are_shown_and_reset() {
     let counter = shell.admin(&["key", "show", "counter"]);
     assert_eq!(counter.stdout, "sliding-counter 9/y: used 1, 8 left, previous 0, current 1\n");
     fails(&shell.admin(&["key", "show", "nobody"]), 1, &["no rule 'nobody'"]);
-    fails(&shell.admin(&["key", "show", "login"]), 1, &["it wants email:…"]);
+    fails(&shell.admin(&["key", "show", "login"]), 1, &["use email:…"]);
 }
