@@ -1,9 +1,10 @@
 //! Twice the input costs at most 2.2 times the instructions, for every case. Needs valgrind.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+use tollgate_testkit::not_run;
 
 /// What doubling the input may cost at most.
 const LINEAR: f64 = 2.2;
@@ -29,21 +30,11 @@ fn has_valgrind() -> bool {
     version.is_ok_and(|status| status.success())
 }
 
-/// Says that nothing was tested, as `scripts/test` collects it.
-fn not_run() {
-    const WHY: &str = "linearity: valgrind is not installed";
-    eprintln!("\n!!! NOT RUN: {WHY}\n");
-    if let Some(path) = std::env::var_os("TOLLGATE_NOT_RUN") {
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        writeln!(file.expect("the list can be written"), "{WHY}").expect("the list can be written");
-    }
-}
-
 #[test]
 #[cfg_attr(debug_assertions, ignore = "assertions of dependencies are not linear: run it with --release")]
 fn double_the_input_costs_at_most_2_2_times_the_instructions() {
     if !has_valgrind() {
-        return not_run();
+        return not_run("linearity", "valgrind is not installed");
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("linearity-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder for the counts");

@@ -16,13 +16,10 @@ use tollgate::policy::{PolicyChange, PolicyParts};
 use tollgate::rule::parse;
 use tollgate::{Hit, Policy, Time};
 use tollgate_stores::rules::sqlite::SqliteDb;
+use tollgate_testkit::mixed_rules::{Mix, Parts};
 
 #[path = "../../tollgate-server/src/allocator.rs"]
 mod allocator;
-#[path = "../../tollgate/tests/millions/mixed.rs"]
-mod mixed;
-
-use mixed::{Mix, Parts};
 
 /// Requests, and how many of them are timed together.
 const REQUESTS: usize = 100_000;

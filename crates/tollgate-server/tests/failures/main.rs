@@ -2,11 +2,6 @@
 //!
 //! `scripts/failures` runs all of it and prints the table of docs/stores.md; what is quick runs with the other tests.
 
-#[path = "../harness/mod.rs"]
-mod harness;
-#[path = "../../../tollgate-stores/tests/servers/mod.rs"]
-mod servers;
-
 mod load;
 mod report;
 mod scenario;

@@ -6,15 +6,15 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Folder, Server, eventually, tollgate};
+use tollgate_testkit::servers::cassandra::{Cassandra, CassandraCluster};
+use tollgate_testkit::servers::cluster::RedisCluster;
+use tollgate_testkit::servers::memcached::Memcached;
+use tollgate_testkit::servers::postgres::Postgres;
+use tollgate_testkit::servers::redis::{Make, Redis};
+use tollgate_testkit::servers::sentinel::SentinelGroup;
+use tollgate_testkit::{Folder, Process, Server, eventually, find, free_port, not_run, tollgate};
+
 use crate::load::{Load, Seen, rules};
-use crate::servers::cassandra::{Cassandra, CassandraCluster};
-use crate::servers::cluster::RedisCluster;
-use crate::servers::memcached::Memcached;
-use crate::servers::postgres::Postgres;
-use crate::servers::redis::{Make, Redis};
-use crate::servers::sentinel::SentinelGroup;
-use crate::servers::{Process, find, free_port, not_run};
 
 /// A supervisor would start a dead server again after this time.
 const RESTARTED_AFTER: Duration = Duration::from_secs(2);

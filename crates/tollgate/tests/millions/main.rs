@@ -7,7 +7,6 @@ use tollgate::policy::PolicyChange;
 use tollgate::{Engine, Time};
 
 mod keys;
-mod mixed;
 mod rules;
 
 struct Counting;

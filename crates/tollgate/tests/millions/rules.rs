@@ -4,9 +4,9 @@ use tollgate::document::{self, Problems};
 use tollgate::policy::{PolicyChange, PolicyParts};
 use tollgate::rule::{Rule, RuleId, parse};
 use tollgate::{Engine, Hit, Policy};
+use tollgate_testkit::mixed_rules::{Mix, Parts};
 
 use super::*;
-use crate::mixed::{Mix, Parts};
 
 /// A rule costs no more than this, with everything that finds it.
 const MAX_BYTES_A_RULE: usize = 250;

@@ -1,0 +1,136 @@
+//! The admin address: health, metrics, rules, bans, keys, and who may use them.
+
+mod access;
+mod audit;
+mod bans;
+mod doors;
+mod editing;
+mod import;
+mod keys;
+mod rules;
+mod switches;
+
+use serde_json::json;
+use tollgate_testkit::{Client, Server};
+
+#[test]
+fn health_and_readiness_need_no_token() {
+    let server = Server::start("rules: [{ id: a, limit: 1/h }]");
+    let health = server.admin("GET", "/healthz", "").json();
+    assert_eq!((&health["status"], &health["enforce"]), (&json!("ok"), &json!("on")));
+    let ready = server.admin("GET", "/readyz", "");
+    assert_eq!((ready.status, ready.json()), (200, json!({ "status": "ready", "rules_generation": 1 })));
+    let mut client = Client::to(server.admin);
+    assert_eq!(client.ask("HEAD", "/healthz", &[("host", "evil.example")], b"").status, 200);
+}
+
+#[test]
+fn the_page_shows_the_rules_and_runs_no_scripts() {
+    let server = Server::start("rules: [{ id: login, match: POST /login, key: user, limits: [5/m, 20/h] }]");
+    server.check(&json!({ "method": "POST", "path": "/login", "user": "<script>" }));
+    let page = server.admin("GET", "/", "");
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(
+        page.header("content-security-policy").is_some_and(|policy| policy.starts_with("default-src 'none'"))
+    );
+    let text = page.text();
+    assert!(
+        text.contains("<td>login</td><td>POST /login</td><td>5/m, 20/h</td><td>enforce</td><td>1</td>"),
+        "{text}"
+    );
+    assert!(!text.contains("<script"), "{text}");
+    let elsewhere = Client::to(server.admin).ask("GET", "/", &[("host", "evil.example")], b"");
+    assert_eq!(elsewhere.status, 403);
+}
+
+#[test]
+fn an_automatic_ban_is_logged() {
+    let server = Server::start(
+        "rules: [{ id: a, key: user, limit: 0/h, ban: { key: [user], after: 1, within: 1h, for: 1h, max: 1h } }]",
+    );
+    server.check(&json!({ "user": "somebody" }));
+    server.wait_for_log("keys were banned after repeated denials");
+    assert!(!server.log().contains("somebody"), "{}", server.log());
+}
+
+#[test]
+fn metrics_are_openmetrics_text_with_labels_from_the_configuration_only() {
+    let server = Server::start(
+        "rules: [{ id: a, key: user, limit: 1/h, ban: { key: [user], after: 2, within: 1h, for: 1h, max: 1h } }]",
+    );
+    for _ in 0..4 {
+        server.check(&json!({ "user": "made-up\"\n{}", "ip": "203.0.113.9", "path": "/secret" }));
+    }
+    let answer = server.admin("GET", "/metrics", "");
+    assert_eq!(
+        answer.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    let page = answer.text();
+    for made_up in ["made-up", "203.0.113.9", "secret"] {
+        assert!(!page.contains(made_up), "{page}");
+    }
+    for line in [
+        r#"tollgate_decisions_total{reason="ok"} 1"#,
+        r#"tollgate_decisions_total{reason="limit"} 2"#,
+        r#"tollgate_decisions_total{reason="ban"} 1"#,
+        r#"tollgate_rule_hits_total{rule="a",outcome="allowed"} 1"#,
+        r#"tollgate_rule_hits_total{rule="a",outcome="denied"} 2"#,
+        r#"tollgate_rule_bans_total{rule="a"} 1"#,
+        "tollgate_bans 1",
+        "tollgate_rules 1",
+        "tollgate_rules_generation 1",
+    ] {
+        assert!(page.lines().any(|each| each == line), "{line} is not in\n{page}");
+    }
+    let mut described = Vec::new();
+    let mut suffixes: &[&str] = &[];
+    for line in page.lines() {
+        if let Some(described_now) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = described_now.split_once(' ').expect("a name and a kind");
+            assert!(!described.contains(&name), "{line}");
+            suffixes = match kind {
+                "counter" => &["_total"],
+                "gauge" => &[""],
+                "info" => &["_info"],
+                "histogram" => &["_sum", "_count", "_bucket"],
+                _ => panic!("{line}"),
+            };
+            described.push(name);
+        } else if !line.starts_with("# ") {
+            let (series, value) = line.rsplit_once(' ').expect("a value");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+            let name = series.split('{').next().expect("a name");
+            let suffix = described.last().and_then(|described| name.strip_prefix(*described));
+            assert!(suffix.is_some_and(|suffix| suffixes.contains(&suffix)), "{line} stands below its type");
+        }
+    }
+    assert!(page.ends_with("\n# EOF\n"));
+}
+
+#[test]
+fn every_described_route_exists() {
+    let server = Server::start("rules: [{ id: a, limit: 9/h }]");
+    let described = server.admin("GET", "/openapi.json", "");
+    assert_eq!((described.status, described.header("content-type")), (200, Some("application/json")));
+    let described = described.json();
+    assert_eq!(described["openapi"], "3.1.0");
+    for (path, operations) in described["paths"].as_object().expect("paths") {
+        let decides = operations.get("servers").is_some();
+        for (method, operation) in
+            operations.as_object().expect("operations").iter().filter(|(name, _)| *name != "servers")
+        {
+            let (method, path) = (method.to_uppercase(), path.replace(['{', '}'], ""));
+            let answer =
+                if decides { server.ask(&method, &path, "") } else { server.admin(&method, &path, "") };
+            assert_ne!(answer.status, 405, "{method} {path}");
+            let nothing = answer.status == 404 && answer.text().contains("there is nothing at");
+            assert!(!nothing, "{method} {path}: {answer}");
+            let status = answer.status.to_string();
+            assert!(
+                operation["responses"].get(&status).is_some(),
+                "{method} {path} answers {status}: {answer}"
+            );
+        }
+    }
+}

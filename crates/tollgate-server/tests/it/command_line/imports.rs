@@ -1,0 +1,167 @@
+//! `tollgate rules apply|diff|export`, `tollgate ban import`: from a file to the database and back.
+
+use std::process::Stdio;
+
+use serde_json::json;
+use tollgate_testkit::{binary, run};
+
+use crate::command_line::{Shell, fails, json_of};
+
+const TWO: &str = "rules:\n- { id: one, match: /one, limit: 5/m }\n- { id: two, match: /two, limit: 5/m }\n";
+const THREE: &str = "- { id: one, match: /one, limit: 9/m }\n- { id: three, limit: 1/s }\n";
+
+#[test]
+fn apply_prints_the_result_for_each_rule() {
+    let shell = Shell::start();
+    let two = shell.file("two.yaml", TWO);
+    assert_eq!(
+        shell.done(&["rules", "apply", &two]),
+        "2 created, 0 changed, 0 deleted, 0 unchanged, version 0-2\n  + one\n  + two\n"
+    );
+    assert_eq!(
+        shell.done(&["rules", "import", &two]),
+        "0 created, 0 changed, 0 deleted, 2 unchanged, version 0-2\n"
+    );
+    let three = shell.file("three.yaml", THREE);
+    let told = shell.done(&["rules", "apply", "--replace", &three]);
+    assert!(told.starts_with("1 created, 1 changed, 1 deleted, 0 unchanged, version 0-5\n"), "{told}");
+    let mut lines: Vec<_> = told.lines().skip(1).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["  + three", "  - two", "  ~ one"]);
+    let json = json_of(&shell.admin(&["rules", "apply", &two, "--json"]));
+    assert_eq!((&json["created"], &json["changed"], &json["unchanged"]), (&json!(1), &json!(1), &json!(0)));
+    assert_eq!(shell.check(&["/two", "--json"]).code, Some(0));
+}
+
+#[test]
+fn diff_shows_rule_by_rule_and_its_exit_code_says_whether_anything_differs() {
+    let shell = Shell::start();
+    let two = shell.file("two.yaml", TWO);
+    let all_new = shell.admin(&["rules", "diff", &two]);
+    let expected = "+ one\n    + match: /one\n    + limit: 5/m\n+ two\n    + match: /two\n    + limit: 5/m\n";
+    assert_eq!((all_new.code, all_new.stdout.as_str(), all_new.stderr.as_str()), (Some(1), expected, ""));
+    shell.done(&["rules", "apply", &two]);
+    let same = shell.admin(&["rules", "diff", &two]);
+    assert_eq!((same.code, same.stdout.as_str()), (Some(0), ""), "{same:?}");
+    let three = shell.file("three.yaml", THREE);
+    let merged = shell.admin(&["rules", "diff", &three]);
+    assert_eq!(merged.code, Some(1));
+    assert_eq!(merged.stdout, "~ one\n    - limit: 5/m\n    + limit: 9/m\n+ three\n    + limit: 1/s\n");
+    let replaced = shell.admin(&["rules", "diff", &three, "--replace", "--json"]);
+    assert_eq!((replaced.code, &json_of(&replaced)["deleted"]), (Some(1), &json!(1)));
+    let rehearsed = shell.done(&["rules", "apply", &three, "--dry-run"]);
+    assert!(
+        rehearsed.starts_with("~ one\n") && rehearsed.ends_with("; nothing was written\n"),
+        "{rehearsed}"
+    );
+    assert!(shell.done(&["rules", "show", "one"]).contains("limit: 5/m"), "nothing was written");
+}
+
+#[test]
+fn what_is_exported_is_applied_again_without_a_change() {
+    let shell = Shell::start();
+    let written = "rules:
+  - { id: short, uid: '42', url: /search, time: minute, requests: 5 }
+  - id: long
+    match: POST /login/{name}
+    key: [email, 'header:x-a']
+    limits: [5/m, 20/h]
+    algorithm: sliding-log
+    mode: off
+    ban: { key: [ip], after: 3, within: 10m, for: 1h, max: 24h }
+    overrides: [{ email: 'a+b@example.com', limits: [50/m] }]
+";
+    shell.done(&["rules", "apply", &shell.file("rules.yaml", written)]);
+    let exported = shell.done(&["rules", "export"]);
+    let file = shell.file("exported.yaml", &exported);
+    let same = shell.admin(&["rules", "diff", &file, "--replace"]);
+    assert_eq!((same.code, same.stdout.as_str()), (Some(0), ""), "{same:?}");
+    let other = Shell::start();
+    let told = other.done(&["rules", "apply", &file]);
+    assert!(told.starts_with("2 created, "), "{told}");
+    assert_eq!(other.done(&["rules", "export"]), exported);
+    assert_eq!(
+        other.done(&["rules", "show", "long"]).lines().skip(1).collect::<Vec<_>>(),
+        shell.done(&["rules", "show", "long"]).lines().skip(1).collect::<Vec<_>>()
+    );
+    let json = json_of(&shell.admin(&["rules", "export", "--json"]));
+    assert_eq!(json["rules"].as_array().map(Vec::len), Some(2));
+    assert!(shell.done(&["rules", "export", "--source", "file"]).contains("counter"));
+}
+
+#[test]
+fn one_bad_rule_and_nothing_is_sent_and_its_line_is_named() {
+    let shell = Shell::start();
+    let mut rules: String = (0..1_000).map(|n| format!("- {{ id: r{n}, limit: 5/m }}\n")).collect();
+    rules += "- { id: bad, limit: five }\n- { id: worse, colour: red, limit: 5/m }\n";
+    let file = shell.file("bad.yaml", &rules);
+    let ran = shell.admin(&["rules", "apply", &file]);
+    fails(
+        &ran,
+        3,
+        &[&format!("{file}:1001:"), &format!("{file}:1002:"), "unknown key 'colour'", "2 problems"],
+    );
+    let json = shell.admin(&["rules", "diff", &file, "--json"]);
+    assert_eq!((json.code, json_of(&json)["problems"].as_array().map(Vec::len)), (Some(3), Some(2)));
+    // No server is needed for that.
+    let alone = crate::command_line::tollgate(&["rules", "apply", &file, "--admin", "http://127.0.0.1:9"]);
+    fails(&alone, 3, &["bad.yaml:1001:"]);
+    assert_eq!(shell.admin(&["rules", "ls", "--source", "database"]).stderr, "no rules\n");
+    fails(&shell.admin(&["rules", "apply", "nowhere.yaml"]), 3, &["nowhere.yaml: cannot be read"]);
+}
+
+#[test]
+fn problems_that_only_the_server_finds_are_reported_by_line_too() {
+    let shell = Shell::start();
+    let file = shell.file("taken.yaml", "- { id: fine, limit: 5/m }\n- { id: login, limit: 5/m }\n");
+    let ran = shell.admin(&["rules", "apply", &file]);
+    fails(&ran, 3, &[&format!("{file}:2:"), "login"]);
+    let json = shell.admin(&["rules", "apply", &file, "--json"]);
+    assert_eq!((json.code, &json_of(&json)["problems"][0]["line"]), (Some(3), &json!(2)));
+    assert_eq!(shell.admin(&["rules", "ls", "--source", "database"]).stderr, "no rules\n");
+}
+
+#[test]
+fn rules_come_from_stdin_too() {
+    let shell = Shell::start();
+    let file = std::fs::File::open(shell.0.folder.write("two.yaml", TWO)).expect("the file");
+    let url = format!("http://{}", shell.0.admin);
+    let ran = run(binary().args(["rules", "apply", "-", "--admin", &url]).stdin(Stdio::from(file)));
+    assert!(ran.code == Some(0) && ran.stdout.starts_with("2 created, "), "{ran:?}");
+}
+
+/// More than what fits one buffer, a connection's window and one page; nothing is drawn where nobody looks.
+#[test]
+fn a_long_import_is_whole_and_draws_nothing_without_a_terminal() {
+    let shell = Shell::start();
+    let note = "x".repeat(700);
+    let rule = |n| format!("- {{ id: r{n}, uid: u{n}, url: /r, time: minute, requests: 5 }} # {note}\n");
+    let rules: String = (0..3_000).map(rule).collect();
+    let ran = shell.admin(&["rules", "apply", &shell.file("many.yaml", &rules)]);
+    assert!(ran.stdout.starts_with("3000 created, 0 changed, 0 deleted, 0 unchanged, "), "{ran:?}");
+    assert_eq!(ran.stdout.matches("\n  + r").count(), 100, "the first hundred are named");
+    assert!(ran.stderr.ends_with("… and 2900 more changes\n") && !ran.stderr.contains('\x1b'), "{ran:?}");
+    assert_eq!(shell.done(&["rules", "export"]).lines().count(), 3_001);
+}
+
+#[test]
+fn bans_are_imported_all_or_none() {
+    let shell = Shell::start();
+    let bans = "# those of last night\nip:203.0.113.9 7d scraping the shop\nip:198.51.100.0/24 2126-01-01T00:00:00Z\nuser:evil\n";
+    let file = shell.file("bans.txt", bans);
+    assert_eq!(
+        shell.done(&["ban", "import", &file, "--dry-run"]),
+        "3 created, 0 changed, 0 deleted, 0 unchanged; nothing was written\n"
+    );
+    assert_eq!(shell.admin(&["ban", "ls"]).stderr, "no bans\n");
+    assert_eq!(shell.done(&["ban", "import", &file]), "3 created, 0 changed, 0 deleted, 0 unchanged\n");
+    let listed = shell.done(&["ban", "ls"]);
+    for words in ["scraping the shop", "2126-01-01T00:00:00Z", "further notice"] {
+        assert!(listed.contains(words), "{words}: {listed}");
+    }
+    let bad = shell.file("bad.txt", "user:fine 1h\nshoe:42 1h\n");
+    fails(&shell.admin(&["ban", "import", &bad]), 3, &[&format!("{bad}:2:"), "unknown attribute 'shoe'"]);
+    assert_eq!(shell.done(&["ban", "ls"]).lines().count(), 4, "none of them");
+    let yaml = shell.file("bans.yaml", "bans: [{ key: 'user:other', for: 1h, reason: 'no good' }]\n");
+    assert_eq!(json_of(&shell.admin(&["ban", "import", &yaml, "--json"]))["created"], 1);
+}

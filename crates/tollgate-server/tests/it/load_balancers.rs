@@ -1,0 +1,351 @@
+//! The recipes of examples/load-balancers, each run by its one command: a real Envoy, Caddy or Traefik, three nodes that
+//! share a Redis, and an API. Nodes are killed, frozen and started again under traffic.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tollgate_testkit::{Answer, Client, Folder, Process, Server, eventually, find, free_port, not_run};
+
+/// Before the example's script ends by itself after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+const NODES: usize = 3;
+const LIMIT: usize = 5;
+const LIMITED: &str = "/limited/page";
+
+#[derive(Clone, Copy, PartialEq)]
+enum Failing {
+    Open,
+    Closed,
+}
+
+/// What clients see until the load balancer has noticed that all nodes are gone.
+#[derive(Clone, Copy, PartialEq)]
+enum Notices {
+    /// It tries the others, and then does what it does without nodes.
+    AtOnce,
+    /// It answers 502 until a health check has failed.
+    ByHealthCheck,
+}
+
+/// A running example.
+struct Example {
+    script: Process,
+    folder: Arc<Folder>,
+    front: SocketAddr,
+    /// The port of every node's proxy.
+    port: u16,
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    process: u32,
+    config: PathBuf,
+}
+
+impl Example {
+    fn start(balancer: &str, failing: Failing) -> Option<Example> {
+        for command in [balancer, "redis-server", "python3", "curl"] {
+            if find(command).is_none() {
+                not_run(&format!("examples/load-balancers with {balancer}"), &format!("no {command}"));
+                return None;
+            }
+        }
+        let folder = Folder::new();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/load-balancers/run");
+        let [front, port] = [free_port(), free_port()];
+        let mut command = Command::new(script);
+        command.arg(balancer).arg(if failing == Failing::Open { "open" } else { "closed" });
+        command.env("TOLLGATE", env!("CARGO_BIN_EXE_tollgate")).env("TMPDIR", folder.path(""));
+        command.env("FRONT", front.to_string()).env("NODES", port.to_string());
+        for name in ["ADMIN", "API", "REDIS"] {
+            command.env(name, free_port().to_string());
+        }
+        let log = folder.path("run.log");
+        let script = Process::start(command.process_group(0), &log);
+        let front = SocketAddr::from(([127, 0, 0, 1], front));
+        let mut example = Example { script, folder, front, port, nodes: Vec::new() };
+        let mut said = String::new();
+        eventually("the example runs", || {
+            said = std::fs::read_to_string(&log).unwrap_or_default();
+            assert!(!example.script.has_ended(), "{said}");
+            said.contains("Ctrl-C ends it")
+        });
+        example.nodes = said.lines().filter_map(Node::read).collect();
+        assert_eq!(example.nodes.len(), NODES, "{said}");
+        Some(example)
+    }
+
+    /// Asks on a connection of its own, from 127.0.0.`client`.
+    fn ask(&self, client: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let source = IpAddr::from(Ipv4Addr::new(127, 0, 0, client));
+        let body: &[u8] = if method == "POST" { b"hello" } else { b"" };
+        Client::connect_from(source, self.front).ask(method, path, headers, body)
+    }
+
+    /// How many of `count` requests of one client pass; the others are denied.
+    fn passed(&self, client: u8, count: u8, headers: impl Fn(u8) -> Vec<(&'static str, String)>) -> usize {
+        let answers = (0..count).map(|n| {
+            let headers = headers(n);
+            let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            self.ask(client, "GET", LIMITED, &headers)
+        });
+        let passes = |answer: Answer| match answer.status {
+            200 => true,
+            429 => false,
+            _ => panic!("{answer}"),
+        };
+        answers.filter(|answer| passes(answer.clone())).count()
+    }
+
+    /// Whether a node has been sent something that it has not read: a local port and a receive queue of /proc/net/tcp.
+    fn a_node_has_unread_bytes(&self) -> bool {
+        let sockets = std::fs::read_to_string("/proc/net/tcp").expect("the sockets of this machine");
+        let port = format!(":{:04X}", self.port);
+        sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).any(|fields| {
+            fields[1].ends_with(&port)
+                && fields[4].split(':').nth(1).is_some_and(|unread| unread.bytes().any(|b| b != b'0'))
+        })
+    }
+
+    /// Whether a request is answered with 200 soon, whatever becomes of the connection.
+    fn is_quick(&self) -> bool {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--fail", "--max-time", "3", "--output", "/dev/null"]);
+        curl.arg(format!("http://{}/", self.front)).stdout(Stdio::null()).stderr(Stdio::null());
+        curl.status().is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Example {
+    /// The script stops what it has started; what it cannot stop goes with its process group.
+    fn drop(&mut self) {
+        let start = Instant::now();
+        if !self.script.has_ended() {
+            self.script.signal("TERM");
+        }
+        while !self.script.has_ended() && start.elapsed() < GRACE {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let group = format!("-{}", self.script.id());
+        Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status().ok();
+    }
+}
+
+impl Node {
+    /// Reads `node 1: process 123, tollgate serve -c FILE`.
+    fn read(line: &str) -> Option<Node> {
+        let (process, rest) = line.strip_prefix("node ")?.split_once("process ")?.1.split_once(',')?;
+        let (_, config) = rest.split_once(" -c ")?;
+        Some(Node { process: process.parse().ok()?, config: PathBuf::from(config) })
+    }
+
+    fn kill(&self) {
+        let sent = Command::new("kill").args(["-KILL", &self.process.to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "a node can be killed");
+    }
+}
+
+fn went_through_tollgate(answer: &Answer) -> bool {
+    answer.header("ratelimit").is_some()
+}
+
+#[track_caller]
+fn assert_passed(answer: &Answer) {
+    assert!(answer.status == 200 && went_through_tollgate(answer), "{answer}");
+}
+
+/// The answers that were not as usual, of two clients who ask without end while something happens. One keeps its
+/// connection, the other makes a new one for each request.
+fn under_traffic(example: &Example, meanwhile: impl FnOnce(&dyn Fn(usize))) -> Vec<Answer> {
+    let answers = Mutex::new(Vec::new());
+    let count = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let note = |answer: Answer| {
+        if answer.status != 200 || !went_through_tollgate(&answer) {
+            answers.lock().expect("no panic while the list is held").push(answer);
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+    };
+    let more = |wanted: usize| {
+        let start = count.load(Ordering::Relaxed);
+        eventually("requests are answered", || count.load(Ordering::Relaxed) >= start + wanted);
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut kept = Client::to(example.front);
+            while !stop.load(Ordering::Relaxed) {
+                note(kept.ask("GET", "/", &[], b""));
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                note(example.ask(9, "GET", "/", &[]));
+            }
+        });
+        let stopped = StopOnDrop(&stop);
+        more(50);
+        meanwhile(&more);
+        drop(stopped);
+    });
+    answers.into_inner().expect("no panic while the list is held")
+}
+
+/// Tells the clients to stop, also after a panic: a scope waits for its threads.
+struct StopOnDrop<'s>(&'s AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn check_limits(example: &Example) {
+    assert_eq!(example.passed(2, 9, |_| Vec::new()), LIMIT);
+    let denied = example.ask(2, "GET", LIMITED, &[]);
+    assert_eq!(denied.status, 429, "{denied}");
+    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    for (name, start) in
+        [("ratelimit-policy", "\"each\";q=5;w=3600"), ("ratelimit", "\"each\";r=0"), ("retry-after", "")]
+    {
+        assert!(denied.header(name).is_some_and(|value| value.starts_with(start)), "{name}: {denied}");
+    }
+    assert_passed(&example.ask(2, "POST", "/", &[]));
+}
+
+/// The key is the address that the load balancer saw, whatever the client writes into forwarding headers.
+fn check_client_address(example: &Example) {
+    let lies = |n: u8| {
+        let address = format!("203.0.113.{n}");
+        vec![
+            ("x-forwarded-for", address.clone()),
+            ("forwarded", format!("for={address}")),
+            ("x-real-ip", address),
+        ]
+    };
+    assert_eq!(example.passed(3, 9, lies), LIMIT, "a made-up address is a client of its own");
+    let blames = |_| vec![("x-forwarded-for", "127.0.0.2".to_owned())];
+    assert_eq!(example.passed(4, 1, blames), 1, "a client is denied for what another has used");
+
+    let answer = example.ask(5, "GET", "/", &[("x-forwarded-for", "203.0.113.7")]);
+    let chain = answer.json()["x-forwarded-for"].clone();
+    assert_eq!(chain, "127.0.0.5, 127.0.0.1", "what the API is told: the client, then the load balancer");
+
+    // A client may name headers that end at the next hop. The address of the client is none of them.
+    for _ in 0..=LIMIT {
+        let answer = example.ask(6, "GET", LIMITED, &[("connection", "close, x-forwarded-for")]);
+        assert!([200, 400, 429].contains(&answer.status), "{answer}");
+        if answer.status == 200 {
+            assert_eq!(answer.json()["x-forwarded-for"], "127.0.0.6, 127.0.0.1");
+        }
+    }
+}
+
+fn check_every_node_gone(example: &Example, failing: Failing, notices: Notices) {
+    let as_wanted = |answer: &Answer| match failing {
+        Failing::Open => answer.status == 200 && !went_through_tollgate(answer),
+        Failing::Closed => answer.status == 503,
+    };
+    eventually("without nodes", || {
+        let answer = example.ask(2, "GET", LIMITED, &[]);
+        let noticed = as_wanted(&answer);
+        let may_wait = notices == Notices::ByHealthCheck && answer.status == 502;
+        assert!(noticed || may_wait, "{answer}");
+        noticed
+    });
+    for n in 0..20 {
+        let answer = example.ask(2, if n % 2 == 0 { "GET" } else { "POST" }, LIMITED, &[]);
+        assert!(as_wanted(&answer), "{answer}");
+        if failing == Failing::Open {
+            assert_eq!(answer.json()["body"], if n % 2 == 0 { "" } else { "hello" });
+        }
+    }
+}
+
+/// A request that may have reached the API through a node is not sent again, to whatever falls in for the node. One without
+/// a body: of that nothing is missing when it is sent again.
+fn check_nothing_is_sent_twice(example: &Example, nodes: &[Server]) {
+    let reached_a_node = || {
+        eventually("all is well", || (0..12).all(|_| example.is_quick()));
+        nodes.iter().for_each(Server::freeze);
+        thread::scope(|scope| {
+            let sent = scope.spawn(|| example.ask(7, "PATCH", "/", &[]));
+            let mut reached = false;
+            eventually("the request is sent", || {
+                reached = example.a_node_has_unread_bytes();
+                reached || sent.is_finished()
+            });
+            if reached {
+                nodes.iter().for_each(|node| node.signal("KILL"));
+                let answer = sent.join().expect("an answer");
+                assert!([502, 503, 504].contains(&answer.status), "{answer}");
+            }
+            nodes.iter().filter(|_| !reached).for_each(Server::thaw);
+            reached
+        })
+    };
+    // On a busy machine health checks may find out before the request is there.
+    assert!((0..5).any(|_| reached_a_node()), "no node was sent the request");
+}
+
+fn check(balancer: &str, failing: Failing, notices: Notices) {
+    let Some(example) = Example::start(balancer, failing) else { return };
+    eventually("a request passes", || example.ask(2, "GET", "/", &[]).status == 200);
+    check_limits(&example);
+    check_client_address(&example);
+
+    let failed = under_traffic(&example, |more| {
+        example.nodes[0].kill();
+        more(200);
+    });
+    assert!(failed.is_empty(), "a killed node was noticed: {failed:?}");
+
+    example.nodes[1..].iter().for_each(Node::kill);
+    check_every_node_gone(&example, failing, notices);
+
+    let nodes: Vec<_> =
+        example.nodes.iter().map(|node| Server::start_at(&example.folder, &node.config)).collect();
+    eventually("limited again", || example.ask(2, "GET", LIMITED, &[]).status == 429);
+    (0..30).for_each(|_| assert_passed(&example.ask(2, "GET", "/", &[])));
+
+    // One that accepts and never answers is found by its health check.
+    nodes[0].freeze();
+    eventually("a frozen node is left out", || (0..12).all(|_| example.is_quick()));
+    nodes[0].thaw();
+    check_nothing_is_sent_twice(&example, &nodes);
+}
+
+#[test]
+fn envoy_failing_open() {
+    check("envoy", Failing::Open, Notices::AtOnce);
+}
+
+#[test]
+fn envoy_failing_closed() {
+    check("envoy", Failing::Closed, Notices::AtOnce);
+}
+
+#[test]
+fn caddy_failing_open() {
+    check("caddy", Failing::Open, Notices::AtOnce);
+}
+
+#[test]
+fn caddy_failing_closed() {
+    check("caddy", Failing::Closed, Notices::AtOnce);
+}
+
+#[test]
+fn traefik_failing_open() {
+    check("traefik", Failing::Open, Notices::ByHealthCheck);
+}
+
+#[test]
+fn traefik_failing_closed() {
+    check("traefik", Failing::Closed, Notices::ByHealthCheck);
+}

@@ -1,0 +1,25 @@
+//! The server from outside: the real binary, real servers and clients, some of which misbehave. One binary, so that its
+//! dependencies are linked once; what measures outages runs apart, in `failures`.
+
+mod admin;
+mod algorithms;
+mod bad_input;
+mod callers;
+mod central;
+mod command_line;
+mod concurrency;
+mod crash;
+mod decision;
+mod docs;
+mod examples;
+mod fleet_bans;
+mod jwt;
+mod load_balancers;
+mod memory_full;
+mod proxy;
+mod reload;
+mod restart;
+mod rules_db;
+mod settle;
+mod slow_clients;
+mod tracking;

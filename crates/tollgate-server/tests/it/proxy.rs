@@ -1,0 +1,40 @@
+//! The proxy in front of an API, end to end.
+
+mod api;
+mod attacks;
+mod bodies;
+mod command;
+mod crowd;
+mod hold;
+mod http2;
+mod identity;
+mod limit_req;
+mod messages;
+mod protocols;
+mod queue;
+mod settlement;
+mod shared_queue;
+mod smuggling;
+mod soak;
+mod upstreams;
+mod verdicts;
+
+use api::Api;
+use tollgate_testkit::{Answer, Client, Server};
+
+/// A proxy in front of `api`; `rest` says the rest of the configuration.
+fn in_front_of(api: &Api, rest: &str) -> Server {
+    Server::start(&format!("upstreams: ['{}']\n{rest}", api.url()))
+}
+
+/// Asks the proxy on a connection of its own.
+fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> Answer {
+    Client::to(server.proxy).ask("GET", path, headers, b"")
+}
+
+/// The memory that a process has taken.
+fn resident_kib(process: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("the process runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory is known");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+}

@@ -1,0 +1,33 @@
+//! Every answer is that of the pure functions.
+
+use tollgate_testkit::central::{Told, skew, together};
+use tollgate_testkit::conformance;
+use tollgate_testkit::stores::cassandra::patient;
+
+use crate::cassandra::turn;
+
+#[tokio::test]
+async fn cassandra_conforms() {
+    let Some((server, _turn)) = turn("conformance of Cassandra").await else { return };
+    conformance::check(&Told::new(patient(&server.url("conformance")).await, 12)).await;
+}
+
+#[tokio::test]
+async fn clock_skew_admits_no_more_than_documented() {
+    let Some((server, _turn)) = turn("clocks that differ on Cassandra").await else { return };
+    skew::check(&patient(&server.url("skew")).await).await;
+}
+
+#[tokio::test]
+async fn a_clock_that_was_ahead_denies_no_longer_than_its_limit() {
+    let Some((server, _turn)) = turn("a clock that was ahead on Cassandra").await else { return };
+    let store = patient(&server.url("ahead")).await;
+    skew::check_far_ahead(&store).await;
+    skew::check_lowered(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denied_hits_do_not_drain_the_shared_limit() {
+    let Some((server, _turn)) = turn("several limits on Cassandra").await else { return };
+    together::check(&patient(&server.url("several")).await).await;
+}

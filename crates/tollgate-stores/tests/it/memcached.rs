@@ -1,0 +1,6 @@
+//! Counters on real memcached servers.
+
+mod answers;
+mod bad_input;
+mod crowd;
+mod keys;

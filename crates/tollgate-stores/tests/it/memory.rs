@@ -1,0 +1,109 @@
+//! The memory store keeps the promise of all stores.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tollgate::algorithm::Quota;
+use tollgate::fingerprint::{Fingerprint, Secret};
+use tollgate::store::{Charge, ChargeOutcome, MemoryStore, Predecessor, Receipt};
+use tollgate::{Limit, Time};
+use tollgate_stores::counters::{CentralCharge, CounterId, name};
+use tollgate_testkit::conformance::{Answer, Subject};
+
+/// The memory store with what its callers know: which limits have been in force.
+struct Memory {
+    store: MemoryStore,
+    secret: Secret,
+    limits: Mutex<HashMap<(CounterId, String), Vec<Limit>>>,
+}
+
+impl Memory {
+    fn fingerprint(&self, counter: &CounterId, limit: &Limit) -> Fingerprint {
+        let owner = counter.key.owner().map_or_else(String::new, ToString::to_string);
+        self.secret.fingerprint([
+            &*counter.domain,
+            &counter.rule,
+            &*counter.key.to_string(),
+            &owner,
+            limit.counter_label().as_str(),
+        ])
+    }
+
+    fn charge_of(&self, charge: &CentralCharge) -> Charge {
+        let CentralCharge { counter, limit, cost, unit_cost, enforcement: weight, denied_hits: denied } =
+            charge;
+        let mut limits = self.limits.lock().expect("no test panics with it");
+        let known = limits.entry((counter.clone(), name::kind(limit))).or_default();
+        known.retain(|other| other != limit);
+        let fingerprint = self.fingerprint(counter, limit);
+        let previous = known
+            .iter()
+            .rev()
+            .map(|old| Predecessor { fingerprint: self.fingerprint(counter, old), quota: Quota::new(old) })
+            .filter(|old| old.fingerprint != fingerprint)
+            .collect();
+        known.push(*limit);
+        let (cost, unit_cost, weight, denied) = (*cost, *unit_cost, *weight, *denied);
+        Charge {
+            fingerprint,
+            quota: Quota::new(limit),
+            cost,
+            unit_cost,
+            enforcement: weight,
+            denied_hits: denied,
+            predecessors: previous,
+        }
+    }
+}
+
+impl Subject for Memory {
+    type Receipt = Receipt;
+
+    fn unit(&self) -> Duration {
+        Duration::from_nanos(1)
+    }
+
+    fn takes(&self, _limit: &Limit) -> bool {
+        true
+    }
+
+    fn histories(&self) -> u64 {
+        100
+    }
+
+    async fn charge(&self, charges: &[CentralCharge], now: Time) -> Answer<Receipt> {
+        let charges: Vec<_> = charges.iter().map(|charge| self.charge_of(charge)).collect();
+        let outcome = self.store.charge(&charges, now);
+        let receipt = Receipt::of(&charges, &outcome);
+        answer(outcome, receipt)
+    }
+
+    async fn peek(&self, charges: &[CentralCharge], now: Time) -> Answer<Receipt> {
+        let charges: Vec<_> = charges.iter().map(|charge| self.charge_of(charge)).collect();
+        answer(self.store.peek(&charges, now), None)
+    }
+
+    async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
+        self.store.settle(receipt, real_cost, now);
+    }
+
+    async fn reset(&self, counter: &CounterId, limit: &Limit) {
+        let limits = self.limits.lock().expect("no test panics with it");
+        for limit in limits.get(&(counter.clone(), name::kind(limit))).into_iter().flatten() {
+            self.store.reset(self.fingerprint(counter, limit));
+        }
+    }
+}
+
+fn answer(outcome: ChargeOutcome, receipt: Option<Receipt>) -> Answer<Receipt> {
+    let parts = outcome.limits.into_iter().map(Ok).collect();
+    Answer { admitted: outcome.admitted, parts, receipt }
+}
+
+#[tokio::test]
+async fn memory_conforms() {
+    let store = MemoryStore::new(1 << 26);
+    let memory = Memory { store, secret: Secret::random(), limits: Mutex::default() };
+    tollgate_testkit::conformance::check(&memory).await;
+}

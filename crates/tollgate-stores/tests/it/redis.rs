@@ -1,0 +1,9 @@
+//! Counters on real Redis and Valkey servers.
+
+mod answers;
+mod bad_input;
+mod crowd;
+mod keys;
+mod listing;
+mod several_slots;
+mod transport;

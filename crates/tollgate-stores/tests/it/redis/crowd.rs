@@ -1,0 +1,81 @@
+//! Many at once on one key: never above the limit, hardly below it, and no update is lost.
+
+use std::collections::HashSet;
+use std::thread;
+
+use tollgate::{Shape, Time};
+use tollgate_testkit::central::{SHAPES, crowd, limit, own};
+use tollgate_testkit::servers::redis::{Make, Redis};
+use tollgate_testkit::stores::redis::{patient, ready};
+
+/// What the processes of a crowd run.
+const PROCESS: &str = concat!(module_path!(), "::one_of_the_processes");
+
+/// All three crowds at the same time, each on its own key.
+#[test]
+fn two_four_and_eight_processes_share_one_limit() {
+    let Some(server) = Redis::start(Make::Redis, "processes on one key of Redis") else { return };
+    thread::scope(|scope| {
+        for processes in [2, 4, 8] {
+            let url = server.url();
+            scope.spawn(move || crowd::check_share(PROCESS, &url, processes, 99));
+        }
+    });
+}
+
+#[tokio::test]
+#[ignore = "a process of the test above"]
+async fn one_of_the_processes() {
+    let Some(order) = crowd::order() else { return };
+    let store = patient(order.split(' ').next().unwrap_or_default());
+    crowd::hammer(store, &order).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_never_both_get_the_last_token() {
+    let Some(server) = Redis::start(Make::Redis, "the last token on Redis") else { return };
+    let nodes = [ready(&server.url()).await, ready(&server.url()).await];
+    for shape in SHAPES {
+        assert_eq!(crowd::race(&nodes, shape).await, 20, "{shape:?}");
+    }
+}
+
+/// A lost update would let two decisions start from one state.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_state_is_used_twice() {
+    let Some(server) = Redis::start(Make::Redis, "the chain of states on Redis") else { return };
+    // It does not fill up again meanwhile: a full bucket is forgotten, and then begins from nothing once more.
+    let charge = own("chain", "user:1", limit("60/m", Shape::Gcra { burst: Some(3000) }));
+    let mut tasks = Vec::new();
+    for _ in 0..8 {
+        let (store, charge) = (ready(&server.url()).await, charge.clone());
+        tasks.push(tokio::spawn(async move {
+            let mut told = Vec::new();
+            while told.len() < 1000 {
+                told.push(store.charge_with_states(&charge).await.expect("it answers"));
+            }
+            told
+        }));
+    }
+    let mut told = Vec::new();
+    for task in tasks {
+        told.extend(task.await.expect("it ends"));
+    }
+    told.sort_by_key(|(_, transition)| transition.at);
+    let (mut used, mut left) = (HashSet::new(), HashSet::from([String::new()]));
+    let mut last = Time::EPOCH;
+    for (part, transition) in &told {
+        assert!(transition.at >= last, "the server's time goes forward");
+        last = transition.at;
+        if part.decision.is_allowed() {
+            assert_ne!(transition.before, transition.after);
+            assert!(used.insert(&transition.before), "{} was charged twice", transition.before);
+            assert!(left.insert(transition.after.clone()), "{} was left twice", transition.after);
+        } else {
+            assert_eq!(transition.before, transition.after, "a denial changes nothing");
+        }
+    }
+    let unknown = told.iter().find(|(_, transition)| !left.contains(&transition.before));
+    assert_eq!(unknown.map(|(_, transition)| transition), None, "a state that nobody has left");
+    assert!(used.len() >= 3000, "{} were let through", used.len());
+}

@@ -1,0 +1,79 @@
+//! A request whose counters are on several servers of a Cluster: all are charged, or none.
+
+use tollgate::Shape;
+use tollgate_stores::counters::name::Naming;
+use tollgate_testkit::central::{FIXED, hit, left, limit, own, shared};
+use tollgate_testkit::eventually;
+use tollgate_testkit::servers::cluster::RedisCluster;
+use tollgate_testkit::servers::redis::ask;
+use tollgate_testkit::stores::redis::ready;
+
+#[tokio::test]
+async fn denied_hits_do_not_drain_a_shared_limit_on_another_server() {
+    let Some(servers) = RedisCluster::start("requests across slots of Redis Cluster") else { return };
+    let store = ready(&servers.url()).await;
+    let everybody = shared("api", limit("1000/h", FIXED));
+    for user in 0..20 {
+        let mine = own("login", &format!("user:{user}"), limit("2/h", FIXED));
+        let admitted = async || store.charge(&[everybody.clone(), mine.clone()]).await.admitted;
+        assert_eq!(
+            [admitted().await, admitted().await, admitted().await, admitted().await],
+            [true, true, false, false]
+        );
+    }
+    assert_eq!(left(&store, &everybody).await, 1000 - 2 * 20);
+
+    // And the other way round: a shared limit that denies takes nothing from its users.
+    let full = shared("full", limit("1/h", FIXED));
+    hit(&store, &full).await.expect("it is charged");
+    for user in 0..20 {
+        let mine = own("search", &format!("user:{user}"), limit("2/h", Shape::SlidingLog));
+        let outcome = store.charge(&[mine.clone(), full.clone()]).await;
+        assert!(!outcome.admitted && outcome.receipt.is_none());
+        assert_eq!(left(&store, &mine).await, 2);
+    }
+
+    // A cluster that is asked as if it were one server says how to ask.
+    let one = ready(&servers.servers[0].url()).await;
+    let mut told = Vec::new();
+    for user in 0..20 {
+        let mine = own("login", &format!("user:{user}"), limit("2/h", FIXED));
+        told.extend(hit(&one, &mine).await.err().map(|error| error.to_string()));
+    }
+    assert!(
+        !told.is_empty() && told.iter().all(|error| error.contains("write redis+cluster://")),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn slots_that_move_are_followed_and_nothing_is_charged_twice() {
+    let Some(servers) = RedisCluster::start("moving slots of Redis Cluster") else { return };
+    let store = ready(&servers.url()).await;
+    let mine = own("login", "user:1", limit("1000/h", FIXED));
+    let name = Naming::Plain.name(&mine.counter, &mine.limit);
+    hit(&store, &mine).await.expect("it is charged");
+    let from = servers.primary_of(&name);
+    let to = (from + 1) % 3;
+    let port = |n: usize| servers.servers[n].port;
+    let id = |n: usize| ask(port(n), &["CLUSTER", "MYID"]).lines().nth(1).expect("an id").to_owned();
+    let slot = ask(port(0), &["CLUSTER", "KEYSLOT", &name]).trim().trim_start_matches(':').to_owned();
+
+    // Under way: the old server asks to try the new one for keys that have left.
+    assert_eq!(ask(port(to), &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]), "+OK\r\n");
+    assert_eq!(ask(port(from), &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]), "+OK\r\n");
+    assert_eq!(hit(&store, &mine).await.expect("not moved yet").remaining, 998);
+    let moved = ask(port(from), &["MIGRATE", "127.0.0.1", &port(to).to_string(), &name, "0", "5000"]);
+    assert_eq!(moved, "+OK\r\n");
+    assert_eq!(hit(&store, &mine).await.expect("ASK is followed").remaining, 997);
+
+    // Moved for good.
+    for n in [to, from] {
+        assert_eq!(ask(port(n), &["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]), "+OK\r\n");
+    }
+    assert_eq!(hit(&store, &mine).await.expect("MOVED is followed").remaining, 996);
+    assert_eq!(hit(&store, &mine).await.expect("and remembered").remaining, 995);
+    eventually("no server keeps the slot but the new one", || {
+        ask(port(from), &["CLUSTER", "COUNTKEYSINSLOT", &slot]) == ":0\r\n"
+    });
+}

@@ -1,0 +1,138 @@
+//! Several processes that hammer one key.
+
+#![allow(clippy::print_stdout)] // that is how they tell what they saw
+
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tollgate::Shape;
+
+use super::{Store, hit, left, limit, now, own};
+use crate::SOON;
+
+const FOR: Duration = Duration::from_secs(10);
+const ORDER: &str = "TOLLGATE_CROWD";
+const RATE: u64 = 20;
+const BURST: u64 = 20;
+/// How often a crowd may try to reach its share.
+const TIMES: u32 = 3;
+
+/// Lets processes that run the ignored test `one` (its full path) hammer a key, and checks what they say: in every
+/// interval no more than the limit, and at least 90 % of it.
+pub fn check(one: &str, url: &str, processes: usize) {
+    check_share(one, url, processes, 90);
+}
+
+/// The same with another share of the limit, in per cent. A machine that was held up by others is asked again;
+/// one admission too many is never forgiven.
+pub fn check_share(one: &str, url: &str, processes: usize, share: u64) {
+    let due = allowed(FOR.as_nanos() as u64);
+    for time in 1..=TIMES {
+        let times = admissions(one, &format!("{url} user:{processes}-{time}"), processes);
+        check_limit(processes, &times);
+        let count = times.len() as u64;
+        eprintln!("{processes} processes: {count} of {due}");
+        if count * 100 >= due * share {
+            return;
+        }
+    }
+    panic!("{processes} processes: less than {share} % of {due}, {TIMES} times");
+}
+
+/// When the processes of a crowd were let through, in nanoseconds.
+fn admissions(one: &str, order: &str, processes: usize) -> Vec<u64> {
+    let this = env::current_exe().expect("the test knows itself");
+    let (_, one) = one.split_once("::").expect("a path from the crate down");
+    let mut crowd: Vec<_> = (0..processes)
+        .map(|_| {
+            let mut command = Command::new(&this);
+            command.args(["--ignored", "--exact", one, "--nocapture"]).env(ORDER, order);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the test starts itself")
+        })
+        .collect();
+    // None begins before all are there.
+    let mut said: Vec<_> = crowd.iter_mut().map(lines).collect();
+    said.iter_mut().for_each(|lines| assert!(lines.any(|line| line == "ready")));
+    for process in &mut crowd {
+        process.stdin.take().expect("it listens").write_all(b"go\n").expect("it listens");
+    }
+    let admitted = said.into_iter().flatten().filter_map(|line| line.strip_prefix("admitted ")?.parse().ok());
+    let mut times: Vec<u64> = admitted.collect();
+    crowd.iter_mut().for_each(|process| assert!(process.wait().is_ok_and(|status| status.success())));
+    times.sort_unstable();
+    times
+}
+
+/// What the limit allows within a span.
+fn allowed(span_ns: u64) -> u64 {
+    BURST + (u128::from(RATE * span_ns) / 1_000_000_000) as u64
+}
+
+fn lines(process: &mut Child) -> impl Iterator<Item = String> + use<> {
+    BufReader::new(process.stdout.take().expect("it talks")).lines().map_while(Result::ok)
+}
+
+/// I1, in every interval between two admissions.
+fn check_limit(processes: usize, times: &[u64]) {
+    for (n, first) in times.iter().enumerate() {
+        for (before, last) in times[n..].iter().enumerate() {
+            let (count, span) = (before as u64 + 1, last - first);
+            assert!(count <= allowed(span), "{processes} processes: {count} within {span} ns");
+        }
+    }
+}
+
+/// The address and the key that a process of a crowd is to hammer; `None` in any other process.
+pub fn order() -> Option<String> {
+    env::var(ORDER).ok()
+}
+
+/// Sixty who ask two nodes at the same instant for a limit of twenty: how many pass. What was denied is given
+/// back in the end.
+pub async fn race(nodes: &[impl Store; 2], shape: Shape) -> u64 {
+    let charge = own("race", "user:1", limit("20/d", shape));
+    let at = now();
+    let asked = (0..60).map(|n| {
+        let (node, charge) = (nodes[n % 2].clone(), charge.clone());
+        tokio::spawn(async move { node.charge(&[charge], at).await })
+    });
+    let mut passed = 0;
+    for asked in asked.collect::<Vec<_>>() {
+        let outcome = asked.await.expect("it ends");
+        assert!(outcome.limits[0].is_ok(), "{:?}", outcome.limits[0]);
+        passed += u64::from(outcome.admitted);
+    }
+    let start = Instant::now();
+    while passed + left(&nodes[0], &charge).await != 20 {
+        assert!(start.elapsed() < SOON, "what was denied is given back, {shape:?}");
+    }
+    passed
+}
+
+/// What each process does. What has no answer is not let through.
+pub async fn hammer(store: impl Store, order: &str) {
+    let (_, user) = order.split_once(' ').expect("an address and a key");
+    let charge = own("crowd", user, limit("20/s", Shape::Gcra { burst: Some(BURST) }));
+    let warm = own("warm", user, limit("1000000/s", Shape::GCRA));
+    while hit(&store, &warm).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    println!("ready");
+    std::io::stdin().read_line(&mut String::new()).expect("the order to begin");
+    let start = Instant::now();
+    let hammer = async || {
+        let (mut errors, mut last) = (0, String::new());
+        while start.elapsed() < FOR {
+            match hit(&store, &charge).await {
+                Ok(part) => part.grant.iter().for_each(|grant| println!("admitted {}", grant.at.nanos())),
+                Err(error) => (errors, last) = (errors + 1, error.to_string()),
+            }
+        }
+        if errors > 0 {
+            eprintln!("{errors} without an answer, such as: {last}");
+        }
+    };
+    tokio::join!(hammer(), hammer(), hammer(), hammer());
+}

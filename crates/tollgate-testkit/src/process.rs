@@ -1,0 +1,87 @@
+//! Processes, ports and programs of one test.
+
+use std::fs::OpenOptions;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::eventually;
+
+/// A process that ends with its owner.
+#[derive(Debug)]
+pub struct Process(Child);
+
+impl Process {
+    /// Starts a server; what it says goes to `log`.
+    pub fn start(command: &mut Command, log: &Path) -> Process {
+        let out = OpenOptions::new().create(true).append(true).open(log).expect("a log can be written");
+        let err = out.try_clone().expect("a file can be shared");
+        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
+        Process(child.unwrap_or_else(|error| panic!("{command:?} does not start: {error}")))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Sends a signal by name, such as `STOP` or `CONT`, to this process alone.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.id().to_string()).status();
+        assert!(status.is_ok_and(|status| status.success()), "signal {name} can be sent");
+    }
+
+    /// Sends a signal that ends it, and returns when it is gone.
+    pub fn end(&mut self, signal: &str) {
+        if !self.has_ended() {
+            self.signal(signal);
+            eventually("a process ends", || self.has_ended());
+        }
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
+    }
+
+    /// Ends it at once (SIGKILL), and returns when it is gone.
+    pub fn kill(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A port for one caller. It is none of those that the system gives to whoever asks for any: such a one may be
+/// somebody else's between now and its use.
+pub fn free_port() -> u16 {
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 20_000;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    // Processes that run side by side begin at different ones.
+    let start = std::process::id().wrapping_mul(611);
+    loop {
+        let given = GIVEN.fetch_add(1, Ordering::Relaxed);
+        assert!(given < COUNT, "every port is taken");
+        let port = (FIRST + start.wrapping_add(given) % COUNT) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Where a command is: in the folder that `scripts/servers` fills, or on the PATH. `None` for all of them under
+/// `scripts/test --quick`.
+pub fn find(command: &str) -> Option<PathBuf> {
+    if std::env::var_os("TOLLGATE_NO_SERVERS").is_some() {
+        return None;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(root).chain(std::env::split_paths(&path).collect::<Vec<_>>());
+    folders.map(|folder| folder.join(command)).find(|file| file.is_file())
+}

@@ -1,0 +1,51 @@
+//! Stores to ask.
+
+use std::time::Duration;
+
+use tollgate::store::DeniedHits;
+use tollgate::{Limit, Time};
+use tollgate_stores::counters::memcached::{self, MemcachedSetup, MemcachedStore};
+use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
+
+use crate::central::Store;
+
+impl Store for MemcachedStore {
+    fn refusal(limit: &Limit, denied: DeniedHits) -> Option<String> {
+        memcached::check_limit(limit, denied).err().map(|refused| refused.to_string())
+    }
+
+    async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+        self.charge(charges, now).await
+    }
+
+    async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+        self.peek(charges, now).await
+    }
+
+    async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+        self.settle(receipt, real_cost, now).await
+    }
+
+    async fn reset(&self, counter: &CounterId, limit: &Limit, now: Time) -> Result<bool, StoreError> {
+        self.reset(counter, limit, now).await
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.health().into_iter().find_map(|server| server.trouble)
+    }
+}
+
+/// A store as it is by default.
+pub fn usual(url: &str) -> MemcachedStore {
+    MemcachedStore::open(setup(url))
+}
+
+/// A store whose deadline and lifetimes are not what is tested.
+pub fn patient(url: &str) -> MemcachedStore {
+    let (deadline, slack) = (Duration::from_secs(20), Duration::from_secs(3600));
+    MemcachedStore::open(MemcachedSetup { deadline, slack, ..setup(url) })
+}
+
+fn setup(url: &str) -> MemcachedSetup {
+    MemcachedSetup::new(url.parse().unwrap_or_else(|error| panic!("{url}: {error}")))
+}

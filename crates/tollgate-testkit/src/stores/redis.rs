@@ -1,0 +1,106 @@
+//! Stores to ask.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use tollgate::store::DeniedHits;
+use tollgate::{Limit, Time};
+use tollgate_stores::counters::redis::{self, RedisSetup, RedisStore};
+use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
+
+use crate::SOON;
+use crate::central::Store;
+
+/// A store in the server's time, whatever it is told.
+#[derive(Clone)]
+pub struct ServerTime(pub RedisStore);
+
+/// A store in the time that it is told.
+#[derive(Clone)]
+pub struct ToldTime(pub RedisStore);
+
+impl Deref for ServerTime {
+    type Target = RedisStore;
+
+    fn deref(&self) -> &RedisStore {
+        &self.0
+    }
+}
+
+impl Store for ServerTime {
+    const UNIT: Duration = redis::TIME_UNIT;
+
+    fn refusal(limit: &Limit, denied: DeniedHits) -> Option<String> {
+        ToldTime::refusal(limit, denied)
+    }
+
+    async fn charge(&self, charges: &[CentralCharge], _now: Time) -> CentralOutcome {
+        self.0.charge(charges).await
+    }
+
+    async fn peek(&self, charges: &[CentralCharge], _now: Time) -> CentralOutcome {
+        self.0.peek(charges).await
+    }
+
+    async fn settle(&self, receipt: CentralReceipt, real_cost: u64, _now: Time) -> Result<(), StoreError> {
+        self.0.settle(receipt, real_cost).await
+    }
+
+    async fn reset(&self, counter: &CounterId, limit: &Limit, _now: Time) -> Result<bool, StoreError> {
+        self.0.reset(counter, limit).await
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.health().into_iter().find_map(|server| server.trouble)
+    }
+}
+
+impl Store for ToldTime {
+    const UNIT: Duration = redis::TIME_UNIT;
+
+    fn refusal(limit: &Limit, _denied: DeniedHits) -> Option<String> {
+        redis::check_limit(limit).err().map(|refused| refused.to_string())
+    }
+
+    async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+        self.0.at_fixed_time(now).charge(charges).await
+    }
+
+    async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+        self.0.at_fixed_time(now).peek(charges).await
+    }
+
+    async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+        self.0.at_fixed_time(now).settle(receipt, real_cost).await
+    }
+
+    async fn reset(&self, counter: &CounterId, limit: &Limit, _now: Time) -> Result<bool, StoreError> {
+        self.0.reset(counter, limit).await
+    }
+
+    fn trouble(&self) -> Option<String> {
+        ServerTime(self.0.clone()).trouble()
+    }
+}
+
+/// A store as it is by default.
+pub fn usual(url: &str) -> ServerTime {
+    open(url, RedisSetup::DEADLINE)
+}
+
+/// A store that gives up as late as a busy machine needs.
+pub fn patient(url: &str) -> ServerTime {
+    open(url, Duration::from_secs(5))
+}
+
+fn open(url: &str, deadline: Duration) -> ServerTime {
+    let address = url.parse().unwrap_or_else(|error| panic!("{url}: {error}"));
+    ServerTime(RedisStore::open(RedisSetup { deadline, ..RedisSetup::new(address) }).expect("it opens"))
+}
+
+/// A patient store that answers.
+pub async fn ready(url: &str) -> ServerTime {
+    let store = patient(url);
+    store.ready(SOON).await.expect("it answers");
+    store
+}
