@@ -53,6 +53,11 @@ proptest! {
     }
 
     #[test]
+    fn permits_are_counted_as_defined(history in histories(Family::Concurrency)) {
+        Run::check(&history);
+    }
+
+    #[test]
     fn a_clock_a_little_behind_is_given_no_more_and_resets_nothing(lag in lags()) {
         Lag::check(&lag);
     }
@@ -82,6 +87,7 @@ fn five_of_five_used_is_five_of_fifty_used() {
         Shape::SlidingCompact { resolution: second },
         Shape::SlidingCounter,
         Shape::TieredWindow { levels: Levels::SMH },
+        Shape::Concurrency,
     ];
     let now = Time::from_secs(1_800_000_000);
     for shape in shapes {

@@ -27,10 +27,11 @@ pub enum Family {
     SlidingCompact,
     SlidingCounter,
     TieredWindow,
+    Concurrency,
 }
 
 impl Family {
-    pub const ALL: [Family; 8] = [
+    pub const ALL: [Family; 9] = [
         Family::Gcra,
         Family::TokenBucket,
         Family::LeakyBucket,
@@ -39,6 +40,7 @@ impl Family {
         Family::SlidingCompact,
         Family::SlidingCounter,
         Family::TieredWindow,
+        Family::Concurrency,
     ];
 
     /// Limits whose waits all end before the horizon of the library.
@@ -87,6 +89,7 @@ impl Family {
             Family::TieredWindow => proptest::sample::subsequence(UNITS, 1..=UNITS.len())
                 .prop_map(|units| Draw::Tiers(Levels::new(&units).expect("in order")))
                 .boxed(),
+            Family::Concurrency => Just(Draw::Permits).boxed(),
         }
     }
 }
@@ -107,6 +110,7 @@ enum Draw {
     Compact(u64),
     Counter,
     Tiers(Levels),
+    Permits,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -154,6 +158,7 @@ impl Draw {
             }
             Draw::Counter => Shape::SlidingCounter,
             Draw::Tiers(levels) => Shape::TieredWindow { levels },
+            Draw::Permits => Shape::Concurrency,
         }
     }
 }

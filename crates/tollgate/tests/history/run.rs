@@ -96,6 +96,7 @@ impl<'a> Run<'a> {
             Shape::SlidingCompact { resolution: step }
             | Shape::TokenBucket { refill: Refill::Tick(step), .. } => step.as_nanos() as u64,
             Shape::TieredWindow { levels } => levels.finest().secs() * 1_000_000_000,
+            Shape::Concurrency => 1_000,
             _ => 1_000_000_000,
         }
     }

@@ -1,7 +1,8 @@
 //! A sliding window: the count of every step there ever was, summed over the last window.
 //!
 //! The log's step is ten microseconds, a compacted window's its resolution, a tiered window's its finest
-//! level.
+//! level. Permits of a concurrency limit are a window of the longest hold time in steps of a microsecond, from which
+//! those that were returned are refunded.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,6 +26,7 @@ impl Steps {
             Shape::SlidingLog => 10_000,
             Shape::SlidingCompact { resolution } => resolution.as_nanos() as u64,
             Shape::TieredWindow { levels } => levels.finest().secs() * 1_000_000_000,
+            Shape::Concurrency => 1_000,
             other => panic!("{other:?} does not count steps"),
         };
         let steps = every.nanos() / step_ns;
