@@ -67,3 +67,14 @@ pub use limiter::{Limiter, LimiterError, LimiterKey};
 pub use policy::Policy;
 pub use time::{Clock, Time};
 pub use verdict::{Reason, Verdict};
+
+/// Compiles and runs the Rust examples of the documentation.
+#[cfg(doctest)]
+#[allow(rustdoc::invalid_codeblock_attributes)] // they are for scripts/doc-examples
+mod doc_examples {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../../docs/decision-api.md")]
+    struct DecisionApi;
+}

@@ -1,0 +1,134 @@
+"""A shell with the addresses of this run, in a folder of its own: runs a page's commands in order."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import process
+from process import ROOT, free_port
+from servers import Api, Memcached, Postgres, Redis
+
+WITHIN = 90.0
+"""Seconds that a block may take."""
+
+TOLLGATE = Path(os.environ.get("TOLLGATE", ROOT / "target/release/tollgate"))
+
+# The pages use default ports; each run has its own.
+PORTS = [8080, 7070, 8000, 3000, 7071, 6379, 11211, 5432]
+
+# Commands as a reader types them, with this run's addresses. A terminal shows no progress of curl, and begins a line
+# after its output.
+PRELUDE = r"""
+set -m
+tollgate() {
+  case " $* " in *" --admin "* | *" --http "*) "$TOLLGATE" "$@"; return ;; esac
+  case "$1 ${2:-}" in
+    serve*) if [ "$BASHPID" = "$$" ]; then "$TOLLGATE" "$@"; else exec "$TOLLGATE" "$@" 2>>serve.log; fi ;;
+    proxy*) exec "$TOLLGATE" "$@" --listen "127.0.0.1:$PORT_8000" 2>>serve.log ;;
+    check*) "$TOLLGATE" "$@" --http "http://127.0.0.1:$PORT_8080" ;;
+    "rules check" | store* | demo* | help* | -*) "$TOLLGATE" "$@" ;;
+    *) "$TOLLGATE" "$@" --admin "http://127.0.0.1:$PORT_7070" ;;
+  esac
+}
+curl() { if [ -p /dev/stdout ]; then command curl -sS "$@"; else command curl -sS "$@"; local code=$?; echo; return $code; fi; }
+redis-cli() { command redis-cli -p "$PORT_6379" "$@"; }
+psql() { command psql -h 127.0.0.1 -p "$PORT_5432" "$@"; }
+until_ready() { # the process, and the port of its listener
+  local waited=0
+  for _ in $(seq 600); do
+    kill -0 "$1" 2>/dev/null || { cat serve.log; return 1; }
+    if [ "$2" = "$PORT_7070" ]; then
+      case "$(command curl -s "http://127.0.0.1:$2/readyz")" in
+        *'"ready"'*) return ;;
+        *'"waiting '*) waited=$((waited + 1)); [ "$waited" -lt 30 ] || return 0 ;; # as the page wants it
+      esac
+    else
+      (: <"/dev/tcp/127.0.0.1/$2") 2>/dev/null && return
+    fi
+    sleep 0.1
+  done
+  echo "not ready"; cat serve.log; return 1
+}
+"""
+
+
+class Shell:
+    def __init__(self, name: str, needs: list[str]):
+        self.folder = process.folder(name)
+        self.ports = {port: free_port() for port in PORTS}
+        (self.folder / "examples").symlink_to(ROOT / "examples")
+        for need in needs:
+            self._start(need)
+        environment = dict(os.environ, TOLLGATE=str(TOLLGATE))
+        environment |= {f"PORT_{port}": str(own) for port, own in self.ports.items()}
+        self.bash = subprocess.Popen(
+            ["bash"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            text=True, cwd=self.folder, env=environment, start_new_session=True,
+        )
+        self.bash.stdin.write(PRELUDE)
+        self.blocks = 0
+
+    def _start(self, need: str) -> None:
+        match need:
+            case "redis":
+                self.ports[6379] = Redis().port
+            case "memcached":
+                self.ports[11211] = Memcached().ports[0]
+            case "postgres":
+                self.ports[5432] = Postgres().port
+            case "api":
+                self.ports[3000] = Api().server.server_port
+            case _:
+                raise ValueError(f"unknown server '{need}'")
+
+    def here(self, text: str) -> str:
+        """A page's text with this run's ports."""
+        return re.sub(r"(?<=:)(\d{4,5})\b", lambda port: str(self.ports.get(int(port[1]), port[1])), text)
+
+    def there(self, text: str) -> str:
+        """Output with the page's ports and paths."""
+        for port, own in self.ports.items():
+            text = re.sub(rf"(?<=:){own}\b", str(port), text)
+        return text.replace(f"{self.folder}/", "")
+
+    def write(self, name: str, text: str, served: bool) -> None:
+        text = self.here(text)
+        if served and not re.search(r"^listen:", text, re.MULTILINE):
+            listen = {"http": 8080, "admin": 7070}
+            if re.search(r"^upstreams:", text, re.MULTILINE):
+                listen["proxy"] = 8000
+            addresses = ", ".join(f'{name}: "127.0.0.1:{self.ports[port]}"' for name, port in listen.items())
+            text += f"\nlisten: {{ {addresses} }}\n"
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def run(self, command: str) -> tuple[int, str]:
+        """The exit code of the last command, and what was printed."""
+        self.blocks += 1
+        script, out, code = (self.folder / f".{self.blocks}.{kind}" for kind in ("sh", "out", "code"))
+        command = self.here(command)
+        for subcommand, port in (("serve", 7070), ("proxy", 8000)):
+            in_background = re.compile(rf"^(tollgate {subcommand}\b[^#\n]*&)[ \t]*(#.*)?$", re.MULTILINE)
+            command = in_background.sub(rf'\1 until_ready $! "$PORT_{port}"', command)
+        script.write_text(command)
+        self.bash.stdin.write(f"source {script} >{out} 2>&1; echo $? >{code}.new; mv {code}.new {code}\n")
+        self.bash.stdin.flush()
+        end = time.monotonic() + WITHIN
+        while not code.exists():
+            if time.monotonic() > end or self.bash.poll() is not None:
+                raise AssertionError(f"not done within {WITHIN:.0f} s; printed so far:\n{out.read_text()}")
+            time.sleep(0.01)
+        return int(code.read_text()), self.there(out.read_text(errors="replace"))
+
+    def close(self) -> None:
+        """Ends the shell and the servers that the page has started."""
+        try:
+            self.bash.stdin.write("kill $(jobs -p) 2>/dev/null; exit\n")
+            self.bash.stdin.close()
+            self.bash.wait(20)
+        except (OSError, subprocess.TimeoutExpired):
+            os.killpg(self.bash.pid, signal.SIGKILL)
