@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "harness")]
 
 import compare  # noqa: E402
+import links  # noqa: E402
 import page as pages  # noqa: E402
 from process import ROOT  # noqa: E402
 from shell import TOLLGATE, Shell  # noqa: E402
@@ -88,6 +89,10 @@ def main(arguments: list[str]) -> int:
         print(f"{TOLLGATE} is not there: run cargo build --release", file=sys.stderr)
         return 2
     total_ran = total_marked = failed = 0
+    for path in paths if names else sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("[!t]*/**/*.md")):
+        for target in links.broken(path):
+            print(f"{os.path.relpath(path, ROOT)}: broken link {target}")
+            failed += 1
     for path in paths:
         name, page = os.path.relpath(path, ROOT), pages.read(path)
         try:
@@ -109,7 +114,7 @@ def main(arguments: list[str]) -> int:
             for block in page.blocks:
                 if block.not_run:
                     print(f"  line {block.line}: {block.not_run}")
-    print(f"{total_ran} blocks ran, {total_marked} are marked as not run, {failed} pages failed")
+    print(f"{total_ran} blocks ran, {total_marked} are marked as not run, {failed} failures")
     return 1 if failed else 0
 
 
