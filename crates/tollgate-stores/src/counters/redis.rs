@@ -2,7 +2,8 @@
 //!
 //! Every algorithm decides inside the server, by the server's clock (`script`); one call decides all counters of a
 //! hash slot. The driver is our own because of its retry rules: a charge whose outcome is unknown is never resent; it
-//! follows only redirects and error replies that guarantee that nothing was executed.
+//! follows only redirects and error replies that guarantee that nothing was executed. redis-rs 1.8 and fred 10.1 do
+//! both or neither (`bench/redis-drivers`).
 
 mod address;
 mod call;
