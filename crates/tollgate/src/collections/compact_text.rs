@@ -1,5 +1,7 @@
 //! A string that is stored inline while it is short: there may be a million of them, and each one on the heap is a
 //! cache miss.
+//!
+//! Not `compact_str` (0.10): 24 bytes in every rule where this takes 16, and the interner could not share long ones.
 
 use std::cmp::Ordering;
 use std::fmt;

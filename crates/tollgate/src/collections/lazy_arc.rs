@@ -1,4 +1,7 @@
 //! A shared value that is created on first access, in one word: there may be a million of them.
+//!
+//! Not `OnceLock<Arc<T>>`, which takes two words, nor `once_cell::race::OnceBox<Arc<T>>`, which adds an allocation and
+//! an indirection.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -76,7 +79,7 @@ impl<T> Drop for LazyArc<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Mutex, OnceLock};
     use std::thread;
 
     use super::*;
@@ -99,5 +102,13 @@ mod tests {
         assert_eq!(Arc::strong_count(&shared), 2);
         drop(next);
         assert_eq!(Arc::strong_count(&shared), 1);
+    }
+
+    #[test]
+    fn it_is_half_as_large_as_a_once_lock() {
+        assert_eq!(
+            [size_of::<LazyArc<u8>>(), size_of::<OnceLock<Arc<u8>>>()],
+            [size_of::<usize>(), 2 * size_of::<usize>()]
+        );
     }
 }

@@ -3,6 +3,8 @@
 //!
 //! It reads only one line of ASCII without escapes. All other input, and all errors, are left to the general reader;
 //! the result of [`read`] equals that reader's.
+//!
+//! Not `serde_json`: it does not tell a visitor where a value stands, and every problem names its line and column.
 
 use std::borrow::Cow;
 

@@ -4,6 +4,8 @@
 //! because a server that accepts them sees the fields behind them. Every value of a field is found, whatever the case
 //! of its name. Input that is invalid even so has no fields: values before the error do not count. The scan is linear:
 //! each byte is scanned once, and a string is decoded once.
+//!
+//! Not `serde_json`: it rejects those inputs as a whole (`serde_json_sees_no_field_behind_what_lenient_parsers_take`).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -334,6 +336,20 @@ mod tests {
         check(r#"{"x":NaN,"email":"ann"}"#, "email", &["ann"]);
         let bytes = b"{\"email\":\"decoy\",\"x\":\"\xff\",\"email\":\"ann\"}";
         assert_eq!(fields(bytes, "email", Completeness::Complete), ["decoy", "ann"]);
+    }
+
+    /// Servers in Go, JavaScript and Python take these, and see the address.
+    #[test]
+    fn serde_json_sees_no_field_behind_what_lenient_parsers_take() {
+        for lenient in [
+            &br#"{"x":"\ud800","email":"ann"}"#[..],
+            b"{\"x\":\"\xff\",\"email\":\"ann\"}",
+            br#"{"x":NaN,"email":"ann"}"#,
+            br#"{"email":"ann","x":"cut o"#,
+        ] {
+            assert!(serde_json::from_slice::<serde_json::Value>(lenient).is_err());
+            assert_eq!(fields(lenient, "email", Completeness::Truncated), ["ann"]);
+        }
     }
 
     #[test]
