@@ -1,4 +1,4 @@
-//! The documentation names what the code has, and nothing else: metrics, routes of the admin API, keys of the configuration.
+//! The documentation names what the code has, and nothing else: metrics, routes, keys of the configuration.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -71,6 +71,19 @@ fn every_route_of_the_admin_api_is_documented() {
     assert!(routes.len() > 15, "{routes:?}");
     for route in routes {
         assert!(docs.contains(&format!("/v1/{route}")), "no page names /v1/{route}");
+    }
+}
+
+#[test]
+fn every_route_of_the_decision_api_is_documented() {
+    let code = read("crates/tollgate-server/src/transport/http.rs");
+    let docs = read("docs/decision-api.md");
+    for method in ["GET", "POST"] {
+        let routes = quoted_after(&code, &format!("(\"{method}\", \""));
+        assert!(!routes.is_empty(), "no routes with {method}");
+        for route in routes {
+            assert!(docs.contains(&format!("## {method} {route}\n")), "no section on {method} {route}");
+        }
     }
 }
 
