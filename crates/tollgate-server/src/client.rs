@@ -41,9 +41,9 @@ pub enum ClientError {
     Roots { why: String },
     #[error("no answer from {url}: {why}; is the server running?")]
     Unreachable { url: String, why: String },
-    #[error("{url} answered something that is not understood: {why}")]
+    #[error("unexpected response from {url}: {why}")]
     Answer { url: String, why: String },
-    #[error("cannot write what {url} answered: {error}")]
+    #[error("cannot write the response of {url}: {error}")]
     Output { url: String, error: io::Error },
 }
 
@@ -163,7 +163,9 @@ impl ServerClient {
     ) -> Result<(), ClientError> {
         loop {
             let frame = timeout(self.idle, body.frame()).await;
-            let Some(frame) = frame.map_err(|_| self.unreachable("it fell silent"))? else { return Ok(()) };
+            let Some(frame) = frame.map_err(|_| self.unreachable("no data within the idle timeout"))? else {
+                return Ok(());
+            };
             let Ok(data) = frame.map_err(|error| self.unreachable(error))?.into_data() else { continue };
             each(&data).map_err(|error| ClientError::Output { url: self.base.to_string(), error })?;
         }
@@ -185,7 +187,7 @@ impl ServerClient {
             let has_moved = sent.bytes() > before;
             let is_working = has_moved || (call.is_long_running && self.is_alive().await);
             if !is_working {
-                return Err(self.unreachable("it took too long"));
+                return Err(self.unreachable("timed out"));
             }
         }
     }

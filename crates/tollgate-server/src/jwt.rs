@@ -41,11 +41,11 @@ pub enum JwtError {
     Malformed(&'static str),
     #[error("the token's algorithm is not supported")]
     UnsupportedAlgorithm,
-    #[error("the token demands extensions ('crit') that are not supported")]
+    #[error("the token requires extensions ('crit') that are not supported")]
     CriticalHeader,
-    #[error("no key of the set fits the token's key id and algorithm")]
+    #[error("no key of the set matches the token's key id and algorithm")]
     NoFittingKey,
-    #[error("the token's signature is wrong")]
+    #[error("the token's signature is not valid")]
     BadSignature,
     #[error("the token has expired")]
     Expired,
@@ -290,7 +290,7 @@ mod tests {
         ]));
         let outcome = |header: Value| keys.verify(&token(&header, &json!({}), hs256), NOW).map(drop);
         assert_eq!(outcome(json!({"alg": "HS256", "kid": "s"})), Ok(()));
-        assert_eq!(outcome(json!({"alg": "HS256"})), Ok(()), "all fitting keys are tried");
+        assert_eq!(outcome(json!({"alg": "HS256"})), Ok(()), "all matching keys are tried");
         assert_eq!(outcome(json!({"alg": "HS256", "kid": "a"})), Err(JwtError::BadSignature));
         assert_eq!(outcome(json!({"alg": "HS256", "kid": "b"})), Err(JwtError::NoFittingKey));
         let no_text = outcome(json!({"alg": "HS256", "kid": 5}));

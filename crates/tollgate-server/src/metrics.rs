@@ -65,8 +65,8 @@ impl Collector for MetricsPage {
         if let Some(saving) = gate.saving.get() {
             page.saving(saving, now)?;
         }
-        if let Some(rulebook) = gate.rules_follower.get() {
-            page.rules_db(rulebook, now)?;
+        if let Some(follower) = gate.rules_follower.get() {
+            page.rules_db(follower, now)?;
         }
         if let Some(central) = gate.central.get() {
             page.central(central, &gate.engine)?;
@@ -106,7 +106,7 @@ impl MetricsWriter<'_> {
         )?;
         self.counter(
             "tollgate_ignored_matches_total",
-            "Rules not looked at: more than 64 matched.",
+            "Matching rules that were ignored: more than 64 matched.",
             engine.ignored_matches(),
         )
     }
@@ -116,7 +116,7 @@ impl MetricsWriter<'_> {
         let policy = engine.policy();
         self.counter(
             "tollgate_bans_dropped_total",
-            "Automatic bans not kept: the list is full.",
+            "Automatic bans that were dropped: the list is full.",
             engine.dropped_bans(),
         )?;
         self.counter(
@@ -126,7 +126,7 @@ impl MetricsWriter<'_> {
         )?;
         self.counter(
             "tollgate_violations_dropped_total",
-            "Denials that count towards no ban: too many keys at once.",
+            "Denials that were not counted towards a ban: too many keys at once.",
             engine.dropped_violations(),
         )?;
         self.gauge("tollgate_bans", "Bans in force.", engine.ban_count(now) as u64)?;
@@ -136,8 +136,7 @@ impl MetricsWriter<'_> {
             "The generation of the rules in force.",
             policy.generation(),
         )?;
-        let mut enforce =
-            self.gauges("tollgate_enforce", "The panic switch: 1 for the position it is in.")?;
+        let mut enforce = self.gauges("tollgate_enforce", "The panic switch: 1 for its current position.")?;
         for position in Enforce::ALL {
             let is_set = u64::from(engine.enforce() == position);
             enforce.sample(&[("position", position.name())], is_set)?;
@@ -155,10 +154,10 @@ impl MetricsWriter<'_> {
         self.gauge("tollgate_store_keys", "Keys in the memory store, expired ones included.", usage.keys)?;
         self.gauge("tollgate_store_bytes", "Bytes that the memory store uses.", usage.bytes)?;
         self.gauge("tollgate_store_cap_bytes", "Bytes that the memory store may use.", usage.cap_bytes)?;
-        self.counter("tollgate_store_evicted_total", "Live keys that made room for others.", usage.evicted)?;
+        self.counter("tollgate_store_evicted_total", "Live keys that were evicted.", usage.evicted)?;
         self.counter(
             "tollgate_store_unstored_total",
-            "Charges of new keys that found no room: memory is full.",
+            "Charges of new keys without a slot because memory is full.",
             usage.unstored,
         )?;
         self.counter(

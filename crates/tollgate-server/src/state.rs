@@ -15,7 +15,7 @@ mod saver;
 
 pub use lock::FolderLock;
 pub use log::StateLog;
-pub use saver::{Saver, Saving, Standing};
+pub use saver::{SaveStatus, Saver, Saving};
 
 pub struct StateFile {
     path: PathBuf,

@@ -54,7 +54,7 @@ pub fn health(gate: &Gate, detail: Detail) -> FullResponse {
         health["memory"] = "full: new keys share counters".into();
     }
     if let Some(saving) = gate.saving.get() {
-        let status = saving.standing();
+        let status = saving.status();
         if status.is_impaired(gate.now()) {
             health["status"] = "impaired".into();
         }
@@ -64,7 +64,7 @@ pub fn health(gate: &Gate, detail: Detail) -> FullResponse {
 }
 
 /// What a crash would lose now.
-fn saved_state(saving: &Saving, status: &state::Standing, now: Time) -> Value {
+fn saved_state(saving: &Saving, status: &state::SaveStatus, now: Time) -> Value {
     let millis = |duration: Duration| duration.as_millis() as u64;
     json!({
         "every_ms": millis(saving.every),

@@ -29,7 +29,7 @@ impl BaseUrl {
         };
         let authority = uri.authority().ok_or_else(|| bad("the host is missing"))?;
         if authority.as_str().contains('@') {
-            return Err(bad("a login in it is not sent; set TOLLGATE_TOKEN"));
+            return Err(bad("it has credentials, which are not sent; set TOLLGATE_TOKEN"));
         }
         if uri.query().is_some() {
             return Err(bad("it has a query"));

@@ -48,7 +48,7 @@ impl Claims {
 
     /// Times are seconds, possibly with a fraction (RFC 7519, 2).
     fn time(&self, name: &str) -> Result<Option<f64>, JwtError> {
-        let read = |value: &Value| value.as_f64().ok_or(JwtError::Malformed("a time is no number"));
+        let read = |value: &Value| value.as_f64().ok_or(JwtError::Malformed("a time is not a number"));
         self.claims.get(name).map(read).transpose()
     }
 }

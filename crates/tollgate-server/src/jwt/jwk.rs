@@ -88,7 +88,7 @@ impl Jwk {
             return Ok(None);
         };
         let key = Self { id, algorithm: Some(algorithm), material };
-        if key.supports(algorithm) { Ok(Some(key)) } else { Err("its algorithm does not fit it") }
+        if key.supports(algorithm) { Ok(Some(key)) } else { Err("its algorithm does not match its type") }
     }
 
     /// Whether the key's id is `id`; true if no id is given.
@@ -148,7 +148,7 @@ impl Material {
 
     fn point(curve: Curve, coordinates: &[Vec<u8>]) -> Result<Self, &'static str> {
         if coordinates.iter().any(|number| number.len() != curve.coordinate_bytes()) {
-            return Err("a coordinate's length does not fit its curve");
+            return Err("a coordinate's length does not match its curve");
         }
         let uncompressed: &[u8] = if curve == Curve::Ed25519 { &[] } else { &[4] };
         Ok(Self::Point(curve, [uncompressed, &coordinates.concat()].concat()))

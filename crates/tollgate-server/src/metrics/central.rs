@@ -18,13 +18,13 @@ impl MetricsWriter<'_> {
         }
         let mut refused = self.counters(
             "tollgate_central_refused_total",
-            "Charges that did not wait for a server that is down.",
+            "Charges that failed fast because the server is down.",
         )?;
         for server in &servers {
             refused.sample(&[("server", &server.server)], server.refused)?;
         }
         let mut outages =
-            self.counters("tollgate_central_outages_total", "How often a server was found down.")?;
+            self.counters("tollgate_central_outages_total", "Outages of a server of the central store.")?;
         for server in &servers {
             outages.sample(&[("server", &server.server)], server.opened)?;
         }
@@ -40,18 +40,18 @@ impl MetricsWriter<'_> {
         )?;
         self.counter(
             "tollgate_central_contended_total",
-            "Charges without an answer: others changed the same counter each time.",
+            "Charges that failed: the counter was changed concurrently on every attempt.",
             central.store.contended(),
         )?;
         self.counter(
             "tollgate_central_settlements_total",
-            "Charges that were given back or corrected.",
+            "Charges that were refunded or corrected.",
             central.settlements(),
         )?;
         let counts = &central.bans.counts;
         let mut violations = self.counters(
             "tollgate_violations_total",
-            "Denials counted towards a ban, by where: for the fleet, or on this node while the store did not answer.",
+            "Denials counted towards a ban, by scope: the fleet, or this node while the store did not answer.",
         )?;
         for (place, count) in [("fleet", &counts.fleet), ("node", &counts.node)] {
             violations.sample(&[("counted", place)], count.load(Ordering::Relaxed))?;
@@ -63,7 +63,7 @@ impl MetricsWriter<'_> {
         )?;
         self.counter(
             "tollgate_ban_events_dropped_total",
-            "Bans and lifts that other nodes were not told of: too many at once.",
+            "Bans and lifts that were not published to other nodes: too many at once.",
             counts.dropped_events.load(Ordering::Relaxed),
         )
     }

@@ -9,12 +9,12 @@ use crate::transport::proxy::Proxy;
 impl MetricsWriter<'_> {
     pub(super) fn proxy(&mut self, proxy: &Proxy) -> fmt::Result {
         let upstreams = proxy.upstreams();
-        let mut up = self.gauges("tollgate_upstream_up", "Whether an upstream is given requests.")?;
+        let mut up = self.gauges("tollgate_upstream_up", "Whether an upstream receives requests.")?;
         for upstream in &upstreams {
             up.sample(&[("upstream", &upstream.address)], upstream.up.into())?;
         }
         let mut in_flight =
-            self.gauges("tollgate_upstream_in_flight", "Exchanges under way with an upstream.")?;
+            self.gauges("tollgate_upstream_in_flight", "Requests in flight to an upstream.")?;
         for upstream in &upstreams {
             in_flight.sample(&[("upstream", &upstream.address)], upstream.in_flight as u64)?;
         }
@@ -25,7 +25,7 @@ impl MetricsWriter<'_> {
         )?;
         self.gauge(
             "tollgate_held_requests",
-            "Requests that wait for their turn.",
+            "Requests that are held until their turn.",
             proxy.held_requests() as u64,
         )?;
         let counts = &proxy.counts;
@@ -33,7 +33,7 @@ impl MetricsWriter<'_> {
             ("tollgate_proxy_retries_total", "Requests sent to a second upstream.", &counts.retried),
             (
                 "tollgate_proxy_unreachable_total",
-                "Tries that found an upstream down or broken.",
+                "Attempts that found an upstream down or broken.",
                 &counts.unreachable,
             ),
             (
@@ -43,20 +43,20 @@ impl MetricsWriter<'_> {
             ),
             (
                 "tollgate_proxy_rejected_total",
-                "Requests that are not passed on: bad or too slow.",
+                "Requests that were rejected as invalid or too slow.",
                 &counts.rejected,
             ),
-            ("tollgate_held_total", "Requests that had to wait for their turn.", &counts.held),
+            ("tollgate_held_total", "Requests that were held until their turn.", &counts.held),
             (
                 "tollgate_not_held_total",
-                "Requests denied because too many waited already.",
+                "Requests denied because too many were held already.",
                 &counts.hold_rejected,
             ),
-            ("tollgate_queued_total", "Requests put aside.", &counts.queued),
+            ("tollgate_queued_total", "Requests that were queued.", &counts.queued),
             ("tollgate_replayed_total", "Queued requests that the API has answered.", &counts.replayed),
             (
                 "tollgate_queue_given_up_total",
-                "Queued requests given up: too old, or tried too often.",
+                "Queued requests given up: expired, or out of attempts.",
                 &counts.dead_lettered,
             ),
         ] {

@@ -8,51 +8,55 @@ use crate::metrics::writer::MetricsWriter;
 use crate::rules_follower::{RulesDbStatus, RulesFollower, RulesSource};
 
 impl MetricsWriter<'_> {
-    pub(super) fn rules_db(&mut self, rulebook: &RulesFollower, now: Time) -> fmt::Result {
-        let standing = rulebook.status();
+    pub(super) fn rules_db(&mut self, follower: &RulesFollower, now: Time) -> fmt::Result {
+        let status = follower.status();
         let mut sources = self.gauges(
             "tollgate_rules_source",
-            "Where the rules in force beside those of the file are from: 1 for that source.",
+            "The source of the rules in force beside those of the file: 1 for that source.",
         )?;
         for source in RulesSource::ALL {
-            let is_in_use = u64::from(source == standing.source);
+            let is_in_use = u64::from(source == status.source);
             sources.sample(&[("source", source.name())], is_in_use)?;
         }
-        if standing.has_copy {
-            self.rules_copy(&standing, now)?;
+        if status.has_copy {
+            self.rules_copy(&status, now)?;
         }
         self.gauge(
             "tollgate_rules_db_writable",
             "Whether edits are possible.",
-            u64::from(rulebook.db().is_ok() && standing.write_error.is_none()),
+            u64::from(follower.db().is_ok() && status.write_error.is_none()),
         )?;
         self.gauge(
             "tollgate_rules_db_up",
             "Whether the rules database can be read.",
-            u64::from(standing.read_error.is_none()),
+            u64::from(status.read_error.is_none()),
         )?;
         self.gauge(
             "tollgate_rules_db_version",
-            "The number of the latest change in force here.",
-            standing.version.map_or(0, |version| version.number()),
+            "The number of the latest change in force on this node.",
+            status.version.map_or(0, |version| version.number()),
         )?;
-        if let Some(lag) = standing.lag {
-            self.gauge("tollgate_rules_db_lag_changes", "Changes that the server which is read lacks.", lag)?;
+        if let Some(lag) = status.lag {
+            self.gauge(
+                "tollgate_rules_db_lag_changes",
+                "Changes that the server used for reads has not received yet.",
+                lag,
+            )?;
         }
         self.gauge(
             "tollgate_rules_db_left_out",
-            "Things in the rules database that cannot be in force here.",
-            standing.left_out.len() as u64,
+            "Items of the rules database that cannot be in force on this node.",
+            status.left_out.len() as u64,
         )
     }
 
-    fn rules_copy(&mut self, standing: &RulesDbStatus, now: Time) -> fmt::Result {
+    fn rules_copy(&mut self, status: &RulesDbStatus, now: Time) -> fmt::Result {
         self.gauge(
             "tollgate_rules_copy_up",
             "Whether the local copy of the rules database can be written.",
-            u64::from(standing.copy.is_some() && standing.copy_error.is_none()),
+            u64::from(status.copy.is_some() && status.copy_error.is_none()),
         )?;
-        let Some(copy) = standing.copy else { return Ok(()) };
+        let Some(copy) = status.copy else { return Ok(()) };
         self.gauge(
             "tollgate_rules_copy_version",
             "The number of the latest change in the local copy.",
@@ -60,7 +64,7 @@ impl MetricsWriter<'_> {
         )?;
         self.gauge(
             "tollgate_rules_copy_age_seconds",
-            "How long ago the local copy was known to be what the database is.",
+            "Time since the local copy was last known to equal the database.",
             copy.age(now).as_secs(),
         )
     }

@@ -10,7 +10,7 @@ use crate::state::Saving;
 
 impl MetricsWriter<'_> {
     pub(super) fn saving(&mut self, saving: &Saving, now: Time) -> fmt::Result {
-        let standing = saving.standing();
+        let status = saving.status();
         let written = &saving.written;
         let failed = &saving.failed;
         let mut writes =
@@ -30,13 +30,13 @@ impl MetricsWriter<'_> {
         )?;
         self.gauge(
             "tollgate_state_interval_milliseconds",
-            "Time between two writes of the saved state: grows where the disk cannot keep up.",
-            standing.interval.as_millis() as u64,
+            "Time between two writes of the saved state: it grows if the disk cannot keep up.",
+            status.interval.as_millis() as u64,
         )?;
-        let age = standing.saved_at.map_or(0, |at| now.since(at).as_millis() as u64);
+        let age = status.saved_at.map_or(0, |at| now.since(at).as_millis() as u64);
         self.gauge(
             "tollgate_state_age_milliseconds",
-            "What a crash would cost now: the time since everything was saved.",
+            "Age of the saved state: a crash now loses what changed since.",
             age,
         )
     }

@@ -39,7 +39,7 @@ const KEEP: &str = script!("keep.lua");
 const UPDATE: &str = script!("update.lua");
 const LIST: &str = script!("list.lua");
 const SWEEP: &str = script!("sweep.lua");
-const FIND: &str = script!(= "return told(ARGV[1])");
+const FIND: &str = script!(= "return fields_of(ARGV[1])");
 const REMOVE: &str = script!(= "return forget(ARGV[1])");
 const COUNTS: &str = script!(= "return { redis.call('ZCARD', part('later')), redis.call('XLEN', stream), \
     redis.call('ZCARD', part('done')), redis.call('ZCARD', part('dead')) }");
@@ -197,7 +197,7 @@ impl RedisQueue {
     pub async fn find(&self, id: &str) -> Result<Option<QueuedRequest>, QueueError> {
         match self.eval(FIND, &[id.as_bytes()]).await? {
             RedisReply::Nil => Ok(None),
-            told => parse_item(&told).map(Some),
+            fields => parse_item(&fields).map(Some),
         }
     }
 

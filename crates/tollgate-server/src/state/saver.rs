@@ -28,7 +28,7 @@ pub struct Saver {
 /// The status of the log, for health and metrics.
 pub struct Saving {
     pub every: Duration,
-    standing: Mutex<Standing>,
+    status: Mutex<SaveStatus>,
     pub written: AtomicU64,
     pub failed: AtomicU64,
     pub written_bytes: AtomicU64,
@@ -36,7 +36,7 @@ pub struct Saving {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct SaveStatus {
     /// The interval between two writes.
     pub interval: Duration,
     /// All charges before this are on disk.
@@ -48,10 +48,10 @@ pub struct Standing {
 
 impl Saving {
     fn new(every: Duration) -> Saving {
-        let standing = Standing { interval: every, saved_at: None, trouble: None, is_slow: false };
+        let status = SaveStatus { interval: every, saved_at: None, trouble: None, is_slow: false };
         Saving {
             every,
-            standing: Mutex::new(standing),
+            status: Mutex::new(status),
             written: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
@@ -59,16 +59,16 @@ impl Saving {
         }
     }
 
-    pub fn standing(&self) -> Standing {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn status(&self) -> SaveStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, standing: Standing) {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+    fn set(&self, status: SaveStatus) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 }
 
-impl Standing {
+impl SaveStatus {
     pub fn is_impaired(&self, now: Time) -> bool {
         let patience = OVERDUE.max(self.interval * OVERDUE_INTERVALS);
         let is_overdue = self.saved_at.is_some_and(|at| now.since(at) > patience);
@@ -76,16 +76,16 @@ impl Standing {
     }
 
     /// The status after a write that began at `begun`: after a slow write the pause is as long as the write.
-    fn after(&self, every: Duration, begun: Time, took: Duration, written: Result<(), String>) -> Standing {
+    fn after(&self, every: Duration, begun: Time, took: Duration, written: Result<(), String>) -> SaveStatus {
         let max = MAX_INTERVAL.max(every);
         let was_slow = self.interval > every;
         match written {
             Ok(()) => {
                 let interval = if took > every { (2 * took).min(max) } else { every };
                 let is_slow = was_slow && interval > every;
-                Standing { interval, saved_at: Some(begun), trouble: None, is_slow }
+                SaveStatus { interval, saved_at: Some(begun), trouble: None, is_slow }
             }
-            Err(trouble) => Standing {
+            Err(trouble) => SaveStatus {
                 interval: (2 * self.interval.max(took)).min(max),
                 trouble: Some(trouble),
                 ..self.clone()
@@ -105,7 +105,7 @@ impl Saver {
             let mut wait = Duration::ZERO;
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(wait) {
                 let took = write(&mut log, &gate, &saving);
-                wait = saving.standing().interval.saturating_sub(took);
+                wait = saving.status().interval.saturating_sub(took);
             }
             log
         };
@@ -126,7 +126,7 @@ fn write(log: &mut StateLog, gate: &Gate, saving: &Saving) -> Duration {
     let at = gate.now();
     let written = log.write(gate);
     let took = begun.elapsed();
-    let before = saving.standing();
+    let before = saving.status();
     match &written {
         Ok(bytes) => {
             saving.written.fetch_add(1, Ordering::Relaxed);
@@ -162,10 +162,10 @@ mod tests {
     #[test]
     fn the_interval_grows_with_a_slow_disk_and_with_failures_and_comes_back() {
         let at = Time::from_secs(1_800_000_000);
-        let mut standing = Saving::new(SECOND).standing();
+        let mut status = Saving::new(SECOND).status();
         let mut check = |took: u64, written: Result<(), &str>, interval: u64, impaired: bool| {
-            standing = standing.after(SECOND, at, SECOND * took as u32, written.map_err(str::to_owned));
-            assert_eq!((standing.interval, standing.is_impaired(at)), (SECOND * interval as u32, impaired));
+            status = status.after(SECOND, at, SECOND * took as u32, written.map_err(str::to_owned));
+            assert_eq!((status.interval, status.is_impaired(at)), (SECOND * interval as u32, impaired));
         };
         check(0, Ok(()), 1, false);
         check(3, Ok(()), 6, false);
@@ -177,6 +177,6 @@ mod tests {
         check(50, Err("full"), 60, true);
         check(500, Ok(()), 60, true);
         check(0, Ok(()), 1, false);
-        assert!(standing.is_impaired(at + OVERDUE * 2), "a write that never ends");
+        assert!(status.is_impaired(at + OVERDUE * 2), "a write that never ends");
     }
 }

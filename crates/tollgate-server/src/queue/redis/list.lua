@@ -12,6 +12,6 @@ else
 end
 local all = {}
 for _, id in ipairs(in_order(ids)) do
-  all[#all + 1] = told(id)
+  all[#all + 1] = fields_of(id)
 end
 return all

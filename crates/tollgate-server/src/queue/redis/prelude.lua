@@ -1,10 +1,10 @@
--- Requests put aside, under one name. All keys share a slot:
+-- The queue NAME. All keys share a hash slot:
 --   NAME            a stream of the requests that are being sent; its group's consumers are the nodes
---   NAME:later      the waiting ones by the microsecond they are due
---   NAME:done, NAME:dead   the others by the microsecond they became so
---   NAME:order      all of them in the order in which they came
---   NAME:item:ID, NAME:body:ID   what is known of one, and its body
---   NAME:senders    of each sender the requests that wait and the bytes of their bodies; `total`: the bytes of all that is kept
+--   NAME:later      queued requests, scored by the microsecond they are due
+--   NAME:done, NAME:dead   finished requests, scored by the microsecond they finished
+--   NAME:order      all requests, scored by sequence number
+--   NAME:item:ID, NAME:body:ID   the fields of a request, and its body
+--   NAME:senders    per sender the queued requests and the bytes of their bodies; `total`: the bytes of all requests
 local stream = KEYS[1]
 local group = 'tollgate'
 
@@ -16,8 +16,8 @@ local function item(id)
   return part('item:' .. id)
 end
 
--- A request as it is told; nil if there is none.
-local function told(id)
+-- The fields of a request; nil if there is none.
+local function fields_of(id)
   local fields = { 'request', 'state', 'next_at', 'expires_at', 'tries', 'status', 'error', 'delivery' }
   local values = redis.call('HMGET', item(id), unpack(fields))
   if not values[1] then
@@ -35,10 +35,10 @@ local function finish(entry)
   redis.call('XDEL', stream, entry)
 end
 
--- Takes a request out of wherever it waits or is being sent.
+-- Removes a request from its set and ends its delivery.
 local function leave(id)
-  for _, place in ipairs({ 'later', 'done', 'dead' }) do
-    redis.call('ZREM', part(place), id)
+  for _, set in ipairs({ 'later', 'done', 'dead' }) do
+    redis.call('ZREM', part(set), id)
   end
   local delivery = redis.call('HGET', item(id), 'delivery')
   if delivery then
@@ -47,7 +47,7 @@ local function leave(id)
   end
 end
 
--- A request that no longer waits takes nothing of its sender's share.
+-- Subtracts a request that is no longer queued from its sender's share.
 local function release(id)
   local known = redis.call('HMGET', item(id), 'sender', 'body_bytes')
   if not known[1] then
@@ -69,12 +69,12 @@ local function forget(id)
   return redis.call('DEL', item(id))
 end
 
--- The oldest first.
+-- Sorts ids by sequence number, oldest first.
 local function in_order(ids)
-  local place = {}
+  local order = {}
   for _, id in ipairs(ids) do
-    place[id] = tonumber(redis.call('ZSCORE', part('order'), id) or '0')
+    order[id] = tonumber(redis.call('ZSCORE', part('order'), id) or '0')
   end
-  table.sort(ids, function(a, b) return place[a] < place[b] end)
+  table.sort(ids, function(a, b) return order[a] < order[b] end)
   return ids
 end

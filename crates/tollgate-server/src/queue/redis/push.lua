@@ -8,7 +8,7 @@ local known = redis.call('HMGET', part('senders'), sender .. '/items', sender ..
 if tonumber(known[1] or 0) >= sender_items or tonumber(known[2] or 0) + #body > sender_bytes then
   return 2
 end
--- Answered requests make room first, then dead ones.
+-- Answered requests are removed first, then dead ones.
 while tonumber(redis.call('HGET', part('senders'), 'total') or 0) + size > most_bytes do
   local oldest = redis.call('ZRANGE', part('done'), 0, 0)[1] or redis.call('ZRANGE', part('dead'), 0, 0)[1]
   if not oldest then

@@ -1,10 +1,10 @@
 local done_us, dead_us, most, idle_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-for place, before in pairs({ done = done_us, dead = dead_us }) do
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', part(place), '-inf', before, 'LIMIT', 0, most)) do
+for set, before in pairs({ done = done_us, dead = dead_us }) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', part(set), '-inf', before, 'LIMIT', 0, most)) do
     forget(id)
   end
 end
--- Nodes that are gone, with nothing left to be claimed.
+-- Consumers of stopped nodes, without pending deliveries.
 if redis.call('EXISTS', stream) == 1 then
   for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
     local known = {}

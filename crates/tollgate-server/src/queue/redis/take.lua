@@ -10,10 +10,10 @@ local function take(entry)
     return finish(entry[1])
   end
   redis.call('HSET', item(id), 'state', 'sending', 'delivery', entry[1] .. '/' .. node)
-  taken[#taken + 1] = told(id)
+  taken[#taken + 1] = fields_of(id)
 end
 
--- What a node has taken and no longer keeps: that it was tried is all that is known.
+-- Deliveries that their node no longer renews: the attempt counts, its outcome is unknown.
 local cursor = '0-0'
 while #taken < count do
   local claimed = redis.call('XAUTOCLAIM', stream, group, node, timeout_ms, cursor, 'COUNT', count - #taken)

@@ -1,5 +1,5 @@
 local id, delivery, state, at_us, next_at, expires_at, tries, status, why = unpack(ARGV)
--- Whoever has lost it to another node decides nothing any more.
+-- A node that has lost the delivery to another one must not change the request.
 if redis.call('EXISTS', item(id)) == 0 or (redis.call('HGET', item(id), 'delivery') or '') ~= delivery then
   return 0
 end

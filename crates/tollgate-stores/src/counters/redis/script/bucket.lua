@@ -1,5 +1,5 @@
--- Buckets: when it is full again, in units that make every token a whole number of them. Time passes c continuously,
--- s in steps, k by the calendar.
+-- Buckets: the state is the time at which the bucket is full again, in units of which a token is a whole number.
+-- Refill: c continuously, s in ticks, k by the calendar.
 local index_at, start_of
 
 local function units_at(c, flow, units, t)
@@ -42,7 +42,7 @@ function bucket.load(c)
   end
   c.full = tonumber(full)
   if rate ~= c.rate then
-    -- Written under another number: what was used stays used.
+    -- Written under another rate: the debt is converted.
     local flow, token, units = string.match(rate, '(%l)(%d+)/(%d+)')
     local debt = max(c.full - units_at(c, flow, tonumber(units), now), 0)
     c.full = debt > 0 and min(c.at + muldiv_up(debt, c.token, tonumber(token)), WHOLE / 2) or 0
@@ -51,12 +51,12 @@ function bucket.load(c)
   return true
 end
 
--- 0 allow, 1 deny, 2 never; the delay or the wait; what is left.
+-- Returns 0 allow, 1 deny or 2 never; the delay or the wait; what remains.
 function bucket.decide(c, cost)
   local full = max(c.full, c.at)
   local left = floor(max(c.at + c.span - full, 0) / c.token)
   local wait, too_long = 0, 0
-  if c.ahead then -- a queue that holds tells the wait, and denies one that is too long
+  if c.ahead then -- a queue that holds: the delay, or a denial if it is above max_wait
     local turn = max(c.full - c.ahead, 0)
     wait = max(time_of(c, turn) - now, 0)
     too_long = max(c.max_wait and wait - c.max_wait or time_of(c, max(turn - c.span, 0)) - now, 0)
@@ -79,7 +79,8 @@ function bucket.save(c)
   write(c, time_of(c, c.full), string.format('1 %.0f %s', c.full, c.rate))
 end
 
--- Takes `cost`: all of it for a charge, down to empty for a counted denial, to one capacity below for a debt.
+-- Charges `cost`: all of it for a charge, at most to empty for a counted denial, at most one capacity below empty for
+-- a debt.
 function bucket.take(c, cost, how)
   local taken = max(c.full, c.at) + cost * c.token
   if how ~= 'charge' then
@@ -89,8 +90,8 @@ function bucket.take(c, cost, how)
   bucket.save(c)
 end
 
--- Gives `amount` of a charge back, as far as time has not. Who leaves a queue with nobody behind leaves it as if it had
--- never been entered: what has leaked since was of those in front.
+-- Refunds `amount` of a charge, less what has been refilled since. A queue refunds only its last entry (its state
+-- equals `mark`), and then all of it: what has leaked since belonged to the entries ahead.
 function bucket.refund(c, amount, at, mark)
   local gone = c.queue and 0 or max(c.at - units_at(c, c.kind, c.units, at), 0)
   if c.converted or (gone > 0 and c.kind ~= 'c') or (c.queue and c.full ~= mark) then

@@ -1,4 +1,5 @@
--- The calendar: S seconds, W weeks from Monday, M months, Y years, each with its number.
+-- The calendar: S seconds, W weeks from Monday, M months, Y years, each followed by a count.
+-- Dates by Hinnant's civil_from_days.
 function index_at(calendar, t)
   local unit, count = string.sub(calendar, 1, 1), tonumber(string.sub(calendar, 2))
   local seconds = floor(t / 1000000)

@@ -1,4 +1,4 @@
--- The sliding counter (n): this window, and what the one before still weighs.
+-- The sliding counter (n): the current window, and the previous one weighted by the part that still overlaps.
 local counter = {}
 kinds.n = counter
 

@@ -1,4 +1,4 @@
--- What windows answer, given what is used; only where it is denied `frees_at` tells when there is room.
+-- The decision of a window with `used` counted; `frees_at` is called only for a denial and returns when there is room.
 local function decide_window(c, used, cost, frees_at)
   local left = max(c.limit - used, 0)
   if cost > c.limit then
@@ -9,7 +9,7 @@ local function decide_window(c, used, cost, frees_at)
   return 1, max(frees_at(c, cost) - now, 0), left
 end
 
--- Fixed windows: f on the calendar, h from the first hit. The state names its window.
+-- Fixed windows: f on the calendar, h from the first hit. The state stores its window: an index (f) or a start (h).
 local fixed = {}
 kinds.f, kinds.h = fixed, fixed
 
@@ -49,7 +49,7 @@ function fixed.fresh_at(c)
   return c.count > 0 and c.ends or 0
 end
 
--- The start of the window charged: where the server's clock went back, a charge goes to a window that is ahead of it.
+-- The start of the charged window. If the server's clock went back, that window is ahead of the clock.
 function fixed.counted_at(c)
   return c.kind == 'f' and start_of(c.calendar, c.name) or c.name
 end

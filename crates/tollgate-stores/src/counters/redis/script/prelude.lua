@@ -1,12 +1,12 @@
--- Decides all charges of one hash slot and takes all or none of them.
+-- Decides all charges of one hash slot and applies all or none of them.
 --
--- KEYS: the counters. ARGV: what to do (c charge, d the same and tell states, n count a request that is denied
--- elsewhere, p peek, s settle), the instant (empty: the server's), until when (the server's time; empty: no
--- bound), then ten words for each counter. Instants and spans are microseconds. Numbers are doubles: all that is
--- stored or compared is whole and below 2^53, and products that are not are divided exactly by parts (muldiv).
--- The algorithms of the library are the definition; every function here is one of theirs.
+-- KEYS: the counters. ARGV: the operation (c charge, d charge and return the states, n count a request that is denied
+-- elsewhere, p peek, s settle), the time (empty: the server's), the deadline (by the server's clock; empty: none),
+-- then ten arguments for each counter. Times and durations are microseconds. Numbers are doubles: all stored and
+-- compared numbers are integers below 2^53, and larger products are divided exactly digit by digit (muldiv).
+-- The library's algorithms are the definition; every function here mirrors one of theirs.
 --
--- A script's functions are made anew at every call: continuous buckets answer before the rest is made.
+-- Lua creates a script's functions at every call: continuous buckets return before the other functions are created.
 
 local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
 local WHOLE = 9007199254740992
@@ -16,13 +16,13 @@ local now = time[1] * 1000000 + time[2]
 if ARGV[3] ~= '' and now > tonumber(ARGV[3]) then
   return { 0, now }
 end
--- Where time is told, keys live an hour longer: what the server's clock says is of no meaning then.
+-- With a given time keys live an hour longer: the server's clock, which expires them, may differ from it.
 local slack_ms = 1
 if ARGV[2] ~= '' then
   now, slack_ms = tonumber(ARGV[2]), 3600000
 end
 
--- a * b / c, rounded down, and the rest.
+-- a * b / c, rounded down, and the remainder.
 local function muldiv(a, b, c)
   local product = a * b
   if product < WHOLE then
@@ -58,7 +58,7 @@ local function muldiv_up(a, b, c)
   return r > 0 and q + 1 or q
 end
 
--- Writes a state that is a line of text; one that is as good as never seen is dropped.
+-- Writes a state of text; a state equal to that of an unused key is deleted.
 local function write(c, fresh_at, value)
   local lives_ms = ceil((fresh_at - now) / 1000)
   if lives_ms <= 0 then

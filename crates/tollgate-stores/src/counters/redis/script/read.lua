@@ -1,4 +1,4 @@
--- The values of some keys of one slot, each as it is or nothing.
+-- The values of keys of one slot; nil for a missing key.
 local values = {}
 for i, key in ipairs(KEYS) do
   values[i] = redis.call('GET', key)

@@ -1,4 +1,4 @@
--- What counter `i` is asked, with its state as it stands now.
+-- The charge of counter `i`, with its current state.
 local function charge_of(i)
   local a = 10 * i - 7
   local kind, flags, first, second = ARGV[a + 1], tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
@@ -6,24 +6,24 @@ local function charge_of(i)
   local c = {
     key = KEYS[i], kind = kind, cost = tonumber(ARGV[a + 2]), does = kinds[kind],
     shadow = flags % 2 >= 1, counted = flags % 4 >= 2, queue = flags >= 4,
-    -- a bucket's
+    -- of a bucket
     token = first, units = second, period = third, span = fourth, rate = kind .. ARGV[a + 4] .. '/' .. ARGV[a + 5],
     calendar = ARGV[a + 8], full = 0, at = 0, converted = false,
-    -- a window's
+    -- of a window
     limit = first, window = second, step = third, steps = fourth,
-    -- the answer
+    -- the result
     verdict = 0, wait = 0, left = 0, remaining = 0, granted = 0, failed = false,
   }
   if ARGV[a + 9] ~= '' then -- a queue that holds
     local max_wait, ahead = string.match(ARGV[a + 9], '^(%d*) (%d+)$')
     c.max_wait, c.ahead = tonumber(max_wait), tonumber(ahead)
   end
-  -- A key that holds something else has no answer; the others do.
+  -- A key with an unexpected value fails; the other keys do not.
   local read, fits = pcall(c.does.load, c)
   if not read then
     c.failed = type(fits) == 'table' and fits.err or tostring(fits)
   elseif not fits then
-    c.failed = 'WRONGTYPE the value is no state of this version'
+    c.failed = 'WRONGTYPE the value is not a state of this version'
   end
   return c
 end

@@ -1,5 +1,5 @@
--- Sliding windows (w): entries of (step, sum of all until here), oldest first, behind a head that says which
--- entry is the first that counts and what had been summed before it. Any part of it is a difference of two sums.
+-- Sliding windows (w): a head, then entries of (step, prefix sum), oldest first. The head has the index of the first
+-- entry in the window and the prefix sum before it. The sum over a range is the difference of two prefix sums.
 local sliding, HEAD, ENTRY = {}, 12, 13
 kinds.w = sliding
 
@@ -67,13 +67,13 @@ function sliding.counted_at(c)
   return c.n > 0 and c.last * c.step or 0
 end
 
--- Has the key live until its newest entry leaves the window.
+-- Sets the TTL of the key: until its newest entry leaves the window.
 local function expire(c)
   call('PEXPIRE', c.key, string.format('%.0f', max(ceil((sliding.fresh_at(c) - now) / 1000), 0) + slack_ms))
 end
 
 local function write_head(c)
-  -- Entries that no longer count go when they are the greater part.
+  -- Expired entries are removed once they are more than half.
   if c.first >= 32 and c.first * 2 > c.n then
     local rest = call('GETRANGE', c.key, HEAD + c.first * ENTRY, -1)
     call('SET', c.key, struct.pack('>c2I4I6', 'w1', 0, c.base) .. rest, 'KEEPTTL')
@@ -84,7 +84,7 @@ local function write_head(c)
   c.head = c.first
 end
 
--- Sums are kept in six bytes: long before they are full, they begin anew.
+-- Prefix sums have six bytes: they are rebased long before they overflow.
 local function rebase(c)
   local entries = { struct.pack('>c2I4I6', 'w1', 0, 0) }
   for i = c.first, c.n - 1 do
@@ -130,14 +130,14 @@ function sliding.take(c, cost, how)
   local cap = max(c.limit, c.used)
   add_entry(c, cost)
   if how == 'drain' and c.used > cap then
-    -- The latest tries fill the window: as much of the oldest is forgotten.
+    -- A counted denial fills the window at most: the oldest entries are dropped in exchange.
     c.base, c.used = c.sum - cap, cap
     c.first = first_entry(c.key, c.first, c.n - 1, c.base + 1, true)
     write_head(c)
   end
 end
 
--- Takes what was charged at `at` off its entry, and off every sum behind it.
+-- Subtracts `amount` from the entry of `at`, and from every prefix sum after it.
 function sliding.refund(c, amount, at)
   local step = floor(at / c.step)
   local i = first_entry(c.key, c.head, c.n, step)

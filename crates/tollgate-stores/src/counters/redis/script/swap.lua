@@ -1,4 +1,4 @@
--- Replaces a value if it is as it was seen: empty for none. ARGV: what was seen, the new value, its life in ms.
+-- Compare-and-swap. ARGV: the expected value (empty: none), the new value, its TTL in ms.
 local seen = redis.call('GET', KEYS[1])
 if (seen or '') ~= ARGV[1] then
   return 0

@@ -1,12 +1,13 @@
--- Adds what one process has seen of a tracked key to the key's record, once for each of its numbers.
--- KEYS: the record. ARGV: writer, number, tries, denials, last seen, times seen, times kept, life in ms, writers kept.
+-- Adds one writer's delta of a tracked key to the key's record; a sequence number is applied once (idempotent).
+-- KEYS: the record. ARGV: writer, sequence number, tries, denials, last seen, times, times kept, TTL in ms,
+-- writers kept.
 local tries, denials, seen, latest, writers = 0, 0, 0, '', ''
 local record = redis.call('GET', KEYS[1])
 if record then
   local a, b, c, d, e =
     string.match(record, '^v1 tries=(%d+) denials=(%d+) last_seen=(%d+) latest=([%d,]*) writers=([%x:,]*)$')
   if not a then
-    return redis.error_reply('ERR the value under the name of a tracking record is not one')
+    return redis.error_reply('ERR the value under the name of a tracking record has an unexpected format')
   end
   tries, denials, seen, latest, writers = tonumber(a), tonumber(b), tonumber(c), d, e
 end
