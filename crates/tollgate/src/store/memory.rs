@@ -1,9 +1,16 @@
 //! Counters in memory: lock-free for stored keys, bounded in bytes, expiring without a sweeper.
 //!
 //! A hit on a stored key is one CAS of its slot; a denial writes nothing. New keys, growth and wide states take the
-//! lock of a shard. Several charges are all applied or none: they are decided first, then applied one by one, and
-//! reverted if one of them is denied after all. A concurrent request may see a charge that is reverted later: it can
-//! be denied by it, never admitted. The store knows fingerprints only: no rules, no identities.
+//! lock of a shard. The store knows fingerprints only: no rules, no identities.
+//!
+//! Linearization points of one charge: if admitted, the CAS of the word (`slot`); if denied, the load that confirms
+//! the word it was decided on; for a new key, the CAS that writes its slot under the shard's lock; for a wide state,
+//! the change under that lock. A lookup that misses proves nothing, because the entry may be moving (`relocation`),
+//! so it is repeated under the lock.
+//!
+//! A request with several charges is all-or-nothing but not linearizable: all are decided first, then applied one by
+//! one in the order of their fingerprints, and reverted if one of them is denied after all. A concurrent request may
+//! see a charge that is reverted later: it can be denied by it, never admitted.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,12 +168,12 @@ impl MemoryStore {
         in_force: &InForce<'_>,
     ) -> ChargeOutcome {
         if let [charge] = charges {
-            let part = self.run(charge, charge_op_kind(charge), now, in_force);
-            let part = part.unwrap_or_else(|| in_force.note_replaced());
-            let admitted = part.decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
-            let mut parts = SmallVec::new();
-            parts.push(part);
-            return ChargeOutcome { admitted, limits: parts };
+            let outcome = self.run(charge, charge_op_kind(charge), now, in_force);
+            let outcome = outcome.unwrap_or_else(|| in_force.note_replaced());
+            let admitted = outcome.decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
+            let mut limits = SmallVec::new();
+            limits.push(outcome);
+            return ChargeOutcome { admitted, limits };
         }
         // Decided first: a denied request charges nothing, not even temporarily (I3).
         let denies =
@@ -211,9 +218,9 @@ impl MemoryStore {
     pub fn reset(&self, fingerprint: Fingerprint) -> bool {
         let n = shard_of(fingerprint);
         let mut inner = self.lock(n);
-        let was_there = inner.remove(&self.shard_context(n, Time::EPOCH), fingerprint);
+        let existed = inner.remove(&self.shard_context(n, Time::EPOCH), fingerprint);
         self.region.note_removed(fingerprint);
-        was_there
+        existed
     }
 
     /// The number of keys that have not expired at `now`; expired slots are free. Scans every entry.
@@ -225,11 +232,11 @@ impl MemoryStore {
     fn run(
         &self,
         charge: &Charge,
-        intent: ChargeOpKind,
+        kind: ChargeOpKind,
         now: Time,
         in_force: &InForce<'_>,
     ) -> Option<LimitOutcome> {
-        let op = ChargeOp { quota: &charge.quota, cost: charge.cost, kind: intent, now };
+        let op = ChargeOp { quota: &charge.quota, cost: charge.cost, kind, now };
         self.run_key(charge.fingerprint, &op, &charge.predecessors, in_force)
     }
 
@@ -243,22 +250,22 @@ impl MemoryStore {
         self.run_packed(fingerprint, op).or_else(|| self.run_locked(fingerprint, op, previous, in_force))
     }
 
-    /// Runs an operation on a stored packed state, without a lock.
+    /// Runs an operation on a stored packed state, without a lock. `None`: the slow path decides.
     #[inline]
     fn run_packed(&self, fingerprint: Fingerprint, op: &ChargeOp<'_>) -> Option<LimitOutcome> {
         let candidates = self.candidates(fingerprint);
         match op.quota {
             Quota::Bucket(meter) => {
-                let run = |kind, full_at| (kind != WIDE).then(|| op.run_bucket(meter, full_at));
+                let run = |class_no, full_at| (class_no != WIDE).then(|| op.run_bucket(meter, full_at));
                 try_packed(&self.region, &candidates, run)
             }
-            _ => {
-                try_packed(&self.region, &candidates, |kind, word| self.classes.summary(kind)?.run(word, op))
-            }
+            _ => try_packed(&self.region, &candidates, |class_no, word| {
+                self.classes.summary(class_no)?.run(word, op)
+            }),
         }
     }
 
-    /// As above, for keys that are new, wide, or have a predecessor.
+    /// The slow path, under the lock: keys that are new, wide, moving, or have a predecessor.
     #[cold]
     fn run_locked(
         &self,
@@ -279,11 +286,11 @@ impl MemoryStore {
             let loaded = slot.load();
             let (tag, word) = loaded.entry();
             if class_number(tag) == WIDE {
-                let part = self.run_wide(locked.inner(n), &shard, word, op);
-                if op.has_changed(&part) {
+                let outcome = self.run_wide(locked.inner(n), &shard, word, op);
+                if op.has_changed(&outcome) {
                     self.region.mark(slot);
                 }
-                return Some(part);
+                return Some(outcome);
             }
             let class = self.classes.get(class_number(tag));
             match class.and_then(|class| class.run(word, op)) {
@@ -291,17 +298,17 @@ impl MemoryStore {
                     Some(next) if slot.cas_state(loaded, next).is_err() => {}
                     _ => {
                         self.region.mark(slot);
-                        return Some(run.part);
+                        return Some(run.outcome);
                     }
                 },
                 // The state has outgrown its slot, or its limit was changed.
                 None if class.is_some_and(|class| SlotEncoding::of(quota) == Some(class.encoding)) => {
                     let at = (slot, loaded);
-                    if let Some(part) = self.run_replaced(locked.inner(n), &shard, at, fingerprint, op) {
-                        return Some(part);
+                    if let Some(outcome) = self.run_replaced(locked.inner(n), &shard, at, fingerprint, op) {
+                        return Some(outcome);
                     }
                 }
-                // The slot belongs to another key with the same tag; its state starts over.
+                // The owner collides with that of a key whose states have another encoding: the slot is reused.
                 None => {
                     locked.inner(n).take(slot);
                     return Some(self.run_new(locked.inner(n), &shard, fingerprint, quota.fresh(), op));
@@ -329,10 +336,14 @@ impl MemoryStore {
         mut state: QuotaState,
         op: &ChargeOp<'_>,
     ) -> LimitOutcome {
-        let part = op.run_state(&mut state);
+        let outcome = op.run_state(&mut state);
         let pressure = inner.insert(shard, fingerprint, op.quota, state);
         self.count_pressure(&pressure);
-        if pressure.unstored == 0 || part.grant.is_none() { part } else { self.run_unstored(inner, part, op) }
+        if pressure.unstored == 0 || outcome.grant.is_none() {
+            outcome
+        } else {
+            self.run_unstored(inner, outcome, op)
+        }
     }
 
     fn settle_item(&self, item: &ReceiptItem, real_cost: u64, now: Time) {
@@ -434,9 +445,9 @@ impl MemoryStore {
     }
 }
 
-/// Runs an operation on the packed state of a key. Its result is valid once a CAS has replaced the state that it was
-/// run on, or, if nothing changes, once the state was confirmed. `None` if the key is not stored, or not in the form
-/// that `run` expects.
+/// Runs an operation on the packed state of a key, and retries until its result is valid: a CAS has replaced the state
+/// that it was run on or, if nothing changes, the state was confirmed. `None` if the key is not stored, or if `run`
+/// does not handle its class.
 #[inline]
 fn try_packed(
     region: &Region,
@@ -446,13 +457,13 @@ fn try_packed(
     let slot = candidates.slot()?;
     let mut loaded = slot.load_unconfirmed();
     while tag_matches(loaded.tag(), candidates.fingerprint()) {
-        let PackedUpdate { part, next } = run(class_number(loaded.tag()), loaded.state())?;
-        let stands = match next {
+        let PackedUpdate { outcome, next } = run(class_number(loaded.tag()), loaded.state())?;
+        let result = match next {
             Some(next) => slot.cas_state(loaded, next).inspect(|()| region.mark(slot)),
             None => slot.confirm(loaded),
         };
-        match stands {
-            Ok(()) => return Some(part),
+        match result {
+            Ok(()) => return Some(outcome),
             Err(now) => loaded = now, // lost the race: retry on the new value
         }
     }

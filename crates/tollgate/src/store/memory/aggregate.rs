@@ -64,8 +64,8 @@ impl AggregateCell {
         let begun = if self.is_in_use(now) { self } else { AggregateCell { used: 0, since: now, ..self } };
         let mut full = quota.fresh();
         quota.charge(&mut full, now, quota.capacity());
-        let fresh_at = quota.expires_at(&full).max(self.expires_at);
-        AggregateCell { used: begun.used.saturating_add(amount), expires_at: fresh_at, ..begun }
+        let expires_at = quota.expires_at(&full).max(self.expires_at);
+        AggregateCell { used: begun.used.saturating_add(amount), expires_at, ..begun }
     }
 
     /// Reverts what was charged at `at`, unless the cell has restarted since.

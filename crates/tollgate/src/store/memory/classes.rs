@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::algorithm::gcra::BucketClock;
 use crate::store::memory::layout::{ClassSummary, Layout};
 use crate::store::memory::packed::{Class, SlotEncoding};
-use crate::store::memory::saved::{form_words, unit_of};
+use crate::store::memory::saved::{encoding_words, unit_of};
 use crate::store::memory::slot::CLASS_BITS;
 #[cfg(shuttle)]
 use crate::sync::seeded;
@@ -243,7 +243,7 @@ impl ClassCell {
     fn write(&self, class: &Class) {
         self.encoding
             .iter()
-            .zip(form_words(&class.encoding))
+            .zip(encoding_words(&class.encoding))
             .for_each(|(at, word)| at.store(word, Ordering::Relaxed));
         self.summary.store(class.summary().encode(), Ordering::Release);
     }
@@ -251,20 +251,20 @@ impl ClassCell {
     fn read(&self) -> Option<Class> {
         let ClassSummary { layout, capacity_log2 } =
             ClassSummary::decode(self.summary.load(Ordering::Acquire))?;
-        let [flow, a, b, c] = self.encoding.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let form = match layout {
+        let [clock, a, b, c] = self.encoding.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let encoding = match layout {
             Layout::Window { count_bits } => {
                 SlotEncoding::Window { period: Period::new(a, unit_of(b)?)?, count_bits }
             }
             Layout::Counts { count_bits } => SlotEncoding::Counts { window_ns: a, count_bits },
-            Layout::Timestamp => SlotEncoding::Timestamp(match flow {
+            Layout::Timestamp => SlotEncoding::Timestamp(match clock {
                 0 => BucketClock::Nanos,
                 1 => BucketClock::Ticks { ticks: a, period_ns: b },
                 2 => BucketClock::Steps { tick_ns: a, units_per_tick: b },
                 _ => BucketClock::Calendar { period: Period::new(a, unit_of(b)?)?, refill: c },
             }),
         };
-        Some(Class { encoding: form, capacity_log2 })
+        Some(Class { encoding, capacity_log2 })
     }
 }
 
@@ -328,8 +328,8 @@ mod tests {
             SlotEncoding::counts(60_000_000_000),
         ];
         let classes = Classes::new(LINES);
-        for (form, capacity_log2) in forms.into_iter().zip(40..) {
-            let class = Class { encoding: form, capacity_log2 };
+        for (encoding, capacity_log2) in forms.into_iter().zip(40..) {
+            let class = Class { encoding, capacity_log2 };
             let number =
                 classes.intern(class, &mut RecentNumbers::default()).expect("there are free numbers");
             assert_eq!(classes.get(number), Some(class));

@@ -9,8 +9,8 @@ impl MemoryStore {
     #[cold]
     pub(super) fn collect_classes(&self, now: Time) {
         let Some((mut collection, due)) = self.classes.collect() else { return };
-        let mut looked_at = 0;
-        while looked_at < due {
+        let mut scanned = 0;
+        while scanned < due {
             if collection.shard == SHARDS {
                 return self.classes.sweep(&mut collection);
             }
@@ -19,13 +19,13 @@ impl MemoryStore {
             let lines = shard.table.size().lines();
             let end = lines.min(collection.line + LINES_PER_LOCK as usize);
             (collection.line..end).for_each(|line| inner.mark_classes(&shard, line));
-            looked_at += (end - collection.line) as u64 + 1; // a lock costs at least as much as a line
+            scanned += (end - collection.line) as u64 + 1; // a lock costs at least as much as a line
             collection.line = end;
             if end == lines {
                 collection.shard += 1;
                 collection.line = 0;
             }
         }
-        self.classes.note_scanned(looked_at);
+        self.classes.note_scanned(scanned);
     }
 }

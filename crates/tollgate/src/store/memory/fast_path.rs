@@ -32,8 +32,8 @@ struct FastBucket {
     /// The range of states that the fast path handles, updated by the slow path: its first state and, in the low bits
     /// that are zero there, the spilled bits and class that tags have in this range.
     word_range: AtomicU64,
-    /// How much of the range the fast path handles: at its end a burst would reach into the next range. Zero disables
-    /// it.
+    /// The part of the range that the fast path handles: near its end a burst would reach into the next range, which
+    /// has other spilled bits. Zero disables the fast path.
     usable_range: u64,
     token_word: u64,
     capacity_word: u64,
@@ -64,22 +64,22 @@ impl FastPath {
 }
 
 impl FastBucket {
-    fn new(meter: Meter, kind: u16) -> Option<FastBucket> {
-        let raised = |units: u64| units.checked_mul(1 << GENERATION_BITS);
-        let token = raised(meter.token_units())?;
-        let capacity = raised(meter.capacity_units())?;
+    fn new(meter: Meter, class_no: u16) -> Option<FastBucket> {
+        let to_word = |units: u64| units.checked_mul(1 << GENERATION_BITS);
+        let token = to_word(meter.token_units())?;
+        let capacity = to_word(meter.capacity_units())?;
         let slack = capacity.checked_sub(token)?;
-        let room = (WORD_RANGE - meter.capacity_units()).saturating_sub(1 << OWNER_AT);
-        let short = FastBucket {
+        let usable_range = (WORD_RANGE - meter.capacity_units()).saturating_sub(1 << OWNER_AT);
+        let fast_bucket = FastBucket {
             meter,
             word_range: AtomicU64::new(0),
-            usable_range: room,
+            usable_range,
             token_word: token,
             capacity_word: capacity,
             slack,
         };
-        short.advance_word_range(Time::EPOCH, kind);
-        Some(short)
+        fast_bucket.advance_word_range(Time::EPOCH, class_no);
+        Some(fast_bucket)
     }
 
     /// A fast path that is disabled: no time is in its range.
@@ -98,31 +98,36 @@ impl FastBucket {
     /// `None` if the fast path does not handle this time.
     #[inline(always)]
     fn fast_now(&self, now: Time) -> Option<FastNow> {
-        let age = self.word_range.load(Ordering::Relaxed);
+        let word_range = self.word_range.load(Ordering::Relaxed);
         let units = self.meter.clock().units_at_unclamped(now);
-        // The low bits of `word_range` are not masked out: they are small, and shift both ends of the range by that
-        // little.
-        let goes = units.wrapping_sub(age) < self.usable_range;
-        goes.then_some(FastNow { now_word: units << GENERATION_BITS, tag_bits: age & ((1 << OWNER_AT) - 1) })
+        // The low bits of `word_range` (spilled bits and class) are not masked out. They are below 2^19 units and shift
+        // the range by less than that, which `usable_range` allows for.
+        let in_range = units.wrapping_sub(word_range) < self.usable_range;
+        in_range.then_some(FastNow {
+            now_word: units << GENERATION_BITS,
+            tag_bits: word_range & ((1 << OWNER_AT) - 1),
+        })
     }
 
-    fn advance_word_range(&self, now: Time, kind: u16) {
+    fn advance_word_range(&self, now: Time, class_no: u16) {
         let start = self.meter.units_at(now) / WORD_RANGE * WORD_RANGE;
-        let age = start | spilled_bits_of(start) | class_bits(kind);
+        let word_range = start | spilled_bits_of(start) | class_bits(class_no);
         // In a range that reaches beyond the horizon, timestamps are clamped and no longer distinct.
-        if self.word_range.load(Ordering::Relaxed) != age && start <= Limit::HORIZON.nanos() - WORD_RANGE {
-            self.word_range.store(age, Ordering::Relaxed);
+        if self.word_range.load(Ordering::Relaxed) != word_range
+            && start <= Limit::HORIZON.nanos() - WORD_RANGE
+        {
+            self.word_range.store(word_range, Ordering::Relaxed);
         }
     }
 
-    /// Charges the key if the slot is still its own. Words are compared with their generations, which cannot change
-    /// the result: both sides have the same generation, or the bound has the highest.
+    /// Charges the key if the slot still has its tag. Words are compared without masking out their generations: `start`
+    /// has the generation of `word`, and the bound has the highest, so the comparison is that of the states.
     #[inline(always)]
     fn charge(
         &self,
         slot: &Slot,
         owner: u64,
-        FastNow { now_word: raised, tag_bits: mark }: FastNow,
+        FastNow { now_word, tag_bits }: FastNow,
         cost: u64,
     ) -> FastPathResult {
         let (need, slack) = if cost == 1 {
@@ -132,14 +137,14 @@ impl FastBucket {
             let Some(slack) = self.capacity_word.checked_sub(need) else { return FastPathResult::Fallback };
             (need, slack)
         };
-        while let Some(word) = slot.word_if_tag(owner | mark) {
-            let start = word.max(raised | word & GENERATION_MASK);
-            if start > (raised + slack) | GENERATION_MASK {
+        while let Some(word) = slot.word_if_tag(owner | tag_bits) {
+            let start = word.max(now_word | word & GENERATION_MASK);
+            if start > (now_word + slack) | GENERATION_MASK {
                 return FastPathResult::Denied;
             }
             if slot.cas_word(word, start + need) {
                 // `checked_div` cannot panic, so the compiler drops the division where `left` is unused.
-                let left = (raised + self.capacity_word - (start & !GENERATION_MASK))
+                let left = (now_word + self.capacity_word - (start & !GENERATION_MASK))
                     .checked_div(self.token_word)
                     .unwrap_or(0);
                 return FastPathResult::Allowed { left };
@@ -154,11 +159,11 @@ fn charge_bucket(slot: &Slot, tag: u64, meter: &Meter, cost: u64, now: Time) -> 
     let mut loaded = slot.load_unconfirmed();
     let now_units = meter.units_at(now);
     while loaded.tag() == tag {
-        let (decision, stands) = match meter.try_charge_units(loaded.state(), now_units, cost) {
+        let (decision, confirmed) = match meter.try_charge_units(loaded.state(), now_units, cost) {
             Some((decision, next)) => (decision, slot.cas_state(loaded, next)),
             None => (meter.decide(&loaded.state(), now, cost), slot.confirm(loaded)),
         };
-        match stands {
+        match confirmed {
             Ok(()) => return Some(decision),
             Err(now) => loaded = now, // lost the race
         }
@@ -183,13 +188,13 @@ impl SlotHint {
 impl MemoryStore {
     /// The fast path of a quota in this store.
     pub(crate) fn fast_path(&self, quota: Quota) -> FastPath {
-        let kind = Class::of(&quota).and_then(|class| self.classes.intern_pinned(class));
-        let bucket = match (&quota, kind) {
-            (Quota::Bucket(meter), Some(kind)) => Some((*meter, kind)),
+        let class_no = Class::of(&quota).and_then(|class| self.classes.intern_pinned(class));
+        let bucket = match (&quota, class_no) {
+            (Quota::Bucket(meter), Some(class_no)) => Some((*meter, class_no)),
             _ => None,
         };
-        let short = bucket.as_ref().and_then(|(meter, kind)| FastBucket::new(*meter, *kind));
-        FastPath { quota, bucket, fast_bucket: short.unwrap_or_else(FastBucket::disabled) }
+        let fast_bucket = bucket.as_ref().and_then(|(meter, class_no)| FastBucket::new(*meter, *class_no));
+        FastPath { quota, bucket, fast_bucket: fast_bucket.unwrap_or_else(FastBucket::disabled) }
     }
 
     /// The two cache lines that may hold a key, prefetched. Call it some time before charging.
@@ -210,18 +215,18 @@ impl MemoryStore {
         charged: impl FnOnce(SlotHint),
     ) -> Decision {
         let owner = candidates.owner();
-        if let Some(moment) = fast_path.fast_bucket.fast_now(now)
-            && let Some(slot) = candidates.slot_with_raw_tag(owner | moment.tag_bits)
+        if let Some(fast_now) = fast_path.fast_bucket.fast_now(now)
+            && let Some(slot) = candidates.slot_with_raw_tag(owner | fast_now.tag_bits)
         {
-            let spot = || SlotHint { owner, slot_number: self.region.slot_number(slot) };
-            match fast_path.fast_bucket.charge(slot, owner, moment, cost) {
+            let hint = || SlotHint { owner, slot_number: self.region.slot_number(slot) };
+            match fast_path.fast_bucket.charge(slot, owner, fast_now, cost) {
                 FastPathResult::Allowed { left } => {
-                    charged(spot());
+                    charged(hint());
                     return Decision { admission: Admission::NOW, left };
                 }
                 FastPathResult::Denied => {
-                    if let Some(decision) = self.charge_hinted(spot(), fast_path, cost, now) {
-                        charged(spot());
+                    if let Some(decision) = self.charge_hinted(hint(), fast_path, cost, now) {
+                        charged(hint());
                         return decision;
                     }
                 }
@@ -241,46 +246,52 @@ impl MemoryStore {
         now: Time,
         charged: impl FnOnce(SlotHint),
     ) -> Decision {
-        if let Some((meter, kind)) = &fast_path.bucket {
-            fast_path.fast_bucket.advance_word_range(now, *kind);
+        if let Some((meter, class_no)) = &fast_path.bucket {
+            fast_path.fast_bucket.advance_word_range(now, *class_no);
             let candidates = self.candidates(fingerprint);
             if let Some(slot) = candidates.slot()
                 && let Some(decision) =
-                    charge_bucket(slot, candidates.owner() | class_bits(*kind), meter, cost, now)
+                    charge_bucket(slot, candidates.owner() | class_bits(*class_no), meter, cost, now)
             {
                 charged(SlotHint { owner: candidates.owner(), slot_number: self.region.slot_number(slot) });
                 return decision;
             }
         }
         let op = ChargeOp { quota: &fast_path.quota, cost, kind: ChargeOpKind::Charge, now };
-        let part = self.run_key(fingerprint, &op, &[], &InForce::always());
-        part.expect("the limit is always in force").decision
+        let outcome = self.run_key(fingerprint, &op, &[], &InForce::always());
+        outcome.expect("the limit is always in force").decision
     }
 
     /// Charges a key at the slot where it was charged before and returns the full decision; `None` if it has moved.
     #[inline(never)]
     pub(crate) fn charge_hinted(
         &self,
-        spot: SlotHint,
+        hint: SlotHint,
         fast_path: &FastPath,
         cost: u64,
         now: Time,
     ) -> Option<Decision> {
-        let (meter, kind) = fast_path.bucket.as_ref()?;
-        charge_bucket(self.region.slot(spot.slot_number)?, spot.owner | class_bits(*kind), meter, cost, now)
+        let (meter, class_no) = fast_path.bucket.as_ref()?;
+        charge_bucket(
+            self.region.slot(hint.slot_number)?,
+            hint.owner | class_bits(*class_no),
+            meter,
+            cost,
+            now,
+        )
     }
 
     /// As above, on the fast path only.
     #[inline(always)]
     pub(crate) fn charge_hinted_fast(
         &self,
-        spot: SlotHint,
+        hint: SlotHint,
         fast_path: &FastPath,
         cost: u64,
         now: Time,
     ) -> FastPathResult {
-        match (self.region.slot(spot.slot_number), fast_path.fast_bucket.fast_now(now)) {
-            (Some(slot), Some(moment)) => fast_path.fast_bucket.charge(slot, spot.owner, moment, cost),
+        match (self.region.slot(hint.slot_number), fast_path.fast_bucket.fast_now(now)) {
+            (Some(slot), Some(fast_now)) => fast_path.fast_bucket.charge(slot, hint.owner, fast_now, cost),
             _ => FastPathResult::Fallback,
         }
     }

@@ -18,18 +18,18 @@ impl MemoryStore {
     pub(super) fn run_unstored(
         &self,
         inner: &mut ShardInner,
-        part: LimitOutcome,
+        outcome: LimitOutcome,
         op: &ChargeOp<'_>,
     ) -> LimitOutcome {
         let charged = match self.full {
-            MemoryFull::Open => return part,
+            MemoryFull::Open => return outcome,
             MemoryFull::Aggregate => inner.aggregate.charge(op.quota, op.cost, op.now),
             MemoryFull::Closed => Err(MemoryFull::CLOSED_RETRY),
         };
         match charged {
             Ok((left, mark)) => {
-                let grant = part.grant.map(|grant| Grant { mark, ..grant });
-                LimitOutcome { remaining: left.min(part.remaining), grant, ..part }
+                let grant = outcome.grant.map(|grant| Grant { mark, ..grant });
+                LimitOutcome { remaining: left.min(outcome.remaining), grant, ..outcome }
             }
             Err(wait) => {
                 self.denied_full.fetch_add(1, Ordering::Relaxed);
@@ -42,16 +42,16 @@ impl MemoryStore {
     pub(super) fn peek_unstored(
         &self,
         inner: &ShardInner,
-        part: LimitOutcome,
+        outcome: LimitOutcome,
         op: &ChargeOp<'_>,
     ) -> LimitOutcome {
         let left = match self.full {
-            MemoryFull::Open => return part,
+            MemoryFull::Open => return outcome,
             MemoryFull::Aggregate => inner.aggregate.peek(op.quota, op.cost, op.now),
             MemoryFull::Closed => Err(MemoryFull::CLOSED_RETRY),
         };
         match left {
-            Ok(left) => LimitOutcome { remaining: left.min(part.remaining), ..part },
+            Ok(left) => LimitOutcome { remaining: left.min(outcome.remaining), ..outcome },
             Err(wait) => no_room(op.now + wait, op.now),
         }
     }
@@ -69,17 +69,17 @@ impl MemoryStore {
         let (tag, word) = loaded.entry();
         let class = self.classes.get(class_number(tag))?;
         let mut state = class.encoding.layout().unpack(word);
-        let part = op.run_state(&mut state);
+        let outcome = op.run_state(&mut state);
         let mut pressure = PressureCounts::default();
         let replaced = inner.replace(shard, (slot, loaded), fingerprint, op.quota, state, &mut pressure);
         self.count_pressure(&pressure);
         match replaced {
-            ReplaceResult::Done => Some(part),
+            ReplaceResult::Done => Some(outcome),
             ReplaceResult::Raced => None,
-            ReplaceResult::NoRoom if part.grant.is_some() => {
+            ReplaceResult::NoRoom if outcome.grant.is_some() => {
                 Some(no_room(class.encoding.expires_at(word), op.now))
             }
-            ReplaceResult::NoRoom => Some(part),
+            ReplaceResult::NoRoom => Some(outcome),
         }
     }
 
@@ -91,28 +91,28 @@ impl MemoryStore {
         op: &ChargeOp<'_>,
     ) -> LimitOutcome {
         let changed = inner.change_wide(shard, index, op.quota, |state| op.run_state(state));
-        let (part, growth, pressure) = changed.expect("a wide slot has its state in the slab");
+        let (outcome, growth, pressure) = changed.expect("a wide slot has its state in the slab");
         self.count_pressure(&pressure);
         if growth == Growth::Fits {
-            return part;
+            return outcome;
         }
-        let Some(grant) = part.grant else {
+        let Some(grant) = outcome.grant else {
             inner.merge_steps(shard, index, op.quota); // a denial that counts
-            return part;
+            return outcome;
         };
-        let undone = inner.change_wide(shard, index, op.quota, |state| {
+        let reverted = inner.change_wide(shard, index, op.quota, |state| {
             op.quota.refund(state, &grant, grant.cost, op.now);
             state.shrink();
             op.quota.expires_at(state)
         });
-        let (fresh_at, ..) = undone.expect("the state is still there");
-        no_room(fresh_at, op.now)
+        let (expires_at, ..) = reverted.expect("the state is still there");
+        no_room(expires_at, op.now)
     }
 }
 
 /// The denial of a charge that the limit allows but whose state has no room to grow.
-fn no_room(fresh_at: Time, now: Time) -> LimitOutcome {
-    let wait = fresh_at.since(now);
+fn no_room(expires_at: Time, now: Time) -> LimitOutcome {
+    let wait = expires_at.since(now);
     let decision = Decision { admission: Admission::Deny { retry_after: wait }, left: 0 };
     LimitOutcome { decision, remaining: 0, reset_after: wait, grant: None }
 }

@@ -57,7 +57,7 @@ impl Layout {
     /// The state in eight bytes; `None` if a field would overflow.
     pub(crate) fn pack(self, state: &QuotaState) -> Option<u64> {
         match (self, state) {
-            (Layout::Timestamp, QuotaState::Timestamp(instant)) => Some(*instant),
+            (Layout::Timestamp, QuotaState::Timestamp(timestamp)) => Some(*timestamp),
             (Layout::Window { count_bits }, QuotaState::Window(window)) => pack_window(window, count_bits),
             (Layout::Counts { count_bits }, QuotaState::Counts(counts)) => pack_counts(counts, count_bits),
             _ => None,
@@ -66,14 +66,14 @@ impl Layout {
 
     /// As above, with counts saturated to their fields.
     pub(crate) fn pack_saturated(self, state: &QuotaState) -> Option<u64> {
-        let most = |count: u64, bits: u32| count.min((1 << bits) - 1);
+        let saturated = |count: u64, bits: u32| count.min((1 << bits) - 1);
         match (self, state) {
             (Layout::Window { count_bits: bits }, QuotaState::Window(window)) => {
-                pack_window(&FixedWindowState { count: most(window.count, bits), ..*window }, bits)
+                pack_window(&FixedWindowState { count: saturated(window.count, bits), ..*window }, bits)
             }
             (Layout::Counts { count_bits: bits }, QuotaState::Counts(counts)) => {
-                let current = most(counts.current, bits);
-                let previous = most(counts.previous, bits);
+                let current = saturated(counts.current, bits);
+                let previous = saturated(counts.previous, bits);
                 pack_counts(&SlidingCounterState { current, previous, ..*counts }, bits)
             }
             _ => self.pack(state),

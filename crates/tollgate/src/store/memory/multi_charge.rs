@@ -57,8 +57,8 @@ impl MemoryStore {
         order.sort_unstable_by_key(|n| charges[*n].fingerprint);
         for n in order {
             // A denial is counted once, at the end.
-            let part = self.run(&charges[n], ChargeOpKind::Charge, now, in_force);
-            outcome.limits[n] = part.unwrap_or_else(|| in_force.note_replaced());
+            let limit = self.run(&charges[n], ChargeOpKind::Charge, now, in_force);
+            outcome.limits[n] = limit.unwrap_or_else(|| in_force.note_replaced());
             if outcome.limits[n].grant.is_none() {
                 outcome.admitted = false; // another request won the race
                 break;
@@ -71,19 +71,19 @@ impl MemoryStore {
             if in_force.was_replaced() {
                 return;
             }
-            for (charge, part) in charges.iter().zip(&mut outcome.limits) {
-                match part.grant.take() {
-                    Some(grant) => part.remaining += grant.cost,
+            for (charge, limit) in charges.iter().zip(&mut outcome.limits) {
+                match limit.grant.take() {
+                    Some(grant) => limit.remaining += grant.cost,
                     // The denying limit has its outcome; the others report their present state.
-                    None if part.decision.is_allowed() => *part = self.peek_one(charge, now),
+                    None if limit.decision.is_allowed() => *limit = self.peek_one(charge, now),
                     None => {}
                 }
             }
             return;
         }
         for n in (0..charges.len()).filter(|n| !enforced(n)) {
-            let part = self.run(&charges[n], charge_op_kind(&charges[n]), now, in_force);
-            outcome.limits[n] = part.unwrap_or_else(|| self.peek_one(&charges[n], now));
+            let limit = self.run(&charges[n], charge_op_kind(&charges[n]), now, in_force);
+            outcome.limits[n] = limit.unwrap_or_else(|| self.peek_one(&charges[n], now));
         }
     }
 
@@ -95,14 +95,14 @@ impl MemoryStore {
         now: Time,
         in_force: &InForce<'_>,
     ) {
-        for (charge, part) in charges.iter().zip(&mut outcome.limits) {
+        for (charge, limit) in charges.iter().zip(&mut outcome.limits) {
             if charge.denied_hits == DeniedHits::Counted
-                && !part.decision.is_allowed()
+                && !limit.decision.is_allowed()
                 && let Some(drained) = self.run(charge, ChargeOpKind::Drain, now, in_force)
                 && !drained.decision.is_allowed()
             // a limit that would allow it by now has still denied the request
             {
-                *part = drained;
+                *limit = drained;
             }
         }
     }

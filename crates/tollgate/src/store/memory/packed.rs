@@ -41,22 +41,22 @@ pub(crate) enum SlotEncoding {
 impl Class {
     /// The class of a quota's states; `None` if they are always wide.
     pub(crate) fn of(quota: &Quota) -> Option<Class> {
-        let form = SlotEncoding::of(quota)?;
+        let encoding = SlotEncoding::of(quota)?;
         let capacity = capacity_of(quota);
-        let fits = match form {
+        let fits = match encoding {
             SlotEncoding::Timestamp(_) => true,
             // A debt can add one more limit. A state that could outgrow its slot is wide from the start.
             SlotEncoding::Window { count_bits, .. } | SlotEncoding::Counts { count_bits, .. } => {
                 capacity.saturating_mul(2) < 1 << count_bits
             }
         };
-        fits.then_some(Class { encoding: form, capacity_log2: log2(capacity) })
+        fits.then_some(Class { encoding, capacity_log2: log2(capacity) })
     }
 
     /// The fraction of its limit that a key has used.
     pub(super) fn used_fraction(&self, word: u64, now: Time) -> UsedFraction {
         let used = match self.encoding {
-            SlotEncoding::Timestamp(flow) => word.saturating_sub(flow.units_at(now)),
+            SlotEncoding::Timestamp(clock) => word.saturating_sub(clock.units_at(now)),
             SlotEncoding::Window { count_bits, .. } => low_bits(word, count_bits),
             SlotEncoding::Counts { window_ns, count_bits } => {
                 SlidingCounter { limit: 0, window_ns }.used(&unpack_counts(word, count_bits), now)
@@ -81,20 +81,20 @@ impl Class {
             return None;
         }
         let run = self.encoding.layout().run(clamped, op)?;
-        let keeps = op.kind != ChargeOpKind::Peek;
-        Some(PackedUpdate { next: run.next.or(keeps.then_some(clamped)), ..run })
+        let must_store = op.kind != ChargeOpKind::Peek;
+        Some(PackedUpdate { next: run.next.or(must_store.then_some(clamped)), ..run })
     }
 
     /// The word, limited to what a limit of this class can have produced by `now`.
     pub(super) fn clamped(&self, word: u64, now: Time) -> u64 {
         match self.encoding {
-            SlotEncoding::Timestamp(flow) => {
+            SlotEncoding::Timestamp(clock) => {
                 // Old snapshots have no capacity, and an empty bucket needs no clamping.
                 let known = self.capacity_log2 > 0
-                    || matches!(flow, BucketClock::Steps { .. } | BucketClock::Calendar { .. });
+                    || matches!(clock, BucketClock::Steps { .. } | BucketClock::Calendar { .. });
                 let mut full_at = word;
                 if known {
-                    flow.clamp(&mut full_at, now, 4u64.saturating_mul(1 << self.capacity_log2));
+                    clock.clamp(&mut full_at, now, 4u64.saturating_mul(1 << self.capacity_log2));
                 }
                 full_at
             }
@@ -119,11 +119,11 @@ impl ClassSummary {
     #[inline]
     pub(crate) fn run(self, word: u64, op: &ChargeOp<'_>) -> Option<PackedUpdate> {
         let run = self.layout.run(word, op)?;
-        if run.part.decision.is_allowed() {
+        if run.outcome.decision.is_allowed() {
             return Some(run);
         }
         let is_current = log2(capacity_of(op.quota)) == self.capacity_log2;
-        (is_current && !run.part.waits_longer_than(longest_wait(op.quota))).then_some(run)
+        (is_current && !run.outcome.waits_longer_than(longest_wait(op.quota))).then_some(run)
     }
 }
 
@@ -191,7 +191,7 @@ impl SlotEncoding {
     /// When the packed state is equivalent to a fresh one.
     pub(crate) fn expires_at(&self, word: u64) -> Time {
         match *self {
-            SlotEncoding::Timestamp(flow) => flow.time_of(word),
+            SlotEncoding::Timestamp(clock) => clock.time_of(word),
             SlotEncoding::Window { period, count_bits } => {
                 let window = FixedWindow { limit: 0, period, start: WindowStart::Aligned };
                 window.expires_at(&unpack_window(word, count_bits))
@@ -233,8 +233,8 @@ pub(crate) struct ChargeOp<'q> {
 
 impl ChargeOp<'_> {
     /// Whether the operation may have changed the state that it was run on.
-    pub(super) fn has_changed(&self, part: &LimitOutcome) -> bool {
-        part.grant.is_some() || matches!(self.kind, ChargeOpKind::ChargeOrDrain | ChargeOpKind::Drain)
+    pub(super) fn has_changed(&self, outcome: &LimitOutcome) -> bool {
+        outcome.grant.is_some() || matches!(self.kind, ChargeOpKind::ChargeOrDrain | ChargeOpKind::Drain)
     }
 }
 
@@ -252,7 +252,7 @@ pub(crate) enum ChargeOpKind {
 
 /// Result of an operation on a packed state.
 pub(crate) struct PackedUpdate {
-    pub(crate) part: LimitOutcome,
+    pub(crate) outcome: LimitOutcome,
     /// The state to write; `None` if nothing changes.
     pub(crate) next: Option<u64>,
 }
@@ -265,41 +265,41 @@ impl ChargeOp<'_> {
         mut state: A::State,
         pack: impl FnOnce(A::State) -> Option<u64>,
     ) -> Option<PackedUpdate> {
-        let (mut part, changed) = self.run(algorithm, &mut state);
+        let (mut outcome, changed) = self.run(algorithm, &mut state);
         if !changed {
-            return Some(PackedUpdate { part, next: None });
+            return Some(PackedUpdate { outcome, next: None });
         }
         let next = pack(state)?;
-        if let Some(grant) = &mut part.grant {
+        if let Some(grant) = &mut outcome.grant {
             grant.mark = next; // used where the word is the timestamp itself
         }
-        Some(PackedUpdate { part, next: Some(next) })
+        Some(PackedUpdate { outcome, next: Some(next) })
     }
 
     /// Runs the operation on the most common state, with the common case inlined.
     #[inline]
     pub(crate) fn run_bucket(&self, meter: &Meter, full_at: u64) -> PackedUpdate {
-        let ChargeOp { cost, kind: intent, now, .. } = *self;
+        let ChargeOp { cost, kind, now, .. } = *self;
         let (decision, next) = meter.try_charge(full_at, now, cost);
-        match (next, intent) {
+        match (next, kind) {
             (Some(next), ChargeOpKind::Charge | ChargeOpKind::ChargeOrDrain) => {
                 let remaining = decision.left.saturating_sub(cost);
                 let reset_after = meter.expires_at(&next).since(now);
                 let grant = Grant { at: now, cost, mark: next };
                 PackedUpdate {
-                    part: LimitOutcome { decision, remaining, reset_after, grant: Some(grant) },
+                    outcome: LimitOutcome { decision, remaining, reset_after, grant: Some(grant) },
                     next: Some(next),
                 }
             }
             (None, ChargeOpKind::ChargeOrDrain | ChargeOpKind::Drain) => {
                 let mut drained = full_at;
-                let (part, _) = self.run(meter, &mut drained);
-                PackedUpdate { part, next: Some(drained) }
+                let (outcome, _) = self.run(meter, &mut drained);
+                PackedUpdate { outcome, next: Some(drained) }
             }
             _ => {
                 let reset_after = meter.expires_at(&full_at).since(now);
                 PackedUpdate {
-                    part: LimitOutcome { decision, remaining: decision.left, reset_after, grant: None },
+                    outcome: LimitOutcome { decision, remaining: decision.left, reset_after, grant: None },
                     next: None,
                 }
             }
@@ -309,38 +309,38 @@ impl ChargeOp<'_> {
     /// Runs the operation on a state that is not packed.
     pub(crate) fn run_state(&self, state: &mut QuotaState) -> LimitOutcome {
         self.quota.clamp_window(state, self.now);
-        let (mut part, _) = self.run(self.quota, state);
-        if let Some(grant) = &mut part.grant {
+        let (mut outcome, _) = self.run(self.quota, state);
+        if let Some(grant) = &mut outcome.grant {
             grant.mark = self.quota.mark(state);
         }
-        part
+        outcome
     }
 
     /// Decides, and changes the state as the operation demands; returns whether it has changed.
     #[inline]
     fn run<A: Algorithm>(&self, algorithm: &A, state: &mut A::State) -> (LimitOutcome, bool) {
-        let ChargeOp { cost, kind: intent, now, .. } = *self;
+        let ChargeOp { cost, kind, now, .. } = *self;
         let decision = algorithm.decide(state, now, cost);
-        let mut part =
+        let mut outcome =
             LimitOutcome { decision, remaining: decision.left, reset_after: Duration::ZERO, grant: None };
-        let changed = match (decision.is_allowed(), intent) {
+        let changed = match (decision.is_allowed(), kind) {
             (true, ChargeOpKind::Charge | ChargeOpKind::ChargeOrDrain) => {
                 algorithm.charge(state, now, cost);
-                part.remaining = decision.left.saturating_sub(cost);
+                outcome.remaining = decision.left.saturating_sub(cost);
                 let at = algorithm.counted_at(state, now);
-                part.grant = Some(Grant { at, cost, mark: 0 });
+                outcome.grant = Some(Grant { at, cost, mark: 0 });
                 true
             }
             (false, ChargeOpKind::ChargeOrDrain | ChargeOpKind::Drain) => {
                 algorithm.drain(state, now, cost);
-                part.decision = algorithm.decide(state, now, cost); // the wait has grown
-                part.remaining = part.decision.left;
+                outcome.decision = algorithm.decide(state, now, cost); // the wait has grown
+                outcome.remaining = outcome.decision.left;
                 true
             }
             _ => false,
         };
-        part.reset_after = algorithm.expires_at(state).since(now);
-        (part, changed)
+        outcome.reset_after = algorithm.expires_at(state).since(now);
+        (outcome, changed)
     }
 }
 

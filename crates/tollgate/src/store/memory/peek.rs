@@ -22,9 +22,9 @@ impl MemoryStore {
     pub fn peek(&self, charges: &[Charge], now: Time) -> ChargeOutcome {
         let mut outcome = ChargeOutcome { admitted: true, limits: SmallVec::new() };
         for charge in charges {
-            let part = self.peek_one(charge, now);
-            outcome.admitted &= part.decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
-            outcome.limits.push(part);
+            let limit = self.peek_one(charge, now);
+            outcome.admitted &= limit.decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
+            outcome.limits.push(limit);
         }
         outcome
     }
@@ -52,45 +52,45 @@ impl MemoryStore {
         self.run_packed(charge.fingerprint, &op).unwrap_or_else(|| {
             self.with_state(charge, now, |state, new| {
                 let mut charged = state.clone();
-                let part = op.run_state(&mut charged);
-                let Some(NewKey { inner, shard }) = new.filter(|_| part.decision.is_allowed()) else {
-                    return part;
+                let limit = op.run_state(&mut charged);
+                let Some(NewKey { inner, shard }) = new.filter(|_| limit.decision.is_allowed()) else {
+                    return limit;
                 };
                 charge.quota.charge(&mut charged, now, charge.cost.max(1));
                 match inner.has_room_for(&shard, charge.fingerprint, &charge.quota, charged) {
-                    true => part,
-                    false => self.peek_unstored(inner, part, &op),
+                    true => limit,
+                    false => self.peek_unstored(inner, limit, &op),
                 }
             })
         })
     }
 
-    /// Calls `look` with the state that a charge would find, and with its shard if the key has no entry.
+    /// Calls `read` with the state that a charge would find, and with its shard if the key has no entry.
     fn with_state<T>(
         &self,
         charge: &Charge,
         now: Time,
-        look: impl FnOnce(&QuotaState, Option<NewKey<'_>>) -> T,
+        read: impl FnOnce(&QuotaState, Option<NewKey<'_>>) -> T,
     ) -> T {
         let n = shard_of(charge.fingerprint);
         if let Some(slot) = self.find(charge.fingerprint) {
             let loaded = slot.load();
             let (tag, word) = loaded.entry();
             if tag_matches(tag, charge.fingerprint)
-                && let Some(brief) = self.classes.summary(class_number(tag))
+                && let Some(summary) = self.classes.summary(class_number(tag))
                 && slot.confirm(loaded).is_ok()
             {
-                return look(&brief.layout.unpack(word), None);
+                return read(&summary.layout.unpack(word), None);
             }
         }
         let mut locked = self.lock_all(charge.fingerprint, &charge.predecessors);
         if let Some(slot) = self.find(charge.fingerprint) {
             let entry = slot.load().entry();
             if let Some(wide) = locked.inner(n).wide(entry) {
-                return look(&wide.state, None);
+                return read(&wide.state, None);
             }
             if let Some(class) = self.classes.get(class_number(entry.0)) {
-                return look(&class.encoding.layout().unpack(entry.1), None);
+                return read(&class.encoding.layout().unpack(entry.1), None);
             }
         }
         let inherited = charge.predecessors.iter().find_map(|previous| {
@@ -99,6 +99,6 @@ impl MemoryStore {
             Some(charge.quota.adopt(&previous.quota, state, now))
         });
         let state = inherited.unwrap_or_else(|| charge.quota.fresh());
-        look(&state, Some(NewKey { inner: locked.inner(n), shard: self.shard_context(n, now) }))
+        read(&state, Some(NewKey { inner: locked.inner(n), shard: self.shard_context(n, now) }))
     }
 }

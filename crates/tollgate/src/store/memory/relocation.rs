@@ -1,6 +1,9 @@
 //! Moves of entries to another slot, under the lock of their shard.
 //!
-//! An entry is briefly in neither slot. No charge is lost: the move takes the last value of the old slot.
+//! A move is two CAS: the first empties the old slot and returns its last value, the second fills the new slot. A
+//! concurrent charge either precedes the first one, and its effect moves along, or its own CAS fails because the
+//! generation changed. Between the two the entry is in neither slot: a lookup misses, takes the slow path, and waits
+//! for the lock that the moving thread holds. An entry is never in both slots, so no charge is made twice.
 
 use smallvec::SmallVec;
 
@@ -39,15 +42,17 @@ impl ShardInner {
 
     /// Makes room in one of two full lines by cuckoo displacement: a breadth-first search, bounded, for a path of
     /// entries that can each move to their other line.
-    pub(super) fn displace(&mut self, shard: &ShardContext<'_>, homes_of_new: [usize; 2]) -> bool {
+    pub(super) fn displace(&mut self, shard: &ShardContext<'_>, new_candidates: [usize; 2]) -> bool {
         let mut reached: SmallVec<[PathStep; MAX_SEARCHED_LINES]> =
-            homes_of_new.iter().map(|line| PathStep { line: *line, from: None }).collect();
+            new_candidates.iter().map(|line| PathStep { line: *line, from: None }).collect();
         let mut at = 0;
         while at < reached.len() && reached.len() < MAX_SEARCHED_LINES {
             let line = reached[at].line;
             for (n, slot) in shard.lines.at(line).0.iter().enumerate() {
-                let homes = shard.table.size().candidate_lines(fingerprint_of(slot.tag()));
-                let Some(other) = homes.into_iter().find(|home| *home != line) else { continue };
+                let candidates = shard.table.size().candidate_lines(fingerprint_of(slot.tag()));
+                let Some(other) = candidates.into_iter().find(|candidate| *candidate != line) else {
+                    continue;
+                };
                 if reached.iter().any(|step| step.line == other) {
                     continue;
                 }

@@ -15,13 +15,13 @@ use crate::time::{Period, Time, Unit};
 const CAPACITY_AT: u32 = 8;
 
 pub(super) fn class_words(class: &Class) -> [u64; 4] {
-    let [kind, rest @ ..] = form_words(&class.encoding);
+    let [kind, rest @ ..] = encoding_words(&class.encoding);
     let [a, b, c] = rest;
     [kind | u64::from(class.capacity_log2) << CAPACITY_AT, a, b, c]
 }
 
-pub(super) fn form_words(form: &SlotEncoding) -> [u64; 4] {
-    match *form {
+pub(super) fn encoding_words(encoding: &SlotEncoding) -> [u64; 4] {
+    match *encoding {
         SlotEncoding::Timestamp(BucketClock::Nanos) => [0, 0, 0, 0],
         SlotEncoding::Timestamp(BucketClock::Ticks { ticks, period_ns }) => [1, ticks, period_ns, 0],
         SlotEncoding::Timestamp(BucketClock::Steps { tick_ns, units_per_tick: share }) => {
@@ -46,7 +46,7 @@ pub(super) fn read_class(words: [u64; 4]) -> Option<Class> {
     let period = || Period::new(words[0], unit_of(words[1])?);
     let up_to = |n: u64, most: u64| (1..=most).contains(&n).then_some(n);
     const LONGEST_NS: u64 = Time::from_secs(Period::MAX_SECONDS).nanos();
-    let form = match kind {
+    let encoding = match kind {
         0 => SlotEncoding::Timestamp(BucketClock::Nanos),
         1 => {
             let period_ns = up_to(words[1], LONGEST_NS)?;
@@ -66,7 +66,7 @@ pub(super) fn read_class(words: [u64; 4]) -> Option<Class> {
         5 => SlotEncoding::counts(up_to(words[0], LONGEST_NS)?),
         _ => return None,
     };
-    Some(Class { encoding: form, capacity_log2 })
+    Some(Class { encoding, capacity_log2 })
 }
 
 const UNITS: [Unit; 7] =

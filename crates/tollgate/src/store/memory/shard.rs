@@ -143,10 +143,10 @@ impl ShardInner {
     ) -> Option<QuotaState> {
         let slot = shard.table.find(shard.lines, fingerprint)?;
         let wide = self.wide(slot.load().entry()).map(|wide| wide.state.clone());
-        let kind = class_number(slot.tag());
+        let class_no = class_number(slot.tag());
         let word = self.take(slot)?;
         shard.region.note_removed(fingerprint);
-        wide.or_else(|| Some(shard.classes.get(kind)?.encoding.layout().unpack(word)))
+        wide.or_else(|| Some(shard.classes.get(class_no)?.encoding.layout().unpack(word)))
     }
 
     /// Empties a slot; returns its last word.
@@ -168,7 +168,7 @@ impl ShardInner {
         pressure: &mut PressureCounts,
     ) -> ReplaceResult {
         let entry = match self.pack_state(shard, quota, &state) {
-            Some((kind, word)) => (tag(fingerprint, kind), word),
+            Some((class_no, word)) => (tag(fingerprint, class_no), word),
             None => {
                 let wide = WideEntry::new(fingerprint, state, quota, shard.now);
                 if !self.make_room(shard, &wide, pressure) {
@@ -193,14 +193,14 @@ impl ShardInner {
         quota: &Quota,
         state: QuotaState,
     ) -> PressureCounts {
-        let fresh_at = quota.expires_at(&state);
-        let share = UsedFraction::of(quota.used_upper_bound(&state, shard.now), quota.capacity());
+        let expires_at = quota.expires_at(&state);
+        let fraction = UsedFraction::of(quota.used_upper_bound(&state, shard.now), quota.capacity());
         let saved = match self.pack_state(shard, quota, &state) {
-            Some((kind, word)) => SavedEntry::Packed(kind, word),
+            Some((class_no, word)) => SavedEntry::Packed(class_no, word),
             None => SavedEntry::Wide(WideEntry::new(fingerprint, state, quota, shard.now)),
         };
         let mut pressure = PressureCounts::default();
-        if fresh_at > shard.now && !self.add(shard, fingerprint, saved, share, &mut pressure) {
+        if expires_at > shard.now && !self.add(shard, fingerprint, saved, fraction, &mut pressure) {
             pressure.unstored += 1;
         }
         pressure
@@ -212,11 +212,11 @@ impl ShardInner {
         shard: &ShardContext<'_>,
         fingerprint: Fingerprint,
         saved: SavedEntry,
-        share: UsedFraction,
+        fraction: UsedFraction,
         pressure: &mut PressureCounts,
     ) -> bool {
         let entry = match saved {
-            SavedEntry::Packed(kind, word) => (tag(fingerprint, kind), word),
+            SavedEntry::Packed(class_no, word) => (tag(fingerprint, class_no), word),
             SavedEntry::Wide(wide) => {
                 self.sweep(shard, fingerprint);
                 if !self.make_room(shard, &wide, pressure) {
@@ -225,7 +225,7 @@ impl ShardInner {
                 (tag(fingerprint, WIDE), self.slab.insert(wide))
             }
         };
-        let placed = self.insert_entry(shard, fingerprint, entry, share, pressure);
+        let placed = self.insert_entry(shard, fingerprint, entry, fraction, pressure);
         if !placed {
             self.free_wide_entry(entry);
         }
@@ -239,17 +239,17 @@ impl ShardInner {
         fingerprint: Fingerprint,
         saved: SavedEntry,
     ) -> bool {
-        let (fresh_at, share) = match &saved {
-            SavedEntry::Packed(kind, word) => {
-                let entry = (tag(fingerprint, *kind), *word);
+        let (expires_at, fraction) = match &saved {
+            SavedEntry::Packed(class_no, word) => {
+                let entry = (tag(fingerprint, *class_no), *word);
                 (self.expires_at(shard, entry), self.used_fraction(shard, entry))
             }
             SavedEntry::Wide(wide) => (wide.expires_at, wide.used_fraction()),
         };
         let known = shard.table.find(shard.lines, fingerprint).is_some();
         !known
-            && fresh_at > shard.now
-            && self.add(shard, fingerprint, saved, share, &mut PressureCounts::default())
+            && expires_at > shard.now
+            && self.add(shard, fingerprint, saved, fraction, &mut PressureCounts::default())
     }
 
     /// Removes a key; returns whether it was stored.
@@ -269,7 +269,9 @@ impl ShardInner {
         match class_number(tag) {
             _ if tag == 0 => Time::EPOCH,
             WIDE => self.slab.get(word).map_or(Time::EPOCH, |wide| wide.expires_at),
-            kind => shard.classes.get(kind).map_or(Time::EPOCH, |class| class.encoding.expires_at(word)),
+            class_no => {
+                shard.classes.get(class_no).map_or(Time::EPOCH, |class| class.encoding.expires_at(word))
+            }
         }
     }
 
@@ -278,9 +280,9 @@ impl ShardInner {
         match class_number(tag) {
             _ if self.expires_at(shard, (tag, word)) <= shard.now => UsedFraction::NONE,
             WIDE => self.slab.get(word).map_or(UsedFraction::NONE, WideEntry::used_fraction),
-            kind => shard
+            class_no => shard
                 .classes
-                .get(kind)
+                .get(class_no)
                 .map_or(UsedFraction::NONE, |class| class.used_fraction(word, shard.now)),
         }
     }
@@ -291,33 +293,33 @@ impl ShardInner {
         shard: &ShardContext<'_>,
         fingerprint: Fingerprint,
         entry: SlotEntry,
-        share: UsedFraction,
+        fraction: UsedFraction,
         pressure: &mut PressureCounts,
     ) -> bool {
         let [first, second] = shard.table.size().candidate_lines(fingerprint);
         // The emptier candidate: full lines next to lines with room would make the table grow.
-        let crowded = self.free_slots(shard, first) < self.free_slots(shard, second);
-        let order = if crowded { [second, first] } else { [first, second] };
+        let second_is_emptier = self.free_slots(shard, first) < self.free_slots(shard, second);
+        let order = if second_is_emptier { [second, first] } else { [first, second] };
         if self.claim_slot(shard, &order, entry, Vacancy::Expired) {
             return true; // without growing
         }
         self.grow_if_full(shard);
         loop {
-            let homes = shard.table.size().candidate_lines(fingerprint);
-            if self.claim_slot(shard, &homes[..1], entry, Vacancy::Any) {
+            let candidates = shard.table.size().candidate_lines(fingerprint);
+            if self.claim_slot(shard, &candidates[..1], entry, Vacancy::Any) {
                 return true;
             }
-            if self.move_one_to_first_line(shard, homes[0]) {
+            if self.move_one_to_first_line(shard, candidates[0]) {
                 continue;
             }
-            if self.claim_slot(shard, &homes[1..], entry, Vacancy::Any) {
+            if self.claim_slot(shard, &candidates[1..], entry, Vacancy::Any) {
                 return true;
             }
-            if self.displace(shard, homes) || self.grow(shard) {
+            if self.displace(shard, candidates) || self.grow(shard) {
                 continue;
             }
-            let Some((theirs, slot, loaded)) = self.least_used(shard, homes) else { return false };
-            if !theirs.is_evictable_by(share) {
+            let Some((other, slot, loaded)) = self.least_used(shard, candidates) else { return false };
+            if !other.is_evictable_by(fraction) {
                 return false;
             }
             if slot.cas_entry(loaded, entry).is_ok() {
@@ -375,14 +377,14 @@ impl ShardInner {
     fn least_used<'l>(
         &self,
         shard: &ShardContext<'l>,
-        homes: [usize; 2],
+        candidates: [usize; 2],
     ) -> Option<(UsedFraction, &'l Slot, SlotValue)> {
-        let slots = homes.into_iter().flat_map(|line| &shard.lines.at(line).0);
+        let slots = candidates.into_iter().flat_map(|line| &shard.lines.at(line).0);
         let used = slots.map(|slot| {
             let loaded = slot.load();
             (self.used_fraction(shard, loaded.entry()), slot, loaded)
         });
-        used.min_by_key(|(share, _, _)| *share)
+        used.min_by_key(|(fraction, _, _)| *fraction)
     }
 
     fn grow_if_full(&mut self, shard: &ShardContext<'_>) {
@@ -403,13 +405,13 @@ impl ShardInner {
         &self,
         shard: &ShardContext<'_>,
         fingerprint: Fingerprint,
-        share: UsedFraction,
+        fraction: UsedFraction,
     ) -> bool {
-        let homes = shard.table.size().candidate_lines(fingerprint);
-        let is_least = |(theirs, ..): (UsedFraction, &Slot, SlotValue)| theirs.is_evictable_by(share);
+        let candidates = shard.table.size().candidate_lines(fingerprint);
+        let is_least = |(other, ..): (UsedFraction, &Slot, SlotValue)| other.is_evictable_by(fraction);
         self.can_grow(shard)
-            || homes.into_iter().any(|line| self.free_slots(shard, line) > 0)
-            || self.least_used(shard, homes).is_some_and(is_least)
+            || candidates.into_iter().any(|line| self.free_slots(shard, line) > 0)
+            || self.least_used(shard, candidates).is_some_and(is_least)
     }
 
     /// Adds a line and splits the keys of another one with it; `false` at the cap.
@@ -419,16 +421,16 @@ impl ShardInner {
         }
         let lines = shard.table.size().lines();
         let grown = shard.table.size().grown();
-        let divided = split_line(lines);
+        let split = split_line(lines);
         let mut free = shard.lines.at(lines).0.iter();
-        for slot in &shard.lines.at(divided).0 {
+        for slot in &shard.lines.at(split).0 {
             let loaded = slot.load();
             let entry = loaded.entry();
             if entry == EMPTY {
                 continue;
             }
             let expired = self.expires_at(shard, entry) <= shard.now;
-            let stays = grown.candidate_lines(fingerprint_of(entry.0)).contains(&divided);
+            let stays = grown.candidate_lines(fingerprint_of(entry.0)).contains(&split);
             if expired && slot.cas_entry(loaded, EMPTY).is_ok() {
                 self.free_wide_entry(entry);
                 self.entries -= 1;
@@ -440,7 +442,7 @@ impl ShardInner {
             }
         }
         shard.table.set_size(grown);
-        for line in [divided, lines] {
+        for line in [split, lines] {
             for _ in 0..SLOTS_PER_LINE {
                 if !self.move_one_to_first_line(shard, line) {
                     break;

@@ -31,13 +31,13 @@ impl ShardInner {
         change: impl FnOnce(&mut QuotaState) -> T,
     ) -> Option<(T, Growth, PressureCounts)> {
         let (changed, grown) = self.slab.change(index, quota, shard.now, change)?;
-        let (fingerprint, share) =
+        let (fingerprint, fraction) =
             self.slab.get(index).map(|wide| (wide.fingerprint(), wide.used_fraction()))?;
         let mut pressure = PressureCounts::default();
         self.sweep(shard, fingerprint);
         let growth = match grown {
             0 => Growth::Fits,
-            _ => self.fit_grown(shard, index, quota, (fingerprint, share), &mut pressure),
+            _ => self.fit_grown(shard, index, quota, (fingerprint, fraction), &mut pressure),
         };
         Some((changed, growth, pressure))
     }
@@ -48,12 +48,12 @@ impl ShardInner {
         shard: &ShardContext<'_>,
         index: u64,
         quota: &Quota,
-        (keep, share): (Fingerprint, UsedFraction),
+        (keep, fraction): (Fingerprint, UsedFraction),
         pressure: &mut PressureCounts,
     ) -> Growth {
-        let most = self.slab_budget(shard);
-        self.evict_until(shard, keep, share, pressure, |slab| slab.bytes() <= most);
-        while self.slab.bytes() > most {
+        let budget = self.slab_budget(shard);
+        self.evict_until(shard, keep, fraction, pressure, |slab| slab.bytes() <= budget);
+        while self.slab.bytes() > budget {
             let coarser = self.slab.change(index, quota, shard.now, |state| quota.coarsen(state));
             if coarser.is_none_or(|(coarser, _)| !coarser) {
                 return Growth::NoRoom;
@@ -65,8 +65,8 @@ impl ShardInner {
 
     /// Merges steps of a state until it fits: it must include the last change, and cannot be coarsened otherwise.
     pub(super) fn merge_steps(&mut self, shard: &ShardContext<'_>, index: u64, quota: &Quota) {
-        let most = self.slab_budget(shard);
-        while self.slab.bytes() > most {
+        let budget = self.slab_budget(shard);
+        while self.slab.bytes() > budget {
             let merged = self.slab.change(index, quota, shard.now, QuotaState::merge_steps);
             if merged.is_none_or(|(merged, _)| !merged) {
                 return;
@@ -89,8 +89,8 @@ impl ShardInner {
         wide: &WideEntry,
         pressure: &mut PressureCounts,
     ) -> bool {
-        let most = self.slab_budget(shard);
-        let fits = |slab: &mut Slab| slab.fits(&wide.state, most);
+        let budget = self.slab_budget(shard);
+        let fits = |slab: &mut Slab| slab.fits(&wide.state, budget);
         self.evict_until(shard, wide.fingerprint(), wide.used_fraction(), pressure, fits)
     }
 
@@ -103,24 +103,24 @@ impl ShardInner {
         quota: &Quota,
         state: QuotaState,
     ) -> bool {
-        let share = UsedFraction::of(quota.used_upper_bound(&state, shard.now), quota.capacity());
+        let fraction = UsedFraction::of(quota.used_upper_bound(&state, shard.now), quota.capacity());
         let packs = Class::of(quota).is_some_and(|class| class.encoding.layout().pack(&state).is_some());
         let in_slab = packs
             || self.slab.has_room_for(&state, self.slab_budget(shard))
             || self
                 .slab
                 .next_items(EVICTION_SEARCH)
-                .any(|wide| wide.expires_at <= shard.now || wide.used_fraction().is_evictable_by(share));
-        in_slab && self.has_slot_for(shard, fingerprint, share)
+                .any(|wide| wide.expires_at <= shard.now || wide.used_fraction().is_evictable_by(fraction));
+        in_slab && self.has_slot_for(shard, fingerprint, fraction)
     }
 
-    /// Drops wide entries that have expired or that `share` evicts, in a bounded search, until there is room; returns
+    /// Drops wide entries that have expired or that `fraction` evicts, in a bounded search, until there is room; returns
     /// whether there is.
     fn evict_until(
         &mut self,
         shard: &ShardContext<'_>,
         keep: Fingerprint,
-        share: UsedFraction,
+        fraction: UsedFraction,
         pressure: &mut PressureCounts,
         fits: impl Fn(&mut Slab) -> bool,
     ) -> bool {
@@ -128,24 +128,24 @@ impl ShardInner {
             if fits(&mut self.slab) {
                 return true;
             }
-            self.evict_next(shard, keep, share, pressure);
+            self.evict_next(shard, keep, fraction, pressure);
         }
         fits(&mut self.slab)
     }
 
-    /// Drops the next wide entry if it has expired or if `share` evicts it.
+    /// Drops the next wide entry if it has expired or if `fraction` evicts it.
     fn evict_next(
         &mut self,
         shard: &ShardContext<'_>,
         keep: Fingerprint,
-        share: UsedFraction,
+        fraction: UsedFraction,
         pressure: &mut PressureCounts,
     ) {
         let next =
             self.slab.next(keep).map(|wide| (wide.fingerprint(), wide.expires_at, wide.used_fraction()));
-        let Some((fingerprint, fresh_at, theirs)) = next else { return };
-        let expired = fresh_at <= shard.now;
-        if (expired || theirs.is_evictable_by(share)) && self.remove(shard, fingerprint) {
+        let Some((fingerprint, expires_at, other)) = next else { return };
+        let expired = expires_at <= shard.now;
+        if (expired || other.is_evictable_by(fraction)) && self.remove(shard, fingerprint) {
             pressure.evicted += u64::from(!expired);
         }
     }

@@ -1,10 +1,25 @@
 //! A slot: the key's tag and its packed state, in sixteen bytes.
 //!
-//! A charge is a CAS of eight of them, the word; that is cheaper than a CAS of all sixteen. ABA is prevented by a
-//! generation in the low bits of the word: every change that is not of the word alone increments it, so the CAS of a
-//! thread that has read the slot before it was reused fails. The generation wraps after 63: a stale CAS succeeds only
-//! if a thread is suspended between its load and its CAS while the slot is reused exactly that often and ends in an
-//! identical state.
+//! ```text
+//!          63                         19 18      13 12      0
+//!     tag  | owner: fingerprint, 45 bits | spilled | class  |   0: the slot is empty
+//!     word | state, low 58 bits                 | generation |   what a charge replaces
+//! ```
+//!
+//! A state has 64 bits. The generation displaces its six highest from the word into the tag: the *spilled bits*. They
+//! rarely change, so nearly every charge replaces the word alone, and a CAS of eight bytes is cheaper than one of
+//! sixteen.
+//!
+//! ABA: every change of the tag increments the generation, so the CAS of a thread that has read the slot before it was
+//! reused fails. The generation wraps after 63 values: a stale CAS succeeds only if a thread is suspended between its
+//! load and its CAS while the slot is reused exactly that often and ends in an identical word.
+//!
+//! Torn reads: a lock-free reader loads the word, then the tag. If the tag changed in between, so did the generation,
+//! and the CAS or the confirming load of the word fails.
+//!
+//! Ordering: a CAS that succeeds is AcqRel and loads are Acquire, so the writes before an entry was published (its
+//! class, an earlier charge) happen before the operations of a thread that reads it. Nothing needs SeqCst here; the
+//! bits of changed lines have their own fences (`changes`).
 //!
 //! Where the processor has no 16-byte CAS ([`NATIVE`]), the word has the generation [`LOCKED_GENERATION`] while the
 //! tag changes. Charges and readers spin until it is unlocked: a spin lock for each slot, taken only to change more
@@ -18,7 +33,7 @@ pub(super) type SlotEntry = (u64, u64);
 pub(super) const EMPTY: SlotEntry = (0, 0);
 pub(super) const SLOTS_PER_LINE: usize = 4;
 
-/// The low bits of a word that hold its generation.
+/// The low bits of a word that hold its generation. Its values are 0 to 62; 63 is the lock.
 pub(super) const GENERATION_BITS: u32 = 6;
 pub(super) const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
 /// The generation of a locked word; no other word has it.
@@ -49,10 +64,10 @@ pub(super) struct SlotValue {
 
 impl SlotValue {
     #[inline(always)]
-    fn new((tag, state): SlotEntry, count: u64) -> SlotValue {
+    fn new((tag, state): SlotEntry, generation: u64) -> SlotValue {
         SlotValue {
             tag: tag | spilled_bits_of(state),
-            word: state << GENERATION_BITS | count & GENERATION_MASK,
+            word: state << GENERATION_BITS | generation & GENERATION_MASK,
         }
     }
 
@@ -70,7 +85,7 @@ impl SlotValue {
         (self.tag(), self.state())
     }
 
-    /// The same tag owner with another state.
+    /// The same owner, class and generation with another state.
     #[inline(always)]
     fn with_state(self, state: u64) -> SlotValue {
         SlotValue::new((self.tag(), state), self.word)
@@ -78,8 +93,8 @@ impl SlotValue {
 
     /// The value that replaces this one if more than the word changes: with the next generation.
     fn next_generation(self, entry: SlotEntry) -> SlotValue {
-        let count = (self.word & GENERATION_MASK) + 1;
-        SlotValue::new(entry, if count == LOCKED_GENERATION { 0 } else { count })
+        let generation = (self.word & GENERATION_MASK) + 1;
+        SlotValue::new(entry, if generation == LOCKED_GENERATION { 0 } else { generation })
     }
 }
 
@@ -171,8 +186,8 @@ mod atomic {
     pub(in super::super) struct Slot(AtomicU128);
 
     impl From<u128> for SlotValue {
-        fn from(both: u128) -> SlotValue {
-            SlotValue { tag: both as u64, word: (both >> 64) as u64 }
+        fn from(pair: u128) -> SlotValue {
+            SlotValue { tag: pair as u64, word: (pair >> 64) as u64 }
         }
     }
 
@@ -197,12 +212,12 @@ mod atomic {
         /// The word, if the slot has this tag with its spilled bits. The tag is loaded after the word: if the tag has
         /// changed since, so has the generation of the word.
         #[inline(always)]
-        pub(in super::super) fn word_if_tag(&self, whole_tag: u64) -> Option<u64> {
+        pub(in super::super) fn word_if_tag(&self, raw_tag: u64) -> Option<u64> {
             let SlotValue { tag, word } = self.load_unconfirmed();
-            (tag == whole_tag).then_some(word)
+            (tag == raw_tag).then_some(word)
         }
 
-        /// CAS of the word; returns whether it succeeded.
+        /// CAS of the word; returns whether it succeeded. Relaxed on failure: the current value is not used.
         #[inline(always)]
         pub(in super::super) fn cas_word(&self, word: u64, next: u64) -> bool {
             self.word_half().compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -349,11 +364,11 @@ mod tests {
         for state in
             [0, 1, WORD_RANGE - 1, WORD_RANGE, WORD_RANGE + 1, 6 * WORD_RANGE + 42, u64::MAX - 1, u64::MAX]
         {
-            for count in [0, 1, GENERATION_MASK, GENERATION_MASK + 1, u64::MAX] {
-                let loaded = SlotValue::new((tag, state), count);
+            for generation in [0, 1, GENERATION_MASK, GENERATION_MASK + 1, u64::MAX] {
+                let loaded = SlotValue::new((tag, state), generation);
                 assert_eq!(
                     (loaded.entry(), loaded.word & GENERATION_MASK),
-                    ((tag, state), count & GENERATION_MASK)
+                    ((tag, state), generation & GENERATION_MASK)
                 );
             }
         }

@@ -67,8 +67,8 @@ impl ShardTable {
 
     #[inline]
     pub(super) fn size(&self) -> TableSize {
-        let both = self.size.load(Ordering::Acquire);
-        TableSize { lines: both as u32, mask: (both >> 32) as u32 }
+        let packed = self.size.load(Ordering::Acquire);
+        TableSize { lines: packed as u32, mask: (packed >> 32) as u32 }
     }
 
     /// Publishes the number of lines in use; the entries of new lines were moved before.
@@ -84,11 +84,12 @@ impl ShardTable {
         fingerprint: Fingerprint,
     ) -> CandidateLines<'l> {
         // SAFETY: candidates are lines in use, and a table never uses more lines than were reserved.
-        let homes = self.size().candidate_lines(fingerprint).map(|line| unsafe { lines.at_unchecked(line) });
-        homes.into_iter().for_each(|line| {
+        let lines_of_key =
+            self.size().candidate_lines(fingerprint).map(|line| unsafe { lines.at_unchecked(line) });
+        lines_of_key.into_iter().for_each(|line| {
             prefetch::prefetch_range(std::ptr::from_ref(line).addr(), size_of::<CacheLine>())
         });
-        CandidateLines { fingerprint, lines: homes }
+        CandidateLines { fingerprint, lines: lines_of_key }
     }
 
     /// The slot of a key, if it is in one of its lines.
@@ -123,8 +124,8 @@ impl<'l> CandidateLines<'l> {
 
     /// The slot with this tag and its spilled bits, if it is in one of the lines.
     #[inline(always)]
-    pub(super) fn slot_with_raw_tag(&self, whole_tag: u64) -> Option<&'l Slot> {
-        self.find_in_either(|line| line.find_raw_tag(whole_tag))
+    pub(super) fn slot_with_raw_tag(&self, raw_tag: u64) -> Option<&'l Slot> {
+        self.find_in_either(|line| line.find_raw_tag(raw_tag))
     }
 
     /// Most keys are in their first line, so the second is read only on a miss: one cache miss instead of two.
@@ -147,20 +148,21 @@ fn owner(fingerprint: Fingerprint) -> u64 {
 }
 
 #[inline]
-pub(super) fn tag(fingerprint: Fingerprint, kind: u16) -> u64 {
-    owner(fingerprint) | class_bits(kind)
+pub(super) fn tag(fingerprint: Fingerprint, class_no: u16) -> u64 {
+    owner(fingerprint) | class_bits(class_no)
 }
 
 /// The class field of a tag; never zero, because a tag of zero means empty.
 #[inline]
-pub(super) fn class_bits(kind: u16) -> u64 {
-    u64::from(kind) + 1
+pub(super) fn class_bits(class_no: u16) -> u64 {
+    u64::from(class_no) + 1
 }
 
 /// Whether a tag has this owner, whatever its class and its spilled bits are.
 #[inline]
 pub(super) fn tag_matches(tag: u64, fingerprint: Fingerprint) -> bool {
-    // Between this owner and the next one. An empty tag never is.
+    // The tags of an owner are a contiguous range: class and spilled bits are the low bits, and a class is never zero.
+    // An empty tag is in no range.
     tag.wrapping_sub(owner(fingerprint) + 1) < (1 << OWNER_AT) - 1
 }
 

@@ -28,8 +28,8 @@ impl UsedFraction {
         self.0.max(1)
     }
 
-    pub(super) fn is_evictable_by(self, newcomer: UsedFraction) -> bool {
-        u32::from(self.0) * Self::EVICTION_RATIO < u32::from(newcomer.min(Self::FULL).0)
+    pub(super) fn is_evictable_by(self, new: UsedFraction) -> bool {
+        u32::from(self.0) * Self::EVICTION_RATIO < u32::from(new.min(Self::FULL).0)
     }
 }
 
@@ -43,8 +43,8 @@ mod tests {
         assert!(
             fresh.is_evictable_by(whole) && fresh.is_evictable_by(quarter) && fresh.is_evictable_by(owed)
         );
-        for newcomer in [fresh, quarter, whole, owed] {
-            assert!(!quarter.is_evictable_by(newcomer) && !whole.is_evictable_by(newcomer));
+        for new in [fresh, quarter, whole, owed] {
+            assert!(!quarter.is_evictable_by(new) && !whole.is_evictable_by(new));
         }
         assert!(UsedFraction::of(1, 1_000_000) > UsedFraction::NONE);
         assert_eq!(UsedFraction::from_byte(whole.byte()), whole);
