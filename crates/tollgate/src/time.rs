@@ -118,6 +118,12 @@ impl Clock {
         let anchor = unix_nanos().saturating_sub(self.ticker.elapsed());
         self.anchor.fetch_max(anchor, Ordering::Relaxed);
     }
+
+    /// Moves the clock forward: tests do not wait for what expires.
+    #[cfg(feature = "testing")]
+    pub fn advance(&self, by: Duration) {
+        self.anchor.fetch_add(nanos_of(by), Ordering::Relaxed);
+    }
 }
 
 impl Default for Clock {
