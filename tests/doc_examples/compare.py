@@ -8,7 +8,8 @@ import re
 VOLATILE = [
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
     (re.compile(r'"[0-9a-f]{8}-\d+-\d+"'), '"ID"'),
-    (re.compile(r'((?:_ms|age_seconds|_bytes)":) ?[1-9]\d*'), r"\1 N"),
+    (re.compile(r'((?:age_ms|age_seconds|_bytes)":) ?\d+'), r"\1 N"),
+    (re.compile(r'(_ms":) ?[1-9]\d*'), r"\1 N"),
     (re.compile(r";t=\d+"), ";t=N"),
     (re.compile(r"(retry-after: )\d+", re.IGNORECASE), r"\1N"),
     (re.compile(r"\b(in|after) \d+(ms|s|m|h)\b"), r"\1 DURATION"),
