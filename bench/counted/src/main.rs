@@ -3,15 +3,20 @@
 //! Time is passed in, so that no clock is counted. Run by `bench/instructions`.
 
 use std::hint::black_box;
+use std::time::Duration;
 
 use tollgate::changes::Changes;
 use tollgate::fingerprint::Secret;
-use tollgate::{Engine, EngineSetup, Hit, Limiter, Policy, Time};
+use tollgate::limit::Levels;
+use tollgate::{Engine, EngineSetup, Hit, Limit, Limiter, Policy, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 const MANY: usize = 1_000_000;
 /// From one key to the next, far away.
 const STRIDE: usize = 7919;
+const BATCH: usize = 16;
+/// Decisions before those that are counted.
+const WARM: usize = 1_000;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -23,8 +28,16 @@ fn main() {
         "denied-string" => hot_string(decisions, "1/d", false),
         "million-strings" => million_strings(decisions),
         "batch-strings" => batch_strings(decisions),
-        "engine-1-rule" => engine(decisions, Changes::Ignored),
-        "engine-recorded" => engine(decisions, Changes::Recorded),
+        "sliding-log" => hot_window(decisions, Shape::SlidingLog),
+        "sliding-compact" => {
+            hot_window(decisions, Shape::SlidingCompact { resolution: Duration::from_secs(60) })
+        }
+        "tiered-window" => hot_window(decisions, Shape::TieredWindow { levels: Levels::SMH }),
+        "engine-1-rule" => hot_user(decisions, &engine(1, "1000000000/d", Changes::Ignored), true),
+        "engine-denied" => hot_user(decisions, &engine(1, "1/d", Changes::Ignored), false),
+        "engine-3-rules" => hot_user(decisions, &engine(3, "1000000000/d", Changes::Ignored), true),
+        "engine-batch" => engine_batch(decisions),
+        "engine-recorded" => hot_user(decisions, &engine(1, "1000000000/d", Changes::Recorded), true),
         other => {
             eprintln!("unknown case '{other}'");
             std::process::exit(2);
@@ -76,7 +89,6 @@ fn million_strings(decisions: usize) {
 }
 
 fn batch_strings(decisions: usize) {
-    const BATCH: usize = 16;
     let (limiter, keys) = filled();
     measured(decisions / BATCH, |n| {
         let batch: [&str; BATCH] = std::array::from_fn(|m| keys[(n * BATCH + m) * STRIDE % MANY].as_str());
@@ -84,10 +96,40 @@ fn batch_strings(decisions: usize) {
     });
 }
 
-fn engine(decisions: usize, changes: Changes) {
-    let yaml = "rules: [{id: each, key: user, limit: 1000000000/d}]";
-    let policy = Policy::from_yaml(yaml).expect("the rules are valid");
+/// A key that is hit every millisecond: its window moves, and steps leave it.
+fn hot_window(decisions: usize, shape: Shape) {
+    let limit = Limit::new("100000/m".parse().expect("a rate"), shape).expect("a valid limit");
+    let limiter = Limiter::with_limit(&limit, 1 << 30).expect("memory for the key");
+    let later = |n: usize| NOW + Duration::from_millis(n as u64);
+    for n in 0..WARM {
+        assert!(limiter.check_at("user:123456", later(n)).is_allowed());
+    }
+    measured(decisions, |n| {
+        assert!(limiter.check_at(black_box("user:123456"), later(WARM + n)).is_allowed());
+    });
+}
+
+fn engine(rules: usize, limit: &str, changes: Changes) -> Engine {
+    let rules: Vec<String> =
+        (0..rules).map(|n| format!("{{id: each-{n}, key: user, limit: {limit}}}")).collect();
+    let policy = Policy::from_yaml(&format!("rules: [{}]", rules.join(", "))).expect("the rules are valid");
     let setup = EngineSetup { secret: Secret::from_bytes([7; 16]), changes, ..EngineSetup::default() };
-    let engine = Engine::with_setup(policy, setup);
-    measured(decisions, |_| assert!(engine.check(black_box(&Hit::by("user:123456")), NOW).allowed));
+    Engine::with_setup(policy, setup)
+}
+
+fn hot_user(decisions: usize, engine: &Engine, due: bool) {
+    assert!(engine.check(&Hit::by("user:123456"), NOW).allowed);
+    measured(decisions, |_| {
+        assert_eq!(engine.check(black_box(&Hit::by("user:123456")), NOW).allowed, due);
+    });
+}
+
+fn engine_batch(decisions: usize) {
+    let engine = engine(1, "1000000000/d", Changes::Ignored);
+    let users: Vec<String> = (0..1_000).map(|n| format!("user:{n:06}")).collect();
+    users.iter().for_each(|user| assert!(engine.check(&Hit::by(user), NOW).allowed));
+    measured(decisions / BATCH, |n| {
+        let hits: [Hit<'_>; BATCH] = std::array::from_fn(|m| Hit::by(&users[(n * BATCH + m) % users.len()]));
+        assert!(engine.check_batch(black_box(&hits), NOW).iter().all(|verdict| verdict.allowed));
+    });
 }
