@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::ban::BanList;
 use crate::changes::Changes;
 use crate::enforce::{Enforce, PanicSwitch};
-use crate::event::{Event, EventKey, Events};
+use crate::event::{Events, KeyText, NewEvent, NewEventKey};
 use crate::fingerprint::Secret;
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key, abridged};
@@ -32,6 +32,7 @@ use crate::verdict::{Reason, Verdict, VerdictId};
 
 mod bans;
 mod central;
+mod decisions;
 mod deny_cache;
 mod inspect;
 pub mod log;
@@ -39,6 +40,7 @@ mod snapshot;
 mod tracked;
 mod violations;
 
+use decisions::Decisions;
 use deny_cache::DenyCache;
 
 pub use central::CentralVerdict;
@@ -59,9 +61,7 @@ pub struct Engine {
     panic_switch: PanicSwitch,
     events: Events,
     log_keys: LogKeys,
-    node: u32,
-    sequence: AtomicU64,
-    decisions: [AtomicU64; Reason::ALL.len()],
+    decisions: Decisions,
     ignored_matches: AtomicU64,
     shadow_bans: AtomicU64,
     deny_cache: DenyCache,
@@ -80,6 +80,15 @@ pub enum LogKeys {
     #[default]
     Redacted,
     Plain,
+}
+
+impl LogKeys {
+    fn key_text(self) -> KeyText {
+        match self {
+            LogKeys::Redacted => KeyText::Never,
+            LogKeys::Plain => KeyText::Stored,
+        }
+    }
 }
 
 /// Settings of an engine, fixed for its lifetime.
@@ -140,11 +149,9 @@ impl Engine {
             bans: BanList::new(setup.secret.clone()).recording(setup.changes),
             secret: setup.secret,
             panic_switch: PanicSwitch::default(),
-            events: Events::default(),
+            events: Events::new(setup.node, setup.log_keys.key_text()),
             log_keys: setup.log_keys,
-            node: setup.node,
-            sequence: AtomicU64::new(0),
-            decisions: Default::default(),
+            decisions: Decisions::new(setup.node),
             ignored_matches: AtomicU64::new(0),
             shadow_bans: AtomicU64::new(0),
             deny_cache: DenyCache::default(),
@@ -220,7 +227,7 @@ impl Engine {
         if !in_force.was_replaced() {
             plan.conclude(&mut verdict, &outcome);
             self.record(policy, plan, &verdict, hit, now);
-            self.decisions[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
+            self.decisions.count(verdict.reason);
         }
         verdict
     }
@@ -324,7 +331,7 @@ impl Engine {
 
     /// Distinguishes this node's verdicts from those of other nodes.
     pub fn node(&self) -> u32 {
-        self.node
+        self.decisions.node()
     }
 
     pub fn policy(&self) -> Arc<Policy> {
@@ -341,9 +348,7 @@ impl Engine {
 
     /// Number of verdicts by reason.
     pub fn decisions(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
-        Reason::ALL
-            .into_iter()
-            .map(|reason| (reason, self.decisions[reason as usize].load(Ordering::Relaxed)))
+        Reason::ALL.into_iter().map(|reason| (reason, self.decisions.of(reason)))
     }
 
     /// Matches that were ignored because a hit had more than the bound.
@@ -352,14 +357,13 @@ impl Engine {
     }
 
     fn next_id(&self, policy: &Policy) -> VerdictId {
-        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
-        VerdictId { node: self.node, generation: policy.generation(), sequence }
+        self.decisions.next_id(policy.generation())
     }
 
     fn record_exempt(&self, verdict: Verdict, hit: &Hit<'_>, now: Time) -> Verdict {
         let key = verdict.ban.as_ref().map(|ban| ban.0.to_string());
         self.push_event(&verdict, None, key.as_deref(), hit, now);
-        self.decisions[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.decisions.count(verdict.reason);
         verdict
     }
 
@@ -426,6 +430,8 @@ impl Engine {
         banned
     }
 
+    /// `key` is that of a ban; otherwise the event shows the key of the rule.
+    #[inline]
     fn push_event(
         &self,
         verdict: &Verdict,
@@ -434,25 +440,25 @@ impl Engine {
         hit: &Hit<'_>,
         now: Time,
     ) {
-        let plain = |planned: &PlannedRule<'_>| {
-            let key = key_of(&self.policy.load(), &planned.rule.key, hit)?;
-            Some(EventKey::Plain(key.to_string().into()))
-        };
+        let plain;
         let key = match (self.log_keys, planned, key) {
-            (LogKeys::Plain, _, Some(key)) => EventKey::Plain(key.into()),
+            (LogKeys::Redacted, Some(planned), None) => NewEventKey::Redacted(planned.key),
+            (_, None, None) => NewEventKey::Unknown,
             (LogKeys::Redacted, _, Some(key)) => {
-                EventKey::Redacted(self.secret.digest().part(key.as_bytes()).finish())
+                NewEventKey::Redacted(self.secret.digest().part(key.as_bytes()).finish())
             }
-            (LogKeys::Plain, Some(planned), None) => plain(planned).unwrap_or(EventKey::Unknown),
-            (LogKeys::Redacted, Some(planned), None) => EventKey::Redacted(planned.key),
-            (_, None, None) => EventKey::Unknown,
+            (LogKeys::Plain, _, Some(key)) => NewEventKey::Plain(key),
+            (LogKeys::Plain, Some(planned), None) => {
+                plain = key_of(&self.policy.load(), &planned.rule.key, hit).map(|key| key.to_string());
+                plain.as_deref().map_or(NewEventKey::Unknown, NewEventKey::Plain)
+            }
         };
-        self.events.push(Event {
+        self.events.push(NewEvent {
             id: verdict.id,
             at: now,
             allowed: verdict.allowed,
             reason: verdict.reason,
-            rule: planned.map(|planned| planned.rule.id.clone()),
+            rule: planned.map(|planned| &planned.rule.id),
             key,
         });
     }
@@ -461,7 +467,7 @@ impl Engine {
 /// The planned rule that the verdict reports.
 fn reported_rule<'a, 'p>(plan: &'a Plan<'p>, verdict: &Verdict) -> Option<&'a PlannedRule<'p>> {
     let reported = verdict.reported()?;
-    plan.rules.iter().find(|planned| Arc::ptr_eq(planned.rule, &reported.rule))
+    plan.rules.iter().find(|planned| reported.rule.is(planned.rule))
 }
 
 /// The key of a hit; `None` if a part is missing.

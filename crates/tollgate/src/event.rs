@@ -1,12 +1,20 @@
 //! The stream of decisions for operators: the latest ones, and a sample of all.
 //!
-//! It is bounded and never blocks: a decision that finds the stream locked is dropped and counted.
+//! A ring per stripe of threads, bounded, without a lock or an allocation per decision. The slot of a decision follows
+//! from its number within the stripe, which its id has, too.
+//!
+//! A slot is a sequence lock. Its version is `2 * number + 1` while the decision `number` is written and one more
+//! afterwards; a writer takes the slot by a CAS of the version, and drops its event if another writer has the slot or
+//! a later one has used it. A reader discards what it has read if the version was odd or has changed meanwhile: the
+//! release fence after the CAS and the acquire fence before the second load of the version order them, because a
+//! reader that saw a word of the new event then sees its version.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::fingerprint::Fingerprint;
 use crate::rule::RuleId;
+use crate::stripes::STRIPES;
 use crate::time::Time;
 use crate::verdict::{Reason, VerdictId};
 
@@ -15,6 +23,8 @@ pub const MAX_RECENT: usize = 10_000;
 /// Maximum size of the sample, and its interval in decisions.
 pub const MAX_SAMPLED: usize = 1_000;
 const SAMPLE_EVERY: u64 = 100;
+/// Bytes of a plain key; longer ones are truncated.
+pub const MAX_KEY_LEN: usize = 512;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
@@ -32,6 +42,7 @@ pub enum EventKey {
     Unknown,
     /// The same key has the same mark during the lifetime of the process.
     Redacted(Fingerprint),
+    /// At most [`MAX_KEY_LEN`] bytes of it.
     Plain(Box<str>),
 }
 
@@ -45,75 +56,342 @@ impl std::fmt::Display for EventKey {
     }
 }
 
-#[derive(Default)]
+/// An event to be written.
+pub(crate) struct NewEvent<'e> {
+    pub(crate) id: VerdictId,
+    pub(crate) at: Time,
+    pub(crate) allowed: bool,
+    pub(crate) reason: Reason,
+    pub(crate) rule: Option<&'e RuleId>,
+    pub(crate) key: NewEventKey<'e>,
+}
+
+pub(crate) enum NewEventKey<'e> {
+    Unknown,
+    Redacted(Fingerprint),
+    Plain(&'e str),
+}
+
+/// Whether events may have plain keys, which take more memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KeyText {
+    Never,
+    Stored,
+}
+
 pub struct Events {
-    rings: Mutex<EventRings>,
+    node: u32,
+    key_text: KeyText,
+    /// Allocated with the first decision of a stripe.
+    rings: Box<[OnceLock<EventRings>; STRIPES]>,
     dropped: AtomicU64,
 }
 
-#[derive(Default)]
 struct EventRings {
     recent: EventRing<MAX_RECENT>,
     sampled: EventRing<MAX_SAMPLED>,
-    pushed: u64,
 }
 
-/// The latest `BOUND` events.
-#[derive(Default)]
-struct EventRing<const BOUND: usize> {
-    events: Vec<Event>,
-    /// The index that the next event overwrites, once the buffer is full.
-    oldest: usize,
+/// The latest `CAPACITY` events.
+struct EventRing<const CAPACITY: usize> {
+    words: Box<[AtomicU64]>,
+    slot_words: usize,
 }
 
-impl<const BOUND: usize> EventRing<BOUND> {
-    fn push(&mut self, event: Event) {
-        if self.events.len() < BOUND {
-            self.events.reserve_exact(BOUND - self.events.len()); // a single allocation
-            return self.events.push(event);
+/// The words of a slot before its texts: the rule's id, then the key.
+const HEADER_WORDS: usize = 5;
+const RULE_WORDS: usize = RuleId::MAX_LEN / 8;
+
+/// The fields of an event that fit one word.
+#[derive(Clone, Copy)]
+struct EventMeta {
+    allowed: bool,
+    reason: Reason,
+    key: KeyKind,
+    rule_len: u8,
+    key_len: u16,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeyKind {
+    Unknown,
+    Redacted,
+    Plain,
+}
+
+impl EventMeta {
+    fn of(event: &NewEvent<'_>) -> EventMeta {
+        let (key, key_len) = match event.key {
+            NewEventKey::Unknown => (KeyKind::Unknown, 0),
+            NewEventKey::Redacted(_) => (KeyKind::Redacted, 0),
+            NewEventKey::Plain(text) => (KeyKind::Plain, text.len() as u16),
+        };
+        let rule_len = event.rule.map_or(0, |rule| rule.as_str().len() as u8);
+        EventMeta { allowed: event.allowed, reason: event.reason, key, rule_len, key_len }
+    }
+
+    fn to_word(self) -> u64 {
+        u64::from(self.allowed)
+            | (self.reason as u64) << 8
+            | (self.key as u64) << 16
+            | u64::from(self.rule_len) << 24
+            | u64::from(self.key_len) << 32
+    }
+
+    fn from_word(word: u64) -> Option<EventMeta> {
+        let byte = |at: u32| (word >> at) as u8;
+        let key = match byte(16) {
+            0 => KeyKind::Unknown,
+            1 => KeyKind::Redacted,
+            _ => KeyKind::Plain,
+        };
+        let reason = *Reason::ALL.get(usize::from(byte(8)))?;
+        let key_len = (word >> 32) as u16;
+        Some(EventMeta { allowed: byte(0) != 0, reason, key, rule_len: byte(24), key_len })
+    }
+}
+
+impl<const CAPACITY: usize> EventRing<CAPACITY> {
+    fn new(key_text: KeyText) -> Self {
+        let key_words = if key_text == KeyText::Stored { MAX_KEY_LEN / 8 } else { 0 };
+        let slot_words = HEADER_WORDS + RULE_WORDS + key_words;
+        EventRing { words: (0..CAPACITY * slot_words).map(|_| AtomicU64::new(0)).collect(), slot_words }
+    }
+
+    /// The slot with this index, counted round and round.
+    #[inline]
+    fn slot(&self, index: u64) -> Option<(&[AtomicU64; HEADER_WORDS], &[AtomicU64])> {
+        let start = (index % CAPACITY as u64) as usize * self.slot_words;
+        self.words.get(start..start + self.slot_words)?.split_first_chunk()
+    }
+
+    /// Writes an event; `false` if it was dropped.
+    #[inline]
+    fn write(&self, index: u64, number: u64, event: &NewEvent<'_>) -> bool {
+        let Some((header, texts)) = self.slot(index) else { return false };
+        let [version, generation, at, key, meta] = header;
+        let writing = 2 * number + 1;
+        let known = version.load(Ordering::Relaxed);
+        let is_free = known.is_multiple_of(2) && known < writing;
+        if !is_free || version.compare_exchange(known, writing, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return false;
         }
-        self.events[self.oldest] = event;
-        self.oldest = if self.oldest + 1 == BOUND { 0 } else { self.oldest + 1 };
+        fence(Ordering::Release);
+        generation.store(event.id.generation, Ordering::Relaxed);
+        at.store(event.at.nanos(), Ordering::Relaxed);
+        meta.store(EventMeta::of(event).to_word(), Ordering::Relaxed);
+        if let NewEventKey::Redacted(mark) = event.key {
+            key.store(mark.0, Ordering::Relaxed);
+        }
+        if let Some(rule) = event.rule {
+            write_text(texts, rule.as_str());
+        }
+        if let NewEventKey::Plain(text) = event.key {
+            write_text(&texts[RULE_WORDS..], text);
+        }
+        version.store(writing + 1, Ordering::Release);
+        true
     }
 
-    fn newest_first(&self) -> impl Iterator<Item = &Event> {
-        let (newer, older) = self.events.split_at(self.oldest);
-        newer.iter().rev().chain(older.iter().rev())
+    /// The number and the event in a slot; `None` if there is none, or it is being written.
+    fn read(&self, index: u64, node: u32, stripe: usize) -> Option<(u64, Event)> {
+        let ([version, generation, at, mark, meta], texts) = self.slot(index)?;
+        let before = version.load(Ordering::Acquire);
+        if before == 0 || !before.is_multiple_of(2) {
+            return None;
+        }
+        let number = before / 2 - 1;
+        let generation = generation.load(Ordering::Relaxed);
+        let at = Time::from_nanos(at.load(Ordering::Relaxed));
+        let mark = Fingerprint(mark.load(Ordering::Relaxed));
+        let meta = EventMeta::from_word(meta.load(Ordering::Relaxed));
+        let words: Vec<u64> = texts.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        fence(Ordering::Acquire);
+        if version.load(Ordering::Relaxed) != before {
+            return None;
+        }
+        let meta = meta?;
+        let key = match meta.key {
+            KeyKind::Unknown => EventKey::Unknown,
+            KeyKind::Redacted => EventKey::Redacted(mark),
+            KeyKind::Plain => {
+                EventKey::Plain(text_of(words.get(RULE_WORDS..)?, usize::from(meta.key_len)).into())
+            }
+        };
+        let rule = RuleId::new(&text_of(&words, usize::from(meta.rule_len)));
+        let id = VerdictId::new(node, generation, stripe, number);
+        Some((number, Event { id, at, allowed: meta.allowed, reason: meta.reason, rule, key }))
     }
+
+    /// All events, oldest first.
+    fn oldest_first(&self, node: u32, stripe: usize) -> Vec<Event> {
+        let slots = 0..CAPACITY as u64;
+        let mut events: Vec<_> = slots.filter_map(|index| self.read(index, node, stripe)).collect();
+        events.sort_unstable_by_key(|(number, _)| *number);
+        events.into_iter().map(|(_, event)| event).collect()
+    }
+}
+
+/// Writes a text, eight bytes a word.
+#[inline]
+fn write_text(words: &[AtomicU64], text: &str) {
+    let (whole, rest) = text.as_bytes().as_chunks::<8>();
+    let last = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let whole = whole.iter().map(|bytes| u64::from_le_bytes(*bytes));
+    for (word, value) in words.iter().zip(whole.chain((!rest.is_empty()).then_some(last))) {
+        word.store(value, Ordering::Relaxed);
+    }
+}
+
+fn text_of(words: &[u64], len: usize) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).take(len).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The text, truncated to what an event stores of a key.
+fn truncated(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_KEY_LEN)]
 }
 
 impl Events {
-    pub(crate) fn push(&self, event: Event) {
-        let Ok(mut rings) = self.rings.try_lock() else {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        rings.pushed += 1;
-        if rings.pushed % SAMPLE_EVERY == 1 {
-            rings.sampled.push(event.clone());
+    pub(crate) fn new(node: u32, key_text: KeyText) -> Events {
+        Events {
+            node,
+            key_text,
+            rings: Box::new([const { OnceLock::new() }; STRIPES]),
+            dropped: AtomicU64::new(0),
         }
-        rings.recent.push(event);
     }
 
-    /// The latest `count` decisions, newest first.
+    #[inline]
+    pub(crate) fn push(&self, mut event: NewEvent<'_>) {
+        event.key = match event.key {
+            NewEventKey::Plain(_) if self.key_text == KeyText::Never => NewEventKey::Unknown,
+            NewEventKey::Plain(text) => NewEventKey::Plain(truncated(text)),
+            key => key,
+        };
+        let number = event.id.number();
+        let rings = self.rings[event.id.stripe() % STRIPES].get_or_init(|| EventRings {
+            recent: EventRing::new(self.key_text),
+            sampled: EventRing::new(self.key_text),
+        });
+        if number % SAMPLE_EVERY == 1 {
+            rings.sampled.write(number / SAMPLE_EVERY, number, &event);
+        }
+        if !rings.recent.write(number, number, &event) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The latest `count` decisions, newest first; those of different threads by their time.
     pub fn recent(&self, count: usize) -> Vec<Event> {
-        self.read(|rings| rings.recent.newest_first().take(count).cloned().collect())
+        self.merged(count.min(MAX_RECENT), |rings, stripe| rings.recent.oldest_first(self.node, stripe))
     }
 
-    /// One in a hundred decisions, newest first.
+    /// One in a hundred decisions of each thread, newest first.
     pub fn sampled(&self) -> Vec<Event> {
-        self.read(|rings| rings.sampled.newest_first().cloned().collect())
+        self.merged(MAX_SAMPLED, |rings, stripe| rings.sampled.oldest_first(self.node, stripe))
     }
 
     pub fn find(&self, id: VerdictId) -> Option<Event> {
-        self.read(|rings| rings.recent.newest_first().find(|event| event.id == id).cloned())
+        let stripe = id.stripe();
+        let (_, event) = self.rings.get(stripe)?.get()?.recent.read(id.number(), self.node, stripe)?;
+        (event.id == id).then_some(event)
     }
 
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    fn read<T>(&self, read: impl FnOnce(&EventRings) -> T) -> T {
-        read(&self.rings.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    /// The newest events of all stripes.
+    fn merged(&self, count: usize, events: impl Fn(&EventRings, usize) -> Vec<Event>) -> Vec<Event> {
+        let used = self.rings.iter().enumerate().filter_map(|(stripe, rings)| Some((stripe, rings.get()?)));
+        let mut stripes: Vec<Vec<Event>> = used.map(|(stripe, rings)| events(rings, stripe)).collect();
+        let mut merged = Vec::new();
+        while merged.len() < count {
+            let newest = stripes.iter_mut().max_by_key(|events| events.last().map(|event| event.at));
+            let Some(event) = newest.and_then(Vec::pop) else { break };
+            merged.push(event);
+        }
+        merged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn push(events: &Events, stripe: usize, number: u64, rule: &RuleId, key: NewEventKey<'_>) {
+        let at = Time::from_secs(number);
+        let id = VerdictId::new(7, number + 1, stripe, number);
+        events.push(NewEvent { id, at, allowed: true, reason: Reason::Ok, rule: Some(rule), key });
+    }
+
+    fn rule(text: &str) -> RuleId {
+        RuleId::new(text).expect("a valid id")
+    }
+
+    #[test]
+    fn an_event_is_read_as_it_was_written() {
+        let events = Events::new(7, KeyText::Stored);
+        let longest = "r".repeat(RuleId::MAX_LEN);
+        for (number, id) in ["a", "12345678", "123456789", &longest].into_iter().enumerate() {
+            push(&events, 3, number as u64 + 1, &rule(id), NewEventKey::Plain("user:ü"));
+            let found = events.find(VerdictId::new(7, number as u64 + 2, 3, number as u64 + 1));
+            let found = found.expect("it is there");
+            assert_eq!(found.rule, Some(rule(id)));
+            assert_eq!(found.key, EventKey::Plain("user:ü".into()));
+            assert_eq!(found.at, Time::from_secs(number as u64 + 1));
+        }
+        assert_eq!(events.find(VerdictId::new(7, 1, 3, 1)), None, "of another generation");
+        push(&events, 3, 9, &rule("long"), NewEventKey::Plain(&"é".repeat(MAX_KEY_LEN)));
+        assert_eq!(events.recent(1)[0].key, EventKey::Plain("é".repeat(MAX_KEY_LEN / 2).into()));
+    }
+
+    #[test]
+    fn decisions_of_several_threads_are_merged_by_their_time() {
+        let events = Events::new(7, KeyText::Never);
+        for (stripe, number) in [(0, 1), (1, 2), (0, 3), (5, 4), (1, 5)] {
+            push(&events, stripe, number, &rule("r"), NewEventKey::Redacted(Fingerprint(number)));
+        }
+        let numbers: Vec<_> = events.recent(4).iter().map(|event| event.id.number()).collect();
+        assert_eq!(numbers, [5, 4, 3, 2]);
+    }
+
+    #[test]
+    fn a_late_event_replaces_no_newer_one() {
+        let events = Events::new(7, KeyText::Never);
+        let newer = 5 + MAX_RECENT as u64;
+        push(&events, 0, newer, &rule("newer"), NewEventKey::Unknown);
+        push(&events, 0, 5, &rule("late"), NewEventKey::Unknown);
+        assert_eq!((events.recent(9).len(), events.dropped()), (1, 1));
+        assert_eq!(events.recent(9)[0].rule, Some(rule("newer")));
+    }
+
+    #[test]
+    fn a_reader_never_sees_parts_of_two_events() {
+        const EVENTS: u64 = 60_000;
+        let events = Events::new(7, KeyText::Never);
+        let rules: Vec<RuleId> = (0..10).map(|n| rule(&format!("{n}").repeat(40))).collect();
+        let write = |first: u64| {
+            for number in (first..EVENTS).step_by(2) {
+                let mark = NewEventKey::Redacted(Fingerprint(number));
+                push(&events, 0, number, &rules[(number % 10) as usize], mark);
+            }
+        };
+        thread::scope(|scope| {
+            let writers = [1, 2].map(|first| scope.spawn(move || write(first)));
+            while writers.iter().any(|writer| !writer.is_finished()) {
+                for event in events.recent(100) {
+                    let number = event.id.number();
+                    assert_eq!(event.id.generation, number + 1);
+                    assert_eq!(event.key, EventKey::Redacted(Fingerprint(number)));
+                    assert_eq!(event.rule.as_ref(), Some(&rules[(number % 10) as usize]));
+                }
+            }
+        });
     }
 }

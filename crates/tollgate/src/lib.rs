@@ -54,6 +54,7 @@ mod collections;
 pub use sync::seeded;
 mod prefetch;
 mod sampled_lru;
+mod stripes;
 mod sync;
 #[cfg(feature = "testing")]
 #[doc(hidden)]

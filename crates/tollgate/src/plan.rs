@@ -16,7 +16,7 @@ use crate::hit::{AttributeValues, Hit, MAX_VALUES};
 use crate::identity::{Attribute, Key, abridged};
 use crate::key_list::KeyList;
 use crate::policy::Policy;
-use crate::rule::{AmbiguousKey, Limits, MAX_MATCHES, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode};
+use crate::rule::{AmbiguousKey, Limits, MAX_MATCHES, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode, RuleOwner, RuleRef};
 use crate::store::{Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome, Predecessor, Receipt};
 use crate::time::Time;
 use crate::verdict::{LimitVerdict, Verdict, VerdictId};
@@ -46,6 +46,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) banned: bool,
     /// Matching rules beyond the bound, which were ignored.
     pub(crate) ignored: usize,
+    /// Owns the rules, which are all of one policy.
+    owner: Option<&'p Arc<RuleOwner>>,
 }
 
 pub(crate) struct PlannedRule<'p> {
@@ -89,6 +91,7 @@ impl Policy {
         if !self.has_empty_lists(under.bans) {
             plan.banned = self.check_lists(hit, under)?;
         }
+        plan.owner = Some(self.rules.owner());
         let matches = self.matching(hit);
         plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
         plan.rules.reserve(matches.len() - plan.ignored);
@@ -404,12 +407,14 @@ impl Plan<'_> {
     /// The part of the verdict that is known before anything is charged.
     pub(crate) fn draft(&self, id: VerdictId) -> Verdict {
         let mut verdict = Verdict::new(id);
+        let Some(owner) = self.owner else { return verdict };
         verdict.limits.reserve(self.charges.len());
         let repeats = |n: usize| n > 0 && Arc::ptr_eq(self.rules[n - 1].rule, self.rules[n].rule);
         for (n, planned) in self.rules.iter().enumerate() {
             for limit in planned.reported_limits() {
                 verdict.limits.push(LimitVerdict {
-                    rule: Arc::clone(planned.rule),
+                    // SAFETY: `Policy::plan` adds rules of the policy whose owner this is, and no others.
+                    rule: unsafe { RuleRef::new(owner, planned.rule) },
                     limit: limit.limit,
                     mode: planned.mode,
                     of_several: planned.limits.len() > 1,

@@ -1,7 +1,6 @@
 //! The verdict: whether a request is admitted, why, and what its sender is told.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -11,7 +10,7 @@ use crate::ban::Ban;
 use crate::identity::Key;
 use crate::limit::Limit;
 use crate::plan::Exempt;
-use crate::rule::{RuleInForce, RuleMode};
+use crate::rule::{RuleMode, RuleRef};
 use crate::store::{LimitOutcome, Receipt};
 use crate::time::{Time, calendar, format_duration};
 
@@ -38,7 +37,29 @@ pub struct Verdict {
 pub struct VerdictId {
     pub node: u32,
     pub generation: u64,
+    /// Unique on the node; the decisions of one thread are numbered one by one.
     pub sequence: u64,
+}
+
+impl VerdictId {
+    /// The low bits of a sequence number count the decisions of a stripe of threads; the stripe is above them.
+    const NUMBER_BITS: u32 = 48;
+
+    #[inline]
+    pub(crate) fn new(node: u32, generation: u64, stripe: usize, number: u64) -> VerdictId {
+        VerdictId { node, generation, sequence: (stripe as u64) << Self::NUMBER_BITS | number }
+    }
+
+    #[inline]
+    pub(crate) fn stripe(&self) -> usize {
+        (self.sequence >> Self::NUMBER_BITS) as usize
+    }
+
+    /// The number among the decisions of its stripe.
+    #[inline]
+    pub(crate) fn number(&self) -> u64 {
+        self.sequence & ((1 << Self::NUMBER_BITS) - 1)
+    }
 }
 
 impl fmt::Display for VerdictId {
@@ -77,7 +98,7 @@ impl Reason {
 /// The verdict of one limit of one rule.
 #[derive(Clone, Debug)]
 pub struct LimitVerdict {
-    pub rule: Arc<RuleInForce>,
+    pub rule: RuleRef,
     pub limit: Limit,
     /// How the rule was applied to this request.
     pub mode: RuleMode,

@@ -4,7 +4,6 @@
 //! charges its share in memory, and one that fails open is skipped. Shadow rules never affect the verdict.
 
 use std::borrow::Cow;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::algorithm::Quota;
@@ -66,7 +65,7 @@ impl Engine {
         let concluded = self.conclude(&policy, &plan, verdict, charges, outcome, now);
         self.record(&policy, &plan, &concluded.verdict, hit, now);
         self.record_tracked(&policy, &plan, &concluded.verdict, hit, now);
-        self.decisions[concluded.verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.decisions.count(concluded.verdict.reason);
         concluded
     }
 

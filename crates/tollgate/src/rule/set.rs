@@ -11,6 +11,7 @@ use crate::collections::hamt::{Hamt, Hashed, hash};
 use crate::request::Target;
 use crate::rule::matcher::{Matcher, Matches};
 use crate::rule::rule_interner::RuleInterner;
+use crate::rule::rule_ref::{RuleOwner, RuleOwners};
 use crate::rule::{PathCase, Rule, RuleId, RuleInForce, RuleMode};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
@@ -27,6 +28,7 @@ pub struct RuleSet {
     by_id: Hamt<IndexEntry>,
     matcher: Matcher,
     interner: Arc<Mutex<RuleInterner>>,
+    owners: RuleOwners,
 }
 
 /// A number, under the hash of a name.
@@ -95,7 +97,7 @@ impl RuleSet {
     fn replace_rule(&mut self, number: usize, rule: Arc<RuleInForce>) -> Result<(), RuleSetError> {
         let was = Arc::clone(&self.rules[number]);
         self.matcher.remove(&was, number as u32);
-        self.rules.replace(number, rule);
+        self.rules_mut().replace(number, rule);
         self.insert_match(number)
     }
 
@@ -106,9 +108,9 @@ impl RuleSet {
         self.unindex_rule(number);
         if number != last {
             let moved = self.unindex_rule(last);
-            self.rules.replace(number, moved);
+            self.rules_mut().replace(number, moved);
         }
-        self.rules.pop();
+        self.rules_mut().pop();
         lock(&self.interner).on_rule_removed();
         if number != last { self.index_rule(number) } else { Ok(()) }
     }
@@ -121,7 +123,7 @@ impl RuleSet {
     /// Replaces a rule by itself with another history or position.
     pub(crate) fn set_version(&mut self, number: usize, rule: Arc<RuleInForce>) {
         debug_assert!(self.rules[number] == rule);
-        self.rules.replace(number, rule);
+        self.rules_mut().replace(number, rule);
     }
 
     fn add(&mut self, rule: Rule, position: u32) -> Result<(), RuleSetError> {
@@ -130,7 +132,7 @@ impl RuleSet {
             return Err(RuleSetError::TooMany);
         }
         let rule = RuleInForce::new(lock(&self.interner).share(rule), position);
-        self.rules.push(Arc::new(rule));
+        self.rules_mut().push(Arc::new(rule));
         self.index_rule(number)
     }
 
@@ -192,6 +194,17 @@ impl RuleSet {
     /// All rules: in the order in which they were given, until some are changed.
     pub fn rules(&self) -> &Rules {
         &self.rules
+    }
+
+    /// The owner of these rules for the verdicts of the calling thread.
+    #[inline]
+    pub(crate) fn owner(&self) -> &Arc<RuleOwner> {
+        self.owners.current(&self.rules)
+    }
+
+    fn rules_mut(&mut self) -> &mut Rules {
+        self.owners.clear();
+        &mut self.rules
     }
 }
 

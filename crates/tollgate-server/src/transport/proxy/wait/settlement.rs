@@ -8,19 +8,19 @@ use smallvec::SmallVec;
 use tollgate::Verdict;
 use tollgate::fingerprint::Fingerprint;
 use tollgate::limit::{Release, Shape};
-use tollgate::rule::{Rule, RuleInForce};
+use tollgate::rule::{Rule, RuleRef};
 use tollgate::store::Receipt;
 
 use crate::gate::Gate;
 
 /// A charge of a hold queue, with the rule that holds.
-pub type HeldCharge = (Arc<RuleInForce>, Receipt);
+pub type HeldCharge = (RuleRef, Receipt);
 
 /// The receipts of a request that may still be settled. Charges that are never settled remain.
 #[derive(Default)]
 pub struct UnsettledCharges {
     /// Receipts of rules that depend on the response.
-    on_response: SmallVec<[(Arc<RuleInForce>, Receipt); 1]>,
+    on_response: SmallVec<[(RuleRef, Receipt); 1]>,
     permits: SmallVec<[Receipt; 1]>,
     /// Charges of hold queues, the one with the longest wait first.
     held: SmallVec<[HeldCharge; 1]>,
@@ -51,14 +51,14 @@ impl UnsettledCharges {
             if limit.limit.shape() == Shape::Concurrency {
                 charges.permits.push(receipt);
             } else if receipt.queue_key().is_some() {
-                charges.held.push((Arc::clone(&limit.rule), receipt));
+                charges.held.push((limit.rule.clone(), receipt));
                 if limit.delay > longest {
                     let last = charges.held.len() - 1;
                     charges.held.swap(0, last);
                     longest = limit.delay;
                 }
             } else if limit.rule.settles_later() {
-                charges.on_response.push((Arc::clone(&limit.rule), receipt));
+                charges.on_response.push((limit.rule.clone(), receipt));
             } else {
                 charges.rest.push(receipt);
             }
