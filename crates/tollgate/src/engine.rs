@@ -212,11 +212,12 @@ impl Engine {
         now: Time,
         in_force: &InForce<'_>,
     ) -> Verdict {
-        let id = self.next_id(policy);
+        let mut verdict = Verdict::new(self.next_id(policy)); // one object on all paths, so that it is not copied
         if let Err(exempt) = planned {
-            return self.record_exempt(Verdict::exempt(id, exempt, now), hit, now);
+            verdict = self.record_exempt(Verdict::exempt(verdict.id, exempt, now), hit, now);
+            return verdict;
         }
-        let mut verdict = plan.draft(id); // while the counters are being fetched
+        plan.draft(&mut verdict); // while the counters are being fetched
         // A rule that denies without counting: no other rule is charged (I3).
         let refused = plan.is_denied_by_key();
         let charges = &plan.charges;
@@ -240,7 +241,8 @@ impl Engine {
         if let Err(exempt) = policy.plan(&mut plan, hit, &self.plan_context(now), |_| ()) {
             return Verdict::exempt(id, exempt, now);
         }
-        let mut verdict = plan.draft(id);
+        let mut verdict = Verdict::new(id);
+        plan.draft(&mut verdict);
         plan.conclude(&mut verdict, &self.store.peek(&plan.charges, now));
         verdict
     }
@@ -356,6 +358,7 @@ impl Engine {
         self.ignored_matches.load(Ordering::Relaxed)
     }
 
+    #[inline]
     fn next_id(&self, policy: &Policy) -> VerdictId {
         self.decisions.next_id(policy.generation())
     }
@@ -368,6 +371,7 @@ impl Engine {
     }
 
     /// Records a verdict: statistics, tracking, violations and bans, the event stream.
+    #[inline]
     fn record(&self, policy: &Policy, plan: &Plan<'_>, verdict: &Verdict, hit: &Hit<'_>, now: Time) {
         if plan.ignored > 0 {
             self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
@@ -376,9 +380,8 @@ impl Engine {
             self.shadow_bans.fetch_add(1, Ordering::Relaxed);
         }
         // Several values of one key are planned consecutively: for their rule they are one request.
-        let mut judged = plan.with_verdicts(verdict).peekable();
         let mut denied = None;
-        while let Some((planned, limits)) = judged.next() {
+        for (n, (planned, limits)) in plan.with_verdicts(verdict).enumerate() {
             let denier = limits.iter().find(|limit| !limit.allowed);
             let record = planned.rule.stats();
             if let Some(tracking) = planned.rule.track {
@@ -388,7 +391,7 @@ impl Engine {
                 self.changed_tracks.note(first, planned.rule);
             }
             denied = denied.or(denier);
-            if judged.peek().is_some_and(|(next, _)| Arc::ptr_eq(next.rule, planned.rule)) {
+            if plan.rules.get(n + 1).is_some_and(|next| Arc::ptr_eq(next.rule, planned.rule)) {
                 continue;
             }
             let denier = denied.take();

@@ -44,9 +44,14 @@ impl<'a> Hit<'a> {
     /// A hit on a target; the parts may be empty, and are canonicalised here.
     #[inline]
     pub fn on(method: &'a str, host: &'a str, path: &'a str) -> Hit<'a> {
+        Hit::with_target(Target::new(method, host, path))
+    }
+
+    #[inline]
+    fn with_target(target: Target<'a>) -> Hit<'a> {
         Hit {
             domain: Cow::Borrowed(Self::DEFAULT_DOMAIN),
-            target: Target::new(method, host, path),
+            target,
             ip: None,
             user: None,
             email: None,
@@ -61,7 +66,7 @@ impl<'a> Hit<'a> {
     /// A hit without a target.
     #[inline]
     pub fn by(user: &'a str) -> Hit<'a> {
-        Hit::on("", "", "").user(user)
+        Hit { user: Some(Cow::Borrowed(user)), ..Hit::with_target(Target::NONE) }
     }
 
     #[inline]
@@ -158,6 +163,16 @@ impl<'a> Hit<'a> {
             Attribute::Method => Some(self.target.method()).filter(|text| present(text)).map(Cow::Borrowed),
             Attribute::Host => Some(self.target.host()).filter(|text| present(text)).map(Cow::Borrowed),
             Attribute::Field(source, name) => self.field_values(*source, name).next(),
+        }
+    }
+
+    /// The value of an attribute that is one text in the request and already in normal form, whatever the settings.
+    #[inline]
+    pub(crate) fn plain_text(&self, attribute: &Attribute) -> Option<&str> {
+        match attribute {
+            Attribute::User => normal::text(self.user.as_deref()?),
+            Attribute::ApiKey => normal::text(self.api_key.as_deref()?),
+            _ => None,
         }
     }
 

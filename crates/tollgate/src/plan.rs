@@ -12,14 +12,18 @@ use smallvec::SmallVec;
 use crate::ban::{Ban, BanList};
 use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
-use crate::hit::{AttributeValues, Hit, MAX_VALUES};
+use crate::hit::{AttributeValues, Hit};
 use crate::identity::{Attribute, Key, abridged};
 use crate::key_list::KeyList;
 use crate::policy::Policy;
-use crate::rule::{AmbiguousKey, Limits, MAX_MATCHES, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode, RuleOwner, RuleRef};
+use crate::rule::{
+    Limits, MAX_MATCHES, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode, RuleOwner, RuleRef,
+};
 use crate::store::{Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome, Predecessor, Receipt};
 use crate::time::Time;
-use crate::verdict::{LimitVerdict, Verdict, VerdictId};
+use crate::verdict::{LimitVerdict, Verdict};
+
+mod ambiguous;
 
 /// Why no rule applies.
 pub(crate) enum Exempt {
@@ -72,8 +76,14 @@ enum KeyDenial {
 /// The values of a key, in the order of its attributes.
 pub(crate) type KeyValues<'h> = SmallVec<[Cow<'h, str>; 2]>;
 
-/// There are more combinations of values than [`MAX_VALUES`].
-pub(crate) struct TooManyValues;
+/// Keys with no more parts are read without a vector.
+const FEW_PARTS: usize = 2;
+
+/// How many keys a request has under a rule.
+enum KeyCount {
+    One,
+    Several,
+}
 
 impl Policy {
     /// Plans a hit: allow list, then bans, then rules. The plan is built in place, and `known` is called with each
@@ -92,11 +102,9 @@ impl Policy {
             plan.banned = self.check_lists(hit, under)?;
         }
         plan.owner = Some(self.rules.owner());
-        let matches = self.matching(hit);
+        let matches = self.matches(hit);
         plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
-        plan.rules.reserve(matches.len() - plan.ignored);
-        plan.charges.reserve(matches.len() - plan.ignored);
-        for rule in matches.take(MAX_MATCHES) {
+        for rule in matches.iter().copied().take(MAX_MATCHES) {
             self.plan_rule(plan, rule, hit, under, &known);
         }
         Ok(())
@@ -134,33 +142,53 @@ impl Policy {
         }
     }
 
+    #[inline]
     fn plan_rule<'p>(
         &'p self,
         plan: &mut Plan<'p>,
         rule: &'p Arc<RuleInForce>,
         hit: &Hit<'_>,
         under: &PlanContext<'_>,
-        known: impl Fn(Fingerprint),
+        known: &impl Fn(Fingerprint),
     ) {
-        let mut values = KeyValues::new();
-        let mut ambiguous = self.has_ambiguous_limits(rule, hit);
-        for attribute in &rule.key {
-            values.push(match self.values(hit, attribute) {
-                AttributeValues::One(value) => value,
-                AttributeValues::Missing => Cow::Borrowed(""), // no value is ever empty
-                AttributeValues::Several(_) | AttributeValues::TooMany => {
-                    ambiguous = true;
-                    break;
-                }
-            });
-        }
-        match ambiguous {
-            true => self.plan_ambiguous(plan, rule, hit, under, &known),
-            false => self.plan_key(plan, rule, &values, hit, under, &known),
+        let parts = rule.key.len();
+        let mut few: [Cow<'_, str>; FEW_PARTS] = [Cow::Borrowed(""), Cow::Borrowed("")];
+        let mut many = KeyValues::new();
+        let values = match few.get_mut(..parts) {
+            Some(few) => few,
+            None => {
+                many.resize(parts, Cow::Borrowed(""));
+                many.as_mut_slice()
+            }
+        };
+        match self.read_key(rule, hit, values) {
+            KeyCount::One => self.plan_key(plan, rule, values, hit, under, known),
+            KeyCount::Several => self.plan_ambiguous(plan, rule, hit, under, known),
         }
     }
 
+    /// Reads the values of a rule's key; those of missing parts stay empty.
+    #[inline]
+    fn read_key<'h>(&self, rule: &Rule, hit: &'h Hit<'_>, values: &mut [Cow<'h, str>]) -> KeyCount {
+        if self.has_ambiguous_limits(rule, hit) {
+            return KeyCount::Several;
+        }
+        for (value, attribute) in values.iter_mut().zip(&rule.key) {
+            if let Some(text) = hit.plain_text(attribute) {
+                *value = Cow::Borrowed(text);
+                continue;
+            }
+            match self.values(hit, attribute) {
+                AttributeValues::One(one) => *value = one,
+                AttributeValues::Missing => {} // no value is ever empty
+                AttributeValues::Several(_) | AttributeValues::TooMany => return KeyCount::Several,
+            }
+        }
+        KeyCount::One
+    }
+
     /// Whether a request has several values for the attribute that chooses a rule's limits and is not part of its key.
+    #[inline]
     fn has_ambiguous_limits(&self, rule: &Rule, hit: &Hit<'_>) -> bool {
         match &*rule.limits {
             Limits::By { attribute, .. } if !rule.key.contains(attribute) => {
@@ -170,76 +198,8 @@ impl Policy {
         }
     }
 
-    /// Plans a rule for a request with several values for its key: the rule denies it, or each combination is charged.
-    #[cold]
-    fn plan_ambiguous<'p>(
-        &'p self,
-        plan: &mut Plan<'p>,
-        rule: &'p Arc<RuleInForce>,
-        hit: &Hit<'_>,
-        under: &PlanContext<'_>,
-        known: &impl Fn(Fingerprint),
-    ) {
-        let each = rule.ambiguous_key == AmbiguousKey::Each && !self.has_ambiguous_limits(rule, hit);
-        let keys = self.combinations(hit, &rule.key);
-        if let (Ok(keys), true) = (&keys, each) {
-            for values in keys {
-                let planned = plan.rules.len();
-                self.plan_key(plan, rule, values, hit, under, known);
-                if let Some(planned) = plan.rules.get_mut(planned) {
-                    planned.values = Some(values.iter().map(|value| value.to_string()).collect());
-                }
-            }
-            return;
-        }
-        let is_missing = |attribute| self.values(hit, attribute) == AttributeValues::Missing;
-        if rule.missing_key == MissingKey::Skip && rule.key.iter().any(is_missing) {
-            return;
-        }
-        let values: KeyValues<'_> =
-            rule.key.iter().map(|attribute| self.value(hit, attribute).unwrap_or_default()).collect();
-        let limits = rule.limits.all().next().map(std::slice::from_ref).unwrap_or_default();
-        plan.rules.push(PlannedRule {
-            rule,
-            key: key_digest(under.secret, hit.domain_name(), rule, &values).finish(),
-            mode: mode(rule, under, &values),
-            limits,
-            key_denial: Some(KeyDenial::AmbiguousKey),
-            values: None,
-        });
-    }
-
-    /// All combinations of the values that a hit has for the attributes, with empty strings for missing ones; an error
-    /// if there are more than [`MAX_VALUES`].
-    pub(crate) fn combinations<'h>(
-        &self,
-        hit: &'h Hit<'_>,
-        attributes: &[Attribute],
-    ) -> Result<Vec<KeyValues<'h>>, TooManyValues> {
-        let mut combinations = vec![KeyValues::new()];
-        for attribute in attributes {
-            let values = match self.values(hit, attribute) {
-                AttributeValues::Missing => vec![Cow::Borrowed("")],
-                AttributeValues::One(value) => vec![value],
-                AttributeValues::Several(values) => values,
-                AttributeValues::TooMany => return Err(TooManyValues),
-            };
-            if combinations.len() * values.len() > MAX_VALUES {
-                return Err(TooManyValues);
-            }
-            let longer = combinations.iter().flat_map(|combination| {
-                values.iter().map(|value| {
-                    let mut longer = combination.clone();
-                    longer.push(value.clone());
-                    longer
-                })
-            });
-            combinations = longer.collect();
-        }
-        Ok(combinations)
-    }
-
     /// Plans a rule for one key; an empty value means missing.
+    #[inline]
     fn plan_key<'p>(
         &'p self,
         plan: &mut Plan<'p>,
@@ -271,7 +231,10 @@ impl Policy {
             for each in limits {
                 let fingerprint = digest.clone().short_part(each.counter_hash).finish();
                 known(fingerprint);
-                let previous = predecessors(rule, each, values, attribute_value, &digest, under.now);
+                let previous = match rule.has_previous_versions() {
+                    true => predecessors(rule, each, values, attribute_value, &digest, under.now),
+                    false => Vec::new(),
+                };
                 plan.charges.push(charge(rule, mode, each, fingerprint, hit.units(), previous));
             }
         }
@@ -322,6 +285,7 @@ impl Policy {
 }
 
 /// How a rule is applied to a key.
+#[inline]
 fn mode(rule: &Rule, under: &PlanContext<'_>, values: &[Cow<'_, str>]) -> RuleMode {
     let enforced =
         under.enforce == Enforce::On && rule.enforced.has(&rule.id, values.iter().map(AsRef::as_ref));
@@ -359,11 +323,15 @@ fn distinct<'r>(limits: impl Iterator<Item = &'r RuleLimit>) -> Vec<&'r RuleLimi
     distinct
 }
 
+#[inline]
 fn limits_for<'r>(
     rule: &'r Rule,
     values: &[Cow<'_, str>],
     value: impl FnOnce(&Attribute) -> Option<String>,
 ) -> Option<&'r [RuleLimit]> {
+    if let (true, Limits::Same(limits)) = (rule.overrides.is_empty(), &*rule.limits) {
+        return Some(limits); // the common case
+    }
     rule.overrides.find(values).or_else(|| rule.limits.resolve(value))
 }
 
@@ -373,12 +341,14 @@ pub(crate) fn check_key_parts(rule: &Rule, key: &Key) -> Result<(), Vec<Attribut
     if fits { Ok(()) } else { Err(rule.key.clone()) }
 }
 
+#[inline]
 fn key_digest<'s>(secret: &'s Secret, domain: &str, rule: &Rule, values: &[Cow<'_, str>]) -> Digest<'s> {
     let digest = secret.digest().part(rule.id.as_str().as_bytes());
     let digest = values.iter().fold(digest, |digest, value| digest.part(value.as_bytes()));
     if domain == Hit::DEFAULT_DOMAIN { digest } else { digest.part(domain.as_bytes()) }
 }
 
+#[inline]
 fn charge(
     rule: &Rule,
     mode: RuleMode,
@@ -404,13 +374,14 @@ impl Plan<'_> {
         self.rules.iter().any(|rule| rule.key_denial.is_some() && rule.mode == RuleMode::Enforce)
     }
 
-    /// The part of the verdict that is known before anything is charged.
-    pub(crate) fn draft(&self, id: VerdictId) -> Verdict {
-        let mut verdict = Verdict::new(id);
-        let Some(owner) = self.owner else { return verdict };
-        verdict.limits.reserve(self.charges.len());
-        let repeats = |n: usize| n > 0 && Arc::ptr_eq(self.rules[n - 1].rule, self.rules[n].rule);
-        for (n, planned) in self.rules.iter().enumerate() {
+    /// Writes the part of the verdict that is known before anything is charged. In place: a verdict is large.
+    #[inline]
+    pub(crate) fn draft(&self, verdict: &mut Verdict) {
+        let Some(owner) = self.owner else { return };
+        let mut before = None;
+        for planned in &self.rules {
+            let repeated = before.is_some_and(|before| Arc::ptr_eq(before, planned.rule));
+            before = Some(planned.rule);
             for limit in planned.reported_limits() {
                 verdict.limits.push(LimitVerdict {
                     // SAFETY: `Policy::plan` adds rules of the policy whose owner this is, and no others.
@@ -421,7 +392,7 @@ impl Plan<'_> {
                     allowed: false,
                     unkeyed: planned.key_denial.is_some(),
                     ambiguous: planned.key_denial == Some(KeyDenial::AmbiguousKey),
-                    repeated: repeats(n),
+                    repeated,
                     skipped: false,
                     remaining: 0,
                     retry_after: None,
@@ -430,10 +401,10 @@ impl Plan<'_> {
                 });
             }
         }
-        verdict
     }
 
     /// Completes the draft with the outcome of the charges.
+    #[inline]
     pub(crate) fn conclude(&self, verdict: &mut Verdict, outcome: &ChargeOutcome) {
         let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
         for (limit, part) in counted.zip(&outcome.limits) {
@@ -485,6 +456,7 @@ impl Plan<'_> {
 
 impl<'p> PlannedRule<'p> {
     /// The limits that a verdict shows: only the first if nothing was counted.
+    #[inline]
     fn reported_limits(&self) -> &'p [RuleLimit] {
         if self.key_denial.is_some() { &self.limits[..self.limits.len().min(1)] } else { self.limits }
     }

@@ -203,6 +203,11 @@ impl Policy {
 
     /// The rules that apply to a hit, in their order, whatever its keys.
     pub fn matching(&self, hit: &Hit<'_>) -> impl ExactSizeIterator<Item = &Arc<RuleInForce>> {
+        self.matches(hit).into_iter()
+    }
+
+    #[inline]
+    pub(crate) fn matches(&self, hit: &Hit<'_>) -> Matches<'_> {
         let several = Cell::new(false);
         let only = || {
             let users = self.values(hit, &Attribute::User);
@@ -210,7 +215,7 @@ impl Policy {
             users.single()
         };
         let matches = self.rules.matching(hit.target(), only);
-        if several.get() { self.matching_users(hit, matches) } else { matches }.into_iter()
+        if several.get() { self.matching_users(hit, matches) } else { matches }
     }
 
     /// Adds the rules for single users to the general ones, where a hit names several users.
@@ -296,8 +301,9 @@ impl Policy {
     }
 
     /// Whether an attribute is a path that is compared case-insensitively.
+    #[inline]
     fn ignores_case(&self, attribute: &Attribute) -> bool {
-        *attribute == Attribute::Path && self.settings.path_case == PathCase::Insensitive
+        self.settings.path_case == PathCase::Insensitive && *attribute == Attribute::Path
     }
 
     /// Whether any rule is for some hosts only.

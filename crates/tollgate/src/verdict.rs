@@ -131,6 +131,7 @@ impl LimitVerdict {
     }
 
     /// Completes it with the outcome of its charge.
+    #[inline]
     pub(crate) fn conclude(&mut self, part: &LimitOutcome) {
         self.allowed = part.decision.is_allowed();
         self.remaining = part.remaining;
@@ -160,6 +161,7 @@ impl fmt::Display for PolicyName<'_> {
 
 impl Verdict {
     /// A verdict without any limits: admitted.
+    #[inline]
     pub(crate) fn new(id: VerdictId) -> Verdict {
         Verdict {
             id,
@@ -188,26 +190,35 @@ impl Verdict {
     }
 
     /// Derives the verdict from its limits, of which some, all or none are enforced.
+    #[inline]
     pub(crate) fn summarize(&mut self) {
-        let enforced = || self.limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced());
-        self.allowed = enforced().all(|(_, limit)| limit.allowed);
-        let reported = if self.allowed {
-            enforced().min_by_key(|(_, limit)| limit.remaining)
+        let mut least_left: Option<(usize, u64)> = None;
+        // `None`, never, is the longest wait; of equal waits the first is reported.
+        let mut longest_wait: Option<(usize, Duration)> = None;
+        let mut delay = Duration::ZERO;
+        for (n, limit) in self.limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced()) {
+            if limit.allowed {
+                if least_left.is_none_or(|(_, left)| limit.remaining < left) {
+                    least_left = Some((n, limit.remaining));
+                }
+                delay = delay.max(limit.delay);
+            } else {
+                let wait = limit.retry_after.unwrap_or(Duration::MAX);
+                if longest_wait.is_none_or(|(_, longest)| wait > longest) {
+                    longest_wait = Some((n, wait));
+                }
+            }
+        }
+        if let Some((n, _)) = longest_wait {
+            self.allowed = false;
+            self.reason = Reason::Limit;
+            self.reported = Some(n);
+            self.retry_after = self.limits[n].retry_after;
         } else {
-            // `None`, never, is the longest wait; of equal waits the first is reported.
-            let wait = |limit: &LimitVerdict| limit.retry_after.unwrap_or(Duration::MAX);
-            enforced().filter(|(_, limit)| !limit.allowed).first_max_by_key(|(_, limit)| wait(limit))
-        };
-        self.reported = reported.map(|(n, _)| n);
-        self.reason = match (self.allowed, reported) {
-            (true, Some(_)) => Reason::Ok,
-            (true, None) => Reason::NoRule,
-            (false, _) => Reason::Limit,
-        };
-        if self.allowed {
-            self.delay = enforced().map(|(_, limit)| limit.delay).max().unwrap_or_default();
-        } else {
-            self.retry_after = reported.and_then(|(_, limit)| limit.retry_after);
+            self.allowed = true;
+            self.reason = if least_left.is_some() { Reason::Ok } else { Reason::NoRule };
+            self.reported = least_left.map(|(n, _)| n);
+            self.delay = delay;
         }
     }
 
@@ -256,12 +267,3 @@ impl Verdict {
 pub fn whole_seconds(wait: Duration) -> Duration {
     Duration::from_secs((wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1))
 }
-
-trait FirstMax: Iterator + Sized {
-    /// Like `max_by_key`, but returns the first of equal elements.
-    fn first_max_by_key<K: Ord>(self, key: impl Fn(&Self::Item) -> K) -> Option<Self::Item> {
-        self.reduce(|best, next| if key(&next) > key(&best) { next } else { best })
-    }
-}
-
-impl<I: Iterator> FirstMax for I {}

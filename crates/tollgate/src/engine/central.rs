@@ -61,7 +61,8 @@ impl Engine {
                 outcome
             }
         };
-        let verdict = plan.draft(self.next_id(&policy));
+        let mut verdict = Verdict::new(self.next_id(&policy));
+        plan.draft(&mut verdict);
         let concluded = self.conclude(&policy, &plan, verdict, charges, outcome, now);
         self.record(&policy, &plan, &concluded.verdict, hit, now);
         self.record_tracked(&policy, &plan, &concluded.verdict, hit, now);
@@ -83,7 +84,8 @@ impl Engine {
             return Verdict::exempt(id, exempt, now);
         }
         let outcome = central.peek(&central_charges(&policy, &plan, hit), now).await;
-        let mut verdict = plan.draft(id);
+        let mut verdict = Verdict::new(id);
+        plan.draft(&mut verdict);
         let failed = failures(&policy, &plan, &outcome);
         let mut parts: Vec<_> = outcome.limits.into_iter().map(Result::ok).collect();
         if !self.apply_known_denials(&policy, &plan, &failed, &mut parts, now) {

@@ -22,6 +22,10 @@ pub struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
+    /// No method, host or path.
+    pub(crate) const NONE: Target<'a> =
+        Target { method: Cow::Borrowed(""), host: Cow::Borrowed(""), path: Cow::Borrowed(""), query: None };
+
     /// Canonicalises a request's method, `Host` and request target.
     ///
     /// `raw_path` may carry a query and a fragment, and may be an absolute URI;

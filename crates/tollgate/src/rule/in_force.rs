@@ -104,6 +104,7 @@ impl RuleInForce {
         RuleInForce { rule, position, history: LazyArc::from_arc(Arc::new(history.next_version(former))) }
     }
 
+    #[inline]
     pub fn stats(&self) -> &RuleStats {
         self.history.get_or_init().stats()
     }
@@ -111,6 +112,12 @@ impl RuleInForce {
     /// The number of admissions and denials.
     pub fn counts(&self) -> RuleCounts {
         self.history.get().map_or_else(RuleCounts::default, |history| history.stats().counts())
+    }
+
+    /// Whether there is an earlier version of the rule, whether or not it still matters.
+    #[inline]
+    pub(crate) fn has_previous_versions(&self) -> bool {
+        self.history.get().is_some_and(|history| history.previous.is_some())
     }
 
     /// The earlier versions of the rule that still matter, latest first.

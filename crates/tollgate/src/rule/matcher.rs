@@ -396,7 +396,9 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
 
     /// A rule that shares its pattern with no other.
     fn single_rule(&mut self, entry: &TrieEntry, number: u32) {
-        entry.prefetch();
+        if self.matcher.nodes.is_large() {
+            entry.prefetch();
+        }
         let rule = &self.rules[number as usize];
         let is_users = |uid: &str| (self.user)().is_some_and(|user| user.as_ref() == uid);
         if rule.matches(self.target, self.matcher.case) && rule.uid.as_ref().is_none_or(|uid| is_users(uid)) {

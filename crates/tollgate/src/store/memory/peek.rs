@@ -39,9 +39,11 @@ impl MemoryStore {
         if let Quota::Bucket(meter) = &charge.quota
             && let Some(slot) = self.find(charge.fingerprint)
         {
-            let (tag, full_at) = slot.load().entry();
-            if class_number(tag) != WIDE && tag_matches(tag, charge.fingerprint) {
-                return meter.try_charge(full_at, now, charge.cost).1.is_some();
+            // A torn pair is harmless: a denial is decided again by `peek`, and an admission by the charge.
+            let loaded = slot.load_unconfirmed();
+            if class_number(loaded.tag()) != WIDE && tag_matches(loaded.tag(), charge.fingerprint) {
+                let now_units = meter.units_at(now);
+                return meter.try_charge_units(loaded.state(), now_units, charge.cost).is_some();
             }
         }
         self.peek_one(charge, now).decision.is_allowed()

@@ -1,0 +1,85 @@
+//! Requests with several values for a rule's key.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::fingerprint::Fingerprint;
+use crate::hit::{AttributeValues, Hit, MAX_VALUES};
+use crate::identity::Attribute;
+use crate::plan::{KeyDenial, KeyValues, Plan, PlanContext, PlannedRule, key_digest, mode};
+use crate::policy::Policy;
+use crate::rule::{AmbiguousKey, MissingKey, RuleInForce};
+
+/// There are more combinations of values than [`MAX_VALUES`].
+pub(crate) struct TooManyValues;
+
+impl Policy {
+    /// Plans a rule for a request with several values for its key: the rule denies it, or each combination is charged.
+    #[cold]
+    pub(super) fn plan_ambiguous<'p>(
+        &'p self,
+        plan: &mut Plan<'p>,
+        rule: &'p Arc<RuleInForce>,
+        hit: &Hit<'_>,
+        under: &PlanContext<'_>,
+        known: &impl Fn(Fingerprint),
+    ) {
+        let each = rule.ambiguous_key == AmbiguousKey::Each && !self.has_ambiguous_limits(rule, hit);
+        let keys = self.combinations(hit, &rule.key);
+        if let (Ok(keys), true) = (&keys, each) {
+            for values in keys {
+                let planned = plan.rules.len();
+                self.plan_key(plan, rule, values, hit, under, known);
+                if let Some(planned) = plan.rules.get_mut(planned) {
+                    planned.values = Some(values.iter().map(|value| value.to_string()).collect());
+                }
+            }
+            return;
+        }
+        let is_missing = |attribute| self.values(hit, attribute) == AttributeValues::Missing;
+        if rule.missing_key == MissingKey::Skip && rule.key.iter().any(is_missing) {
+            return;
+        }
+        let values: KeyValues<'_> =
+            rule.key.iter().map(|attribute| self.value(hit, attribute).unwrap_or_default()).collect();
+        let limits = rule.limits.all().next().map(std::slice::from_ref).unwrap_or_default();
+        plan.rules.push(PlannedRule {
+            rule,
+            key: key_digest(under.secret, hit.domain_name(), rule, &values).finish(),
+            mode: mode(rule, under, &values),
+            limits,
+            key_denial: Some(KeyDenial::AmbiguousKey),
+            values: None,
+        });
+    }
+
+    /// All combinations of the values that a hit has for the attributes, with empty strings for missing ones; an error
+    /// if there are more than [`MAX_VALUES`].
+    pub(crate) fn combinations<'h>(
+        &self,
+        hit: &'h Hit<'_>,
+        attributes: &[Attribute],
+    ) -> Result<Vec<KeyValues<'h>>, TooManyValues> {
+        let mut combinations = vec![KeyValues::new()];
+        for attribute in attributes {
+            let values = match self.values(hit, attribute) {
+                AttributeValues::Missing => vec![Cow::Borrowed("")],
+                AttributeValues::One(value) => vec![value],
+                AttributeValues::Several(values) => values,
+                AttributeValues::TooMany => return Err(TooManyValues),
+            };
+            if combinations.len() * values.len() > MAX_VALUES {
+                return Err(TooManyValues);
+            }
+            let longer = combinations.iter().flat_map(|combination| {
+                values.iter().map(|value| {
+                    let mut longer = combination.clone();
+                    longer.push(value.clone());
+                    longer
+                })
+            });
+            combinations = longer.collect();
+        }
+        Ok(combinations)
+    }
+}
