@@ -1,4 +1,4 @@
-//! Do bans slow down those who are not banned? And what does it cost to turn one away?
+//! The cost of bans: for clients that are not banned, and for a banned one.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -86,12 +86,12 @@ fn banning(name: &'static str, count: usize) -> Banning {
     Banning { name, engine, people: (0..PEOPLE).map(person).collect() }
 }
 
-/// Nanoseconds for a hit of somebody who passes.
+/// Nanoseconds for a hit that passes.
 fn passed(set: &Banning, time: Duration) -> f64 {
     run(set, time, |(user, ip)| Hit::on("GET", "", "/").user(user.as_str()).ip(*ip), true)
 }
 
-/// Nanoseconds for a hit of somebody who is banned; nobody is where there are no bans.
+/// Nanoseconds for a hit of a banned client, if there are bans.
 fn turned_away(set: &Banning, time: Duration) -> f64 {
     let is_banned = set.name != COUNTS[0].0;
     run(set, time, |(_, ip)| Hit::on("GET", "", "/").user("evil-0").ip(*ip), !is_banned)
@@ -104,7 +104,8 @@ fn run<'s>(
     expected: bool,
 ) -> f64 {
     let clock = Clock::new();
-    let (mut decisions, mut as_expected) = (0, 0);
+    let mut decisions = 0;
+    let mut as_expected = 0;
     let start = Instant::now();
     while start.elapsed() < time {
         for person in &set.people {

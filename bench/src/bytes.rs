@@ -15,7 +15,8 @@ pub type Histograms = Vec<(&'static str, Growth)>;
 
 pub fn measure(effort: &Effort, scores: &mut Scores) -> Histograms {
     let candidates = roster::strings();
-    let (few, many) = (effort.keys(1_000_000), effort.keys(10_000_000));
+    let few = effort.keys(1_000_000);
+    let many = effort.keys(10_000_000);
     for candidate in &candidates {
         if candidate.name == roster::CACHED || (candidate.slow && few > effort.slow_keys) {
             continue;

@@ -9,7 +9,7 @@ use crate::score::{Scores, median};
 
 pub const THREADS: [usize; 2] = [1, 2];
 
-/// How keys are asked for.
+/// The order of the keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spread {
     Hot,
@@ -80,7 +80,7 @@ impl Contest<'_> {
         self.stage(candidates, 10_000_000, Allowance::Ample, &[Spread::Uniform]);
     }
 
-    /// Everybody with the same keys in place, measured in all the wanted ways.
+    /// All contestants with the same keys, measured in all the selected ways.
     fn stage<K: Key>(
         &mut self,
         candidates: Vec<Candidate<K>>,

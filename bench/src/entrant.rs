@@ -1,6 +1,6 @@
 //! A contestant with its keys in place, ready to be measured next to others.
 //!
-//! Every decision is compared with the one that is due, and what is wrong is told.
+//! Every decision is compared with the expected one, and wrong ones are reported.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -53,12 +53,13 @@ struct Entered<C> {
     entry: Faults,
 }
 
-/// A name and who bears it.
+/// A name and its contestant.
 pub type Named<K> = (&'static str, Box<dyn Entrant<K>>);
 
 /// Prepares entrants two at a time, as there are two cores; their order is kept.
 pub fn prepare<K: Key>(jobs: Vec<impl FnOnce() -> Named<K> + Send>) -> Vec<Named<K>> {
-    let (mut jobs, mut ready) = (jobs.into_iter(), Vec::new());
+    let mut jobs = jobs.into_iter();
+    let mut ready = Vec::new();
     while let Some(job) = jobs.next() {
         std::thread::scope(|scope| {
             let other = jobs.next().map(|job| scope.spawn(job));

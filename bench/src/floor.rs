@@ -1,6 +1,6 @@
 //! The floor: what the machine allows. A flat table of 16-byte entries, fingerprint and state.
 //!
-//! It is no limiter: it cannot grow, forgets nothing, takes two keys of one fingerprint for one, and
+//! It is not a limiter: it cannot grow, forgets nothing, takes two keys of one fingerprint for one, and
 //! has neither rules nor answers beyond yes and no.
 
 use std::hash::Hash;

@@ -52,7 +52,7 @@ pub fn grow<K: Key, C: Contestant<K>>(keys: usize) -> Growth {
     }
 }
 
-/// What a process of its own does: grows a contestant and says how it went.
+/// What a process of its own does: grows a contestant and prints the result.
 pub fn run_child(name: &str, keys: usize) {
     let candidate = roster::strings().into_iter().find(|candidate| candidate.name == name);
     let Growth { bytes_per_key, wrong, p50_ns, p99_ns, p999_ns, max_ns } =
@@ -123,7 +123,8 @@ impl Histogram {
             below > rank
         });
         let at = at.unwrap_or(0) as u64;
-        let (power, step) = (at >> Self::STEPS, at & ((1 << Self::STEPS) - 1));
+        let power = at >> Self::STEPS;
+        let step = at & ((1 << Self::STEPS) - 1);
         ((1 << Self::STEPS) + step) << power.saturating_sub(u64::from(Self::STEPS))
     }
 }

@@ -1,7 +1,7 @@
-//! Keys, and the order in which they are asked for.
+//! Keys, and the order in which they are requested.
 //!
 //! Warm keys lie in memory in that order: a request that was just read is in the cache, whatever the
-//! limiter then has to look up. Cold ones lie anywhere, which costs everybody another miss.
+//! limiter then has to look up. Cold ones lie anywhere, which costs every contestant another miss.
 
 /// A key of a kind that is measured.
 pub trait Key: Clone + Send + Sync + 'static {
@@ -75,7 +75,7 @@ impl<K: Key> Draws<K> {
         if layout == Layout::Warm {
             return Draws(numbers.into_iter().map(K::nth).collect());
         }
-        // Made in another order than they are asked for.
+        // Created in another order than they are requested.
         let mut places: Vec<usize> = (0..numbers.len()).collect();
         Random::new(4).shuffle(&mut places);
         let mut draws = vec![None; numbers.len()];

@@ -50,8 +50,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let smoke = std::env::var_os("BENCH_SMOKE").is_some_and(|value| value == "1");
-    let (mut effort, mut layout) = (Effort::FULL, Layout::Warm);
-    let (mut strict, mut parts) = (false, Vec::new());
+    let mut effort = Effort::FULL;
+    let mut layout = Layout::Warm;
+    let mut strict = false;
+    let mut parts = Vec::new();
     for argument in &arguments {
         match argument.as_str() {
             "--quick" => effort = Effort::QUICK,

@@ -67,7 +67,7 @@ impl Contestant<u64> for Ours {
     }
 }
 
-/// A limiter and a clock that is read now and then: what those do who have a ticker.
+/// A limiter and a clock that is read now and then: as programs with a ticker do.
 pub struct OursCached {
     ours: Ours,
     nanos: AtomicU64,

@@ -1,4 +1,4 @@
-//! Who takes part, in the order of the columns.
+//! The contestants, in the order of the columns.
 
 use crate::contestant::{Allowance, Contestant};
 use crate::entrant::{Entrant, enter};

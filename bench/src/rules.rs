@@ -34,7 +34,8 @@ struct Loaded {
 }
 
 pub fn measure(effort: &Effort, scores: &mut Scores) -> Loads {
-    let (mut sets, mut loads) = (Vec::new(), Vec::new());
+    let mut sets = Vec::new();
+    let mut loads = Vec::new();
     let mut each = Duration::ZERO;
     for (name, count) in COUNTS {
         let expected = each * count as u32;
@@ -116,7 +117,8 @@ fn random_paths(count: usize) -> Vec<String> {
 
 /// Nanoseconds for a request for a random rule: the median. Each finds one rule.
 fn at_random(set: &Loaded, find: impl Fn(&Hit<'_>, Time) -> usize) -> f64 {
-    let (now, ip) = (Clock::new().now(), "203.0.113.9".parse().expect("an address"));
+    let now = Clock::new().now();
+    let ip = "203.0.113.9".parse().expect("an address");
     let mut times = Vec::new();
     for paths in set.random_paths.chunks(TOGETHER) {
         let start = Instant::now();
@@ -131,9 +133,11 @@ fn at_random(set: &Loaded, find: impl Fn(&Hit<'_>, Time) -> usize) -> f64 {
 
 /// Nanoseconds a hit.
 fn hits(engine: &Engine, time: Duration) -> f64 {
-    let (clock, ip) = (Clock::new(), "203.0.113.9".parse().expect("an address"));
+    let clock = Clock::new();
+    let ip = "203.0.113.9".parse().expect("an address");
     let paths: Vec<String> = (0..PATHS).map(|n| format!("{}/77", folder(n))).collect();
-    let (mut decisions, mut allowed) = (0, 0);
+    let mut decisions = 0;
+    let mut allowed = 0;
     let start = Instant::now();
     while start.elapsed() < time {
         for path in &paths {

@@ -14,9 +14,11 @@ impl Ticks {
     /// Measures how fast the counter runs, which takes a few milliseconds.
     pub fn new() -> Ticks {
         let mut ticks = Ticks { started: Instant::now(), per_second: 1e9 };
-        let (start, first) = (Instant::now(), ticks.now());
+        let start = Instant::now();
+        let first = ticks.now();
         while start.elapsed() < Self::CALIBRATION {}
-        let (last, elapsed) = (ticks.now(), start.elapsed());
+        let last = ticks.now();
+        let elapsed = start.elapsed();
         ticks.per_second = (last - first) as f64 / elapsed.as_secs_f64();
         ticks
     }

@@ -53,7 +53,7 @@ impl Coverage {
         }
     }
 
-    /// Adds what was counted since the reset; says whether any of it is new.
+    /// Adds the counts since the reset; returns whether any of it is new.
     pub fn add(&mut self) -> bool {
         let mut is_new = false;
         let mut seen = self.seen.iter_mut();

@@ -1,4 +1,4 @@
-//! Fuzz targets for every parser of what others wrote, a mutational runner for them, and the cases whose
+//! Fuzz targets for every parser of untrusted input, a mutational runner for them, and the cases whose
 //! instructions `tests/linearity.rs` counts.
 //!
 //! A target is a plain function over bytes: it panics if what it asserts does not hold. To add one, add it to

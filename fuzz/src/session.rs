@@ -63,7 +63,7 @@ impl<'t> Session<'t> {
         Ok(())
     }
 
-    /// Runs an input; says whether it has reached new code.
+    /// Runs an input; returns whether it has reached new code.
     fn run(&mut self, input: &[u8]) -> Result<bool, Failure> {
         if let Some(current) = &mut self.current {
             current.set(input).expect("the input can be written");

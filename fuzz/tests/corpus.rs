@@ -3,7 +3,7 @@
 use tollgate_fuzz::session::{Failure, Session};
 use tollgate_fuzz::targets::{TARGETS, Target};
 
-/// Seconds in a test run; `scripts/fuzz` runs for as long as it is told to.
+/// Seconds in a test run; `scripts/fuzz` takes the duration as an argument.
 const STEPS: usize = 300;
 
 fn check(target: &Target) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! pingora-limits: a count-min sketch. It does not tell keys apart, it estimates: not exact.
+//! pingora-limits: a count-min sketch. It does not distinguish keys, it estimates: not exact.
 
 use std::hash::Hash;
 use std::time::Duration;

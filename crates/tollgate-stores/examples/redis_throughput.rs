@@ -72,10 +72,12 @@ async fn measure(
     let setup = RedisSetup { deadline: Duration::from_secs(2), ..RedisSetup::new(url.parse()?) };
     let store = RedisStore::open(setup)?;
     store.ready(Duration::from_secs(5)).await?;
-    let (left, start) = (Arc::new(AtomicU64::new(decisions)), Instant::now());
+    let left = Arc::new(AtomicU64::new(decisions));
+    let start = Instant::now();
     let tasks: Vec<_> = (0..callers)
         .map(|_| {
-            let (store, left) = (store.clone(), Arc::clone(&left));
+            let store = store.clone();
+            let left = Arc::clone(&left);
             tokio::spawn(async move {
                 let mut failed = 0u64;
                 while left

@@ -32,7 +32,7 @@ pub fn key_parts(key: &str) -> Vec<KeyPart> {
     key.split('+').map(part).collect()
 }
 
-/// A store as the suite sees it: told the time of everything it does.
+/// A store as the suite uses it: every operation has a given time.
 #[allow(async_fn_in_trait)]
 pub trait Subject {
     type Receipt;
@@ -40,7 +40,7 @@ pub trait Subject {
     /// The unit in which it counts time. Instants are whole numbers of it, waits are rounded up to it.
     fn unit(&self) -> Duration;
 
-    /// Whether the store takes such a limit at all: what it refuses in validation is not asked of it.
+    /// Whether the store supports such a limit: limits that validation rejects are not tried.
     fn takes(&self, limit: &Limit) -> bool;
 
     /// Whether it counts denied hits under such a limit.
@@ -79,7 +79,7 @@ pub struct Scenario {
 /// How a history goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pace {
-    /// Anything may happen next, at any instant.
+    /// Any operation may be next, at any time.
     Eventful,
     /// Many hits, close together: states grow long.
     Busy,
@@ -126,7 +126,7 @@ pub async fn check_scenario<S: Subject>(subject: &S, scenario: &Scenario) {
     }
 }
 
-/// A span in whole units, rounded up.
+/// A duration in whole units, rounded up.
 pub fn round_up(span: Duration, unit: Duration) -> Duration {
     let units = span.as_nanos().div_ceil(unit.as_nanos()) * unit.as_nanos();
     Duration::from_nanos(u64::try_from(units).unwrap_or(u64::MAX))

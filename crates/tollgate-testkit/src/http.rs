@@ -27,7 +27,7 @@ impl Client {
         Client::patient(address, SOON)
     }
 
-    /// One who waits longer for answers.
+    /// A client with a longer timeout.
     pub fn patient(address: SocketAddr, patience: Duration) -> Client {
         Client::over(TcpStream::connect(address).expect("the server accepts"), address, patience)
     }

@@ -32,7 +32,8 @@ impl Mix {
     pub fn text(&self, n: usize) -> String {
         let Parts { id, uid, method, host, path, .. } = self.parts(n);
         let limit = draw(n, 4, self.limits);
-        let (requests, unit) = (1 + limit / UNITS.len(), UNITS[limit % UNITS.len()]);
+        let requests = 1 + limit / UNITS.len();
+        let unit = UNITS[limit % UNITS.len()];
         let algorithm = ALGORITHMS[draw(n, 5, ALGORITHMS.len())];
         format!(
             r#"{{"id":"{id}","uid":"{uid}","url":"{method} {path}","time":"{unit}","requests":{requests},"algorithm":"{algorithm}","host":"{host}"}}"#

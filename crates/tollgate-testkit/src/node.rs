@@ -38,7 +38,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts with a configuration that says all but the addresses.
+    /// Starts with a configuration that has all but the addresses.
     pub fn start(config: &str) -> Server {
         let folder = Folder::new();
         folder.configure(config);
@@ -58,7 +58,8 @@ impl Server {
 
     /// Starts a second node with the same configuration, the same SQLite file of rules and a state of its own.
     pub fn start_beside(&self) -> Server {
-        let (config, folder) = (fs::read_to_string(self.folder.path(CONFIG)), &self.folder);
+        let config = fs::read_to_string(self.folder.path(CONFIG));
+        let folder = &self.folder;
         fs::create_dir(folder.path("beside")).expect("a folder for its state");
         let rest = "\nstate_dir: beside\nrules_db: sqlite:tollgate.db\n";
         let config = folder.write("beside.yaml", config.expect("a configuration") + rest);
@@ -106,7 +107,7 @@ impl Server {
         self.log.text()
     }
 
-    /// Returns once the log says `words`.
+    /// Returns once the log contains `words`.
     pub fn wait_for_log(&self, words: &str) {
         self.wait_for_log_times(words, 1);
     }
@@ -115,7 +116,7 @@ impl Server {
         self.log.wait_until(words, |text| text.matches(words).count() >= times);
     }
 
-    /// Asks the decision API on a connection of its own.
+    /// Calls the decision API on a connection of its own.
     pub fn ask(&self, method: &str, path: &str, body: impl AsRef<[u8]>) -> Answer {
         Client::to(self.http).ask(method, path, &[], body.as_ref())
     }
@@ -124,7 +125,7 @@ impl Server {
         self.ask("POST", "/v1/check", body.to_string())
     }
 
-    /// Asks the admin API on a connection of its own.
+    /// Calls the admin API on a connection of its own.
     pub fn admin(&self, method: &str, path: &str, body: impl AsRef<[u8]>) -> Answer {
         Client::to(self.admin).ask(method, path, &[], body.as_ref())
     }
@@ -181,7 +182,7 @@ impl Drop for Server {
     }
 }
 
-/// What a process has said on stderr so far.
+/// The stderr of a process so far.
 #[derive(Default)]
 struct Log {
     text: Mutex<(String, bool)>,
@@ -224,13 +225,14 @@ impl Log {
         let text = self.text.lock().expect("no panic while the log is held");
         let waits = |text: &mut (String, bool)| !text.1 && !holds(&text.0);
         let (text, _) = self.changed.wait_timeout_while(text, SOON, waits).expect("no panic in the log");
-        let (held, so_far) = (holds(&text.0), text.0.clone());
+        let held = holds(&text.0);
+        let so_far = text.0.clone();
         drop(text);
         assert!(held, "the log never said '{what}':\n{so_far}");
     }
 }
 
-/// How a command ended, and what it said.
+/// The exit code and the output of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -291,7 +293,7 @@ fn wait(child: &mut Child, within: Duration) -> Option<ExitStatus> {
     None
 }
 
-/// A connection that the peer has closed or reset, as far as can be told by reading.
+/// A connection that the peer has closed or reset, as far as reading shows.
 pub fn is_closed(stream: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
     stream.set_read_timeout(Some(SOON)).expect("a timeout can be set");

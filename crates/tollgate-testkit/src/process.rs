@@ -13,7 +13,7 @@ use crate::eventually;
 pub struct Process(Child);
 
 impl Process {
-    /// Starts a server; what it says goes to `log`.
+    /// Starts a server; its output goes to `log`.
     pub fn start(command: &mut Command, log: &Path) -> Process {
         let out = OpenOptions::new().create(true).append(true).open(log).expect("a log can be written");
         let err = out.try_clone().expect("a file can be shared");
@@ -56,8 +56,8 @@ impl Drop for Process {
     }
 }
 
-/// A port for one caller. It is none of those that the system gives to whoever asks for any: such a one may be
-/// somebody else's between now and its use.
+/// A port for one caller. It is outside the ephemeral range: a port from that range may be
+/// taken by another process before it is used.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;

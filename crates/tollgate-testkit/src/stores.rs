@@ -1,4 +1,4 @@
-//! The central stores, opened for tests and told the time of everything they do.
+//! The central stores, opened for tests with a given time.
 
 pub mod cassandra;
 pub mod memcached;

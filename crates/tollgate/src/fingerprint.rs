@@ -153,7 +153,8 @@ mod tests {
     fn keys_of_all_lengths_and_their_neighbours_differ_in_all_bits() {
         let secret = Secret::from_bytes([3; 16]);
         let mut seen = HashSet::new();
-        let (mut ones, mut count) = ([0u32; 64], 0);
+        let mut ones = [0u32; 64];
+        let mut count = 0;
         for length in 0..70 {
             for changed in 0..length.max(1) {
                 let mut key = vec![b'x'; length];

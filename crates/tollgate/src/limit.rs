@@ -217,7 +217,10 @@ impl Limit {
     /// Distinguishes its counters from those of a rule's other limits. Windows count hits whatever the number that
     /// limits them; a bucket's state is meaningful only with its rate and burst.
     pub fn counter_label(&self) -> String {
-        let (name, rate, period, burst) = (self.shape.name(), self.rate, self.rate.period(), self.capacity());
+        let name = self.shape.name();
+        let rate = self.rate;
+        let period = self.rate.period();
+        let burst = self.capacity();
         match self.shape {
             Shape::Gcra { .. } | Shape::LeakyBucket { .. } => format!("{name} {rate} {burst}"),
             Shape::TokenBucket { refill: Refill::Continuous, .. } => format!("{name} {rate} {burst}"),

@@ -94,7 +94,8 @@ fn five_of_five_used_is_five_of_fifty_used() {
         let quota = |rate: &str| {
             Quota::new(&Limit::new(rate.parse().expect("a rate"), shape).expect("a valid limit"))
         };
-        let (five, fifty) = (quota("5/m"), quota("50/m"));
+        let five = quota("5/m");
+        let fifty = quota("50/m");
         let mut state = five.fresh();
         five.charge(&mut state, now, 5);
         assert!(!five.decide(&state, now, 1).is_allowed(), "{shape:?}");

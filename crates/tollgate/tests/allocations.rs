@@ -32,7 +32,7 @@ static ALLOCATOR: Counting = Counting;
 const NOW: Time = Time::from_secs(1_800_000_000);
 const ROUNDS: u64 = 20_000;
 
-/// How much a decision allocates, once everything that is kept has its place.
+/// The bytes that a decision allocates once all tables are warm.
 fn allocated(mut decide: impl FnMut()) -> u64 {
     (0..ROUNDS).for_each(|_| decide());
     let before = ALLOCATED.get();

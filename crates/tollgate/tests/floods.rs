@@ -131,7 +131,8 @@ fn debts_are_compared_as_shares_of_the_limit_not_in_seconds() {
 
 #[test]
 fn offenders_are_remembered_at_sixteen_mebibytes() {
-    let (offended, flooding) = (quota("5/m", Shape::SlidingLog), quota("100/d", FIRST_HIT));
+    let offended = quota("5/m", Shape::SlidingLog);
+    let flooding = quota("100/d", FIRST_HIT);
     check_offenders(offended, 5, flooding, 16 << 20, 16 * WIDE_FLOOD);
 }
 
@@ -155,7 +156,7 @@ enum Arrival {
     Single,
 }
 
-/// Sends hits and says which passed.
+/// Sends hits; returns which passed.
 fn send(engine: &Engine, hits: &[Hit<'_>], arrival: Arrival, now: &mut Time) -> Vec<bool> {
     match arrival {
         Arrival::Batches => {
@@ -249,7 +250,8 @@ fn a_state_that_outgrows_its_slot_in_a_full_slab_stays_limited() {
 fn a_flood_that_finds_no_room_is_limited_in_total() {
     // 46 of 50 fresh keys got 20 of 20 through a limit of five an hour.
     for (shape, keys) in [(Shape::GCRA, PACKED_FLOOD), (FIRST_HIT, WIDE_FLOOD)] {
-        let (store, limit) = (MemoryStore::new(MemoryStore::MIN_BYTES), quota("5/h", shape));
+        let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+        let limit = quota("5/h", shape);
         let mut now = NOW;
         // Made-up keys at their limit, so that none of them gives way.
         flood(&store, limit, 5, 0..keys, &mut now, Duration::ZERO);
@@ -262,12 +264,12 @@ fn a_flood_that_finds_no_room_is_limited_in_total() {
         // In every period what finds no room gets the limit for each cell, and no more.
         let first = passed("late", 20);
         assert!(first <= 5 * AGGREGATE_CELLS as u64, "{first} passed");
-        // What an honest newcomer gets while the flood goes on: nothing until the period is over, but for the few
-        // that find a place of their own.
+        // A new key during the flood gets nothing until the period is over, except for the few
+        // that find a slot of their own.
         let newcomers = passed("newcomer", 1);
         assert!(newcomers <= 50, "{newcomers} of 500 newcomers passed, with {stored} keys kept");
         assert!(store.aggregated_limits(now) == 1 && store.usage().denied_full > 0);
-        // Known keys are still told by their own state, and not by the one that others share.
+        // Known keys are still decided by their own state, not by the aggregate cell.
         let known = SECRET.fingerprint(["made up 0"]);
         assert!(store.reset(known) && passes(&store, "made up 0", limit, now));
     }
@@ -275,7 +277,8 @@ fn a_flood_that_finds_no_room_is_limited_in_total() {
 
 #[test]
 fn a_new_key_passes_once_the_period_of_the_flood_is_over() {
-    let (store, limit) = (MemoryStore::new(MemoryStore::MIN_BYTES), quota("5/m", FIRST_HIT));
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    let limit = quota("5/m", FIRST_HIT);
     let mut now = NOW;
     flood(&store, limit, 5, 0..2 * WIDE_FLOOD, &mut now, Duration::ZERO);
     assert!(!passes(&store, "newcomer", limit, now) || store.usage().denied_full > 0);
@@ -327,8 +330,10 @@ fn a_peek_says_what_new_keys_get_while_memory_is_full() {
             let store = full_store(shape, keys, full);
             let is_told = |n: u64| {
                 let charges = [Charge::enforced(SECRET.fingerprint([&*format!("late {n}")]), limit, 1)];
-                let (told, made) = (store.peek(&charges, NOW), store.charge(&charges, NOW));
-                let (told, made) = (&told.limits[0], &made.limits[0]);
+                let told = store.peek(&charges, NOW);
+                let made = store.charge(&charges, NOW);
+                let told = &told.limits[0];
+                let made = &made.limits[0];
                 told.decision.admission == made.decision.admission
                     && (!made.decision.is_allowed() || told.remaining == made.remaining + 1)
             };
@@ -371,7 +376,8 @@ fn a_log_fits_the_memory_that_its_limit_needs_and_stays_limited_in_less() {
     let limit = Limit::new("30000/h".parse().expect("a rate"), Shape::SlidingLog).expect("a valid limit");
     let least = MemoryStore::min_bytes_for(&limit);
     for (bytes, is_exact) in [(least, true), (MemoryStore::MIN_BYTES, false)] {
-        let (store, quota) = (MemoryStore::new(bytes), Quota::new(&limit));
+        let store = MemoryStore::new(bytes);
+        let quota = Quota::new(&limit);
         let mut now = NOW;
         let hits = (0..40_000u64).map(|n| {
             now = now + Duration::from_micros(50_000 + n * 7_919 % 20_000);
@@ -390,7 +396,8 @@ fn every_wide_state_fits_the_memory_that_its_limit_needs() {
     for shape in WIDE {
         for rate in ["1/m", "300/m", "5000/m"] {
             let limit = Limit::new(rate.parse().expect("a rate"), shape).expect("a valid limit");
-            let (store, quota) = (MemoryStore::new(MemoryStore::min_bytes_for(&limit)), Quota::new(&limit));
+            let store = MemoryStore::new(MemoryStore::min_bytes_for(&limit));
+            let quota = Quota::new(&limit);
             let mut now = NOW;
             for _ in 0..6_000 {
                 now = now + Duration::from_micros(11_998);

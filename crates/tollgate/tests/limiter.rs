@@ -1,4 +1,4 @@
-//! One limit, many keys: what a thread remembers of the last key changes no answer.
+//! One limit, many keys: the slot hint of a thread changes no decision.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ fn limiter(rate: &str) -> Limiter {
 
 #[test]
 fn limiters_do_not_take_each_others_keys_for_their_own() {
-    let (one, two) = (limiter("2/h"), limiter("3/h"));
+    let one = limiter("2/h");
+    let two = limiter("3/h");
     for key in ["", "ann", "exactly15bytes!", LONG] {
         let passed = |limiter: &Limiter| u32::from(limiter.check_at(key, NOW).is_allowed());
         let [mut by_one, mut by_two] = [0, 0];
@@ -47,7 +48,7 @@ fn a_key_that_was_reset_or_pushed_out_starts_over() {
     assert!(!limiter.check_at("ann", NOW).is_allowed());
     assert!(limiter.reset("ann"));
     assert!(limiter.check_at("ann", NOW).is_allowed());
-    // An hour later it is as good as never seen, and others take its place.
+    // An hour later its state has expired, and other keys take its slot.
     let later = NOW + Duration::from_secs(3_600);
     for n in 0..30_000u64 {
         limiter.check_at(&n, later);
@@ -102,7 +103,8 @@ fn a_batch_is_answered_like_one_after_the_other() {
     for shape in shapes {
         let limit = Limit::new("3/m".parse().expect("a rate"), shape).expect("a limit");
         let new = || Limiter::with_limit(&limit, MemoryStore::MIN_BYTES).expect("a limiter");
-        let (batched, single) = (new(), new());
+        let batched = new();
+        let single = new();
         let keys: Vec<String> = (0..200).map(|n| format!("{}", n % 37)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let mut answers = Vec::new();
@@ -112,7 +114,7 @@ fn a_batch_is_answered_like_one_after_the_other() {
     }
 }
 
-/// Rates whose buckets count nanoseconds, parts of a period, and more at once than the store's shortest way takes.
+/// Rates whose buckets count nanoseconds, parts of a period, and bursts beyond the fast path.
 const RATES: [&str; 4] = ["10/s", "7/m", "1000003/h", "400/y"];
 /// Where words run over into tags: 2033, and what is now beyond it.
 const TURN: u64 = 7 << 58;
@@ -129,7 +131,8 @@ proptest! {
         let limit = Limit::new(rate.parse().expect("a rate"), shape).expect("a limit");
         let limiter = Limiter::with_limit(&limit, MemoryStore::MIN_BYTES).expect("a limiter");
         let quota = Quota::new(&limit);
-        let (mut states, mut now) = ([(); 3].map(|()| quota.fresh()), Time::from_nanos(start));
+        let mut states = [(); 3].map(|()| quota.fresh());
+        let mut now = Time::from_nanos(start);
         for (key, cost, pause, long) in hits {
             now = now + Duration::from_nanos(if long { pause * 30_000 } else { pause });
             let expected = quota.decide(&states[key], now, cost);

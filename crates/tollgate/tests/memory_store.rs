@@ -61,7 +61,8 @@ impl Numbers {
 fn no_key_outlives_what_it_counts() {
     let hold = Shape::LeakyBucket { burst: None, release: Release::Hold { max_wait: None, after: 3 } };
     for shape in SHAPES.into_iter().chain([hold, Shape::Concurrency]) {
-        let (store, quota) = (MemoryStore::new(MemoryStore::MIN_BYTES), quota("10/d", shape));
+        let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+        let quota = quota("10/d", shape);
         let later = NOW + 3600 * SECOND;
         let take = |now, cost| {
             let charges = [Charge::enforced(SECRET.fingerprint(["ann"]), quota, cost)];
@@ -116,12 +117,14 @@ fn of_four_threads_at_one_instant_one_gets_the_last_token() {
 #[test]
 fn several_keys_are_charged_all_or_none_whatever_their_order() {
     let store = MemoryStore::new(MemoryStore::MIN_BYTES);
-    let (own, shared) = (quota("300/h", Shape::GCRA), quota("1000/h", Shape::SlidingLog));
+    let own = quota("300/h", Shape::GCRA);
+    let shared = quota("1000/h", Shape::SlidingLog);
     let keys = ["a", "b", "c", "d", "e"];
     let admitted = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (store, admitted) = (&store, &admitted);
+            let store = &store;
+            let admitted = &admitted;
             scope.spawn(move || {
                 let mut numbers = Numbers(thread);
                 for _ in 0..1_000 {
@@ -157,7 +160,7 @@ fn a_charge_and_its_refund_leave_nothing_behind_under_contention() {
     assert_eq!((used(&store, "a", limit, NOW), used(&store, "b", limit, NOW)), (0, 0));
 }
 
-/// Drives offenders to their limit, floods the store with made-up keys, and looks at who is remembered.
+/// Drives offenders to their limit, floods the store with made-up keys, and checks which are still limited.
 fn check_flood(
     offended: Quota,
     hits: u64,
@@ -220,7 +223,8 @@ fn a_flood_of_wide_states_does_not_evict_offenders() {
 
 #[test]
 fn a_flood_of_one_kind_of_key_does_not_switch_off_the_limits_of_another() {
-    let (packed, log) = (quota("5/h", Shape::GCRA), quota("5/h", Shape::SlidingLog));
+    let packed = quota("5/h", Shape::GCRA);
+    let log = quota("5/h", Shape::SlidingLog);
     for (flooding, late) in [(packed, log), (log, packed)] {
         let store = MemoryStore::new(MemoryStore::MIN_BYTES);
         for n in 0..FLOOD {
@@ -301,7 +305,9 @@ impl Model {
         let mut parts = Vec::new();
         for (n, (each, decision)) in charges.iter().zip(decisions).enumerate() {
             let state = &mut states[n];
-            let (mut decision, mut remaining, mut charged) = (decision, decision.left, false);
+            let mut remaining = decision.left;
+            let mut charged = false;
+            let mut decision = decision;
             if admitted && decision.is_allowed() {
                 each.quota.charge(state, now, each.cost);
                 (remaining, charged) = (decision.left - each.cost, true);
@@ -398,7 +404,8 @@ fn a_key_takes_the_memory_that_the_docs_say() {
 #[test]
 fn a_full_log_of_500_an_hour_takes_two_and_a_half_kilobytes_a_user() {
     const USERS: u64 = 1_000;
-    let (store, limit) = (MemoryStore::new(1 << 30), quota("500/h", Shape::SlidingLog));
+    let store = MemoryStore::new(1 << 30);
+    let limit = quota("500/h", Shape::SlidingLog);
     let mut numbers = Numbers(5);
     let mut measured = [0, 0];
     for hit in 0..900u64 {
@@ -424,7 +431,8 @@ fn a_refund_by_a_clock_that_is_behind_is_not_lost() {
     let after = Time::from_secs(NOW.secs() / 86_400 * 86_400);
     let before = after - Duration::from_nanos(1);
     for shape in SHAPES {
-        let (store, quota) = (MemoryStore::new(16 << 20), quota("10/d", shape));
+        let store = MemoryStore::new(16 << 20);
+        let quota = quota("10/d", shape);
         let charges = [charge("ann", quota)];
         assert!(store.charge(&charges, after).admitted);
         let outcome = store.charge(&charges, before);
@@ -438,7 +446,8 @@ fn a_refund_by_a_clock_that_is_behind_is_not_lost() {
 /// A denial was counted when the race was lost, and again with all denials of the request.
 #[test]
 fn a_charge_that_loses_a_race_is_counted_at_most_once() {
-    let (store, quota) = (MemoryStore::new(16 << 20), quota("10/h", Shape::SlidingLog));
+    let store = MemoryStore::new(16 << 20);
+    let quota = quota("10/h", Shape::SlidingLog);
     let of = |cost| Charge { cost, denied_hits: DeniedHits::Counted, ..charge("ann", quota) };
     assert!(store.charge(&[of(3)], NOW).admitted);
     // Each fits alone: the first is as another thread that is faster than the second.

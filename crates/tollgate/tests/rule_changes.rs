@@ -1,4 +1,4 @@
-//! Rules changed one by one end where rules read anew would: the same matches, the same verdicts.
+//! Incremental changes of rules end in the same state as a full load: the same matches, the same verdicts.
 
 use proptest::prelude::*;
 use tollgate::document::{self, Problems};
@@ -85,7 +85,7 @@ impl Listed {
     }
 }
 
-/// What an engine says to some hits, limit by limit.
+/// The verdicts of an engine for some hits, limit by limit.
 fn said(engine: &Engine) -> Vec<String> {
     let mut said = Vec::new();
     for path in ["/", "/a", "/a/b", "/a/z", "/a/b/c", "/a/b/d", "/x/y"] {
@@ -115,7 +115,8 @@ proptest! {
                 listed.first.push(rule);
             }
         }
-        let (changed, rebuilt) = (Engine::new(listed.policy()), Engine::new(listed.policy()));
+        let changed = Engine::new(listed.policy());
+        let rebuilt = Engine::new(listed.policy());
         for mut batch in batches {
             batch.sort_by(|a, b| id_of(a).cmp(id_of(b)));
             batch.dedup_by(|a, b| id_of(a) == id_of(b));

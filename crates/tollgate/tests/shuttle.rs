@@ -48,9 +48,11 @@ fn race<const N: usize>(threads: [fn(&MemoryStore) -> u64; N]) -> (Arc<MemorySto
 }
 
 fn race_on(store: MemoryStore, threads: Vec<Thread>) -> (Arc<MemoryStore>, u64) {
-    let (store, sum) = (Arc::new(store), Arc::new(AtomicU64::new(0)));
+    let store = Arc::new(store);
+    let sum = Arc::new(AtomicU64::new(0));
     let spawn = |run: Thread| {
-        let (store, sum) = (Arc::clone(&store), Arc::clone(&sum));
+        let store = Arc::clone(&store);
+        let sum = Arc::clone(&sum);
         thread::spawn(move || _ = sum.fetch_add(run(&store), Ordering::SeqCst))
     };
     let threads: Vec<_> = threads.into_iter().map(spawn).collect();
@@ -144,7 +146,7 @@ fn a_refund_and_a_charge_lose_nothing_of_each_other() {
 fn growth() {
     const ROUNDS: u64 = 12;
     let salt = shuttle::rand::thread_rng().next_u64(); // other keys, other homes
-    // A window with one hit looks the same for all keys: only the tag tells them apart.
+    // A window with one hit looks the same for all keys: only the tag distinguishes them.
     let limit = quota("1000/h", Shape::FixedWindow { start: WindowStart::Aligned });
     let charge_all = move |store: &MemoryStore, name: &str, count: u32| {
         let admitted = (0..count).map(|n| store.charge(&[charge(&format!("{name} {salt} {n}"), limit)], NOW));
@@ -168,10 +170,12 @@ fn growth() {
 fn change_of_hands() {
     let salt = shuttle::rand::thread_rng().next_u64();
     let limit = quota("9/h", Shape::FixedWindow { start: WindowStart::Aligned });
-    let (old, new) = (charge(&format!("old {salt}"), limit), charge(&format!("new {salt}"), limit));
+    let old = charge(&format!("old {salt}"), limit);
+    let new = charge(&format!("new {salt}"), limit);
     let store = MemoryStore::new(MemoryStore::MIN_BYTES);
     store.charge(std::slice::from_ref(&old), NOW);
-    let (charged, forgotten) = (old.clone(), old.fingerprint);
+    let charged = old.clone();
+    let forgotten = old.fingerprint;
     let charging = move |store: &MemoryStore| u64::from(store.charge(&[charged], NOW).admitted);
     let coming = move |store: &MemoryStore| {
         store.reset(forgotten);
@@ -214,16 +218,19 @@ fn reused_classes() {
     assert_eq!(used(&store, &format!("other {salt}"), other), ROUNDS, "its class was given to another");
 }
 
-/// The same for lone decisions.
+/// The same on the fast path.
 fn lone_change_of_hands() {
     let salt = shuttle::rand::thread_rng().next_u64();
     let [old, new] = ["old", "new"].map(|name| format!("{name} {salt}"));
     let limiter = Arc::new(limiter("9/h"));
     limiter.check_at(old.as_str(), NOW);
-    limiter.check_at(old.as_str(), NOW); // now this thread knows where it is, and all the age it is
+    limiter.check_at(old.as_str(), NOW); // now this thread has a hint to the slot and the current word range
     let threads = {
-        let (charging, coming) = (Arc::clone(&limiter), Arc::clone(&limiter));
-        let (charged, forgotten, new) = (old.clone(), old, new.clone());
+        let charging = Arc::clone(&limiter);
+        let coming = Arc::clone(&limiter);
+        let charged = old.clone();
+        let forgotten = old;
+        let new = new.clone();
         [
             thread::spawn(move || _ = charging.check_at(charged.as_str(), NOW)),
             thread::spawn(move || {
@@ -237,7 +244,7 @@ fn lone_change_of_hands() {
     assert_eq!(limiter.peek_n_at(new.as_str(), 1, NOW).left, 7, "a stranger's entry was charged");
 }
 
-/// Lone decisions, which remember where a key was, while entries move.
+/// The fast path with slot hints, while entries move.
 fn lone_growth() {
     const ROUNDS: u64 = 8;
     let salt = shuttle::rand::thread_rng().next_u64(); // other keys, other homes

@@ -60,7 +60,7 @@ fn rejected(bytes: &[u8]) -> SnapshotError {
     restored.map(|_| ()).expect_err("the snapshot is damaged")
 }
 
-/// All that a peek on every rule tells.
+/// The results of a peek on every rule.
 fn told(engine: &Engine, now: Time) -> Vec<String> {
     let target = |n| format!("/r{n}");
     let told = |n| {
@@ -168,7 +168,8 @@ fn a_limit_changed_while_it_was_down_keeps_what_its_keys_have_used() {
 
 #[test]
 fn a_second_snapshot_of_the_same_state_is_identical() {
-    let (rules, now) = (all_rules(), NOW + SECOND * 75);
+    let rules = all_rules();
+    let now = NOW + SECOND * 75;
     let first = saved(&used_engine(), &rules, now);
     let second = saved(&restored(&first, &rules, now), &rules, now);
     assert_eq!(first.len(), second.len());
@@ -306,7 +307,7 @@ fn the_format_before_tracked_keys_is_read() {
     assert_eq!((restored.counters, restored.tracked_keys), (15, 0));
 }
 
-/// A checksum is no proof of sense: whoever can write the file can write one.
+/// A checksum does not prove that the contents are valid: an attacker who can write the file can compute one.
 #[test]
 fn nonsense_with_a_checksum_does_not_panic() {
     let rules = all_rules();
@@ -357,7 +358,8 @@ fn tracked_keys_survive_for_as_long_as_they_are_kept() {
 /// A snapshot of a clock that was a year ahead denied its keys for a year.
 #[test]
 fn a_snapshot_of_the_future_denies_no_longer_than_its_limits() {
-    let (rules, future) = (all_rules(), NOW + 365 * 24 * HOUR);
+    let rules = all_rules();
+    let future = NOW + 365 * 24 * HOUR;
     let engine = Engine::new(policy(&rules));
     let hit = |engine: &Engine, n: usize, now| {
         let target = format!("/r{n}");

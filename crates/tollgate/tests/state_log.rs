@@ -91,7 +91,7 @@ fn hit(engine: &Engine, target: &str, user: &str, now: Time) -> Reason {
     engine.check(&Hit::on("GET", "", target).user(user), now).reason
 }
 
-/// What every rule tells of some users.
+/// The state of some users under every rule.
 fn told(engine: &Engine, users: u64, now: Time) -> Vec<String> {
     let each = |user: u64| {
         TARGETS.map(|target| {
@@ -119,7 +119,8 @@ fn the_image_and_appended_changes_restore_the_state() {
     for round in 0..15 {
         for n in 0..60 {
             let draw = scrambled(round * 1000 + n);
-            let (user, target) = ((draw % USERS).to_string(), TARGETS[(draw >> 32) as usize % TARGETS.len()]);
+            let user = (draw % USERS).to_string();
+            let target = TARGETS[(draw >> 32) as usize % TARGETS.len()];
             let hit = Hit::on("GET", "", target).user(user.as_str()).cost(1 + (draw >> 40) % 4);
             let verdict = engine.check(&hit, now);
             match (draw >> 50) % 8 {
@@ -255,8 +256,10 @@ fn a_torn_file_is_appended_to_where_it_was_cut() {
 #[test]
 fn a_frame_of_another_file_or_offset_is_rejected() {
     let engine = engine();
-    let (mut one, mut other) = (File::of(&engine, NOW), File::of(&engine, NOW));
-    let (one_ends, other_ends) = (one.bytes.len(), other.bytes.len());
+    let mut one = File::of(&engine, NOW);
+    let mut other = File::of(&engine, NOW);
+    let one_ends = one.bytes.len();
+    let other_ends = other.bytes.len();
     hit(&engine, "/gcra", "u", NOW);
     one.update(&engine, NOW);
     hit(&engine, "/gcra", "v", NOW);
@@ -307,12 +310,14 @@ fn changes_that_could_not_be_written_are_written_later() {
 fn nothing_is_missed_while_threads_charge() {
     const USERS: u64 = 2_000;
     for round in 0..2 {
-        let (engine, stop) = (engine(), AtomicBool::new(false));
+        let engine = engine();
+        let stop = AtomicBool::new(false);
         let mut old = File::of(&engine, NOW);
         let mut new = File::begun(&engine, NOW);
         thread::scope(|threads| {
             for thread in 0..3 {
-                let (engine, stop) = (&engine, &stop);
+                let engine = &engine;
+                let stop = &stop;
                 threads.spawn(move || {
                     for n in 0..USERS {
                         let user = scrambled(round << 40 | thread << 32 | n) % USERS;
@@ -347,7 +352,7 @@ fn nothing_is_missed_while_threads_charge() {
     }
 }
 
-/// A checksum is no proof of sense: whoever can write the file can write one.
+/// A checksum does not prove that the contents are valid: an attacker who can write the file can compute one.
 #[test]
 fn nonsense_in_a_frame_ends_the_log_and_does_not_panic() {
     let engine = engine();
@@ -374,7 +379,7 @@ fn nonsense_in_a_frame_ends_the_log_and_does_not_panic() {
     }
 }
 
-/// More changes than are remembered: the log says that only an image is complete.
+/// More changes than are recorded: the log requires a full image.
 #[test]
 fn lost_changes_require_an_image() {
     let engine = engine();

@@ -1,4 +1,4 @@
-//! House rules that a machine can check: who may know whom, and how files look.
+//! House rules that a machine can check: dependencies between modules, and the form of files.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What servers of counters answer.
+//! Responses of counter stores.
 
 use tollgate_stores::testing::{is_track, memcached_answers, redis_replies, violations};
 

@@ -1,4 +1,4 @@
-//! Where a request goes and who sends it: paths, hosts, cookies, queries, addresses, keys and normal forms.
+//! Target and sender of a request: paths, hosts, cookies, queries, addresses, keys and normal forms.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! What servers of counters answer, and values that others have written there.
+//! Responses of counter stores, and values that other programs have written there.
 
 use std::sync::LazyLock;
 

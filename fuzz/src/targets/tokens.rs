@@ -1,4 +1,4 @@
-//! What callers bring that was signed: tokens and receipts; and the keys of tokens.
+//! Signed input of callers: tokens and receipts; and the keys of tokens.
 
 use tollgate_server::testing;
 

@@ -44,7 +44,8 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [limit, after] = call.parameters(["limit", "after"])?;
     let limit = request::limit(limit.as_deref())?;
     let after = after.map(|after| read_key("after", &after)).transpose()?;
-    let (gate, now) = (call.gate(), call.gate().now());
+    let gate = call.gate();
+    let now = call.gate().now();
     // One more than a page, to see whether another page follows.
     let found = gate.engine.bans_page(after.as_ref(), limit + 1, now);
     let (page, next) = cursor::split_page(
@@ -78,7 +79,8 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     let terms = EditOptions::of(&call)?;
     let body = call.read_body(MAX_BODY_BYTES).await?;
     let JsonObject(new_ban): JsonObject<NewBan> = json_body::parse(&body)?;
-    let (gate, now) = (call.gate(), call.gate().now());
+    let gate = call.gate();
+    let now = call.gate().now();
     let (key, ban) = new_ban.read(gate, now)?;
     refuse_file_ban(gate, &key, now)?;
     let name = key.to_string();
@@ -112,7 +114,8 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
 /// Lifts a ban, and returns it.
 pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let terms = EditOptions::of(&call)?;
-    let (gate, now) = (call.gate(), call.gate().now());
+    let gate = call.gate();
+    let now = call.gate().now();
     let keys = parse_key_candidates(&call.path_parameter)?;
     let found = keys.iter().find_map(|key| Some((key, gate.engine.find_ban(key.clone(), now)?)));
     let Some((key, ban)) = found else {

@@ -53,7 +53,8 @@ pub async fn set(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     let JsonObject(new_enforce): JsonObject<NewEnforce> = json_body::parse(&body)?;
     let wrong = || ProblemDetails::bad_field("enforce", "'enforce' must be on, shadow or off");
     let position = Enforce::parse(&new_enforce.enforce).ok_or_else(wrong)?;
-    let (gate, now) = (call.gate(), call.gate().now());
+    let gate = call.gate();
+    let now = call.gate().now();
     let Some(follower) = gate.rules_follower.get() else {
         let before = gate.engine.enforce();
         if terms.dry_run {

@@ -34,7 +34,8 @@ async fn find(call: &AdminRequest) -> Result<KeyReport, ProblemDetails> {
         None | Some("") => vec![Key::default()],
         Some(key) => parse_key_candidates(key)?,
     };
-    let (gate, now) = (call.gate(), call.gate().now());
+    let gate = call.gate();
+    let now = call.gate().now();
     let mut tried = Vec::with_capacity(keys.len());
     for key in keys {
         tried.push(gate.key(rule, key, now).await);

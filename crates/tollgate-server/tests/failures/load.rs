@@ -72,13 +72,15 @@ pub struct Load {
 impl Load {
     /// Begins; clients at their limit are so from the start.
     pub fn start(address: SocketAddr) -> Load {
-        let (over, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = Arc::new(Mutex::new(Vec::new()));
         let mut callers = Vec::new();
         for mode in MODES {
             use_up(address, mode);
             for kind in [Kind::AtLimit, Kind::BelowLimit] {
                 for n in 0..CALLERS as usize {
-                    let (over, seen) = (Arc::clone(&over), Arc::clone(&seen));
+                    let over = Arc::clone(&over);
+                    let seen = Arc::clone(&seen);
                     let call = move || call(address, mode, kind, n, &over, &seen);
                     callers.push(thread::spawn(call));
                 }
@@ -133,9 +135,11 @@ fn call(
 ) {
     let pause = Duration::from_secs(1) * CALLERS / RATE;
     let path = format!("/{mode}/{}", if kind == Kind::AtLimit { "at" } else { "below" });
-    let (mut connection, mut n) = (None, caller);
+    let mut connection = None;
+    let mut n = caller;
     while !over.load(Ordering::Relaxed) {
-        let (at, user) = (Instant::now(), user(kind, n % KEYS));
+        let at = Instant::now();
+        let user = user(kind, n % KEYS);
         let answer = ask(&mut connection, address, &path, &user).ok();
         let by_failure_mode = answer.as_ref().is_some_and(|(_, reason)| reason == "store_error");
         let status = answer.map(|(status, _)| status);
@@ -179,7 +183,8 @@ fn try_ask(
         format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.get_mut().write_all(format!("{head}{body}").as_bytes())?;
     let invalid = || std::io::Error::from(std::io::ErrorKind::InvalidData);
-    let (mut status, mut length) = (None, 0);
+    let mut status = None;
+    let mut length = 0;
     loop {
         let mut line = String::new();
         if stream.read_line(&mut line)? == 0 {

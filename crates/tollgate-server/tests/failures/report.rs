@@ -1,4 +1,4 @@
-//! What one death came to, as rows of a table.
+//! The result of one failure, as rows of a table.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -40,7 +40,8 @@ pub fn rows(what: &str, recovery: &str, seen: &[Seen], died: Instant) -> Vec<Row
             let all = after.iter().copied().filter(move |seen| seen.mode == mode && seen.kind == kind);
             all.collect::<Vec<_>>()
         };
-        let (below, at) = (of(Kind::BelowLimit), of(Kind::AtLimit));
+        let below = of(Kind::BelowLimit);
+        let at = of(Kind::AtLimit);
         let failed = below.iter().chain(&at).filter(|seen| seen.is_failure());
         Row {
             what: what.to_owned(),

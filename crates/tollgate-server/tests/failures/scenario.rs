@@ -23,7 +23,7 @@ const CALM: Duration = Duration::from_secs(1);
 /// Decisions are as usual again within this time, on a busy machine and with a Cassandra that starts.
 const BACK_WITHIN: Duration = Duration::from_secs(180);
 
-/// What came of a death.
+/// The result of a failure.
 pub struct Death {
     pub what: &'static str,
     /// Until the servers themselves could serve again.
@@ -124,7 +124,8 @@ pub fn cluster(deadline: Deadline) -> Option<(Death, impl Fn(&str) -> bool)> {
         let owner = |user: String| (cluster.primary_of(&format!("{{user:{user}}}")), user);
         users.into_iter().flatten().map(owner).collect::<Vec<_>>()
     };
-    let (owners, dies) = (owners(&cluster), 0);
+    let owners = owners(&cluster);
+    let dies = 0;
     let death = die(what, node.http, || {
         cluster.servers[dies].process.kill();
         cluster.wait_for_takeover(dies);
@@ -217,7 +218,8 @@ pub fn node_of_three(deadline: Deadline) -> Option<Death> {
     };
     let redis = Redis::start(Make::Redis, what)?;
     let mut nodes: Vec<_> = (0..3).map(|_| node(&redis.url(), deadline)).collect();
-    let (folder, port) = (Folder::new(), free_port());
+    let folder = Folder::new();
+    let port = free_port();
     let servers: Vec<_> =
         nodes.iter().enumerate().map(|(n, node)| format!("  server node{n} {}\n", node.http)).collect();
     let config = folder.path("haproxy.cfg");

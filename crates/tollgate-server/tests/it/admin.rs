@@ -120,7 +120,8 @@ fn every_described_route_exists() {
         for (method, operation) in
             operations.as_object().expect("operations").iter().filter(|(name, _)| *name != "servers")
         {
-            let (method, path) = (method.to_uppercase(), path.replace(['{', '}'], ""));
+            let method = method.to_uppercase();
+            let path = path.replace(['{', '}'], "");
             let answer =
                 if decides { server.ask(&method, &path, "") } else { server.admin(&method, &path, "") };
             assert_ne!(answer.status, 405, "{method} {path}");

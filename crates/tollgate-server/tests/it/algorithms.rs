@@ -138,7 +138,7 @@ fn hold_after_is_the_delay_of_nginx_and_may_change_at_any_time() {
     expected.push(None);
     check_waits(&at_once(&server, 14), &expected, HOUR);
     assert_eq!(counter(&server)["used"], 13);
-    // The queue is the same one; only who is held in it changes.
+    // The queue is the same one; only which requests are held changes.
     server.admin("DELETE", "/v1/keys?rule=a&key=user:ann", "");
     check_waits(&at_once(&server, 5), &[Some(0); 5], HOUR);
     rule("hold_after: 3");

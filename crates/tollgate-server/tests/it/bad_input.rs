@@ -1,4 +1,4 @@
-//! Input that is not what the API asks for: a clear answer, nothing charged, and the next one is served.
+//! Invalid input: a clear error, nothing charged, and the next request is served.
 
 use serde_json::{Value, json};
 use std::io::Read;
@@ -12,7 +12,7 @@ fn start() -> Server {
     Server::start(EVERYBODY)
 }
 
-/// The server answers as before, and nobody was charged.
+/// The server answers as before, and nothing was charged.
 fn goes_on(server: &Server, after: &str) {
     assert_eq!(server.used("all", ""), [0], "{after}");
     let answer = server.check(&json!({ "peek": true }));

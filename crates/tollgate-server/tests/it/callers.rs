@@ -33,7 +33,7 @@ struct Program {
 }
 
 impl Program {
-    /// `None`, and said so, where the language is not installed.
+    /// `None`, with a message, if the language is not installed.
     fn build(language: &str) -> Option<Program> {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/callers");
         let folder = Folder::new();

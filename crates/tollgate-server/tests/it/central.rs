@@ -225,7 +225,8 @@ fn permits_are_shared_and_given_back_on_whichever_node() {
         eventually("both are connected", || {
             [&one, &two].iter().all(|node| check(node, "probe").1["reason"] != "store_error")
         });
-        let (first, second) = (check(&one, "ann"), check(&two, "ann"));
+        let first = check(&one, "ann");
+        let second = check(&two, "ann");
         assert_eq!((first.0, second.0, check(&one, "ann").0), (200, 200, 429), "{url}");
         let done = json!({ "receipt": first.1["receipt"] }).to_string();
         assert_eq!(two.ask("POST", "/v1/settle", done).status, 200, "{url}");

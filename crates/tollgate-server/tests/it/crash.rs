@@ -1,4 +1,4 @@
-//! A process that is killed: what the next one knows.
+//! A killed process: the state that the next one restores.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ fn hit(server: &Server, user: &str) -> u16 {
     server.check(&json!({ "user": user })).status
 }
 
-/// What `/healthz` says of the saved state.
+/// The `state` of `/healthz`.
 fn state(server: &Server) -> Value {
     server.admin("GET", "/healthz", "").json()["state"].clone()
 }
@@ -44,7 +44,8 @@ fn charge_until_the_end(address: SocketAddr, user: &str) -> Vec<Instant> {
     let mut answers = BufReader::new(stream.try_clone().expect("a second handle"));
     let mut answer = || -> Option<()> {
         (&stream).write_all(request.as_bytes()).ok()?;
-        let (mut length, mut line) = (0, String::new());
+        let mut length = 0;
+        let mut line = String::new();
         while answers.read_line(&mut line).ok()? > 2 {
             let value = line.to_ascii_lowercase().strip_prefix("content-length:").map(|it| it.trim().parse());
             length = value.transpose().expect("a number").unwrap_or(length);

@@ -201,7 +201,8 @@ fn bans_are_shared_on_memcached() {
 #[test]
 fn bans_are_shared_on_cassandra() {
     let Some(cassandra) = Cassandra::start("bans of nodes that share a Cassandra") else { return };
-    let (folder, url) = (Folder::new(), cassandra.url("bans"));
+    let folder = Folder::new();
+    let url = cassandra.url("bans");
     let file = folder.configure(&format!("counters: {url}\n"));
     let init = || tollgate(&["store", "init", "-c", file.to_str().expect("a path")]);
     eventually("a new server knows its first user", || init().code == Some(0));
@@ -222,7 +223,7 @@ fn a_shared_database_has_one_row_and_its_lift_is_the_stores() {
     fleet.kill_and_restart();
     fleet.everywhere("ann", "ban");
     assert_eq!(audit(&fleet.nodes[0]), 1, "one entry for one ban");
-    // Rolled back in the database, by version: nothing is said of the store.
+    // Rolled back in the database, by version: the store is not involved.
     let log = fleet.nodes[0].admin("GET", "/v1/audit", "").json();
     let version = log["changes"][0]["version"].as_str().unwrap_or_default().to_owned();
     let undone = fleet.nodes[0].admin("POST", &format!("/v1/audit/{version}/rollback"), "");

@@ -1,4 +1,4 @@
-//! A server whose memory is full: what newcomers get, what known clients keep, and what the operator sees.
+//! A server whose memory is full: the limits of new and known keys, and what the operator sees.
 
 use serde_json::{Value, json};
 use tollgate_testkit::{Client, Folder, Server, tollgate};
@@ -80,13 +80,13 @@ fn new_keys_share_counters_and_known_keys_keep_their_own() {
     assert!(metric(&server, "tollgate_store_refused_total") >= 1_000);
     server.wait_for_log("memory is full");
 
-    // A known client is told by its own counter, before and at its limit.
+    // A known client is decided by its own counter, before and at its limit.
     assert_eq!(passed(&ask(&mut client, (0..3).map(|_| hit("flooded", "known", 1)))), 1);
 
     // Honest newcomers of a rule that is not flooded get the whole limit from each shared counter.
     let honest = ask(&mut client, (0..50).map(|n| hit("other", &format!("honest-{n}"), 1)));
     assert!(passed(&honest) >= 40, "{} of 50 honest newcomers passed", passed(&honest));
-    // A peek tells what a newcomer gets.
+    // A peek returns the decision for a new key.
     let peek = json!({ "path": "/flooded", "user": "one-more", "peek": true });
     let told = ask(&mut client, std::iter::repeat_n(peek, 20));
     let got = ask(&mut client, std::iter::once(hit("flooded", "one-more", 1)));

@@ -27,7 +27,7 @@ fn in_front_of(api: &Api, rest: &str) -> Server {
     Server::start(&format!("upstreams: ['{}']\n{rest}", api.url()))
 }
 
-/// Asks the proxy on a connection of its own.
+/// Sends a request to the proxy on a connection of its own.
 fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> Answer {
     Client::to(server.proxy).ask("GET", path, headers, b"")
 }

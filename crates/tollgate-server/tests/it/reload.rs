@@ -1,4 +1,4 @@
-//! A changed file is taken up however it was changed, and a bad one is not.
+//! A changed file is reloaded however it was changed, and an invalid one is not.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -27,7 +27,7 @@ fn in_force(server: &Server) -> String {
     rules["rules"][0]["limits"][0].as_str().unwrap_or_default().to_owned()
 }
 
-/// The limit has come into force, and the log has said so.
+/// The limit is in force, and logged.
 fn taken_up(server: &Server, limit: &str, generations: &str) {
     eventually(limit, || in_force(server) == limit);
     server.wait_for_log(&format!("rules generation {generations}"));
@@ -219,7 +219,8 @@ fn settings_beside_the_rules_change_as_well_where_they_can() {
 fn no_request_fails_and_no_rule_is_missing_during_fifty_reloads() {
     let folder = Folder::new();
     let server = start(&folder);
-    let (stop, address) = (AtomicBool::new(false), server.http);
+    let stop = AtomicBool::new(false);
+    let address = server.http;
     let ask = || {
         let mut client = Client::to(address);
         let mut asked = 0;

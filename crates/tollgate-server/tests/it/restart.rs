@@ -137,7 +137,7 @@ fn a_second_node_with_the_same_folder_is_rejected_and_names_the_first() {
     }
     assert!(ran.stderr.contains("state_dir"), "{ran:?}");
     assert_eq!(first.used("a", "user:ann"), [1], "the first goes on");
-    // What a process leaves that was killed is no obstacle.
+    // The lock file of a killed process does not prevent a start.
     first.kill();
     assert!(folder.path("tollgate.lock").exists());
     stop(Server::start_in(&folder));

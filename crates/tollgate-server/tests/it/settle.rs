@@ -92,7 +92,8 @@ fn nodes_that_share_a_secret_recognise_each_others_receipts() {
         folder.configure("receipt_key_file: key\nrules: [{ id: a, limit: 5/h }]");
         Server::start_in(&folder)
     };
-    let (one, other) = (start(), start());
+    let one = start();
+    let other = start();
     let receipt = receipt(&one, &json!({ "receipt": true }));
     assert_eq!(settle(&other, &json!({ "receipt": receipt })), 409);
     assert_eq!(settle(&one, &json!({ "receipt": receipt })), 200);

@@ -1,4 +1,4 @@
-//! Tracked keys of a fleet: every node tells the same numbers, and they outlive the nodes.
+//! Tracked keys of a fleet: every node reports the same numbers, and they survive the nodes.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -95,7 +95,7 @@ fn seconds(time: &str) -> String {
     format!("{whole}.{fraction:0<3}")
 }
 
-/// Every node tells what the fleet has seen, before and after all nodes were stopped and started.
+/// Every node reports what the fleet has seen, before and after all nodes were stopped and started.
 fn every_node_tells_the_fleets_numbers(counters: &str) {
     let mut fleet = Fleet::start(counters, RULES);
     fleet.try_out("ann", TRIES);
@@ -123,7 +123,8 @@ fn every_node_tells_the_fleets_numbers(counters: &str) {
 
 /// What `tollgate key show` prints.
 fn shown(node: &Server, user: &str) -> String {
-    let (key, admin) = (format!("user:{user}"), format!("http://{}", node.admin));
+    let key = format!("user:{user}");
+    let admin = format!("http://{}", node.admin);
     let ran = tollgate(&["key", "show", "a", &key, "--admin", &admin]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     ran.stdout
@@ -148,7 +149,8 @@ fn three_nodes_on_memcached_report_the_fleets_numbers() {
 #[test]
 fn three_nodes_on_cassandra_report_the_fleets_numbers() {
     let Some(cassandra) = Cassandra::start("tracking on Cassandra") else { return };
-    let (folder, url) = (Folder::new(), cassandra.url("limits"));
+    let folder = Folder::new();
+    let url = cassandra.url("limits");
     let file = folder.configure(&format!("counters: {url}\n"));
     let init = || tollgate(&["store", "init", "-c", file.to_str().expect("a path")]);
     eventually("a new server knows its first user", || init().code == Some(0));
@@ -186,7 +188,8 @@ fn keep_asking(
     user: &'static str,
     stop: &Arc<AtomicBool>,
 ) -> thread::JoinHandle<Vec<Instant>> {
-    let (http, stop) = (node.http, Arc::clone(stop));
+    let http = node.http;
+    let stop = Arc::clone(stop);
     thread::spawn(move || {
         let mut answered = Vec::new();
         let body = json!({ "user": user }).to_string();
@@ -208,7 +211,8 @@ fn keep_asking(
 
 /// Reads one answer with a length; `false` if the node is gone.
 fn read_answer(stream: &mut BufReader<TcpStream>) -> bool {
-    let (mut line, mut len) = (String::new(), 0);
+    let mut line = String::new();
+    let mut len = 0;
     loop {
         line.clear();
         if !matches!(stream.read_line(&mut line), Ok(1..)) {
@@ -232,7 +236,8 @@ fn a_key_is_written_once_a_second_and_a_killed_node_loses_no_more_than_that() {
     let written = |node: &Server| metric(node, "tollgate_tracking_writes_total{result=\"written\"}");
     fleet.try_out("bob", NODES);
     eventually("the server knows the script", || fleet.nodes.iter().all(|node| written(node) == 1));
-    let (writes, stop) = (Writes::watch(&redis), Arc::new(AtomicBool::new(false)));
+    let writes = Writes::watch(&redis);
+    let stop = Arc::new(AtomicBool::new(false));
     let start = Instant::now();
     let asking: Vec<_> = fleet.nodes.iter().map(|node| keep_asking(node, "ann", &stop)).collect();
     eventually("every node has written four times", || fleet.nodes.iter().all(|node| written(node) > 4));
@@ -267,7 +272,7 @@ fn a_key_is_written_once_a_second_and_a_killed_node_loses_no_more_than_that() {
     }
 }
 
-/// Whether a node has nothing more to tell the store.
+/// Whether a node has nothing more to write to the store.
 fn is_settled(node: &Server) -> bool {
     metric(node, "tollgate_tracking_pending_keys") == 0
 }
@@ -301,7 +306,8 @@ rules: [{ id: a, key: user, limit: 1000/d, track: true }, { id: b, key: user, li
         assert_eq!(told["limits"], json!([]), "{told}");
         assert_eq!(node.admin("GET", "/v1/keys?rule=b&key=user:ann", "").status, 503, "it tracks nothing");
     }
-    let (key, admin) = ("user:ann", format!("http://{}", fleet.nodes[0].admin));
+    let key = "user:ann";
+    let admin = format!("http://{}", fleet.nodes[0].admin);
     let ran = tollgate(&["key", "show", "a", key, "--admin", &admin]);
     assert!(
         ran.stdout.contains("tries 7, ") && ran.stderr.contains("only what this node has seen"),

@@ -48,7 +48,7 @@ fn seen(micros: &[u64], denials: u64) -> Track {
     track
 }
 
-/// Adds a delta as a node does: until it is said to be written.
+/// Adds a delta as a node does: until it is acknowledged.
 async fn add(store: &CentralStore, delta: &Delta) {
     let start = Instant::now();
     while let Err(error) = store.add_track(delta).await {
@@ -70,7 +70,8 @@ async fn check_all(url: &str) {
 /// Whatever comes, in whatever order of times, and however often: the record is the sum.
 async fn check_random_deltas(store: &CentralStore) {
     let mut random = fastrand::Rng::with_seed(7);
-    let (mut expected, mut sequences) = (Track::default(), [0u64; 4]);
+    let mut expected = Track::default();
+    let mut sequences = [0u64; 4];
     for _ in 0..60 {
         let writer = random.usize(..sequences.len());
         sequences[writer] += random.u64(1..1_000_000);

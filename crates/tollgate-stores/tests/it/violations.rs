@@ -46,7 +46,7 @@ async fn node(url: &str) -> SharedBans {
     SharedBans::new(store, Naming::Plain)
 }
 
-/// Counts until nobody else is in the way.
+/// Retries until there is no conflict.
 async fn count(node: &SharedBans, violations: &Violations) -> ViolationOutcome {
     loop {
         match node.count(violations, now()).await {
@@ -57,7 +57,7 @@ async fn count(node: &SharedBans, violations: &Violations) -> ViolationOutcome {
     }
 }
 
-/// What nodes that count at the same time come to.
+/// The result of nodes that count concurrently.
 async fn check(url: &str, nodes: u32) {
     let mut writers = tokio::task::JoinSet::new();
     for _ in 0..nodes {
@@ -139,9 +139,11 @@ async fn cassandra_decides_once() {
 
 /// Violations are sent while the server stops and goes on at random moments, so that the fate of some is unknown.
 async fn check_unknown_fates(url: &str, process: &Process) {
-    let (node, done) = (Arc::new(node(url).await), Arc::new(AtomicBool::new(false)));
+    let node = Arc::new(node(url).await);
+    let done = Arc::new(AtomicBool::new(false));
     let sender = {
-        let (node, done) = (Arc::clone(&node), Arc::clone(&done));
+        let node = Arc::clone(&node);
+        let done = Arc::clone(&done);
         tokio::spawn(async move {
             for sent in 1u32.. {
                 if let Ok(ViolationOutcome::Banned { .. } | ViolationOutcome::AlreadyBanned { .. }) =

@@ -26,7 +26,8 @@ fn freeze(server: &Memcached) {
 
 /// Returns once the store answers, many times in a row.
 async fn answers_again(store: &MemcachedStore, within: Duration) {
-    let (start, mut answered) = (Instant::now(), 0);
+    let start = Instant::now();
+    let mut answered = 0;
     let charge = own("again", "user:1", limit("1000000/h", FIXED));
     while answered < 50 {
         answered = if hit(store, &charge).await.is_ok() { answered + 1 } else { 0 };
@@ -51,7 +52,7 @@ async fn a_frozen_server_does_not_delay_other_keys() {
     for load in loads {
         let seen = load.stop().await;
         check_answered_in_time(&seen, MemcachedSetup::DEADLINE);
-        // Once the breaker is open nobody waits.
+        // Once the breaker is open no caller waits.
         let open = seen.iter().filter(|seen| seen.asked > frozen + Duration::from_millis(300));
         let waited = open.clone().filter(|seen| seen.took > Duration::from_millis(10)).count();
         assert!(open.clone().all(|seen| matches!(seen.error, Some(StoreError::Unreachable { .. }))));
@@ -83,7 +84,7 @@ async fn a_dead_server_takes_only_its_own_keys_with_it() {
         let answer = hit(&store, &user(n)).await;
         assert_eq!(answer.is_err(), dead.contains(&n), "user {n}: {answer:?}");
     }
-    // A limit that can be asked decides, with another beside it that cannot.
+    // An available limit decides, beside one that is not available.
     let living = (0..40).find(|n| !dead.contains(n)).expect("some are left");
     let both = store.charge(&[user(dead[0]), user(living)], now()).await;
     assert!(both.admitted && both.limits[0].is_err() && both.limits[1].is_ok(), "{both:?}");
@@ -115,7 +116,7 @@ async fn a_connection_closed_for_being_idle_is_no_outage() {
         kicks.is_some_and(|line| !line.ends_with(" 0"))
     };
     eventually("the server closes the connection", kicked);
-    // The one that was on its way when the connection closed is lost, and no other.
+    // Only the request in flight when the connection closed is lost.
     let charge = own("idle", "user:1", limit("5/h", FIXED));
     if hit(&store, &charge).await.is_err() {
         hit(&store, &charge).await.expect("it is charged");

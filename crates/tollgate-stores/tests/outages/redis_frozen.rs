@@ -41,16 +41,17 @@ async fn a_frozen_server_delays_no_other_key_and_charges_nothing_when_it_resumes
     let before = Load::start(&store, &own("before", "user:1", limit("100000/h", FIXED)), CALLERS);
     tokio::time::sleep(Duration::from_millis(300)).await;
     freeze(&server);
-    // All that is asked for this key is asked of a frozen server.
+    // All requests for this key go to a frozen server.
     let charge = own("frozen", "user:1", limit("100000/h", FIXED));
     let frozen = Load::start(&store, &charge, CALLERS);
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    let (before, frozen) = (before.stop().await, frozen.stop().await);
+    let before = before.stop().await;
+    let frozen = frozen.stop().await;
 
     check_answered_in_time(&before, RedisSetup::DEADLINE);
     check_answered_in_time(&frozen, RedisSetup::DEADLINE);
     assert!(frozen.iter().all(|seen| seen.error.is_some()));
-    // Once the breaker is open nobody waits; each of them is counted.
+    // Once the breaker is open no caller waits; each failure is counted.
     let told: Vec<_> = before.iter().chain(&frozen).filter(|seen| seen.open).collect();
     assert!(told.len() > 1000, "the breaker opens soon: {} were told", told.len());
     let waited = told.iter().filter(|seen| seen.took > Duration::from_millis(10)).count();
@@ -82,7 +83,7 @@ async fn a_frozen_server_delays_no_other_key_and_charges_nothing_when_it_resumes
     assert!(store.health()[0].trouble.is_none());
 }
 
-/// Busy answers are no wait either: what is under way is bounded.
+/// Busy errors do not wait either: the requests in flight are bounded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_at_a_frozen_server_is_bounded() {
     let _alone = ALONE.lock().await;
@@ -93,7 +94,8 @@ async fn a_flood_at_a_frozen_server_is_bounded() {
     let charge = own("flood", "user:1", limit("5/h", Shape::GCRA));
     let flood: Vec<_> = (0..10_000)
         .map(|_| {
-            let (store, charge) = (store.clone(), charge.clone());
+            let store = store.clone();
+            let charge = charge.clone();
             tokio::spawn(async move { hit(&store, &charge).await })
         })
         .collect();
@@ -108,7 +110,7 @@ async fn a_flood_at_a_frozen_server_is_bounded() {
     assert!((1000..10_000).contains(&busy), "{busy} were told at once");
     server.process.signal("CONT");
     store.ready(SOON).await.expect("it is back");
-    // A store that returns gradually does not answer everybody yet.
+    // A store that returns gradually does not serve every request yet.
     let other = patient(&server.url());
     other.ready(SOON).await.expect("it answers");
     assert_eq!(left(&other, &charge).await, 5);

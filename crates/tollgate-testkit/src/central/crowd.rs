@@ -1,6 +1,6 @@
 //! Several processes that hammer one key.
 
-#![allow(clippy::print_stdout)] // that is how they tell what they saw
+#![allow(clippy::print_stdout)] // that is how they report their results
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -25,8 +25,8 @@ pub fn check(one: &str, url: &str, processes: usize) {
     check_share(one, url, processes, 90);
 }
 
-/// The same with another share of the limit, in per cent. A machine that was held up by others is asked again;
-/// one admission too many is never forgiven.
+/// The same with another share of the limit, in per cent. A run on a stalled machine is repeated;
+/// one admission too many always fails.
 pub fn check_share(one: &str, url: &str, processes: usize, share: u64) {
     let due = allowed(FOR.as_nanos() as u64);
     for time in 1..=TIMES {
@@ -65,7 +65,7 @@ fn admissions(one: &str, order: &str, processes: usize) -> Vec<u64> {
     times
 }
 
-/// What the limit allows within a span.
+/// What the limit allows within a duration.
 fn allowed(span_ns: u64) -> u64 {
     BURST + (u128::from(RATE * span_ns) / 1_000_000_000) as u64
 }
@@ -78,7 +78,8 @@ fn lines(process: &mut Child) -> impl Iterator<Item = String> + use<> {
 fn check_limit(processes: usize, times: &[u64]) {
     for (n, first) in times.iter().enumerate() {
         for (before, last) in times[n..].iter().enumerate() {
-            let (count, span) = (before as u64 + 1, last - first);
+            let count = before as u64 + 1;
+            let span = last - first;
             assert!(count <= allowed(span), "{processes} processes: {count} within {span} ns");
         }
     }
@@ -89,13 +90,14 @@ pub fn order() -> Option<String> {
     env::var(ORDER).ok()
 }
 
-/// Sixty who ask two nodes at the same instant for a limit of twenty: how many pass. What was denied is given
-/// back in the end.
+/// Sixty callers of two nodes at the same time for a limit of twenty: how many pass. What was denied is refunded
+/// in the end.
 pub async fn race(nodes: &[impl Store; 2], shape: Shape) -> u64 {
     let charge = own("race", "user:1", limit("20/d", shape));
     let at = now();
     let asked = (0..60).map(|n| {
-        let (node, charge) = (nodes[n % 2].clone(), charge.clone());
+        let node = nodes[n % 2].clone();
+        let charge = charge.clone();
         tokio::spawn(async move { node.charge(&[charge], at).await })
     });
     let mut passed = 0;
@@ -123,7 +125,8 @@ pub async fn hammer(store: impl Store, order: &str) {
     std::io::stdin().read_line(&mut String::new()).expect("the order to begin");
     let start = Instant::now();
     let hammer = async || {
-        let (mut errors, mut last) = (0, String::new());
+        let mut errors = 0;
+        let mut last = String::new();
         while start.elapsed() < FOR {
             match hit(&store, &charge).await {
                 Ok(part) => part.grant.iter().for_each(|grant| println!("admitted {}", grant.at.nanos())),

@@ -17,7 +17,8 @@ const BURST: u64 = 10;
 /// most what the limit gives back within the difference is too much.
 pub async fn check(store: &impl Store) {
     let charge = own("skew", "user:1", limit("100/s", Shape::Gcra { burst: Some(BURST) }));
-    let (start, mut admitted) = (now(), Vec::new());
+    let start = now();
+    let mut admitted = Vec::new();
     for n in 0..4 * 40 {
         let at = start + PAUSE * (n / 40);
         let told = if n % 40 < 20 { at } else { at + SKEW };

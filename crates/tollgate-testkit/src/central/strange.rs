@@ -37,7 +37,7 @@ pub fn serve_counted(each: impl Fn(&TcpStream) -> bool + Copy + Send + 'static) 
     (port, connections)
 }
 
-/// A charge has no answer, each time within `patience`, and soon the reason says `part`.
+/// A charge fails, each time within `patience`, and soon its reason contains `part`.
 pub async fn check_error(store: impl Store, part: &str, patience: Duration) {
     let start = Instant::now();
     loop {

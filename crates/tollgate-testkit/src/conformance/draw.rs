@@ -99,7 +99,8 @@ impl Draw {
 
     /// What does not change with a limit's number.
     fn fixed(&mut self, family: Family, period: Period) -> Option<Shape> {
-        let (second, seconds) = (Duration::from_secs(1), period.secs());
+        let second = Duration::from_secs(1);
+        let seconds = period.secs();
         let bucket = |refill| Shape::TokenBucket { burst: None, refill };
         Some(match family {
             Family::Gcra => Shape::GCRA,
@@ -124,7 +125,7 @@ impl Draw {
                 let all = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day];
                 let from = self.below(3) as usize;
                 let to = from + 1 + self.below(all.len() as u64 - from as u64) as usize;
-                // A bucket a second of a whole year is nobody's window.
+                // A bucket per second of a whole year is not a realistic window.
                 let steps = seconds / all[from].secs();
                 let levels = Levels::new(&all[from..to]).ok().filter(|_| (1..=90_000).contains(&steps))?;
                 Shape::TieredWindow { levels }
@@ -133,7 +134,7 @@ impl Draw {
         })
     }
 
-    /// How long a queue that holds does so, and whom, may change with its number.
+    /// `max_wait` and `hold_after` of a queue may change with its limit.
     fn release(&mut self, kind: Release, period: Period) -> Release {
         if kind == Release::AtOnce {
             return kind;

@@ -194,7 +194,7 @@ impl History {
         }
     }
 
-    /// The next instant: now, or one where something happens, or just beside it.
+    /// The next time: now, or that of an event, or just beside it.
     fn after<S: Subject>(&mut self, run: &Run<'_, S>) -> Time {
         let unit = run.subject.unit();
         let rule = &self.rules[self.draw.below(self.rules.len() as u64) as usize];

@@ -21,7 +21,7 @@ pub struct Cassandra {
 }
 
 impl Cassandra {
-    /// The server; `None`, said loudly, if there is none on this machine. It is gone with its last user.
+    /// The server; `None`, with a message, if it is not installed. It is gone with its last user.
     pub fn shared(what: &str) -> Option<Arc<Cassandra>> {
         static SHARED: Mutex<Weak<Cassandra>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -134,7 +134,8 @@ struct Settings {
 fn spawn(what: &str, folder: &Folder, token: i64) -> Option<Process> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cassandra");
     // Written last: without it some of the jars may be missing.
-    let (jars, fetched) = (home.join("lib"), home.join("version").is_file());
+    let jars = home.join("lib");
+    let fetched = home.join("version").is_file();
     let (Some(java), true) = (find("java"), fetched) else {
         not_run(what, "no Cassandra; scripts/get-cassandra fetches it from Maven Central");
         return None;

@@ -39,11 +39,12 @@ impl RedisCluster {
         Some(cluster)
     }
 
-    /// Divides the slots, introduces everybody and gives each primary a replica, as an operator would.
+    /// Divides the slots, joins the servers and gives each primary a replica, as an operator would.
     fn join(&self) {
         let first = &self.servers[0];
         for (n, server) in self.servers.iter().enumerate().take(PRIMARIES) {
-            let (from, to) = (n * SLOTS / PRIMARIES, (n + 1) * SLOTS / PRIMARIES - 1);
+            let from = n * SLOTS / PRIMARIES;
+            let to = (n + 1) * SLOTS / PRIMARIES - 1;
             let done = server.ask(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
             assert_eq!(done, "+OK\r\n");
             server.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(n + 1).to_string()]);
@@ -78,7 +79,7 @@ impl RedisCluster {
         format!("redis+cluster://{}", places.join(","))
     }
 
-    /// The place in `servers` of the primary that keeps a key.
+    /// The index in `servers` of the primary that has a key.
     pub fn primary_of(&self, key: &str) -> usize {
         let slot = ask(self.servers[0].port, &["CLUSTER", "KEYSLOT", key]);
         let slot: usize = slot.trim().trim_start_matches(':').parse().expect("a slot");

@@ -19,7 +19,7 @@ pub struct Memcached {
 }
 
 impl Memcached {
-    /// A server; `None`, said loudly, if there is none on this machine.
+    /// A server; `None`, with a message, if it is not installed.
     pub fn start(what: &str) -> Option<Memcached> {
         Memcached::start_with(what, &[])
     }
@@ -29,13 +29,14 @@ impl Memcached {
             not_run(what, "no memcached; it comes with the Debian package memcached");
             return None;
         };
-        let (folder, port) = (Folder::new(), free_port());
+        let folder = Folder::new();
+        let port = free_port();
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let process = run(&program, port, &arguments, &folder);
         Some(Memcached { process, folder, port, arguments })
     }
 
-    /// Ends it, and starts it again at the same place.
+    /// Stops it, and starts it again at the same address.
     pub fn restart(&mut self) {
         self.process.kill();
         let program = find("memcached").expect("it was there");
@@ -56,7 +57,8 @@ impl Memcached {
     pub fn value(&self, key: &str) -> Vec<u8> {
         let mut stream = self.connect();
         stream.write_all(format!("mg {key} v\r\n").as_bytes()).expect("memcached listens");
-        let (mut reader, mut line) = (BufReader::new(stream), String::new());
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
         reader.read_line(&mut line).expect("memcached answers");
         let len = line.trim_end().strip_prefix("VA ").and_then(|len| len.parse().ok());
         let mut value = vec![0; len.unwrap_or_else(|| panic!("{key} has no value: {line}"))];

@@ -1,4 +1,4 @@
-//! A PostgreSQL server, and standbys that follow it. It refuses to run as root: there it runs as somebody else.
+//! A PostgreSQL server, and standbys that follow it. It refuses to run as root: there it runs as another user.
 
 use std::fs;
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// A new server; `None`, said loudly, if there is none on this machine.
+    /// A new server; `None`, with a message, if it is not installed.
     pub fn start(what: &str) -> Option<Postgres> {
         if find("pg_ctlcluster").is_none() && find("initdb").is_none() {
             not_run(what, "no PostgreSQL; it comes with the Debian package postgresql");
@@ -56,7 +56,7 @@ impl Postgres {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Puts a file among its data that nobody else may read, such as a key or `pg_hba.conf`.
+    /// Writes a file to its data folder that only its owner may read, such as a key or `pg_hba.conf`.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.path("data").join(name);
         fs::write(&path, text).expect("a file of the test");
@@ -100,7 +100,8 @@ impl Postgres {
 
     /// Accepts connections. Children of a killed server may still be going: then it is tried again.
     fn wait(&mut self) {
-        let (port, folder) = (self.port.to_string(), &self.folder);
+        let port = self.port.to_string();
+        let folder = &self.folder;
         let process = &mut self.process;
         let settings = &self.settings;
         eventually("PostgreSQL is ready", || {
@@ -161,7 +162,7 @@ fn command(name: &str, folder: &Folder) -> Command {
     command
 }
 
-/// Whom root runs it as: `postgres` where there is one, `nobody` otherwise.
+/// The user that root runs it as: `postgres` if it exists, else `nobody`.
 fn somebody() -> Option<(u32, u32)> {
     if fs::metadata("/proc/self").expect("a process has a folder").uid() != 0 {
         return None;

@@ -16,7 +16,7 @@ pub enum Make {
 }
 
 impl Make {
-    /// Where it is; if it is nowhere, says what did not run.
+    /// Its path; if it is not installed, prints which tests did not run.
     pub fn find(self, what: &str) -> Option<PathBuf> {
         let (command, from) = match self {
             Make::Redis => ("redis-server", "the Debian package redis-server"),
@@ -47,14 +47,15 @@ fn spawn(program: &Path, folder: &Folder, port: u16, arguments: &[&str]) -> Proc
 }
 
 impl Redis {
-    /// A server without persistence; `None`, said loudly, if there is none on this machine.
+    /// A server without persistence; `None`, with a message, if it is not installed.
     pub fn start(make: Make, what: &str) -> Option<Redis> {
         Redis::start_with(make, what, &[])
     }
 
     pub fn start_with(make: Make, what: &str, arguments: &[&str]) -> Option<Redis> {
         let program = make.find(what)?;
-        let (folder, port) = (Folder::new(), free_port());
+        let folder = Folder::new();
+        let port = free_port();
         let process = spawn(&program, &folder, port, arguments);
         let redis = Redis { process, folder, port, program };
         eventually("redis listens", || redis.answers());

@@ -23,7 +23,7 @@ struct Sentinel {
 pub const SERVICE: &str = "main";
 
 impl SentinelGroup {
-    /// `None`, said loudly, where there is no Redis or no Sentinel.
+    /// `None`, with a message, without Redis or Sentinel.
     pub fn start(what: &str) -> Option<SentinelGroup> {
         let Some(program) = find("redis-sentinel") else {
             not_run(what, "no redis-sentinel; it comes with the Debian package redis-sentinel");
@@ -57,7 +57,7 @@ impl SentinelGroup {
         format!("redis+sentinel://{}/{SERVICE}", places.join(","))
     }
 
-    /// The port of whom the sentinels call the primary.
+    /// The port of the primary that the sentinels announce.
     pub fn primary(&self) -> u16 {
         let told = ask(self.sentinels[0].port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]);
         told.lines().last().and_then(|port| port.trim().parse().ok()).expect("an address")
@@ -83,7 +83,8 @@ impl SentinelGroup {
 
 impl Sentinel {
     fn start(program: &std::path::Path, primary: u16) -> Sentinel {
-        let (folder, port) = (Folder::new(), free_port());
+        let folder = Folder::new();
+        let port = free_port();
         let config = format!(
             "port {port}\nbind 127.0.0.1\nsentinel monitor {SERVICE} 127.0.0.1 {primary} 2\n\
              sentinel down-after-milliseconds {SERVICE} 1000\nsentinel failover-timeout {SERVICE} 5000\n"

@@ -1,4 +1,4 @@
-//! Stores to ask.
+//! Stores for the tests.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,8 @@ pub fn usual(url: &str) -> CassandraStore {
 /// A store whose deadline and lifetimes are not what is tested, with its tables.
 pub async fn patient(url: &str) -> CassandraStore {
     initialise(url).await;
-    let (deadline, slack) = (Duration::from_secs(20), Duration::from_secs(3600));
+    let deadline = Duration::from_secs(20);
+    let slack = Duration::from_secs(3600);
     CassandraStore::open(CassandraSetup { deadline, slack, ..setup(url) })
 }
 

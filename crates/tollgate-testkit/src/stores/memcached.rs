@@ -1,4 +1,4 @@
-//! Stores to ask.
+//! Stores for the tests.
 
 use std::time::Duration;
 
@@ -42,7 +42,8 @@ pub fn usual(url: &str) -> MemcachedStore {
 
 /// A store whose deadline and lifetimes are not what is tested.
 pub fn patient(url: &str) -> MemcachedStore {
-    let (deadline, slack) = (Duration::from_secs(20), Duration::from_secs(3600));
+    let deadline = Duration::from_secs(20);
+    let slack = Duration::from_secs(3600);
     MemcachedStore::open(MemcachedSetup { deadline, slack, ..setup(url) })
 }
 

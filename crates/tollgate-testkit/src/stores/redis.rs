@@ -1,4 +1,4 @@
-//! Stores to ask.
+//! Stores for the tests.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, C
 use crate::SOON;
 use crate::central::Store;
 
-/// A store in the server's time, whatever it is told.
+/// A store that uses the server's clock, whatever time is given.
 #[derive(Clone)]
 pub struct ServerTime(pub RedisStore);
 
-/// A store in the time that it is told.
+/// A store that uses the given time.
 #[derive(Clone)]
 pub struct ToldTime(pub RedisStore);
 

@@ -226,7 +226,9 @@ fn key_from<'a>(node: Node<'a>, problems: &mut Problems) -> Result<(TextPosition
 
 fn report_repeated_keys(entries: &[MapEntry], problems: &mut Problems) {
     let mut report = |first: &MapEntry, again: &MapEntry| {
-        let (key, line, line_again) = (first.key(), first.position().line, again.position().line);
+        let key = first.key();
+        let line = first.position().line;
+        let line_again = again.position().line;
         let message = format!("key '{key}' is given twice, on lines {line} and {line_again}");
         problems.push(problem_at(again.position(), message));
     };

@@ -201,7 +201,8 @@ fn automatic_bans_of_long_keys_store_a_prefix_and_a_fingerprint() {
 
 #[test]
 fn a_ban_by_hand_or_of_the_file_finds_a_long_key() {
-    let (one, two) = ("y".repeat(300), "z".repeat(300));
+    let one = "y".repeat(300);
+    let two = "z".repeat(300);
     let engine = engine(&format!("bans: [{{ key: 'user:{one}' }}]"));
     engine.ban(key(&format!("user:{two}")), by_hand(NOW + HOUR), NOW);
     for name in [one, two] {

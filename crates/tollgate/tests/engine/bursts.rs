@@ -13,7 +13,7 @@ use super::*;
 
 const PARALLEL: usize = 30;
 
-/// Denies everything, once so many requests are under way.
+/// Denies everything once so many requests are in flight.
 struct Denies(Barrier);
 
 impl Denies {
@@ -39,9 +39,10 @@ impl CentralCounterStore for Denies {
     }
 }
 
-/// The ban after requests that were all under way when the first of them was denied.
+/// The ban after requests that were all in flight when the first of them was denied.
 fn ban_of_a_burst(rules: &str) -> Ban {
-    let (engine, store) = (engine(rules), Denies(Barrier::new(PARALLEL)));
+    let engine = engine(rules);
+    let store = Denies(Barrier::new(PARALLEL));
     thread::scope(|scope| {
         for _ in 0..PARALLEL {
             scope.spawn(|| {
@@ -86,7 +87,7 @@ fn a_request_is_one_violation_of_a_rule_whatever_the_number_of_its_limits() {
     assert!(engine.find_ban(key("user:ann"), NOW).is_some());
 }
 
-/// The denials that led to a ban are paid for: those by another rule do not begin the next one.
+/// A ban clears its key's denials: those by another rule do not start the next one.
 #[test]
 fn after_a_ban_every_rule_counts_from_zero() {
     let engine = engine(

@@ -1,4 +1,4 @@
-//! Counters elsewhere: what a request comes to when some of them cannot be asked.
+//! Central counters: verdicts when some of them are not available.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -21,7 +21,7 @@ use tollgate::track::{Delta, Track};
 
 use super::*;
 
-/// A store in which the rules of some names cannot be asked. It answers at once.
+/// A store in which counters of some rules fail. It answers at once.
 #[derive(Default)]
 struct Faulty {
     down: Vec<&'static str>,
@@ -129,7 +129,7 @@ impl CentralTrackStore for Faulty {
     }
 }
 
-/// What a future that never waits comes to.
+/// The output of a future that never waits.
 pub fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -230,7 +230,7 @@ fn a_rule_that_fails_to_local_counts_the_nodes_share() {
     let allowed = decided.iter().filter(|verdict| verdict.allowed).count();
     assert_eq!(allowed, 4, "a third of ten, rounded up");
     assert_eq!((decided[0].reason, decided[5].reason), (Reason::StoreError, Reason::Limit));
-    // What was counted here is given back here.
+    // A charge of a local counter is refunded there.
     let receipt = decided.into_iter().find_map(|verdict| verdict.receipt).expect("it was charged");
     let (here, there) = receipt.split_by_store();
     assert!(there.is_none());

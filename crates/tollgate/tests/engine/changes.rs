@@ -1,4 +1,4 @@
-//! Policies that follow each other: what is kept, and what starts fresh.
+//! Changes of the policy: which states are kept, and which start fresh.
 
 use super::*;
 
@@ -73,7 +73,8 @@ fn generations_follow_each_other_and_verdicts_name_theirs() {
     assert_eq!(engine.check(&Hit::by("u"), NOW).id.generation, 1);
     assert_eq!(engine.apply(policy("rules: []"), NOW), (1, 2));
     assert_eq!(engine.apply(policy("rules: []"), NOW), (2, 3));
-    let (first, second) = (engine.check(&Hit::by("u"), NOW).id, engine.check(&Hit::by("u"), NOW).id);
+    let first = engine.check(&Hit::by("u"), NOW).id;
+    let second = engine.check(&Hit::by("u"), NOW).id;
     assert_eq!((first.generation, engine.policy().generation()), (3, 3));
     assert_eq!((first.node, second.sequence), (second.node, first.sequence + 1));
 }

@@ -5,7 +5,7 @@ use tollgate::rule::RuleMode;
 
 use super::*;
 
-/// A rule that bans, one that makes wait, one that denies without a key; and somebody who is banned.
+/// A rule that bans, one that delays, one that denies without a key; and a banned key.
 const STRICT: &str = "
 rules:
   - {id: login, match: /login, key: user, limit: 2/h, ban: {key: ip, after: 3, for: 1h}}
@@ -85,7 +85,8 @@ const HALF: &str = "rules: [{id: half, key: user, limit: 2/h, enforce_percent: 5
 fn a_key_outside_the_share_is_decided_as_in_shadow() {
     let shadow = engine(&HALF.replace("enforce_percent: 50", "mode: shadow"));
     let enforced = engine(&HALF.replace("enforce_percent: 50, ", ""));
-    let (half, other_node) = (engine(HALF), engine(HALF));
+    let half = engine(HALF);
+    let other_node = engine(HALF);
     let mut inside = 0;
     for user in (0..200).map(|n| n.to_string()) {
         let hit = Hit::by(&user);
@@ -124,7 +125,8 @@ proptest! {
 
     #[test]
     fn raising_the_share_only_adds_keys(steps in prop::collection::vec(0u64..=100, 1..5), user in "[a-z0-9]{1,9}") {
-        let (mut steps, mut was) = (steps, false);
+        let mut steps = steps;
+        let mut was = false;
         steps.sort_unstable();
         for percent in steps {
             let engine = engine(&HALF.replace("50", &percent.to_string()));

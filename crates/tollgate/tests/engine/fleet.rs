@@ -1,4 +1,4 @@
-//! Violations that a store counts for all nodes: what is handed out, and what comes back.
+//! Violations that a store counts for all nodes: what is sent, and what is applied.
 
 use tollgate::ban::ViolationCounter;
 

@@ -1,4 +1,4 @@
-//! Who is one client, and that no spelling makes another one of it.
+//! Identities: no spelling of one makes another client of it.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What people can look at: keys, tracks and the stream of decisions.
+//! What operators can inspect: keys, tracks and the stream of decisions.
 
 use super::*;
 

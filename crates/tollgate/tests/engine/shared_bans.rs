@@ -142,7 +142,8 @@ fn bans_are_listed_page_by_page() {
     (0..100).for_each(|n| _ = engine.ban(key(&format!("user:{n}")), by_hand(NOW + HOUR), NOW));
     engine.ban(key("user:over"), by_hand(NOW + MINUTE), NOW - MINUTE);
     all.sort();
-    let (mut listed, mut after) = (Vec::new(), None);
+    let mut listed = Vec::new();
+    let mut after = None;
     loop {
         let page = engine.bans_page(after.as_ref(), 7, NOW + MINUTE);
         assert!(page.len() <= 7);

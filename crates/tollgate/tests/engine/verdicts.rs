@@ -1,4 +1,4 @@
-//! What is decided, what is charged, what is given back, and what is told.
+//! Decisions, charges, refunds, and the verdicts that report them.
 
 use super::*;
 
@@ -119,7 +119,8 @@ fn denied_hits_are_counted_where_the_rule_says_so() {
             let verdict = engine.check(&Hit::by("u"), NOW + SECOND * 10);
             verdict.retry_after.unwrap_or_else(|| panic!("{algorithm}: a wait"))
         };
-        let (free, counted) = (waits(engine(&yaml(false))), waits(engine(&yaml(true))));
+        let free = waits(engine(&yaml(false)));
+        let counted = waits(engine(&yaml(true)));
         // Whole windows and refills come when they come, however much was tried.
         if ["fixed", "calendar", "counter"].iter().any(|word| algorithm.contains(word)) {
             assert_eq!(free, counted, "{algorithm}");
@@ -215,7 +216,8 @@ fn a_peek_returns_the_decision_and_the_remaining_amount() {
             assert!(peeked.receipt.is_none());
             assert_eq!(reported(&engine.check(&Hit::by("u"), NOW)), ("r", expected - 1), "{algorithm}");
         }
-        let (peeked, denied) = (engine.peek(&Hit::by("u"), NOW), engine.check(&Hit::by("u"), NOW));
+        let peeked = engine.peek(&Hit::by("u"), NOW);
+        let denied = engine.check(&Hit::by("u"), NOW);
         assert_eq!((peeked.allowed, peeked.retry_after), (denied.allowed, denied.retry_after), "{algorithm}");
         let track = engine.key("r", key("user:u"), NOW).expect("they go together").track.expect("it tracks");
         assert_eq!((track.tries, track.denials), (3, 1), "{algorithm}: peeks are not tries");

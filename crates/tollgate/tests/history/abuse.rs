@@ -58,7 +58,8 @@ impl Abuse {
         let mut quota = Quota::new(&self.case.limits[0]);
         let mut state = quota.fresh();
         for (now, cost, act) in &self.steps {
-            let (now, cost) = (*now, *cost);
+            let now = *now;
+            let cost = *cost;
             let decision = quota.decide(&state, now, cost);
             match act {
                 Act::Hit if decision.is_allowed() => quota.charge(&mut state, now, cost),
@@ -66,7 +67,7 @@ impl Abuse {
                 Act::Drain => quota.drain(&mut state, now, cost),
                 Act::Owe => quota.add_debt(&mut state, now, cost),
                 Act::Refund(grant) => {
-                    // A queue is left only with the mark of who entered last.
+                    // Only the last entry of a queue can be refunded, by its mark.
                     let own = Grant { mark: quota.mark(&state), ..*grant };
                     quota.refund(&mut state, grant, cost, now);
                     quota.refund(&mut state, &own, cost, now);

@@ -15,7 +15,7 @@ pub struct Lag {
     steps: Vec<Step>,
 }
 
-/// The latest clock goes on; somebody who lags behind it asks.
+/// The latest clock advances; a node that lags behind it charges.
 #[derive(Clone, Debug)]
 struct Step {
     forward_ns: u64,
@@ -58,7 +58,7 @@ pub fn lags() -> impl Strategy<Value = Lag> {
 }
 
 impl Lag {
-    /// Who lags behind is never given more than who does not, and takes nothing of the count away.
+    /// A lagging clock is never admitted more than a current one, and removes nothing from the count.
     pub fn check(&self) {
         let quota = Quota::new(&self.case.limits[0]);
         let mut state = quota.fresh();

@@ -48,8 +48,10 @@ impl Ledger {
 
     /// Counts a refund that has changed something.
     pub fn refund(&mut self, id: usize, amount: u64, now: u64) {
-        let (token, count, period_ns) = (self.token(), self.count(), u128::from(self.every.nanos()));
-        // Who leaves a queue with nobody behind leaves it as if it had never entered.
+        let token = self.token();
+        let count = self.count();
+        let period_ns = u128::from(self.every.nanos());
+        // A refund of the last entry of a queue leaves it as if it had never entered.
         let leaks = matches!(self.limit.shape(), Shape::LeakyBucket { .. });
         let continuous = self.is_continuous() && !leaks;
         self.only_hits = false;
@@ -111,7 +113,8 @@ impl Ledger {
 
     /// Burst + rate × t in every interval t; instants are known to a tick, so less than a tick more.
     fn check_continuous(&self) {
-        let (token, period_ns) = (self.token(), u128::from(self.every.nanos()));
+        let token = self.token();
+        let period_ns = u128::from(self.every.nanos());
         let burst = u128::from(self.limit.capacity()) * token;
         for (from, to, sum) in self.intervals() {
             let refilled = self.count() * token * u128::from(to - from);
@@ -152,13 +155,14 @@ impl Ledger {
         }
     }
 
-    /// A window begins with the first hit behind the last one's end. Where other things happen nobody
-    /// can tell from outside when it began; but no interval as long as a window meets more than two.
+    /// A window begins with the first hit after the end of the previous one. With other operations it cannot
+    /// be observed from outside when it began; but no interval as long as a window meets more than two.
     fn check_first_hit(&self) {
         for (from, to, sum) in self.intervals().filter(|(from, to, _)| to - from < self.every.nanos()) {
             assert!(sum <= 2 * self.count(), "{sum} passed from {from} to {to}");
         }
-        let (mut start, mut sum) = (None::<u64>, 0);
+        let mut start = None::<u64>;
+        let mut sum = 0;
         for entry in self.entries.iter().filter(|entry| self.only_hits && entry.amount > 0) {
             if start.is_none_or(|start| entry.at - start >= self.every.nanos()) {
                 (start, sum) = (Some(entry.at), 0);
@@ -191,7 +195,8 @@ impl Ledger {
             let entries = self.entries.iter().filter(|entry| entry.at / window_ns == window);
             entries.map(|entry| entry.amount).sum()
         };
-        let (window, rest) = (last.at / window_ns, window_ns - last.at % window_ns);
+        let window = last.at / window_ns;
+        let rest = window_ns - last.at % window_ns;
         let previous = window.checked_sub(1).map_or(0, in_window);
         let weighted = previous * u128::from(rest) + in_window(window) * u128::from(window_ns);
         assert!(weighted <= self.count() * u128::from(window_ns), "{weighted} at {}", last.at);

@@ -94,7 +94,7 @@ impl Family {
     }
 }
 
-/// A shape whose spans follow from the period.
+/// A shape whose durations follow from the period.
 #[derive(Clone, Copy, Debug)]
 enum Draw {
     Gcra,

@@ -60,7 +60,8 @@ impl<'a> Run<'a> {
     }
 
     fn new(history: &'a History) -> Run<'a> {
-        let (every, limit) = (history.case.every, history.case.limits[0]);
+        let every = history.case.every;
+        let limit = history.case.limits[0];
         let quota = Quota::new(&limit);
         Run {
             history,
@@ -131,7 +132,7 @@ impl<'a> Run<'a> {
         cost.resolve(self.quota.decide(&self.state, self.time(), 0).left, self.limit.capacity())
     }
 
-    /// Asks both, without charging.
+    /// Peeks at both.
     fn ask(&mut self, cost: Cost) -> (u64, Decision) {
         let cost = self.cost(cost);
         let decision = self.quota.decide(&self.state, self.time(), cost);
@@ -160,7 +161,8 @@ impl<'a> Run<'a> {
     fn hit(&mut self, cost: Cost) {
         let (cost, decision) = self.ask(cost);
         if decision.is_allowed() {
-            let (id, now) = (self.events.len(), self.time());
+            let id = self.events.len();
+            let now = self.time();
             self.quota.charge(&mut self.state, now, cost);
             self.model.charge(id, self.now, cost);
             self.ledger.admit(id, self.now, cost);
@@ -174,7 +176,8 @@ impl<'a> Run<'a> {
     }
 
     fn drain(&mut self, cost: u64) {
-        let (now, before) = (self.time(), self.used());
+        let now = self.time();
+        let before = self.used();
         self.quota.drain(&mut self.state, now, cost);
         self.model.drain(self.now, cost);
         self.ledger.take();
@@ -186,7 +189,9 @@ impl<'a> Run<'a> {
     }
 
     fn owe(&mut self, cost: Cost) {
-        let (now, before, cost) = (self.time(), self.used(), self.cost(cost));
+        let now = self.time();
+        let before = self.used();
+        let cost = self.cost(cost);
         self.quota.add_debt(&mut self.state, now, cost);
         self.model.owe(self.now, cost);
         self.ledger.take();
@@ -197,7 +202,8 @@ impl<'a> Run<'a> {
 
     /// Gives back, but no more than if that much had never been charged.
     fn refund(&mut self, id: usize, grant: Grant, amount: u64) {
-        let (now, before) = (self.time(), self.used());
+        let now = self.time();
+        let before = self.used();
         let untouched = self.state.clone();
         self.quota.refund(&mut self.state, &grant, amount, now);
         self.model.refund(id, amount, self.now);
@@ -242,7 +248,8 @@ impl<'a> Run<'a> {
     /// What was used stays used, whatever the new number.
     fn adopt(&mut self, limit: Limit) {
         assert!(limit.counts_like(&self.limit));
-        let (new, before) = (Quota::new(&limit), self.used());
+        let new = Quota::new(&limit);
+        let before = self.used();
         self.state = new.adopt(&self.quota, self.state.clone(), self.time());
         (self.quota, self.limit) = (new, limit);
         self.model.adopt(&limit, self.now);
@@ -250,17 +257,18 @@ impl<'a> Run<'a> {
         self.events.push(Event::Adopt { limit, at: self.now });
         assert_eq!(self.used(), before, "used under the new limit");
         if matches!(self.state, QuotaState::Timestamp(_)) {
-            self.grants.clear(); // what time gave back under the old rate is not known any more
+            self.grants.clear(); // what was refilled under the old rate is not known any more
         }
     }
 
-    /// From `fresh_at` on the state cannot be told from one never seen; a nanosecond before, it can.
+    /// From `fresh_at` on the state equals that of an unused key; a nanosecond before, it does not.
     fn check_fresh(&self) {
         let fresh_at = self.quota.expires_at(&self.state).max(self.time());
         if fresh_at > Limit::HORIZON {
             return;
         }
-        let (mut old, mut new) = (self.state.clone(), self.quota.fresh());
+        let mut old = self.state.clone();
+        let mut new = self.quota.fresh();
         let capacity = self.limit.capacity();
         for cost in [0, 1, capacity / 2, capacity, capacity.saturating_add(1), u64::MAX] {
             let fresh = self.quota.decide(&new, fresh_at, cost);

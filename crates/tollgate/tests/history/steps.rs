@@ -1,4 +1,4 @@
-//! What can happen to a key: an idle spell, then something done. Both are told in terms of the limit
+//! The steps of a history: an idle time, then an operation. Both are expressed relative to the limit
 //! (`what is left, and one more`), so that histories of every limit reach its edges.
 
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ pub enum Idle {
     Nanos(u64),
     /// Thousandths of a period, and some nanoseconds.
     Part(u64, u64),
-    /// To when the last denial said, or a nanosecond beside it.
+    /// To the retry time of the last denial, or a nanosecond beside it.
     Retry(Beside),
     /// To the next boundary of the calendar.
     Calendar(Beside),

@@ -84,7 +84,8 @@ fn among_many_rules_the_right_one_is_found() {
     let users = Engine::new(policy(count, short).0);
     let paths = Engine::new(policy(count, long).0);
     for n in (0..count).step_by(997) {
-        let (user, path) = (format!("{n:06}"), format!("/api/v1/items/{n:06}"));
+        let user = format!("{n:06}");
+        let path = format!("/api/v1/items/{n:06}");
         let verdict = users.check(&Hit::on("GET", "", "/search").user(&user), NOW);
         assert_eq!(
             verdict.limits.iter().map(|limit| limit.rule.id.as_str()).collect::<Vec<_>>(),

@@ -26,7 +26,8 @@ enum Source {
 impl Flow {
     pub fn continuous(count: u64, every: Every) -> Flow {
         // A closed bucket forgets one in a period: what was used outlives a limit of zero, not for ever.
-        let (count, period_ns) = (u128::from(count.max(1)), u128::from(every.nanos()));
+        let count = u128::from(count.max(1));
+        let period_ns = u128::from(every.nanos());
         let token = (period_ns / count).max(1);
         Flow { token, source: Source::Continuous { fractions: count * token, period_ns } }
     }
@@ -36,13 +37,15 @@ impl Flow {
         match limit.shape() {
             Shape::TokenBucket { refill: Refill::Tick(tick), .. } if count > 0 => {
                 // In lowest terms: what is carried over is rounded up to the fraction the limit knows.
-                let (share, token) = (u128::from(count) * tick.as_nanos(), every.nanos().into());
+                let share = u128::from(count) * tick.as_nanos();
+                let token = every.nanos().into();
                 let divisor = common_divisor(share, token);
                 let calendar = Calendar::Even(tick.as_nanos() as u64);
                 Flow { token: token / divisor, source: Source::Events { calendar, share: share / divisor } }
             }
             Shape::TokenBucket { refill: Refill::Calendar, .. } if count > 0 => {
-                let (calendar, share) = (Calendar::of(every), limit.capacity().into());
+                let calendar = Calendar::of(every);
+                let share = limit.capacity().into();
                 Flow { token: 1, source: Source::Events { calendar, share } }
             }
             _ => Flow::continuous(count, every),
@@ -57,7 +60,8 @@ impl Flow {
                 missing.saturating_sub(ticks(to) - ticks(from))
             }
             Source::Events { calendar, share } => {
-                let (mut missing, mut refill) = (missing, calendar.next(from));
+                let mut missing = missing;
+                let mut refill = calendar.next(from);
                 while refill <= to && missing > 0 {
                     missing = missing.saturating_sub(*share);
                     refill = calendar.next(refill);
@@ -99,7 +103,8 @@ pub struct Bucket {
 
 impl Bucket {
     pub fn new(limit: &Limit, every: Every) -> Bucket {
-        let (capacity, flow) = (limit.capacity(), Flow::of(limit, every));
+        let capacity = limit.capacity();
+        let flow = Flow::of(limit, every);
         Bucket { every, capacity, flow, missing: 0, at: 0, hits: HashMap::new() }
     }
 
@@ -152,7 +157,8 @@ impl Model for Bucket {
     }
 
     fn adopt(&mut self, limit: &Limit, now: u64) {
-        let (missing, old_token) = (self.missing_at(now), self.flow.token);
+        let missing = self.missing_at(now);
+        let old_token = self.flow.token;
         *self = Bucket::new(limit, self.every);
         self.missing = convert(missing, old_token, self.flow.token);
         self.at = now;

@@ -16,7 +16,8 @@ pub struct Counter {
 
 impl Counter {
     pub fn new(limit: &Limit, every: Every) -> Counter {
-        let (limit, window_ns) = (limit.rate().count(), every.nanos());
+        let limit = limit.rate().count();
+        let window_ns = every.nanos();
         Counter { limit, window_ns, counts: BTreeMap::new(), hits: HashMap::new() }
     }
 
@@ -26,7 +27,8 @@ impl Counter {
 
     /// `previous × rest + current × W`.
     fn weighted(&self, now: u64) -> u128 {
-        let (window, elapsed) = (now / self.window_ns, now % self.window_ns);
+        let window = now / self.window_ns;
+        let elapsed = now % self.window_ns;
         let previous = window.checked_sub(1).map_or(0, |previous| self.count(previous));
         previous * u128::from(self.window_ns - elapsed) + self.count(window) * u128::from(self.window_ns)
     }

@@ -1,4 +1,4 @@
-//! A leaky bucket as the queue it is: who stands in it, in order, and how much of each has not leaked.
+//! A leaky bucket as a queue: its entries in order, and how much of each has not leaked.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::bucket::{Flow, convert};
 use super::{Every, Model, first};
 
 struct Waiting {
-    /// The hit, unless it is one that nobody can take back.
+    /// The hit, unless it cannot be refunded.
     id: Option<usize>,
     water: u128,
 }
@@ -26,7 +26,8 @@ pub struct Leaky {
 impl Leaky {
     pub fn new(limit: &Limit, every: Every) -> Leaky {
         let Shape::LeakyBucket { release, .. } = limit.shape() else { panic!("not a leaky bucket") };
-        let (capacity, flow) = (limit.capacity(), Flow::continuous(limit.rate().count(), every));
+        let capacity = limit.capacity();
+        let flow = Flow::continuous(limit.rate().count(), every);
         Leaky { every, capacity, release, flow, queue: Vec::new(), at: 0 }
     }
 
@@ -48,7 +49,7 @@ impl Leaky {
         self.at = now;
     }
 
-    /// Whether one who enters now may leave at `at`: no more than `after` are ahead of it.
+    /// Whether an entry of now may leave at `at`: no more than `after` are ahead of it.
     fn is_its_turn(&self, at: u64, after: u64) -> bool {
         self.water(at) <= u128::from(after) * self.flow.token
     }
@@ -120,7 +121,8 @@ impl Model for Leaky {
     }
 
     fn adopt(&mut self, limit: &Limit, now: u64) {
-        let (water, old_token) = (self.water(now), self.flow.token);
+        let water = self.water(now);
+        let old_token = self.flow.token;
         *self = Leaky::new(limit, self.every);
         self.queue.push(Waiting { id: None, water: convert(water, old_token, self.flow.token) });
         self.at = now;

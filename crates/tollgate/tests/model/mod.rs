@@ -1,7 +1,7 @@
 //! Reference models: each algorithm again, slow and written from its definition.
 //!
 //! A model knows the limit and what happened; it shares no arithmetic with the library. `left` is the
-//! definition. When something passes is not computed but searched for: the first instant at which it
+//! definition. When something passes is not computed but searched for: the first timestamp at which it
 //! fits, which bisection finds because what is left never shrinks while nothing is charged.
 
 use std::time::Duration;
@@ -82,12 +82,13 @@ pub fn of(limit: &Limit, every: Every) -> Box<dyn Model> {
     }
 }
 
-/// The first instant from `now` on at which `passes` holds; from then on it always does.
+/// The first timestamp from `now` on at which `passes` holds; from then on it always does.
 fn first(now: u64, passes: impl Fn(u64) -> bool) -> u64 {
     if passes(now) {
         return now;
     }
-    let (mut fails, mut reach) = (now, 1u64);
+    let mut fails = now;
+    let mut reach = 1u64;
     while !passes(now.saturating_add(reach)) {
         assert!(reach < u64::MAX, "what fits the capacity passes some day");
         fails = now.saturating_add(reach);

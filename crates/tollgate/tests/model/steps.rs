@@ -66,7 +66,7 @@ impl Model for Steps {
         self.hits.insert(id, now / self.step_ns);
     }
 
-    /// The latest tries fill the window: what is counted now pushes out as much of the oldest.
+    /// A counted denial fills the window at most: as much of the oldest entries is dropped.
     fn drain(&mut self, now: u64, cost: u64) {
         let bound = self.limit.max(self.used(now));
         self.add(now, cost.min(self.limit));

@@ -1,4 +1,4 @@
-//! Rules as people write them: what is accepted, what it means, and what is said about the rest.
+//! Rules as they are written in files: which are accepted, what they mean, and the errors for the rest.
 
 mod meaning;
 mod read;

@@ -93,7 +93,7 @@ fn an_override_for_an_ipv6_address_is_for_its_network() {
     }
 }
 
-/// A range in a combination was accepted, and never matched anybody.
+/// A range in a combination was accepted, and never matched a request.
 #[test]
 fn a_range_of_addresses_cannot_be_combined() {
     check_rejected("allow: ['ip:10.0.0.0/8+user:u']", &["allow[0]: 10.0.0.0/8 is a range"]);
@@ -113,7 +113,8 @@ fn limits_can_depend_on_an_attribute() {
             "rules: [{{id: r, key: user, limits_by: {{attr: plan, free: [2/m], pro: [9/m, 90/h]{default}}}}}]"
         )
     };
-    let (with, without) = (engine(&yaml(", default: 1/m")), engine(&yaml("")));
+    let with = engine(&yaml(", default: 1/m"));
+    let without = engine(&yaml(""));
     let hit = |plan| Hit::by("u").attribute("plan", plan);
     assert_eq!(met(&with, &hit("free")), [("r".into(), 1)]);
     assert_eq!(met(&with, &hit("pro")), [("r:9/m".into(), 8), ("r:90/h".into(), 89)]);

@@ -1,4 +1,4 @@
-//! What is accepted, and as what it is read.
+//! Accepted rules, and how they are parsed.
 
 use super::*;
 

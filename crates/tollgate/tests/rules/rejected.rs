@@ -1,4 +1,4 @@
-//! What is rejected, and what is said about it.
+//! Rejected rules, and their errors.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn a_repeated_id_names_the_first_line() {
     );
 }
 
-/// The line was told only where both rules were valid.
+/// The line was reported only if both rules were valid.
 #[test]
 fn an_id_is_repeated_even_if_the_first_rule_has_another_problem() {
     check_rejected(

@@ -1,4 +1,4 @@
-//! Who may call what.
+//! Which callers may use which routes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The log of changes: who, when, before and after; and taking one change back.
+//! The log of changes: author, time, before and after; and reverting one change.
 
 use serde_json::{Value, json};
 use tollgate_testkit::{Client, Folder, Server};

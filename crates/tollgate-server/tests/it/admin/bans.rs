@@ -97,7 +97,8 @@ fn bans_are_listed_by_pages_and_changed_only_as_they_were_seen() {
         let ban = json!({ "key": format!("user:{user}"), "for": "1h" });
         assert_eq!(server.admin("POST", "/v1/bans", ban.to_string()).status, 201);
     }
-    let (mut seen, mut path) = (Vec::new(), "/v1/bans?limit=3".to_owned());
+    let mut seen = Vec::new();
+    let mut path = "/v1/bans?limit=3".to_owned();
     loop {
         let page = server.admin("GET", &path, "").json();
         assert_eq!(page["total"], 4);

@@ -1,4 +1,4 @@
-//! Which callers the decision API serves, and what the admin API tells to strangers.
+//! Which callers the decision API serves, and what the admin API shows to callers without a token.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Rules of the database: created, replaced and deleted while traffic flows, each on what its author has seen.
+//! Rules of the database: created, replaced and deleted while traffic flows, each at the version its author has seen.
 
 use serde_json::{Value, json};
 use tollgate_testkit::{Answer, Client, Server, Waits};
@@ -35,7 +35,7 @@ fn a_rule_is_created_in_force_replaced_and_deleted() {
 
     let got = ask(&server, "GET", "/v1/rules/login", &[], &Value::Null);
     assert_eq!((got.status, tag(&got), got.json()), (200, tag(&created), shown.clone()));
-    // What was shown can be sent back: it tells more than a rule, and no more than that.
+    // A rule as shown can be sent back: its additional fields are ignored.
     let mut edited = shown;
     edited["limits"] = json!(["5/h"]);
     let replaced = ask(&server, "PUT", "/v1/rules/login", &[("if-match", &tag(&got))], &edited);
@@ -195,7 +195,8 @@ fn rules_are_listed_by_pages_the_files_first() {
     }
     let all = ["z", "y", "a", "b1", "b2", "c"];
     for limit in 1..=7 {
-        let (mut seen, mut path) = (Vec::new(), format!("/v1/rules?limit={limit}"));
+        let mut seen = Vec::new();
+        let mut path = format!("/v1/rules?limit={limit}");
         loop {
             let page = ask(&server, "GET", &path, &[], &Value::Null);
             assert_eq!((page.status, &page.json()["total"]), (200, &json!(6)), "{page}");

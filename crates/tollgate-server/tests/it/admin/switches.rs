@@ -28,7 +28,8 @@ fn allow_entries_come_and_go_and_the_files_stay() {
         ask(&server, "GET", "/v1/allow", &[], &Value::Null).json(),
         json!({ "allow": all, "next": null })
     );
-    let (mut seen, mut path) = (Vec::new(), "/v1/allow?limit=1".to_owned());
+    let mut seen = Vec::new();
+    let mut path = "/v1/allow?limit=1".to_owned();
     while seen.len() < 3 {
         let page = ask(&server, "GET", &path, &[], &Value::Null).json();
         seen.extend(page["allow"].as_array().cloned().unwrap_or_default());

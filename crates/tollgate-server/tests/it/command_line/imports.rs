@@ -130,7 +130,7 @@ fn rules_come_from_stdin_too() {
     assert!(ran.code == Some(0) && ran.stdout.starts_with("2 created, "), "{ran:?}");
 }
 
-/// More than what fits one buffer, a connection's window and one page; nothing is drawn where nobody looks.
+/// More than what fits one buffer, a connection's window and one page; nothing is drawn without a terminal.
 #[test]
 fn a_long_import_is_whole_and_draws_nothing_without_a_terminal() {
     let shell = Shell::start();

@@ -41,7 +41,7 @@ fn without_a_token_of_the_role_it_is_5() {
     assert!(history.stdout.starts_with("version 0-2, by anna, at "), "{history:?}");
 }
 
-/// A refusal must be heard even where the server does not want the rest of a long body.
+/// A refusal must arrive even if the server does not read the rest of a long body.
 #[test]
 fn a_long_import_without_the_role_is_5_too() {
     let server = guarded();

@@ -62,15 +62,18 @@ impl Api {
             connections: Arc::default(),
             stopped: Arc::default(),
         };
-        let (received, stopped) = (Arc::clone(&api.received), Arc::clone(&api.stopped));
-        let (connections, handler) = (Arc::clone(&api.connections), Arc::new(handler));
+        let received = Arc::clone(&api.received);
+        let stopped = Arc::clone(&api.stopped);
+        let connections = Arc::clone(&api.connections);
+        let handler = Arc::new(handler);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if stopped.load(Ordering::SeqCst) {
                     return;
                 }
                 connections.fetch_add(1, Ordering::SeqCst);
-                let (received, handler) = (Arc::clone(&received), Arc::clone(&handler));
+                let received = Arc::clone(&received);
+                let handler = Arc::clone(&handler);
                 thread::spawn(move || converse(stream, &received, &*handler));
             }
         });
@@ -90,7 +93,7 @@ impl Api {
         self.received().pop().expect("a request arrived")
     }
 
-    /// How often somebody connected.
+    /// The number of connections accepted.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
@@ -107,7 +110,8 @@ fn converse(stream: TcpStream, received: &Mutex<Vec<Received>>, handler: &Handle
     stream.set_read_timeout(Some(SOON * 4)).ok();
     stream.set_nodelay(true).ok();
     let Ok(reading) = stream.try_clone() else { return };
-    let (mut reader, mut stream) = (BufReader::new(reading), stream);
+    let mut reader = BufReader::new(reading);
+    let mut stream = stream;
     while let Some(request) = read(&mut reader, &mut stream) {
         received.lock().expect("no handler panics").push(request.clone());
         if !handler(&request, &mut stream) {

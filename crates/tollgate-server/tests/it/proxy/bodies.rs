@@ -58,7 +58,7 @@ fn a_gigabyte_passes_in_constant_memory_and_no_faster_than_it_is_read() {
     const TOTAL: usize = 1 << 30;
     let (go, wait) = mpsc::channel::<()>();
     let wait = Arc::new(Mutex::new(wait));
-    // An API that reads nothing until it is told to.
+    // An API that reads nothing until it is released.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let slow = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
@@ -133,7 +133,7 @@ fn an_endless_stream_of_events_waits_for_a_slow_client_in_constant_memory() {
     let before = resident_kib(server.id());
     let mut client = std::net::TcpStream::connect(server.proxy).expect("the proxy accepts");
     client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("it is taken");
-    // Nobody reads: what fits the sockets' buffers is taken, and then no more.
+    // Nothing is read: what fits the sockets' buffers is accepted, and then no more.
     let mut known = (0, Instant::now());
     eventually("the API is stopped", || {
         let now = sent.load(Ordering::SeqCst);
@@ -144,7 +144,8 @@ fn an_endless_stream_of_events_waits_for_a_slow_client_in_constant_memory() {
         known.1.elapsed() > Duration::from_millis(500)
     });
     assert!(resident_kib(server.id()) < before + (16 << 10), "events wait with the API");
-    let (mut read, mut most) = (0, 0);
+    let mut read = 0;
+    let mut most = 0;
     let mut buffer = vec![0; 1 << 20];
     while let Ok(count @ 1..) = std::io::Read::read(&mut client, &mut buffer) {
         read += count;
@@ -192,7 +193,7 @@ fn a_client_that_disconnects_cancels_its_request() {
     let (gone, heard) = mpsc::channel();
     let gone = Mutex::new(gone);
     let api = Api::start(move |_, stream| {
-        // Nothing is answered; the end of the connection is all that is heard.
+        // There is no response; the connection is closed.
         let ended = std::io::Read::read(stream, &mut [0; 1]);
         gone.lock().expect("no panic").send(ended.is_ok_and(|count| count == 0)).ok();
         false

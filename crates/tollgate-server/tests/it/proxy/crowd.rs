@@ -91,7 +91,7 @@ fn a_head_that_trickles_in_is_cut_off_after_a_minute() {
     let mut stream = TcpStream::connect(server.proxy).expect("the proxy accepts");
     stream.set_read_timeout(Some(Duration::from_secs(1))).expect("possible");
     stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nx: ").expect("it is taken");
-    // A byte a second, as long as anybody listens.
+    // A byte a second, as long as the connection is open.
     loop {
         match stream.read(&mut [0; 512]) {
             Ok(0) => break,

@@ -57,7 +57,7 @@ async fn read(body: &mut RecvStream, count: usize) -> Vec<u8> {
     read
 }
 
-/// An API that takes WebSockets and says back what it hears.
+/// An API that accepts WebSockets and echoes.
 fn echoing() -> Api {
     Api::start(|request, stream| {
         let accept = accept(request);
@@ -175,14 +175,14 @@ fn what_would_be_two_requests_over_http1_is_never_two() {
             let mut client = client.ready().await.expect("the connection takes a request");
             let request = Request::post("http://x/").version(Version::HTTP_2).header(name, value);
             let sent = client.send_request(request.body(()).expect("a request"), false);
-            // What the client itself does not send cannot harm anybody.
+            // What the client itself does not send is harmless.
             let Ok((response, mut body_of)) = sent else { return };
             body_of.send_data(Bytes::from(body), true).ok();
             response.await.ok();
         });
         assert_eq!(crate::proxy::get(&server, "/next", &[]).status, 200, "others are served as ever");
     }
-    // Of what was passed on nobody can read more than its sender's own client would.
+    // What was forwarded reveals no more than the sender itself could send.
     for request in api.received() {
         assert!(request.body.is_empty() && matches!(request.target(), "/" | "/next"), "{request:?}");
     }

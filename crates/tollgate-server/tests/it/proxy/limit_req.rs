@@ -33,7 +33,7 @@ const AHEAD: Duration = Duration::from_millis(500);
 struct Form {
     path: &'static str,
     burst: u32,
-    /// How many may be ahead of one that passes at once; nobody is held where all may.
+    /// How many may be ahead of one that passes at once; no request is held if all may.
     delay: u32,
     nginx: &'static str,
     ours: &'static str,
@@ -75,7 +75,7 @@ struct Told {
 }
 
 impl Key {
-    /// What the definition says to each crowd; `None` if one is near a boundary.
+    /// The defined decisions for each group; `None` if one is near a boundary.
     fn expected(&self) -> Option<Vec<Vec<Fate>>> {
         let mut dry_at = Duration::ZERO;
         let mut fates = Vec::new();
@@ -199,7 +199,9 @@ fn is_as_expected(fates: &[Fate], told: &[Told]) -> bool {
 
 #[test]
 fn held_passed_and_refused_are_those_of_nginx_in_all_three_forms() {
-    let (api, folder, port) = (Api::echo(), Folder::new(), free_port());
+    let api = Api::echo();
+    let folder = Folder::new();
+    let port = free_port();
     let mut locations = format!("location /free {{ proxy_pass {}; }}", api.url());
     let mut zones = String::new();
     let mut rules = String::from("rules:\n");
@@ -218,7 +220,8 @@ fn held_passed_and_refused_are_those_of_nginx_in_all_three_forms() {
     let what = "limit_req beside nginx";
     let Some(_nginx) = Nginx::start(what, &folder, &http, &[port]) else { return };
     let server = in_front_of(&api, &rules);
-    let (mut seed, mut counted) = (7, [0; FORMS.len()]);
+    let mut seed = 7;
+    let mut counted = [0; FORMS.len()];
     for attempt in 0..TRIES {
         round(attempt, &mut seed, &mut counted, server.proxy, address(port));
         if counted.iter().all(|count| *count >= KEYS_EACH / 2) {
@@ -239,7 +242,8 @@ fn round(
     let keys: Vec<Key> = (0..FORMS.len() * KEYS_EACH)
         .map(|n| Key::draw(FORMS[n % FORMS.len()], format!("{attempt}-{n}"), seed))
         .collect();
-    let (start, done) = (Instant::now(), AtomicBool::new(false));
+    let start = Instant::now();
+    let done = AtomicBool::new(false);
     let (told, slow) = thread::scope(|scope| {
         let done = &done;
         let canaries = [ours, nginx].map(|proxy| scope.spawn(move || slow_times(proxy, start, done)));

@@ -12,7 +12,8 @@ use crate::proxy::{get, in_front_of};
 
 /// A certificate for localhost that signs itself.
 fn certificate(folder: &Folder, name: &str) {
-    let (cert, key) = (folder.path(&format!("{name}.pem")), folder.path(&format!("{name}.key")));
+    let cert = folder.path(&format!("{name}.pem"));
+    let key = folder.path(&format!("{name}.key"));
     let mut command = Command::new("openssl");
     command.args([
         "req",
@@ -67,7 +68,8 @@ fn clients_may_use_either_version_with_and_without_tls() {
 
     let folder = Folder::new();
     let server = with_tls(&folder, &api);
-    let (url, ca) = (format!("https://localhost:{}/", server.proxy.port()), folder.path("front.pem"));
+    let url = format!("https://localhost:{}/", server.proxy.port());
+    let ca = folder.path("front.pem");
     let ca = ca.display().to_string();
     assert_eq!(curl(&["--http2", "--cacert", &ca, "-d", "body", &url]), "body 200 2");
     assert_eq!(api.last().header("x-forwarded-proto"), Some("https"));
@@ -78,7 +80,8 @@ fn clients_may_use_either_version_with_and_without_tls() {
 
 #[test]
 fn a_new_certificate_is_reloaded() {
-    let (api, folder) = (Api::echo(), Folder::new());
+    let api = Api::echo();
+    let folder = Folder::new();
     let server = with_tls(&folder, &api);
     let subject = || {
         let connect = format!("127.0.0.1:{}", server.proxy.port());
@@ -101,7 +104,9 @@ fn a_new_certificate_is_reloaded() {
 fn upstreams_may_use_either_version_with_and_without_tls() {
     let folder = Folder::new();
     certificate(&folder, "back");
-    let (tls, plain, old) = (free_port(), free_port(), free_port());
+    let tls = free_port();
+    let plain = free_port();
+    let old = free_port();
     let http = format!(
         "server {{ listen 127.0.0.1:{tls} ssl http2; listen 127.0.0.1:{plain} http2; listen 127.0.0.1:{old};
          ssl_certificate {0}; ssl_certificate_key {1};

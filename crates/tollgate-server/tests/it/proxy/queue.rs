@@ -1,4 +1,4 @@
-//! Requests put aside, and replayed at the allowed rate.
+//! Queued requests, replayed at the allowed rate.
 
 use std::io::Write;
 use std::sync::Arc;

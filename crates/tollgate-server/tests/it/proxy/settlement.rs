@@ -118,7 +118,7 @@ fn a_cost_above_the_charge_becomes_a_debt_of_at_most_one_burst() {
     assert!(denied.status == 429 && (3955..=3960).contains(&wait), "eleven of ten an hour: {wait}");
 }
 
-/// Answers when it is told to, by the path `/go`.
+/// Answers when released, by the path `/go`.
 fn gated() -> (Api, std::sync::Arc<(std::sync::Mutex<usize>, std::sync::Condvar)>) {
     let gate = std::sync::Arc::new((std::sync::Mutex::new(0), std::sync::Condvar::new()));
     let opened = std::sync::Arc::clone(&gate);

@@ -1,4 +1,4 @@
-//! Requests put aside on a real Redis, by several nodes that share the work.
+//! Queued requests on a real Redis, sent by several nodes that share the work.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -103,8 +103,10 @@ fn requests_queued_by_one_node_are_sent_by_another_at_the_same_time() {
     /// So many does one node send at once.
     const AT_ONCE: usize = 16;
     let Some(redis) = redis("nodes that send at the same time") else { return };
-    let (under_way, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (counted, seen) = (Arc::clone(&under_way), Arc::clone(&most));
+    let under_way = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&under_way);
+    let seen = Arc::clone(&most);
     let api = Api::start(move |request, stream| {
         if request.header("idempotency-key").is_some() {
             seen.fetch_max(counted.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -217,7 +219,7 @@ fn a_slow_node_keeps_the_requests_that_it_is_sending() {
     let Some(redis) = redis("a node that takes long") else { return };
     let api = Api::start(move |request, stream| {
         if request.body == b"slow" {
-            // Longer than a node that says nothing is waited for.
+            // Longer than the timeout of a delivery that is not renewed.
             std::thread::sleep(Duration::from_secs(13));
         }
         stream.write_all(b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n").is_ok()
@@ -279,7 +281,8 @@ fn expired_excess_or_dropped_requests_are_not_sent() {
 rules: [{ id: jobs, match: /jobs, limit: 1/h, on_exceed: queue }]";
     let nodes = nodes(2, &redis.url(), &api, rules);
     assert_eq!(post(&nodes[0], "one").status, 200);
-    let (old, dropped) = (post(&nodes[0], "old"), post(&nodes[1], "dropped"));
+    let old = post(&nodes[0], "old");
+    let dropped = post(&nodes[1], "dropped");
     assert_eq!((old.status, dropped.status), (202, 202));
     assert_eq!(post(&nodes[1], "too much").json()["detail"], "the queue is full");
     let id = dropped.json()["id"].as_str().expect("an id").to_owned();

@@ -7,7 +7,7 @@ use crate::proxy::{get, in_front_of};
 
 const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 
-/// Sends bytes and says what came of them until the connection is closed.
+/// Sends bytes; returns the responses until the connection is closed.
 fn answers(server: &Server, bytes: &[u8]) -> Vec<u16> {
     let mut client = Client::to(server.proxy);
     client.write(bytes);

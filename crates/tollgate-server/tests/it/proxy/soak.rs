@@ -53,7 +53,8 @@ rules:
   - {{ id: queue, match: '/held/**', algorithm: leaky-bucket, limit: 200/s, burst: 50, max_wait: 1s }}",
         urls.join(", ")
     ));
-    let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let stop = AtomicBool::new(false);
+    let answered = AtomicUsize::new(0);
     let statuses = Mutex::new(BTreeMap::<u16, usize>::new());
     let mut after_start = 0;
     thread::scope(|scope| {
@@ -75,7 +76,10 @@ rules:
             }
         });
         for client in 0..CLIENTS {
-            let (stop, answered, statuses, address) = (&stop, &answered, &statuses, server.proxy);
+            let stop = &stop;
+            let answered = &answered;
+            let statuses = &statuses;
+            let address = server.proxy;
             scope.spawn(move || {
                 let mut connection = Client::to(address);
                 for n in 0.. {
@@ -96,7 +100,8 @@ rules:
             });
         }
         for _ in 0..DESERTERS {
-            let (stop, address) = (&stop, server.proxy);
+            let stop = &stop;
+            let address = server.proxy;
             // They ask, some with the start of a body, and are gone before the answer.
             scope.spawn(move || {
                 for n in 0_u64.. {

@@ -1,4 +1,4 @@
-//! Several upstreams: who gets a request, and what happens when one is gone.
+//! Several upstreams: which one gets a request, and what happens when one is down.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -24,7 +24,7 @@ fn in_front_of_all(apis: &[Api], rest: &str) -> Server {
     Server::start(&format!("upstreams: [{}]\n{rest}", urls.join(", ")))
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 fn nobody() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
@@ -158,7 +158,7 @@ fn an_api_that_does_not_answer_is_504() {
 
 #[test]
 fn an_api_that_accepts_no_connection_times_out_soon() {
-    // It accepts connections and never says a word of TLS.
+    // It accepts connections and never starts a TLS handshake.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let server = Server::start(&format!(
@@ -188,7 +188,8 @@ fn a_response_that_stops_in_the_middle_is_cut_off() {
 
 #[test]
 fn a_health_check_takes_an_upstream_out_and_back_in() {
-    let (sick, well) = (std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true)), numbered(1));
+    let sick = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let well = numbered(1);
     let is_sick = std::sync::Arc::clone(&sick);
     let other = Api::start(move |request, stream| {
         let failing = request.target() == "/healthz" && is_sick.load(std::sync::atomic::Ordering::SeqCst);
@@ -268,7 +269,7 @@ fn a_connection_is_idle_from_the_end_of_its_last_response() {
     assert_eq!(api.connections(), 1);
 }
 
-/// As long as an upload was under way, an upstream that took nothing of it was waited for.
+/// During an upload, an upstream that read nothing of it did not time out.
 #[test]
 fn an_upstream_that_does_not_read_the_body_times_out() {
     let deaf = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -19,7 +19,8 @@ fn rule(id: &str, limit: &str) -> Value {
 fn edits_of_two_nodes_are_seen_by_both_and_none_is_lost() {
     let Some((_primary, _standby, address)) = pair("the API on a primary and a standby") else { return };
     let nodes = nodes(&address, 2);
-    let (one, two) = (&nodes[0], &nodes[1]);
+    let one = &nodes[0];
+    let two = &nodes[1];
     let created = ask(one, "POST", "/v1/rules", &[], &rule("a", "1/d"));
     assert_eq!(created.status, 201, "{created}");
     let tag = created.header("etag").expect("an ETag").to_owned();

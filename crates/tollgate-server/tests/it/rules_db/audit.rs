@@ -35,7 +35,8 @@ fn is_reached(node: &Server, version: &str) -> bool {
 /// meanwhile.
 fn check(address: &str, folder: &std::path::Path) {
     let editor = Editor::open(address, folder);
-    let (two_hours_ago, lately) = (now() - 2 * HOUR, now());
+    let two_hours_ago = now() - 2 * HOUR;
+    let lately = now();
     editor.edit_as(Author::AUTOMATIC, now() - 192 * HOUR, bans(BanSource::Automatic, 1_200..1_201));
     let first = editor.edit_as("test", two_hours_ago, vec![rule("a", "limit: 3/d")]);
     let (_kept, behind) = node(address, "{ keep: 90d, automatic_bans: 7d }");

@@ -57,7 +57,8 @@ fn everywhere(nodes: &[Server], hit: &Value, expected: &str) {
 #[test]
 fn a_ban_holds_on_every_node_within_a_second_and_so_does_its_end() {
     let folder = Folder::new();
-    let (nodes, editor) = (nodes(&folder, RULES), editor(&folder));
+    let nodes = nodes(&folder, RULES);
+    let editor = editor(&folder);
     let evil = json!({ "user": "evil", "ip": "203.0.113.9" });
     let mut waits = Waits::default();
     for _ in 0..3 {
@@ -121,7 +122,8 @@ fn strikes_go_from_node_to_node() {
 #[test]
 fn an_allowed_key_passes_on_every_node() {
     let folder = Folder::new();
-    let (nodes, editor) = (nodes(&folder, RULES), editor(&folder));
+    let nodes = nodes(&folder, RULES);
+    let editor = editor(&folder);
     let hit = json!({ "user": "probe" });
     editor.edit(vec![Edit::allow(&key("user:probe"), "health checks", Precondition::Absent)]);
     everywhere(&nodes, &hit, "allow_list");
@@ -135,7 +137,8 @@ fn an_allowed_key_passes_on_every_node() {
 #[test]
 fn the_panic_switch_is_set_for_the_whole_fleet() {
     let folder = Folder::new();
-    let (nodes, editor) = (nodes(&folder, RULES), editor(&folder));
+    let nodes = nodes(&folder, RULES);
+    let editor = editor(&folder);
     let hit = json!({ "user": "ann" });
     for node in &nodes {
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Somebody name edits the database, and what the nodes have of it.
+//! An editor of the database, and the state that nodes have of it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,7 +31,7 @@ impl Editor {
         self.runtime.block_on(self.db.edit(Author { name: name.to_owned(), at }, edits))
     }
 
-    /// Edits as somebody else did, at another time.
+    /// Edits as another author, at another time.
     pub fn edit_as(&self, name: &str, at: Time, edits: Vec<Edit>) -> Vec<ItemChange> {
         self.try_edit_as(name, at, edits).expect("the database can be written")
     }
@@ -49,7 +49,7 @@ impl Editor {
         self.edit(vec![rule(id, options)])
     }
 
-    /// Everything that the database holds, read anew: rule ids with their limits.
+    /// Everything that the database holds, read again: rule ids with their limits.
     pub fn rules(&self) -> BTreeMap<String, String> {
         let (sender, loaded) = std::sync::mpsc::channel();
         let each = move |batch, _| _ = sender.send(batch);

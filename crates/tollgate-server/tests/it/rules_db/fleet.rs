@@ -41,13 +41,14 @@ fn a_change_is_in_force_on_three_nodes_that_read_a_standby_within_a_second() {
     });
 }
 
-/// Edits until it is told to stop. What was acknowledged is returned; an edit whose fate is unknown is made
+/// Edits until it is stopped. What was acknowledged is returned; an edit whose fate is unknown is made
 /// again with the same contents, so that it ends as acknowledged.
 fn edit_on(editor: &Editor, edits: usize, each: impl Fn(usize)) -> BTreeMap<String, String> {
     let mut acknowledged = BTreeMap::new();
     for n in 0..edits {
         each(n);
-        let (id, limit) = (format!("r{}", n % 97), format!("{}/d", n + 1));
+        let id = format!("r{}", n % 97);
+        let limit = format!("{}/d", n + 1);
         let edit = || vec![rule(&id, &format!("match: /{id}, limit: {limit}"))];
         eventually("the database is back", || match editor.try_edit(edit()) {
             Ok(_) => true,
@@ -76,8 +77,10 @@ fn nodes_primary_and_standby_killed_at_random_lose_no_acknowledged_edit() {
     let done = Arc::new(AtomicBool::new(false));
     let acknowledged = std::thread::scope(|scope| {
         scope.spawn({
-            let (done, folder) = (Arc::clone(&done), Arc::clone(&folder));
-            let (primary, standby) = (&mut primary, &mut standby);
+            let done = Arc::clone(&done);
+            let folder = Arc::clone(&folder);
+            let primary = &mut primary;
+            let standby = &mut standby;
             move || {
                 let mut random = fastrand::Rng::with_seed(3);
                 let mut node = Server::start_in(&folder);
@@ -121,7 +124,8 @@ fn a_promoted_standby_has_every_acknowledged_edit_where_replication_is_synchrono
     primary.restart_with(&["synchronous_standby_names=*"]);
     let editor = Editor::open(&address, "".as_ref());
     let nodes = nodes(&address, 3);
-    let (mut acknowledged, promoted) = (BTreeMap::new(), AtomicBool::new(false));
+    let mut acknowledged = BTreeMap::new();
+    let promoted = AtomicBool::new(false);
     let primary = std::sync::Mutex::new(primary);
     acknowledged.extend(edit_on(&editor, 400, |n| {
         if n == 200 && !promoted.swap(true, Ordering::Relaxed) {

@@ -52,7 +52,8 @@ pub fn with_copy(address: &str) -> (Arc<Folder>, Server) {
 fn copied(node: &Server) {
     eventually("the copy is up to date", || {
         let told = health(node);
-        let (copy, version) = (&told["rules_db"]["copy"], &told["rules_db"]["version"]);
+        let copy = &told["rules_db"]["copy"];
+        let version = &told["rules_db"]["version"];
         version.is_string() && &copy["version"] == version && copy["trouble"].is_null()
     });
 }

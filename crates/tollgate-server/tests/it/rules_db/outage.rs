@@ -1,4 +1,4 @@
-//! The database out of reach: the last good rules stay in force, and it is said.
+//! The database out of reach: the last good rules stay in force, and health reports it.
 
 use tollgate_testkit::eventually;
 

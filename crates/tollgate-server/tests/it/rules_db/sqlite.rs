@@ -59,11 +59,14 @@ fn ten_thousand_changes_in_batches_lose_none() {
     let folder = Folder::new();
     let nodes = ["a", "b", "c"].map(|name| node(&folder, name, "rules: []"));
     let editor = editor(&folder);
-    let (mut expected, mut random, mut made) = (BTreeMap::new(), fastrand::Rng::with_seed(7), 0);
+    let mut expected = BTreeMap::new();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut made = 0;
     while made < 10_000 {
         let mut edits = BTreeMap::new();
         for _ in 0..random.usize(1..=100) {
-            let (id, limit) = (format!("r{}", random.u32(0..500)), format!("{}/d", random.u32(1..1_000_000)));
+            let id = format!("r{}", random.u32(0..500));
+            let limit = format!("{}/d", random.u32(1..1_000_000));
             let known = expected.contains_key(&id) && !edits.contains_key(&id);
             if known && random.u8(0..4) == 0 {
                 edits.insert(id.clone(), deletion(&id));

@@ -1,4 +1,4 @@
-//! What goes wrong between a store and its server: a clear error, no crash, and nothing falls open by accident.
+//! Failures between a store and its server: a clear error, no panic, and no request admitted by accident.
 
 use std::io::Write;
 use std::time::Duration;
@@ -62,8 +62,10 @@ async fn a_row_of_another_program_has_no_answer_and_the_others_do() {
     let Some((server, _turn)) = turn("foreign rows on Cassandra").await else { return };
     let url = server.url("foreign");
     let store = patient(&url).await;
-    let (bad, good) = (limit("5/d", Shape::GCRA), limit("9/d", Shape::GCRA));
-    let (bad, good) = (own("bad", "user:1", bad), own("good", "user:2", good));
+    let bad = limit("5/d", Shape::GCRA);
+    let good = limit("9/d", Shape::GCRA);
+    let bad = own("bad", "user:1", bad);
+    let good = own("good", "user:2", good);
     hit(&store, &bad).await.expect("it is charged");
     query(
         &server,

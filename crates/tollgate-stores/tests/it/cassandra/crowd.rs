@@ -1,11 +1,11 @@
-//! Many at once on one key: never above the limit, hardly below it.
+//! Concurrent charges of one key: never above the limit, hardly below it.
 
 use tollgate_testkit::central::{SHAPES, crowd};
 use tollgate_testkit::stores::cassandra::{initialise, patient, usual};
 
 use crate::cassandra::turn;
 
-/// What the processes of a crowd run.
+/// The body of each child process.
 const PROCESS: &str = concat!(module_path!(), "::one_of_the_processes");
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

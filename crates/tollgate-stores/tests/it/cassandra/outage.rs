@@ -44,7 +44,8 @@ async fn a_frozen_server_does_not_delay_other_keys() {
     assert!(waited * 100 <= open.count(), "{waited} waited"); // the machine is busy at times
     assert!(store.trouble().is_some());
     server.process.signal("CONT");
-    let (thawed, charge) = (Instant::now(), own("again", "user:1", limit("100000/h", Shape::GCRA)));
+    let thawed = Instant::now();
+    let charge = own("again", "user:1", limit("100000/h", Shape::GCRA));
     let mut answered = 0;
     while answered < 20 {
         answered = if hit(&store, &charge).await.is_ok() { answered + 1 } else { 0 };
@@ -83,7 +84,7 @@ async fn after_a_timeout_a_serial_read_determines_the_outcome() {
     assert_eq!(slow.held.load(Ordering::Relaxed), 10, "answers were held back");
 }
 
-/// One transaction of a key is under way at a time; those who wait go into the next one together.
+/// One transaction of a key is in flight at a time; all waiters share the next one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_for_one_key_share_a_transaction() {
     let Some((server, _turn)) = turn("combined charges on Cassandra").await else { return };
@@ -95,7 +96,8 @@ async fn waiters_for_one_key_share_a_transaction() {
     hit(&store, &charge).await.expect("it is charged");
     let before = between.passed.load(Ordering::Relaxed);
     let asked = (0..200).map(|_| {
-        let (store, charge) = (store.clone(), charge.clone());
+        let store = store.clone();
+        let charge = charge.clone();
         tokio::spawn(async move { hit(&store, &charge).await })
     });
     for asked in asked.collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! A relay between a driver and a server that holds frames back when told to.
+//! A relay between a driver and a server that holds frames back on command.
 
 use std::io::{Read, Result, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Requests that run prepared statements, alone and as a batch.
 const EXECUTE: u8 = 0x0a;
 const BATCH: u8 = 0x0d;
-/// The answers to them; a driver also asks whether a connection lives.
+/// The responses to them; a driver also sends keep-alives.
 const RESULT: u8 = 0x08;
 
 pub struct Delayed {
@@ -54,14 +54,19 @@ impl Delayed {
             held: Arc::default(),
         };
         let Delayed { order, passed, held, held_request, .. } = &delayed;
-        let (order, passed, held) = (order.clone(), passed.clone(), held.clone());
+        let order = order.clone();
+        let passed = passed.clone();
+        let held = held.clone();
         let held_request = held_request.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let server = TcpStream::connect(("127.0.0.1", server)).expect("the server is there");
                 let requests = (client.try_clone().expect("a clone"), server.try_clone().expect("a clone"));
-                let (order, passed, held) = (order.clone(), passed.clone(), held.clone());
-                let (holds, releases) = (held_request.clone(), held_request.clone());
+                let order = order.clone();
+                let passed = passed.clone();
+                let held = held.clone();
+                let holds = held_request.clone();
+                let releases = held_request.clone();
                 thread::spawn(move || pass_requests(requests, &holds));
                 thread::spawn(move || {
                     let mut answers = Answers { server, client, held_request: releases };

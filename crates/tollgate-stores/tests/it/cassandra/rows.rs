@@ -1,4 +1,4 @@
-//! What is on the server: rows that people can read, for as long as they count; and what became of a transaction.
+//! The rows on the server: readable, with a TTL; and the outcome of a transaction.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is on the server: keys that people can read, for as long as they count.
+//! The keys on the server: readable, with a TTL.
 
 use std::time::Duration;
 
@@ -34,7 +34,8 @@ async fn keys_say_rule_identity_and_window() {
 async fn hashed_and_long_keys_reveal_nothing_and_fit() {
     let Some(server) = Memcached::start("hashed keys on memcached") else { return };
     let address = server.url().parse().expect("a valid address");
-    let (naming, deadline) = (Naming::Hashed(NameHash::keyed(b"secret")), Duration::from_secs(20));
+    let naming = Naming::Hashed(NameHash::keyed(b"secret"));
+    let deadline = Duration::from_secs(20);
     let hashed = MemcachedStore::open(MemcachedSetup { naming, deadline, ..MemcachedSetup::new(address) });
     hit(&hashed, &own("login", "user:42", limit("5/m", Shape::GCRA))).await.expect("it is charged");
     let store = patient(&server.url());
@@ -42,7 +43,8 @@ async fn hashed_and_long_keys_reveal_nothing_and_fit() {
     let long = "x".repeat(99);
     let user = format!("user:{}", &long[5..]);
     for shape in [Shape::GCRA, FIXED, Shape::TieredWindow { levels: Levels::SMH }] {
-        let (charge, at) = (own(&long, &user, limit("5/d", shape)), now());
+        let charge = own(&long, &user, limit("5/d", shape));
+        let at = now();
         for left in [4, 3] {
             let part = store.charge(std::slice::from_ref(&charge), at).await.limits.swap_remove(0);
             assert_eq!(part.expect("it is charged").remaining, left);

@@ -1,4 +1,4 @@
-//! What goes wrong between a store and its server: a clear error, no crash, and nothing falls open by accident.
+//! Failures between a store and its server: a clear error, no panic, and no request admitted by accident.
 
 use std::io::Write;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ fn five() -> Limit {
     limit("5/h", Shape::GCRA)
 }
 
-/// A charge has no answer, and soon the reason says `part`.
+/// A charge fails, and soon its reason contains `part`.
 async fn check_error(url: &str, part: &str) {
     strange::check_error(usual(url), part, Duration::from_secs(2)).await;
 }
@@ -53,7 +53,8 @@ async fn a_wrong_password_is_reported() {
 async fn a_wrong_database_is_reported_and_a_right_one_is_used() {
     let Some(server) = Redis::start(Make::Redis, "databases of Redis") else { return };
     check_error(&format!("{}/99", server.url()), "DB index is out of range").await;
-    let (third, first) = (ready(&format!("{}/3", server.url())).await, ready(&server.url()).await);
+    let third = ready(&format!("{}/3", server.url())).await;
+    let first = ready(&server.url()).await;
     let charge = own("login", "user:1", five());
     hit(&third, &charge).await.expect("it is charged");
     assert_eq!((left(&third, &charge).await, left(&first, &charge).await), (4, 5));
@@ -115,7 +116,8 @@ async fn a_key_of_the_wrong_type_has_no_answer_and_the_others_do() {
 async fn a_full_memory_refuses_and_charges_nothing() {
     let Some(server) = Redis::start(Make::Redis, "a full Redis") else { return };
     let store = ready(&server.url()).await;
-    let (mine, all) = (own("login", "user:1", five()), shared("api", limit("5/h", Shape::SlidingLog)));
+    let mine = own("login", "user:1", five());
+    let all = shared("api", limit("5/h", Shape::SlidingLog));
     assert_eq!(server.ask(&["CONFIG", "SET", "maxmemory", "1"]), "+OK\r\n");
     for part in store.charge(&[mine.clone(), all.clone()]).await.limits {
         let error = part.expect_err("no room").to_string();
@@ -158,7 +160,7 @@ async fn a_server_that_closes_the_connection_is_reported() {
     check_error(&at(serve(|_| false)), "closed the connection").await;
 }
 
-/// A server closes what is idle: that is no outage.
+/// A server closes idle connections: that is not an outage.
 #[tokio::test]
 async fn a_lost_connection_is_reestablished() {
     let Some(server) = Redis::start(Make::Redis, "cut connections to Redis") else { return };

@@ -1,4 +1,4 @@
-//! Many at once on one key: never above the limit, hardly below it, and no update is lost.
+//! Concurrent charges of one key: never above the limit, hardly below it, and no update is lost.
 
 use std::collections::HashSet;
 use std::thread;
@@ -8,10 +8,10 @@ use tollgate_testkit::central::{SHAPES, crowd, limit, own};
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::stores::redis::{patient, ready};
 
-/// What the processes of a crowd run.
+/// The body of each child process.
 const PROCESS: &str = concat!(module_path!(), "::one_of_the_processes");
 
-/// All three crowds at the same time, each on its own key.
+/// All three groups of processes at the same time, each on its own key.
 #[test]
 fn two_four_and_eight_processes_share_one_limit() {
     let Some(server) = Redis::start(Make::Redis, "processes on one key of Redis") else { return };
@@ -48,7 +48,8 @@ async fn no_state_is_used_twice() {
     let charge = own("chain", "user:1", limit("60/m", Shape::Gcra { burst: Some(3000) }));
     let mut tasks = Vec::new();
     for _ in 0..8 {
-        let (store, charge) = (ready(&server.url()).await, charge.clone());
+        let store = ready(&server.url()).await;
+        let charge = charge.clone();
         tasks.push(tokio::spawn(async move {
             let mut told = Vec::new();
             while told.len() < 1000 {
@@ -62,7 +63,8 @@ async fn no_state_is_used_twice() {
         told.extend(task.await.expect("it ends"));
     }
     told.sort_by_key(|(_, transition)| transition.at);
-    let (mut used, mut left) = (HashSet::new(), HashSet::from([String::new()]));
+    let mut used = HashSet::new();
+    let mut left = HashSet::from([String::new()]);
     let mut last = Time::EPOCH;
     for (part, transition) in &told {
         assert!(transition.at >= last, "the server's time goes forward");

@@ -75,7 +75,7 @@ async fn charge_all(store: &ServerTime) {
     hit(store, &bucket).await.expect("it is charged");
 }
 
-/// What the script prints whose redis-cli talks to this server.
+/// The output of the script with a redis-cli for this server.
 fn list(server: &Redis, client: &str) -> String {
     let docs = include_str!("../../../../../docs/stores.md");
     let script =

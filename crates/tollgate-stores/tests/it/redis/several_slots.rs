@@ -33,7 +33,7 @@ async fn denied_hits_do_not_drain_a_shared_limit_on_another_server() {
         assert_eq!(left(&store, &mine).await, 2);
     }
 
-    // A cluster that is asked as if it were one server says how to ask.
+    // A cluster that is addressed as one server: the error names the right scheme.
     let one = ready(&servers.servers[0].url()).await;
     let mut told = Vec::new();
     for user in 0..20 {
@@ -59,7 +59,7 @@ async fn slots_that_move_are_followed_and_nothing_is_charged_twice() {
     let id = |n: usize| ask(port(n), &["CLUSTER", "MYID"]).lines().nth(1).expect("an id").to_owned();
     let slot = ask(port(0), &["CLUSTER", "KEYSLOT", &name]).trim().trim_start_matches(':').to_owned();
 
-    // Under way: the old server asks to try the new one for keys that have left.
+    // Migrating: the old server redirects (ASK) for keys that have left.
     assert_eq!(ask(port(to), &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]), "+OK\r\n");
     assert_eq!(ask(port(from), &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]), "+OK\r\n");
     assert_eq!(hit(&store, &mine).await.expect("not moved yet").remaining, 998);

@@ -60,7 +60,8 @@ fn a_copy_equals_the_result_of_a_seeded_history() {
     let mut copy = new_copy(&path, 50);
     let mut model: Model =
         (0..50).map(stored).map(|stored| (stored.item, (stored.version, stored.text))).collect();
-    let (mut random, mut number) = (fastrand::Rng::with_seed(11), 50);
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut number = 50;
     for round in 0..40 {
         let mut changes = Vec::new();
         for _ in 0..random.usize(1..60) {
@@ -107,7 +108,8 @@ fn the_history_of_rules_is_bounded_and_has_their_former_texts() {
     copy.apply(&changes[900..], NOW).expect("there is room");
     let past = copy.verified().expect("it is whole").past().expect("it is whole");
     assert_eq!(past.len(), MAX_PAST);
-    let (before, after) = (format!("text {}", count - 2), format!("text {}", count - 1));
+    let before = format!("text {}", count - 2);
+    let after = format!("text {}", count - 1);
     assert_eq!((past[0].before.as_ref(), past[0].change.text.as_ref()), (Some(&before), Some(&after)));
 }
 
@@ -138,7 +140,8 @@ fn no_changed_byte_leads_to_other_contents() {
     drop(copy);
     let whole = read(&path).expect("it is whole");
     let bytes = fs::read(&path).expect("the file");
-    let (mut refused, mut random) = (0, fastrand::Rng::with_seed(5));
+    let mut refused = 0;
+    let mut random = fastrand::Rng::with_seed(5);
     for at in (0..bytes.len()).step_by(23) {
         let mut damaged = bytes.clone();
         damaged[at] ^= 1 << random.u8(0..8);
@@ -263,7 +266,8 @@ fn step(number: u64) -> [ItemChange; 2] {
 #[ignore = "the other half of the test that kills it"]
 fn applies_until_it_is_killed() {
     let Some(path) = std::env::var_os(KILLED) else { return };
-    let (path, start) = (Path::new(&path), Instant::now());
+    let path = Path::new(&path);
+    let start = Instant::now();
     let mut copy = open(path).expect("the parent has made it");
     while start.elapsed() < SOON {
         let number = copy.version().number() / 2 + 1;

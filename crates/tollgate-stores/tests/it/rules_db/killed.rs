@@ -15,7 +15,7 @@ const WRITER: &str = "TOLLGATE_TEST_WRITER";
 /// What precedes the version of an edit that was acknowledged.
 const MADE: &str = "made ";
 
-/// Runs in the child: each edit is said on stdout once it was acknowledged.
+/// Runs in the child: each edit is printed to stdout once it was acknowledged.
 #[tokio::test]
 #[ignore = "the other half of the test that kills it"]
 async fn edits_until_it_is_killed() {
@@ -37,7 +37,7 @@ async fn edits_until_it_is_killed() {
     }
 }
 
-/// Says that an edit was acknowledged.
+/// Prints that an edit was acknowledged.
 pub fn say(id: &str) {
     let mut out = std::io::stdout();
     writeln!(out, "\n{MADE}{id}").and_then(|()| out.flush()).expect("the parent reads");
@@ -64,7 +64,7 @@ pub fn kill_after(mut child: Child, count: usize) -> Vec<String> {
         let line = line.expect("lines are text");
         made.extend(line.strip_prefix(MADE).map(str::to_owned));
         if made.len() == count {
-            child.kill().ok(); // SIGKILL; the pipe still holds what was said before
+            child.kill().ok(); // SIGKILL; the pipe still holds what was printed before
         }
     }
     child.wait().ok();

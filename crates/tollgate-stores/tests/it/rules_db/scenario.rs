@@ -85,7 +85,8 @@ pub async fn every_change_has_a_number_and_an_entry_in_the_log(address: &str) {
     let told: Vec<_> =
         log.iter().map(|entry| (entry.change.version.number(), entry.author.as_str())).collect();
     assert_eq!(told, [(3, "bob"), (2, "ann"), (1, "ann")]);
-    let (five, six) = (rule("a", 5).into_text(), rule("a", 6).into_text());
+    let five = rule("a", 5).into_text();
+    let six = rule("a", 6).into_text();
     let texts: Vec<_> =
         log.iter().map(|entry| (entry.before.as_deref(), entry.change.text.as_deref())).collect();
     assert_eq!(texts, [(Some(&*six), None), (Some(&*five), Some(&*six)), (None, Some(&*five))]);
@@ -195,7 +196,8 @@ pub async fn things_are_paged_by_name_within_a_prefix(address: &str) {
     for prefix in ["", "a", "a-", "b", "z"] {
         let expected: Vec<_> = names.iter().filter(|name| name.starts_with(prefix)).collect();
         for limit in [1, 3, 100] {
-            let (mut seen, mut after) = (Vec::new(), String::new());
+            let mut seen = Vec::new();
+            let mut after = String::new();
             loop {
                 let page = PageQuery { kind: ItemKind::Rule, prefix: prefix.to_owned(), after, limit };
                 let found = db.page(page).await.expect("it can be read");
@@ -294,7 +296,8 @@ pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_ever
     let old = db.edit(at(1_000), rules(0, 5)).await.expect("made").last().expect("ten").version;
     db.edit(at(1_001), rules(10, 5)).await.expect("made");
     let kept = db.edit(at(2_000), rules(0, 6)).await.expect("made");
-    let (first_kept, last) = (kept[0].version, kept[9].version);
+    let first_kept = kept[0].version;
+    let last = kept[9].version;
     let mut ahead = loaded(&db).await;
 
     let mut removed = Vec::new();
@@ -311,7 +314,7 @@ pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_ever
     }
     assert_eq!(loaded(&db).await.live().count(), 20);
 
-    // What a change replaced may be forgotten with the log: it is not taken back as if there had been nothing.
+    // What a change replaced may be forgotten with the log: it is not reverted to nothing.
     match db.rollback(author("bob"), last).await {
         Ok(_) => assert_eq!(text_of(&db, "r9").await, Some(rule("r9", 5).into_text())),
         Err(error) => assert!(matches!(error, DbError::UnknownVersion(_)), "{error}"),
@@ -437,9 +440,11 @@ pub async fn a_change_is_seen_by_three_nodes_within_a_second(address: &str) {
 }
 
 pub async fn ten_thousand_changes_in_batches_lose_none(address: &str) {
-    let (db, reader) = (open(address).await, open(address).await);
+    let db = open(address).await;
+    let reader = open(address).await;
     let mut mirror = Mirror::default();
-    let (mut random, mut made) = (fastrand::Rng::with_seed(5), 0);
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut made = 0;
     while made < 10_000 {
         let first = random.u64(0..2_000);
         let edits = (0..random.u64(1..=100)).map(|n| {
@@ -470,7 +475,8 @@ pub async fn a_version_from_another_past_is_told(address: &str) {
 
 pub async fn no_acknowledged_edit_is_lost_when_writers_are_killed(address: &str) {
     let db = open(address).await;
-    let (mut mirror, mut made) = (loaded(&db).await, HashSet::new());
+    let mut mirror = loaded(&db).await;
+    let mut made = HashSet::new();
     let mut random = fastrand::Rng::with_seed(9);
     for round in 0..6 {
         let writers = [format!("x{round}"), format!("y{round}")].map(|name| killed::start(address, &name));
@@ -490,7 +496,7 @@ pub async fn no_acknowledged_edit_is_lost_when_writers_are_killed(address: &str)
     whole_or_not_at_all(&mirror);
 }
 
-/// A writer's last edit says which of its rules must be there: both were written in one go.
+/// A writer's last edit names which of its rules must exist: both were written in one batch.
 fn whole_or_not_at_all(mirror: &Mirror) {
     let ids: Vec<_> = mirror.live().map(|(item, ..)| item.name.to_string()).collect();
     for writer in ids.iter().filter_map(|id| id.strip_suffix("-last")) {

@@ -127,7 +127,8 @@ async fn no_acknowledged_edit_is_lost_when_the_primary_is_killed_and_restarted()
     let Some(mut pair) = Pair::start().await else { return };
     let address = pair.address();
     let db = open(&address).await;
-    let (mut mirror, mut made) = (Mirror::default(), Vec::new());
+    let mut mirror = Mirror::default();
+    let mut made = Vec::new();
     for round in 0..3 {
         let writer = killed::start(&address, &format!("w{round}"));
         let killing = tokio::task::spawn_blocking(move || killed::kill_after(writer, 60));

@@ -9,10 +9,10 @@ use tollgate_testkit::servers::postgres::Postgres;
 use crate::rules_db::scenario::{author, rule};
 
 const PASSWORD: &str = "s3cret/of+ours";
-/// Nobody comes in without TLS, nor without the password.
+/// Connections need TLS and the password.
 const ONLY_TLS: &str = "hostssl all all 127.0.0.1/32 scram-sha-256\n";
 
-/// A server with TLS, and the files of those who trust it.
+/// A server with TLS, and the files of its clients.
 struct Guarded {
     server: Postgres,
     authority: PathBuf,
@@ -80,7 +80,8 @@ fn root(path: &Path) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_is_trusted_for_its_certificate_its_authority_and_its_name() {
     let Some(guarded) = Guarded::start("127.0.0.1").await else { return };
-    let (ours, strange) = (root(&guarded.authority), root(&guarded.stranger));
+    let ours = root(&guarded.authority);
+    let strange = root(&guarded.stranger);
     let db = guarded.open(&format!("&sslmode=verify-full{ours}")).await.expect("the certificate fits");
     let edits = vec![Edit::rule(rule("a", 5), Precondition::Any)];
     assert_eq!(db.edit(author("ann"), edits).await.expect("it can be written").len(), 1);

@@ -190,8 +190,9 @@ mod tests {
         for lines in 1..600 {
             for key in 0..2_000u64 {
                 let bits = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                let before = TableSize::of(lines as u32);
-                let (before, after) = (before.line_of(bits), before.grown().line_of(bits));
+                let size = TableSize::of(lines as u32);
+                let before = size.line_of(bits);
+                let after = size.grown().line_of(bits);
                 assert!(before < lines && after <= lines);
                 assert!(after == before || (before == split_line(lines) && after == lines), "{lines}");
             }
