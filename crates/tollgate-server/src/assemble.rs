@@ -9,10 +9,14 @@ use tollgate::changes::Changes;
 use tollgate::document::{Problem, Problems};
 use tollgate::engine::EngineSetup;
 use tollgate::{Clock, Engine};
+use tollgate_stores::counters::central::CentralStore;
+use tollgate_stores::counters::name::{NameHash, Naming};
 
-use crate::config::{Config, QueueConfig, QueueLocation, RulesDbConfig};
+use crate::config::{
+    Config, KeyVisibility, QueueConfig, QueueLocation, RulesDbConfig, StoreConfig, StoreKeys,
+};
 use crate::config_history::ConfigHistory;
-use crate::gate::{Gate, LiveSettings};
+use crate::gate::{CentralBackend, Gate, LiveSettings};
 use crate::jwt::KeySet;
 use crate::receipt::Receipts;
 use crate::state::{self, FolderLock, StateFile};
@@ -54,6 +58,41 @@ fn receipts(config: &Config) -> Result<Receipts, Problems> {
 }
 
 const MIN_KEY_BYTES: usize = 32;
+
+/// The central store, which connects in the background. It must be called inside a runtime.
+pub fn central(config: &StoreConfig) -> Result<CentralBackend, Problem> {
+    let naming = naming(&config.keys)?;
+    let store = CentralStore::open(config.address.clone(), naming.clone(), config.deadline);
+    let store = store.map_err(|message| Problem::new(None, "counters", message))?;
+    Ok(CentralBackend::new(store, naming, config.name.clone()))
+}
+
+/// How counters are named in the store.
+fn naming(keys: &StoreKeys) -> Result<Naming, Problem> {
+    let hash = match &keys.secret_file {
+        Some(path) => NameHash::keyed(&name_secret(path)?),
+        None => NameHash::Unkeyed,
+    };
+    Ok(match keys.visibility {
+        KeyVisibility::All => Naming::Plain,
+        KeyVisibility::Public => Naming::Sensitive(hash),
+        KeyVisibility::None => Naming::Hashed(hash),
+    })
+}
+
+fn name_secret(path: &Path) -> Result<Vec<u8>, Problem> {
+    let problem = |why: String| Problem::new(None, "store_secret_file", format!("{}: {why}", path.display()));
+    let secret = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
+    match secret.trim_ascii() {
+        short if short.len() < MIN_SECRET_BYTES => {
+            Err(problem(format!("is shorter than {MIN_SECRET_BYTES} bytes")))
+        }
+        secret => Ok(secret.to_vec()),
+    }
+}
+
+/// Minimum length of the secret that hashes names: the key length of the hash.
+const MIN_SECRET_BYTES: usize = 32;
 
 /// The proxy, if the configuration names upstreams.
 pub fn proxy(gate: &Arc<Gate>, config: &Config) -> Result<Option<Arc<Proxy>>, Problems> {

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use tollgate::ban::Ban;
-use tollgate::engine::{InspectError, KeyReport};
+use tollgate::engine::{DecisionMode, InspectError, InspectMode, KeyReport};
 use tollgate::headers::HeaderStyle;
 use tollgate::identity::address::TrustedProxies;
 use tollgate::identity::{FieldSource, Key};
@@ -56,6 +57,15 @@ pub struct LiveSettings {
     pub trusted: TrustedProxies,
 }
 
+/// What one request is decided by: the policy and settings that were in force when it arrived.
+#[derive(Clone)]
+pub struct GateSnapshot {
+    pub policy: Arc<Policy>,
+    pub live: Arc<LiveSettings>,
+    /// The fields that rules, settings and bans need of a request.
+    pub fields: Arc<FieldSelection>,
+}
+
 #[derive(Default)]
 pub struct Reloads {
     pub applied: AtomicU64,
@@ -84,12 +94,12 @@ impl Gate {
         }
     }
 
-    /// The verdict that [`check`](Self::check) would return; charges nothing and records no violation.
-    pub async fn peek(&self, hit: &Hit<'_>, now: Time) -> Verdict {
-        match self.central.get() {
-            None => self.engine.peek(hit, now),
-            Some(central) => self.engine.peek_central(hit, now, &central.store).await,
-        }
+    /// The policy and settings in force now, for the whole of one request.
+    pub fn snapshot(&self) -> GateSnapshot {
+        // In this order: the fields that a policy needs are selected before it comes into force.
+        let policy = self.engine.policy();
+        let fields = self.field_selection.load_full();
+        GateSnapshot { policy, fields, live: self.live.load_full() }
     }
 
     /// Refunds the charges of a verdict, except for what time has given back already.
@@ -156,52 +166,70 @@ impl Gate {
         }
     }
 
-    /// The fields that rules, settings and bans need of a request.
-    pub fn field_selection(&self) -> Arc<FieldSelection> {
-        self.field_selection.load_full()
-    }
-
     /// Decides a hit and charges it if it passes. The only way to a verdict that may have to wait for a store.
-    pub async fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
-        match self.central.get() {
-            None => self.engine.check(hit, now),
-            Some(central) => central.check(&self.engine, hit, now).await,
-        }
+    pub async fn check(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> Verdict {
+        self.decide(snapshot, hit, now, DecisionMode::Check).await
     }
 
-    /// The state of a key under a rule.
-    pub async fn key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
-        match self.central.get() {
-            None => self.engine.key(rule, key, now),
-            Some(central) => self.engine.key_central(rule, key, now, &central.store).await,
-        }
+    /// The verdict that [`check`](Self::check) would return; charges nothing and records no violation.
+    pub async fn peek(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> Verdict {
+        self.decide(snapshot, hit, now, DecisionMode::Peek).await
     }
 
-    /// Resets the counters of a key; returns their state before.
-    pub async fn reset_key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
+    async fn decide(
+        &self,
+        GateSnapshot { policy, .. }: &GateSnapshot,
+        hit: &Hit<'_>,
+        now: Time,
+        mode: DecisionMode,
+    ) -> Verdict {
+        let Some(central) = self.central.get() else {
+            return self.engine.decide(policy, hit, now, mode);
+        };
+        let started = Instant::now();
+        // Boxed: an idle connection has room for the future of a request.
+        let decided = Box::pin(self.engine.decide_central(policy, hit, now, mode, &central.store)).await;
+        if mode == DecisionMode::Check {
+            central.latencies.record(started.elapsed());
+        }
+        if let Some(receipt) = decided.to_refund {
+            central.settle(receipt, 0, now);
+        }
+        decided.verdict
+    }
+
+    /// The state of a key under a rule; with [`InspectMode::Reset`] the state before the reset.
+    pub async fn inspect_key(
+        &self,
+        rule: &str,
+        key: Key,
+        now: Time,
+        mode: InspectMode,
+    ) -> Result<KeyReport, InspectError> {
         match self.central.get() {
-            None => self.engine.reset_key(rule, key, now),
-            Some(central) => self.engine.reset_key_central(rule, key, now, &central.store).await,
+            None => self.engine.inspect(rule, key, now, mode),
+            Some(central) => self.engine.inspect_central(rule, key, now, mode, &central.store).await,
         }
     }
 
     pub fn now(&self) -> Time {
         self.clock.now()
     }
+}
 
+impl GateSnapshot {
     /// Adds the claims of a verified bearer token. A token that does not verify adds nothing; rules that count by a
     /// claim deny a request with two different tokens.
     pub fn identify<'a>(&self, hit: Hit<'a>, now: Time) -> Hit<'a> {
-        let live = self.live.load();
-        let asked = self.field_selection.load();
-        let Some(keys) = live.jwt.as_ref().filter(|_| !asked.claims.is_empty()) else { return hit };
+        let wanted = &self.fields.claims;
+        let Some(keys) = self.live.jwt.as_ref().filter(|_| !wanted.is_empty()) else { return hit };
         let claims = match single_token(&hit) {
             Ok(Some(token)) => keys.verify(token, now.secs()),
             Ok(None) => return hit,
             Err(SeveralTokens) => return hit.too_many_values(FieldSource::Jwt),
         };
         let Ok(claims) = claims else { return hit };
-        asked.claims.iter().fold(hit, |hit, name| match claims.get(name) {
+        wanted.iter().fold(hit, |hit, name| match claims.get(name) {
             Some(value) => hit.field(FieldSource::Jwt, name.to_string(), value.into_owned()),
             None => hit,
         })

@@ -4,7 +4,7 @@
 //! is accepted only once.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -14,10 +14,11 @@ use ring::rand::SystemRandom;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tollgate::algorithm::{Grant, Quota};
+use tollgate::fingerprint::Fingerprint;
 use tollgate::limit::Shape;
 use tollgate::rule::Rule;
-use tollgate::store::central::CounterId;
-use tollgate::store::{CounterKey, KeyPart, Receipt, ReceiptRecord, Sensitivity};
+use tollgate::store::central::{CentralCounter, CounterId};
+use tollgate::store::{CounterKey, KeyPart, Receipt, ReceiptItem, Sensitivity};
 use tollgate::{Policy, Time, Verdict};
 
 /// A receipt expires after this; its charges then remain.
@@ -110,19 +111,15 @@ impl Receipts {
     pub fn write(&self, verdict: &Verdict) -> Option<String> {
         let receipt = verdict.receipt.as_ref().filter(|_| verdict.allowed)?;
         let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
-        let charges = charged.zip(receipt.records()).map(|(limit, part)| {
-            let ReceiptRecord { fingerprint, unit_cost, grant, counter, quota } = part;
-            let is_share = quota != Quota::new(&limit.limit);
-            let grant = (grant.at.nanos(), grant.cost, grant.mark);
-            let counter = counter.map(write_counter);
+        let charges = charged.zip(receipt.items()).map(|(limit, item)| {
             WireCharge(
                 limit.rule.id.to_string(),
                 limit.limit.counter_label(),
-                fingerprint,
-                unit_cost,
-                grant,
-                counter,
-                is_share,
+                item.fingerprint.to_bits(),
+                item.unit_cost,
+                (item.grant.at.nanos(), item.grant.cost, item.grant.mark),
+                item.counter.as_ref().map(|counter| write_counter(&counter.id)),
+                item.quota != Quota::new(&limit.limit),
             )
         });
         let id = (verdict.id.node, verdict.id.generation, verdict.id.sequence);
@@ -200,19 +197,20 @@ impl WireCharge {
         let rule = policy.rule(&id)?;
         let limit = rule.all_limits().find(|limit| limit.limit.counter_label() == counter)?;
         let grant = Grant { at: Time::from_nanos(at), cost, mark };
-        let counter = elsewhere.map(|written| read_counter(written, &id));
+        let counter = |written| CentralCounter { id: read_counter(written, &id), limit: limit.limit };
+        let counter = elsewhere.map(|written| Arc::new(counter(written)));
         let real_cost = real_cost(rule, limit.limit.shape(), settlement)?;
         let nodes = if is_share { policy.settings().store.nodes } else { 1 };
         let quota = Quota::new(&limit.limit.node_share(nodes));
-        let part = ReceiptRecord { fingerprint, unit_cost, grant, counter, quota };
-        Some((Receipt::from_record(part, limit.limit), real_cost))
+        let fingerprint = Fingerprint::from_bits(fingerprint);
+        let item = ReceiptItem { fingerprint, quota, unit_cost, grant, counter };
+        Some((Receipt::from_items([item])?, real_cost))
     }
 }
 
-fn write_counter(counter: CounterId) -> WireCounter {
-    let CounterId { domain, key, .. } = counter;
+fn write_counter(CounterId { domain, key, .. }: &CounterId) -> WireCounter {
     let part = |part: &KeyPart| (part.name.clone(), part.value.clone(), part.is_sensitive());
-    (domain, key.parts().iter().map(part).collect(), key.owner_index())
+    (domain.clone(), key.parts().iter().map(part).collect(), key.owner_index())
 }
 
 fn read_counter((domain, parts, owner): WireCounter, rule: &str) -> CounterId {
@@ -249,10 +247,12 @@ pub fn is_expected(verdict: &Verdict) -> bool {
 #[cfg(test)]
 mod tests {
     use tollgate::document::{self, MapReader, Problems};
+    use tollgate::engine::DecisionMode;
     use tollgate::policy::{PolicyParts, StoreSettings};
     use tollgate::rule::OnStoreError;
-    use tollgate::store::central::{CentralCharge, CentralCounterStore, CentralOutcome, StoreError};
-    use tollgate::{Engine, Hit, Limit};
+    use tollgate::store::Charge;
+    use tollgate::store::central::{CentralCounterStore, CentralOutcome, LimitResult, StoreError};
+    use tollgate::{Engine, Hit};
 
     use super::*;
 
@@ -297,16 +297,16 @@ mod tests {
     struct Unreachable;
 
     impl CentralCounterStore for Unreachable {
-        async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+        async fn charge(&self, charges: &[Charge], now: Time) -> CentralOutcome {
             self.peek(charges, now).await
         }
 
-        async fn peek(&self, charges: &[CentralCharge], _now: Time) -> CentralOutcome {
-            let error = StoreError::Deadline { server: "a".to_owned() };
-            CentralOutcome::of(charges, true, charges.iter().map(|_| Err(error.clone())).collect())
+        async fn peek(&self, charges: &[Charge], _now: Time) -> CentralOutcome {
+            let failed = LimitResult::Failed(StoreError::Deadline { server: "a".to_owned() });
+            CentralOutcome { admitted: true, limits: vec![failed; charges.len()] }
         }
 
-        async fn reset(&self, _: &CounterId, _: &Limit, _: Time) -> Result<bool, StoreError> {
+        async fn reset(&self, _: &CentralCounter, _: Time) -> Result<bool, StoreError> {
             Ok(false)
         }
     }
@@ -324,7 +324,9 @@ mod tests {
         let receipts = Receipts::with_random_key();
         let hit = Hit::on("GET", "h", "/").cost(2);
         for _ in 0..3 {
-            let verdict = engine.check_central(&hit, NOW, &Unreachable).await.verdict;
+            let policy = engine.policy();
+            let decided = engine.decide_central(&policy, &hit, NOW, DecisionMode::Check, &Unreachable);
+            let verdict = decided.await.verdict;
             assert!(verdict.allowed, "the share is 2 an hour");
             let text = receipts.write(&verdict).unwrap();
             assert_eq!(settle(&receipts, &engine, &text, verdict.id.node, NOW), Ok(1));

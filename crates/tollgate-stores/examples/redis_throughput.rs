@@ -9,28 +9,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tollgate::Clock;
 use tollgate::limit::Limit;
-use tollgate::store::{CounterKey, DeniedHits, Enforcement, KeyPart, Sensitivity};
+use tollgate::store::{Charge, CounterKey, KeyPart, Sensitivity};
 use tollgate_stores::counters::redis::{RedisSetup, RedisStore, args_of_call};
-use tollgate_stores::counters::{CentralCharge, CounterId};
+use tollgate_stores::counters::{CentralCounter, CounterId};
 
 /// What redis-benchmark writes instead of this is a number of twelve digits.
 const RANDOM: &str = "__rand_int__";
 
-fn charges(user: &str, rules: usize) -> Vec<CentralCharge> {
+fn charges(user: &str, rules: usize) -> Vec<Charge> {
     let user = KeyPart { name: "user".into(), value: user.into(), sensitivity: Sensitivity::Public };
     let limit = Limit::per("1000/d".parse().expect("a rate"));
-    let charge = |n| CentralCharge {
-        counter: CounterId {
+    let charge = |n| {
+        let id = CounterId {
             domain: "default".into(),
             rule: format!("rule-{n}").into(),
             key: CounterKey::owned(vec![user.clone()], 0),
-        },
-        limit,
-        cost: 1,
-        unit_cost: 1,
-        enforcement: Enforcement::Enforced,
-        denied_hits: DeniedHits::Free,
+        };
+        Charge::central(CentralCounter { id, limit })
     };
     (0..rules).map(charge).collect()
 }
@@ -79,13 +76,15 @@ async fn measure(
             let store = store.clone();
             let left = Arc::clone(&left);
             tokio::spawn(async move {
+                let clock = Clock::new();
                 let mut failed = 0u64;
                 while left
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
                     .is_ok()
                 {
                     let charges = charges(&format!("{:012}", fastrand::u64(..keys)), rules);
-                    failed += u64::from(store.charge(&charges).await.limits.iter().any(Result::is_err));
+                    let outcome = store.charge(&charges, clock.now()).await;
+                    failed += u64::from(outcome.limits.iter().any(|limit| limit.error().is_some()));
                 }
                 failed
             })

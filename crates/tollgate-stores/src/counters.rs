@@ -3,9 +3,7 @@
 //! Requests and results are the library's types ([`tollgate::store::central`]). A charge whose outcome is unknown is
 //! never retried.
 
-pub use tollgate::store::central::{
-    CentralCharge, CentralOutcome, CentralReceipt, CentralReceiptItem, CounterId, StoreError,
-};
+pub use tollgate::store::central::{CentralCounter, CentralOutcome, CounterId, LimitResult, StoreError};
 
 pub mod breaker;
 #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
@@ -23,7 +21,7 @@ pub mod memcached;
 pub mod name;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(any(feature = "memcached", feature = "cassandra"))]
+#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
 mod request;
 #[cfg(any(feature = "memcached", feature = "cassandra"))]
 pub(crate) mod state;

@@ -5,9 +5,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use tollgate::limit::{Levels, WindowStart};
-use tollgate::store::{CounterKey, DeniedHits, Enforcement, LimitOutcome};
+use tollgate::store::{Charge, CounterKey, DeniedHits, LimitOutcome, Receipt};
 use tollgate::{Clock, Limit, Shape, Time};
-use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
+use tollgate_stores::counters::{CentralCounter, CentralOutcome, CounterId, LimitResult, StoreError};
 
 use crate::conformance::{Answer, Subject, key_parts};
 
@@ -36,18 +36,17 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Why the store cannot keep such a limit, if it cannot.
     fn refusal(limit: &Limit, denied: DeniedHits) -> Option<String>;
 
-    fn charge(&self, charges: &[CentralCharge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
-    fn peek(&self, charges: &[CentralCharge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
+    fn charge(&self, charges: &[Charge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
+    fn peek(&self, charges: &[Charge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
     fn settle(
         &self,
-        receipt: CentralReceipt,
+        receipt: Receipt,
         real_cost: u64,
         now: Time,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
     fn reset(
         &self,
-        counter: &CounterId,
-        limit: &Limit,
+        counter: &CentralCounter,
         now: Time,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
@@ -64,30 +63,38 @@ pub fn limit(rate: &str, shape: Shape) -> Limit {
 }
 
 /// One unit of a client's own limit; the first part of the key is the owner.
-pub fn own(rule: &str, key: &str, limit: Limit) -> CentralCharge {
+pub fn own(rule: &str, key: &str, limit: Limit) -> Charge {
     charge(rule, CounterKey::owned(key_parts(key), 0), limit)
 }
 
 /// One unit of a limit that all clients share.
-pub fn shared(rule: &str, limit: Limit) -> CentralCharge {
+pub fn shared(rule: &str, limit: Limit) -> Charge {
     charge(rule, CounterKey::shared(Vec::new()), limit)
 }
 
-fn charge(rule: &str, key: CounterKey, limit: Limit) -> CentralCharge {
-    let counter = CounterId { domain: "default".into(), rule: rule.into(), key };
-    let (weight, denied) = (Enforcement::Enforced, DeniedHits::Free);
-    CentralCharge { counter, limit, cost: 1, unit_cost: 1, enforcement: weight, denied_hits: denied }
+fn charge(rule: &str, key: CounterKey, limit: Limit) -> Charge {
+    let id = CounterId { domain: "default".into(), rule: rule.into(), key };
+    Charge::central(CentralCounter { id, limit })
 }
 
 /// The one part of a request with one limit, now.
-pub async fn hit(store: &impl Store, charge: &CentralCharge) -> Result<LimitOutcome, StoreError> {
-    store.charge(std::slice::from_ref(charge), now()).await.limits.swap_remove(0)
+pub async fn hit(store: &impl Store, charge: &Charge) -> Result<LimitOutcome, StoreError> {
+    answer_of(store.charge(std::slice::from_ref(charge), now()).await.limits.swap_remove(0))
+}
+
+/// The answer to a charge, or why there is none.
+pub fn answer_of(result: LimitResult) -> Result<LimitOutcome, StoreError> {
+    match result {
+        LimitResult::Answered(outcome) => Ok(outcome),
+        LimitResult::Skipped => panic!("a store decides every charge"),
+        LimitResult::Failed(error) => Err(error),
+    }
 }
 
 /// What is left of a limit now.
-pub async fn left(store: &impl Store, charge: &CentralCharge) -> u64 {
+pub async fn left(store: &impl Store, charge: &Charge) -> u64 {
     let part = store.peek(std::slice::from_ref(charge), now()).await.limits.swap_remove(0);
-    part.expect("it answers").decision.left
+    answer_of(part).expect("it answers").decision.left
 }
 
 /// A store under the conformance suite.
@@ -105,7 +112,7 @@ impl<S: Store> Told<S> {
 }
 
 impl<S: Store> Subject for Told<S> {
-    type Receipt = CentralReceipt;
+    type Receipt = Receipt;
 
     fn unit(&self) -> Duration {
         S::UNIT
@@ -123,25 +130,28 @@ impl<S: Store> Subject for Told<S> {
         self.histories
     }
 
-    async fn charge(&self, charges: &[CentralCharge], now: Time) -> Answer<CentralReceipt> {
+    async fn charge(&self, charges: &[Charge], now: Time) -> Answer<Receipt> {
         self.at.set(now);
-        answer(self.store.charge(charges, now).await)
+        answer(charges, self.store.charge(charges, now).await)
     }
 
-    async fn peek(&self, charges: &[CentralCharge], now: Time) -> Answer<CentralReceipt> {
-        answer(self.store.peek(charges, now).await)
+    async fn peek(&self, charges: &[Charge], now: Time) -> Answer<Receipt> {
+        answer(charges, self.store.peek(charges, now).await)
     }
 
-    async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) {
+    async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
         self.at.set(now);
         self.store.settle(receipt, real_cost, now).await.expect("it is settled");
     }
 
     async fn reset(&self, counter: &CounterId, limit: &Limit) {
-        self.store.reset(counter, limit, self.at.get()).await.expect("it is reset");
+        let counter = CentralCounter { id: counter.clone(), limit: *limit };
+        self.store.reset(&counter, self.at.get()).await.expect("it is reset");
     }
 }
 
-fn answer(outcome: CentralOutcome) -> Answer<CentralReceipt> {
-    Answer { admitted: outcome.admitted, parts: outcome.limits, receipt: outcome.receipt }
+fn answer(charges: &[Charge], outcome: CentralOutcome) -> Answer<Receipt> {
+    let receipt = outcome.receipt(charges);
+    let parts = outcome.limits.into_iter().map(answer_of).collect();
+    Answer { admitted: outcome.admitted, parts, receipt }
 }

@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use tollgate::algorithm::Admission;
-use tollgate::store::{KeyPart, LimitOutcome, Sensitivity};
+use tollgate::store::{Charge, KeyPart, LimitOutcome, Sensitivity};
 use tollgate::{Limit, Time};
-use tollgate_stores::counters::{CentralCharge, CounterId, StoreError};
+use tollgate_stores::counters::{CounterId, StoreError};
 
 mod draw;
 mod history;
@@ -53,8 +53,8 @@ pub trait Subject {
         12
     }
 
-    async fn charge(&self, charges: &[CentralCharge], now: Time) -> Answer<Self::Receipt>;
-    async fn peek(&self, charges: &[CentralCharge], now: Time) -> Answer<Self::Receipt>;
+    async fn charge(&self, charges: &[Charge], now: Time) -> Answer<Self::Receipt>;
+    async fn peek(&self, charges: &[Charge], now: Time) -> Answer<Self::Receipt>;
     async fn settle(&self, receipt: Self::Receipt, real_cost: u64, now: Time);
     /// Forgets a counter.
     async fn reset(&self, counter: &CounterId, limit: &Limit);

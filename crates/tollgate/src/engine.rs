@@ -1,6 +1,7 @@
 //! The engine: decides hits.
 //!
-//! Plan, charge, conclude. The engine owns the policy in force, the memory store, the bans and the statistics; it
+//! Begin (plan and draft), charge, finish (conclude and record): `begin` and `finish` are pure and written once; the
+//! charge is made in memory at once, or in a central store and awaited (`central`). The engine owns the policy in force, the memory store, the bans and the statistics; it
 //! reads no clock and does no I/O.
 
 use std::convert::Infallible;
@@ -12,18 +13,16 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
 use crate::ban::BanList;
-use crate::changes::Changes;
 use crate::enforce::{Enforce, PanicSwitch};
-use crate::event::{Events, KeyText, NewEvent, NewEventKey};
+use crate::event::{Events, NewEvent, NewEventKey};
 use crate::fingerprint::Secret;
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key, abridged};
-use crate::limit::Limit;
 use crate::plan::{Exempt, Plan, PlanContext, PlannedRule};
 use crate::policy::{Policy, PolicyChange};
 use crate::rule::{BanPolicy, Rule, RuleSetError};
-use crate::store::memory::{InForce, MemoryFull};
-use crate::store::{MemoryStore, Receipt};
+use crate::store::memory::InForce;
+use crate::store::{LimitOutcome, MemoryStore, Receipt};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 use crate::track::Outbox;
@@ -36,6 +35,7 @@ mod decisions;
 mod deny_cache;
 mod inspect;
 pub mod log;
+mod setup;
 mod snapshot;
 mod tracked;
 mod violations;
@@ -44,8 +44,10 @@ use decisions::Decisions;
 use deny_cache::DenyCache;
 
 pub use central::CentralVerdict;
-pub use inspect::{CounterDetail, CounterReport, InspectError, KeyReport, TrackScope};
+use central::FailedCharge;
+pub use inspect::{CounterDetail, CounterReport, InspectError, InspectMode, KeyReport, TrackScope};
 use log::ChangedTracks;
+pub use setup::{EngineSetup, LogKeys};
 pub use snapshot::{Restored, SnapshotError};
 
 /// Hits of a batch that are planned ahead.
@@ -74,64 +76,29 @@ pub struct Engine {
     outbox: Outbox,
 }
 
-/// Whether logs and events show keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum LogKeys {
-    #[default]
-    Redacted,
-    Plain,
+/// What a decision changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DecisionMode {
+    /// Charges the counters and records the verdict.
+    Check,
+    /// Changes nothing.
+    Peek,
 }
 
-impl LogKeys {
-    fn key_text(self) -> KeyText {
-        match self {
-            LogKeys::Redacted => KeyText::Never,
-            LogKeys::Plain => KeyText::Stored,
-        }
-    }
+/// What is decided: a hit, under one snapshot of the policy.
+#[derive(Clone, Copy)]
+struct Question<'q, 'h> {
+    policy: &'q Policy,
+    hit: &'q Hit<'h>,
+    now: Time,
+    mode: DecisionMode,
 }
 
-/// Settings of an engine, fixed for its lifetime.
-#[derive(Clone, Debug)]
-pub struct EngineSetup {
-    pub memory_bytes: usize,
-    pub memory_full: MemoryFull,
-    pub secret: Secret,
-    pub log_keys: LogKeys,
-    /// Distinguishes this node's verdicts from those of other nodes.
-    pub node: u32,
-    /// Whether changes are recorded for a [state log](log).
-    pub changes: Changes,
-}
-
-impl EngineSetup {
-    /// With less memory, some part of the store could not store a key.
-    pub const MIN_MEMORY_BYTES: usize = MemoryStore::MIN_BYTES;
-
-    /// The memory that a key of this limit needs at its limit, in whole mebibytes.
-    pub fn min_memory_for(limit: &Limit) -> usize {
-        MemoryStore::min_bytes_for(limit)
-    }
-
-    /// Checks that the system grants that much address space; an engine panics if it does not.
-    pub fn check_memory(&self) -> std::io::Result<()> {
-        MemoryStore::try_new(self.memory_bytes).map(drop)
-    }
-}
-
-impl Default for EngineSetup {
-    fn default() -> Self {
-        let secret = Secret::random();
-        let node = secret.digest().part(b"node").finish().0 as u32;
-        let memory_full = MemoryFull::default();
-        EngineSetup {
-            memory_bytes: 1 << 30,
-            memory_full,
-            secret,
-            log_keys: LogKeys::Redacted,
-            node,
-            changes: Changes::Ignored,
-        }
+impl Question<'_, '_> {
+    /// Whether the plan is charged. A rule that denies without counting charges no other rule (I3).
+    #[inline(always)]
+    fn may_charge(&self, plan: &Plan<'_>) -> bool {
+        self.mode == DecisionMode::Check && !plan.is_denied_by_key()
     }
 }
 
@@ -164,12 +131,29 @@ impl Engine {
 
     /// Decides a hit and charges it if it is admitted.
     pub fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
-        let policy = self.policy.load();
+        self.decide_in_memory(&self.policy.load(), hit, now, DecisionMode::Check)
+    }
+
+    /// The verdict that [`check`](Self::check) would return; nothing is charged, tracked or recorded.
+    pub fn peek(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+        self.decide_in_memory(&self.policy.load(), hit, now, DecisionMode::Peek)
+    }
+
+    /// Decides a hit under a snapshot of the policy, with counters in memory. If another policy has come into force and
+    /// a counter would have to be created, the hit is decided under that policy instead.
+    pub fn decide(&self, policy: &Policy, hit: &Hit<'_>, now: Time, mode: DecisionMode) -> Verdict {
+        self.decide_in_memory(policy, hit, now, mode)
+    }
+
+    /// Inlined, so that a caller with a constant mode has no branches for the other.
+    #[inline(always)]
+    fn decide_in_memory(&self, policy: &Policy, hit: &Hit<'_>, now: Time, mode: DecisionMode) -> Verdict {
         let mut plan = Plan::default();
-        let planned = self.plan(&policy, &mut plan, hit, now);
-        let holds = || std::ptr::eq(&**self.policy.load(), &**policy);
+        let planned = self.begin(policy, &mut plan, hit, now);
+        let holds = || std::ptr::eq(&**self.policy.load(), policy);
         let in_force = InForce::as_long_as(&holds);
-        let mut verdict = self.decide(&policy, &plan, planned, hit, now, &in_force);
+        let question = Question { policy, hit, now, mode };
+        let mut verdict = self.decide_planned(&question, &plan, planned, &in_force);
         if in_force.was_replaced() {
             verdict = self.check_locked(hit, now);
         }
@@ -185,7 +169,7 @@ impl Engine {
 
     /// Plans a hit and prefetches its counters.
     #[inline(always)]
-    fn plan<'p>(
+    fn begin<'p>(
         &self,
         policy: &'p Policy,
         plan: &mut Plan<'p>,
@@ -200,50 +184,59 @@ impl Engine {
         PlanContext { enforce: self.panic_switch.get(), bans: &self.bans, secret: &self.secret, now }
     }
 
-    /// The verdict is meaningless if the policy [was replaced](InForce::was_replaced) and a counter would have to be
-    /// created.
+    /// Charges a plan in memory, and finishes. The verdict is meaningless if the policy
+    /// [was replaced](InForce::was_replaced) and a counter would have to be created.
     #[inline(always)]
-    fn decide(
+    fn decide_planned(
         &self,
-        policy: &Policy,
+        question: &Question<'_, '_>,
         plan: &Plan<'_>,
         planned: Result<(), Exempt>,
-        hit: &Hit<'_>,
-        now: Time,
         in_force: &InForce<'_>,
     ) -> Verdict {
-        let mut verdict = Verdict::new(self.next_id(policy)); // one object on all paths, so that it is not copied
+        // One object on all paths, so that it is not copied.
+        let mut verdict = Verdict::new(self.next_id(question.policy));
         if let Err(exempt) = planned {
-            verdict = self.record_exempt(Verdict::exempt(verdict.id, exempt, now), hit, now);
+            verdict = self.finish_exempt(question, verdict.id, exempt);
             return verdict;
         }
         plan.draft(&mut verdict); // while the counters are being fetched
-        // A rule that denies without counting: no other rule is charged (I3).
-        let refused = plan.is_denied_by_key();
-        let charges = &plan.charges;
-        let outcome = match refused {
-            true => self.store.peek(charges, now),
-            false => self.store.charge_while(charges, now, in_force),
+        let outcome = match question.may_charge(plan) {
+            true => self.store.charge_while(&plan.charges, question.now, in_force),
+            false => self.store.peek(&plan.charges, question.now),
         };
         if !in_force.was_replaced() {
-            plan.conclude(&mut verdict, &outcome);
-            self.record(policy, plan, &verdict, hit, now);
-            self.decisions.count(verdict.reason);
+            self.finish(question, plan, &mut verdict, outcome.limits.iter().map(Some), &[]);
         }
         verdict
     }
 
-    /// The verdict that [`check`](Self::check) would return; nothing is charged, tracked or recorded.
-    pub fn peek(&self, hit: &Hit<'_>, now: Time) -> Verdict {
-        let policy = self.policy.load();
-        let id = self.next_id(&policy);
-        let mut plan = Plan::default();
-        if let Err(exempt) = policy.plan(&mut plan, hit, &self.plan_context(now), |_| ()) {
-            return Verdict::exempt(id, exempt, now);
+    /// Concludes the verdict from the outcomes of the charges, in their order, and records it.
+    #[inline(always)]
+    fn finish<'o>(
+        &self,
+        question: &Question<'_, '_>,
+        plan: &Plan<'_>,
+        verdict: &mut Verdict,
+        outcomes: impl Iterator<Item = Option<&'o LimitOutcome>> + Clone,
+        failed: &[FailedCharge],
+    ) {
+        plan.conclude(verdict, outcomes);
+        central::apply_failures(verdict, failed);
+        if question.mode == DecisionMode::Check {
+            self.record(question, plan, verdict);
+            self.decisions.count(verdict.reason);
         }
-        let mut verdict = Verdict::new(id);
-        plan.draft(&mut verdict);
-        plan.conclude(&mut verdict, &self.store.peek(&plan.charges, now));
+    }
+
+    /// As [`finish`](Self::finish), for a hit that no rule applies to.
+    fn finish_exempt(&self, question: &Question<'_, '_>, id: VerdictId, exempt: Exempt) -> Verdict {
+        let verdict = Verdict::exempt(id, exempt, question.now);
+        if question.mode == DecisionMode::Check {
+            let key = verdict.ban.as_ref().map(|ban| ban.0.to_string());
+            self.push_event(question, &verdict, None, key.as_deref());
+            self.decisions.count(verdict.reason);
+        }
         verdict
     }
 
@@ -258,14 +251,15 @@ impl Engine {
             let mut plans: [Plan<'_>; PLAN_AHEAD] = Default::default();
             let planned = hits.iter().zip(&mut plans);
             let planned: SmallVec<[_; PLAN_AHEAD]> =
-                planned.map(|(hit, plan)| self.plan(&policy, plan, hit, now)).collect();
+                planned.map(|(hit, plan)| self.begin(&policy, plan, hit, now)).collect();
             for ((hit, plan), planned) in hits.iter().zip(&plans).zip(planned) {
                 if self.bans.changes() != bans {
                     verdicts.push(self.check(hit, now)); // an earlier hit may have led to a ban meanwhile
                     continue;
                 }
                 let in_force = InForce::as_long_as(&holds);
-                verdicts.push(self.decide(&policy, plan, planned, hit, now, &in_force));
+                let question = Question { policy: &policy, hit, now, mode: DecisionMode::Check };
+                verdicts.push(self.decide_planned(&question, plan, planned, &in_force));
                 if in_force.was_replaced() {
                     verdicts.pop();
                     verdicts.push(self.check(hit, now));
@@ -363,16 +357,10 @@ impl Engine {
         self.decisions.next_id(policy.generation())
     }
 
-    fn record_exempt(&self, verdict: Verdict, hit: &Hit<'_>, now: Time) -> Verdict {
-        let key = verdict.ban.as_ref().map(|ban| ban.0.to_string());
-        self.push_event(&verdict, None, key.as_deref(), hit, now);
-        self.decisions.count(verdict.reason);
-        verdict
-    }
-
     /// Records a verdict: statistics, tracking, violations and bans, the event stream.
     #[inline]
-    fn record(&self, policy: &Policy, plan: &Plan<'_>, verdict: &Verdict, hit: &Hit<'_>, now: Time) {
+    fn record(&self, question: &Question<'_, '_>, plan: &Plan<'_>, verdict: &Verdict) {
+        let now = question.now;
         if plan.ignored > 0 {
             self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
         }
@@ -402,23 +390,17 @@ impl Engine {
             }
             if let (Some(limit), Some(ban)) = (denier, &planned.rule.ban)
                 && limit.is_enforced()
-                && self.record_violations(policy, planned.rule, ban, hit, now)
+                && self.record_violations(question, planned.rule, ban)
             {
                 record.count_banned();
             }
         }
-        self.push_event(verdict, reported_rule(plan, verdict), None, hit, now);
+        self.push_event(question, verdict, reported_rule(plan, verdict), None);
     }
 
     /// Records a violation for each key of a request with several values; returns whether it has led to a ban.
-    fn record_violations(
-        &self,
-        policy: &Policy,
-        rule: &Rule,
-        ban: &BanPolicy,
-        hit: &Hit<'_>,
-        now: Time,
-    ) -> bool {
+    fn record_violations(&self, question: &Question<'_, '_>, rule: &Rule, ban: &BanPolicy) -> bool {
+        let Question { policy, hit, now, .. } = *question;
         let mut banned = false;
         for values in policy.combinations(hit, &ban.key).unwrap_or_default() {
             if values.iter().any(|value| value.is_empty()) {
@@ -437,11 +419,10 @@ impl Engine {
     #[inline]
     fn push_event(
         &self,
+        question: &Question<'_, '_>,
         verdict: &Verdict,
         planned: Option<&PlannedRule<'_>>,
         key: Option<&str>,
-        hit: &Hit<'_>,
-        now: Time,
     ) {
         let plain;
         let key = match (self.log_keys, planned, key) {
@@ -452,13 +433,13 @@ impl Engine {
             }
             (LogKeys::Plain, _, Some(key)) => NewEventKey::Plain(key),
             (LogKeys::Plain, Some(planned), None) => {
-                plain = key_of(&self.policy.load(), &planned.rule.key, hit).map(|key| key.to_string());
+                plain = key_of(question.policy, &planned.rule.key, question.hit).map(|key| key.to_string());
                 plain.as_deref().map_or(NewEventKey::Unknown, NewEventKey::Plain)
             }
         };
         self.events.push(NewEvent {
             id: verdict.id,
-            at: now,
+            at: question.now,
             allowed: verdict.allowed,
             reason: verdict.reason,
             rule: planned.map(|planned| &planned.rule.id),

@@ -129,6 +129,17 @@ impl ShortPart {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Fingerprint(pub(crate) u64);
 
+impl Fingerprint {
+    /// As a number, for a caller that stores it; [`from_bits`](Self::from_bits) restores it.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    pub fn from_bits(bits: u64) -> Fingerprint {
+        Fingerprint(bits)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

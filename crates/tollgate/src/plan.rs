@@ -19,7 +19,7 @@ use crate::policy::Policy;
 use crate::rule::{
     Limits, MAX_MATCHES, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode, RuleOwner, RuleRef,
 };
-use crate::store::{Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome, Predecessor, Receipt};
+use crate::store::{Charge, DeniedHits, Enforcement, LimitOutcome, Predecessor, Receipt};
 use crate::time::Time;
 use crate::verdict::{LimitVerdict, Verdict};
 
@@ -365,6 +365,7 @@ fn charge(
         enforcement: if mode == RuleMode::Enforce { Enforcement::Enforced } else { Enforcement::Shadow },
         denied_hits: if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free },
         predecessors: previous,
+        counter: None,
     }
 }
 
@@ -403,27 +404,23 @@ impl Plan<'_> {
         }
     }
 
-    /// Completes the draft with the outcome of the charges.
-    #[inline]
-    pub(crate) fn conclude(&self, verdict: &mut Verdict, outcome: &ChargeOutcome) {
+    /// Completes the draft with the outcomes of the charges, in their order. A charge without one does not affect the
+    /// verdict.
+    #[inline(always)]
+    pub(crate) fn conclude<'o>(
+        &self,
+        verdict: &mut Verdict,
+        outcomes: impl Iterator<Item = Option<&'o LimitOutcome>> + Clone,
+    ) {
         let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
-        for (limit, part) in counted.zip(&outcome.limits) {
-            limit.conclude(part);
-        }
-        verdict.summarize();
-        Receipt::write(&mut verdict.receipt, &self.charges, outcome);
-    }
-
-    /// As above; charges without an outcome do not affect the verdict.
-    pub(crate) fn conclude_partial(&self, verdict: &mut Verdict, parts: &[Option<LimitOutcome>]) {
-        let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
-        for (limit, part) in counted.zip(parts) {
-            match part {
-                Some(part) => limit.conclude(part),
+        for (limit, outcome) in counted.zip(outcomes.clone()) {
+            match outcome {
+                Some(outcome) => limit.conclude(outcome),
                 None => (limit.allowed, limit.skipped) = (true, true),
             }
         }
         verdict.summarize();
+        Receipt::write(&mut verdict.receipt, &self.charges, outcomes);
     }
 
     /// Every charge with its rule and its limit.

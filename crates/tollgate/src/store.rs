@@ -3,25 +3,23 @@
 //! A store applies all enforced charges of a request or none (I3). A shadow charge is applied iff the request is
 //! admitted and the charge's own limit allows it; it never affects the verdict.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::algorithm::{Admission, Decision, Grant, Quota};
 use crate::fingerprint::Fingerprint;
-use crate::limit::Limit;
-use crate::store::central::CounterId;
-use crate::time::Time;
+use crate::store::central::CentralCounter;
 
 pub mod central;
 mod counter_key;
 pub mod memory;
-mod receipt_record;
-mod split;
+mod receipt;
 
 pub use counter_key::{CounterKey, KeyPart, Sensitivity};
 pub use memory::MemoryStore;
-pub use receipt_record::ReceiptRecord;
+pub use receipt::{Receipt, ReceiptItem};
 
 /// One limit of one rule for one key.
 #[derive(Clone, Debug)]
@@ -35,23 +33,38 @@ pub struct Charge {
     pub denied_hits: DeniedHits,
     /// The limits that this one has replaced, latest first: a key that is not found is looked up under them.
     pub predecessors: Vec<Predecessor>,
+    /// The counter in a central store; `None` if it is charged in memory.
+    pub counter: Option<Arc<CentralCounter>>,
 }
 
 impl Charge {
     /// An enforced charge without predecessors, whose denials cost nothing.
     pub fn enforced(fingerprint: Fingerprint, quota: Quota, cost: u64) -> Charge {
-        let weight = Enforcement::Enforced;
-        let denied = DeniedHits::Free;
-        let previous = Vec::new();
         Charge {
             fingerprint,
             quota,
             cost,
             unit_cost: 1,
-            enforcement: weight,
-            denied_hits: denied,
-            predecessors: previous,
+            enforcement: Enforcement::Enforced,
+            denied_hits: DeniedHits::Free,
+            predecessors: Vec::new(),
+            counter: None,
         }
+    }
+
+    /// An enforced charge of one to a counter in a central store, whose denials cost nothing.
+    pub fn central(counter: CentralCounter) -> Charge {
+        let quota = Quota::new(&counter.limit);
+        Charge { counter: Some(Arc::new(counter)), ..Charge::enforced(Fingerprint(0), quota, 1) }
+    }
+
+    /// The counter in a central store.
+    ///
+    /// # Panics
+    ///
+    /// If the charge is for the memory store.
+    pub fn counter(&self) -> &CentralCounter {
+        self.counter.as_ref().expect("charges of a central store name their counter")
     }
 }
 
@@ -107,54 +120,5 @@ impl LimitOutcome {
     #[inline]
     pub(crate) fn waits_longer_than(&self, longest: Duration) -> bool {
         matches!(self.decision.admission, Admission::Deny { retry_after } if retry_after > longest)
-    }
-}
-
-/// The right to refund a charge, or to correct its cost. Using it consumes it.
-#[derive(Debug)]
-pub struct Receipt {
-    pub(crate) items: SmallVec<[ReceiptItem; 2]>,
-}
-
-#[derive(Debug)]
-pub(crate) struct ReceiptItem {
-    pub(crate) fingerprint: Fingerprint,
-    pub(crate) quota: Quota,
-    pub(crate) unit_cost: u64,
-    pub(crate) grant: Grant,
-    /// The counter in a central store; `None` if it was charged in memory.
-    pub(crate) central: Option<Box<CentralCounter>>,
-}
-
-/// A counter in a central store, and the limit on it.
-#[derive(Clone, Debug)]
-pub(crate) struct CentralCounter {
-    pub(crate) counter: CounterId,
-    pub(crate) limit: Limit,
-}
-
-impl Receipt {
-    /// The receipt for what was charged; `None` if nothing was.
-    pub fn of(charges: &[Charge], outcome: &ChargeOutcome) -> Option<Receipt> {
-        let mut receipt = None;
-        Receipt::write(&mut receipt, charges, outcome);
-        receipt
-    }
-
-    /// As above, written in place.
-    #[inline]
-    pub(crate) fn write(receipt: &mut Option<Receipt>, charges: &[Charge], outcome: &ChargeOutcome) {
-        for (charge, part) in charges.iter().zip(&outcome.limits) {
-            if let Some(grant) = part.grant {
-                let Charge { fingerprint, quota, unit_cost, .. } = *charge;
-                let receipt = receipt.get_or_insert_with(|| Receipt { items: SmallVec::new() });
-                receipt.items.push(ReceiptItem { fingerprint, quota, unit_cost, grant, central: None });
-            }
-        }
-    }
-
-    /// When it was charged.
-    pub fn at(&self) -> Time {
-        self.items.first().map_or(Time::EPOCH, |item| item.grant.at)
     }
 }

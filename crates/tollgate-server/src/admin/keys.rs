@@ -2,7 +2,7 @@
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tollgate::engine::{CounterDetail, CounterReport, InspectError, KeyReport};
+use tollgate::engine::{CounterDetail, CounterReport, InspectError, InspectMode, KeyReport};
 use tollgate::identity::Key;
 use tollgate::request::percent::{self, Plus};
 use tollgate::time::calendar::rfc3339;
@@ -21,7 +21,8 @@ pub async fn reset(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let found = find(&call).await?;
     let gate = call.gate();
     let rule = found.rule.to_string();
-    let report = gate.reset_key(&rule, found.key, gate.now()).await.map_err(not_found)?;
+    let report =
+        gate.inspect_key(&rule, found.key, gate.now(), InspectMode::Reset).await.map_err(not_found)?;
     tracing::info!(rule, caller = call.caller, "a key was reset by hand");
     Ok(response::json(StatusCode::OK, &json!({ "reset": report_json(&report) })))
 }
@@ -38,7 +39,7 @@ async fn find(call: &AdminRequest) -> Result<KeyReport, ProblemDetails> {
     let now = call.gate().now();
     let mut tried = Vec::with_capacity(keys.len());
     for key in keys {
-        tried.push(gate.key(rule, key, now).await);
+        tried.push(gate.inspect_key(rule, key, now, InspectMode::Read).await);
     }
     let at = tried.iter().position(Result::is_ok).unwrap_or(0);
     tried.swap_remove(at).map_err(not_found)

@@ -119,9 +119,10 @@ async fn api_answer(gate: Arc<Gate>, request: Request<Incoming>, peer: SocketAdd
         "authorization",
         header("authorization"),
     );
-    let verdict = gate.engine.check(&gate.identify(hit, now), now);
+    let snapshot = gate.snapshot();
+    let verdict = gate.check(&snapshot, &snapshot.identify(hit, now), now).await;
     let mut answer = if verdict.allowed { served(method, path) } else { response::denial(&verdict) };
-    response::write_headers(&mut answer, &verdict, gate.live.load().headers);
+    response::write_headers(&mut answer, &verdict, snapshot.live.headers);
     answer
 }
 

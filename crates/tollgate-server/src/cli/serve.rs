@@ -19,7 +19,7 @@ use crate::admin::{self, Admin};
 use crate::cli::{Exit, out};
 use crate::config::Config;
 use crate::connection::{self, AddressLimiter, Shutdown};
-use crate::gate::{CentralBackend, Gate, tracking};
+use crate::gate::{Gate, tracking};
 use crate::reload::{self, FileStamp, StartupSettings, WatchedConfig};
 use crate::rules_follower::{self, NodeCapabilities, RulesFollower};
 use crate::state::{FolderLock, Saver, StateFile, StateLog};
@@ -247,7 +247,7 @@ impl Saved {
 /// Connects to the central store, if configured. The store may become available later.
 fn open_central(gate: &Gate, config: &Config) -> anyhow::Result<()> {
     let Some(store) = &config.store else { return Ok(()) };
-    let central = CentralBackend::open(store).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+    let central = assemble::central(store).map_err(|problem| anyhow::anyhow!("{problem}"))?;
     tracing::info!("counters are on {}", central.name);
     if store.keys.can_be_guessed() {
         tracing::info!(

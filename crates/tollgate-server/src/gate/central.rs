@@ -1,22 +1,17 @@
 //! The gate's access to the central store.
 
-use std::fs;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use tokio::runtime::Handle;
-use tollgate::document::Problem;
-use tollgate::store::central::{CentralCharge, CentralCounterStore as _, CentralReceipt, CounterId};
-use tollgate::store::{CounterKey, DeniedHits, Enforcement, KeyPart, Sensitivity};
+use tollgate::store::central::{CentralCounter, CentralCounterStore as _, CounterId, LimitResult};
+use tollgate::store::{Charge, CounterKey, KeyPart, Receipt, Sensitivity};
 use tollgate::time::Period;
-use tollgate::{Engine, Hit, Limit, Rate, Time, Verdict};
+use tollgate::{Limit, Rate, Time};
 use tollgate_stores::counters::breaker::ServerHealth;
 use tollgate_stores::counters::central::CentralStore;
-use tollgate_stores::counters::name::{NameHash, Naming};
+use tollgate_stores::counters::name::Naming;
 use tollgate_stores::counters::violations::SharedBans;
 
-use crate::config::{KeyVisibility, StoreConfig, StoreKeys};
 use crate::fleet_bans::FleetBanSync;
 use crate::gate::tracking::TrackWrites;
 use crate::metrics::LatencyHistogram;
@@ -35,35 +30,18 @@ pub struct CentralBackend {
     pub latencies: LatencyHistogram,
 }
 
-/// Minimum length of the secret that hashes names: the key length of the hash.
-const MIN_SECRET_BYTES: usize = 32;
-
 impl CentralBackend {
-    /// Connects in the background. It must be called inside a runtime.
-    pub fn open(config: &StoreConfig) -> Result<CentralBackend, Problem> {
-        let problem = |message: String| Problem::new(None, "counters", message);
-        let naming = naming(&config.keys)?;
-        let store = CentralStore::open(config.address.clone(), naming.clone(), config.deadline);
-        let store = store.map_err(problem)?;
-        Ok(CentralBackend {
+    /// It must be called inside a runtime.
+    pub fn new(store: CentralStore, naming: Naming, name: String) -> CentralBackend {
+        CentralBackend {
             bans: FleetBanSync::new(SharedBans::new(store.clone(), naming)),
             store,
-            name: config.name.clone(),
+            name,
             runtime: Handle::current(),
             settlements: AtomicU64::new(0),
             track_writes: TrackWrites::default(),
             latencies: LatencyHistogram::default(),
-        })
-    }
-
-    pub async fn check(&self, engine: &Engine, hit: &Hit<'_>, now: Time) -> Verdict {
-        let started = Instant::now();
-        let decided = engine.check_central(hit, now, &self.store).await;
-        self.latencies.record(started.elapsed());
-        if let Some(receipt) = decided.to_refund {
-            self.settle(receipt, 0, now);
         }
-        decided.verdict
     }
 
     /// Claims a receipt once for the whole fleet. The claim is a counter with a limit of 1.
@@ -71,23 +49,18 @@ impl CentralBackend {
         const RULE: &str = "_receipt"; // no rule of a file has this domain
         // No attribute has this name.
         let part = KeyPart { name: "receipt".into(), value: id.into(), sensitivity: Sensitivity::Public };
-        let counter =
-            CounterId { domain: "_".into(), rule: RULE.into(), key: CounterKey::owned(vec![part], 0) };
+        let id = CounterId { domain: "_".into(), rule: RULE.into(), key: CounterKey::owned(vec![part], 0) };
         let once = Rate::new(1, Period::HOUR).map_err(|_| ReceiptError::StoreUnavailable)?;
-        let limit = Limit::per(once);
-        let weight = Enforcement::Enforced;
-        let denied = DeniedHits::Free;
-        let charge =
-            CentralCharge { counter, limit, cost: 1, unit_cost: 1, enforcement: weight, denied_hits: denied };
+        let charge = Charge::central(CentralCounter { id, limit: Limit::per(once) });
         match &self.store.charge(&[charge], now).await.limits[..] {
-            [Ok(part)] if part.decision.is_allowed() => Ok(()),
-            [Ok(_)] => Err(ReceiptError::Used),
+            [LimitResult::Answered(outcome)] if outcome.decision.is_allowed() => Ok(()),
+            [LimitResult::Answered(_)] => Err(ReceiptError::Used),
             _ => Err(ReceiptError::StoreUnavailable),
         }
     }
 
     /// Corrects the cost of a charge in the background. A charge that cannot be corrected remains.
-    pub fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) {
+    pub fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
         let store = self.store.clone();
         let runtime = self.runtime.clone();
         let settled = async move { store.settle(receipt, real_cost, now).await };
@@ -112,28 +85,5 @@ impl CentralBackend {
     /// Whether a server does not answer, so that its counters protect less than usual.
     pub fn is_impaired(&self) -> bool {
         self.health().iter().any(|server| server.trouble.is_some())
-    }
-}
-
-fn naming(keys: &StoreKeys) -> Result<Naming, Problem> {
-    let hash = match &keys.secret_file {
-        Some(path) => NameHash::keyed(&secret(path)?),
-        None => NameHash::Unkeyed,
-    };
-    Ok(match keys.visibility {
-        KeyVisibility::All => Naming::Plain,
-        KeyVisibility::Public => Naming::Sensitive(hash),
-        KeyVisibility::None => Naming::Hashed(hash),
-    })
-}
-
-fn secret(path: &Path) -> Result<Vec<u8>, Problem> {
-    let problem = |why: String| Problem::new(None, "store_secret_file", format!("{}: {why}", path.display()));
-    let secret = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
-    match secret.trim_ascii() {
-        short if short.len() < MIN_SECRET_BYTES => {
-            Err(problem(format!("is shorter than {MIN_SECRET_BYTES} bytes")))
-        }
-        secret => Ok(secret.to_vec()),
     }
 }

@@ -10,7 +10,7 @@ use tollgate::{Hit, Time, Verdict};
 
 use crate::caller_auth;
 use crate::connection::{FullResponse, read_body};
-use crate::gate::Gate;
+use crate::gate::{Gate, GateSnapshot};
 use crate::log_rate::LogLimiter;
 use crate::receipt;
 use crate::response::{self, ProblemDetails};
@@ -140,9 +140,10 @@ async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, 
         each.hit().map_err(|problem| in_item(n, problem))?;
     }
     let now = gate.now();
+    let snapshot = gate.snapshot();
     let mut answers = Vec::with_capacity(checks.len());
     for each in &checks {
-        let verdict = each.decide(gate, now).await?;
+        let verdict = each.decide(gate, &snapshot, now).await?;
         answers.push(each.response(gate, &verdict).with_status(response::status(&verdict)));
     }
     Ok(response::json(StatusCode::OK, &answers))
@@ -159,9 +160,17 @@ async fn request_allowed(gate: &Gate, request: &Request<Incoming>) -> Result<Ful
 }
 
 impl CheckRequest<'_> {
-    async fn decide(&self, gate: &Gate, now: Time) -> Result<Verdict, ProblemDetails> {
-        let hit: Hit<'_> = gate.identify(self.hit()?, now);
-        Ok(if self.is_peek() { gate.peek(&hit, now).await } else { gate.check(&hit, now).await })
+    async fn decide(
+        &self,
+        gate: &Gate,
+        snapshot: &GateSnapshot,
+        now: Time,
+    ) -> Result<Verdict, ProblemDetails> {
+        let hit: Hit<'_> = snapshot.identify(self.hit()?, now);
+        Ok(match self.is_peek() {
+            true => gate.peek(snapshot, &hit, now).await,
+            false => gate.check(snapshot, &hit, now).await,
+        })
     }
 
     /// The verdict as a response to its caller.
@@ -173,8 +182,9 @@ impl CheckRequest<'_> {
 
 /// The verdict with its headers.
 async fn respond(gate: &Gate, check: &CheckRequest<'_>) -> Result<FullResponse, ProblemDetails> {
-    let verdict = check.decide(gate, gate.now()).await?;
+    let snapshot = gate.snapshot();
+    let verdict = check.decide(gate, &snapshot, gate.now()).await?;
     let mut answer = response::json(response::status(&verdict), &check.response(gate, &verdict));
-    response::write_headers(&mut answer, &verdict, gate.live.load().headers);
+    response::write_headers(&mut answer, &verdict, snapshot.live.headers);
     Ok(answer)
 }

@@ -9,8 +9,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use thiserror::Error;
-use tollgate::store::DeniedHits;
 use tollgate::store::central::CentralCounterStore;
+use tollgate::store::{Charge, DeniedHits, Receipt};
 use tollgate::{Limit, Time};
 
 use crate::counters::breaker::ServerHealth;
@@ -21,7 +21,7 @@ use crate::counters::memcached::{self, MemcachedAddress, MemcachedSetup, Memcach
 use crate::counters::name::Naming;
 #[cfg(feature = "redis")]
 use crate::counters::redis::{self, RedisAddress, RedisSetup, RedisStore};
-use crate::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
+use crate::counters::{CentralCounter, CentralOutcome, StoreError};
 
 /// The address of a central store.
 #[derive(Clone, Debug)]
@@ -121,12 +121,12 @@ pub enum CentralStore {
     Cassandra(CassandraStore),
 }
 
-/// Evaluates `$call` on the store of any backend; `$redis` if the call differs for Redis.
-macro_rules! ask {
-    ($self:expr, |$store:ident| $call:expr, redis: $redis:expr) => {
+/// Evaluates `$call` on the store of any backend.
+macro_rules! with_store {
+    ($self:expr, |$store:ident| $call:expr) => {
         match $self {
             #[cfg(feature = "redis")]
-            CentralStore::Redis($store) => $redis,
+            CentralStore::Redis($store) => $call,
             #[cfg(feature = "memcached")]
             CentralStore::Memcached($store) => $call,
             #[cfg(feature = "cassandra")]
@@ -138,23 +138,16 @@ macro_rules! ask {
 mod track;
 
 impl CentralCounterStore for CentralStore {
-    async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        ask!(self, |store| store.charge(charges, now).await, redis: store.charge(charges).await)
+    async fn charge(&self, charges: &[Charge], now: Time) -> CentralOutcome {
+        with_store!(self, |store| store.charge(charges, now).await)
     }
 
-    async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        ask!(self, |store| store.peek(charges, now).await, redis: store.peek(charges).await)
+    async fn peek(&self, charges: &[Charge], now: Time) -> CentralOutcome {
+        with_store!(self, |store| store.peek(charges, now).await)
     }
 
-    async fn reset(&self, counter: &CounterId, limit: &Limit, now: Time) -> Result<bool, StoreError> {
-        match self {
-            #[cfg(feature = "redis")]
-            CentralStore::Redis(store) => store.reset(counter, limit).await,
-            #[cfg(feature = "memcached")]
-            CentralStore::Memcached(store) => store.reset(counter, limit, now).await,
-            #[cfg(feature = "cassandra")]
-            CentralStore::Cassandra(store) => store.reset(counter, limit).await,
-        }
+    async fn reset(&self, counter: &CentralCounter, now: Time) -> Result<bool, StoreError> {
+        with_store!(self, |store| store.reset(counter, now).await)
     }
 }
 
@@ -180,31 +173,28 @@ impl CentralStore {
     }
 
     /// Refunds the charges of a receipt, as far as they have not expired.
-    pub async fn refund(&self, receipt: CentralReceipt, now: Time) -> Result<(), StoreError> {
+    pub async fn refund(&self, receipt: Receipt, now: Time) -> Result<(), StoreError> {
         self.settle(receipt, 0, now).await
     }
 
     /// Corrects the hit's cost after the fact: the difference is refunded, or added as debt.
-    pub async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
-        ask!(self, |store| store.settle(receipt, real_cost, now).await, redis: store.settle(receipt, real_cost).await)
+    pub async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+        with_store!(self, |store| store.settle(receipt, real_cost, now).await)
     }
 
     /// Returns once the store is usable, or the error at the end of `within`.
     pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
-        ask!(self, |store| store.ready(within).await, redis: store.ready(within).await)
+        with_store!(self, |store| store.ready(within).await)
     }
 
     /// The state of every server.
     pub fn health(&self) -> Vec<ServerHealth> {
-        ask!(self, |store| store.health(), redis: store.health())
+        with_store!(self, |store| store.health())
     }
 
     /// Charges that failed because every attempt ended in a CAS conflict.
     pub fn contended(&self) -> u64 {
-        ask!(self, |store| store.contended(), redis: {
-            let _ = store;
-            0
-        })
+        with_store!(self, |store| store.contended())
     }
 }
 

@@ -3,77 +3,68 @@
 //! Works on one state, or on several that are charged all or none (I3). Must not know where states are stored.
 
 use tollgate::Time;
-use tollgate::algorithm::{Algorithm as _, Quota, QuotaState};
-use tollgate::store::{DeniedHits, Enforcement, LimitOutcome};
+use tollgate::algorithm::{Algorithm as _, QuotaState};
+use tollgate::store::{Charge, DeniedHits, Enforcement, LimitOutcome, ReceiptItem};
 
-use super::{CentralCharge, CentralReceiptItem};
+use super::request::{ChargeMode, ChargeResult};
 
-/// What a charge may change.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ChargeMode {
-    /// Apply the cost if it is allowed; count a denied cost if the charge says so.
-    Charge,
-    /// The request is already denied: apply nothing, but count a denied cost if the charge says so.
-    CountDenied,
-    /// Change nothing.
-    Peek,
-}
-
-/// The result of a charge on one state.
+/// The result of a charge, and whether it has changed the state.
 #[derive(Clone, Copy, Debug)]
-pub struct ChargeResult {
-    pub part: LimitOutcome,
-    /// The result of a peek at the same time, if it is known without another call.
-    pub before: Option<LimitOutcome>,
+pub struct DecidedCharge {
+    pub result: ChargeResult,
     pub changed: bool,
 }
 
 /// Decides one charge, and changes the state as far as `mode` permits.
-pub fn charge(charge: &CentralCharge, mode: ChargeMode, state: &mut QuotaState, now: Time) -> ChargeResult {
-    let quota = Quota::new(&charge.limit);
+pub fn charge(charge: &Charge, mode: ChargeMode, state: &mut QuotaState, now: Time) -> DecidedCharge {
+    let quota = &charge.quota;
     let cost = charge.cost;
     let decision = quota.decide(state, now, cost);
     let reset_after = quota.expires_at(state).since(now);
     let before = LimitOutcome { decision, remaining: decision.left, reset_after, grant: None };
-    let mut part = before;
-    match (decision.is_allowed(), mode) {
+    let mut outcome = before;
+    let changed = match (decision.is_allowed(), mode) {
         (true, ChargeMode::Charge) => {
             quota.charge(state, now, cost);
-            part.remaining = decision.left.saturating_sub(cost);
-            part.grant = Some(quota.grant(state, now, cost));
+            outcome.remaining = decision.left.saturating_sub(cost);
+            outcome.grant = Some(quota.grant(state, now, cost));
+            true
         }
         (false, ChargeMode::Charge | ChargeMode::CountDenied)
             if charge.denied_hits == DeniedHits::Counted =>
         {
             quota.drain(state, now, cost);
-            part.decision = quota.decide(state, now, cost); // the wait has grown
-            part.remaining = part.decision.left;
+            outcome.decision = quota.decide(state, now, cost); // the wait has grown
+            outcome.remaining = outcome.decision.left;
+            true
         }
-        _ => return ChargeResult { part, before: Some(before), changed: false },
+        _ => false,
+    };
+    if changed {
+        outcome.reset_after = quota.expires_at(state).since(now);
     }
-    part.reset_after = quota.expires_at(state).since(now);
-    ChargeResult { part, before: Some(before), changed: true }
+    DecidedCharge { result: ChargeResult { outcome, before: Some(before) }, changed }
 }
 
 /// Decides the charges of one partition: applies all that are enforced, or none.
 pub fn charge_all(
-    charges: &[CentralCharge],
+    charges: &[Charge],
     mode: ChargeMode,
     states: &mut [QuotaState],
     now: Time,
-) -> Vec<ChargeResult> {
+) -> Vec<DecidedCharge> {
     let denied = mode == ChargeMode::Charge
         && charges.iter().zip(&*states).any(|(charge, state)| {
             charge.enforcement == Enforcement::Enforced
-                && !Quota::new(&charge.limit).decide(state, now, charge.cost).is_allowed()
+                && !charge.quota.decide(state, now, charge.cost).is_allowed()
         });
     let mode = if denied { ChargeMode::CountDenied } else { mode };
     charges.iter().zip(states).map(|(each, state)| charge(each, mode, state, now)).collect()
 }
 
 /// Corrects a charge after the fact: the difference is refunded, or added as debt.
-pub fn settle(item: &CentralReceiptItem, real_cost: u64, state: &mut QuotaState, now: Time) {
-    let quota = Quota::new(&item.limit);
+pub fn settle(item: &ReceiptItem, real_cost: u64, state: &mut QuotaState, now: Time) {
+    let quota = &item.quota;
     let grant = &item.grant;
     let real_cost = item.unit_cost.saturating_mul(real_cost);
     match real_cost.checked_sub(grant.cost) {

@@ -24,4 +24,4 @@ pub use address::{RedisAddress, RedisAddressError};
 pub use client::RedisClient;
 pub use resp::RedisReply;
 pub use script_limit::{EXPIRY_SLACK, TIME_UNIT, UnsupportedRedisLimit, check_limit};
-pub use store::{FixedTimeStore, RedisSetup, RedisStore, Transition, args_of_call};
+pub use store::{RedisSetup, RedisStore, Transition, args_of_call};

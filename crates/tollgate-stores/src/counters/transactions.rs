@@ -8,16 +8,15 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
-use tollgate::Time;
+use tollgate::store::{Charge, ReceiptItem};
 
 use self::working_set::WorkingSet;
+use super::StoreError;
 pub(crate) use super::cas::{CasOutcome, CasStore, CasValue, CasWrite};
-use super::decide::{ChargeMode, ChargeResult};
-use super::{CentralCharge, CentralReceiptItem, StoreError};
+use super::request::{CallTiming, ChargeMode, ChargeResult};
 
 mod working_set;
 
@@ -28,35 +27,16 @@ const MAX_QUEUED: usize = 1024;
 /// Jobs in one transaction.
 const MAX_TRANSACTION_JOBS: usize = 128;
 
-/// The timestamp to decide at, and the deadline of the call.
-#[derive(Clone, Copy, Debug)]
-pub struct CallTiming {
-    pub now: Time,
-    pub deadline: Instant,
-    timeout: Duration,
-}
-
-impl CallTiming {
-    pub(crate) fn new(now: Time, timeout: Duration) -> CallTiming {
-        CallTiming { now, deadline: Instant::now() + timeout, timeout }
-    }
-
-    /// The same timestamp with a new deadline, the full timeout from now.
-    pub(crate) fn restarted(self) -> CallTiming {
-        CallTiming::new(self.now, self.timeout)
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     /// Charges that are applied all or none, each with the name of its value.
     Charge {
-        charges: Vec<CentralCharge>,
+        charges: Vec<Charge>,
         names: Vec<String>,
         mode: ChargeMode,
     },
     Settle {
-        item: CentralReceiptItem,
+        item: ReceiptItem,
         name: String,
         real_cost: u64,
     },

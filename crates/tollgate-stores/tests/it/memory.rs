@@ -8,7 +8,7 @@ use tollgate::algorithm::Quota;
 use tollgate::fingerprint::{Fingerprint, Secret};
 use tollgate::store::{Charge, ChargeOutcome, MemoryStore, Predecessor, Receipt};
 use tollgate::{Limit, Time};
-use tollgate_stores::counters::{CentralCharge, CounterId, name};
+use tollgate_stores::counters::{CentralCounter, CounterId, name};
 use tollgate_testkit::conformance::{Answer, Subject};
 
 /// The memory store with what its callers know: which limits have been in force.
@@ -30,30 +30,20 @@ impl Memory {
         ])
     }
 
-    fn charge_of(&self, charge: &CentralCharge) -> Charge {
-        let CentralCharge { counter, limit, cost, unit_cost, enforcement: weight, denied_hits: denied } =
-            charge;
+    fn charge_of(&self, charge: &Charge) -> Charge {
+        let CentralCounter { id, limit } = charge.counter();
         let mut limits = self.limits.lock().expect("no test panics with it");
-        let known = limits.entry((counter.clone(), name::kind(limit))).or_default();
+        let known = limits.entry((id.clone(), name::kind(limit))).or_default();
         known.retain(|other| other != limit);
-        let fingerprint = self.fingerprint(counter, limit);
-        let previous = known
+        let fingerprint = self.fingerprint(id, limit);
+        let predecessors = known
             .iter()
             .rev()
-            .map(|old| Predecessor { fingerprint: self.fingerprint(counter, old), quota: Quota::new(old) })
+            .map(|old| Predecessor { fingerprint: self.fingerprint(id, old), quota: Quota::new(old) })
             .filter(|old| old.fingerprint != fingerprint)
             .collect();
         known.push(*limit);
-        let (cost, unit_cost, weight, denied) = (*cost, *unit_cost, *weight, *denied);
-        Charge {
-            fingerprint,
-            quota: Quota::new(limit),
-            cost,
-            unit_cost,
-            enforcement: weight,
-            denied_hits: denied,
-            predecessors: previous,
-        }
+        Charge { fingerprint, predecessors, ..charge.clone() }
     }
 }
 
@@ -72,14 +62,14 @@ impl Subject for Memory {
         100
     }
 
-    async fn charge(&self, charges: &[CentralCharge], now: Time) -> Answer<Receipt> {
+    async fn charge(&self, charges: &[Charge], now: Time) -> Answer<Receipt> {
         let charges: Vec<_> = charges.iter().map(|charge| self.charge_of(charge)).collect();
         let outcome = self.store.charge(&charges, now);
         let receipt = Receipt::of(&charges, &outcome);
         answer(outcome, receipt)
     }
 
-    async fn peek(&self, charges: &[CentralCharge], now: Time) -> Answer<Receipt> {
+    async fn peek(&self, charges: &[Charge], now: Time) -> Answer<Receipt> {
         let charges: Vec<_> = charges.iter().map(|charge| self.charge_of(charge)).collect();
         answer(self.store.peek(&charges, now), None)
     }

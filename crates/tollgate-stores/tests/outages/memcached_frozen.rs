@@ -86,9 +86,13 @@ async fn a_dead_server_takes_only_its_own_keys_with_it() {
     }
     // An available limit decides, beside one that is not available.
     let living = (0..40).find(|n| !dead.contains(n)).expect("some are left");
-    let both = store.charge(&[user(dead[0]), user(living)], now()).await;
-    assert!(both.admitted && both.limits[0].is_err() && both.limits[1].is_ok(), "{both:?}");
-    assert_eq!(both.receipt.map(|receipt| receipt.items.len()), Some(1));
+    let charges = [user(dead[0]), user(living)];
+    let both = store.charge(&charges, now()).await;
+    assert!(
+        both.admitted && both.limits[0].error().is_some() && both.limits[1].outcome().is_some(),
+        "{both:?}"
+    );
+    assert_eq!(both.receipt(&charges).map(|receipt| receipt.items().len()), Some(1));
 }
 
 #[tokio::test]

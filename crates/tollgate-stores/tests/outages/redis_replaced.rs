@@ -6,12 +6,13 @@
 use std::time::{Duration, Instant};
 
 use tollgate::Shape;
+use tollgate::store::Charge;
+use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::name::Naming;
 use tollgate_stores::counters::redis::RedisSetup;
-use tollgate_stores::counters::{CentralCharge, StoreError};
 use tollgate_testkit::SOON;
 use tollgate_testkit::central::load::{Load, Seen, check_answered_in_time};
-use tollgate_testkit::central::{hit, limit, own, shared};
+use tollgate_testkit::central::{hit, limit, now, own, shared};
 use tollgate_testkit::servers::cluster::RedisCluster;
 use tollgate_testkit::servers::sentinel::SentinelGroup;
 use tollgate_testkit::stores::redis::{patient, usual};
@@ -52,7 +53,7 @@ fn check_found_soon(seen: &[Seen], died: Instant, promoted: Instant) {
 }
 
 /// Asks until the promoted server answers.
-async fn wait_until_found(store: &impl tollgate_testkit::central::Store, charge: &CentralCharge) {
+async fn wait_until_found(store: &impl tollgate_testkit::central::Store, charge: &Charge) {
     let start = Instant::now();
     while hit(store, charge).await.is_err() {
         assert!(start.elapsed() < SOON, "the promoted server is never found");
@@ -60,7 +61,7 @@ async fn wait_until_found(store: &impl tollgate_testkit::central::Store, charge:
     }
 }
 
-fn login(user: usize) -> CentralCharge {
+fn login(user: usize) -> Charge {
     own("login", &format!("user:{user}"), limit("20/s", Shape::GCRA))
 }
 
@@ -68,9 +69,11 @@ fn login(user: usize) -> CentralCharge {
 fn charge_on(
     servers: &RedisCluster,
     wanted: impl Fn(usize) -> bool,
-    make: impl Fn(usize) -> CentralCharge,
-) -> CentralCharge {
-    let on = |charge: &CentralCharge| servers.primary_of(&Naming::Plain.name(&charge.counter, &charge.limit));
+    make: impl Fn(usize) -> Charge,
+) -> Charge {
+    let on = |charge: &Charge| {
+        servers.primary_of(&Naming::Plain.name(&charge.counter().id, &charge.counter().limit))
+    };
     (0..).map(make).find(|charge| wanted(on(charge))).expect("there is always another")
 }
 
@@ -175,10 +178,18 @@ async fn a_frozen_primary_of_a_cluster_does_not_use_up_the_time_of_live_slots() 
     let everybody = charge_on(&servers, |n| n != stops, everybody);
     let store = patient(&servers.url());
     store.ready(SOON).await.expect("it answers");
-    assert!(store.charge(&[mine.clone(), everybody.clone()]).await.limits.iter().all(Result::is_ok));
+    assert!(
+        store
+            .charge(&[mine.clone(), everybody.clone()], now())
+            .await
+            .limits
+            .iter()
+            .all(|limit| limit.outcome().is_some())
+    );
     freeze(&servers.servers[stops]);
-    let outcome = store.charge(&[mine, everybody]).await;
+    let charges = [mine, everybody];
+    let outcome = store.charge(&charges, now()).await;
     servers.servers[stops].process.signal("CONT");
-    assert!(outcome.limits[0].is_err() && outcome.limits[1].is_ok(), "{outcome:?}");
-    assert_eq!(outcome.receipt.map(|receipt| receipt.items.len()), Some(1));
+    assert!(outcome.limits[0].error().is_some() && outcome.limits[1].outcome().is_some(), "{outcome:?}");
+    assert_eq!(outcome.receipt(&charges).map(|receipt| receipt.items().len()), Some(1));
 }

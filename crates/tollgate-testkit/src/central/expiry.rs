@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tollgate::algorithm::Algorithm as _;
 use tollgate::limit::{Levels, Refill, Release, WindowStart};
+use tollgate::store::{Charge, Receipt};
 use tollgate::time::Unit;
 use tollgate::{Limit, Shape, Time};
-use tollgate_stores::counters::{CentralCharge, CentralReceipt};
 
 use super::{FIXED, Store, limit, now, own};
 use crate::conformance::reference::{Reference, Settleable};
@@ -95,8 +95,8 @@ fn limits() -> Vec<[Limit; 2]> {
 struct Case {
     rule: String,
     limits: [Limit; 2],
-    charge: CentralCharge,
-    latest: Option<(CentralReceipt, Vec<Settleable>)>,
+    charge: Charge,
+    latest: Option<(Receipt, Vec<Settleable>)>,
     /// How long the server took with all steps: the times of settlements and writes are not known better.
     blur: Duration,
     /// The latest moment at which any state of it could count.
@@ -120,14 +120,14 @@ struct Run<'s, S, K> {
 
 impl<S: Store, K: AsyncFn() -> Vec<Key>> Run<'_, S, K> {
     async fn charge(&mut self, case: &mut Case, n: usize, cost: u64) {
-        case.charge = CentralCharge { limit: case.limits[n], cost, ..case.charge.clone() };
+        case.charge = Charge { cost, ..own(&case.rule, "user:1", case.limits[n]) };
         let before = now();
         let outcome = self.store.charge(std::slice::from_ref(&case.charge), before).await;
         case.blur += now().since(before);
-        let part = outcome.limits.into_iter().next().expect("one part").expect("it answers");
-        let grant = part.grant.unwrap_or_else(|| panic!("{} {:?} is charged", case.rule, case.charge.limit));
+        let part = outcome.limits[0].outcome().expect("it answers");
+        let grant = part.grant.unwrap_or_else(|| panic!("{} {:?} is charged", case.rule, case.limits[n]));
         let promise = self.reference.charge(std::slice::from_ref(&case.charge), grant.at);
-        case.latest = outcome.receipt.zip(Some(promise.items));
+        case.latest = outcome.receipt(std::slice::from_ref(&case.charge)).zip(Some(promise.items));
     }
 
     async fn settle(&mut self, case: &mut Case, real_cost: u64) {
@@ -147,9 +147,9 @@ impl<S: Store, K: AsyncFn() -> Vec<Key>> Run<'_, S, K> {
         }
         let after = now();
         for case in cases {
-            let (limit, keys) = (case.charge.limit, found.remove(&case.rule).unwrap_or_default());
+            let (limit, keys) = (case.charge.counter().limit, found.remove(&case.rule).unwrap_or_default());
             let quota = self.reference.quota(&limit);
-            let fresh_at = quota.expires_at(&self.reference.state(&case.charge.counter, &limit, before));
+            let fresh_at = quota.expires_at(&self.reference.state(&case.charge.counter().id, &limit, before));
             case.last_counts = case.last_counts.max(fresh_at);
             let kept_until = if (self.keeping.numbers)(&limit.shape()) { case.last_counts } else { fresh_at };
             let bound = kept_until.max(before) + self.keeping.slack + case.blur;

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
-use tollgate_stores::counters::{CentralCharge, StoreError};
+use tollgate::store::Charge;
+use tollgate_stores::counters::StoreError;
 
-use super::{Store, now};
+use super::{Store, answer_of, now};
 
 /// Between two requests of one caller, if nothing else is said.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -33,12 +34,12 @@ pub struct Seen {
 }
 
 impl Load {
-    pub fn start(store: &impl Store, charge: &CentralCharge, callers: usize) -> Load {
+    pub fn start(store: &impl Store, charge: &Charge, callers: usize) -> Load {
         Load::steady(store, std::slice::from_ref(charge), callers, PAUSE)
     }
 
     /// Requests for all of `charges`, each caller with a pause between two of them. What is seen is the last charge.
-    pub fn steady(store: &impl Store, charges: &[CentralCharge], callers: usize, pause: Duration) -> Load {
+    pub fn steady(store: &impl Store, charges: &[Charge], callers: usize, pause: Duration) -> Load {
         let over = Arc::new(AtomicBool::new(false));
         let call = |_| tokio::spawn(call(store.clone(), charges.to_vec(), pause, over.clone()));
         let pulse = tokio::spawn(pulse(over.clone()));
@@ -59,16 +60,12 @@ impl Load {
     }
 }
 
-async fn call(
-    store: impl Store,
-    charges: Vec<CentralCharge>,
-    pause: Duration,
-    over: Arc<AtomicBool>,
-) -> Vec<Seen> {
+async fn call(store: impl Store, charges: Vec<Charge>, pause: Duration, over: Arc<AtomicBool>) -> Vec<Seen> {
     let mut seen = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let (asked, open) = (Instant::now(), store.trouble().is_some());
-        let answer = store.charge(&charges, now()).await.limits.pop().expect("a part for each charge");
+        let answer = store.charge(&charges, now()).await.limits.pop().map(answer_of);
+        let answer = answer.expect("a part for each charge");
         let took = asked.elapsed();
         let admitted = answer.as_ref().ok().and_then(|part| Some(part.grant?.at.nanos() / 1000));
         let open = open && store.trouble().is_some();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::limit::{Levels, WindowStart};
 use tollgate::{Shape, Time};
 
-use super::{FIXED, Store, limit, now, own};
+use super::{FIXED, Store, answer_of, limit, now, own};
 
 const SHAPES: [Shape; 7] = [
     Shape::GCRA,
@@ -27,10 +27,10 @@ pub async fn check(store: &impl Store) {
         let behind = store.charge(&charge, before).await;
         assert!(ahead.admitted && behind.admitted, "{shape:?}");
         for charged in [behind, ahead] {
-            let receipt = charged.receipt.expect("it was charged");
+            let receipt = charged.receipt(&charge).expect("it was charged");
             store.settle(receipt, 0, before).await.expect("it is given back");
         }
-        let part = store.peek(&charge, after).await.limits.swap_remove(0).expect("it answers");
+        let part = answer_of(store.peek(&charge, after).await.limits.swap_remove(0)).expect("it answers");
         assert_eq!(part.decision.left, 10, "{shape:?}");
     }
 }

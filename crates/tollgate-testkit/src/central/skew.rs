@@ -23,7 +23,7 @@ pub async fn check(store: &impl Store) {
         let at = start + PAUSE * (n / 40);
         let told = if n % 40 < 20 { at } else { at + SKEW };
         let outcome = store.charge(std::slice::from_ref(&charge), told).await;
-        assert!(outcome.limits[0].is_ok(), "{:?}", outcome.limits[0]);
+        assert!(outcome.limits[0].outcome().is_some(), "{:?}", outcome.limits[0]);
         if outcome.admitted {
             admitted.push(at);
         }
@@ -61,7 +61,7 @@ pub async fn check_far_ahead(store: &impl Store) {
             store.charge(&charges, here + Duration::from_secs(365 * 86_400)).await;
         }
         let outcome = store.charge(&charges, here).await;
-        let part = outcome.limits[0].as_ref().unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+        let part = outcome.limits[0].outcome().unwrap_or_else(|| panic!("{shape:?}: {outcome:?}"));
         let Admission::Deny { retry_after } = part.decision.admission else { continue };
         assert!(retry_after <= 2 * PERIOD + MAX_SKEW, "{shape:?}: {retry_after:?}");
         // The denial has clamped the state: time passes for it.

@@ -3,30 +3,34 @@
 use std::time::Instant;
 
 use tollgate::Shape;
-use tollgate_stores::counters::CentralCharge;
+use tollgate::store::Charge;
 
 use super::{FIXED, Store, left, limit, now, own, shared};
 use crate::SOON;
 
 /// How many of sixty requests at once pass.
-async fn passed(store: &impl Store, charges: &[CentralCharge]) -> u64 {
+async fn passed(store: &impl Store, charges: &[Charge]) -> u64 {
     let at = now();
     let asked = (0..60).map(|_| {
         let (store, charges) = (store.clone(), charges.to_vec());
-        tokio::spawn(async move { store.charge(&charges, at).await })
+        tokio::spawn(async move {
+            let outcome = store.charge(&charges, at).await;
+            let receipt = outcome.receipt(&charges);
+            (outcome, receipt)
+        })
     });
     let mut passed = 0;
     for asked in asked.collect::<Vec<_>>() {
-        let outcome = asked.await.expect("it ends");
-        assert!(outcome.limits.iter().all(Result::is_ok), "{:?}", outcome.limits);
-        assert_eq!(outcome.receipt.is_some(), outcome.admitted, "who is denied is charged nothing");
+        let (outcome, receipt) = asked.await.expect("it ends");
+        assert!(outcome.limits.iter().all(|limit| limit.outcome().is_some()), "{:?}", outcome.limits);
+        assert_eq!(receipt.is_some(), outcome.admitted, "who is denied is charged nothing");
         passed += u64::from(outcome.admitted);
     }
     passed
 }
 
 /// What was taken for a moment is given back in the end.
-async fn comes_to(store: &impl Store, charge: &CentralCharge, due: u64) {
+async fn comes_to(store: &impl Store, charge: &Charge, due: u64) {
     let start = Instant::now();
     while left(store, charge).await != due {
         assert!(start.elapsed() < SOON, "{} of {due} are left", left(store, charge).await);

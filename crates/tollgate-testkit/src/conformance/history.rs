@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tollgate::algorithm::{Admission, Algorithm};
 use tollgate::limit::Limit;
-use tollgate::store::{CounterKey, DeniedHits, Enforcement, LimitOutcome};
+use tollgate::store::{Charge, CounterKey, DeniedHits, Enforcement, LimitOutcome};
 use tollgate::time::Time;
-use tollgate_stores::counters::{CentralCharge, CounterId};
+use tollgate_stores::counters::{CentralCounter, CounterId};
 
 use super::reference::{Promise, Reference, Settleable};
 use super::{Answer, Draw, Pace, Scenario, Subject, key_parts};
@@ -162,16 +162,15 @@ impl History {
         }
     }
 
-    fn charges<S: Subject>(&self, _run: &Run<'_, S>, units: u64) -> Vec<CentralCharge> {
+    fn charges<S: Subject>(&self, _run: &Run<'_, S>, units: u64) -> Vec<Charge> {
         self.rules
             .iter()
-            .map(|rule| CentralCharge {
-                counter: rule.counter.clone(),
-                limit: rule.limit,
+            .map(|rule| Charge {
                 cost: units.saturating_mul(rule.unit_cost),
                 unit_cost: rule.unit_cost,
                 enforcement: rule.weight,
                 denied_hits: rule.denied,
+                ..Charge::central(CentralCounter { id: rule.counter.clone(), limit: rule.limit })
             })
             .collect()
     }
@@ -223,7 +222,7 @@ impl History {
         &self,
         step: usize,
         run: &Run<'_, S>,
-        charges: &[CentralCharge],
+        charges: &[Charge],
         answer: &Answer<R>,
         promise: &Promise,
     ) {

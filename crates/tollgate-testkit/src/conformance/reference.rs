@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tollgate::algorithm::{Algorithm, Grant, Quota, QuotaState};
-use tollgate::store::{DeniedHits, Enforcement, LimitOutcome};
+use tollgate::store::{Charge, DeniedHits, Enforcement, LimitOutcome};
 use tollgate::{Limit, Time};
-use tollgate_stores::counters::{CentralCharge, CounterId, name};
+use tollgate_stores::counters::{CounterId, name};
 
 use super::{round_admission, round_up};
 
@@ -50,22 +50,23 @@ impl Reference {
         }
     }
 
-    pub fn charge(&mut self, charges: &[CentralCharge], now: Time) -> Promise {
+    pub fn charge(&mut self, charges: &[Charge], now: Time) -> Promise {
         for charge in charges {
-            let state = self.state(&charge.counter, &charge.limit, now);
-            self.put(&charge.counter, &charge.limit, state);
+            let state = self.state(&charge.counter().id, &charge.counter().limit, now);
+            self.put(&charge.counter().id, &charge.counter().limit, state);
         }
         let mut promise = self.peek(charges, now);
         for (charge, part) in charges.iter().zip(&mut promise.parts) {
-            let quota = self.quota(&charge.limit);
-            let mut state = self.state(&charge.counter, &charge.limit, now);
+            let quota = self.quota(&charge.counter().limit);
+            let mut state = self.state(&charge.counter().id, &charge.counter().limit, now);
             let allowed = part.decision.is_allowed();
             if promise.admitted && allowed {
                 quota.charge(&mut state, now, charge.cost);
                 let grant = quota.grant(&state, now, charge.cost);
                 part.grant = Some(grant);
                 part.remaining = part.decision.left - charge.cost;
-                let (counter, limit, unit_cost) = (charge.counter.clone(), charge.limit, charge.unit_cost);
+                let (counter, limit, unit_cost) =
+                    (charge.counter().id.clone(), charge.counter().limit, charge.unit_cost);
                 promise.items.push(Settleable { counter, limit, unit_cost, grant });
             } else if !allowed && charge.denied_hits == DeniedHits::Counted {
                 quota.drain(&mut state, now, charge.cost);
@@ -76,18 +77,18 @@ impl Reference {
                 continue;
             }
             part.reset_after = round_up(quota.expires_at(&state).since(now), self.unit);
-            self.put(&charge.counter, &charge.limit, state);
+            self.put(&charge.counter().id, &charge.counter().limit, state);
         }
         promise
     }
 
-    pub fn peek(&self, charges: &[CentralCharge], now: Time) -> Promise {
+    pub fn peek(&self, charges: &[Charge], now: Time) -> Promise {
         let mut admitted = true;
         let parts = charges
             .iter()
             .map(|charge| {
-                let quota = self.quota(&charge.limit);
-                let state = self.state(&charge.counter, &charge.limit, now);
+                let quota = self.quota(&charge.counter().limit);
+                let state = self.state(&charge.counter().id, &charge.counter().limit, now);
                 let mut decision = quota.decide(&state, now, charge.cost);
                 admitted &= decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
                 decision.admission = round_admission(decision.admission, self.unit);

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use scylla::client::session_builder::SessionBuilder;
 use scylla::response::query_result::QueryRowsResult;
-use tollgate::store::DeniedHits;
+use tollgate::store::{Charge, DeniedHits, Receipt};
 use tollgate::{Limit, Time};
 use tollgate_stores::counters::cassandra::{self, CassandraSetup, CassandraStore};
-use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
+use tollgate_stores::counters::{CentralCounter, CentralOutcome, StoreError};
 
 use crate::SOON;
 use crate::central::Store;
@@ -18,20 +18,20 @@ impl Store for CassandraStore {
         cassandra::check_limit(limit).err().map(|refused| refused.to_string())
     }
 
-    async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+    async fn charge(&self, charges: &[Charge], now: Time) -> CentralOutcome {
         self.charge(charges, now).await
     }
 
-    async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+    async fn peek(&self, charges: &[Charge], now: Time) -> CentralOutcome {
         self.peek(charges, now).await
     }
 
-    async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+    async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
         self.settle(receipt, real_cost, now).await
     }
 
-    async fn reset(&self, counter: &CounterId, limit: &Limit, _now: Time) -> Result<bool, StoreError> {
-        self.reset(counter, limit).await
+    async fn reset(&self, counter: &CentralCounter, now: Time) -> Result<bool, StoreError> {
+        self.reset(counter, now).await
     }
 
     fn trouble(&self) -> Option<String> {

@@ -3,10 +3,10 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use tollgate::store::DeniedHits;
+use tollgate::store::{Charge, DeniedHits, Receipt};
 use tollgate::{Limit, Time};
 use tollgate_stores::counters::redis::{self, RedisSetup, RedisStore};
-use tollgate_stores::counters::{CentralCharge, CentralOutcome, CentralReceipt, CounterId, StoreError};
+use tollgate_stores::counters::{CentralCounter, CentralOutcome, StoreError};
 
 use crate::SOON;
 use crate::central::Store;
@@ -34,20 +34,20 @@ impl Store for ServerTime {
         ToldTime::refusal(limit, denied)
     }
 
-    async fn charge(&self, charges: &[CentralCharge], _now: Time) -> CentralOutcome {
-        self.0.charge(charges).await
+    async fn charge(&self, charges: &[Charge], now: Time) -> CentralOutcome {
+        self.0.charge(charges, now).await
     }
 
-    async fn peek(&self, charges: &[CentralCharge], _now: Time) -> CentralOutcome {
-        self.0.peek(charges).await
+    async fn peek(&self, charges: &[Charge], now: Time) -> CentralOutcome {
+        self.0.peek(charges, now).await
     }
 
-    async fn settle(&self, receipt: CentralReceipt, real_cost: u64, _now: Time) -> Result<(), StoreError> {
-        self.0.settle(receipt, real_cost).await
+    async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+        self.0.settle(receipt, real_cost, now).await
     }
 
-    async fn reset(&self, counter: &CounterId, limit: &Limit, _now: Time) -> Result<bool, StoreError> {
-        self.0.reset(counter, limit).await
+    async fn reset(&self, counter: &CentralCounter, now: Time) -> Result<bool, StoreError> {
+        self.0.reset(counter, now).await
     }
 
     fn trouble(&self) -> Option<String> {
@@ -62,20 +62,20 @@ impl Store for ToldTime {
         redis::check_limit(limit).err().map(|refused| refused.to_string())
     }
 
-    async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        self.0.at_fixed_time(now).charge(charges).await
+    async fn charge(&self, charges: &[Charge], now: Time) -> CentralOutcome {
+        self.0.by_node_clock().charge(charges, now).await
     }
 
-    async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
-        self.0.at_fixed_time(now).peek(charges).await
+    async fn peek(&self, charges: &[Charge], now: Time) -> CentralOutcome {
+        self.0.by_node_clock().peek(charges, now).await
     }
 
-    async fn settle(&self, receipt: CentralReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
-        self.0.at_fixed_time(now).settle(receipt, real_cost).await
+    async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+        self.0.by_node_clock().settle(receipt, real_cost, now).await
     }
 
-    async fn reset(&self, counter: &CounterId, limit: &Limit, _now: Time) -> Result<bool, StoreError> {
-        self.0.reset(counter, limit).await
+    async fn reset(&self, counter: &CentralCounter, now: Time) -> Result<bool, StoreError> {
+        self.0.reset(counter, now).await
     }
 
     fn trouble(&self) -> Option<String> {

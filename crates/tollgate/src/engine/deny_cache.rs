@@ -12,7 +12,7 @@ use crate::plan::Plan;
 use crate::policy::{Policy, StoreSettings};
 use crate::rule::{OnStoreError, Rule};
 use crate::sampled_lru::SampledLru;
-use crate::store::central::{CentralOutcome, StoreError};
+use crate::store::central::{CentralOutcome, LimitResult};
 use crate::store::{Charge, DeniedHits, Enforcement, LimitOutcome};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
@@ -53,10 +53,8 @@ impl DenyCache {
         });
         let known: Vec<Option<LimitOutcome>> = known.collect();
         known.iter().any(Option::is_some).then(|| {
-            let unasked =
-                || StoreError::Unreachable { server: String::new(), reason: "not asked".to_owned() };
-            let parts = known.into_iter().map(|part| part.ok_or_else(unasked)).collect();
-            CentralOutcome { admitted: false, limits: parts, receipt: None }
+            let result = |known: Option<_>| known.map_or(LimitResult::Skipped, LimitResult::Answered);
+            CentralOutcome { admitted: false, limits: known.into_iter().map(result).collect() }
         })
     }
 
@@ -76,7 +74,7 @@ impl DenyCache {
         let StoreSettings { deny_cache, .. } = policy.settings().store;
         for ((rule, limit, charge), part) in plan.charged().zip(&outcome.limits) {
             let is_local = policy.on_store_error(rule) == OnStoreError::Local;
-            let (Ok(part), true) = (part, deny_cache || is_local) else { continue };
+            let (LimitResult::Answered(part), true) = (part, deny_cache || is_local) else { continue };
             if !is_cacheable(rule, limit.limit.shape(), charge) {
                 continue;
             }

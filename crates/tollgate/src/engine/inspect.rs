@@ -1,14 +1,25 @@
 //! Inspection of one key under one rule, for operators.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::algorithm::sliding_counter::SlidingCounterState;
 use crate::algorithm::{Algorithm, Quota, QuotaState};
 use crate::engine::Engine;
+use crate::engine::central::counter_id;
+use crate::fingerprint::Fingerprint;
 use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
 use crate::plan::check_key_parts;
-use crate::store::central::StoreError;
+use crate::policy::Policy;
+use crate::rule::{RuleInForce, RuleLimit};
+use crate::store::Charge;
+use crate::store::central::{
+    CentralCounter, CentralCounterStore, CentralOutcome, CounterId, LimitResult, StoreError,
+};
 use crate::time::Time;
 use crate::track::Track;
+use crate::track::central::CentralTrackStore;
 
 /// The state of a key under a rule.
 #[derive(Clone, Debug)]
@@ -58,45 +69,173 @@ pub enum CounterDetail {
     Buckets { read: u64 },
 }
 
+/// What an inspection changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InspectMode {
+    /// Changes nothing.
+    Read,
+    /// Removes the state and the tracking data, and returns what they were.
+    Reset,
+}
+
+/// A key under a rule of one policy, with its counters.
+struct InspectedKey<'p> {
+    rule: &'p RuleInForce,
+    key: Key,
+    fingerprint: Fingerprint,
+    id: CounterId,
+    charges: Vec<Charge>,
+}
+
 impl Engine {
     /// The state of a key; `Err` if rule and key do not fit.
     pub fn key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
-        let policy = self.policy.load();
-        let found = policy.rule(rule).ok_or_else(|| InspectError::NoRule(rule.to_owned()))?;
-        let key = key.grouped(policy.settings().ipv6_prefix);
-        check_key_parts(found, &key).map_err(|wanted| InspectError::Key { rule: rule.to_owned(), wanted })?;
-        let (print, counters) = policy.counters_of(found, DOMAIN, &key, &self.secret, now);
-        let limits = counters
-            .iter()
-            .map(|(each, charge)| {
-                let state = self.store.state_of(charge, now);
-                report(each.limit, &charge.quota, &state, now)
-            })
-            .collect();
-        let track = found.track.map(|_| self.local_track(found, print, now));
-        let rule = rule.to_owned();
-        let scope = TrackScope::Node;
-        Ok(KeyReport { rule, key, limits, track, scope, store_error: None })
+        self.inspect(rule, key, now, InspectMode::Read)
     }
 
     /// Removes the state and tracking data of a key; returns what was removed.
     pub fn reset_key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
-        let report = self.key(rule, key, now)?;
+        self.inspect(rule, key, now, InspectMode::Reset)
+    }
+
+    /// Inspects a key whose counters are in memory.
+    pub fn inspect(
+        &self,
+        rule: &str,
+        key: Key,
+        now: Time,
+        mode: InspectMode,
+    ) -> Result<KeyReport, InspectError> {
         let policy = self.policy.load();
-        if let Some(found) = policy.rule(rule) {
-            let (print, counters) = policy.counters_of(found, DOMAIN, &report.key, &self.secret, now);
-            for (_, charge) in counters {
+        let found = self.find_key(&policy, rule, key, now)?;
+        let report_of = |charge: &Charge| {
+            report(charge.counter().limit, &charge.quota, &self.store.state_of(charge, now), now)
+        };
+        let limits = found.charges.iter().map(report_of).collect();
+        let track = found.rule.track.map(|_| self.local_track(found.rule, found.fingerprint, now));
+        if mode == InspectMode::Reset {
+            for charge in &found.charges {
                 self.store.reset(charge.fingerprint);
                 charge.predecessors.iter().for_each(|previous| _ = self.store.reset(previous.fingerprint));
             }
-            self.forget_local_track(found, print, now);
+            self.forget_local_track(found.rule, found.fingerprint, now);
         }
-        Ok(report)
+        Ok(found.into_report(limits, track, TrackScope::Node, None))
+    }
+
+    /// Inspects a key whose counters are in a central store. If that cannot be read, tracking data comes from this node
+    /// only.
+    pub async fn inspect_central(
+        &self,
+        rule: &str,
+        key: Key,
+        now: Time,
+        mode: InspectMode,
+        store: &(impl CentralCounterStore + CentralTrackStore),
+    ) -> Result<KeyReport, InspectError> {
+        let policy = self.policy.load_full();
+        let found = self.find_key(&policy, rule, key, now)?;
+        // First, because it has the longer deadline: once it has connected, the limits can use the connection, too.
+        let tracked = match found.rule.track {
+            Some(tracking) => Some(self.shared_track(&found.id, found.fingerprint, tracking, store).await),
+            None => None,
+        };
+        let limits = counter_reports(&found.charges, store.peek(&found.charges, now).await, now);
+        let (track, scope, track_error) = match tracked {
+            Some(Ok(track)) => (Some(track), TrackScope::Fleet, None),
+            Some(Err(error)) => {
+                let track = self.local_track(found.rule, found.fingerprint, now);
+                (Some(track), TrackScope::Node, Some(error))
+            }
+            None => (None, TrackScope::Node, None),
+        };
+        let (limits, limits_error) = match limits {
+            Ok(limits) => (limits, None),
+            Err(error) if track.is_none() => return Err(InspectError::Store(error)),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        if mode == InspectMode::Reset {
+            self.reset_central(&found, now, store).await.map_err(InspectError::Store)?;
+        }
+        Ok(found.into_report(limits, track, scope, limits_error.or(track_error)))
+    }
+
+    async fn reset_central(
+        &self,
+        found: &InspectedKey<'_>,
+        now: Time,
+        store: &(impl CentralCounterStore + CentralTrackStore),
+    ) -> Result<(), StoreError> {
+        for charge in &found.charges {
+            store.reset(charge.counter(), now).await?;
+        }
+        self.deny_cache.clear();
+        self.forget_local_track(found.rule, found.fingerprint, now);
+        if found.rule.track.is_some() {
+            self.outbox.forget(found.fingerprint);
+            store.forget_track(&found.id).await?;
+        }
+        Ok(())
+    }
+
+    fn find_key<'p>(
+        &self,
+        policy: &'p Policy,
+        rule: &str,
+        key: Key,
+        now: Time,
+    ) -> Result<InspectedKey<'p>, InspectError> {
+        let found = policy.rule(rule).ok_or_else(|| InspectError::NoRule(rule.to_owned()))?;
+        let key = key.grouped(policy.settings().ipv6_prefix);
+        check_key_parts(found, &key).map_err(|wanted| InspectError::Key { rule: rule.to_owned(), wanted })?;
+        let (fingerprint, counters) = policy.counters_of(found, DOMAIN, &key, &self.secret, now);
+        let id = counter_id(DOMAIN, found, &key);
+        let named = |(limit, charge): (&RuleLimit, Charge)| {
+            let counter = CentralCounter { id: id.clone(), limit: limit.limit };
+            Charge { counter: Some(Arc::new(counter)), ..charge }
+        };
+        let charges = counters.into_iter().map(named).collect();
+        Ok(InspectedKey { rule: found, key, fingerprint, id, charges })
     }
 }
 
+impl InspectedKey<'_> {
+    fn into_report(
+        self,
+        limits: Vec<CounterReport>,
+        track: Option<Track>,
+        scope: TrackScope,
+        store_error: Option<StoreError>,
+    ) -> KeyReport {
+        KeyReport { rule: self.rule.id.to_string(), key: self.key, limits, track, scope, store_error }
+    }
+}
+
+/// The state of each limit; an error if one could not be read.
+fn counter_reports(
+    charges: &[Charge],
+    outcome: CentralOutcome,
+    now: Time,
+) -> Result<Vec<CounterReport>, StoreError> {
+    let report = |(charge, result): (&Charge, LimitResult)| match result {
+        LimitResult::Answered(outcome) => {
+            let limit = charge.counter().limit;
+            Some(Ok(CounterReport {
+                limit,
+                used: limit.capacity().saturating_sub(outcome.decision.left),
+                remaining: outcome.decision.left,
+                reset_at: (outcome.reset_after > Duration::ZERO).then(|| now + outcome.reset_after),
+                detail: CounterDetail::Plain,
+            }))
+        }
+        LimitResult::Skipped => None,
+        LimitResult::Failed(error) => Some(Err(error)),
+    };
+    charges.iter().zip(outcome.limits).filter_map(report).collect()
+}
+
 /// Keys are looked up in the domain of requests that name none.
-pub(super) const DOMAIN: &str = crate::hit::Hit::DEFAULT_DOMAIN;
+const DOMAIN: &str = crate::hit::Hit::DEFAULT_DOMAIN;
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InspectError {

@@ -1,11 +1,9 @@
 //! Tracked keys: data of this node, updates for the central store, and both combined.
 
-use crate::engine::Engine;
 use crate::engine::central::counter_of;
+use crate::engine::{Engine, Question};
 use crate::fingerprint::Fingerprint;
-use crate::hit::Hit;
 use crate::plan::Plan;
-use crate::policy::Policy;
 use crate::rule::{RuleInForce, Tracking};
 use crate::store::central::{CounterId, StoreError};
 use crate::time::Time;
@@ -20,14 +18,8 @@ impl Engine {
     }
 
     /// Adds the attempts of tracked keys to the outbox; for a rule that does not track this is one field check.
-    pub(super) fn record_tracked(
-        &self,
-        policy: &Policy,
-        plan: &Plan<'_>,
-        verdict: &Verdict,
-        hit: &Hit<'_>,
-        now: Time,
-    ) {
+    pub(super) fn record_tracked(&self, question: &Question<'_, '_>, plan: &Plan<'_>, verdict: &Verdict) {
+        let Question { policy, hit, now, .. } = *question;
         for (planned, limits) in plan.with_verdicts(verdict) {
             let Some(tracking) = planned.rule.track else { continue };
             let denials = u64::from(limits.iter().any(|limit| !limit.allowed));

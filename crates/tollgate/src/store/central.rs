@@ -7,38 +7,32 @@ use std::future::Future;
 
 use thiserror::Error;
 
-use crate::algorithm::Grant;
 use crate::limit::Limit;
-use crate::store::{CounterKey, DeniedHits, Enforcement, LimitOutcome};
+use crate::store::{Charge, CounterKey, LimitOutcome, Receipt};
 use crate::time::Time;
 
-/// An asynchronous counter store. `now` is the node's time; a store may use its own clock.
+/// An asynchronous counter store. Every charge has a [`counter`](Charge::counter). `now` is the node's time; a store
+/// may use its own clock.
 pub trait CentralCounterStore: Sync {
     /// Decides all charges of one request and applies all or none.
-    fn charge(&self, charges: &[CentralCharge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
+    fn charge(&self, charges: &[Charge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
 
     /// Decides as [`charge`](Self::charge) would, and changes nothing.
-    fn peek(&self, charges: &[CentralCharge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
+    fn peek(&self, charges: &[Charge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
 
     /// Removes a counter; returns whether it existed.
     fn reset(
         &self,
-        counter: &CounterId,
-        limit: &Limit,
+        counter: &CentralCounter,
         now: Time,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }
 
-/// One limit of one rule for one key.
-#[derive(Clone, Debug)]
-pub struct CentralCharge {
-    pub counter: CounterId,
+/// A counter in a central store, and the limit on it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CentralCounter {
+    pub id: CounterId,
     pub limit: Limit,
-    pub cost: u64,
-    /// Cost of one unit of the hit; `cost` is this times its units.
-    pub unit_cost: u64,
-    pub enforcement: Enforcement,
-    pub denied_hits: DeniedHits,
 }
 
 /// A counter: a key under a rule. With the limit's algorithm and window it is the name of the state in the store; the
@@ -55,49 +49,50 @@ pub struct CounterId {
 pub struct CentralOutcome {
     /// Whether every enforced limit that answered allows the request.
     pub admitted: bool,
-    pub limits: Vec<Result<LimitOutcome, StoreError>>,
-    /// The charges that remain applied; `None` if there are none.
-    pub receipt: Option<CentralReceipt>,
+    pub limits: Vec<LimitResult>,
+}
+
+/// The result of one charge.
+#[derive(Clone, Debug)]
+pub enum LimitResult {
+    Answered(LimitOutcome),
+    /// It was not sent, because another limit is known to deny the request.
+    Skipped,
+    Failed(StoreError),
 }
 
 impl CentralOutcome {
-    /// The outcome of charges, each with its result.
-    pub fn of(
-        charges: &[CentralCharge],
-        admitted: bool,
-        parts: Vec<Result<LimitOutcome, StoreError>>,
-    ) -> CentralOutcome {
-        let items: Vec<_> = charges
-            .iter()
-            .zip(&parts)
-            .filter_map(|(charge, part)| {
-                let CentralCharge { counter, limit, unit_cost, .. } = charge;
-                let grant = part.as_ref().ok()?.grant?;
-                Some(CentralReceiptItem {
-                    counter: counter.clone(),
-                    limit: *limit,
-                    unit_cost: *unit_cost,
-                    grant,
-                })
-            })
-            .collect();
-        let receipt = (!items.is_empty()).then_some(CentralReceipt { items });
-        CentralOutcome { admitted, limits: parts, receipt }
+    /// The receipt for the charges that remain applied; `None` if there are none.
+    pub fn receipt(&self, charges: &[Charge]) -> Option<Receipt> {
+        let mut receipt = None;
+        Receipt::write(&mut receipt, charges, self.limits.iter().map(LimitResult::outcome));
+        receipt
     }
 }
 
-/// The right to refund charges, or to correct their cost. Using it consumes it.
-#[derive(Debug)]
-pub struct CentralReceipt {
-    pub items: Vec<CentralReceiptItem>,
+impl LimitResult {
+    pub fn outcome(&self) -> Option<&LimitOutcome> {
+        match self {
+            LimitResult::Answered(outcome) => Some(outcome),
+            LimitResult::Skipped | LimitResult::Failed(_) => None,
+        }
+    }
+
+    pub fn error(&self) -> Option<&StoreError> {
+        match self {
+            LimitResult::Failed(error) => Some(error),
+            LimitResult::Answered(_) | LimitResult::Skipped => None,
+        }
+    }
 }
 
-#[derive(Clone, Debug)]
-pub struct CentralReceiptItem {
-    pub counter: CounterId,
-    pub limit: Limit,
-    pub unit_cost: u64,
-    pub grant: Grant,
+impl From<Result<LimitOutcome, StoreError>> for LimitResult {
+    fn from(result: Result<LimitOutcome, StoreError>) -> LimitResult {
+        match result {
+            Ok(outcome) => LimitResult::Answered(outcome),
+            Err(error) => LimitResult::Failed(error),
+        }
+    }
 }
 
 /// Why a charge has no result.

@@ -3,10 +3,12 @@
 use std::sync::Barrier;
 use std::thread;
 
-use tollgate::Limit;
 use tollgate::algorithm::{Admission, Decision};
-use tollgate::store::LimitOutcome;
-use tollgate::store::central::{CentralCharge, CentralCounterStore, CentralOutcome, CounterId, StoreError};
+use tollgate::engine::DecisionMode;
+use tollgate::store::central::{
+    CentralCounter, CentralCounterStore, CentralOutcome, LimitResult, StoreError,
+};
+use tollgate::store::{Charge, LimitOutcome};
 
 use super::central::ready;
 use super::*;
@@ -17,24 +19,24 @@ const PARALLEL: usize = 30;
 struct Denies(Barrier);
 
 impl Denies {
-    fn answer(&self, charges: &[CentralCharge]) -> CentralOutcome {
+    fn answer(&self, charges: &[Charge]) -> CentralOutcome {
         self.0.wait();
         let decision = Decision { admission: Admission::Deny { retry_after: SECOND }, left: 0 };
         let part = LimitOutcome { decision, remaining: 0, reset_after: SECOND, grant: None };
-        CentralOutcome { admitted: false, limits: vec![Ok(part); charges.len()], receipt: None }
+        CentralOutcome { admitted: false, limits: vec![LimitResult::Answered(part); charges.len()] }
     }
 }
 
 impl CentralCounterStore for Denies {
-    async fn charge(&self, charges: &[CentralCharge], _: Time) -> CentralOutcome {
+    async fn charge(&self, charges: &[Charge], _: Time) -> CentralOutcome {
         self.answer(charges)
     }
 
-    async fn peek(&self, charges: &[CentralCharge], _: Time) -> CentralOutcome {
+    async fn peek(&self, charges: &[Charge], _: Time) -> CentralOutcome {
         self.answer(charges)
     }
 
-    async fn reset(&self, _: &CounterId, _: &Limit, _: Time) -> Result<bool, StoreError> {
+    async fn reset(&self, _: &CentralCounter, _: Time) -> Result<bool, StoreError> {
         Ok(false)
     }
 }
@@ -46,8 +48,10 @@ fn ban_of_a_burst(rules: &str) -> Ban {
     thread::scope(|scope| {
         for _ in 0..PARALLEL {
             scope.spawn(|| {
-                let verdict = ready(engine.check_central(&Hit::by("ann"), NOW, &store)).verdict;
-                assert_eq!(verdict.reason, Reason::Limit);
+                let hit = Hit::by("ann");
+                let policy = engine.policy();
+                let decided = engine.decide_central(&policy, &hit, NOW, DecisionMode::Check, &store);
+                assert_eq!(ready(decided).verdict.reason, Reason::Limit);
             });
         }
     });

@@ -9,13 +9,13 @@ use std::task::{Context, Poll, Waker};
 
 use tollgate::Limit;
 use tollgate::algorithm::{Algorithm, Grant, Quota, QuotaState};
-use tollgate::engine::CentralVerdict;
+use tollgate::engine::{CentralVerdict, DecisionMode, InspectMode, KeyReport};
 use tollgate::policy::StoreSettings;
 use tollgate::rule::OnStoreError;
 use tollgate::store::central::{
-    CentralCharge, CentralCounterStore, CentralOutcome, CentralReceipt, CounterId, StoreError,
+    CentralCounter, CentralCounterStore, CentralOutcome, CounterId, LimitResult, StoreError,
 };
-use tollgate::store::{Enforcement, LimitOutcome};
+use tollgate::store::{Charge, Enforcement, LimitOutcome, Receipt};
 use tollgate::track::central::{CentralTrackStore, SharedTrack};
 use tollgate::track::{Delta, Track};
 
@@ -35,46 +35,46 @@ impl Faulty {
         Faulty { down: down.to_vec(), ..Faulty::default() }
     }
 
-    fn decide(&self, charges: &[CentralCharge], take: bool, now: Time) -> CentralOutcome {
+    fn decide(&self, charges: &[Charge], take: bool, now: Time) -> CentralOutcome {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let mut states = self.states.lock().expect("no test panics with it");
-        let decide = |charge: &CentralCharge| {
-            let state = states.get(&charge.counter).cloned();
-            let quota = Quota::new(&charge.limit);
+        let decide = |charge: &Charge| {
+            let state = states.get(&charge.counter().id).cloned();
+            let quota = charge.quota;
             let decision = quota.decide(&state.unwrap_or_else(|| quota.fresh()), now, charge.cost);
             LimitOutcome { decision, remaining: decision.left, reset_after: SECOND, grant: None }
         };
-        let answer = |charge: &CentralCharge| match self.down.contains(&&*charge.counter.rule) {
-            true => Err(StoreError::Deadline { server: "test".to_owned() }),
-            false => Ok(decide(charge)),
+        let answer = |charge: &Charge| match self.down.contains(&&*charge.counter().id.rule) {
+            true => LimitResult::Failed(StoreError::Deadline { server: "test".to_owned() }),
+            false => LimitResult::Answered(decide(charge)),
         };
-        let mut parts: Vec<_> = charges.iter().map(answer).collect();
-        let denies = |(charge, part): (&CentralCharge, &Result<LimitOutcome, StoreError>)| {
+        let mut limits: Vec<_> = charges.iter().map(answer).collect();
+        let denies = |(charge, result): (&Charge, &LimitResult)| {
             charge.enforcement == Enforcement::Enforced
-                && part.as_ref().is_ok_and(|part| !part.decision.is_allowed())
+                && result.outcome().is_some_and(|outcome| !outcome.decision.is_allowed())
         };
-        let admitted = !charges.iter().zip(&parts).any(denies);
-        for (charge, part) in charges.iter().zip(&mut parts) {
-            if let Ok(part) = part
+        let admitted = !charges.iter().zip(&limits).any(denies);
+        for (charge, result) in charges.iter().zip(&mut limits) {
+            if let LimitResult::Answered(part) = result
                 && take
                 && admitted
                 && part.decision.is_allowed()
             {
-                let quota = Quota::new(&charge.limit);
-                let state = states.entry(charge.counter.clone()).or_insert_with(|| quota.fresh());
+                let quota = charge.quota;
+                let state = states.entry(charge.counter().id.clone()).or_insert_with(|| quota.fresh());
                 quota.charge(state, now, charge.cost);
                 part.remaining -= charge.cost;
                 part.grant = Some(Grant { at: now, cost: charge.cost, mark: quota.mark(state) });
             }
         }
-        CentralOutcome::of(charges, admitted, parts)
+        CentralOutcome { admitted, limits }
     }
 
-    fn give_back(&self, receipt: CentralReceipt, now: Time) {
+    fn give_back(&self, receipt: Receipt, now: Time) {
         let mut states = self.states.lock().expect("no test panics with it");
-        for item in receipt.items {
-            let state = states.get_mut(&item.counter).expect("it was charged");
-            Quota::new(&item.limit).refund(state, &item.grant, item.grant.cost, now);
+        for item in receipt.items() {
+            let state = states.get_mut(&item.counter().id).expect("it was charged");
+            item.quota.refund(state, &item.grant, item.grant.cost, now);
         }
     }
 
@@ -89,16 +89,16 @@ impl Faulty {
 }
 
 impl CentralCounterStore for Faulty {
-    async fn charge(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+    async fn charge(&self, charges: &[Charge], now: Time) -> CentralOutcome {
         self.decide(charges, true, now)
     }
 
-    async fn peek(&self, charges: &[CentralCharge], now: Time) -> CentralOutcome {
+    async fn peek(&self, charges: &[Charge], now: Time) -> CentralOutcome {
         self.decide(charges, false, now)
     }
 
-    async fn reset(&self, counter: &CounterId, _: &Limit, _: Time) -> Result<bool, StoreError> {
-        Ok(self.states.lock().expect("no test panics with it").remove(counter).is_some())
+    async fn reset(&self, counter: &CentralCounter, _: Time) -> Result<bool, StoreError> {
+        Ok(self.states.lock().expect("no test panics with it").remove(&counter.id).is_some())
     }
 }
 
@@ -138,7 +138,21 @@ pub fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn check(engine: &Engine, store: &Faulty, hit: &Hit<'_>, now: Time) -> CentralVerdict {
-    ready(engine.check_central(hit, now, store))
+    ready(engine.decide_central(&engine.policy(), hit, now, DecisionMode::Check, store))
+}
+
+fn peek(engine: &Engine, store: &Faulty, hit: &Hit<'_>, now: Time) -> Verdict {
+    ready(engine.decide_central(&engine.policy(), hit, now, DecisionMode::Peek, store)).verdict
+}
+
+fn inspect(
+    engine: &Engine,
+    store: &Faulty,
+    (rule, key): (&str, Key),
+    now: Time,
+    mode: InspectMode,
+) -> Result<KeyReport, InspectError> {
+    ready(engine.inspect_central(rule, key, now, mode, store))
 }
 
 fn with_store(rules: &str, store: StoreSettings) -> Engine {
@@ -204,9 +218,9 @@ fn a_denial_by_a_reachable_counter_stands() {
 }
 
 /// A charge of one rule for ann, as the engine would make it.
-fn charges_of(engine: &Engine, rule: &str) -> Vec<CentralCharge> {
+fn charges_of(engine: &Engine, rule: &str) -> Vec<Charge> {
     let probe = Faulty::default();
-    ready(engine.check_central(&Hit::by("ann"), NOW, &probe));
+    check(engine, &probe, &Hit::by("ann"), NOW);
     let counter = probe
         .states
         .lock()
@@ -215,10 +229,8 @@ fn charges_of(engine: &Engine, rule: &str) -> Vec<CentralCharge> {
         .find(|counter| &*counter.rule == rule)
         .cloned();
     let limit = engine.policy().rule(rule).and_then(|rule| Some(rule.limits.all().next()?.limit));
-    let (counter, limit) = (counter.expect("it was charged"), limit.expect("it has a limit"));
-    let enforcement = Enforcement::Enforced;
-    let denied_hits = tollgate::store::DeniedHits::Free;
-    vec![CentralCharge { counter, limit, cost: 1, unit_cost: 1, enforcement, denied_hits }]
+    let id = counter.expect("it was charged");
+    vec![Charge::central(CentralCounter { id, limit: limit.expect("it has a limit") })]
 }
 
 #[test]
@@ -255,15 +267,15 @@ fn a_key_last_seen_at_its_limit_stays_denied_until_it_may_pass_again() {
             let verdict = check(&engine, &store, &ann, now).verdict;
             assert_eq!((verdict.allowed, verdict.reason), (false, Reason::Limit), "{second} {deny_cache}");
             assert_eq!(verdict.retry_after, Some(SECOND * (10 - second)));
-            assert_eq!(ready(engine.peek_central(&ann, now, &store)).retry_after, verdict.retry_after);
+            assert_eq!(peek(&engine, &store, &ann, now).retry_after, verdict.retry_after);
         }
         let passes = |hit: &Hit<'_>, now| {
             (0..200).filter(|_| check(&engine, &store, hit, now).verdict.allowed).count()
         };
         assert_eq!(passes(&bob, NOW), 6, "who was not denied has the node's share");
-        assert!(ready(engine.peek_central(&ann, NOW + SECOND * 10, &store)).allowed);
+        assert!(peek(&engine, &store, &ann, NOW + SECOND * 10).allowed);
         assert_eq!(passes(&ann, NOW + SECOND * 10), 6, "and so has a key that may pass again");
-        let denied = ready(engine.peek_central(&ann, NOW + SECOND * 10, &store));
+        let denied = peek(&engine, &store, &ann, NOW + SECOND * 10);
         assert_eq!((denied.allowed, denied.reason), (false, Reason::Limit), "a peek sees the share");
     }
 }
@@ -311,7 +323,8 @@ fn a_recent_denial_is_repeated_without_a_call_to_the_store() {
     ask(1, NOW + SECOND);
     assert_eq!(asked(), before + 1, "for a second");
     // A reset and a changed limit are seen at once.
-    ready(engine.reset_key_central("a", key("user:ann"), NOW + SECOND, &store)).expect("it can be reset");
+    inspect(&engine, &store, ("a", key("user:ann")), NOW + SECOND, InspectMode::Reset)
+        .expect("it can be reset");
     assert!(ask(2, NOW + SECOND).allowed);
     assert!(!ask(1, NOW + SECOND).allowed);
     engine.apply(policy("rules: [{id: a, key: user, limit: 9/m}]"), NOW + SECOND);
@@ -350,9 +363,10 @@ fn a_key_is_looked_up_where_it_is_counted() {
     let key_of = &counters[0].key;
     assert_eq!(key_of.to_string(), "ip:1.2.3.4+user:ann");
     assert_eq!(key_of.owner().map(ToString::to_string).as_deref(), Some("user:ann"));
-    let report = ready(engine.key_central("a", key("ip:1.2.3.4+user:ann"), NOW, &store)).expect("a report");
+    let report = inspect(&engine, &store, ("a", key("ip:1.2.3.4+user:ann")), NOW, InspectMode::Read)
+        .expect("a report");
     assert_eq!((report.limits[0].used, report.limits[0].remaining), (1, 4));
-    let unknown = ready(engine.key_central("b", key("user:ann"), NOW, &store));
+    let unknown = inspect(&engine, &store, ("b", key("user:ann")), NOW, InspectMode::Read);
     assert!(matches!(unknown, Err(InspectError::NoRule(_))));
 }
 
@@ -371,7 +385,7 @@ fn the_panic_switch_holds_where_rules_fail_closed() {
         for hit in [&hit, &Hit::by("evil")] {
             let asked = store.asked.load(Ordering::Relaxed);
             let checked = check(&engine, &store, hit, NOW);
-            let peeked = ready(engine.peek_central(hit, NOW, &store));
+            let peeked = peek(&engine, &store, hit, NOW);
             assert!(checked.to_refund.is_none());
             for verdict in [checked.verdict, peeked] {
                 assert_eq!((verdict.allowed, verdict.reason), (true, Reason::NoRule), "{enforce:?}");
@@ -390,7 +404,8 @@ fn a_tracked_key_is_its_record_and_what_was_not_written_yet() {
     let mut store = Faulty::default();
     let hit = Hit::by("ann");
     let seen = |store: &Faulty| {
-        let report = ready(engine.key_central("a", key("user:ann"), NOW, store)).expect("a report");
+        let report =
+            inspect(&engine, store, ("a", key("user:ann")), NOW, InspectMode::Read).expect("a report");
         let track = report.track.expect("it tracks");
         assert_eq!((track.latest.len() as u64).min(3), track.tries.min(3));
         (report.scope.name(), track.tries, track.denials)
@@ -408,20 +423,20 @@ fn a_tracked_key_is_its_record_and_what_was_not_written_yet() {
     assert!(engine.outbox().take(NOW).is_none(), "once a second");
 
     store.down = vec!["records"];
-    let report = ready(engine.key_central("a", key("user:ann"), NOW, &store)).expect("a report");
+    let report = inspect(&engine, &store, ("a", key("user:ann")), NOW, InspectMode::Read).expect("a report");
     assert_eq!((report.scope.name(), report.track.map(|track| track.tries)), ("node", Some(3)));
     assert!(report.store_error.is_some() && report.limits.len() == 1);
     store.down = vec!["a"];
-    let report = ready(engine.key_central("a", key("user:ann"), NOW, &store)).expect("a report");
+    let report = inspect(&engine, &store, ("a", key("user:ann")), NOW, InspectMode::Read).expect("a report");
     assert!(report.scope.name() == "fleet" && report.limits.is_empty() && report.store_error.is_some());
     store.down = vec!["a", "b", "records"];
     assert_eq!(seen(&store), ("node", 3, 1), "what this node knows");
-    let untracked = ready(engine.key_central("b", key("user:ann"), NOW, &store));
+    let untracked = inspect(&engine, &store, ("b", key("user:ann")), NOW, InspectMode::Read);
     assert!(matches!(untracked, Err(InspectError::Store(_))));
     store.down.clear();
 
     let forgotten =
-        ready(engine.reset_key_central("a", key("user:ann"), NOW, &store)).expect("it can be reset");
+        inspect(&engine, &store, ("a", key("user:ann")), NOW, InspectMode::Reset).expect("it can be reset");
     assert_eq!(forgotten.track.map(|track| track.tries), Some(3));
     assert_eq!(seen(&store), ("fleet", 0, 0), "record, outbox and memory");
     assert!(engine.outbox().take(Time::MAX).is_none());

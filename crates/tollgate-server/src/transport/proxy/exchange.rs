@@ -16,9 +16,10 @@ use hyper::{Request, Response, StatusCode, Version};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tollgate::verdict::whole_seconds;
-use tollgate::{Time, Verdict};
+use tollgate::{Policy, Time, Verdict};
 
 use crate::config::{HostHeader, ProxyConfig};
+use crate::gate::{FieldSelection, GateSnapshot};
 use crate::queue::RequestSender;
 use crate::response::{self, ProblemDetails};
 use crate::transport::proxy::accept::client_connection::{ActiveStream, StreamActivity};
@@ -63,17 +64,20 @@ pub struct ProxiedRequest {
     /// Set for a WebSocket over HTTP/2.
     pub handshake: Option<WebSocketHandshake>,
     pub route: Arc<RouteSnapshot>,
+    pub snapshot: GateSnapshot,
 }
 
 impl ConnectionContext {
     /// Handles one request.
     pub async fn exchange(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let accept = request.headers().get(ACCEPT).cloned();
-        match self.serve(request).await {
+        let snapshot = self.proxy.gate.snapshot();
+        let header_style = snapshot.live.headers;
+        match self.serve(request, snapshot).await {
             Ok(response) => response,
             Err(ExchangeError::Denied(verdict)) => {
                 let mut response = error_response::denied(&verdict, ErrorFormat::of(accept.as_ref()));
-                response::write_headers(&mut response, &verdict, self.proxy.gate.live.load().headers);
+                response::write_headers(&mut response, &verdict, header_style);
                 response
             }
             Err(ExchangeError::HoldQueueFull(wait)) => {
@@ -97,16 +101,20 @@ impl ConnectionContext {
         }
     }
 
-    async fn serve(&self, request: Request<Incoming>) -> Result<Response<ResponseBody>, ExchangeError> {
+    async fn serve(
+        &self,
+        request: Request<Incoming>,
+        snapshot: GateSnapshot,
+    ) -> Result<Response<ResponseBody>, ExchangeError> {
         let (mut parts, body) = request.into_parts();
-        let host = self.inspect(&parts).map_err(ExchangeError::Ambiguous)?;
+        let host = self.inspect(&parts, &snapshot.policy).map_err(ExchangeError::Ambiguous)?;
         let handshake = WebSocketHandshake::of(&mut parts).map_err(ExchangeError::Ambiguous)?;
         let route = self.proxy.route.load_full();
         let asks_upgrade = parts.version == Version::HTTP_11;
         let upgrade = if asks_upgrade { hop_by_hop::requested_upgrade(&parts.headers) } else { None };
         let mut upload = Upload::new(body, stall_limits(&parts, &route.config));
-        self.sanitize(&mut parts.headers, &mut upload, &route);
-        let mut visit = ProxiedRequest { parts, host, upload, upgrade, handshake, route };
+        self.sanitize(&mut parts.headers, &mut upload, &route, &snapshot.fields);
+        let mut visit = ProxiedRequest { parts, host, upload, upgrade, handshake, route, snapshot };
         let ProxyDecision { mut verdict, decided_at: at, sticky, sender } =
             self.decide(&mut visit).await.map_err(ForwardError::from)?;
         let status_of = visit.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
@@ -158,7 +166,7 @@ impl ConnectionContext {
         let status = shown.as_ref().map_or_else(|problem| problem.status, |shown| shown.status());
         self.settle(charges, status, &HeaderMap::new());
         let mut response = shown.map_err(ExchangeError::Problem)?.map(ResponseBody::Full);
-        response::write_headers(&mut response, verdict, self.proxy.gate.live.load().headers);
+        response::write_headers(&mut response, verdict, visit.snapshot.live.headers);
         Ok(response)
     }
 
@@ -181,7 +189,7 @@ impl ConnectionContext {
         let upload = std::mem::replace(&mut visit.upload, Upload::empty());
         let mut outgoing = Some(OutgoingRequest { parts, upload, requires, sticky });
         let forwarded = forward::forward(&self.proxy, route, self.worker, &mut outgoing).await;
-        let (response, mut in_flight) = match forwarded {
+        let (mut response, mut in_flight) = match forwarded {
             Ok(forwarded) => forwarded,
             Err(failure) => {
                 let problem = ProblemDetails::from(failure);
@@ -191,13 +199,15 @@ impl ConnectionContext {
         };
         in_flight.attach_permits(permits);
         self.settle(charges, response.status(), response.headers());
+        hop_by_hop::remove_from_response(response.headers_mut());
         let client = client.map(|(end, protocol)| PendingUpgrade {
             client: end,
             protocol,
             handshake: visit.handshake.take(),
             active_stream: self.stream_activity.as_ref().map(ActiveStream::new),
         });
-        self.build_response(response, in_flight, verdict, client, route.config.timeouts.idle)
+        merge_headers::write(response.headers_mut(), verdict, visit.snapshot.live.headers);
+        self.build_response(response, in_flight, client, route.config.timeouts.idle)
     }
 
     /// Converts the upstream's response to the client's.
@@ -205,12 +215,9 @@ impl ConnectionContext {
         &self,
         mut response: Response<Incoming>,
         in_flight: InFlightGuard,
-        verdict: &Verdict,
         client: Option<PendingUpgrade>,
         idle: Duration,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
-        hop_by_hop::remove_from_response(response.headers_mut());
-        merge_headers::write(response.headers_mut(), verdict, self.proxy.gate.live.load().headers);
         *response.version_mut() = Version::HTTP_11;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             let over_http2 = client.is_some_and(|client| client.handshake.is_some());
@@ -232,14 +239,15 @@ impl ConnectionContext {
         verdict: &Verdict,
         decided_at: Time,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
-        let ProxiedRequest { mut parts, host, upload, .. } = visit;
+        let ProxiedRequest { mut parts, host, upload, snapshot, .. } = visit;
         hop_by_hop::remove_from_request(&mut parts.headers);
-        let queued =
-            queue.enqueue(&self.proxy.gate, (&parts, &host), upload, sender, (verdict, decided_at)).await;
+        let queued = queue
+            .enqueue(&self.proxy.gate, &snapshot, (&parts, &host), upload, sender, (verdict, decided_at))
+            .await;
         let id = queued.map_err(|not| ExchangeError::Problem(not.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
         let mut response = queue.accepted_response(&id, verdict);
-        response::write_headers(&mut response, verdict, self.proxy.gate.live.load().headers);
+        response::write_headers(&mut response, verdict, snapshot.live.headers);
         Ok(response)
     }
 
@@ -250,27 +258,33 @@ impl ConnectionContext {
     }
 
     /// The requested host. Rejects ambiguous requests.
-    fn inspect(&self, parts: &Parts) -> Result<HeaderValue, ProblemDetails> {
+    fn inspect(&self, parts: &Parts, policy: &Policy) -> Result<HeaderValue, ProblemDetails> {
         self.framing_check.as_ref().map_or(Ok(()), |heads| heads.check(parts))?;
         inspect::check(parts)?;
         let host = inspect::host(parts)?;
         // The API would use its default host, and rules for that host would not match.
-        if host.is_empty() && self.proxy.gate.engine.policy().names_hosts() {
+        if host.is_empty() && policy.names_hosts() {
             return Err(inspect::no_host());
         }
         Ok(host)
     }
 
     /// Removes headers that the API must not see. This precedes the decision.
-    fn sanitize(&self, headers: &mut HeaderMap, upload: &mut Upload, route: &Arc<RouteSnapshot>) {
-        let field_selection = self.proxy.gate.field_selection();
+    fn sanitize(
+        &self,
+        headers: &mut HeaderMap,
+        upload: &mut Upload,
+        route: &Arc<RouteSnapshot>,
+        fields: &Arc<FieldSelection>,
+    ) {
         hop_by_hop::remove_from_request(headers);
         let sent = match self.peer.is_trusted(&route.config.trusted) {
             true => RequestOrigin::TrustedProxy,
             false => RequestOrigin::Client,
         };
-        sanitize::sanitize_headers(headers, &route.config.strip_headers, &field_selection.headers, sent);
+        sanitize::sanitize_headers(headers, &route.config.strip_headers, &fields.headers, sent);
         if !upload.is_end_stream() {
+            let field_selection = Arc::clone(fields);
             upload.filter_trailers(TrailerFilter { route: Arc::clone(route), field_selection });
         }
     }

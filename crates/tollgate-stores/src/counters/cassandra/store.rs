@@ -1,28 +1,28 @@
-//! The store: a request over the partitions of its counters.
+//! The store: counters of one owner in one partition, changed by transactions.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
-use tollgate::Limit;
+use tollgate::store::{Charge, LimitOutcome, ReceiptItem};
 
 use super::address::CassandraAddress;
 use super::link::CassandraLink;
 use super::rows::CassandraRows;
 use crate::counters::breaker::ServerHealth;
-use crate::counters::client_clock::{ClientClockAddress, ClientClockSetup, ClientClockStore};
-use crate::counters::decide::{ChargeMode, ChargeResult};
+use crate::counters::client_clock::{ClientClockAddress, ClientClockSetup};
 use crate::counters::name::{Naming, hash_tag};
-use crate::counters::request::PartitionedStore;
-use crate::counters::transactions::{CallTiming, PartitionExecutor, Work};
-use crate::counters::{CentralCharge, CentralReceiptItem, CounterId, StoreError};
+use crate::counters::request::{Batch, CallTiming, ChargeMode, ChargeResult, CounterBackend, CounterStore};
+use crate::counters::transactions::{PartitionExecutor, Work};
+use crate::counters::{CentralCounter, StoreError};
 
 mod track;
 
 pub type CassandraSetup = ClientClockSetup<CassandraAddress>;
 
 /// Counters on Cassandra or ScyllaDB.
-pub type CassandraStore = ClientClockStore<CassandraBackend>;
+pub type CassandraStore = CounterStore<CassandraBackend>;
 
 impl ClientClockAddress for CassandraAddress {
     const DEADLINE: Duration = Duration::from_millis(500);
@@ -39,40 +39,13 @@ impl CassandraStore {
     pub fn open(setup: CassandraSetup) -> CassandraStore {
         let CassandraSetup { address, naming, deadline, slack } = setup;
         let rows = PartitionExecutor::new(CassandraRows { link: CassandraLink::open(address), slack });
-        ClientClockStore::new(CassandraBackend { naming, rows }, deadline)
-    }
-
-    /// Deletes a counter; returns whether it existed.
-    pub async fn reset(&self, counter: &CounterId, limit: &Limit) -> Result<bool, StoreError> {
-        let name = self.inner.naming.name(counter, limit);
-        let rows = &self.inner.rows.store;
-        rows.link.breaker.admit()?;
-        rows.delete(partition_of(&name), &name, Instant::now() + self.deadline).await
-    }
-
-    /// Returns once there is a session and the table exists, or why not.
-    pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
-        let link = &self.inner.rows.store.link;
-        let Err(error) = link.statements(Instant::now() + within).await else { return Ok(()) };
-        match link.breaker.health().trouble {
-            Some(reason) => Err(StoreError::Unreachable { server: link.server.clone(), reason }),
-            None => Err(error),
-        }
-    }
-
-    pub fn health(&self) -> Vec<ServerHealth> {
-        vec![self.inner.rows.store.link.breaker.health()]
+        CounterStore::new(CassandraBackend { naming, rows }, deadline)
     }
 
     /// CAS access to rows other than counters; an error while the breaker is open.
     pub(in crate::counters) fn rows(&self) -> Result<&CassandraRows, StoreError> {
-        let rows = &self.inner.rows.store;
+        let rows = &self.backend.rows.store;
         rows.link.breaker.admit().map(|()| rows)
-    }
-
-    /// Charges that failed because every attempt ended in a CAS conflict.
-    pub fn contended(&self) -> u64 {
-        self.inner.rows.contended()
     }
 }
 
@@ -88,13 +61,13 @@ impl CassandraBackend {
     /// Runs work in a partition. Fails without queueing while the breaker is open.
     async fn run_in_partition(
         &self,
-        partition: String,
+        partition: &str,
         work: Work,
         timing: CallTiming,
     ) -> Result<Vec<ChargeResult>, StoreError> {
         let breaker = &self.rows.store.link.breaker;
         breaker.admit()?;
-        let ran = self.rows.run(partition, work, timing).await;
+        let ran = self.rows.run(partition.to_owned(), work, timing).await;
         if matches!(ran, Err(StoreError::Deadline { .. })) {
             breaker.record_failure("it does not answer in time");
         }
@@ -102,37 +75,66 @@ impl CassandraBackend {
     }
 }
 
-impl PartitionedStore for CassandraBackend {
-    fn partition_key(&self, charge: &CentralCharge) -> String {
-        partition_of(&self.naming.name(&charge.counter, &charge.limit)).to_owned()
+impl CounterBackend for CassandraBackend {
+    type Partition = String;
+
+    fn name(&self, counter: &CentralCounter) -> String {
+        self.naming.name(&counter.id, &counter.limit)
     }
 
-    async fn run_charges(
-        self: &Arc<Self>,
-        charges: Vec<CentralCharge>,
+    fn partition(&self, name: &str) -> String {
+        partition_of(name).to_owned()
+    }
+
+    async fn charge(
+        &self,
+        batch: &Batch<'_, String, Charge>,
         mode: ChargeMode,
         timing: CallTiming,
     ) -> Vec<Result<ChargeResult, StoreError>> {
-        let names: Vec<_> =
-            charges.iter().map(|charge| self.naming.name(&charge.counter, &charge.limit)).collect();
-        let Some(first) = names.first() else { return Vec::new() };
-        let partition = partition_of(first).to_owned();
-        let count = charges.len();
-        match self.run_in_partition(partition, Work::Charge { charges, names, mode }, timing).await {
+        let charges = batch.items.iter().copied().cloned().collect();
+        let work = Work::Charge { charges, names: batch.names.clone(), mode };
+        match self.run_in_partition(&batch.partition, work, timing).await {
             Ok(ran) => ran.into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(error); count],
+            Err(error) => vec![Err(error); batch.items.len()],
         }
     }
 
-    async fn settle_item(
-        self: &Arc<Self>,
-        item: &CentralReceiptItem,
+    async fn settle(
+        &self,
+        batch: &Batch<'_, String, ReceiptItem>,
         real_cost: u64,
         timing: CallTiming,
-    ) -> Result<(), StoreError> {
-        let name = self.naming.name(&item.counter, &item.limit);
-        let partition = partition_of(&name).to_owned();
-        let work = Work::Settle { item: item.clone(), name, real_cost };
-        self.run_in_partition(partition, work, timing).await.map(|_| ())
+    ) -> Vec<Result<Option<LimitOutcome>, StoreError>> {
+        let settled = batch.iter().map(async |(item, name)| {
+            let work = Work::Settle { item: item.clone(), name: name.to_owned(), real_cost };
+            self.run_in_partition(&batch.partition, work, timing).await.map(|_| None)
+        });
+        join_all(settled).await
+    }
+
+    async fn reset(&self, counter: &CentralCounter, timing: CallTiming) -> Result<bool, StoreError> {
+        let name = self.name(counter);
+        let rows = &self.rows.store;
+        rows.link.breaker.admit()?;
+        rows.delete(partition_of(&name), &name, timing.deadline).await
+    }
+
+    /// There is a session, and the table exists.
+    async fn ready(&self, within: Duration) -> Result<(), StoreError> {
+        let link = &self.rows.store.link;
+        let Err(error) = link.statements(Instant::now() + within).await else { return Ok(()) };
+        match link.breaker.health().trouble {
+            Some(reason) => Err(StoreError::Unreachable { server: link.server.clone(), reason }),
+            None => Err(error),
+        }
+    }
+
+    fn health(&self) -> Vec<ServerHealth> {
+        vec![self.rows.store.link.breaker.health()]
+    }
+
+    fn contended(&self) -> u64 {
+        self.rows.contended()
     }
 }

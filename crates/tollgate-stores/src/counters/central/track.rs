@@ -8,14 +8,14 @@ use crate::counters::{CounterId, StoreError};
 
 impl CentralTrackStore for CentralStore {
     async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
-        ask!(self, |store| store.add_track(delta).await, redis: store.add_track(delta).await)
+        with_store!(self, |store| store.add_track(delta).await)
     }
 
     async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
-        ask!(self, |store| store.read_track(counter, writer).await, redis: store.read_track(counter, writer).await)
+        with_store!(self, |store| store.read_track(counter, writer).await)
     }
 
     async fn forget_track(&self, counter: &CounterId) -> Result<(), StoreError> {
-        ask!(self, |store| store.forget_track(counter).await, redis: store.forget_track(counter).await)
+        with_store!(self, |store| store.forget_track(counter).await)
     }
 }

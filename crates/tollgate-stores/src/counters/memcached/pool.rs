@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ring::digest::{SHA256, digest};
 use tokio::time::{Instant, sleep};
-use tollgate::Limit;
 
 use super::address::MemcachedAddress;
 use super::ring::HashRing;
@@ -15,7 +14,7 @@ use super::server::MemcachedServer;
 use super::wire::{MAX_KEY_BYTES, MemcachedCommand};
 use crate::counters::breaker::ServerHealth;
 use crate::counters::name::{Naming, hash_tag};
-use crate::counters::{CounterId, StoreError};
+use crate::counters::{CentralCounter, CounterId, StoreError};
 
 /// Room for the suffix of a counter's name: a level and a number.
 const SUFFIX_BYTES: usize = 24;
@@ -45,8 +44,8 @@ impl MemcachedPool {
     }
 
     /// The name of a counter, shortened to fit a key.
-    pub fn name(&self, counter: &CounterId, limit: &Limit) -> String {
-        shortened(self.naming.name(counter, limit))
+    pub fn name(&self, counter: &CentralCounter) -> String {
+        shortened(self.naming.name(&counter.id, &counter.limit))
     }
 
     /// The name of a tracked key's record.

@@ -1,10 +1,11 @@
-//! The store: selects the layout of each limit, and runs a request over all of its counters.
+//! The store: selects the layout of each limit.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
-use tollgate::{Limit, Time};
+use tollgate::store::{Charge, LimitOutcome, ReceiptItem};
 
 use super::address::MemcachedAddress;
 use super::layout::CounterLayout;
@@ -14,27 +15,26 @@ use super::values::MemcachedValues;
 use super::windows::Windows;
 use super::wire::{MemcachedCommand, MemcachedReply};
 use crate::counters::breaker::ServerHealth;
-use crate::counters::client_clock::{ClientClockAddress, ClientClockSetup, ClientClockStore};
-use crate::counters::decide::{ChargeMode, ChargeResult};
-use crate::counters::request::PartitionedStore;
-use crate::counters::transactions::{CallTiming, PartitionExecutor, Work};
-use crate::counters::{CentralCharge, CentralReceiptItem, CounterId, StoreError};
+use crate::counters::client_clock::{ClientClockAddress, ClientClockSetup};
+use crate::counters::request::{Batch, CallTiming, ChargeMode, ChargeResult, CounterBackend, CounterStore};
+use crate::counters::transactions::{PartitionExecutor, Work};
+use crate::counters::{CentralCounter, StoreError};
 
 mod track;
+
+/// Deleting a tiered window can take many round trips.
+const RESET_DEADLINE: Duration = Duration::from_secs(10);
 
 pub type MemcachedSetup = ClientClockSetup<MemcachedAddress>;
 
 /// Counters on memcached.
-pub type MemcachedStore = ClientClockStore<MemcachedBackend>;
+pub type MemcachedStore = CounterStore<MemcachedBackend>;
 
 impl ClientClockAddress for MemcachedAddress {
     const DEADLINE: Duration = Duration::from_millis(50);
 }
 
 impl MemcachedStore {
-    /// Deleting a tiered window can take many round trips.
-    const RESET_DEADLINE: Duration = Duration::from_secs(10);
-
     /// Connects in the background. Must be called inside a tokio runtime.
     pub fn open(setup: MemcachedSetup) -> MemcachedStore {
         let MemcachedSetup { address, naming, deadline, slack } = setup;
@@ -45,31 +45,12 @@ impl MemcachedStore {
             tiers: TierSums { pool: pool.clone(), denied: Default::default() },
             pool,
         };
-        ClientClockStore::new(backend, deadline)
-    }
-
-    /// Deletes a counter; returns whether it existed.
-    pub async fn reset(&self, counter: &CounterId, limit: &Limit, now: Time) -> Result<bool, StoreError> {
-        self.inner.reset(counter, limit, CallTiming::new(now, Self::RESET_DEADLINE)).await
-    }
-
-    /// Returns once all servers reply, or why one does not.
-    pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
-        self.inner.pool.ready(Instant::now() + within).await
-    }
-
-    pub fn health(&self) -> Vec<ServerHealth> {
-        self.inner.pool.health()
+        CounterStore::new(backend, deadline)
     }
 
     /// CAS access to values other than counters.
     pub(in crate::counters) fn values(&self) -> &MemcachedValues {
-        &self.inner.values.store
-    }
-
-    /// Charges that failed because every attempt ended in a CAS conflict.
-    pub fn contended(&self) -> u64 {
-        self.inner.values.contended()
+        &self.backend.values.store
     }
 }
 
@@ -81,18 +62,48 @@ pub struct MemcachedBackend {
     values: Arc<PartitionExecutor<MemcachedValues>>,
 }
 
-impl MemcachedBackend {
-    async fn reset(
+impl CounterBackend for MemcachedBackend {
+    /// Every counter is a partition of its own.
+    type Partition = String;
+
+    fn name(&self, counter: &CentralCounter) -> String {
+        self.pool.name(counter)
+    }
+
+    fn partition(&self, name: &str) -> String {
+        name.to_owned()
+    }
+
+    async fn charge(
         &self,
-        counter: &CounterId,
-        limit: &Limit,
+        batch: &Batch<'_, String, Charge>,
+        mode: ChargeMode,
         timing: CallTiming,
-    ) -> Result<bool, StoreError> {
-        match CounterLayout::of(limit) {
-            CounterLayout::Window(kind) => self.windows.reset(kind, counter, limit, timing).await,
-            CounterLayout::Tiers => self.tiers.reset(counter, limit, timing).await,
+    ) -> Vec<Result<ChargeResult, StoreError>> {
+        let mut results = Vec::with_capacity(batch.items.len());
+        for (charge, name) in batch.iter() {
+            results.push(self.charge_one(charge, name, mode, timing).await);
+        }
+        results
+    }
+
+    async fn settle(
+        &self,
+        batch: &Batch<'_, String, ReceiptItem>,
+        real_cost: u64,
+        timing: CallTiming,
+    ) -> Vec<Result<Option<LimitOutcome>, StoreError>> {
+        let settled = batch.iter().map(|(item, name)| self.settle_one(item, name, real_cost, timing));
+        join_all(settled).await.into_iter().map(|settled| settled.map(|()| None)).collect()
+    }
+
+    async fn reset(&self, counter: &CentralCounter, timing: CallTiming) -> Result<bool, StoreError> {
+        let timing = CallTiming::new(timing.now, RESET_DEADLINE);
+        let name = self.pool.name(counter);
+        match CounterLayout::of(&counter.limit) {
+            CounterLayout::Window(kind) => self.windows.reset(kind, &name, &counter.limit, timing).await,
+            CounterLayout::Tiers => self.tiers.reset(&name, &counter.limit, timing).await,
             CounterLayout::Value => {
-                let name = self.pool.name(counter, limit);
                 let server = self.pool.server(&name);
                 let reply =
                     server.execute_one(MemcachedCommand::Delete { key: name }, timing.deadline).await?;
@@ -100,72 +111,64 @@ impl MemcachedBackend {
             }
         }
     }
-}
 
-impl PartitionedStore for MemcachedBackend {
-    /// Every counter is a partition of its own.
-    fn partition_key(&self, charge: &CentralCharge) -> String {
-        self.pool.name(&charge.counter, &charge.limit)
+    async fn ready(&self, within: Duration) -> Result<(), StoreError> {
+        self.pool.ready(Instant::now() + within).await
     }
 
-    async fn run_charges(
-        self: &Arc<Self>,
-        charges: Vec<CentralCharge>,
-        mode: ChargeMode,
-        timing: CallTiming,
-    ) -> Vec<Result<ChargeResult, StoreError>> {
-        let mut results = Vec::with_capacity(charges.len());
-        for charge in charges {
-            results.push(self.run_one(charge, mode, timing).await);
-        }
-        results
+    fn health(&self) -> Vec<ServerHealth> {
+        self.pool.health()
     }
 
-    async fn settle_item(
-        self: &Arc<Self>,
-        item: &CentralReceiptItem,
-        real_cost: u64,
-        timing: CallTiming,
-    ) -> Result<(), StoreError> {
-        match CounterLayout::of(&item.limit) {
-            CounterLayout::Window(kind) => self.windows.settle(kind, item, real_cost, timing).await,
-            CounterLayout::Tiers => self.tiers.settle(item, real_cost, timing).await,
-            CounterLayout::Value => {
-                let name = self.pool.name(&item.counter, &item.limit);
-                let work = Work::Settle { item: item.clone(), name: name.clone(), real_cost };
-                self.run_value(name, work, timing).await.map(|_| ())
-            }
-        }
+    fn contended(&self) -> u64 {
+        self.values.contended()
     }
 }
 
 impl MemcachedBackend {
-    /// Runs work on a value. Fails without queueing while the server's breaker is open.
-    async fn run_value(
+    async fn charge_one(
         &self,
-        name: String,
-        work: Work,
-        timing: CallTiming,
-    ) -> Result<Vec<ChargeResult>, StoreError> {
-        self.pool.server(&name).admit()?;
-        self.values.run(name, work, timing).await
-    }
-
-    async fn run_one(
-        &self,
-        charge: CentralCharge,
+        charge: &Charge,
+        name: &str,
         mode: ChargeMode,
         timing: CallTiming,
     ) -> Result<ChargeResult, StoreError> {
-        match CounterLayout::of(&charge.limit) {
-            CounterLayout::Window(kind) => self.windows.run(kind, &charge, mode, timing).await,
-            CounterLayout::Tiers => self.tiers.run(&charge, mode, timing).await,
+        match CounterLayout::of(&charge.counter().limit) {
+            CounterLayout::Window(kind) => self.windows.charge(kind, charge, name, mode, timing).await,
+            CounterLayout::Tiers => self.tiers.charge(charge, name, mode, timing).await,
             CounterLayout::Value => {
-                let name = self.pool.name(&charge.counter, &charge.limit);
-                let work = Work::Charge { charges: vec![charge], names: vec![name.clone()], mode };
-                let ran = self.run_value(name.clone(), work, timing).await?;
-                ran.into_iter().next().ok_or_else(|| self.pool.server(&name).unexpected_reply())
+                let work = Work::Charge { charges: vec![charge.clone()], names: vec![name.to_owned()], mode };
+                let ran = self.run_value(name, work, timing).await?;
+                ran.into_iter().next().ok_or_else(|| self.pool.server(name).unexpected_reply())
             }
         }
+    }
+
+    async fn settle_one(
+        &self,
+        item: &ReceiptItem,
+        name: &str,
+        real_cost: u64,
+        timing: CallTiming,
+    ) -> Result<(), StoreError> {
+        match CounterLayout::of(&item.counter().limit) {
+            CounterLayout::Window(kind) => self.windows.settle(kind, item, name, real_cost, timing).await,
+            CounterLayout::Tiers => self.tiers.settle(item, name, real_cost, timing).await,
+            CounterLayout::Value => {
+                let work = Work::Settle { item: item.clone(), name: name.to_owned(), real_cost };
+                self.run_value(name, work, timing).await.map(drop)
+            }
+        }
+    }
+
+    /// Runs work on a value. Fails without queueing while the server's breaker is open.
+    async fn run_value(
+        &self,
+        name: &str,
+        work: Work,
+        timing: CallTiming,
+    ) -> Result<Vec<ChargeResult>, StoreError> {
+        self.pool.server(name).admit()?;
+        self.values.run(name.to_owned(), work, timing).await
     }
 }

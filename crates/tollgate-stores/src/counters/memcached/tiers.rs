@@ -13,7 +13,7 @@ use tollgate::Time;
 use tollgate::algorithm::Admission;
 use tollgate::algorithm::tiered_window::TieredWindow;
 use tollgate::limit::{Levels, Limit, Shape};
-use tollgate::store::DeniedHits;
+use tollgate::store::{Charge, DeniedHits, ReceiptItem};
 
 use super::buckets::{Bucket, Buckets};
 use super::denied_costs::DeniedCosts;
@@ -21,9 +21,8 @@ use super::pool::MemcachedPool;
 use super::server::MemcachedServer;
 use super::windows::parse_count;
 use super::wire::{MemcachedCommand, MemcachedReply};
-use crate::counters::decide::{self, ChargeMode, ChargeResult};
-use crate::counters::transactions::CallTiming;
-use crate::counters::{CentralCharge, CentralReceiptItem, CounterId, StoreError};
+use crate::counters::request::{CallTiming, ChargeMode, ChargeResult};
+use crate::counters::{StoreError, decide};
 
 /// Buckets per batch when a counter is deleted.
 const MAX_DELETES: usize = 1024;
@@ -38,44 +37,46 @@ struct TierTarget<'p> {
     window: TieredWindow,
     levels: Levels,
     limit: &'p Limit,
-    name: String,
+    name: &'p str,
     server: &'p MemcachedServer,
     now: Time,
     pool: &'p MemcachedPool,
 }
 
 impl TierSums {
-    pub async fn run(
+    pub async fn charge(
         &self,
-        charge: &CentralCharge,
+        charge: &Charge,
+        name: &str,
         mode: ChargeMode,
         timing: CallTiming,
     ) -> Result<ChargeResult, StoreError> {
-        let target = self.target(&charge.counter, &charge.limit, timing.now)?;
+        let limit = &charge.counter().limit;
+        let target = self.target(name, limit, timing.now)?;
         if charge.denied_hits == DeniedHits::Counted && mode != ChargeMode::Peek {
             return Err(target.server.refused("denied hits cannot be counted in a tiered window here"));
         }
-        let fits = charge.cost <= charge.limit.rate().count();
+        let fits = charge.cost <= limit.rate().count();
         let amount = if mode == ChargeMode::Charge && fits { charge.cost } else { 0 };
-        let mut added = if self.denied.is_likely_denied(&target.name, amount) { 0 } else { amount };
+        let mut added = if self.denied.is_likely_denied(target.name, amount) { 0 } else { amount };
         let mut buckets = target.add_and_read(added, timing.deadline).await?;
-        let mut ran = decide::charge(charge, mode, &mut buckets.state(), timing.now);
-        if added < amount && ran.part.decision.is_allowed() {
+        let mut ran = decide::charge(charge, mode, &mut buckets.state(), timing.now).result;
+        if added < amount && ran.outcome.decision.is_allowed() {
             added = amount;
             buckets = target.add_and_read(added, timing.deadline).await?;
-            ran = decide::charge(charge, mode, &mut buckets.state(), timing.now);
+            ran = decide::charge(charge, mode, &mut buckets.state(), timing.now).result;
         }
-        if ran.part.grant.is_some() {
-            self.denied.record_allowed(&target.name, amount);
+        if ran.outcome.grant.is_some() {
+            self.denied.record_allowed(target.name, amount);
             return Ok(ChargeResult { before: None, ..ran });
         }
         if added > 0 {
-            self.denied.record_denied(&target.name, amount);
+            self.denied.record_denied(target.name, amount);
             target.server.execute_detached(target.subtracts(target.step_at(timing.now), added));
         }
         // Retry and reset times need the finest buckets.
-        let excess = match ran.part.decision.admission {
-            Admission::Deny { .. } => buckets.sum() + charge.cost - charge.limit.rate().count(),
+        let excess = match ran.outcome.decision.admission {
+            Admission::Deny { .. } => buckets.sum() + charge.cost - limit.rate().count(),
             _ => 0,
         };
         while let Some(bucket) = buckets.too_coarse(excess).first() {
@@ -83,16 +84,17 @@ impl TierSums {
             let counts = target.read(&finer, timing.deadline).await?;
             buckets.refine(bucket, finer.into_iter().zip(counts).collect());
         }
-        Ok(decide::charge(charge, ChargeMode::Peek, &mut buckets.state(), timing.now))
+        Ok(decide::charge(charge, ChargeMode::Peek, &mut buckets.state(), timing.now).result)
     }
 
     pub async fn settle(
         &self,
-        item: &CentralReceiptItem,
+        item: &ReceiptItem,
+        name: &str,
         real_cost: u64,
         timing: CallTiming,
     ) -> Result<(), StoreError> {
-        let target = self.target(&item.counter, &item.limit, timing.now)?;
+        let target = self.target(name, &item.counter().limit, timing.now)?;
         let step = target.step_at(item.grant.at);
         let real_cost = item.unit_cost.saturating_mul(real_cost);
         match real_cost.checked_sub(item.grant.cost) {
@@ -107,13 +109,8 @@ impl TierSums {
     }
 
     /// Deletes a counter; returns whether it existed.
-    pub async fn reset(
-        &self,
-        counter: &CounterId,
-        limit: &Limit,
-        timing: CallTiming,
-    ) -> Result<bool, StoreError> {
-        let target = self.target(counter, limit, timing.now)?;
+    pub async fn reset(&self, name: &str, limit: &Limit, timing: CallTiming) -> Result<bool, StoreError> {
+        let target = self.target(name, limit, timing.now)?;
         let coarsest = target.levels.units().len() - 1;
         let unit = |level: usize| target.levels.units()[level].secs();
         let first = target.oldest_step() * unit(0) / unit(coarsest);
@@ -143,12 +140,11 @@ impl TierSums {
 
     fn target<'p>(
         &'p self,
-        counter: &CounterId,
+        name: &'p str,
         limit: &'p Limit,
         now: Time,
     ) -> Result<TierTarget<'p>, StoreError> {
-        let name = self.pool.name(counter, limit);
-        let server = self.pool.server(&name);
+        let server = self.pool.server(name);
         let Shape::TieredWindow { levels } = limit.shape() else {
             return Err(server.refused("this limit has no tiers"));
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollgate::algorithm::QuotaState;
 use tollgate::algorithm::fixed_window::FixedWindowState;
 use tollgate::algorithm::sliding_counter::SlidingCounterState;
-use tollgate::store::DeniedHits;
+use tollgate::store::{Charge, DeniedHits, ReceiptItem};
 use tollgate::{Limit, Time};
 
 use super::closed_windows::ClosedWindows;
@@ -18,9 +18,8 @@ use super::denied_costs::DeniedCosts;
 use super::pool::MemcachedPool;
 use super::server::MemcachedServer;
 use super::wire::{MemcachedCommand, MemcachedReply};
-use crate::counters::decide::{self, ChargeMode, ChargeResult};
-use crate::counters::transactions::CallTiming;
-use crate::counters::{CentralCharge, CentralReceiptItem, CounterId, StoreError};
+use crate::counters::request::{CallTiming, ChargeMode, ChargeResult};
+use crate::counters::{StoreError, decide};
 
 /// After this a window has its last charges: clocks differ, and requests take time.
 const CLOSED_AFTER: Duration = Duration::from_secs(2);
@@ -44,43 +43,43 @@ pub enum WindowKind {
 struct WindowTarget<'p> {
     kind: WindowKind,
     limit: &'p Limit,
-    name: String,
+    name: &'p str,
     server: &'p MemcachedServer,
     now: Time,
 }
 
 impl Windows {
     /// Decides a charge, and applies it as far as `mode` permits.
-    pub async fn run(
+    pub async fn charge(
         &self,
         kind: WindowKind,
-        charge: &CentralCharge,
+        charge: &Charge,
+        name: &str,
         mode: ChargeMode,
         timing: CallTiming,
     ) -> Result<ChargeResult, StoreError> {
-        let target = self.target(kind, &charge.counter, &charge.limit, timing.now);
+        let limit = &charge.counter().limit;
+        let target = self.target(kind, name, limit, timing.now);
         let counted = charge.denied_hits == DeniedHits::Counted;
-        let fits = charge.cost <= charge.limit.rate().count();
+        let fits = charge.cost <= limit.rate().count();
         let amount = match mode {
             ChargeMode::Charge if fits => charge.cost,
-            ChargeMode::Charge | ChargeMode::CountDenied if counted => {
-                charge.cost.min(charge.limit.rate().count())
-            }
+            ChargeMode::Charge | ChargeMode::CountDenied if counted => charge.cost.min(limit.rate().count()),
             _ => 0,
         };
         let takes = mode == ChargeMode::Charge && fits && !counted;
-        if takes && self.denied.is_likely_denied(&target.name, charge.cost) {
+        if takes && self.denied.is_likely_denied(target.name, charge.cost) {
             let peek = |state: &mut QuotaState| decide::charge(charge, ChargeMode::Peek, state, timing.now);
-            let ran = self.add_and_decide(&target, 0, timing, peek).await?;
-            if !ran.part.decision.is_allowed() {
-                return Ok(ran);
+            let peeked = self.add_and_decide(&target, 0, timing, peek).await?.result;
+            if !peeked.outcome.decision.is_allowed() {
+                return Ok(peeked);
             }
         }
         let run = |state: &mut QuotaState| decide::charge(charge, mode, state, timing.now);
-        let ran = self.add_and_decide(&target, amount, timing, run).await?;
-        match ran.part.decision.is_allowed() {
-            true if takes => self.denied.record_allowed(&target.name, charge.cost),
-            false if takes => self.denied.record_denied(&target.name, charge.cost),
+        let ran = self.add_and_decide(&target, amount, timing, run).await?.result;
+        match ran.outcome.decision.is_allowed() {
+            true if takes => self.denied.record_allowed(target.name, charge.cost),
+            false if takes => self.denied.record_denied(target.name, charge.cost),
             _ => {}
         }
         Ok(ran)
@@ -89,13 +88,15 @@ impl Windows {
     pub async fn settle(
         &self,
         kind: WindowKind,
-        item: &CentralReceiptItem,
+        item: &ReceiptItem,
+        name: &str,
         real_cost: u64,
         timing: CallTiming,
     ) -> Result<(), StoreError> {
-        let target = self.target(kind, &item.counter, &item.limit, timing.now);
+        let limit = &item.counter().limit;
+        let target = self.target(kind, name, limit, timing.now);
         let real_cost_here = item.unit_cost.saturating_mul(real_cost);
-        let most = item.limit.rate().count().saturating_mul(2);
+        let most = limit.rate().count().saturating_mul(2);
         match real_cost_here.checked_sub(item.grant.cost) {
             Some(0) => Ok(()),
             Some(more) => {
@@ -110,12 +111,12 @@ impl Windows {
     pub async fn reset(
         &self,
         kind: WindowKind,
-        counter: &CounterId,
+        name: &str,
         limit: &Limit,
         timing: CallTiming,
     ) -> Result<bool, StoreError> {
-        let target = self.target(kind, counter, limit, timing.now);
-        self.closed.forget(&target.name);
+        let target = self.target(kind, name, limit, timing.now);
+        self.closed.forget(target.name);
         let index = target.index_at(timing.now);
         let windows = match kind {
             WindowKind::Fixed => index..=index,
@@ -146,7 +147,7 @@ impl Windows {
         let previous_index = index.saturating_sub(1);
         let known = match target.kind {
             WindowKind::Fixed => Some(0),
-            WindowKind::Sliding => self.closed.get(&target.name, previous_index),
+            WindowKind::Sliding => self.closed.get(target.name, previous_index),
         };
         if known.is_none() {
             commands.push(MemcachedCommand::Get { key: target.key(previous_index) });
@@ -156,7 +157,7 @@ impl Windows {
         let sum = next_count()?;
         let previous = known.map_or_else(next_count, Ok)?;
         if known.is_none() && timing.now.since(target.start_of(index)) >= CLOSED_AFTER {
-            self.closed.insert(&target.name, previous_index, previous);
+            self.closed.insert(target.name, previous_index, previous);
         }
         let mut state = target.state(index, sum.saturating_sub(amount), previous);
         let answer = act(&mut state);
@@ -187,19 +188,18 @@ impl Windows {
         }
         let take = MemcachedCommand::Subtract { key: target.key(charged), amount };
         let reply = target.server.execute_one(take, timing.deadline).await?;
-        self.closed.forget(&target.name);
+        self.closed.forget(target.name);
         parse_count(target.server, Some(reply)).map(|_| ())
     }
 
     fn target<'p>(
         &'p self,
         kind: WindowKind,
-        counter: &CounterId,
+        name: &'p str,
         limit: &'p Limit,
         now: Time,
     ) -> WindowTarget<'p> {
-        let name = self.pool.name(counter, limit);
-        let server = self.pool.server(&name);
+        let server = self.pool.server(name);
         WindowTarget { kind, limit, name, server, now }
     }
 }

@@ -50,7 +50,7 @@ pub(super) struct ScriptCall<'a> {
     pub(super) slot: u16,
     pub(super) op: Op,
     pub(super) at: At,
-    pub(super) entries: &'a [ScriptEntry],
+    pub(super) entries: &'a [ScriptEntry<'a>],
     pub(super) deadline: Instant,
 }
 

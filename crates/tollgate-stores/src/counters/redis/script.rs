@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use ring::digest;
 use tollgate::algorithm::{Admission, Decision, Grant};
-use tollgate::store::{DeniedHits, Enforcement, LimitOutcome};
+use tollgate::store::{Charge, DeniedHits, Enforcement, LimitOutcome, ReceiptItem};
 use tollgate::{Limit, Time};
 
 use super::resp::{CommandWriter, RedisReply};
 use super::script_limit::ScriptLimit;
-use crate::counters::{CentralCharge, CentralReceiptItem, StoreError};
+use crate::counters::StoreError;
 
 /// One Lua chunk in parts. The window algorithms come after the return of calls that use none.
 pub(super) const SOURCE: &str = concat!(
@@ -65,9 +65,9 @@ impl Op {
 
 /// The arguments of one counter.
 #[derive(Clone, Debug)]
-pub(super) struct ScriptEntry {
-    pub(super) name: String,
-    limit: Limit,
+pub(super) struct ScriptEntry<'c> {
+    pub(super) name: &'c str,
+    limit: &'c Limit,
     /// The cost; for a settlement the debt to add, or the refund if it is negative.
     cost: i64,
     flags: u64,
@@ -79,24 +79,25 @@ const MAX_COST: u64 = 1 << 53;
 const HEADER_ARGS: usize = 3;
 const ARGS_PER_COUNTER: usize = 10;
 
-impl ScriptEntry {
-    pub(super) fn charge(name: String, charge: &CentralCharge) -> ScriptEntry {
+impl<'c> ScriptEntry<'c> {
+    pub(super) fn charge(name: &'c str, charge: &'c Charge) -> ScriptEntry<'c> {
         let shadow = u64::from(charge.enforcement == Enforcement::Shadow);
         let counted = u64::from(charge.denied_hits == DeniedHits::Counted);
         let cost = charge.cost.min(MAX_COST) as i64;
-        ScriptEntry { name, limit: charge.limit, cost, flags: shadow + 2 * counted, grant: String::new() }
+        let limit = &charge.counter().limit;
+        ScriptEntry { name, limit, cost, flags: shadow + 2 * counted, grant: String::new() }
     }
 
     /// Corrects a cost to `real_cost` units of the hit.
-    pub(super) fn settle(name: String, item: &CentralReceiptItem, real_cost: u64) -> ScriptEntry {
+    pub(super) fn settle(name: &'c str, item: &'c ReceiptItem, real_cost: u64) -> ScriptEntry<'c> {
         let real = item.unit_cost.saturating_mul(real_cost).min(MAX_COST) as i64;
         let cost = real - item.grant.cost.min(MAX_COST) as i64;
         let grant = format!("{} {}", item.grant.at.nanos() / 1000, item.grant.mark);
-        ScriptEntry { name, limit: item.limit, cost, flags: 0, grant }
+        ScriptEntry { name, limit: &item.counter().limit, cost, flags: 0, grant }
     }
 
     fn write(&self, command: &mut CommandWriter<'_>) {
-        let terms = ScriptLimit::of(&self.limit);
+        let terms = ScriptLimit::of(self.limit);
         let flags = self.flags + if terms.queue { 4 } else { 0 };
         command.arg(terms.kind);
         match u64::try_from(self.cost) {
@@ -118,12 +119,12 @@ impl ScriptEntry {
 }
 
 /// Encodes a call. `until` is the deadline by the server's clock, in microseconds.
-pub(super) fn write_call(out: &mut Vec<u8>, op: Op, at: At, until: Option<u64>, entries: &[ScriptEntry]) {
+pub(super) fn write_call(out: &mut Vec<u8>, op: Op, at: At, until: Option<u64>, entries: &[ScriptEntry<'_>]) {
     let words = 3 + entries.len() + HEADER_ARGS + entries.len() * ARGS_PER_COUNTER;
     let mut command = CommandWriter::begin(out, words);
     command.arg("EVALSHA").arg(SHA.as_str()).number(entries.len() as u64);
     for entry in entries {
-        command.arg(&entry.name);
+        command.arg(entry.name);
     }
     command.arg(op.code());
     match at {
@@ -153,7 +154,6 @@ pub(super) enum ScriptReply {
 pub(super) struct ScriptResult {
     /// The timestamp of the decision, in microseconds.
     pub(super) now_us: u64,
-    pub(super) admitted: bool,
     /// One per counter; the error tells what is wrong with its value.
     pub(super) parts: Vec<Result<LimitOutcome, String>>,
     /// States before and after, if requested.
@@ -161,14 +161,14 @@ pub(super) struct ScriptResult {
 }
 
 /// Decodes a reply; `None` if it does not have the expected form.
-pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry]) -> Option<ScriptReply> {
+pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry<'_>]) -> Option<ScriptReply> {
     let mut rest = reply.elements()?.iter();
     let ran = rest.next()?.number()?;
     let now_us = rest.next()?.number()?;
     if ran == 0 {
         return Some(ScriptReply::DeadlinePassed { server_us: now_us });
     }
-    let admitted = rest.next()?.number()? == 1;
+    rest.next()?.number()?; // whether the request is admitted: follows from the parts
     let mut parts = Vec::with_capacity(entries.len());
     for entry in entries {
         let mut number = || rest.next()?.number();
@@ -195,7 +195,7 @@ pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry]) -
         }));
     }
     let states = rest.map(|state| state.text().unwrap_or_default().to_owned()).collect();
-    Some(ScriptReply::Done(ScriptResult { now_us, admitted, parts, states }))
+    Some(ScriptReply::Done(ScriptResult { now_us, parts, states }))
 }
 
 /// The error for a counter whose value is invalid.

@@ -4,8 +4,8 @@ use tollgate::algorithm::{Algorithm as _, Quota, QuotaState};
 use tollgate::{Limit, Time};
 
 use super::{CasValue, CasWrite, Work};
-use crate::counters::decide::{self, ChargeMode};
-use crate::counters::{decide::ChargeResult, state};
+use crate::counters::request::{ChargeMode, ChargeResult};
+use crate::counters::{decide, state};
 
 pub(super) struct WorkingSet<Token> {
     /// Sorted.
@@ -36,25 +36,29 @@ impl<Token: Clone> WorkingSet<Token> {
     pub(super) fn run(&mut self, work: &Work, now: Time) -> Option<Vec<ChargeResult>> {
         match work {
             Work::Charge { charges, names, mode } => {
-                let found =
-                    charges.iter().zip(names).map(|(charge, name)| self.state_of(name, &charge.limit, now));
+                let found = charges
+                    .iter()
+                    .zip(names)
+                    .map(|(charge, name)| self.state_of(name, &charge.counter().limit, now));
                 let found: Vec<_> = found.collect::<Option<_>>()?;
                 let (mut states, converted): (Vec<_>, Vec<_>) = found.into_iter().unzip();
-                let ran = decide::charge_all(charges, *mode, &mut states, now);
+                let decided = decide::charge_all(charges, *mode, &mut states, now);
                 for (n, state) in states.into_iter().enumerate() {
                     // Access under a changed limit converts the state, denied or not (I6).
-                    if ran[n].changed || (converted[n] && *mode != ChargeMode::Peek) {
-                        self.set_state(&names[n], PendingState { limit: charges[n].limit, state, at: now });
+                    if decided[n].changed || (converted[n] && *mode != ChargeMode::Peek) {
+                        let limit = charges[n].counter().limit;
+                        self.set_state(&names[n], PendingState { limit, state, at: now });
                     }
                 }
-                Some(ran)
+                Some(decided.into_iter().map(|decided| decided.result).collect())
             }
             Work::Settle { item, name, real_cost } => {
-                let (mut state, converted) = self.state_of(name, &item.limit, now)?;
+                let limit = item.counter().limit;
+                let (mut state, converted) = self.state_of(name, &limit, now)?;
                 let before = state.clone();
                 decide::settle(item, *real_cost, &mut state, now);
                 if converted || state != before {
-                    self.set_state(name, PendingState { limit: item.limit, state, at: now });
+                    self.set_state(name, PendingState { limit, state, at: now });
                 }
                 Some(Vec::new())
             }

@@ -4,7 +4,7 @@ use tollgate::Shape;
 use tollgate_stores::counters::{StoreError, cassandra};
 use tollgate_testkit::SOON;
 use tollgate_testkit::central::strange::check_error;
-use tollgate_testkit::central::{hit, left, limit, own};
+use tollgate_testkit::central::{hit, left, limit, now, own};
 use tollgate_testkit::servers::cassandra::Cassandra;
 use tollgate_testkit::stores::cassandra::{initialise, patient, query, setup, usual};
 
@@ -48,7 +48,7 @@ async fn counters_are_charged_under_every_option() {
             assert_eq!(part.remaining, 5 - used, "{scheme}, {options}");
         }
         assert_eq!(left(&store, &charge).await, 3, "{scheme}, {options}");
-        assert_eq!(store.reset(&charge.counter, &charge.limit).await, Ok(true), "{scheme}, {options}");
+        assert_eq!(store.reset(charge.counter(), now()).await, Ok(true), "{scheme}, {options}");
     }
 }
 

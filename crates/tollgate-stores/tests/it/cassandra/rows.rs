@@ -21,7 +21,7 @@ async fn the_counters_of_one_user_share_a_partition_and_a_transaction() {
     let day = own("login", "user:42", limit("50/d", Shape::SlidingLog));
     let all = shared("api", limit("100/s", Shape::GCRA));
     let outcome = store.charge(&[minute, day, all], now()).await;
-    assert!(outcome.admitted && outcome.limits.iter().all(Result::is_ok), "{outcome:?}");
+    assert!(outcome.admitted && outcome.limits.iter().all(|limit| limit.outcome().is_some()), "{outcome:?}");
     let rows =
         query(&server, "SELECT owner, counter, nonce FROM partitions.tollgate_counters").await.expect("rows");
     let mut rows: Vec<_> = rows.rows::<(String, String, i64)>().expect("ours").flatten().collect();
@@ -99,7 +99,7 @@ async fn an_expired_row_starts_fresh() {
     let store = CassandraStore::open(CassandraSetup { deadline, slack: Duration::ZERO, ..setup(&url) });
     let charge = own("short", "user:1", limit("2/s", Shape::SlidingLog));
     // A short life after a longer one: what is left of the row must not stand in the way.
-    let long = tollgate_stores::counters::CentralCharge { cost: 2, ..charge.clone() };
+    let long = tollgate::store::Charge { cost: 2, ..charge.clone() };
     for charge in [&long, &charge, &charge] {
         let start = std::time::Instant::now();
         while hit(&store, charge).await.expect("it answers").grant.is_none() {

@@ -69,15 +69,16 @@ async fn a_key_of_the_wrong_type_has_no_answer_and_the_others_do() {
     for shape in SHAPES {
         let (bad, good) =
             (own("bad", "user:1", limit("5/d", shape)), own("good", "user:1", limit("99/d", FIXED)));
-        let (seconds, name) = (at.secs(), Naming::Plain.name(&bad.counter, &bad.limit));
+        let (seconds, name) = (at.secs(), Naming::Plain.name(&bad.counter().id, &bad.counter().limit));
         for suffix in [String::new(), format!(":{}", seconds / 86_400), format!(":s{seconds}")] {
             server.ask(&format!("ms {name}{suffix} 5 T60\r\nstuff\r\nmn"), "MN");
         }
-        let outcome = store.charge(&[bad, good], at).await;
-        let error = outcome.limits[0].as_ref().expect_err("no answer");
+        let charges = [bad, good];
+        let outcome = store.charge(&charges, at).await;
+        let error = outcome.limits[0].error().expect("no answer");
         assert!(matches!(error, StoreError::Refused { .. }), "{shape:?}: {error}");
-        assert!(outcome.limits[1].is_ok());
-        assert_eq!(outcome.receipt.map(|receipt| receipt.items.len()), Some(1));
+        assert!(outcome.limits[1].outcome().is_some());
+        assert_eq!(outcome.receipt(&charges).map(|receipt| receipt.items().len()), Some(1));
     }
     assert_eq!(store.trouble(), None);
 }

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use tollgate::Shape;
 use tollgate::limit::Levels;
-use tollgate_stores::counters::{CentralCharge, StoreError};
+use tollgate::store::Charge;
+use tollgate_stores::counters::StoreError;
 use tollgate_testkit::SOON;
 use tollgate_testkit::central::{FIXED, SHAPES, crowd, hit, limit, now, own};
 use tollgate_testkit::servers::memcached::Memcached;
@@ -56,7 +57,7 @@ async fn denied_callers_do_not_starve_a_caller_whose_cost_fits() {
         let callers: Vec<_> = (0..8)
             .map(|n| {
                 let (node, denied, over) = (nodes[n % 2].clone(), denied.clone(), over.clone());
-                let charge = CentralCharge { cost: 500, ..fits.clone() };
+                let charge = Charge { cost: 500, ..fits.clone() };
                 tokio::spawn(async move {
                     while !over.load(Ordering::Relaxed) {
                         assert!(!node.charge(std::slice::from_ref(&charge), at).await.admitted);

@@ -8,7 +8,7 @@ use tollgate::{Limit, Shape};
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::name::Naming;
 use tollgate_testkit::central::strange::{self, serve, serve_counted};
-use tollgate_testkit::central::{FIXED, hit, left, limit, own, shared};
+use tollgate_testkit::central::{FIXED, hit, left, limit, now, own, shared};
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::stores::redis::{ready, usual};
 use tollgate_testkit::{SOON, eventually, free_port};
@@ -44,7 +44,7 @@ async fn a_wrong_password_is_reported() {
         for shape in [Shape::GCRA, FIXED, Shape::SlidingLog, Shape::SlidingCounter] {
             let charge = own("login", login, limit("5/h", shape));
             assert!(hit(&store, &charge).await.is_ok() && hit(&store, &charge).await.is_ok());
-            assert_eq!(store.reset(&charge.counter, &charge.limit).await, Ok(true));
+            assert_eq!(store.reset(charge.counter(), now()).await, Ok(true));
         }
     }
 }
@@ -97,16 +97,17 @@ async fn a_key_of_the_wrong_type_has_no_answer_and_the_others_do() {
     for (n, shape) in shapes.into_iter().enumerate() {
         let (bad, good) =
             (own("bad", "user:1", limit("5/h", shape)), own("good", "user:1", limit("9/h", FIXED)));
-        let name = Naming::Plain.name(&bad.counter, &bad.limit);
+        let name = Naming::Plain.name(&bad.counter().id, &bad.counter().limit);
         for words in [["LPUSH", &name, "x"], ["SET", &name, "of another program"]] {
             server.ask(&["DEL", &name]);
             server.ask(&words);
-            let outcome = store.charge(&[bad.clone(), good.clone()]).await;
-            let error = outcome.limits[0].as_ref().expect_err("no answer");
+            let charges = [bad.clone(), good.clone()];
+            let outcome = store.charge(&charges, now()).await;
+            let error = outcome.limits[0].error().expect("no answer");
             assert!(matches!(error, StoreError::Refused { .. }), "{error}");
             assert!(error.to_string().contains(&name) && error.to_string().contains("WRONGTYPE"), "{error}");
-            assert!(outcome.limits[1].is_ok());
-            assert_eq!(outcome.receipt.map(|receipt| receipt.items.len()), Some(1));
+            assert!(outcome.limits[1].outcome().is_some());
+            assert_eq!(outcome.receipt(&charges).map(|receipt| receipt.items().len()), Some(1));
         }
         assert_eq!(left(&store, &good).await, 9 - 2 * (n as u64 + 1));
     }
@@ -119,8 +120,8 @@ async fn a_full_memory_refuses_and_charges_nothing() {
     let mine = own("login", "user:1", five());
     let all = shared("api", limit("5/h", Shape::SlidingLog));
     assert_eq!(server.ask(&["CONFIG", "SET", "maxmemory", "1"]), "+OK\r\n");
-    for part in store.charge(&[mine.clone(), all.clone()]).await.limits {
-        let error = part.expect_err("no room").to_string();
+    for part in store.charge(&[mine.clone(), all.clone()], now()).await.limits {
+        let error = part.error().expect("no room").to_string();
         assert!(error.contains("OOM"), "{error}");
     }
     server.ask(&["CONFIG", "SET", "maxmemory", "0"]);

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use tollgate::limit::{Levels, Refill, Release, WindowStart};
+use tollgate::store::Charge;
 use tollgate::{Shape, Time};
-use tollgate_stores::counters::CentralCharge;
 use tollgate_stores::counters::name::{NameHash, Naming};
 use tollgate_stores::counters::redis::{self, RedisSetup, RedisStore};
 use tollgate_testkit::SOON;
 use tollgate_testkit::central::expiry::{self, Keeping};
-use tollgate_testkit::central::{FIXED, hit, left, limit, own};
+use tollgate_testkit::central::{FIXED, hit, left, limit, now, own};
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::stores::redis::{ServerTime, ready};
 
@@ -36,7 +36,7 @@ async fn every_key_is_readable_and_expires_by_itself() {
         let charge = own("login", "user:42", limit("5/h", shape));
         hit(&store, &charge).await.expect("it is charged");
         hit(&store, &charge).await.expect("it is charged");
-        let name = Naming::Plain.name(&charge.counter, &charge.limit);
+        let name = Naming::Plain.name(&charge.counter().id, &charge.counter().limit);
         assert!(name.starts_with("tg1:default:login:{user:42}:"), "{name}");
         let lives_ms: i64 =
             server.ask(&["PTTL", &name]).trim().trim_start_matches(':').parse().expect("a number");
@@ -112,8 +112,8 @@ async fn a_reset_forgets_one_counter() {
         (own("login", "user:1", limit("5/h", FIXED)), own("login", "user:2", limit("5/h", FIXED)));
     hit(&store, &mine).await.expect("it is charged");
     hit(&store, &yours).await.expect("it is charged");
-    assert_eq!(store.reset(&mine.counter, &mine.limit).await, Ok(true));
-    assert_eq!(store.reset(&mine.counter, &mine.limit).await, Ok(false));
+    assert_eq!(store.reset(mine.counter(), now()).await, Ok(true));
+    assert_eq!(store.reset(mine.counter(), now()).await, Ok(false));
     assert_eq!((left(&store, &mine).await, left(&store, &yours).await), (5, 4));
 }
 
@@ -136,7 +136,7 @@ async fn a_log_counts_every_hit_of_one_instant() {
     let charge = own("log", "user:1", limit("3/h", Shape::SlidingLog));
     let now = Time::from_secs(1_800_000_000);
     for expected in [true, true, true, false] {
-        let outcome = store.at_fixed_time(now).charge(std::slice::from_ref(&charge)).await;
+        let outcome = store.by_node_clock().charge(std::slice::from_ref(&charge), now).await;
         assert_eq!(outcome.admitted, expected);
     }
 }
@@ -147,11 +147,10 @@ async fn a_log_counts_on_when_its_sums_grow_large() {
     let Some(server) = Redis::start(Make::Redis, "large sums on Redis") else { return };
     let store = ready(&server.url()).await;
     let third = 10_000_000_000_000;
-    let charge =
-        |cost| CentralCharge { cost, ..own("log", "user:1", limit("30000000000000/d", Shape::SlidingLog)) };
+    let charge = |cost| Charge { cost, ..own("log", "user:1", limit("30000000000000/d", Shape::SlidingLog)) };
     for step in 0..60 {
         let now = Time::from_secs(1_800_000_000 + step * 8 * 3600);
-        assert!(store.at_fixed_time(now).charge(&[charge(third)]).await.admitted, "step {step}");
-        assert_eq!(store.at_fixed_time(now).peek(&[charge(1)]).await.admitted, step < 2, "step {step}");
+        assert!(store.by_node_clock().charge(&[charge(third)], now).await.admitted, "step {step}");
+        assert_eq!(store.by_node_clock().peek(&[charge(1)], now).await.admitted, step < 2, "step {step}");
     }
 }

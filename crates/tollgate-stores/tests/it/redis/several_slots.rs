@@ -2,7 +2,7 @@
 
 use tollgate::Shape;
 use tollgate_stores::counters::name::Naming;
-use tollgate_testkit::central::{FIXED, hit, left, limit, own, shared};
+use tollgate_testkit::central::{FIXED, hit, left, limit, now, own, shared};
 use tollgate_testkit::eventually;
 use tollgate_testkit::servers::cluster::RedisCluster;
 use tollgate_testkit::servers::redis::ask;
@@ -15,7 +15,7 @@ async fn denied_hits_do_not_drain_a_shared_limit_on_another_server() {
     let everybody = shared("api", limit("1000/h", FIXED));
     for user in 0..20 {
         let mine = own("login", &format!("user:{user}"), limit("2/h", FIXED));
-        let admitted = async || store.charge(&[everybody.clone(), mine.clone()]).await.admitted;
+        let admitted = async || store.charge(&[everybody.clone(), mine.clone()], now()).await.admitted;
         assert_eq!(
             [admitted().await, admitted().await, admitted().await, admitted().await],
             [true, true, false, false]
@@ -28,8 +28,9 @@ async fn denied_hits_do_not_drain_a_shared_limit_on_another_server() {
     hit(&store, &full).await.expect("it is charged");
     for user in 0..20 {
         let mine = own("search", &format!("user:{user}"), limit("2/h", Shape::SlidingLog));
-        let outcome = store.charge(&[mine.clone(), full.clone()]).await;
-        assert!(!outcome.admitted && outcome.receipt.is_none());
+        let charges = [mine.clone(), full.clone()];
+        let outcome = store.charge(&charges, now()).await;
+        assert!(!outcome.admitted && outcome.receipt(&charges).is_none());
         assert_eq!(left(&store, &mine).await, 2);
     }
 
@@ -51,7 +52,7 @@ async fn slots_that_move_are_followed_and_nothing_is_charged_twice() {
     let Some(servers) = RedisCluster::start("moving slots of Redis Cluster") else { return };
     let store = ready(&servers.url()).await;
     let mine = own("login", "user:1", limit("1000/h", FIXED));
-    let name = Naming::Plain.name(&mine.counter, &mine.limit);
+    let name = Naming::Plain.name(&mine.counter().id, &mine.counter().limit);
     hit(&store, &mine).await.expect("it is charged");
     let from = servers.primary_of(&name);
     let to = (from + 1) % 3;

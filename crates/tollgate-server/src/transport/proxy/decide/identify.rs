@@ -6,7 +6,7 @@ use hyper::body::Body;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use tollgate::identity::{Attribute, FieldSource};
-use tollgate::{Hit, Time, Verdict};
+use tollgate::{Hit, Policy, Time, Verdict};
 
 use crate::config::Balance;
 use crate::gate::FieldSelection;
@@ -32,13 +32,14 @@ pub struct ProxyDecision {
 impl ConnectionContext {
     /// Decides the request, and charges it if it passes.
     pub async fn decide(&self, visit: &mut ProxiedRequest) -> Result<ProxyDecision, BoxError> {
-        let ProxiedRequest { parts, host, upload, route, .. } = visit;
+        let ProxiedRequest { parts, host, upload, route, snapshot, .. } = visit;
         let gate = &self.proxy.gate;
-        let selection = gate.field_selection();
-        let mut hit = self.hit(parts, host, route, &selection);
-        if !selection.body.is_empty() && !upload.is_end_stream() && self.needs_body(&hit, route) {
+        let policy = &snapshot.policy;
+        let fields = &snapshot.fields;
+        let mut hit = self.hit(parts, host, route, fields);
+        if !fields.body.is_empty() && !upload.is_end_stream() && needs_body(policy, &hit, route) {
             let prefix = Box::pin(BodyPrefix::read(upload, parts.headers.get(CONTENT_TYPE))).await?;
-            for (source, name) in &selection.body {
+            for (source, name) in &fields.body {
                 for value in prefix.values(*source, name) {
                     hit = hit.field(*source, name.as_ref(), value);
                 }
@@ -46,16 +47,14 @@ impl ConnectionContext {
         }
         // Read after the body, which may have taken long.
         let now = gate.now();
-        let hit = gate.identify(hit, now);
+        let hit = snapshot.identify(hit, now);
         let sticky = match &route.config.balance {
-            Balance::Hash(attribute) => {
-                gate.engine.policy().value(&hit, attribute).map(|value| balance::hash_key(&value))
-            }
+            Balance::Hash(attribute) => policy.value(&hit, attribute).map(|value| balance::hash_key(&value)),
             _ => None,
         };
-        let verdict = gate.check(&hit, now).await;
+        let verdict = gate.check(snapshot, &hit, now).await;
         let later = self.proxy.request_queue.is_some() && !verdict.allowed && is_queueable(&verdict);
-        let identity = later.then(|| enqueue::resolve_identity(&gate.engine.policy(), &hit));
+        let identity = later.then(|| enqueue::resolve_identity(policy, &hit));
         let sender = hit.address().zip(identity).map(|(ip, identity)| RequestSender { ip, identity });
         Ok(ProxyDecision { verdict, decided_at: now, sticky, sender })
     }
@@ -65,31 +64,30 @@ impl ConnectionContext {
         parts: &'r Parts,
         host: &'r HeaderValue,
         route: &RouteSnapshot,
-        selection: &'r FieldSelection,
+        fields: &'r FieldSelection,
     ) -> Hit<'r> {
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let client = self.peer.client(&parts.headers, route.trust());
         let mut hit = Hit::on(parts.method.as_str(), host.to_str().unwrap_or_default(), path).ip(client);
-        for name in &selection.headers {
+        for name in &fields.headers {
             for value in parts.headers.get_all(name) {
                 hit = hit.field(FieldSource::Header, name.as_str(), text_of(value));
             }
         }
         hit
     }
+}
 
-    /// Whether the decision needs the body: it is read only if a matching rule or the balancing uses its fields.
-    fn needs_body(&self, hit: &Hit<'_>, route: &RouteSnapshot) -> bool {
-        let policy = self.proxy.gate.engine.policy();
-        let balanced = match &route.config.balance {
-            Balance::Hash(attribute) => {
-                let source = policy.settings().identity.iter().find(|(name, _)| name == attribute);
-                in_body(source.map_or(attribute, |(_, source)| source))
-            }
-            _ => false,
-        };
-        balanced || policy.depends_on(hit.target(), in_body)
-    }
+/// Whether the decision needs the body: it is read only if a matching rule or the balancing uses its fields.
+fn needs_body(policy: &Policy, hit: &Hit<'_>, route: &RouteSnapshot) -> bool {
+    let balanced = match &route.config.balance {
+        Balance::Hash(attribute) => {
+            let source = policy.settings().identity.iter().find(|(name, _)| name == attribute);
+            in_body(source.map_or(attribute, |(_, source)| source))
+        }
+        _ => false,
+    };
+    balanced || policy.depends_on(hit.target(), in_body)
 }
 
 fn in_body(attribute: &Attribute) -> bool {

@@ -12,7 +12,7 @@ use tollgate::{Hit, Policy, Reason, Time, Verdict};
 
 use crate::config::QueueConfig;
 use crate::connection::FullResponse;
-use crate::gate::Gate;
+use crate::gate::{Gate, GateSnapshot};
 use crate::queue::{QueueBackend, QueueError, QueuedRequest, QueuedState, RequestSender, new_id};
 use crate::response::{self, ProblemDetails};
 use crate::transport::proxy::body::{BoxError, ResponseBody, Upload};
@@ -82,6 +82,7 @@ impl RequestQueue {
     pub async fn enqueue(
         &self,
         gate: &Gate,
+        snapshot: &GateSnapshot,
         (parts, host): (&Parts, &HeaderValue),
         mut upload: Upload,
         sender: RequestSender,
@@ -89,12 +90,14 @@ impl RequestQueue {
     ) -> Result<String, EnqueueError> {
         let mut share = BudgetReservation::of(&self.body_budget);
         let body = self.read_body(&mut upload, &mut share).await?;
-        let policy = gate.engine.policy();
+        let policy = &snapshot.policy;
         let now = gate.now();
         // The sender's identity is replayed as the rules saw it, so the API recognises the same sender.
-        let selected = gate.field_selection();
-        let identifying =
-            selected.headers.iter().filter(|name| !self.config.headers.contains(name) && *name != HOST);
+        let identifying = snapshot
+            .fields
+            .headers
+            .iter()
+            .filter(|name| !self.config.headers.contains(name) && *name != HOST);
         let chosen = self.config.headers.iter().chain(identifying).flat_map(|name| {
             let lines = parts.headers.get_all(name).iter();
             lines.map(|line| (name.to_string(), String::from_utf8_lossy(line.as_bytes()).into_owned()))
@@ -117,12 +120,12 @@ impl RequestQueue {
             delivery_tag: None,
         };
         // Due when it can pass, but at the latest when it expires: the expiry is detected then.
-        let next_at = self.retry_schedule.schedule(&policy, &item.hit(), verdict, decided_at);
+        let next_at = self.retry_schedule.schedule(policy, &item.hit(), verdict, decided_at);
         item.next_at = next_at.min(item.expires_at);
         match self.backend.push(item.clone(), body).await {
             Ok(()) => Ok(item.id),
             Err(error) => {
-                self.retry_schedule.cancel(&policy, &item.hit(), verdict, decided_at);
+                self.retry_schedule.cancel(policy, &item.hit(), verdict, decided_at);
                 Err(EnqueueError::Queue(error))
             }
         }

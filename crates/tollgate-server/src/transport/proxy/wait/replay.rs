@@ -91,13 +91,13 @@ async fn decide(
         return None;
     }
     // Peeked first: a denial of a queued request does not count as a violation.
-    let mut verdict = proxy.gate.peek(&item.hit(), now).await;
+    let snapshot = proxy.gate.snapshot();
+    let mut verdict = proxy.gate.peek(&snapshot, &item.hit(), now).await;
     if verdict.allowed {
-        verdict = proxy.gate.check(&item.hit(), now).await;
+        verdict = proxy.gate.check(&snapshot, &item.hit(), now).await;
     }
     if !verdict.allowed {
-        let next_at =
-            queue.retry_schedule.reschedule(&proxy.gate.engine.policy(), &item.hit(), &verdict, now);
+        let next_at = queue.retry_schedule.reschedule(&snapshot.policy, &item.hit(), &verdict, now);
         item.reschedule(next_at.min(item.expires_at));
         save(proxy, queue, item).await;
         return None;

@@ -25,7 +25,7 @@ static SHA: LazyLock<String> = LazyLock::new(|| {
 impl RedisStore {
     /// Adds a delta to the record of its key. Idempotent: a resent delta counts once.
     pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
-        let name = self.0.naming.track_name(&delta.counter);
+        let name = self.backend.naming.track_name(&delta.counter);
         let words = [
             "EVALSHA".to_owned(),
             SHA.clone(),
@@ -43,7 +43,7 @@ impl RedisStore {
         ];
         let slot = slot_of(&name);
         let deadline = Instant::now() + TRACK_TIMEOUT;
-        let topology = &self.0.topology;
+        let topology = &self.backend.topology;
         match topology.command(slot, &words, deadline).await {
             Err(StoreError::Refused { reason, .. }) if reason.starts_with("NOSCRIPT") => {
                 topology.command(slot, &["SCRIPT", "LOAD", SOURCE], deadline).await?;
@@ -55,9 +55,9 @@ impl RedisStore {
 
     /// The record of a key; empty if there is none.
     pub async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
-        let name = self.0.naming.track_name(counter);
+        let name = self.backend.naming.track_name(counter);
         let deadline = Instant::now() + TRACK_TIMEOUT;
-        let reply = self.0.topology.command(slot_of(&name), &["GET", &name], deadline).await?;
+        let reply = self.backend.topology.command(slot_of(&name), &["GET", &name], deadline).await?;
         let record = match &reply {
             RedisReply::Nil => TrackRecord::default(),
             reply => TrackRecord::read(reply.text().unwrap_or_default().as_bytes(), "redis")?,
@@ -66,8 +66,8 @@ impl RedisStore {
     }
 
     pub async fn forget_track(&self, counter: &CounterId) -> Result<(), StoreError> {
-        let name = self.0.naming.track_name(counter);
+        let name = self.backend.naming.track_name(counter);
         let deadline = Instant::now() + TRACK_TIMEOUT;
-        self.0.topology.command(slot_of(&name), &["DEL", &name], deadline).await.map(drop)
+        self.backend.topology.command(slot_of(&name), &["DEL", &name], deadline).await.map(drop)
     }
 }
