@@ -4,6 +4,17 @@
 //! blocks of sixteen bytes, each through four keyed rounds of AES where the processor has them, and through
 //! SipHash-1-3 elsewhere. Fingerprints leave the process only in its own snapshot, which names the hash that made
 //! them.
+//!
+//! What is known of the AES variant: with a secret whitening key before the rounds (the state, which begins with one)
+//! and independent round keys, no differential of four rounds has an expected probability above 2^-113 (Keliher and Sui,
+//! 2007). 2^64 of them leave the low half of the state alone, so two chosen keys of one block collide with a
+//! probability of at most 2^-49 by this bound; 2^-64 is expected of a random function. This covers an attacker who
+//! chooses keys and sees no fingerprints, which is ours. It is no proof for keys of many blocks or for the
+//! independence of round keys that SipHash derives, and no MAC that has been reviewed: do not use it as one.
+//!
+//! What it gains: four blocks take 22 instructions, and 229 with a streaming SipHash-1-3. With the SipHash variant here,
+//! which keeps 128 bits between blocks, an engine decision took 4168 instructions instead of 2578, and one of the
+//! limiter 664 instead of 137 (`bench/instructions`, engine-1-rule and million-strings).
 
 use std::fmt;
 use std::hash::Hasher;
@@ -47,6 +58,13 @@ impl Secret {
         self.rounds.name()
     }
 
+    /// The secret of a saved state, if this machine has the hash that made its fingerprints.
+    pub(crate) fn of_saved(bytes: [u8; Secret::LEN], hash_name: &str) -> Option<Secret> {
+        let whitened = Secret::from_bytes(bytes);
+        let former = Secret { bytes, rounds: whitened.rounds.clone().without_whitening() };
+        [whitened, former].into_iter().find(|secret| secret.hash_name() == hash_name)
+    }
+
     /// The fingerprint of a key with these parts, for callers that use a store directly.
     pub fn fingerprint<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Fingerprint {
         parts.into_iter().fold(self.digest(), |digest, part| digest.part(part.as_bytes())).finish()
@@ -54,7 +72,7 @@ impl Secret {
 
     #[inline]
     pub(crate) fn digest(&self) -> Digest<'_> {
-        Digest { rounds: &self.rounds, state: 0 }
+        Digest { rounds: &self.rounds, state: self.rounds.start() }
     }
 }
 

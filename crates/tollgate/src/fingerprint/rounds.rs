@@ -10,6 +10,8 @@ pub(super) struct Rounds {
     keys: Keys,
     /// For the last block of a part: separates it from all other blocks.
     last_keys: Keys,
+    /// The state before the first block, which it whitens: `aesenc` adds its key only after the S-boxes.
+    start: u128,
     aes: bool,
 }
 
@@ -18,7 +20,7 @@ type Keys = [u128; Rounds::COUNT];
 pub(super) const BLOCK: usize = 16;
 
 impl Rounds {
-    /// Four rounds of AES leave no differential more likely than 2^-113.
+    /// See the header of [`fingerprint`](super) for what four rounds guarantee.
     const COUNT: usize = 4;
 
     /// The round keys are derived from the secret by SipHash.
@@ -30,11 +32,26 @@ impl Rounds {
         };
         let key = |n: usize| word(2 * n as u64) << 64 | word(2 * n as u64 + 1);
         let last_keys = std::array::from_fn(|n| key(Self::COUNT + n));
-        Rounds { keys: std::array::from_fn(key), last_keys, aes: has_aes() }
+        Rounds { keys: std::array::from_fn(key), last_keys, start: key(2 * Self::COUNT), aes: has_aes() }
+    }
+
+    /// As fingerprints were made up to version 0.1: for saved states of that time.
+    pub(super) fn without_whitening(self) -> Rounds {
+        Rounds { start: 0, ..self }
+    }
+
+    #[inline]
+    pub(super) fn start(&self) -> u128 {
+        self.start
     }
 
     pub(super) fn name(&self) -> &'static str {
-        if self.aes { "aes, low half" } else { "siphash, low half" }
+        match (self.aes, self.start) {
+            (true, 0) => "aes, low half",
+            (true, _) => "aes, whitened, low half",
+            (false, 0) => "siphash, low half",
+            (false, _) => "siphash, whitened, low half",
+        }
     }
 
     /// Adds a part in blocks; the last one has at most fifteen bytes, and its length.

@@ -70,7 +70,7 @@ pub(crate) fn open(bytes: &[u8]) -> Result<Opened<'_>, SnapshotError> {
     let mut from = Decoder::new(bytes);
     let mut read = || {
         from.raw::<{ MAGIC.len() + size_of_val(&LOG_VERSION) }>()?;
-        let header = (from.word()?, Secret::from_bytes(from.raw()?), from.text()?);
+        let header = (from.word()?, from.raw()?, from.text()?);
         Some((header, from.word()?))
     };
     let ((file, secret, hash), checksum) = read().ok_or(SnapshotError::Checksum)?;
@@ -78,9 +78,7 @@ pub(crate) fn open(bytes: &[u8]) -> Result<Opened<'_>, SnapshotError> {
     if checksum_of((0, 0), &bytes[..length]) != checksum {
         return Err(SnapshotError::Checksum);
     }
-    if hash != secret.hash_name() {
-        return Err(SnapshotError::Hash);
-    }
+    let secret = Secret::of_saved(secret, hash).ok_or(SnapshotError::Hash)?;
     let frames = Frames { file, count: 0 };
     Ok(Opened { secret, frames, bytes, at: length + size_of::<u64>() })
 }

@@ -30,10 +30,8 @@ impl Engine {
         let mut from = Decoder::verified(bytes).ok_or(SnapshotError::Checksum)?;
         let contents = SnapshotError::Contents;
         from.raw::<{ MAGIC.len() + size_of::<u64>() }>().ok_or(contents)?;
-        let secret = Secret::from_bytes(from.raw().ok_or(contents)?);
-        if from.text().ok_or(contents)? != secret.hash_name() {
-            return Err(SnapshotError::Hash);
-        }
+        let secret = from.raw().ok_or(contents)?;
+        let secret = Secret::of_saved(secret, from.text().ok_or(contents)?).ok_or(SnapshotError::Hash)?;
         let saved_at = Time::from_nanos(from.word().ok_or(contents)?);
         let rules = from.text().ok_or(contents)?;
         let engine = Self::succeeding(policy, setup, secret, former(rules), saved_at);
