@@ -3,6 +3,9 @@
 //! Builds no outcome, receipt or predecessors. Only an existing bucket takes it; all other states, and the first hit
 //! of a key, take the slow path. The common case is straight-line code and everything else is an out-of-line call: the
 //! fewer instructions a decision takes, the more loads of the next decisions the processor can overlap.
+//!
+//! What it gains a limiter (`bench/instructions`): hot-string takes 101 instructions and 364 without it, million-strings
+//! 137 and 309.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
