@@ -14,6 +14,7 @@ pub mod servers;
 #[cfg(feature = "servers")]
 pub mod stores;
 
+mod algorithms;
 #[cfg(feature = "servers")]
 mod folder;
 #[cfg(feature = "servers")]
@@ -26,6 +27,7 @@ mod process;
 #[cfg(feature = "servers")]
 mod wait;
 
+pub use algorithms::ALGORITHMS;
 #[cfg(feature = "servers")]
 pub use folder::Folder;
 #[cfg(feature = "servers")]

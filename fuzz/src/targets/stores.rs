@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use tollgate::{Limit, Policy};
 use tollgate_stores::testing::{is_track, memcached_answers, redis_replies, state, violations};
+use tollgate_testkit::ALGORITHMS;
 
 use super::{MAX_BYTES, Target, texts};
 
@@ -95,17 +96,6 @@ pub(super) const VALUES: Target = Target {
 
 /// A limit of every algorithm.
 fn limits() -> Vec<Limit> {
-    const ALGORITHMS: [&str; 9] = [
-        "gcra",
-        "token-bucket",
-        "leaky-bucket",
-        "fixed-window",
-        "sliding-log",
-        "sliding-compact",
-        "sliding-counter",
-        "tiered-window",
-        "concurrency",
-    ];
     let rule = |name| format!("- {{ id: {name}, key: user, limit: 100/h, algorithm: {name} }}\n");
     let rules = format!("rules:\n{}", ALGORITHMS.map(rule).concat());
     let policy = Policy::from_yaml(&rules).expect("valid rules");

@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Folder, Server};
+use tollgate_testkit::{ALGORITHMS, Folder, Server};
 
 const HOUR: u64 = 3_600_000;
 /// How long a test may be held up between two requests.
@@ -202,16 +202,7 @@ fn a_tiered_day_is_read_in_at_most_142_buckets() {
 
 #[test]
 fn an_empty_limit_denies_everything_for_every_algorithm() {
-    for algorithm in [
-        "gcra",
-        "token-bucket",
-        "leaky-bucket",
-        "fixed-window",
-        "sliding-log",
-        "sliding-compact",
-        "sliding-counter",
-        "tiered-window",
-    ] {
+    for algorithm in ALGORITHMS {
         let server = start(&format!("limit: 0/m, algorithm: {algorithm}"));
         let body = hit(&server, 1);
         assert_eq!((&body["allowed"], &body["retry_after_ms"]), (&json!(false), &Value::Null), "{algorithm}");

@@ -1,5 +1,7 @@
 //! What rules mean to requests.
 
+use tollgate_testkit::ALGORITHMS;
+
 use super::*;
 
 #[test]
@@ -153,16 +155,7 @@ fn a_hit_costs_the_rules_cost_for_each_of_its_units() {
 
 #[test]
 fn zero_per_minute_denies_everything() {
-    for algorithm in [
-        "gcra",
-        "token-bucket",
-        "leaky-bucket",
-        "fixed-window",
-        "sliding-log",
-        "sliding-compact",
-        "sliding-counter",
-        "tiered-window",
-    ] {
+    for algorithm in ALGORITHMS {
         let engine = engine(&format!("rules: [{{id: r, algorithm: {algorithm}, limit: 0/m}}]"));
         let verdict = engine.check(&Hit::by("u"), NOW);
         assert_eq!((verdict.allowed, verdict.retry_after), (false, None), "{algorithm}");

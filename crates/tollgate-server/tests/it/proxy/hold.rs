@@ -43,20 +43,20 @@ fn of_eight_at_once_one_passes_five_wait_and_two_are_denied() {
 
 #[test]
 fn held_requests_are_sent_in_order_and_at_the_rate() {
-    let (api, times) = (Api::echo(), Duration::from_millis(50));
-    let server = in_front_of(&api, "rules: [{ id: q, algorithm: leaky-bucket, limit: 20/s, burst: 10 }]");
+    let api = Api::echo();
+    let interval = Duration::from_millis(200);
+    let server = in_front_of(&api, "rules: [{ id: q, algorithm: leaky-bucket, limit: 5/s, burst: 10 }]");
     let start = Instant::now();
     let mut clients = Vec::new();
     for n in 0..10 {
         clients.push(ask(&server, &format!("/{n}")));
         eventually("it has passed or waits", || {
-            metric(&server, "tollgate_held_total") + 1 >= n as u64
-                && api.received().len() + metric(&server, "tollgate_held_requests") as usize > n
+            api.received().len() + metric(&server, "tollgate_held_requests") as usize > n
         });
     }
     for (n, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.answer().status, 200);
-        assert!(start.elapsed() >= times * n as u32, "{n} after {:?}", start.elapsed());
+        assert!(start.elapsed() >= interval * n as u32, "{n} after {:?}", start.elapsed());
     }
     let order: Vec<_> = api.received().iter().map(|request| request.target().to_owned()).collect();
     assert_eq!(order, (0..10).map(|n| format!("/{n}")).collect::<Vec<_>>());
