@@ -75,15 +75,27 @@ impl Memcached {
 
     /// What the server answers to a command, up to a line that is `last`.
     pub fn ask(&self, command: &str, last: &str) -> Vec<String> {
-        let mut stream = self.connect();
-        stream.write_all(format!("{command}\r\n").as_bytes()).expect("memcached listens");
-        let lines = BufReader::new(stream).lines().map(|line| line.expect("memcached answers"));
-        lines.take_while(|line| line != last).collect()
+        self.lines(command).take_while(|line| line != last).collect()
     }
 
-    /// The keys that it holds.
+    fn lines(&self, command: &str) -> impl Iterator<Item = String> + use<> {
+        let mut stream = self.connect();
+        stream.write_all(format!("{command}\r\n").as_bytes()).expect("memcached listens");
+        BufReader::new(stream).lines().map(|line| line.expect("memcached answers"))
+    }
+
+    /// The keys that it holds. While the server's own crawler runs, it answers BUSY instead of a list.
     pub fn keys(&self) -> Vec<String> {
-        let dump = self.ask("lru_crawler metadump hash", "END");
+        let mut dump = Vec::new();
+        eventually("memcached lists its keys", || {
+            let mut is_busy = false;
+            let listed = |line: &String| {
+                is_busy = line.starts_with("BUSY");
+                line != "END" && !is_busy
+            };
+            dump = self.lines("lru_crawler metadump hash").take_while(listed).collect();
+            !is_busy
+        });
         let keys = dump.iter().filter_map(|line| line.strip_prefix("key=")?.split(' ').next());
         keys.map(|key| percent_decode_str(key).decode_utf8_lossy().into_owned()).collect()
     }
