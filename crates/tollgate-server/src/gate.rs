@@ -176,6 +176,27 @@ impl Gate {
         self.decide(snapshot, hit, now, DecisionMode::Peek).await
     }
 
+    /// Decides independent hits, in order.
+    pub async fn check_batch(&self, snapshot: &GateSnapshot, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
+        if self.central.get().is_none() {
+            return self.engine.decide_batch(&snapshot.policy, hits, now);
+        }
+        let mut verdicts = Vec::with_capacity(hits.len());
+        for hit in hits {
+            verdicts.push(self.check(snapshot, hit, now).await);
+        }
+        verdicts
+    }
+
+    /// As [`check_batch`](Self::check_batch), but charges nothing and records no violation.
+    pub async fn peek_batch(&self, snapshot: &GateSnapshot, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
+        let mut verdicts = Vec::with_capacity(hits.len());
+        for hit in hits {
+            verdicts.push(self.peek(snapshot, hit, now).await);
+        }
+        verdicts
+    }
+
     async fn decide(
         &self,
         GateSnapshot { policy, .. }: &GateSnapshot,

@@ -243,22 +243,27 @@ impl Engine {
     /// Decides independent hits, in order. Some are planned ahead, so that the counters of one are prefetched while
     /// another is decided.
     pub fn check_batch(&self, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
+        self.decide_batch(&self.policy.load(), hits, now)
+    }
+
+    /// As [`check_batch`](Self::check_batch), under a snapshot of the policy; see [`decide`](Self::decide).
+    pub fn decide_batch(&self, policy: &Policy, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
         let mut verdicts = Vec::with_capacity(hits.len());
-        let policy = self.policy.load();
-        let holds = || std::ptr::eq(&**self.policy.load(), &**policy);
+        let holds = || std::ptr::eq(&**self.policy.load(), policy);
         for hits in hits.chunks(PLAN_AHEAD) {
             let bans = self.bans.changes();
             let mut plans: [Plan<'_>; PLAN_AHEAD] = Default::default();
             let planned = hits.iter().zip(&mut plans);
             let planned: SmallVec<[_; PLAN_AHEAD]> =
-                planned.map(|(hit, plan)| self.begin(&policy, plan, hit, now)).collect();
+                planned.map(|(hit, plan)| self.begin(policy, plan, hit, now)).collect();
             for ((hit, plan), planned) in hits.iter().zip(&plans).zip(planned) {
                 if self.bans.changes() != bans {
-                    verdicts.push(self.check(hit, now)); // an earlier hit may have led to a ban meanwhile
+                    // An earlier hit may have led to a ban meanwhile.
+                    verdicts.push(self.decide(policy, hit, now, DecisionMode::Check));
                     continue;
                 }
                 let in_force = InForce::as_long_as(&holds);
-                let question = Question { policy: &policy, hit, now, mode: DecisionMode::Check };
+                let question = Question { policy, hit, now, mode: DecisionMode::Check };
                 verdicts.push(self.decide_planned(&question, plan, planned, &in_force));
                 if in_force.was_replaced() {
                     verdicts.pop();

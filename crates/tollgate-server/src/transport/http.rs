@@ -136,15 +136,27 @@ async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, 
         return Err(ProblemDetails::bad_field("body", detail));
     }
     // All are validated before any is charged: an invalid one changes nothing.
-    for (n, each) in checks.iter().enumerate() {
-        each.hit().map_err(|problem| in_item(n, problem))?;
-    }
+    let hits = checks.iter().enumerate().map(|(n, each)| each.hit().map_err(|problem| in_item(n, problem)));
+    let hits = hits.collect::<Result<Vec<_>, _>>()?;
     let now = gate.now();
     let snapshot = gate.snapshot();
+    let hits: Vec<_> = hits.into_iter().map(|hit| snapshot.identify(hit, now)).collect();
     let mut answers = Vec::with_capacity(checks.len());
-    for each in &checks {
-        let verdict = each.decide(gate, &snapshot, now).await?;
-        answers.push(each.response(gate, &verdict).with_status(response::status(&verdict)));
+    let mut rest = hits.as_slice();
+    // In the order of the request: runs of checks, and runs of peeks.
+    for run in checks.chunk_by(|one, next| one.is_peek() == next.is_peek()) {
+        let (hits, later) = rest.split_at(run.len());
+        rest = later;
+        let verdicts = if run[0].is_peek() {
+            gate.peek_batch(&snapshot, hits, now).await
+        } else {
+            gate.check_batch(&snapshot, hits, now).await
+        };
+        answers.extend(
+            run.iter()
+                .zip(&verdicts)
+                .map(|(each, verdict)| each.response(gate, verdict).with_status(response::status(verdict))),
+        );
     }
     Ok(response::json(StatusCode::OK, &answers))
 }
