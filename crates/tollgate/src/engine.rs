@@ -194,7 +194,6 @@ impl Engine {
         planned: Result<(), Exempt>,
         in_force: &InForce<'_>,
     ) -> Verdict {
-        // One object on all paths, so that it is not copied.
         let mut verdict = Verdict::new(self.next_id(question.policy));
         if let Err(exempt) = planned {
             verdict = self.finish_exempt(question, verdict.id, exempt);
