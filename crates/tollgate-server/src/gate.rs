@@ -74,7 +74,7 @@ pub struct Reloads {
 
 impl Gate {
     pub fn new(engine: Engine, live: LiveSettings) -> Gate {
-        let asked =
+        let selection =
             ArcSwap::from_pointee(FieldSelection::of_policy(&engine.policy(), &engine.ban_attributes()));
         let clock = Clock::new();
         let live = ArcSwap::from_pointee(live);
@@ -84,7 +84,7 @@ impl Gate {
             engine,
             clock,
             live,
-            field_selection: asked,
+            field_selection: selection,
             reloads,
             receipts,
             central: OnceLock::new(),
@@ -137,8 +137,8 @@ impl Gate {
         self.extend_field_selection(&FieldSelection::of_policy(&policy, &[]));
         let generations = self.engine.apply_list(policy, self.now())?;
         self.live.store(Arc::new(live));
-        if let Some(rulebook) = self.rules_follower.get() {
-            rulebook.file_rules_changed();
+        if let Some(follower) = self.rules_follower.get() {
+            follower.file_rules_changed();
         }
         Ok(generations)
     }
@@ -162,7 +162,7 @@ impl Gate {
     /// Adds fields that transports extract from requests. Fields that are no longer needed are harmless.
     pub fn extend_field_selection(&self, more: &FieldSelection) {
         if !self.field_selection.load().covers(more) {
-            self.field_selection.rcu(|asked| asked.union(more));
+            self.field_selection.rcu(|selection| selection.union(more));
         }
     }
 

@@ -45,9 +45,9 @@ pub enum QueueError {
     Redis(#[from] StoreError),
     #[error("the queue cannot be used: {0}")]
     Setup(String),
-    #[error("the queue holds what is none of a request's")]
+    #[error("the queue holds an entry that is not a valid request")]
     Malformed,
-    #[error("the queue has ended")]
+    #[error("the queue is closed")]
     Closed,
 }
 
@@ -60,11 +60,11 @@ impl From<rusqlite::Error> for QueueError {
     }
 }
 
-macro_rules! ask {
-    ($queue:expr, $asked:ident($($with:expr),*)) => {
+macro_rules! dispatch {
+    ($queue:expr, $method:ident($($with:expr),*)) => {
         match $queue {
-            QueueBackend::Sqlite(queue) => queue.$asked($($with),*).await,
-            QueueBackend::Redis(queue) => queue.$asked($($with),*).await,
+            QueueBackend::Sqlite(queue) => queue.$method($($with),*).await,
+            QueueBackend::Redis(queue) => queue.$method($($with),*).await,
         }
     };
 }
@@ -82,7 +82,7 @@ impl QueueBackend {
 
     /// Enqueues a request; when this returns it is stored durably.
     pub async fn push(&self, item: QueuedRequest, body: Vec<u8>) -> Result<(), QueueError> {
-        ask!(self, push(item, body))
+        dispatch!(self, push(item, body))
     }
 
     /// Takes the oldest due requests, at most `count`; also returns when the next one is due.
@@ -91,7 +91,7 @@ impl QueueBackend {
         now: Time,
         count: usize,
     ) -> Result<(Vec<QueuedRequest>, Option<Time>), QueueError> {
-        ask!(self, take_due(now, count))
+        dispatch!(self, take_due(now, count))
     }
 
     /// Renews this node's deliveries. One that is not renewed in time is redelivered by another node.
@@ -104,21 +104,21 @@ impl QueueBackend {
 
     /// Saves the result of an attempt.
     pub async fn update(&self, item: QueuedRequest) -> Result<(), QueueError> {
-        ask!(self, update(item))
+        dispatch!(self, update(item))
     }
 
     /// Deletes answered and dead requests after their retention time.
     pub async fn sweep(&self, now: Time) -> Result<(), QueueError> {
-        ask!(self, sweep(now))
+        dispatch!(self, sweep(now))
     }
 
     pub async fn find(&self, id: &str) -> Result<Option<QueuedRequest>, QueueError> {
-        ask!(self, find(id))
+        dispatch!(self, find(id))
     }
 
     /// The body of a request; `None` if the request was removed meanwhile.
     pub async fn body(&self, id: &str) -> Result<Option<Vec<u8>>, QueueError> {
-        ask!(self, body(id))
+        dispatch!(self, body(id))
     }
 
     /// Lists requests of one state or of all, the oldest first.
@@ -127,17 +127,17 @@ impl QueueBackend {
         state: Option<QueuedState>,
         count: usize,
     ) -> Result<Vec<QueuedRequest>, QueueError> {
-        ask!(self, list(state, count))
+        dispatch!(self, list(state, count))
     }
 
     /// Removes a request, whatever its state; returns whether it existed.
     pub async fn remove(&self, id: &str) -> Result<bool, QueueError> {
-        ask!(self, remove(id))
+        dispatch!(self, remove(id))
     }
 
     /// The number of requests in each state.
     pub async fn counts(&self) -> Result<Vec<(QueuedState, u64)>, QueueError> {
-        ask!(self, counts())
+        dispatch!(self, counts())
     }
 }
 

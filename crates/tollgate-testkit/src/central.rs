@@ -1,4 +1,4 @@
-//! Central stores that are told the time, as tests see them: one way to ask all of them.
+//! Central stores with a given time: one interface for tests.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -101,7 +101,7 @@ pub async fn left(store: &impl Store, charge: &Charge) -> u64 {
 pub struct Told<S> {
     store: S,
     histories: u64,
-    /// When it was last told something: a reset happens then.
+    /// The time of the last operation: a reset happens then.
     at: Cell<Time>,
 }
 

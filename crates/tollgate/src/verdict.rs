@@ -245,7 +245,7 @@ impl Verdict {
             return Some(format!("Banned {until}{reason}"));
         }
         let Some(reported) = self.reported() else {
-            return Some("Denied: what was used cannot be looked up at the moment".to_owned());
+            return Some("Denied: the counters cannot be read at the moment".to_owned());
         };
         if reported.unkeyed {
             let rule = &reported.rule;

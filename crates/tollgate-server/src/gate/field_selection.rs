@@ -21,29 +21,29 @@ pub struct FieldSelection {
 impl FieldSelection {
     /// The fields that a policy and bans name.
     pub fn of_policy(policy: &Policy, bans: &[Attribute]) -> FieldSelection {
-        let mut asked = FieldSelection::default();
-        policy.for_each_attribute(|attribute| asked.add(attribute));
-        bans.iter().for_each(|attribute| asked.add(attribute));
-        asked
+        let mut selection = FieldSelection::default();
+        policy.for_each_attribute(|attribute| selection.add(attribute));
+        bans.iter().for_each(|attribute| selection.add(attribute));
+        selection
     }
 
     pub fn of_rule(rule: &Rule) -> FieldSelection {
-        let mut asked = FieldSelection::default();
-        rule.attributes().for_each(|attribute| asked.add(attribute));
-        rule.ban.iter().flat_map(|ban| &ban.key).for_each(|attribute| asked.add(attribute));
-        asked
+        let mut selection = FieldSelection::default();
+        rule.attributes().for_each(|attribute| selection.add(attribute));
+        rule.ban.iter().flat_map(|ban| &ban.key).for_each(|attribute| selection.add(attribute));
+        selection
     }
 
     pub fn of_key(key: &Key) -> FieldSelection {
-        let mut asked = FieldSelection::default();
-        key.parts().iter().for_each(|(attribute, _)| asked.add(attribute));
-        asked
+        let mut selection = FieldSelection::default();
+        key.parts().iter().for_each(|(attribute, _)| selection.add(attribute));
+        selection
     }
 
     pub fn of_attribute(attribute: &Attribute) -> FieldSelection {
-        let mut asked = FieldSelection::default();
-        asked.add(attribute);
-        asked
+        let mut selection = FieldSelection::default();
+        selection.add(attribute);
+        selection
     }
 
     fn add(&mut self, attribute: &Attribute) {

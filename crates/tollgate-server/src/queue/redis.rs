@@ -129,15 +129,15 @@ impl RedisQueue {
             decimal(MAX_DUE_SCANNED),
         ];
         let reply = self.eval(TAKE, &words.each_ref().map(Vec::as_slice)).await?;
-        let Some([next, taken]) = reply.elements() else { return Err(QueueError::Malformed) };
+        let Some([next, deliveries]) = reply.elements() else { return Err(QueueError::Malformed) };
         // A score is a double, which may be written with an exponent.
         let next = next.text().and_then(|micros| micros.parse::<f64>().ok());
         let next = next.map(|micros| Time::from_nanos((micros as u64).saturating_mul(1_000)));
-        let taken = taken.elements().ok_or(QueueError::Malformed)?;
+        let deliveries = deliveries.elements().ok_or(QueueError::Malformed)?;
         // An entry that cannot be parsed does not block the others.
-        let items: Vec<QueuedRequest> = taken.iter().filter_map(try_parse_item).collect();
-        if items.len() < taken.len() {
-            tracing::error!(count = taken.len() - items.len(), "queued requests cannot be read");
+        let items: Vec<QueuedRequest> = deliveries.iter().filter_map(try_parse_item).collect();
+        if items.len() < deliveries.len() {
+            tracing::error!(count = deliveries.len() - items.len(), "queued requests cannot be read");
         }
         self.lock().tags.extend(items.iter().filter_map(|item| item.delivery_tag.clone()));
         Ok((items, next))
@@ -145,14 +145,14 @@ impl RedisQueue {
 
     pub async fn renew_deliveries(&self) -> Result<(), QueueError> {
         let tags: Vec<String> = {
-            let mut taken = self.lock();
-            if taken.tags.is_empty()
-                || taken.renewed_at.is_some_and(|kept| kept.elapsed() < DELIVERY_TIMEOUT / 4)
+            let mut deliveries = self.lock();
+            if deliveries.tags.is_empty()
+                || deliveries.renewed_at.is_some_and(|renewed| renewed.elapsed() < DELIVERY_TIMEOUT / 4)
             {
                 return Ok(());
             }
-            taken.renewed_at = Some(Instant::now());
-            taken.tags.iter().cloned().collect()
+            deliveries.renewed_at = Some(Instant::now());
+            deliveries.tags.iter().cloned().collect()
         };
         let entries = tags.iter().filter_map(|tag| tag.split('/').next());
         let words: Vec<&[u8]> =

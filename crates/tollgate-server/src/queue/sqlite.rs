@@ -70,9 +70,9 @@ impl SqliteQueue {
             "UPDATE item SET state = ?1 WHERE state = ?2",
             [QueuedState::Queued as u8, QueuedState::Sending as u8],
         )?;
-        let (jobs, asked) = mpsc::channel::<Job>();
+        let (jobs, incoming) = mpsc::channel::<Job>();
         thread::Builder::new().name("queue".to_owned()).spawn(move || {
-            for job in asked {
+            for job in incoming {
                 job(&connection);
             }
         })?;
@@ -83,10 +83,10 @@ impl SqliteQueue {
         &self,
         job: impl FnOnce(&Connection) -> Result<T, QueueError> + Send + 'static,
     ) -> Result<T, QueueError> {
-        let (tell, told) = oneshot::channel();
-        let job = Box::new(move |connection: &Connection| _ = tell.send(job(connection)));
+        let (reply_tx, reply_rx) = oneshot::channel();
+        let job = Box::new(move |connection: &Connection| _ = reply_tx.send(job(connection)));
         self.jobs.send(job).map_err(|_| QueueError::Closed)?;
-        told.await.map_err(|_| QueueError::Closed)?
+        reply_rx.await.map_err(|_| QueueError::Closed)?
     }
 
     pub async fn push(&self, item: QueuedRequest, body: Vec<u8>) -> Result<(), QueueError> {
@@ -274,7 +274,8 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<QueuedRequest> {
         rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
     };
     let state: u8 = row.get(1)?;
-    let (headers, sender): (String, String) = (row.get(5)?, row.get(7)?);
+    let headers: String = row.get(5)?;
+    let sender: String = row.get(7)?;
     Ok(QueuedRequest {
         id: row.get(0)?,
         state: QueuedState::ALL.into_iter().find(|known| *known as u8 == state).unwrap_or(QueuedState::Dead),

@@ -271,8 +271,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_opens_after_consecutive_failures_and_fails_fast_with_the_reason() {
         let breaker = open().await;
-        let told = breaker.admit().expect_err("open").to_string();
-        assert_eq!(told, "127.0.0.1:1 cannot be reached: no answer");
+        let error = breaker.admit().expect_err("open").to_string();
+        assert_eq!(error, "127.0.0.1:1 cannot be reached: no answer");
         assert_eq!((breaker.health().refused, breaker.health().opened), (1, 1));
     }
 

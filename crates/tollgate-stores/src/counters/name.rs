@@ -380,10 +380,7 @@ mod tests {
         let all: Vec<_> = (0..8).map(|n| format!("email:{n}")).collect();
         let all: Vec<_> = all.iter().map(String::as_str).collect();
         let name = identity(&Naming::default(), &all, Some(0));
-        assert!(
-            name.matches("email:#").count() == 9 && name.len() < 400,
-            "hashes are not what is too long: {name}"
-        );
+        assert!(name.matches("email:#").count() == 9 && name.len() < 400, "hashes are not too long: {name}");
         let hashed =
             |secret: &[u8]| identity(&Naming::Hashed(NameHash::keyed(secret)), &["user:42"], Some(0));
         assert!(hashed(b"one").starts_with("{#") && !hashed(b"one").contains("42}"));

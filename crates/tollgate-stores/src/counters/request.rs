@@ -136,7 +136,9 @@ fn batches<'r, B: CounterBackend, T>(
                 batch.indices.push(index);
             }
             None => {
-                let (items, names, indices) = (vec![item], vec![name], vec![index]);
+                let items = vec![item];
+                let names = vec![name];
+                let indices = vec![index];
                 batches.push(Batch { partition, items, names, indices });
             }
         }

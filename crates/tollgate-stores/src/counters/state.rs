@@ -275,7 +275,7 @@ mod tests {
             quota.add_debt(&mut state, NOW, cost);
             quota.refund(&mut state, &grant, cost, NOW);
             let (_, read) =
-                decode(&limit, &encode(&limit, &state, NOW)).expect("what was taken up can be kept");
+                decode(&limit, &encode(&limit, &state, NOW)).expect("a decoded state can be encoded");
             assert_eq!(quota.used(&read, NOW), quota.used(&state, NOW), "{shape:?} {bytes:?}");
             quota.expires_at(&read);
         }

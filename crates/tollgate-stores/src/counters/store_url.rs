@@ -39,7 +39,7 @@ pub enum StoreUrlError {
     DuplicateServer { server: String },
     #[error("a user needs a password: write user:password@host, with special characters percent-encoded")]
     MissingPassword,
-    #[error("'{extra}' means nothing here")]
+    #[error("unexpected '{extra}' after the servers")]
     UnexpectedPart { extra: String },
     #[error("{option}={value}: {expected}")]
     InvalidOption { option: &'static str, value: String, expected: &'static str },
@@ -49,11 +49,13 @@ pub enum StoreUrlError {
     DuplicateOption { option: String },
     #[error("option '{option}' is an option of ScyllaDB: write scylla:// for such a cluster")]
     ScyllaOnlyOption { option: String },
-    #[error("serial=local_serial needs datacenter=NAME, the datacenter whose servers count for this node")]
+    #[error("serial=local_serial needs datacenter=NAME, the local datacenter of this node")]
     NoDatacenter,
     #[error("it names no keyspace: write {scheme}://host/keyspace")]
     NoKeyspace { scheme: &'static str },
-    #[error("'{keyspace}' is no keyspace: letters, digits and _, a letter first, 48 at the most")]
+    #[error(
+        "'{keyspace}' is not a valid keyspace name: use letters, digits and _, a letter first, at most 48"
+    )]
     InvalidKeyspace { keyspace: String },
 }
 
@@ -120,9 +122,10 @@ mod tests {
     use super::*;
 
     fn check(url: &str, servers: &[&str]) -> StoreUrl {
-        let place = StoreUrl::parse(url, "cassandra", 9042).unwrap_or_else(|error| panic!("{url}: {error}"));
-        assert_eq!(place.servers, servers, "{url}");
-        place
+        let url_parts =
+            StoreUrl::parse(url, "cassandra", 9042).unwrap_or_else(|error| panic!("{url}: {error}"));
+        assert_eq!(url_parts.servers, servers, "{url}");
+        url_parts
     }
 
     #[test]
@@ -130,17 +133,18 @@ mod tests {
         check("cassandra://a", &["a:9042"]);
         check("cassandra://a,b:1,10.0.0.1", &["a:9042", "b:1", "10.0.0.1:9042"]);
         check("cassandra://[::1],[::2]:7", &["[::1]:9042", "[::2]:7"]);
-        let place = check("cassandra://us%3Aer:p%40ss@a/limits?consistency=one&serial=local", &["a:9042"]);
-        assert!(!format!("{place:?}").contains("p@ss"), "passwords are not shown");
+        let url_parts =
+            check("cassandra://us%3Aer:p%40ss@a/limits?consistency=one&serial=local", &["a:9042"]);
+        assert!(!format!("{url_parts:?}").contains("p@ss"), "passwords are not shown");
         assert_eq!(
-            place.credentials,
+            url_parts.credentials,
             Some(Credentials { user: "us:er".to_owned(), password: "p@ss".to_owned() })
         );
-        assert_eq!(place.path.as_deref(), Some("limits"));
+        assert_eq!(url_parts.path.as_deref(), Some("limits"));
         let option = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(place.options, [option("consistency", "one"), option("serial", "local")]);
-        let place = check("cassandra://me:a/b?c@d@host/limits", &["host:9042"]);
-        assert_eq!(place.credentials.map(|login| login.password).as_deref(), Some("a/b?c@d"));
+        assert_eq!(url_parts.options, [option("consistency", "one"), option("serial", "local")]);
+        let url_parts = check("cassandra://me:a/b?c@d@host/limits", &["host:9042"]);
+        assert_eq!(url_parts.credentials.map(|login| login.password).as_deref(), Some("a/b?c@d"));
     }
 
     #[test]
@@ -154,8 +158,8 @@ mod tests {
             ("cassandra://a:0", "'a:0' is not"),
             ("cassandra://user@a", "needs a password"),
         ] {
-            let told = StoreUrl::parse(url, "cassandra", 9042).map(|_| ()).expect_err(url).to_string();
-            assert!(told.contains(says), "{url}: {told}");
+            let error = StoreUrl::parse(url, "cassandra", 9042).map(|_| ()).expect_err(url).to_string();
+            assert!(error.contains(says), "{url}: {error}");
         }
     }
 }

@@ -53,7 +53,7 @@ impl TrackRecord {
     pub(crate) fn read(text: &[u8], server: &str) -> Result<TrackRecord, StoreError> {
         TrackRecord::parse(text).ok_or_else(|| StoreError::Refused {
             server: server.to_owned(),
-            reason: "it holds a value under the name of a tracking record that is not one".to_owned(),
+            reason: "the value under the name of a tracking record has an unexpected format".to_owned(),
         })
     }
 

@@ -170,7 +170,7 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
     }
 
     fn foreign_value(&self, partition: &str) -> StoreError {
-        let reason = "it holds a value under this counter's name that is none of ours".to_owned();
+        let reason = "the value under this counter's name has an unexpected format".to_owned();
         StoreError::Refused { server: self.store.server(partition), reason }
     }
 

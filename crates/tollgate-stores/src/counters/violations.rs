@@ -211,7 +211,7 @@ async fn load_one<C: CasStore>(
     let loaded = cells.load(partition, &[name.to_owned()], round_trip_deadline(deadline)).await?;
     let missing = || StoreError::Refused {
         server: cells.server(partition),
-        reason: "no answer to a question".to_owned(),
+        reason: "the response lacks a value that was read".to_owned(),
     };
     loaded.into_iter().next().ok_or_else(missing)
 }
@@ -223,6 +223,6 @@ fn round_trip_deadline(deadline: Instant) -> Instant {
 fn foreign_value(server: String, name: &str) -> StoreError {
     StoreError::Refused {
         server,
-        reason: format!("{name}: it holds a value under this name that is none of ours"),
+        reason: format!("{name}: the value under this name has an unexpected format"),
     }
 }

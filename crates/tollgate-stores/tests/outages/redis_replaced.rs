@@ -28,10 +28,11 @@ const PAUSE: Duration = Duration::from_millis(40);
 /// How long after the promotion requests may still fail.
 const FOUND_WITHIN: Duration = Duration::from_millis(500);
 
-/// Never more than the limit and one burst, which the replica may not have heard of.
+/// Never more than the limit and one burst, which may not have been replicated.
 fn check_admitted(seen: &[Seen]) {
     let times: Vec<_> = seen.iter().filter_map(|seen| seen.admitted).collect();
-    let (first, last) = (times.iter().min().expect("some pass"), times.iter().max().expect("some pass"));
+    let first = times.iter().min().expect("some pass");
+    let last = times.iter().max().expect("some pass");
     let allowed = BURST + RATE * (last - first) / 1_000_000;
     assert!(times.len() as u64 <= allowed + BURST, "{} of {allowed} and a burst", times.len());
 }
@@ -52,7 +53,7 @@ fn check_found_soon(seen: &[Seen], died: Instant, promoted: Instant) {
     );
 }
 
-/// Asks until the promoted server answers.
+/// Charges until the promoted server answers.
 async fn wait_until_found(store: &impl tollgate_testkit::central::Store, charge: &Charge) {
     let start = Instant::now();
     while hit(store, charge).await.is_err() {
@@ -86,8 +87,9 @@ async fn a_dead_primary_of_a_cluster_fails_its_own_slots_and_no_others() {
     let other = charge_on(&servers, |n| n != dies, login);
     let everybody = |n: usize| shared(&format!("all{n}"), limit("20/s", Shape::GCRA));
     let everybody = charge_on(&servers, |n| n != dies, everybody);
-    // Patient, so that only a real failure counts on a busy machine; still nobody waits for the dead server.
-    let (store, patient) = (usual(&servers.url()), patient(&servers.url()));
+    // Patient, so that only a real failure counts on a busy machine; still no caller waits for the dead server.
+    let store = usual(&servers.url());
+    let patient = patient(&servers.url());
     store.ready(SOON).await.expect("it answers");
     patient.ready(SOON).await.expect("it answers");
     let on_dead = Load::steady(&store, std::slice::from_ref(&mine), CALLERS, PAUSE);
@@ -99,7 +101,9 @@ async fn a_dead_primary_of_a_cluster_fails_its_own_slots_and_no_others() {
     tokio::task::block_in_place(|| servers.wait_for_takeover(dies));
     let promoted = Instant::now();
     wait_until_found(&store, &mine).await;
-    let (on_dead, on_live, on_both) = (on_dead.stop().await, on_live.stop().await, on_both.stop().await);
+    let on_dead = on_dead.stop().await;
+    let on_live = on_live.stop().await;
+    let on_both = on_both.stop().await;
     check_answered_in_time(&on_dead, RedisSetup::DEADLINE);
     check_admitted(&on_dead);
     check_admitted(&on_live);
@@ -116,7 +120,7 @@ async fn a_dead_primary_of_a_cluster_fails_its_own_slots_and_no_others() {
     assert!(longest < Duration::from_secs(4), "a live slot waited {longest:?} for the dead one");
 }
 
-/// Redis' default refuses every slot while one is not served. It is said, with the setting that changes it.
+/// Redis' default refuses every slot while one is not served. The error says so, and names the setting that changes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_requires_full_coverage_refuses_live_slots_too_and_the_error_names_the_setting() {
     let _alone = ALONE.lock().await;
@@ -153,7 +157,7 @@ async fn the_promoted_replica_of_a_sentinel_group_is_found_at_once() {
     tokio::task::block_in_place(|| group.wait_for_promotion());
     let promoted = Instant::now();
     wait_until_found(&store, &login(1)).await;
-    // The sentinels may still be at it; what they say last is where requests go.
+    // The failover may not be complete; requests go to the last announced primary.
     tokio::task::block_in_place(|| group.wait_for_other_primary(group.servers[0].port));
     let switched = Instant::now();
     wait_until_found(&store, &login(1)).await;
@@ -167,7 +171,7 @@ async fn the_promoted_replica_of_a_sentinel_group_is_found_at_once() {
     assert_eq!(after, 0, "nothing fails once the sentinels agree");
 }
 
-/// A stopped server keeps its connections: nothing but silence says that it is gone.
+/// A stopped server keeps its connections: only missing responses show that it is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_primary_of_a_cluster_does_not_use_up_the_time_of_live_slots() {
     let _alone = ALONE.lock().await;

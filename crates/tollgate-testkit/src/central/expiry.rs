@@ -147,7 +147,8 @@ impl<S: Store, K: AsyncFn() -> Vec<Key>> Run<'_, S, K> {
         }
         let after = now();
         for case in cases {
-            let (limit, keys) = (case.charge.counter().limit, found.remove(&case.rule).unwrap_or_default());
+            let limit = case.charge.counter().limit;
+            let keys = found.remove(&case.rule).unwrap_or_default();
             let quota = self.reference.quota(&limit);
             let fresh_at = quota.expires_at(&self.reference.state(&case.charge.counter().id, &limit, before));
             case.last_counts = case.last_counts.max(fresh_at);

@@ -1,4 +1,4 @@
-//! Callers that ask a store all the time, and what they saw.
+//! Callers that charge a store continuously, and their results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ pub struct Load {
 pub struct Seen {
     pub asked: Instant,
     pub took: Duration,
-    /// The longest time for which the machine has stopped everybody: not the store's doing.
+    /// The longest stall of the machine, which is not the store's fault.
     pub stalled: Duration,
     pub error: Option<StoreError>,
     /// When it was let through by the store's clock, in microseconds.
@@ -63,7 +63,8 @@ impl Load {
 async fn call(store: impl Store, charges: Vec<Charge>, pause: Duration, over: Arc<AtomicBool>) -> Vec<Seen> {
     let mut seen = Vec::new();
     while !over.load(Ordering::Relaxed) {
-        let (asked, open) = (Instant::now(), store.trouble().is_some());
+        let asked = Instant::now();
+        let open = store.trouble().is_some();
         let answer = store.charge(&charges, now()).await.limits.pop().map(answer_of);
         let answer = answer.expect("a part for each charge");
         let took = asked.elapsed();
@@ -87,7 +88,7 @@ async fn pulse(over: Arc<AtomicBool>) -> Duration {
     stalled
 }
 
-/// 99 % within the deadline and 20 ms, none later than 250 ms after it; where the machine has stopped everybody for
+/// 99 % within the deadline and 20 ms, none later than 250 ms after it; where the machine has stalled for
 /// a while, that is added.
 pub fn check_answered_in_time(seen: &[Seen], deadline: Duration) {
     let deadline = deadline + seen.iter().map(|seen| seen.stalled).max().unwrap_or_default();

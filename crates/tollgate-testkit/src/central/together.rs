@@ -12,7 +12,8 @@ use crate::SOON;
 async fn passed(store: &impl Store, charges: &[Charge]) -> u64 {
     let at = now();
     let asked = (0..60).map(|_| {
-        let (store, charges) = (store.clone(), charges.to_vec());
+        let store = store.clone();
+        let charges = charges.to_vec();
         tokio::spawn(async move {
             let outcome = store.charge(&charges, at).await;
             let receipt = outcome.receipt(&charges);

@@ -1,4 +1,4 @@
-//! The promise itself: what a store must answer, by the library's pure functions.
+//! The specification: what a store must answer, by the library's pure functions.
 //!
 //! A charge, admitted or not, finds the state of its counter converted to its own limit, and leaves it so (I6).
 //! All enforced charges are taken, or none; shadow charges are taken if the request passes and they allow it.

@@ -108,9 +108,9 @@ pub enum StoreError {
     #[error("{server} refused: {reason}")]
     Refused { server: String, reason: String },
     /// Other clients changed the counter at each attempt.
-    #[error("{server}: too many others charge the same key")]
+    #[error("{server}: too many concurrent charges of the same key")]
     Contended { server: String },
     /// More requests are in flight than are allowed.
-    #[error("{server} has too many requests under way")]
+    #[error("{server} has too many requests in flight")]
     Busy { server: String },
 }

@@ -157,7 +157,8 @@ fn inspect(
 
 fn with_store(rules: &str, store: StoreSettings) -> Engine {
     let root = document::read(rules).expect("YAML");
-    let (mut parts, mut problems) = (PolicyParts::default(), Problems::new());
+    let mut parts = PolicyParts::default();
+    let mut problems = Problems::new();
     let mut map = MapReader::new(&root, "", &mut problems).expect("a map");
     parts.read(&mut map);
     parts.settings.store = store;
@@ -169,10 +170,14 @@ fn counters_elsewhere_decide_as_those_in_memory_do() {
     for algorithm in ALGORITHMS {
         let rules =
             format!("rules: [{{id: a, key: user, limit: 3/m, {algorithm}}}, {{id: all, limit: 100/m}}]");
-        let (near, far, store) = (engine(&rules), engine(&rules), Faulty::default());
+        let near = engine(&rules);
+        let far = engine(&rules);
+        let store = Faulty::default();
         for n in 0..8 {
-            let (now, hit) = (NOW + SECOND * n, Hit::by("ann"));
-            let (here, there) = (near.check(&hit, now), check(&far, &store, &hit, now).verdict);
+            let now = NOW + SECOND * n;
+            let hit = Hit::by("ann");
+            let here = near.check(&hit, now);
+            let there = check(&far, &store, &hit, now).verdict;
             let told = |verdict: &Verdict| (verdict.allowed, verdict.reason, verdict.retry_after);
             let left =
                 |verdict: &Verdict| verdict.limits.iter().map(|limit| limit.remaining).collect::<Vec<_>>();
@@ -210,7 +215,8 @@ fn a_rule_that_fails_open_is_skipped_and_one_that_fails_closed_refuses() {
 fn a_denial_by_a_reachable_counter_stands() {
     let rules =
         "rules: [{id: a, key: user, limit: 1/m}, {id: c, key: user, limit: 5/m, on_store_error: closed}]";
-    let (engine, store) = (engine(rules), Faulty::without(&["c"]));
+    let engine = engine(rules);
+    let store = Faulty::without(&["c"]);
     store.decide(&charges_of(&engine, "a"), true, NOW);
     let verdict = check(&engine, &store, &Hit::by("ann"), NOW).verdict;
     assert_eq!((verdict.allowed, verdict.reason), (false, Reason::Limit));
@@ -256,8 +262,10 @@ fn a_key_last_seen_at_its_limit_stays_denied_until_it_may_pass_again() {
     for deny_cache in [true, false] {
         let settings = StoreSettings { on_error: OnStoreError::Local, nodes: 1, deny_cache };
         let rules = "rules: [{id: a, key: user, limit: 6/m}, {id: b, key: user, limit: 100/h}]";
-        let (engine, mut store) = (with_store(rules, settings), Faulty::default());
-        let (ann, bob) = (Hit::by("ann"), Hit::by("bob"));
+        let engine = with_store(rules, settings);
+        let mut store = Faulty::default();
+        let ann = Hit::by("ann");
+        let bob = Hit::by("bob");
         assert!((0..6).all(|_| check(&engine, &store, &ann, NOW).verdict.allowed));
         assert!(!check(&engine, &store, &ann, NOW).verdict.allowed);
 
@@ -296,7 +304,8 @@ fn a_denial_that_was_undone_is_not_counted() {
 #[test]
 fn shadow_rules_without_an_answer_do_not_affect_the_verdict() {
     let rules = "rules: [{id: a, key: user, limit: 5/m}, {id: s, key: user, limit: 1/m, mode: shadow, on_store_error: closed}]";
-    let (engine, store) = (engine(rules), Faulty::without(&["s"]));
+    let engine = engine(rules);
+    let store = Faulty::without(&["s"]);
     let verdict = check(&engine, &store, &Hit::by("ann"), NOW).verdict;
     assert_eq!((verdict.allowed, verdict.reason), (true, Reason::Ok));
 }
@@ -337,7 +346,8 @@ fn a_recent_denial_is_repeated_without_a_call_to_the_store() {
 fn a_denial_that_may_be_undone_is_not_cached() {
     for option in ["count_denied: true", "count_when: success", "algorithm: concurrency"] {
         let rules = format!("rules: [{{id: a, key: user, limit: 1/m, {option}}}]");
-        let (engine, store) = (engine(&rules), Faulty::default());
+        let engine = engine(&rules);
+        let store = Faulty::default();
         for _ in 0..4 {
             check(&engine, &store, &Hit::by("ann"), NOW);
         }
@@ -377,7 +387,8 @@ fn the_panic_switch_holds_where_rules_fail_closed() {
         "{rules: [{id: a, key: user, limit: 1/h}, {id: b, limit: 0/h}], bans: [{key: 'user:evil'}]}",
         settings,
     );
-    let (store, hit) = (Faulty::without(&["a"]), Hit::by("ann"));
+    let store = Faulty::without(&["a"]);
+    let hit = Hit::by("ann");
     assert_eq!(check(&engine, &store, &hit, NOW).verdict.reason, Reason::Limit, "the one that can be asked");
     assert_eq!(check(&engine, &Faulty::without(&["a", "b"]), &hit, NOW).verdict.reason, Reason::StoreError);
     for (enforce, limits) in [(Enforce::Shadow, 2), (Enforce::Off, 0)] {

@@ -21,7 +21,7 @@ while #taken < count do
     local id = entry[2] and entry[2][2]
     if id and redis.call('EXISTS', item(id)) == 1 then
       redis.call('HINCRBY', item(id), 'tries', 1)
-      redis.call('HSET', item(id), 'error', 'the node that sent it has gone')
+      redis.call('HSET', item(id), 'error', 'the node that sent it has stopped')
     end
     take(entry)
   end

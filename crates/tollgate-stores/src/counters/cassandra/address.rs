@@ -215,7 +215,7 @@ mod tests {
             ("cassandra://a", "names no keyspace: write cassandra://host/keyspace"),
             ("scylla://a", "names no keyspace: write scylla://host/keyspace"),
             ("scylladb://a/k", "begin with cassandra://"),
-            ("cassandra://a/my-limits", "'my-limits' is no keyspace"),
+            ("cassandra://a/my-limits", "'my-limits' is not a valid keyspace name"),
             ("cassandra://a/k?consistency=most", "local_quorum"),
             ("cassandra://a/k?serial=quorum", "local_serial"),
             ("cassandra://a/k?serial=local_serial", "local_serial needs datacenter="),
@@ -229,8 +229,8 @@ mod tests {
             ("scylla://a/k?shard_aware_port=19042", "shard_aware_port=19042: use on or off"),
             ("cassandra://a/k?serial=serial&serial=serial", "option 'serial' is given twice"),
         ] {
-            let told = url.parse::<CassandraAddress>().expect_err(url).to_string();
-            assert!(told.contains(says), "{url}: {told}");
+            let error = url.parse::<CassandraAddress>().expect_err(url).to_string();
+            assert!(error.contains(says), "{url}: {error}");
         }
     }
 }

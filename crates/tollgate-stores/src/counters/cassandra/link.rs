@@ -183,7 +183,7 @@ async fn prepare(session: &Session, address: &CassandraAddress) -> Result<[Prepa
     let statement = async |text: String| {
         let prepared = session.prepare(text).await;
         prepared
-            .map_err(|error| format!("{}; tollgate store init makes what is missing", error_chain(&error)))
+            .map_err(|error| format!("{}; tollgate store init creates what is missing", error_chain(&error)))
     };
     let mut read = statement(format!(
         "SELECT counter, version, nonce, state FROM {table} WHERE owner = ? AND counter IN ?"
@@ -202,8 +202,8 @@ impl PreparedSession {
     /// Reads a row that does not exist, the same way as charges read.
     async fn probe(&self) -> Result<(), String> {
         let nobody: (&str, Vec<&str>) = ("nobody", vec![""]);
-        let asked = self.session.execute_unpaged(&self.read, nobody).await;
-        asked.map(|_| ()).map_err(|error| error_chain(&error))
+        let response = self.session.execute_unpaged(&self.read, nobody).await;
+        response.map(|_| ()).map_err(|error| error_chain(&error))
     }
 }
 
@@ -212,9 +212,9 @@ pub(super) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
+        let message = inner.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
         }
         cause = inner.source();
     }

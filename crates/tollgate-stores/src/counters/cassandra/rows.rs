@@ -84,7 +84,7 @@ impl CasStore for CassandraRows {
                     Some(true) => return Ok(self.done()),
                     Some(false) if in_doubt => {}
                     Some(false) => return Ok(CasOutcome::Conflict),
-                    None => return Err(self.refused("it does not say whether a transaction was done")),
+                    None => return Err(self.refused("the response lacks the result of a transaction")),
                 },
                 Ok(Err(error)) if proves_not_applied(&error) => return Err(self.failed(&error)),
                 Ok(Err(_)) | Err(_) => in_doubt = true,
@@ -112,9 +112,9 @@ impl CassandraRows {
         deadline: Instant,
     ) -> Result<bool, StoreError> {
         let statements = self.link.statements(deadline).await?;
-        let asked = statements.session.execute_unpaged(&statements.delete, (partition, name));
-        let result = self.with_deadline(deadline, asked).await?;
-        applied(result).ok_or_else(|| self.refused("it does not say whether a row was there"))
+        let response = statements.session.execute_unpaged(&statements.delete, (partition, name));
+        let result = self.with_deadline(deadline, response).await?;
+        applied(result).ok_or_else(|| self.refused("the response does not say whether the row existed"))
     }
 
     async fn read(
@@ -124,9 +124,11 @@ impl CassandraRows {
         deadline: Instant,
     ) -> Result<Vec<CounterRow>, StoreError> {
         let statements = self.link.statements(deadline).await?;
-        let asked = statements.session.execute_unpaged(&statements.read, (partition, names));
-        let result = self.with_deadline(deadline, asked).await?;
-        let unreadable = || self.refused("it holds rows of another form: is the table ours?");
+        let response = statements.session.execute_unpaged(&statements.read, (partition, names));
+        let result = self.with_deadline(deadline, response).await?;
+        let unreadable = || {
+            self.refused("the table has rows of an unexpected format: was it created by tollgate store init?")
+        };
         let result = result.into_rows_result().map_err(|_| unreadable())?;
         let found = result.rows::<(String, Option<i64>, Option<i64>, Option<Vec<u8>>)>();
         let mut rows = vec![CounterRow::default(); names.len()];
@@ -182,9 +184,9 @@ impl CassandraRows {
     async fn with_deadline(
         &self,
         deadline: Instant,
-        asked: impl Future<Output = Result<QueryResult, ExecutionError>>,
+        response: impl Future<Output = Result<QueryResult, ExecutionError>>,
     ) -> Result<QueryResult, StoreError> {
-        match timeout_at(deadline, asked).await {
+        match timeout_at(deadline, response).await {
             Ok(Ok(result)) => {
                 self.link.breaker.record_success();
                 Ok(result)
@@ -295,7 +297,7 @@ mod tests {
         assert_eq!(
             outcome_of(&rows, &writes, 43),
             TransactionOutcome::Unknown,
-            "it was done and written over, or not at all"
+            "applied and overwritten, or not applied"
         );
         let as_before = [row(Some(7), Some(41)), row(None, None)];
         assert_eq!(outcome_of(&as_before, &writes, 42), TransactionOutcome::NotApplied);
@@ -303,7 +305,7 @@ mod tests {
         assert_eq!(
             outcome_of(&over_one, &writes, 42),
             TransactionOutcome::Applied,
-            "another has written one of them since"
+            "another node has overwritten one of them since"
         );
     }
 

@@ -75,7 +75,7 @@ async fn check_transactions(session: &Session, table: &str) -> Result<(), String
 
 fn transaction_error(reason: &str) -> String {
     let way_out = match reason.to_ascii_lowercase().contains("tablets") {
-        true => "; drop the keyspace and make it anew with tablets=off, or use ScyllaDB 2025.4 or later",
+        true => "; drop the keyspace and create it again with tablets=off, or use ScyllaDB 2025.4 or later",
         false => "",
     };
     format!("a lightweight transaction in the keyspace fails: {reason}{way_out}")
@@ -170,8 +170,11 @@ mod tests {
     fn a_keyspace_without_transactions_is_reported_with_a_hint() {
         let scylla =
             "Cannot use LightWeight Transactions for table k.t: LWT is not yet supported with tablets";
-        let told = transaction_error(scylla);
-        assert!(told.contains(scylla) && told.contains("tablets=off") && told.contains("2025.4"), "{told}");
+        let error = transaction_error(scylla);
+        assert!(
+            error.contains(scylla) && error.contains("tablets=off") && error.contains("2025.4"),
+            "{error}"
+        );
         assert!(!transaction_error("timed out").contains("tablets"));
     }
 }

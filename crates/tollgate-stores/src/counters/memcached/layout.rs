@@ -36,16 +36,14 @@ impl CounterLayout {
 /// Why memcached cannot represent a limit exactly.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum UnsupportedMemcachedLimit {
-    #[error("{limit} is more than memcached can add up: at most 2^53 in a window")]
+    #[error("{limit} is too large for memcached: at most 2^53 in a window")]
     CountTooLarge { limit: Limit },
     #[error(
-        "a tiered window on memcached cannot count denied hits, because it would have to find its oldest \
-         seconds and take them out: use count_denied: false, or another algorithm"
+        "a tiered window on memcached cannot count denied hits, because its oldest seconds would have to be found and removed: use count_denied: false, or another algorithm"
     )]
     CountDenied,
     #[error(
-        "a tiered window of {period} with these levels reads {buckets} buckets for each decision, and \
-         memcached is asked for 1024 at the most: add a coarser level"
+        "a tiered window of {period} with these levels reads {buckets} buckets for each decision, and at most 1024 are read at once: add a coarser level"
     )]
     TooManyBuckets { period: Period, buckets: u64 },
     #[error(
@@ -94,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    fn told(rate: &str, shape: Shape, denied: DeniedHits) -> Option<String> {
+    fn error_of(rate: &str, shape: Shape, denied: DeniedHits) -> Option<String> {
         let limit = Limit::new(rate.parse().expect("a rate"), shape).expect("a valid limit");
         check_limit(&limit, denied).err().map(|refused| refused.to_string())
     }
@@ -109,8 +107,8 @@ mod tests {
             ("100/d", tiers(Levels::SMH), DeniedHits::Counted, "count_denied: false"),
             ("10_000_000_000_000_000/y", Shape::SlidingCounter, DeniedHits::Free, "2^53"),
         ] {
-            let told = told(rate, shape, denied).unwrap_or_else(|| panic!("{rate} {shape:?} is taken"));
-            assert!(told.contains(says), "{told}");
+            let error = error_of(rate, shape, denied).unwrap_or_else(|| panic!("{rate} {shape:?} is taken"));
+            assert!(error.contains(says), "{error}");
         }
         for (rate, shape, denied) in [
             ("50_000/h", Shape::SlidingLog, DeniedHits::Counted),
@@ -118,7 +116,7 @@ mod tests {
             ("60_000_000/m", Shape::SlidingCounter, DeniedHits::Counted),
             ("5/m", Shape::GCRA, DeniedHits::Counted),
         ] {
-            assert_eq!(told(rate, shape, denied), None);
+            assert_eq!(error_of(rate, shape, denied), None);
         }
     }
 }

@@ -117,7 +117,7 @@ impl MemcachedServer {
     }
 
     pub fn unexpected_reply(&self) -> StoreError {
-        self.refused("it answers another question than it was asked")
+        self.refused("the response does not match the request")
     }
 }
 
@@ -176,14 +176,14 @@ impl ConnectionTask {
             let question = format!("set login 0 0 {}\r\n{secret}\r\n", secret.len());
             let answer = request_line(&mut stream, question.as_bytes()).await?;
             if answer != "STORED" {
-                return Err(format!("it refuses the user or the password: {answer}"));
+                return Err(format!("it rejects the user or the password: {answer}"));
             }
         }
         match request_line(&mut stream, b"mn\r\n").await?.as_str() {
             "MN" => Ok(stream),
-            "CLIENT_ERROR unauthenticated" => Err("it asks for a user and a password".to_owned()),
-            "ERROR" => Err("it does not know meta commands: memcached 1.6 or later is needed".to_owned()),
-            other => Err(format!("it does not answer as memcached does: {other}")),
+            "CLIENT_ERROR unauthenticated" => Err("it requires a user and a password".to_owned()),
+            "ERROR" => Err("it does not support meta commands: memcached 1.6 or later is needed".to_owned()),
+            other => Err(format!("not a memcached response: {other}")),
         }
     }
 
@@ -241,15 +241,15 @@ fn write_batch(
 }
 
 fn deliver_replies(input: &mut Vec<u8>, in_flight: &mut VecDeque<InFlight>) -> Result<(), String> {
-    let mut taken = 0;
-    while let Some(read) = wire::parse_reply(&input[taken..]).map_err(|garbage| garbage.to_string())? {
-        taken += read.len;
+    let mut consumed = 0;
+    while let Some(read) = wire::parse_reply(&input[consumed..]).map_err(|garbage| garbage.to_string())? {
+        consumed += read.len;
         let Some(first) = in_flight.front_mut() else {
-            return Err("it answers without being asked".to_owned());
+            return Err("a response without a request".to_owned());
         };
         let expected = first.first_opaque.wrapping_add(first.replies.len() as u32);
         if read.opaque.is_some_and(|opaque| opaque != expected) {
-            return Err("it answers out of order".to_owned());
+            return Err("a response out of order".to_owned());
         }
         first.replies.push(read.reply);
         if first.replies.len() == first.expected
@@ -258,7 +258,7 @@ fn deliver_replies(input: &mut Vec<u8>, in_flight: &mut VecDeque<InFlight>) -> R
             let _ = answer.send(replies); // the caller may have given up
         }
     }
-    input.drain(..taken);
+    input.drain(..consumed);
     Ok(())
 }
 

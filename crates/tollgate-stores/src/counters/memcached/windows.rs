@@ -260,8 +260,7 @@ pub fn parse_count(server: &MemcachedServer, reply: Option<MemcachedReply>) -> R
             let text = std::str::from_utf8(&data).ok();
             // Memcached pads a number that has lost a digit with a space.
             let number = text.and_then(|text| text.trim_end().parse().ok());
-            number
-                .ok_or_else(|| server.refused("it holds a value under this counter's name that is no number"))
+            number.ok_or_else(|| server.refused("the value under this counter's name is not a number"))
         }
         Some(MemcachedReply::Missing) => Ok(0),
         Some(MemcachedReply::Refused(reason)) => Err(server.refused(reason)),

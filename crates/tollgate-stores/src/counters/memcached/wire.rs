@@ -65,7 +65,7 @@ pub enum MemcachedReply {
 
 /// The bytes are not a valid reply.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("it answers with something that is not memcached's: {0}")]
+#[error("not a memcached response: {0}")]
 pub struct MemcachedProtocolError(String);
 
 impl MemcachedCommand {

@@ -90,7 +90,7 @@ pub enum RedisAddressError {
     NoService,
     #[error("no socket: write redis+unix:///path/to/redis.sock")]
     NoSocket,
-    #[error("a ? or @ in a user or password is written %3F or %40")]
+    #[error("a ? or @ in a user or password must be written %3F or %40")]
     Unescaped,
     #[error("unknown option '{0}': use db, ca, cert, key, sentinel_user or sentinel_password")]
     Option(String),

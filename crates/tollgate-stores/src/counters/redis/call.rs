@@ -138,7 +138,7 @@ impl Topology {
                         return Err(StoreError::Deadline { server: link.server().to_owned() });
                     }
                     None => {
-                        return Err(refused(&link, "an answer that is not one of the script's"));
+                        return Err(refused(&link, "the script returned an unexpected value"));
                     }
                 }
             };
@@ -147,7 +147,7 @@ impl Topology {
                 refusal => link = self.handle_error(refusal, error, link, &mut asking).await?,
             }
         }
-        Err(refused(&link, "the slot moves from server to server"))
+        Err(refused(&link, "too many redirects for one slot"))
     }
 
     /// Sends a plain command for one slot, and follows redirects.
@@ -165,7 +165,7 @@ impl Topology {
             let RedisReply::Error(error) = reply else { return Ok(reply) };
             link = self.handle_error(self.classify_error(&error, &link), error, link, &mut asking).await?;
         }
-        Err(refused(&link, "the slot moves from server to server"))
+        Err(refused(&link, "too many redirects for one slot"))
     }
 
     /// Runs a script on keys of one slot, and follows redirects.
@@ -193,7 +193,7 @@ impl Topology {
                 refusal => link = self.handle_error(refusal, error, link, &mut asking).await?,
             }
         }
-        Err(refused(&link, "the slot moves from server to server"))
+        Err(refused(&link, "too many redirects for one slot"))
     }
 
     /// The server to retry on after an error reply that guarantees nothing was executed, or the error to return.
@@ -271,11 +271,11 @@ impl Topology {
 }
 
 /// The endpoint in a redirect; without a host it is that of the server that replied.
-fn parse_redirect(to: &str, asked: &str) -> Option<Endpoint> {
-    let asked = parse_host(asked, 0).ok()?;
+fn parse_redirect(to: &str, source: &str) -> Option<Endpoint> {
+    let source = parse_host(source, 0).ok()?;
     let (host, port) = to.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    Some(endpoint_of(host, port.parse().ok()?, &asked))
+    Some(endpoint_of(host, port.parse().ok()?, &source))
 }
 
 async fn load_script(link: &RedisLink, source: &str, deadline: Instant) -> Result<(), StoreError> {
@@ -294,7 +294,7 @@ pub(super) fn refused(link: &RedisLink, reason: &str) -> StoreError {
 impl From<SendError> for String {
     fn from(not_sent: SendError) -> String {
         match not_sent {
-            SendError::Full => "too many requests under way".to_owned(),
+            SendError::Full => "too many requests in flight".to_owned(),
             SendError::Closed(reason) => reason,
         }
     }

@@ -80,7 +80,7 @@ impl ClusterTopology {
         let link = self.shared.lock().slots[usize::from(slot)].clone();
         link.ok_or_else(|| {
             self.request_refresh();
-            unreachable(format!("no server keeps slot {slot}"))
+            unreachable(format!("no server serves slot {slot}"))
         })
     }
 
@@ -181,7 +181,7 @@ async fn refresh_loop(
             Err(reason) if known.borrow().is_err() => {
                 known.send_replace(Err(reason)).ok();
             }
-            Err(reason) => tracing::debug!(%reason, "the cluster's map cannot be read"),
+            Err(reason) => tracing::debug!(%reason, "the slot map of the cluster cannot be read"),
         }
         let in_trouble = shared.is_degraded() || known.borrow().is_err();
         in_trouble_since = if in_trouble { in_trouble_since.or(Some(Instant::now())) } else { None };
@@ -229,16 +229,16 @@ async fn fetch_slots_from_seed(
 async fn query_slots(connection: &RedisConnection, endpoint: &Endpoint) -> Result<Vec<SlotRange>, String> {
     match send_command(connection, &["CLUSTER", "SLOTS"]).await? {
         RedisReply::Error(error) => Err(error),
-        reply => read_ranges(&reply, endpoint).ok_or_else(|| "no map of slots".to_owned()),
+        reply => read_ranges(&reply, endpoint).ok_or_else(|| "CLUSTER SLOTS returned no slot map".to_owned()),
     }
 }
 
-fn read_ranges(reply: &RedisReply, asked: &Endpoint) -> Option<Vec<SlotRange>> {
-    let ranges: Option<Vec<_>> = reply.elements()?.iter().map(|range| read_range(range, asked)).collect();
+fn read_ranges(reply: &RedisReply, source: &Endpoint) -> Option<Vec<SlotRange>> {
+    let ranges: Option<Vec<_>> = reply.elements()?.iter().map(|range| read_range(range, source)).collect();
     ranges.filter(|ranges| !ranges.is_empty())
 }
 
-fn read_range(range: &RedisReply, asked: &Endpoint) -> Option<SlotRange> {
+fn read_range(range: &RedisReply, source: &Endpoint) -> Option<SlotRange> {
     let parts = range.elements()?;
     let slot = |n: usize| {
         parts.get(n)?.number().and_then(|slot| u16::try_from(slot).ok()).filter(|slot| *slot < SLOTS)
@@ -246,12 +246,12 @@ fn read_range(range: &RedisReply, asked: &Endpoint) -> Option<SlotRange> {
     let primary = parts.get(2)?.elements()?;
     let port = primary.get(1)?.number().and_then(|port| u16::try_from(port).ok())?;
     let host = primary.first()?.text().unwrap_or_default();
-    Some((slot(0)?, slot(1)?, endpoint_of(host, port, asked)))
+    Some((slot(0)?, slot(1)?, endpoint_of(host, port, source)))
 }
 
 /// A server that does not know its own host name has the host that was queried.
-pub(super) fn endpoint_of(host: &str, port: u16, asked: &Endpoint) -> Endpoint {
-    let host = match (host, asked) {
+pub(super) fn endpoint_of(host: &str, port: u16, source: &Endpoint) -> Endpoint {
+    let host = match (host, source) {
         ("" | "?", Endpoint::Tcp { host, .. }) => host.clone(),
         (host, _) => host.to_owned(),
     };
@@ -285,6 +285,6 @@ mod tests {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(slot_of("foo"), 12182);
         assert_eq!(slot_of("{user1000}.following"), slot_of("{user1000}.followers"));
-        assert_ne!(slot_of("foo{}{bar}"), slot_of("{bar}"), "an empty tag is none");
+        assert_ne!(slot_of("foo{}{bar}"), slot_of("{bar}"), "an empty tag is not a tag");
     }
 }

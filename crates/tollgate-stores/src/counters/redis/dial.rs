@@ -71,7 +71,7 @@ impl Deref for OwnedConnection {
 
 impl Drop for OwnedConnection {
     fn drop(&mut self) {
-        self.0.close("it is not needed any more");
+        self.0.close("no longer needed");
     }
 }
 
@@ -139,7 +139,7 @@ async fn prepare(
         shown.elements().unwrap_or_default().iter().filter_map(RedisReply::number).collect();
     match numbers[..] {
         [seconds, micros] => clock.observe(seconds.saturating_mul(1_000_000) + micros, Instant::now()),
-        _ => return Err("it does not tell the time".to_owned()),
+        _ => return Err("TIME returned an unexpected value".to_owned()),
     }
     Ok(())
 }

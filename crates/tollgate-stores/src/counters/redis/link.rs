@@ -142,7 +142,7 @@ impl RedisLink {
         };
         tokio::select! {
             connected = timeout_at(deadline, current.wait_for(is_open)) => match connected {
-                Ok(Ok(connection)) => return Ok(connection.clone().expect("it was waited for")),
+                Ok(Ok(connection)) => return Ok(connection.clone().expect("wait_for returned an open connection")),
                 _ => breaker.record_failure("no connection"),
             },
             () = breaker.wait_until_open() => {}
@@ -176,7 +176,7 @@ impl RedisLink {
 
 impl Drop for RedisLink {
     fn drop(&mut self) {
-        self.close_connection("it is no longer used");
+        self.close_connection("no longer used");
         self.task.abort();
     }
 }

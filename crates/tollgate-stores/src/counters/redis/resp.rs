@@ -84,7 +84,7 @@ impl RespDecoder {
     /// The next complete reply; `None` if more bytes are needed.
     pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Option<RedisReply>, RespProtocolError> {
         while let Some(item) = self.item(bytes)? {
-            if let Some(reply) = self.place(item)? {
+            if let Some(reply) = self.complete(item)? {
                 return Ok(Some(reply));
             }
         }
@@ -99,7 +99,7 @@ impl RespDecoder {
     }
 
     /// Adds an item to the innermost open array; returns the reply that it completes.
-    fn place(&mut self, item: Item) -> Result<Option<RedisReply>, RespProtocolError> {
+    fn complete(&mut self, item: Item) -> Result<Option<RedisReply>, RespProtocolError> {
         let mut reply = match item {
             Item::Reply(reply) => reply,
             Item::Array(0) => RedisReply::Array(Vec::new()),

@@ -41,8 +41,8 @@ pub enum UnsupportedRedisLimit {
         "{limit} is too fast for a bucket on Redis, whose numbers are exact up to 2^53: use a window, or at most 1500000 a second"
     )]
     RateTooHigh { limit: Limit },
-    #[error("redis counts time in microseconds: {span:?} is not a whole number of them")]
-    SubMicrosecond { span: Duration },
+    #[error("redis counts time in microseconds: {duration:?} is not a whole number of them")]
+    SubMicrosecond { duration: Duration },
     #[error("{limit} is too large for a window on Redis: at most 2^45")]
     CountTooLarge { limit: Limit },
 }
@@ -118,9 +118,9 @@ impl ScriptLimit {
 
 /// Whether Redis can represent a limit exactly; if not, why.
 pub fn check_limit(limit: &Limit) -> Result<(), UnsupportedRedisLimit> {
-    let whole_micros = |span: Duration| match span.subsec_nanos() % 1000 {
+    let whole_micros = |duration: Duration| match duration.subsec_nanos() % 1000 {
         0 => Ok(()),
-        _ => Err(UnsupportedRedisLimit::SubMicrosecond { span }),
+        _ => Err(UnsupportedRedisLimit::SubMicrosecond { duration }),
     };
     match limit.shape() {
         Shape::Gcra { .. } => check_bucket(limit),
@@ -169,8 +169,8 @@ fn finest_us(levels: &Levels) -> u64 {
     levels.finest().secs() * 1_000_000
 }
 
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A period as the script's calendar parses it.

@@ -54,9 +54,9 @@ impl Sentinels {
         clock: &ServerClock,
     ) -> Primary {
         let (answers, mut named) = mpsc::channel(MAX_ANSWERS);
-        let mut asking = JoinSet::new(); // aborted on return
+        let mut polls = JoinSet::new(); // aborted on return
         for sentinel in &self.sentinels {
-            asking.spawn(poll_sentinel(sentinel.clone(), self.clone(), answers.clone()));
+            polls.spawn(poll_sentinel(sentinel.clone(), self.clone(), answers.clone()));
         }
         let mut candidates: VecDeque<Endpoint> = VecDeque::new(); // named in this search, the latest last
         let mut tried: Vec<Endpoint> = Vec::new(); // being dialled
@@ -131,8 +131,8 @@ async fn poll_sentinel(
     let mut connection = None;
     loop {
         let next = Instant::now() + POLL_INTERVAL;
-        let asked = timeout(SENTINEL_TIMEOUT, query_sentinel(&sentinel, &group, &mut connection)).await;
-        let named = asked.unwrap_or_else(|_| Err("it does not answer".to_owned()));
+        let answer = timeout(SENTINEL_TIMEOUT, query_sentinel(&sentinel, &group, &mut connection)).await;
+        let named = answer.unwrap_or_else(|_| Err("it does not answer".to_owned()));
         let named = match named {
             Ok(named) => named.into_iter().map(Ok).collect(),
             Err(error) => {
@@ -158,7 +158,7 @@ async fn query_sentinel(
     if connection.is_none() {
         *connection = Some(dial(sentinel, &group.options).await?);
     }
-    let connection = connection.as_ref().expect("it was made");
+    let connection = connection.as_ref().expect("connected above");
     let primary =
         match send_command(connection, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &group.service]).await? {
             RedisReply::Array(parts) => parts,

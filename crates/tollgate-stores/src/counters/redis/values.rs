@@ -33,7 +33,7 @@ impl CasStore for RedisValues<'_> {
     ) -> Result<Vec<CasValue<Self::Token>>, StoreError> {
         let (reply, link) = self.topology.run_script(&READ, names, &[], deadline).await?;
         let values = reply.elements().filter(|values| values.len() == names.len());
-        let values = values.ok_or_else(|| refused(&link, "an answer that is not one of the script's"))?;
+        let values = values.ok_or_else(|| refused(&link, "the script returned an unexpected value"))?;
         let loaded = values.iter().map(|value| match value {
             RedisReply::Bulk(bytes) => CasValue { bytes: Some(bytes.clone()), token: Some(bytes.clone()) },
             _ => CasValue { bytes: None, token: None },
@@ -57,7 +57,7 @@ impl CasStore for RedisValues<'_> {
         match reply.number() {
             Some(1) => Ok(CasOutcome::Applied),
             Some(0) => Ok(CasOutcome::Conflict),
-            _ => Err(refused(&link, "an answer that is not one of the script's")),
+            _ => Err(refused(&link, "the script returned an unexpected value")),
         }
     }
 

@@ -68,7 +68,8 @@ impl OffenderRecord {
                     *count,
                 );
                 if let Some(Strikes { until, .. }) = denied {
-                    let (rule, reason) = (rule.to_owned(), by.terms.reason(rule));
+                    let reason = by.terms.reason(rule);
+                    let rule = rule.to_owned();
                     self.last_ban = LastBan { started_at: *at, rule, reason, write_id };
                     self.expires_at = self.expires_at.max(until + by.terms.max);
                 }
@@ -261,7 +262,7 @@ mod tests {
             assert_eq!(
                 record.count(&two, stamp(1, 2)),
                 RecordChange::Unchanged,
-                "whoever decided it finds that it did"
+                "the writer that decided it sees its own decision"
             );
             record = kept(&record);
         }
@@ -324,8 +325,8 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..20_000 {
             let mut strange = bytes.clone();
-            let place = random.usize(..strange.len());
-            strange[place] = random.u8(..);
+            let index = random.usize(..strange.len());
+            strange[index] = random.u8(..);
             if let Some(mut read) = OffenderRecord::decode(&strange) {
                 read.count(&violations("a", 3, &[(NOW, 3)]), stamp(2, 1)); // must not panic
                 read.encode();

@@ -1,4 +1,4 @@
-//! What goes wrong between a store and its server: a clear error, no crash, and nothing falls open by accident.
+//! Failures between a store and its server: a clear error, no panic, and no request admitted by accident.
 
 use std::fs;
 use std::io::Write;
@@ -30,10 +30,10 @@ async fn an_unreachable_server_is_reported() {
 async fn a_server_that_answers_garbage_is_reported() {
     check(serve(|mut stream| stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").is_ok()), "HTTP/1.1 400")
         .await;
-    check(serve(|mut stream| stream.write_all(&[0xFF; 4096]).is_ok()), "does not answer as memcached").await;
+    check(serve(|mut stream| stream.write_all(&[0xFF; 4096]).is_ok()), "not a memcached response").await;
     check(serve(|mut stream| stream.write_all(b"ERROR\r\n").is_ok()), "1.6 or later").await;
-    // It knows how to say hello, and nothing else.
-    check(serve(|mut stream| stream.write_all(b"MN\r\n").is_ok()), "not memcached's").await;
+    // It answers the handshake, and nothing else.
+    check(serve(|mut stream| stream.write_all(b"MN\r\n").is_ok()), "not a memcached response").await;
 }
 
 #[tokio::test]
@@ -54,8 +54,8 @@ async fn a_wrong_password_is_reported() {
     let users = users.display().to_string();
     let Some(server) = Memcached::start_with("logins to memcached", &["-Y", &users]) else { return };
     let at = |login: &str| format!("memcached://{login}127.0.0.1:{}", server.port);
-    check_error(usual(&at("me:hunter2@")), "refuses the user or the password", IN_TIME).await;
-    check_error(usual(&at("")), "asks for a user", IN_TIME).await;
+    check_error(usual(&at("me:hunter2@")), "rejects the user or the password", IN_TIME).await;
+    check_error(usual(&at("")), "requires a user", IN_TIME).await;
     hit(&patient(&at("me:mine@")), &own("login", "user:1", limit("5/h", Shape::GCRA)))
         .await
         .expect("it is ours");
@@ -69,7 +69,8 @@ async fn a_key_of_the_wrong_type_has_no_answer_and_the_others_do() {
     for shape in SHAPES {
         let (bad, good) =
             (own("bad", "user:1", limit("5/d", shape)), own("good", "user:1", limit("99/d", FIXED)));
-        let (seconds, name) = (at.secs(), Naming::Plain.name(&bad.counter().id, &bad.counter().limit));
+        let seconds = at.secs();
+        let name = Naming::Plain.name(&bad.counter().id, &bad.counter().limit);
         for suffix in [String::new(), format!(":{}", seconds / 86_400), format!(":s{seconds}")] {
             server.ask(&format!("ms {name}{suffix} 5 T60\r\nstuff\r\nmn"), "MN");
         }

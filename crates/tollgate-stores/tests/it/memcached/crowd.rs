@@ -1,4 +1,4 @@
-//! Many at once on one key: never above the limit, hardly below it.
+//! Concurrent charges of one key: never above the limit, hardly below it.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tollgate_testkit::central::{FIXED, SHAPES, crowd, hit, limit, now, own};
 use tollgate_testkit::servers::memcached::Memcached;
 use tollgate_testkit::stores::memcached::{patient, usual};
 
-/// What the processes of a crowd run.
+/// The body of each child process.
 const PROCESS: &str = concat!(module_path!(), "::one_of_the_processes");
 
 #[test]
@@ -38,13 +38,13 @@ async fn two_nodes_never_both_get_the_last_token() {
     let Some(server) = Memcached::start("the last token on memcached") else { return };
     let nodes = [patient(&server.url()), patient(&server.url())];
     for shape in SHAPES {
-        // Who is denied may have stood in the way of another; never the other way round.
+        // A denied caller may have made another one fail; never the other way round.
         let passed = crowd::race(&nodes, shape).await;
         assert!((1..=20).contains(&passed), "{passed} of 20 pass, {shape:?}");
     }
 }
 
-/// Eight callers asked for the whole limit, again and again; 499 of 500 hits of another caller were denied.
+/// Eight callers requested the whole limit, again and again; 499 of 500 hits of another caller were denied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denied_callers_do_not_starve_a_caller_whose_cost_fits() {
     let Some(server) = Memcached::start("starvation on memcached") else { return };
@@ -53,10 +53,13 @@ async fn denied_callers_do_not_starve_a_caller_whose_cost_fits() {
         let fits = own("starved", "user:1", limit("500/d", shape));
         let at = now();
         assert!(nodes[0].charge(std::slice::from_ref(&fits), at).await.admitted);
-        let (denied, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let denied = Arc::new(AtomicU64::new(0));
+        let over = Arc::new(AtomicBool::new(false));
         let callers: Vec<_> = (0..8)
             .map(|n| {
-                let (node, denied, over) = (nodes[n % 2].clone(), denied.clone(), over.clone());
+                let node = nodes[n % 2].clone();
+                let denied = denied.clone();
+                let over = over.clone();
                 let charge = Charge { cost: 500, ..fits.clone() };
                 tokio::spawn(async move {
                     while !over.load(Ordering::Relaxed) {
@@ -81,16 +84,18 @@ async fn denied_callers_do_not_starve_a_caller_whose_cost_fits() {
     }
 }
 
-/// A counter that somebody else writes all the time: the tries run out, and that is said and counted.
+/// A counter that is rewritten all the time: the retries run out, which is reported and counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn retries_are_bounded_under_contention() {
     let Some(server) = Memcached::start("contention on memcached") else { return };
     let store = patient(&server.url());
     let charge = own("busy", "user:1", limit("1000000/d", Shape::GCRA));
     hit(&store, &charge).await.expect("it is charged");
-    let (key, over) = (server.keys().pop().expect("one key"), Arc::new(AtomicBool::new(false)));
+    let key = server.keys().pop().expect("one key");
+    let over = Arc::new(AtomicBool::new(false));
     let writer = std::thread::spawn({
-        let (over, mut stream) = (over.clone(), server.connect());
+        let over = over.clone();
+        let mut stream = server.connect();
         let value = server.value(&key);
         let set = [format!("ms {key} {} q T600\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
         move || {
