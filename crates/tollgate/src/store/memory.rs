@@ -102,7 +102,7 @@ impl MemoryStore {
     }
 
     /// As [`new`](Self::new). Address space is reserved; pages are committed as keys arrive. Fails where the system
-    /// does not grant that much address space, and on an x86-64 processor without CMPXCHG16B or SSE4.1.
+    /// does not grant that much address space, and on an x86-64 processor without CMPXCHG16B.
     pub fn try_new(cap_bytes: usize) -> io::Result<MemoryStore> {
         let cap_bytes = cap_bytes.max(Self::MIN_BYTES);
         let shard_bytes = cap_bytes / SHARDS;

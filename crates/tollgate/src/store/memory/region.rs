@@ -42,7 +42,7 @@ impl Region {
     pub(super) fn reserve(lines_per_shard: usize) -> io::Result<Region> {
         #[cfg(not(shuttle))]
         if !supported() {
-            let why = "the processor lacks CMPXCHG16B or SSE4.1";
+            let why = "the processor lacks CMPXCHG16B";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let lines = SHARDS * lines_per_shard;
