@@ -45,6 +45,10 @@ pub mod seeded {
     pub const TAG_FIRST: u8 = 4;
     /// A shard uses class numbers interned before a collection.
     pub const STALE_NUMBERS: u8 = 5;
+    /// A line is marked as changed before its slot is changed.
+    pub const MARK_FIRST: u8 = 6;
+    /// The mark of a line is cleared after the line was read.
+    pub const CLEAR_LATE: u8 = 7;
 
     static PLANTED: AtomicU8 = AtomicU8::new(NONE);
 

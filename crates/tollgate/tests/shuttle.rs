@@ -3,7 +3,7 @@
 //! `RUSTFLAGS="--cfg shuttle" cargo test --test shuttle --release --target-dir target/shuttle`
 #![cfg(shuttle)]
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use shuttle::rand::RngCore;
@@ -11,6 +11,7 @@ use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 use tollgate::algorithm::{Algorithm, Quota};
+use tollgate::changes::Changes;
 use tollgate::fingerprint::Secret;
 use tollgate::limit::WindowStart;
 use tollgate::store::{Charge, MemoryStore, Receipt};
@@ -218,6 +219,55 @@ fn reused_classes() {
     assert_eq!(used(&store, &format!("other {salt}"), other), ROUNDS, "its class was given to another");
 }
 
+/// Charges keys, adds others so that entries move, and removes one, while the state log is appended to. Once the last
+/// change is appended, the log has every key as it is.
+fn logged_changes() {
+    const ROUNDS: u64 = 3;
+    let salt = shuttle::rand::thread_rng().next_u64(); // other keys, other lines
+    let packed = quota("1000/h", Shape::FixedWindow { start: WindowStart::Aligned });
+    let wide = quota("1000/h", Shape::SlidingLog);
+    let name = move |kind: &str, n: u64| format!("{kind} {salt} {n}");
+    let add = move |store: &MemoryStore, kind: &str, count: u64, limit: Quota| {
+        (0..count).for_each(|n| _ = store.charge(&[charge(&name(kind, n), limit)], NOW));
+    };
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES).recording(Changes::Recorded);
+    add(&store, "old", 2, packed); // charged without the lock from here on
+    let mut begun = Vec::new();
+    store.append_changes(&mut begun, NOW);
+    let log = Arc::new(Mutex::new(begun));
+    let charging = move |store: &MemoryStore| {
+        (0..ROUNDS).for_each(|_| add(store, "old", 2, packed));
+        0
+    };
+    let coming_and_going = move |store: &MemoryStore| {
+        add(store, "new", 5, packed);
+        add(store, "wide", 2, wide);
+        store.reset(charge(&name("new", 0), packed).fingerprint);
+        0
+    };
+    let kept = Arc::clone(&log);
+    let saving = move |store: &MemoryStore| {
+        (0..2).for_each(|_| store.append_changes(&mut kept.lock().expect("no thread panics"), NOW));
+        0
+    };
+    let threads: Vec<Thread> = vec![Box::new(charging), Box::new(coming_and_going), Box::new(saving)];
+    let (store, _) = race_on(store, threads);
+    let mut log = log.lock().expect("no thread panics");
+    store.append_changes(&mut log, NOW);
+    let restored = MemoryStore::new(MemoryStore::MIN_BYTES);
+    restored.replay(&log, NOW);
+    for (kind, count, limit) in [("old", 2, packed), ("new", 5, packed), ("wide", 2, wide)] {
+        for n in 0..count {
+            let key = name(kind, n);
+            assert_eq!(
+                used(&restored, &key, limit),
+                used(&store, &key, limit),
+                "{kind}: a change is not in the log"
+            );
+        }
+    }
+}
+
 /// The same on the fast path.
 fn lone_change_of_hands() {
     let salt = shuttle::rand::thread_rng().next_u64();
@@ -298,9 +348,18 @@ fn a_class_that_an_entry_names_is_not_reused() {
 }
 
 #[test]
+fn the_state_log_has_every_change_once_the_last_one_is_appended() {
+    let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
+    shuttle::check_random(logged_changes, TRIES);
+    shuttle::check_pct(logged_changes, TRIES, 3);
+}
+
+#[test]
 fn the_models_find_planted_bugs() {
     let _planting = AS_IT_IS.write().unwrap_or_else(PoisonError::into_inner);
-    use tollgate::seeded::{LOST_UPDATE, NO_GENERATION, NO_RECHECK, NONE, STALE_NUMBERS, TAG_FIRST, plant};
+    use tollgate::seeded::{
+        CLEAR_LATE, LOST_UPDATE, MARK_FIRST, NO_GENERATION, NO_RECHECK, NONE, STALE_NUMBERS, TAG_FIRST, plant,
+    };
     let finds = |bug: u8, model: fn()| {
         plant(bug);
         let found = std::panic::catch_unwind(|| {
@@ -319,4 +378,6 @@ fn the_models_find_planted_bugs() {
     finds(TAG_FIRST, change_of_hands);
     finds(TAG_FIRST, lone_change_of_hands);
     finds(STALE_NUMBERS, reused_classes);
+    finds(MARK_FIRST, logged_changes);
+    finds(CLEAR_LATE, logged_changes);
 }

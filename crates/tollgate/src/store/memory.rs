@@ -459,7 +459,7 @@ fn try_packed(
     while tag_matches(loaded.tag(), candidates.fingerprint()) {
         let PackedUpdate { outcome, next } = run(class_number(loaded.tag()), loaded.state())?;
         let result = match next {
-            Some(next) => slot.cas_state(loaded, next).inspect(|()| region.mark(slot)),
+            Some(next) => region.change(slot, || slot.cas_state(loaded, next)),
             None => slot.confirm(loaded),
         };
         match result {

@@ -7,11 +7,13 @@
 //! Entries that leave the table are in no line. Explicitly removed keys are recorded by fingerprint; expired and
 //! evicted entries may stay in the log.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::fence;
 
 use crate::changes::{ChangedKeys, Changes};
 use crate::fingerprint::Fingerprint;
-use crate::sync::{Mutex, lock};
+#[cfg(shuttle)]
+use crate::sync::seeded;
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// Removed keys that are recorded between two writes of the log.
 const MAX_REMOVED: usize = 1 << 18;
@@ -39,6 +41,17 @@ impl ChangedLines {
         if word.load(Ordering::SeqCst) & bit == 0 {
             word.fetch_or(bit, Ordering::SeqCst);
         }
+    }
+
+    /// Takes the changed lines of a word of the bit set, has them read, and clears them before that.
+    pub(super) fn take_and_read(&self, word: usize, read: impl FnOnce(u64)) {
+        #[cfg(shuttle)]
+        if seeded::is(seeded::CLEAR_LATE) {
+            read(self.words[word].load(Ordering::SeqCst));
+            self.take(word);
+            return;
+        }
+        read(self.take(word));
     }
 
     /// Takes and clears the changed lines of a word of the bit set.

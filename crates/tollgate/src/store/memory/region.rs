@@ -11,6 +11,8 @@ use crate::store::memory::changes::ChangedLines;
 #[cfg(not(shuttle))]
 use crate::store::memory::slot::supported;
 use crate::store::memory::slot::{CacheLine, SLOTS_PER_LINE, Slot};
+#[cfg(shuttle)]
+use crate::sync::seeded;
 
 /// An array of lines for each shard, all empty, interleaved: the first line of each shard, then the second of each,
 /// and so on. Shards grow alike, so the lines in use are contiguous at the start, where huge pages avoid most TLB
@@ -85,6 +87,25 @@ impl Region {
     /// Marks the line of a slot as changed, if changes are recorded.
     #[inline]
     pub(super) fn mark(&self, slot: &Slot) {
+        #[cfg(shuttle)]
+        if seeded::is(seeded::MARK_FIRST) {
+            return; // it was marked before the change
+        }
+        self.mark_line(slot);
+    }
+
+    /// Changes a slot, and then marks its line.
+    #[inline]
+    pub(super) fn change<E>(&self, slot: &Slot, change: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        #[cfg(shuttle)]
+        if seeded::is(seeded::MARK_FIRST) {
+            self.mark_line(slot);
+        }
+        change().inspect(|()| self.mark(slot))
+    }
+
+    #[inline]
+    fn mark_line(&self, slot: &Slot) {
         if let Some(changed) = &self.changed {
             changed.mark(self.slot_number(slot) / SLOTS_PER_LINE);
         }

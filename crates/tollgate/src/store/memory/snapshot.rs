@@ -7,6 +7,8 @@ use std::collections::HashSet;
 use std::io;
 
 use crate::codec::Decoder;
+#[cfg(shuttle)]
+use crate::codec::chunk::Chunk;
 use crate::codec::chunk::{Chunks, Record};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::changes::ChangedLines;
@@ -87,12 +89,13 @@ impl MemoryStore {
         let removed = lock(changed.removed()).take();
         self.write_removed(removed, out)?;
         for word in 0..self.lines_in_use().div_ceil(ChangedLines::LINES_PER_WORD) {
-            let mut lines = changed.take(word);
-            while lines != 0 {
-                let line = word * ChangedLines::LINES_PER_WORD + lines.trailing_zeros() as usize;
-                self.write_line(line, Expired::Noted, out);
-                lines &= lines - 1;
-            }
+            changed.take_and_read(word, |mut lines| {
+                while lines != 0 {
+                    let line = word * ChangedLines::LINES_PER_WORD + lines.trailing_zeros() as usize;
+                    self.write_line(line, Expired::Noted, out);
+                    lines &= lines - 1;
+                }
+            });
             out.hand_out_full()?;
         }
         Ok(())
@@ -156,6 +159,41 @@ impl MemoryStore {
         }
         out.hand_out().expect("counting does not fail");
         bytes as u64 * lines as u64 / (sampled as u64).max(1)
+    }
+}
+
+/// A state log in memory, for the model checker.
+#[cfg(shuttle)]
+impl MemoryStore {
+    /// Appends the entries that have changed since the last call.
+    #[doc(hidden)]
+    pub fn append_changes(&self, log: &mut Vec<Vec<u8>>, now: Time) {
+        let mut append = |chunk: Chunk| {
+            log.push(chunk.bytes().to_vec());
+            Ok(())
+        };
+        let mut out = Chunks::new(now, &mut append);
+        self.write_changes(&mut out).and_then(|()| out.hand_out()).expect("memory does not fail");
+    }
+
+    /// Restores the entries of a log, the last record of each.
+    #[doc(hidden)]
+    pub fn replay(&self, log: &[Vec<u8>], now: Time) {
+        for chunk in log {
+            let mut from = Decoder::new(chunk);
+            from.word().expect("a chunk begins with its time");
+            let mut entries = EntryReader::new(self, now);
+            while !from.is_empty() {
+                let read = match Record::read(&mut from) {
+                    Some(Record::Class) => entries.read_class(&mut from),
+                    Some(Record::Packed) => entries.read_packed(&mut from).map(drop),
+                    Some(Record::Wide) => entries.read_wide(&mut from).map(drop),
+                    Some(Record::NoCounter) => entries.read_gone(&mut from).map(drop),
+                    _ => None,
+                };
+                read.expect("a record of a counter");
+            }
+        }
     }
 }
 
