@@ -1,10 +1,11 @@
 //! Hold queues: requests that wait for their release time (`on_exceed: hold`).
 //!
-//! One queue per key, ordered by release time. When a request leaves early, each later request takes over the release
-//! time and charge of the one before it, and the last charge is refunded: no request waits for one that is gone.
+//! One queue per key. Its positions are ordered by release time, its requests by arrival; the n-th request has the n-th
+//! position. When a request leaves early, each later request thereby takes over the release time and charge of the one
+//! before it, and the last charge is refunded: no request waits for one that is gone. Every operation costs the
+//! logarithm of the number of held requests.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +19,9 @@ use tollgate::store::Receipt;
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::Gate;
 
+/// Queues that are checked under one lock. Those that are due as well wait for the next one.
+const CHECKS_PER_LOCK: usize = 64;
+
 /// All held requests. The caller of `enqueue` passes the bound on their number.
 #[derive(Default)]
 pub struct HoldQueues {
@@ -30,27 +34,45 @@ pub struct HoldQueues {
 #[derive(Default)]
 struct HoldTable {
     by_key: HashMap<Fingerprint, HoldQueue>,
-    /// When to check which queue, earliest first.
-    wakeups: BinaryHeap<Reverse<(Time, Fingerprint)>>,
+    /// When to check which queue: one wakeup per queue.
+    wakeups: BTreeSet<(Time, Fingerprint)>,
     waiting: usize,
     next_number: u64,
 }
 
 #[derive(Default)]
 struct HoldQueue {
-    waiting: VecDeque<HoldEntry>,
-    /// The valid wakeup of this queue; other entries of the heap are stale.
+    /// Release times with their charges; as many as there are requests in `waiting`.
+    positions: BTreeMap<HoldPosition, Receipt>,
+    /// Requests that move up, by number: in order of arrival.
+    waiting: BTreeMap<u64, ReleaseSender>,
+    /// Requests with several held charges. They have no charge here, and keep their release time.
+    fixed: BTreeMap<HoldPosition, ReleaseSender>,
+    /// The wakeup of this queue.
     wakeup: Option<Time>,
     /// A request was released and has not resumed yet. The next one is released only then; otherwise it could overtake.
     is_releasing: bool,
 }
 
-struct HoldEntry {
-    number: u64,
-    turn: Time,
-    /// The charge of this position. A request with several held charges has none here and cannot move up.
-    charge: Option<Receipt>,
-    release_tx: oneshot::Sender<Option<Receipt>>,
+/// A release time, and the number of the request that was given it first.
+type HoldPosition = (Time, u64);
+type ReleaseSender = oneshot::Sender<Option<Receipt>>;
+
+impl HoldQueue {
+    fn first(&self) -> Option<HoldPosition> {
+        let moving = self.positions.first_key_value().map(|(position, _)| *position);
+        let fixed = self.fixed.first_key_value().map(|(position, _)| *position);
+        moving.into_iter().chain(fixed).min()
+    }
+
+    /// Takes the first request if it is due, with the charge of its position.
+    fn take_due(&mut self, now: Time) -> Option<(ReleaseSender, Option<Receipt>)> {
+        let first = self.first().filter(|(turn, _)| *turn <= now)?;
+        match self.positions.remove(&first) {
+            Some(charge) => self.waiting.pop_first().map(|(_, release_tx)| (release_tx, Some(charge))),
+            None => self.fixed.remove(&first).map(|release_tx| (release_tx, None)),
+        }
+    }
 }
 
 /// A request in a queue. Dropping it removes it from the queue.
@@ -58,7 +80,8 @@ pub struct HeldRequest {
     queues: Arc<HoldQueues>,
     gate: Arc<Gate>,
     key: Fingerprint,
-    number: u64,
+    /// Its number, and the release time that it was given.
+    entered: HoldPosition,
     release_rx: oneshot::Receiver<Option<Receipt>>,
     is_released: bool,
 }
@@ -79,19 +102,24 @@ impl HoldQueues {
         }
         queues.waiting += 1;
         queues.next_number += 1;
-        let number = queues.next_number;
-        let (call, called) = oneshot::channel();
+        let entered = (turn, queues.next_number);
+        let (release_tx, release_rx) = oneshot::channel();
         let queue = queues.by_key.entry(key).or_default();
-        let behind = queue.waiting.partition_point(|other| other.turn <= turn);
-        queue.waiting.insert(behind, HoldEntry { number, turn, charge: charge.take(), release_tx: call });
+        match charge.take() {
+            Some(charge) => {
+                queue.positions.insert(entered, charge);
+                queue.waiting.insert(entered.1, release_tx);
+            }
+            None => _ = queue.fixed.insert(entered, release_tx),
+        }
         self.key_count.store(queues.by_key.len(), Ordering::Relaxed);
         self.schedule_wakeup(&mut queues, key);
         Some(HeldRequest {
             queues: Arc::clone(self),
             gate: Arc::clone(gate),
             key,
-            number,
-            release_rx: called,
+            entered,
+            release_rx,
             is_released: false,
         })
     }
@@ -111,48 +139,56 @@ impl HoldQueues {
         self.lock().waiting
     }
 
-    /// Schedules a wakeup for the first request of a queue.
+    /// Schedules a wakeup for the first request of a queue. A queue without requests is removed.
     fn schedule_wakeup(&self, queues: &mut HoldTable, key: Fingerprint) {
         let Some(queue) = queues.by_key.get_mut(&key).filter(|queue| !queue.is_releasing) else { return };
-        let Some(first) = queue.waiting.front().map(|first| first.turn) else {
+        let first = queue.first().map(|(turn, _)| turn);
+        if queue.wakeup != first {
+            if let Some(former) = queue.wakeup {
+                queues.wakeups.remove(&(former, key));
+            }
+            queue.wakeup = first;
+            if let Some(turn) = first {
+                queues.wakeups.insert((turn, key));
+                if queues.wakeups.first() == Some(&(turn, key)) {
+                    self.changed.notify_one();
+                }
+            }
+        }
+        if first.is_none() {
             queues.by_key.remove(&key);
             self.key_count.store(queues.by_key.len(), Ordering::Relaxed);
-            return;
-        };
-        if queue.wakeup.is_none_or(|wakeup_at| first < wakeup_at) {
-            queue.wakeup = Some(first);
-            let soonest = queues.wakeups.peek().is_none_or(|Reverse((turn, _))| first < *turn);
-            queues.wakeups.push(Reverse((first, key)));
-            if soonest {
-                self.changed.notify_one();
-            }
         }
     }
 
     /// Releases all requests that are due; returns when to check again.
-    fn release_due(&self, now: Time) -> Option<Time> {
-        let mut queues = self.lock();
-        while let Some(Reverse((turn, key))) = queues.wakeups.peek().copied() {
-            if turn > now {
-                return Some(turn);
-            }
-            queues.wakeups.pop();
-            let Some(queue) = queues.by_key.get_mut(&key).filter(|queue| queue.wakeup == Some(turn)) else {
-                continue;
-            };
-            queue.wakeup = None;
-            let due = queue.waiting.front().is_some_and(|first| first.turn <= now);
-            match if due { queue.waiting.pop_front() } else { None } {
-                Some(first) => {
-                    queue.is_releasing = true;
-                    queues.waiting -= 1;
-                    first.release_tx.send(first.charge).ok();
-                }
-                // The first request has left, and no later one could move up.
-                None => self.schedule_wakeup(&mut queues, key),
+    pub(in crate::transport::proxy) fn release_due(&self, now: Time) -> Option<Time> {
+        loop {
+            let next = self.release_some(now)?;
+            if next > now {
+                return Some(next);
             }
         }
-        None
+    }
+
+    /// Checks a bounded number of queues that are due; returns the time of the next wakeup.
+    fn release_some(&self, now: Time) -> Option<Time> {
+        let mut queues = self.lock();
+        for _ in 0..CHECKS_PER_LOCK {
+            let (turn, key) = *queues.wakeups.first()?;
+            if turn > now {
+                break;
+            }
+            queues.wakeups.pop_first();
+            let Some(queue) = queues.by_key.get_mut(&key) else { continue };
+            queue.wakeup = None;
+            if let Some((release_tx, charge)) = queue.take_due(now) {
+                queue.is_releasing = true;
+                queues.waiting -= 1;
+                release_tx.send(charge).ok();
+            }
+        }
+        queues.wakeups.first().map(|(turn, _)| *turn)
     }
 
     /// A released request has resumed or is gone: the next one may be released.
@@ -165,23 +201,19 @@ impl HoldQueues {
     }
 
     /// Removes a request from its queue. Later requests move up; returns the charge that is left over at the end.
-    fn remove(&self, key: Fingerprint, number: u64) -> Option<Receipt> {
+    fn remove(&self, key: Fingerprint, entered: HoldPosition) -> Option<Receipt> {
         let mut queues = self.lock();
         let queue = queues.by_key.get_mut(&key)?;
-        let at = queue.waiting.iter().position(|waiting| waiting.number == number)?;
-        let removed = queue.waiting.remove(at)?;
-        let mut turn = removed.turn;
-        let mut charge = removed.charge;
-        for behind in queue.waiting.range_mut(at..) {
-            if charge.is_none() || behind.charge.is_none() {
-                break;
+        let left_over = match queue.waiting.remove(&entered.1) {
+            Some(_) => queue.positions.pop_last().map(|(_, charge)| charge),
+            None => {
+                queue.fixed.remove(&entered)?;
+                None
             }
-            std::mem::swap(&mut behind.turn, &mut turn);
-            std::mem::swap(&mut behind.charge, &mut charge);
-        }
+        };
         queues.waiting -= 1;
         self.schedule_wakeup(&mut queues, key);
-        charge
+        left_over
     }
 
     fn lock(&self) -> MutexGuard<'_, HoldTable> {
@@ -204,7 +236,7 @@ impl Drop for HeldRequest {
         if self.is_released {
             return;
         }
-        let mut charge = self.queues.remove(self.key, self.number);
+        let mut charge = self.queues.remove(self.key, self.entered);
         // Released in the meantime: the charge is this request's own again.
         if let Ok(own) = self.release_rx.try_recv() {
             self.queues.finish_release(self.key);
@@ -313,6 +345,35 @@ mod tests {
             assert!(waiters.is_called(&mut held[index]), "second {second}");
         }
         assert_eq!(waiters.queues.waiting(), 0);
+    }
+
+    /// Release times move up further than one position, and the order stays that of arrival.
+    #[test]
+    fn a_new_request_goes_behind_all_that_have_moved_up() {
+        let waiters = Waiters::new();
+        let mut held: Vec<_> = (0..6).map(|_| waiters.enter(NOW).unwrap().0).collect();
+        held.drain(1..4);
+        let (last, turn) = waiters.enter(NOW).expect("there is room again");
+        assert_eq!(turn, 3, "the three that left are not waited for");
+        held.push(last);
+        for second in 0..4 {
+            waiters.queues.release_due(after(second));
+            let called: Vec<_> = held.iter_mut().map(|held| waiters.is_called(held)).collect();
+            assert_eq!(called.iter().position(|called| *called), Some(0), "second {second}");
+            held.remove(0);
+        }
+        let table = waiters.queues.lock();
+        assert_eq!((table.waiting, table.by_key.len(), table.wakeups.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn requests_that_come_and_go_leave_no_wakeups_behind() {
+        let waiters = Waiters::new();
+        let _first = waiters.enter(NOW).unwrap();
+        for _ in 0..100 {
+            drop(waiters.enter(NOW).unwrap());
+        }
+        assert_eq!(waiters.queues.lock().wakeups.len(), 1);
     }
 
     #[test]
