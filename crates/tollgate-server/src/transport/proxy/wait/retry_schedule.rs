@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::mem;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,15 +18,36 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 const UNKNOWN_WAIT: Duration = Duration::from_secs(300);
 /// A permit may be released at any time.
 const PERMIT_WAIT: Duration = Duration::from_secs(1);
-const MAX_KEYS: usize = 65_536;
+/// Keys that are remembered. When as many others came later, a key that has not been scheduled since is forgotten.
+const MAX_KEYS: usize = 32_768;
 /// This many requests of a key are tried each time that one may pass.
 const MAX_PER_ADMISSION: usize = 8;
 
 #[derive(Default)]
 pub struct RetrySchedule {
-    /// Keyed by a hash of limit and key.
-    by_key: Mutex<HashMap<u64, KeySchedule>>,
+    by_key: Mutex<RecentSchedules>,
     hasher: RandomState,
+}
+
+/// Schedules keyed by a hash of limit and key, in two generations: when the current one is full it replaces the previous
+/// one. So a flood of keys costs each request the same, and keys in use stay.
+#[derive(Default)]
+struct RecentSchedules {
+    current: HashMap<u64, KeySchedule>,
+    previous: HashMap<u64, KeySchedule>,
+}
+
+impl RecentSchedules {
+    fn get(&self, key: u64) -> Option<KeySchedule> {
+        self.current.get(&key).or_else(|| self.previous.get(&key)).copied()
+    }
+
+    fn insert(&mut self, key: u64, schedule: KeySchedule) {
+        if self.current.len() >= MAX_KEYS && !self.current.contains_key(&key) {
+            self.previous = mem::take(&mut self.current);
+        }
+        self.current.insert(key, schedule);
+    }
 }
 
 /// The queued requests of one key.
@@ -117,14 +139,9 @@ impl RetrySchedule {
         let key: Vec<_> = denied.rule.key.iter().map(|attribute| policy.value(hit, attribute)).collect();
         let name = self.hasher.hash_one((&denied.rule.id, denied.limit, key));
         let mut schedules = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
-        if schedules.len() >= MAX_KEYS {
-            schedules.retain(|_, entry| entry.latest > now);
-        }
-        let known = schedules.get(&name).filter(|entry| entry.latest > now).copied();
+        let known = schedules.get(name).filter(|entry| entry.latest > now);
         let (at, entry) = next(known, soonest, step);
-        if schedules.len() < MAX_KEYS || known.is_some() {
-            schedules.insert(name, entry);
-        }
+        schedules.insert(name, entry);
         at
     }
 }
@@ -134,6 +151,23 @@ mod tests {
     use tollgate::Engine;
 
     use super::*;
+
+    /// A regression: with a full table, every request searched all of it under the lock.
+    #[test]
+    fn a_flood_of_keys_displaces_keys_that_are_not_used_and_no_others() {
+        let mut schedules = RecentSchedules::default();
+        let entry = KeySchedule::new(Time::from_secs(1_000));
+        schedules.insert(0, entry);
+        schedules.insert(1, entry);
+        for key in 2..4 * MAX_KEYS as u64 {
+            schedules.insert(key, entry);
+            if key.is_multiple_of(MAX_KEYS as u64 / 2) {
+                schedules.insert(0, entry);
+            }
+            assert!(schedules.current.len() <= MAX_KEYS && schedules.previous.len() <= MAX_KEYS);
+        }
+        assert!(schedules.get(0).is_some() && schedules.get(1).is_none());
+    }
 
     #[test]
     fn requests_of_one_key_are_scheduled_one_after_another_and_keys_independently() {
