@@ -20,9 +20,13 @@ mod sqlite;
 
 use redis::RedisQueue;
 use sqlite::SqliteQueue;
+#[cfg(feature = "testing")]
+pub use sqlite::enqueue_and_answer;
 
 /// How long the status of answered requests can be queried.
 const DONE_RETENTION: Duration = Duration::from_secs(3_600);
+/// Due requests that are scanned to find the oldest.
+const MAX_DUE_SCANNED: usize = 256;
 /// How long dead requests are kept for an operator.
 const DEAD_RETENTION: Duration = Duration::from_secs(7 * 86_400);
 

@@ -10,16 +10,14 @@ use tollgate::Time;
 use tollgate_stores::counters::redis::{RedisAddress, RedisClient, RedisReply};
 
 use crate::queue::{
-    DEAD_RETENTION, DONE_RETENTION, ITEM_OVERHEAD, QueueBounds, QueueError, QueuedRequest, QueuedState,
-    RequestSender, new_id,
+    DEAD_RETENTION, DONE_RETENTION, ITEM_OVERHEAD, MAX_DUE_SCANNED, QueueBounds, QueueError, QueuedRequest,
+    QueuedState, RequestSender, new_id,
 };
 
 /// Generous, since a body may be long.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// A delivery that was not renewed for this long is claimed by another node.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Due requests that are scanned to find the oldest.
-const MAX_DUE_SCANNED: usize = 256;
 const SWEEP_BATCH: usize = 1_000;
 /// A node that was inactive for this long is removed from the group.
 const NODE_RETENTION: Duration = Duration::from_secs(3_600);

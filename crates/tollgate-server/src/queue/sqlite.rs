@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use tollgate::Time;
 
 use crate::queue::{
-    DEAD_RETENTION, DONE_RETENTION, ITEM_OVERHEAD, QueueBounds, QueueError, QueuedRequest, QueuedState,
-    RequestSender,
+    DEAD_RETENTION, DONE_RETENTION, ITEM_OVERHEAD, MAX_DUE_SCANNED, QueueBounds, QueueError, QueuedRequest,
+    QueuedState, RequestSender,
 };
 
 const SCHEMA: &str = "
@@ -29,16 +29,39 @@ const SCHEMA: &str = "
         tries INTEGER NOT NULL, status INTEGER, error TEXT
     );
     CREATE INDEX IF NOT EXISTS item_due ON item (state, next_at);
-    CREATE INDEX IF NOT EXISTS item_sender ON item (json_extract(sender, '$.ip'), length(body)) WHERE state IN (0, 1);
+    DROP INDEX IF EXISTS item_sender;
     CREATE TABLE IF NOT EXISTS used (bytes INTEGER NOT NULL);
+    CREATE TABLE IF NOT EXISTS waiting (items INTEGER NOT NULL);
+    CREATE TABLE IF NOT EXISTS sender (ip TEXT PRIMARY KEY, items INTEGER NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TRIGGER IF NOT EXISTS item_added AFTER INSERT ON item BEGIN
         UPDATE used SET bytes = bytes + length(NEW.body) + length(NEW.target) + length(NEW.headers) + length(NEW.sender) + 512;
     END;
     CREATE TRIGGER IF NOT EXISTS item_removed AFTER DELETE ON item BEGIN
         UPDATE used SET bytes = bytes - length(OLD.body) - length(OLD.target) - length(OLD.headers) - length(OLD.sender) - 512;
     END;
+    CREATE TRIGGER IF NOT EXISTS waiting_added AFTER INSERT ON item WHEN NEW.state IN (0, 1) BEGIN
+        UPDATE waiting SET items = items + 1;
+        INSERT INTO sender VALUES (json_extract(NEW.sender, '$.ip'), 1, length(NEW.body))
+            ON CONFLICT DO UPDATE SET items = items + 1, bytes = bytes + excluded.bytes;
+    END;
+    CREATE TRIGGER IF NOT EXISTS waiting_ended AFTER UPDATE OF state ON item
+    WHEN OLD.state IN (0, 1) AND NEW.state NOT IN (0, 1) BEGIN
+        UPDATE waiting SET items = items - 1;
+        UPDATE sender SET items = items - 1, bytes = bytes - length(OLD.body) WHERE ip = json_extract(OLD.sender, '$.ip');
+        DELETE FROM sender WHERE ip = json_extract(OLD.sender, '$.ip') AND items <= 0;
+    END;
+    CREATE TRIGGER IF NOT EXISTS waiting_removed AFTER DELETE ON item WHEN OLD.state IN (0, 1) BEGIN
+        UPDATE waiting SET items = items - 1;
+        UPDATE sender SET items = items - 1, bytes = bytes - length(OLD.body) WHERE ip = json_extract(OLD.sender, '$.ip');
+        DELETE FROM sender WHERE ip = json_extract(OLD.sender, '$.ip') AND items <= 0;
+    END;
     DELETE FROM used;
     INSERT INTO used SELECT coalesce(sum(length(body) + length(target) + length(headers) + length(sender) + 512), 0) FROM item;
+    DELETE FROM waiting;
+    INSERT INTO waiting SELECT count(*) FROM item WHERE state IN (0, 1);
+    DELETE FROM sender;
+    INSERT INTO sender SELECT json_extract(sender, '$.ip') AS ip, count(*), sum(length(body)) FROM item
+        WHERE state IN (0, 1) GROUP BY ip;
     PRAGMA user_version = 1;
 ";
 
@@ -91,30 +114,7 @@ impl SqliteQueue {
 
     pub async fn push(&self, item: QueuedRequest, body: Vec<u8>) -> Result<(), QueueError> {
         let bounds = self.bounds;
-        self.run(move |connection| {
-            let waiting: usize = connection.query_row(
-                "SELECT count(*) FROM item WHERE state IN (0, 1)",
-                [],
-                |row| row.get(0),
-            )?;
-            if waiting >= bounds.items {
-                return Err(QueueError::Full);
-            }
-            check_sender(connection, &item, bounds)?;
-            let headers = serde_json::to_string(&item.headers).expect("texts are valid JSON");
-            let sender = serde_json::to_string(&item.sender).expect("texts are valid JSON");
-            let change = connection.unchecked_transaction()?;
-            make_room(&change, body.len() + item.target.len() + headers.len() + sender.len() + ITEM_OVERHEAD, bounds)?;
-            change.prepare_cached(
-                "INSERT INTO item (id, state, method, target, host, headers, body, sender, queued_at, expires_at, next_at, tries)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0)",
-            )?.execute(params![
-                item.id, item.state as u8, item.method, item.target, item.host, headers, body, sender,
-                to_sqlite_nanos(item.queued_at), to_sqlite_nanos(item.expires_at), to_sqlite_nanos(item.next_at)
-            ])?;
-            Ok(change.commit()?)
-        })
-        .await
+        self.run(move |connection| push(connection, &item, &body, bounds)).await
     }
 
     pub async fn take_due(
@@ -122,37 +122,11 @@ impl SqliteQueue {
         now: Time,
         count: usize,
     ) -> Result<(Vec<QueuedRequest>, Option<Time>), QueueError> {
-        self.run(move |connection| {
-            let sql = format!(
-                "SELECT {COLUMNS} FROM item WHERE state = 0 AND next_at <= ?1 ORDER BY sequence LIMIT ?2"
-            );
-            let mut query = connection.prepare_cached(&sql)?;
-            let due: Vec<QueuedRequest> =
-                query.query_map(params![to_sqlite_nanos(now), count], read_row)?.collect::<Result<_, _>>()?;
-            for item in &due {
-                connection.prepare_cached("UPDATE item SET state = 1 WHERE id = ?1")?.execute([&item.id])?;
-            }
-            let next: Option<i64> =
-                connection
-                    .query_row("SELECT min(next_at) FROM item WHERE state = 0", [], |row| row.get(0))?;
-            Ok((due, next.map(from_sqlite_nanos)))
-        })
-        .await
+        self.run(move |connection| take_due(connection, now, count)).await
     }
 
     pub async fn update(&self, item: QueuedRequest) -> Result<(), QueueError> {
-        self.run(move |connection| {
-            connection
-                .prepare_cached(
-                    "UPDATE item SET state = ?2, next_at = ?3, tries = ?4, status = ?5, error = ?6, expires_at = ?7 WHERE id = ?1",
-                )?
-                .execute(params![
-                    item.id, item.state as u8, to_sqlite_nanos(item.next_at), item.tries, item.status, item.error,
-                    to_sqlite_nanos(item.expires_at)
-                ])?;
-            Ok(())
-        })
-        .await
+        self.run(move |connection| update(connection, &item)).await
     }
 
     pub async fn sweep(&self, now: Time) -> Result<(), QueueError> {
@@ -216,6 +190,69 @@ impl SqliteQueue {
     }
 }
 
+fn push(
+    connection: &Connection,
+    item: &QueuedRequest,
+    body: &[u8],
+    bounds: QueueBounds,
+) -> Result<(), QueueError> {
+    let mut waiting = connection.prepare_cached("SELECT items FROM waiting")?;
+    if waiting.query_row([], |row| row.get::<_, usize>(0))? >= bounds.items {
+        return Err(QueueError::Full);
+    }
+    check_sender(connection, item, bounds)?;
+    let headers = serde_json::to_string(&item.headers).expect("texts are valid JSON");
+    let sender = serde_json::to_string(&item.sender).expect("texts are valid JSON");
+    let change = connection.unchecked_transaction()?;
+    make_room(
+        &change,
+        body.len() + item.target.len() + headers.len() + sender.len() + ITEM_OVERHEAD,
+        bounds,
+    )?;
+    change.prepare_cached(
+        "INSERT INTO item (id, state, method, target, host, headers, body, sender, queued_at, expires_at, next_at, tries)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0)",
+    )?.execute(params![
+        item.id, item.state as u8, item.method, item.target, item.host, headers, body, sender,
+        to_sqlite_nanos(item.queued_at), to_sqlite_nanos(item.expires_at), to_sqlite_nanos(item.next_at)
+    ])?;
+    Ok(change.commit()?)
+}
+
+/// The oldest requests among the first that are due. Sorting all of them would cost each call the whole queue.
+fn take_due(
+    connection: &Connection,
+    now: Time,
+    count: usize,
+) -> Result<(Vec<QueuedRequest>, Option<Time>), QueueError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM item WHERE sequence IN
+             (SELECT sequence FROM item WHERE state = 0 AND next_at <= ?1 ORDER BY next_at, sequence LIMIT {MAX_DUE_SCANNED})
+         ORDER BY sequence LIMIT ?2"
+    );
+    let mut query = connection.prepare_cached(&sql)?;
+    let due: Vec<QueuedRequest> =
+        query.query_map(params![to_sqlite_nanos(now), count], read_row)?.collect::<Result<_, _>>()?;
+    for item in &due {
+        connection.prepare_cached("UPDATE item SET state = 1 WHERE id = ?1")?.execute([&item.id])?;
+    }
+    let mut next = connection.prepare_cached("SELECT min(next_at) FROM item WHERE state = 0")?;
+    let next: Option<i64> = next.query_row([], |row| row.get(0))?;
+    Ok((due, next.map(from_sqlite_nanos)))
+}
+
+fn update(connection: &Connection, item: &QueuedRequest) -> Result<(), QueueError> {
+    connection
+        .prepare_cached(
+            "UPDATE item SET state = ?2, next_at = ?3, tries = ?4, status = ?5, error = ?6, expires_at = ?7 WHERE id = ?1",
+        )?
+        .execute(params![
+            item.id, item.state as u8, to_sqlite_nanos(item.next_at), item.tries, item.status, item.error,
+            to_sqlite_nanos(item.expires_at)
+        ])?;
+    Ok(())
+}
+
 /// Bounds the file's size: the queue's bytes and a quarter more for partly filled pages; the write-ahead log is extra.
 fn bound_file(connection: &Connection, bounds: QueueBounds) -> Result<(), QueueError> {
     let page: usize = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
@@ -231,12 +268,10 @@ fn check_sender(
     item: &QueuedRequest,
     bounds: QueueBounds,
 ) -> Result<(), QueueError> {
-    let mut query = connection.prepare_cached(
-        "SELECT count(*), coalesce(sum(length(body)), 0) FROM item
-         WHERE state IN (0, 1) AND json_extract(sender, '$.ip') = ?1",
-    )?;
+    let mut query = connection.prepare_cached("SELECT items, bytes FROM sender WHERE ip = ?1")?;
     let sum = |row: &Row<'_>| Ok((row.get::<_, usize>(0)?, row.get::<_, usize>(1)?));
-    let (items, bytes) = query.query_row([item.sender.ip.to_string()], sum)?;
+    let known = query.query_row([item.sender.ip.to_string()], sum).optional()?;
+    let (items, bytes) = known.unwrap_or_default();
     let fits = items < bounds.sender_items && bytes + item.body_bytes <= bounds.sender_bytes;
     if fits { Ok(()) } else { Err(QueueError::SenderFull) }
 }
@@ -295,9 +330,96 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<QueuedRequest> {
     })
 }
 
+/// Enqueues requests of several senders, and takes and answers all of them: for linearity tests.
+#[cfg(feature = "testing")]
+pub fn enqueue_and_answer(count: usize) {
+    const NOW: Time = Time::from_secs(1_800_000_000);
+    let connection = Connection::open_in_memory().expect("a database");
+    connection.execute_batch(SCHEMA).expect("the schema");
+    let bounds = QueueBounds::new(10 * count.max(100), 1 << 30, 1 << 10);
+    for n in 0..count {
+        let sender = RequestSender { ip: [10, 0, 0, (n % 7) as u8].into(), identity: Vec::new() };
+        // All are due; the latest first, so that age and due time differ.
+        let next_at = Time::from_nanos(NOW.nanos() - n as u64);
+        push(&connection, &QueuedRequest::example(n, sender, next_at), b"body", bounds)
+            .expect("there is room");
+    }
+    let mut answered = 0;
+    loop {
+        let (due, _) = take_due(&connection, NOW, 16).expect("a sound database");
+        if due.is_empty() {
+            break;
+        }
+        answered += due.len();
+        for item in due {
+            update(&connection, &QueuedRequest { state: QueuedState::Done, ..item })
+                .expect("a sound database");
+        }
+    }
+    assert_eq!(answered, count);
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl QueuedRequest {
+    fn example(number: usize, sender: RequestSender, next_at: Time) -> QueuedRequest {
+        QueuedRequest {
+            id: format!("id-{number}"),
+            method: "POST".to_owned(),
+            target: "/jobs".to_owned(),
+            host: "api".to_owned(),
+            headers: Vec::new(),
+            body_bytes: 4,
+            sender,
+            state: QueuedState::Queued,
+            queued_at: next_at,
+            expires_at: Time::from_secs(2_000_000_000),
+            next_at,
+            tries: 0,
+            status: None,
+            error: None,
+            delivery_tag: None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn shares(connection: &Connection) -> (usize, Vec<(String, usize, usize)>) {
+        let waiting = connection.query_row("SELECT items FROM waiting", [], |row| row.get(0)).expect("a row");
+        let mut query = connection.prepare("SELECT ip, items, bytes FROM sender ORDER BY ip").expect("valid");
+        let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).expect("valid");
+        (waiting, rows.collect::<Result<_, _>>().expect("rows"))
+    }
+
+    #[test]
+    fn what_a_sender_has_queued_is_counted_until_it_is_answered_or_removed() {
+        let connection = Connection::open_in_memory().expect("a database");
+        connection.execute_batch(SCHEMA).expect("the schema");
+        let bounds = QueueBounds::new(100, 1 << 20, 100);
+        let at = Time::from_secs(1_000);
+        for n in 0..3 {
+            let sender = RequestSender { ip: [10, 0, 0, n as u8 / 2].into(), identity: Vec::new() };
+            push(&connection, &QueuedRequest::example(n, sender, at), b"body", bounds)
+                .expect("there is room");
+        }
+        let both = |first: usize, second: usize| {
+            let all = [("10.0.0.0", first), ("10.0.0.1", second)].into_iter().filter(|(_, items)| *items > 0);
+            (first + second, all.map(|(ip, items)| (ip.to_owned(), items, 4 * items)).collect::<Vec<_>>())
+        };
+        assert_eq!(shares(&connection), both(2, 1));
+        let (due, _) = take_due(&connection, at, 2).expect("they are due");
+        assert_eq!(shares(&connection), both(2, 1), "those that are being sent count");
+        update(&connection, &QueuedRequest { state: QueuedState::Done, ..due[0].clone() }).expect("written");
+        assert_eq!(shares(&connection), both(1, 1));
+        connection.execute("DELETE FROM item WHERE id = 'id-2'", []).expect("removed");
+        connection.execute("DELETE FROM item WHERE id = 'id-0'", []).expect("removed");
+        assert_eq!(shares(&connection), both(1, 0));
+        // As after a start.
+        connection.execute_batch(SCHEMA).expect("the schema");
+        assert_eq!(shares(&connection), both(1, 0));
+    }
 
     #[test]
     fn the_file_is_bounded_by_what_may_be_queued() {
@@ -306,7 +428,7 @@ mod tests {
         let bounds = QueueBounds::new(1_000, 1 << 20, 10_000);
         bound_file(&connection, bounds).expect("bounded");
         let error = (0..).find_map(|n| {
-            let insert = "INSERT INTO item VALUES (NULL, ?1, 0, '', '', '', '', zeroblob(10000), '{}', 0, 0, 0, 0, NULL, NULL)";
+            let insert = "INSERT INTO item VALUES (NULL, ?1, 0, '', '', '', '', zeroblob(10000), '{\"ip\":\"::1\"}', 0, 0, 0, 0, NULL, NULL)";
             connection.execute(insert, [n]).err()
         });
         assert!(matches!(error.map(QueueError::from), Some(QueueError::Full)));
