@@ -2,7 +2,12 @@
 
 use std::io::Write;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 use tollgate_testkit::servers::nginx::Nginx;
 use tollgate_testkit::{Client, Folder, Server, eventually, free_port, run};
@@ -134,6 +139,71 @@ fn upstreams_may_use_either_version_with_and_without_tls() {
         ]);
         assert_eq!(twice, "hello 200 2", "{upstream}");
     }
+}
+
+/// What an HTTP/2 server has seen of a request: its scheme, authority and path.
+type Target = (String, String, String);
+
+/// Answers every request on TLS with HTTP/2, and notes its target.
+fn serve_http2_over_tls(folder: &Folder, seen: Arc<Mutex<Vec<Target>>>) -> (tokio::runtime::Runtime, u16) {
+    let certificate = CertificateDer::from_pem_file(folder.path("back.pem")).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_file(folder.path("back.key")).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.expect("it has them").with_no_client_auth().with_single_cert(vec![certificate], key);
+    let mut config = config.expect("they belong together");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    runtime.spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            let seen = Arc::clone(&seen);
+            tokio::spawn(async move {
+                let stream = acceptor.accept(stream).await.expect("it speaks TLS");
+                let mut connection = h2::server::handshake(stream).await.expect("it speaks HTTP/2");
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let uri = request.uri();
+                    let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+                    let scheme = uri.scheme_str().unwrap_or_default().to_owned();
+                    seen.lock().expect("no panic").push((scheme, authority, uri.path().to_owned()));
+                    respond.send_response(hyper::Response::new(()), true).expect("it is answered");
+                }
+            });
+        }
+    });
+    (runtime, port)
+}
+
+/// A regression: health checks said `:scheme http` on TLS.
+#[test]
+fn an_upstream_on_tls_is_told_that_it_is_https_by_requests_and_by_health_checks() {
+    let folder = Folder::new();
+    certificate(&folder, "back");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (_runtime, port) = serve_http2_over_tls(&folder, Arc::clone(&seen));
+    let proxy = "proxy: { upstream_tls: { ca: back.pem }, health: { path: /alive, every: 1s } }";
+    folder.configure(&format!("upstreams: ['https://localhost:{port}']\n{proxy}\n"));
+    let server = Server::start_in(&folder);
+    let target = |authority: &str, path: &str| ("https".to_owned(), authority.to_owned(), path.to_owned());
+    let expected = [
+        target(&format!("localhost:{port}"), "/alive"),
+        target("api.example.com", "/one"),
+        target("api.example.com", "/two"),
+    ];
+    assert_eq!(get(&server, "/one", &[("host", "api.example.com")]).status, 200);
+    let url = format!("http://{}/two", server.proxy);
+    assert_eq!(curl(&["--http2-prior-knowledge", "-H", "host: api.example.com", &url]), " 200 2");
+    eventually("the health check has come", || {
+        let seen = seen.lock().expect("no panic");
+        expected.iter().all(|expected| seen.contains(expected))
+    });
+    let others: Vec<_> =
+        seen.lock().expect("no panic").iter().filter(|one| !expected.contains(one)).cloned().collect();
+    assert_eq!(others, []);
 }
 
 #[test]
