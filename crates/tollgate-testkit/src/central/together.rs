@@ -1,19 +1,29 @@
 //! Requests with several limits: all are charged, or none.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tollgate::Shape;
-use tollgate::store::Charge;
+use tollgate::limit::Levels;
+use tollgate::store::{Charge, DeniedHits};
+use tollgate::{Shape, Time};
 
-use super::{FIXED, Store, left, limit, now, own, shared};
+use super::{FIXED, Store, answer_of, left, limit, now, own, shared};
 use crate::SOON;
 
 /// How many of sixty requests at once pass.
 async fn passed(store: &impl Store, charges: &[Charge]) -> u64 {
-    let at = now();
-    let asked = (0..60).map(|_| {
+    passed_at(store, |_| charges.to_vec(), 60, now()).await
+}
+
+/// How many of several requests at once pass.
+async fn passed_at(
+    store: &impl Store,
+    charges: impl Fn(usize) -> Vec<Charge>,
+    count: usize,
+    at: Time,
+) -> u64 {
+    let asked = (0..count).map(|n| {
         let store = store.clone();
-        let charges = charges.to_vec();
+        let charges = charges(n);
         tokio::spawn(async move {
             let outcome = store.charge(&charges, at).await;
             let receipt = outcome.receipt(&charges);
@@ -54,5 +64,39 @@ pub async fn check(store: &impl Store) {
         assert_eq!(passed(store, &[mine.clone(), all.clone()]).await, 3, "{shape:?}");
         comes_to(store, &mine, 97).await;
         comes_to(store, &all, 0).await;
+    }
+}
+
+/// A denied hit drains a limit that counts denials once, also if another request took the last token between its look
+/// and its charge. A window keeps the latest attempts, so when the first ones expire it shows how many were counted.
+pub async fn check_counted<S: Store>(store: &S) {
+    const LATER: Duration = Duration::from_secs(600);
+    const EXPIRED: Duration = Duration::from_secs(3_700);
+    let shapes = [Shape::SlidingLog, Shape::TieredWindow { levels: Levels::SMH }];
+    for (n, shape) in shapes.into_iter().enumerate() {
+        let sixty = limit("60/h", shape);
+        if S::refusal(&sixty, DeniedHits::Counted).is_some() {
+            continue;
+        }
+        let user = format!("user:{n}");
+        let counted = |charge| Charge { denied_hits: DeniedHits::Counted, ..charge };
+        let mine = counted(own("counted", &user, sixty));
+        let all = counted(shared(&format!("counted-all-{n}"), sixty));
+        let plenty = shared(&format!("plenty-{n}"), limit("9000/d", FIXED));
+        let each = |request: usize| own("each", &format!("user:{n}-{request}"), limit("5/d", FIXED));
+        let start = now();
+        // With the limit of one client, and with one that all clients share: twenty more are free, thirty come.
+        let requests: [(&Charge, &dyn Fn(usize) -> Charge); 2] =
+            [(&mine, &|_| plenty.clone()), (&all, &each)];
+        for (tested, other) in requests {
+            let first = Charge { cost: 40, ..tested.clone() };
+            assert!(store.charge(&[first], start).await.admitted);
+            let charges = |request| vec![tested.clone(), other(request)];
+            assert_eq!(passed_at(store, charges, 30, start + LATER).await, 20, "{shape:?}");
+            let part = store.peek(std::slice::from_ref(tested), start + EXPIRED).await.limits.swap_remove(0);
+            let left = answer_of(part).expect("it answers").decision.left;
+            assert_eq!(left, 30, "{shape:?}: twenty passed, ten were denied");
+        }
+        comes_to(store, &plenty, 9_000 - 20).await;
     }
 }

@@ -31,3 +31,9 @@ async fn denied_hits_do_not_drain_the_shared_limit() {
     let Some((server, _turn)) = turn("several limits on Cassandra").await else { return };
     together::check(&patient(&server.url("several")).await).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_hit_that_lost_a_race_is_counted_once() {
+    let Some((server, _turn)) = turn("denied hits that count on Cassandra").await else { return };
+    together::check_counted(&patient(&server.url("counted")).await).await;
+}

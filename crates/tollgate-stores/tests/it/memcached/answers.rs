@@ -34,6 +34,14 @@ async fn denied_hits_do_not_drain_the_shared_limit() {
     together::check(&patient(&format!("memcached://127.0.0.1:{},127.0.0.1:{}", one.port, two.port))).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_hit_that_lost_a_race_is_counted_once() {
+    let what = "denied hits that count on memcached";
+    let (Some(one), Some(two)) = (Memcached::start(what), Memcached::start(what)) else { return };
+    let store = patient(&format!("memcached://127.0.0.1:{},127.0.0.1:{}", one.port, two.port));
+    together::check_counted(&store).await;
+}
+
 #[tokio::test]
 async fn refunds_are_not_lost_when_clocks_go_back() {
     let Some(server) = Memcached::start("refunds on memcached") else { return };

@@ -2,11 +2,22 @@
 
 use tollgate::Shape;
 use tollgate_stores::counters::name::Naming;
-use tollgate_testkit::central::{FIXED, hit, left, limit, now, own, shared};
+use tollgate_testkit::central::{FIXED, hit, left, limit, now, own, shared, together};
 use tollgate_testkit::eventually;
 use tollgate_testkit::servers::cluster::RedisCluster;
-use tollgate_testkit::servers::redis::ask;
-use tollgate_testkit::stores::redis::ready;
+use tollgate_testkit::servers::redis::{Make, Redis, ask};
+use tollgate_testkit::stores::redis::{ToldTime, ready};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_hit_that_lost_a_race_is_counted_once() {
+    let what = "denied hits that count on Redis";
+    let (Some(one), Some(cluster)) = (Redis::start(Make::Redis, what), RedisCluster::start(what)) else {
+        return;
+    };
+    for url in [one.url(), cluster.url()] {
+        together::check_counted(&ToldTime(ready(&url).await.0)).await;
+    }
+}
 
 #[tokio::test]
 async fn denied_hits_do_not_drain_a_shared_limit_on_another_server() {
