@@ -7,8 +7,10 @@
 mod bodies;
 mod connections;
 mod documents;
+mod http2;
 mod identity;
 mod stores;
+mod waiting;
 
 /// What is counted.
 pub type Work = Box<dyn FnOnce()>;
@@ -22,9 +24,17 @@ pub struct Case {
 
 /// All cases, in the order in which they run.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    [bodies::CASES, connections::CASES, documents::CASES, identity::CASES, stores::CASES]
-        .into_iter()
-        .flatten()
+    [
+        bodies::CASES,
+        connections::CASES,
+        http2::CASES,
+        waiting::CASES,
+        documents::CASES,
+        identity::CASES,
+        stores::CASES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 const fn case(name: &'static str, size: usize, prepare: fn(usize) -> Work) -> Case {

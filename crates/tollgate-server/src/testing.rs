@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::config_history::ConfigHistory;
 use crate::gate::{Gate, LiveSettings};
 use crate::jwt::KeySet;
+pub use crate::queue::enqueue_and_answer;
 use crate::receipt::{Receipts, Settlement};
 pub use crate::transport::http::testing as http;
 pub use crate::transport::proxy::testing as proxy;

@@ -37,9 +37,9 @@ pub(super) const CASES: &[Case] = &[
     }),
 ];
 
-static PASSING: LazyLock<Connections> =
+pub(super) static PASSING: LazyLock<Connections> =
     LazyLock::new(|| proxy("{ id: all, key: 'form:email', missing_key: shared, limit: 1000000/s }"));
-static DENYING: LazyLock<Connections> =
+pub(super) static DENYING: LazyLock<Connections> =
     LazyLock::new(|| proxy("{ id: none, key: 'json:email', missing_key: shared, limit: 0/h }"));
 static QUEUEING: LazyLock<Connections> = LazyLock::new(|| {
     let proxy = proxy("{ id: jobs, limit: 1/y, on_exceed: queue }");

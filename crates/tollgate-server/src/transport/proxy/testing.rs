@@ -1,7 +1,10 @@
 //! The proxy's parsers, and a connection in memory: for fuzz targets and linearity tests.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
@@ -9,11 +12,14 @@ use tokio::sync::watch;
 use tollgate::identity::FieldSource;
 use tollgate::identity::address::TrustedProxies;
 use tollgate::identity::forwarded::ForwardingHeader;
+use tollgate::store::Receipt;
+use tollgate::{Hit, Time};
 
 use crate::config::Config;
+use crate::gate::Gate;
 use crate::testing::gate;
 use crate::transport::proxy::Proxy;
-use crate::transport::proxy::accept::client_connection::serve_http1;
+use crate::transport::proxy::accept::client_connection::{serve_http1, serve_http2};
 use crate::transport::proxy::accept::forwarded::{Peer, ProxyTrust, Scheme};
 pub use crate::transport::proxy::accept::framing::BodyLength;
 use crate::transport::proxy::accept::framing::Framing;
@@ -23,6 +29,8 @@ use crate::transport::proxy::accept::stream::ClientStream;
 use crate::transport::proxy::decide::body_fields::BodyPrefix;
 pub use crate::transport::proxy::decide::json::{Completeness, fields as json_fields};
 use crate::transport::proxy::exchange::ConnectionContext;
+use crate::transport::proxy::wait::hold::{HeldRequest, HoldQueues};
+use crate::transport::proxy::wait::retry_schedule::RetrySchedule;
 
 /// The request heads on a connection, read in pieces.
 pub fn heads(bytes: &[u8], piece: usize) -> Vec<BodyLength> {
@@ -69,6 +77,115 @@ pub fn forwarded_headers(lines: &[(&[u8], &[u8])]) -> [HeaderMap; 3] {
     })
 }
 
+/// In which order held requests leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaving {
+    /// Each is released at its time.
+    InOrder,
+    /// Their clients disconnect, those in the middle first.
+    FromTheMiddle,
+}
+
+/// Hold queues without connections.
+pub struct HoldRoom {
+    queues: Arc<HoldQueues>,
+    gate: Arc<Gate>,
+}
+
+impl HoldRoom {
+    /// With one key whose requests are released once per second.
+    #[expect(clippy::new_without_default, reason = "it parses rules")]
+    pub fn new() -> HoldRoom {
+        let rules = "rules: [{ id: q, algorithm: leaky-bucket, limit: 1/s, burst: 1000000 }]";
+        HoldRoom { queues: Arc::default(), gate: gate(rules) }
+    }
+
+    /// Holds `count` requests of one key until all have left.
+    pub fn hold(&self, count: usize, leaving: Leaving) {
+        let mut held: Vec<HeldRequest> = (0..count).map(|_| self.enter()).collect();
+        match leaving {
+            Leaving::InOrder => {
+                for (second, held) in held.iter_mut().enumerate() {
+                    self.queues.release_due(HELD_AT + Duration::from_secs(second as u64));
+                    let released = pin!(held.wait()).poll(&mut Context::from_waker(Waker::noop()));
+                    assert!(
+                        matches!(released, Poll::Ready(Some(_))),
+                        "request {second} is released in its turn"
+                    );
+                }
+            }
+            Leaving::FromTheMiddle => {
+                let later = held.split_off(count / 2);
+                later.into_iter().for_each(drop);
+                held.into_iter().rev().for_each(drop);
+            }
+        }
+        assert_eq!(self.queues.waiting(), 0);
+    }
+
+    fn enter(&self) -> HeldRequest {
+        let mut verdict = self.gate.engine.check(&Hit::on("GET", "h", "/"), HELD_AT);
+        let mut charge = verdict.receipt.take();
+        let key = charge.as_ref().and_then(Receipt::queue_key).expect("it is charged");
+        let turn = HELD_AT + verdict.delay;
+        self.queues.enqueue(&self.gate, key, turn, &mut charge, usize::MAX).expect("there is no bound")
+    }
+}
+
+const HELD_AT: Time = Time::from_secs(1_800_000_000);
+
+/// Schedules queued requests of `keys` keys, `each` for every key.
+pub fn schedule_retries(keys: usize, each: usize) {
+    let engine = gate("rules: [{ id: a, key: user, limit: 1/h }]");
+    let engine = &engine.engine;
+    let schedule = RetrySchedule::default();
+    engine.check(&Hit::by("0"), HELD_AT);
+    let verdict = engine.peek(&Hit::by("0"), HELD_AT);
+    for key in 0..keys {
+        let user = key.to_string();
+        let hit = Hit::by(&user);
+        for _ in 0..each {
+            schedule.schedule(&engine.policy(), &hit, &verdict, HELD_AT);
+            schedule.reschedule(&engine.policy(), &hit, &verdict, HELD_AT);
+        }
+    }
+}
+
+/// Bytes that an HTTP/2 client sends at once, and the number of answers that it waits for before it goes on.
+pub struct Burst {
+    pub frames: Vec<u8>,
+    pub answers: usize,
+}
+
+/// Frames that a server has sent, by what they answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Http2Answers {
+    /// Responses that have ended.
+    pub ended: usize,
+    pub reset: usize,
+    /// Acknowledged pings and settings.
+    pub acknowledged: usize,
+    pub goaway: usize,
+}
+
+impl Http2Answers {
+    fn count(&mut self, kind: u8, flags: u8) {
+        const END_STREAM: u8 = 1;
+        const ACK: u8 = 1;
+        match kind {
+            0 | 1 if flags & END_STREAM != 0 => self.ended += 1,
+            3 => self.reset += 1,
+            4 | 6 if flags & ACK != 0 => self.acknowledged += 1,
+            7 => self.goaway += 1,
+            _ => {}
+        }
+    }
+
+    fn all(&self) -> usize {
+        self.ended + self.reset + self.acknowledged
+    }
+}
+
 /// What a client does after it has sent everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Client {
@@ -98,15 +215,11 @@ impl Connections {
 
     /// Sends all bytes on one connection; returns the response bytes until it is closed.
     pub fn converse(&self, bytes: &[u8], then: Client) -> Vec<u8> {
-        let peer = Peer::new(SocketAddr::from(([127, 0, 0, 1], 1)), Scheme::Http);
-        let proxy = Arc::clone(&self.proxy);
-        let entrance =
-            ConnectionContext { proxy, worker: 0, peer, framing_check: None, stream_activity: None };
         self.runtime.block_on(async {
             let (client, server) = duplex(64 << 10);
             let (mut from, mut to) = tokio::io::split(client);
             let (_stop, shutdown) = watch::channel(false);
-            let served = serve_http1(ClientStream::new(server), entrance, shutdown);
+            let served = serve_http1(ClientStream::new(server), self.context(), shutdown);
             let write = async {
                 let sent = to.write_all(bytes).await;
                 if then == Client::HangsUp {
@@ -119,5 +232,52 @@ impl Connections {
             served.ok();
             answered
         })
+    }
+
+    /// Sends frames on one HTTP/2 connection, burst by burst; returns what was answered.
+    pub fn converse_http2(&self, bursts: &[Burst]) -> Http2Answers {
+        // The largest window for all responses together, and an empty SETTINGS frame.
+        const START: &[u8] =
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x04\x08\0\0\0\0\0\x40\0\0\0";
+        self.runtime.block_on(async {
+            let (client, server) = duplex(64 << 10);
+            let (mut from, mut to) = tokio::io::split(client);
+            let (_stop, shutdown) = watch::channel(false);
+            let served = serve_http2(ClientStream::new(server), self.context(), shutdown);
+            let talk = async {
+                let mut answers = Http2Answers::default();
+                let start = Burst { frames: START.to_vec(), answers: 1 };
+                for Burst { frames, answers: expected } in std::iter::once(&start).chain(bursts) {
+                    let expected = answers.all() + expected;
+                    let read = async {
+                        while answers.all() < expected && answers.goaway == 0 {
+                            let mut head = [0; 9];
+                            if from.read_exact(&mut head).await.is_err() {
+                                break;
+                            }
+                            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+                            let mut payload = vec![0; length as usize];
+                            from.read_exact(&mut payload).await.ok();
+                            answers.count(head[3], head[4]);
+                        }
+                    };
+                    let (sent, ()) = tokio::join!(to.write_all(frames), read);
+                    if sent.is_err() || answers.all() < expected {
+                        break;
+                    }
+                }
+                drop((from, to));
+                answers
+            };
+            let (served, answers) = tokio::join!(served, talk);
+            served.ok();
+            answers
+        })
+    }
+
+    fn context(&self) -> ConnectionContext {
+        let peer = Peer::new(SocketAddr::from(([127, 0, 0, 1], 1)), Scheme::Http);
+        let proxy = Arc::clone(&self.proxy);
+        ConnectionContext { proxy, worker: 0, peer, framing_check: None, stream_activity: None }
     }
 }

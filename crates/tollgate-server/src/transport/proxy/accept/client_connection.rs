@@ -105,7 +105,7 @@ where
     }
 }
 
-async fn serve_http2<S>(
+pub(in crate::transport::proxy) async fn serve_http2<S>(
     stream: ClientStream<S>,
     entrance: ConnectionContext,
     mut shutdown: Shutdown,

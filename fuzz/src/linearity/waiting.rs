@@ -1,0 +1,26 @@
+//! Requests that wait: held until their turn, or queued and sent later.
+
+use tollgate_server::testing::enqueue_and_answer;
+use tollgate_server::testing::proxy::{HoldRoom, Leaving, schedule_retries};
+
+use super::{Case, Work, case, work};
+
+pub(super) const CASES: &[Case] = &[
+    case("hold: requests of one key that are released", 2_000, |size| hold(size, Leaving::InOrder)),
+    case("hold: requests of one key that leave from the middle", 2_000, |size| {
+        hold(size, Leaving::FromTheMiddle)
+    }),
+    case("queue: requests that are enqueued and answered", 2_000, |size| {
+        work(size, |count| enqueue_and_answer(*count))
+    }),
+    case("queue: times of many requests of one key", 4_000, |size| {
+        work(size, |count| schedule_retries(1, *count))
+    }),
+    // Beyond the number of keys that are remembered.
+    case("queue: times of many keys", 40_000, |size| work(size, |count| schedule_retries(*count, 1))),
+];
+
+fn hold(count: usize, leaving: Leaving) -> Work {
+    let room = HoldRoom::new();
+    Box::new(move || room.hold(count, leaving))
+}
