@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::ban::{Ban, BanSource};
 use tollgate::identity::Key;
-use tollgate::{Clock, Engine, Hit, Time};
+use tollgate::{Clock, EngineCore, Hit, Time};
 
 use crate::effort::Effort;
 use crate::ours::engine_of;
@@ -21,7 +21,7 @@ const PEOPLE: usize = 10_000;
 
 struct Banning {
     name: &'static str,
-    engine: Engine,
+    engine: EngineCore,
     people: Vec<(String, IpAddr)>,
 }
 

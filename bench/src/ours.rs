@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tollgate::{Clock, Engine, EngineSetup, Hit, Limit, Limiter, Policy, Shape, Time};
+use tollgate::{Clock, EngineCore, EngineSetup, Hit, Limit, Limiter, PolicySnapshot, Shape, Time};
 
 use crate::contestant::{Allowance, BATCH, Contestant};
 
@@ -129,7 +129,7 @@ impl Contestant<u64> for OursCached {
 
 /// The engine with `RULES` rules, each of which counts every user.
 pub struct OurEngine<const RULES: usize, const TRACK: bool> {
-    engine: Engine,
+    engine: EngineCore,
     clock: Clock,
 }
 
@@ -155,7 +155,7 @@ impl<const RULES: usize, const TRACK: bool> Contestant<String> for OurEngine<RUL
     }
 }
 
-pub fn engine_of(yaml: &str) -> Engine {
-    let policy = Policy::from_yaml(yaml).expect("the rules are valid");
-    Engine::with_setup(policy, EngineSetup { memory_bytes: CAP_BYTES, ..EngineSetup::default() })
+pub fn engine_of(yaml: &str) -> EngineCore {
+    let policy = PolicySnapshot::from_yaml(yaml).expect("the rules are valid");
+    EngineCore::with_setup(policy, EngineSetup { memory_bytes: CAP_BYTES, ..EngineSetup::default() })
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use tollgate::{Clock, Engine, Hit, Time};
+use tollgate::{Clock, EngineCore, Hit, Time};
 
 use crate::effort::Effort;
 use crate::keys::Random;
@@ -29,7 +29,7 @@ pub struct Loads(Vec<(&'static str, Result<Duration, String>)>);
 
 struct Loaded {
     name: &'static str,
-    engine: Engine,
+    engine: EngineCore,
     random_paths: Vec<String>,
 }
 
@@ -91,7 +91,7 @@ pub fn print(loads: &Loads, scores: &Scores) {
     table.print();
 }
 
-fn loaded(count: usize) -> (Engine, Duration) {
+fn loaded(count: usize) -> (EngineCore, Duration) {
     let mut yaml = String::from("rules:\n");
     for n in 0..count {
         writeln!(
@@ -132,7 +132,7 @@ fn at_random(set: &Loaded, find: impl Fn(&Hit<'_>, Time) -> usize) -> f64 {
 }
 
 /// Nanoseconds a hit.
-fn hits(engine: &Engine, time: Duration) -> f64 {
+fn hits(engine: &EngineCore, time: Duration) -> f64 {
     let clock = Clock::new();
     let ip = "203.0.113.9".parse().expect("an address");
     let paths: Vec<String> = (0..PATHS).map(|n| format!("{}/77", folder(n))).collect();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate::changes::Changes;
 use tollgate::fingerprint::Secret;
 use tollgate::limit::Levels;
-use tollgate::{Engine, EngineSetup, Hit, Limit, Limiter, Policy, Shape, Time};
+use tollgate::{EngineCore, EngineSetup, Hit, Limit, Limiter, PolicySnapshot, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 const MANY: usize = 1_000_000;
@@ -109,15 +109,15 @@ fn hot_window(decisions: usize, shape: Shape) {
     });
 }
 
-fn engine(rules: usize, limit: &str, changes: Changes) -> Engine {
+fn engine(rules: usize, limit: &str, changes: Changes) -> EngineCore {
     let rules: Vec<String> =
         (0..rules).map(|n| format!("{{id: each-{n}, key: user, limit: {limit}}}")).collect();
-    let policy = Policy::from_yaml(&format!("rules: [{}]", rules.join(", "))).expect("the rules are valid");
+    let policy = PolicySnapshot::from_yaml(&format!("rules: [{}]", rules.join(", "))).expect("the rules are valid");
     let setup = EngineSetup { secret: Secret::from_bytes([7; 16]), changes, ..EngineSetup::default() };
-    Engine::with_setup(policy, setup)
+    EngineCore::with_setup(policy, setup)
 }
 
-fn hot_user(decisions: usize, engine: &Engine, due: bool) {
+fn hot_user(decisions: usize, engine: &EngineCore, due: bool) {
     assert!(engine.check(&Hit::by("user:123456"), NOW).allowed);
     measured(decisions, |_| {
         assert_eq!(engine.check(black_box(&Hit::by("user:123456")), NOW).allowed, due);

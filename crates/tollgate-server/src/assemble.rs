@@ -8,7 +8,7 @@ use anyhow::Context;
 use tollgate::changes::Changes;
 use tollgate::document::{Problem, Problems};
 use tollgate::engine::EngineSetup;
-use tollgate::{Clock, Engine};
+use tollgate::{Clock, EngineCore};
 use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::{NameHash, Naming};
 
@@ -40,7 +40,7 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
     let receipts = receipts(config)?;
     let mut gate = match state.and_then(|state| restore(state, &live.history, setup.clone())) {
         Some((engine, history)) => Gate::new(engine, LiveSettings { history, ..live }),
-        None => Gate::new(Engine::with_setup(policy, setup), live),
+        None => Gate::new(EngineCore::with_setup(policy, setup), live),
     };
     gate.receipts = receipts;
     Ok(gate)
@@ -156,7 +156,7 @@ fn restore(
     state: &StateFile,
     now_in_force: &ConfigHistory,
     setup: EngineSetup,
-) -> Option<(Engine, ConfigHistory)> {
+) -> Option<(EngineCore, ConfigHistory)> {
     let snapshot = state.read()?;
     let policy = now_in_force.policy()?;
     let mut saved = None;
@@ -164,7 +164,7 @@ fn restore(
         saved = ConfigHistory::read(text);
         saved.as_ref()?.policy()
     };
-    match Engine::restore(policy, setup, &snapshot, former, Clock::new().now()) {
+    match EngineCore::restore(policy, setup, &snapshot, former, Clock::new().now()) {
         Ok((engine, restored)) => {
             let counters = restored.counters;
             let bans = restored.bans;

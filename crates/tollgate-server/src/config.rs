@@ -12,7 +12,7 @@ use tollgate::engine::LogKeys;
 use tollgate::headers::HeaderStyle;
 use tollgate::identity::address::TrustedProxies;
 use tollgate::identity::{Attribute, FieldSource, Key};
-use tollgate::policy::{Policy, PolicyParts};
+use tollgate::policy::{PolicyParts, PolicySnapshot};
 use tollgate::rule::{OnExceed, PathCase, Rule};
 use tollgate::store::memory::MemoryFull;
 
@@ -93,13 +93,13 @@ impl Config {
     }
 
     /// The policy of the file.
-    pub fn take_policy(&mut self) -> Result<Policy, Problems> {
+    pub fn take_policy(&mut self) -> Result<PolicySnapshot, Problems> {
         let mut refusals =
             self.policy.rules.iter().filter_map(|rule| memory::unsupported_reason(self.memory_bytes, rule));
         if let Some(why) = refusals.next().filter(|_| self.store.is_none()) {
             return Err(Problem::new(None, "memory", why).into());
         }
-        Policy::new(std::mem::take(&mut self.policy))
+        PolicySnapshot::new(std::mem::take(&mut self.policy))
             .map_err(|error| Problem::new(None, "rules", error).into())
     }
 }

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tollgate::{Policy, Time};
+use tollgate::{PolicySnapshot, Time};
 
 use crate::config::Config;
 
@@ -58,7 +58,7 @@ impl ConfigHistory {
     }
 
     /// The policy in force, with its predecessors.
-    pub fn policy(&self) -> Option<Policy> {
+    pub fn policy(&self) -> Option<PolicySnapshot> {
         let parse = |text: &str| Config::parse(text, Path::new("")).ok()?.take_policy().ok();
         let texts = self.former.iter().map(|former| &former.text).skip(1).chain([&self.text]);
         let Some(oldest) = self.former.first() else { return parse(&self.text) };

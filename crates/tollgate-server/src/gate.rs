@@ -12,8 +12,8 @@ use tollgate::identity::address::TrustedProxies;
 use tollgate::identity::{FieldSource, Key};
 use tollgate::request::fields;
 use tollgate::rule::RuleSetError;
-use tollgate::store::Receipt;
-use tollgate::{Clock, Engine, Hit, Policy, Time, Verdict};
+use tollgate::store::ChargeReceipt;
+use tollgate::{Clock, EngineCore, EngineVerdict, Hit, PolicySnapshot, Time};
 
 use crate::config_history::ConfigHistory;
 use crate::jwt::KeySet;
@@ -29,7 +29,7 @@ pub use central::CentralBackend;
 pub use field_selection::FieldSelection;
 
 pub struct Gate {
-    pub engine: Engine,
+    pub engine: EngineCore,
     pub clock: Clock,
     pub live: ArcSwap<LiveSettings>,
     /// The fields that rules, settings and bans need of a request.
@@ -60,7 +60,7 @@ pub struct LiveSettings {
 /// What one request is decided by: the policy and settings that were in force when it arrived.
 #[derive(Clone)]
 pub struct GateSnapshot {
-    pub policy: Arc<Policy>,
+    pub policy: Arc<PolicySnapshot>,
     pub live: Arc<LiveSettings>,
     /// The fields that rules, settings and bans need of a request.
     pub fields: Arc<FieldSelection>,
@@ -73,7 +73,7 @@ pub struct Reloads {
 }
 
 impl Gate {
-    pub fn new(engine: Engine, live: LiveSettings) -> Gate {
+    pub fn new(engine: EngineCore, live: LiveSettings) -> Gate {
         let selection =
             ArcSwap::from_pointee(FieldSelection::of_policy(&engine.policy(), &engine.ban_attributes()));
         let clock = Clock::new();
@@ -103,12 +103,12 @@ impl Gate {
     }
 
     /// Refunds the charges of a verdict, except for what time has given back already.
-    pub fn refund(&self, receipt: Receipt) {
+    pub fn refund(&self, receipt: ChargeReceipt) {
         self.settle(receipt, 0);
     }
 
     /// Corrects the cost of a verdict's charges.
-    pub fn settle(&self, receipt: Receipt, real_cost: u64) {
+    pub fn settle(&self, receipt: ChargeReceipt, real_cost: u64) {
         let (here, there) = receipt.split_by_store();
         if let Some(receipt) = here {
             self.engine.settle(receipt, real_cost, self.now());
@@ -133,7 +133,7 @@ impl Gate {
 
     /// Puts the rules and settings of the file in force, beside the rules of the database. Field selection and policy
     /// are changed in an order that never leaves a rule without the fields it needs.
-    pub fn apply(&self, policy: Policy, live: LiveSettings) -> Result<(u64, u64), RuleSetError> {
+    pub fn apply(&self, policy: PolicySnapshot, live: LiveSettings) -> Result<(u64, u64), RuleSetError> {
         self.extend_field_selection(&FieldSelection::of_policy(&policy, &[]));
         let generations = self.engine.apply_list(policy, self.now())?;
         self.live.store(Arc::new(live));
@@ -167,17 +167,22 @@ impl Gate {
     }
 
     /// Decides a hit and charges it if it passes. The only way to a verdict that may have to wait for a store.
-    pub async fn check(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> Verdict {
+    pub async fn check(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         self.decide(snapshot, hit, now, DecisionMode::Check).await
     }
 
     /// The verdict that [`check`](Self::check) would return; charges nothing and records no violation.
-    pub async fn peek(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> Verdict {
+    pub async fn peek(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         self.decide(snapshot, hit, now, DecisionMode::Peek).await
     }
 
     /// Decides independent hits, in order.
-    pub async fn check_batch(&self, snapshot: &GateSnapshot, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
+    pub async fn check_batch(
+        &self,
+        snapshot: &GateSnapshot,
+        hits: &[Hit<'_>],
+        now: Time,
+    ) -> Vec<EngineVerdict> {
         if self.central.get().is_none() {
             return self.engine.decide_batch(&snapshot.policy, hits, now);
         }
@@ -189,7 +194,12 @@ impl Gate {
     }
 
     /// As [`check_batch`](Self::check_batch), but charges nothing and records no violation.
-    pub async fn peek_batch(&self, snapshot: &GateSnapshot, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
+    pub async fn peek_batch(
+        &self,
+        snapshot: &GateSnapshot,
+        hits: &[Hit<'_>],
+        now: Time,
+    ) -> Vec<EngineVerdict> {
         let mut verdicts = Vec::with_capacity(hits.len());
         for hit in hits {
             verdicts.push(self.peek(snapshot, hit, now).await);
@@ -203,7 +213,7 @@ impl Gate {
         hit: &Hit<'_>,
         now: Time,
         mode: DecisionMode,
-    ) -> Verdict {
+    ) -> EngineVerdict {
         let Some(central) = self.central.get() else {
             return self.engine.decide(policy, hit, now, mode);
         };

@@ -18,8 +18,8 @@ use tollgate::fingerprint::Fingerprint;
 use tollgate::limit::Shape;
 use tollgate::rule::Rule;
 use tollgate::store::central::{CentralCounter, CounterId};
-use tollgate::store::{CounterKey, KeyPart, Receipt, ReceiptItem, Sensitivity};
-use tollgate::{Policy, Time, Verdict};
+use tollgate::store::{ChargeReceipt, CounterKey, KeyPart, ReceiptItem, Sensitivity};
+use tollgate::{EngineVerdict, PolicySnapshot, Time};
 
 /// A receipt expires after this; its charges then remain.
 pub const MAX_AGE: Duration = Duration::from_secs(3_600);
@@ -108,7 +108,7 @@ impl Receipts {
     }
 
     /// The receipt of a verdict, if it charged anything.
-    pub fn write(&self, verdict: &Verdict) -> Option<String> {
+    pub fn write(&self, verdict: &EngineVerdict) -> Option<String> {
         let receipt = verdict.receipt.as_ref().filter(|_| verdict.allowed)?;
         let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
         let charges = charged.zip(receipt.items()).map(|(limit, item)| {
@@ -135,10 +135,10 @@ impl Receipts {
         &self,
         text: &str,
         settlement: Settlement,
-        policy: &Policy,
+        policy: &PolicySnapshot,
         node: u32,
         now: Time,
-    ) -> Result<Vec<(Receipt, u64)>, ReceiptError> {
+    ) -> Result<Vec<(ChargeReceipt, u64)>, ReceiptError> {
         let written = self.read(text).ok_or(ReceiptError::Forged)?;
         if written.id.0 != node && !written.is_central() {
             return Err(ReceiptError::OtherNode);
@@ -192,7 +192,7 @@ impl WireReceipt {
 
 impl WireCharge {
     /// The charge to correct, and its real cost; a rule that has changed since keeps its charge.
-    fn settlement(self, settlement: Settlement, policy: &Policy) -> Option<(Receipt, u64)> {
+    fn settlement(self, settlement: Settlement, policy: &PolicySnapshot) -> Option<(ChargeReceipt, u64)> {
         let WireCharge(id, counter, fingerprint, unit_cost, (at, cost, mark), elsewhere, is_share) = self;
         let rule = policy.rule(&id)?;
         let limit = rule.all_limits().find(|limit| limit.limit.counter_label() == counter)?;
@@ -204,7 +204,7 @@ impl WireCharge {
         let quota = Quota::new(&limit.limit.node_share(nodes));
         let fingerprint = Fingerprint::from_bits(fingerprint);
         let item = ReceiptItem { fingerprint, quota, unit_cost, grant, counter };
-        Some((Receipt::from_items([item])?, real_cost))
+        Some((ChargeReceipt::from_items([item])?, real_cost))
     }
 }
 
@@ -236,7 +236,7 @@ fn real_cost(rule: &Rule, shape: Shape, settlement: Settlement) -> Option<u64> {
 }
 
 /// Whether the caller is expected to settle the receipt.
-pub fn is_expected(verdict: &Verdict) -> bool {
+pub fn is_expected(verdict: &EngineVerdict) -> bool {
     verdict.allowed
         && verdict
             .limits
@@ -252,20 +252,20 @@ mod tests {
     use tollgate::rule::OnStoreError;
     use tollgate::store::Charge;
     use tollgate::store::central::{CentralCounterStore, CentralOutcome, LimitResult, StoreError};
-    use tollgate::{Engine, Hit};
+    use tollgate::{EngineCore, Hit};
 
     use super::*;
 
     const NOW: Time = Time::from_secs(1_800_000_000);
     const BACK: Settlement = Settlement { cost: Some(0), status: None };
 
-    fn engine() -> Engine {
-        Engine::new(Policy::from_yaml("rules: [{ id: a, limit: 5/m }]").unwrap())
+    fn engine() -> EngineCore {
+        EngineCore::new(PolicySnapshot::from_yaml("rules: [{ id: a, limit: 5/m }]").unwrap())
     }
 
     fn settle(
         receipts: &Receipts,
-        engine: &Engine,
+        engine: &EngineCore,
         text: &str,
         node: u32,
         now: Time,
@@ -320,7 +320,7 @@ mod tests {
         let mut problems = Problems::new();
         parts.read(&mut MapReader::new(&root, "", &mut problems).unwrap());
         parts.settings.store = StoreSettings { on_error: OnStoreError::Local, nodes: 4, deny_cache: true };
-        let engine = Engine::new(Policy::new(parts).unwrap());
+        let engine = EngineCore::new(PolicySnapshot::new(parts).unwrap());
         let receipts = Receipts::with_random_key();
         let hit = Hit::on("GET", "h", "/").cost(2);
         for _ in 0..3 {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate::document::{self, Problems};
 use tollgate::headers::{HeaderStyle, headers};
-use tollgate::{Reason, Verdict};
+use tollgate::{EngineVerdict, Reason};
 
 use crate::connection::{FullResponse, ReadBodyError};
 
@@ -50,7 +50,7 @@ pub fn html_page(status: StatusCode, detail: &str) -> FullResponse {
     text(status, "text/html; charset=utf-8", page)
 }
 
-pub fn status(verdict: &Verdict) -> StatusCode {
+pub fn status(verdict: &EngineVerdict) -> StatusCode {
     match (verdict.allowed, verdict.reason) {
         (true, _) => StatusCode::OK,
         (false, Reason::Ban) => StatusCode::FORBIDDEN,
@@ -59,7 +59,7 @@ pub fn status(verdict: &Verdict) -> StatusCode {
     }
 }
 
-pub fn write_headers<B>(answer: &mut Response<B>, verdict: &Verdict, style: HeaderStyle) {
+pub fn write_headers<B>(answer: &mut Response<B>, verdict: &EngineVerdict, style: HeaderStyle) {
     for (name, value) in headers(verdict, style).iter() {
         let value = HeaderValue::from_str(value).expect("rule ids and numbers fit a header");
         answer.headers_mut().insert(HeaderName::from_static(name), value);
@@ -67,7 +67,7 @@ pub fn write_headers<B>(answer: &mut Response<B>, verdict: &Verdict, style: Head
 }
 
 /// A denial as a registered problem type, for APIs behind the proxy.
-pub fn denial(verdict: &Verdict) -> FullResponse {
+pub fn denial(verdict: &EngineVerdict) -> FullResponse {
     let status = status(verdict);
     let kind = match verdict.reason {
         Reason::Ban => "about:blank",

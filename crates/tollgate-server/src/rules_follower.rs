@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tollgate::identity::Key;
 use tollgate::rule::Rule;
-use tollgate::{Policy, Time};
+use tollgate::{PolicySnapshot, Time};
 use tollgate_stores::rules::local_copy::{ChangeDigest, CopyError, LocalCopy};
 use tollgate_stores::rules::{
     Author, DbError, Edit, EditSummary, ItemChange, ItemId, RulesDb, StoredItem, Version,
@@ -159,7 +159,7 @@ impl RulesFollower {
     }
 
     /// Why a rule cannot be in force on this node.
-    pub fn unsupported_reason(&self, policy: &Policy, rule: &Rule) -> Option<String> {
+    pub fn unsupported_reason(&self, policy: &PolicySnapshot, rule: &Rule) -> Option<String> {
         apply::unsupported_reason(policy, &self.capabilities, rule)
     }
 

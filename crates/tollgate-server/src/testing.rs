@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use tollgate::identity::address::TrustedProxies;
-use tollgate::{Engine, Policy, Time};
+use tollgate::{EngineCore, PolicySnapshot, Time};
 
 pub use crate::admin::testing as admin;
 use crate::config::Config;
@@ -34,7 +34,7 @@ pub(crate) fn gate(config: &str) -> Arc<Gate> {
         allow: Vec::new(),
         trusted: TrustedProxies::default(),
     };
-    Arc::new(Gate::new(Engine::new(policy), live))
+    Arc::new(Gate::new(EngineCore::new(policy), live))
 }
 
 /// Reads a configuration; returns its problems.
@@ -70,8 +70,8 @@ pub fn is_key_set(text: &str) -> bool {
 
 /// The number of charges that a receipt settles, if it is valid.
 pub fn settle(receipt: &str) -> Option<usize> {
-    static POLICY: LazyLock<Policy> =
-        LazyLock::new(|| Policy::from_yaml("rules: [{ id: a, limit: 5/m }]").expect("valid rules"));
+    static POLICY: LazyLock<PolicySnapshot> =
+        LazyLock::new(|| PolicySnapshot::from_yaml("rules: [{ id: a, limit: 5/m }]").expect("valid rules"));
     let receipts = Receipts::with_key(&SECRET);
     receipts.shared_id(receipt);
     receipts

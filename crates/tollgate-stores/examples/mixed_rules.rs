@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tollgate::document::{self, Problems};
 use tollgate::policy::{PolicyChange, PolicyParts};
 use tollgate::rule::parse;
-use tollgate::{Hit, Policy, Time};
+use tollgate::{Hit, PolicySnapshot, Time};
 use tollgate_stores::rules::sqlite::SqliteDb;
 use tollgate_testkit::mixed_rules::{Mix, Parts};
 
@@ -49,8 +49,8 @@ fn print(mix: Mix) -> Result<(), Box<dyn Error>> {
     Ok(out.flush()?)
 }
 
-fn loaded(file: &Path) -> Result<Policy, Box<dyn Error>> {
-    let mut draft = Policy::new(PolicyParts::default())?.draft();
+fn loaded(file: &Path) -> Result<PolicySnapshot, Box<dyn Error>> {
+    let mut draft = PolicySnapshot::new(PolicyParts::default())?.draft();
     let now = Time::from_secs(1_800_000_000);
     SqliteDb::open(file)?.load(|batch, _| {
         for stored in batch {
@@ -64,7 +64,7 @@ fn loaded(file: &Path) -> Result<Policy, Box<dyn Error>> {
 }
 
 /// From the texts of a request to the rules that match it; the median of many.
-fn matched(policy: &Policy, mix: Mix) -> f64 {
+fn matched(policy: &PolicySnapshot, mix: Mix) -> f64 {
     let requests: Vec<Parts> =
         (0..REQUESTS).map(|n| mix.parts(n.wrapping_mul(982_451_653) % mix.rules)).collect();
     let mut times: Vec<Duration> = Vec::new();

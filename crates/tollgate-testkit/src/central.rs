@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use tollgate::limit::{Levels, WindowStart};
-use tollgate::store::{Charge, CounterKey, DeniedHits, LimitOutcome, Receipt};
+use tollgate::store::{Charge, ChargeReceipt, CounterKey, DeniedHits, LimitOutcome};
 use tollgate::{Clock, Limit, Shape, Time};
 use tollgate_stores::counters::{CentralCounter, CentralOutcome, CounterId, LimitResult, StoreError};
 
@@ -40,7 +40,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn peek(&self, charges: &[Charge], now: Time) -> impl Future<Output = CentralOutcome> + Send;
     fn settle(
         &self,
-        receipt: Receipt,
+        receipt: ChargeReceipt,
         real_cost: u64,
         now: Time,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -112,7 +112,7 @@ impl<S: Store> Told<S> {
 }
 
 impl<S: Store> Subject for Told<S> {
-    type Receipt = Receipt;
+    type Receipt = ChargeReceipt;
 
     fn unit(&self) -> Duration {
         S::UNIT
@@ -130,16 +130,16 @@ impl<S: Store> Subject for Told<S> {
         self.histories
     }
 
-    async fn charge(&self, charges: &[Charge], now: Time) -> Answer<Receipt> {
+    async fn charge(&self, charges: &[Charge], now: Time) -> Answer<ChargeReceipt> {
         self.at.set(now);
         answer(charges, self.store.charge(charges, now).await)
     }
 
-    async fn peek(&self, charges: &[Charge], now: Time) -> Answer<Receipt> {
+    async fn peek(&self, charges: &[Charge], now: Time) -> Answer<ChargeReceipt> {
         answer(charges, self.store.peek(charges, now).await)
     }
 
-    async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
+    async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) {
         self.at.set(now);
         self.store.settle(receipt, real_cost, now).await.expect("it is settled");
     }
@@ -150,7 +150,7 @@ impl<S: Store> Subject for Told<S> {
     }
 }
 
-fn answer(charges: &[Charge], outcome: CentralOutcome) -> Answer<Receipt> {
+fn answer(charges: &[Charge], outcome: CentralOutcome) -> Answer<ChargeReceipt> {
     let receipt = outcome.receipt(charges);
     let parts = outcome.limits.into_iter().map(answer_of).collect();
     Answer { admitted: outcome.admitted, parts, receipt }

@@ -19,15 +19,15 @@ use crate::fingerprint::Secret;
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key, abridged};
 use crate::plan::{Exempt, Plan, PlanContext, PlannedRule};
-use crate::policy::{Policy, PolicyChange};
+use crate::policy::{PolicyChange, PolicySnapshot};
 use crate::rule::{BanPolicy, Rule, RuleSetError};
 use crate::store::memory::InForce;
-use crate::store::{LimitOutcome, MemoryStore, Receipt};
+use crate::store::{ChargeReceipt, LimitOutcome, MemoryStore};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 use crate::track::Outbox;
 use crate::track::saved::SavedTracks;
-use crate::verdict::{Reason, Verdict, VerdictId};
+use crate::verdict::{EngineVerdict, Reason, VerdictId};
 
 mod bans;
 mod central;
@@ -53,8 +53,8 @@ pub use snapshot::{Restored, SnapshotError};
 /// Hits of a batch that are planned ahead.
 const PLAN_AHEAD: usize = 8;
 
-pub struct Engine {
-    policy: ArcSwap<Policy>,
+pub struct EngineCore {
+    policy: ArcSwap<PolicySnapshot>,
     /// Serialises replacements of the policy.
     policy_lock: Mutex<()>,
     store: MemoryStore,
@@ -88,7 +88,7 @@ pub enum DecisionMode {
 /// What is decided: a hit, under one snapshot of the policy.
 #[derive(Clone, Copy)]
 struct Question<'q, 'h> {
-    policy: &'q Policy,
+    policy: &'q PolicySnapshot,
     hit: &'q Hit<'h>,
     now: Time,
     mode: DecisionMode,
@@ -102,14 +102,14 @@ impl Question<'_, '_> {
     }
 }
 
-impl Engine {
+impl EngineCore {
     /// An engine with its own secret and at most a gibibyte of counters.
-    pub fn new(policy: Policy) -> Engine {
-        Engine::with_setup(policy, EngineSetup::default())
+    pub fn new(policy: PolicySnapshot) -> EngineCore {
+        EngineCore::with_setup(policy, EngineSetup::default())
     }
 
-    pub fn with_setup(policy: Policy, setup: EngineSetup) -> Engine {
-        Engine {
+    pub fn with_setup(policy: PolicySnapshot, setup: EngineSetup) -> EngineCore {
+        EngineCore {
             policy: ArcSwap::from_pointee(policy),
             policy_lock: Mutex::new(()),
             store: MemoryStore::new(setup.memory_bytes).when_full(setup.memory_full).recording(setup.changes),
@@ -130,24 +130,36 @@ impl Engine {
     }
 
     /// Decides a hit and charges it if it is admitted.
-    pub fn check(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+    pub fn check(&self, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         self.decide_in_memory(&self.policy.load(), hit, now, DecisionMode::Check)
     }
 
     /// The verdict that [`check`](Self::check) would return; nothing is charged, tracked or recorded.
-    pub fn peek(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+    pub fn peek(&self, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         self.decide_in_memory(&self.policy.load(), hit, now, DecisionMode::Peek)
     }
 
     /// Decides a hit under a snapshot of the policy, with counters in memory. If another policy has come into force and
     /// a counter would have to be created, the hit is decided under that policy instead.
-    pub fn decide(&self, policy: &Policy, hit: &Hit<'_>, now: Time, mode: DecisionMode) -> Verdict {
+    pub fn decide(
+        &self,
+        policy: &PolicySnapshot,
+        hit: &Hit<'_>,
+        now: Time,
+        mode: DecisionMode,
+    ) -> EngineVerdict {
         self.decide_in_memory(policy, hit, now, mode)
     }
 
     /// Inlined, so that a caller with a constant mode has no branches for the other.
     #[inline(always)]
-    fn decide_in_memory(&self, policy: &Policy, hit: &Hit<'_>, now: Time, mode: DecisionMode) -> Verdict {
+    fn decide_in_memory(
+        &self,
+        policy: &PolicySnapshot,
+        hit: &Hit<'_>,
+        now: Time,
+        mode: DecisionMode,
+    ) -> EngineVerdict {
         let mut plan = Plan::default();
         let planned = self.begin(policy, &mut plan, hit, now);
         let holds = || std::ptr::eq(&**self.policy.load(), policy);
@@ -162,7 +174,7 @@ impl Engine {
 
     /// Decides while holding the policy lock, so that no other policy can come into force.
     #[cold]
-    fn check_locked(&self, hit: &Hit<'_>, now: Time) -> Verdict {
+    fn check_locked(&self, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         let _turn = lock(&self.policy_lock);
         self.check(hit, now)
     }
@@ -171,7 +183,7 @@ impl Engine {
     #[inline(always)]
     fn begin<'p>(
         &self,
-        policy: &'p Policy,
+        policy: &'p PolicySnapshot,
         plan: &mut Plan<'p>,
         hit: &Hit<'_>,
         now: Time,
@@ -193,8 +205,8 @@ impl Engine {
         plan: &Plan<'_>,
         planned: Result<(), Exempt>,
         in_force: &InForce<'_>,
-    ) -> Verdict {
-        let mut verdict = Verdict::new(self.next_id(question.policy));
+    ) -> EngineVerdict {
+        let mut verdict = EngineVerdict::new(self.next_id(question.policy));
         if let Err(exempt) = planned {
             verdict = self.finish_exempt(question, verdict.id, exempt);
             return verdict;
@@ -216,7 +228,7 @@ impl Engine {
         &self,
         question: &Question<'_, '_>,
         plan: &Plan<'_>,
-        verdict: &mut Verdict,
+        verdict: &mut EngineVerdict,
         outcomes: impl Iterator<Item = Option<&'o LimitOutcome>> + Clone,
         failed: &[FailedCharge],
     ) {
@@ -229,8 +241,8 @@ impl Engine {
     }
 
     /// As [`finish`](Self::finish), for a hit that no rule applies to.
-    fn finish_exempt(&self, question: &Question<'_, '_>, id: VerdictId, exempt: Exempt) -> Verdict {
-        let verdict = Verdict::exempt(id, exempt, question.now);
+    fn finish_exempt(&self, question: &Question<'_, '_>, id: VerdictId, exempt: Exempt) -> EngineVerdict {
+        let verdict = EngineVerdict::exempt(id, exempt, question.now);
         if question.mode == DecisionMode::Check {
             let key = verdict.ban.as_ref().map(|ban| ban.0.to_string());
             self.push_event(question, &verdict, None, key.as_deref());
@@ -241,12 +253,12 @@ impl Engine {
 
     /// Decides independent hits, in order. Some are planned ahead, so that the counters of one are prefetched while
     /// another is decided.
-    pub fn check_batch(&self, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
+    pub fn check_batch(&self, hits: &[Hit<'_>], now: Time) -> Vec<EngineVerdict> {
         self.decide_batch(&self.policy.load(), hits, now)
     }
 
     /// As [`check_batch`](Self::check_batch), under a snapshot of the policy; see [`decide`](Self::decide).
-    pub fn decide_batch(&self, policy: &Policy, hits: &[Hit<'_>], now: Time) -> Vec<Verdict> {
+    pub fn decide_batch(&self, policy: &PolicySnapshot, hits: &[Hit<'_>], now: Time) -> Vec<EngineVerdict> {
         let mut verdicts = Vec::with_capacity(hits.len());
         let holds = || std::ptr::eq(&**self.policy.load(), policy);
         for hits in hits.chunks(PLAN_AHEAD) {
@@ -274,28 +286,28 @@ impl Engine {
     }
 
     /// Decides one hit of a user from an address.
-    pub fn request_allowed(&self, user_id: &str, ip: IpAddr, now: Time) -> Verdict {
+    pub fn request_allowed(&self, user_id: &str, ip: IpAddr, now: Time) -> EngineVerdict {
         self.check(&Hit::by(user_id).ip(ip), now)
     }
 
     /// Reverts the charges of a verdict, as far as they have not leaked or expired since.
-    pub fn refund(&self, receipt: Receipt, now: Time) {
+    pub fn refund(&self, receipt: ChargeReceipt, now: Time) {
         self.store.refund(receipt, now);
     }
 
     /// Corrects the cost of the charges of a verdict.
-    pub fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
+    pub fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) {
         self.store.settle(receipt, real_cost, now);
     }
 
     /// Puts a new policy in force; counters are kept. Returns the generations before and after.
-    pub fn apply(&self, policy: Policy, now: Time) -> (u64, u64) {
+    pub fn apply(&self, policy: PolicySnapshot, now: Time) -> (u64, u64) {
         let revised: Result<_, Infallible> = self.revise(|old| Ok(policy.inherit(old, now)));
         revised.unwrap_or_else(|never| match never {})
     }
 
     /// Puts a new list of rules in force. Rules that were made by changes stay; an id that is in both is an error.
-    pub fn apply_list(&self, policy: Policy, now: Time) -> Result<(u64, u64), RuleSetError> {
+    pub fn apply_list(&self, policy: PolicySnapshot, now: Time) -> Result<(u64, u64), RuleSetError> {
         self.revise(|old| Ok(policy.with_added(old, now)?.inherit(old, now)))
     }
 
@@ -311,7 +323,10 @@ impl Engine {
 
     /// Replaces the policy in force by one derived from it, atomically; after an error the old one stays in force.
     /// Returns the generations before and after.
-    pub fn revise<E>(&self, next: impl FnOnce(&Policy) -> Result<Policy, E>) -> Result<(u64, u64), E> {
+    pub fn revise<E>(
+        &self,
+        next: impl FnOnce(&PolicySnapshot) -> Result<PolicySnapshot, E>,
+    ) -> Result<(u64, u64), E> {
         let _turn = lock(&self.policy_lock);
         let old = self.policy.load_full();
         let new = next(&old)?;
@@ -334,7 +349,7 @@ impl Engine {
         self.decisions.node()
     }
 
-    pub fn policy(&self) -> Arc<Policy> {
+    pub fn policy(&self) -> Arc<PolicySnapshot> {
         self.policy.load_full()
     }
 
@@ -357,13 +372,13 @@ impl Engine {
     }
 
     #[inline]
-    fn next_id(&self, policy: &Policy) -> VerdictId {
+    fn next_id(&self, policy: &PolicySnapshot) -> VerdictId {
         self.decisions.next_id(policy.generation())
     }
 
     /// Records a verdict: statistics, tracking, violations and bans, the event stream.
     #[inline]
-    fn record(&self, question: &Question<'_, '_>, plan: &Plan<'_>, verdict: &Verdict) {
+    fn record(&self, question: &Question<'_, '_>, plan: &Plan<'_>, verdict: &EngineVerdict) {
         let now = question.now;
         if plan.ignored > 0 {
             self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
@@ -424,7 +439,7 @@ impl Engine {
     fn push_event(
         &self,
         question: &Question<'_, '_>,
-        verdict: &Verdict,
+        verdict: &EngineVerdict,
         planned: Option<&PlannedRule<'_>>,
         key: Option<&str>,
     ) {
@@ -453,13 +468,13 @@ impl Engine {
 }
 
 /// The planned rule that the verdict reports.
-fn reported_rule<'a, 'p>(plan: &'a Plan<'p>, verdict: &Verdict) -> Option<&'a PlannedRule<'p>> {
+fn reported_rule<'a, 'p>(plan: &'a Plan<'p>, verdict: &EngineVerdict) -> Option<&'a PlannedRule<'p>> {
     let reported = verdict.reported()?;
     plan.rules.iter().find(|planned| reported.rule.is(planned.rule))
 }
 
 /// The key of a hit; `None` if a part is missing.
-fn key_of(policy: &Policy, attributes: &[Attribute], hit: &Hit<'_>) -> Option<Key> {
+fn key_of(policy: &PolicySnapshot, attributes: &[Attribute], hit: &Hit<'_>) -> Option<Key> {
     let part = |attribute: &Attribute| Some((attribute.clone(), policy.value(hit, attribute)?.into_owned()));
     Key::new(attributes.iter().map(part).collect::<Option<Vec<_>>>()?).ok()
 }

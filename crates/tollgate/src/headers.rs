@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::verdict::{LimitVerdict, Verdict, whole_seconds};
+use crate::verdict::{EngineVerdict, LimitVerdict, whole_seconds};
 
 mod merge;
 
@@ -32,7 +32,7 @@ pub struct Headers {
 }
 
 /// The headers of a verdict.
-pub fn headers(verdict: &Verdict, style: HeaderStyle) -> Headers {
+pub fn headers(verdict: &EngineVerdict, style: HeaderStyle) -> Headers {
     let mut headers = Headers::default();
     headers.write(verdict, style);
     headers
@@ -40,7 +40,7 @@ pub fn headers(verdict: &Verdict, style: HeaderStyle) -> Headers {
 
 impl Headers {
     /// Overwrites the headers with those of a verdict. Shadow rules are never included.
-    pub fn write(&mut self, verdict: &Verdict, style: HeaderStyle) {
+    pub fn write(&mut self, verdict: &EngineVerdict, style: HeaderStyle) {
         self.text.clear();
         self.ends.clear();
         if let Some(reported) = verdict.reported().filter(|_| style != HeaderStyle::None) {
@@ -92,7 +92,7 @@ impl Headers {
 }
 
 /// On denial the wait, else the time until the full limit is available again; rounded up.
-fn reset_seconds(verdict: &Verdict, reported: &LimitVerdict) -> u64 {
+fn reset_seconds(verdict: &EngineVerdict, reported: &LimitVerdict) -> u64 {
     let exact = verdict.retry_after.unwrap_or(reported.reset_after);
     if exact == Duration::ZERO { 0 } else { whole_seconds(exact).as_secs() }
 }

@@ -61,13 +61,13 @@ mod sync;
 pub mod testing;
 
 pub use enforce::Enforce;
-pub use engine::{Engine, EngineSetup};
+pub use engine::{EngineCore, EngineSetup};
 pub use hit::Hit;
 pub use limit::{Limit, Rate, Shape};
 pub use limiter::{Limiter, LimiterError, LimiterKey};
-pub use policy::Policy;
+pub use policy::PolicySnapshot;
 pub use time::{Clock, Time};
-pub use verdict::{Reason, Verdict};
+pub use verdict::{EngineVerdict, Reason};
 
 /// Compiles and runs the Rust examples of the documentation.
 #[cfg(doctest)]

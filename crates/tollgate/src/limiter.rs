@@ -9,7 +9,7 @@ use crate::algorithm::{Admission, Decision, Quota};
 use crate::fingerprint::{Fingerprint, Secret, ShortPart};
 use crate::limit::{Limit, Rate, RateError};
 use crate::store::memory::{CandidateLines, FastPath, FastPathResult, SlotHint, Usage};
-use crate::store::{Charge, MemoryStore, Receipt};
+use crate::store::{Charge, ChargeReceipt, MemoryStore};
 use crate::time::{Clock, Now, Time};
 
 /// One limit for any number of keys, counted in memory.
@@ -146,7 +146,7 @@ impl Limiter {
         &self,
         key: &K,
         cost: u64,
-    ) -> (Decision, Option<Receipt>) {
+    ) -> (Decision, Option<ChargeReceipt>) {
         self.check_with_receipt_at(key, cost, self.clock.now())
     }
 
@@ -156,19 +156,19 @@ impl Limiter {
         key: &K,
         cost: u64,
         now: Time,
-    ) -> (Decision, Option<Receipt>) {
+    ) -> (Decision, Option<ChargeReceipt>) {
         let charges = [self.charge(key, cost)];
         let outcome = self.store.charge(&charges, now);
-        (outcome.limits[0].decision, Receipt::of(&charges, &outcome))
+        (outcome.limits[0].decision, ChargeReceipt::of(&charges, &outcome))
     }
 
     /// Gives back what was charged, except what time has given back already.
-    pub fn refund(&self, receipt: Receipt) {
+    pub fn refund(&self, receipt: ChargeReceipt) {
         self.refund_at(receipt, self.clock.now());
     }
 
     /// [`refund`](Self::refund) at a given time.
-    pub fn refund_at(&self, receipt: Receipt, now: Time) {
+    pub fn refund_at(&self, receipt: ChargeReceipt, now: Time) {
         self.store.refund(receipt, now);
     }
 

@@ -15,13 +15,13 @@ use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::{AttributeValues, Hit};
 use crate::identity::{Attribute, Key, abridged};
 use crate::key_list::KeyList;
-use crate::policy::Policy;
+use crate::policy::PolicySnapshot;
 use crate::rule::{
     Limits, MAX_MATCHES, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode, RuleOwner, RuleRef,
 };
-use crate::store::{Charge, DeniedHits, Enforcement, LimitOutcome, Predecessor, Receipt};
+use crate::store::{Charge, ChargeReceipt, DeniedHits, Enforcement, LimitOutcome, Predecessor};
 use crate::time::Time;
-use crate::verdict::{LimitVerdict, Verdict};
+use crate::verdict::{EngineVerdict, LimitVerdict};
 
 mod ambiguous;
 
@@ -85,7 +85,7 @@ enum KeyCount {
     Several,
 }
 
-impl Policy {
+impl PolicySnapshot {
     /// Plans a hit: allow list, then bans, then rules. The plan is built in place, and `known` is called with each
     /// counter as soon as it is known, to prefetch it.
     pub(crate) fn plan<'p>(
@@ -249,7 +249,7 @@ impl Policy {
         });
     }
 
-    /// The counters of one key of a rule, as [`Policy::plan`] would charge them.
+    /// The counters of one key of a rule, as [`PolicySnapshot::plan`] would charge them.
     pub(crate) fn counters_of<'p>(
         &self,
         rule: &'p RuleInForce,
@@ -377,7 +377,7 @@ impl Plan<'_> {
 
     /// Writes the part of the verdict that is known before anything is charged. In place: a verdict is large.
     #[inline]
-    pub(crate) fn draft(&self, verdict: &mut Verdict) {
+    pub(crate) fn draft(&self, verdict: &mut EngineVerdict) {
         let Some(owner) = self.owner else { return };
         let mut before = None;
         for planned in &self.rules {
@@ -385,7 +385,7 @@ impl Plan<'_> {
             before = Some(planned.rule);
             for limit in planned.reported_limits() {
                 verdict.limits.push(LimitVerdict {
-                    // SAFETY: `Policy::plan` adds rules of the policy whose owner this is, and no others.
+                    // SAFETY: `PolicySnapshot::plan` adds rules of the policy whose owner this is, and no others.
                     rule: unsafe { RuleRef::new(owner, planned.rule) },
                     limit: limit.limit,
                     mode: planned.mode,
@@ -409,7 +409,7 @@ impl Plan<'_> {
     #[inline(always)]
     pub(crate) fn conclude<'o>(
         &self,
-        verdict: &mut Verdict,
+        verdict: &mut EngineVerdict,
         outcomes: impl Iterator<Item = Option<&'o LimitOutcome>> + Clone,
     ) {
         let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
@@ -420,7 +420,7 @@ impl Plan<'_> {
             }
         }
         verdict.summarize();
-        Receipt::write(&mut verdict.receipt, &self.charges, outcomes);
+        ChargeReceipt::write(&mut verdict.receipt, &self.charges, outcomes);
     }
 
     /// Every charge with its rule and its limit.
@@ -440,7 +440,7 @@ impl Plan<'_> {
     /// The planned rules, each with its limits in the verdict.
     pub(crate) fn with_verdicts<'v>(
         &'v self,
-        verdict: &'v Verdict,
+        verdict: &'v EngineVerdict,
     ) -> impl Iterator<Item = (&'v PlannedRule<'v>, &'v [LimitVerdict])> {
         let mut rest = verdict.limits.as_slice();
         self.rules.iter().map(move |planned| {

@@ -24,7 +24,7 @@ mod dependencies;
 
 pub use change::{PolicyChange, PolicyDraft};
 
-pub struct Policy {
+pub struct PolicySnapshot {
     pub(crate) rules: RuleSet,
     pub(crate) file_allow: KeyList<()>,
     /// Beside the file's list; changed at run time.
@@ -91,8 +91,8 @@ pub struct PolicyParts {
     pub settings: Settings,
 }
 
-impl Policy {
-    pub fn new(mut parts: PolicyParts) -> Result<Policy, RuleSetError> {
+impl PolicySnapshot {
+    pub fn new(mut parts: PolicyParts) -> Result<PolicySnapshot, RuleSetError> {
         let ipv6_prefix = parts.settings.ipv6_prefix;
         for rule in &mut parts.rules {
             group_overrides(rule, ipv6_prefix)?;
@@ -111,7 +111,7 @@ impl Policy {
         }
         let allow = KeyList::default();
         let settings = parts.settings;
-        Ok(Policy { rules, file_allow, allow, file_bans, settings, generation: 1 })
+        Ok(PolicySnapshot { rules, file_allow, allow, file_bans, settings, generation: 1 })
     }
 
     /// The failure mode of a rule.
@@ -120,7 +120,7 @@ impl Policy {
     }
 
     /// Reads `rules`, `allow` and `bans` from YAML or JSON.
-    pub fn from_yaml(text: &str) -> Result<Policy, Problems> {
+    pub fn from_yaml(text: &str) -> Result<PolicySnapshot, Problems> {
         let root = document::read(text)?;
         let mut problems = Problems::new();
         let mut parts = PolicyParts::default();
@@ -131,12 +131,12 @@ impl Policy {
             map.finish();
         }
         problems.or(())?;
-        Policy::new(parts).map_err(|error| Problems::from(Problem::new(None, "rules", error)))
+        PolicySnapshot::new(parts).map_err(|error| Problems::from(Problem::new(None, "rules", error)))
     }
 
     /// Succeeds the policy in force: takes over its statistics, generation, predecessors, and allow list entries that
     /// are not from the file.
-    pub fn inherit(mut self, old: &Policy, now: Time) -> Policy {
+    pub fn inherit(mut self, old: &PolicySnapshot, now: Time) -> PolicySnapshot {
         self.generation = old.generation + 1;
         self.allow = old.allow.clone();
         for number in 0..self.rules.rules().len() {
@@ -166,7 +166,7 @@ impl Policy {
     }
 
     /// Whether both were made from the same list of rules, whatever was added to either.
-    pub fn has_same_list(&self, other: &Policy) -> bool {
+    pub fn has_same_list(&self, other: &PolicySnapshot) -> bool {
         let same = |rule: &Arc<RuleInForce>| {
             let there = other.rule(rule.id.as_str());
             there.is_some_and(|there| there == rule && there.position() == rule.position())

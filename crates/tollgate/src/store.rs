@@ -19,7 +19,7 @@ mod receipt;
 
 pub use counter_key::{CounterKey, KeyPart, Sensitivity};
 pub use memory::MemoryStore;
-pub use receipt::{Receipt, ReceiptItem};
+pub use receipt::{ChargeReceipt, ReceiptItem};
 
 /// One limit of one rule for one key.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Internals of the library for fuzz targets.
 
 use crate::codec::checksum_of;
-use crate::engine::Engine;
+use crate::engine::EngineCore;
 use crate::engine::log::{Chunk, Frames, Image};
 use crate::fingerprint::Secret;
 use crate::time::Time;
@@ -14,7 +14,7 @@ pub fn state_log(secret: &Secret, chunk: &[u8]) -> Vec<u8> {
 }
 
 /// The contents of the chunks of an engine's image.
-pub fn chunks(engine: &Engine, now: Time) -> Vec<Vec<u8>> {
+pub fn chunks(engine: &EngineCore, now: Time) -> Vec<Vec<u8>> {
     let mut chunks = Vec::new();
     let mut keep = |chunk: Chunk| {
         chunks.push(chunk.bytes().to_vec());

@@ -11,11 +11,11 @@ use crate::identity::Key;
 use crate::limit::Limit;
 use crate::plan::Exempt;
 use crate::rule::{RuleMode, RuleRef};
-use crate::store::{LimitOutcome, Receipt};
+use crate::store::{ChargeReceipt, LimitOutcome};
 use crate::time::{Time, calendar, format_duration};
 
 #[derive(Debug)]
-pub struct Verdict {
+pub struct EngineVerdict {
     pub id: VerdictId,
     pub allowed: bool,
     pub reason: Reason,
@@ -29,7 +29,7 @@ pub struct Verdict {
     pub delay: Duration,
     pub ban: Option<Box<(Key, Ban)>>,
     /// For refunding or settling the charges.
-    pub receipt: Option<Receipt>,
+    pub receipt: Option<ChargeReceipt>,
 }
 
 /// The node that decided, the generation of its policy, and a sequence number.
@@ -159,11 +159,11 @@ impl fmt::Display for PolicyName<'_> {
     }
 }
 
-impl Verdict {
+impl EngineVerdict {
     /// A verdict without any limits: admitted.
     #[inline]
-    pub(crate) fn new(id: VerdictId) -> Verdict {
-        Verdict {
+    pub(crate) fn new(id: VerdictId) -> EngineVerdict {
+        EngineVerdict {
             id,
             allowed: true,
             reason: Reason::NoRule,
@@ -176,15 +176,15 @@ impl Verdict {
         }
     }
 
-    pub(crate) fn exempt(id: VerdictId, exempt: Exempt, now: Time) -> Verdict {
-        let verdict = Verdict::new(id);
+    pub(crate) fn exempt(id: VerdictId, exempt: Exempt, now: Time) -> EngineVerdict {
+        let verdict = EngineVerdict::new(id);
         match exempt {
             Exempt::SwitchedOff => verdict,
-            Exempt::AllowListed => Verdict { reason: Reason::AllowList, ..verdict },
+            Exempt::AllowListed => EngineVerdict { reason: Reason::AllowList, ..verdict },
             Exempt::Banned(ban) => {
                 let until = ban.1.until;
                 let retry_after = (until != Time::MAX).then(|| until.since(now));
-                Verdict { allowed: false, reason: Reason::Ban, retry_after, ban: Some(ban), ..verdict }
+                EngineVerdict { allowed: false, reason: Reason::Ban, retry_after, ban: Some(ban), ..verdict }
             }
         }
     }

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use tollgate::headers::{HeaderStyle, Headers};
-use tollgate::{Engine, Hit, Limiter, Policy, Time};
+use tollgate::{EngineCore, Hit, Limiter, PolicySnapshot, Time};
 
 struct Counting;
 
@@ -53,7 +53,7 @@ fn the_engine_allocates_nothing_whether_it_allows_or_denies() {
       - { id: search, match: GET /search, key: user, limits: [10000/m, 1000000/d] }
       - { id: tenant, key: attr:tenant, limit: 1000000000/d }
       - { id: items, match: '/items/{id}', key: api_key, limit: 1/d, algorithm: fixed-window }";
-    let engine = Engine::new(Policy::from_yaml(rules).expect("valid rules"));
+    let engine = EngineCore::new(PolicySnapshot::from_yaml(rules).expect("valid rules"));
     let mut headers = Headers::default();
     let mut check = |hit: &dyn Fn() -> Hit<'static>| {
         allocated(|| {

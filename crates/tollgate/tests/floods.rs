@@ -7,8 +7,8 @@ use tollgate::algorithm::Quota;
 use tollgate::fingerprint::Secret;
 use tollgate::limit::{Levels, WindowStart};
 use tollgate::store::memory::{AGGREGATE_CELLS, MemoryFull};
-use tollgate::store::{Charge, MemoryStore, Receipt};
-use tollgate::{Engine, EngineSetup, Hit, Limit, Policy, Shape, Time};
+use tollgate::store::{Charge, ChargeReceipt, MemoryStore};
+use tollgate::{EngineCore, EngineSetup, Hit, Limit, PolicySnapshot, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 const SECOND: Duration = Duration::from_secs(1);
@@ -157,7 +157,7 @@ enum Arrival {
 }
 
 /// Sends hits; returns which passed.
-fn send(engine: &Engine, hits: &[Hit<'_>], arrival: Arrival, now: &mut Time) -> Vec<bool> {
+fn send(engine: &EngineCore, hits: &[Hit<'_>], arrival: Arrival, now: &mut Time) -> Vec<bool> {
     match arrival {
         Arrival::Batches => {
             *now = *now + 1_000 * MICROSECOND;
@@ -184,9 +184,9 @@ fn check_floods_of_other_rules(algorithm: &str, arrival: Arrival) {
   - {{id: daily, match: /daily, key: user, limit: 1/d, algorithm: fixed-window, window: first-hit}}
   - {{id: often, match: /often, key: user, limit: 100/d, algorithm: sliding-log}}"
     );
-    let policy = Policy::from_yaml(&rules).expect("a valid policy");
+    let policy = PolicySnapshot::from_yaml(&rules).expect("a valid policy");
     let setup = EngineSetup { memory_bytes: MemoryStore::MIN_BYTES, ..EngineSetup::default() };
-    let engine = Engine::with_setup(policy, setup);
+    let engine = EngineCore::with_setup(policy, setup);
     let clients: Vec<String> = (0..CLIENTS).map(|n| format!("client {n}")).collect();
     fn known(user: &str) -> Hit<'_> {
         Hit::on("GET", "", "/known").user(user)
@@ -306,7 +306,8 @@ fn refunds_go_back_to_the_counter_that_new_keys_share() {
         let charge_all = |name: &str| {
             let late =
                 (0..500).map(|n| [Charge::enforced(SECRET.fingerprint([name, &format!("{n}")]), limit, 1)]);
-            let receipts = late.filter_map(|charges| Receipt::of(&charges, &store.charge(&charges, NOW)));
+            let receipts =
+                late.filter_map(|charges| ChargeReceipt::of(&charges, &store.charge(&charges, NOW)));
             receipts.collect::<Vec<_>>()
         };
         let [first, denied] = ["first", "second"].map(charge_all);

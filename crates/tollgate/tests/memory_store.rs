@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate::algorithm::{Algorithm, Grant, Quota, QuotaState};
 use tollgate::fingerprint::Secret;
 use tollgate::limit::{Levels, Refill, Release, WindowStart};
-use tollgate::store::{Charge, DeniedHits, Enforcement, MemoryStore, Receipt};
+use tollgate::store::{Charge, ChargeReceipt, DeniedHits, Enforcement, MemoryStore};
 use tollgate::{Limit, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
@@ -66,7 +66,7 @@ fn no_key_outlives_what_it_counts() {
         let later = NOW + 3600 * SECOND;
         let take = |now, cost| {
             let charges = [Charge::enforced(SECRET.fingerprint(["ann"]), quota, cost)];
-            Receipt::of(&charges, &store.charge(&charges, now)).expect("it is charged")
+            ChargeReceipt::of(&charges, &store.charge(&charges, now)).expect("it is charged")
         };
         let check = |now: Time, step: &str| {
             let fresh_at = quota.expires_at(&store.state_of(&charge("ann", quota), now));
@@ -150,7 +150,7 @@ fn a_charge_and_its_refund_leave_nothing_behind_under_contention() {
             scope.spawn(|| {
                 for _ in 0..2_000 {
                     let charges = [charge("a", limit), charge("b", limit)];
-                    if let Some(receipt) = Receipt::of(&charges, &store.charge(&charges, NOW)) {
+                    if let Some(receipt) = ChargeReceipt::of(&charges, &store.charge(&charges, NOW)) {
                         store.refund(receipt, NOW);
                     }
                 }
@@ -364,7 +364,7 @@ fn random_histories_are_answered_as_the_pure_functions_say() {
             let answer: Answer = (outcome.admitted, parts);
             assert_eq!(answer, model.charge(&keys, &charges, now), "seed {seed}, step {step}");
             if numbers.below(5) == 0
-                && let Some(receipt) = Receipt::of(&charges, &outcome)
+                && let Some(receipt) = ChargeReceipt::of(&charges, &outcome)
             {
                 now = now + Duration::from_nanos(numbers.below(300_000_000));
                 store.refund(receipt, now);
@@ -437,7 +437,7 @@ fn a_refund_by_a_clock_that_is_behind_is_not_lost() {
         assert!(store.charge(&charges, after).admitted);
         let outcome = store.charge(&charges, before);
         // Seen from the day before, a bucket that the calendar fills is empty.
-        let Some(receipt) = Receipt::of(&charges, &outcome) else { continue };
+        let Some(receipt) = ChargeReceipt::of(&charges, &outcome) else { continue };
         store.refund(receipt, before);
         assert_eq!(used(&store, "ann", quota, after), 1, "{shape:?}");
     }

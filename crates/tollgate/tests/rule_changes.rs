@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tollgate::document::{self, Problems};
 use tollgate::policy::{PolicyChange, PolicyParts};
 use tollgate::rule::{Rule, RuleId, RuleSetError, parse};
-use tollgate::{Engine, Hit, Policy, Time};
+use tollgate::{EngineCore, Hit, PolicySnapshot, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 
@@ -79,14 +79,14 @@ impl Listed {
         }
     }
 
-    fn policy(&self) -> Policy {
+    fn policy(&self) -> PolicySnapshot {
         let rules = self.first.iter().chain(&self.then).cloned().collect();
-        Policy::new(PolicyParts { rules, ..PolicyParts::default() }).expect("valid rules")
+        PolicySnapshot::new(PolicyParts { rules, ..PolicyParts::default() }).expect("valid rules")
     }
 }
 
 /// The verdicts of an engine for some hits, limit by limit.
-fn said(engine: &Engine) -> Vec<String> {
+fn said(engine: &EngineCore) -> Vec<String> {
     let mut said = Vec::new();
     for path in ["/", "/a", "/a/b", "/a/z", "/a/b/c", "/a/b/d", "/x/y"] {
         for (method, host, user) in
@@ -115,8 +115,8 @@ proptest! {
                 listed.first.push(rule);
             }
         }
-        let changed = Engine::new(listed.policy());
-        let rebuilt = Engine::new(listed.policy());
+        let changed = EngineCore::new(listed.policy());
+        let rebuilt = EngineCore::new(listed.policy());
         for mut batch in batches {
             batch.sort_by(|a, b| id_of(a).cmp(id_of(b)));
             batch.dedup_by(|a, b| id_of(a) == id_of(b));
@@ -137,7 +137,8 @@ proptest! {
 
 #[test]
 fn a_changed_rule_keeps_what_its_keys_have_used_and_its_record() {
-    let engine = Engine::new(Policy::from_yaml("rules: [{id: r, key: user, limit: 5/m}]").expect("valid"));
+    let engine =
+        EngineCore::new(PolicySnapshot::from_yaml("rules: [{id: r, key: user, limit: 5/m}]").expect("valid"));
     let hit = Hit::by("ann");
     (0..7).for_each(|_| _ = engine.check(&hit, NOW));
     let edited = rule("{id: r, key: user, limit: 50/m}");
@@ -151,7 +152,7 @@ fn a_changed_rule_keeps_what_its_keys_have_used_and_its_record() {
 #[test]
 fn a_rule_beside_the_changed_one_keeps_its_record() {
     let yaml = "rules: [{id: a, match: /a, limit: 5/m}, {id: b, match: /b, limit: 5/m}]";
-    let engine = Engine::new(Policy::from_yaml(yaml).expect("valid"));
+    let engine = EngineCore::new(PolicySnapshot::from_yaml(yaml).expect("valid"));
     let before = engine.policy();
     engine.change([PolicyChange::Put(rule("{id: a, match: /b, limit: 6/m}"))], NOW).expect("valid");
     // A request that began under the old policy counts for the rule all the same.
@@ -162,7 +163,7 @@ fn a_rule_beside_the_changed_one_keeps_its_record() {
 
 #[test]
 fn of_changes_that_are_not_all_possible_none_is_made() {
-    let engine = Engine::new(Policy::from_yaml("rules: [{id: r, limit: 5/m}]").expect("valid"));
+    let engine = EngineCore::new(PolicySnapshot::from_yaml("rules: [{id: r, limit: 5/m}]").expect("valid"));
     let many = (0..64).map(|n| PolicyChange::Put(rule(&format!("{{id: r{n}, limit: 5/m}}"))));
     let changes = [PolicyChange::Remove(RuleId::new("none").expect("an id"))].into_iter().chain(many);
     let refused = engine.change(changes, NOW);
@@ -176,14 +177,14 @@ fn of_changes_that_are_not_all_possible_none_is_made() {
 fn a_change_that_does_not_fit_leaves_a_draft_as_it_was() {
     let many: Vec<_> = (0..64).map(|n| rule(&format!("{{id: r{n}, match: /full, limit: 5/m}}"))).collect();
     let parts = PolicyParts { rules: many, ..PolicyParts::default() };
-    let mut draft = Policy::new(parts).expect("64 may match").draft();
+    let mut draft = PolicySnapshot::new(parts).expect("64 may match").draft();
     let elsewhere = rule("{id: s, match: /other, limit: 5/m}");
     draft.apply(PolicyChange::Put(elsewhere.clone()), NOW).expect("it fits");
     for late in ["{id: t, match: /full, limit: 5/m}", "{id: s, match: /full, limit: 5/m}"] {
         let refused = draft.apply(PolicyChange::Put(rule(late)), NOW);
         assert!(matches!(refused, Err(RuleSetError::TooManyMatches { .. })), "{refused:?}");
     }
-    let engine = Engine::new(draft.finish());
+    let engine = EngineCore::new(draft.finish());
     assert!(engine.policy().rule("t").is_none());
     assert_eq!(engine.policy().rule("s").map(|held| Rule::clone(held)), Some(elsewhere));
     assert_eq!(engine.peek(&Hit::on("GET", "", "/full"), NOW).limits.len(), 64);
@@ -192,8 +193,8 @@ fn a_change_that_does_not_fit_leaves_a_draft_as_it_was() {
 
 #[test]
 fn a_new_list_keeps_the_rules_that_were_added_and_may_not_have_their_ids() {
-    let list = |yaml: &str| Policy::from_yaml(yaml).expect("valid");
-    let engine = Engine::new(list("rules: [{id: a, key: user, limit: 5/m}]"));
+    let list = |yaml: &str| PolicySnapshot::from_yaml(yaml).expect("valid");
+    let engine = EngineCore::new(list("rules: [{id: a, key: user, limit: 5/m}]"));
     let added = rule("{id: x, match: /x, key: user, limit: 5/m}");
     engine.change([PolicyChange::Put(added)], NOW).expect("valid");
     engine.check(&Hit::on("GET", "", "/x").user("ann"), NOW);

@@ -14,7 +14,7 @@ use tollgate::algorithm::{Algorithm, Quota};
 use tollgate::changes::Changes;
 use tollgate::fingerprint::Secret;
 use tollgate::limit::WindowStart;
-use tollgate::store::{Charge, MemoryStore, Receipt};
+use tollgate::store::{Charge, ChargeReceipt, MemoryStore};
 use tollgate::{Limit, Limiter, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
@@ -127,7 +127,7 @@ fn a_refund_and_a_charge_lose_nothing_of_each_other() {
     let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
     let refunding = |store: &MemoryStore| {
         let charges = [charge("a", quota("2/h", Shape::GCRA)), charge("b", quota("2/h", Shape::SlidingLog))];
-        if let Some(receipt) = Receipt::of(&charges, &store.charge(&charges, NOW)) {
+        if let Some(receipt) = ChargeReceipt::of(&charges, &store.charge(&charges, NOW)) {
             store.refund(receipt, NOW);
         }
         0

@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher13;
 use tollgate::ban::{Ban, BanSource};
 use tollgate::engine::SnapshotError;
 use tollgate::identity::Key;
-use tollgate::{Engine, EngineSetup, Hit, Policy, Reason, Time};
+use tollgate::{EngineCore, EngineSetup, Hit, PolicySnapshot, Reason, Time};
 
 const NOW: Time = Time::from_secs(1_799_971_200);
 const SECOND: Duration = Duration::from_secs(1);
@@ -39,29 +39,29 @@ fn all_rules() -> String {
     format!("rules:\n{}", ALGORITHMS.iter().enumerate().map(rule).collect::<String>())
 }
 
-fn policy(yaml: &str) -> Policy {
-    Policy::from_yaml(yaml).unwrap_or_else(|problems| panic!("{yaml}\n{problems}"))
+fn policy(yaml: &str) -> PolicySnapshot {
+    PolicySnapshot::from_yaml(yaml).unwrap_or_else(|problems| panic!("{yaml}\n{problems}"))
 }
 
-fn saved(engine: &Engine, rules: &str, now: Time) -> Vec<u8> {
+fn saved(engine: &EngineCore, rules: &str, now: Time) -> Vec<u8> {
     let mut bytes = Vec::new();
     engine.save(&mut bytes, rules, now).expect("a vector takes everything");
     bytes
 }
 
-fn restored(bytes: &[u8], rules: &str, now: Time) -> Engine {
-    let former = |rules: &str| Policy::from_yaml(rules).ok();
-    let engine = Engine::restore(policy(rules), EngineSetup::default(), bytes, former, now);
+fn restored(bytes: &[u8], rules: &str, now: Time) -> EngineCore {
+    let former = |rules: &str| PolicySnapshot::from_yaml(rules).ok();
+    let engine = EngineCore::restore(policy(rules), EngineSetup::default(), bytes, former, now);
     engine.expect("the snapshot is sound").0
 }
 
 fn rejected(bytes: &[u8]) -> SnapshotError {
-    let restored = Engine::restore(policy(""), EngineSetup::default(), bytes, |_| None, NOW);
+    let restored = EngineCore::restore(policy(""), EngineSetup::default(), bytes, |_| None, NOW);
     restored.map(|_| ()).expect_err("the snapshot is damaged")
 }
 
 /// The results of a peek on every rule.
-fn told(engine: &Engine, now: Time) -> Vec<String> {
+fn told(engine: &EngineCore, now: Time) -> Vec<String> {
     let target = |n| format!("/r{n}");
     let told = |n| {
         let verdict = engine.peek(&Hit::on("GET", "", &target(n)).user("u"), now);
@@ -74,8 +74,8 @@ fn told(engine: &Engine, now: Time) -> Vec<String> {
 }
 
 /// An engine that has counted something of every kind.
-fn used_engine() -> Engine {
-    let engine = Engine::new(policy(&all_rules()));
+fn used_engine() -> EngineCore {
+    let engine = EngineCore::new(policy(&all_rules()));
     for second in [0, 20, 59, 61, 75] {
         for n in 0..ALGORITHMS.len() {
             let now = NOW + SECOND * second;
@@ -107,7 +107,7 @@ fn downtime_counts_as_elapsed() {
         assert_eq!(told(&restored(&bytes, &rules, now), now), told(&engine, now), "{down} s down");
     }
     let back = |now| {
-        let restored = Engine::restore(policy(&rules), EngineSetup::default(), &bytes, |_| None, now);
+        let restored = EngineCore::restore(policy(&rules), EngineSetup::default(), &bytes, |_| None, now);
         restored.expect("the snapshot is sound").1
     };
     let soon = back(NOW + SECOND * 76);
@@ -118,7 +118,7 @@ fn downtime_counts_as_elapsed() {
 #[test]
 fn bans_and_strikes_survive() {
     let rules = "rules: [{id: r, key: ip, limit: 1/d, ban: {after: 2, for: 1h}}]\nbans: [{key: 'user:file'}]";
-    let engine = Engine::new(policy(rules));
+    let engine = EngineCore::new(policy(rules));
     let hit = || Hit::by("u").ip([192, 0, 2, 1].into());
     let manual =
         Ban { until: NOW + HOUR * 9, reason: "by hand".into(), source: BanSource::Manual, strikes: 0 };
@@ -144,7 +144,7 @@ fn bans_and_strikes_survive() {
 #[test]
 fn denials_that_led_to_no_ban_yet_survive() {
     let rules = "rules: [{id: r, key: ip, limit: 1/d, ban: {after: 2, for: 1h}}]";
-    let engine = Engine::new(policy(rules));
+    let engine = EngineCore::new(policy(rules));
     let hit = || Hit::by("u").ip([192, 0, 2, 1].into());
     (0..2).for_each(|_| _ = engine.check(&hit(), NOW));
     let copy = restored(&saved(&engine, rules, NOW), rules, NOW + MINUTE);
@@ -156,7 +156,7 @@ fn denials_that_led_to_no_ban_yet_survive() {
 fn a_limit_changed_while_it_was_down_keeps_what_its_keys_have_used() {
     for algorithm in ALGORITHMS.iter().filter(|options| !options.contains("limit")) {
         let rules = |count| format!("rules: [{{id: r, key: user, limit: {count}/m, {algorithm}}}]");
-        let engine = Engine::new(policy(&rules(5)));
+        let engine = EngineCore::new(policy(&rules(5)));
         (0..5).for_each(|_| assert!(engine.check(&Hit::by("u"), NOW).allowed));
         let bytes = saved(&engine, &rules(5), NOW);
         let copy = restored(&bytes, &rules(50), NOW);
@@ -179,13 +179,13 @@ fn a_second_snapshot_of_the_same_state_is_identical() {
 #[test]
 fn a_smaller_memory_cap_is_respected() {
     let rules = "rules: [{id: log, match: /log, key: user, limit: 5/h, algorithm: sliding-log}, {id: r, key: user, limit: 5/h}]";
-    let engine = Engine::new(policy(rules));
+    let engine = EngineCore::new(policy(rules));
     for n in 0..40_000 {
         engine.check(&Hit::on("GET", "", "/log").user(n.to_string()), NOW);
     }
     let bytes = saved(&engine, rules, NOW);
     let setup = EngineSetup { memory_bytes: 1 << 20, ..EngineSetup::default() };
-    let (copy, _) = Engine::restore(policy(rules), setup, &bytes, |_| None, NOW).expect("sound");
+    let (copy, _) = EngineCore::restore(policy(rules), setup, &bytes, |_| None, NOW).expect("sound");
     let usage = copy.store().usage();
     assert!(usage.bytes <= usage.cap_bytes && usage.keys > 1_000, "{usage:?}");
 }
@@ -201,7 +201,7 @@ fn bytes_that_are_not_a_snapshot_are_rejected() {
 
 /// Restores damaged bytes: what counters there are then, or why none are.
 fn counters_of(bytes: &[u8], now: Time) -> Result<u64, SnapshotError> {
-    let restored = Engine::restore(policy(""), EngineSetup::default(), bytes, |_| None, now);
+    let restored = EngineCore::restore(policy(""), EngineSetup::default(), bytes, |_| None, now);
     restored.map(|(_, restored)| restored.counters)
 }
 
@@ -241,7 +241,7 @@ fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
 
 /// Fingerprints depend on the processor; the fixture is from one with AES.
 fn reads_fixture() -> bool {
-    saved(&Engine::new(policy("")), "", NOW).windows(3).any(|at| at == b"aes")
+    saved(&EngineCore::new(policy("")), "", NOW).windows(3).any(|at| at == b"aes")
 }
 
 #[test]
@@ -263,8 +263,8 @@ fn a_snapshot_of_version_5_is_read() {
         "{}  - {{id: t, match: /t, key: user, limit: 1/d, track: true, ban: {{key: [user], after: 2, for: 1h}}}}\n",
         all_rules()
     );
-    let former = |rules: &str| Policy::from_yaml(rules).ok();
-    let restored = Engine::restore(policy(&rules), EngineSetup::default(), &fixture_v5(), former, now);
+    let former = |rules: &str| PolicySnapshot::from_yaml(rules).ok();
+    let restored = EngineCore::restore(policy(&rules), EngineSetup::default(), &fixture_v5(), former, now);
     let (engine, restored) = restored.expect("the snapshot is sound");
     assert_eq!((restored.counters, restored.bans, restored.tracked_keys), (15, 1, 2));
     assert_eq!((restored.end, restored.unused_bytes), (None, 0));
@@ -296,7 +296,7 @@ fn the_format_before_tracked_keys_is_read() {
     bytes[8..16].copy_from_slice(&3u64.to_le_bytes());
     bytes.truncate(tracks - 8); // the number of rules comes before the length of an id
     bytes.extend([0; 8]);
-    let (_, restored) = Engine::restore(
+    let (_, restored) = EngineCore::restore(
         policy(""),
         EngineSetup::default(),
         &with_checksum(bytes),
@@ -320,7 +320,7 @@ fn nonsense_with_a_checksum_does_not_panic() {
             let now = NOW + SECOND * 80;
             let forged = with_checksum(forged);
             if let Ok((engine, _)) =
-                Engine::restore(policy(&rules), EngineSetup::default(), &forged, |_| None, now)
+                EngineCore::restore(policy(&rules), EngineSetup::default(), &forged, |_| None, now)
             {
                 saved(&engine, &rules, now);
             }
@@ -331,11 +331,11 @@ fn nonsense_with_a_checksum_does_not_panic() {
 #[test]
 fn tracked_keys_survive_for_as_long_as_they_are_kept() {
     let rules = "rules: [{id: r, key: user, limit: 2/d, track: {times: 2, keep: 1h}}, {id: later, limit: 9/d, track: true}]";
-    let engine = Engine::new(policy(rules));
+    let engine = EngineCore::new(policy(rules));
     for second in 0..3 {
         engine.check(&Hit::by("u"), NOW + SECOND * second);
     }
-    let track = |engine: &Engine, rule: &str, key: Key, now: Time| {
+    let track = |engine: &EngineCore, rule: &str, key: Key, now: Time| {
         engine.key(rule, key, now).expect("they go together").track.expect("it tracks")
     };
     let user = || Key::parse("user:u").expect("a key");
@@ -360,8 +360,8 @@ fn tracked_keys_survive_for_as_long_as_they_are_kept() {
 fn a_snapshot_of_the_future_denies_no_longer_than_its_limits() {
     let rules = all_rules();
     let future = NOW + 365 * 24 * HOUR;
-    let engine = Engine::new(policy(&rules));
-    let hit = |engine: &Engine, n: usize, now| {
+    let engine = EngineCore::new(policy(&rules));
+    let hit = |engine: &EngineCore, n: usize, now| {
         let target = format!("/r{n}");
         engine.check(&Hit::on("GET", "", &target).user("u"), now)
     };

@@ -12,7 +12,7 @@ use tollgate::changes::Changes;
 use tollgate::engine::Restored;
 use tollgate::engine::log::{Chunk, Frames, Image};
 use tollgate::identity::Key;
-use tollgate::{Engine, EngineSetup, Hit, Policy, Reason, Time};
+use tollgate::{EngineCore, EngineSetup, Hit, PolicySnapshot, Reason, Time};
 
 const NOW: Time = Time::from_secs(1_799_971_200);
 const SECOND: Duration = Duration::from_secs(1);
@@ -29,16 +29,16 @@ const RULES: &str = "rules:
 ";
 const TARGETS: [&str; 6] = ["/gcra", "/odd", "/window", "/counter", "/log", "/tiers"];
 
-fn policy() -> Policy {
-    Policy::from_yaml(RULES).expect("valid rules")
+fn policy() -> PolicySnapshot {
+    PolicySnapshot::from_yaml(RULES).expect("valid rules")
 }
 
 fn setup() -> EngineSetup {
     EngineSetup { changes: Changes::Recorded, memory_bytes: 8 << 20, ..EngineSetup::default() }
 }
 
-fn engine() -> Engine {
-    Engine::with_setup(policy(), setup())
+fn engine() -> EngineCore {
+    EngineCore::with_setup(policy(), setup())
 }
 
 /// A file in memory.
@@ -49,7 +49,7 @@ struct File {
 
 impl File {
     /// A file that begins with an image.
-    fn of(engine: &Engine, now: Time) -> File {
+    fn of(engine: &EngineCore, now: Time) -> File {
         let mut file = File::begun(engine, now);
         let mut image = Image::default();
         engine.write_image(&mut image, u64::MAX, now, &mut |chunk| file.append(&chunk)).expect("memory");
@@ -57,7 +57,7 @@ impl File {
         file
     }
 
-    fn begun(engine: &Engine, now: Time) -> File {
+    fn begun(engine: &EngineCore, now: Time) -> File {
         let (frames, bytes) = engine.begin_log();
         let mut file = File { bytes, frames };
         engine.write_rules(RULES, now, &mut |chunk| file.append(&chunk)).expect("memory");
@@ -71,28 +71,28 @@ impl File {
     }
 
     /// Appends what has changed; the bytes that this takes.
-    fn update(&mut self, engine: &Engine, now: Time) -> usize {
+    fn update(&mut self, engine: &EngineCore, now: Time) -> usize {
         let before = self.bytes.len();
         engine.write_changes(now, &mut |chunk| self.append(&chunk)).expect("memory");
         self.bytes.len() - before
     }
 
-    fn restored(&self, now: Time) -> Engine {
+    fn restored(&self, now: Time) -> EngineCore {
         restore(&self.bytes, now).0
     }
 }
 
-fn restore(bytes: &[u8], now: Time) -> (Engine, Restored) {
-    let former = |rules: &str| Policy::from_yaml(rules).ok();
-    Engine::restore(policy(), setup(), bytes, former, now).expect("the header is sound")
+fn restore(bytes: &[u8], now: Time) -> (EngineCore, Restored) {
+    let former = |rules: &str| PolicySnapshot::from_yaml(rules).ok();
+    EngineCore::restore(policy(), setup(), bytes, former, now).expect("the header is sound")
 }
 
-fn hit(engine: &Engine, target: &str, user: &str, now: Time) -> Reason {
+fn hit(engine: &EngineCore, target: &str, user: &str, now: Time) -> Reason {
     engine.check(&Hit::on("GET", "", target).user(user), now).reason
 }
 
 /// The state of some users under every rule.
-fn told(engine: &Engine, users: u64, now: Time) -> Vec<String> {
+fn told(engine: &EngineCore, users: u64, now: Time) -> Vec<String> {
     let each = |user: u64| {
         TARGETS.map(|target| {
             let verdict = engine.peek(&Hit::on("GET", "", target).user(user.to_string()), now);
@@ -199,7 +199,7 @@ fn bans_strikes_and_tracks_are_appended_and_removed() {
     assert_eq!((restored.bans, restored.tracked_keys), (2, 1));
     assert_eq!(copy.bans(NOW), engine.bans(NOW));
     assert_eq!(hit(&copy, "/gcra", "banned", NOW), Reason::Ban);
-    let track = |engine: &Engine, user| engine.key("strict", key(user), NOW).expect("a rule").track;
+    let track = |engine: &EngineCore, user| engine.key("strict", key(user), NOW).expect("a rule").track;
     for user in ["banned", "nearly"] {
         assert_eq!(track(&copy, user), track(&engine, user), "{user}");
     }

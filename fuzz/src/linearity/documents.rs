@@ -2,7 +2,7 @@
 
 use tollgate::engine::EngineSetup;
 use tollgate::fingerprint::Secret;
-use tollgate::{Engine, Hit, Policy, Time, document};
+use tollgate::{EngineCore, Hit, PolicySnapshot, Time, document};
 use tollgate_server::testing::{self, admin};
 use tollgate_stores::rules::for_each_rule;
 
@@ -117,7 +117,7 @@ fn read(text: String) -> Work {
 }
 
 fn policy(text: String) -> Work {
-    work(text, |text| Policy::from_yaml(text).is_ok())
+    work(text, |text| PolicySnapshot::from_yaml(text).is_ok())
 }
 
 fn import(text: String) -> Work {
@@ -140,8 +140,8 @@ fn setup() -> EngineSetup {
 
 /// The snapshot of so many keys, read.
 fn snapshot(keys: usize, rules: &'static str) -> Work {
-    let policy = || Policy::from_yaml(rules).expect("valid rules");
-    let engine = Engine::with_setup(policy(), setup());
+    let policy = || PolicySnapshot::from_yaml(rules).expect("valid rules");
+    let engine = EngineCore::with_setup(policy(), setup());
     for n in 0..keys {
         engine.check(&Hit::by(&format!("user{n}")), NOW);
     }
@@ -149,7 +149,7 @@ fn snapshot(keys: usize, rules: &'static str) -> Work {
     engine.save(&mut saved, rules, NOW).expect("a vector takes all that is written");
     let policy = policy();
     Box::new(move || {
-        let restored = Engine::restore(policy, setup(), &saved, |_| None, NOW);
+        let restored = EngineCore::restore(policy, setup(), &saved, |_| None, NOW);
         assert_eq!(restored.map(|(_, restored)| restored.counters).ok(), Some(keys as u64));
     })
 }

@@ -6,7 +6,7 @@ use tollgate::identity::address::TrustedProxies;
 use tollgate::identity::forwarded::{ForwardingHeader, client_ip, last_parameter};
 use tollgate::identity::{Attribute, FieldSource, Key, normal};
 use tollgate::request::{Target, fields};
-use tollgate::{Engine, Hit, Policy, Time};
+use tollgate::{EngineCore, Hit, PolicySnapshot, Time};
 use tollgate_server::testing;
 
 use super::{Case, Work, case, fill, numbered, work};
@@ -151,7 +151,7 @@ fn decide(attribute: &str, hit: &Hit<'_>) -> bool {
     let policy = format!(
         "rules: [{{ id: a, key: '{attribute}', ambiguous_key: each, limit: 5/m }}]\nbans: [{{ key: '{attribute}:evil' }}]"
     );
-    let engine = Engine::new(Policy::from_yaml(&policy).expect("valid rules"));
+    let engine = EngineCore::new(PolicySnapshot::from_yaml(&policy).expect("valid rules"));
     Attribute::parse(attribute).expect("an attribute");
     engine.check(hit, Time::from_secs(1_800_000_000)).allowed
 }

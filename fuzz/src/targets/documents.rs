@@ -1,6 +1,6 @@
 //! Documents of operators: YAML, rules, the configuration, and imports of the admin API.
 
-use tollgate::{Policy, document};
+use tollgate::{PolicySnapshot, document};
 use tollgate_server::testing;
 use tollgate_stores::rules::for_each_rule;
 
@@ -28,7 +28,7 @@ pub(super) const CONFIG: Target = Target {
     run: |input| {
         let Some(input) = text(input) else { return };
         testing::config(input).ok();
-        Policy::from_yaml(input).ok();
+        PolicySnapshot::from_yaml(input).ok();
     },
     words: CONFIG_WORDS,
     seeds: || {

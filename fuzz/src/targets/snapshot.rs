@@ -5,7 +5,7 @@ use tollgate::engine::EngineSetup;
 use tollgate::fingerprint::Secret;
 use tollgate::identity::Key;
 use tollgate::testing::{chunks, old_snapshot, state_log};
-use tollgate::{Engine, Hit, Policy, Time};
+use tollgate::{EngineCore, Hit, PolicySnapshot, Time};
 
 use super::{MAX_BYTES, Target};
 
@@ -35,21 +35,21 @@ pub(super) const SNAPSHOT: Target = Target {
     max_bytes: 4 * MAX_BYTES,
 };
 
-fn policy() -> Policy {
-    Policy::from_yaml(RULES).expect("valid rules")
+fn policy() -> PolicySnapshot {
+    PolicySnapshot::from_yaml(RULES).expect("valid rules")
 }
 
 fn setup() -> EngineSetup {
     EngineSetup { memory_bytes: 1 << 20, secret: Secret::from_bytes([7; 16]), ..EngineSetup::default() }
 }
 
-fn restore(bytes: &[u8]) -> Option<Engine> {
-    Engine::restore(policy(), setup(), bytes, |_| None, NOW).ok().map(|(engine, _)| engine)
+fn restore(bytes: &[u8]) -> Option<EngineCore> {
+    EngineCore::restore(policy(), setup(), bytes, |_| None, NOW).ok().map(|(engine, _)| engine)
 }
 
 /// The contents of real states.
 fn seeds() -> Vec<Vec<u8>> {
-    let engine = Engine::with_setup(policy(), setup());
+    let engine = EngineCore::with_setup(policy(), setup());
     for hit in 0..12 {
         engine.check(&Hit::by(if hit % 3 == 0 { "bob" } else { "ann" }), NOW);
     }

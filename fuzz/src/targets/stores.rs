@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use tollgate::{Limit, Policy};
+use tollgate::{Limit, PolicySnapshot};
 use tollgate_stores::testing::{is_track, memcached_answers, redis_replies, state, violations};
 use tollgate_testkit::ALGORITHMS;
 
@@ -98,7 +98,7 @@ pub(super) const VALUES: Target = Target {
 fn limits() -> Vec<Limit> {
     let rule = |name| format!("- {{ id: {name}, key: user, limit: 100/h, algorithm: {name} }}\n");
     let rules = format!("rules:\n{}", ALGORITHMS.map(rule).concat());
-    let policy = Policy::from_yaml(&rules).expect("valid rules");
+    let policy = PolicySnapshot::from_yaml(&rules).expect("valid rules");
     policy
         .rules()
         .iter()

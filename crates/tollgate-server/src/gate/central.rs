@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
 use tollgate::store::central::{CentralCounter, CentralCounterStore as _, CounterId, LimitResult};
-use tollgate::store::{Charge, CounterKey, KeyPart, Receipt, Sensitivity};
+use tollgate::store::{Charge, ChargeReceipt, CounterKey, KeyPart, Sensitivity};
 use tollgate::time::Period;
 use tollgate::{Limit, Rate, Time};
 use tollgate_stores::counters::breaker::ServerHealth;
@@ -60,7 +60,7 @@ impl CentralBackend {
     }
 
     /// Corrects the cost of a charge in the background. A charge that cannot be corrected remains.
-    pub fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
+    pub fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) {
         let store = self.store.clone();
         let runtime = self.runtime.clone();
         let settled = async move { store.settle(receipt, real_cost, now).await };

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use hyper::header::{AUTHORIZATION, COOKIE, HeaderName};
-use tollgate::Policy;
+use tollgate::PolicySnapshot;
 use tollgate::identity::{Attribute, FieldSource, Key};
 use tollgate::rule::Rule;
 
@@ -20,7 +20,7 @@ pub struct FieldSelection {
 
 impl FieldSelection {
     /// The fields that a policy and bans name.
-    pub fn of_policy(policy: &Policy, bans: &[Attribute]) -> FieldSelection {
+    pub fn of_policy(policy: &PolicySnapshot, bans: &[Attribute]) -> FieldSelection {
         let mut selection = FieldSelection::default();
         policy.for_each_attribute(|attribute| selection.add(attribute));
         bans.iter().for_each(|attribute| selection.add(attribute));

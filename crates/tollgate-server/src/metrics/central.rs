@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-use tollgate::Engine;
+use tollgate::EngineCore;
 use tollgate::ban::ViolationCounter;
 
 use crate::gate::CentralBackend;
 use crate::metrics::writer::MetricsWriter;
 
 impl MetricsWriter<'_> {
-    pub(super) fn central(&mut self, central: &CentralBackend, engine: &Engine) -> fmt::Result {
+    pub(super) fn central(&mut self, central: &CentralBackend, engine: &EngineCore) -> fmt::Result {
         let servers = central.health();
         let mut up = self.gauges("tollgate_central_up", "Whether a server of the central store answers.")?;
         for server in &servers {

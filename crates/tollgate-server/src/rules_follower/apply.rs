@@ -4,7 +4,7 @@
 
 use tollgate::document::{self, Problems};
 use tollgate::identity::Key;
-use tollgate::policy::{self, Policy, PolicyDraft};
+use tollgate::policy::{self, PolicyDraft, PolicySnapshot};
 use tollgate::rule::{Rule, Warnings, parse};
 use tollgate::{Enforce, Time};
 use tollgate_stores::rules::{ItemChange, ItemId, ItemKind, parse_ban};
@@ -150,7 +150,7 @@ pub(super) fn apply_changes(follower: &RulesFollower, gate: &Gate, changes: Vec<
 
 /// Why a rule of the database cannot be in force on this node.
 pub(super) fn unsupported_reason(
-    policy: &Policy,
+    policy: &PolicySnapshot,
     capabilities: &NodeCapabilities,
     rule: &Rule,
 ) -> Option<String> {

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tollgate::Time;
-use tollgate::policy::{self, AllowSource, Policy, PolicyDraft};
+use tollgate::policy::{self, AllowSource, PolicyDraft, PolicySnapshot};
 use tollgate::rule::{Rule, RuleId};
 use tollgate_stores::rules::{
     ChangeLogEntry, DbError, ItemChange, ItemId, ItemKind, RulesDb, StoredItem, Version,
@@ -218,7 +218,7 @@ fn apply_load(
 }
 
 /// The items of the database in force before, except bans: those that do not come again are removed.
-fn in_force(policy: &Policy) -> HashSet<ItemId> {
+fn in_force(policy: &PolicySnapshot) -> HashSet<ItemId> {
     let rules =
         policy.rules().iter().filter(|rule| rule.is_added()).map(|rule| ItemId::rule(rule.id.as_str()));
     let allowed = policy.allow_list().filter(|(_, source)| *source == AllowSource::Change);

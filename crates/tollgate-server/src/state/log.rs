@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollgate::engine::log::{Chunk, Frames, Image};
-use tollgate::{Engine, Time};
+use tollgate::{EngineCore, Time};
 
 use crate::gate::{Gate, LiveSettings};
 
@@ -125,7 +125,7 @@ impl StateLog {
     }
 
     /// The maximum length of the file.
-    fn bound(&self, engine: &Engine, now: Time) -> u64 {
+    fn bound(&self, engine: &EngineCore, now: Time) -> u64 {
         let least = MAX_FACTOR * self.measured.bytes.max(MIN_BOUND / MAX_FACTOR);
         if self.bytes() <= MIN_BOUND / 2 {
             return least;
@@ -251,7 +251,7 @@ impl StateLog {
 
 impl LogFile {
     /// The file holds the secret of the fingerprints: only its owner may read it.
-    fn create(path: &Path, engine: &Engine) -> io::Result<LogFile> {
+    fn create(path: &Path, engine: &EngineCore) -> io::Result<LogFile> {
         fs::remove_file(path).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(error),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Request, StatusCode};
-use tollgate::{Hit, Time, Verdict};
+use tollgate::{EngineVerdict, Hit, Time};
 
 use crate::caller_auth;
 use crate::connection::{FullResponse, read_body};
@@ -177,7 +177,7 @@ impl CheckRequest<'_> {
         gate: &Gate,
         snapshot: &GateSnapshot,
         now: Time,
-    ) -> Result<Verdict, ProblemDetails> {
+    ) -> Result<EngineVerdict, ProblemDetails> {
         let hit: Hit<'_> = snapshot.identify(self.hit()?, now);
         Ok(match self.is_peek() {
             true => gate.peek(snapshot, &hit, now).await,
@@ -186,7 +186,7 @@ impl CheckRequest<'_> {
     }
 
     /// The verdict as a response to its caller.
-    fn response(&self, gate: &Gate, verdict: &Verdict) -> CheckResponse {
+    fn response(&self, gate: &Gate, verdict: &EngineVerdict) -> CheckResponse {
         let expected = self.wants_receipt() || receipt::is_expected(verdict);
         CheckResponse::of(verdict).with_receipt(expected.then(|| gate.receipts.write(verdict)).flatten())
     }

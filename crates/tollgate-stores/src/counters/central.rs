@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tollgate::store::central::CentralCounterStore;
-use tollgate::store::{Charge, DeniedHits, Receipt};
+use tollgate::store::{Charge, ChargeReceipt, DeniedHits};
 use tollgate::{Limit, Time};
 
 use crate::counters::breaker::ServerHealth;
@@ -173,12 +173,12 @@ impl CentralStore {
     }
 
     /// Refunds the charges of a receipt, as far as they have not expired.
-    pub async fn refund(&self, receipt: Receipt, now: Time) -> Result<(), StoreError> {
+    pub async fn refund(&self, receipt: ChargeReceipt, now: Time) -> Result<(), StoreError> {
         self.settle(receipt, 0, now).await
     }
 
     /// Corrects the hit's cost after the fact: the difference is refunded, or added as debt.
-    pub async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+    pub async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
         with_store!(self, |store| store.settle(receipt, real_cost, now).await)
     }
 

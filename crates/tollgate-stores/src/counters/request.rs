@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use tokio::time::{Instant, timeout, timeout_at};
 use tollgate::Time;
-use tollgate::store::{Charge, Enforcement, LimitOutcome, Receipt, ReceiptItem};
+use tollgate::store::{Charge, ChargeReceipt, Enforcement, LimitOutcome, ReceiptItem};
 
 use super::breaker::ServerHealth;
 use super::{CentralCounter, CentralOutcome, LimitResult, StoreError};
@@ -197,12 +197,12 @@ impl<B: CounterBackend> CounterStore<B> {
     }
 
     /// Refunds the charges of a receipt, as far as they have not expired.
-    pub async fn refund(&self, receipt: Receipt, now: Time) -> Result<(), StoreError> {
+    pub async fn refund(&self, receipt: ChargeReceipt, now: Time) -> Result<(), StoreError> {
         self.settle(receipt, 0, now).await
     }
 
     /// Corrects the hit's cost after the fact: the difference is refunded, or added as debt. Returns the first error.
-    pub async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+    pub async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
         let settled = settle_all(&*self.backend, receipt.items(), real_cost, self.timing(now)).await;
         settled.into_iter().try_for_each(|settled| settled.map(drop))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::algorithm::Quota;
 use tollgate::fingerprint::{Fingerprint, Secret};
-use tollgate::store::{Charge, ChargeOutcome, MemoryStore, Predecessor, Receipt};
+use tollgate::store::{Charge, ChargeOutcome, ChargeReceipt, MemoryStore, Predecessor};
 use tollgate::{Limit, Time};
 use tollgate_stores::counters::{CentralCounter, CounterId, name};
 use tollgate_testkit::conformance::{Answer, Subject};
@@ -48,7 +48,7 @@ impl Memory {
 }
 
 impl Subject for Memory {
-    type Receipt = Receipt;
+    type Receipt = ChargeReceipt;
 
     fn unit(&self) -> Duration {
         Duration::from_nanos(1)
@@ -62,19 +62,19 @@ impl Subject for Memory {
         100
     }
 
-    async fn charge(&self, charges: &[Charge], now: Time) -> Answer<Receipt> {
+    async fn charge(&self, charges: &[Charge], now: Time) -> Answer<ChargeReceipt> {
         let charges: Vec<_> = charges.iter().map(|charge| self.charge_of(charge)).collect();
         let outcome = self.store.charge(&charges, now);
-        let receipt = Receipt::of(&charges, &outcome);
+        let receipt = ChargeReceipt::of(&charges, &outcome);
         answer(outcome, receipt)
     }
 
-    async fn peek(&self, charges: &[Charge], now: Time) -> Answer<Receipt> {
+    async fn peek(&self, charges: &[Charge], now: Time) -> Answer<ChargeReceipt> {
         let charges: Vec<_> = charges.iter().map(|charge| self.charge_of(charge)).collect();
         answer(self.store.peek(&charges, now), None)
     }
 
-    async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
+    async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) {
         self.store.settle(receipt, real_cost, now);
     }
 
@@ -86,7 +86,7 @@ impl Subject for Memory {
     }
 }
 
-fn answer(outcome: ChargeOutcome, receipt: Option<Receipt>) -> Answer<Receipt> {
+fn answer(outcome: ChargeOutcome, receipt: Option<ChargeReceipt>) -> Answer<ChargeReceipt> {
     let parts = outcome.limits.into_iter().map(Ok).collect();
     Answer { admitted: outcome.admitted, parts, receipt }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tollgate::algorithm::Algorithm as _;
 use tollgate::limit::{Levels, Refill, Release, WindowStart};
-use tollgate::store::{Charge, Receipt};
+use tollgate::store::{Charge, ChargeReceipt};
 use tollgate::time::Unit;
 use tollgate::{Limit, Shape, Time};
 
@@ -96,7 +96,7 @@ struct Case {
     rule: String,
     limits: [Limit; 2],
     charge: Charge,
-    latest: Option<(Receipt, Vec<Settleable>)>,
+    latest: Option<(ChargeReceipt, Vec<Settleable>)>,
     /// How long the server took with all steps: the times of settlements and writes are not known better.
     blur: Duration,
     /// The latest moment at which any state of it could count.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use scylla::client::session_builder::SessionBuilder;
 use scylla::response::query_result::QueryRowsResult;
-use tollgate::store::{Charge, DeniedHits, Receipt};
+use tollgate::store::{Charge, ChargeReceipt, DeniedHits};
 use tollgate::{Limit, Time};
 use tollgate_stores::counters::cassandra::{self, CassandraSetup, CassandraStore};
 use tollgate_stores::counters::{CentralCounter, CentralOutcome, StoreError};
@@ -26,7 +26,7 @@ impl Store for CassandraStore {
         self.peek(charges, now).await
     }
 
-    async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+    async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
         self.settle(receipt, real_cost, now).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::store::{Charge, DeniedHits, Receipt};
+use tollgate::store::{Charge, ChargeReceipt, DeniedHits};
 use tollgate::{Limit, Time};
 use tollgate_stores::counters::memcached::{self, MemcachedSetup, MemcachedStore};
 use tollgate_stores::counters::{CentralCounter, CentralOutcome, StoreError};
@@ -22,7 +22,7 @@ impl Store for MemcachedStore {
         self.peek(charges, now).await
     }
 
-    async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+    async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
         self.settle(receipt, real_cost, now).await
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use tollgate::store::{Charge, DeniedHits, Receipt};
+use tollgate::store::{Charge, ChargeReceipt, DeniedHits};
 use tollgate::{Limit, Time};
 use tollgate_stores::counters::redis::{self, RedisSetup, RedisStore};
 use tollgate_stores::counters::{CentralCounter, CentralOutcome, StoreError};
@@ -42,7 +42,7 @@ impl Store for ServerTime {
         self.0.peek(charges, now).await
     }
 
-    async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+    async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
         self.0.settle(receipt, real_cost, now).await
     }
 
@@ -70,7 +70,7 @@ impl Store for ToldTime {
         self.0.by_node_clock().peek(charges, now).await
     }
 
-    async fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
+    async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
         self.0.by_node_clock().settle(receipt, real_cost, now).await
     }
 

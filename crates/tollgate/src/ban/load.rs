@@ -27,7 +27,7 @@ impl<'l> BanLoad<'l> {
     }
 
     /// Drops the bans that were not put, except pending bans of this node and bans published by the central store. A
-    /// ban that was still in force is forgiven, as by [`Engine::unban`](crate::Engine::unban). Returns how many were
+    /// ban that was still in force is forgiven, as by [`EngineCore::unban`](crate::Engine::unban). Returns how many were
     /// dropped.
     pub fn finish(mut self, now: Time) -> usize {
         let waiting = self.list.pending_bans.keys();

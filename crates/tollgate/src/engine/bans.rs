@@ -1,11 +1,11 @@
 //! The bans in force: manual ones, those of the file, automatic ones of this node, and those published by other nodes.
 
 use crate::ban::{Ban, BanLoad};
-use crate::engine::Engine;
+use crate::engine::EngineCore;
 use crate::identity::{Attribute, Key};
 use crate::time::Time;
 
-impl Engine {
+impl EngineCore {
     /// Bans a key; returns the ban that it replaces. A ban of the same key by the file stays.
     pub fn ban(&self, key: Key, ban: Ban, now: Time) -> Option<Ban> {
         self.bans.insert(self.as_banned(key), ban, now)

@@ -7,24 +7,24 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::algorithm::Quota;
-use crate::engine::{DecisionMode, Engine, Question};
+use crate::engine::{DecisionMode, EngineCore, Question};
 use crate::fingerprint::Fingerprint;
 use crate::hit::Hit;
 use crate::identity::{Attribute, EncodedKeyPart, FieldSource, Key};
 use crate::limit::Limit;
 use crate::plan::{Plan, PlannedRule};
-use crate::policy::Policy;
+use crate::policy::PolicySnapshot;
 use crate::rule::{OnStoreError, Rule};
 use crate::store::central::{CentralCounter, CentralCounterStore, CentralOutcome, CounterId, StoreError};
-use crate::store::{Charge, CounterKey, Enforcement, KeyPart, LimitOutcome, Receipt, Sensitivity};
+use crate::store::{Charge, ChargeReceipt, CounterKey, Enforcement, KeyPart, LimitOutcome, Sensitivity};
 use crate::time::Time;
-use crate::verdict::{Reason, Verdict};
+use crate::verdict::{EngineVerdict, Reason};
 
 /// The verdict of a hit whose counters are in a central store.
 pub struct CentralVerdict {
-    pub verdict: Verdict,
+    pub verdict: EngineVerdict,
     /// Charges of a request that was denied after all: to be refunded.
-    pub to_refund: Option<Receipt>,
+    pub to_refund: Option<ChargeReceipt>,
     /// Why a charge failed, if one did.
     pub error: Option<StoreError>,
 }
@@ -40,11 +40,11 @@ struct CentralCharges {
     error: Option<StoreError>,
 }
 
-impl Engine {
+impl EngineCore {
     /// As [`decide`](Self::decide), with counters in a central store.
     pub async fn decide_central(
         &self,
-        policy: &Policy,
+        policy: &PolicySnapshot,
         hit: &Hit<'_>,
         now: Time,
         mode: DecisionMode,
@@ -58,7 +58,7 @@ impl Engine {
             let verdict = self.finish_exempt(&question, id, exempt);
             return CentralVerdict { verdict, to_refund: None, error: None };
         }
-        let mut verdict = Verdict::new(id);
+        let mut verdict = EngineVerdict::new(id);
         plan.draft(&mut verdict);
         name_counters(policy, &mut plan, hit);
         let charged = self.charge_central(&question, &mut plan, store).await;
@@ -130,7 +130,7 @@ impl Engine {
     /// charged here either.
     fn apply_known_denials(
         &self,
-        policy: &Policy,
+        policy: &PolicySnapshot,
         plan: &Plan<'_>,
         failed: &[FailedCharge],
         outcomes: &mut [Option<LimitOutcome>],
@@ -150,7 +150,7 @@ impl Engine {
 }
 
 /// The enforced charges that failed, and how their rules handle that.
-fn failures(policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome) -> Vec<FailedCharge> {
+fn failures(policy: &PolicySnapshot, plan: &Plan<'_>, outcome: &CentralOutcome) -> Vec<FailedCharge> {
     let all = plan.charged().zip(&outcome.limits).enumerate();
     let failed = all.filter(|(_, ((_, _, charge), result))| {
         result.error().is_some() && charge.enforcement == Enforcement::Enforced
@@ -160,7 +160,7 @@ fn failures(policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome) -> Vec<F
 
 /// Applies failures to a verdict that is otherwise complete.
 #[inline(always)]
-pub(super) fn apply_failures(verdict: &mut Verdict, failed: &[FailedCharge]) {
+pub(super) fn apply_failures(verdict: &mut EngineVerdict, failed: &[FailedCharge]) {
     if failed.is_empty() || !verdict.allowed {
         return; // a denial is final, whatever failed
     }
@@ -169,7 +169,11 @@ pub(super) fn apply_failures(verdict: &mut Verdict, failed: &[FailedCharge]) {
 }
 
 /// The node's share of each limit that fails to local, with its index in the plan.
-fn node_shares(policy: &Policy, plan: &Plan<'_>, failed: &[FailedCharge]) -> (Vec<usize>, Vec<Charge>) {
+fn node_shares(
+    policy: &PolicySnapshot,
+    plan: &Plan<'_>,
+    failed: &[FailedCharge],
+) -> (Vec<usize>, Vec<Charge>) {
     let nodes = policy.settings().store.nodes;
     let is_local = |n: usize| failed.contains(&(n, OnStoreError::Local));
     let local = plan.charged().enumerate().filter(|(n, _)| is_local(*n));
@@ -189,7 +193,7 @@ fn node_share(limit: &Limit, charge: &Charge, nodes: u64) -> Charge {
 }
 
 /// Gives every charge of the plan its counter in the central store.
-fn name_counters(policy: &Policy, plan: &mut Plan<'_>, hit: &Hit<'_>) {
+fn name_counters(policy: &PolicySnapshot, plan: &mut Plan<'_>, hit: &Hit<'_>) {
     let mut counters = Vec::with_capacity(plan.charges.len());
     let mut last: Option<(&PlannedRule<'_>, CounterId)> = None;
     for (planned, limit, _) in plan.charged_keys() {
@@ -206,7 +210,7 @@ fn name_counters(policy: &Policy, plan: &mut Plan<'_>, hit: &Hit<'_>) {
 }
 
 /// The counter of a hit under a rule.
-pub(super) fn counter_of(policy: &Policy, planned: &PlannedRule<'_>, hit: &Hit<'_>) -> CounterId {
+pub(super) fn counter_of(policy: &PolicySnapshot, planned: &PlannedRule<'_>, hit: &Hit<'_>) -> CounterId {
     let rule = planned.rule;
     let value = |n: usize, attribute: &Attribute| match &planned.values {
         Some(values) => values[n].clone(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::algorithm::{Admission, Decision};
 use crate::limit::{Limit, Shape};
 use crate::plan::Plan;
-use crate::policy::{Policy, StoreSettings};
+use crate::policy::{PolicySnapshot, StoreSettings};
 use crate::rule::{OnStoreError, Rule};
 use crate::sampled_lru::SampledLru;
 use crate::store::central::{CentralOutcome, LimitResult};
@@ -42,7 +42,7 @@ impl Default for DenyCache {
 
 impl DenyCache {
     /// The outcome that the store would return, if a limit is known to deny.
-    pub(super) fn find(&self, policy: &Policy, plan: &Plan<'_>, now: Time) -> Option<CentralOutcome> {
+    pub(super) fn find(&self, policy: &PolicySnapshot, plan: &Plan<'_>, now: Time) -> Option<CentralOutcome> {
         if !policy.settings().store.deny_cache {
             return None;
         }
@@ -61,7 +61,7 @@ impl DenyCache {
     /// The last known denial of a charge that failed, while it lasts.
     pub(super) fn last_known(
         &self,
-        policy: &Policy,
+        policy: &PolicySnapshot,
         (rule, limit, charge): (&Rule, &Limit, &Charge),
         now: Time,
     ) -> Option<LimitOutcome> {
@@ -70,7 +70,13 @@ impl DenyCache {
     }
 
     /// Caches denials, and removes those of keys that are admitted.
-    pub(super) fn update(&self, policy: &Policy, plan: &Plan<'_>, outcome: &CentralOutcome, now: Time) {
+    pub(super) fn update(
+        &self,
+        policy: &PolicySnapshot,
+        plan: &Plan<'_>,
+        outcome: &CentralOutcome,
+        now: Time,
+    ) {
         let StoreSettings { deny_cache, .. } = policy.settings().store;
         for ((rule, limit, charge), part) in plan.charged().zip(&outcome.limits) {
             let is_local = policy.on_store_error(rule) == OnStoreError::Local;

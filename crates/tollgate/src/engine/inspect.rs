@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use crate::algorithm::sliding_counter::SlidingCounterState;
 use crate::algorithm::{Algorithm, Quota, QuotaState};
-use crate::engine::Engine;
+use crate::engine::EngineCore;
 use crate::engine::central::counter_id;
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
 use crate::plan::check_key_parts;
-use crate::policy::Policy;
+use crate::policy::PolicySnapshot;
 use crate::rule::{RuleInForce, RuleLimit};
 use crate::store::Charge;
 use crate::store::central::{
@@ -87,7 +87,7 @@ struct InspectedKey<'p> {
     charges: Vec<Charge>,
 }
 
-impl Engine {
+impl EngineCore {
     /// The state of a key; `Err` if rule and key do not fit.
     pub fn key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
         self.inspect(rule, key, now, InspectMode::Read)
@@ -180,7 +180,7 @@ impl Engine {
 
     fn find_key<'p>(
         &self,
-        policy: &'p Policy,
+        policy: &'p PolicySnapshot,
         rule: &str,
         key: Key,
         now: Time,

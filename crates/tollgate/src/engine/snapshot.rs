@@ -7,9 +7,9 @@ use thiserror::Error;
 
 use crate::codec::Decoder;
 use crate::engine::log::{Frames, Replay, open};
-use crate::engine::{Engine, EngineSetup};
+use crate::engine::{EngineCore, EngineSetup};
 use crate::fingerprint::Secret;
-use crate::policy::Policy;
+use crate::policy::PolicySnapshot;
 use crate::time::Time;
 
 mod whole;
@@ -48,18 +48,18 @@ pub struct Restored {
     pub end: Option<(Frames, u64)>,
 }
 
-impl Engine {
+impl EngineCore {
     /// An engine that continues from a saved state; an error leaves nothing half-restored.
     ///
     /// `former` parses the rules under which the state was saved, so that keys keep their state under limits that were
     /// changed meanwhile.
     pub fn restore(
-        policy: Policy,
+        policy: PolicySnapshot,
         setup: EngineSetup,
         bytes: &[u8],
-        former: impl FnOnce(&str) -> Option<Policy>,
+        former: impl FnOnce(&str) -> Option<PolicySnapshot>,
         now: Time,
-    ) -> Result<(Engine, Restored), SnapshotError> {
+    ) -> Result<(EngineCore, Restored), SnapshotError> {
         match check_version(bytes)? {
             LOG_VERSION => Self::restore_log(policy, setup, bytes, former, now),
             version => Self::restore_whole(policy, setup, bytes, version, former, now),
@@ -67,12 +67,12 @@ impl Engine {
     }
 
     fn restore_log(
-        policy: Policy,
+        policy: PolicySnapshot,
         setup: EngineSetup,
         bytes: &[u8],
-        former: impl FnOnce(&str) -> Option<Policy>,
+        former: impl FnOnce(&str) -> Option<PolicySnapshot>,
         now: Time,
-    ) -> Result<(Engine, Restored), SnapshotError> {
+    ) -> Result<(EngineCore, Restored), SnapshotError> {
         let mut sighted = open(bytes)?;
         let mut saved_at = Time::EPOCH;
         let mut rules = "";
@@ -107,17 +107,17 @@ impl Engine {
 
     /// An engine with the secret of a saved state, whose policy succeeds the one that was in force then.
     fn succeeding(
-        policy: Policy,
+        policy: PolicySnapshot,
         setup: EngineSetup,
         secret: Secret,
-        former: Option<Policy>,
+        former: Option<PolicySnapshot>,
         saved_at: Time,
-    ) -> Engine {
+    ) -> EngineCore {
         let policy = match former {
             Some(old) => policy.inherit(&old, saved_at),
             None => policy,
         };
-        Engine::with_setup(policy, EngineSetup { secret, ..setup })
+        EngineCore::with_setup(policy, EngineSetup { secret, ..setup })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tracked keys: data of this node, updates for the central store, and both combined.
 
 use crate::engine::central::counter_of;
-use crate::engine::{Engine, Question};
+use crate::engine::{EngineCore, Question};
 use crate::fingerprint::Fingerprint;
 use crate::plan::Plan;
 use crate::rule::{RuleInForce, Tracking};
@@ -9,16 +9,21 @@ use crate::store::central::{CounterId, StoreError};
 use crate::time::Time;
 use crate::track::central::CentralTrackStore;
 use crate::track::{Outbox, Track};
-use crate::verdict::Verdict;
+use crate::verdict::EngineVerdict;
 
-impl Engine {
+impl EngineCore {
     /// Updates of tracked keys for the central store, consumed by the task that writes them.
     pub fn outbox(&self) -> &Outbox {
         &self.outbox
     }
 
     /// Adds the attempts of tracked keys to the outbox; for a rule that does not track this is one field check.
-    pub(super) fn record_tracked(&self, question: &Question<'_, '_>, plan: &Plan<'_>, verdict: &Verdict) {
+    pub(super) fn record_tracked(
+        &self,
+        question: &Question<'_, '_>,
+        plan: &Plan<'_>,
+        verdict: &EngineVerdict,
+    ) {
         let Question { policy, hit, now, .. } = *question;
         for (planned, limits) in plan.with_verdicts(verdict) {
             let Some(tracking) = planned.rule.track else { continue };

@@ -4,11 +4,11 @@
 //! result, on this node or another.
 
 use crate::ban::{Ban, ViolationCounter, Violations};
-use crate::engine::Engine;
+use crate::engine::EngineCore;
 use crate::identity::Key;
 use crate::time::Time;
 
-impl Engine {
+impl EngineCore {
     /// Sets where violations are counted from now on; initially [`ViolationCounter::Node`].
     pub fn set_violation_counter(&self, counter: ViolationCounter) {
         self.bans.violation_queue.set_counter(counter);

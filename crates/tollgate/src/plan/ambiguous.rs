@@ -7,13 +7,13 @@ use crate::fingerprint::Fingerprint;
 use crate::hit::{AttributeValues, Hit, MAX_VALUES};
 use crate::identity::Attribute;
 use crate::plan::{KeyDenial, KeyValues, Plan, PlanContext, PlannedRule, key_digest, mode};
-use crate::policy::Policy;
+use crate::policy::PolicySnapshot;
 use crate::rule::{AmbiguousKey, MissingKey, RuleInForce};
 
 /// There are more combinations of values than [`MAX_VALUES`].
 pub(crate) struct TooManyValues;
 
-impl Policy {
+impl PolicySnapshot {
     /// Plans a rule for a request with several values for its key: the rule denies it, or each combination is charged.
     #[cold]
     pub(super) fn plan_ambiguous<'p>(

@@ -2,7 +2,7 @@
 //! change.
 
 use crate::identity::Key;
-use crate::policy::{Policy, group_overrides};
+use crate::policy::{PolicySnapshot, group_overrides};
 use crate::rule::{Rule, RuleId, RuleSetError};
 use crate::time::Time;
 
@@ -19,7 +19,7 @@ pub enum PolicyChange {
 }
 
 /// A copy of a policy that is being changed step by step. Unchanged parts are shared.
-pub struct PolicyDraft(Policy);
+pub struct PolicyDraft(PolicySnapshot);
 
 impl PolicyDraft {
     /// Applies one change; an error leaves the draft unchanged. A changed rule keeps its statistics, and the state of
@@ -39,19 +39,19 @@ impl PolicyDraft {
         Ok(())
     }
 
-    pub fn policy(&self) -> &Policy {
+    pub fn policy(&self) -> &PolicySnapshot {
         &self.0
     }
 
-    pub fn finish(self) -> Policy {
+    pub fn finish(self) -> PolicySnapshot {
         self.0
     }
 }
 
-impl Policy {
+impl PolicySnapshot {
     /// A draft of the next policy, initially equal to this one.
     pub fn draft(&self) -> PolicyDraft {
-        PolicyDraft(Policy {
+        PolicyDraft(PolicySnapshot {
             rules: self.rules.clone(),
             file_allow: self.file_allow.clone(),
             allow: self.allow.clone(),
@@ -74,14 +74,18 @@ impl Policy {
         &self,
         changes: impl IntoIterator<Item = PolicyChange>,
         now: Time,
-    ) -> Result<Policy, RuleSetError> {
+    ) -> Result<PolicySnapshot, RuleSetError> {
         let mut draft = self.draft();
         changes.into_iter().try_for_each(|change| draft.apply(change, now))?;
         Ok(draft.finish())
     }
 
     /// This policy with the rules that were added to another one.
-    pub(crate) fn with_added(self, other: &Policy, now: Time) -> Result<Policy, RuleSetError> {
+    pub(crate) fn with_added(
+        self,
+        other: &PolicySnapshot,
+        now: Time,
+    ) -> Result<PolicySnapshot, RuleSetError> {
         let mut draft = PolicyDraft(self);
         for rule in other.rules().iter().filter(|rule| rule.is_added()) {
             if draft.policy().rule(rule.id.as_str()).is_some() {

@@ -1,10 +1,10 @@
 //! What must be known of a request before it can be decided.
 
 use crate::identity::Attribute;
-use crate::policy::Policy;
+use crate::policy::PolicySnapshot;
 use crate::request::Target;
 
-impl Policy {
+impl PolicySnapshot {
     /// Whether the decision on a target depends on an attribute that `picks` selects: in the key of a rule for it, as
     /// the source of an identity in the key, or in a list of keys.
     pub fn depends_on(&self, target: &Target<'_>, picks: impl Fn(&Attribute) -> bool) -> bool {

@@ -115,10 +115,10 @@ fn time_of(limit: &Limit, tokens: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Policy;
+    use crate::PolicySnapshot;
 
     fn lines(rules: &str) -> Vec<String> {
-        let policy = Policy::from_yaml(&format!("rules: [{rules}]")).expect("valid rules");
+        let policy = PolicySnapshot::from_yaml(&format!("rules: [{rules}]")).expect("valid rules");
         Warnings::of(policy.rules().iter().map(|rule| &***rule)).into_lines()
     }
 

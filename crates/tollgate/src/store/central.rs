@@ -8,7 +8,7 @@ use std::future::Future;
 use thiserror::Error;
 
 use crate::limit::Limit;
-use crate::store::{Charge, CounterKey, LimitOutcome, Receipt};
+use crate::store::{Charge, ChargeReceipt, CounterKey, LimitOutcome};
 use crate::time::Time;
 
 /// An asynchronous counter store. Every charge has a [`counter`](Charge::counter). `now` is the node's time; a store
@@ -63,9 +63,9 @@ pub enum LimitResult {
 
 impl CentralOutcome {
     /// The receipt for the charges that remain applied; `None` if there are none.
-    pub fn receipt(&self, charges: &[Charge]) -> Option<Receipt> {
+    pub fn receipt(&self, charges: &[Charge]) -> Option<ChargeReceipt> {
         let mut receipt = None;
-        Receipt::write(&mut receipt, charges, self.limits.iter().map(LimitResult::outcome));
+        ChargeReceipt::write(&mut receipt, charges, self.limits.iter().map(LimitResult::outcome));
         receipt
     }
 }

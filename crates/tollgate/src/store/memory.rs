@@ -22,7 +22,7 @@ use crate::changes::Changes;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 use crate::store::{
-    Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome, Predecessor, Receipt, ReceiptItem,
+    Charge, ChargeOutcome, ChargeReceipt, DeniedHits, Enforcement, LimitOutcome, Predecessor, ReceiptItem,
 };
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
@@ -202,12 +202,12 @@ impl MemoryStore {
     }
 
     /// Reverts the charges of a receipt, as far as they have not leaked or expired since.
-    pub fn refund(&self, receipt: Receipt, now: Time) {
+    pub fn refund(&self, receipt: ChargeReceipt, now: Time) {
         self.settle(receipt, 0, now);
     }
 
     /// Corrects the hit's cost after the fact: the difference is refunded or charged.
-    pub fn settle(&self, receipt: Receipt, real_cost: u64, now: Time) {
+    pub fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) {
         receipt
             .items
             .iter()

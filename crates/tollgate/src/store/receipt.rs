@@ -14,7 +14,7 @@ use crate::time::Time;
 
 /// The right to refund charges, or to correct their cost. Using it consumes it.
 #[derive(Debug)]
-pub struct Receipt {
+pub struct ChargeReceipt {
     pub(crate) items: SmallVec<[ReceiptItem; 2]>,
 }
 
@@ -49,30 +49,30 @@ impl ReceiptItem {
     }
 }
 
-impl Receipt {
+impl ChargeReceipt {
     /// The receipt for what was charged in memory; `None` if nothing was.
-    pub fn of(charges: &[Charge], outcome: &ChargeOutcome) -> Option<Receipt> {
+    pub fn of(charges: &[Charge], outcome: &ChargeOutcome) -> Option<ChargeReceipt> {
         let mut receipt = None;
-        Receipt::write(&mut receipt, charges, outcome.limits.iter().map(Some));
+        ChargeReceipt::write(&mut receipt, charges, outcome.limits.iter().map(Some));
         receipt
     }
 
     /// The receipt for these items; `None` if there are none.
-    pub fn from_items(items: impl IntoIterator<Item = ReceiptItem>) -> Option<Receipt> {
+    pub fn from_items(items: impl IntoIterator<Item = ReceiptItem>) -> Option<ChargeReceipt> {
         let items: SmallVec<_> = items.into_iter().collect();
-        (!items.is_empty()).then_some(Receipt { items })
+        (!items.is_empty()).then_some(ChargeReceipt { items })
     }
 
     /// Writes the receipt for what was charged in place.
     #[inline]
     pub(crate) fn write<'o>(
-        receipt: &mut Option<Receipt>,
+        receipt: &mut Option<ChargeReceipt>,
         charges: &[Charge],
         outcomes: impl Iterator<Item = Option<&'o LimitOutcome>>,
     ) {
         for (charge, outcome) in charges.iter().zip(outcomes) {
             if let Some(grant) = outcome.and_then(|outcome| outcome.grant) {
-                let receipt = receipt.get_or_insert_with(|| Receipt { items: SmallVec::new() });
+                let receipt = receipt.get_or_insert_with(|| ChargeReceipt { items: SmallVec::new() });
                 receipt.items.push(ReceiptItem::of(charge, grant));
             }
         }
@@ -89,15 +89,15 @@ impl Receipt {
     }
 
     /// One receipt for each charge, in the order of the charges: they may be settled separately.
-    pub fn split(self) -> impl Iterator<Item = Receipt> {
-        self.items.into_iter().map(|item| Receipt { items: SmallVec::from_iter([item]) })
+    pub fn split(self) -> impl Iterator<Item = ChargeReceipt> {
+        self.items.into_iter().map(|item| ChargeReceipt { items: SmallVec::from_iter([item]) })
     }
 
     /// The part with charges in memory, and the part with charges in a central store.
-    pub fn split_by_store(self) -> (Option<Receipt>, Option<Receipt>) {
+    pub fn split_by_store(self) -> (Option<ChargeReceipt>, Option<ChargeReceipt>) {
         let (central, memory): (SmallVec<_>, SmallVec<_>) =
             self.items.into_iter().partition(|item| item.counter.is_some());
-        let receipt = |items: SmallVec<_>| (!items.is_empty()).then_some(Receipt { items });
+        let receipt = |items: SmallVec<_>| (!items.is_empty()).then_some(ChargeReceipt { items });
         (receipt(memory), receipt(central))
     }
 

@@ -94,7 +94,7 @@ fn denials_become_a_ban_of_another_key() {
 }
 
 /// Is denied until banned; returns for how many hours.
-fn offend(engine: &Engine, now: Time) -> u64 {
+fn offend(engine: &EngineCore, now: Time) -> u64 {
     for _ in 0..20 {
         engine.check(&login("a@example.com"), now);
     }

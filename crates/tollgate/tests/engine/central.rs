@@ -15,7 +15,7 @@ use tollgate::rule::OnStoreError;
 use tollgate::store::central::{
     CentralCounter, CentralCounterStore, CentralOutcome, CounterId, LimitResult, StoreError,
 };
-use tollgate::store::{Charge, Enforcement, LimitOutcome, Receipt};
+use tollgate::store::{Charge, ChargeReceipt, Enforcement, LimitOutcome};
 use tollgate::track::central::{CentralTrackStore, SharedTrack};
 use tollgate::track::{Delta, Track};
 
@@ -70,7 +70,7 @@ impl Faulty {
         CentralOutcome { admitted, limits }
     }
 
-    fn give_back(&self, receipt: Receipt, now: Time) {
+    fn give_back(&self, receipt: ChargeReceipt, now: Time) {
         let mut states = self.states.lock().expect("no test panics with it");
         for item in receipt.items() {
             let state = states.get_mut(&item.counter().id).expect("it was charged");
@@ -137,16 +137,16 @@ pub fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn check(engine: &Engine, store: &Faulty, hit: &Hit<'_>, now: Time) -> CentralVerdict {
+fn check(engine: &EngineCore, store: &Faulty, hit: &Hit<'_>, now: Time) -> CentralVerdict {
     ready(engine.decide_central(&engine.policy(), hit, now, DecisionMode::Check, store))
 }
 
-fn peek(engine: &Engine, store: &Faulty, hit: &Hit<'_>, now: Time) -> Verdict {
+fn peek(engine: &EngineCore, store: &Faulty, hit: &Hit<'_>, now: Time) -> EngineVerdict {
     ready(engine.decide_central(&engine.policy(), hit, now, DecisionMode::Peek, store)).verdict
 }
 
 fn inspect(
-    engine: &Engine,
+    engine: &EngineCore,
     store: &Faulty,
     (rule, key): (&str, Key),
     now: Time,
@@ -155,14 +155,14 @@ fn inspect(
     ready(engine.inspect_central(rule, key, now, mode, store))
 }
 
-fn with_store(rules: &str, store: StoreSettings) -> Engine {
+fn with_store(rules: &str, store: StoreSettings) -> EngineCore {
     let root = document::read(rules).expect("YAML");
     let mut parts = PolicyParts::default();
     let mut problems = Problems::new();
     let mut map = MapReader::new(&root, "", &mut problems).expect("a map");
     parts.read(&mut map);
     parts.settings.store = store;
-    Engine::new(Policy::new(parts).expect("valid rules"))
+    EngineCore::new(PolicySnapshot::new(parts).expect("valid rules"))
 }
 
 #[test]
@@ -178,9 +178,10 @@ fn counters_elsewhere_decide_as_those_in_memory_do() {
             let hit = Hit::by("ann");
             let here = near.check(&hit, now);
             let there = check(&far, &store, &hit, now).verdict;
-            let told = |verdict: &Verdict| (verdict.allowed, verdict.reason, verdict.retry_after);
-            let left =
-                |verdict: &Verdict| verdict.limits.iter().map(|limit| limit.remaining).collect::<Vec<_>>();
+            let told = |verdict: &EngineVerdict| (verdict.allowed, verdict.reason, verdict.retry_after);
+            let left = |verdict: &EngineVerdict| {
+                verdict.limits.iter().map(|limit| limit.remaining).collect::<Vec<_>>()
+            };
             assert_eq!(told(&here), told(&there), "{algorithm} {n}");
             if here.allowed {
                 assert_eq!(left(&here), left(&there), "{algorithm} {n}");
@@ -224,7 +225,7 @@ fn a_denial_by_a_reachable_counter_stands() {
 }
 
 /// A charge of one rule for ann, as the engine would make it.
-fn charges_of(engine: &Engine, rule: &str) -> Vec<Charge> {
+fn charges_of(engine: &EngineCore, rule: &str) -> Vec<Charge> {
     let probe = Faulty::default();
     check(engine, &probe, &Hit::by("ann"), NOW);
     let counter = probe

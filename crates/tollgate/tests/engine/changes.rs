@@ -6,7 +6,7 @@ use super::*;
 fn a_changed_limit_keeps_what_its_keys_have_used() {
     for algorithm in ALGORITHMS {
         let rule = |count| policy(&format!("rules: [{{id: r, key: user, limit: {count}/m, {algorithm}}}]"));
-        let engine = Engine::new(rule(5));
+        let engine = EngineCore::new(rule(5));
         assert_eq!(allowed(&engine, &Hit::by("u"), 9, NOW), 5, "{algorithm}");
         engine.apply(rule(50), NOW);
         assert_eq!(left(&engine, Hit::by("u"), NOW), [45], "{algorithm}: five of fifty used");
@@ -31,7 +31,7 @@ fn an_override_that_comes_or_goes_keeps_what_its_key_has_used() {
                 "rules: [{{id: r, key: user, limit: 5/m, {algorithm}, overrides: [{overrides}]}}]"
             ))
         };
-        let engine = Engine::new(rule(""));
+        let engine = EngineCore::new(rule(""));
         allowed(&engine, &Hit::by("u"), 4, NOW);
         engine.apply(rule("{user: u, limit: 50/m}"), NOW);
         assert_eq!(left(&engine, Hit::by("u"), NOW), [46], "{algorithm}");
@@ -44,7 +44,7 @@ fn an_override_that_comes_or_goes_keeps_what_its_key_has_used() {
 #[test]
 fn a_changed_algorithm_or_window_starts_fresh() {
     let rule = |options| policy(&format!("rules: [{{id: r, {options}}}]"));
-    let engine = Engine::new(rule("limit: 5/m"));
+    let engine = EngineCore::new(rule("limit: 5/m"));
     allowed(&engine, &Hit::by("u"), 5, NOW);
     engine.apply(rule("limit: 5/m, algorithm: sliding-log"), NOW);
     assert_eq!(left(&engine, Hit::by("u"), NOW), [5]);
@@ -101,7 +101,7 @@ fn changes_under_load_admit_no_more_than_the_larger_limit() {
         let rule = |count| policy(&format!("rules: [{{id: r, key: user, limit: {count}/h, {algorithm}}}]"));
         let mut ahead = 2_000;
         let passed = loop {
-            let engine = Engine::new(rule(5));
+            let engine = EngineCore::new(rule(5));
             // A batch is planned under the policy at its start. The limit changes while it is at its first hits.
             let first = std::iter::repeat_n("first", ahead);
             let batch: Vec<_> = first.chain(users.iter().flat_map(|user| [user.as_str(); 5])).collect();

@@ -18,14 +18,14 @@ fn on(path: &'static str, user: &'static str) -> Hit<'static> {
     Hit::on("GET", "", path).user(user).ip([192, 0, 2, 1].into())
 }
 
-fn switched(yaml: &str, enforce: Enforce) -> Engine {
+fn switched(yaml: &str, enforce: Enforce) -> EngineCore {
     let engine = engine(yaml);
     engine.set_enforce(enforce);
     engine
 }
 
 /// Whether it passes at once, and without headers.
-fn passes(verdict: &Verdict) -> bool {
+fn passes(verdict: &EngineVerdict) -> bool {
     verdict.allowed && verdict.delay.is_zero() && headers(verdict, HeaderStyle::Ietf).iter().next().is_none()
 }
 
@@ -90,8 +90,8 @@ fn a_key_outside_the_share_is_decided_as_in_shadow() {
     let mut inside = 0;
     for user in (0..200).map(|n| n.to_string()) {
         let hit = Hit::by(&user);
-        let said = |engine: &Engine| -> Vec<_> {
-            let say = |verdict: Verdict| {
+        let said = |engine: &EngineCore| -> Vec<_> {
+            let say = |verdict: EngineVerdict| {
                 let limits = verdict.limits.iter().map(|limit| (limit.mode, limit.allowed, limit.remaining));
                 (verdict.reason, verdict.retry_after, limits.collect::<Vec<_>>())
             };

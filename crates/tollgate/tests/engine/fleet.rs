@@ -12,7 +12,7 @@ fn hit() -> Hit<'static> {
     Hit::on("GET", "", "/a").user("ann")
 }
 
-fn fleet() -> Engine {
+fn fleet() -> EngineCore {
     let engine = engine(RULES);
     engine.set_violation_counter(ViolationCounter::Fleet);
     engine

@@ -25,7 +25,7 @@ fn ipv6_addresses_of_one_network_are_one_client() {
     assert!(!engine.check(&from("192.0.2.1"), NOW).allowed);
 }
 
-fn with_settings(yaml: &str, settings: Settings) -> Engine {
+fn with_settings(yaml: &str, settings: Settings) -> EngineCore {
     let root = document::read(yaml).expect("it is YAML");
     let mut problems = Problems::new();
     let mut parts = PolicyParts { settings, ..PolicyParts::default() };
@@ -33,7 +33,7 @@ fn with_settings(yaml: &str, settings: Settings) -> Engine {
     parts.read(&mut map);
     map.finish();
     assert!(problems.is_empty(), "{problems}");
-    Engine::new(Policy::new(parts).expect("the rules are valid"))
+    EngineCore::new(PolicySnapshot::new(parts).expect("the rules are valid"))
 }
 
 #[test]
@@ -125,16 +125,16 @@ fn no_spelling_of_an_identity_escapes_its_limit() {
     assert!(!engine.check(&nobody().user(" 42\t"), NOW).allowed);
 }
 
-fn keys(rule: &str) -> Engine {
+fn keys(rule: &str) -> EngineCore {
     let rule = format!("rules: [{{id: r, key: 'header:x-key', limit: 2/h, {rule}}}]");
-    Engine::new(Policy::from_yaml(&rule).expect("a valid rule"))
+    EngineCore::new(PolicySnapshot::from_yaml(&rule).expect("a valid rule"))
 }
 
 fn with_keys<'h>(values: &[&'h str]) -> Hit<'h> {
     values.iter().fold(Hit::on("GET", "h", "/"), |hit, value| hit.field(FieldSource::Header, "x-key", *value))
 }
 
-fn allowed(engine: &Engine, values: &[&str]) -> bool {
+fn allowed(engine: &EngineCore, values: &[&str]) -> bool {
     engine.check(&with_keys(values), NOW).allowed
 }
 
@@ -171,7 +171,7 @@ fn more_than_eight_values_are_denied() {
     assert!(!allowed(&engine, &values));
     assert!(allowed(&engine, &values[..8]));
     let two = "rules: [{id: r, key: ['header:x-key', 'header:y'], limit: 2/h}]";
-    let engine = Engine::new(Policy::from_yaml(two).expect("a valid rule"));
+    let engine = EngineCore::new(PolicySnapshot::from_yaml(two).expect("a valid rule"));
     let both = |x: usize, y: usize| {
         let hit = values[..y]
             .iter()
@@ -183,8 +183,8 @@ fn more_than_eight_values_are_denied() {
 
 #[test]
 fn a_decoy_hides_no_ban_and_borrows_no_privilege() {
-    let engine = Engine::new(
-        Policy::from_yaml(
+    let engine = EngineCore::new(
+        PolicySnapshot::from_yaml(
             "rules: [{id: r, key: 'header:x-key', limit: 0/h}]
 allow: ['header:x-key:friend']
 bans: [{key: 'header:x-key:evil'}]",
@@ -266,7 +266,7 @@ fn paths_in_any_case_are_one_where_the_settings_say_so() {
                          {id: c, match: /Members/Me, limit: 1/m}, {id: d, match: /by-path/**, key: path, limit: 1/m}]";
     let folded = with_settings(rules, Settings { path_case: PathCase::Insensitive, ..Settings::default() });
     let exact = with_settings(rules, Settings::default());
-    let passed = |engine: &Engine, paths: [&str; 2]| {
+    let passed = |engine: &EngineCore, paths: [&str; 2]| {
         paths.map(|path| engine.check(&Hit::on("POST", "h", path), NOW).allowed)
     };
     for paths in [

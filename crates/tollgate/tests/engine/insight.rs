@@ -62,7 +62,7 @@ fn a_reset_key_starts_over_and_others_do_not() {
         let rule = |limit| {
             policy(&format!("rules: [{{id: r, key: user, limit: {limit}, track: true, {algorithm}}}]"))
         };
-        let engine = Engine::new(rule("5/m"));
+        let engine = EngineCore::new(rule("5/m"));
         for user in ["u", "v"] {
             allowed(&engine, &Hit::by(user), 5, NOW);
         }
@@ -114,7 +114,7 @@ bans: [{key: 'user:sensitive'}]
 allow: ['user:trusted']";
     let shown = |log_keys| {
         let setup = EngineSetup { log_keys, ..EngineSetup::default() };
-        let engine = Engine::with_setup(policy(yaml), setup);
+        let engine = EngineCore::with_setup(policy(yaml), setup);
         let ip: IpAddr = [192, 0, 2, 77].into();
         let hit = || Hit::on("GET", "", "/").ip(ip).email("sensitive@example.com");
         engine.check(&hit(), NOW);
@@ -144,7 +144,7 @@ fn a_key_with_limits_by_plan_shows_and_forgets_whichever_it_met() {
     for _ in 0..3 {
         engine.check(&free(), NOW);
     }
-    let used = |engine: &Engine| -> Vec<_> {
+    let used = |engine: &EngineCore| -> Vec<_> {
         let limits = engine.key("r", key("user:u"), NOW).expect("they go together").limits;
         limits.iter().map(|limit| (limit.limit.to_string(), limit.used)).collect()
     };

@@ -13,8 +13,8 @@ use tollgate::policy::{PolicyParts, Settings};
 use tollgate::rule::PathCase;
 use tollgate::rule_stats::RuleCounts;
 use tollgate::time::calendar::parse_rfc3339;
-use tollgate::verdict::Verdict;
-use tollgate::{Enforce, Engine, EngineSetup, Hit, Policy, Reason, Time};
+use tollgate::verdict::EngineVerdict;
+use tollgate::{Enforce, EngineCore, EngineSetup, Hit, PolicySnapshot, Reason, Time};
 
 mod bans;
 mod bursts;
@@ -48,12 +48,12 @@ const ALGORITHMS: [&str; 11] = [
     "algorithm: tiered-window",
 ];
 
-fn policy(yaml: &str) -> Policy {
-    Policy::from_yaml(yaml).unwrap_or_else(|problems| panic!("{yaml}\n{problems}"))
+fn policy(yaml: &str) -> PolicySnapshot {
+    PolicySnapshot::from_yaml(yaml).unwrap_or_else(|problems| panic!("{yaml}\n{problems}"))
 }
 
-fn engine(yaml: &str) -> Engine {
-    Engine::new(policy(yaml))
+fn engine(yaml: &str) -> EngineCore {
+    EngineCore::new(policy(yaml))
 }
 
 fn key(text: &str) -> Key {
@@ -69,14 +69,14 @@ fn by_hand(until: Time) -> Ban {
 }
 
 /// What each limit has left, without taking anything.
-fn left(engine: &Engine, hit: Hit<'_>, now: Time) -> Vec<u64> {
+fn left(engine: &EngineCore, hit: Hit<'_>, now: Time) -> Vec<u64> {
     engine.peek(&hit.cost(0), now).limits.iter().map(|limit| limit.remaining).collect()
 }
 
-fn allowed(engine: &Engine, hit: &Hit<'_>, times: usize, now: Time) -> usize {
+fn allowed(engine: &EngineCore, hit: &Hit<'_>, times: usize, now: Time) -> usize {
     (0..times).filter(|_| engine.check(hit, now).allowed).count()
 }
 
-fn reported(verdict: &Verdict) -> (&str, u64) {
+fn reported(verdict: &EngineVerdict) -> (&str, u64) {
     verdict.reported().map_or(("", 0), |limit| (limit.rule.id.as_str(), limit.remaining))
 }

@@ -14,7 +14,7 @@ fn automatic(until: Time, strikes: u32) -> Ban {
 }
 
 /// Is denied until banned; returns the ban.
-fn offend(engine: &Engine, path: &str, user: &str, now: Time) -> Ban {
+fn offend(engine: &EngineCore, path: &str, user: &str, now: Time) -> Ban {
     (0..3).for_each(|_| _ = engine.check(&Hit::on("GET", "", path).user(user), now));
     engine.find_ban(key(&format!("user:{user}")), now).expect("it is banned")
 }
@@ -66,7 +66,7 @@ fn a_ban_lifted_while_a_node_was_down_is_lifted_after_its_snapshot_was_read() {
     let mut bytes = Vec::new();
     before.save(&mut bytes, RULES, NOW).expect("memory can be written");
     let setup = EngineSetup::default();
-    let (after, restored) = Engine::restore(policy(RULES), setup, &bytes, |_| None, NOW).expect("sound");
+    let (after, restored) = EngineCore::restore(policy(RULES), setup, &bytes, |_| None, NOW).expect("sound");
     assert_eq!(restored.bans, 1);
     after.replace_bans([], NOW);
     assert_eq!(keys(&after.bans(NOW)), ["user:file"]);

@@ -111,7 +111,7 @@ fn a_shadow_rule_is_charged_iff_the_request_passes_and_it_would_allow() {
 fn denied_hits_are_counted_where_the_rule_says_so() {
     for algorithm in ALGORITHMS {
         let yaml = |counted| format!("rules: [{{id: r, limit: 2/m, count_denied: {counted}, {algorithm}}}]");
-        let waits = |engine: Engine| {
+        let waits = |engine: EngineCore| {
             engine.check(&Hit::by("u").cost(2), NOW);
             for n in 0..10 {
                 assert!(!engine.check(&Hit::by("u"), NOW + SECOND * n).allowed, "{algorithm}");
@@ -255,7 +255,7 @@ fn what_was_denied_or_let_pass_without_rules_has_no_receipt() {
 #[test]
 fn headers_have_policy_remaining_and_wait() {
     let engine = engine("rules: [{id: login, limits: [5/m, 20/h]}, {id: tried, limit: 1/m, mode: shadow}]");
-    let shown = |verdict: &Verdict, style| {
+    let shown = |verdict: &EngineVerdict, style| {
         headers(verdict, style).iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>()
     };
     let allowed = engine.check(&Hit::by("u").cost(2), NOW);
@@ -309,8 +309,8 @@ fn no_clock_makes_the_engine_panic() {
         for period in ["s", "m", "month", "100y"] {
             let yaml =
                 format!("rules: [{{id: r, key: user, limit: 2/{period}, count_denied: true, {algorithm}}}]");
-            let Ok(policy) = Policy::from_yaml(&yaml) else { continue };
-            let engine = Engine::new(policy);
+            let Ok(policy) = PolicySnapshot::from_yaml(&yaml) else { continue };
+            let engine = EngineCore::new(policy);
             for nanos in [0, 1, u64::MAX / 2, u64::MAX - 1, u64::MAX, 1_800_000_000_000_000_000, 0] {
                 let now = Time::from_nanos(nanos);
                 for cost in [1, 1, 1, 3, u64::MAX] {

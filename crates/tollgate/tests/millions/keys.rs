@@ -2,15 +2,15 @@
 
 use tollgate::ban::{Ban, BanSource};
 use tollgate::identity::Key;
-use tollgate::{Hit, Policy, Reason};
+use tollgate::{Hit, PolicySnapshot, Reason};
 
 use super::*;
 
 /// A ban costs no more than this, with everything that finds it.
 const MAX_BYTES_A_BAN: usize = 64;
 
-fn engine() -> Engine {
-    Engine::new(Policy::from_yaml("rules: [{id: r, key: user, limit: 5/m}]").expect("valid"))
+fn engine() -> EngineCore {
+    EngineCore::new(PolicySnapshot::from_yaml("rules: [{id: r, key: user, limit: 5/m}]").expect("valid"))
 }
 
 /// Users, addresses and some others, with the reasons that people and rules give.
@@ -33,7 +33,7 @@ fn banned(n: usize) -> (Key, Ban) {
 }
 
 /// Bans so many; returns what each took at the worst of many moments, and among how many.
-fn cost(engine: &Engine, count: usize) -> (usize, usize) {
+fn cost(engine: &EngineCore, count: usize) -> (usize, usize) {
     let before = IN_USE.get();
     let mut worst = (0, 0);
     for n in 0..count {

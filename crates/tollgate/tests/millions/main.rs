@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use tollgate::policy::PolicyChange;
-use tollgate::{Engine, Time};
+use tollgate::{EngineCore, Time};
 
 mod keys;
 mod rules;
@@ -45,7 +45,7 @@ const NOW: Time = Time::from_secs(1_800_000_000);
 const MAX_BYTES_A_CHANGE: usize = 64 << 10;
 
 /// What one change allocates.
-fn allocated(engine: &Engine, change: PolicyChange) -> usize {
+fn allocated(engine: &EngineCore, change: PolicyChange) -> usize {
     let before = ALLOCATED.get();
     engine.change([change], NOW).expect("a valid change");
     ALLOCATED.get() - before

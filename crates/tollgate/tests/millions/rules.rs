@@ -3,7 +3,7 @@
 use tollgate::document::{self, Problems};
 use tollgate::policy::{PolicyChange, PolicyParts};
 use tollgate::rule::{Rule, RuleId, parse};
-use tollgate::{Engine, Hit, Policy};
+use tollgate::{EngineCore, Hit, PolicySnapshot};
 use tollgate_testkit::mixed_rules::{Mix, Parts};
 
 use super::*;
@@ -34,9 +34,9 @@ fn all_forms(count: usize) -> [(&'static str, Form); 3] {
 }
 
 /// A policy of so many rules, and the bytes that it takes.
-fn policy(count: usize, form: impl Fn(usize) -> String) -> (Policy, usize) {
+fn policy(count: usize, form: impl Fn(usize) -> String) -> (PolicySnapshot, usize) {
     let before = IN_USE.get();
-    let mut policy = Policy::new(PolicyParts::default()).expect("valid");
+    let mut policy = PolicySnapshot::new(PolicyParts::default()).expect("valid");
     let numbers: Vec<usize> = (0..count).collect();
     for page in numbers.chunks(1_000) {
         let changes = page.iter().map(|n| PolicyChange::Put(rule(&form(*n))));
@@ -62,7 +62,7 @@ fn a_rule_costs_a_quarter_of_a_kilobyte_at_the_most() {
 fn a_change_costs_what_it_changes_whatever_the_number_of_rules() {
     for form in [short, long] {
         let few_and_many = [1_000, 100_000].map(|count| {
-            let engine = Engine::new(policy(count, form).0);
+            let engine = EngineCore::new(policy(count, form).0);
             let edited = form(count / 2).replace(": 5", ": 50");
             [
                 allocated(&engine, PolicyChange::Put(rule(&edited))),
@@ -81,8 +81,8 @@ fn a_change_costs_what_it_changes_whatever_the_number_of_rules() {
 #[test]
 fn among_many_rules_the_right_one_is_found() {
     let count = 20_000;
-    let users = Engine::new(policy(count, short).0);
-    let paths = Engine::new(policy(count, long).0);
+    let users = EngineCore::new(policy(count, short).0);
+    let paths = EngineCore::new(policy(count, long).0);
     for n in (0..count).step_by(997) {
         let user = format!("{n:06}");
         let path = format!("/api/v1/items/{n:06}");

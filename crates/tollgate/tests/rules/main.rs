@@ -9,12 +9,12 @@ use std::time::Duration;
 use tollgate::limit::{Levels, Refill, Release, WindowStart};
 use tollgate::rule::{CountWhen, MissingKey, OnExceed, OnStoreError, Rule, RuleMode};
 use tollgate::time::Unit;
-use tollgate::{Engine, Hit, Policy, Shape, Time};
+use tollgate::{EngineCore, Hit, PolicySnapshot, Shape, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 
-fn policy(yaml: &str) -> Policy {
-    Policy::from_yaml(yaml).unwrap_or_else(|problems| panic!("{yaml}\n{problems}"))
+fn policy(yaml: &str) -> PolicySnapshot {
+    PolicySnapshot::from_yaml(yaml).unwrap_or_else(|problems| panic!("{yaml}\n{problems}"))
 }
 
 /// The rule `{id: r, limit: 5/m, …}` with other options.
@@ -36,7 +36,7 @@ fn limits(rule: &Rule) -> Vec<String> {
 /// The problems of a policy, which must all be there, in order, and none beside them.
 #[track_caller]
 fn check_rejected(yaml: &str, expected: &[&str]) {
-    let Err(problems) = Policy::from_yaml(yaml) else { panic!("accepted: {yaml}") };
+    let Err(problems) = PolicySnapshot::from_yaml(yaml) else { panic!("accepted: {yaml}") };
     let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), expected.len(), "{yaml}\n{problems:#?}");
     for (problem, expected) in problems.iter().zip(expected) {
@@ -52,11 +52,11 @@ fn check_option_rejected(options: &str, expected: &str) {
 }
 
 /// The rules that a request meets, with what each has left after it.
-fn met(engine: &Engine, hit: &Hit<'_>) -> Vec<(String, u64)> {
+fn met(engine: &EngineCore, hit: &Hit<'_>) -> Vec<(String, u64)> {
     let verdict = engine.check(hit, NOW);
     verdict.limits.iter().map(|limit| (limit.policy().to_string(), limit.remaining)).collect()
 }
 
-fn engine(yaml: &str) -> Engine {
-    Engine::new(policy(yaml))
+fn engine(yaml: &str) -> EngineCore {
+    EngineCore::new(policy(yaml))
 }

@@ -284,6 +284,6 @@ fn no_empty_policy_is_an_error() {
 fn a_bad_limit_makes_no_other_key_of_its_rule_unknown() {
     // `mode`, `track` and `ban` were once read after the limits, and not at all if these were bad.
     let rule = "{id: a, limit: 5/fortnight, mode: shadow, track: true, ban: {key: ip, after: 3}, count_denied: true}";
-    let problems = Policy::from_yaml(&format!("rules: [{rule}]")).err().expect("the limit is bad");
+    let problems = PolicySnapshot::from_yaml(&format!("rules: [{rule}]")).err().expect("the limit is bad");
     assert_eq!(problems.count(), 1, "{problems}");
 }

@@ -4,7 +4,7 @@ use std::collections::BinaryHeap;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tollgate::Policy;
+use tollgate::PolicySnapshot;
 use tollgate::rule::RuleId;
 use tollgate_stores::rules::{ItemKind, PageQuery, StoredItem, Version};
 
@@ -59,7 +59,7 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
 /// Rules of the database; while it cannot be read, those in force.
 async fn database_rules(
     gate: &Gate,
-    policy: &Policy,
+    policy: &PolicySnapshot,
     page: PageQuery,
 ) -> Result<Vec<(String, Value)>, ProblemDetails> {
     let Some(follower) = gate.rules_follower.get() else { return Ok(Vec::new()) };
@@ -81,7 +81,7 @@ async fn database_rules(
 /// A rule as it is in force here, with its version if known.
 fn listed_rule_json(
     follower: &RulesFollower,
-    policy: &Policy,
+    policy: &PolicySnapshot,
     stored: &StoredItem,
     seen: Option<Version>,
 ) -> Value {
@@ -97,7 +97,7 @@ fn listed_rule_json(
 }
 
 /// The first rules of a page by id. Rules in force are not ordered by id, so all ids are scanned.
-fn in_force(policy: &Policy, page: &PageQuery) -> Vec<(String, Value)> {
+fn in_force(policy: &PolicySnapshot, page: &PageQuery) -> Vec<(String, Value)> {
     let mut first: BinaryHeap<&str> = BinaryHeap::with_capacity(page.limit + 1);
     let ids = policy.rules().iter().filter(|rule| rule.is_added()).map(|rule| rule.id.as_str());
     for id in ids.filter(|id| *id > page.after.as_str() && id.starts_with(&page.prefix)) {

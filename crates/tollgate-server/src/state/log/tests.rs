@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tollgate::{Clock, EngineSetup, Hit, Policy};
+use tollgate::{Clock, EngineSetup, Hit, PolicySnapshot};
 
 use super::*;
 use crate::assemble;
@@ -42,16 +42,16 @@ fn charge(gate: &Gate, users: impl Iterator<Item = u64>) {
 }
 
 /// An engine that was restored from the file.
-fn restored(folder: &Folder, rules: &str, now: Time) -> Engine {
-    let policy = Policy::from_yaml(rules).expect("valid rules");
+fn restored(folder: &Folder, rules: &str, now: Time) -> EngineCore {
+    let policy = PolicySnapshot::from_yaml(rules).expect("valid rules");
     let bytes = fs::read(folder.file()).expect("it");
-    let restored = Engine::restore(policy, EngineSetup::default(), &bytes, |_| None, now);
+    let restored = EngineCore::restore(policy, EngineSetup::default(), &bytes, |_| None, now);
     let (engine, restored) = restored.expect("the file is sound");
     assert_eq!(restored.unused_bytes, 0);
     engine
 }
 
-fn left(engine: &Engine, user: u64, now: Time) -> u64 {
+fn left(engine: &EngineCore, user: u64, now: Time) -> u64 {
     engine.peek(&Hit::by(&user.to_string()), now).limits[0].remaining
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Serialize;
-use tollgate::Verdict;
+use tollgate::EngineVerdict;
 use tollgate::verdict::LimitVerdict;
 
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ struct CheckedLimit {
 }
 
 impl CheckResponse {
-    pub fn of(verdict: &Verdict) -> CheckResponse {
+    pub fn of(verdict: &EngineVerdict) -> CheckResponse {
         let reported = verdict.reported();
         CheckResponse {
             status: None,

@@ -16,7 +16,7 @@ use hyper::{Request, Response, StatusCode, Version};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tollgate::verdict::whole_seconds;
-use tollgate::{Policy, Time, Verdict};
+use tollgate::{EngineVerdict, PolicySnapshot, Time};
 
 use crate::config::{HostHeader, ProxyConfig};
 use crate::gate::{FieldSelection, GateSnapshot};
@@ -139,7 +139,7 @@ impl ConnectionContext {
     async fn admit(
         &self,
         visit: &mut ProxiedRequest,
-        verdict: &mut Verdict,
+        verdict: &mut EngineVerdict,
         decided_at: Time,
     ) -> Result<Option<Box<UnsettledCharges>>, ExchangeError> {
         let has_place = self.proxy.hold_queues.has_requests() && UnsettledCharges::any_held(verdict);
@@ -157,7 +157,7 @@ impl ConnectionContext {
         queue: &RequestQueue,
         id: &str,
         visit: &mut ProxiedRequest,
-        verdict: &mut Verdict,
+        verdict: &mut EngineVerdict,
         decided_at: Time,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
         let mut charges = self.admit(visit, verdict, decided_at).await?;
@@ -174,7 +174,7 @@ impl ConnectionContext {
     async fn forward(
         &self,
         visit: &mut ProxiedRequest,
-        verdict: &mut Verdict,
+        verdict: &mut EngineVerdict,
         decided_at: Time,
         sticky: Option<u64>,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
@@ -236,7 +236,7 @@ impl ConnectionContext {
         queue: &RequestQueue,
         visit: ProxiedRequest,
         sender: RequestSender,
-        verdict: &Verdict,
+        verdict: &EngineVerdict,
         decided_at: Time,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
         let ProxiedRequest { mut parts, host, upload, snapshot, .. } = visit;
@@ -258,7 +258,7 @@ impl ConnectionContext {
     }
 
     /// The requested host. Rejects ambiguous requests.
-    fn inspect(&self, parts: &Parts, policy: &Policy) -> Result<HeaderValue, ProblemDetails> {
+    fn inspect(&self, parts: &Parts, policy: &PolicySnapshot) -> Result<HeaderValue, ProblemDetails> {
         self.framing_check.as_ref().map_or(Ok(()), |heads| heads.check(parts))?;
         inspect::check(parts)?;
         let host = inspect::host(parts)?;
@@ -341,7 +341,7 @@ fn stall_limits(parts: &Parts, config: &ProxyConfig) -> StallLimits {
 
 /// Why a request is not served.
 pub enum ExchangeError {
-    Denied(Box<Verdict>),
+    Denied(Box<EngineVerdict>),
     /// The hold queue is full. The duration is the wait that the request would have had.
     HoldQueueFull(Duration),
     /// Two servers could read it differently.

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tollgate::identity::FieldSource;
 use tollgate::identity::address::TrustedProxies;
 use tollgate::identity::forwarded::ForwardingHeader;
-use tollgate::store::Receipt;
+use tollgate::store::ChargeReceipt;
 use tollgate::{Hit, Time};
 
 use crate::config::Config;
@@ -126,7 +126,7 @@ impl HoldRoom {
     fn enter(&self) -> HeldRequest {
         let mut verdict = self.gate.engine.check(&Hit::on("GET", "h", "/"), HELD_AT);
         let mut charge = verdict.receipt.take();
-        let key = charge.as_ref().and_then(Receipt::queue_key).expect("it is charged");
+        let key = charge.as_ref().and_then(ChargeReceipt::queue_key).expect("it is charged");
         let turn = HELD_AT + verdict.delay;
         self.queues.enqueue(&self.gate, key, turn, &mut charge, usize::MAX).expect("there is no bound")
     }

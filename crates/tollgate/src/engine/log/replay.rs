@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::ban::{Ban, BanSource, Offender, RuleDenials, Strikes};
 use crate::codec::Decoder;
 use crate::codec::chunk::Record;
-use crate::engine::Engine;
+use crate::engine::EngineCore;
 use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
 use crate::store::memory::EntryReader;
@@ -14,7 +14,7 @@ use crate::track::saved::SavedTrack;
 
 /// The state read so far. Counters go directly to the store; of everything else the last record of each key wins.
 pub(crate) struct Replay<'e> {
-    engine: &'e Engine,
+    engine: &'e EngineCore,
     now: Time,
     counters: i64,
     bans: HashMap<u64, (Key, Ban)>,
@@ -30,7 +30,7 @@ pub(crate) struct Replayed {
 }
 
 impl<'e> Replay<'e> {
-    pub(crate) fn new(engine: &'e Engine, now: Time) -> Self {
+    pub(crate) fn new(engine: &'e EngineCore, now: Time) -> Self {
         Replay {
             engine,
             now,

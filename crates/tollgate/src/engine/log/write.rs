@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use crate::ban::{Ban, BanList, Offender, RuleDenials};
 use crate::codec::chunk::{Chunks, Record};
-use crate::engine::Engine;
+use crate::engine::EngineCore;
 use crate::engine::log::{Chunk, Frames, Sink};
 use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
@@ -80,7 +80,7 @@ impl Image {
     }
 }
 
-impl Engine {
+impl EngineCore {
     /// Writes the whole saved state; `rules` is the text of the policy in force.
     pub fn save(&self, mut out: impl Write, rules: &str, now: Time) -> io::Result<()> {
         let (mut frames, header) = self.begin_log();

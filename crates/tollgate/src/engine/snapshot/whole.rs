@@ -7,10 +7,10 @@
 use crate::ban::{Ban, BanSource, Offender, RuleDenials, Strikes};
 use crate::codec::Decoder;
 use crate::engine::snapshot::{MAGIC, Restored, SnapshotError};
-use crate::engine::{Engine, EngineSetup};
+use crate::engine::{EngineCore, EngineSetup};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::identity::Key;
-use crate::policy::Policy;
+use crate::policy::PolicySnapshot;
 use crate::store::memory::EntryReader;
 use crate::time::Time;
 use crate::track::saved::SavedTrack;
@@ -18,15 +18,15 @@ use crate::track::saved::SavedTrack;
 /// The last version without tracked keys.
 const UNTRACKED_VERSION: u64 = 3;
 
-impl Engine {
+impl EngineCore {
     pub(super) fn restore_whole(
-        policy: Policy,
+        policy: PolicySnapshot,
         setup: EngineSetup,
         bytes: &[u8],
         version: u64,
-        former: impl FnOnce(&str) -> Option<Policy>,
+        former: impl FnOnce(&str) -> Option<PolicySnapshot>,
         now: Time,
-    ) -> Result<(Engine, Restored), SnapshotError> {
+    ) -> Result<(EngineCore, Restored), SnapshotError> {
         let mut from = Decoder::verified(bytes).ok_or(SnapshotError::Checksum)?;
         let contents = SnapshotError::Contents;
         from.raw::<{ MAGIC.len() + size_of::<u64>() }>().ok_or(contents)?;

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::store::memory::packed::ChargeOpKind;
 use crate::store::memory::{MemoryStore, charge_op_kind};
-use crate::store::{Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome, Receipt};
+use crate::store::{Charge, ChargeOutcome, ChargeReceipt, DeniedHits, Enforcement, LimitOutcome};
 use crate::time::Time;
 
 /// Whether the limits of the charges are in force, and whether charges were skipped because they were not.
@@ -65,7 +65,7 @@ impl MemoryStore {
             }
         }
         if !outcome.admitted {
-            for item in Receipt::of(charges, outcome).iter().flat_map(|receipt| &receipt.items) {
+            for item in ChargeReceipt::of(charges, outcome).iter().flat_map(|receipt| &receipt.items) {
                 self.settle_item(item, 0, now);
             }
             if in_force.was_replaced() {

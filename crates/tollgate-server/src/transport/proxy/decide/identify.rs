@@ -6,7 +6,7 @@ use hyper::body::Body;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use tollgate::identity::{Attribute, FieldSource};
-use tollgate::{Hit, Policy, Time, Verdict};
+use tollgate::{EngineVerdict, Hit, PolicySnapshot, Time};
 
 use crate::config::Balance;
 use crate::gate::FieldSelection;
@@ -20,7 +20,7 @@ use crate::transport::proxy::wait::enqueue::{self, is_queueable};
 
 /// The decision about a request.
 pub struct ProxyDecision {
-    pub verdict: Verdict,
+    pub verdict: EngineVerdict,
     /// Time of the decision; waits count from here.
     pub decided_at: Time,
     /// The hash by which the request sticks to an upstream.
@@ -79,7 +79,7 @@ impl ConnectionContext {
 }
 
 /// Whether the decision needs the body: it is read only if a matching rule or the balancing uses its fields.
-fn needs_body(policy: &Policy, hit: &Hit<'_>, route: &RouteSnapshot) -> bool {
+fn needs_body(policy: &PolicySnapshot, hit: &Hit<'_>, route: &RouteSnapshot) -> bool {
     let balanced = match &route.config.balance {
         Balance::Hash(attribute) => {
             let source = policy.settings().identity.iter().find(|(name, _)| name == attribute);

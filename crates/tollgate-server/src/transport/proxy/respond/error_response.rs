@@ -2,7 +2,7 @@
 
 use hyper::Response;
 use hyper::header::HeaderValue;
-use tollgate::Verdict;
+use tollgate::EngineVerdict;
 
 use crate::connection::FullResponse;
 use crate::response::{self, ProblemDetails};
@@ -48,7 +48,7 @@ fn thousandths(quality: &str) -> u32 {
 }
 
 /// The response to a denied or banned client.
-pub fn denied(verdict: &Verdict, format: ErrorFormat) -> Response<ResponseBody> {
+pub fn denied(verdict: &EngineVerdict, format: ErrorFormat) -> Response<ResponseBody> {
     let answer = match format {
         ErrorFormat::Json => response::denial(verdict),
         ErrorFormat::Html => {

@@ -2,12 +2,12 @@
 //! remains. The API's limits are never loosened.
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use tollgate::Verdict;
+use tollgate::EngineVerdict;
 use tollgate::headers::{HeaderStyle, headers, merge_ratelimit};
 
 const X_REMAINING: &str = "x-ratelimit-remaining";
 
-pub fn write(response: &mut HeaderMap, verdict: &Verdict, style: HeaderStyle) {
+pub fn write(response: &mut HeaderMap, verdict: &EngineVerdict, style: HeaderStyle) {
     let ours = headers(verdict, style);
     let x_left = ours.iter().find(|(name, _)| *name == X_REMAINING).and_then(|(_, left)| left.parse().ok());
     let keep_theirs = x_left.is_some_and(|left| is_stricter(response, left));
@@ -47,13 +47,14 @@ fn to_value(text: &str) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::{Engine, Hit, Policy, Time};
+    use tollgate::{EngineCore, Hit, PolicySnapshot, Time};
 
     use super::*;
 
     fn merged(theirs: &[(&'static str, &'static str)], style: HeaderStyle) -> Vec<String> {
-        let policy = Policy::from_yaml("rules: [{ id: own, limit: 5/m }]").unwrap();
-        let verdict = Engine::new(policy).check(&Hit::on("GET", "h", "/"), Time::from_secs(1_800_000_000));
+        let policy = PolicySnapshot::from_yaml("rules: [{ id: own, limit: 5/m }]").unwrap();
+        let verdict =
+            EngineCore::new(policy).check(&Hit::on("GET", "h", "/"), Time::from_secs(1_800_000_000));
         let mut response: HeaderMap = theirs
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))

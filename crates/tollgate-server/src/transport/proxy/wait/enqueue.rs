@@ -8,7 +8,7 @@ use hyper::{Method, Response, StatusCode};
 use serde_json::json;
 use tollgate::document::{self, Problems};
 use tollgate::rule::OnExceed;
-use tollgate::{Hit, Policy, Reason, Time, Verdict};
+use tollgate::{EngineVerdict, Hit, PolicySnapshot, Reason, Time};
 
 use crate::config::QueueConfig;
 use crate::connection::FullResponse;
@@ -34,7 +34,7 @@ pub struct RequestQueue {
 }
 
 /// Whether all denying limits have `on_exceed: queue`.
-pub fn is_queueable(verdict: &Verdict) -> bool {
+pub fn is_queueable(verdict: &EngineVerdict) -> bool {
     let mut denying = verdict.enforced().filter(|limit| !limit.allowed).peekable();
     // A cost that exceeds the limit never passes, so the request is not enqueued.
     let passes_later =
@@ -45,7 +45,7 @@ pub fn is_queueable(verdict: &Verdict) -> bool {
 }
 
 /// All identity attributes that the policy may use for this sender, resolved now.
-pub fn resolve_identity(policy: &Policy, hit: &Hit<'_>) -> Vec<(String, String)> {
+pub fn resolve_identity(policy: &PolicySnapshot, hit: &Hit<'_>) -> Vec<(String, String)> {
     let mut identity: Vec<(String, String)> = Vec::new();
     policy.for_each_attribute(|attribute| {
         let name = attribute.to_string();
@@ -86,7 +86,7 @@ impl RequestQueue {
         (parts, host): (&Parts, &HeaderValue),
         mut upload: Upload,
         sender: RequestSender,
-        (verdict, decided_at): (&Verdict, Time),
+        (verdict, decided_at): (&EngineVerdict, Time),
     ) -> Result<String, EnqueueError> {
         let mut share = BudgetReservation::of(&self.body_budget);
         let body = self.read_body(&mut upload, &mut share).await?;
@@ -150,7 +150,7 @@ impl RequestQueue {
     }
 
     /// The response to an enqueued request: 202 with the status URL, or 429 where the configuration says so.
-    pub fn accepted_response(&self, id: &str, verdict: &Verdict) -> Response<ResponseBody> {
+    pub fn accepted_response(&self, id: &str, verdict: &EngineVerdict) -> Response<ResponseBody> {
         let status_url = format!("{STATUS_PATH}{id}");
         let mut answer = if self.config.accepted_status == 429 {
             response::denial(verdict)

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 use tollgate::Time;
 use tollgate::fingerprint::Fingerprint;
-use tollgate::store::Receipt;
+use tollgate::store::ChargeReceipt;
 
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::Gate;
@@ -43,7 +43,7 @@ struct HoldTable {
 #[derive(Default)]
 struct HoldQueue {
     /// Release times with their charges; as many as there are requests in `waiting`.
-    positions: BTreeMap<HoldPosition, Receipt>,
+    positions: BTreeMap<HoldPosition, ChargeReceipt>,
     /// Requests that move up, by number: in order of arrival.
     waiting: BTreeMap<u64, ReleaseSender>,
     /// Requests with several held charges. They have no charge here, and keep their release time.
@@ -56,7 +56,7 @@ struct HoldQueue {
 
 /// A release time, and the number of the request that was given it first.
 type HoldPosition = (Time, u64);
-type ReleaseSender = oneshot::Sender<Option<Receipt>>;
+type ReleaseSender = oneshot::Sender<Option<ChargeReceipt>>;
 
 impl HoldQueue {
     fn first(&self) -> Option<HoldPosition> {
@@ -66,7 +66,7 @@ impl HoldQueue {
     }
 
     /// Takes the first request if it is due, with the charge of its position.
-    fn take_due(&mut self, now: Time) -> Option<(ReleaseSender, Option<Receipt>)> {
+    fn take_due(&mut self, now: Time) -> Option<(ReleaseSender, Option<ChargeReceipt>)> {
         let first = self.first().filter(|(turn, _)| *turn <= now)?;
         match self.positions.remove(&first) {
             Some(charge) => self.waiting.pop_first().map(|(_, release_tx)| (release_tx, Some(charge))),
@@ -82,7 +82,7 @@ pub struct HeldRequest {
     key: Fingerprint,
     /// Its number, and the release time that it was given.
     entered: HoldPosition,
-    release_rx: oneshot::Receiver<Option<Receipt>>,
+    release_rx: oneshot::Receiver<Option<ChargeReceipt>>,
     is_released: bool,
 }
 
@@ -93,7 +93,7 @@ impl HoldQueues {
         gate: &Arc<Gate>,
         key: Fingerprint,
         turn: Time,
-        charge: &mut Option<Receipt>,
+        charge: &mut Option<ChargeReceipt>,
         max: usize,
     ) -> Option<HeldRequest> {
         let mut queues = self.lock();
@@ -201,7 +201,7 @@ impl HoldQueues {
     }
 
     /// Removes a request from its queue. Later requests move up; returns the charge that is left over at the end.
-    fn remove(&self, key: Fingerprint, entered: HoldPosition) -> Option<Receipt> {
+    fn remove(&self, key: Fingerprint, entered: HoldPosition) -> Option<ChargeReceipt> {
         let mut queues = self.lock();
         let queue = queues.by_key.get_mut(&key)?;
         let left_over = match queue.waiting.remove(&entered.1) {
@@ -223,7 +223,7 @@ impl HoldQueues {
 
 impl HeldRequest {
     /// Returns at the request's release time, with the charge of its position.
-    pub async fn wait(&mut self) -> Option<Receipt> {
+    pub async fn wait(&mut self) -> Option<ChargeReceipt> {
         let charge = (&mut self.release_rx).await.ok().flatten();
         self.is_released = true;
         self.queues.finish_release(self.key);
@@ -264,7 +264,7 @@ pub async fn watch(queues: Arc<HoldQueues>, gate: Arc<Gate>, mut shutdown: Shutd
 
 #[cfg(test)]
 mod tests {
-    use tollgate::{Engine, Hit, Policy};
+    use tollgate::{EngineCore, Hit, PolicySnapshot};
 
     use super::*;
     use crate::config_history::ConfigHistory;
@@ -288,7 +288,7 @@ mod tests {
                 allow: Vec::new(),
                 trusted: Default::default(),
             };
-            let gate = Gate::new(Engine::new(Policy::from_yaml(text).unwrap()), live);
+            let gate = Gate::new(EngineCore::new(PolicySnapshot::from_yaml(text).unwrap()), live);
             Waiters { queues: Arc::default(), gate: Arc::new(gate) }
         }
 
@@ -409,7 +409,7 @@ mod tests {
         let waiters = Waiters::new();
         let mut verdict = waiters.gate.engine.check(&Hit::on("GET", "h", "/"), NOW);
         let mut receipt = verdict.receipt.take();
-        let key = receipt.as_ref().and_then(Receipt::queue_key).unwrap();
+        let key = receipt.as_ref().and_then(ChargeReceipt::queue_key).unwrap();
         assert!(waiters.queues.enqueue(&waiters.gate, key, NOW, &mut receipt, 0).is_none());
         assert!(receipt.is_some(), "the receipt is not taken");
     }

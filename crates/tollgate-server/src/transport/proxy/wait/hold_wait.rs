@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use hyper::header::EXPECT;
-use tollgate::{Time, Verdict};
+use tollgate::{EngineVerdict, Time};
 
 use crate::gate::Gate;
 use crate::transport::proxy::exchange::{ConnectionContext, ExchangeError, ProxiedRequest};
@@ -23,7 +23,7 @@ impl ConnectionContext {
         &self,
         visit: &mut ProxiedRequest,
         charges: &mut UnsettledCharges,
-        verdict: &Verdict,
+        verdict: &EngineVerdict,
         decided_at: Time,
     ) -> Result<(), ExchangeError> {
         let behind = charges.queue().is_some_and(|queue| self.proxy.hold_queues.has_requests_for(queue));

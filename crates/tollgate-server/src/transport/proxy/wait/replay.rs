@@ -10,7 +10,7 @@ use hyper::Request;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tollgate::{Time, Verdict};
+use tollgate::{EngineVerdict, Time};
 
 use crate::connection::{DRAIN_TIMEOUT, Shutdown, shutdown_requested};
 use crate::queue::{QueuedRequest, QueuedState};
@@ -80,7 +80,7 @@ async fn decide(
     proxy: &Proxy,
     queue: &RequestQueue,
     mut item: QueuedRequest,
-) -> Option<(QueuedRequest, Verdict)> {
+) -> Option<(QueuedRequest, EngineVerdict)> {
     let now = proxy.gate.now();
     let too_old = now >= item.expires_at;
     // Attempts with an unknown result count, too.
@@ -106,7 +106,12 @@ async fn decide(
 }
 
 /// One attempt with an admitted request.
-async fn send(proxy: Arc<Proxy>, queue: Arc<RequestQueue>, mut item: QueuedRequest, mut verdict: Verdict) {
+async fn send(
+    proxy: Arc<Proxy>,
+    queue: Arc<RequestQueue>,
+    mut item: QueuedRequest,
+    mut verdict: EngineVerdict,
+) {
     if !verdict.delay.is_zero() {
         sleep(verdict.delay).await;
     }
@@ -160,7 +165,7 @@ async fn deliver(
     proxy: &Arc<Proxy>,
     item: &QueuedRequest,
     body: Vec<u8>,
-    verdict: &mut Verdict,
+    verdict: &mut EngineVerdict,
 ) -> Result<u16, String> {
     let route = proxy.route.load_full();
     let mut charges = UnsettledCharges::take_from(verdict);

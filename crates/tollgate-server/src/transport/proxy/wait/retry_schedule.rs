@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tollgate::limit::Shape;
-use tollgate::{Hit, Policy, Time, Verdict};
+use tollgate::{EngineVerdict, Hit, PolicySnapshot, Time};
 
 /// A later estimate could outlive the rule that it is based on.
 const MAX_WAIT: Duration = Duration::from_secs(120);
@@ -69,7 +69,7 @@ impl KeySchedule {
 }
 
 /// The minimum wait of a denied request.
-pub fn min_wait(verdict: &Verdict) -> Duration {
+pub fn min_wait(verdict: &EngineVerdict) -> Duration {
     let wait = verdict.retry_after.unwrap_or(UNKNOWN_WAIT);
     let permit = verdict.reported().is_some_and(|limit| limit.limit.shape() == Shape::Concurrency);
     if permit { wait.min(PERMIT_WAIT) } else { wait }
@@ -77,7 +77,13 @@ pub fn min_wait(verdict: &Verdict) -> Duration {
 
 impl RetrySchedule {
     /// The time of a new request: after all others of its key.
-    pub fn schedule(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) -> Time {
+    pub fn schedule(
+        &self,
+        policy: &PolicySnapshot,
+        hit: &Hit<'_>,
+        verdict: &EngineVerdict,
+        now: Time,
+    ) -> Time {
         self.update(policy, hit, verdict, now, |entry, soonest, step| {
             let behind = entry.map_or(soonest, |entry| entry.latest + step);
             let at = behind.min(now + MAX_WAIT).max(soonest);
@@ -87,7 +93,7 @@ impl RetrySchedule {
     }
 
     /// Releases a time that was assigned to a request which was not enqueued.
-    pub fn cancel(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) {
+    pub fn cancel(&self, policy: &PolicySnapshot, hit: &Hit<'_>, verdict: &EngineVerdict, now: Time) {
         self.update(policy, hit, verdict, now, |entry, soonest, step| {
             let entry = entry.unwrap_or(KeySchedule::new(now));
             let end = Time::from_nanos(entry.latest.nanos().saturating_sub(step.as_nanos() as u64));
@@ -97,7 +103,13 @@ impl RetrySchedule {
 
     /// The next time of a request that was denied at its time. The oldest of them are all tried at the next admission,
     /// in their order; the others come later.
-    pub fn reschedule(&self, policy: &Policy, hit: &Hit<'_>, verdict: &Verdict, now: Time) -> Time {
+    pub fn reschedule(
+        &self,
+        policy: &PolicySnapshot,
+        hit: &Hit<'_>,
+        verdict: &EngineVerdict,
+        now: Time,
+    ) -> Time {
         self.update(policy, hit, verdict, now, |entry, soonest, step| {
             let entry = entry.unwrap_or(KeySchedule::new(now));
             let (early, chance, last) = if now < entry.next_admission {
@@ -121,9 +133,9 @@ impl RetrySchedule {
 
     fn update(
         &self,
-        policy: &Policy,
+        policy: &PolicySnapshot,
         hit: &Hit<'_>,
-        verdict: &Verdict,
+        verdict: &EngineVerdict,
         now: Time,
         next: impl FnOnce(Option<KeySchedule>, Time, Duration) -> (Time, KeySchedule),
     ) -> Time {
@@ -148,7 +160,7 @@ impl RetrySchedule {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::Engine;
+    use tollgate::EngineCore;
 
     use super::*;
 
@@ -172,10 +184,10 @@ mod tests {
     #[test]
     fn requests_of_one_key_are_scheduled_one_after_another_and_keys_independently() {
         let rules = "rules: [{ id: a, key: user, limit: 10/s, burst: 1 }]";
-        let engine = Engine::new(Policy::from_yaml(rules).expect("rules"));
+        let engine = EngineCore::new(PolicySnapshot::from_yaml(rules).expect("rules"));
         let start = Time::from_secs(1_000);
         let schedule = RetrySchedule::default();
-        type Scheduler = fn(&RetrySchedule, &Policy, &Hit<'_>, &Verdict, Time) -> Time;
+        type Scheduler = fn(&RetrySchedule, &PolicySnapshot, &Hit<'_>, &EngineVerdict, Time) -> Time;
         let scheduled = |how: Scheduler, user: &str, after_ms: u64| {
             let hit = Hit::by(user);
             let now = start + Duration::from_millis(after_ms);

@@ -5,43 +5,43 @@ use std::time::Duration;
 
 use hyper::header::HeaderMap;
 use smallvec::SmallVec;
-use tollgate::Verdict;
+use tollgate::EngineVerdict;
 use tollgate::fingerprint::Fingerprint;
 use tollgate::limit::{Release, Shape};
 use tollgate::rule::{Rule, RuleRef};
-use tollgate::store::Receipt;
+use tollgate::store::ChargeReceipt;
 
 use crate::gate::Gate;
 
 /// A charge of a hold queue, with the rule that holds.
-pub type HeldCharge = (RuleRef, Receipt);
+pub type HeldCharge = (RuleRef, ChargeReceipt);
 
 /// The receipts of a request that may still be settled. Charges that are never settled remain.
 #[derive(Default)]
 pub struct UnsettledCharges {
     /// Receipts of rules that depend on the response.
-    on_response: SmallVec<[(RuleRef, Receipt); 1]>,
-    permits: SmallVec<[Receipt; 1]>,
+    on_response: SmallVec<[(RuleRef, ChargeReceipt); 1]>,
+    permits: SmallVec<[ChargeReceipt; 1]>,
     /// Charges of hold queues, the one with the longest wait first.
     held: SmallVec<[HeldCharge; 1]>,
-    rest: SmallVec<[Receipt; 1]>,
+    rest: SmallVec<[ChargeReceipt; 1]>,
 }
 
 impl UnsettledCharges {
     /// Whether the verdict leaves anything to settle.
-    pub fn any_unsettled(verdict: &Verdict) -> bool {
+    pub fn any_unsettled(verdict: &EngineVerdict) -> bool {
         let open = |rule: &Rule, shape| rule.settles_later() || shape == Shape::Concurrency;
         !verdict.delay.is_zero() || verdict.limits.iter().any(|limit| open(&limit.rule, limit.limit.shape()))
     }
 
     /// Whether the verdict holds the request.
-    pub fn any_held(verdict: &Verdict) -> bool {
+    pub fn any_held(verdict: &EngineVerdict) -> bool {
         let holds = |shape| matches!(shape, Shape::LeakyBucket { release: Release::Hold { .. }, .. });
         verdict.limits.iter().any(|limit| holds(limit.limit.shape()))
     }
 
     /// Splits the verdict's receipt.
-    pub fn take_from(verdict: &mut Verdict) -> UnsettledCharges {
+    pub fn take_from(verdict: &mut EngineVerdict) -> UnsettledCharges {
         let mut charges = UnsettledCharges::default();
         let mut longest = Duration::ZERO;
         let Some(receipt) = verdict.receipt.take() else { return charges };
@@ -114,7 +114,7 @@ impl UnsettledCharges {
 /// Permits of concurrency limits, released on drop.
 pub struct Permits {
     gate: Arc<Gate>,
-    receipts: SmallVec<[Receipt; 1]>,
+    receipts: SmallVec<[ChargeReceipt; 1]>,
 }
 
 impl Drop for Permits {
