@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::Shape;
-use tollgate::limit::{Levels, Refill, Release, WindowStart};
+use tollgate::internal::Shape;
+use tollgate::internal::limit::{Levels, Refill, Release, WindowStart};
 
 use crate::contestant::Allowance;
 use crate::decisions::{THREADS, compare};

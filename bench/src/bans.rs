@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use tollgate::ban::{Ban, BanSource};
-use tollgate::identity::Key;
-use tollgate::{Clock, EngineCore, Hit, Time};
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::identity::Key;
+use tollgate::internal::EngineCore;
+use tollgate::{Clock, Hit, Time};
 
 use crate::effort::Effort;
 use crate::ours::engine_of;

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use tollgate::{Limit, Limiter, Shape, Time};
+use tollgate::internal::{Limit, Shape};
+use tollgate::{Limiter, Time};
 
 use crate::effort::Effort;
 use crate::growth::{output_of_child, resident_bytes};
@@ -32,7 +33,7 @@ pub fn run_child(users: usize) {
     const CAP_BYTES: usize = 8 << 30;
     let before = resident_bytes();
     let limit = Limit::new("500/h".parse().expect("a rate"), Shape::SlidingLog).expect("a limit");
-    let limiter = Limiter::with_limit(&limit, CAP_BYTES).expect("memory for every key");
+    let limiter = tollgate::internal::limiter::with_limit(&limit, CAP_BYTES).expect("memory for every key");
     let mut random = Random::new(5);
     for hit in 0..HITS {
         for user in 0..users as u64 {

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tollgate::{Clock, EngineCore, EngineSetup, Hit, Limit, Limiter, PolicySnapshot, Shape, Time};
+use tollgate::internal::{EngineCore, EngineSetup, Limit, PolicySnapshot, Shape};
+use tollgate::{Clock, Hit, Limiter, Time};
 
 use crate::contestant::{Allowance, BATCH, Contestant};
 
@@ -19,7 +20,7 @@ impl Ours {
     pub fn with_shape(allowance: Allowance, shape: Shape) -> Ours {
         let rate = format!("{}/d", allowance.per_day()).parse().expect("a rate");
         let limit = Limit::new(rate, shape).expect("a valid limit");
-        Ours { limiter: Limiter::with_limit(&limit, CAP_BYTES).expect("memory for every key") }
+        Ours { limiter: tollgate::internal::limiter::with_limit(&limit, CAP_BYTES).expect("memory for every key") }
     }
 }
 

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use tollgate::{Clock, EngineCore, Hit, Time};
+use tollgate::internal::EngineCore;
+use tollgate::{Clock, Hit, Time};
 
 use crate::effort::Effort;
 use crate::keys::Random;

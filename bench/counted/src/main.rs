@@ -5,10 +5,11 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use tollgate::changes::Changes;
-use tollgate::fingerprint::Secret;
-use tollgate::limit::Levels;
-use tollgate::{EngineCore, EngineSetup, Hit, Limit, Limiter, PolicySnapshot, Shape, Time};
+use tollgate::internal::changes::Changes;
+use tollgate::internal::fingerprint::Secret;
+use tollgate::internal::limit::Levels;
+use tollgate::internal::{EngineCore, EngineSetup, Limit, PolicySnapshot, Shape};
+use tollgate::{Hit, Limiter, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 const MANY: usize = 1_000_000;

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use tollgate::changes::Changes;
-use tollgate::document::{Problem, Problems};
-use tollgate::engine::EngineSetup;
-use tollgate::{Clock, EngineCore};
+use tollgate::Clock;
+use tollgate::internal::EngineCore;
+use tollgate::internal::changes::Changes;
+use tollgate::internal::document::{Problem, Problems};
+use tollgate::internal::engine::EngineSetup;
 use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::{NameHash, Naming};
 

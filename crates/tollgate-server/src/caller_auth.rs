@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN};
 use hyper::http::uri::Authority;
 use hyper::{Request, StatusCode};
-use tollgate::request::{fields, host};
+use tollgate::internal::request::{fields, host};
 
 use crate::log_rate::LogLimiter;
 use crate::response::ProblemDetails;

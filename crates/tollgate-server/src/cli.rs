@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use hyper::Method;
 use serde_json::Value;
-use tollgate::document::Problems;
+use tollgate::internal::document::Problems;
 
 use crate::cli::session::Session;
 use crate::client::ClientResponse;

@@ -7,14 +7,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollgate::document::{self, MapReader, Problem, Problems};
-use tollgate::engine::LogKeys;
-use tollgate::headers::HeaderStyle;
-use tollgate::identity::address::TrustedProxies;
-use tollgate::identity::{Attribute, FieldSource, Key};
-use tollgate::policy::{PolicyParts, PolicySnapshot};
-use tollgate::rule::{OnExceed, PathCase, Rule};
-use tollgate::store::memory::MemoryFull;
+use tollgate::internal::document::{self, MapReader, Problem, Problems};
+use tollgate::internal::engine::LogKeys;
+use tollgate::internal::headers::HeaderStyle;
+use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::identity::{Attribute, FieldSource, Key};
+use tollgate::internal::policy::{PolicyParts, PolicySnapshot};
+use tollgate::internal::rule::{OnExceed, PathCase, Rule};
+use tollgate::internal::store::memory::MemoryFull;
 
 use crate::tokens;
 

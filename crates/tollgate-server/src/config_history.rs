@@ -6,7 +6,8 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tollgate::{PolicySnapshot, Time};
+use tollgate::Time;
+use tollgate::internal::PolicySnapshot;
 
 use crate::config::Config;
 

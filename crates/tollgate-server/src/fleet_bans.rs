@@ -14,8 +14,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tollgate::Time;
-use tollgate::ban::{Ban, BanSource, ViolationCounter, Violations};
-use tollgate::identity::Key;
+use tollgate::internal::ban::{Ban, BanSource, ViolationCounter, Violations};
+use tollgate::internal::identity::Key;
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::violations::{BanEvent, SharedBans, ViolationOutcome};
 

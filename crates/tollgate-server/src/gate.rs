@@ -5,15 +5,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use tollgate::ban::Ban;
-use tollgate::engine::{DecisionMode, InspectError, InspectMode, KeyReport};
-use tollgate::headers::HeaderStyle;
-use tollgate::identity::address::TrustedProxies;
-use tollgate::identity::{FieldSource, Key};
-use tollgate::request::fields;
-use tollgate::rule::RuleSetError;
-use tollgate::store::ChargeReceipt;
-use tollgate::{Clock, EngineCore, EngineVerdict, Hit, PolicySnapshot, Time};
+use tollgate::internal::ban::Ban;
+use tollgate::internal::engine::{DecisionMode, InspectError, InspectMode, KeyReport};
+use tollgate::internal::headers::HeaderStyle;
+use tollgate::internal::hit;
+use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::identity::{FieldSource, Key};
+use tollgate::internal::request::fields;
+use tollgate::internal::rule::RuleSetError;
+use tollgate::internal::store::ChargeReceipt;
+use tollgate::internal::{EngineCore, EngineVerdict, PolicySnapshot};
+use tollgate::{Clock, Hit, Time};
 
 use crate::config_history::ConfigHistory;
 use crate::jwt::KeySet;
@@ -257,7 +259,7 @@ impl GateSnapshot {
         let claims = match single_token(&hit) {
             Ok(Some(token)) => keys.verify(token, now.secs()),
             Ok(None) => return hit,
-            Err(SeveralTokens) => return hit.too_many_values(FieldSource::Jwt),
+            Err(SeveralTokens) => return hit::with_too_many_values(hit, FieldSource::Jwt),
         };
         let Ok(claims) = claims else { return hit };
         wanted.iter().fold(hit, |hit, name| match claims.get(name) {
@@ -272,7 +274,7 @@ struct SeveralTokens;
 /// The bearer token of a request. With several tokens, which one the API uses is unknown, and verifying all of them
 /// would let a client order any amount of work.
 fn single_token<'h>(hit: &'h Hit<'_>) -> Result<Option<&'h str>, SeveralTokens> {
-    let mut tokens = hit.raw_values(FieldSource::Header, "authorization").filter_map(fields::bearer);
+    let mut tokens = hit::raw_values(hit, FieldSource::Header, "authorization").filter_map(fields::bearer);
     let first = tokens.next();
     if tokens.any(|other| Some(other) != first) { Err(SeveralTokens) } else { Ok(first) }
 }

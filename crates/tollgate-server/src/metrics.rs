@@ -9,9 +9,10 @@ use std::sync::Arc;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
-use tollgate::rule::RuleInForce;
-use tollgate::rule_stats::RuleCounts;
-use tollgate::{Enforce, Time};
+use tollgate::Time;
+use tollgate::internal::Enforce;
+use tollgate::internal::rule::RuleInForce;
+use tollgate::internal::rule_stats::RuleCounts;
 
 use crate::gate::Gate;
 use crate::transport::proxy::Proxy;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
-use tollgate::rule::Warnings;
+use tollgate::internal::rule::Warnings;
 
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::Gate;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tollgate::identity::Attribute;
+use tollgate::internal::identity::Attribute;
 use tollgate::{Hit, Time};
 use tollgate_stores::counters::StoreError;
 

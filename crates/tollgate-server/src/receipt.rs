@@ -13,13 +13,14 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tollgate::algorithm::{Grant, Quota};
-use tollgate::fingerprint::Fingerprint;
-use tollgate::limit::Shape;
-use tollgate::rule::Rule;
-use tollgate::store::central::{CentralCounter, CounterId};
-use tollgate::store::{ChargeReceipt, CounterKey, KeyPart, ReceiptItem, Sensitivity};
-use tollgate::{EngineVerdict, PolicySnapshot, Time};
+use tollgate::Time;
+use tollgate::internal::algorithm::{Grant, Quota};
+use tollgate::internal::fingerprint::Fingerprint;
+use tollgate::internal::limit::Shape;
+use tollgate::internal::rule::Rule;
+use tollgate::internal::store::central::{CentralCounter, CounterId};
+use tollgate::internal::store::{ChargeReceipt, CounterKey, KeyPart, ReceiptItem, Sensitivity};
+use tollgate::internal::{EngineVerdict, PolicySnapshot};
 
 /// A receipt expires after this; its charges then remain.
 pub const MAX_AGE: Duration = Duration::from_secs(3_600);
@@ -246,13 +247,14 @@ pub fn is_expected(verdict: &EngineVerdict) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::document::{self, MapReader, Problems};
-    use tollgate::engine::DecisionMode;
-    use tollgate::policy::{PolicyParts, StoreSettings};
-    use tollgate::rule::OnStoreError;
-    use tollgate::store::Charge;
-    use tollgate::store::central::{CentralCounterStore, CentralOutcome, LimitResult, StoreError};
-    use tollgate::{EngineCore, Hit};
+    use tollgate::Hit;
+    use tollgate::internal::EngineCore;
+    use tollgate::internal::document::{self, MapReader, Problems};
+    use tollgate::internal::engine::DecisionMode;
+    use tollgate::internal::policy::{PolicyParts, StoreSettings};
+    use tollgate::internal::rule::OnStoreError;
+    use tollgate::internal::store::Charge;
+    use tollgate::internal::store::central::{CentralCounterStore, CentralOutcome, LimitResult, StoreError};
 
     use super::*;
 

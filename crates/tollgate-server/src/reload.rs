@@ -13,9 +13,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
-use tollgate::document::{Problem, Problems};
-use tollgate::rule::{RuleId, RuleSetError};
-use tollgate::store::memory::MemoryFull;
+use tollgate::internal::document::{Problem, Problems};
+use tollgate::internal::rule::{RuleId, RuleSetError};
+use tollgate::internal::store::memory::MemoryFull;
 
 use crate::assemble;
 use crate::config::{Config, KeyPair, Listen, QueueConfig, RulesDbConfig, StoreConfig};

@@ -8,9 +8,10 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue}
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tollgate::document::{self, Problems};
-use tollgate::headers::{HeaderStyle, headers};
-use tollgate::{EngineVerdict, Reason};
+use tollgate::Reason;
+use tollgate::internal::EngineVerdict;
+use tollgate::internal::document::{self, Problems};
+use tollgate::internal::headers::{HeaderStyle, headers};
 
 use crate::connection::{FullResponse, ReadBodyError};
 

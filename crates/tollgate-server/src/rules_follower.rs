@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
-use tollgate::identity::Key;
-use tollgate::rule::Rule;
-use tollgate::{PolicySnapshot, Time};
+use tollgate::Time;
+use tollgate::internal::PolicySnapshot;
+use tollgate::internal::identity::Key;
+use tollgate::internal::rule::Rule;
 use tollgate_stores::rules::local_copy::{ChangeDigest, CopyError, LocalCopy};
 use tollgate_stores::rules::{
     Author, DbError, Edit, EditSummary, ItemChange, ItemId, RulesDb, StoredItem, Version,

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use tollgate::document::{Problem, Problems};
-use tollgate::engine::log::Frames;
+use tollgate::internal::document::{Problem, Problems};
+use tollgate::internal::engine::log::Frames;
 
 mod lock;
 mod log;

@@ -6,8 +6,9 @@ use std::sync::{Arc, LazyLock};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
-use tollgate::identity::address::TrustedProxies;
-use tollgate::{EngineCore, PolicySnapshot, Time};
+use tollgate::Time;
+use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::{EngineCore, PolicySnapshot};
 
 pub use crate::admin::testing as admin;
 use crate::config::Config;

@@ -11,10 +11,11 @@ use std::io::{BufWriter, Write, stdout};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tollgate::document::{self, Problems};
-use tollgate::policy::{PolicyChange, PolicyParts};
-use tollgate::rule::parse;
-use tollgate::{Hit, PolicySnapshot, Time};
+use tollgate::internal::PolicySnapshot;
+use tollgate::internal::document::{self, Problems};
+use tollgate::internal::policy::{PolicyChange, PolicyParts};
+use tollgate::internal::rule::parse;
+use tollgate::{Hit, Time};
 use tollgate_stores::rules::sqlite::SqliteDb;
 use tollgate_testkit::mixed_rules::{Mix, Parts};
 

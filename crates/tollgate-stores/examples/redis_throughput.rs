@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::Clock;
-use tollgate::limit::Limit;
-use tollgate::store::{Charge, CounterKey, KeyPart, Sensitivity};
+use tollgate::internal::limit::Limit;
+use tollgate::internal::store::{Charge, CounterKey, KeyPart, Sensitivity};
 use tollgate_stores::counters::redis::{RedisSetup, RedisStore, args_of_call};
 use tollgate_stores::counters::{CentralCounter, CounterId};
 

@@ -1,9 +1,11 @@
 //! Central counter stores, one driver per backend.
 //!
-//! Requests and results are the library's types ([`tollgate::store::central`]). A charge whose outcome is unknown is
+//! Requests and results are the library's types ([`tollgate::internal::store::central`]). A charge whose outcome is unknown is
 //! never retried.
 
-pub use tollgate::store::central::{CentralCounter, CentralOutcome, CounterId, LimitResult, StoreError};
+pub use tollgate::internal::store::central::{
+    CentralCounter, CentralOutcome, CounterId, LimitResult, StoreError,
+};
 
 pub mod breaker;
 #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]

@@ -27,4 +27,4 @@ pub use list::for_each_rule;
 pub use plan::CurrentItems;
 pub use spool::{RuleSpool, SpooledRule};
 pub use text::{ParsedRule, RuleText, parse_ban};
-pub use tollgate::Enforce;
+pub use tollgate::internal::Enforce;

@@ -1,6 +1,7 @@
 //! Access to driver internals for fuzz targets and for tests of linear running time.
 
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
 
 pub use crate::counters::redis::RedisReply;
 use crate::counters::redis::resp::RespDecoder;

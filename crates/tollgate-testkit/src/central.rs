@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::future::Future;
 use std::time::Duration;
 
-use tollgate::limit::{Levels, WindowStart};
-use tollgate::store::{Charge, ChargeReceipt, CounterKey, DeniedHits, LimitOutcome};
-use tollgate::{Clock, Limit, Shape, Time};
+use tollgate::internal::limit::{Levels, WindowStart};
+use tollgate::internal::store::{Charge, ChargeReceipt, CounterKey, DeniedHits, LimitOutcome};
+use tollgate::internal::{Limit, Shape};
+use tollgate::{Clock, Time};
 use tollgate_stores::counters::{CentralCounter, CentralOutcome, CounterId, LimitResult, StoreError};
 
 use crate::conformance::{Answer, Subject, key_parts};

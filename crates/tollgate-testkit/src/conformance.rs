@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-use tollgate::algorithm::Admission;
-use tollgate::store::{Charge, KeyPart, LimitOutcome, Sensitivity};
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
+use tollgate::internal::algorithm::Admission;
+use tollgate::internal::store::{Charge, KeyPart, LimitOutcome, Sensitivity};
 use tollgate_stores::counters::{CounterId, StoreError};
 
 mod draw;

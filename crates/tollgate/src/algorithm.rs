@@ -69,13 +69,17 @@ pub trait Algorithm {
 
 /// Decision on one cost at one timestamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[deny(missing_docs)]
 pub struct Decision {
+    /// Whether it is allowed, and when.
     pub admission: Admission,
     /// What could still be allowed at this timestamp, not counting this request.
     pub left: u64,
 }
 
+#[deny(missing_docs)]
 impl Decision {
+    /// Whether the cost is allowed, and was charged unless this is a peek.
     pub const fn is_allowed(&self) -> bool {
         matches!(self.admission, Admission::Allow { .. })
     }
@@ -89,13 +93,18 @@ impl Decision {
     }
 }
 
+/// Whether a cost is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[deny(missing_docs)]
 pub enum Admission {
     /// Allowed after `delay`, which is zero except for a leaky bucket that holds.
     Allow {
+        /// How long to hold the request.
         delay: Duration,
     },
+    /// Denied, and nothing was charged.
     Deny {
+        /// Until the same cost would be allowed.
         retry_after: Duration,
     },
     /// The cost is above the capacity: no wait would help.
@@ -103,7 +112,7 @@ pub enum Admission {
 }
 
 impl Admission {
-    pub const NOW: Admission = Admission::Allow { delay: Duration::ZERO };
+    pub(crate) const NOW: Admission = Admission::Allow { delay: Duration::ZERO };
 }
 
 /// What a charge leaves behind for its refund.

@@ -13,11 +13,16 @@ mod merge;
 
 pub use merge::merge_ratelimit;
 
+/// Which headers a response gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[deny(missing_docs)]
 pub enum HeaderStyle {
+    /// `RateLimit` and `RateLimit-Policy`, as in revision 11 of the draft.
     #[default]
     Ietf,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     XRateLimit,
+    /// Both kinds.
     Both,
     /// `Retry-After` only.
     None,

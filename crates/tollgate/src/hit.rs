@@ -11,6 +11,7 @@ use crate::identity::address::{self, client_address};
 use crate::identity::{Attribute, FieldSource, key, normal};
 use crate::request::{Target, fields};
 
+#[allow(missing_docs)]
 mod values;
 
 pub use values::{AttributeValues, MAX_VALUES};
@@ -39,7 +40,7 @@ struct Field<'a> {
 }
 
 impl<'a> Hit<'a> {
-    pub const DEFAULT_DOMAIN: &'static str = "default";
+    pub(crate) const DEFAULT_DOMAIN: &'static str = "default";
 
     /// A hit on a target; the parts may be empty, and are canonicalised here.
     #[inline]
@@ -69,36 +70,42 @@ impl<'a> Hit<'a> {
         Hit { user: Some(Cow::Borrowed(user)), ..Hit::with_target(Target::NONE) }
     }
 
+    /// A name that separates counters: the same key counts apart in each domain.
     #[inline]
     pub fn domain(mut self, domain: impl Into<Cow<'a, str>>) -> Self {
         self.domain = domain.into();
         self
     }
 
+    /// The address of the client.
     #[inline]
     pub fn ip(mut self, ip: IpAddr) -> Self {
         self.ip = Some(client_address(ip));
         self
     }
 
+    /// The id of the user.
     #[inline]
     pub fn user(mut self, user: impl Into<Cow<'a, str>>) -> Self {
         self.user = Some(user.into());
         self
     }
 
+    /// The email address of the user, or the one that is tried.
     #[inline]
     pub fn email(mut self, email: impl Into<Cow<'a, str>>) -> Self {
         self.email = Some(email.into());
         self
     }
 
+    /// The MAC address of the device.
     #[inline]
     pub fn mac(mut self, mac: impl Into<Cow<'a, str>>) -> Self {
         self.mac = Some(mac.into());
         self
     }
 
+    /// The API key of the caller.
     #[inline]
     pub fn api_key(mut self, api_key: impl Into<Cow<'a, str>>) -> Self {
         self.api_key = Some(api_key.into());
@@ -116,40 +123,42 @@ impl<'a> Hit<'a> {
         self
     }
 
+    /// An attribute of your own, which rules count by as `attr:name`.
     pub fn attribute(self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> Self {
         self.field(FieldSource::Attr, name, value)
     }
 
     /// Marks every field of a source as having too many values: rules that count by one deny the hit.
-    pub fn too_many_values(mut self, source: FieldSource) -> Self {
+    pub(crate) fn too_many_values(mut self, source: FieldSource) -> Self {
         self.overfull_sources.push(source);
         self
     }
 
+    /// What the hit costs: 1 by default.
     #[inline]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
     }
 
-    pub fn domain_name(&self) -> &str {
+    pub(crate) fn domain_name(&self) -> &str {
         &self.domain
     }
 
-    pub fn target(&self) -> &Target<'a> {
+    pub(crate) fn target(&self) -> &Target<'a> {
         &self.target
     }
 
-    pub fn address(&self) -> Option<IpAddr> {
+    pub(crate) fn address(&self) -> Option<IpAddr> {
         self.ip
     }
 
-    pub fn units(&self) -> u64 {
+    pub(crate) fn units(&self) -> u64 {
         self.cost
     }
 
     /// The value of an attribute in normal form, the first of several; `None` if the request does not have it.
-    pub fn value(&self, attribute: &Attribute, ipv6_prefix: u8) -> Option<Cow<'_, str>> {
+    pub(crate) fn value(&self, attribute: &Attribute, ipv6_prefix: u8) -> Option<Cow<'_, str>> {
         let present = |text: &'_ str| !text.is_empty();
         match attribute {
             Attribute::Ip => Some(Cow::Owned(address::group(self.ip?, ipv6_prefix).to_string())),
@@ -178,7 +187,7 @@ impl<'a> Hit<'a> {
 
     /// The different values of an attribute in normal form.
     #[inline]
-    pub fn values(&self, attribute: &Attribute, ipv6_prefix: u8) -> AttributeValues<'_> {
+    pub(crate) fn values(&self, attribute: &Attribute, ipv6_prefix: u8) -> AttributeValues<'_> {
         match attribute {
             Attribute::Field(source, _) if self.overfull_sources.contains(source) => AttributeValues::TooMany,
             Attribute::Field(source, name) => self.field_values(*source, name).collect(),
@@ -207,10 +216,35 @@ impl<'a> Hit<'a> {
     }
 
     /// All values given under a name, in order.
-    pub fn raw_values<'s>(&'s self, source: FieldSource, name: &str) -> impl Iterator<Item = &'s str> {
+    pub(crate) fn raw_values<'s>(&'s self, source: FieldSource, name: &str) -> impl Iterator<Item = &'s str> {
         let same = move |field: &&Field<'_>| field.source == source && field.name == name;
         self.fields.iter().filter(same).map(|field| field.value.as_ref())
     }
+}
+
+/// The target of a hit.
+pub fn target<'h, 'a>(hit: &'h Hit<'a>) -> &'h Target<'a> {
+    hit.target()
+}
+
+/// The address of the client.
+pub fn address(hit: &Hit<'_>) -> Option<IpAddr> {
+    hit.address()
+}
+
+/// All values given under a name, in order.
+pub fn raw_values<'h>(hit: &'h Hit<'_>, source: FieldSource, name: &str) -> impl Iterator<Item = &'h str> {
+    hit.raw_values(source, name)
+}
+
+/// The value of an attribute in normal form, the first of several.
+pub fn value<'h>(hit: &'h Hit<'_>, attribute: &Attribute, ipv6_prefix: u8) -> Option<Cow<'h, str>> {
+    hit.value(attribute, ipv6_prefix)
+}
+
+/// Marks every field of a source as having too many values.
+pub fn with_too_many_values(hit: Hit<'_>, source: FieldSource) -> Hit<'_> {
+    hit.too_many_values(source)
 }
 
 #[cfg(test)]

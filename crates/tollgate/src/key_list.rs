@@ -16,7 +16,7 @@ mod kinds;
 pub(crate) use kinds::KeyKinds;
 
 #[derive(Clone)]
-pub struct KeyList<V> {
+pub(crate) struct KeyList<V> {
     kinds: KeyKinds,
     entries: PersistentVec<Arc<(Key, V)>>,
     numbers: Hamt<IndexEntry>,
@@ -36,16 +36,16 @@ impl<V> Default for KeyList<V> {
 }
 
 impl<V> KeyList<V> {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    pub fn get(&self, key: &Key) -> Option<&V> {
+    pub(crate) fn get(&self, key: &Key) -> Option<&V> {
         self.number(key).map(|number| &self.entries[number].1)
     }
 
     /// The entry for a request that `accept` accepts: the longest prefix of its address first.
-    pub fn find<'h, W: IntoIterator<Item = Cow<'h, str>>>(
+    pub(crate) fn find<'h, W: IntoIterator<Item = Cow<'h, str>>>(
         &self,
         ip: Option<IpAddr>,
         values: impl Fn(&Attribute) -> W,
@@ -60,12 +60,12 @@ impl<V> KeyList<V> {
         })
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &(Key, V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(Key, V)> {
         self.entries.iter().map(|entry| &**entry)
     }
 
     /// The attributes that the list needs of a request.
-    pub fn attributes(&self) -> impl Iterator<Item = &Attribute> {
+    pub(crate) fn attributes(&self) -> impl Iterator<Item = &Attribute> {
         self.kinds.attributes()
     }
 
@@ -79,7 +79,7 @@ impl<V> KeyList<V> {
     }
 
     /// Adds a key, or replaces its value.
-    pub fn insert(&mut self, key: Key, value: V) {
+    pub(crate) fn insert(&mut self, key: Key, value: V) {
         match self.number(&key) {
             Some(number) => self.entries.replace(number, Arc::new((key, value))),
             None => {
@@ -93,7 +93,7 @@ impl<V> KeyList<V> {
     }
 
     /// Removes a key; `false` if it was not there. The last entry gets its number, so that numbers have no gaps.
-    pub fn remove(&mut self, key: &Key) -> bool {
+    pub(crate) fn remove(&mut self, key: &Key) -> bool {
         let Some(number) = self.number(key) else { return false };
         self.numbers.remove(self.hash(key), |each| each.number == number as u32);
         self.kinds.remove(key);

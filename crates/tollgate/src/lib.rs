@@ -1,73 +1,180 @@
-//! Tollgate, the library: identities, rules, limits, and the counters behind them.
+//! Rate limiting inside a program: one limit, or a file of rules.
 //!
-//! No I/O, no async runtime; time is passed in.
+//! # One limit
+//!
+//! A [`Limiter`] counts any number of keys. It is fast (a known key costs one compare-and-swap), exact, and bounded in
+//! memory.
+//!
+//! ```
+//! use tollgate::Limiter;
+//!
+//! let limiter = Limiter::new("5/m")?;
+//! let decision = limiter.check("user:42");
+//! assert!(decision.is_allowed());
+//! # Ok::<(), tollgate::LimiterError>(())
+//! ```
+//!
+//! # Rules
+//!
+//! An [`Engine`] decides by the rules that the server reads, too: who is told apart by what, how much each may do, who
+//! is exempt or banned. A request is a [`Hit`]; the answer is a [`Verdict`], which knows the headers of the response.
+//!
+//! ```
+//! use tollgate::{Engine, HeaderStyle, Hit};
+//!
+//! let engine = Engine::from_yaml(
+//!     "
+//! rules:
+//!   - {id: login, match: POST /login, key: email, limits: [2/m, 20/h], algorithm: sliding-log}
+//!   - {id: search, match: GET /search/**, key: [ip, user], limit: 2/s, burst: 10}
+//! allow: [ip:10.0.0.0/8]
+//! ",
+//! )?;
+//! let hit = Hit::on("POST", "example.com", "/login").email("ann@example.com");
+//! assert!(engine.check(&hit).is_allowed());
+//! assert!(engine.check(&hit).is_allowed());
+//! let verdict = engine.check(&hit);
+//! assert!(!verdict.is_allowed());
+//! assert_eq!(verdict.reported().map(|limit| limit.rule()), Some("login"));
+//! let headers = verdict.headers(HeaderStyle::Ietf);
+//! assert_eq!(headers.last(), Some(&("retry-after", "60".to_owned())));
+//! # Ok::<(), tollgate::EngineError>(())
+//! ```
+//!
+//! # Giving back
+//!
+//! What was charged for nothing, or too much, is given back with the receipt:
+//!
+//! ```
+//! use tollgate::{Engine, Hit};
+//!
+//! let engine = Engine::from_yaml("rules: [{id: reports, key: user, limit: 1/d}]")?;
+//! let hit = Hit::by("ann");
+//! let receipt = engine.check(&hit).into_receipt().expect("it was charged");
+//! assert!(!engine.check(&hit).is_allowed());
+//! engine.refund(receipt);
+//! assert!(engine.check(&hit).is_allowed());
+//! # Ok::<(), tollgate::EngineError>(())
+//! ```
+//!
+//! # Time in tests
+//!
+//! A [manual clock](Clock::manual) moves when it is told to:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollgate::{Clock, Engine, Hit, Policy, Time};
+//!
+//! let clock = Clock::manual(Time::from_secs(1_800_000_000));
+//! let policy = Policy::from_yaml("rules: [{id: all, key: user, limit: 1/m}]")?;
+//! let engine = Engine::builder().clock(clock).build(policy)?;
+//! assert!(engine.check(&Hit::by("ann")).is_allowed());
+//! let denied = engine.check(&Hit::by("ann"));
+//! assert_eq!(denied.retry_after(), Some(Duration::from_secs(60)));
+//! engine.clock().advance(Duration::from_secs(60));
+//! assert!(engine.check(&Hit::by("ann")).is_allowed());
+//! # Ok::<(), tollgate::EngineError>(())
+//! ```
+//!
+//! A limiter can be [given the time](Limiter::check_at) of each call instead.
+//!
+//! # What it does not do
+//!
+//! The library does no I/O and has no runtime: counters of several processes, a rules database and the proxy are the
+//! server's.
 
-pub mod time;
+#![deny(missing_docs, unreachable_pub)]
 
-pub mod limit;
+mod time;
 
-pub mod algorithm;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod limit;
 
-pub mod document;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod algorithm;
 
-pub mod request;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod document;
 
-pub mod identity;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod request;
 
-pub mod hit;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod identity;
 
-pub mod rule;
+mod hit;
+
+#[allow(missing_docs)] // internal; public items in it deny them
+mod rule;
 
 mod key_list;
 
-pub mod ban;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod ban;
 
-pub mod enforce;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod enforce;
 
-pub mod fingerprint;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod fingerprint;
 
-pub mod store;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod store;
 
-pub mod verdict;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod verdict;
 
 mod plan;
 
-pub mod policy;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod policy;
 
-pub mod rule_stats;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod rule_stats;
 
-pub mod track;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod track;
 
-pub mod event;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod event;
 
-pub mod engine;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod engine;
 
-pub mod headers;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod headers;
 
-pub mod limiter;
+mod limiter;
 
-pub mod changes;
+mod api;
+
+#[allow(missing_docs)] // internal; public items in it deny them
+mod changes;
 mod codec;
+#[allow(missing_docs)] // internal; public items in it deny them
 mod collections;
-#[cfg(shuttle)]
-#[doc(hidden)]
-pub use sync::seeded;
 mod prefetch;
 mod sampled_lru;
 mod stripes;
 mod sync;
 #[cfg(feature = "testing")]
-#[doc(hidden)]
-pub mod testing;
+#[allow(missing_docs)] // internal; public items in it deny them
+mod testing;
 
-pub use enforce::Enforce;
-pub use engine::{EngineCore, EngineSetup};
+#[doc(hidden)]
+pub mod internal;
+
+pub use algorithm::{Admission, Decision};
+pub use api::{
+    Engine, EngineBuilder, EngineError, KeyNameError, LimitStatus, Policy, Receipt, RulesError, Verdict,
+};
+pub use headers::HeaderStyle;
 pub use hit::Hit;
-pub use limit::{Limit, Rate, Shape};
+pub use identity::FieldSource;
 pub use limiter::{Limiter, LimiterError, LimiterKey};
-pub use policy::PolicySnapshot;
+pub use store::memory::{MemoryFull, Usage};
 pub use time::{Clock, Time};
-pub use verdict::{EngineVerdict, Reason};
+pub use verdict::Reason;
 
 /// Compiles and runs the Rust examples of the documentation.
 #[cfg(doctest)]

@@ -6,8 +6,10 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::algorithm::{Admission, Decision, Quota};
+use crate::api::{Receipt, RulesError};
 use crate::fingerprint::{Fingerprint, Secret, ShortPart};
-use crate::limit::{Limit, Rate, RateError};
+use crate::limit::{Limit, Rate};
+use crate::rule::parse;
 use crate::store::memory::{CandidateLines, FastPath, FastPathResult, SlotHint, Usage};
 use crate::store::{Charge, ChargeReceipt, MemoryStore};
 use crate::time::{Clock, Now, Time};
@@ -43,9 +45,9 @@ pub trait LimiterKey: sealed::HashedKey {}
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LimiterError {
-    /// The rate is not valid.
+    /// The limit is not valid.
     #[error(transparent)]
-    Rate(#[from] RateError),
+    Limit(#[from] RulesError),
     /// A key at its limit would not fit the memory.
     #[error("{given} bytes of memory are too few for this limit: it needs {needed}")]
     Memory {
@@ -60,17 +62,29 @@ pub enum LimiterError {
 }
 
 impl Limiter {
-    /// The memory of [`new`](Self::new): a gibibyte. It is reserved, and committed as keys arrive.
-    pub const DEFAULT_MEMORY_BYTES: usize = 1 << 30;
+    const DEFAULT_MEMORY_BYTES: usize = 1 << 30;
 
-    /// Admits a rate such as `5/m` for each key, with the default algorithm, GCRA.
+    /// Admits a rate such as `5/m` for each key, with the default algorithm, GCRA, in at most a
+    /// gibibyte. Memory is reserved, and committed as keys arrive.
     pub fn new(rate: &str) -> Result<Limiter, LimiterError> {
-        let rate: Rate = rate.parse()?;
+        let rate: Rate = rate.parse().map_err(RulesError::of)?;
         Limiter::with_limit(&Limit::per(rate), Self::DEFAULT_MEMORY_BYTES)
     }
 
-    /// Any limit, in at most `memory_bytes`.
-    pub fn with_limit(limit: &Limit, memory_bytes: usize) -> Result<Limiter, LimiterError> {
+    /// Any algorithm, with the options that a rule has, in at most `memory_bytes`.
+    ///
+    /// ```
+    /// use tollgate::Limiter;
+    ///
+    /// let limiter = Limiter::from_yaml("{limit: 100/h, algorithm: sliding-log}", 64 << 20)?;
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// # Ok::<(), tollgate::LimiterError>(())
+    /// ```
+    pub fn from_yaml(text: &str, memory_bytes: usize) -> Result<Limiter, LimiterError> {
+        Limiter::with_limit(&parse::limit(text).map_err(RulesError::from)?, memory_bytes)
+    }
+
+    fn with_limit(limit: &Limit, memory_bytes: usize) -> Result<Limiter, LimiterError> {
         let needed = MemoryStore::min_bytes_for(limit);
         if memory_bytes < needed {
             return Err(LimiterError::Memory { given: memory_bytes, needed });
@@ -146,7 +160,7 @@ impl Limiter {
         &self,
         key: &K,
         cost: u64,
-    ) -> (Decision, Option<ChargeReceipt>) {
+    ) -> (Decision, Option<Receipt>) {
         self.check_with_receipt_at(key, cost, self.clock.now())
     }
 
@@ -156,20 +170,21 @@ impl Limiter {
         key: &K,
         cost: u64,
         now: Time,
-    ) -> (Decision, Option<ChargeReceipt>) {
+    ) -> (Decision, Option<Receipt>) {
         let charges = [self.charge(key, cost)];
         let outcome = self.store.charge(&charges, now);
-        (outcome.limits[0].decision, ChargeReceipt::of(&charges, &outcome))
+        let receipt = ChargeReceipt::of(&charges, &outcome);
+        (outcome.limits[0].decision, receipt.map(|inner| Receipt { inner }))
     }
 
     /// Gives back what was charged, except what time has given back already.
-    pub fn refund(&self, receipt: ChargeReceipt) {
+    pub fn refund(&self, receipt: Receipt) {
         self.refund_at(receipt, self.clock.now());
     }
 
     /// [`refund`](Self::refund) at a given time.
-    pub fn refund_at(&self, receipt: ChargeReceipt, now: Time) {
-        self.store.refund(receipt, now);
+    pub fn refund_at(&self, receipt: Receipt, now: Time) {
+        self.store.refund(receipt.inner, now);
     }
 
     /// Removes the state of a key; returns whether there was one.
@@ -244,6 +259,11 @@ impl Limiter {
         // The clock is read while the key's cache lines are being fetched.
         self.store.charge_fast(lines, &self.fast_path, cost, now.now(), charged)
     }
+}
+
+/// A limiter for any limit, in at most `memory_bytes`.
+pub fn with_limit(limit: &Limit, memory_bytes: usize) -> Result<Limiter, LimiterError> {
+    Limiter::with_limit(limit, memory_bytes)
 }
 
 impl LimiterKey for str {}

@@ -7,8 +7,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+#[allow(missing_docs)]
 pub mod calendar;
 mod duration;
+#[allow(missing_docs)]
 mod period;
 mod tsc_clock;
 
@@ -23,22 +25,27 @@ pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub struct Time(u64);
 
 impl Time {
+    /// 1970-01-01 00:00:00 UTC.
     pub const EPOCH: Time = Time(0);
     /// Never: later than any timestamp that a limit can reach.
     pub const MAX: Time = Time(u64::MAX);
 
+    /// Nanoseconds since the epoch.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
+    /// Seconds since the epoch.
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(NANOS_PER_SECOND))
     }
 
+    /// Nanoseconds since the epoch.
     pub const fn nanos(self) -> u64 {
         self.0
     }
 
+    /// Whole seconds since the epoch.
     pub const fn secs(self) -> u64 {
         self.0 / NANOS_PER_SECOND
     }
@@ -78,6 +85,7 @@ pub(crate) fn nanos_of(duration: Duration) -> u64 {
 
 /// The source of a decision's time: a timestamp, or a clock that is read when needed.
 pub trait Now {
+    /// The time now.
     fn now(&self) -> Time;
 }
 
@@ -104,25 +112,31 @@ pub struct Clock {
 }
 
 impl Clock {
+    /// A clock that starts at the time of the system.
     pub fn new() -> Self {
         Self { anchor: AtomicU64::new(unix_nanos()), ticker: TscClock::new() }
     }
 
+    /// A clock that stands still until it is [advanced](Self::advance): for tests.
+    pub fn manual(start: Time) -> Self {
+        Self { anchor: AtomicU64::new(start.0), ticker: TscClock::stopped() }
+    }
+
+    /// The time now.
     #[inline]
     pub fn now(&self) -> Time {
         Time(self.anchor.load(Ordering::Relaxed) + self.ticker.elapsed())
+    }
+
+    /// Moves the time forward.
+    pub fn advance(&self, duration: Duration) {
+        self.anchor.fetch_add(nanos_of(duration), Ordering::Relaxed);
     }
 
     /// Follows the system clock forward (a resumed laptop, an NTP step). Call it periodically.
     pub fn reanchor(&self) {
         let anchor = unix_nanos().saturating_sub(self.ticker.elapsed());
         self.anchor.fetch_max(anchor, Ordering::Relaxed);
-    }
-
-    /// Moves the clock forward: tests do not wait for what expires.
-    #[cfg(feature = "testing")]
-    pub fn advance(&self, by: Duration) {
-        self.anchor.fetch_add(nanos_of(by), Ordering::Relaxed);
     }
 }
 

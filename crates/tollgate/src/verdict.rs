@@ -68,21 +68,31 @@ impl fmt::Display for VerdictId {
     }
 }
 
+/// Why a hit is admitted or denied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[deny(missing_docs)]
 pub enum Reason {
+    /// Every limit admits it.
     Ok,
+    /// A limit denies it.
     Limit,
+    /// Its sender is banned.
     Ban,
+    /// Its sender is on the allow list.
     AllowList,
+    /// The counters could not be read, and the rule fails open or closed.
     StoreError,
     /// No enforced rule was applied: none matches, or the panic switch is set to shadow or off.
     NoRule,
 }
 
+#[deny(missing_docs)]
 impl Reason {
+    /// Every reason.
     pub const ALL: [Reason; 6] =
         [Reason::Ok, Reason::Limit, Reason::Ban, Reason::AllowList, Reason::StoreError, Reason::NoRule];
 
+    /// Its name in logs, metrics and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Reason::Ok => "ok",

@@ -7,9 +7,9 @@ mod model;
 
 use history::{Abuse, Family, Lag, Run, abuses, histories, lags};
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Quota};
-use tollgate::limit::{Levels, Limit, Refill, Release, Shape, WindowStart};
-use tollgate::time::Time;
+use tollgate::internal::algorithm::{Algorithm, Quota};
+use tollgate::internal::limit::{Levels, Limit, Refill, Release, Shape, WindowStart};
+use tollgate::internal::time::Time;
 
 proptest! {
     #[test]

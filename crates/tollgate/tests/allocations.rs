@@ -3,8 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use tollgate::headers::{HeaderStyle, Headers};
-use tollgate::{EngineCore, Hit, Limiter, PolicySnapshot, Time};
+use tollgate::internal::headers::{HeaderStyle, Headers};
+use tollgate::internal::{EngineCore, PolicySnapshot};
+use tollgate::{Hit, Limiter, Time};
 
 struct Counting;
 

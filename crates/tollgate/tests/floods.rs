@@ -3,12 +3,13 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use tollgate::algorithm::Quota;
-use tollgate::fingerprint::Secret;
-use tollgate::limit::{Levels, WindowStart};
-use tollgate::store::memory::{AGGREGATE_CELLS, MemoryFull};
-use tollgate::store::{Charge, ChargeReceipt, MemoryStore};
-use tollgate::{EngineCore, EngineSetup, Hit, Limit, PolicySnapshot, Shape, Time};
+use tollgate::internal::algorithm::Quota;
+use tollgate::internal::fingerprint::Secret;
+use tollgate::internal::limit::{Levels, WindowStart};
+use tollgate::internal::store::memory::{AGGREGATE_CELLS, MemoryFull};
+use tollgate::internal::store::{Charge, ChargeReceipt, MemoryStore};
+use tollgate::internal::{EngineCore, EngineSetup, Limit, PolicySnapshot, Shape};
+use tollgate::{Hit, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 const SECOND: Duration = Duration::from_secs(1);

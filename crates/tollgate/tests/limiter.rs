@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Quota};
-use tollgate::limit::{Shape, WindowStart};
-use tollgate::store::MemoryStore;
-use tollgate::{Limit, Limiter, LimiterError, Time};
+use tollgate::internal::Limit;
+use tollgate::internal::algorithm::{Algorithm, Quota};
+use tollgate::internal::limit::{Shape, WindowStart};
+use tollgate::internal::store::MemoryStore;
+use tollgate::{Limiter, LimiterError, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 const LONG: &str = "a key that is longer than the fifteen bytes of a short one";
@@ -42,8 +43,11 @@ fn strings_bytes_and_numbers_are_distinct() {
 
 #[test]
 fn a_key_that_was_reset_or_pushed_out_starts_over() {
-    let limiter = Limiter::with_limit(&Limit::per("1/h".parse().expect("a rate")), MemoryStore::MIN_BYTES)
-        .expect("a limiter");
+    let limiter = tollgate::internal::limiter::with_limit(
+        &Limit::per("1/h".parse().expect("a rate")),
+        MemoryStore::MIN_BYTES,
+    )
+    .expect("a limiter");
     assert!(limiter.check_at("ann", NOW).is_allowed());
     assert!(!limiter.check_at("ann", NOW).is_allowed());
     assert!(limiter.reset("ann"));
@@ -88,7 +92,7 @@ fn a_limiter_that_cannot_be_made_names_the_reason() {
     let error = |limiter: Result<Limiter, LimiterError>| limiter.err().expect("an error").to_string();
     assert!(error(Limiter::new("5 a day")).starts_with("no period in '5 a day'"));
     let limit = Limit::new("1000000/h".parse().expect("a rate"), Shape::SlidingLog).expect("a limit");
-    let text = error(Limiter::with_limit(&limit, 1 << 20));
+    let text = error(tollgate::internal::limiter::with_limit(&limit, 1 << 20));
     assert!(text.starts_with("1048576 bytes of memory are too few for this limit: it needs "), "{text}");
 }
 
@@ -102,7 +106,8 @@ fn a_batch_is_answered_like_one_after_the_other() {
     ];
     for shape in shapes {
         let limit = Limit::new("3/m".parse().expect("a rate"), shape).expect("a limit");
-        let new = || Limiter::with_limit(&limit, MemoryStore::MIN_BYTES).expect("a limiter");
+        let new =
+            || tollgate::internal::limiter::with_limit(&limit, MemoryStore::MIN_BYTES).expect("a limiter");
         let batched = new();
         let single = new();
         let keys: Vec<String> = (0..200).map(|n| format!("{}", n % 37)).collect();
@@ -129,7 +134,7 @@ proptest! {
     ) {
         let shape = Shape::Gcra { burst: Some(burst) };
         let limit = Limit::new(rate.parse().expect("a rate"), shape).expect("a limit");
-        let limiter = Limiter::with_limit(&limit, MemoryStore::MIN_BYTES).expect("a limiter");
+        let limiter = tollgate::internal::limiter::with_limit(&limit, MemoryStore::MIN_BYTES).expect("a limiter");
         let quota = Quota::new(&limit);
         let mut states = [(); 3].map(|()| quota.fresh());
         let mut now = Time::from_nanos(start);

@@ -6,11 +6,12 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::algorithm::{Algorithm, Grant, Quota, QuotaState};
-use tollgate::fingerprint::Secret;
-use tollgate::limit::{Levels, Refill, Release, WindowStart};
-use tollgate::store::{Charge, ChargeReceipt, DeniedHits, Enforcement, MemoryStore};
-use tollgate::{Limit, Shape, Time};
+use tollgate::Time;
+use tollgate::internal::algorithm::{Algorithm, Grant, Quota, QuotaState};
+use tollgate::internal::fingerprint::Secret;
+use tollgate::internal::limit::{Levels, Refill, Release, WindowStart};
+use tollgate::internal::store::{Charge, ChargeReceipt, DeniedHits, Enforcement, MemoryStore};
+use tollgate::internal::{Limit, Shape};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 static SECRET: LazyLock<Secret> = LazyLock::new(|| Secret::from_bytes([7; 16]));
@@ -285,7 +286,7 @@ struct Model {
     states: HashMap<String, QuotaState>,
 }
 
-type Answer = (bool, Vec<(tollgate::algorithm::Decision, u64, Duration, bool)>);
+type Answer = (bool, Vec<(tollgate::internal::algorithm::Decision, u64, Duration, bool)>);
 
 impl Model {
     fn charge(&mut self, keys: &[String], charges: &[Charge], now: Time) -> Answer {

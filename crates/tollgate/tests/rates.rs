@@ -3,11 +3,12 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use tollgate::algorithm::{Algorithm, Quota};
-use tollgate::fingerprint::Secret;
-use tollgate::limit::WindowStart;
-use tollgate::store::{Charge, MemoryStore, Predecessor};
-use tollgate::{Limit, Shape, Time};
+use tollgate::Time;
+use tollgate::internal::algorithm::{Algorithm, Quota};
+use tollgate::internal::fingerprint::Secret;
+use tollgate::internal::limit::WindowStart;
+use tollgate::internal::store::{Charge, MemoryStore, Predecessor};
+use tollgate::internal::{Limit, Shape};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 const SECOND: Duration = Duration::from_secs(1);

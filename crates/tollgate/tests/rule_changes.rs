@@ -1,10 +1,11 @@
 //! Incremental changes of rules end in the same state as a full load: the same matches, the same verdicts.
 
 use proptest::prelude::*;
-use tollgate::document::{self, Problems};
-use tollgate::policy::{PolicyChange, PolicyParts};
-use tollgate::rule::{Rule, RuleId, RuleSetError, parse};
-use tollgate::{EngineCore, Hit, PolicySnapshot, Time};
+use tollgate::internal::document::{self, Problems};
+use tollgate::internal::policy::{PolicyChange, PolicyParts};
+use tollgate::internal::rule::{Rule, RuleId, RuleSetError, parse};
+use tollgate::internal::{EngineCore, PolicySnapshot};
+use tollgate::{Hit, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 

@@ -10,12 +10,13 @@ use shuttle::rand::RngCore;
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
-use tollgate::algorithm::{Algorithm, Quota};
-use tollgate::changes::Changes;
-use tollgate::fingerprint::Secret;
-use tollgate::limit::WindowStart;
-use tollgate::store::{Charge, ChargeReceipt, MemoryStore};
-use tollgate::{Limit, Limiter, Shape, Time};
+use tollgate::internal::algorithm::{Algorithm, Quota};
+use tollgate::internal::changes::Changes;
+use tollgate::internal::fingerprint::Secret;
+use tollgate::internal::limit::WindowStart;
+use tollgate::internal::store::{Charge, ChargeReceipt, MemoryStore};
+use tollgate::internal::{Limit, Shape};
+use tollgate::{Limiter, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 /// Held for reading by models of the store as it is, and for writing while a bug is planted in it.
@@ -29,7 +30,7 @@ fn quota(rate: &str, shape: Shape) -> Quota {
 
 fn limiter(rate: &str) -> Limiter {
     let limit = Limit::per(rate.parse().expect("a valid rate"));
-    Limiter::with_limit(&limit, MemoryStore::MIN_BYTES).expect("a limiter")
+    tollgate::internal::limiter::with_limit(&limit, MemoryStore::MIN_BYTES).expect("a limiter")
 }
 
 fn charge(key: &str, quota: Quota) -> Charge {

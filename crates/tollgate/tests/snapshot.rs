@@ -4,10 +4,11 @@ use std::hash::Hasher;
 use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
-use tollgate::ban::{Ban, BanSource};
-use tollgate::engine::SnapshotError;
-use tollgate::identity::Key;
-use tollgate::{EngineCore, EngineSetup, Hit, PolicySnapshot, Reason, Time};
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::engine::SnapshotError;
+use tollgate::internal::identity::Key;
+use tollgate::internal::{EngineCore, EngineSetup, PolicySnapshot};
+use tollgate::{Hit, Reason, Time};
 
 const NOW: Time = Time::from_secs(1_799_971_200);
 const SECOND: Duration = Duration::from_secs(1);

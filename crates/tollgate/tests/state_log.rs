@@ -7,12 +7,13 @@ use std::thread;
 use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
-use tollgate::ban::{Ban, BanSource};
-use tollgate::changes::Changes;
-use tollgate::engine::Restored;
-use tollgate::engine::log::{Chunk, Frames, Image};
-use tollgate::identity::Key;
-use tollgate::{EngineCore, EngineSetup, Hit, PolicySnapshot, Reason, Time};
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::changes::Changes;
+use tollgate::internal::engine::Restored;
+use tollgate::internal::engine::log::{Chunk, Frames, Image};
+use tollgate::internal::identity::Key;
+use tollgate::internal::{EngineCore, EngineSetup, PolicySnapshot};
+use tollgate::{Hit, Reason, Time};
 
 const NOW: Time = Time::from_secs(1_799_971_200);
 const SECOND: Duration = Duration::from_secs(1);

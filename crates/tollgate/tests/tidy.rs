@@ -194,8 +194,13 @@ fn few_files_of_the_server_name_a_backend() {
 #[test]
 fn drivers_of_stores_know_neither_each_other_nor_rules() {
     let drivers = ["redis", "memcached", "cassandra"];
-    let above =
-        ["tollgate::engine", "tollgate::policy", "tollgate::hit", "tollgate_server", "tollgate::rule"];
+    let above = [
+        "tollgate::internal::engine",
+        "tollgate::internal::policy",
+        "tollgate::internal::hit",
+        "tollgate_server",
+        "tollgate::internal::rule",
+    ];
     check_exist("tollgate", &["engine", "policy", "hit", "rule"]);
     let mut found = BTreeSet::new();
     for source in sources("tollgate-stores") {

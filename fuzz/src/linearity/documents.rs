@@ -1,8 +1,9 @@
 //! Documents: YAML, rules, imports, snapshots.
 
-use tollgate::engine::EngineSetup;
-use tollgate::fingerprint::Secret;
-use tollgate::{EngineCore, Hit, PolicySnapshot, Time, document};
+use tollgate::internal::engine::EngineSetup;
+use tollgate::internal::fingerprint::Secret;
+use tollgate::internal::{EngineCore, PolicySnapshot, document};
+use tollgate::{Hit, Time};
 use tollgate_server::testing::{self, admin};
 use tollgate_stores::rules::for_each_rule;
 

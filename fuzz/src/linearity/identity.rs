@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use tollgate::identity::address::TrustedProxies;
-use tollgate::identity::forwarded::{ForwardingHeader, client_ip, last_parameter};
-use tollgate::identity::{Attribute, FieldSource, Key, normal};
-use tollgate::request::{Target, fields};
-use tollgate::{EngineCore, Hit, PolicySnapshot, Time};
+use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::identity::forwarded::{ForwardingHeader, client_ip, last_parameter};
+use tollgate::internal::identity::{Attribute, FieldSource, Key, normal};
+use tollgate::internal::request::{Target, fields};
+use tollgate::internal::{EngineCore, PolicySnapshot};
+use tollgate::{Hit, Time};
 use tollgate_server::testing;
 
 use super::{Case, Work, case, fill, numbered, work};

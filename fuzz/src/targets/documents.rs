@@ -1,6 +1,6 @@
 //! Documents of operators: YAML, rules, the configuration, and imports of the admin API.
 
-use tollgate::{PolicySnapshot, document};
+use tollgate::internal::{PolicySnapshot, document};
 use tollgate_server::testing;
 use tollgate_stores::rules::for_each_rule;
 

@@ -3,13 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 
-use tollgate::identity::address::{TrustedProxies, parse_ip};
-use tollgate::identity::forwarded::{ForwardingHeader, client_ip, last_parameter};
-use tollgate::identity::{Attribute, Key, normal};
-use tollgate::request::target::segments;
-use tollgate::request::{self, fields};
-use tollgate::time::{calendar, parse_duration};
-use tollgate::{Hit, Rate};
+use tollgate::Hit;
+use tollgate::internal::Rate;
+use tollgate::internal::hit;
+use tollgate::internal::identity::address::{TrustedProxies, parse_ip};
+use tollgate::internal::identity::forwarded::{ForwardingHeader, client_ip, last_parameter};
+use tollgate::internal::identity::{Attribute, Key, normal};
+use tollgate::internal::request::target::segments;
+use tollgate::internal::request::{self, fields};
+use tollgate::internal::time::{calendar, parse_duration};
 
 use super::{MAX_BYTES, Target, first_line, text, texts};
 
@@ -156,7 +158,7 @@ pub(super) const VALUES: Target = Target {
         let hit = Hit::on("GET", input, input).user(input).email(input).mac(input).api_key(input);
         for attribute in ["user", "email", "mac", "api_key", "path", "host", "query:a"] {
             let attribute = Attribute::parse(attribute).expect("an attribute");
-            assert!(hit.value(&attribute, 64).is_none_or(|value| !value.is_empty()), "an empty value");
+            assert!(hit::value(&hit, &attribute, 64).is_none_or(|value| !value.is_empty()), "an empty value");
         }
     },
     words: &[

@@ -1,11 +1,12 @@
 //! Saved states: contents that anything may have damaged, under checksums that fit.
 
-use tollgate::ban::{Ban, BanSource};
-use tollgate::engine::EngineSetup;
-use tollgate::fingerprint::Secret;
-use tollgate::identity::Key;
-use tollgate::testing::{chunks, old_snapshot, state_log};
-use tollgate::{EngineCore, Hit, PolicySnapshot, Time};
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::engine::EngineSetup;
+use tollgate::internal::fingerprint::Secret;
+use tollgate::internal::identity::Key;
+use tollgate::internal::testing::{chunks, old_snapshot, state_log};
+use tollgate::internal::{EngineCore, PolicySnapshot};
+use tollgate::{Hit, Time};
 
 use super::{MAX_BYTES, Target};
 

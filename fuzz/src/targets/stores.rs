@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use tollgate::{Limit, PolicySnapshot};
+use tollgate::internal::{Limit, PolicySnapshot};
 use tollgate_stores::testing::{is_track, memcached_answers, redis_replies, state, violations};
 use tollgate_testkit::ALGORITHMS;
 

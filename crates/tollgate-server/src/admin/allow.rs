@@ -3,7 +3,7 @@
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollgate::identity::Key;
+use tollgate::internal::identity::Key;
 use tollgate_stores::rules::{Edit, ItemId, ItemKind, PageQuery, StoredItem, Version};
 
 use crate::admin::cursor::{self, Cursor};

@@ -2,8 +2,8 @@
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tollgate::identity::Key;
-use tollgate::time::calendar::rfc3339;
+use tollgate::internal::identity::Key;
+use tollgate::internal::time::calendar::rfc3339;
 use tollgate_stores::rules::{ChangeLogEntry, ItemChange, ItemId, ItemKind, Version, parse_ban};
 
 use crate::admin::bans;

@@ -4,9 +4,9 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate::Time;
-use tollgate::ban::{Ban, BanSource};
-use tollgate::identity::Key;
-use tollgate::time::{calendar, parse_duration};
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::identity::Key;
+use tollgate::internal::time::{calendar, parse_duration};
 use tollgate_stores::rules::{CurrentItems, Edit, ItemId, ItemKind, Version};
 
 use crate::admin::cursor;

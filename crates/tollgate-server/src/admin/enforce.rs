@@ -3,8 +3,8 @@
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollgate::Enforce;
-use tollgate::time::calendar::rfc3339;
+use tollgate::internal::Enforce;
+use tollgate::internal::time::calendar::rfc3339;
 use tollgate_stores::rules::{Edit, ItemId};
 
 use crate::admin::edit::{EditOptions, EditOutcome, db_problem, with_etag};

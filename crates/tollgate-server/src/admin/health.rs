@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tollgate::{Enforce, Time};
+use tollgate::Time;
+use tollgate::internal::Enforce;
 use tollgate_stores::rules::Version;
 
 use crate::admin::Admin;

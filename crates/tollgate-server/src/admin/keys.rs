@@ -2,10 +2,10 @@
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tollgate::engine::{CounterDetail, CounterReport, InspectError, InspectMode, KeyReport};
-use tollgate::identity::Key;
-use tollgate::request::percent::{self, Plus};
-use tollgate::time::calendar::rfc3339;
+use tollgate::internal::engine::{CounterDetail, CounterReport, InspectError, InspectMode, KeyReport};
+use tollgate::internal::identity::Key;
+use tollgate::internal::request::percent::{self, Plus};
+use tollgate::internal::time::calendar::rfc3339;
 
 use crate::admin::request::AdminRequest;
 use crate::connection::FullResponse;

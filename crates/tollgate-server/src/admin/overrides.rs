@@ -5,8 +5,8 @@ use std::time::Duration;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tollgate::identity::Key;
-use tollgate::rule::{Rule, RuleInForce};
+use tollgate::internal::identity::Key;
+use tollgate::internal::rule::{Rule, RuleInForce};
 use tollgate_stores::rules::{DbError, Edit, ItemId, Precondition, RuleText, StoredItem};
 
 use crate::admin::cursor;
@@ -208,7 +208,7 @@ fn with_changed_overrides(
         rule.insert("overrides".to_owned(), list.into());
     }
     let text = Value::Object(rule).to_string();
-    let node = tollgate::document::read(&text)?;
+    let node = tollgate::internal::document::read(&text)?;
     Ok((RuleText::from_node(&node, "")?, entry))
 }
 

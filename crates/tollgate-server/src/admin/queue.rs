@@ -2,8 +2,8 @@
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tollgate::request::fields;
-use tollgate::time::calendar;
+use tollgate::internal::request::fields;
+use tollgate::internal::time::calendar;
 
 use crate::admin::Admin;
 use crate::admin::request::AdminRequest;

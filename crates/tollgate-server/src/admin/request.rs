@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
-use tollgate::request::percent::{self, Plus};
+use tollgate::internal::request::percent::{self, Plus};
 
 use crate::admin::Admin;
 use crate::connection::{ReadBodyError, read_body, read_body_within};

@@ -3,9 +3,9 @@
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
 use serde_json::{Value, json};
-use tollgate::document;
-use tollgate::policy::PolicyChange;
-use tollgate::rule::Rule;
+use tollgate::internal::document;
+use tollgate::internal::policy::PolicyChange;
+use tollgate::internal::rule::Rule;
 use tollgate_stores::rules::{Edit, ItemId, Precondition, RuleText, StoredItem, Version};
 
 use crate::admin::edit::{EditOptions, EditOutcome, db_problem, with_etag};

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Hit;
-use tollgate::identity::FieldSource;
+use tollgate::internal::identity::FieldSource;
 
 use crate::admin::Admin;
 use crate::assemble;

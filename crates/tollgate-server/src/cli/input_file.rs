@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use bytes::Bytes;
-use tollgate::document::{Problem, Problems, json::join_surrogates};
-use tollgate::rule::Warnings;
+use tollgate::internal::document::{Problem, Problems, json::join_surrogates};
+use tollgate::internal::rule::Warnings;
 use tollgate_stores::rules::for_each_rule;
 
 use crate::cli::progress::Progress;

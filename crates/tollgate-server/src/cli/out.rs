@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
-use tollgate::document::Problems;
+use tollgate::internal::document::Problems;
 
 use crate::cli::Exit;
 use crate::client::{ClientError, ClientResponse};

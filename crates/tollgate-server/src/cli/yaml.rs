@@ -66,7 +66,7 @@ fn scalar(text: &str) -> String {
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;
-    use tollgate::document::{self, Node};
+    use tollgate::internal::document::{self, Node};
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use tollgate::document::MapReader;
+use tollgate::internal::document::MapReader;
 
 use crate::config::ProxyConfig;
 use crate::connection::{DEFAULT_MAX_PER_ADDRESS, MAX_CONNECTIONS};

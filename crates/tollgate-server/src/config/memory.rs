@@ -1,9 +1,9 @@
 //! The memory of counters: its size, what happens when it is full, and which limits fit.
 
-use tollgate::EngineSetup;
-use tollgate::document::MapReader;
-use tollgate::rule::Rule;
-use tollgate::store::memory::MemoryFull;
+use tollgate::internal::EngineSetup;
+use tollgate::internal::document::MapReader;
+use tollgate::internal::rule::Rule;
+use tollgate::internal::store::memory::MemoryFull;
 
 use super::size;
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::header::HeaderName;
 use hyper::http::uri::Authority;
-use tollgate::document::{MapReader, Node};
-use tollgate::identity::Attribute;
-use tollgate::identity::address::TrustedProxies;
-use tollgate::identity::forwarded::ForwardingHeader;
-use tollgate::time::parse_duration;
+use tollgate::internal::document::{MapReader, Node};
+use tollgate::internal::identity::Attribute;
+use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::identity::forwarded::ForwardingHeader;
+use tollgate::internal::time::parse_duration;
 
 const MAX_UPSTREAMS: usize = 256;
 const MAX_HELD: u64 = 1_000_000;

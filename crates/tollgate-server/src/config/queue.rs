@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::header::HeaderName;
-use tollgate::document::MapReader;
+use tollgate::internal::document::MapReader;
 use tollgate_stores::counters::central::CentralAddress;
 use tollgate_stores::counters::redis::RedisAddress;
 
@@ -189,7 +189,7 @@ mod tests {
 
     fn location(text: &str) -> Result<String, String> {
         let config = Config::parse(&format!("{RULES}{text}"), Path::new("/etc"));
-        let problems = |problems: tollgate::document::Problems| {
+        let problems = |problems: tollgate::internal::document::Problems| {
             problems.into_iter().map(|problem| problem.to_string()).collect::<Vec<_>>().join("; ")
         };
         let config = config.map_err(problems)?;

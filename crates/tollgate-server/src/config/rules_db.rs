@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollgate::document::MapReader;
-use tollgate::time::parse_duration;
+use tollgate::internal::document::MapReader;
+use tollgate::internal::time::parse_duration;
 use tollgate_stores::rules::RulesDb;
 
 use crate::config::store::without_login;

@@ -1,6 +1,6 @@
 //! Memory sizes with units: `512MiB`, `1GiB`, `64MB`.
 
-use tollgate::EngineSetup;
+use tollgate::internal::EngineSetup;
 
 pub(super) fn parse(text: &str) -> Result<usize, String> {
     let text = text.trim();

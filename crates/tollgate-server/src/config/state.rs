@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::document::MapReader;
-use tollgate::time::parse_duration;
+use tollgate::internal::document::MapReader;
+use tollgate::internal::time::parse_duration;
 
 const DEFAULT: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(100);

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollgate::document::MapReader;
-use tollgate::policy::StoreSettings;
-use tollgate::rule::{OnStoreError, Rule};
-use tollgate::store::DeniedHits;
-use tollgate::time::parse_duration;
+use tollgate::internal::document::MapReader;
+use tollgate::internal::policy::StoreSettings;
+use tollgate::internal::rule::{OnStoreError, Rule};
+use tollgate::internal::store::DeniedHits;
+use tollgate::internal::time::parse_duration;
 use tollgate_stores::counters::central::CentralAddress;
 
 /// A store on servers, shared by several nodes.

@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
-use tollgate::store::central::{CentralCounter, CentralCounterStore as _, CounterId, LimitResult};
-use tollgate::store::{Charge, ChargeReceipt, CounterKey, KeyPart, Sensitivity};
-use tollgate::time::Period;
-use tollgate::{Limit, Rate, Time};
+use tollgate::Time;
+use tollgate::internal::store::central::{CentralCounter, CentralCounterStore as _, CounterId, LimitResult};
+use tollgate::internal::store::{Charge, ChargeReceipt, CounterKey, KeyPart, Sensitivity};
+use tollgate::internal::time::Period;
+use tollgate::internal::{Limit, Rate};
 use tollgate_stores::counters::breaker::ServerHealth;
 use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::Naming;

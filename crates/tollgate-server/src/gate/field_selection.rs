@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 
 use hyper::header::{AUTHORIZATION, COOKIE, HeaderName};
-use tollgate::PolicySnapshot;
-use tollgate::identity::{Attribute, FieldSource, Key};
-use tollgate::rule::Rule;
+use tollgate::internal::PolicySnapshot;
+use tollgate::internal::identity::{Attribute, FieldSource, Key};
+use tollgate::internal::rule::Rule;
 
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct FieldSelection {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tollgate::Time;
-use tollgate::track::central::CentralTrackStore;
-use tollgate::track::{Delta, Outbox};
+use tollgate::internal::track::central::CentralTrackStore;
+use tollgate::internal::track::{Delta, Outbox};
 
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::{CentralBackend, Gate};

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-use tollgate::EngineCore;
-use tollgate::ban::ViolationCounter;
+use tollgate::internal::EngineCore;
+use tollgate::internal::ban::ViolationCounter;
 
 use crate::gate::CentralBackend;
 use crate::metrics::writer::MetricsWriter;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate::track::Outbox;
+use tollgate::internal::track::Outbox;
 
 use crate::gate::tracking::TrackWrites;
 use crate::metrics::writer::MetricsWriter;

@@ -2,11 +2,12 @@
 //!
 //! An item that this node cannot use is left out with its reason; all others are applied.
 
-use tollgate::document::{self, Problems};
-use tollgate::identity::Key;
-use tollgate::policy::{self, PolicyDraft, PolicySnapshot};
-use tollgate::rule::{Rule, Warnings, parse};
-use tollgate::{Enforce, Time};
+use tollgate::Time;
+use tollgate::internal::Enforce;
+use tollgate::internal::document::{self, Problems};
+use tollgate::internal::identity::Key;
+use tollgate::internal::policy::{self, PolicyDraft, PolicySnapshot};
+use tollgate::internal::rule::{Rule, Warnings, parse};
 use tollgate_stores::rules::{ItemChange, ItemId, ItemKind, parse_ban};
 
 use crate::gate::{FieldSelection, Gate};
@@ -173,7 +174,7 @@ pub(super) fn put_ban(
     gate: &Gate,
     item: &ItemId,
     text: &str,
-    put: impl FnOnce(Key, tollgate::ban::Ban),
+    put: impl FnOnce(Key, tollgate::internal::ban::Ban),
 ) -> Result<(), String> {
     let key = parse_key(item)?;
     let ban = parse_ban(text).map_err(|error| error.to_string())?;

@@ -1,6 +1,6 @@
 //! What this node supports beside what the library does; a rule may require more.
 
-use tollgate::rule::{OnExceed, Rule};
+use tollgate::internal::rule::{OnExceed, Rule};
 
 use crate::config::{Config, StoreConfig, memory};
 

@@ -1,8 +1,8 @@
 //! Automatic bans that were lifted on another node: the database of this node may still have them.
 
 use tollgate::Time;
-use tollgate::ban::BanSource;
-use tollgate::identity::Key;
+use tollgate::internal::ban::BanSource;
+use tollgate::internal::identity::Key;
 use tollgate_stores::rules::{Author, DbError, Edit, ItemId, ItemKind, Precondition, RulesDb, parse_ban};
 
 use crate::rules_follower::RulesFollower;
@@ -34,7 +34,8 @@ impl RulesFollower {
 
 async fn remove(db: &RulesDb, key: &Key, until: Time, now: Time) -> Result<(), DbError> {
     let Some(stored) = db.get(ItemId::new(ItemKind::Ban, key.to_string())).await? else { return Ok(()) };
-    let is_lifted = |ban: tollgate::ban::Ban| ban.source == BanSource::Automatic && ban.until <= until;
+    let is_lifted =
+        |ban: tollgate::internal::ban::Ban| ban.source == BanSource::Automatic && ban.until <= until;
     if !parse_ban(&stored.text).is_ok_and(is_lifted) {
         return Ok(());
     }

@@ -13,8 +13,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tollgate::Time;
-use tollgate::policy::{self, AllowSource, PolicyDraft, PolicySnapshot};
-use tollgate::rule::{Rule, RuleId};
+use tollgate::internal::policy::{self, AllowSource, PolicyDraft, PolicySnapshot};
+use tollgate::internal::rule::{Rule, RuleId};
 use tollgate_stores::rules::{
     ChangeLogEntry, DbError, ItemChange, ItemId, ItemKind, RulesDb, StoredItem, Version,
 };

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tollgate::Time;
-use tollgate::ban::Ban;
-use tollgate::identity::Key;
+use tollgate::internal::ban::Ban;
+use tollgate::internal::identity::Key;
 use tollgate_stores::rules::{Author, Edit, Precondition, RulesDb};
 
 use crate::gate::Gate;

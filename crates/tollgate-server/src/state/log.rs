@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tollgate::engine::log::{Chunk, Frames, Image};
-use tollgate::{EngineCore, Time};
+use tollgate::Time;
+use tollgate::internal::EngineCore;
+use tollgate::internal::engine::log::{Chunk, Frames, Image};
 
 use crate::gate::{Gate, LiveSettings};
 

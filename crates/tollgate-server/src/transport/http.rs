@@ -6,7 +6,8 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Request, StatusCode};
-use tollgate::{EngineVerdict, Hit, Time};
+use tollgate::internal::EngineVerdict;
+use tollgate::{Hit, Time};
 
 use crate::caller_auth;
 use crate::connection::{FullResponse, read_body};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
-use tollgate::document::{Problem, Problems};
+use tollgate::internal::document::{Problem, Problems};
 
 use crate::config::{Balance, ProxyConfig, QueueConfig};
 use crate::connection::Shutdown;

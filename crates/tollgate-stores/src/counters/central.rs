@@ -9,9 +9,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use thiserror::Error;
-use tollgate::store::central::CentralCounterStore;
-use tollgate::store::{Charge, ChargeReceipt, DeniedHits};
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
+use tollgate::internal::store::central::CentralCounterStore;
+use tollgate::internal::store::{Charge, ChargeReceipt, DeniedHits};
 
 use crate::counters::breaker::ServerHealth;
 #[cfg(feature = "cassandra")]

@@ -3,8 +3,8 @@
 //! Works on one state, or on several that are charged all or none (I3). Must not know where states are stored.
 
 use tollgate::Time;
-use tollgate::algorithm::{Algorithm as _, QuotaState};
-use tollgate::store::{Charge, DeniedHits, Enforcement, LimitOutcome, ReceiptItem};
+use tollgate::internal::algorithm::{Algorithm as _, QuotaState};
+use tollgate::internal::store::{Charge, DeniedHits, Enforcement, LimitOutcome, ReceiptItem};
 
 use super::request::{ChargeMode, ChargeResult};
 

@@ -10,9 +10,9 @@
 use std::fmt::Write;
 
 use ring::{digest, hmac};
-use tollgate::Limit;
-use tollgate::limit::{Refill, Shape, WindowStart};
-use tollgate::store::KeyPart;
+use tollgate::internal::Limit;
+use tollgate::internal::limit::{Refill, Shape, WindowStart};
+use tollgate::internal::store::KeyPart;
 
 use crate::counters::CounterId;
 
@@ -242,7 +242,7 @@ mod tests {
     use std::collections::HashSet;
     use std::time::Duration;
 
-    use tollgate::store::{CounterKey, Sensitivity};
+    use tollgate::internal::store::{CounterKey, Sensitivity};
 
     use super::*;
 

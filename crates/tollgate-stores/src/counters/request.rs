@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use tokio::time::{Instant, timeout, timeout_at};
 use tollgate::Time;
-use tollgate::store::{Charge, ChargeReceipt, Enforcement, LimitOutcome, ReceiptItem};
+use tollgate::internal::store::{Charge, ChargeReceipt, Enforcement, LimitOutcome, ReceiptItem};
 
 use super::breaker::ServerHealth;
 use super::{CentralCounter, CentralOutcome, LimitResult, StoreError};

@@ -4,13 +4,14 @@
 //! burst, so these are stored with it: a reader with another limit converts the state (I6). The algorithm and the
 //! window are given by the counter's name.
 
-use tollgate::algorithm::fixed_window::FixedWindowState;
-use tollgate::algorithm::sliding_compact::StepCounts;
-use tollgate::algorithm::sliding_counter::SlidingCounterState;
-use tollgate::algorithm::tiered_window::Tiers;
-use tollgate::algorithm::{Algorithm as _, Quota, QuotaState, concurrency, sliding_log};
-use tollgate::limit::{Rate, Shape};
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
+use tollgate::internal::algorithm::fixed_window::FixedWindowState;
+use tollgate::internal::algorithm::sliding_compact::StepCounts;
+use tollgate::internal::algorithm::sliding_counter::SlidingCounterState;
+use tollgate::internal::algorithm::tiered_window::Tiers;
+use tollgate::internal::algorithm::{Algorithm as _, Quota, QuotaState, concurrency, sliding_log};
+use tollgate::internal::limit::{Rate, Shape};
 
 use super::varint::{MAX_VARINT_BYTES, pop_varint, push_varints};
 
@@ -165,7 +166,7 @@ mod tests {
     }
 
     fn shapes() -> Vec<Shape> {
-        use tollgate::limit::{Levels, Refill, Release, WindowStart};
+        use tollgate::internal::limit::{Levels, Refill, Release, WindowStart};
         vec![
             Shape::GCRA,
             Shape::TokenBucket { burst: Some(7), refill: Refill::Tick(Duration::from_secs(1)) },
@@ -220,7 +221,7 @@ mod tests {
         let shapes = [
             Shape::SlidingLog,
             Shape::SlidingCompact { resolution: Duration::from_millis(250) },
-            Shape::TieredWindow { levels: tollgate::limit::Levels::SMH },
+            Shape::TieredWindow { levels: tollgate::internal::limit::Levels::SMH },
         ];
         for (shape, rate) in
             shapes.iter().flat_map(|shape| ["3/m", "1000/h", "50000/m"].map(|rate| (*shape, rate)))
@@ -266,7 +267,7 @@ mod tests {
             let Some((under, state)) = decode(&limit, &bytes) else { continue };
             let quota = Quota::new(&limit);
             let cost = random.u64(..100);
-            let grant = tollgate::algorithm::Grant { at: NOW, cost, mark: quota.mark(&state) };
+            let grant = tollgate::internal::algorithm::Grant { at: NOW, cost, mark: quota.mark(&state) };
             let mut state = quota.adopt(&Quota::new(&under), state, NOW);
             if quota.decide(&state, NOW, cost).is_allowed() {
                 quota.charge(&mut state, NOW, cost);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use thiserror::Error;
-use tollgate::request::percent::{self, Plus};
+use tollgate::internal::request::percent::{self, Plus};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StoreUrl {

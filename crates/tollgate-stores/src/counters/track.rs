@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tollgate::Time;
-use tollgate::track::Track;
-use tollgate::track::central::SharedTrack;
+use tollgate::internal::track::Track;
+use tollgate::internal::track::central::SharedTrack;
 
 use super::StoreError;
 

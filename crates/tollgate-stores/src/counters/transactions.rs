@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
-use tollgate::store::{Charge, ReceiptItem};
+use tollgate::internal::store::{Charge, ReceiptItem};
 
 use self::working_set::WorkingSet;
 use super::StoreError;

@@ -1,6 +1,6 @@
 //! Violations counted across all nodes, and the bans that follow from them.
 //!
-//! The record of a ban key is one value, updated by compare-and-swap with [`tollgate::ban::Offender`]. The ban is
+//! The record of a ban key is one value, updated by compare-and-swap with [`tollgate::internal::ban::Offender`]. The ban is
 //! decided in that update, so all nodes agree; the ban stays in the record until it ends. Other nodes learn of it from
 //! a log of bans and lifts (`log`), or when they count a violation of the same key.
 //!
@@ -13,9 +13,9 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 use tollgate::Time;
-use tollgate::ban::{Ban, Violations};
-use tollgate::identity::Key;
-use tollgate::store::KeyPart;
+use tollgate::internal::ban::{Ban, Violations};
+use tollgate::internal::identity::Key;
+use tollgate::internal::store::KeyPart;
 
 use self::log::BanLogCursor;
 use self::record::{OffenderRecord, RecordChange, WriteId};

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 use tollgate::Time;
-use tollgate::ban::Ban;
-use tollgate::identity::Key;
+use tollgate::internal::ban::Ban;
+use tollgate::internal::identity::Key;
 
 use crate::rules::{DbError, Enforce, ItemChange, ItemId, ItemKind, RuleText, Version, plan};
 

@@ -7,8 +7,8 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
-use tollgate::document::{self, MAX_PROBLEMS, Node, Problem, Problems, TextPosition};
-use tollgate::rule::{Rule, RuleId, parse};
+use tollgate::internal::document::{self, MAX_PROBLEMS, Node, Problem, Problems, TextPosition};
+use tollgate::internal::rule::{Rule, RuleId, parse};
 
 use crate::rules::{ParsedRule, RuleText};
 

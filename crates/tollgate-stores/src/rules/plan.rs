@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use tollgate::Time;
-use tollgate::ban::BanSource;
+use tollgate::internal::ban::BanSource;
 
 use crate::rules::{
     Author, ChangeLogEntry, DbError, Edit, ItemChange, ItemId, ItemKind, MAX_EDITS, Precondition, StoredItem,

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::document::TextPosition;
+use tollgate::internal::document::TextPosition;
 
 use crate::rules::{ParsedRule, RuleText};
 

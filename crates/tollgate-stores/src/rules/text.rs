@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Number, Value};
 use tollgate::Time;
-use tollgate::ban::{Ban, BanSource};
-use tollgate::document::{self, Node, Problem, Problems, TextPosition};
-use tollgate::rule::{Rule, parse};
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::document::{self, Node, Problem, Problems, TextPosition};
+use tollgate::internal::rule::{Rule, parse};
 
 use crate::rules::{DbError, ItemKind};
 

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tollgate::algorithm::Quota;
-use tollgate::fingerprint::{Fingerprint, Secret};
-use tollgate::store::{Charge, ChargeOutcome, ChargeReceipt, MemoryStore, Predecessor};
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
+use tollgate::internal::algorithm::Quota;
+use tollgate::internal::fingerprint::{Fingerprint, Secret};
+use tollgate::internal::store::{Charge, ChargeOutcome, ChargeReceipt, MemoryStore, Predecessor};
 use tollgate_stores::counters::{CentralCounter, CounterId, name};
 use tollgate_testkit::conformance::{Answer, Subject};
 

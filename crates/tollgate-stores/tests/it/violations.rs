@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate::Time;
-use tollgate::ban::{BanTerms, RuleViolations, Strikes, Violations};
-use tollgate::identity::Key;
-use tollgate::rule::RuleId;
+use tollgate::internal::ban::{BanTerms, RuleViolations, Strikes, Violations};
+use tollgate::internal::identity::Key;
+use tollgate::internal::rule::RuleId;
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::cassandra;
 use tollgate_stores::counters::central::CentralStore;

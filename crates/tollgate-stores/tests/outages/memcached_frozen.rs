@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use tollgate::limit::Shape;
+use tollgate::internal::limit::Shape;
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::memcached::{MemcachedSetup, MemcachedStore};
 use tollgate_testkit::central::load::{Load, check_answered_in_time};

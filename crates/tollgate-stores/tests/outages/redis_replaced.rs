@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate::Shape;
-use tollgate::store::Charge;
+use tollgate::internal::Shape;
+use tollgate::internal::store::Charge;
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::name::Naming;
 use tollgate_stores::counters::redis::RedisSetup;

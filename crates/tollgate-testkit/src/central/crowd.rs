@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tollgate::Shape;
+use tollgate::internal::Shape;
 
 use super::{Store, hit, left, limit, now, own};
 use crate::SOON;

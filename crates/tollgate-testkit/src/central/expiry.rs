@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tollgate::algorithm::Algorithm as _;
-use tollgate::limit::{Levels, Refill, Release, WindowStart};
-use tollgate::store::{Charge, ChargeReceipt};
-use tollgate::time::Unit;
-use tollgate::{Limit, Shape, Time};
+use tollgate::Time;
+use tollgate::internal::algorithm::Algorithm as _;
+use tollgate::internal::limit::{Levels, Refill, Release, WindowStart};
+use tollgate::internal::store::{Charge, ChargeReceipt};
+use tollgate::internal::time::Unit;
+use tollgate::internal::{Limit, Shape};
 
 use super::{FIXED, Store, limit, now, own};
 use crate::conformance::reference::{Reference, Settleable};

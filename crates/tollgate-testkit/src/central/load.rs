@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
-use tollgate::store::Charge;
+use tollgate::internal::store::Charge;
 use tollgate_stores::counters::StoreError;
 
 use super::{Store, answer_of, now};

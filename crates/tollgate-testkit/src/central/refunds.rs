@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::limit::{Levels, WindowStart};
-use tollgate::{Shape, Time};
+use tollgate::Time;
+use tollgate::internal::Shape;
+use tollgate::internal::limit::{Levels, WindowStart};
 
 use super::{FIXED, Store, answer_of, limit, now, own};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::Shape;
-use tollgate::algorithm::{Admission, MAX_SKEW};
-use tollgate::limit::{Levels, Refill, Release, WindowStart};
+use tollgate::internal::Shape;
+use tollgate::internal::algorithm::{Admission, MAX_SKEW};
+use tollgate::internal::limit::{Levels, Refill, Release, WindowStart};
 
 use super::{Store, limit, now, own};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tollgate::Shape;
+use tollgate::internal::Shape;
 
 use super::{Store, limit, now, own};
 use crate::SOON;

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate::limit::Levels;
-use tollgate::store::{Charge, DeniedHits};
-use tollgate::{Shape, Time};
+use tollgate::Time;
+use tollgate::internal::Shape;
+use tollgate::internal::limit::Levels;
+use tollgate::internal::store::{Charge, DeniedHits};
 
 use super::{FIXED, Store, answer_of, left, limit, now, own, shared};
 use crate::SOON;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::limit::{Levels, Limit, Rate, Refill, Release, Shape, WindowStart};
-use tollgate::time::{Period, Unit};
+use tollgate::internal::limit::{Levels, Limit, Rate, Refill, Release, Shape, WindowStart};
+use tollgate::internal::time::{Period, Unit};
 
 /// What a limit counts by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

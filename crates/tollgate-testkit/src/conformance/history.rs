@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate::algorithm::{Admission, Algorithm};
-use tollgate::limit::Limit;
-use tollgate::store::{Charge, CounterKey, DeniedHits, Enforcement, LimitOutcome};
-use tollgate::time::Time;
+use tollgate::internal::algorithm::{Admission, Algorithm};
+use tollgate::internal::limit::Limit;
+use tollgate::internal::store::{Charge, CounterKey, DeniedHits, Enforcement, LimitOutcome};
+use tollgate::internal::time::Time;
 use tollgate_stores::counters::{CentralCounter, CounterId};
 
 use super::reference::{Promise, Reference, Settleable};

@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tollgate::algorithm::{Algorithm, Grant, Quota, QuotaState};
-use tollgate::store::{Charge, DeniedHits, Enforcement, LimitOutcome};
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
+use tollgate::internal::algorithm::{Algorithm, Grant, Quota, QuotaState};
+use tollgate::internal::store::{Charge, DeniedHits, Enforcement, LimitOutcome};
 use tollgate_stores::counters::{CounterId, name};
 
 use super::{round_admission, round_up};

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use scylla::client::session_builder::SessionBuilder;
 use scylla::response::query_result::QueryRowsResult;
-use tollgate::store::{Charge, ChargeReceipt, DeniedHits};
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
+use tollgate::internal::store::{Charge, ChargeReceipt, DeniedHits};
 use tollgate_stores::counters::cassandra::{self, CassandraSetup, CassandraStore};
 use tollgate_stores::counters::{CentralCounter, CentralOutcome, StoreError};
 

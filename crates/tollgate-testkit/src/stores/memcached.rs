@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::store::{Charge, ChargeReceipt, DeniedHits};
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
+use tollgate::internal::store::{Charge, ChargeReceipt, DeniedHits};
 use tollgate_stores::counters::memcached::{self, MemcachedSetup, MemcachedStore};
 use tollgate_stores::counters::{CentralCounter, CentralOutcome, StoreError};
 

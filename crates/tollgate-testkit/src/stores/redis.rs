@@ -3,8 +3,9 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use tollgate::store::{Charge, ChargeReceipt, DeniedHits};
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
+use tollgate::internal::store::{Charge, ChargeReceipt, DeniedHits};
 use tollgate_stores::counters::redis::{self, RedisSetup, RedisStore};
 use tollgate_stores::counters::{CentralCounter, CentralOutcome, StoreError};
 

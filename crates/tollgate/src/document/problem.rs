@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub const MAX_PROBLEMS: usize = 100;
 
 /// Maximum number of characters of a message, a path or a file's name.
-pub const MAX_TEXT_CHARS: usize = 400;
+pub(crate) const MAX_TEXT_CHARS: usize = 400;
 
 /// Maximum length of a word for [`did_you_mean`].
 const MAX_WORD_CHARS: usize = 64;

@@ -12,12 +12,12 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::identity::Key;
 
 /// Longer values are abridged, in bytes.
-pub const MAX_UNABRIDGED: usize = 256;
+pub(crate) const MAX_UNABRIDGED: usize = 256;
 /// The prefix of an abridged value, in bytes.
 const PREFIX: usize = 64;
 
 /// A value in the form that bans use.
-pub fn abridged(value: Cow<'_, str>) -> Cow<'_, str> {
+pub(crate) fn abridged(value: Cow<'_, str>) -> Cow<'_, str> {
     if value.len() <= MAX_UNABRIDGED {
         return value;
     }

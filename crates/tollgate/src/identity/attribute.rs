@@ -18,13 +18,19 @@ pub enum Attribute {
 
 /// The source of a named field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[deny(missing_docs)]
 pub enum FieldSource {
+    /// A header of the request.
     Header,
+    /// A cookie.
     Cookie,
+    /// A parameter of the query.
     Query,
     /// A claim of a token whose signature was verified.
     Jwt,
+    /// A field of a JSON body.
     Json,
+    /// A field of a form.
     Form,
     /// An attribute that the caller passes: a descriptor, a field of the decision API.
     Attr,
@@ -41,7 +47,7 @@ impl FieldSource {
         (FieldSource::Attr, "attr"),
     ];
 
-    pub fn parse(word: &str) -> Option<FieldSource> {
+    pub(crate) fn parse(word: &str) -> Option<FieldSource> {
         Self::ALL.iter().find(|(_, name)| *name == word).map(|(source, _)| *source)
     }
 

@@ -54,6 +54,23 @@ pub fn rules(list: &Node<'_>, path: &str, problems: &mut Problems) -> Vec<Rule> 
     rules
 }
 
+/// Reads one limit with its algorithm, as a rule has them.
+pub(crate) fn limit(text: &str) -> Result<Limit, Problems> {
+    let root = crate::document::read(text)?;
+    let mut problems = Problems::new();
+    let limit = MapReader::new(&root, "", &mut problems).and_then(|mut map| {
+        let shapes = algorithm_options::AlgorithmOptions::read(&mut map, None);
+        let read = LimitContext { shapes: &shapes, cost: 1 };
+        let rate = map.required("limit");
+        let text = rate.and_then(|rate| rate.as_str());
+        let limit = rate.zip(text).and_then(|(rate, text)| read.limit(&mut map, "limit", text, rate));
+        map.finish();
+        limit
+    });
+    problems.or(())?;
+    limit.ok_or_else(|| Problems::from(Problem::new(None, "limit", "expected a rate such as 5/m")))
+}
+
 /// The id of a rule, even if the rule is otherwise invalid.
 fn id_of(node: &Node<'_>) -> Option<RuleId> {
     let id = node.as_map()?.iter().find(|entry| entry.key() == "id")?;

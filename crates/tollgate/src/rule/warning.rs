@@ -115,7 +115,7 @@ fn time_of(limit: &Limit, tokens: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PolicySnapshot;
+    use crate::policy::PolicySnapshot;
 
     fn lines(rules: &str) -> Vec<String> {
         let policy = PolicySnapshot::from_yaml(&format!("rules: [{rules}]")).expect("valid rules");

@@ -82,6 +82,13 @@ impl TscClock {
         }
     }
 
+    /// Always zero: its anchor is valid forever, and a count adds nothing.
+    pub(super) fn stopped() -> TscClock {
+        let clock = TscClock::new();
+        clock.anchor.valid_counts.store(u64::MAX, Ordering::Relaxed);
+        clock
+    }
+
     #[inline]
     pub(super) fn elapsed(&self) -> u64 {
         match self.extrapolated(self.version.load(Ordering::Acquire)) {

@@ -3,12 +3,12 @@
 use std::sync::Barrier;
 use std::thread;
 
-use tollgate::algorithm::{Admission, Decision};
-use tollgate::engine::DecisionMode;
-use tollgate::store::central::{
+use tollgate::internal::algorithm::{Admission, Decision};
+use tollgate::internal::engine::DecisionMode;
+use tollgate::internal::store::central::{
     CentralCounter, CentralCounterStore, CentralOutcome, LimitResult, StoreError,
 };
-use tollgate::store::{Charge, LimitOutcome};
+use tollgate::internal::store::{Charge, LimitOutcome};
 
 use super::central::ready;
 use super::*;

@@ -7,17 +7,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use tollgate::Limit;
-use tollgate::algorithm::{Algorithm, Grant, Quota, QuotaState};
-use tollgate::engine::{CentralVerdict, DecisionMode, InspectMode, KeyReport};
-use tollgate::policy::StoreSettings;
-use tollgate::rule::OnStoreError;
-use tollgate::store::central::{
+use tollgate::internal::Limit;
+use tollgate::internal::algorithm::{Algorithm, Grant, Quota, QuotaState};
+use tollgate::internal::engine::{CentralVerdict, DecisionMode, InspectMode, KeyReport};
+use tollgate::internal::policy::StoreSettings;
+use tollgate::internal::rule::OnStoreError;
+use tollgate::internal::store::central::{
     CentralCounter, CentralCounterStore, CentralOutcome, CounterId, LimitResult, StoreError,
 };
-use tollgate::store::{Charge, ChargeReceipt, Enforcement, LimitOutcome};
-use tollgate::track::central::{CentralTrackStore, SharedTrack};
-use tollgate::track::{Delta, Track};
+use tollgate::internal::store::{Charge, ChargeReceipt, Enforcement, LimitOutcome};
+use tollgate::internal::track::central::{CentralTrackStore, SharedTrack};
+use tollgate::internal::track::{Delta, Track};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! The panic switch, and rules that are enforced for a share of their keys.
 
 use proptest::prelude::*;
-use tollgate::rule::RuleMode;
+use tollgate::internal::rule::RuleMode;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Violations that a store counts for all nodes: what is sent, and what is applied.
 
-use tollgate::ban::ViolationCounter;
+use tollgate::internal::ban::ViolationCounter;
 
 use super::*;
 

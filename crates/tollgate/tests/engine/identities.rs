@@ -230,7 +230,8 @@ fn the_limit_of_one_user_holds_beside_a_decoy() {
 #[test]
 fn the_policy_header_names_a_limit_once() {
     let verdict = keys("").check(&with_keys(&["a", "b"]), NOW);
-    let headers = tollgate::headers::headers(&verdict, tollgate::headers::HeaderStyle::Ietf);
+    let headers =
+        tollgate::internal::headers::headers(&verdict, tollgate::internal::headers::HeaderStyle::Ietf);
     let policy =
         headers.iter().find(|(name, _)| *name == "ratelimit-policy").map(|(_, value)| value.to_owned());
     assert_eq!(policy.as_deref(), Some("\"r\";q=2;w=3600"));

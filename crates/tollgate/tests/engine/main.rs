@@ -3,18 +3,19 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tollgate::ban::{Ban, BanSource};
-use tollgate::document::{self, MapReader, Problems};
-use tollgate::engine::{CounterDetail, CounterReport, InspectError, LogKeys};
-use tollgate::event;
-use tollgate::headers::{HeaderStyle, headers};
-use tollgate::identity::{Attribute, FieldSource, Key};
-use tollgate::policy::{PolicyParts, Settings};
-use tollgate::rule::PathCase;
-use tollgate::rule_stats::RuleCounts;
-use tollgate::time::calendar::parse_rfc3339;
-use tollgate::verdict::EngineVerdict;
-use tollgate::{Enforce, EngineCore, EngineSetup, Hit, PolicySnapshot, Reason, Time};
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::document::{self, MapReader, Problems};
+use tollgate::internal::engine::{CounterDetail, CounterReport, InspectError, LogKeys};
+use tollgate::internal::event;
+use tollgate::internal::headers::{HeaderStyle, headers};
+use tollgate::internal::identity::{Attribute, FieldSource, Key};
+use tollgate::internal::policy::{PolicyParts, Settings};
+use tollgate::internal::rule::PathCase;
+use tollgate::internal::rule_stats::RuleCounts;
+use tollgate::internal::time::calendar::parse_rfc3339;
+use tollgate::internal::verdict::EngineVerdict;
+use tollgate::internal::{Enforce, EngineCore, EngineSetup, PolicySnapshot};
+use tollgate::{Hit, Reason, Time};
 
 mod bans;
 mod bursts;

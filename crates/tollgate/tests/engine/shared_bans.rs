@@ -1,6 +1,6 @@
 //! Bans from and to a database that several nodes share, and allowed keys that come and go.
 
-use tollgate::policy::{AllowSource, PolicyChange};
+use tollgate::internal::policy::{AllowSource, PolicyChange};
 
 use super::*;
 

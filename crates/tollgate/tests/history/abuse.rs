@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use tollgate::algorithm::{Algorithm, Grant, Quota};
-use tollgate::limit::Limit;
-use tollgate::time::Time;
+use tollgate::internal::algorithm::{Algorithm, Grant, Quota};
+use tollgate::internal::limit::Limit;
+use tollgate::internal::time::Time;
 
 use super::{Case, Family};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Quota};
-use tollgate::time::Time;
+use tollgate::internal::algorithm::{Algorithm, Quota};
+use tollgate::internal::time::Time;
 
 use super::{Case, Family};
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tollgate::limit::{Limit, Refill, Shape, WindowStart};
+use tollgate::internal::limit::{Limit, Refill, Shape, WindowStart};
 
 use crate::model::{Calendar, Every};
 

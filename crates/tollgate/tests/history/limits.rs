@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use tollgate::limit::{Levels, Limit, Rate, Refill, Release, Shape, WindowStart};
-use tollgate::time::Unit;
+use tollgate::internal::limit::{Levels, Limit, Rate, Refill, Release, Shape, WindowStart};
+use tollgate::internal::time::Unit;
 
 use crate::model::Every;
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use tollgate::algorithm::{Admission, Algorithm, Decision, Grant, Quota, QuotaState};
-use tollgate::limit::{Limit, Refill, Shape};
-use tollgate::time::Time;
+use tollgate::internal::algorithm::{Admission, Algorithm, Decision, Grant, Quota, QuotaState};
+use tollgate::internal::limit::{Limit, Refill, Shape};
+use tollgate::internal::time::Time;
 
 use super::History;
 use super::ledger::Ledger;

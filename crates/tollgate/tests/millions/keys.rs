@@ -1,8 +1,9 @@
 //! A million bans, and very many allowed keys.
 
-use tollgate::ban::{Ban, BanSource};
-use tollgate::identity::Key;
-use tollgate::{Hit, PolicySnapshot, Reason};
+use tollgate::internal::PolicySnapshot;
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::identity::Key;
+use tollgate::{Hit, Reason};
 
 use super::*;
 

@@ -3,8 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use tollgate::policy::PolicyChange;
-use tollgate::{EngineCore, Time};
+use tollgate::Time;
+use tollgate::internal::EngineCore;
+use tollgate::internal::policy::PolicyChange;
 
 mod keys;
 mod rules;

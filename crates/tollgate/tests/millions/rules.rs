@@ -1,9 +1,10 @@
 //! A million rules.
 
-use tollgate::document::{self, Problems};
-use tollgate::policy::{PolicyChange, PolicyParts};
-use tollgate::rule::{Rule, RuleId, parse};
-use tollgate::{EngineCore, Hit, PolicySnapshot};
+use tollgate::Hit;
+use tollgate::internal::document::{self, Problems};
+use tollgate::internal::policy::{PolicyChange, PolicyParts};
+use tollgate::internal::rule::{Rule, RuleId, parse};
+use tollgate::internal::{EngineCore, PolicySnapshot};
 use tollgate_testkit::mixed_rules::{Mix, Parts};
 
 use super::*;

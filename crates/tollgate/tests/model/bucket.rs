@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use tollgate::limit::{Limit, Refill, Shape};
+use tollgate::internal::limit::{Limit, Refill, Shape};
 
 use super::{Calendar, Every, Model};
 

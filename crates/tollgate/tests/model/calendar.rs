@@ -1,6 +1,6 @@
 //! The calendar by counting it out: every boundary from 1970 to 2400 in a list.
 
-use tollgate::time::{Period, Unit};
+use tollgate::internal::time::{Period, Unit};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const DAY_NS: u64 = 86_400 * SECOND_NS;

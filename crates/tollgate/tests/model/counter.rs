@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tollgate::limit::Limit;
+use tollgate::internal::limit::Limit;
 
 use super::{Every, Model};
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tollgate::limit::{Limit, WindowStart};
+use tollgate::internal::limit::{Limit, WindowStart};
 
 use super::{Calendar, Every, Model};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::limit::{Limit, Release, Shape};
+use tollgate::internal::limit::{Limit, Release, Shape};
 
 use super::bucket::{Flow, convert};
 use super::{Every, Model, first};

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use tollgate::algorithm::{Admission, Decision};
-use tollgate::limit::{Limit, Shape};
+use tollgate::internal::algorithm::{Admission, Decision};
+use tollgate::internal::limit::{Limit, Shape};
 
 mod bucket;
 mod calendar;

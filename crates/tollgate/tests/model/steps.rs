@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tollgate::limit::{Limit, Shape};
+use tollgate::internal::limit::{Limit, Shape};
 
 use super::{Every, Model};
 

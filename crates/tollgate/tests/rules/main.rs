@@ -6,10 +6,11 @@ mod rejected;
 
 use std::time::Duration;
 
-use tollgate::limit::{Levels, Refill, Release, WindowStart};
-use tollgate::rule::{CountWhen, MissingKey, OnExceed, OnStoreError, Rule, RuleMode};
-use tollgate::time::Unit;
-use tollgate::{EngineCore, Hit, PolicySnapshot, Shape, Time};
+use tollgate::internal::limit::{Levels, Refill, Release, WindowStart};
+use tollgate::internal::rule::{CountWhen, MissingKey, OnExceed, OnStoreError, Rule, RuleMode};
+use tollgate::internal::time::Unit;
+use tollgate::internal::{EngineCore, PolicySnapshot, Shape};
+use tollgate::{Hit, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 

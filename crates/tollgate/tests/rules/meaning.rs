@@ -67,7 +67,7 @@ fn values_of_overrides_are_compared_in_normal_form() {
            - {id: h, key: 'header:x', limit: 5/m, overrides: [{'header:X': 100%, limit: 9/m}]}",
     );
     let hit = Hit::by("u").email("ceo+X@example.com").mac("aabb.ccdd.eeff").field(
-        tollgate::identity::FieldSource::Header,
+        tollgate::internal::identity::FieldSource::Header,
         "x",
         "100%",
     );

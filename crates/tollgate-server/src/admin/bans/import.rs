@@ -7,10 +7,10 @@ use hyper::StatusCode;
 use serde_json::json;
 use tokio::task::spawn_blocking;
 use tollgate::Time;
-use tollgate::ban::{Ban, BanSource};
-use tollgate::document::{self, MapReader, Node, Problems, TextPosition};
-use tollgate::identity::Key;
-use tollgate::time::{calendar, parse_duration};
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::document::{self, MapReader, Node, Problems, TextPosition};
+use tollgate::internal::identity::Key;
+use tollgate::internal::time::{calendar, parse_duration};
 use tollgate_stores::rules::{Edit, Precondition};
 
 use crate::admin::bans::{MAX_REASON_BYTES, refuse_file_ban, until};

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
-use tollgate::document::{self, Problems};
-use tollgate::policy::{self, PolicyDraft};
+use tollgate::internal::document::{self, Problems};
+use tollgate::internal::policy::{self, PolicyDraft};
 use tollgate_stores::rules::{
     DbError, Edit, EditSummary, ItemChange, ItemKind, PageQuery, Precondition, RuleSpool, SpooledRule,
     Version, for_each_rule,
@@ -206,7 +206,11 @@ fn not_in_spool<T>(things: Vec<T>, id: impl Fn(&T) -> &str, spool: &RuleSpool) -
     Ok(missing)
 }
 
-fn draft_error(draft: &mut PolicyDraft, rule: tollgate::rule::Rule, now: tollgate::Time) -> Option<String> {
+fn draft_error(
+    draft: &mut PolicyDraft,
+    rule: tollgate::internal::rule::Rule,
+    now: tollgate::Time,
+) -> Option<String> {
     draft.apply(policy::PolicyChange::Put(rule), now).err().map(|error| error.to_string())
 }
 

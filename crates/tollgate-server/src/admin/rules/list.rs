@@ -4,8 +4,8 @@ use std::collections::BinaryHeap;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tollgate::PolicySnapshot;
-use tollgate::rule::RuleId;
+use tollgate::internal::PolicySnapshot;
+use tollgate::internal::rule::RuleId;
 use tollgate_stores::rules::{ItemKind, PageQuery, StoredItem, Version};
 
 use crate::admin::cursor::{self, Cursor};

@@ -1,12 +1,12 @@
 //! Serializes a rule in the schema of the configuration file.
 
 use serde_json::{Map, Value, json};
-use tollgate::identity::Attribute;
-use tollgate::limit::{Refill, Release, Shape, WindowStart};
-use tollgate::rule::{
+use tollgate::internal::identity::Attribute;
+use tollgate::internal::limit::{Refill, Release, Shape, WindowStart};
+use tollgate::internal::rule::{
     AmbiguousKey, CountWhen, Limits, MissingKey, OnExceed, OnStoreError, Rule, RuleLimit, Tracking,
 };
-use tollgate::time::format_duration;
+use tollgate::internal::time::format_duration;
 
 /// A rule in the schema of the file; default values are omitted.
 pub fn rule_json(rule: &Rule) -> Value {

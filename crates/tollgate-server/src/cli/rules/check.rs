@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use serde_json::json;
-use tollgate::document::Problems;
+use tollgate::internal::document::Problems;
 
 use crate::cli::progress::Progress;
 use crate::cli::{Exit, input_file, out};

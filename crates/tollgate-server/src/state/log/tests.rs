@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tollgate::{Clock, EngineSetup, Hit, PolicySnapshot};
+use tollgate::internal::{EngineSetup, PolicySnapshot};
+use tollgate::{Clock, Hit};
 
 use super::*;
 use crate::assemble;

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer};
 use tollgate::Hit;
-use tollgate::identity::address::parse_ip;
-use tollgate::identity::{FieldSource, normal};
-use tollgate::request::fields;
+use tollgate::internal::identity::address::parse_ip;
+use tollgate::internal::identity::{FieldSource, normal};
+use tollgate::internal::request::fields;
 
 use crate::json_body::{self, JsonObject, shorten};
 use crate::response::ProblemDetails;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Serialize;
-use tollgate::EngineVerdict;
-use tollgate::verdict::LimitVerdict;
+use tollgate::internal::EngineVerdict;
+use tollgate::internal::verdict::LimitVerdict;
 
 #[derive(Serialize)]
 pub struct CheckResponse {

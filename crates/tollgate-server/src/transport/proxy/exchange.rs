@@ -15,8 +15,9 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode, Version};
 use tokio::sync::Notify;
 use tokio::time::timeout;
-use tollgate::verdict::whole_seconds;
-use tollgate::{EngineVerdict, PolicySnapshot, Time};
+use tollgate::Time;
+use tollgate::internal::verdict::whole_seconds;
+use tollgate::internal::{EngineVerdict, PolicySnapshot};
 
 use crate::config::{HostHeader, ProxyConfig};
 use crate::gate::{FieldSelection, GateSnapshot};

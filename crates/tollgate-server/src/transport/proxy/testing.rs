@@ -9,10 +9,10 @@ use std::time::Duration;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::sync::watch;
-use tollgate::identity::FieldSource;
-use tollgate::identity::address::TrustedProxies;
-use tollgate::identity::forwarded::ForwardingHeader;
-use tollgate::store::ChargeReceipt;
+use tollgate::internal::identity::FieldSource;
+use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::identity::forwarded::ForwardingHeader;
+use tollgate::internal::store::ChargeReceipt;
 use tollgate::{Hit, Time};
 
 use crate::config::Config;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::ban::{Ban, BanSource};
-use tollgate::identity::Key;
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::identity::Key;
 use tollgate_stores::rules::{Author, Edit, Precondition};
 use tollgate_testkit::servers::postgres::Postgres;
 use tollgate_testkit::{Folder, Server, eventually};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::Enforce;
-use tollgate::ban::{Ban, BanSource};
-use tollgate::identity::Key;
+use tollgate::internal::Enforce;
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::identity::Key;
 use tollgate_stores::rules::{Edit, ItemId, ItemKind, Precondition};
 use tollgate_testkit::{Folder, Server, Waits, eventually};
 

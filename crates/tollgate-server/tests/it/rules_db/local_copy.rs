@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::ban::{Ban, BanSource};
-use tollgate::identity::Key;
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::identity::Key;
 use tollgate_stores::rules::{Edit, Precondition};
 use tollgate_testkit::servers::postgres::Postgres;
 use tollgate_testkit::{Folder, Server, binary, eventually};

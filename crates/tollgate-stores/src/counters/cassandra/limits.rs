@@ -1,7 +1,7 @@
 //! Which limits a row can store.
 
 use thiserror::Error;
-use tollgate::Limit;
+use tollgate::internal::Limit;
 
 use crate::counters::state;
 

@@ -1,7 +1,7 @@
 //! Records of tracked keys, on the store that has the counters.
 
-use tollgate::track::Delta;
-use tollgate::track::central::{CentralTrackStore, SharedTrack};
+use tollgate::internal::track::Delta;
+use tollgate::internal::track::central::{CentralTrackStore, SharedTrack};
 
 use super::CentralStore;
 use crate::counters::{CounterId, StoreError};

@@ -1,8 +1,8 @@
 //! The buckets of a tiered window that a decision has read: coarse, and finer only where needed.
 
-use tollgate::algorithm::QuotaState;
-use tollgate::algorithm::tiered_window::Tiers;
-use tollgate::limit::Levels;
+use tollgate::internal::algorithm::QuotaState;
+use tollgate::internal::algorithm::tiered_window::Tiers;
+use tollgate::internal::limit::Levels;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Bucket {
@@ -91,7 +91,7 @@ impl Buckets {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::algorithm::sliding_compact::StepCounts;
+    use tollgate::internal::algorithm::sliding_compact::StepCounts;
 
     use super::*;
 

@@ -1,9 +1,9 @@
 //! How a limit is stored on memcached, and which limits cannot be.
 
 use thiserror::Error;
-use tollgate::limit::{Limit, Shape, WindowStart};
-use tollgate::store::DeniedHits;
-use tollgate::time::Period;
+use tollgate::internal::limit::{Limit, Shape, WindowStart};
+use tollgate::internal::store::DeniedHits;
+use tollgate::internal::time::Period;
 
 use super::windows::WindowKind;
 use crate::counters::state;
@@ -87,8 +87,8 @@ fn buckets_read(limit: &Limit) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::limit::Levels;
-    use tollgate::time::Unit;
+    use tollgate::internal::limit::Levels;
+    use tollgate::internal::time::Unit;
 
     use super::*;
 

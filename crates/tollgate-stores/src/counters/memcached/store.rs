@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
-use tollgate::store::{Charge, LimitOutcome, ReceiptItem};
+use tollgate::internal::store::{Charge, LimitOutcome, ReceiptItem};
 
 use super::address::MemcachedAddress;
 use super::layout::CounterLayout;

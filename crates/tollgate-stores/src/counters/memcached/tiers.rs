@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::Time;
-use tollgate::algorithm::Admission;
-use tollgate::algorithm::tiered_window::TieredWindow;
-use tollgate::limit::{Levels, Limit, Shape};
-use tollgate::store::{Charge, DeniedHits, ReceiptItem};
+use tollgate::internal::algorithm::Admission;
+use tollgate::internal::algorithm::tiered_window::TieredWindow;
+use tollgate::internal::limit::{Levels, Limit, Shape};
+use tollgate::internal::store::{Charge, DeniedHits, ReceiptItem};
 
 use super::buckets::{Bucket, Buckets};
 use super::denied_costs::DeniedCosts;

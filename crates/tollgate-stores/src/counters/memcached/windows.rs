@@ -7,11 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::algorithm::QuotaState;
-use tollgate::algorithm::fixed_window::FixedWindowState;
-use tollgate::algorithm::sliding_counter::SlidingCounterState;
-use tollgate::store::{Charge, DeniedHits, ReceiptItem};
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
+use tollgate::internal::algorithm::QuotaState;
+use tollgate::internal::algorithm::fixed_window::FixedWindowState;
+use tollgate::internal::algorithm::sliding_counter::SlidingCounterState;
+use tollgate::internal::store::{Charge, DeniedHits, ReceiptItem};
 
 use super::closed_windows::ClosedWindows;
 use super::denied_costs::DeniedCosts;

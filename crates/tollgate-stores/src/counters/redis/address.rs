@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use thiserror::Error;
-use tollgate::request::percent::{self, Plus};
+use tollgate::internal::request::percent::{self, Plus};
 
 /// The address of a Redis or Valkey installation.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -4,9 +4,10 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use ring::digest;
-use tollgate::algorithm::{Admission, Decision, Grant};
-use tollgate::store::{Charge, DeniedHits, Enforcement, LimitOutcome, ReceiptItem};
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
+use tollgate::internal::algorithm::{Admission, Decision, Grant};
+use tollgate::internal::store::{Charge, DeniedHits, Enforcement, LimitOutcome, ReceiptItem};
 
 use super::resp::{CommandWriter, RedisReply};
 use super::script_limit::ScriptLimit;

@@ -1,16 +1,16 @@
 //! A limit as arguments of the script: microseconds, and numbers that are exact in a double.
 //!
-//! The algorithms in the script are those of `tollgate::algorithm` with a unit of one microsecond. Limits that would
+//! The algorithms in the script are those of `tollgate::internal::algorithm` with a unit of one microsecond. Limits that would
 //! not be exact are rejected when rules are loaded.
 
 use std::time::Duration;
 
 use thiserror::Error;
-use tollgate::Limit;
-use tollgate::algorithm::gcra::{BucketClock, Meter};
-use tollgate::algorithm::{Quota, concurrency, sliding_log};
-use tollgate::limit::{Levels, Refill, Release, Shape, WindowStart};
-use tollgate::time::{Period, Unit};
+use tollgate::internal::Limit;
+use tollgate::internal::algorithm::gcra::{BucketClock, Meter};
+use tollgate::internal::algorithm::{Quota, concurrency, sliding_log};
+use tollgate::internal::limit::{Levels, Refill, Release, Shape, WindowStart};
+use tollgate::internal::time::{Period, Unit};
 
 /// The resolution of the server's clock.
 pub const TIME_UNIT: Duration = Duration::from_micros(1);

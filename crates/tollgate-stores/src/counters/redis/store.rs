@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::Time;
-use tollgate::store::{Charge, LimitOutcome, ReceiptItem};
+use tollgate::internal::store::{Charge, LimitOutcome, ReceiptItem};
 
 use super::address::RedisAddress;
 use super::call::{ScriptCall, Topology};

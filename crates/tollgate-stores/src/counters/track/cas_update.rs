@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use tokio::time::{Instant, sleep};
-use tollgate::track::{Delta, Track};
+use tollgate::internal::track::{Delta, Track};
 
 use super::{MAX_WRITERS, TRACK_TIMEOUT, TrackRecord, micros, write_times};
 use crate::counters::StoreError;

@@ -1,7 +1,8 @@
 //! The values of one transaction: as loaded, and as its jobs have changed them so far.
 
-use tollgate::algorithm::{Algorithm as _, Quota, QuotaState};
-use tollgate::{Limit, Time};
+use tollgate::Time;
+use tollgate::internal::Limit;
+use tollgate::internal::algorithm::{Algorithm as _, Quota, QuotaState};
 
 use super::{CasValue, CasWrite, Work};
 use crate::counters::request::{ChargeMode, ChargeResult};

@@ -12,8 +12,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tollgate::Time;
-use tollgate::ban::{Ban, BanSource};
-use tollgate::identity::Key;
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::identity::Key;
 
 use super::record::{pop_bytes, pop_text, push_text};
 use super::seal::Seal;

@@ -2,7 +2,9 @@
 
 use ring::digest::{SHA256, digest};
 use tollgate::Time;
-use tollgate::ban::{Ban, BanSource, MAX_RULES, MAX_TIMES, Offender, RuleDenials, Strikes, Violations};
+use tollgate::internal::ban::{
+    Ban, BanSource, MAX_RULES, MAX_TIMES, Offender, RuleDenials, Strikes, Violations,
+};
 
 use super::ViolationOutcome;
 use crate::counters::varint::{pop_varint, push_varints};
@@ -218,9 +220,9 @@ pub(super) fn pop_text(rest: &mut &[u8], max: usize) -> Option<String> {
 mod tests {
     use std::time::Duration;
 
-    use tollgate::ban::{BanTerms, RuleViolations};
-    use tollgate::identity::Key;
-    use tollgate::rule::RuleId;
+    use tollgate::internal::ban::{BanTerms, RuleViolations};
+    use tollgate::internal::identity::Key;
+    use tollgate::internal::rule::RuleId;
 
     use super::*;
 

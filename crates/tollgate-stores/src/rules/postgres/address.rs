@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
-use tollgate::request::percent::{self, Plus};
+use tollgate::internal::request::percent::{self, Plus};
 
 use super::tls::CertificateCheck;
 use crate::rules::DbError;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use tollgate::Shape;
+use tollgate::internal::Shape;
 use tollgate_stores::counters::{StoreError, cassandra};
 use tollgate_testkit::central::strange::{check_error, serve};
 use tollgate_testkit::central::{hit, limit, own};

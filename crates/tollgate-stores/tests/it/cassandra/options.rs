@@ -1,6 +1,6 @@
 //! Every option of an address, against a real Cassandra as far as it has it.
 
-use tollgate::Shape;
+use tollgate::internal::Shape;
 use tollgate_stores::counters::{StoreError, cassandra};
 use tollgate_testkit::SOON;
 use tollgate_testkit::central::strange::check_error;

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tollgate::Shape;
+use tollgate::internal::Shape;
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::cassandra::{CassandraSetup, CassandraStore};
 use tollgate_testkit::central::load::{Load, check_answered_in_time};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::Shape;
-use tollgate::limit::Levels;
+use tollgate::internal::Shape;
+use tollgate::internal::limit::Levels;
 use tollgate_stores::counters::cassandra::{CassandraSetup, CassandraStore};
 use tollgate_testkit::central::expiry::{self, Keeping};
 use tollgate_testkit::central::{hit, left, limit, now, own, shared};
@@ -99,7 +99,7 @@ async fn an_expired_row_starts_fresh() {
     let store = CassandraStore::open(CassandraSetup { deadline, slack: Duration::ZERO, ..setup(&url) });
     let charge = own("short", "user:1", limit("2/s", Shape::SlidingLog));
     // A short life after a longer one: what is left of the row must not stand in the way.
-    let long = tollgate::store::Charge { cost: 2, ..charge.clone() };
+    let long = tollgate::internal::store::Charge { cost: 2, ..charge.clone() };
     for charge in [&long, &charge, &charge] {
         let start = std::time::Instant::now();
         while hit(&store, charge).await.expect("it answers").grant.is_none() {

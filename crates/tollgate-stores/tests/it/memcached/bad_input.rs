@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::time::Duration;
 
-use tollgate::Shape;
+use tollgate::internal::Shape;
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::name::Naming;
 use tollgate_testkit::central::strange::{check_error, serve};

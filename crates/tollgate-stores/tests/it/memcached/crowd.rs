@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use tollgate::Shape;
-use tollgate::limit::Levels;
-use tollgate::store::Charge;
+use tollgate::internal::Shape;
+use tollgate::internal::limit::Levels;
+use tollgate::internal::store::Charge;
 use tollgate_stores::counters::StoreError;
 use tollgate_testkit::SOON;
 use tollgate_testkit::central::{FIXED, SHAPES, crowd, hit, limit, now, own};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::Time;
-use tollgate::limit::{Levels, Shape};
+use tollgate::internal::limit::{Levels, Shape};
 use tollgate_stores::counters::memcached::{MemcachedSetup, MemcachedStore};
 use tollgate_stores::counters::name::{NameHash, Naming};
 use tollgate_testkit::central::expiry::{self, Keeping};

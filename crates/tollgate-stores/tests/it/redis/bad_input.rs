@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tollgate::{Limit, Shape};
+use tollgate::internal::{Limit, Shape};
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::name::Naming;
 use tollgate_testkit::central::strange::{self, serve, serve_counted};

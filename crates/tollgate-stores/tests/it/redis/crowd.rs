@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::thread;
 
-use tollgate::{Shape, Time};
+use tollgate::Time;
+use tollgate::internal::Shape;
 use tollgate_testkit::central::{SHAPES, crowd, limit, own};
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::stores::redis::{patient, ready};

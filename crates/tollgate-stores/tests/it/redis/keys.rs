@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate::limit::{Levels, Refill, Release, WindowStart};
-use tollgate::store::Charge;
-use tollgate::{Shape, Time};
+use tollgate::Time;
+use tollgate::internal::Shape;
+use tollgate::internal::limit::{Levels, Refill, Release, WindowStart};
+use tollgate::internal::store::Charge;
 use tollgate_stores::counters::name::{NameHash, Naming};
 use tollgate_stores::counters::redis::{self, RedisSetup, RedisStore};
 use tollgate_testkit::SOON;

@@ -5,9 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use tollgate::limit::WindowStart;
-use tollgate::time::calendar::{parse_rfc3339, rfc3339};
-use tollgate::{Shape, Time};
+use tollgate::Time;
+use tollgate::internal::Shape;
+use tollgate::internal::limit::WindowStart;
+use tollgate::internal::time::calendar::{parse_rfc3339, rfc3339};
 use tollgate_testkit::central::{FIXED, hit, limit, own};
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::stores::redis::{ServerTime, ready};

@@ -1,6 +1,6 @@
 //! A request whose counters are on several servers of a Cluster: all are charged, or none.
 
-use tollgate::Shape;
+use tollgate::internal::Shape;
 use tollgate_stores::counters::name::Naming;
 use tollgate_testkit::central::{FIXED, hit, left, limit, now, own, shared, together};
 use tollgate_testkit::eventually;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use rcgen::{CertificateParams, KeyPair};
-use tollgate::Shape;
+use tollgate::internal::Shape;
 use tollgate_testkit::central::{hit, limit, own};
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::stores::redis::{ready, usual};

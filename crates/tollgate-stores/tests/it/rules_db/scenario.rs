@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tollgate::Time;
-use tollgate::ban::{Ban, BanSource};
-use tollgate::identity::Key;
+use tollgate::internal::ban::{Ban, BanSource};
+use tollgate::internal::identity::Key;
 use tollgate_stores::rules::{
     Author, ChangeFeed, ChangeLogEntry, DbError, Edit, Enforce, ItemId, ItemKind, PageQuery, Precondition,
     RuleText, RulesDb, Version, parse_ban,

@@ -22,6 +22,7 @@ const MAX_LIMITS: usize = 16;
 
 /// What happens to a new key that finds no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[deny(missing_docs)]
 pub enum MemoryFull {
     /// It shares an aggregate cell with other such keys.
     #[default]

@@ -7,9 +7,13 @@ use crate::time::Time;
 
 /// Entries and bytes of the store, and counts of what it dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[deny(missing_docs)]
 pub struct Usage {
+    /// Entries, expired ones included.
     pub keys: u64,
+    /// Memory in use.
     pub bytes: u64,
+    /// Memory that may be used.
     pub cap_bytes: u64,
     /// Live entries evicted for one that has used a larger fraction of its limit.
     pub evicted: u64,

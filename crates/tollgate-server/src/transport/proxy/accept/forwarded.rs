@@ -7,8 +7,8 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use hyper::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue};
-use tollgate::identity::address::{TrustedProxies, canonical_ip};
-use tollgate::identity::forwarded::{ForwardingHeader, client_ip, last_parameter};
+use tollgate::internal::identity::address::{TrustedProxies, canonical_ip};
+use tollgate::internal::identity::forwarded::{ForwardingHeader, client_ip, last_parameter};
 
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use hyper::header::HeaderValue;
-use tollgate::identity::FieldSource;
-use tollgate::request::fields;
+use tollgate::internal::identity::FieldSource;
+use tollgate::internal::request::fields;
 
 use crate::transport::proxy::body::{BoxError, Upload};
 use crate::transport::proxy::decide::json::{self, Nesting};

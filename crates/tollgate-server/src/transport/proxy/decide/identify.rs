@@ -5,8 +5,10 @@ use std::borrow::Cow;
 use hyper::body::Body;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
-use tollgate::identity::{Attribute, FieldSource};
-use tollgate::{EngineVerdict, Hit, PolicySnapshot, Time};
+use tollgate::internal::hit;
+use tollgate::internal::identity::{Attribute, FieldSource};
+use tollgate::internal::{EngineVerdict, PolicySnapshot};
+use tollgate::{Hit, Time};
 
 use crate::config::Balance;
 use crate::gate::FieldSelection;
@@ -55,7 +57,7 @@ impl ConnectionContext {
         let verdict = gate.check(snapshot, &hit, now).await;
         let later = self.proxy.request_queue.is_some() && !verdict.allowed && is_queueable(&verdict);
         let identity = later.then(|| enqueue::resolve_identity(policy, &hit));
-        let sender = hit.address().zip(identity).map(|(ip, identity)| RequestSender { ip, identity });
+        let sender = hit::address(&hit).zip(identity).map(|(ip, identity)| RequestSender { ip, identity });
         Ok(ProxyDecision { verdict, decided_at: now, sticky, sender })
     }
 
@@ -87,7 +89,7 @@ fn needs_body(policy: &PolicySnapshot, hit: &Hit<'_>, route: &RouteSnapshot) -> 
         }
         _ => false,
     };
-    balanced || policy.depends_on(hit.target(), in_body)
+    balanced || policy.depends_on(hit::target(hit), in_body)
 }
 
 fn in_body(attribute: &Attribute) -> bool {

@@ -2,7 +2,7 @@
 
 use hyper::Response;
 use hyper::header::HeaderValue;
-use tollgate::EngineVerdict;
+use tollgate::internal::EngineVerdict;
 
 use crate::connection::FullResponse;
 use crate::response::{self, ProblemDetails};

@@ -2,8 +2,8 @@
 //! remains. The API's limits are never loosened.
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use tollgate::EngineVerdict;
-use tollgate::headers::{HeaderStyle, headers, merge_ratelimit};
+use tollgate::internal::EngineVerdict;
+use tollgate::internal::headers::{HeaderStyle, headers, merge_ratelimit};
 
 const X_REMAINING: &str = "x-ratelimit-remaining";
 
@@ -47,7 +47,8 @@ fn to_value(text: &str) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::{EngineCore, Hit, PolicySnapshot, Time};
+    use tollgate::internal::{EngineCore, PolicySnapshot};
+    use tollgate::{Hit, Time};
 
     use super::*;
 

@@ -118,7 +118,7 @@ mod tests {
     fn a_key_stays_where_it_is_and_only_keys_of_a_lost_upstream_move() {
         let upstreams = upstreams(4);
         let turn = RoundRobinCursor::default();
-        let hash = Balance::Hash(tollgate::identity::Attribute::User);
+        let hash = Balance::Hash(tollgate::internal::identity::Attribute::User);
         let choose = |n: u64| chosen(&upstreams, &hash, &turn, Some(hash_key(&format!("user {n}"))));
         let before: Vec<_> = (0..1000).map(choose).collect();
         assert!((0..4).all(|n| before.iter().filter(|chosen| **chosen == n).count() > 150));

@@ -6,9 +6,10 @@ use hyper::header::{HOST, HeaderValue, LOCATION};
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 use serde_json::json;
-use tollgate::document::{self, Problems};
-use tollgate::rule::OnExceed;
-use tollgate::{EngineVerdict, Hit, PolicySnapshot, Reason, Time};
+use tollgate::internal::document::{self, Problems};
+use tollgate::internal::rule::OnExceed;
+use tollgate::internal::{EngineVerdict, PolicySnapshot};
+use tollgate::{Hit, Reason, Time};
 
 use crate::config::QueueConfig;
 use crate::connection::FullResponse;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 use tollgate::Time;
-use tollgate::fingerprint::Fingerprint;
-use tollgate::store::ChargeReceipt;
+use tollgate::internal::fingerprint::Fingerprint;
+use tollgate::internal::store::ChargeReceipt;
 
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::Gate;
@@ -264,7 +264,8 @@ pub async fn watch(queues: Arc<HoldQueues>, gate: Arc<Gate>, mut shutdown: Shutd
 
 #[cfg(test)]
 mod tests {
-    use tollgate::{EngineCore, Hit, PolicySnapshot};
+    use tollgate::Hit;
+    use tollgate::internal::{EngineCore, PolicySnapshot};
 
     use super::*;
     use crate::config_history::ConfigHistory;

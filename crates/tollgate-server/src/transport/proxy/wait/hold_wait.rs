@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use hyper::header::EXPECT;
-use tollgate::{EngineVerdict, Time};
+use tollgate::Time;
+use tollgate::internal::EngineVerdict;
 
 use crate::gate::Gate;
 use crate::transport::proxy::exchange::{ConnectionContext, ExchangeError, ProxiedRequest};

@@ -10,7 +10,8 @@ use hyper::Request;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tollgate::{EngineVerdict, Time};
+use tollgate::Time;
+use tollgate::internal::EngineVerdict;
 
 use crate::connection::{DRAIN_TIMEOUT, Shutdown, shutdown_requested};
 use crate::queue::{QueuedRequest, QueuedState};

@@ -9,8 +9,9 @@ use std::mem;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tollgate::limit::Shape;
-use tollgate::{EngineVerdict, Hit, PolicySnapshot, Time};
+use tollgate::internal::limit::Shape;
+use tollgate::internal::{EngineVerdict, PolicySnapshot};
+use tollgate::{Hit, Time};
 
 /// A later estimate could outlive the rule that it is based on.
 const MAX_WAIT: Duration = Duration::from_secs(120);
@@ -160,7 +161,7 @@ impl RetrySchedule {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::EngineCore;
+    use tollgate::internal::EngineCore;
 
     use super::*;
 

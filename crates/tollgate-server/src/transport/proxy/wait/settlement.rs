@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use hyper::header::HeaderMap;
 use smallvec::SmallVec;
-use tollgate::EngineVerdict;
-use tollgate::fingerprint::Fingerprint;
-use tollgate::limit::{Release, Shape};
-use tollgate::rule::{Rule, RuleRef};
-use tollgate::store::ChargeReceipt;
+use tollgate::internal::EngineVerdict;
+use tollgate::internal::fingerprint::Fingerprint;
+use tollgate::internal::limit::{Release, Shape};
+use tollgate::internal::rule::{Rule, RuleRef};
+use tollgate::internal::store::ChargeReceipt;
 
 use crate::gate::Gate;
 

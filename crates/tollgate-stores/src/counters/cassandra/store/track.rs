@@ -3,8 +3,8 @@
 //! Transactions of one partition are serialised: in the owner's partition a record would delay decisions.
 
 use tokio::time::Instant;
-use tollgate::track::Delta;
-use tollgate::track::central::SharedTrack;
+use tollgate::internal::track::Delta;
+use tollgate::internal::track::central::SharedTrack;
 
 use super::CassandraStore;
 use crate::counters::track::{TRACK_TIMEOUT, cas_update};

@@ -1,8 +1,8 @@
 //! Records of tracked keys: one value each, replaced by compare-and-swap.
 
 use tokio::time::Instant;
-use tollgate::track::Delta;
-use tollgate::track::central::SharedTrack;
+use tollgate::internal::track::Delta;
+use tollgate::internal::track::central::SharedTrack;
 
 use super::MemcachedStore;
 use crate::counters::memcached::wire::MemcachedCommand;

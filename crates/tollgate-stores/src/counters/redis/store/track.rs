@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 use ring::digest;
 use tokio::time::Instant;
-use tollgate::track::Delta;
-use tollgate::track::central::SharedTrack;
+use tollgate::internal::track::Delta;
+use tollgate::internal::track::central::SharedTrack;
 
 use super::super::cluster::slot_of;
 use super::super::resp::RedisReply;
