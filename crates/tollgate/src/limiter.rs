@@ -14,6 +14,11 @@ use crate::store::memory::{CandidateLines, FastPath, FastPathResult, SlotHint, U
 use crate::store::{Charge, ChargeReceipt, MemoryStore};
 use crate::time::{Clock, Now, Time};
 
+mod wait;
+
+pub use wait::WaitError;
+use wait::WaitQueues;
+
 /// One limit for any number of keys, counted in memory.
 ///
 /// ```
@@ -33,6 +38,7 @@ pub struct Limiter {
     /// Distinguishes its keys from those of other limiters in the per-thread cache.
     salt: u128,
     clock: Clock,
+    queues: WaitQueues,
 }
 
 /// Keys whose cache lines are prefetched together.
@@ -93,7 +99,7 @@ impl Limiter {
         let secret = Secret::random();
         let fast_path = store.fast_path(Quota::new(limit));
         let salt = u128::from_le_bytes(*secret.bytes());
-        Ok(Limiter { store, fast_path, secret, salt, clock: Clock::new() })
+        Ok(Limiter { store, fast_path, secret, salt, clock: Clock::new(), queues: WaitQueues::default() })
     }
 
     /// Charges one, if it is allowed.

@@ -1,0 +1,207 @@
+//! Waiting for a key, first come first served, on the caller's own runtime.
+//!
+//! A caller takes a *ticket* in the queue of its key. Only the first in a queue charges the limiter and sleeps until its
+//! charge is due; the others wait for a wake-up. A ticket that is dropped leaves its queue and wakes the next, whether
+//! its caller was served, timed out or was cancelled, so a queue never waits for a caller that is gone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::{Limiter, LimiterKey};
+use crate::algorithm::Admission;
+use crate::fingerprint::Fingerprint;
+use crate::store::Charge;
+use crate::sync::{Mutex, lock};
+use crate::time::Time;
+
+/// Callers that may wait on a limiter at once; further ones are refused.
+pub(super) const MAX_WAITING: usize = 100_000;
+
+/// Why a caller did not get its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// The cost is above what the limit ever allows at once.
+    #[error("the cost is above the limit: no wait would help")]
+    Never,
+    /// It would not be allowed within the given time.
+    #[error("not allowed within the time given")]
+    TimedOut,
+    /// Too many callers are waiting.
+    #[error("{MAX_WAITING} callers are waiting already")]
+    TooManyWaiting,
+}
+
+/// The queues of all keys that are waited for.
+#[derive(Default)]
+pub(super) struct WaitQueues(Mutex<Queues>);
+
+#[derive(Default)]
+struct Queues {
+    /// By ticket number, which only grows, so the first entry came first.
+    by_key: HashMap<Fingerprint, BTreeMap<u64, Waker>>,
+    next_ticket: u64,
+    waiting: usize,
+}
+
+/// A place in the queue of a key.
+struct Ticket<'q> {
+    queues: &'q WaitQueues,
+    key: Fingerprint,
+    number: u64,
+}
+
+impl WaitQueues {
+    fn enter(&self, key: Fingerprint) -> Result<Ticket<'_>, WaitError> {
+        let mut queues = lock(&self.0);
+        if queues.waiting >= MAX_WAITING {
+            return Err(WaitError::TooManyWaiting);
+        }
+        let number = queues.next_ticket;
+        queues.next_ticket += 1;
+        queues.waiting += 1;
+        queues.by_key.entry(key).or_default().insert(number, Waker::noop().clone());
+        Ok(Ticket { queues: self, key, number })
+    }
+
+    #[cfg(test)]
+    fn waiting(&self) -> (usize, usize) {
+        let queues = lock(&self.0);
+        (queues.waiting, queues.by_key.len())
+    }
+}
+
+impl Ticket<'_> {
+    /// Ready when no earlier ticket of the key is left.
+    fn poll_first(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut queues = lock(&self.queues.0);
+        let Some(queue) = queues.by_key.get_mut(&self.key) else { return Poll::Ready(()) };
+        if queue.keys().next() == Some(&self.number) {
+            return Poll::Ready(());
+        }
+        if let Some(waker) = queue.get_mut(&self.number) {
+            waker.clone_from(context.waker());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let mut queues = lock(&self.queues.0);
+        queues.waiting -= 1;
+        let Some(queue) = queues.by_key.get_mut(&self.key) else { return };
+        let was_first = queue.keys().next() == Some(&self.number);
+        queue.remove(&self.number);
+        let next = queue.values().next().filter(|_| was_first).cloned();
+        if queue.is_empty() {
+            queues.by_key.remove(&self.key);
+        }
+        drop(queues);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}
+
+impl Limiter {
+    /// Waits until the key is allowed, and charges one. Callers of a key are served in the order in which they began to
+    /// wait; dropping the future gives up the place.
+    ///
+    /// `sleep` is the runtime's, such as `tokio::time::sleep`. Nothing is woken before its time.
+    ///
+    /// ```
+    /// # use std::{future, time::Duration};
+    /// # use tollgate::Limiter;
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let sleep = |_: Duration| future::ready(());
+    /// let limiter = Limiter::new("10/s")?;
+    /// limiter.until_ready("api.example.com", sleep).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn until_ready<K, S, F>(&self, key: &K, sleep: S) -> Result<(), WaitError>
+    where
+        K: LimiterKey + ?Sized,
+        S: Fn(Duration) -> F,
+        F: Future<Output = ()>,
+    {
+        let key = key.hash_input().fingerprint(&self.secret);
+        let ticket = self.queues.enter(key)?;
+        poll_fn(|context| ticket.poll_first(context)).await;
+        while let Some(wait) = self.try_charge(key)? {
+            sleep(wait).await;
+        }
+        Ok(())
+    }
+
+    /// As [`until_ready`](Self::until_ready), but fails as soon as it is known that the key is not allowed within
+    /// `max_wait`.
+    pub async fn until_ready_within<K, S, F>(
+        &self,
+        key: &K,
+        max_wait: Duration,
+        sleep: S,
+    ) -> Result<(), WaitError>
+    where
+        K: LimiterKey + ?Sized,
+        S: Fn(Duration) -> F,
+        F: Future<Output = ()>,
+    {
+        let deadline = self.clock.now() + max_wait;
+        let key = key.hash_input().fingerprint(&self.secret);
+        let ticket = self.queues.enter(key)?;
+        let mut expired = pin!(sleep(max_wait));
+        poll_fn(|context| match ticket.poll_first(context) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending => expired.as_mut().poll(context).map(|()| Err(WaitError::TimedOut)),
+        })
+        .await?;
+        while let Some(wait) = self.try_charge(key)? {
+            if self.clock.now() + wait > deadline {
+                return Err(WaitError::TimedOut);
+            }
+            sleep(wait).await;
+        }
+        Ok(())
+    }
+
+    /// Charges one; returns how long to wait if that is not allowed now. A leaky bucket that would hold the request is
+    /// left alone until it would not: the queue is here, where a caller can leave it.
+    fn try_charge(&self, key: Fingerprint) -> Result<Option<Duration>, WaitError> {
+        let now = self.clock.now();
+        let charge = Charge::enforced(key, *self.fast_path.quota(), 1);
+        match self.store.peek(std::slice::from_ref(&charge), now).limits[0].decision.admission {
+            Admission::Allow { delay } if !delay.is_zero() => return Ok(Some(delay)),
+            Admission::Allow { .. } => {}
+            Admission::Deny { retry_after } => return Ok(Some(retry_after)),
+            Admission::Never => return Err(WaitError::Never),
+        }
+        self.charge_peeked(charge, now)
+    }
+
+    /// A concurrent charge may have come between.
+    fn charge_peeked(&self, charge: Charge, now: Time) -> Result<Option<Duration>, WaitError> {
+        let charges = [charge];
+        let outcome = self.store.charge(&charges, now);
+        match outcome.limits[0].decision.admission {
+            Admission::Allow { delay } if delay.is_zero() => Ok(None),
+            Admission::Allow { delay } => {
+                if let Some(receipt) = crate::store::ChargeReceipt::of(&charges, &outcome) {
+                    self.store.refund(receipt, now);
+                }
+                Ok(Some(delay))
+            }
+            Admission::Deny { retry_after } => Ok(Some(retry_after)),
+            Admission::Never => Err(WaitError::Never),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
