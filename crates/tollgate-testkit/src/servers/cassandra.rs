@@ -10,7 +10,7 @@ use std::{fmt, fs};
 use crate::{Folder, Process, find, free_port, not_run};
 
 /// From nothing to the first answer, on a busy machine.
-const STARTED_WITHIN: Duration = Duration::from_secs(120);
+pub(crate) const STARTED_WITHIN: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
 pub struct Cassandra {

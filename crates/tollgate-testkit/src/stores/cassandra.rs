@@ -10,9 +10,8 @@ use tollgate::internal::store::{Charge, ChargeReceipt, DeniedHits};
 use tollgate_stores::counters::cassandra::{self, CassandraSetup, CassandraStore};
 use tollgate_stores::counters::{CentralCounter, CentralOutcome, StoreError};
 
-use crate::SOON;
 use crate::central::Store;
-use crate::servers::cassandra::Cassandra;
+use crate::servers::cassandra::{Cassandra, STARTED_WITHIN};
 
 impl Store for CassandraStore {
     fn refusal(limit: &Limit, _denied: DeniedHits) -> Option<String> {
@@ -57,7 +56,7 @@ pub async fn patient(url: &str) -> CassandraStore {
 pub async fn initialise(url: &str) {
     let start = Instant::now();
     while let Err(error) = cassandra::init(&setup(url).address).await {
-        assert!(start.elapsed() < SOON, "{error}");
+        assert!(start.elapsed() < STARTED_WITHIN, "{error}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
