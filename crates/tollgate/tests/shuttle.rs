@@ -358,7 +358,7 @@ fn the_state_log_has_every_change_once_the_last_one_is_appended() {
 #[test]
 fn the_models_find_planted_bugs() {
     let _planting = AS_IT_IS.write().unwrap_or_else(PoisonError::into_inner);
-    use tollgate::seeded::{
+    use tollgate::internal::seeded::{
         CLEAR_LATE, LOST_UPDATE, MARK_FIRST, NO_GENERATION, NO_RECHECK, NONE, STALE_NUMBERS, TAG_FIRST, plant,
     };
     let finds = |bug: u8, model: fn()| {
