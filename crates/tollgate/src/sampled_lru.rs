@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::changes::{ChangedKeys, Changes};
 use crate::fingerprint::Fingerprint;
+use crate::sync::count_steps;
 use crate::time::Time;
 
 /// The number of entries compared for an eviction.
@@ -52,6 +53,7 @@ impl<V: Default> SampledLru<V> {
 
     /// The value of a key, created if it does not exist.
     pub(crate) fn touch(&mut self, fingerprint: Fingerprint, now: Time) -> &mut V {
+        count_steps(1);
         let at = match self.index.get(&fingerprint) {
             Some(at) => *at,
             None => self.insert(fingerprint, now),
@@ -84,7 +86,7 @@ impl<V: Default> SampledLru<V> {
     /// A page of rows: at most `most`, from index `from`.
     pub(crate) fn rows(&self, from: usize, most: usize) -> impl Iterator<Item = (Fingerprint, Time, &V)> {
         let rows = self.entries.iter().skip(from).take(most);
-        rows.map(|row| (row.fingerprint, row.touched, &row.value))
+        rows.inspect(|_| count_steps(1)).map(|row| (row.fingerprint, row.touched, &row.value))
     }
 
     pub(crate) fn row(&self, fingerprint: Fingerprint) -> Option<(Time, &V)> {
@@ -106,6 +108,7 @@ impl<V: Default> SampledLru<V> {
 
     /// The key with the lowest rank of a sample, and its rank. The next call samples other entries.
     pub(crate) fn min_of_sample<R: Ord>(&mut self, rank: impl Fn(&V, Time) -> R) -> Option<(Fingerprint, R)> {
+        count_steps(SAMPLE_SIZE);
         let rows = self.entries.len();
         let sample = (0..SAMPLE_SIZE.min(rows)).map(|n| &self.entries[(self.cursor + n) % rows]);
         let ranked = sample.map(|row| (row.fingerprint, rank(&row.value, row.touched)));
@@ -115,6 +118,7 @@ impl<V: Default> SampledLru<V> {
     }
 
     fn evict(&mut self) {
+        count_steps(SAMPLE_SIZE);
         let sample = (0..SAMPLE_SIZE).map(|n| (self.cursor + n) % self.entries.len());
         let oldest = sample.min_by_key(|at| self.entries[*at].touched).expect("a full table has rows");
         self.cursor = (self.cursor + SAMPLE_SIZE) % self.entries.len();

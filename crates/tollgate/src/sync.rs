@@ -24,7 +24,75 @@ pub(crate) fn spin() {
 
 /// Locks, ignoring poison: every critical section leaves a consistent state even if it panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    begin_section();
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A lock is taken: the steps that follow are its critical section, for tests that bound it.
+#[inline(always)]
+pub(crate) fn begin_section() {
+    #[cfg(feature = "testing")]
+    steps::begin_section();
+}
+
+/// Entries, lines or bans that a critical section visits, for tests that bound it.
+#[inline(always)]
+pub(crate) fn count_steps(count: usize) {
+    #[cfg(feature = "testing")]
+    steps::count(count);
+    #[cfg(not(feature = "testing"))]
+    let _ = count;
+}
+
+/// The work of one thread, counted by the code that visits entries, lines of a table, states and bans.
+///
+/// A critical section is taken to last until the thread's next lock, so it is never counted too short unless locks are
+/// nested; the total bounds those.
+#[cfg(feature = "testing")]
+pub mod steps {
+    use std::cell::Cell;
+
+    thread_local! {
+        static TOTAL: Cell<usize> = const { Cell::new(0) };
+        static SECTION: Cell<usize> = const { Cell::new(0) };
+        static LONGEST: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// The steps of some work.
+    #[derive(Clone, Copy, Debug, Default)]
+    pub struct CountedSteps {
+        /// Of all of it.
+        pub total: usize,
+        /// Of its longest critical section.
+        pub longest_section: usize,
+    }
+
+    impl CountedSteps {
+        /// The larger numbers of both.
+        pub fn max(self, other: CountedSteps) -> CountedSteps {
+            CountedSteps {
+                total: self.total.max(other.total),
+                longest_section: self.longest_section.max(other.longest_section),
+            }
+        }
+    }
+
+    /// Counts the steps of some work on this thread.
+    pub fn measure(work: impl FnOnce()) -> CountedSteps {
+        [&TOTAL, &SECTION, &LONGEST].into_iter().for_each(|count| count.set(0));
+        work();
+        CountedSteps { total: TOTAL.get(), longest_section: LONGEST.get() }
+    }
+
+    pub(super) fn begin_section() {
+        SECTION.set(0);
+    }
+
+    pub(super) fn count(count: usize) {
+        TOTAL.set(TOTAL.get() + count);
+        SECTION.set(SECTION.get() + count);
+        LONGEST.set(LONGEST.get().max(SECTION.get()));
+    }
 }
 
 /// Bugs that the models inject one at a time, to prove that they would find them.

@@ -1,9 +1,10 @@
-//! Internals of the library for fuzz targets.
+//! Internals of the library for fuzz targets, and for tests that bound critical sections.
 
 use crate::codec::checksum_of;
 use crate::engine::EngineCore;
 use crate::engine::log::{Chunk, Frames, Image};
 use crate::fingerprint::Secret;
+pub use crate::sync::steps;
 use crate::time::Time;
 
 /// A state log of one chunk with these contents, with valid checksums.

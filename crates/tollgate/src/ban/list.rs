@@ -20,7 +20,7 @@ use crate::changes::ChangedKeys;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::identity::{Attribute, Key};
 use crate::key_list::KeyKinds;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, begin_section, lock};
 use crate::time::Time;
 
 /// Maximum number of bans: further automatic ones are dropped, because an attacker can invent keys.
@@ -224,7 +224,7 @@ impl BanList {
     /// The number of bans in force.
     pub(crate) fn count(&self, now: Time) -> usize {
         let in_force = |shard: &BanShard| shard.iter().filter(|stored| stored.until() > now).count();
-        self.shards.iter().map(|shard| in_force(&shard.read().unwrap_or_else(PoisonError::into_inner))).sum()
+        self.shards.iter().map(|shard| in_force(&read_shard(shard))).sum()
     }
 
     /// The attributes that the list needs of requests.
@@ -247,7 +247,7 @@ impl BanList {
             page.offer(&key.to_string(), ban.until, || ban.clone());
         }
         for shard in &self.shards {
-            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+            let shard = read_shard(shard);
             for stored in shard.iter().filter(|stored| stored.until() > now) {
                 page.offer(stored.key_text(), stored.until(), || stored.ban());
             }
@@ -356,7 +356,7 @@ impl BanList {
     fn build_filter(&self) -> BloomFilter {
         let filter = BloomFilter::new(self.len.load(Ordering::Relaxed));
         for shard in &self.shards {
-            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+            let shard = read_shard(shard);
             shard.iter().for_each(|stored| filter.add(stored.fingerprint()));
         }
         filter
@@ -405,12 +405,18 @@ impl BanList {
     }
 
     fn read(&self, fingerprint: Fingerprint) -> RwLockReadGuard<'_, BanShard> {
-        self.shards[shard_of(fingerprint)].read().unwrap_or_else(PoisonError::into_inner)
+        read_shard(&self.shards[shard_of(fingerprint)])
     }
 
     fn write(&self, number: usize) -> RwLockWriteGuard<'_, BanShard> {
+        begin_section();
         self.shards[number].write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn read_shard(shard: &RwLock<BanShard>) -> RwLockReadGuard<'_, BanShard> {
+    begin_section();
+    shard.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Uses bits that the filter does not use.

@@ -10,6 +10,7 @@ use hashbrown::HashTable;
 use crate::ban::{Ban, BanSource};
 use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
+use crate::sync::count_steps;
 use crate::time::Time;
 
 /// Maximum number of shared reasons. Any other is stored with its ban.
@@ -66,6 +67,7 @@ impl BanShard {
         is: impl Fn(&StoredBan<'_>) -> bool,
     ) -> Option<StoredBan<'_>> {
         let same = |at: &&u32| {
+            count_steps(1);
             let stored = self.ban_at(**at);
             stored.head.fingerprint == fingerprint && is(&stored)
         };
@@ -73,7 +75,7 @@ impl BanShard {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = StoredBan<'_>> {
-        self.offsets.iter().map(|at| self.ban_at(*at))
+        self.offsets.iter().inspect(|_| count_steps(1)).map(|at| self.ban_at(*at))
     }
 
     /// Stores a ban and returns the one that it replaces. The key is not longer than the maximum.
@@ -127,6 +129,7 @@ impl BanShard {
 
     /// Rewrites the buffer with only the bans at the given offsets.
     fn rewrite(&mut self, offsets: &[u32]) {
+        count_steps(offsets.len());
         let whole = mem::take(self);
         let stored = || offsets.iter().map(|at| whole.ban_at(*at));
         self.bytes.reserve_exact(stored().map(|stored| stored.len()).sum());

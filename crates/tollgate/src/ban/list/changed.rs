@@ -1,10 +1,9 @@
 //! The ban list in a state log: all bans, part by part, and those that have changed.
 
 use std::collections::HashSet;
-use std::sync::PoisonError;
 
 use crate::ban::Ban;
-use crate::ban::list::{BanList, SHARDS};
+use crate::ban::list::{BanList, SHARDS, read_shard};
 use crate::ban::shard::StoredBan;
 use crate::changes::{ChangedKeys, Changes};
 use crate::fingerprint::Fingerprint;
@@ -46,7 +45,7 @@ impl BanList {
 
     /// The bans in force in one part. Other threads may read and change the list meanwhile.
     pub(crate) fn part(&self, number: usize, now: Time) -> Vec<(Fingerprint, Key, Ban)> {
-        let shard = self.shards[number].read().unwrap_or_else(PoisonError::into_inner);
+        let shard = read_shard(&self.shards[number]);
         shard.iter().filter(|stored| stored.until() > now).filter_map(|stored| entry(&stored)).collect()
     }
 

@@ -35,7 +35,7 @@ const CYCLE_NUMBERS: u64 = Classes::MAX as u64 / 4;
 /// Lines that a collection scans under one lock.
 pub(super) const LINES_PER_LOCK: u64 = 64;
 /// Lines that it scans for one request. The remaining due lines are left to the next request.
-const LINES_PER_REQUEST: u64 = 1 << 14;
+const LINES_PER_REQUEST: u64 = 1 << 11;
 
 type ClassChunk = Box<[ClassCell; CHUNK]>;
 

@@ -11,6 +11,7 @@ use crate::store::memory::changes::ChangedLines;
 #[cfg(not(shuttle))]
 use crate::store::memory::slot::supported;
 use crate::store::memory::slot::{CacheLine, SLOTS_PER_LINE, Slot};
+use crate::sync::count_steps;
 #[cfg(shuttle)]
 use crate::sync::seeded;
 
@@ -147,6 +148,7 @@ impl<'r> ShardLines<'r> {
     /// `n` is less than the number of lines.
     #[inline]
     pub(super) unsafe fn at_unchecked(self, n: usize) -> &'r CacheLine {
+        count_steps(1);
         // SAFETY: the region has that many lines for each shard. Its memory is page-aligned, zeroed, never resized,
         // and accessed through this function only; a line of zeroes is a valid empty line, and lines change by atomic
         // operations only.

@@ -6,6 +6,7 @@ use crate::algorithm::{Algorithm as _, Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::table::DISCARDED_MASK;
 use crate::store::memory::used_fraction::UsedFraction;
+use crate::sync::count_steps;
 use crate::time::Time;
 
 pub(super) struct WideEntry {
@@ -66,6 +67,8 @@ pub(super) struct Slab {
 /// An item, and its index in the free list.
 const ITEM_BYTES: usize = size_of::<Option<WideEntry>>() + size_of::<usize>();
 
+/// A step of a window, with its count.
+const STEP_BYTES: usize = 16;
 /// Items of the first allocation.
 const INITIAL_ITEMS: usize = 4;
 
@@ -95,6 +98,7 @@ impl Slab {
     ) -> Option<(T, usize)> {
         let wide = self.items.get_mut(usize::try_from(index).ok()?)?.as_mut()?;
         let before = heap_bytes(&wide.state);
+        count_steps(1 + before / STEP_BYTES);
         let changed = change(&mut wide.state);
         wide.refresh(quota, now);
         let after = heap_bytes(&wide.state);
@@ -125,7 +129,7 @@ impl Slab {
     pub(super) fn next_items(&self, count: usize) -> impl Iterator<Item = &WideEntry> {
         let count = count.min(self.items.len());
         let items = self.items.iter().cycle().skip(self.cursor + 1).take(count);
-        items.flatten()
+        items.inspect(|_| count_steps(1)).flatten()
     }
 
     /// Stores a state that fits; returns its index.
@@ -156,6 +160,7 @@ impl Slab {
 
     /// Iterates over all items cyclically, one at a time; skips `keep`.
     pub(super) fn next(&mut self, keep: Fingerprint) -> Option<&WideEntry> {
+        count_steps(1);
         self.cursor = (self.cursor + 1).checked_rem(self.items.len())?;
         self.items[self.cursor].as_ref().filter(|wide| !wide.is_for(keep))
     }

@@ -1,0 +1,173 @@
+//! Every lock is held for a bounded number of steps, however many keys there are: entries of a table, lines, steps of a
+//! window, bans. Floods of two sizes are counted, and both stay within the same bounds.
+
+use std::time::Duration;
+
+use tollgate::internal::algorithm::Quota;
+use tollgate::internal::changes::Changes;
+use tollgate::internal::engine::log::Image;
+use tollgate::internal::fingerprint::Secret;
+use tollgate::internal::store::{Charge, MemoryStore};
+use tollgate::internal::testing::steps::{CountedSteps, measure};
+use tollgate::internal::{EngineCore, EngineSetup, Limit, PolicySnapshot, Shape};
+use tollgate::{Hit, Time};
+
+const NOW: Time = Time::from_secs(1_800_000_000);
+/// Keys of the smaller flood.
+const KEYS: u64 = 40_000;
+
+/// The steps of one lock, for a request.
+const SECTION_STEPS: usize = 512;
+/// All steps of a request, under whatever locks.
+const REQUEST_STEPS: usize = 1_024;
+/// The steps of one lock, for the thread that saves the state.
+const SAVING_STEPS: usize = 1_024;
+/// The bans of one shard, of a million in 256: the lock of a shard may visit each a few times.
+const BAN_SHARD_STEPS: usize = 4 * 2 * 1_000_000 / 256;
+/// Lines that the collection of classes scans for one request, beside its own.
+const COLLECTED_LINES: usize = 2_048;
+
+/// A flood of made-up keys under some rules: the steps of the requests, and of saving the state meanwhile.
+fn flood(rules: &str, memory_bytes: usize, keys: u64, hits: u64) -> (CountedSteps, CountedSteps) {
+    let setup = EngineSetup { changes: Changes::Recorded, memory_bytes, ..EngineSetup::default() };
+    let engine = EngineCore::with_setup(PolicySnapshot::from_yaml(rules).expect("valid rules"), setup);
+    let mut requests = CountedSteps::default();
+    let mut saving = CountedSteps::default();
+    let mut save = |now: Time| {
+        let write = || engine.write_changes(now, &mut |_| Ok(())).expect("nothing is written");
+        saving = saving.max(measure(write));
+    };
+    for n in 0..keys {
+        let user = n.to_string();
+        let now = NOW + Duration::from_millis(n);
+        for hit in 0..hits {
+            let at = now + Duration::from_micros(hit);
+            requests = requests.max(measure(|| _ = engine.check(&Hit::on("GET", "h", "/").user(&user), at)));
+        }
+        // Earlier keys come back, so that their states grow or are denied.
+        let earlier = scrambled(n) % (n + 1);
+        let user = earlier.to_string();
+        requests = requests.max(measure(|| _ = engine.check(&Hit::on("GET", "h", "/").user(&user), now)));
+        if n % 10_000 == 9_999 {
+            save(now);
+        }
+    }
+    let end = NOW + Duration::from_millis(keys);
+    save(end);
+    let image = || {
+        let mut image = Image::default();
+        engine.write_image(&mut image, u64::MAX, end, &mut |_| Ok(())).expect("nothing is written");
+        assert!(image.is_done());
+    };
+    saving = saving.max(measure(image));
+    (requests, saving)
+}
+
+fn scrambled(n: u64) -> u64 {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+}
+
+fn check(rules: &str, section_steps: usize, request_steps: usize) {
+    // A small memory, which the flood fills, and a large one, which it does not; both with twice the keys.
+    for memory_bytes in [1 << 20, 64 << 20] {
+        for keys in [KEYS, 2 * KEYS] {
+            let (requests, saving) = flood(rules, memory_bytes, keys, 2);
+            eprintln!(
+                "{keys:>6} keys in {:>2} MiB: {requests:?}, saving {saving:?}: {rules}",
+                memory_bytes >> 20
+            );
+            assert!(requests.total > 0 && saving.total > 0, "something is counted");
+            assert!(requests.longest_section <= section_steps, "{requests:?}: {rules}");
+            assert!(requests.total <= request_steps, "{requests:?}: {rules}");
+            assert!(saving.longest_section <= SAVING_STEPS.max(section_steps), "{saving:?}: {rules}");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "it takes minutes: run it with --release")]
+fn a_flood_of_keys_does_not_lengthen_the_locks_of_packed_states() {
+    check("rules: [{ id: a, key: user, limit: 20/h }]", SECTION_STEPS, REQUEST_STEPS);
+    check(
+        "rules: [{ id: a, key: user, limit: 20/h, algorithm: fixed-window }]",
+        SECTION_STEPS,
+        REQUEST_STEPS,
+    );
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "it takes minutes: run it with --release")]
+fn a_flood_of_keys_does_not_lengthen_the_locks_of_wide_states() {
+    check("rules: [{ id: a, key: user, limit: 20/h, algorithm: sliding-log }]", SECTION_STEPS, REQUEST_STEPS);
+    check(
+        "rules: [{ id: a, key: user, limit: 20/h, algorithm: tiered-window }]",
+        SECTION_STEPS,
+        REQUEST_STEPS,
+    );
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "it takes minutes: run it with --release")]
+fn a_flood_of_keys_does_not_lengthen_the_locks_of_several_limits_at_once() {
+    let both = "rules: [{ id: a, key: user, limits: [5/m, 20/h] }, { id: b, key: user, limit: 7/d, algorithm: sliding-log }]";
+    check(both, SECTION_STEPS, REQUEST_STEPS);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "it takes minutes: run it with --release")]
+fn a_flood_of_keys_does_not_lengthen_the_locks_of_tracked_keys_and_offenders() {
+    check(
+        "rules: [{ id: a, key: user, limit: 1/h, track: true, ban: { key: user, after: 9, for: 1h } }]",
+        SECTION_STEPS,
+        REQUEST_STEPS,
+    );
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "it takes minutes: run it with --release")]
+fn the_lock_of_a_shard_of_bans_is_held_for_its_bans_at_the_most() {
+    check(
+        "rules: [{ id: a, key: user, limit: 1/h, ban: { key: user, after: 1, for: 1h } }]",
+        BAN_SHARD_STEPS,
+        usize::MAX, // a filter for twice as many bans is built from all of them
+    );
+}
+
+/// Bans that end make room for others: the list is purged of them a few at a time.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "it takes minutes: run it with --release")]
+fn bans_that_end_are_purged_within_the_same_bound() {
+    check(
+        "rules: [{ id: a, key: user, limit: 1/h, ban: { key: user, after: 1, for: 1s } }]",
+        BAN_SHARD_STEPS,
+        usize::MAX, // a filter for twice as many bans is built from all of them
+    );
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "it takes minutes: run it with --release")]
+fn the_collection_of_classes_is_spread_over_requests() {
+    let secret = Secret::from_bytes([7; 16]);
+    for memory_bytes in [64 << 20, 256 << 20] {
+        let store = MemoryStore::new(memory_bytes);
+        // Many lines to scan: entries of one class, which do not expire.
+        let lasting = Quota::new(&Limit::per("1/y".parse().expect("a rate")));
+        for n in 0..200_000u64 {
+            let key = secret.fingerprint(["lasting", n.to_string().as_str()]);
+            assert!(store.charge(&[Charge::enforced(key, lasting, 1)], NOW).admitted);
+        }
+        let mut most = CountedSteps::default();
+        for n in 0..20_000u64 {
+            // Each is a rate of its own, and so a class of its own.
+            let rate = format!("{}/s", 1_000_003 + 2 * n).parse().expect("a rate");
+            let quota = Quota::new(&Limit::new(rate, Shape::GCRA).expect("a valid limit"));
+            let charge = Charge::enforced(secret.fingerprint([n.to_string().as_str()]), quota, 1);
+            let now = NOW + Duration::from_secs(2 * n); // its predecessors have expired
+            most = most.max(measure(|| assert!(store.charge(&[charge], now).admitted)));
+        }
+        eprintln!("{} MiB: {most:?}", memory_bytes >> 20);
+        assert!(most.total > SECTION_STEPS, "a collection has run");
+        assert!(most.total <= COLLECTED_LINES + SECTION_STEPS, "{most:?}");
+        assert!(most.longest_section <= SECTION_STEPS, "{most:?}");
+    }
+}
