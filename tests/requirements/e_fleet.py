@@ -165,6 +165,9 @@ def one_cassandra_may_die() -> None:
     nodes = [Node(config) for _ in range(2)]
     for node in nodes:
         wait_until("the store answers", lambda: node.check(path="/a", user="first").body["reason"] == "ok", 120)
+        # A server that has just joined may not list its peers yet, and then the driver knows that one only.
+        log = node.directory / "log"
+        wait_until("all servers are known", lambda: log.read_text().count("Node added to cluster") >= len(servers), 120)
     equal(sum(node.passed(2, path="/a", user="u") for node in nodes), 4)
     servers[2].process.kill()
     answers = at_once(nodes, [{"path": "/a", "user": "u"}] * 14, 4)
