@@ -8,8 +8,7 @@ pub use crate::verdict::EngineVerdict;
 
 macro_rules! expose {
     ($($module:ident)*) => {
-        $(#[allow(missing_docs)]
-        pub mod $module {
+        $(pub mod $module {
             pub use crate::$module::*;
         })*
     };

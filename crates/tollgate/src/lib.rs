@@ -83,82 +83,67 @@
 //! The library does no I/O and has no runtime: counters of several processes, a rules database and the proxy are the
 //! server's.
 
-#![deny(missing_docs, unreachable_pub)]
+// Modules of public items deny missing docs; where only some items are public, those do.
+#![deny(unreachable_pub)]
 
+#[deny(missing_docs)]
 mod time;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod limit;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod algorithm;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod document;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod request;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod identity;
 
+#[deny(missing_docs)]
 mod hit;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod rule;
 
 mod key_list;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod ban;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod enforce;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod fingerprint;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod store;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod verdict;
 
 mod plan;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod policy;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod rule_stats;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod track;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod event;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod engine;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod headers;
 
+#[deny(missing_docs)]
 mod limiter;
 
+#[deny(missing_docs)]
 mod api;
 
-#[allow(missing_docs)] // internal; public items in it deny them
 mod changes;
 mod codec;
-#[allow(missing_docs)] // internal; public items in it deny them
 mod collections;
 mod prefetch;
 mod sampled_lru;
 mod stripes;
 mod sync;
 #[cfg(feature = "testing")]
-#[allow(missing_docs)] // internal; public items in it deny them
 mod testing;
 
 #[doc(hidden)]

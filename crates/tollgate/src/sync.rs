@@ -97,7 +97,6 @@ pub mod steps {
 
 /// Bugs that the models inject one at a time, to prove that they would find them.
 #[cfg(shuttle)]
-#[doc(hidden)]
 pub mod seeded {
     use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -306,6 +306,35 @@ fn no_type_name_is_declared_twice() {
     assert!(declared.is_empty(), "{declared:#?}");
 }
 
+/// Public is what the root re-exports, with its methods; the rest is in the one hidden module.
+#[test]
+fn the_public_api_is_small_and_hides_one_module_only() {
+    const MAX_ITEMS: usize = 120;
+    let sources = sources("tollgate");
+    let hidden = sources.iter().flat_map(|source| source.lines_with("doc(hidden)")).count();
+    let lib =
+        sources.iter().find(|source| source.path.ends_with("src/lib.rs")).expect("the crate has a root");
+    let exports = lib.code.split("\npub use ").skip(1).map(|rest| rest.split(';').next().unwrap_or_default());
+    let names = exports.flat_map(|list| list.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    let types: BTreeSet<&str> = names.filter(|name| name.starts_with(char::is_uppercase)).collect();
+    let mut items = types.len();
+    for source in &sources {
+        let mut of_public_type = false;
+        for line in source.code.lines() {
+            if line.starts_with("impl") {
+                let name = line.split(['<', ' ', '{']).find(|word| word.starts_with(char::is_uppercase));
+                of_public_type = !line.contains(" for ") && name.is_some_and(|name| types.contains(name));
+            }
+            let is_public = ["    pub fn ", "    pub const ", "    pub async "]
+                .iter()
+                .any(|start| line.starts_with(start));
+            items += usize::from(of_public_type && is_public);
+        }
+    }
+    assert!((80..=MAX_ITEMS).contains(&items), "{items} public items");
+    assert_eq!(hidden, 1, "the module `internal`");
+}
+
 /// Every file and folder of the repository, relative to its root and without `.rs`.
 fn tree() -> Vec<String> {
     let mut found = std::collections::BTreeSet::new();

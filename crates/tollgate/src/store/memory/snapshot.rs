@@ -166,7 +166,6 @@ impl MemoryStore {
 #[cfg(shuttle)]
 impl MemoryStore {
     /// Appends the entries that have changed since the last call.
-    #[doc(hidden)]
     pub fn append_changes(&self, log: &mut Vec<Vec<u8>>, now: Time) {
         let mut append = |chunk: Chunk| {
             log.push(chunk.bytes().to_vec());
@@ -177,7 +176,6 @@ impl MemoryStore {
     }
 
     /// Restores the entries of a log, the last record of each.
-    #[doc(hidden)]
     pub fn replay(&self, log: &[Vec<u8>], now: Time) {
         for chunk in log {
             let mut from = Decoder::new(chunk);
