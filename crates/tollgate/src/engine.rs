@@ -5,7 +5,6 @@
 //! reads no clock and does no I/O.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -85,16 +84,16 @@ pub enum DecisionMode {
     Peek,
 }
 
-/// What is decided: a hit, under one snapshot of the policy.
+/// The input of a decision: a hit, under one snapshot of the policy.
 #[derive(Clone, Copy)]
-struct Question<'q, 'h> {
+struct DecisionContext<'q, 'h> {
     policy: &'q PolicySnapshot,
     hit: &'q Hit<'h>,
     now: Time,
     mode: DecisionMode,
 }
 
-impl Question<'_, '_> {
+impl DecisionContext<'_, '_> {
     /// Whether the plan is charged. A rule that denies without counting charges no other rule (I3).
     #[inline(always)]
     fn may_charge(&self, plan: &Plan<'_>) -> bool {
@@ -164,8 +163,8 @@ impl EngineCore {
         let planned = self.begin(policy, &mut plan, hit, now);
         let holds = || std::ptr::eq(&**self.policy.load(), policy);
         let in_force = InForce::as_long_as(&holds);
-        let question = Question { policy, hit, now, mode };
-        let mut verdict = self.decide_planned(&question, &plan, planned, &in_force);
+        let context = DecisionContext { policy, hit, now, mode };
+        let mut verdict = self.decide_planned(&context, &plan, planned, &in_force);
         if in_force.was_replaced() {
             verdict = self.check_locked(hit, now);
         }
@@ -201,23 +200,23 @@ impl EngineCore {
     #[inline(always)]
     fn decide_planned(
         &self,
-        question: &Question<'_, '_>,
+        context: &DecisionContext<'_, '_>,
         plan: &Plan<'_>,
         planned: Result<(), Exempt>,
         in_force: &InForce<'_>,
     ) -> EngineVerdict {
-        let mut verdict = EngineVerdict::new(self.next_id(question.policy));
+        let mut verdict = EngineVerdict::new(self.next_id(context.policy));
         if let Err(exempt) = planned {
-            verdict = self.finish_exempt(question, verdict.id, exempt);
+            verdict = self.finish_exempt(context, verdict.id, exempt);
             return verdict;
         }
         plan.draft(&mut verdict); // while the counters are being fetched
-        let outcome = match question.may_charge(plan) {
-            true => self.store.charge_while(&plan.charges, question.now, in_force),
-            false => self.store.peek(&plan.charges, question.now),
+        let outcome = match context.may_charge(plan) {
+            true => self.store.charge_while(&plan.charges, context.now, in_force),
+            false => self.store.peek(&plan.charges, context.now),
         };
         if !in_force.was_replaced() {
-            self.finish(question, plan, &mut verdict, outcome.limits.iter().map(Some), &[]);
+            self.finish(context, plan, &mut verdict, outcome.limits.iter().map(Some), &[]);
         }
         verdict
     }
@@ -226,7 +225,7 @@ impl EngineCore {
     #[inline(always)]
     fn finish<'o>(
         &self,
-        question: &Question<'_, '_>,
+        context: &DecisionContext<'_, '_>,
         plan: &Plan<'_>,
         verdict: &mut EngineVerdict,
         outcomes: impl Iterator<Item = Option<&'o LimitOutcome>> + Clone,
@@ -234,18 +233,23 @@ impl EngineCore {
     ) {
         plan.conclude(verdict, outcomes);
         central::apply_failures(verdict, failed);
-        if question.mode == DecisionMode::Check {
-            self.record(question, plan, verdict);
+        if context.mode == DecisionMode::Check {
+            self.record(context, plan, verdict);
             self.decisions.count(verdict.reason);
         }
     }
 
     /// As [`finish`](Self::finish), for a hit that no rule applies to.
-    fn finish_exempt(&self, question: &Question<'_, '_>, id: VerdictId, exempt: Exempt) -> EngineVerdict {
-        let verdict = EngineVerdict::exempt(id, exempt, question.now);
-        if question.mode == DecisionMode::Check {
+    fn finish_exempt(
+        &self,
+        context: &DecisionContext<'_, '_>,
+        id: VerdictId,
+        exempt: Exempt,
+    ) -> EngineVerdict {
+        let verdict = EngineVerdict::exempt(id, exempt, context.now);
+        if context.mode == DecisionMode::Check {
             let key = verdict.ban.as_ref().map(|ban| ban.0.to_string());
-            self.push_event(question, &verdict, None, key.as_deref());
+            self.push_event(context, &verdict, None, key.as_deref());
             self.decisions.count(verdict.reason);
         }
         verdict
@@ -274,8 +278,8 @@ impl EngineCore {
                     continue;
                 }
                 let in_force = InForce::as_long_as(&holds);
-                let question = Question { policy, hit, now, mode: DecisionMode::Check };
-                verdicts.push(self.decide_planned(&question, plan, planned, &in_force));
+                let context = DecisionContext { policy, hit, now, mode: DecisionMode::Check };
+                verdicts.push(self.decide_planned(&context, plan, planned, &in_force));
                 if in_force.was_replaced() {
                     verdicts.pop();
                     verdicts.push(self.check(hit, now));
@@ -283,11 +287,6 @@ impl EngineCore {
             }
         }
         verdicts
-    }
-
-    /// Decides one hit of a user from an address.
-    pub fn request_allowed(&self, user_id: &str, ip: IpAddr, now: Time) -> EngineVerdict {
-        self.check(&Hit::by(user_id).ip(ip), now)
     }
 
     /// Reverts the charges of a verdict, as far as they have not leaked or expired since.
@@ -378,8 +377,8 @@ impl EngineCore {
 
     /// Records a verdict: statistics, tracking, violations and bans, the event stream.
     #[inline]
-    fn record(&self, question: &Question<'_, '_>, plan: &Plan<'_>, verdict: &EngineVerdict) {
-        let now = question.now;
+    fn record(&self, context: &DecisionContext<'_, '_>, plan: &Plan<'_>, verdict: &EngineVerdict) {
+        let now = context.now;
         if plan.ignored > 0 {
             self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
         }
@@ -409,17 +408,17 @@ impl EngineCore {
             }
             if let (Some(limit), Some(ban)) = (denier, &planned.rule.ban)
                 && limit.is_enforced()
-                && self.record_violations(question, planned.rule, ban)
+                && self.record_violations(context, planned.rule, ban)
             {
                 record.count_banned();
             }
         }
-        self.push_event(question, verdict, reported_rule(plan, verdict), None);
+        self.push_event(context, verdict, reported_rule(plan, verdict), None);
     }
 
     /// Records a violation for each key of a request with several values; returns whether it has led to a ban.
-    fn record_violations(&self, question: &Question<'_, '_>, rule: &Rule, ban: &BanPolicy) -> bool {
-        let Question { policy, hit, now, .. } = *question;
+    fn record_violations(&self, context: &DecisionContext<'_, '_>, rule: &Rule, ban: &BanPolicy) -> bool {
+        let DecisionContext { policy, hit, now, .. } = *context;
         let mut banned = false;
         for values in policy.combinations(hit, &ban.key).unwrap_or_default() {
             if values.iter().any(|value| value.is_empty()) {
@@ -438,7 +437,7 @@ impl EngineCore {
     #[inline]
     fn push_event(
         &self,
-        question: &Question<'_, '_>,
+        context: &DecisionContext<'_, '_>,
         verdict: &EngineVerdict,
         planned: Option<&PlannedRule<'_>>,
         key: Option<&str>,
@@ -452,13 +451,13 @@ impl EngineCore {
             }
             (LogKeys::Plain, _, Some(key)) => NewEventKey::Plain(key),
             (LogKeys::Plain, Some(planned), None) => {
-                plain = key_of(question.policy, &planned.rule.key, question.hit).map(|key| key.to_string());
+                plain = key_of(context.policy, &planned.rule.key, context.hit).map(|key| key.to_string());
                 plain.as_deref().map_or(NewEventKey::Unknown, NewEventKey::Plain)
             }
         };
         self.events.push(NewEvent {
             id: verdict.id,
-            at: question.now,
+            at: context.now,
             allowed: verdict.allowed,
             reason: verdict.reason,
             rule: planned.map(|planned| &planned.rule.id),

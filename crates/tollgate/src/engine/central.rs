@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::algorithm::Quota;
-use crate::engine::{DecisionMode, EngineCore, Question};
+use crate::engine::{DecisionContext, DecisionMode, EngineCore};
 use crate::fingerprint::Fingerprint;
 use crate::hit::Hit;
 use crate::identity::{Attribute, EncodedKeyPart, FieldSource, Key};
@@ -50,22 +50,22 @@ impl EngineCore {
         mode: DecisionMode,
         store: &impl CentralCounterStore,
     ) -> CentralVerdict {
-        let question = Question { policy, hit, now, mode };
+        let context = DecisionContext { policy, hit, now, mode };
         let mut plan = Plan::default();
         let planned = policy.plan(&mut plan, hit, &self.plan_context(now), |_| ());
         let id = self.next_id(policy);
         if let Err(exempt) = planned {
-            let verdict = self.finish_exempt(&question, id, exempt);
+            let verdict = self.finish_exempt(&context, id, exempt);
             return CentralVerdict { verdict, to_refund: None, error: None };
         }
         let mut verdict = EngineVerdict::new(id);
         plan.draft(&mut verdict);
         name_counters(policy, &mut plan, hit);
-        let charged = self.charge_central(&question, &mut plan, store).await;
+        let charged = self.charge_central(&context, &mut plan, store).await;
         let outcomes = charged.outcomes.iter().map(Option::as_ref);
-        self.finish(&question, &plan, &mut verdict, outcomes, &charged.failed);
+        self.finish(&context, &plan, &mut verdict, outcomes, &charged.failed);
         if mode == DecisionMode::Check {
-            self.record_tracked(&question, &plan, &verdict);
+            self.record_tracked(&context, &plan, &verdict);
         }
         let to_refund = if verdict.allowed { None } else { verdict.receipt.take() };
         CentralVerdict { verdict, to_refund, error: charged.error }
@@ -73,19 +73,19 @@ impl EngineCore {
 
     async fn charge_central(
         &self,
-        question: &Question<'_, '_>,
+        context: &DecisionContext<'_, '_>,
         plan: &mut Plan<'_>,
         store: &impl CentralCounterStore,
     ) -> CentralCharges {
-        let Question { policy, now, mode, .. } = *question;
+        let DecisionContext { policy, now, mode, .. } = *context;
         if mode == DecisionMode::Peek {
             let outcome = store.peek(&plan.charges, now).await;
-            return self.handle_failures(question, plan, outcome);
+            return self.handle_failures(context, plan, outcome);
         }
         let outcome = match self.deny_cache.find(policy, plan, now) {
             Some(known) => known,
             None => {
-                let outcome = match question.may_charge(plan) {
+                let outcome = match context.may_charge(plan) {
                     true => store.charge(&plan.charges, now).await,
                     false => store.peek(&plan.charges, now).await,
                 };
@@ -93,17 +93,17 @@ impl EngineCore {
                 outcome
             }
         };
-        self.handle_failures(question, plan, outcome)
+        self.handle_failures(context, plan, outcome)
     }
 
     /// Charges the node's share of the limits that fail to local, all or none; these charges replace those of the plan.
     fn handle_failures(
         &self,
-        question: &Question<'_, '_>,
+        context: &DecisionContext<'_, '_>,
         plan: &mut Plan<'_>,
         outcome: CentralOutcome,
     ) -> CentralCharges {
-        let Question { policy, now, mode, .. } = *question;
+        let DecisionContext { policy, now, mode, .. } = *context;
         let failed = failures(policy, plan, &outcome);
         let error = outcome.limits.iter().find_map(|result| result.error()).cloned();
         let mut outcomes: Vec<_> = outcome.limits.iter().map(|result| result.outcome().copied()).collect();

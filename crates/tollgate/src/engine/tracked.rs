@@ -1,7 +1,7 @@
 //! Tracked keys: data of this node, updates for the central store, and both combined.
 
 use crate::engine::central::counter_of;
-use crate::engine::{EngineCore, Question};
+use crate::engine::{DecisionContext, EngineCore};
 use crate::fingerprint::Fingerprint;
 use crate::plan::Plan;
 use crate::rule::{RuleInForce, Tracking};
@@ -20,11 +20,11 @@ impl EngineCore {
     /// Adds the attempts of tracked keys to the outbox; for a rule that does not track this is one field check.
     pub(super) fn record_tracked(
         &self,
-        question: &Question<'_, '_>,
+        context: &DecisionContext<'_, '_>,
         plan: &Plan<'_>,
         verdict: &EngineVerdict,
     ) {
-        let Question { policy, hit, now, .. } = *question;
+        let DecisionContext { policy, hit, now, .. } = *context;
         for (planned, limits) in plan.with_verdicts(verdict) {
             let Some(tracking) = planned.rule.track else { continue };
             let denials = u64::from(limits.iter().any(|limit| !limit.allowed));
