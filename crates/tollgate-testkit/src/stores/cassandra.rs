@@ -18,25 +18,7 @@ impl Store for CassandraStore {
         cassandra::check_limit(limit).err().map(|refused| refused.to_string())
     }
 
-    async fn charge(&self, charges: &[Charge], now: Time) -> CentralOutcome {
-        self.charge(charges, now).await
-    }
-
-    async fn peek(&self, charges: &[Charge], now: Time) -> CentralOutcome {
-        self.peek(charges, now).await
-    }
-
-    async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
-        self.settle(receipt, real_cost, now).await
-    }
-
-    async fn reset(&self, counter: &CentralCounter, now: Time) -> Result<bool, StoreError> {
-        self.reset(counter, now).await
-    }
-
-    fn trouble(&self) -> Option<String> {
-        self.health().into_iter().find_map(|server| server.trouble)
-    }
+    call_store!(store => store);
 }
 
 /// A store as it is by default.

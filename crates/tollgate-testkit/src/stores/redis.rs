@@ -18,7 +18,7 @@ pub struct ServerTime(pub RedisStore);
 
 /// A store that uses the given time.
 #[derive(Clone)]
-pub struct ToldTime(pub RedisStore);
+pub struct GivenTime(pub RedisStore);
 
 impl Deref for ServerTime {
     type Target = RedisStore;
@@ -32,56 +32,20 @@ impl Store for ServerTime {
     const UNIT: Duration = redis::TIME_UNIT;
 
     fn refusal(limit: &Limit, denied: DeniedHits) -> Option<String> {
-        ToldTime::refusal(limit, denied)
+        GivenTime::refusal(limit, denied)
     }
 
-    async fn charge(&self, charges: &[Charge], now: Time) -> CentralOutcome {
-        self.0.charge(charges, now).await
-    }
-
-    async fn peek(&self, charges: &[Charge], now: Time) -> CentralOutcome {
-        self.0.peek(charges, now).await
-    }
-
-    async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
-        self.0.settle(receipt, real_cost, now).await
-    }
-
-    async fn reset(&self, counter: &CentralCounter, now: Time) -> Result<bool, StoreError> {
-        self.0.reset(counter, now).await
-    }
-
-    fn trouble(&self) -> Option<String> {
-        self.health().into_iter().find_map(|server| server.trouble)
-    }
+    call_store!(store => store.0);
 }
 
-impl Store for ToldTime {
+impl Store for GivenTime {
     const UNIT: Duration = redis::TIME_UNIT;
 
     fn refusal(limit: &Limit, _denied: DeniedHits) -> Option<String> {
         redis::check_limit(limit).err().map(|refused| refused.to_string())
     }
 
-    async fn charge(&self, charges: &[Charge], now: Time) -> CentralOutcome {
-        self.0.by_node_clock().charge(charges, now).await
-    }
-
-    async fn peek(&self, charges: &[Charge], now: Time) -> CentralOutcome {
-        self.0.by_node_clock().peek(charges, now).await
-    }
-
-    async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
-        self.0.by_node_clock().settle(receipt, real_cost, now).await
-    }
-
-    async fn reset(&self, counter: &CentralCounter, now: Time) -> Result<bool, StoreError> {
-        self.0.reset(counter, now).await
-    }
-
-    fn trouble(&self) -> Option<String> {
-        ServerTime(self.0.clone()).trouble()
-    }
+    call_store!(store => store.0.by_node_clock());
 }
 
 /// A store as it is by default.

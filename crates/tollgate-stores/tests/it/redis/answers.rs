@@ -1,7 +1,7 @@
 //! Every answer is that of the pure functions, on every kind of server.
 
 async fn check(url: &str, histories: u64) {
-    conformance::check(&Told::new(ToldTime(ready(url).await.0), histories)).await;
+    conformance::check(&Told::new(GivenTime(ready(url).await.0), histories)).await;
 }
 
 use tollgate_testkit::central::{Told, refunds};
@@ -9,7 +9,7 @@ use tollgate_testkit::conformance;
 use tollgate_testkit::servers::cluster::RedisCluster;
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::servers::sentinel::SentinelGroup;
-use tollgate_testkit::stores::redis::{ToldTime, ready};
+use tollgate_testkit::stores::redis::{GivenTime, ready};
 
 #[tokio::test]
 async fn redis_conforms() {
@@ -39,5 +39,5 @@ async fn a_sentinel_group_conforms() {
 #[tokio::test]
 async fn refunds_are_not_lost_when_the_clock_goes_back() {
     let Some(server) = Redis::start(Make::Redis, "refunds on Redis") else { return };
-    refunds::check(&ToldTime(ready(&server.url()).await.0)).await;
+    refunds::check(&GivenTime(ready(&server.url()).await.0)).await;
 }

@@ -6,7 +6,7 @@ use tollgate_testkit::central::{FIXED, hit, left, limit, now, own, shared, toget
 use tollgate_testkit::eventually;
 use tollgate_testkit::servers::cluster::RedisCluster;
 use tollgate_testkit::servers::redis::{Make, Redis, ask};
-use tollgate_testkit::stores::redis::{ToldTime, ready};
+use tollgate_testkit::stores::redis::{GivenTime, ready};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_denied_hit_that_lost_a_race_is_counted_once() {
@@ -15,7 +15,7 @@ async fn a_denied_hit_that_lost_a_race_is_counted_once() {
         return;
     };
     for url in [one.url(), cluster.url()] {
-        together::check_counted(&ToldTime(ready(&url).await.0)).await;
+        together::check_counted(&GivenTime(ready(&url).await.0)).await;
     }
 }
 
