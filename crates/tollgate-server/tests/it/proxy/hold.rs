@@ -62,6 +62,20 @@ fn held_requests_are_sent_in_order_and_at_the_rate() {
     assert_eq!(order, (0..10).map(|n| format!("/{n}")).collect::<Vec<_>>());
 }
 
+fn wait_for_held(server: &Server, count: u64) {
+    eventually("they wait", || metric(server, "tollgate_held_requests") == count);
+}
+
+/// Three requests, each held before the next is sent.
+fn hold_three(server: &Server) -> Vec<Client> {
+    let hold = |count| {
+        let client = ask(server, "/");
+        wait_for_held(server, count);
+        client
+    };
+    (1..=3).map(hold).collect()
+}
+
 #[test]
 fn a_wait_longer_than_max_wait_is_denied_at_once_and_charges_nothing() {
     let api = Api::echo();
@@ -83,12 +97,8 @@ fn a_client_that_disconnects_is_refunded() {
     let server =
         in_front_of(&api, "rules: [{ id: q, algorithm: leaky-bucket, limit: 1/h, burst: 4, max_wait: 5h }]");
     assert_eq!(get(&server, "/", &[]).status, 200);
-    let waits = |count| eventually("they wait", || metric(&server, "tollgate_held_requests") == count);
-    let mut held = Vec::new();
-    for count in 1..=3 {
-        held.push(ask(&server, "/"));
-        waits(count);
-    }
+    let waits = |count| wait_for_held(&server, count);
+    let mut held = hold_three(&server);
     assert_eq!((get(&server, "/", &[]).status, server.used("q", "")), (429, vec![4]));
     // With a body too, and from the middle of the queue.
     drop(held.remove(1));
@@ -112,12 +122,8 @@ fn only_what_has_more_than_hold_after_ahead_waits_and_may_leave() {
     for _ in 0..3 {
         assert_eq!(get(&server, "/", &[]).status, 200);
     }
-    let waits = |count| eventually("they wait", || metric(&server, "tollgate_held_requests") == count);
-    let mut held = Vec::new();
-    for count in 1..=3 {
-        held.push(ask(&server, "/"));
-        waits(count);
-    }
+    let waits = |count| wait_for_held(&server, count);
+    let mut held = hold_three(&server);
     let full = get(&server, "/", &[]);
     assert_eq!((full.status, server.used("q", "")), (429, vec![6]));
     // The first that is held goes: the others move up, and the last place is free.
