@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollgate::internal::document::{self, MapReader, Problem, Problems};
-use tollgate::internal::engine::LogKeys;
+use tollgate::internal::engine::{EngineSetup, LogKeys, MemorySettings};
 use tollgate::internal::headers::HeaderStyle;
 use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::{Attribute, FieldSource, Key};
-use tollgate::internal::policy::{PolicyParts, PolicySnapshot};
-use tollgate::internal::rule::{OnExceed, PathCase, Rule};
+use tollgate::internal::policy::{PolicyParts, PolicySnapshot, Settings};
+use tollgate::internal::rule::{OnExceed, Rule};
 use tollgate::internal::store::memory::MemoryFull;
 
 use crate::tokens;
@@ -23,7 +23,6 @@ pub mod memory;
 mod proxy;
 mod queue;
 mod rules_db;
-mod size;
 mod state;
 mod store;
 
@@ -85,7 +84,11 @@ impl Config {
         let mut problems = Problems::new();
         let empty = document::read("{}").unwrap_or_else(|_| unreachable!("an empty map is YAML"));
         let root = if root.is_null() { &empty } else { &root };
-        let config = MapReader::new(root, "", &mut problems).map(|map| read(map, folder));
+        let config = MapReader::new(root, "", &mut problems).map(|mut map| {
+            let config = read(&mut map, folder);
+            map.finish();
+            config
+        });
         match config {
             Some(config) => problems.or(config),
             None => Err(problems),
@@ -140,43 +143,32 @@ const HEADERS: [(&str, HeaderStyle); 4] = [
 ];
 const LOG_KEYS: [(&str, LogKeys); 2] = [("redacted", LogKeys::Redacted), ("plain", LogKeys::Plain)];
 const COMPAT: [(&str, Compat); 2] = [("tollgate", Compat::Tollgate), ("envoy", Compat::Envoy)];
-const IDENTITIES: [(&str, Attribute); 4] = [
-    ("user", Attribute::User),
-    ("email", Attribute::Email),
-    ("mac", Attribute::Mac),
-    ("api_key", Attribute::ApiKey),
-];
-
-fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
+fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
     let mut policy = PolicyParts::default();
-    policy.read(&mut map);
-    policy.settings.ipv6_prefix = ipv6_prefix(&mut map);
-    policy.settings.identity = identity(&mut map);
-    if map.optional_bool("case_insensitive_paths") == Some(true) {
-        policy.settings.path_case = PathCase::Insensitive;
-    }
-    policy.settings.store = store::settings(&mut map);
-    let proxy = ProxyConfig::read(&mut map, folder);
+    policy.read(map);
+    policy.settings = Settings::read(map);
+    let proxy = ProxyConfig::read(map, folder);
     let trusted = proxy.trusted.clone();
     let proxy = Some(proxy).filter(|proxy| !proxy.upstreams.is_empty());
     let mut idle = Vec::new();
-    let store = StoreConfig::read(&mut map, folder, &policy.rules, &mut idle);
+    let store = StoreConfig::read(map, folder, &policy.rules, &mut idle);
     idle.extend(ineffective_in_rules(&policy.rules, proxy.as_ref(), store.as_ref()));
     let state_dir = folder.join(map.optional_text("state_dir").unwrap_or(""));
-    let queue = QueueConfig::read(&mut map, &state_dir, store.as_ref());
-    let rules_db = RulesDbConfig::read(&mut map, folder, &state_dir);
+    let queue = QueueConfig::read(map, &state_dir, store.as_ref());
+    let rules_db = RulesDbConfig::read(map, folder, &state_dir);
     // A configured queue exists even if no rule of the file uses it: rules of the database may.
     let wants_queue = policy.rules.iter().any(|rule| rule.on_exceed == OnExceed::Queue);
     let queues = proxy.is_some() && (wants_queue || map.optional("queue").is_some());
+    let memory = MemorySettings::read(map);
     let config = Config {
-        listen: Listen::read(&mut map, proxy.as_ref(), &mut idle),
-        memory_bytes: memory::read_bytes(&mut map),
-        memory_full: memory::read_when_full(&mut map),
+        listen: Listen::read(map, proxy.as_ref(), &mut idle),
+        memory_bytes: memory.bytes.unwrap_or(EngineSetup::DEFAULT_MEMORY_BYTES),
+        memory_full: memory.full.unwrap_or_default(),
         state_dir,
-        state_every: state::read_every(&mut map),
+        state_every: state::read_every(map),
         headers: map.optional_choice("headers", &HEADERS).unwrap_or_default(),
         log_keys: map.optional_choice("log_keys", &LOG_KEYS).unwrap_or_default(),
-        jwt_keys_file: jwt(&mut map).map(|file| folder.join(file)),
+        jwt_keys_file: jwt(map).map(|file| folder.join(file)),
         tokens_file: map.optional_text("tokens_file").map(|file| folder.join(file)),
         receipt_key_file: map.optional_text("receipt_key_file").map(|file| folder.join(file)),
         trusted,
@@ -188,7 +180,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
         policy,
         without_effect: Vec::new(),
     };
-    not_in_this_version(&mut map, &mut idle);
+    not_in_this_version(map, &mut idle);
     if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
         && config.tokens_file.is_none()
         && std::env::var_os(tokens::TOKENS_ENV).is_none()
@@ -199,35 +191,7 @@ fn read(mut map: MapReader<'_, '_>, folder: &Path) -> Config {
         );
         map.reject("listen.admin", node, message);
     }
-    map.finish();
     Config { without_effect: idle, ..config }
-}
-
-fn ipv6_prefix(map: &mut MapReader<'_, '_>) -> u8 {
-    const DEFAULT: u8 = 64;
-    let Some(node) = map.optional("ipv6_prefix") else { return DEFAULT };
-    match node.as_u64().and_then(|prefix| u8::try_from(prefix).ok()) {
-        Some(prefix @ 1..=128) => prefix,
-        _ => {
-            map.reject("ipv6_prefix", node, "expected a number of bits from 1 to 128");
-            DEFAULT
-        }
-    }
-}
-
-fn identity(map: &mut MapReader<'_, '_>) -> Vec<(Attribute, Attribute)> {
-    let mut sources = Vec::new();
-    let Some(mut map) = map.optional_map("identity") else { return sources };
-    for (name, attribute) in IDENTITIES {
-        let Some(node) = map.optional(name) else { continue };
-        match node.as_str().ok_or("expected an attribute such as jwt:sub".to_owned()).and_then(Attribute::parse) {
-            Ok(source @ Attribute::Field(..)) => sources.push((attribute, source)),
-            Ok(source) => map.reject(name, node, format!("'{source}' is not a field of a request: use jwt:X, header:X, cookie:X, query:X, json:X or form:X")),
-            Err(message) => map.reject(name, node, message),
-        }
-    }
-    map.finish();
-    sources
 }
 
 fn jwt(map: &mut MapReader<'_, '_>) -> Option<String> {
@@ -267,5 +231,28 @@ fn not_in_this_version(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
     }
     if map.optional_choice("compat", &COMPAT) == Some(Compat::Envoy) {
         idle.push("compat: envoy".to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::internal::SETTINGS_OF_THE_SERVER;
+
+    use super::*;
+
+    #[test]
+    fn an_embedded_engine_knows_the_same_settings() {
+        let empty = document::read("{}").expect("valid YAML");
+        let mut problems = Problems::new();
+        let mut map = MapReader::new(&empty, "", &mut problems).expect("a map");
+        read(&mut map, Path::new("/"));
+        for name in map.known() {
+            if let Err(error) = tollgate::Policy::from_yaml(&format!("{name}: null")) {
+                panic!("{error}");
+            }
+        }
+        for name in SETTINGS_OF_THE_SERVER {
+            assert!(map.known().contains(&name), "the server has no setting {name}");
+        }
     }
 }

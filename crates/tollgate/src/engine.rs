@@ -34,6 +34,7 @@ mod decisions;
 mod deny_cache;
 mod inspect;
 pub mod log;
+mod memory_settings;
 mod setup;
 mod snapshot;
 mod tracked;
@@ -46,6 +47,7 @@ pub use central::CentralVerdict;
 use central::FailedCharge;
 pub use inspect::{CounterDetail, CounterReport, InspectError, InspectMode, KeyReport, TrackScope};
 use log::ChangedTracks;
+pub use memory_settings::MemorySettings;
 pub use setup::{EngineSetup, LogKeys};
 pub use snapshot::{Restored, SnapshotError};
 

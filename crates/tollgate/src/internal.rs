@@ -1,5 +1,6 @@
 //! What the other crates of this project are built from. It is no part of the public API and changes without notice.
 
+pub use crate::api::SETTINGS_OF_THE_SERVER;
 pub use crate::enforce::Enforce;
 pub use crate::engine::{EngineCore, EngineSetup};
 pub use crate::limit::{Limit, Rate, Shape};

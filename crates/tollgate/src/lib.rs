@@ -16,8 +16,8 @@
 //!
 //! # Rules
 //!
-//! An [`Engine`] decides by the rules that the server reads, too: who is told apart by what, how much each may do, who
-//! is exempt or banned. A request is a [`Hit`]; the answer is a [`Verdict`], which knows the headers of the response.
+//! An [`Engine`] reads the server's configuration file and decides as the server does: by which keys clients are told
+//! apart, how much each may do, who is exempt or banned. A request is a [`Hit`]; the answer is a [`Verdict`], which knows the headers of the response.
 //!
 //! ```
 //! use tollgate::{Engine, HeaderStyle, Hit};
@@ -59,7 +59,7 @@
 //!
 //! # Time in tests
 //!
-//! A [manual clock](Clock::manual) moves when it is told to:
+//! A [manual clock](Clock::manual) moves only when it is advanced:
 //!
 //! ```
 //! use std::time::Duration;

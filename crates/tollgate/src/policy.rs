@@ -21,8 +21,10 @@ use crate::time::{Time, calendar};
 
 mod change;
 mod dependencies;
+mod settings;
 
 pub use change::{PolicyChange, PolicyDraft};
+pub use settings::{Settings, StoreSettings};
 
 pub struct PolicySnapshot {
     pub(crate) rules: RuleSet,
@@ -40,46 +42,6 @@ pub enum AllowSource {
     File,
     /// A [`PolicyChange`] at run time.
     Change,
-}
-
-/// How identities are read from requests.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// IPv6 addresses that share this prefix are one client.
-    pub ipv6_prefix: u8,
-    /// The source of an identity that a hit does not have itself.
-    pub identity: Vec<(Attribute, Attribute)>,
-    /// Whether paths are case-sensitive.
-    pub path_case: PathCase,
-    pub store: StoreSettings,
-}
-
-/// Settings for counters in a central store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StoreSettings {
-    /// The failure mode of rules that do not have their own.
-    pub on_error: OnStoreError,
-    /// The number of nodes that share the limits, for rules that fail to local.
-    pub nodes: u64,
-    /// Whether a key that was just denied is denied again without a call to the store.
-    pub deny_cache: bool,
-}
-
-impl Default for StoreSettings {
-    fn default() -> Self {
-        StoreSettings { on_error: OnStoreError::Open, nodes: 1, deny_cache: true }
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            ipv6_prefix: 64,
-            identity: Vec::new(),
-            path_case: PathCase::default(),
-            store: StoreSettings::default(),
-        }
-    }
 }
 
 /// The parts of a configuration that make up a policy: allow list, bans and rules.

@@ -64,7 +64,7 @@ impl VerdictId {
 
 impl fmt::Display for VerdictId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}-{}-{}", self.node, self.generation, self.sequence)
+        write!(f, "{:08x}-{}-{}-{}", self.node, self.generation, self.stripe(), self.number())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Clock, Engine, EngineError, Hit, KeyNameError, Policy, Reason, Time};
+use tollgate::{Clock, Engine, EngineError, FieldSource, Hit, KeyNameError, Policy, Reason, Time};
 
 fn engine(rules: &str) -> Engine {
     let policy = Policy::from_yaml(rules).expect("valid rules");
@@ -94,4 +94,48 @@ fn all_problems_of_the_rules_are_reported_at_once() {
     let error = Policy::from_yaml(text).err().expect("two bad rules");
     assert_eq!(error.problems().count(), 3, "{error}");
     assert!(error.problems().all(|line| line.starts_with('2') || line.starts_with('3')), "{error}");
+}
+
+#[test]
+fn the_file_of_the_server_is_read_with_the_settings_that_decide() {
+    let file = "
+listen: {http: 127.0.0.1:8080, admin: 127.0.0.1:8081}
+upstreams: [http://127.0.0.1:3000]
+memory: 16MiB
+memory_full: closed
+counters: memory
+ipv6_prefix: 48
+identity: {user: header:x-account}
+case_insensitive_paths: true
+rules:
+  - {id: by-user, match: /Reports, key: user, limit: 1/h}
+  - {id: by-address, match: /pages, key: ip, limit: 1/h}
+";
+    let engine = Engine::from_yaml(file).expect("a file of the server");
+    let report = || Hit::on("GET", "example.com", "/reports").field(FieldSource::Header, "x-account", "ann");
+    assert!(engine.check(&report()).is_allowed());
+    assert!(!engine.check(&report()).is_allowed(), "the user is in a header, the path in another case");
+    let page = |ip: &str| Hit::on("GET", "example.com", "/pages").ip(ip.parse().expect("an address"));
+    assert!(engine.check(&page("2001:db8:1:2::1")).is_allowed());
+    assert!(!engine.check(&page("2001:db8:1:3::1")).is_allowed(), "one network of 48 bits");
+    let large = "memory: 1MiB\nrules: [{id: all, key: user, limit: 1000000/h, algorithm: sliding-log}]";
+    let error = Engine::from_yaml(large).err().expect("it does not fit the memory of the file");
+    assert!(matches!(error, EngineError::Memory { given, .. } if given == 1 << 20), "{error}");
+    Engine::builder()
+        .memory_bytes(1 << 30)
+        .build(large.parse().expect("valid"))
+        .expect("the builder's memory");
+}
+
+#[test]
+fn settings_that_an_embedded_engine_cannot_follow_are_rejected() {
+    for (file, key) in [
+        ("counters: redis://127.0.0.1", "counters"),
+        ("rules_db: sqlite:rules.db", "rules_db"),
+        ("memory: lots", "memory"),
+        ("ipv6_prefixes: 64", "did you mean 'ipv6_prefix'?"),
+    ] {
+        let error = Policy::from_yaml(file).err().expect("rejected");
+        assert!(error.to_string().contains(key), "{error}");
+    }
 }

@@ -25,6 +25,7 @@ pub enum AllowCommand {
     /// List the keys that always pass
     #[command(after_help = "Example:
   tollgate allow ls")]
+    #[command(alias = "list")]
     Ls {
         /// Maximum number of entries
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

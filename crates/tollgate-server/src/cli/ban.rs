@@ -35,6 +35,7 @@ pub enum BanCommand {
     /// List the bans in force
     #[command(after_help = "Example:
   tollgate ban ls --limit 50")]
+    #[command(alias = "list")]
     Ls {
         /// Maximum number of bans
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

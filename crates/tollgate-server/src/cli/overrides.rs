@@ -29,6 +29,7 @@ The rule must be one of the database: those of the configuration file are change
     /// List the keys that have limits of their own
     #[command(after_help = "Example:
   tollgate override ls login")]
+    #[command(alias = "list")]
     Ls {
         /// Only those of this rule
         rule: Option<String>,

@@ -12,6 +12,7 @@ pub enum QueueCommand {
     /// List requests, the oldest first
     #[command(after_help = "Example:
   tollgate queue ls --state dead")]
+    #[command(alias = "list")]
     Ls {
         /// Only requests in this state: queued, sending, done or dead
         #[arg(long)]

@@ -23,6 +23,7 @@ pub enum RulesCommand {
     #[command(after_help = "Examples:
   tollgate rules ls
   tollgate rules ls --source database --prefix login --limit 20")]
+    #[command(alias = "list")]
     Ls(LsArgs),
     /// Show one rule as YAML, and where it comes from
     #[command(after_help = "Example:

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollgate::internal::document::MapReader;
-use tollgate::internal::policy::StoreSettings;
-use tollgate::internal::rule::{OnStoreError, Rule};
+use tollgate::internal::rule::Rule;
 use tollgate::internal::store::DeniedHits;
 use tollgate::internal::time::parse_duration;
 use tollgate_stores::counters::central::CentralAddress;
@@ -52,26 +51,10 @@ impl StoreKeys {
     }
 }
 
-const ON_STORE_ERROR: [(&str, OnStoreError); 3] =
-    [("open", OnStoreError::Open), ("closed", OnStoreError::Closed), ("local", OnStoreError::Local)];
 const STORE_KEYS: [(&str, KeyVisibility); 3] =
     [("plain", KeyVisibility::All), ("sensitive", KeyVisibility::Public), ("hashed", KeyVisibility::None)];
 /// Clients give up before a longer deadline.
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
-
-/// Settings that rules share, with or without a central store.
-pub fn settings(map: &mut MapReader<'_, '_>) -> StoreSettings {
-    let default = StoreSettings::default();
-    let nodes = map.optional("nodes").map(|node| (node, node.as_u64().filter(|nodes| *nodes > 0)));
-    if let Some((node, None)) = nodes {
-        map.reject("nodes", node, "expected the number of nodes that share the limits, at least 1");
-    }
-    StoreSettings {
-        on_error: map.optional_choice("on_store_error", &ON_STORE_ERROR).unwrap_or(default.on_error),
-        nodes: nodes.and_then(|(_, nodes)| nodes).unwrap_or(default.nodes),
-        deny_cache: map.optional_bool("deny_cache").unwrap_or(default.deny_cache),
-    }
-}
 
 impl PartialEq for StoreConfig {
     fn eq(&self, other: &StoreConfig) -> bool {

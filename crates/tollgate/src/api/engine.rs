@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::api::{Policy, Receipt, RulesError, Verdict};
 use crate::ban::{Ban, BanSource};
-use crate::engine::{EngineCore, EngineSetup};
+use crate::engine::{EngineCore, EngineSetup, MemorySettings};
 use crate::hit::Hit;
 use crate::identity::Key;
 use crate::policy::PolicySnapshot;
@@ -33,10 +33,10 @@ pub struct Engine {
     memory_bytes: usize,
 }
 
-/// Settings of an [`Engine`], fixed for its lifetime.
+/// Settings of an [`Engine`], fixed for its lifetime. They take precedence over those of the policy's text.
 #[derive(Debug, Default)]
 pub struct EngineBuilder {
-    setup: EngineSetup,
+    memory: MemorySettings,
     clock: Clock,
 }
 
@@ -83,14 +83,14 @@ impl EngineBuilder {
     /// How much memory counters may take: a gibibyte by default. It is reserved, and committed as keys arrive.
     #[must_use]
     pub fn memory_bytes(mut self, bytes: usize) -> Self {
-        self.setup.memory_bytes = bytes;
+        self.memory.bytes = Some(bytes);
         self
     }
 
     /// What happens to new keys while memory is full.
     #[must_use]
     pub fn memory_full(mut self, full: MemoryFull) -> Self {
-        self.setup.memory_full = full;
+        self.memory.full = Some(full);
         self
     }
 
@@ -103,25 +103,32 @@ impl EngineBuilder {
 
     /// The engine.
     pub fn build(self, policy: Policy) -> Result<Engine, EngineError> {
-        let policy = policy.into_snapshot();
-        check_limits(&policy, self.setup.memory_bytes)?;
-        self.setup.check_memory()?;
-        let memory_bytes = self.setup.memory_bytes;
-        Ok(Engine { core: EngineCore::with_setup(policy, self.setup), clock: self.clock, memory_bytes })
+        let setup = self.setup(&policy)?;
+        let memory_bytes = setup.memory_bytes;
+        Ok(Engine { core: EngineCore::with_setup(policy.snapshot, setup), clock: self.clock, memory_bytes })
     }
-}
 
-impl EngineBuilder {
     /// An engine that continues from a [saved state](Engine::save). Time that has passed since counts as elapsed.
     pub fn restore(self, policy: Policy, saved: &[u8]) -> Result<Engine, EngineError> {
-        let policy = policy.into_snapshot();
-        check_limits(&policy, self.setup.memory_bytes)?;
-        self.setup.check_memory()?;
-        let memory_bytes = self.setup.memory_bytes;
-        let former = |rules: &str| PolicySnapshot::from_yaml(rules).ok();
-        let restored = EngineCore::restore(policy, self.setup, saved, former, self.clock.now());
+        let setup = self.setup(&policy)?;
+        let memory_bytes = setup.memory_bytes;
+        let former = |rules: &str| Policy::from_yaml(rules).ok().map(|policy| policy.snapshot);
+        let restored = EngineCore::restore(policy.snapshot, setup, saved, former, self.clock.now());
         let (core, _) = restored.map_err(|error| EngineError::SavedState(error.to_string()))?;
         Ok(Engine { core, clock: self.clock, memory_bytes })
+    }
+
+    /// Fails if a limit of the policy or the memory itself cannot be had.
+    fn setup(&self, policy: &Policy) -> Result<EngineSetup, EngineError> {
+        let default = EngineSetup::default();
+        let setup = EngineSetup {
+            memory_bytes: self.memory.bytes.or(policy.memory.bytes).unwrap_or(default.memory_bytes),
+            memory_full: self.memory.full.or(policy.memory.full).unwrap_or(default.memory_full),
+            ..default
+        };
+        check_limits(&policy.snapshot, setup.memory_bytes)?;
+        setup.check_memory()?;
+        Ok(setup)
     }
 }
 
@@ -136,7 +143,7 @@ impl Engine {
         Engine::builder().build(policy)
     }
 
-    /// An engine with rules from YAML or JSON, as in the server's file.
+    /// An engine that decides as a server with this configuration file: see [`Policy::from_yaml`].
     pub fn from_yaml(text: &str) -> Result<Engine, EngineError> {
         Engine::new(Policy::from_yaml(text)?)
     }
@@ -175,9 +182,8 @@ impl Engine {
     /// Replaces the rules. Keys keep what they have used under rules with the same id.
     /// Rules whose limits do not fit the memory are rejected, and those in force stay.
     pub fn apply(&self, policy: Policy) -> Result<(), EngineError> {
-        let policy = policy.into_snapshot();
-        check_limits(&policy, self.memory_bytes)?;
-        self.core.apply(policy, self.clock.now());
+        check_limits(&policy.snapshot, self.memory_bytes)?;
+        self.core.apply(policy.snapshot, self.clock.now());
         Ok(())
     }
 

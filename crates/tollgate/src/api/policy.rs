@@ -5,12 +5,16 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::api::config_file::ConfigFile;
 use crate::document::{Problem, Problems};
+use crate::engine::MemorySettings;
 use crate::policy::PolicySnapshot;
 
-/// Rules, allow list and bans, as read from YAML or JSON.
+/// Rules, allow list, bans and the settings they share, as read from YAML or JSON.
 pub struct Policy {
-    snapshot: PolicySnapshot,
+    pub(super) snapshot: PolicySnapshot,
+    /// What the text says about memory; the builder's own settings come first.
+    pub(super) memory: MemorySettings,
 }
 
 /// What is wrong with rules or with a limit: all of it, a line for each problem, with its position.
@@ -39,18 +43,17 @@ impl From<Problems> for RulesError {
 }
 
 impl Policy {
-    /// Reads `rules`, `allow` and `bans` from YAML or JSON.
+    /// Reads a configuration file of the server, YAML or JSON: rules, allow list, bans and every setting that decides
+    /// requests. Those of listeners, upstreams and the like have no effect. Counters on other servers (`counters`) and
+    /// rules in a database (`rules_db`) are rejected, because an embedded engine would decide differently.
     pub fn from_yaml(text: &str) -> Result<Policy, RulesError> {
-        Ok(Policy { snapshot: PolicySnapshot::from_yaml(text)? })
+        let ConfigFile { policy, memory } = ConfigFile::parse(text)?;
+        Ok(Policy { snapshot: policy, memory })
     }
 
     /// What is valid but probably not intended, a line each.
     pub fn warnings(&self) -> Vec<String> {
         self.snapshot.warnings().into_lines()
-    }
-
-    pub(super) fn into_snapshot(self) -> PolicySnapshot {
-        self.snapshot
     }
 }
 

@@ -131,6 +131,11 @@ impl<'n, 'p> MapReader<'n, 'p> {
         self.problems
     }
 
+    /// The names that were requested, in their order; some more than once.
+    pub fn known(&self) -> &[&'static str] {
+        &self.known
+    }
+
     /// Reports the keys that were not requested.
     pub fn finish(mut self) {
         for entry in self.entries {

@@ -38,6 +38,8 @@ pub struct EngineSetup {
 }
 
 impl EngineSetup {
+    pub const DEFAULT_MEMORY_BYTES: usize = 1 << 30;
+
     /// With less memory, some part of the store could not store a key.
     pub const MIN_MEMORY_BYTES: usize = MemoryStore::MIN_BYTES;
 
@@ -58,7 +60,7 @@ impl Default for EngineSetup {
         let node = secret.digest().part(b"node").finish().0 as u32;
         let memory_full = MemoryFull::default();
         EngineSetup {
-            memory_bytes: 1 << 30,
+            memory_bytes: Self::DEFAULT_MEMORY_BYTES,
             memory_full,
             secret,
             log_keys: LogKeys::Redacted,
