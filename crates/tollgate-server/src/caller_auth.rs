@@ -49,15 +49,15 @@ pub fn authorize_local(
 ) -> Result<(), RefusedCaller<'static>> {
     require_single_host(headers)?;
     let forbidden = |detail: &str| Err(("", ProblemDetails::new(StatusCode::FORBIDDEN, detail)));
-    let Some(asked_host) = headers.get(HOST).and_then(|value| value.to_str().ok()) else {
+    let Some(host_header) = headers.get(HOST).and_then(|value| value.to_str().ok()) else {
         return forbidden("the Host header is missing");
     };
-    if !is_local(asked_host) || target.is_some_and(|target| !is_local(target.as_str())) {
+    if !is_local(host_header) || target.is_some_and(|target| !is_local(target.as_str())) {
         return forbidden(
             "the Host header is not a local address: without tokens only local callers are served",
         );
     }
-    let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, host)| host == asked_host);
+    let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, host)| host == host_header);
     // An origin that is not text is foreign.
     let is_foreign = |value: &hyper::header::HeaderValue| !value.to_str().is_ok_and(is_own);
     if headers.get_all(ORIGIN).iter().any(is_foreign) {
@@ -78,8 +78,8 @@ fn require_single_host(headers: &HeaderMap) -> Result<(), RefusedCaller<'static>
     }
 }
 
-fn is_local(asked_host: &str) -> bool {
-    let name = host::canonical(asked_host);
+fn is_local(host_header: &str) -> bool {
+    let name = host::canonical(host_header);
     let ip = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     name == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }

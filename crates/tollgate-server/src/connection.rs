@@ -179,10 +179,10 @@ pub async fn read_body_within(
     within: Duration,
 ) -> Result<Bytes, ReadBodyError> {
     let discard = DISCARD_BYTES.max(max);
-    let asks_first = request.headers().contains_key(EXPECT);
+    let expects_continue = request.headers().contains_key(EXPECT);
     let mut body = request.into_body();
     let announced = body.size_hint().lower();
-    if announced > discard as u64 || (asks_first && announced > max as u64) {
+    if announced > discard as u64 || (expects_continue && announced > max as u64) {
         return Err(ReadBodyError::TooLong { max });
     }
     let read = async {

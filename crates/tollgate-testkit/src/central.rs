@@ -12,7 +12,7 @@ use tollgate_stores::counters::{CentralCounter, CentralOutcome, CounterId, Limit
 
 use crate::conformance::{Answer, Subject, key_parts};
 
-pub mod crowd;
+pub mod contention;
 pub mod expiry;
 pub mod load;
 pub mod refunds;
@@ -99,20 +99,20 @@ pub async fn left(store: &impl Store, charge: &Charge) -> u64 {
 }
 
 /// A store under the conformance suite.
-pub struct Told<S> {
+pub struct CentralSubject<S> {
     store: S,
     histories: u64,
     /// The time of the last operation: a reset happens then.
     at: Cell<Time>,
 }
 
-impl<S: Store> Told<S> {
-    pub fn new(store: S, histories: u64) -> Told<S> {
-        Told { store, histories, at: Cell::default() }
+impl<S: Store> CentralSubject<S> {
+    pub fn new(store: S, histories: u64) -> CentralSubject<S> {
+        CentralSubject { store, histories, at: Cell::default() }
     }
 }
 
-impl<S: Store> Subject for Told<S> {
+impl<S: Store> Subject for CentralSubject<S> {
     type Receipt = ChargeReceipt;
 
     fn unit(&self) -> Duration {

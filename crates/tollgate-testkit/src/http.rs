@@ -53,7 +53,7 @@ impl Client {
     }
 
     /// Sends a request and reads its answer. A `Host` of the caller's stands in for the usual one.
-    pub fn ask(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let mut head = format!("{method} {path} HTTP/1.1\r\ncontent-length: {}\r\n", body.len());
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
             head += &format!("host: {}\r\n", self.address);
@@ -127,7 +127,7 @@ impl Client {
         Some(Answer { status, headers, body: Vec::new() })
     }
 
-    /// As many bytes as asked for, of whatever follows.
+    /// The next `count` bytes.
     pub fn read(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         self.stream.read_exact(&mut bytes).expect("more bytes");

@@ -117,17 +117,17 @@ impl Server {
     }
 
     /// Calls the decision API on a connection of its own.
-    pub fn ask(&self, method: &str, path: &str, body: impl AsRef<[u8]>) -> Answer {
-        Client::to(self.http).ask(method, path, &[], body.as_ref())
+    pub fn request(&self, method: &str, path: &str, body: impl AsRef<[u8]>) -> Answer {
+        Client::to(self.http).request(method, path, &[], body.as_ref())
     }
 
     pub fn check(&self, body: &Value) -> Answer {
-        self.ask("POST", "/v1/check", body.to_string())
+        self.request("POST", "/v1/check", body.to_string())
     }
 
     /// Calls the admin API on a connection of its own.
     pub fn admin(&self, method: &str, path: &str, body: impl AsRef<[u8]>) -> Answer {
-        Client::to(self.admin).ask(method, path, &[], body.as_ref())
+        Client::to(self.admin).request(method, path, &[], body.as_ref())
     }
 
     /// What a key has used of a rule's limits, in their order.
@@ -161,7 +161,7 @@ impl Server {
     /// Sends SIGTERM, and returns how the process ended.
     pub fn stop(mut self) -> (ExitStatus, String) {
         self.signal("TERM");
-        let ended = wait(&mut self.child, SOON).expect("the server stops when told to");
+        let ended = wait(&mut self.child, SOON).expect("the server stops after SIGTERM");
         (ended, self.log.whole())
     }
 

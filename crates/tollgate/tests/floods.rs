@@ -332,12 +332,12 @@ fn a_peek_says_what_new_keys_get_while_memory_is_full() {
             let store = full_store(shape, keys, full);
             let is_told = |n: u64| {
                 let charges = [Charge::enforced(SECRET.fingerprint([&*format!("late {n}")]), limit, 1)];
-                let told = store.peek(&charges, NOW);
+                let peeked = store.peek(&charges, NOW);
                 let made = store.charge(&charges, NOW);
-                let told = &told.limits[0];
+                let peeked = &peeked.limits[0];
                 let made = &made.limits[0];
-                told.decision.admission == made.decision.admission
-                    && (!made.decision.is_allowed() || told.remaining == made.remaining + 1)
+                peeked.decision.admission == made.decision.admission
+                    && (!made.decision.is_allowed() || peeked.remaining == made.remaining + 1)
             };
             // A few find a slot by moving other keys, which a peek does not try.
             let wrong = (0..1_000).filter(|n| !is_told(*n)).count();

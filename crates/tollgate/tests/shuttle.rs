@@ -85,14 +85,14 @@ fn two_threads_never_both_get_the_last_token() {
 #[should_panic(expected = "both got the last token")]
 fn peek_then_charge_is_a_race() {
     let _as_it_is = AS_IT_IS.read().unwrap_or_else(PoisonError::into_inner);
-    let ask_first = |store: &MemoryStore| {
+    let peek_first = |store: &MemoryStore| {
         let charges = [charge("key", quota("1/h", Shape::GCRA))];
         let admitted = store.peek(&charges, NOW).admitted;
         store.charge(&charges, NOW);
         u64::from(admitted)
     };
     shuttle::check_random(
-        move || assert_eq!(race([ask_first, ask_first]).1, 1, "both got the last token"),
+        move || assert_eq!(race([peek_first, peek_first]).1, 1, "both got the last token"),
         TRIES,
     );
 }

@@ -62,16 +62,16 @@ fn rejected(bytes: &[u8]) -> SnapshotError {
 }
 
 /// The results of a peek on every rule.
-fn told(engine: &EngineCore, now: Time) -> Vec<String> {
+fn verdicts(engine: &EngineCore, now: Time) -> Vec<String> {
     let target = |n| format!("/r{n}");
-    let told = |n| {
+    let verdicts = |n| {
         let verdict = engine.peek(&Hit::on("GET", "", &target(n)).user("u"), now);
         let limits = verdict.limits.iter().map(|each| {
             format!("{} {} {:?} {:?}", each.rule.id, each.remaining, each.retry_after, each.reset_after)
         });
         limits.collect::<String>()
     };
-    (0..ALGORITHMS.len()).map(told).collect()
+    (0..ALGORITHMS.len()).map(verdicts).collect()
 }
 
 /// An engine that has counted something of every kind.
@@ -94,7 +94,7 @@ fn every_algorithm_resumes_from_its_snapshot() {
     let copy = restored(&saved(&engine, &rules, now), &rules, now);
     for later in [0, 1, 12, 44, 45, 60, 120, 10_000] {
         let now = now + SECOND * later;
-        assert_eq!(told(&copy, now), told(&engine, now), "{later} s later");
+        assert_eq!(verdicts(&copy, now), verdicts(&engine, now), "{later} s later");
     }
 }
 
@@ -105,7 +105,7 @@ fn downtime_counts_as_elapsed() {
     let bytes = saved(&engine, &rules, NOW + SECOND * 75);
     for down in [10, 30, 60, 3_600] {
         let now = NOW + SECOND * (75 + down);
-        assert_eq!(told(&restored(&bytes, &rules, now), now), told(&engine, now), "{down} s down");
+        assert_eq!(verdicts(&restored(&bytes, &rules, now), now), verdicts(&engine, now), "{down} s down");
     }
     let back = |now| {
         let restored = EngineCore::restore(policy(&rules), EngineSetup::default(), &bytes, |_| None, now);
@@ -174,7 +174,7 @@ fn a_second_snapshot_of_the_same_state_is_identical() {
     let first = saved(&used_engine(), &rules, now);
     let second = saved(&restored(&first, &rules, now), &rules, now);
     assert_eq!(first.len(), second.len());
-    assert_eq!(told(&restored(&second, &rules, now), now), told(&restored(&first, &rules, now), now));
+    assert_eq!(verdicts(&restored(&second, &rules, now), now), verdicts(&restored(&first, &rules, now), now));
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_snapshot_of_version_5_is_read() {
     let (engine, restored) = restored.expect("the snapshot is sound");
     assert_eq!((restored.counters, restored.bans, restored.tracked_keys), (15, 1, 2));
     assert_eq!((restored.end, restored.unused_bytes), (None, 0));
-    assert_eq!(told(&engine, now), told(&used_engine(), now));
+    assert_eq!(verdicts(&engine, now), verdicts(&used_engine(), now));
     assert_eq!(engine.check(&Hit::on("GET", "", "/t").user("banned"), now).reason, Reason::Ban);
     assert_eq!(engine.check(&Hit::on("GET", "", "/t").user("offender"), now).reason, Reason::Limit);
     assert_eq!(engine.check(&Hit::on("GET", "", "/t").user("offender"), now).reason, Reason::Ban);

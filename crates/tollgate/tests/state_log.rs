@@ -93,7 +93,7 @@ fn hit(engine: &EngineCore, target: &str, user: &str, now: Time) -> Reason {
 }
 
 /// The state of some users under every rule.
-fn told(engine: &EngineCore, users: u64, now: Time) -> Vec<String> {
+fn verdicts(engine: &EngineCore, users: u64, now: Time) -> Vec<String> {
     let each = |user: u64| {
         TARGETS.map(|target| {
             let verdict = engine.peek(&Hit::on("GET", "", target).user(user.to_string()), now);
@@ -136,7 +136,7 @@ fn the_image_and_appended_changes_restore_the_state() {
         now = now + SECOND;
         file.update(&engine, now);
         let copy = file.restored(now);
-        assert_eq!(told(&copy, USERS, now), told(&engine, USERS, now), "round {round}");
+        assert_eq!(verdicts(&copy, USERS, now), verdicts(&engine, USERS, now), "round {round}");
     }
     assert_eq!(file.update(&engine, now), 0, "nothing has changed since");
 }
@@ -302,7 +302,7 @@ fn changes_that_could_not_be_written_are_written_later() {
     kept.drain(..).for_each(|chunk| file.append(&chunk).expect("memory"));
     file.update(&engine, NOW);
     let (copy, restored) = restore(&file.bytes, NOW);
-    assert_eq!(told(&copy, USERS, NOW), told(&engine, USERS, NOW));
+    assert_eq!(verdicts(&copy, USERS, NOW), verdicts(&engine, USERS, NOW));
     assert_eq!(restored.tracked_keys, USERS / 50);
 }
 
@@ -343,10 +343,10 @@ fn nothing_is_missed_while_threads_charge() {
             new.append(&chunk)
         };
         engine.write_changes(NOW, both).expect("memory");
-        let wanted = told(&engine, USERS, NOW);
-        assert_eq!(told(&old.restored(NOW), USERS, NOW), wanted, "the log");
+        let wanted = verdicts(&engine, USERS, NOW);
+        assert_eq!(verdicts(&old.restored(NOW), USERS, NOW), wanted, "the log");
         assert_eq!(
-            told(&new.restored(NOW), USERS, NOW),
+            verdicts(&new.restored(NOW), USERS, NOW),
             wanted,
             "the image and the changes since it was begun"
         );
@@ -412,5 +412,5 @@ fn a_clock_that_stepped_back_during_downtime_is_tolerated() {
     file.update(&engine, NOW + HOUR);
     hit(&engine, "/gcra", "u", NOW);
     file.update(&engine, NOW);
-    assert_eq!(told(&file.restored(NOW), 1, NOW), told(&engine, 1, NOW));
+    assert_eq!(verdicts(&file.restored(NOW), 1, NOW), verdicts(&engine, 1, NOW));
 }

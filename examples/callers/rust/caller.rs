@@ -63,7 +63,7 @@ struct NodeState {
 }
 
 enum CallError {
-    /// Nothing was sent: the next node may be asked.
+    /// Nothing was sent: the next node may be called.
     NotConnected(io::Error),
     Broken(String),
     /// An answer, but not one of Tollgate's, such as a load balancer's own 503.
@@ -87,8 +87,8 @@ impl Caller {
         let end = tokio::time::Instant::now() + self.deadline;
         let mut why = "every node failed less than a second ago".to_owned();
         for node in self.nodes.iter().filter(|node| !node.rests()) {
-            let asked = tokio::time::timeout_at(end, node.ask(&body)).await;
-            match asked.unwrap_or_else(|_| Err(CallError::Broken("timed out".to_owned()))) {
+            let result = tokio::time::timeout_at(end, node.call(&body)).await;
+            match result.unwrap_or_else(|_| Err(CallError::Broken("timed out".to_owned()))) {
                 Ok(verdict) => return verdict,
                 Err(CallError::NotConnected(error)) => {
                     node.rest();
@@ -112,12 +112,12 @@ impl Caller {
 }
 
 impl Node {
-    async fn ask(&self, body: &Bytes) -> Result<Verdict, CallError> {
+    async fn call(&self, body: &Bytes) -> Result<Verdict, CallError> {
         while let Some(mut kept) = self.kept() {
             if kept.ready().await.is_ok() {
                 match self.send(kept, body).await {
                     Err(CallError::Broken(_)) => break, // the node closed it meanwhile
-                    told => return told,
+                    reply => return reply,
                 }
             }
         }
@@ -179,15 +179,15 @@ impl Verdict {
     }
 
     fn read(status: StatusCode, answer: &[u8]) -> Result<Verdict, CallError> {
-        let told: Value = serde_json::from_slice(answer).unwrap_or_default();
-        let millis = |name: &str| told[name].as_u64().map(Duration::from_millis);
-        match (status.as_u16(), told["allowed"].as_bool(), told["detail"].as_str()) {
+        let reply: Value = serde_json::from_slice(answer).unwrap_or_default();
+        let millis = |name: &str| reply[name].as_u64().map(Duration::from_millis);
+        match (status.as_u16(), reply["allowed"].as_bool(), reply["detail"].as_str()) {
             // Allowed, banned, over the limit, a rule that fails closed.
             (200 | 403 | 429 | 503, Some(allowed), _) => Ok(Verdict {
                 allowed,
                 retry_after: millis("retry_after_ms"),
                 delay: millis("delay_ms").unwrap_or_default(),
-                ..Verdict::rejected(status, told["reason"].as_str().unwrap_or_default())
+                ..Verdict::rejected(status, reply["reason"].as_str().unwrap_or_default())
             }),
             // A value that is invalid or too long: never a reason to fail open.
             (400 | 413, _, Some(detail)) => Ok(Verdict::rejected(status, detail)),

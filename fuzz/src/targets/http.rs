@@ -18,7 +18,10 @@ pub(super) const HEADS: Target = Target {
             assert_eq!(heads(input, piece), whole, "heads depend on how they are read, in pieces of {piece}");
         }
         let ambiguous = whole.iter().position(|head| *head == BodyLength::Both);
-        assert!(ambiguous.is_none_or(|at| at + 1 == whole.len()), "a head was told behind an ambiguous one");
+        assert!(
+            ambiguous.is_none_or(|at| at + 1 == whole.len()),
+            "a head was reported behind an ambiguous one"
+        );
     },
     words: HTTP_WORDS,
     seeds: http_seeds,

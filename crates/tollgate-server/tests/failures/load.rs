@@ -118,8 +118,8 @@ fn use_up(address: SocketAddr, mode: &str) {
     for n in 0..KEYS {
         let user = user(Kind::AtLimit, n);
         let denied = (0..5 * LIMIT).any(|_| {
-            let asked = ask(&mut connection, address, &format!("/{mode}/at"), &user);
-            asked.is_ok_and(|(status, _)| status == 429)
+            let answer = send(&mut connection, address, &format!("/{mode}/at"), &user);
+            answer.is_ok_and(|(status, _)| status == 429)
         });
         assert!(denied, "{user} never reaches its limit");
     }
@@ -140,7 +140,7 @@ fn call(
     while !over.load(Ordering::Relaxed) {
         let at = Instant::now();
         let user = user(kind, n % KEYS);
-        let answer = ask(&mut connection, address, &path, &user).ok();
+        let answer = send(&mut connection, address, &path, &user).ok();
         let by_failure_mode = answer.as_ref().is_some_and(|(_, reason)| reason == "store_error");
         let status = answer.map(|(status, _)| status);
         seen.lock().expect("no caller panics").push(Seen { at, mode, kind, user, status, by_failure_mode });
@@ -150,20 +150,20 @@ fn call(
 }
 
 /// Status and reason. A connection that fails is made anew for the next request.
-fn ask(
+fn send(
     connection: &mut Option<BufReader<TcpStream>>,
     address: SocketAddr,
     path: &str,
     user: &str,
 ) -> std::io::Result<(u16, String)> {
-    let asked = try_ask(connection, address, path, user);
-    if asked.is_err() {
+    let answer = try_send(connection, address, path, user);
+    if answer.is_err() {
         *connection = None;
     }
-    asked
+    answer
 }
 
-fn try_ask(
+fn try_send(
     connection: &mut Option<BufReader<TcpStream>>,
     address: SocketAddr,
     path: &str,

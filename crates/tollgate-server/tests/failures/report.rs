@@ -49,15 +49,15 @@ pub fn rows(what: &str, recovery: &str, seen: &[Seen], died: Instant) -> Vec<Row
             mode,
             lasted: failed.map(|seen| seen.at - died).max(),
             extra: at.iter().filter(|seen| seen.status == Some(200)).count(),
-            below: told(&below),
-            at: told(&at),
+            below: summary(&below),
+            at: summary(&at),
         }
     };
     MODES.into_iter().map(row).collect()
 }
 
 /// What clients saw: statuses, and how many of them the store did not decide.
-fn told(seen: &[&Seen]) -> String {
+fn summary(seen: &[&Seen]) -> String {
     let count = |status: Option<u16>| seen.iter().filter(|seen| seen.status == status).count();
     let statuses: BTreeSet<_> = seen.iter().filter_map(|seen| seen.status).collect();
     let mut parts: Vec<_> =

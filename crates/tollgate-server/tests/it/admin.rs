@@ -21,7 +21,7 @@ fn health_and_readiness_need_no_token() {
     let ready = server.admin("GET", "/readyz", "");
     assert_eq!((ready.status, ready.json()), (200, json!({ "status": "ready", "rules_generation": 1 })));
     let mut client = Client::to(server.admin);
-    assert_eq!(client.ask("HEAD", "/healthz", &[("host", "evil.example")], b"").status, 200);
+    assert_eq!(client.request("HEAD", "/healthz", &[("host", "evil.example")], b"").status, 200);
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn the_page_shows_the_rules_and_runs_no_scripts() {
         "{text}"
     );
     assert!(!text.contains("<script"), "{text}");
-    let elsewhere = Client::to(server.admin).ask("GET", "/", &[("host", "evil.example")], b"");
+    let elsewhere = Client::to(server.admin).request("GET", "/", &[("host", "evil.example")], b"");
     assert_eq!(elsewhere.status, 403);
 }
 
@@ -123,7 +123,7 @@ fn every_described_route_exists() {
             let method = method.to_uppercase();
             let path = path.replace(['{', '}'], "");
             let answer =
-                if decides { server.ask(&method, &path, "") } else { server.admin(&method, &path, "") };
+                if decides { server.request(&method, &path, "") } else { server.admin(&method, &path, "") };
             assert_ne!(answer.status, 405, "{method} {path}");
             let nothing = answer.status == 404 && answer.text().contains("there is nothing at");
             assert!(!nothing, "{method} {path}: {answer}");

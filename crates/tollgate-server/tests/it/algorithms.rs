@@ -95,9 +95,9 @@ fn a_wait_longer_than_max_wait_is_denied_and_charges_nothing() {
 /// So many hits at the same time: how long each is to wait, `None` if it is denied.
 fn at_once(server: &Server, hits: usize) -> Vec<Option<u64>> {
     let batch = vec![json!({ "user": "ann" }); hits];
-    let told = server.ask("POST", "/v1/check/batch", json!(batch).to_string()).json();
-    let told = told.as_array().expect("an array");
-    told.iter().map(|each| each["delay_ms"].as_u64().filter(|_| each["allowed"] == true)).collect()
+    let reply = server.request("POST", "/v1/check/batch", json!(batch).to_string()).json();
+    let reply = reply.as_array().expect("an array");
+    reply.iter().map(|each| each["delay_ms"].as_u64().filter(|_| each["allowed"] == true)).collect()
 }
 
 /// Each wait is at most what it should be, and not much shorter: time goes on between the hits.

@@ -63,7 +63,7 @@ fn an_invalid_body_is_rejected_by_the_name_of_its_field() {
         (&format!(r#"{{"email":"{long}@x.org"}}"#), "email"),
         (&format!(r#"{{"headers":{{"a":"{long}"}}}}"#), "headers.a"),
     ] {
-        let answer = server.ask("POST", "/v1/check", body);
+        let answer = server.request("POST", "/v1/check", body);
         assert_eq!(answer.status, 400, "{body}: {answer}");
         let body_of_answer = problem(&answer, 400);
         assert_eq!(body_of_answer["field"], field, "{body}: {body_of_answer}");
@@ -75,7 +75,7 @@ fn an_invalid_body_is_rejected_by_the_name_of_its_field() {
 fn invalid_utf_8_and_nul_never_get_in_the_way() {
     let server = start();
     for body in [&b"\xff\xfe"[..], b"{\"user\":\"\xff\"}", b"\0", b"{\"user\":\"a\0b\"}", b"{\"us\0er\":1}"] {
-        let answer = problem(&server.ask("POST", "/v1/check", body), 400);
+        let answer = problem(&server.request("POST", "/v1/check", body), 400);
         assert!(answer["field"].is_string(), "{answer}");
     }
     goes_on(&server, "bad bytes in bodies");
@@ -89,7 +89,7 @@ fn invalid_utf_8_and_nul_never_get_in_the_way() {
     };
     assert_eq!(raw(b"x-a: a\0b"), Some(400));
     assert_eq!(raw(b"x\0a: ab"), Some(400));
-    assert_eq!(raw(b"x-a: \xff\xfe"), Some(200), "opaque bytes in a header nobody asks for");
+    assert_eq!(raw(b"x-a: \xff\xfe"), Some(200), "opaque bytes in a header that no rule uses");
     goes_on(&server, "bad bytes in headers");
 
     let escaped = server.check(&json!({ "user": "a\0b", "headers": { "x": "\u{1b}[2J\0" }, "peek": true }));
@@ -102,13 +102,13 @@ fn a_long_body_is_413_and_a_long_key_names_its_field() {
     let server = start();
     for length in [257 << 10, 1 << 20, 10 << 20] {
         let body = format!(r#"{{"user":"{}"}}"#, "x".repeat(length));
-        let detail = problem(&server.ask("POST", "/v1/check", &body), 413);
+        let detail = problem(&server.request("POST", "/v1/check", &body), 413);
         assert!(detail["detail"].as_str().is_some_and(|text| text.contains("262144 bytes")), "{detail}");
     }
     let batch = format!(r#"[{{"user":"{}"}}]"#, "x".repeat(1 << 20));
-    assert_eq!(problem(&server.ask("POST", "/v1/check/batch", &batch), 400)["field"], "[0].user");
+    assert_eq!(problem(&server.request("POST", "/v1/check/batch", &batch), 400)["field"], "[0].user");
     let batch = format!(r#"[{{"user":"{}"}}]"#, "x".repeat(5 << 20));
-    problem(&server.ask("POST", "/v1/check/batch", &batch), 413);
+    problem(&server.request("POST", "/v1/check/batch", &batch), 413);
     let ban = json!({ "key": format!("user:{}", "x".repeat(1 << 20)), "for": "1h" });
     problem(&server.admin("POST", "/v1/bans", ban.to_string()), 413);
     let ban = json!({ "key": format!("user:{}", "x".repeat(5000)), "for": "1h" });
@@ -164,7 +164,7 @@ fn long_urls_and_headers_are_refused_by_http_itself() {
 fn unknown_paths_are_404_and_wrong_methods_405_with_allow() {
     let server = start();
     for path in ["/", "/v1", "/v1/check/", "/v1/checks", "/v1/check/batch/x", "/%00", "/v2/check"] {
-        problem(&server.ask("POST", path, "{}"), 404);
+        problem(&server.request("POST", path, "{}"), 404);
     }
     for (method, path, allow) in [
         ("GET", "/v1/check", "POST"),
@@ -172,7 +172,7 @@ fn unknown_paths_are_404_and_wrong_methods_405_with_allow() {
         ("DELETE", "/v1/check/batch", "POST"),
         ("POST", "/v1/request-allowed", "GET"),
     ] {
-        let answer = server.ask(method, path, "{}");
+        let answer = server.request(method, path, "{}");
         problem(&answer, 405);
         assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
     }

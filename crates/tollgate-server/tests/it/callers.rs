@@ -25,7 +25,7 @@ rules: [{ id: each, key: user, limit: 3/h }]
 bans: [{ key: 'user:evil', until: 2100-01-01T00:00:00Z }]
 ";
 
-/// A program that asks, built once for each test.
+/// A client program, built once for each test.
 struct Program {
     path: PathBuf,
     args: Vec<PathBuf>,
@@ -185,7 +185,7 @@ fn relay(node: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     (address, connections)
 }
 
-fn verdicts_are_told_as_they_are(program: &Program) {
+fn verdicts_are_reported_unchanged(program: &Program) {
     let server = Server::start(RULES);
     let (relayed, connections) = relay(server.http);
     let mut caller = program.start("open", PATIENT_MS, &[relayed]);
@@ -211,7 +211,7 @@ fn verdicts_are_told_as_they_are(program: &Program) {
     assert_eq!(caller.expect("ann", false, true, 503)["reason"], "store_error");
 }
 
-fn without_nodes_it_fails_as_told(program: &Program) {
+fn without_nodes_it_fails_as_configured(program: &Program) {
     let ports = [free_port(), free_port()];
     let addresses = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
     let [first, second] = ports.map(|port| node(port, RULES));
@@ -282,8 +282,8 @@ fn a_strangers_answer_is_no_verdict(program: &Program) {
 
 fn check(language: &str) {
     let Some(program) = Program::build(language) else { return };
-    verdicts_are_told_as_they_are(&program);
-    without_nodes_it_fails_as_told(&program);
+    verdicts_are_reported_unchanged(&program);
+    without_nodes_it_fails_as_configured(&program);
     the_deadline_holds(&program);
     a_strangers_answer_is_no_verdict(&program);
 }

@@ -36,7 +36,10 @@ fn three_nodes_share_one_limit() {
         (200, Some("ok")) | (429, Some("limit"))
     )));
     assert_eq!(answers[9].1["remaining"], 0);
-    assert!(redis.ask(&["KEYS", "tg1:*"]).contains("tg1:default:a:{user:ann}:gcra-d"), "keys can be read");
+    assert!(
+        redis.command(&["KEYS", "tg1:*"]).contains("tg1:default:a:{user:ann}:gcra-d"),
+        "keys can be read"
+    );
     // Looked up, and forgotten, on whichever node.
     assert_eq!(nodes[1].used("a", "user:ann"), [10]);
     assert_eq!(nodes[2].admin("DELETE", "/v1/keys?rule=a&key=user:ann", "").status, 200);
@@ -53,30 +56,30 @@ fn while_redis_is_frozen_on_store_error_applies_and_health_reports_it() {
 nodes: 2
 store_deadline: 500ms";
     let server = node(&redis, rules);
-    let ask = |path: &str| {
+    let send = |path: &str| {
         let answer = server.check(&json!({ "user": "ann", "path": path }));
         (answer.status, answer.json()["reason"].as_str().unwrap_or_default().to_owned())
     };
-    eventually("it is connected", || ask("/closed") == (200, "ok".to_owned()));
-    assert_eq!((ask("/open").0, ask("/open").0), (200, 429));
+    eventually("it is connected", || send("/closed") == (200, "ok".to_owned()));
+    assert_eq!((send("/open").0, send("/open").0), (200, 429));
     let health = || server.admin("GET", "/healthz", "").json();
     assert_eq!(health()["protection"], "on");
 
     redis.process.signal("STOP");
     eventually("it is noticed", || {
-        ask("/closed");
+        send("/closed");
         health()["protection"] == "off"
     });
-    eventually("the last denial is a second old", || ask("/open") == (200, "store_error".to_owned()));
-    assert_eq!(ask("/closed"), (503, "store_error".to_owned()));
-    let local: Vec<_> = (0..4).map(|_| ask("/local").0).collect();
+    eventually("the last denial is a second old", || send("/open") == (200, "store_error".to_owned()));
+    assert_eq!(send("/closed"), (503, "store_error".to_owned()));
+    let local: Vec<_> = (0..4).map(|_| send("/local").0).collect();
     assert_eq!(local, [200, 200, 429, 429], "half of four for each of two nodes");
     let metrics = server.admin("GET", "/metrics", "").text();
     assert!(metrics.contains("tollgate_central_protected 0"), "{metrics}");
     server.wait_for_log("store does not answer: on_store_error is in force");
 
     redis.process.signal("CONT");
-    eventually("it decides again", || ask("/closed") == (200, "ok".to_owned()));
+    eventually("it decides again", || send("/closed") == (200, "ok".to_owned()));
     eventually("and says so", || health()["protection"] == "on");
     server.wait_for_log("store answers again");
     assert_eq!(server.log().matches("store does not answer").count(), 1, "one line for one outage");
@@ -94,7 +97,7 @@ fn by_default_credentials_and_emails_are_hashed_and_the_rest_is_readable() {
     eventually("both are connected", || {
         nodes.iter().all(|node| check(node, "probe").1["reason"] == "no_rule")
     });
-    let ask = |n: usize, body: Value| nodes[n % 2].check(&body).status;
+    let send = |n: usize, body: Value| nodes[n % 2].check(&body).status;
     let login = json!({ "path": "/login", "ip": "203.0.113.9", "email": "Ann@example.com" });
     let api = json!({ "path": "/api", "user": "bob@example.com", "headers": { "x-api-key": "k-123", "x-tenant": "acme" } });
     eventually("both reach the store", || {
@@ -105,10 +108,10 @@ fn by_default_credentials_and_emails_are_hashed_and_the_rest_is_readable() {
         })
     });
     for request in [&login, &api] {
-        let passed = (0..6).filter(|n| ask(*n, request.clone()) == 200).count();
+        let passed = (0..6).filter(|n| send(*n, request.clone()) == 200).count();
         assert_eq!(passed, 3, "both nodes use the same name for {request}");
     }
-    let keys = redis.ask(&["KEYS", "*"]);
+    let keys = redis.command(&["KEYS", "*"]);
     let named = |start: &str, end: &str| keys.lines().any(|key| key.starts_with(start) && key.ends_with(end));
     assert!(named("tg1:default:login:{email:#", "+ip:203.0.113.9:gcra-d"), "{keys}");
     assert!(named("tg1:default:api:{header:x-api-key:#", "}:gcra-d"), "{keys}");
@@ -131,12 +134,12 @@ fn the_secret_of_the_fleet_is_the_key_of_the_hash() {
     let secret = folder.write("secret", "a secret of thirty-two bytes, at least\n");
     let rules = "rules: [{ id: login, key: email, limit: 9/d }]";
     let names_under = |settings: &str| {
-        redis.ask(&["FLUSHALL"]);
+        redis.command(&["FLUSHALL"]);
         let node = node(&redis, &format!("{settings}{rules}"));
         eventually("it is connected", || {
             node.check(&json!({ "email": "ann@example.com" })).json()["reason"] == "ok"
         });
-        (redis.ask(&["KEYS", "*"]), node)
+        (redis.command(&["KEYS", "*"]), node)
     };
     let (unkeyed, _) = names_under("");
     // printf %s email:ann@example.com | sha256sum | cut -c -32
@@ -165,7 +168,7 @@ fn hashed_names_show_no_identity() {
     eventually("both are connected", || nodes.iter().all(|node| check(node, "probe").1["reason"] == "ok"));
     let passed = (0..6).filter(|n| check(&nodes[n % 2], "ann").0 == 200).count();
     assert_eq!(passed, 3, "both call her the same");
-    let keys = redis.ask(&["KEYS", "*"]);
+    let keys = redis.command(&["KEYS", "*"]);
     assert!(keys.contains("tg1:default:a:{#") && !keys.contains("ann"), "{keys}");
 }
 
@@ -208,7 +211,7 @@ fn a_receipt_is_settled_once_on_whichever_node() {
     let (status, body) = check(&one, "ann");
     assert_eq!((status, one.used("login", "user:ann")), (200, vec![1]));
     let settled = json!({ "receipt": body["receipt"], "status": 200 }).to_string();
-    let settle = |node: &Server| node.ask("POST", "/v1/settle", &settled).status;
+    let settle = |node: &Server| node.request("POST", "/v1/settle", &settled).status;
     assert_eq!((settle(&two), settle(&one), settle(&two)), (200, 409, 409));
     eventually("it is given back", || one.used("login", "user:ann") == [0]);
 }
@@ -229,7 +232,7 @@ fn permits_are_shared_and_given_back_on_whichever_node() {
         let second = check(&two, "ann");
         assert_eq!((first.0, second.0, check(&one, "ann").0), (200, 200, 429), "{url}");
         let done = json!({ "receipt": first.1["receipt"] }).to_string();
-        assert_eq!(two.ask("POST", "/v1/settle", done).status, 200, "{url}");
+        assert_eq!(two.request("POST", "/v1/settle", done).status, 200, "{url}");
         eventually("there is a permit again", || check(&one, "ann").0 == 200);
         assert_eq!(check(&two, "ann").0, 429, "{url}");
     };

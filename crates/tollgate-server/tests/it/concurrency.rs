@@ -29,14 +29,14 @@ fn exactly_the_limit_passes_when_64_clients_race_for_the_last_tokens() {
         .collect();
     let server = Server::start(&format!("rules: [{}]", rules.join(", ")));
     let together = Barrier::new(CLIENTS);
-    let ask = || {
+    let send = || {
         let mut client = Client::to(server.http);
         let mut passed = vec![0; algorithms.len()];
         for (n, passed) in passed.iter_mut().enumerate() {
             let body = json!({ "path": format!("/r{n}") }).to_string();
             together.wait();
             for _ in 0..EACH {
-                match client.ask("POST", "/v1/check", &[], body.as_bytes()).status {
+                match client.request("POST", "/v1/check", &[], body.as_bytes()).status {
                     200 => *passed += 1,
                     status => assert_eq!(status, 429),
                 }
@@ -46,7 +46,7 @@ fn exactly_the_limit_passes_when_64_clients_race_for_the_last_tokens() {
     };
     let mut total = vec![0; algorithms.len()];
     thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(ask)).collect();
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(send)).collect();
         for client in clients {
             let passed = client.join().expect("no client panics");
             total.iter_mut().zip(passed).for_each(|(total, passed)| *total += passed);
@@ -64,7 +64,8 @@ fn clients_denied_by_their_own_limits_never_drain_the_shared_one() {
             scope.spawn(move || {
                 let mut client = Client::to(address);
                 let body = json!({ "user": n }).to_string();
-                let statuses = [(); 6].map(|()| client.ask("POST", "/v1/check", &[], body.as_bytes()).status);
+                let statuses =
+                    [(); 6].map(|()| client.request("POST", "/v1/check", &[], body.as_bytes()).status);
                 assert_eq!(statuses, [200, 200, 429, 429, 429, 429]);
             });
         }

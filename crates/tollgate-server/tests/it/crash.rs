@@ -30,8 +30,8 @@ fn state(server: &Server) -> Value {
 fn wait_until_saved(server: &Server) {
     let begun = Instant::now();
     eventually("everything is saved", || {
-        let asked = begun.elapsed();
-        state(server)["age_ms"].as_u64().is_some_and(|age| Duration::from_millis(age) < asked)
+        let begun_at = begun.elapsed();
+        state(server)["age_ms"].as_u64().is_some_and(|age| Duration::from_millis(age) < begun_at)
     });
 }
 
@@ -67,11 +67,11 @@ fn a_kill_under_load_costs_no_more_than_what_was_charged_since_the_last_write() 
     let (charged, saved) = thread::scope(|threads| {
         let clients = users.map(|user| threads.spawn(move || charge_until_the_end(address, user)));
         eventually("some writes under load", || metric(&server, "tollgate_state_writes_total") >= 4);
-        let asked = Instant::now();
+        let begun_at = Instant::now();
         let age = state(&server)["age_ms"].as_u64().expect("it was saved");
         server.kill();
         let charged = clients.map(|client| client.join().expect("a client"));
-        (charged, asked - Duration::from_millis(age + 1))
+        (charged, begun_at - Duration::from_millis(age + 1))
     });
 
     let server = Server::start_in(&folder);
@@ -181,7 +181,7 @@ fn an_idle_server_writes_nothing_and_a_busy_one_little() {
     let server = Server::start_in(&folder);
     let users: Vec<_> = (0..1000).map(|n| json!({ "user": n.to_string() })).collect();
     for _ in 0..3 {
-        let answer = server.ask("POST", "/v1/check/batch", Value::from(users.clone()).to_string());
+        let answer = server.request("POST", "/v1/check/batch", Value::from(users.clone()).to_string());
         assert_eq!(answer.status, 200, "{answer}");
     }
     wait_until_saved(&server);
@@ -215,7 +215,7 @@ fn a_full_disk_is_reported_and_nothing_is_lost_once_there_is_room() {
     let server = Server::run(&folder, &mut command);
     let users: Vec<_> = (0..USERS).map(|n| json!({ "user": n.to_string() })).collect();
     for part in users.chunks(500) {
-        let answer = server.ask("POST", "/v1/check/batch", Value::from(part).to_string());
+        let answer = server.request("POST", "/v1/check/batch", Value::from(part).to_string());
         assert_eq!(answer.status, 200, "{answer}");
     }
     let health = |server: &Server| server.admin("GET", "/healthz", "").json();

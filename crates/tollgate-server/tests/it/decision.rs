@@ -39,14 +39,14 @@ fn every_verdict_has_every_field() {
         "message",
         "rules",
     ];
-    for (asked, reason) in [
+    for (hit, reason) in [
         (login("bob@example.com"), "ok"),
         (login("ann@example.com"), "limit"),
         (json!({ "user": "evil" }), "ban"),
         (json!({ "user": "root" }), "allow_list"),
         (json!({}), "no_rule"),
     ] {
-        let body = server.check(&asked).json();
+        let body = server.check(&hit).json();
         assert_eq!(body["reason"], reason);
         assert_eq!(fields(&body), expected, "{reason}");
         assert!(body["id"].is_string() && body["delay_ms"] == 0 && body["rules"].is_array(), "{body}");
@@ -114,15 +114,15 @@ fn several_limits_are_listed_separately_in_headers_and_verdict() {
 #[test]
 fn a_cost_above_capacity_is_denied_without_a_time_to_retry() {
     let server = Server::start(LOGIN);
-    let mut asked = login("ann@example.com");
-    asked["cost"] = json!(6);
-    let answer = server.check(&asked);
+    let mut hit = login("ann@example.com");
+    hit["cost"] = json!(6);
+    let answer = server.check(&hit);
     let body = check(&answer, 429, "limit");
     assert_eq!((&body["retry_after_ms"], &body["remaining"]), (&Value::Null, &json!(5)));
     assert_eq!(answer.header("retry-after"), None);
     assert_eq!(server.used("login-email", "email:ann@example.com"), [0]);
-    asked["cost"] = json!(5);
-    assert_eq!(check(&server.check(&asked), 200, "ok")["remaining"], 0);
+    hit["cost"] = json!(5);
+    assert_eq!(check(&server.check(&hit), 200, "ok")["remaining"], 0);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_peek_returns_the_decision_and_charges_nothing() {
 fn a_batch_answers_each_item_in_order_with_its_own_status() {
     let server = Server::start("rules: [{ id: a, key: user, limit: 1/h }]\nbans: [{ key: 'user:evil' }]");
     let batch = json!([{ "user": "ann" }, { "user": "evil" }, { "user": "ann" }, {}, { "user": "bob" }]);
-    let answer = server.ask("POST", "/v1/check/batch", batch.to_string());
+    let answer = server.request("POST", "/v1/check/batch", batch.to_string());
     assert_eq!(answer.status, 200);
     let each = answer.json();
     let statuses: Vec<_> =
@@ -212,13 +212,13 @@ fn a_batch_answers_each_item_in_order_with_its_own_status() {
     assert_eq!(statuses, [200, 403, 429, 200, 200]);
     assert_eq!(each[2]["rule"], "a");
     assert_eq!(each[3]["reason"], "no_rule");
-    assert_eq!(server.ask("POST", "/v1/check/batch", "[]").json(), json!([]));
+    assert_eq!(server.request("POST", "/v1/check/batch", "[]").json(), json!([]));
 }
 
 #[test]
 fn a_batch_has_at_most_a_thousand_items_and_a_bad_one_charges_nothing() {
     let server = Server::start("rules: [{ id: a, key: user, limit: 9000/d, algorithm: sliding-log }]");
-    let send = |items: Vec<Value>| server.ask("POST", "/v1/check/batch", json!(items).to_string());
+    let send = |items: Vec<Value>| server.request("POST", "/v1/check/batch", json!(items).to_string());
     let full = send(vec![json!({ "user": "ann" }); 1000]);
     assert_eq!((full.status, full.json().as_array().map(Vec::len)), (200, Some(1000)));
     assert_eq!(server.used("a", "user:ann"), [1000]);
@@ -236,16 +236,16 @@ fn a_batch_has_at_most_a_thousand_items_and_a_bad_one_charges_nothing() {
 fn request_allowed_is_a_check_of_user_and_address() {
     let server = Server::start("rules: [{ id: both, key: [user, ip], limit: 2/h }]");
     let path = "/v1/request-allowed?userId=a%20b&ipAddress=203.0.113.9";
-    assert_eq!(check(&server.ask("GET", path, ""), 200, "ok")["remaining"], 1);
+    assert_eq!(check(&server.request("GET", path, ""), 200, "ok")["remaining"], 1);
     let same = server.check(&json!({ "user": "a b", "ip": "203.0.113.9" }));
     assert_eq!(check(&same, 200, "ok")["remaining"], 0);
-    let denied = server.ask("GET", path, "");
+    let denied = server.request("GET", path, "");
     check(&denied, 429, "limit");
     assert!(denied.header("retry-after").is_some());
-    check(&server.ask("GET", "/v1/request-allowed?userId=ann", ""), 200, "no_rule");
-    let bad = server.ask("GET", "/v1/request-allowed?userId=ann&ipAddress=nowhere", "");
+    check(&server.request("GET", "/v1/request-allowed?userId=ann", ""), 200, "no_rule");
+    let bad = server.request("GET", "/v1/request-allowed?userId=ann&ipAddress=nowhere", "");
     assert_eq!((bad.status, &bad.json()["field"]), (400, &json!("ip")), "{bad}");
-    let unknown = server.ask("GET", "/v1/request-allowed?user=ann", "");
+    let unknown = server.request("GET", "/v1/request-allowed?user=ann", "");
     assert_eq!((unknown.status, &unknown.json()["field"]), (400, &json!("user")), "{unknown}");
 }
 
@@ -253,9 +253,9 @@ fn request_allowed_is_a_check_of_user_and_address() {
 fn domains_count_on_their_own() {
     let server = Server::start("rules: [{ id: a, key: user, limit: 1/h }]");
     for domain in ["default", "shop", "blog"] {
-        let asked = json!({ "domain": domain, "user": "ann" });
-        check(&server.check(&asked), 200, "ok");
-        check(&server.check(&asked), 429, "limit");
+        let hit = json!({ "domain": domain, "user": "ann" });
+        check(&server.check(&hit), 200, "ok");
+        check(&server.check(&hit), 429, "limit");
     }
     check(&server.check(&json!({ "user": "ann" })), 429, "limit");
 }
@@ -334,13 +334,13 @@ fn several_values_of_a_header_are_each_charged_or_denied() {
         "rules: [{ id: each, match: /each, key: 'header:x-api-key', limit: 2/h },
                  { id: deny, match: /deny, key: 'header:x-api-key', limit: 2/h, ambiguous_key: deny }]",
     );
-    let ask = |path: &str, headers: String| {
+    let send = |path: &str, headers: String| {
         let body = format!(r#"{{ "path": "{path}", "headers": {{ {headers} }} }}"#);
-        server.ask("POST", "/v1/check", body).status
+        server.request("POST", "/v1/check", body).status
     };
-    let rotated = |n: usize| ask("/each", format!(r#""x-api-key": "decoy-{n}", "X-Api-Key": "victim""#));
+    let rotated = |n: usize| send("/each", format!(r#""x-api-key": "decoy-{n}", "X-Api-Key": "victim""#));
     assert_eq!([0, 1, 2].map(rotated), [200, 200, 429]);
-    let repeated = |n: usize| ask("/each", format!(r#""x-api-key": "other-{n}", "x-api-key": "second""#));
+    let repeated = |n: usize| send("/each", format!(r#""x-api-key": "other-{n}", "x-api-key": "second""#));
     assert_eq!([0, 1, 2].map(repeated), [200, 200, 429]);
     assert_eq!(server.used("each", "header:x-api-key:decoy-2"), [0], "all are charged or none");
     let denied = server.check(&json!({ "path": "/deny", "headers": { "x-api-key": "a", "X-Api-Key": "b" } }));
@@ -354,8 +354,8 @@ fn a_limit_is_not_bypassed_by_spelling() {
     let server = Server::start("rules: [{ id: a, match: POST /login, host: example.com, limit: 100/h }]");
     let paths = ["/login", "//login", "/./login", "/%6Cogin", "/x/../login", "/login?x=1", "/login#top"];
     for path in paths {
-        let asked = json!({ "method": "POST", "host": "EXAMPLE.com.:8443", "path": path });
-        check(&server.check(&asked), 200, "ok");
+        let hit = json!({ "method": "POST", "host": "EXAMPLE.com.:8443", "path": path });
+        check(&server.check(&hit), 200, "ok");
     }
     assert_eq!(server.used("a", ""), [paths.len() as u64]);
 }
@@ -404,7 +404,7 @@ fn limits_follow_an_attribute_and_overrides_a_key() {
   - { id: all, url: /search, time: hour, requests: 5 }
   - { id: one, uid: \"42\", url: /search, time: hour, requests: 7 }",
     );
-    let left = |asked: Value| server.check(&asked).json()["remaining"].clone();
+    let left = |hit: Value| server.check(&hit).json()["remaining"].clone();
     assert_eq!(left(json!({ "path": "/plan", "user": "a", "attributes": { "plan": "free" } })), 0);
     assert_eq!(left(json!({ "path": "/plan", "user": "b", "attributes": { "plan": "pro" } })), 2);
     assert_eq!(left(json!({ "path": "/vip", "email": "ann@example.com" })), 0);
@@ -418,8 +418,8 @@ fn repeated_denials_become_a_ban() {
     let server = Server::start(
         "rules: [{ id: a, key: user, limit: 1/h, ban: { key: [ip], after: 3, within: 10m, for: 1h, max: 24h } }]",
     );
-    let asked = json!({ "user": "ann", "ip": "203.0.113.9" });
-    let statuses = [(); 6].map(|()| server.check(&asked).status);
+    let hit = json!({ "user": "ann", "ip": "203.0.113.9" });
+    let statuses = [(); 6].map(|()| server.check(&hit).status);
     assert_eq!(statuses, [200, 429, 429, 429, 403, 403]);
     check(&server.check(&json!({ "user": "bob", "ip": "203.0.113.9" })), 403, "ban");
     check(&server.check(&json!({ "user": "bob", "ip": "203.0.113.8" })), 200, "ok");

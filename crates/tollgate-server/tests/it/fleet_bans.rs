@@ -52,7 +52,7 @@ impl Fleet {
     }
 
     fn everywhere(&self, user: &str, expected: &str) {
-        eventually(&format!("{user} is told '{expected}' on every node"), || {
+        eventually(&format!("{user} is answered '{expected}' on every node"), || {
             self.nodes.iter().all(|node| reason(node, user) == expected)
         });
     }
@@ -86,8 +86,8 @@ impl Fleet {
 }
 
 fn reason(node: &Server, user: &str) -> String {
-    let told = node.check(&json!({ "user": user, "path": "/a", "peek": true })).json();
-    told["reason"].as_str().unwrap_or_default().to_owned()
+    let reply = node.check(&json!({ "user": user, "path": "/a", "peek": true })).json();
+    reply["reason"].as_str().unwrap_or_default().to_owned()
 }
 
 fn metric(node: &Server, name: &str) -> u64 {
@@ -141,8 +141,8 @@ fn check(url: &str) {
     eventually("a node has banned", || reason(&fleet.nodes[2], "bob") == "ban");
     fleet.kill_and_restart();
     for user in ["ann", "bob", "eve"] {
-        let told: Vec<_> = fleet.nodes.iter().map(|node| reason(node, user)).collect();
-        assert_eq!(told, ["ban"; NODES], "{user}");
+        let reply: Vec<_> = fleet.nodes.iter().map(|node| reason(node, user)).collect();
+        assert_eq!(reply, ["ban"; NODES], "{user}");
         assert_eq!(fleet.ban(user)["strikes"], 1);
     }
     assert_eq!(fleet.ban("ann")["until"], banned["until"]);
@@ -172,7 +172,7 @@ fn check(url: &str) {
 fn bans_are_shared_on_redis() {
     if let Some(redis) = Redis::start(Make::Redis, "bans of nodes that share a Redis") {
         check(&redis.url());
-        let keys = redis.ask(&["KEYS", "tg1:bans:*"]);
+        let keys = redis.command(&["KEYS", "tg1:bans:*"]);
         assert!(keys.contains("tg1:bans:{user:ann}"), "{keys}");
     }
 }
@@ -243,9 +243,9 @@ fn while_the_store_does_not_answer_each_node_counts_for_itself() {
     fleet.offend("ann", 3);
     redis.process.signal("STOP");
     let node = &fleet.nodes[0];
-    let told =
+    let reply =
         || node.check(&json!({ "user": "bob", "path": "/a" })).json()["reason"].as_str().map(str::to_owned);
-    eventually("the node's own denials ban", || told().as_deref() == Some("ban"));
+    eventually("the node's own denials ban", || reply().as_deref() == Some("ban"));
     assert_eq!(ban(node, "bob")["strikes"], 1);
     redis.process.signal("CONT");
     fleet.wait_until_shared();
@@ -266,8 +266,8 @@ fn identities_that_are_hashed_in_names_are_not_shown_by_values() {
     let fleet = Fleet::start(&redis.url(), &rest);
     fleet.offend("annabelle", 6);
     fleet.everywhere("annabelle", "ban");
-    let entry = redis.ask(&["GET", "tg1:{bans}:1"]);
-    let keys = redis.ask(&["KEYS", "*"]);
+    let entry = redis.command(&["GET", "tg1:{bans}:1"]);
+    let keys = redis.command(&["KEYS", "*"]);
     assert!(keys.contains("tg1:bans:{#") && !keys.contains("annabelle"), "{keys}");
     assert!(entry.contains("denials by rule") && !entry.contains("annabelle"), "{entry}");
 }

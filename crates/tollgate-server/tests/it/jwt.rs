@@ -47,7 +47,7 @@ fn folder() -> Arc<Folder> {
     folder
 }
 
-fn ask(server: &Server, path: &str, authorization: &str) -> u16 {
+fn send(server: &Server, path: &str, authorization: &str) -> u16 {
     server.check(&json!({ "path": path, "headers": { "Authorization": authorization } })).status
 }
 
@@ -56,24 +56,24 @@ fn two_different_tokens_are_denied_by_rules_that_count_by_a_claim() {
     let folder = folder();
     folder.configure(&RULES.replace(", missing_key: deny", ""));
     let server = Server::start_in(&folder);
-    let ask = |path: &str, other: &str| {
+    let send = |path: &str, other: &str| {
         let good = format!("Bearer {}", good());
         let headers = json!({ "Authorization": other, "authorization": good });
         server.check(&json!({ "path": path, "headers": headers })).status
     };
     for path in ["/plan", "/user"] {
-        assert_eq!(ask(path, "Bearer decoy"), 429, "{path}");
-        assert_eq!(ask(path, "Basic abc"), 200, "{path}");
+        assert_eq!(send(path, "Bearer decoy"), 429, "{path}");
+        assert_eq!(send(path, "Basic abc"), 200, "{path}");
     }
-    assert_eq!(ask("/other", "Bearer decoy"), 200);
+    assert_eq!(send("/other", "Bearer decoy"), 200);
 }
 
 #[test]
 fn the_claims_of_a_verified_token_are_its_keys() {
     let server = Server::start_in(&folder());
-    assert_eq!(ask(&server, "/plan", &format!("Bearer {}", good())), 200);
-    assert_eq!(ask(&server, "/plan", &format!("bearer {}", good())), 200);
-    assert_eq!(ask(&server, "/user", &format!("Bearer {}", good())), 200);
+    assert_eq!(send(&server, "/plan", &format!("Bearer {}", good())), 200);
+    assert_eq!(send(&server, "/plan", &format!("bearer {}", good())), 200);
+    assert_eq!(send(&server, "/user", &format!("Bearer {}", good())), 200);
     assert_eq!(server.used("plan", "jwt:plan:pro"), [2]);
     assert_eq!(server.used("user", "user:ann"), [1]);
 }
@@ -102,8 +102,8 @@ fn a_token_that_does_not_verify_has_no_claims() {
         ("basic", format!("Basic {token}")),
         ("garbage", "Bearer \u{0}\u{7f}..".to_owned()),
     ] {
-        assert_eq!(ask(&server, "/plan", &authorization), 429, "{what}");
-        assert_eq!(ask(&server, "/user", &authorization), 429, "{what}");
+        assert_eq!(send(&server, "/plan", &authorization), 429, "{what}");
+        assert_eq!(send(&server, "/user", &authorization), 429, "{what}");
     }
     for plan in ["pro", "free"] {
         assert_eq!(server.used("plan", &format!("jwt:plan:{plan}")), [0]);
@@ -113,13 +113,13 @@ fn a_token_that_does_not_verify_has_no_claims() {
 #[test]
 fn claims_cannot_be_set_by_a_field_of_a_check() {
     let server = Server::start_in(&folder());
-    for asked in [
+    for hit in [
         json!({ "path": "/plan", "attributes": { "jwt:plan": "pro", "plan": "pro" } }),
         json!({ "path": "/plan", "headers": { "jwt:plan": "pro", "plan": "pro" } }),
         json!({ "path": "/plan?plan=pro&jwt:plan=pro" }),
         json!({ "path": "/user", "attributes": { "user": "ann", "sub": "ann", "jwt:sub": "ann" } }),
     ] {
-        assert_eq!(server.check(&asked).status, 429, "{asked}");
+        assert_eq!(server.check(&hit).status, 429, "{hit}");
     }
     let unknown = server.check(&json!({ "path": "/plan", "jwt": { "plan": "pro" } }));
     assert_eq!((unknown.status, &unknown.json()["field"]), (400, &json!("jwt")));
@@ -130,14 +130,14 @@ fn a_manual_ban_may_name_a_claim_that_no_rule_uses() {
     let folder = folder();
     let server = Server::start_in(&folder);
     let bearer = format!("Bearer {}", signed(&json!({ "alg": "HS256" }), &json!({ "org": "evil" }), &SECRET));
-    assert_eq!(ask(&server, "/", &bearer), 200);
+    assert_eq!(send(&server, "/", &bearer), 200);
     server.admin("POST", "/v1/bans", json!({ "key": "jwt:org:evil", "for": "1h" }).to_string());
-    assert_eq!(ask(&server, "/", &bearer), 403);
+    assert_eq!(send(&server, "/", &bearer), 403);
     folder.configure(&RULES.replace("100/y", "99/y"));
     server.wait_for_log("rules generation 1 → 2");
-    assert_eq!(ask(&server, "/", &bearer), 403, "after a reload");
+    assert_eq!(send(&server, "/", &bearer), 403, "after a reload");
     assert_eq!(server.stop().0.code(), Some(0));
-    assert_eq!(ask(&Server::start_in(&folder), "/", &bearer), 403, "after a restart");
+    assert_eq!(send(&Server::start_in(&folder), "/", &bearer), 403, "after a restart");
 }
 
 #[test]
@@ -145,12 +145,12 @@ fn a_sighup_reloads_changed_keys() {
     let folder = folder();
     let server = Server::start_in(&folder);
     let bearer = format!("Bearer {}", good());
-    assert_eq!(ask(&server, "/plan", &bearer), 200);
+    assert_eq!(send(&server, "/plan", &bearer), 200);
     let key = json!({ "kty": "oct", "k": base64([9; 32]) });
     folder.write("keys.json", json!({ "keys": [key] }).to_string());
     server.signal("HUP");
     server.wait_for_log("rules generation 1 → 2");
-    assert_eq!(ask(&server, "/plan", &bearer), 429);
+    assert_eq!(send(&server, "/plan", &bearer), 429);
 }
 
 #[test]

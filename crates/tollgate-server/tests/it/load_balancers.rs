@@ -82,10 +82,10 @@ impl Example {
     }
 
     /// Asks on a connection of its own, from 127.0.0.`client`.
-    fn ask(&self, client: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+    fn request(&self, client: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
         let source = IpAddr::from(Ipv4Addr::new(127, 0, 0, client));
         let body: &[u8] = if method == "POST" { b"hello" } else { b"" };
-        Client::connect_from(source, self.front).ask(method, path, headers, body)
+        Client::connect_from(source, self.front).request(method, path, headers, body)
     }
 
     /// How many of `count` requests of one client pass; the others are denied.
@@ -93,7 +93,7 @@ impl Example {
         let answers = (0..count).map(|n| {
             let headers = headers(n);
             let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-            self.ask(client, "GET", LIMITED, &headers)
+            self.request(client, "GET", LIMITED, &headers)
         });
         let passes = |answer: Answer| match answer.status {
             200 => true,
@@ -160,7 +160,7 @@ fn assert_passed(answer: &Answer) {
     assert!(answer.status == 200 && went_through_tollgate(answer), "{answer}");
 }
 
-/// The answers that were not as usual, of two clients who ask without end while something happens. One keeps its
+/// The answers that were not as usual, of two clients that send requests all the time while something happens. One keeps its
 /// connection, the other makes a new one for each request.
 fn under_traffic(example: &Example, meanwhile: impl FnOnce(&dyn Fn(usize))) -> Vec<Answer> {
     let answers = Mutex::new(Vec::new());
@@ -180,12 +180,12 @@ fn under_traffic(example: &Example, meanwhile: impl FnOnce(&dyn Fn(usize))) -> V
         scope.spawn(|| {
             let mut kept = Client::to(example.front);
             while !stop.load(Ordering::Relaxed) {
-                note(kept.ask("GET", "/", &[], b""));
+                note(kept.request("GET", "/", &[], b""));
             }
         });
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                note(example.ask(9, "GET", "/", &[]));
+                note(example.request(9, "GET", "/", &[]));
             }
         });
         let stopped = StopOnDrop(&stop);
@@ -207,7 +207,7 @@ impl Drop for StopOnDrop<'_> {
 
 fn check_limits(example: &Example) {
     assert_eq!(example.passed(2, 9, |_| Vec::new()), LIMIT);
-    let denied = example.ask(2, "GET", LIMITED, &[]);
+    let denied = example.request(2, "GET", LIMITED, &[]);
     assert_eq!(denied.status, 429, "{denied}");
     assert_eq!(denied.header("content-type"), Some("application/problem+json"));
     for (name, start) in
@@ -215,7 +215,7 @@ fn check_limits(example: &Example) {
     {
         assert!(denied.header(name).is_some_and(|value| value.starts_with(start)), "{name}: {denied}");
     }
-    assert_passed(&example.ask(2, "POST", "/", &[]));
+    assert_passed(&example.request(2, "POST", "/", &[]));
 }
 
 /// The key is the address that the load balancer saw, whatever the client writes into forwarding headers.
@@ -232,13 +232,13 @@ fn check_client_address(example: &Example) {
     let blames = |_| vec![("x-forwarded-for", "127.0.0.2".to_owned())];
     assert_eq!(example.passed(4, 1, blames), 1, "a client is denied for what another has used");
 
-    let answer = example.ask(5, "GET", "/", &[("x-forwarded-for", "203.0.113.7")]);
+    let answer = example.request(5, "GET", "/", &[("x-forwarded-for", "203.0.113.7")]);
     let chain = answer.json()["x-forwarded-for"].clone();
-    assert_eq!(chain, "127.0.0.5, 127.0.0.1", "what the API is told: the client, then the load balancer");
+    assert_eq!(chain, "127.0.0.5, 127.0.0.1", "what the API receives: the client, then the load balancer");
 
     // A client may name headers that end at the next hop. The address of the client is none of them.
     for _ in 0..=LIMIT {
-        let answer = example.ask(6, "GET", LIMITED, &[("connection", "close, x-forwarded-for")]);
+        let answer = example.request(6, "GET", LIMITED, &[("connection", "close, x-forwarded-for")]);
         assert!([200, 400, 429].contains(&answer.status), "{answer}");
         if answer.status == 200 {
             assert_eq!(answer.json()["x-forwarded-for"], "127.0.0.6, 127.0.0.1");
@@ -252,14 +252,14 @@ fn check_every_node_gone(example: &Example, failing: Failing, notices: Notices) 
         Failing::Closed => answer.status == 503,
     };
     eventually("without nodes", || {
-        let answer = example.ask(2, "GET", LIMITED, &[]);
+        let answer = example.request(2, "GET", LIMITED, &[]);
         let noticed = as_wanted(&answer);
         let may_wait = notices == Notices::ByHealthCheck && answer.status == 502;
         assert!(noticed || may_wait, "{answer}");
         noticed
     });
     for n in 0..20 {
-        let answer = example.ask(2, if n % 2 == 0 { "GET" } else { "POST" }, LIMITED, &[]);
+        let answer = example.request(2, if n % 2 == 0 { "GET" } else { "POST" }, LIMITED, &[]);
         assert!(as_wanted(&answer), "{answer}");
         if failing == Failing::Open {
             assert_eq!(answer.json()["body"], if n % 2 == 0 { "" } else { "hello" });
@@ -274,7 +274,7 @@ fn check_nothing_is_sent_twice(example: &Example, nodes: &[Server]) {
         eventually("all is well", || (0..12).all(|_| example.is_quick()));
         nodes.iter().for_each(Server::freeze);
         thread::scope(|scope| {
-            let sent = scope.spawn(|| example.ask(7, "PATCH", "/", &[]));
+            let sent = scope.spawn(|| example.request(7, "PATCH", "/", &[]));
             let mut reached = false;
             eventually("the request is sent", || {
                 reached = example.a_node_has_unread_bytes();
@@ -295,7 +295,7 @@ fn check_nothing_is_sent_twice(example: &Example, nodes: &[Server]) {
 
 fn check(balancer: &str, failing: Failing, notices: Notices) {
     let Some(example) = Example::start(balancer, failing) else { return };
-    eventually("a request passes", || example.ask(2, "GET", "/", &[]).status == 200);
+    eventually("a request passes", || example.request(2, "GET", "/", &[]).status == 200);
     check_limits(&example);
     check_client_address(&example);
 
@@ -310,8 +310,8 @@ fn check(balancer: &str, failing: Failing, notices: Notices) {
 
     let nodes: Vec<_> =
         example.nodes.iter().map(|node| Server::start_at(&example.folder, &node.config)).collect();
-    eventually("limited again", || example.ask(2, "GET", LIMITED, &[]).status == 429);
-    (0..30).for_each(|_| assert_passed(&example.ask(2, "GET", "/", &[])));
+    eventually("limited again", || example.request(2, "GET", LIMITED, &[]).status == 429);
+    (0..30).for_each(|_| assert_passed(&example.request(2, "GET", "/", &[])));
 
     // One that accepts and never answers is found by its health check.
     nodes[0].freeze();

@@ -20,11 +20,11 @@ fn start(memory_full: &str) -> Server {
 }
 
 /// Sends hits in batches; returns the answers in order.
-fn ask(client: &mut Client, hits: impl Iterator<Item = Value>) -> Vec<Value> {
+fn send(client: &mut Client, hits: impl Iterator<Item = Value>) -> Vec<Value> {
     let hits: Vec<Value> = hits.collect();
     let mut answers = Vec::new();
     for batch in hits.chunks(BATCH) {
-        let answer = client.ask("POST", "/v1/check/batch", &[], json!(batch).to_string().as_bytes());
+        let answer = client.request("POST", "/v1/check/batch", &[], json!(batch).to_string().as_bytes());
         assert_eq!(answer.status, 200, "{}", answer.text());
         answers.extend(answer.json().as_array().expect("an array of answers").iter().cloned());
     }
@@ -48,8 +48,8 @@ fn metric(server: &Server, name: &str) -> u64 {
 
 /// Brings a known client near its limit, and made-up users to theirs.
 fn flood(client: &mut Client) {
-    assert_eq!(passed(&ask(client, (0..4).map(|_| hit("flooded", "known", 1)))), 4);
-    ask(client, (0..FLOOD).map(|n| hit("flooded", &format!("made-up-{n}"), 5)));
+    assert_eq!(passed(&send(client, (0..4).map(|_| hit("flooded", "known", 1)))), 4);
+    send(client, (0..FLOOD).map(|n| hit("flooded", &format!("made-up-{n}"), 5)));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn new_keys_share_counters_and_known_keys_keep_their_own() {
     flood(&mut client);
 
     // The flood goes on: in all it gets the limit for each shared counter.
-    let late = ask(&mut client, (0..2_000).map(|n| hit("flooded", &format!("late-{n}"), 1)));
+    let late = send(&mut client, (0..2_000).map(|n| hit("flooded", &format!("late-{n}"), 1)));
     assert!(passed(&late) <= 5 * CELLS, "{} of the flood passed", passed(&late));
     let denied = late.iter().find(|answer| answer["allowed"] == false).expect("most are denied");
     assert_eq!(
@@ -81,16 +81,16 @@ fn new_keys_share_counters_and_known_keys_keep_their_own() {
     server.wait_for_log("memory is full");
 
     // A known client is decided by its own counter, before and at its limit.
-    assert_eq!(passed(&ask(&mut client, (0..3).map(|_| hit("flooded", "known", 1)))), 1);
+    assert_eq!(passed(&send(&mut client, (0..3).map(|_| hit("flooded", "known", 1)))), 1);
 
     // Honest newcomers of a rule that is not flooded get the whole limit from each shared counter.
-    let honest = ask(&mut client, (0..50).map(|n| hit("other", &format!("honest-{n}"), 1)));
+    let honest = send(&mut client, (0..50).map(|n| hit("other", &format!("honest-{n}"), 1)));
     assert!(passed(&honest) >= 40, "{} of 50 honest newcomers passed", passed(&honest));
     // A peek returns the decision for a new key.
     let peek = json!({ "path": "/flooded", "user": "one-more", "peek": true });
-    let told = ask(&mut client, std::iter::repeat_n(peek, 20));
-    let got = ask(&mut client, std::iter::once(hit("flooded", "one-more", 1)));
-    assert_eq!(passed(&told) == 20, passed(&got) == 1);
+    let peeked = send(&mut client, std::iter::repeat_n(peek, 20));
+    let got = send(&mut client, std::iter::once(hit("flooded", "one-more", 1)));
+    assert_eq!(passed(&peeked) == 20, passed(&got) == 1);
 }
 
 #[test]
@@ -99,12 +99,12 @@ fn new_keys_pass_or_are_denied_as_configured() {
         let server = start(&format!("memory_full: {full}"));
         let mut client = Client::to(server.http);
         flood(&mut client);
-        let late = ask(&mut client, (0..300).map(|n| hit("flooded", &format!("late-{n}"), 1)));
+        let late = send(&mut client, (0..300).map(|n| hit("flooded", &format!("late-{n}"), 1)));
         assert_eq!(passed(&late), expected, "{full}");
-        assert_eq!(passed(&ask(&mut client, (0..3).map(|_| hit("flooded", "known", 1)))), 1, "{full}");
+        assert_eq!(passed(&send(&mut client, (0..3).map(|_| hit("flooded", "known", 1)))), 1, "{full}");
         if full == "closed" {
             let body = hit("flooded", "late-0", 1).to_string();
-            let answer = client.ask("POST", "/v1/check", &[], body.as_bytes());
+            let answer = client.request("POST", "/v1/check", &[], body.as_bytes());
             assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
         }
     }

@@ -4,10 +4,10 @@ mod api;
 mod attacks;
 mod bodies;
 mod command;
-mod crowd;
 mod hold;
 mod http2;
 mod identity;
+mod idle_clients;
 mod limit_req;
 mod messages;
 mod protocols;
@@ -29,7 +29,7 @@ fn in_front_of(api: &Api, rest: &str) -> Server {
 
 /// Sends a request to the proxy on a connection of its own.
 fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> Answer {
-    Client::to(server.proxy).ask("GET", path, headers, b"")
+    Client::to(server.proxy).request("GET", path, headers, b"")
 }
 
 /// The memory that a process has taken.

@@ -221,18 +221,18 @@ fn no_request_fails_and_no_rule_is_missing_during_fifty_reloads() {
     let server = start(&folder);
     let stop = AtomicBool::new(false);
     let address = server.http;
-    let ask = || {
+    let send = || {
         let mut client = Client::to(address);
-        let mut asked = 0;
+        let mut sent = 0;
         while !stop.load(Ordering::Relaxed) {
-            let answer = client.ask("POST", "/v1/check", &[], br#"{"user":"ann","peek":true}"#);
+            let answer = client.request("POST", "/v1/check", &[], br#"{"user":"ann","peek":true}"#);
             assert_eq!((answer.status, &answer.json()["rule"]), (200, &json!("a")), "{answer}");
-            asked += 1;
+            sent += 1;
         }
-        asked
+        sent
     };
     thread::scope(|scope| {
-        let clients: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+        let clients: Vec<_> = (0..4).map(|_| scope.spawn(send)).collect();
         for n in 1..=50 {
             let contents = limit(&format!("{}/y", 5 + n));
             if n % 2 == 0 {

@@ -61,8 +61,8 @@ fn tracked_keys_come_back() {
     folder.configure("rules: [{ id: a, key: user, limit: 2/y, track: true }]");
     let server = Server::start_in(&folder);
     let tracked = |server: &Server| {
-        let told = server.admin("GET", "/v1/keys?rule=a&key=user:ann", "").json();
-        ["tries", "denials", "last_seen", "latest", "scope"].map(|name| told[name].clone())
+        let reply = server.admin("GET", "/v1/keys?rule=a&key=user:ann", "").json();
+        ["tries", "denials", "last_seen", "latest", "scope"].map(|name| reply[name].clone())
     };
     (0..3).for_each(|_| _ = hit(&server, "ann"));
     let before = tracked(&server);

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 use tollgate_testkit::Server;
 
 fn settle(server: &Server, body: &Value) -> u16 {
-    server.ask("POST", "/v1/settle", body.to_string()).status
+    server.request("POST", "/v1/settle", body.to_string()).status
 }
 
-fn receipt(server: &Server, asked: &Value) -> Value {
-    let answer = server.check(asked);
+fn receipt(server: &Server, hit: &Value) -> Value {
+    let answer = server.check(hit);
     assert_eq!(answer.status, 200, "{answer}");
     answer.json()["receipt"].clone()
 }
@@ -42,7 +42,7 @@ fn what_is_never_settled_stays_charged() {
 #[test]
 fn a_cost_that_is_known_later_is_corrected() {
     let server = Server::start("rules: [{ id: units, limit: 100/h }]");
-    assert_eq!(receipt(&server, &json!({ "cost": 10 })), Value::Null, "nobody asked for one");
+    assert_eq!(receipt(&server, &json!({ "cost": 10 })), Value::Null, "none was requested");
     let ten = json!({ "cost": 10, "receipt": true });
     for (cost, used) in [(json!(3), 13), (json!(50), 63), (Value::Null, 63)] {
         let receipt = receipt(&server, &ten);
@@ -74,14 +74,14 @@ fn an_invalid_receipt_is_rejected() {
         json!({ "receipt": "x", "more": 1 }),
         json!({ "receipt": "x", "status": 99 }),
     ] {
-        let answer = server.ask("POST", "/v1/settle", body.to_string());
+        let answer = server.request("POST", "/v1/settle", body.to_string());
         assert_eq!(
             (answer.status, answer.header("content-type")),
             (400, Some("application/problem+json")),
             "{body}"
         );
     }
-    assert_eq!(server.ask("GET", "/v1/settle", "").status, 405);
+    assert_eq!(server.request("GET", "/v1/settle", "").status, 405);
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn start() -> Server {
 }
 
 /// Connections to both addresses, each after it has sent `bytes`.
-fn crowd(server: &Server, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
+fn open_connections(server: &Server, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
     let addresses = [server.http, server.admin].into_iter().cycle();
     let connect = |address| {
         let mut stream = TcpStream::connect(address).expect("the server accepts");
@@ -30,9 +30,9 @@ fn crowd(server: &Server, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
 #[test]
 fn many_silent_connections_do_not_block_other_clients() {
     let server = start();
-    let _silent = crowd(&server, 1000, b"");
-    let _half = crowd(&server, 300, HALF_A_HEAD);
-    let _unfinished = crowd(&server, 300, HALF_A_BODY);
+    let _silent = open_connections(&server, 1000, b"");
+    let _half = open_connections(&server, 300, HALF_A_HEAD);
+    let _unfinished = open_connections(&server, 300, HALF_A_BODY);
     for n in 1..=20 {
         let answer = server.check(&json!({ "user": "ann" }));
         assert_eq!((answer.status, &answer.json()["remaining"]), (200, &json!(100 - n)));
@@ -43,7 +43,7 @@ fn many_silent_connections_do_not_block_other_clients() {
 #[test]
 fn clients_that_never_read_do_not_block_others() {
     let server = start();
-    let _unread = crowd(&server, 100, &WHOLE.repeat(2000));
+    let _unread = open_connections(&server, 100, &WHOLE.repeat(2000));
     assert_eq!(server.check(&json!({ "user": "ann" })).status, 200);
     assert_eq!(server.admin("GET", "/healthz", "").status, 200);
 }
@@ -86,10 +86,10 @@ fn pipelined_requests_are_answered_in_order() {
 #[test]
 fn idle_connections_are_closed_by_a_stop_and_do_not_delay_it() {
     let server = start();
-    let mut silent = crowd(&server, 200, b"");
+    let mut silent = open_connections(&server, 200, b"");
     let mut kept: Vec<_> = (0..50).map(|_| Client::to(server.http)).collect();
     for client in &mut kept {
-        assert_eq!(client.ask("POST", "/v1/check", &[], b"{}").status, 200);
+        assert_eq!(client.request("POST", "/v1/check", &[], b"{}").status, 200);
     }
     let (ended, log) = server.stop();
     assert_eq!(ended.code(), Some(0), "{log}");
@@ -101,8 +101,8 @@ fn idle_connections_are_closed_by_a_stop_and_do_not_delay_it() {
 #[test]
 fn half_a_request_delays_a_stop_no_longer_than_the_time_to_drain() {
     let server = start();
-    let _half = crowd(&server, 10, HALF_A_HEAD);
-    let _unfinished = crowd(&server, 10, HALF_A_BODY);
+    let _half = open_connections(&server, 10, HALF_A_HEAD);
+    let _unfinished = open_connections(&server, 10, HALF_A_BODY);
     let start = std::time::Instant::now();
     let (ended, log) = server.stop();
     assert_eq!(ended.code(), Some(0), "{log}");
@@ -131,27 +131,27 @@ fn one_address_has_a_bounded_share_of_the_connections() {
     let folder = Folder::new();
     let server = open_to_all(&folder, "");
     let [outside, inside] = [own, [127, 0, 0, 1].into()].map(|ip| SocketAddr::new(ip, server.http.port()));
-    let ask = |client: &mut Client| {
+    let send = |client: &mut Client| {
         client.write(WHOLE);
         client.try_answer().map(|answer| answer.status)
     };
     let mut served: Vec<_> = (0..3).map(|_| Client::to(outside)).collect();
-    assert!(served.iter_mut().all(|client| ask(client) == Some(200)));
+    assert!(served.iter_mut().all(|client| send(client) == Some(200)));
     let refused =
         (0..5).map(|_| is_closed(&mut TcpStream::connect(outside).expect("accepted by the kernel")));
     assert!(refused.collect::<Vec<_>>().into_iter().all(|closed| closed));
     server.wait_for_log("its address has too many");
     let mut local: Vec<_> = (0..10).map(|_| Client::to(inside)).collect();
-    assert!(local.iter_mut().all(|client| ask(client) == Some(200)), "loopback has no bound");
-    assert!(served.iter_mut().all(|client| ask(client) == Some(200)), "the first ones stay");
+    assert!(local.iter_mut().all(|client| send(client) == Some(200)), "loopback has no bound");
+    assert!(served.iter_mut().all(|client| send(client) == Some(200)), "the first ones stay");
     served.pop();
-    eventually("a place is free again", || ask(&mut Client::to(outside)) == Some(200));
+    eventually("a place is free again", || send(&mut Client::to(outside)) == Some(200));
     assert_eq!(server.stop().0.code(), Some(0));
 
     let server = open_to_all(&folder, &format!("trusted_proxies: ['{own}']\n"));
     let outside = SocketAddr::new(own, server.http.port());
     let mut balancer: Vec<_> = (0..10).map(|_| Client::to(outside)).collect();
-    assert!(balancer.iter_mut().all(|client| ask(client) == Some(200)), "a trusted proxy has no bound");
+    assert!(balancer.iter_mut().all(|client| send(client) == Some(200)), "a trusted proxy has no bound");
 }
 
 fn resident_bytes(server: &Server) -> usize {

@@ -59,33 +59,33 @@ impl Fleet {
         }
     }
 
-    fn told(&self, user: &str) -> Vec<Value> {
-        self.nodes.iter().map(|node| told(node, user)).collect()
+    fn track(&self, user: &str) -> Vec<Value> {
+        self.nodes.iter().map(|node| track(node, user)).collect()
     }
 }
 
-fn told(node: &Server, user: &str) -> Value {
+fn track(node: &Server, user: &str) -> Value {
     let answer = node.admin("GET", &format!("/v1/keys?rule=a&key=user:{user}"), "");
     assert_eq!(answer.status, 200, "{answer}");
     answer.json()
 }
 
-fn counts(told: &Value) -> (u64, u64) {
-    (told["tries"].as_u64().unwrap_or_default(), told["denials"].as_u64().unwrap_or_default())
+fn counts(track: &Value) -> (u64, u64) {
+    (track["tries"].as_u64().unwrap_or_default(), track["denials"].as_u64().unwrap_or_default())
 }
 
-/// The part of an answer that does not depend on when it is asked.
-fn tracked(told: &Value) -> Value {
-    let field = |name: &str| (name.to_owned(), told[name].clone());
+/// The part of an answer that does not depend on when it is read.
+fn tracked(track: &Value) -> Value {
+    let field = |name: &str| (name.to_owned(), track[name].clone());
     Value::Object(["tries", "denials", "last_seen", "latest", "scope"].map(field).into_iter().collect())
 }
 
 /// `latest`, newest first, with as many times as it should have.
-fn check_latest(told: &Value, times: usize) {
-    let latest: Vec<_> = told["latest"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    assert_eq!(latest.len(), times, "{told}");
-    assert!(latest.is_sorted_by(|newer, older| seconds(newer) >= seconds(older)), "{told}");
-    assert_eq!(told["last_seen"].as_str(), latest.first().copied(), "{told}");
+fn check_latest(track: &Value, times: usize) {
+    let latest: Vec<_> = track["latest"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    assert_eq!(latest.len(), times, "{track}");
+    assert!(latest.is_sorted_by(|newer, older| seconds(newer) >= seconds(older)), "{track}");
+    assert_eq!(track["last_seen"].as_str(), latest.first().copied(), "{track}");
 }
 
 /// Times of one length compare as text.
@@ -96,29 +96,29 @@ fn seconds(time: &str) -> String {
 }
 
 /// Every node reports what the fleet has seen, before and after all nodes were stopped and started.
-fn every_node_tells_the_fleets_numbers(counters: &str) {
+fn every_node_reports_the_fleets_numbers(counters: &str) {
     let mut fleet = Fleet::start(counters, RULES);
     fleet.try_out("ann", TRIES);
     let seen = (TRIES as u64, TRIES as u64 - 20);
-    eventually("every node tells the same numbers", || {
-        fleet.told("ann").iter().all(|told| counts(told) == seen && told["scope"] == "fleet")
+    eventually("every node reports the same numbers", || {
+        fleet.track("ann").iter().all(|track| counts(track) == seen && track["scope"] == "fleet")
     });
-    let told: Vec<_> = fleet.told("ann").iter().map(tracked).collect();
-    check_latest(&told[0], 16);
-    assert!(told.iter().all(|other| other == &told[0]), "{told:#?}");
+    let track: Vec<_> = fleet.track("ann").iter().map(tracked).collect();
+    check_latest(&track[0], 16);
+    assert!(track.iter().all(|other| other == &track[0]), "{track:#?}");
     let shown = shown(&fleet.nodes[1], "ann");
     assert!(shown.contains("tries 30, denials 10, last seen 2"), "{shown}");
 
     fleet.stop_nodes();
     fleet.start_nodes();
-    let after: Vec<_> = fleet.told("ann").iter().map(tracked).collect();
-    assert_eq!(after, told, "a restart of all nodes loses nothing");
+    let after: Vec<_> = fleet.track("ann").iter().map(tracked).collect();
+    assert_eq!(after, track, "a restart of all nodes loses nothing");
 
     let reset = fleet.nodes[0].admin("DELETE", "/v1/keys?rule=a&key=user:ann", "");
     assert_eq!((reset.status, counts(&reset.json()["reset"])), (200, seen), "{reset}");
-    assert!(fleet.told("ann").iter().all(|told| counts(told) == (0, 0)), "forgotten on every node");
+    assert!(fleet.track("ann").iter().all(|track| counts(track) == (0, 0)), "forgotten on every node");
     fleet.try_out("ann", 3);
-    eventually("it begins anew", || fleet.told("ann").iter().all(|told| counts(told).0 == 3));
+    eventually("it begins anew", || fleet.track("ann").iter().all(|track| counts(track).0 == 3));
 }
 
 /// What `tollgate key show` prints.
@@ -133,8 +133,8 @@ fn shown(node: &Server, user: &str) -> String {
 #[test]
 fn three_nodes_on_redis_report_the_fleets_numbers() {
     if let Some(redis) = Redis::start(Make::Redis, "tracking on redis") {
-        every_node_tells_the_fleets_numbers(&redis.url());
-        let keys = redis.ask(&["KEYS", "*"]);
+        every_node_reports_the_fleets_numbers(&redis.url());
+        let keys = redis.command(&["KEYS", "*"]);
         assert!(keys.contains("tg1:default:a:{user:ann}:track"), "{keys}");
     }
 }
@@ -142,7 +142,7 @@ fn three_nodes_on_redis_report_the_fleets_numbers() {
 #[test]
 fn three_nodes_on_memcached_report_the_fleets_numbers() {
     if let Some(memcached) = Memcached::start("tracking on memcached") {
-        every_node_tells_the_fleets_numbers(&memcached.url());
+        every_node_reports_the_fleets_numbers(&memcached.url());
     }
 }
 
@@ -154,7 +154,7 @@ fn three_nodes_on_cassandra_report_the_fleets_numbers() {
     let file = folder.configure(&format!("counters: {url}\n"));
     let init = || tollgate(&["store", "init", "-c", file.to_str().expect("a path")]);
     eventually("a new server knows its first user", || init().code == Some(0));
-    every_node_tells_the_fleets_numbers(&url);
+    every_node_reports_the_fleets_numbers(&url);
 }
 
 /// The writes of tracking records that a Redis has seen, by the node that sent them: when each came.
@@ -183,7 +183,7 @@ impl Writes {
 }
 
 /// Asks a node for as long as it lives; when each answer came.
-fn keep_asking(
+fn keep_sending(
     node: &Server,
     user: &'static str,
     stop: &Arc<AtomicBool>,
@@ -239,25 +239,25 @@ fn a_key_is_written_once_a_second_and_a_killed_node_loses_no_more_than_that() {
     let writes = Writes::watch(&redis);
     let stop = Arc::new(AtomicBool::new(false));
     let start = Instant::now();
-    let asking: Vec<_> = fleet.nodes.iter().map(|node| keep_asking(node, "ann", &stop)).collect();
+    let clients: Vec<_> = fleet.nodes.iter().map(|node| keep_sending(node, "ann", &stop)).collect();
     eventually("every node has written four times", || fleet.nodes.iter().all(|node| written(node) > 4));
 
-    // One node is killed under load, well after its last write; what it had told by then, the others tell.
+    // One node is killed under load, well after its last write; what it had published by then, the others report.
     thread::sleep(Duration::from_millis(700));
     let victim = fleet.nodes.remove(0);
     victim.kill();
     let killed = Instant::now();
     stop.store(true, Ordering::Relaxed);
-    let answered: Vec<_> = asking.into_iter().map(|asking| asking.join().expect("it asks")).collect();
+    let answered: Vec<_> = clients.into_iter().map(|client| client.join().expect("no panic")).collect();
     let all: usize = answered.iter().map(Vec::len).sum();
     // A busy machine may hold up the node, the store and the test: twice the second that a write may take to come.
     let surely = answered[0].iter().filter(|at| killed.duration_since(**at) > Duration::from_secs(2)).count();
     let least = surely + answered[1].len() + answered[2].len();
     assert!(surely > 0, "{:?} of load", killed.duration_since(start));
     eventually("the others have written all", || fleet.nodes.iter().all(is_settled));
-    let told: Vec<_> = fleet.told("ann").iter().map(|told| counts(told).0 as usize).collect();
-    let seen = told[0];
-    assert_eq!(told[1], seen);
+    let track: Vec<_> = fleet.track("ann").iter().map(|track| counts(track).0 as usize).collect();
+    let seen = track[0];
+    assert_eq!(track[1], seen);
     assert!(seen >= least, "{seen} of at least {least}");
     assert!(seen <= all, "{seen} of {all}: nothing counts twice");
     assert_eq!(metric(&fleet.nodes[0], "tollgate_tracking_dropped_total"), 0);
@@ -291,7 +291,7 @@ fn without_the_store_a_node_reports_its_own_numbers_and_nothing_counts_twice_aft
 rules: [{ id: a, key: user, limit: 1000/d, track: true }, { id: b, key: user, limit: 1000/d }]";
     let fleet = Fleet::start(&redis.url(), rules);
     fleet.try_out("ann", 9);
-    eventually("all is written", || fleet.told("ann").iter().all(|told| counts(told).0 == 9));
+    eventually("all is written", || fleet.track("ann").iter().all(|track| counts(track).0 == 9));
 
     redis.process.signal("STOP");
     for node in &fleet.nodes {
@@ -300,10 +300,10 @@ rules: [{ id: a, key: user, limit: 1000/d, track: true }, { id: b, key: user, li
         }
     }
     for node in &fleet.nodes {
-        let told = told(node, "ann");
-        assert_eq!((counts(&told).0, &told["scope"]), (7, &json!("node")), "{told}");
-        assert!(told["store_error"].as_str().is_some_and(|error| error.contains("127.0.0.1")), "{told}");
-        assert_eq!(told["limits"], json!([]), "{told}");
+        let track = track(node, "ann");
+        assert_eq!((counts(&track).0, &track["scope"]), (7, &json!("node")), "{track}");
+        assert!(track["store_error"].as_str().is_some_and(|error| error.contains("127.0.0.1")), "{track}");
+        assert_eq!(track["limits"], json!([]), "{track}");
         assert_eq!(node.admin("GET", "/v1/keys?rule=b&key=user:ann", "").status, 503, "it tracks nothing");
     }
     let key = "user:ann";
@@ -319,7 +319,7 @@ rules: [{ id: a, key: user, limit: 1000/d, track: true }, { id: b, key: user, li
 
     redis.process.signal("CONT");
     eventually("all is written", || fleet.nodes.iter().all(is_settled));
-    assert!(fleet.told("ann").iter().all(|told| counts(told).0 == 21 && told["scope"] == "fleet"));
+    assert!(fleet.track("ann").iter().all(|track| counts(track).0 == 21 && track["scope"] == "fleet"));
 }
 
 #[test]
@@ -331,12 +331,13 @@ fn a_record_is_named_as_its_counters_are() {
     let hashed = format!("store_keys: hashed\nstore_secret_file: {}\n{rules}", secret.display());
     let fleet = Fleet::start(&redis.url(), &hashed);
     fleet.try_out("ann", 6);
-    eventually("all is written", || fleet.told("ann").iter().all(|told| counts(told).0 == 6));
-    check_latest(&fleet.told("ann")[0], 3);
-    let keys = redis.ask(&["KEYS", "*"]);
+    eventually("all is written", || fleet.track("ann").iter().all(|track| counts(track).0 == 6));
+    check_latest(&fleet.track("ann")[0], 3);
+    let keys = redis.command(&["KEYS", "*"]);
     let record = keys.lines().find(|name| name.ends_with("}:track")).expect("a record");
     assert!(record.starts_with("tg1:default:a:{#") && !keys.contains("ann"), "{keys}");
-    let lives: u64 = redis.ask(&["TTL", record]).trim().trim_start_matches(':').parse().expect("a number");
+    let lives: u64 =
+        redis.command(&["TTL", record]).trim().trim_start_matches(':').parse().expect("a number");
     assert!((3_500..=3_600).contains(&lives), "{lives}");
     let written = fleet.nodes[0].admin("GET", "/v1/rules/a", "").json();
     assert_eq!(written["track"], json!({ "times": 3, "keep": "1h" }), "{written}");

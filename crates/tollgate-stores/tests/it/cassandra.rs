@@ -2,7 +2,7 @@
 
 mod answers;
 mod bad_input;
-mod crowd;
+mod contention;
 mod options;
 mod outage;
 mod relay;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, MutexGuard};
 use tollgate_testkit::servers::cassandra::Cassandra;
 
-static TURN: Mutex<()> = Mutex::const_new(());
+static EXCLUSIVE: Mutex<()> = Mutex::const_new(());
 
 /// The server that all tests share, one after the other; `None` if there is none on this machine.
-async fn turn(what: &str) -> Option<(Arc<Cassandra>, MutexGuard<'static, ()>)> {
+async fn exclusive(what: &str) -> Option<(Arc<Cassandra>, MutexGuard<'static, ()>)> {
     let server = Cassandra::shared(what)?;
-    Some((server, TURN.lock().await))
+    Some((server, EXCLUSIVE.lock().await))
 }

@@ -2,5 +2,5 @@
 
 mod answers;
 mod bad_input;
-mod crowd;
+mod contention;
 mod keys;

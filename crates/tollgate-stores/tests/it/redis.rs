@@ -2,7 +2,7 @@
 
 mod answers;
 mod bad_input;
-mod crowd;
+mod contention;
 mod keys;
 mod listing;
 mod several_slots;

@@ -42,7 +42,7 @@ macro_rules! stamp_all {
             ten_that_open_at_once_do_not_fight,
             a_change_is_seen_by_three_nodes_within_a_second,
             ten_thousand_changes_in_batches_lose_none,
-            a_version_from_another_past_is_told,
+            a_version_from_another_history_is_reported,
             no_acknowledged_edit_is_lost_when_writers_are_killed,
         }
     };

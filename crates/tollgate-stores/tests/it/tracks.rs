@@ -94,12 +94,12 @@ async fn check_writers_at_once(store: &CentralStore) {
         let store = store.clone();
         writers.spawn(async move {
             for sequence in 1..=8 {
-                add(&store, &delta("crowd", writer, sequence, seen(&[sequence * 100 + writer], 1))).await;
+                add(&store, &delta("contended", writer, sequence, seen(&[sequence * 100 + writer], 1))).await;
             }
         });
     }
     writers.join_all().await;
-    let shared = store.read_track(&counter("crowd"), 1).await.expect("it answers");
+    let shared = store.read_track(&counter("contended"), 1).await.expect("it answers");
     let expected = Track { tries: 32, denials: 32, ..seen(&[704, 801, 802, 803, 804], 0) };
     assert_eq!((shared.track, shared.applied), (expected, 8));
 }
@@ -118,24 +118,24 @@ async fn check_many_writers(store: &CentralStore) {
 async fn on_redis() {
     let Some(server) = Redis::start(Make::Redis, "records on Redis") else { return };
     check_all(&server.url()).await;
-    let name = "tg1:default:login:{user:crowd}:track";
-    let line = server.ask(&["GET", name]);
+    let name = "tg1:default:login:{user:contended}:track";
+    let line = server.command(&["GET", name]);
     assert!(line.contains("v1 tries=32 denials=32 last_seen=1799971200000804 latest="), "{line}");
     let lives_ms: u128 =
-        server.ask(&["PTTL", name]).trim().trim_start_matches(':').parse().expect("a number");
+        server.command(&["PTTL", name]).trim().trim_start_matches(':').parse().expect("a number");
     assert!((KEEP.as_millis() - 60_000..=KEEP.as_millis()).contains(&lives_ms), "{lives_ms}");
 
     // A value of another kind is refused, and stays.
-    server.ask(&["SET", "tg1:default:login:{user:x}:track", "something else"]);
+    server.command(&["SET", "tg1:default:login:{user:x}:track", "something else"]);
     let store = open(&server.url()).await;
     let refused = store.add_track(&delta("x", 1, 1, seen(&[1], 0))).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
     assert!(matches!(store.read_track(&counter("x"), 1).await, Err(StoreError::Refused { .. })));
 
     // A server that has lost its scripts is given them again.
-    server.ask(&["SCRIPT", "FLUSH"]);
-    add(&store, &delta("crowd", 1, 9, seen(&[900], 0))).await;
-    assert!(server.ask(&["GET", name]).contains("v1 tries=33 "));
+    server.command(&["SCRIPT", "FLUSH"]);
+    add(&store, &delta("contended", 1, 9, seen(&[900], 0))).await;
+    assert!(server.command(&["GET", name]).contains("v1 tries=33 "));
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn on_a_redis_cluster() {
 async fn on_memcached() {
     let Some(server) = Memcached::start("records on memcached") else { return };
     check_all(&server.url()).await;
-    let name = "tg1:default:login:{user:crowd}:track";
+    let name = "tg1:default:login:{user:contended}:track";
     assert!(server.value(name).starts_with(b"v1 tries=32 denials=32 "));
     let lives = server.lifetime(name);
     assert!((KEEP.as_secs() as i64 - 60..=KEEP.as_secs() as i64 + 2).contains(&lives), "{lives}");
@@ -176,7 +176,7 @@ async fn what_was_sent_to_a_frozen_server_counts_once() {
     let second = delta("ann", 1, 2, seen(&[2, 3], 1));
     assert!(store.add_track(&second).await.is_err(), "no answer: it may be written or not");
     server.process.signal("CONT");
-    eventually("it answers", || server.ask(&["PING"]).contains("PONG"));
+    eventually("it answers", || server.command(&["PING"]).contains("PONG"));
     add(&store, &second).await;
     let shared = store.read_track(&counter("ann"), 1).await.expect("it answers");
     assert_eq!((shared.track.tries, shared.track.denials, shared.applied), (3, 1, 2));

@@ -53,7 +53,7 @@ async fn a_frozen_server_does_not_delay_other_keys() {
         let seen = load.stop().await;
         check_answered_in_time(&seen, MemcachedSetup::DEADLINE);
         // Once the breaker is open no caller waits.
-        let open = seen.iter().filter(|seen| seen.asked > frozen + Duration::from_millis(300));
+        let open = seen.iter().filter(|seen| seen.sent_at > frozen + Duration::from_millis(300));
         let waited = open.clone().filter(|seen| seen.took > Duration::from_millis(10)).count();
         assert!(open.clone().all(|seen| matches!(seen.error, Some(StoreError::Unreachable { .. }))));
         assert!(waited * 100 <= open.count(), "{waited} waited"); // the machine is busy at times
@@ -116,7 +116,7 @@ async fn a_connection_closed_for_being_idle_is_no_outage() {
     let store = patient(&server.url());
     store.ready(SOON).await.expect("it answers");
     let kicked = || {
-        let kicks = server.ask("stats", "END").into_iter().find(|line| line.contains("idle_kicks"));
+        let kicks = server.command("stats", "END").into_iter().find(|line| line.contains("idle_kicks"));
         kicks.is_some_and(|line| !line.ends_with(" 0"))
     };
     eventually("the server closes the connection", kicked);

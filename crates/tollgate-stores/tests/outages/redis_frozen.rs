@@ -27,8 +27,8 @@ pub fn freeze(server: &Redis) {
 }
 
 fn calls(server: &Redis) -> u64 {
-    let told = server.ask(&["INFO", "commandstats"]);
-    let line = told.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    let reply = server.command(&["INFO", "commandstats"]);
+    let line = reply.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
     line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
@@ -52,15 +52,15 @@ async fn a_frozen_server_delays_no_other_key_and_charges_nothing_when_it_resumes
     check_answered_in_time(&frozen, RedisSetup::DEADLINE);
     assert!(frozen.iter().all(|seen| seen.error.is_some()));
     // Once the breaker is open no caller waits; each failure is counted.
-    let told: Vec<_> = before.iter().chain(&frozen).filter(|seen| seen.open).collect();
-    assert!(told.len() > 1000, "the breaker opens soon: {} were told", told.len());
-    let waited = told.iter().filter(|seen| seen.took > Duration::from_millis(10)).count();
-    assert!(waited * 200 <= told.len(), "{waited} of {} waited", told.len()); // the machine is busy at times
-    let not_asked = |seen: &&Seen| matches!(seen.error, Some(StoreError::Unreachable { .. }));
-    let refused = before.iter().chain(&frozen).filter(not_asked).count() as u64;
+    let at_open: Vec<_> = before.iter().chain(&frozen).filter(|seen| seen.open).collect();
+    assert!(at_open.len() > 1000, "the breaker opens soon: {} were refused", at_open.len());
+    let waited = at_open.iter().filter(|seen| seen.took > Duration::from_millis(10)).count();
+    assert!(waited * 200 <= at_open.len(), "{waited} of {} waited", at_open.len()); // the machine is busy at times
+    let was_refused = |seen: &&Seen| matches!(seen.error, Some(StoreError::Unreachable { .. }));
+    let refused = before.iter().chain(&frozen).filter(was_refused).count() as u64;
     let health = &store.health()[0];
     assert!(
-        health.refused >= told.len() as u64 && health.refused <= refused,
+        health.refused >= at_open.len() as u64 && health.refused <= refused,
         "{} of {refused}",
         health.refused
     );
@@ -78,8 +78,8 @@ async fn a_frozen_server_delays_no_other_key_and_charges_nothing_when_it_resumes
     let patient = patient(&server.url());
     patient.ready(SOON).await.expect("it answers");
     assert_eq!(left(&patient, &charge).await, 100_000, "the frozen calls charge nothing");
-    let asked = before.iter().filter(|seen| seen.error.is_none()).count() as u64 + 50 + 1;
-    assert!(calls(&server) > asked, "though the server has read some of them");
+    let sent_at = before.iter().filter(|seen| seen.error.is_none()).count() as u64 + 50 + 1;
+    assert!(calls(&server) > sent_at, "though the server has read some of them");
     assert!(store.health()[0].trouble.is_none());
 }
 
@@ -107,7 +107,7 @@ async fn a_flood_at_a_frozen_server_is_bounded() {
             Ok(_) => panic!("nobody is there to answer"),
         }
     }
-    assert!((1000..10_000).contains(&busy), "{busy} were told at once");
+    assert!((1000..10_000).contains(&busy), "{busy} were answered at once");
     server.process.signal("CONT");
     store.ready(SOON).await.expect("it is back");
     // A store that returns gradually does not serve every request yet.

@@ -41,10 +41,10 @@ fn check_admitted(seen: &[Seen]) {
 /// not timed: a machine that stands still sends nothing meanwhile.
 fn check_found_soon(seen: &[Seen], died: Instant, promoted: Instant) {
     let failed =
-        |since: Instant| seen.iter().filter(|seen| seen.asked > since && seen.error.is_some()).count();
+        |since: Instant| seen.iter().filter(|seen| seen.sent_at > since && seen.error.is_some()).count();
     assert!(failed(died) > 0, "somebody saw it");
     let last = seen.iter().rev().find(|seen| seen.error.is_some()).expect("one failed");
-    let last = (last.asked.saturating_duration_since(promoted), &last.error);
+    let last = (last.sent_at.saturating_duration_since(promoted), &last.error);
     let most = CALLERS * (FOUND_WITHIN.as_millis() / PAUSE.as_millis()) as usize;
     assert!(
         failed(promoted) <= most,
@@ -112,11 +112,11 @@ async fn a_dead_primary_of_a_cluster_fails_its_own_slots_and_no_others() {
         let failed: Vec<_> = seen.iter().filter_map(|seen| seen.error.as_ref()).collect();
         assert!(failed.is_empty(), "{} of {} on live slots: {:?}", failed.len(), seen.len(), failed[0]);
         assert!(
-            seen.iter().any(|seen| seen.asked > died && seen.asked < promoted),
-            "some were asked meanwhile"
+            seen.iter().any(|seen| seen.sent_at > died && seen.sent_at < promoted),
+            "some were sent meanwhile"
         );
     }
-    let longest = on_both.iter().map(|seen| seen.took).max().expect("some were asked");
+    let longest = on_both.iter().map(|seen| seen.took).max().expect("some were sent");
     assert!(longest < Duration::from_secs(4), "a live slot waited {longest:?} for the dead one");
 }
 
@@ -138,8 +138,8 @@ async fn a_cluster_that_requires_full_coverage_refuses_live_slots_too_and_the_er
     let failed: Vec<_> = seen.iter().filter_map(|seen| seen.error.as_ref()).collect();
     assert!(!failed.is_empty(), "the cluster refuses everybody for a while");
     for error in failed {
-        let told = matches!(error, StoreError::Unreachable { reason, .. } if reason.contains("cluster-require-full-coverage no"));
-        assert!(told, "{error}");
+        let is_named = matches!(error, StoreError::Unreachable { reason, .. } if reason.contains("cluster-require-full-coverage no"));
+        assert!(is_named, "{error}");
     }
     assert!(store.health().iter().all(|server| server.opened == 0 || server.trouble.is_some()));
 }
@@ -167,7 +167,7 @@ async fn the_promoted_replica_of_a_sentinel_group_is_found_at_once() {
     check_admitted(&seen);
     check_found_soon(&seen, died, promoted);
     let after =
-        seen.iter().filter(|seen| seen.asked > switched + FOUND_WITHIN && seen.error.is_some()).count();
+        seen.iter().filter(|seen| seen.sent_at > switched + FOUND_WITHIN && seen.error.is_some()).count();
     assert_eq!(after, 0, "nothing fails once the sentinels agree");
 }
 

@@ -22,14 +22,14 @@ pub struct Load {
 /// One request as its caller saw it.
 #[derive(Debug)]
 pub struct Seen {
-    pub asked: Instant,
+    pub sent_at: Instant,
     pub took: Duration,
     /// The longest stall of the machine, which is not the store's fault.
     pub stalled: Duration,
     pub error: Option<StoreError>,
     /// When it was let through by the store's clock, in microseconds.
     pub admitted: Option<u64>,
-    /// Whether no request was sent to a server both when it was asked and when it was answered.
+    /// Whether no request was sent to a server both when the charge began and when it ended.
     pub open: bool,
 }
 
@@ -55,7 +55,7 @@ impl Load {
         }
         let stalled = self.pulse.await.expect("it beats until the end");
         seen.iter_mut().for_each(|seen| seen.stalled = stalled);
-        seen.sort_by_key(|seen| seen.asked);
+        seen.sort_by_key(|seen| seen.sent_at);
         seen
     }
 }
@@ -63,15 +63,15 @@ impl Load {
 async fn call(store: impl Store, charges: Vec<Charge>, pause: Duration, over: Arc<AtomicBool>) -> Vec<Seen> {
     let mut seen = Vec::new();
     while !over.load(Ordering::Relaxed) {
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let open = store.trouble().is_some();
         let answer = store.charge(&charges, now()).await.limits.pop().map(answer_of);
         let answer = answer.expect("a part for each charge");
-        let took = asked.elapsed();
+        let took = sent_at.elapsed();
         let admitted = answer.as_ref().ok().and_then(|part| Some(part.grant?.at.nanos() / 1000));
         let open = open && store.trouble().is_some();
         let stalled = Duration::ZERO;
-        seen.push(Seen { asked, took, stalled, error: answer.err(), admitted, open });
+        seen.push(Seen { sent_at, took, stalled, error: answer.err(), admitted, open });
         tokio::time::sleep(pause).await;
     }
     seen

@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const RATE: u64 = 100;
 const BURST: u64 = 10;
 
-/// Again and again two nodes ask for all they can get, the one whose clock is ahead last. In every interval at
+/// Two nodes repeatedly charge until they are denied, the one with the fast clock last. In every interval at
 /// most what the limit gives back within the difference is too much.
 pub async fn check(store: &impl Store) {
     let charge = own("skew", "user:1", limit("100/s", Shape::Gcra { burst: Some(BURST) }));
@@ -21,8 +21,8 @@ pub async fn check(store: &impl Store) {
     let mut admitted = Vec::new();
     for n in 0..4 * 40 {
         let at = start + PAUSE * (n / 40);
-        let told = if n % 40 < 20 { at } else { at + SKEW };
-        let outcome = store.charge(std::slice::from_ref(&charge), told).await;
+        let claimed_time = if n % 40 < 20 { at } else { at + SKEW };
+        let outcome = store.charge(std::slice::from_ref(&charge), claimed_time).await;
         assert!(outcome.limits[0].outcome().is_some(), "{:?}", outcome.limits[0]);
         if outcome.admitted {
             admitted.push(at);

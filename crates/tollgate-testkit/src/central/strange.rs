@@ -41,10 +41,10 @@ pub fn serve_counted(each: impl Fn(&TcpStream) -> bool + Copy + Send + 'static) 
 pub async fn check_error(store: impl Store, part: &str, patience: Duration) {
     let start = Instant::now();
     loop {
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let charges = [own("login", "user:1", limit("5/h", Shape::GCRA))];
         let outcome = store.charge(&charges, now()).await;
-        assert!(asked.elapsed() < patience, "an answer in its time, not after {:?}", asked.elapsed());
+        assert!(sent_at.elapsed() < patience, "an answer in its time, not after {:?}", sent_at.elapsed());
         let error = outcome.limits[0].error().expect("no answer").to_string();
         assert!(outcome.receipt(&charges).is_none() && !error.contains("hunter2"), "{error}");
         if error.contains(part) {

@@ -22,7 +22,7 @@ async fn passed_at(
     count: usize,
     at: Time,
 ) -> u64 {
-    let asked = (0..count).map(|n| {
+    let tasks = (0..count).map(|n| {
         let store = store.clone();
         let charges = charges(n);
         tokio::spawn(async move {
@@ -32,8 +32,8 @@ async fn passed_at(
         })
     });
     let mut passed = 0;
-    for asked in asked.collect::<Vec<_>>() {
-        let (outcome, receipt) = asked.await.expect("it ends");
+    for tasks in tasks.collect::<Vec<_>>() {
+        let (outcome, receipt) = tasks.await.expect("it ends");
         assert!(outcome.limits.iter().all(|limit| limit.outcome().is_some()), "{:?}", outcome.limits);
         assert_eq!(receipt.is_some(), outcome.admitted, "who is denied is charged nothing");
         passed += u64::from(outcome.admitted);

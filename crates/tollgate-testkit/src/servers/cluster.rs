@@ -1,6 +1,6 @@
 //! A Redis Cluster of six: three primaries, each with a replica.
 
-use super::redis::{Make, Redis, ask, try_ask};
+use super::redis::{Make, Redis, command, try_command};
 use crate::eventually;
 
 #[derive(Debug)]
@@ -45,32 +45,34 @@ impl RedisCluster {
         for (n, server) in self.servers.iter().enumerate().take(PRIMARIES) {
             let from = n * SLOTS / PRIMARIES;
             let to = (n + 1) * SLOTS / PRIMARIES - 1;
-            let done = server.ask(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
+            let done = server.command(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
             assert_eq!(done, "+OK\r\n");
-            server.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(n + 1).to_string()]);
+            server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(n + 1).to_string()]);
         }
         for server in &self.servers[1..] {
-            let bus = server.ask(&["CONFIG", "GET", "cluster-port"]);
+            let bus = server.command(&["CONFIG", "GET", "cluster-port"]);
             let bus = bus.lines().last().expect("a port");
-            first.ask(&["CLUSTER", "MEET", "127.0.0.1", &server.port.to_string(), bus]);
+            first.command(&["CLUSTER", "MEET", "127.0.0.1", &server.port.to_string(), bus]);
         }
         eventually("all servers know each other", || {
             self.servers
                 .iter()
-                .all(|server| server.ask(&["CLUSTER", "NODES"]).matches("connected").count() == SERVERS)
+                .all(|server| server.command(&["CLUSTER", "NODES"]).matches("connected").count() == SERVERS)
         });
         for n in PRIMARIES..SERVERS {
-            let id = self.servers[n - PRIMARIES].ask(&["CLUSTER", "MYID"]);
+            let id = self.servers[n - PRIMARIES].command(&["CLUSTER", "MYID"]);
             let id = id.lines().nth(1).expect("an id").to_owned();
             eventually("a replica is taken", || {
-                self.servers[n].ask(&["CLUSTER", "REPLICATE", &id]) == "+OK\r\n"
+                self.servers[n].command(&["CLUSTER", "REPLICATE", &id]) == "+OK\r\n"
             });
         }
         eventually("the cluster is whole and its replicas follow", || {
-            self.servers.iter().all(|server| server.ask(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
+            self.servers
+                .iter()
+                .all(|server| server.command(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
                 && self.servers[..PRIMARIES]
                     .iter()
-                    .all(|server| server.ask(&["INFO", "replication"]).contains("state=online"))
+                    .all(|server| server.command(&["INFO", "replication"]).contains("state=online"))
         });
     }
 
@@ -81,7 +83,7 @@ impl RedisCluster {
 
     /// The index in `servers` of the primary that has a key.
     pub fn primary_of(&self, key: &str) -> usize {
-        let slot = ask(self.servers[0].port, &["CLUSTER", "KEYSLOT", key]);
+        let slot = command(self.servers[0].port, &["CLUSTER", "KEYSLOT", key]);
         let slot: usize = slot.trim().trim_start_matches(':').parse().expect("a slot");
         (0..PRIMARIES)
             .find(|n| (n * SLOTS / PRIMARIES..(n + 1) * SLOTS / PRIMARIES).contains(&slot))
@@ -92,8 +94,9 @@ impl RedisCluster {
     pub fn wait_for_takeover(&self, n: usize) {
         let replica = self.servers[n + PRIMARIES].port;
         eventually("the replica takes over", || {
-            try_ask(replica, &["ROLE"]).is_ok_and(|role| role.contains("master"))
-                && try_ask(replica, &["CLUSTER", "INFO"]).is_ok_and(|info| info.contains("cluster_state:ok"))
+            try_command(replica, &["ROLE"]).is_ok_and(|role| role.contains("master"))
+                && try_command(replica, &["CLUSTER", "INFO"])
+                    .is_ok_and(|info| info.contains("cluster_state:ok"))
         });
     }
 }

@@ -68,13 +68,13 @@ impl Memcached {
 
     /// How long a key will live, in seconds.
     pub fn lifetime(&self, key: &str) -> i64 {
-        let line = self.ask(&format!("mg {key} t\r\nmn"), "MN").join(" ");
+        let line = self.command(&format!("mg {key} t\r\nmn"), "MN").join(" ");
         let lifetime = line.strip_prefix("HD t").and_then(|lifetime| lifetime.parse().ok());
         lifetime.unwrap_or_else(|| panic!("{key} has no lifetime: {line}"))
     }
 
     /// What the server answers to a command, up to a line that is `last`.
-    pub fn ask(&self, command: &str, last: &str) -> Vec<String> {
+    pub fn command(&self, command: &str, last: &str) -> Vec<String> {
         self.lines(command).take_while(|line| line != last).collect()
     }
 

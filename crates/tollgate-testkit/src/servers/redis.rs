@@ -78,26 +78,26 @@ impl Redis {
     }
 
     /// What the server answers to a command, as it comes over the wire.
-    pub fn ask(&self, words: &[&str]) -> String {
-        ask(self.port, words)
+    pub fn command(&self, words: &[&str]) -> String {
+        command(self.port, words)
     }
 
     /// The same for several commands on one connection.
-    pub fn ask_all(&self, commands: &[&[&str]]) -> String {
-        try_ask_all(self.port, commands).unwrap_or_else(|error| panic!("{commands:?}: {error}"))
+    pub fn commands(&self, commands: &[&[&str]]) -> String {
+        try_commands(self.port, commands).unwrap_or_else(|error| panic!("{commands:?}: {error}"))
     }
 }
 
 /// What the server at `port` answers to a command, as it comes over the wire.
-pub fn ask(port: u16, words: &[&str]) -> String {
-    try_ask(port, words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+pub fn command(port: u16, words: &[&str]) -> String {
+    try_command(port, words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
 }
 
-pub fn try_ask(port: u16, words: &[&str]) -> std::io::Result<String> {
-    try_ask_all(port, &[words])
+pub fn try_command(port: u16, words: &[&str]) -> std::io::Result<String> {
+    try_commands(port, &[words])
 }
 
-fn try_ask_all(port: u16, commands: &[&[&str]]) -> std::io::Result<String> {
+fn try_commands(port: u16, commands: &[&[&str]]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(SOON))?;
     let mut out = String::new();

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
-use super::redis::{Make, Redis, ask, try_ask};
+use super::redis::{Make, Redis, command, try_command};
 use crate::{Folder, Process, eventually, find, free_port, not_run};
 
 #[derive(Debug)]
@@ -38,13 +38,13 @@ impl SentinelGroup {
         let sentinels = (0..3).map(|_| Sentinel::start(&program, servers[0].port)).collect();
         let group = SentinelGroup { servers, sentinels };
         eventually("both replicas follow", || {
-            group.servers[0].ask(&["INFO", "replication"]).matches("state=online").count() == 2
+            group.servers[0].command(&["INFO", "replication"]).matches("state=online").count() == 2
         });
         eventually("all sentinels know each other and the replicas", || {
             group.sentinels.iter().all(|sentinel| {
-                let told = ask(sentinel.port, &["SENTINEL", "MASTER", SERVICE]);
+                let reply = command(sentinel.port, &["SENTINEL", "MASTER", SERVICE]);
                 let knows =
-                    |field: &str, value: &str| told.contains(&format!("{field}\r\n$1\r\n{value}\r\n"));
+                    |field: &str, value: &str| reply.contains(&format!("{field}\r\n$1\r\n{value}\r\n"));
                 knows("num-slaves", "2") && knows("num-other-sentinels", "2")
             })
         });
@@ -59,23 +59,24 @@ impl SentinelGroup {
 
     /// The port of the primary that the sentinels announce.
     pub fn primary(&self) -> u16 {
-        let told = ask(self.sentinels[0].port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]);
-        told.lines().last().and_then(|port| port.trim().parse().ok()).expect("an address")
+        let reply = command(self.sentinels[0].port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]);
+        reply.lines().last().and_then(|port| port.trim().parse().ok()).expect("an address")
     }
 
     /// Waits until one of the replicas has become a primary: the earliest moment at which a write can succeed.
     pub fn wait_for_promotion(&self) {
         eventually("a replica is promoted", || {
             // A promotion closes the connections of clients, this one among them.
-            let promoted =
-                |server: &Redis| try_ask(server.port, &["ROLE"]).is_ok_and(|role| role.contains("master"));
+            let promoted = |server: &Redis| {
+                try_command(server.port, &["ROLE"]).is_ok_and(|role| role.contains("master"))
+            };
             self.servers[1..].iter().any(promoted)
         });
     }
 
     /// Waits until another server than `old` is called the primary by all, and is one.
     pub fn wait_for_other_primary(&self, old: u16) -> u16 {
-        let is_primary = |port| try_ask(port, &["ROLE"]).is_ok_and(|role| role.contains("master"));
+        let is_primary = |port| try_command(port, &["ROLE"]).is_ok_and(|role| role.contains("master"));
         eventually("the sentinels fail over", || self.primary() != old && is_primary(self.primary()));
         self.primary()
     }
@@ -93,7 +94,7 @@ impl Sentinel {
         fs::write(&file, config).expect("a configuration can be written");
         let process =
             Process::start(Command::new(program).arg(&file).current_dir(folder.root()), &folder.path("log"));
-        eventually("a sentinel listens", || try_ask(port, &["PING"]).is_ok());
+        eventually("a sentinel listens", || try_command(port, &["PING"]).is_ok());
         Sentinel { _process: process, _folder: folder, port }
     }
 }

@@ -26,7 +26,7 @@ use super::*;
 struct Faulty {
     down: Vec<&'static str>,
     states: Mutex<HashMap<CounterId, QuotaState>>,
-    asked: AtomicU64,
+    calls: AtomicU64,
     records: Mutex<HashMap<CounterId, (Track, u64)>>,
 }
 
@@ -36,7 +36,7 @@ impl Faulty {
     }
 
     fn decide(&self, charges: &[Charge], take: bool, now: Time) -> CentralOutcome {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let mut states = self.states.lock().expect("no test panics with it");
         let decide = |charge: &Charge| {
             let state = states.get(&charge.counter().id).cloned();
@@ -178,11 +178,11 @@ fn counters_elsewhere_decide_as_those_in_memory_do() {
             let hit = Hit::by("ann");
             let here = near.check(&hit, now);
             let there = check(&far, &store, &hit, now).verdict;
-            let told = |verdict: &EngineVerdict| (verdict.allowed, verdict.reason, verdict.retry_after);
+            let summary = |verdict: &EngineVerdict| (verdict.allowed, verdict.reason, verdict.retry_after);
             let left = |verdict: &EngineVerdict| {
                 verdict.limits.iter().map(|limit| limit.remaining).collect::<Vec<_>>()
             };
-            assert_eq!(told(&here), told(&there), "{algorithm} {n}");
+            assert_eq!(summary(&here), summary(&there), "{algorithm} {n}");
             if here.allowed {
                 assert_eq!(left(&here), left(&there), "{algorithm} {n}");
             }
@@ -317,30 +317,30 @@ fn a_recent_denial_is_repeated_without_a_call_to_the_store() {
         "rules: [{id: a, key: user, limit: 2/m, ban: {key: user, after: 100, within: 1h, for: 1h, max: 1d}}]",
     );
     let store = Faulty::default();
-    let ask = |cost, now| check(&engine, &store, &Hit::by("ann").cost(cost), now).verdict;
-    assert!(ask(2, NOW).allowed);
-    let asked = || store.asked.load(Ordering::Relaxed);
-    assert_eq!(ask(1, NOW).retry_after, Some(SECOND * 30));
-    let before = asked();
+    let check_at = |cost, now| check(&engine, &store, &Hit::by("ann").cost(cost), now).verdict;
+    assert!(check_at(2, NOW).allowed);
+    let calls = || store.calls.load(Ordering::Relaxed);
+    assert_eq!(check_at(1, NOW).retry_after, Some(SECOND * 30));
+    let before = calls();
     for tenth in 0..10 {
-        let verdict = ask(1, NOW + SECOND / 10 * tenth);
+        let verdict = check_at(1, NOW + SECOND / 10 * tenth);
         assert_eq!(verdict.retry_after, Some(SECOND * 30 - SECOND / 10 * tenth));
         assert_eq!((verdict.reason, verdict.limits[0].remaining), (Reason::Limit, 0));
     }
-    assert_eq!(asked(), before, "no round trip");
+    assert_eq!(calls(), before, "no round trip");
     let tally = engine.policy().rule("a").expect("a record").counts();
     assert_eq!(tally.denied, 11, "they count as tries");
-    ask(1, NOW + SECOND);
-    assert_eq!(asked(), before + 1, "for a second");
+    check_at(1, NOW + SECOND);
+    assert_eq!(calls(), before + 1, "for a second");
     // A reset and a changed limit are seen at once.
     inspect(&engine, &store, ("a", key("user:ann")), NOW + SECOND, InspectMode::Reset)
         .expect("it can be reset");
-    assert!(ask(2, NOW + SECOND).allowed);
-    assert!(!ask(1, NOW + SECOND).allowed);
+    assert!(check_at(2, NOW + SECOND).allowed);
+    assert!(!check_at(1, NOW + SECOND).allowed);
     engine.apply(policy("rules: [{id: a, key: user, limit: 9/m}]"), NOW + SECOND);
-    let before = asked();
-    ask(1, NOW + SECOND);
-    assert_eq!(asked(), before + 1, "under other rules it is asked anew");
+    let before = calls();
+    check_at(1, NOW + SECOND);
+    assert_eq!(calls(), before + 1, "under other rules the store is called again");
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn a_denial_that_may_be_undone_is_not_cached() {
         for _ in 0..4 {
             check(&engine, &store, &Hit::by("ann"), NOW);
         }
-        assert_eq!(store.asked.load(Ordering::Relaxed), 4, "{option}");
+        assert_eq!(store.calls.load(Ordering::Relaxed), 4, "{option}");
     }
     let settings = StoreSettings { deny_cache: false, ..StoreSettings::default() };
     let (engine, store) =
@@ -360,7 +360,7 @@ fn a_denial_that_may_be_undone_is_not_cached() {
     for _ in 0..4 {
         check(&engine, &store, &Hit::by("ann"), NOW);
     }
-    assert_eq!(store.asked.load(Ordering::Relaxed), 4, "switched off");
+    assert_eq!(store.calls.load(Ordering::Relaxed), 4, "switched off");
 }
 
 #[test]
@@ -390,12 +390,12 @@ fn the_panic_switch_holds_where_rules_fail_closed() {
     );
     let store = Faulty::without(&["a"]);
     let hit = Hit::by("ann");
-    assert_eq!(check(&engine, &store, &hit, NOW).verdict.reason, Reason::Limit, "the one that can be asked");
+    assert_eq!(check(&engine, &store, &hit, NOW).verdict.reason, Reason::Limit, "the one that answers");
     assert_eq!(check(&engine, &Faulty::without(&["a", "b"]), &hit, NOW).verdict.reason, Reason::StoreError);
     for (enforce, limits) in [(Enforce::Shadow, 2), (Enforce::Off, 0)] {
         engine.set_enforce(enforce);
         for hit in [&hit, &Hit::by("evil")] {
-            let asked = store.asked.load(Ordering::Relaxed);
+            let calls = store.calls.load(Ordering::Relaxed);
             let checked = check(&engine, &store, hit, NOW);
             let peeked = peek(&engine, &store, hit, NOW);
             assert!(checked.to_refund.is_none());
@@ -403,8 +403,8 @@ fn the_panic_switch_holds_where_rules_fail_closed() {
                 assert_eq!((verdict.allowed, verdict.reason), (true, Reason::NoRule), "{enforce:?}");
                 assert_eq!(verdict.limits.len(), limits);
             }
-            let asked_now = store.asked.load(Ordering::Relaxed) - asked;
-            assert_eq!(asked_now, limits as u64, "a check and a peek, or nothing at all");
+            let new_calls = store.calls.load(Ordering::Relaxed) - calls;
+            assert_eq!(new_calls, limits as u64, "a check and a peek, or nothing at all");
         }
     }
 }

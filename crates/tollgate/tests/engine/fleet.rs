@@ -54,7 +54,7 @@ fn what_a_ban_covers_is_not_handed_out() {
     assert_eq!(
         (taken[0].known_strikes.count, taken[0].known_strikes.until),
         (1, over),
-        "the store is told of the strike"
+        "the strike is sent to the store"
     );
 }
 

@@ -106,7 +106,7 @@ impl<'a> Run<'a> {
         match &step.action {
             Action::Hit(cost) => self.hit(*cost),
             Action::Peek(cost) => {
-                self.ask(*cost);
+                self.charge(*cost);
             }
             Action::Owe(cost) => self.owe(*cost),
             Action::Refund(which, part) => {
@@ -133,7 +133,7 @@ impl<'a> Run<'a> {
     }
 
     /// Peeks at both.
-    fn ask(&mut self, cost: Cost) -> (u64, Decision) {
+    fn charge(&mut self, cost: Cost) -> (u64, Decision) {
         let cost = self.cost(cost);
         let decision = self.quota.decide(&self.state, self.time(), cost);
         assert_eq!(decision, self.model.answer(self.now, cost), "a cost of {cost} at {}", self.now);
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
     }
 
     fn hit(&mut self, cost: Cost) {
-        let (cost, decision) = self.ask(cost);
+        let (cost, decision) = self.charge(cost);
         if decision.is_allowed() {
             let id = self.events.len();
             let now = self.time();

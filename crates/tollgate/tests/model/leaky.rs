@@ -50,7 +50,7 @@ impl Leaky {
     }
 
     /// Whether an entry of now may leave at `at`: no more than `after` are ahead of it.
-    fn is_its_turn(&self, at: u64, after: u64) -> bool {
+    fn is_released(&self, at: u64, after: u64) -> bool {
         self.water(at) <= u128::from(after) * self.flow.token
     }
 
@@ -86,7 +86,7 @@ impl Model for Leaky {
                 self.water(now) <= u128::from(after + self.capacity) * self.flow.token
             }
             Release::Hold { max_wait: Some(max_wait), after } => {
-                self.is_its_turn(now.saturating_add(max_wait.as_nanos() as u64), after)
+                self.is_released(now.saturating_add(max_wait.as_nanos() as u64), after)
             }
         }
     }
@@ -95,7 +95,7 @@ impl Model for Leaky {
         match self.release {
             Release::AtOnce => Duration::ZERO,
             Release::Hold { after, .. } => {
-                Duration::from_nanos(first(now, |at| self.is_its_turn(at, after)) - now)
+                Duration::from_nanos(first(now, |at| self.is_released(at, after)) - now)
             }
         }
     }

@@ -111,26 +111,26 @@ impl ConnectionContext {
         let host = self.inspect(&parts, &snapshot.policy).map_err(ExchangeError::Ambiguous)?;
         let handshake = WebSocketHandshake::of(&mut parts).map_err(ExchangeError::Ambiguous)?;
         let route = self.proxy.route.load_full();
-        let asks_upgrade = parts.version == Version::HTTP_11;
-        let upgrade = if asks_upgrade { hop_by_hop::requested_upgrade(&parts.headers) } else { None };
+        let may_upgrade = parts.version == Version::HTTP_11;
+        let upgrade = if may_upgrade { hop_by_hop::requested_upgrade(&parts.headers) } else { None };
         let mut upload = Upload::new(body, stall_limits(&parts, &route.config));
         self.sanitize(&mut parts.headers, &mut upload, &route, &snapshot.fields);
-        let mut visit = ProxiedRequest { parts, host, upload, upgrade, handshake, route, snapshot };
+        let mut request = ProxiedRequest { parts, host, upload, upgrade, handshake, route, snapshot };
         let ProxyDecision { mut verdict, decided_at: at, sticky, sender } =
-            self.decide(&mut visit).await.map_err(ForwardError::from)?;
-        let status_of = visit.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
+            self.decide(&mut request).await.map_err(ForwardError::from)?;
+        let status_of = request.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
         match (&self.proxy.request_queue, sender) {
             (Some(queue), _) if verdict.allowed && status_of.is_some() => {
                 let id = status_of.unwrap_or_default();
-                Box::pin(self.show_status(queue, &id, &mut visit, &mut verdict, at)).await
+                Box::pin(self.show_status(queue, &id, &mut request, &mut verdict, at)).await
             }
-            _ if verdict.allowed => self.forward(&mut visit, &mut verdict, at, sticky).await,
+            _ if verdict.allowed => self.forward(&mut request, &mut verdict, at, sticky).await,
             // Upgrades are not enqueued: the client's connection cannot be joined to an upstream later.
-            (Some(queue), Some(sender)) if status_of.is_none() && visit.upgrade.is_none() => {
-                Box::pin(self.enqueue(queue, visit, sender, &verdict, at)).await
+            (Some(queue), Some(sender)) if status_of.is_none() && request.upgrade.is_none() => {
+                Box::pin(self.enqueue(queue, request, sender, &verdict, at)).await
             }
             _ => {
-                discard(visit);
+                discard(request);
                 Err(ExchangeError::Denied(Box::new(verdict)))
             }
         }
@@ -139,7 +139,7 @@ impl ConnectionContext {
     /// Waits for the request's turn; returns the charges to settle after its response.
     async fn admit(
         &self,
-        visit: &mut ProxiedRequest,
+        request: &mut ProxiedRequest,
         verdict: &mut EngineVerdict,
         decided_at: Time,
     ) -> Result<Option<Box<UnsettledCharges>>, ExchangeError> {
@@ -148,7 +148,7 @@ impl ConnectionContext {
             return Ok(None);
         }
         let mut open = Box::new(UnsettledCharges::take_from(verdict));
-        Box::pin(self.wait_for_turn(visit, &mut open, verdict, decided_at)).await?;
+        Box::pin(self.wait_for_release(request, &mut open, verdict, decided_at)).await?;
         Ok(Some(open))
     }
 
@@ -157,37 +157,37 @@ impl ConnectionContext {
         &self,
         queue: &RequestQueue,
         id: &str,
-        visit: &mut ProxiedRequest,
+        request: &mut ProxiedRequest,
         verdict: &mut EngineVerdict,
         decided_at: Time,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
-        let mut charges = self.admit(visit, verdict, decided_at).await?;
+        let mut charges = self.admit(request, verdict, decided_at).await?;
         let _permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
-        let shown = queue.status(&visit.parts.method, id).await;
+        let shown = queue.status(&request.parts.method, id).await;
         let status = shown.as_ref().map_or_else(|problem| problem.status, |shown| shown.status());
         self.settle(charges, status, &HeaderMap::new());
         let mut response = shown.map_err(ExchangeError::Problem)?.map(ResponseBody::Full);
-        response::write_headers(&mut response, verdict, visit.snapshot.live.headers);
+        response::write_headers(&mut response, verdict, request.snapshot.live.headers);
         Ok(response)
     }
 
     /// Waits for the request's turn and sends it to an upstream.
     async fn forward(
         &self,
-        visit: &mut ProxiedRequest,
+        request: &mut ProxiedRequest,
         verdict: &mut EngineVerdict,
         decided_at: Time,
         sticky: Option<u64>,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
-        let mut charges = self.admit(visit, verdict, decided_at).await?;
+        let mut charges = self.admit(request, verdict, decided_at).await?;
         let permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
-        let protocol = self.prepare(visit);
-        let client = visit.parts.extensions.remove::<OnUpgrade>().zip(protocol);
+        let protocol = self.prepare(request);
+        let client = request.parts.extensions.remove::<OnUpgrade>().zip(protocol);
         let requires = if client.is_some() { Requires::Http1 } else { Requires::Any };
-        let route = &visit.route;
+        let route = &request.route;
         // Moved, not cloned: a request is large.
-        let parts = std::mem::replace(&mut visit.parts, Request::new(()).into_parts().0);
-        let upload = std::mem::replace(&mut visit.upload, Upload::empty());
+        let parts = std::mem::replace(&mut request.parts, Request::new(()).into_parts().0);
+        let upload = std::mem::replace(&mut request.upload, Upload::empty());
         let mut outgoing = Some(OutgoingRequest { parts, upload, requires, sticky });
         let forwarded = forward::forward(&self.proxy, route, self.worker, &mut outgoing).await;
         let (mut response, mut in_flight) = match forwarded {
@@ -204,10 +204,10 @@ impl ConnectionContext {
         let client = client.map(|(end, protocol)| PendingUpgrade {
             client: end,
             protocol,
-            handshake: visit.handshake.take(),
+            handshake: request.handshake.take(),
             active_stream: self.stream_activity.as_ref().map(ActiveStream::new),
         });
-        merge_headers::write(response.headers_mut(), verdict, visit.snapshot.live.headers);
+        merge_headers::write(response.headers_mut(), verdict, request.snapshot.live.headers);
         self.build_response(response, in_flight, client, route.config.timeouts.idle)
     }
 
@@ -235,12 +235,12 @@ impl ConnectionContext {
     async fn enqueue(
         &self,
         queue: &RequestQueue,
-        visit: ProxiedRequest,
+        request: ProxiedRequest,
         sender: RequestSender,
         verdict: &EngineVerdict,
         decided_at: Time,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
-        let ProxiedRequest { mut parts, host, upload, snapshot, .. } = visit;
+        let ProxiedRequest { mut parts, host, upload, snapshot, .. } = request;
         hop_by_hop::remove_from_request(&mut parts.headers);
         let queued = queue
             .enqueue(&self.proxy.gate, &snapshot, (&parts, &host), upload, sender, (verdict, decided_at))
@@ -291,8 +291,8 @@ impl ConnectionContext {
     }
 
     /// Prepares the request for forwarding; returns the protocol that the client asks to upgrade to.
-    fn prepare(&self, visit: &mut ProxiedRequest) -> Option<HeaderValue> {
-        let ProxiedRequest { parts, host, upload, upgrade, route, .. } = visit;
+    fn prepare(&self, request: &mut ProxiedRequest) -> Option<HeaderValue> {
+        let ProxiedRequest { parts, host, upload, upgrade, route, .. } = request;
         let protocol_wanted = upgrade.take();
         self.peer.write_forwarding_headers(&mut parts.headers, host, route.trust());
         if route.config.host == HostHeader::Keep {
@@ -358,8 +358,8 @@ impl From<ForwardError> for ExchangeError {
 
 /// Reads and discards a rejected body, within bounds: a client that is still sending may not read the response. A
 /// client that waits for 100 sends no body, so there is nothing to discard.
-fn discard(visit: ProxiedRequest) {
-    let ProxiedRequest { parts, upload: mut body, .. } = visit;
+fn discard(request: ProxiedRequest) {
+    let ProxiedRequest { parts, upload: mut body, .. } = request;
     if body.is_end_stream() || parts.headers.contains_key(EXPECT) {
         return;
     }

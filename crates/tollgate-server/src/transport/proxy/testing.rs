@@ -127,8 +127,8 @@ impl HoldRoom {
         let mut verdict = self.gate.engine.check(&Hit::on("GET", "h", "/"), HELD_AT);
         let mut charge = verdict.receipt.take();
         let key = charge.as_ref().and_then(ChargeReceipt::queue_key).expect("it is charged");
-        let turn = HELD_AT + verdict.delay;
-        self.queues.enqueue(&self.gate, key, turn, &mut charge, usize::MAX).expect("there is no bound")
+        let release_at = HELD_AT + verdict.delay;
+        self.queues.enqueue(&self.gate, key, release_at, &mut charge, usize::MAX).expect("there is no bound")
     }
 }
 

@@ -12,7 +12,7 @@ fn without_tokens_only_local_hosts_and_the_own_origin_are_served() {
     let server = Server::start("");
     let own = server.admin.to_string();
     let status =
-        |headers: &[(&str, &str)]| Client::to(server.admin).ask("GET", "/v1/bans", headers, b"").status;
+        |headers: &[(&str, &str)]| Client::to(server.admin).request("GET", "/v1/bans", headers, b"").status;
     assert_eq!(status(&[("host", &own)]), 200);
     assert_eq!(status(&[("host", "localhost:7070")]), 200);
     assert_eq!(status(&[("host", "[::1]:7070")]), 200);
@@ -27,7 +27,7 @@ fn without_tokens_only_local_hosts_and_the_own_origin_are_served() {
     client.write(b"GET /v1/bans HTTP/1.1\r\n\r\n");
     assert_eq!(client.answer().status, 403, "no Host at all");
     let ban = json!({ "key": "user:ann", "for": "1h" }).to_string();
-    let forged = Client::to(server.admin).ask(
+    let forged = Client::to(server.admin).request(
         "POST",
         "/v1/bans",
         &[("origin", "http://evil.example")],
@@ -50,31 +50,31 @@ fn with_tokens() -> Arc<Folder> {
 fn tokens_have_roles() {
     let server = Server::start_in(&with_tokens());
     let ban = json!({ "key": "user:ann", "for": "1h" }).to_string();
-    let ask = |method: &str, path: &str, token: &str| {
+    let send = |method: &str, path: &str, token: &str| {
         let authorization = format!("Bearer {token}");
         let headers: &[_] = if token.is_empty() { &[] } else { &[("authorization", authorization.as_str())] };
         let body = if method == "POST" { ban.as_str() } else { "" };
-        Client::to(server.admin).ask(method, path, headers, body.as_bytes())
+        Client::to(server.admin).request(method, path, headers, body.as_bytes())
     };
     for (method, path) in
         [("GET", "/v1/rules"), ("GET", "/v1/bans"), ("GET", "/metrics"), ("GET", "/v1/keys?rule=a")]
     {
         for (token, status) in [("", 401), ("wrong-0123456789", 401), (READER, 200), (OPERATOR, 200)] {
-            assert_eq!(ask(method, path, token).status, status, "{method} {path} {token}");
+            assert_eq!(send(method, path, token).status, status, "{method} {path} {token}");
         }
     }
-    assert_eq!(ask("GET", "/v1/rules", "").header("www-authenticate"), Some("Bearer"));
+    assert_eq!(send("GET", "/v1/rules", "").header("www-authenticate"), Some("Bearer"));
     for (method, path, done) in
         [("POST", "/v1/bans", 201), ("DELETE", "/v1/bans/user:ann", 200), ("DELETE", "/v1/keys?rule=a", 200)]
     {
         for (token, status) in [("", 401), (READER, 403), (OPERATOR, done)] {
-            assert_eq!(ask(method, path, token).status, status, "{method} {path} {token}");
+            assert_eq!(send(method, path, token).status, status, "{method} {path} {token}");
         }
     }
-    assert_eq!(ask("GET", "/healthz", "").status, 200);
-    assert_eq!(ask("GET", "/readyz", "").status, 200);
+    assert_eq!(send("GET", "/healthz", "").status, 200);
+    assert_eq!(send("GET", "/readyz", "").status, 200);
     let elsewhere = [("host", "tollgate.example"), ("authorization", &format!("Bearer {READER}"))];
-    assert_eq!(Client::to(server.admin).ask("GET", "/v1/rules", &elsewhere, b"").status, 200);
+    assert_eq!(Client::to(server.admin).request("GET", "/v1/rules", &elsewhere, b"").status, 200);
     for secret in [READER, OPERATOR, "wrong-0123456789"] {
         assert!(!server.log().contains(secret), "the log tells no tokens");
     }
@@ -140,7 +140,7 @@ fn an_edit_takes_the_role_that_it_says() {
     let server = Server::start_in(&folder);
     let status = |method: &str, path: &str, token: &str| {
         let bearer = format!("Bearer {token}");
-        Client::to(server.admin).ask(method, path, &[("authorization", &bearer)], b"{").status
+        Client::to(server.admin).request(method, path, &[("authorization", &bearer)], b"{").status
     };
     for (method, path, role) in EDITS {
         let refused = |token: &str| matches!(status(method, path, token), 401 | 403);
@@ -151,7 +151,7 @@ fn an_edit_takes_the_role_that_it_says() {
     let expected = EDITS.len() * 2 + EDITS.iter().filter(|(.., role)| *role == "admin").count();
     server.wait_for_log_times("admin call refused", expected);
     let log = server.log();
-    assert_eq!(log.matches("admin call refused").count(), expected, "each is told once");
+    assert_eq!(log.matches("admin call refused").count(), expected, "each is logged once");
     assert!(log.contains("caller=\"bob\"") && log.contains("caller=\"read-1\""), "by name: {log}");
     for secret in [READER, OPERATOR, admin, "wrong-0123456789", "user:ann"] {
         assert!(!log.contains(secret), "the log tells {secret}");
@@ -168,7 +168,7 @@ fn edits_are_refused_to_other_hosts_and_origins() {
             [("host", "localhost"), ("origin", "http://evil.example")],
             [("host", "localhost"), ("origin", "null")],
         ] {
-            let refused = Client::to(server.admin).ask(method, path, &headers, b"{}");
+            let refused = Client::to(server.admin).request(method, path, &headers, b"{}");
             assert_eq!(refused.status, 403, "{method} {path} {headers:?}");
         }
     }
@@ -178,7 +178,7 @@ fn edits_are_refused_to_other_hosts_and_origins() {
         ("GET", "/openapi.json"),
         ("OPTIONS", "/v1/rules"),
     ] {
-        let refused = Client::to(server.admin).ask(method, path, &[("host", "evil.example")], b"");
+        let refused = Client::to(server.admin).request(method, path, &[("host", "evil.example")], b"");
         assert_eq!(refused.status, 403, "{method} {path}");
         assert_eq!(refused.header("access-control-allow-origin"), None);
     }
@@ -197,17 +197,17 @@ fn tokens_of_the_environment_need_no_file() {
         .arg(&config);
     let server = Server::run(&folder, &mut command);
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], server.admin.port()));
-    let ask = |token: &str, method: &str, path: &str, body: &str| {
-        Client::to(address).ask(
+    let send = |token: &str, method: &str, path: &str, body: &str| {
+        Client::to(address).request(
             method,
             path,
             &[("authorization", &format!("Bearer {token}"))],
             body.as_bytes(),
         )
     };
-    assert_eq!(ask("wrong-0123456789", "GET", "/v1/rules", "").status, 401);
-    assert_eq!(ask(OPERATOR, "POST", "/v1/rules", "{\"id\":\"a\",\"limit\":\"5/m\"}").status, 201);
-    assert_eq!(ask(READER, "GET", "/v1/audit", "").json()["changes"][0]["who"], "ann");
+    assert_eq!(send("wrong-0123456789", "GET", "/v1/rules", "").status, 401);
+    assert_eq!(send(OPERATOR, "POST", "/v1/rules", "{\"id\":\"a\",\"limit\":\"5/m\"}").status, 201);
+    assert_eq!(send(READER, "GET", "/v1/audit", "").json()["changes"][0]["who"], "ann");
 
     let mut command = tollgate_testkit::binary();
     command.env("TOLLGATE_TOKENS", "admin too-short ann").arg("serve").arg("-c").arg(&config);

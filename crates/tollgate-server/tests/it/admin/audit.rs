@@ -13,10 +13,11 @@ fn start() -> Server {
     Server::start_in(&folder)
 }
 
-fn ask(server: &Server, token: &str, method: &str, path: &str, body: Value) -> (u16, Value) {
+fn send(server: &Server, token: &str, method: &str, path: &str, body: Value) -> (u16, Value) {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let bearer = format!("Bearer {token}");
-    let answer = Client::to(server.admin).ask(method, path, &[("authorization", &bearer)], body.as_bytes());
+    let answer =
+        Client::to(server.admin).request(method, path, &[("authorization", &bearer)], body.as_bytes());
     (answer.status, answer.json())
 }
 
@@ -24,10 +25,10 @@ fn ask(server: &Server, token: &str, method: &str, path: &str, body: Value) -> (
 fn every_change_is_logged_with_who_when_before_and_after() {
     let server = start();
     let rule = |limit: &str| json!({ "id": "a", "limit": limit });
-    assert_eq!(ask(&server, ANN, "POST", "/v1/rules", rule("1/m")).0, 201);
-    assert_eq!(ask(&server, ANN, "PUT", "/v1/rules/a", rule("2/m")).0, 200);
+    assert_eq!(send(&server, ANN, "POST", "/v1/rules", rule("1/m")).0, 201);
+    assert_eq!(send(&server, ANN, "PUT", "/v1/rules/a", rule("2/m")).0, 200);
     assert_eq!(
-        ask(
+        send(
             &server,
             BOB,
             "POST",
@@ -37,22 +38,22 @@ fn every_change_is_logged_with_who_when_before_and_after() {
         .0,
         201
     );
-    assert_eq!(ask(&server, ANN, "POST", "/v1/allow", json!({ "key": "user:good", "note": "n" })).0, 201);
-    assert_eq!(ask(&server, ANN, "PUT", "/v1/enforce", json!({ "enforce": "shadow" })).0, 200);
-    assert_eq!(ask(&server, BOB, "DELETE", "/v1/bans/user:evil", Value::Null).0, 200);
-    assert_eq!(ask(&server, ANN, "DELETE", "/v1/rules/a", Value::Null).0, 200);
+    assert_eq!(send(&server, ANN, "POST", "/v1/allow", json!({ "key": "user:good", "note": "n" })).0, 201);
+    assert_eq!(send(&server, ANN, "PUT", "/v1/enforce", json!({ "enforce": "shadow" })).0, 200);
+    assert_eq!(send(&server, BOB, "DELETE", "/v1/bans/user:evil", Value::Null).0, 200);
+    assert_eq!(send(&server, ANN, "DELETE", "/v1/rules/a", Value::Null).0, 200);
 
-    let (status, log) = ask(&server, BOB, "GET", "/v1/audit", Value::Null);
+    let (status, log) = send(&server, BOB, "GET", "/v1/audit", Value::Null);
     assert_eq!((status, &log["next"]), (200, &Value::Null));
     let changes = log["changes"].as_array().expect("a list");
-    let told: Vec<_> = changes
+    let reply: Vec<_> = changes
         .iter()
         .map(|change| {
             ["version", "who", "what", "name"].map(|name| change[name].as_str().unwrap_or_default())
         })
         .collect();
     assert_eq!(
-        told,
+        reply,
         [
             ["0-7", "ann@example.com", "rule", "a"],
             ["0-6", "operate-2", "ban", "user:evil"],
@@ -75,7 +76,7 @@ fn every_change_is_logged_with_who_when_before_and_after() {
     assert!(changes.iter().all(|change| change["at"].as_str().is_some_and(|at| at.ends_with('Z'))), "{log}");
 
     let versions = |path: &str| {
-        let (_, log) = ask(&server, BOB, "GET", path, Value::Null);
+        let (_, log) = send(&server, BOB, "GET", path, Value::Null);
         let list: Vec<_> = log["changes"]
             .as_array()
             .into_iter()
@@ -98,8 +99,8 @@ fn every_change_is_logged_with_who_when_before_and_after() {
         ("limit=0", "limit"),
         ("item=ban:x", "item"),
     ] {
-        let (status, told) = ask(&server, BOB, "GET", &format!("/v1/audit?{query}"), Value::Null);
-        assert_eq!((status, &told["field"]), (400, &json!(field)), "{query}");
+        let (status, reply) = send(&server, BOB, "GET", &format!("/v1/audit?{query}"), Value::Null);
+        assert_eq!((status, &reply["field"]), (400, &json!(field)), "{query}");
     }
 }
 
@@ -107,27 +108,27 @@ fn every_change_is_logged_with_who_when_before_and_after() {
 fn one_change_is_reverted_by_a_new_one() {
     let server = start();
     let rule = |limit: &str| json!({ "id": "a", "match": "/a", "limit": limit });
-    assert_eq!(ask(&server, ANN, "POST", "/v1/rules", rule("1/m")).0, 201);
-    assert_eq!(ask(&server, ANN, "PUT", "/v1/rules/a", rule("2/m")).0, 200);
+    assert_eq!(send(&server, ANN, "POST", "/v1/rules", rule("1/m")).0, 201);
+    assert_eq!(send(&server, ANN, "PUT", "/v1/rules/a", rule("2/m")).0, 200);
     let rollback = |version: &str, query: &str| {
-        ask(&server, ANN, "POST", &format!("/v1/audit/{version}/rollback{query}"), Value::Null)
+        send(&server, ANN, "POST", &format!("/v1/audit/{version}/rollback{query}"), Value::Null)
     };
-    let (status, told) = rollback("0-1", "");
-    assert_eq!((status, &told["version"]), (412, &json!("0-2")), "{told}");
+    let (status, reply) = rollback("0-1", "");
+    assert_eq!((status, &reply["version"]), (412, &json!("0-2")), "{reply}");
     let (status, would) = rollback("0-2", "?dry_run=true");
     assert_eq!((status, &would["changes"][0]["after"]), (200, &rule("1/m")), "{would}");
-    let (status, told) = rollback("0-2", "");
+    let (status, reply) = rollback("0-2", "");
     let change = json!({ "what": "rule", "name": "a", "before": rule("2/m"), "after": rule("1/m"), "version": "0-3", "undoes": "0-2" });
-    assert_eq!((status, told), (200, json!({ "changes": [change] })));
+    assert_eq!((status, reply), (200, json!({ "changes": [change] })));
     assert_eq!(server.check(&json!({ "path": "/a" })).json()["limit"], "1/m", "it is in force");
-    let (_, log) = ask(&server, ANN, "GET", "/v1/audit?limit=1", Value::Null);
+    let (_, log) = send(&server, ANN, "GET", "/v1/audit?limit=1", Value::Null);
     assert_eq!((&log["changes"][0]["undoes"], &log["changes"][0]["version"]), (&json!("0-2"), &json!("0-3")));
 
-    assert_eq!(ask(&server, ANN, "DELETE", "/v1/rules/a", Value::Null).0, 200);
+    assert_eq!(send(&server, ANN, "DELETE", "/v1/rules/a", Value::Null).0, 200);
     assert_eq!(rollback("0-4", "").0, 200, "what was deleted is there again");
-    assert_eq!(ask(&server, ANN, "GET", "/v1/rules/a", Value::Null).1["limits"], json!(["1/m"]));
+    assert_eq!(send(&server, ANN, "GET", "/v1/rules/a", Value::Null).1["limits"], json!(["1/m"]));
     assert_eq!(rollback("0-99", "").0, 404);
     assert_eq!(rollback("yesterday", "").0, 400);
-    let (status, _) = ask(&server, BOB, "POST", "/v1/audit/0-5/rollback", Value::Null);
+    let (status, _) = send(&server, BOB, "POST", "/v1/audit/0-5/rollback", Value::Null);
     assert_eq!(status, 403, "an operator does not change rules");
 }

@@ -113,19 +113,19 @@ fn bans_are_listed_by_pages_and_changed_only_as_they_were_seen() {
     assert_eq!(seen, ["user:a", "user:b", "user:c", "user:d"]);
     assert_eq!(server.admin("GET", "/v1/bans?after=nonsense", "").status, 400);
 
-    let ask = |method: &str, path: &str, header: (&str, &str), body: &str| {
-        Client::to(server.admin).ask(method, path, &[header], body.as_bytes())
+    let send = |method: &str, path: &str, header: (&str, &str), body: &str| {
+        Client::to(server.admin).request(method, path, &[header], body.as_bytes())
     };
     let longer = json!({ "key": "user:a", "for": "2h" }).to_string();
-    let late = ask("POST", "/v1/bans", ("if-match", "\"0-1\""), &longer);
+    let late = send("POST", "/v1/bans", ("if-match", "\"0-1\""), &longer);
     assert_eq!((late.status, &late.json()["version"]), (412, &json!("0-3")), "{late}");
-    assert_eq!(ask("POST", "/v1/bans", ("if-none-match", "*"), &longer).status, 412);
-    let changed = ask("POST", "/v1/bans", ("if-match", "\"0-3\""), &longer);
+    assert_eq!(send("POST", "/v1/bans", ("if-none-match", "*"), &longer).status, 412);
+    let changed = send("POST", "/v1/bans", ("if-match", "\"0-3\""), &longer);
     assert_eq!((changed.status, changed.header("etag")), (201, Some("\"0-4\"")), "{changed}");
-    assert_eq!(ask("DELETE", "/v1/bans/user:a", ("if-match", "\"0-3\""), "").status, 412);
+    assert_eq!(send("DELETE", "/v1/bans/user:a", ("if-match", "\"0-3\""), "").status, 412);
     let would = server.admin("DELETE", "/v1/bans/user:a?dry_run=true", "").json();
     assert_eq!((&would["dry_run"], &would["changes"][0]["after"]), (&json!(true), &json!(null)), "{would}");
-    assert_eq!(ask("DELETE", "/v1/bans/user:a", ("if-match", "\"0-4\""), "").status, 200);
+    assert_eq!(send("DELETE", "/v1/bans/user:a", ("if-match", "\"0-4\""), "").status, 200);
     let would = server.admin("POST", "/v1/bans?dry_run=true", &longer).json();
     assert_eq!(would["changes"][0]["name"], "user:a");
     assert_eq!(bans(&server), ["user:b", "user:c", "user:d"]);

@@ -11,7 +11,7 @@ const RULES: &str = "rules: [{ id: a, key: user, limit: 5/y }]\n";
 const ANN: &[u8] = b"{\"user\":\"ann\"}";
 
 fn check(at: SocketAddr, headers: &[(&str, &str)]) -> u16 {
-    Client::to(at).ask("POST", "/v1/check", headers, ANN).status
+    Client::to(at).request("POST", "/v1/check", headers, ANN).status
 }
 
 /// A loopback address at which a listener on all addresses is reached.
@@ -65,8 +65,12 @@ fn beyond_loopback_decisions_take_tokens_of_the_role_check_once_one_exists() {
     let with = |token: &str| check(local(closed.http), &[("authorization", &format!("Bearer {token}"))]);
     assert_eq!(check(local(closed.http), &[]), 401);
     assert_eq!((with("wrong-0123456789"), with(READER), with(APP)), (401, 403, 200));
-    let admin =
-        Client::to(closed.admin).ask("GET", "/v1/rules", &[("authorization", &format!("Bearer {APP}"))], b"");
+    let admin = Client::to(closed.admin).request(
+        "GET",
+        "/v1/rules",
+        &[("authorization", &format!("Bearer {APP}"))],
+        b"",
+    );
     assert_eq!(admin.status, 403, "a token for decisions reads nothing: {admin}");
     let http = format!("http://{}", local(closed.http));
     let run = |token: &str| {
@@ -105,14 +109,15 @@ fn health_names_no_servers_to_callers_without_a_token() {
     let server = Server::start_in(&folder);
     let bearer = format!("Bearer {READER}");
     for page in ["/healthz", "/readyz"] {
-        let stranger = Client::to(server.admin).ask("GET", page, &[], b"");
+        let stranger = Client::to(server.admin).request("GET", page, &[], b"");
         assert_eq!(stranger.status, 200, "{page}");
         assert!(!stranger.text().contains("127.0.0.1"), "{page}: {stranger}");
     }
-    let health: Value = Client::to(server.admin).ask("GET", "/healthz", &[], b"").json();
+    let health: Value = Client::to(server.admin).request("GET", "/healthz", &[], b"").json();
     assert!(health["status"].is_string() && health["protection"].is_string(), "{health}");
-    let told = Client::to(server.admin).ask("GET", "/healthz", &[("authorization", &bearer)], b"").text();
-    assert!(told.contains("127.0.0.1:1") && told.contains("127.0.0.1:2"), "{told}");
+    let reply =
+        Client::to(server.admin).request("GET", "/healthz", &[("authorization", &bearer)], b"").text();
+    assert!(reply.contains("127.0.0.1:1") && reply.contains("127.0.0.1:2"), "{reply}");
 }
 
 #[test]
@@ -120,7 +125,7 @@ fn refused_callers_cannot_fill_the_log() {
     let server = Server::start(RULES);
     let mut client = Client::to(server.admin);
     for _ in 0..500 {
-        assert_eq!(client.ask("GET", "/v1/bans", &[("host", "evil.example")], b"").status, 403);
+        assert_eq!(client.request("GET", "/v1/bans", &[("host", "evil.example")], b"").status, 403);
     }
     server.wait_for_log("refused calls: more of these are counted");
     let lines = server.log().matches("admin call refused").count();
@@ -136,11 +141,11 @@ fn admin_responses_forbid_content_sniffing() {
         ("/nothing", None),
         ("/v1/bans", Some(("host", "evil.example"))),
     ] {
-        let answer = Client::to(server.admin).ask("GET", path, headers.as_slice(), b"");
+        let answer = Client::to(server.admin).request("GET", path, headers.as_slice(), b"");
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{path}");
     }
     let admin = server.admin;
-    let status = |headers: &[(&str, &str)]| Client::to(admin).ask("GET", "/v1/bans", headers, b"").status;
+    let status = |headers: &[(&str, &str)]| Client::to(admin).request("GET", "/v1/bans", headers, b"").status;
     assert_eq!(status(&[("host", "localhost"), ("host", "localhost")]), 400);
     assert_eq!(status(&[("origin", "http://\u{e4}.example")]), 403);
     assert_eq!(status(&[("sec-fetch-site", "cross-site")]), 403);

@@ -14,13 +14,13 @@ const A_MINUTE: Duration = Duration::from_secs(if cfg!(debug_assertions) { 240 }
 
 fn import(server: &Server, query: &str, text: &str) -> Answer {
     let path = format!("/v1/rules/import{query}");
-    Client::patient(server.admin, A_MINUTE).ask("POST", &path, &[], text.as_bytes())
+    Client::patient(server.admin, A_MINUTE).request("POST", &path, &[], text.as_bytes())
 }
 
 fn counts(answer: &Answer) -> [u64; 4] {
     assert_eq!(answer.status, 200, "{answer}");
-    let told = answer.json();
-    ["created", "changed", "deleted", "unchanged"].map(|name| told[name].as_u64().expect("a number"))
+    let reply = answer.json();
+    ["created", "changed", "deleted", "unchanged"].map(|name| reply[name].as_u64().expect("a number"))
 }
 
 fn export(server: &Server, query: &str) -> String {
@@ -73,9 +73,9 @@ fn one_bad_rule_and_nothing_is_imported() {
         ("- { id: bad", 3, ""),
     ] {
         let refused = import(&server, "", &format!("{good}{bad}"));
-        let told = refused.json();
-        assert_eq!((refused.status, &told["problems"][0]["line"]), (400, &json!(line)), "{bad}: {told}");
-        assert!(told["detail"].as_str().is_some_and(|detail| detail.contains(words)), "{bad}: {told}");
+        let reply = refused.json();
+        assert_eq!((refused.status, &reply["problems"][0]["line"]), (400, &json!(line)), "{bad}: {reply}");
+        assert!(reply["detail"].as_str().is_some_and(|detail| detail.contains(words)), "{bad}: {reply}");
         assert_eq!(export(&server, ""), "rules: []\n", "{bad}");
     }
     for (query, field) in [("?mode=loud", "mode"), ("?dry_run=perhaps", "dry_run"), ("?colour=red", "colour")]
@@ -166,8 +166,12 @@ fn one_bad_ban_and_nothing_is_imported() {
             ("{\"bans\": 7}", 1),
         ] {
             let refused = server.admin("POST", "/v1/bans/import", bad);
-            let told = refused.json();
-            assert_eq!((refused.status, &told["problems"][0]["line"]), (400, &json!(line)), "{bad}: {told}");
+            let reply = refused.json();
+            assert_eq!(
+                (refused.status, &reply["problems"][0]["line"]),
+                (400, &json!(line)),
+                "{bad}: {reply}"
+            );
             assert_eq!(bans(&server), ["user:filed"], "{bad}");
         }
         assert_eq!(counts(&server.admin("POST", "/v1/bans/import?dry_run=true", "user:a\n")), [1, 0, 0, 0]);

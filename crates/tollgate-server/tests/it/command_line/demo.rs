@@ -32,7 +32,7 @@ fn the_demo_serves_until_a_stop_signal() {
     let api = said.iter().find_map(|line| line.strip_prefix("The API")?.trim().strip_prefix("http://"));
     let api = api.and_then(|api| api.parse().ok()).unwrap_or_else(|| panic!("no address in {said:#?}"));
     for status in [201, 201, 201, 429] {
-        let answer = Client::to(api).ask("POST", "/cab-booking", &[("x-user", "you")], b"");
+        let answer = Client::to(api).request("POST", "/cab-booking", &[("x-user", "you")], b"");
         assert_eq!(answer.status, status, "{answer}");
         let refused = answer.header("content-type") == Some("application/problem+json");
         assert_eq!(

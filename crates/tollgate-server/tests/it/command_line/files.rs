@@ -156,12 +156,12 @@ fn a_queue_longer_than_client_timeouts_is_warned_of() {
     for path in [&list, &config] {
         let ran = tollgate(&["rules", "check", path]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        let told: Vec<_> = ran.stderr.lines().filter(|line| line.starts_with("warning: ")).collect();
-        assert_eq!(told.len(), 1, "{ran:?}");
-        assert!(told[0].starts_with("warning: rule slow: 5/m holds requests for up to 48s"), "{ran:?}");
+        let report: Vec<_> = ran.stderr.lines().filter(|line| line.starts_with("warning: ")).collect();
+        assert_eq!(report.len(), 1, "{ran:?}");
+        assert!(report[0].starts_with("warning: rule slow: 5/m holds requests for up to 48s"), "{ran:?}");
         let ran = tollgate(&["rules", "check", path, "--json"]);
-        let told: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
-        assert_eq!(told["warnings"].as_array().map(Vec::len), Some(1), "{ran:?}");
+        let report: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        assert_eq!(report["warnings"].as_array().map(Vec::len), Some(1), "{ran:?}");
     }
 }
 

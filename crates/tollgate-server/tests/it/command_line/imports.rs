@@ -23,9 +23,9 @@ fn apply_prints_the_result_for_each_rule() {
         "0 created, 0 changed, 0 deleted, 2 unchanged, version 0-2\n"
     );
     let three = shell.file("three.yaml", THREE);
-    let told = shell.done(&["rules", "apply", "--replace", &three]);
-    assert!(told.starts_with("1 created, 1 changed, 1 deleted, 0 unchanged, version 0-5\n"), "{told}");
-    let mut lines: Vec<_> = told.lines().skip(1).collect();
+    let output = shell.done(&["rules", "apply", "--replace", &three]);
+    assert!(output.starts_with("1 created, 1 changed, 1 deleted, 0 unchanged, version 0-5\n"), "{output}");
+    let mut lines: Vec<_> = output.lines().skip(1).collect();
     lines.sort_unstable();
     assert_eq!(lines, ["  + three", "  - two", "  ~ one"]);
     let json = json_of(&shell.admin(&["rules", "apply", &two, "--json"]));
@@ -77,8 +77,8 @@ fn what_is_exported_is_applied_again_without_a_change() {
     let same = shell.admin(&["rules", "diff", &file, "--replace"]);
     assert_eq!((same.code, same.stdout.as_str()), (Some(0), ""), "{same:?}");
     let other = Shell::start();
-    let told = other.done(&["rules", "apply", &file]);
-    assert!(told.starts_with("2 created, "), "{told}");
+    let output = other.done(&["rules", "apply", &file]);
+    assert!(output.starts_with("2 created, "), "{output}");
     assert_eq!(other.done(&["rules", "export"]), exported);
     assert_eq!(
         other.done(&["rules", "show", "long"]).lines().skip(1).collect::<Vec<_>>(),

@@ -9,8 +9,8 @@ use crate::command_line::{Shell, fails, json_of};
 fn keys_are_added_to_the_allow_list_listed_and_removed() {
     let shell = Shell::start();
     assert_eq!(shell.admin(&["allow", "ls"]).stderr, "the allow list is empty\n");
-    let told = shell.done(&["allow", "add", "ip:10.0.0.0/8", "--note", "our own network"]);
-    assert_eq!(told, "allowed ip:10.0.0.0/8  our own network\n");
+    let output = shell.done(&["allow", "add", "ip:10.0.0.0/8", "--note", "our own network"]);
+    assert_eq!(output, "allowed ip:10.0.0.0/8  our own network\n");
     let allowed = shell.check(&["/x", "--ip", "10.1.2.3", "--json"]);
     assert_eq!(json_of(&allowed)["reason"], "allow_list");
     let listed = shell.done(&["allow", "ls"]);
@@ -27,8 +27,8 @@ fn keys_are_added_to_the_allow_list_listed_and_removed() {
 fn a_key_gets_limits_of_its_own_and_loses_them() {
     let shell = Shell::start();
     shell.put(&json!({ "id": "mine", "match": "/mine", "key": "email", "limit": "5/y" }));
-    let told = shell.done(&["override", "add", "mine", "email:ceo@example.com", "20/d", "50/y"]);
-    assert_eq!(told, "set email:ceo@example.com of rule mine: 20/d, 50/y\n");
+    let output = shell.done(&["override", "add", "mine", "email:ceo@example.com", "20/d", "50/y"]);
+    assert_eq!(output, "set email:ceo@example.com of rule mine: 20/d, 50/y\n");
     let checked = json_of(&shell.check(&["/mine", "--email", "ceo@example.com", "--json"]));
     assert_eq!(checked["remaining"], 19);
     let listed = shell.done(&["override", "ls", "mine"]);
@@ -36,8 +36,8 @@ fn a_key_gets_limits_of_its_own_and_loses_them() {
         listed.starts_with("RULE  KEY ") && listed.contains("mine  email:ceo@example.com  20/d, 50/y"),
         "{listed}"
     );
-    let told = shell.done(&["override", "rm", "mine", "email:ceo@example.com"]);
-    assert_eq!(told, "removed email:ceo@example.com of rule mine: 20/d, 50/y\n");
+    let output = shell.done(&["override", "rm", "mine", "email:ceo@example.com"]);
+    assert_eq!(output, "removed email:ceo@example.com of rule mine: 20/d, 50/y\n");
     assert_eq!(shell.admin(&["override", "ls", "mine"]).stderr, "no overrides\n");
     fails(&shell.admin(&["override", "rm", "mine", "email:ceo@example.com"]), 1, &["no override"]);
     fails(
@@ -57,10 +57,10 @@ fn the_panic_switch_prints_before_and_after() {
     assert_eq!(shell.check(&["/x", "--user", "evil"]).code, Some(1));
     assert_eq!(shell.done(&["enforce", "off"]), "enforce: on → off (the whole fleet)\n");
     eventually("nothing is enforced", || shell.check(&["/x", "--user", "evil"]).code == Some(0));
-    let told = shell.done(&["enforce"]);
+    let output = shell.done(&["enforce"]);
     assert!(
-        told.starts_with("enforce: off (the whole fleet), since 20") && told.ends_with(" by local\n"),
-        "{told}"
+        output.starts_with("enforce: off (the whole fleet), since 20") && output.ends_with(" by local\n"),
+        "{output}"
     );
     assert_eq!(json_of(&shell.admin(&["enforce", "shadow", "--json"]))["enforce"], "shadow");
     assert!(shell.done(&["audit", "--item", "setting:enforce"]).contains("~ setting enforce\n"));

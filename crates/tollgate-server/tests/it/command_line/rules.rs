@@ -28,7 +28,7 @@ fn rules_of_the_file_come_before_those_of_the_database() {
     );
     let first = json_of(&shell.admin(&["rules", "ls", "--json", "--limit", "2"]));
     assert_eq!(first["rules"].as_array().map(Vec::len), Some(2));
-    assert!(first["next"].is_string(), "more are told: {first}");
+    assert!(first["next"].is_string(), "a next page: {first}");
 }
 
 #[test]

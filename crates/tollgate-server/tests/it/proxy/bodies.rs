@@ -1,4 +1,4 @@
-//! Bodies: streamed both ways, with trailers, and asked for before they are sent.
+//! Bodies: streamed both ways, with trailers, and announced with `Expect: 100-continue`.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -167,7 +167,7 @@ fn continue_is_sent_only_when_the_api_reads_the_body() {
     assert_eq!(client.answer().text(), "body");
     assert_eq!(api.last().header("expect"), Some("100-continue"));
     client.write(head);
-    assert_eq!(client.head().status, 429, "a denial is told at once");
+    assert_eq!(client.head().status, 429, "a denial is answered at once");
 }
 
 #[test]

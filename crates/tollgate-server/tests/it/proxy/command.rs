@@ -33,8 +33,8 @@ fn each_client_has_its_own_limit_by_the_given_key() {
         "127.0.0.1:0",
     ]);
     let server = Server::run(&Folder::new(), &mut command);
-    let ask = |user| get(&server, "/", &[("x-user", user)]).status;
-    assert_eq!([ask("ann"), ask("bob"), ask("ann")], [200, 200, 429]);
+    let send = |user| get(&server, "/", &[("x-user", user)]).status;
+    assert_eq!([send("ann"), send("bob"), send("ann")], [200, 200, 429]);
 }
 
 #[test]

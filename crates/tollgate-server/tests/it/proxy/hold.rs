@@ -15,7 +15,7 @@ pub fn metric(server: &Server, name: &str) -> u64 {
 }
 
 /// A client that has sent its request and waits for the answer.
-fn ask(server: &Server, path: &str) -> Client {
+fn send(server: &Server, path: &str) -> Client {
     let mut client = Client::to(server.proxy);
     client.write(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes());
     client
@@ -29,7 +29,7 @@ fn of_eight_at_once_one_passes_five_wait_and_two_are_denied() {
         "rules: [{ id: q, algorithm: leaky-bucket, limit: 10/s, burst: 6, max_wait: 10s }]",
     );
     let start = Instant::now();
-    let clients: Vec<_> = (0..8).map(|n| ask(&server, &format!("/{n}"))).collect();
+    let clients: Vec<_> = (0..8).map(|n| send(&server, &format!("/{n}"))).collect();
     let mut answers: Vec<_> =
         clients.into_iter().map(|mut client| (client.answer().status, start.elapsed())).collect();
     answers.retain(|(status, _)| *status == 200);
@@ -49,7 +49,7 @@ fn held_requests_are_sent_in_order_and_at_the_rate() {
     let start = Instant::now();
     let mut clients = Vec::new();
     for n in 0..10 {
-        clients.push(ask(&server, &format!("/{n}")));
+        clients.push(send(&server, &format!("/{n}")));
         eventually("it has passed or waits", || {
             api.received().len() + metric(&server, "tollgate_held_requests") as usize > n
         });
@@ -69,7 +69,7 @@ fn wait_for_held(server: &Server, count: u64) {
 /// Three requests, each held before the next is sent.
 fn hold_three(server: &Server) -> Vec<Client> {
     let hold = |count| {
-        let client = ask(server, "/");
+        let client = send(server, "/");
         wait_for_held(server, count);
         client
     };
@@ -130,7 +130,7 @@ fn only_what_has_more_than_hold_after_ahead_waits_and_may_leave() {
     drop(held.remove(0));
     waits(2);
     assert_eq!(server.used("q", ""), [5]);
-    held.push(ask(&server, "/"));
+    held.push(send(&server, "/"));
     waits(3);
     drop(held);
     waits(0);
@@ -146,7 +146,7 @@ fn the_number_of_held_requests_is_bounded() {
         "proxy: { max_held: 2 }\nrules: [{ id: q, algorithm: leaky-bucket, limit: 1/h, burst: 100, max_wait: 30h }]",
     );
     assert_eq!(get(&server, "/", &[]).status, 200);
-    let _held = [ask(&server, "/"), ask(&server, "/")];
+    let _held = [send(&server, "/"), send(&server, "/")];
     eventually("they wait", || metric(&server, "tollgate_held_requests") == 2);
     let denied = get(&server, "/", &[]);
     assert_eq!((denied.status, denied.header("retry-after")), (429, Some("10800")));
@@ -165,7 +165,7 @@ fn of_several_delays_the_longest_wins_and_a_denial_charges_none() {
   - { id: fast, algorithm: leaky-bucket, limit: 100/s, burst: 50, max_wait: 10s }",
     );
     let start = Instant::now();
-    let mut clients = [(); 3].map(|()| ask(&server, "/both"));
+    let mut clients = [(); 3].map(|()| send(&server, "/both"));
     let statuses = clients.each_mut().map(|client| client.answer().status);
     assert_eq!(statuses, [200; 3]);
     assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
@@ -190,7 +190,7 @@ fn a_body_that_waited_arrives_whole() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let answer = Client::to(server.proxy).ask("POST", "/", &[], &body);
+                let answer = Client::to(server.proxy).request("POST", "/", &[], &body);
                 assert!(answer.status == 200 && answer.body == body);
             });
         }
@@ -210,13 +210,13 @@ rules:
         eventually("it is connected", || node.admin("GET", "/healthz", "").json()["protection"] == "on");
     }
     let start = Instant::now();
-    let mut clients: Vec<_> = (0..8).map(|n| ask(&nodes[n % 2], &format!("/q/{n}"))).collect();
+    let mut clients: Vec<_> = (0..8).map(|n| send(&nodes[n % 2], &format!("/q/{n}"))).collect();
     let statuses: Vec<_> = clients.iter_mut().map(|client| client.answer().status).collect();
     assert_eq!(statuses, [200; 8]);
     assert!(start.elapsed() >= Duration::from_millis(700), "one every 100 ms: {:?}", start.elapsed());
 
     assert_eq!(get(&nodes[0], "/slow", &[]).status, 200);
-    let held = ask(&nodes[0], "/slow");
+    let held = send(&nodes[0], "/slow");
     eventually("it waits", || metric(&nodes[0], "tollgate_held_requests") == 1);
     assert_eq!(get(&nodes[1], "/slow", &[]).status, 429);
     drop(held);

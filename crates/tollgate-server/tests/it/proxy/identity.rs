@@ -12,7 +12,7 @@ rules:
 ";
 
 fn post(server: &Server, path: &str, body: &[u8]) -> u16 {
-    Client::to(server.proxy).ask("POST", path, &[], body).status
+    Client::to(server.proxy).request("POST", path, &[], body).status
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_form_with_files_is_read_by_its_fields() {
             "x".repeat(file)
         );
         let headers = [("content-type", "multipart/form-data; boundary=XX")];
-        let answer = Client::to(server.proxy).ask("POST", "/form", &headers, body.as_bytes());
+        let answer = Client::to(server.proxy).request("POST", "/form", &headers, body.as_bytes());
         assert!(answer.status == 429 || answer.body == body.as_bytes(), "byte for byte");
         answer.status
     };
@@ -110,7 +110,7 @@ fn a_body_longer_than_what_is_read_arrives_whole() {
     let api = Api::echo();
     let server = in_front_of(&api, LOGIN);
     let body = format!(r#"{{"email":"ann@example.com","picture":"{}"}}"#, "x".repeat(3 << 20));
-    let answer = Client::to(server.proxy).ask("POST", "/login", &[], body.as_bytes());
+    let answer = Client::to(server.proxy).request("POST", "/login", &[], body.as_bytes());
     assert_eq!(answer.status, 200);
     assert!(answer.body == body.as_bytes(), "byte for byte");
     assert_eq!(post(&server, "/login", body.as_bytes()), 429);
@@ -186,7 +186,7 @@ fn a_rotating_decoy_in_a_body_yields_no_fresh_counter() {
     let multipart = |n: usize| {
         let body = format!("{}{}--XX--\r\n", parts(&format!("d{n}")), parts("victim"));
         let headers = [("content-type", "multipart/form-data; boundary=XX")];
-        Client::to(server.proxy).ask("POST", "/form", &headers, body.as_bytes()).status
+        Client::to(server.proxy).request("POST", "/form", &headers, body.as_bytes()).status
     };
     assert_eq!(passed(multipart), 3, "multipart");
 }
@@ -204,8 +204,9 @@ fn a_number_is_one_key_however_it_is_written() {
 fn a_rotating_decoy_in_a_head_yields_no_fresh_counter() {
     let api = Api::echo();
     let server = in_front_of(&api, AMBIGUOUS);
-    let get =
-        |path: &str, headers: &[(&str, &str)]| Client::to(server.proxy).ask("GET", path, headers, b"").status;
+    let get = |path: &str, headers: &[(&str, &str)]| {
+        Client::to(server.proxy).request("GET", path, headers, b"").status
+    };
     let decoy = |n: usize| format!("decoy-{n}");
     let lines = |n| get("/header", &[("x-api-key", &decoy(n)), ("X-Api-Key", "victim")]);
     assert_eq!(passed(lines), 3, "headers");
@@ -233,7 +234,7 @@ fn a_header_that_connection_removes_is_not_decided_on() {
     let server = in_front_of(&api, COUNTED);
     let status = |connection: &str| {
         let headers = [("connection", connection), ("x-api-key", "decoy")];
-        Client::to(server.proxy).ask("GET", "/", &headers, b"").status
+        Client::to(server.proxy).request("GET", "/", &headers, b"").status
     };
     assert_eq!(status("X-Api-Key"), 429, "the API would not see it");
     assert_eq!(server.used("key", "header:x-api-key:decoy"), [0]);
@@ -247,7 +248,7 @@ fn the_connection_header_does_not_remove_headers_of_a_trusted_proxy() {
     let rest = "trusted_proxies: [127.0.0.1]\nrules: [{ id: ip, key: ip, limit: 1/h }]";
     let server = in_front_of(&api, rest);
     let headers = [("connection", "close, X-Forwarded-For"), ("x-forwarded-for", "203.0.113.7")];
-    assert_eq!(Client::to(server.proxy).ask("GET", "/", &headers, b"").status, 200);
+    assert_eq!(Client::to(server.proxy).request("GET", "/", &headers, b"").status, 200);
     assert_eq!(server.used("ip", "ip:203.0.113.7"), [1]);
     assert_eq!(api.last().header("x-forwarded-for"), Some("203.0.113.7, 127.0.0.1"));
 }
@@ -265,7 +266,7 @@ fn other_spellings_of_what_we_set_or_count_by_are_removed() {
         ("x_real_ip", "1.1.1.1"),
         ("user_id", "kept"),
     ];
-    assert_eq!(Client::to(server.proxy).ask("GET", "/", &headers, b"").status, 200);
+    assert_eq!(Client::to(server.proxy).request("GET", "/", &headers, b"").status, 200);
     let seen = api.last();
     let with_underscore: Vec<_> =
         seen.headers.iter().filter(|(name, _)| name.contains('_')).map(|(name, _)| name.as_str()).collect();
@@ -285,7 +286,7 @@ fn identity_headers_are_stripped_by_default() {
     let seen = |rest: &str| {
         let api = Api::echo();
         let server = in_front_of(&api, rest);
-        assert_eq!(Client::to(server.proxy).ask("GET", "/", &headers, b"").status, 200);
+        assert_eq!(Client::to(server.proxy).request("GET", "/", &headers, b"").status, 200);
         let received = api.last();
         headers
             .map(|(name, _)| name)
@@ -328,7 +329,7 @@ fn only_the_header_that_trusted_proxies_write_is_believed_and_passed_on() {
         let rest =
             format!("trusted_proxies: [127.0.0.1]\n{setting}\nrules: [{{ id: ip, key: ip, limit: 9/h }}]");
         let server = in_front_of(&api, &rest);
-        assert_eq!(Client::to(server.proxy).ask("GET", "/", &headers, b"").status, 200);
+        assert_eq!(Client::to(server.proxy).request("GET", "/", &headers, b"").status, 200);
         assert_eq!(server.used("ip", &format!("ip:{client}")), [1], "{setting}");
         let seen = api.last();
         for name in ["forwarded", "x-forwarded-for"] {
@@ -385,7 +386,7 @@ fn paths_are_compared_without_their_case_where_the_file_says_so() {
     let api = Api::echo();
     let server =
         in_front_of(&api, "case_insensitive_paths: true\nrules: [{ id: a, match: /Login, limit: 1/h }]");
-    let get = |path: &str| Client::to(server.proxy).ask("GET", path, &[], b"").status;
+    let get = |path: &str| Client::to(server.proxy).request("GET", path, &[], b"").status;
     assert_eq!((get("/lOGIN"), get("/login"), get("/Login")), (200, 429, 429));
     assert_eq!(api.last().target(), "/lOGIN", "what is forwarded is as it was written");
 }

@@ -1,6 +1,6 @@
 //! The same pattern as nginx's `limit_req` in its three forms, for the same requests at the same times.
 //!
-//! Many keys are asked at once, each with crowds of requests at random times that keep clear of every boundary by a
+//! Many keys are used at once, each with bursts of requests at random times that keep clear of every boundary by a
 //! margin. A key counts if the machine was never slower than that margin while one of its requests arrived or was due:
 //! that is judged by requests beside the limits. Every key that counts must be treated by both as defined.
 
@@ -17,15 +17,15 @@ use crate::proxy::in_front_of;
 
 /// One a second: the time of a place in the queue.
 const PLACE: Duration = Duration::from_secs(1);
-/// No crowd comes this near to a boundary.
+/// No burst comes this near to a boundary.
 const MARGIN: Duration = Duration::from_millis(200);
 /// A machine that is slower than this may blur a margin.
 const SLOW: Duration = Duration::from_millis(80);
 const KEYS_EACH: usize = 4;
-const CROWDS: usize = 5;
+const BURSTS: usize = 5;
 /// A round in which the machine was too slow says nothing; in any other one a difference fails the test.
 const TRIES: usize = 12;
-/// Clients connect this long before they ask.
+/// Clients connect this long before they send.
 const AHEAD: Duration = Duration::from_millis(500);
 
 /// A form of `limit_req`: nginx's burst does not count the request that passes at once, ours does.
@@ -53,7 +53,7 @@ const FORMS: [Form; 3] = [
 
 /// So many requests at the same time.
 #[derive(Clone, Copy, Debug)]
-struct Crowd {
+struct Burst {
     at: Duration,
     size: u32,
 }
@@ -61,14 +61,14 @@ struct Crowd {
 struct Key {
     form: Form,
     name: String,
-    crowds: Vec<Crowd>,
+    bursts: Vec<Burst>,
 }
 
-/// What is done with a request; `None` is a refusal.
-type Fate = Option<Duration>;
+/// How long a request is held; `None` if it is refused.
+type Decision = Option<Duration>;
 
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct Response {
     sent: Duration,
     took: Duration,
     status: u16,
@@ -76,10 +76,10 @@ struct Told {
 
 impl Key {
     /// The defined decisions for each group; `None` if one is near a boundary.
-    fn expected(&self) -> Option<Vec<Vec<Fate>>> {
+    fn expected(&self) -> Option<Vec<Vec<Decision>>> {
         let mut dry_at = Duration::ZERO;
-        let mut fates = Vec::new();
-        for Crowd { at, size } in &self.crowds {
+        let mut decisions = Vec::new();
+        for Burst { at, size } in &self.bursts {
             let ahead = dry_at.saturating_sub(*at);
             let part = Duration::from_nanos((ahead.as_nanos() % PLACE.as_nanos()) as u64);
             let clear = if ahead.is_zero() {
@@ -99,63 +99,69 @@ impl Key {
                 dry_at += PLACE;
                 Some(ahead.saturating_sub(PLACE * self.form.delay))
             });
-            fates.push(each.collect());
+            decisions.push(each.collect());
         }
-        Some(fates)
+        Some(decisions)
     }
 
     fn draw(form: Form, name: String, seed: &mut u64) -> Key {
         loop {
             let mut at = AHEAD * 2;
-            let mut crowds = Vec::new();
-            for n in 0..CROWDS {
+            let mut bursts = Vec::new();
+            for n in 0..BURSTS {
                 // The first is the whole pattern at once: it fills an empty queue, and some are refused.
                 let size = if n == 0 { form.burst + 2 } else { 1 + drawn(seed) as u32 % 6 };
-                crowds.push(Crowd { at, size });
+                bursts.push(Burst { at, size });
                 at += Duration::from_millis(300 + drawn(seed) % 3_000);
             }
-            let key = Key { form, name: name.clone(), crowds };
+            let key = Key { form, name: name.clone(), bursts };
             if key.expected().is_some() {
                 return key;
             }
         }
     }
 
-    /// Sends all requests to a proxy; the answers of each crowd, the quickest first and refusals last.
-    fn ask(&self, proxy: SocketAddr, start: Instant) -> Vec<Vec<Told>> {
+    /// Sends all requests to a proxy; the answers of each burst, the quickest first and refusals last.
+    fn send_all(&self, proxy: SocketAddr, start: Instant) -> Vec<Vec<Response>> {
         let request = format!("GET {} HTTP/1.1\r\nhost: x\r\nx-key: {}\r\n\r\n", self.form.path, self.name)
             .into_bytes();
-        let ask = |at: Duration| {
+        let send = |at: Duration| {
             sleep_until(start + at - AHEAD);
             let mut client = Client::to(proxy);
             sleep_until(start + at);
             let sent = Instant::now();
             client.write(&request);
             let status = client.answer().status;
-            Told { sent: sent - start, took: sent.elapsed(), status }
+            Response { sent: sent - start, took: sent.elapsed(), status }
         };
         thread::scope(|scope| {
-            let crowds: Vec<Vec<_>> = self
-                .crowds
+            let bursts: Vec<Vec<_>> = self
+                .bursts
                 .iter()
-                .map(|crowd| (0..crowd.size).map(|_| scope.spawn(|| ask(crowd.at))).collect())
+                .map(|burst| (0..burst.size).map(|_| scope.spawn(|| send(burst.at))).collect())
                 .collect();
-            let told = crowds.into_iter().map(|crowd| {
-                let mut told: Vec<_> = crowd.into_iter().map(|ask| ask.join().expect("no panic")).collect();
-                told.sort_by_key(|told| (told.status != 200, told.took));
-                told
+            let responses = bursts.into_iter().map(|burst| {
+                let mut responses: Vec<_> =
+                    burst.into_iter().map(|sender| sender.join().expect("no panic")).collect();
+                responses.sort_by_key(|responses| (responses.status != 200, responses.took));
+                responses
             });
-            told.collect()
+            responses.collect()
         })
     }
 
     /// Whether the machine kept up when its requests arrived and when they were due.
-    fn counts(&self, expected: &[Vec<Fate>], told: &[Vec<Told>], slow: &[(Duration, Duration)]) -> bool {
-        self.crowds.iter().zip(expected).zip(told).all(|((crowd, fates), told)| {
-            let in_time = told.iter().all(|told| told.sent - crowd.at < SLOW);
+    fn counts(
+        &self,
+        expected: &[Vec<Decision>],
+        responses: &[Vec<Response>],
+        slow: &[(Duration, Duration)],
+    ) -> bool {
+        self.bursts.iter().zip(expected).zip(responses).all(|((burst, decisions), responses)| {
+            let in_time = responses.iter().all(|responses| responses.sent - burst.at < SLOW);
             in_time
-                && fates.iter().flatten().chain([&Duration::ZERO]).all(|wait| {
-                    let due = crowd.at + *wait;
+                && decisions.iter().flatten().chain([&Duration::ZERO]).all(|wait| {
+                    let due = burst.at + *wait;
                     !slow.iter().any(|(from, to)| *from < due + MARGIN && due < *to)
                 })
         })
@@ -172,14 +178,14 @@ fn drawn(seed: &mut u64) -> u64 {
     *seed >> 33
 }
 
-/// Asks for what no limit is on until `done`: from when to when answers were slow.
+/// Sends requests without a limit until `done`: from when to when answers were slow.
 fn slow_times(proxy: SocketAddr, start: Instant, done: &AtomicBool) -> Vec<(Duration, Duration)> {
     let mut slow = Vec::new();
     let mut last = start.elapsed();
     let mut client = Client::to(proxy);
     while !done.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(10));
-        client.ask("GET", "/free", &[], b"");
+        client.request("GET", "/free", &[], b"");
         let now = start.elapsed();
         if now - last > SLOW {
             slow.push((last, now));
@@ -189,11 +195,11 @@ fn slow_times(proxy: SocketAddr, start: Instant, done: &AtomicBool) -> Vec<(Dura
     slow
 }
 
-fn is_as_expected(fates: &[Fate], told: &[Told]) -> bool {
-    fates.len() == told.len()
-        && fates.iter().zip(told).all(|(fate, told)| match fate {
-            None => matches!(told.status, 429 | 503),
-            Some(wait) => told.status == 200 && told.took.abs_diff(*wait) < MARGIN,
+fn is_as_expected(decisions: &[Decision], responses: &[Response]) -> bool {
+    decisions.len() == responses.len()
+        && decisions.iter().zip(responses).all(|(decision, responses)| match decision {
+            None => matches!(responses.status, 429 | 503),
+            Some(wait) => responses.status == 200 && responses.took.abs_diff(*wait) < MARGIN,
         })
 }
 
@@ -231,7 +237,7 @@ fn held_passed_and_refused_are_those_of_nginx_in_all_three_forms() {
     panic!("the machine was too slow: of each form only {counted:?} keys count");
 }
 
-/// Asks both for keys of every form at once; panics if one that counts is not treated as defined.
+/// Sends both of them requests with keys of every form at once; panics if one that counts is not treated as defined.
 fn round(
     attempt: usize,
     seed: &mut u64,
@@ -244,27 +250,30 @@ fn round(
         .collect();
     let start = Instant::now();
     let done = AtomicBool::new(false);
-    let (told, slow) = thread::scope(|scope| {
+    let (responses, slow) = thread::scope(|scope| {
         let done = &done;
         let canaries = [ours, nginx].map(|proxy| scope.spawn(move || slow_times(proxy, start, done)));
-        let asks: Vec<_> = keys
+        let senders: Vec<_> = keys
             .iter()
-            .map(|key| [ours, nginx].map(|proxy| scope.spawn(move || key.ask(proxy, start))))
+            .map(|key| [ours, nginx].map(|proxy| scope.spawn(move || key.send_all(proxy, start))))
             .collect();
-        let told: Vec<_> =
-            asks.into_iter().map(|both| both.map(|ask| ask.join().expect("no panic"))).collect();
+        let responses: Vec<_> =
+            senders.into_iter().map(|both| both.map(|sender| sender.join().expect("no panic"))).collect();
         done.store(true, Ordering::Relaxed);
-        (told, canaries.map(|canary| canary.join().expect("no panic")).concat())
+        (responses, canaries.map(|canary| canary.join().expect("no panic")).concat())
     });
-    for (n, (key, both)) in keys.iter().zip(&told).enumerate() {
+    for (n, (key, both)) in keys.iter().zip(&responses).enumerate() {
         let expected = key.expected().expect("clear of boundaries");
-        if !both.iter().all(|told| key.counts(&expected, told, &slow)) {
+        if !both.iter().all(|responses| key.counts(&expected, responses, &slow)) {
             continue;
         }
-        for (name, told) in ["tollgate", "nginx"].into_iter().zip(both) {
-            for ((fates, told), crowd) in expected.iter().zip(told).zip(&key.crowds) {
+        for (name, responses) in ["tollgate", "nginx"].into_iter().zip(both) {
+            for ((decisions, responses), burst) in expected.iter().zip(responses).zip(&key.bursts) {
                 let Form { path, .. } = key.form;
-                assert!(is_as_expected(fates, told), "{name} {path} {crowd:?}: {fates:?} but {told:?}");
+                assert!(
+                    is_as_expected(decisions, responses),
+                    "{name} {path} {burst:?}: {decisions:?} but {responses:?}"
+                );
             }
         }
         counted[n % FORMS.len()] += 1;

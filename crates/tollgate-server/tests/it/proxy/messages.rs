@@ -15,8 +15,12 @@ fn a_request_arrives_as_it_was_sent() {
     for (n, method) in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE"].iter().enumerate() {
         let path = format!("/a%20b//c/../d;x=1?q={n}&q=ä%00#");
         let path = path.trim_end_matches('#').replace('ä', "%C3%A4");
-        let answer =
-            client.ask(method, &path, &[("host", "api.example.com:81"), ("X-A", "1"), ("x-a", "2")], b"body");
+        let answer = client.request(
+            method,
+            &path,
+            &[("host", "api.example.com:81"), ("X-A", "1"), ("x-a", "2")],
+            b"body",
+        );
         assert_eq!((answer.status, answer.body.as_slice()), (200, &b"body"[..]));
         let seen = api.last();
         assert_eq!(seen.line, format!("{method} {path} HTTP/1.1"));
@@ -52,7 +56,7 @@ fn a_head_has_the_length_and_no_body() {
     let server = in_front_of(&api, "");
     let mut client = Client::to(server.proxy);
     for _ in 0..2 {
-        let answer = client.ask("HEAD", "/", &[], b"");
+        let answer = client.request("HEAD", "/", &[], b"");
         assert_eq!((answer.status, answer.header("content-length")), (200, Some("1000")));
     }
 }
@@ -75,9 +79,9 @@ fn behind_a_trusted_proxy_the_client_is_the_one_it_names() {
     let api = Api::echo();
     let server =
         in_front_of(&api, "trusted_proxies: [127.0.0.0/8]\nrules: [{ id: ip, key: ip, limit: 1/h }]");
-    let ask = |client: &str| get(&server, "/", &[("x-forwarded-for", client)]).status;
-    assert_eq!([ask("203.0.113.1"), ask("203.0.113.2"), ask("203.0.113.1")], [200, 200, 429]);
-    assert_eq!(ask("9.9.9.9, 203.0.113.2"), 429, "what stands left of the client is its own text");
+    let send = |client: &str| get(&server, "/", &[("x-forwarded-for", client)]).status;
+    assert_eq!([send("203.0.113.1"), send("203.0.113.2"), send("203.0.113.1")], [200, 200, 429]);
+    assert_eq!(send("9.9.9.9, 203.0.113.2"), 429, "what stands left of the client is its own text");
     assert_eq!(api.last().header("x-forwarded-for"), Some("203.0.113.2, 127.0.0.1"));
 }
 
@@ -130,7 +134,7 @@ fn a_response_never_reaches_another_client() {
                 let mut connection = Client::to(address);
                 for n in 0..50 {
                     let path = format!("/{client}/{n}");
-                    assert_eq!(connection.ask("GET", &path, &[], b"").text(), path);
+                    assert_eq!(connection.request("GET", &path, &[], b"").text(), path);
                 }
             });
         }

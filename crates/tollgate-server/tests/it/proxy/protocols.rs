@@ -180,7 +180,7 @@ fn serve_http2_over_tls(folder: &Folder, seen: Arc<Mutex<Vec<Target>>>) -> (toki
 
 /// A regression: health checks said `:scheme http` on TLS.
 #[test]
-fn an_upstream_on_tls_is_told_that_it_is_https_by_requests_and_by_health_checks() {
+fn requests_and_health_checks_of_an_upstream_on_tls_say_https() {
     let folder = Folder::new();
     certificate(&folder, "back");
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -270,7 +270,7 @@ fn a_declined_upgrade_is_an_ordinary_response() {
     let mut client = Client::to(server.proxy);
     client.write(b"GET /ws HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n");
     assert_eq!(client.answer().status, 200);
-    assert_eq!(client.ask("GET", "/", &[], b"").status, 200);
+    assert_eq!(client.request("GET", "/", &[], b"").status, 200);
 }
 
 #[test]
@@ -278,12 +278,12 @@ fn an_upgrade_to_http_is_never_passed_on() {
     // Behind it, requests would pass unseen.
     let api = Api::echo();
     let server = in_front_of(&api, "");
-    let asked = [
+    let headers = [
         ("connection", "Upgrade, HTTP2-Settings"),
         ("upgrade", "h2c"),
         ("http2-settings", "AAMAAABkAAQAAP__"),
     ];
-    assert_eq!(get(&server, "/", &asked).status, 200);
+    assert_eq!(get(&server, "/", &headers).status, 200);
     let seen = api.last();
     for name in ["upgrade", "connection", "http2-settings"] {
         assert_eq!(seen.header(name), None, "{name}");

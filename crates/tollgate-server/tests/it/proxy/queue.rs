@@ -16,11 +16,11 @@ const STUCK: &str = "rules: [{ id: jobs, match: /jobs, limit: 1/h, on_exceed: qu
 
 fn post(server: &Server, body: &str) -> Answer {
     let headers = [("content-type", "text/plain"), ("authorization", "Bearer secret"), ("x-other", "1")];
-    Client::to(server.proxy).ask("POST", "/jobs?n=1", &headers, body.as_bytes())
+    Client::to(server.proxy).request("POST", "/jobs?n=1", &headers, body.as_bytes())
 }
 
 fn status_of(server: &Server, answer: &Answer) -> Value {
-    let place = answer.header("location").expect("where to ask").to_owned();
+    let place = answer.header("location").expect("a status URL").to_owned();
     let answer = get(server, &place, &[]);
     assert_eq!(answer.status, 200, "{answer}");
     answer.json()
@@ -40,7 +40,7 @@ fn excess_requests_are_sent_later_at_the_allowed_rate() {
     for answer in &answers[1..] {
         assert_eq!(answer.status, 202, "{answer}");
         assert_eq!(answer.json()["status"], "queued");
-        assert_eq!(answer.json()["status_url"], answer.header("location").expect("where to ask"));
+        assert_eq!(answer.json()["status_url"], answer.header("location").expect("a status URL"));
     }
     for answer in &answers[1..] {
         eventually("it is done", || status_of(&server, answer)["status"] == "done");
@@ -213,7 +213,7 @@ fn a_request_queued_for_a_permit_is_sent_when_one_is_given_back() {
 }
 
 fn post_from(server: &Server, host: u8, body: &[u8]) -> Answer {
-    Client::connect_from([127, 0, 0, host].into(), server.proxy).ask("POST", "/jobs", &[], body)
+    Client::connect_from([127, 0, 0, host].into(), server.proxy).request("POST", "/jobs", &[], body)
 }
 
 /// What a queue may hold, wherever it is; `store` says where.
@@ -257,8 +257,9 @@ fn a_replayed_request_has_the_headers_that_its_rules_know_the_sender_by() {
     let rules =
         "rules: [{ id: jobs, match: /jobs, key: 'header:x-tenant', limit: 2/s, burst: 1, on_exceed: queue }]";
     let server = in_front_of(&api, rules);
-    let post =
-        || Client::to(server.proxy).ask("POST", "/jobs", &[("x-tenant", "ann"), ("x-other", "1")], b"job");
+    let post = || {
+        Client::to(server.proxy).request("POST", "/jobs", &[("x-tenant", "ann"), ("x-other", "1")], b"job")
+    };
     assert_eq!(post().status, 200);
     assert_eq!(post().status, 202);
     eventually("it is replayed", || api.received().len() == 2);
@@ -275,11 +276,11 @@ fn a_status_request_counts_against_limits_and_bans() {
     let server = in_front_of(&api, rules);
     assert_eq!(post(&server, "one").status, 200);
     let answer = post(&server, "two");
-    let place = answer.header("location").expect("where to ask").to_owned();
+    let place = answer.header("location").expect("a status URL").to_owned();
     assert_eq!([(); 3].map(|()| get(&server, &place, &[]).status), [200, 200, 429]);
     let ban = server.admin("POST", "/v1/bans", r#"{"key":"ip:127.0.0.9","for":"1h"}"#);
     assert!(ban.status < 300, "{ban}");
     let banned =
-        Client::connect_from([127, 0, 0, 9].into(), server.proxy).ask("GET", &place, &[], b"").status;
+        Client::connect_from([127, 0, 0, 9].into(), server.proxy).request("GET", &place, &[], b"").status;
     assert!([403, 429].contains(&banned), "{banned}");
 }

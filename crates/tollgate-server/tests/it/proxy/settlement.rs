@@ -70,7 +70,7 @@ fn parallel_logins_cannot_all_slip_through() {
                 scope.spawn(|| {
                     let mut client = Client::to(server.proxy);
                     together.wait();
-                    usize::from(client.ask("GET", "/401", &[], b"").status == 401)
+                    usize::from(client.request("GET", "/401", &[], b"").status == 401)
                 })
             })
             .collect();
@@ -135,18 +135,18 @@ fn gated() -> (Api, std::sync::Arc<(std::sync::Mutex<usize>, std::sync::Condvar)
 fn concurrency_is_bounded_and_no_permit_leaks() {
     let (api, gate) = gated();
     let server = in_front_of(&api, "rules: [{ id: busy, algorithm: concurrency, limit: 2/h }]");
-    let ask = || {
+    let send = || {
         let mut client = Client::to(server.proxy);
         client.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n");
         client
     };
-    let mut busy = vec![ask(), ask()];
+    let mut busy = vec![send(), send()];
     eventually("two are under way", || api.received().len() == 2);
     assert_eq!(get(&server, "/", &[]).status, 429);
     *gate.0.lock().expect("no panic") += 1;
     gate.1.notify_all();
     eventually("one is free", || server.used("busy", "") == [1]);
-    busy.push(ask());
+    busy.push(send());
     eventually("two are under way", || api.received().len() == 3);
     assert_eq!(get(&server, "/", &[]).status, 429);
     drop(busy);

@@ -33,11 +33,11 @@ fn nodes(count: usize, counters: &str, api: &Api, rest: &str) -> Vec<Server> {
 }
 
 fn post(node: &Server, body: &str) -> Answer {
-    Client::to(node.proxy).ask("POST", "/jobs", &[("content-type", "text/plain")], body.as_bytes())
+    Client::to(node.proxy).request("POST", "/jobs", &[("content-type", "text/plain")], body.as_bytes())
 }
 
 fn status_of(node: &Server, answer: &Answer) -> Value {
-    let place = answer.header("location").expect("where to ask").to_owned();
+    let place = answer.header("location").expect("a status URL").to_owned();
     let answer = get(node, &place, &[]);
     assert_eq!(answer.status, 200, "{answer}");
     answer.json()
@@ -63,12 +63,12 @@ fn nodes_share_the_work_at_one_rate_and_each_answers_for_all() {
     let Some(redis) = redis("nodes that share a queue") else { return };
     let (api, arrivals) = clocked();
     let rules = "rules: [{ id: jobs, match: /jobs, limit: 5/s, on_exceed: queue }]";
-    // With no more rights than docs/stores.md asks for.
+    // With no more rights than docs/stores.md names.
     let rights = "on >secret ~tg1:* +ping +select +role +time +script|load +evalsha +get +set +del +strlen +getrange +setrange \
         +append +pexpire +eval +exists +incr +hset +hget +hmget +hdel +hincrby +zadd +zrem +zcard +zscore +zrange \
         +zrangebyscore +xadd +xack +xdel +xlen +xrange +xgroup +xinfo +xreadgroup +xautoclaim +xclaim +xpending";
     let words: Vec<_> = ["ACL", "SETUSER", "tollgate"].into_iter().chain(rights.split_whitespace()).collect();
-    assert_eq!(redis.ask(&words), "+OK\r\n");
+    assert_eq!(redis.command(&words), "+OK\r\n");
     let nodes = nodes(3, &redis.url().replace("//", "//tollgate:secret@"), &api, rules);
     let start = Instant::now();
     let answers: Vec<_> = (0..20).map(|n| post(&nodes[n % 3], &format!("job {n}"))).collect();
@@ -94,8 +94,8 @@ fn nodes_share_the_work_at_one_rate_and_each_answers_for_all() {
         let passed = at.duration_since(start).as_millis() as usize;
         assert!(n < 5 + passed / 200 + 1, "request {n} came after {passed} ms");
     }
-    assert_eq!(redis.ask(&["TYPE", "tg1:queue:{default}"]), "+stream\r\n");
-    assert_eq!(redis.ask(&["XLEN", "tg1:queue:{default}"]), ":0\r\n", "nothing is under way");
+    assert_eq!(redis.command(&["TYPE", "tg1:queue:{default}"]), "+stream\r\n");
+    assert_eq!(redis.command(&["XLEN", "tg1:queue:{default}"]), ":0\r\n", "nothing is under way");
 }
 
 #[test]
@@ -204,10 +204,10 @@ fn a_queue_outlives_its_redis() {
     let answer = post(&node, "two");
     assert_eq!(answer.status, 202);
     redis.process.kill();
-    assert_eq!(get(&node, answer.header("location").expect("where to ask"), &[]).status, 503);
+    assert_eq!(get(&node, answer.header("location").expect("a status URL"), &[]).status, 503);
     redis.restart(&durable);
     eventually("it is done", || {
-        let place = answer.header("location").expect("where to ask");
+        let place = answer.header("location").expect("a status URL");
         let answer = get(&node, place, &[]);
         answer.status == 200 && answer.json()["status"] == "done"
     });
@@ -269,7 +269,7 @@ rules: [{ id: jobs, match: /jobs, limit: 1/s, on_exceed: queue }]";
     assert_eq!(counts(&nodes[0]), json!({ "queued": 0, "sending": 0, "done": 2, "dead": 0 }));
     assert_eq!(tollgate(&["queue", "drop", &id, "--admin", &second]).code, Some(0));
     assert_eq!(tollgate(&["queue", "show", &id, "--admin", &first]).code, Some(1));
-    let left = redis.ask(&["KEYS", "*"]);
+    let left = redis.command(&["KEYS", "*"]);
     assert!(!left.contains(&id), "nothing is left of it: {left}");
 }
 
@@ -290,7 +290,7 @@ rules: [{ id: jobs, match: /jobs, limit: 1/h, on_exceed: queue }]";
     eventually("it is dead", || status_of(&nodes[1], &old)["status"] == "dead");
     assert_eq!(counts(&nodes[0]), json!({ "queued": 0, "sending": 0, "done": 0, "dead": 1 }));
     assert_eq!(api.received().len(), 1);
-    assert_eq!(redis.ask(&["EXISTS", "tg1:queue:{other}:order"]), ":1\r\n", "under its own name");
+    assert_eq!(redis.command(&["EXISTS", "tg1:queue:{other}:order"]), ":1\r\n", "under its own name");
 }
 
 #[test]
@@ -302,7 +302,7 @@ rules: [{ id: jobs, match: /jobs, limit: 1/s, on_exceed: queue }]";
     let nodes = nodes(2, &redis.url(), &api, rules);
     let body: Vec<u8> = (0..20u32 << 20).map(|n| (n % 251) as u8).collect();
     assert_eq!(post(&nodes[0], "one").status, 200);
-    let answer = Client::to(nodes[0].proxy).ask("POST", "/jobs", &[], &body);
+    let answer = Client::to(nodes[0].proxy).request("POST", "/jobs", &[], &body);
     assert_eq!(answer.status, 202, "{}", answer.status);
     eventually("it is done", || status_of(&nodes[1], &answer)["status"] == "done");
     assert!(api.last().body == body, "byte for byte");

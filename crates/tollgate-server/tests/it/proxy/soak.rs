@@ -16,8 +16,8 @@ const CLIENTS: usize = 24;
 const DESERTERS: usize = 4;
 
 fn length() -> Duration {
-    let asked = std::env::var("SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
-    Duration::from_secs(asked.unwrap_or(6))
+    let seconds = std::env::var("SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(6))
 }
 
 /// Tells all to stop, also after a panic: a scope waits for its threads.
@@ -29,7 +29,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// An upstream that answers with the path it was asked for, sooner or later.
+/// An upstream that answers with the path of the request, at once or later.
 fn upstream(folder: &Folder, port: u16) -> Option<Nginx> {
     let http = format!("server {{ listen 127.0.0.1:{port}; location / {{ return 200 \"$request_uri\"; }} }}");
     Nginx::start("upstreams that die and come back", folder, &http, &[port])
@@ -88,7 +88,7 @@ rules:
                     }
                     let folder = if n % 3 == 0 { "held" } else { "free" };
                     let path = format!("/{folder}/{client}/{n}");
-                    let answer = connection.ask("GET", &path, &[], b"");
+                    let answer = connection.request("GET", &path, &[], b"");
                     match answer.status {
                         200 => assert_eq!(answer.text(), path),
                         429 | 502 | 504 => {}
@@ -102,7 +102,7 @@ rules:
         for _ in 0..DESERTERS {
             let stop = &stop;
             let address = server.proxy;
-            // They ask, some with the start of a body, and are gone before the answer.
+            // They send a request, some with the start of a body, and are gone before the answer.
             scope.spawn(move || {
                 for n in 0_u64.. {
                     if stop.load(Ordering::Relaxed) {

@@ -48,12 +48,12 @@ fn upstreams_are_used_in_turn() {
 fn a_key_sticks_to_its_upstream() {
     let apis = [numbered(0), numbered(1), numbered(2)];
     let server = in_front_of_all(&apis, "proxy: { balance: 'hash:header:x-user' }");
-    let ask = |user: &str| get(&server, "/", &[("x-user", user)]).text();
+    let send = |user: &str| get(&server, "/", &[("x-user", user)]).text();
     let mut places = BTreeMap::new();
     for n in 0..30 {
         let user = format!("user-{n}");
-        let place = ask(&user);
-        assert!((0..3).all(|_| ask(&user) == place));
+        let place = send(&user);
+        assert!((0..3).all(|_| send(&user) == place));
         *places.entry(place).or_insert(0) += 1;
     }
     assert_eq!(places.len(), 3, "{places:?}");
@@ -86,7 +86,7 @@ fn an_upstream_that_is_down_fails_no_request() {
     let down = format!("http://{}", nobody());
     let server = Server::start(&format!("upstreams: ['{down}', '{}']\n", up.url()));
     assert_eq!(tally(&server, 20), BTreeMap::from([("1".to_owned(), 20)]));
-    let posts = [(); 5].map(|()| Client::to(server.proxy).ask("POST", "/", &[], b"x").status);
+    let posts = [(); 5].map(|()| Client::to(server.proxy).request("POST", "/", &[], b"x").status);
     assert_eq!(posts, [200; 5], "nothing was sent yet: any request may go to another");
     server.wait_for_log("an upstream is down");
     let is_up = |url: &str, value: u8| {
@@ -116,7 +116,7 @@ fn a_request_that_may_have_been_executed_is_not_retried() {
     let breaks = || Api::start(|_, _| false);
     let apis = [breaks(), breaks()];
     let server = in_front_of_all(&apis, "");
-    let answer = Client::to(server.proxy).ask("POST", "/pay", &[], b"100");
+    let answer = Client::to(server.proxy).request("POST", "/pay", &[], b"100");
     assert_eq!(
         (answer.status, answer.json()["detail"].as_str()),
         (502, Some("the API server closed the connection before it answered"))
@@ -242,10 +242,10 @@ fn an_upstream_that_times_out_three_times_is_marked_down() {
     let apis = [silent, numbered(1)];
     // Longer than the rest.
     let server = in_front_of_all(&apis, "proxy: { response_timeout: 11s }");
-    let ask = || Client::patient(server.proxy, Duration::from_secs(90)).ask("GET", "/", &[], b"").status;
+    let send = || Client::patient(server.proxy, Duration::from_secs(90)).request("GET", "/", &[], b"").status;
     let mut statuses = thread::scope(|scope| {
-        let asked: Vec<_> = (0..6).map(|_| scope.spawn(ask)).collect();
-        asked.into_iter().map(|asked| asked.join().expect("an answer")).collect::<Vec<_>>()
+        let clients: Vec<_> = (0..6).map(|_| scope.spawn(send)).collect();
+        clients.into_iter().map(|clients| clients.join().expect("an answer")).collect::<Vec<_>>()
     });
     statuses.sort();
     assert_eq!(statuses, [200, 200, 200, 504, 504, 504]);
@@ -264,7 +264,7 @@ fn a_connection_is_idle_from_the_end_of_its_last_response() {
     let server = in_front_of(&api, "proxy: { keep_alive: 4s }");
     let mut client = Client::to(server.proxy);
     for path in ["/slow", "/"] {
-        assert_eq!(client.ask("GET", path, &[], b"").status, 200);
+        assert_eq!(client.request("GET", path, &[], b"").status, 200);
     }
     assert_eq!(api.connections(), 1);
 }

@@ -98,9 +98,9 @@ fn a_denial_during_an_upload_reaches_the_client() {
     let server = in_front_of(&api, ONE);
     get(&server, "/", &[]);
     let mut client = Client::to(server.proxy);
-    let answer = client.ask("POST", "/", &[], &vec![b'x'; 300 << 10]);
+    let answer = client.request("POST", "/", &[], &vec![b'x'; 300 << 10]);
     assert_eq!(answer.status, 429);
-    assert_eq!(client.ask("GET", "/", &[], b"").status, 429, "and the connection goes on");
+    assert_eq!(client.request("GET", "/", &[], b"").status, 429, "and the connection goes on");
 }
 
 #[test]
@@ -110,10 +110,10 @@ fn rules_match_what_is_asked_for_however_it_is_spelt() {
         &api,
         "rules: [{ id: login, match: POST /login, key: [ip, 'cookie:sid', 'query:q'], missing_key: shared, limit: 1/h }]",
     );
-    let ask = |path: &str, cookie: &str| {
-        Client::to(server.proxy).ask("POST", path, &[("cookie", cookie)], b"").status
+    let send = |path: &str, cookie: &str| {
+        Client::to(server.proxy).request("POST", path, &[("cookie", cookie)], b"").status
     };
-    assert_eq!([ask("/login?q=1", "sid=a"), ask("//%6Cogin?q=1", "x=y; sid=a")], [200, 429]);
-    assert_eq!([ask("/login?q=2", "sid=a"), ask("/login?q=1", "sid=b")], [200, 200]);
+    assert_eq!([send("/login?q=1", "sid=a"), send("//%6Cogin?q=1", "x=y; sid=a")], [200, 429]);
+    assert_eq!([send("/login?q=2", "sid=a"), send("/login?q=1", "sid=b")], [200, 200]);
     assert_eq!(get(&server, "/login?q=1", &[("cookie", "sid=a")]).status, 200, "another method");
 }

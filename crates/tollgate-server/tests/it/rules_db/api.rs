@@ -6,9 +6,9 @@ use tollgate_testkit::{Answer, Client, Server, eventually};
 
 use crate::rules_db::fleet::{nodes, pair};
 
-fn ask(node: &Server, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+fn send(node: &Server, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    Client::to(node.admin).ask(method, path, headers, body.as_bytes())
+    Client::to(node.admin).request(method, path, headers, body.as_bytes())
 }
 
 fn rule(id: &str, limit: &str) -> Value {
@@ -21,39 +21,39 @@ fn edits_of_two_nodes_are_seen_by_both_and_none_is_lost() {
     let nodes = nodes(&address, 2);
     let one = &nodes[0];
     let two = &nodes[1];
-    let created = ask(one, "POST", "/v1/rules", &[], &rule("a", "1/d"));
+    let created = send(one, "POST", "/v1/rules", &[], &rule("a", "1/d"));
     assert_eq!(created.status, 201, "{created}");
     let tag = created.header("etag").expect("an ETag").to_owned();
     assert_eq!(tag, "\"1-1\"", "the timeline of the server");
-    eventually("the other node has it", || ask(two, "GET", "/v1/rules/a", &[], &Value::Null).status == 200);
+    eventually("the other node has it", || send(two, "GET", "/v1/rules/a", &[], &Value::Null).status == 200);
     let seen = [("if-match", tag.as_str())];
-    assert_eq!(ask(two, "PUT", "/v1/rules/a", &seen, &rule("a", "2/d")).status, 200);
-    let late = ask(one, "PUT", "/v1/rules/a", &seen, &rule("a", "3/d"));
+    assert_eq!(send(two, "PUT", "/v1/rules/a", &seen, &rule("a", "2/d")).status, 200);
+    let late = send(one, "PUT", "/v1/rules/a", &seen, &rule("a", "3/d"));
     assert_eq!((late.status, &late.json()["version"]), (412, &json!("1-2")), "{late}");
-    assert_eq!(ask(two, "POST", "/v1/rules", &[], &rule("a", "3/d")).status, 409);
+    assert_eq!(send(two, "POST", "/v1/rules", &[], &rule("a", "3/d")).status, 409);
 
     std::thread::scope(|scope| {
         for (n, node) in [one, two, one, two].into_iter().enumerate() {
             scope.spawn(move || {
                 let body = json!({ "rule": "a", "key": format!("user:u{n}"), "limits": ["9/d"] });
-                let added = ask(node, "POST", "/v1/overrides", &[], &body);
+                let added = send(node, "POST", "/v1/overrides", &[], &body);
                 assert_eq!(added.status, 201, "{added}");
             });
         }
     });
     eventually("all overrides are there", || {
-        let listed = ask(one, "GET", "/v1/overrides?rule=a", &[], &Value::Null).json();
+        let listed = send(one, "GET", "/v1/overrides?rule=a", &[], &Value::Null).json();
         listed["overrides"].as_array().map(Vec::len) == Some(4)
     });
-    assert_eq!(ask(one, "PUT", "/v1/enforce", &[], &json!({ "enforce": "shadow" })).status, 200);
-    assert_eq!(ask(one, "POST", "/v1/allow", &[], &json!({ "key": "user:good" })).status, 201);
+    assert_eq!(send(one, "PUT", "/v1/enforce", &[], &json!({ "enforce": "shadow" })).status, 200);
+    assert_eq!(send(one, "POST", "/v1/allow", &[], &json!({ "key": "user:good" })).status, 201);
     eventually("the switch is turned on the other node", || {
-        ask(two, "GET", "/healthz", &[], &Value::Null).json()["enforce"] == "shadow"
+        send(two, "GET", "/healthz", &[], &Value::Null).json()["enforce"] == "shadow"
     });
-    let log = ask(one, "GET", "/v1/audit?item=setting:enforce", &[], &Value::Null).json();
+    let log = send(one, "GET", "/v1/audit?item=setting:enforce", &[], &Value::Null).json();
     let version = log["changes"][0]["version"].as_str().expect("a version").to_owned();
-    assert_eq!(ask(one, "POST", &format!("/v1/audit/{version}/rollback"), &[], &Value::Null).status, 200);
-    eventually("it is back", || ask(two, "GET", "/healthz", &[], &Value::Null).json()["enforce"] == "on");
+    assert_eq!(send(one, "POST", &format!("/v1/audit/{version}/rollback"), &[], &Value::Null).status, 200);
+    eventually("it is back", || send(two, "GET", "/healthz", &[], &Value::Null).json()["enforce"] == "on");
 }
 
 #[test]
@@ -71,12 +71,12 @@ fn a_nul_character_that_postgresql_cannot_store_is_a_client_error() {
         ("GET", "/v1/rules/a%00b", Value::Null),
         ("GET", "/v1/audit?item=ban:user:a%00b", Value::Null),
     ] {
-        let answer = ask(node, method, path, &[], &body);
+        let answer = send(node, method, path, &[], &body);
         assert!((200..500).contains(&answer.status), "{method} {path}: {answer}");
     }
-    let note = ask(node, "POST", "/v1/allow", &[], &json!({ "key": "user:a", "note": "a\0b" }));
+    let note = send(node, "POST", "/v1/allow", &[], &json!({ "key": "user:a", "note": "a\0b" }));
     assert_eq!(note.status, 400, "{note}");
-    assert_eq!(ask(node, "POST", "/v1/allow", &[], &json!({ "key": "user:a" })).status, 201, "it goes on");
+    assert_eq!(send(node, "POST", "/v1/allow", &[], &json!({ "key": "user:a" })).status, 201, "it goes on");
 }
 
 #[test]
@@ -108,29 +108,29 @@ fn without_a_primary_edits_are_refused_and_what_is_in_force_is_shown() {
     let Some((mut primary, mut standby, address)) = pair("the API without a primary") else { return };
     let nodes = nodes(&address, 1);
     let node = &nodes[0];
-    assert_eq!(ask(node, "POST", "/v1/rules", &[], &rule("a", "1/d")).status, 201);
+    assert_eq!(send(node, "POST", "/v1/rules", &[], &rule("a", "1/d")).status, 201);
     primary.stop();
     let refused = |method: &str, path: &str, body: &Value| {
-        let refused = ask(node, method, path, &[], body);
+        let refused = send(node, method, path, &[], body);
         assert_eq!(refused.status, 503, "{method} {path}: {refused}");
         refused.text()
     };
-    let told = refused("POST", "/v1/rules", &rule("b", "1/d"));
-    assert!(told.contains("nothing was changed"), "{told}");
+    let reply = refused("POST", "/v1/rules", &rule("b", "1/d"));
+    assert!(reply.contains("nothing was changed"), "{reply}");
     refused("POST", "/v1/bans", &json!({ "key": "user:a", "for": "1h" }));
     refused("PUT", "/v1/enforce", &json!({ "enforce": "off" }));
-    let shown = ask(node, "GET", "/v1/rules/a", &[], &Value::Null);
+    let shown = send(node, "GET", "/v1/rules/a", &[], &Value::Null);
     assert_eq!((shown.status, &shown.json()["version"]), (200, &json!("1-1")), "a standby can be read");
     standby.stop();
     refused("GET", "/v1/audit", &Value::Null);
     for path in ["/v1/rules/a", "/v1/rules"] {
-        let shown = ask(node, "GET", path, &[], &Value::Null);
+        let shown = send(node, "GET", path, &[], &Value::Null);
         let text = shown.text();
         assert!(shown.status == 200 && text.contains("\"limits\":[\"1/d\"]"), "{path}: {shown}");
         assert!(text.contains("\"version\":null"), "{path}: {shown}");
     }
     primary.restart();
     eventually("edits are taken again", || {
-        ask(node, "PUT", "/v1/rules/b", &[], &rule("b", "1/d")).status < 300
+        send(node, "PUT", "/v1/rules/b", &[], &rule("b", "1/d")).status < 300
     });
 }

@@ -111,10 +111,10 @@ fn strikes_go_from_node_to_node() {
             node.admin("GET", "/v1/bans", "").json()["bans"][0]["strikes"] == strikes
         });
         eventually("the others have it", || {
-            let told =
+            let reply =
                 |node: &Server| node.admin("GET", "/v1/bans", "").json()["bans"][0]["strikes"] == strikes;
             // A ban of a second may be over before it was looked at here; then its strikes show in the next one.
-            nodes.iter().all(|node| told(node) || reason(node, &hit) != "ban")
+            nodes.iter().all(|node| reply(node) || reason(node, &hit) != "ban")
         });
     }
 }

@@ -40,13 +40,13 @@ fn a_node_restarted_without_its_database_uses_its_copy_and_follows_when_it_is_ba
     assert_eq!(allowed(&node, "ceo"), 5, "its override");
     assert_eq!(node.check(&json!({ "user": "evil" })).status, 403, "its ban");
     assert_eq!(allowed(&node, "good"), 6, "its allow list");
-    let told = health(&node);
+    let report = health(&node);
     assert_eq!(
-        (&told["status"], &told["rules_db"]["source"], &told["rules_db"]["copy"]["version"]),
-        (&json!("impaired"), &json!("copy"), &told["rules_db"]["version"]),
-        "{told}"
+        (&report["status"], &report["rules_db"]["source"], &report["rules_db"]["copy"]["version"]),
+        (&json!("impaired"), &json!("copy"), &report["rules_db"]["version"]),
+        "{report}"
     );
-    assert!(told["rules_db"]["copy"]["age_seconds"].is_u64(), "{told}");
+    assert!(report["rules_db"]["copy"]["age_seconds"].is_u64(), "{report}");
     assert_eq!(node.admin("GET", "/readyz", "").status, 200);
     let metrics = node.admin("GET", "/metrics", "").text();
     assert!(metrics.contains("tollgate_rules_source{source=\"copy\"} 1\n"), "{metrics}");
@@ -56,8 +56,8 @@ fn a_node_restarted_without_its_database_uses_its_copy_and_follows_when_it_is_ba
     editor.put("b", "match: /b, limit: 1/d");
     eventually("the change is in force", || in_force(&node).len() == 2);
     eventually("all is well", || {
-        let told = health(&node);
-        told["status"] == "ok" && told["rules_db"]["source"] == "database"
+        let report = health(&node);
+        report["status"] == "ok" && report["rules_db"]["source"] == "database"
     });
     assert!(!node.log().contains("the history of the rules database differs"), "{}", node.log());
     assert!(!node.log().contains("rules database: 1 read"), "only the changes are read");
@@ -106,9 +106,9 @@ fn a_copy_with_a_different_history_is_replaced_by_the_database() {
     standby.stop();
     editor.put("lost", "match: /lost, limit: 1/d");
     eventually("the copy has it", || {
-        let told = health(&node);
+        let report = health(&node);
         in_force(&node).contains_key("lost")
-            && told["rules_db"]["copy"]["version"] == told["rules_db"]["version"]
+            && report["rules_db"]["copy"]["version"] == report["rules_db"]["version"]
     });
     primary.stop();
     node.kill();
@@ -119,8 +119,8 @@ fn a_copy_with_a_different_history_is_replaced_by_the_database() {
     editor.put("b", "match: /b, limit: 1/d");
     eventually("it is as the database says", || in_force(&node).into_keys().eq(["a", "b"]));
     eventually("so is the copy", || {
-        let told = health(&node);
-        told["status"] == "ok" && told["rules_db"]["copy"]["version"] == told["rules_db"]["version"]
+        let report = health(&node);
+        report["status"] == "ok" && report["rules_db"]["copy"]["version"] == report["rules_db"]["version"]
     });
     node.kill();
     standby.stop();
@@ -181,15 +181,15 @@ fn without_a_copy_the_listeners_are_closed_until_the_rules_are_there() {
     let reason = ready.json()["reason"].as_str().expect("a reason").to_owned();
     assert!(reason.contains("on_rules_error: closed") && reason.contains("rules database"), "{reason}");
     assert_eq!((accepts(http), accepts(proxy)), (false, false));
-    let told = health(&node);
-    assert_eq!((&told["status"], &told["rules_db"]["source"]), (&json!("impaired"), &json!("none")));
+    let report = health(&node);
+    assert_eq!((&report["status"], &report["rules_db"]["source"]), (&json!("impaired"), &json!("none")));
     assert!(node.admin("GET", "/metrics", "").text().contains("tollgate_rules_source{source=\"none\"} 1\n"));
     primary.restart();
     eventually("it is ready", || node.admin("GET", "/readyz", "").status == 200);
     assert!(accepts(http) && accepts(proxy), "by then the listeners accept");
     let check = |user: &str| {
         let body = json!({ "user": user }).to_string();
-        Client::to(loopback(http)).ask("POST", "/v1/check", &[], body.as_bytes()).status
+        Client::to(loopback(http)).request("POST", "/v1/check", &[], body.as_bytes()).status
     };
     assert_eq!([check("evil"), check("ann")], [403, 200]);
     assert!(node.stop().0.success());
@@ -211,13 +211,13 @@ fn without_a_copy_open_lets_everything_but_the_files_rules_pass_and_says_so() {
     primary.stop();
     let file = "on_rules_error: open\nrules: [{ id: f, match: /f, key: user, limit: 2/d }]";
     let node = Server::start(&format!("rules_db: {}\n{file}", primary.url()));
-    let ask = |path: &str| {
+    let send = |path: &str| {
         (0..4).filter(|_| node.check(&json!({ "user": "ann", "path": path })).status == 200).count()
     };
-    assert_eq!((ask("/a"), ask("/f")), (4, 2), "the file's rules are known");
-    let told = health(&node);
+    assert_eq!((send("/a"), send("/f")), (4, 2), "the file's rules are known");
+    let report = health(&node);
     assert_eq!(
-        (&told["status"], &told["protection"], &told["rules_db"]["source"]),
+        (&report["status"], &report["protection"], &report["rules_db"]["source"]),
         (&json!("impaired"), &json!("partial"), &json!("none"))
     );
     assert!(node.log().contains("on_rules_error: open"), "{}", node.log());
@@ -227,7 +227,7 @@ fn without_a_copy_open_lets_everything_but_the_files_rules_pass_and_says_so() {
     primary.restart();
     eventually("the rules come", || in_force(&node).len() == 2);
     eventually("it is said", || health(&node)["rules_db"]["source"] == "database");
-    assert_eq!(ask("/a"), 0);
+    assert_eq!(send("/a"), 0);
 }
 
 #[test]

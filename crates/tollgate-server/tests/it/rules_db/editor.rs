@@ -73,7 +73,7 @@ fn limit_in(text: &str) -> String {
     rule["limit"].as_str().expect("these tests give one limit").to_owned()
 }
 
-/// The rules in force on a node, with their limits. The list goes by the ids of the database, so it is asked for until
+/// The rules in force on a node, with their limits. The list goes by the ids of the database, so it is read until
 /// the node has just those.
 pub fn in_force(server: &Server) -> BTreeMap<String, String> {
     let mut rules = BTreeMap::new();

@@ -51,9 +51,9 @@ pub fn with_copy(address: &str) -> (Arc<Folder>, Server) {
 /// Waits until the copy has what is in force.
 fn copied(node: &Server) {
     eventually("the copy is up to date", || {
-        let told = health(node);
-        let copy = &told["rules_db"]["copy"];
-        let version = &told["rules_db"]["version"];
+        let report = health(node);
+        let copy = &report["rules_db"]["copy"];
+        let version = &report["rules_db"]["version"];
         version.is_string() && &copy["version"] == version && copy["trouble"].is_null()
     });
 }
@@ -118,7 +118,7 @@ fn a_copy_that_cannot_be_written_is_a_health_problem_and_no_outage() {
     let limited = "trap '' XFSZ; ulimit -S -f 8; exec \"$0\" serve -c \"$1\"";
     command.args(["-c", limited]).arg(binary().get_program()).arg(&config);
     let node = Server::run(&folder, &mut command);
-    eventually("the trouble is told", || health(&node)["rules_db"]["copy"]["trouble"].is_string());
+    eventually("the trouble is reported", || health(&node)["rules_db"]["copy"]["trouble"].is_string());
     assert_eq!(health(&node)["status"], "impaired");
     assert!(node.admin("GET", "/metrics", "").text().contains("tollgate_rules_copy_up 0\n"));
     assert_eq!((allowed(&node, "ann"), node.admin("GET", "/readyz", "").status), (3, 200));
@@ -145,8 +145,8 @@ fn without_a_primary_a_standby_is_read_and_health_says_that_edits_are_not_possib
         let why = rules_db["write_trouble"].as_str().unwrap_or_default();
         rules_db["writable"] == false && why.contains("edits are not possible")
     });
-    let told = health(&node);
-    assert_eq!((&told["status"], &told["rules_db"]["source"]), (&json!("impaired"), &json!("database")));
+    let report = health(&node);
+    assert_eq!((&report["status"], &report["rules_db"]["source"]), (&json!("impaired"), &json!("database")));
     eventually("the standby is read", || health(&node)["rules_db"]["trouble"].is_null());
     let refused = node.admin("POST", "/v1/rules", r#"{"id":"b","limit":"5/m"}"#);
     assert_eq!(refused.status, 503);

@@ -19,9 +19,9 @@ fn the_last_good_rules_stay_in_force_while_servers_stop_start_and_change_roles()
     editor.put("b", "match: /b, limit: 1/d");
     eventually("changes come from the primary", || in_force(node).len() == 2);
     primary.stop();
-    eventually("the trouble is told", || {
-        let told = health(node);
-        told["status"] == "impaired" && told["rules_db"]["trouble"].is_string()
+    eventually("the trouble is reported", || {
+        let report = health(node);
+        report["status"] == "impaired" && report["rules_db"]["trouble"].is_string()
     });
     assert!(node.admin("GET", "/metrics", "").text().contains("tollgate_rules_db_up 0\n"));
     assert_eq!((allowed(node, "without both"), in_force(node).len()), (3, 2));

@@ -76,7 +76,7 @@ impl Drop for CassandraLink {
     }
 }
 
-/// Opens the session, and probes the cluster whenever the breaker asks for it.
+/// Opens the session, and probes the cluster when the breaker is due for a probe.
 async fn maintain_session(
     address: CassandraAddress,
     breaker: Arc<Breaker>,

@@ -10,7 +10,7 @@ use tollgate_testkit::central::{hit, limit, own};
 use tollgate_testkit::free_port;
 use tollgate_testkit::stores::cassandra::{initialise, patient, query, setup, usual};
 
-use crate::cassandra::turn;
+use crate::cassandra::exclusive;
 
 /// The deadline, on a busy machine.
 const IN_TIME: Duration = Duration::from_secs(3);
@@ -38,7 +38,7 @@ async fn a_server_that_accepts_and_never_answers_is_reported() {
 
 #[tokio::test]
 async fn a_wrong_password_is_reported() {
-    let Some((server, _turn)) = turn("logins to Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("logins to Cassandra").await else { return };
     initialise(&server.url("logins")).await;
     let at = |login: &str| format!("cassandra://{login}127.0.0.1:{}/logins", server.port);
     check_error(usual(&at("cassandra:hunter2@")), "cassandra and/or password are incorrect", IN_TIME).await;
@@ -47,7 +47,7 @@ async fn a_wrong_password_is_reported() {
 
 #[tokio::test]
 async fn a_missing_keyspace_is_reported_and_the_store_works_once_it_exists() {
-    let Some((server, _turn)) = turn("keyspaces of Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("keyspaces of Cassandra").await else { return };
     initialise(&server.url("another")).await;
     let url = server.url("not_yet_there");
     let store = usual(&url);
@@ -59,7 +59,7 @@ async fn a_missing_keyspace_is_reported_and_the_store_works_once_it_exists() {
 
 #[tokio::test]
 async fn a_row_of_another_program_has_no_answer_and_the_others_do() {
-    let Some((server, _turn)) = turn("foreign rows on Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("foreign rows on Cassandra").await else { return };
     let url = server.url("foreign");
     let store = patient(&url).await;
     let bad = limit("5/d", Shape::GCRA);

@@ -8,7 +8,7 @@ use tollgate_testkit::central::{hit, left, limit, now, own};
 use tollgate_testkit::servers::cassandra::Cassandra;
 use tollgate_testkit::stores::cassandra::{initialise, patient, query, setup, usual};
 
-use crate::cassandra::turn;
+use crate::cassandra::exclusive;
 
 /// What SimpleSnitch calls the datacenter.
 const DATACENTER: &str = "datacenter1";
@@ -24,7 +24,7 @@ async fn init(url: &str) -> Result<(), StoreError> {
 
 #[tokio::test]
 async fn counters_are_charged_under_every_option() {
-    let Some((server, _turn)) = turn("options of an address").await else { return };
+    let Some((server, _exclusive)) = exclusive("options of an address").await else { return };
     let local = format!("serial=local_serial&datacenter={DATACENTER}&consistency=local_quorum");
     let global = format!("serial=serial&datacenter={DATACENTER}");
     for (scheme, options) in [
@@ -55,7 +55,7 @@ async fn counters_are_charged_under_every_option() {
 /// The server reports a failure after the transaction was agreed on: a serial read finds the nonce.
 #[tokio::test]
 async fn a_transaction_that_lacks_replicas_for_its_commit_is_looked_up_and_counts() {
-    let Some((server, _turn)) = turn("consistency without replicas").await else { return };
+    let Some((server, _exclusive)) = exclusive("consistency without replicas").await else { return };
     for (options, used) in [("consistency=two", 1), ("consistency=three", 3)] {
         let store = patient(&address(&server, "cassandra", "alone", options)).await;
         let charge = own("alone", "user:1", limit("9/d", Shape::GCRA));
@@ -69,24 +69,24 @@ async fn a_transaction_that_lacks_replicas_for_its_commit_is_looked_up_and_count
 
 #[tokio::test]
 async fn a_misspelt_datacenter_is_reported_with_the_existing_ones() {
-    let Some((server, _turn)) = turn("datacenters of Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("datacenters of Cassandra").await else { return };
     initialise(&server.url("places")).await;
     let url = address(&server, "cassandra", "places", "datacenter=datacentre1");
     let says = format!("datacenter=datacentre1: the cluster has {DATACENTER}");
     check_error(usual(&url), &says, SOON).await;
-    let told = init(&url).await.expect_err("no such datacenter").to_string();
-    assert!(told.contains(&says), "{told}");
+    let message = init(&url).await.expect_err("no such datacenter").to_string();
+    assert!(message.contains(&says), "{message}");
 }
 
 #[tokio::test]
 async fn tablets_are_rejected_by_a_server_without_them() {
-    let Some((server, _turn)) = turn("tablets on Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("tablets on Cassandra").await else { return };
     initialise(&server.url("before")).await;
     for options in ["tablets=on", "tablets=off"] {
-        let told =
+        let message =
             init(&address(&server, "scylla", "tablets", options)).await.expect_err(options).to_string();
-        assert!(told.starts_with("scylla at 127.0.0.1"), "{told}");
-        assert!(told.contains("the option tablets is for ScyllaDB"), "{told}");
+        assert!(message.starts_with("scylla at 127.0.0.1"), "{message}");
+        assert!(message.contains("the option tablets is for ScyllaDB"), "{message}");
     }
     // A keyspace that is there is not made, whatever the option.
     init(&address(&server, "scylla", "before", "tablets=off")).await.expect("what is there stays");
@@ -94,10 +94,10 @@ async fn tablets_are_rejected_by_a_server_without_them() {
 
 #[tokio::test]
 async fn the_keyspace_names_every_datacenter() {
-    let Some((server, _turn)) = turn("replication of the keyspace").await else { return };
+    let Some((server, _exclusive)) = exclusive("replication of the keyspace").await else { return };
     initialise(&server.url("copies")).await;
-    let asked = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = 'copies'";
-    let rows = query(&server, asked).await.expect("rows");
+    let query_text = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = 'copies'";
+    let rows = query(&server, query_text).await.expect("rows");
     let (replication,): (std::collections::HashMap<String, String>,) = rows.first_row().expect("one row");
     assert_eq!(replication.get(DATACENTER).map(String::as_str), Some("1"), "{replication:?}");
 }

@@ -13,8 +13,8 @@ use tollgate_testkit::servers::cassandra::Cassandra;
 use tollgate_testkit::stores::cassandra::{initialise, patient, setup, usual};
 use tollgate_testkit::{SOON, eventually};
 
+use crate::cassandra::exclusive;
 use crate::cassandra::relay::{Arrives, Delayed};
-use crate::cassandra::turn;
 
 /// Returns when the process does not run any more.
 fn freeze(server: &Cassandra) {
@@ -26,7 +26,7 @@ fn freeze(server: &Cassandra) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_does_not_delay_other_keys() {
-    let Some((server, _turn)) = turn("a frozen Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("a frozen Cassandra").await else { return };
     let url = server.url("frozen");
     initialise(&url).await;
     let store = usual(&url);
@@ -38,7 +38,7 @@ async fn a_frozen_server_does_not_delay_other_keys() {
     tokio::time::sleep(Duration::from_millis(3000)).await;
     let seen = load.stop().await;
     check_answered_in_time(&seen, CassandraSetup::DEADLINE);
-    let open = seen.iter().filter(|seen| seen.asked > frozen + Duration::from_millis(1500));
+    let open = seen.iter().filter(|seen| seen.sent_at > frozen + Duration::from_millis(1500));
     assert!(open.clone().all(|seen| matches!(seen.error, Some(StoreError::Unreachable { .. }))));
     let waited = open.clone().filter(|seen| seen.took > Duration::from_millis(10)).count();
     assert!(waited * 100 <= open.count(), "{waited} waited"); // the machine is busy at times
@@ -57,7 +57,7 @@ async fn a_frozen_server_does_not_delay_other_keys() {
 /// The answer to a transaction comes too late: a serial read finds out that it was done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_timeout_a_serial_read_determines_the_outcome() {
-    let Some((server, _turn)) = turn("late answers of Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("late answers of Cassandra").await else { return };
     let direct = patient(&server.url("late")).await;
     let slow = Delayed::start(server.port);
     let store = usual(&format!("cassandra://cassandra:cassandra@127.0.0.1:{}/late", slow.port));
@@ -87,7 +87,7 @@ async fn after_a_timeout_a_serial_read_determines_the_outcome() {
 /// One transaction of a key is in flight at a time; all waiters share the next one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_for_one_key_share_a_transaction() {
-    let Some((server, _turn)) = turn("combined charges on Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("combined charges on Cassandra").await else { return };
     patient(&server.url("combined")).await;
     let between = Delayed::start(server.port);
     let store =
@@ -95,13 +95,13 @@ async fn waiters_for_one_key_share_a_transaction() {
     let charge = own("combined", "user:1", limit("1000/d", Shape::GCRA));
     hit(&store, &charge).await.expect("it is charged");
     let before = between.passed.load(Ordering::Relaxed);
-    let asked = (0..200).map(|_| {
+    let sent_at = (0..200).map(|_| {
         let store = store.clone();
         let charge = charge.clone();
         tokio::spawn(async move { hit(&store, &charge).await })
     });
-    for asked in asked.collect::<Vec<_>>() {
-        asked.await.expect("it ends").expect("it is charged");
+    for sent_at in sent_at.collect::<Vec<_>>() {
+        sent_at.await.expect("it ends").expect("it is charged");
     }
     let answers = between.passed.load(Ordering::Relaxed) - before;
     assert!(answers <= 40, "200 charges took {answers} answers");
@@ -112,7 +112,7 @@ async fn waiters_for_one_key_share_a_transaction() {
 /// try read its result and charged once more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_arrives_late_and_is_sent_again_counts_once() {
-    let Some((server, _turn)) = turn("late transactions of Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("late transactions of Cassandra").await else { return };
     let direct = patient(&server.url("twice")).await;
     let between = Delayed::start(server.port);
     let url = format!("cassandra://cassandra:cassandra@127.0.0.1:{}/twice", between.port);

@@ -9,13 +9,13 @@ use tollgate_testkit::central::expiry::{self, Keeping};
 use tollgate_testkit::central::{hit, left, limit, now, own, shared};
 use tollgate_testkit::stores::cassandra::{initialise, patient, query, setup};
 
-use crate::cassandra::turn;
+use crate::cassandra::exclusive;
 
 const DAY: i64 = 86_400;
 
 #[tokio::test]
 async fn the_counters_of_one_user_share_a_partition_and_a_transaction() {
-    let Some((server, _turn)) = turn("partitions of Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("partitions of Cassandra").await else { return };
     let store = patient(&server.url("partitions")).await;
     let minute = own("login", "user:42", limit("5/m", Shape::GCRA));
     let day = own("login", "user:42", limit("50/d", Shape::SlidingLog));
@@ -41,7 +41,7 @@ async fn the_counters_of_one_user_share_a_partition_and_a_transaction() {
 
 #[tokio::test]
 async fn rows_live_as_long_as_they_count() {
-    let Some((server, _turn)) = turn("lifetimes on Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("lifetimes on Cassandra").await else { return };
     let url = server.url("lifetimes");
     initialise(&url).await;
     let deadline = Duration::from_secs(20);
@@ -68,7 +68,9 @@ async fn rows_live_as_long_as_they_count() {
 
 #[tokio::test]
 async fn no_row_outlives_what_it_counts() {
-    let Some((server, _turn)) = turn("expiry of every algorithm on Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("expiry of every algorithm on Cassandra").await else {
+        return;
+    };
     let url = server.url("lasting");
     initialise(&url).await;
     let deadline = Duration::from_secs(20);
@@ -92,7 +94,7 @@ async fn no_row_outlives_what_it_counts() {
 
 #[tokio::test]
 async fn an_expired_row_starts_fresh() {
-    let Some((server, _turn)) = turn("expiry on Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("expiry on Cassandra").await else { return };
     let url = server.url("expiry");
     initialise(&url).await;
     let deadline = Duration::from_secs(20);

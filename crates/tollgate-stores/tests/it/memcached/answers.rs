@@ -1,6 +1,6 @@
 //! Every answer is that of the pure functions.
 
-use tollgate_testkit::central::{Told, refunds, skew, together};
+use tollgate_testkit::central::{CentralSubject, refunds, skew, together};
 use tollgate_testkit::conformance;
 use tollgate_testkit::servers::memcached::Memcached;
 use tollgate_testkit::stores::memcached::patient;
@@ -10,7 +10,7 @@ async fn two_memcacheds_conform() {
     let what = "conformance of memcached";
     let (Some(one), Some(two)) = (Memcached::start(what), Memcached::start(what)) else { return };
     let url = format!("memcached://127.0.0.1:{},127.0.0.1:{}", one.port, two.port);
-    conformance::check(&Told::new(patient(&url), 40)).await;
+    conformance::check(&CentralSubject::new(patient(&url), 40)).await;
     assert!(!one.keys().is_empty() && !two.keys().is_empty(), "both keep a share");
 }
 

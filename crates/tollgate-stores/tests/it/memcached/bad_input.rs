@@ -72,7 +72,7 @@ async fn a_key_of_the_wrong_type_has_no_answer_and_the_others_do() {
         let seconds = at.secs();
         let name = Naming::Plain.name(&bad.counter().id, &bad.counter().limit);
         for suffix in [String::new(), format!(":{}", seconds / 86_400), format!(":s{seconds}")] {
-            server.ask(&format!("ms {name}{suffix} 5 T60\r\nstuff\r\nmn"), "MN");
+            server.command(&format!("ms {name}{suffix} 5 T60\r\nstuff\r\nmn"), "MN");
         }
         let charges = [bad, good];
         let outcome = store.charge(&charges, at).await;

@@ -116,7 +116,7 @@ async fn a_reset_forgets_the_finest_buckets_where_coarse_ones_have_expired() {
     let is_hour = |key: &&String| key.rsplit(':').next().is_some_and(|bucket| bucket.starts_with('h'));
     let keys = server.keys();
     let hour = keys.iter().find(is_hour).expect("a bucket of an hour");
-    server.ask(&format!("md {hour}\r\nmn"), "MN");
+    server.command(&format!("md {hour}\r\nmn"), "MN");
     assert_eq!(store.reset(charge.counter(), at).await, Ok(true));
     assert_eq!(server.keys(), [""; 0]);
 }
@@ -139,8 +139,8 @@ async fn a_value_over_the_servers_bound_is_refused_and_others_are_charged() {
             break;
         }
     }
-    let told = refused.expect("a value over the server's bound").to_string();
-    assert!(told.contains("too large"), "{told}");
+    let message = refused.expect("a value over the server's bound").to_string();
+    assert!(message.contains("too large"), "{message}");
     hit(&store, &shared("small", limit("5/h", Shape::GCRA))).await.expect("others are charged");
 }
 
@@ -158,7 +158,7 @@ async fn windows_end_and_nothing_is_left_behind() {
     hit(&store, &charge).await.expect("it is charged");
     let key = server.keys().pop().expect("one key");
     let start = std::time::Instant::now();
-    while server.ask(&format!("mg {key}\r\nmn"), "MN").contains(&"HD".to_owned()) {
+    while server.command(&format!("mg {key}\r\nmn"), "MN").contains(&"HD".to_owned()) {
         assert!(start.elapsed() < Duration::from_secs(10), "it expires");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

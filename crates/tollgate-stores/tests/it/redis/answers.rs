@@ -1,10 +1,10 @@
 //! Every answer is that of the pure functions, on every kind of server.
 
 async fn check(url: &str, histories: u64) {
-    conformance::check(&Told::new(GivenTime(ready(url).await.0), histories)).await;
+    conformance::check(&CentralSubject::new(GivenTime(ready(url).await.0), histories)).await;
 }
 
-use tollgate_testkit::central::{Told, refunds};
+use tollgate_testkit::central::{CentralSubject, refunds};
 use tollgate_testkit::conformance;
 use tollgate_testkit::servers::cluster::RedisCluster;
 use tollgate_testkit::servers::redis::{Make, Redis};

@@ -34,7 +34,7 @@ async fn a_wrong_password_is_reported() {
     let user: Vec<_> = ["AUTH", "right"].into_iter().collect();
     let mut setuser = vec!["ACL", "SETUSER", "me", "on", ">mine", "~tg1:*"];
     setuser.extend(rights.iter().map(String::as_str));
-    assert!(server.ask_all(&[&user, &setuser]).ends_with("+OK\r\n+OK\r\n"));
+    assert!(server.commands(&[&user, &setuser]).ends_with("+OK\r\n+OK\r\n"));
     let at = |login: &str| format!("redis://{login}127.0.0.1:{}", server.port);
     check_error(&at(":hunter2@"), "WRONGPASS").await;
     check_error(&at("me:hunter2@"), "WRONGPASS").await;
@@ -77,7 +77,7 @@ async fn a_primary_that_becomes_a_replica_refuses_and_is_left() {
     let store = ready(&server.url()).await;
     let charge = own("login", "user:1", five());
     hit(&store, &charge).await.expect("it is charged");
-    server.ask(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
+    server.command(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
     let error = hit(&store, &charge).await.expect_err("it takes no writes").to_string();
     assert!(error.contains("READONLY"), "{error}");
     let start = Instant::now();
@@ -85,7 +85,7 @@ async fn a_primary_that_becomes_a_replica_refuses_and_is_left() {
         assert!(start.elapsed() < SOON);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    server.ask(&["REPLICAOF", "NO", "ONE"]);
+    server.command(&["REPLICAOF", "NO", "ONE"]);
     store.ready(SOON).await.expect("it is back");
 }
 
@@ -99,8 +99,8 @@ async fn a_key_of_the_wrong_type_has_no_answer_and_the_others_do() {
             (own("bad", "user:1", limit("5/h", shape)), own("good", "user:1", limit("9/h", FIXED)));
         let name = Naming::Plain.name(&bad.counter().id, &bad.counter().limit);
         for words in [["LPUSH", &name, "x"], ["SET", &name, "of another program"]] {
-            server.ask(&["DEL", &name]);
-            server.ask(&words);
+            server.command(&["DEL", &name]);
+            server.command(&words);
             let charges = [bad.clone(), good.clone()];
             let outcome = store.charge(&charges, now()).await;
             let error = outcome.limits[0].error().expect("no answer");
@@ -119,12 +119,12 @@ async fn a_full_memory_refuses_and_charges_nothing() {
     let store = ready(&server.url()).await;
     let mine = own("login", "user:1", five());
     let all = shared("api", limit("5/h", Shape::SlidingLog));
-    assert_eq!(server.ask(&["CONFIG", "SET", "maxmemory", "1"]), "+OK\r\n");
+    assert_eq!(server.command(&["CONFIG", "SET", "maxmemory", "1"]), "+OK\r\n");
     for part in store.charge(&[mine.clone(), all.clone()], now()).await.limits {
         let error = part.error().expect("no room").to_string();
         assert!(error.contains("OOM"), "{error}");
     }
-    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!((left(&store, &mine).await, left(&store, &all).await), (5, 5));
 }
 
@@ -168,7 +168,7 @@ async fn a_lost_connection_is_reestablished() {
     let store = ready(&server.url()).await;
     let charge = own("login", "user:1", limit("1000/h", FIXED));
     for _ in 0..10 {
-        server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+        server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
         let start = Instant::now();
         while hit(&store, &charge).await.is_err() {
             assert!(start.elapsed() < SOON);

@@ -40,11 +40,11 @@ async fn every_key_is_readable_and_expires_by_itself() {
         let name = Naming::Plain.name(&charge.counter().id, &charge.counter().limit);
         assert!(name.starts_with("tg1:default:login:{user:42}:"), "{name}");
         let lives_ms: i64 =
-            server.ask(&["PTTL", &name]).trim().trim_start_matches(':').parse().expect("a number");
+            server.command(&["PTTL", &name]).trim().trim_start_matches(':').parse().expect("a number");
         // Two windows for the weighted one; whatever counts is kept, and little longer.
         assert!((1..=2 * 3_600_000 + 2000).contains(&lives_ms), "{name} lives for {lives_ms} ms");
     }
-    assert_eq!(server.ask(&["DBSIZE"]), format!(":{}\r\n", shapes.len()));
+    assert_eq!(server.command(&["DBSIZE"]), format!(":{}\r\n", shapes.len()));
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn no_key_outlives_what_it_counts() {
     let store = ready(&server.url()).await;
     let keeping = Keeping { slack: redis::EXPIRY_SLACK, numbers: |_| false };
     expiry::check(&store, keeping, async || {
-        let names = server.ask(&["KEYS", "*"]);
+        let names = server.command(&["KEYS", "*"]);
         let names = names.lines().filter(|line| line.starts_with("tg1:"));
         names.map(|name| (name.to_owned(), pttl(&server, name))).collect()
     })
@@ -62,7 +62,7 @@ async fn no_key_outlives_what_it_counts() {
 
 /// How long a key will live; one that is gone meanwhile does not.
 fn pttl(server: &Redis, name: &str) -> Option<Duration> {
-    let reply = server.ask(&["PTTL", name]);
+    let reply = server.command(&["PTTL", name]);
     match reply.trim().trim_start_matches(':').parse().expect("a number") {
         -2 => Some(Duration::ZERO),
         lives => u64::try_from(lives).ok().map(Duration::from_millis),
@@ -79,7 +79,7 @@ async fn hashed_keys_do_not_reveal_the_identity() {
     hit(&store, &own("login", "email:ceo@example.com", limit("5/h", Shape::GCRA)))
         .await
         .expect("it is charged");
-    let keys = server.ask(&["KEYS", "*"]);
+    let keys = server.command(&["KEYS", "*"]);
     assert!(keys.contains("tg1:default:login:{#") && !keys.contains("ceo"), "{keys}");
 }
 
@@ -92,7 +92,7 @@ async fn by_default_sensitive_parts_are_hashed_and_the_rest_is_readable() {
     for key in ["email:ceo@example.com", "email:ceo@example.com+ip:1.2.3.4", "user:42"] {
         hit(&store, &own("login", key, hour)).await.expect("it is charged");
     }
-    let keys = server.ask(&["KEYS", "*"]);
+    let keys = server.command(&["KEYS", "*"]);
     // printf %s email:ceo@example.com | sha256sum | cut -c -32
     let hash = "a1bfc10fe51cd824a23765d6bdd068e0";
     for name in [
@@ -124,7 +124,7 @@ async fn a_script_missing_on_the_server_is_loaded_again() {
     let store = ready(&server.url()).await;
     let charge = own("login", "user:1", limit("5/h", FIXED));
     for used in 1..=3 {
-        server.ask(&["SCRIPT", "FLUSH"]);
+        server.command(&["SCRIPT", "FLUSH"]);
         assert_eq!(hit(&store, &charge).await.expect("it is charged").remaining, 5 - used);
     }
 }

@@ -40,7 +40,7 @@ async fn the_documented_script_lists_rule_identity_window_and_count() {
         if at.secs() / 86_400 == server_time(&server).secs() / 86_400 {
             break (at, listed);
         }
-        server.ask(&["FLUSHALL"]); // midnight: the windows are others now
+        server.command(&["FLUSHALL"]); // midnight: the windows are others now
     };
     let mut rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split(' ').collect()).collect();
     rows.sort();
@@ -94,6 +94,6 @@ fn list(server: &Redis, client: &str) -> String {
 }
 
 fn server_time(server: &Redis) -> Time {
-    let answer = server.ask(&["TIME"]);
+    let answer = server.command(&["TIME"]);
     Time::from_secs(answer.lines().nth(2).and_then(|seconds| seconds.parse().ok()).expect("seconds"))
 }

@@ -5,7 +5,7 @@ use tollgate_stores::counters::name::Naming;
 use tollgate_testkit::central::{FIXED, hit, left, limit, now, own, shared, together};
 use tollgate_testkit::eventually;
 use tollgate_testkit::servers::cluster::RedisCluster;
-use tollgate_testkit::servers::redis::{Make, Redis, ask};
+use tollgate_testkit::servers::redis::{Make, Redis, command};
 use tollgate_testkit::stores::redis::{GivenTime, ready};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,14 +47,14 @@ async fn denied_hits_do_not_drain_a_shared_limit_on_another_server() {
 
     // A cluster that is addressed as one server: the error names the right scheme.
     let one = ready(&servers.servers[0].url()).await;
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     for user in 0..20 {
         let mine = own("login", &format!("user:{user}"), limit("2/h", FIXED));
-        told.extend(hit(&one, &mine).await.err().map(|error| error.to_string()));
+        errors.extend(hit(&one, &mine).await.err().map(|error| error.to_string()));
     }
     assert!(
-        !told.is_empty() && told.iter().all(|error| error.contains("write redis+cluster://")),
-        "{told:?}"
+        !errors.is_empty() && errors.iter().all(|error| error.contains("write redis+cluster://")),
+        "{errors:?}"
     );
 }
 
@@ -68,24 +68,24 @@ async fn slots_that_move_are_followed_and_nothing_is_charged_twice() {
     let from = servers.primary_of(&name);
     let to = (from + 1) % 3;
     let port = |n: usize| servers.servers[n].port;
-    let id = |n: usize| ask(port(n), &["CLUSTER", "MYID"]).lines().nth(1).expect("an id").to_owned();
-    let slot = ask(port(0), &["CLUSTER", "KEYSLOT", &name]).trim().trim_start_matches(':').to_owned();
+    let id = |n: usize| command(port(n), &["CLUSTER", "MYID"]).lines().nth(1).expect("an id").to_owned();
+    let slot = command(port(0), &["CLUSTER", "KEYSLOT", &name]).trim().trim_start_matches(':').to_owned();
 
     // Migrating: the old server redirects (ASK) for keys that have left.
-    assert_eq!(ask(port(to), &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]), "+OK\r\n");
-    assert_eq!(ask(port(from), &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]), "+OK\r\n");
+    assert_eq!(command(port(to), &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]), "+OK\r\n");
+    assert_eq!(command(port(from), &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]), "+OK\r\n");
     assert_eq!(hit(&store, &mine).await.expect("not moved yet").remaining, 998);
-    let moved = ask(port(from), &["MIGRATE", "127.0.0.1", &port(to).to_string(), &name, "0", "5000"]);
+    let moved = command(port(from), &["MIGRATE", "127.0.0.1", &port(to).to_string(), &name, "0", "5000"]);
     assert_eq!(moved, "+OK\r\n");
     assert_eq!(hit(&store, &mine).await.expect("ASK is followed").remaining, 997);
 
     // Moved for good.
     for n in [to, from] {
-        assert_eq!(ask(port(n), &["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]), "+OK\r\n");
+        assert_eq!(command(port(n), &["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]), "+OK\r\n");
     }
     assert_eq!(hit(&store, &mine).await.expect("MOVED is followed").remaining, 996);
     assert_eq!(hit(&store, &mine).await.expect("and remembered").remaining, 995);
     eventually("no server keeps the slot but the new one", || {
-        ask(port(from), &["CLUSTER", "COUNTKEYSINSLOT", &slot]) == ":0\r\n"
+        command(port(from), &["CLUSTER", "COUNTKEYSINSLOT", &slot]) == ":0\r\n"
     });
 }

@@ -82,9 +82,9 @@ pub async fn every_change_has_a_number_and_an_entry_in_the_log(address: &str) {
     assert_eq!(text_of(&db, "a").await, None);
 
     let log = db.log(None, 10).await.expect("it can be read");
-    let told: Vec<_> =
+    let found: Vec<_> =
         log.iter().map(|entry| (entry.change.version.number(), entry.author.as_str())).collect();
-    assert_eq!(told, [(3, "bob"), (2, "ann"), (1, "ann")]);
+    assert_eq!(found, [(3, "bob"), (2, "ann"), (1, "ann")]);
     let five = rule("a", 5).into_text();
     let six = rule("a", 6).into_text();
     let texts: Vec<_> =
@@ -110,7 +110,7 @@ pub async fn of_two_who_saw_the_same_version_one_is_refused(address: &str) {
         seen = won.expect("one of them is first");
         match lost {
             Err(DbError::Conflict { found, .. }) => assert_eq!(found, Some(seen)),
-            other => panic!("the second must be told: {other:?}"),
+            other => panic!("the second edit must be rejected: {other:?}"),
         }
     }
     let twice = put(&db, "a", 9, Precondition::Absent).await;
@@ -215,8 +215,8 @@ pub async fn things_are_paged_by_name_within_a_prefix(address: &str) {
         PageQuery { kind: ItemKind::Allow, prefix: "user:".to_owned(), after: String::new(), limit: 9 };
     let allowed = db.page(allowed).await.expect("it can be read");
     assert_eq!(allowed.iter().map(|stored| stored.text.as_str()).collect::<Vec<_>>(), ["no"]);
-    let asked = ["a", "none", "ab"].map(ItemId::rule).to_vec();
-    assert_eq!(db.find(asked).await.expect("it can be read").len(), 2);
+    let ids = ["a", "none", "ab"].map(ItemId::rule).to_vec();
+    assert_eq!(db.find(ids).await.expect("it can be read").len(), 2);
 }
 
 pub async fn a_preview_says_what_an_edit_would_do_and_writes_nothing(address: &str) {
@@ -228,8 +228,8 @@ pub async fn a_preview_says_what_an_edit_would_do_and_writes_nothing(address: &s
         Edit::delete(ItemId::rule("c"), Precondition::Absent),
     ];
     let planned = db.preview(edits.clone()).await.expect("possible");
-    let told: Vec<_> = planned.iter().map(|(change, before)| (&*change.item.name, before.clone())).collect();
-    assert_eq!(told, [("a", Some(rule("a", 5).into_text())), ("b", None)]);
+    let found: Vec<_> = planned.iter().map(|(change, before)| (&*change.item.name, before.clone())).collect();
+    assert_eq!(found, [("a", Some(rule("a", 5).into_text())), ("b", None)]);
     assert_eq!(db.version().await.expect("it can be read"), made);
     let stale = vec![Edit::rule(rule("a", 7), Precondition::AtVersion(Version::new(0, 99)))];
     let refused = db.preview(stale).await.expect_err("somebody was faster");
@@ -461,7 +461,7 @@ pub async fn ten_thousand_changes_in_batches_lose_none(address: &str) {
     same_state(&mirror, &loaded(&reader).await);
 }
 
-pub async fn a_version_from_another_past_is_told(address: &str) {
+pub async fn a_version_from_another_history_is_reported(address: &str) {
     let db = open(address).await;
     let version = put(&db, "a", 5, Precondition::Absent).await.expect("created");
     for strange in

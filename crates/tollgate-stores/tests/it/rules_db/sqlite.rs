@@ -69,9 +69,10 @@ async fn a_file_of_the_first_schema_is_brought_up_to_date_with_its_past() {
     let gone = Some(r#"{"id":"b","limit":"5/m"}"#.to_owned());
     let note = Some("a note".to_owned());
     let log = db.log(None, 10).await.expect("the log");
-    let told: Vec<_> = log.into_iter().rev().map(|logged| (logged.before, logged.change.text)).collect();
+    let logged_texts: Vec<_> =
+        log.into_iter().rev().map(|logged| (logged.before, logged.change.text)).collect();
     assert_eq!(
-        told,
+        logged_texts,
         [
             (None, rule(5)),
             (None, gone.clone()),

@@ -105,11 +105,11 @@ async fn while_the_primary_is_down_rules_are_read_and_writes_fail_clearly() {
 
     pair.primary.stop();
     let refused = put(&db, "b").await.expect_err("no primary");
-    let told = refused.to_string();
-    assert!(matches!(refused, DbError::Unwritable { .. }), "{told}");
-    assert!(told.contains("nothing was changed"), "{told}");
-    let told = put(&db, "b").await.expect_err("no primary").to_string();
-    assert!(told.contains(&pair.primary.host()) && told.contains("is a standby"), "{told}");
+    let message = refused.to_string();
+    assert!(matches!(refused, DbError::Unwritable { .. }), "{message}");
+    assert!(message.contains("nothing was changed"), "{message}");
+    let message = put(&db, "b").await.expect_err("no primary").to_string();
+    assert!(message.contains(&pair.primary.host()) && message.contains("is a standby"), "{message}");
     same_state(&mirror, &loaded(&db).await);
     let started = open(&pair.address()).await;
     same_state(&mirror, &loaded(&started).await);

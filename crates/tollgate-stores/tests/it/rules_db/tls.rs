@@ -67,9 +67,9 @@ impl Guarded {
     }
 
     async fn refusal(&self, options: &str) -> String {
-        let told = self.open(options).await.map(|_| ()).expect_err(options);
-        assert!(!told.contains(PASSWORD), "{told}");
-        told
+        let message = self.open(options).await.map(|_| ()).expect_err(options);
+        assert!(!message.contains(PASSWORD), "{message}");
+        message
     }
 }
 
@@ -90,21 +90,21 @@ async fn a_server_is_trusted_for_its_certificate_its_authority_and_its_name() {
         assert_eq!(db.version().await.expect("it can be read").number(), 1, "{options}");
     }
     for options in [format!("&sslmode=verify-full{strange}"), format!("&sslmode=require{strange}")] {
-        let told = guarded.refusal(&options).await;
-        assert!(told.contains("UnknownIssuer"), "{told}");
+        let message = guarded.refusal(&options).await;
+        assert!(message.contains("UnknownIssuer"), "{message}");
     }
-    let told = guarded.refusal("&sslmode=verify-full&sslrootcert=nowhere.pem").await;
-    assert!(told.contains("sslrootcert") && told.contains("nowhere.pem"), "{told}");
-    let told = guarded.refusal("").await;
-    assert!(told.contains("no encryption"), "nothing is sent in the clear unless asked for: {told}");
+    let message = guarded.refusal("&sslmode=verify-full&sslrootcert=nowhere.pem").await;
+    assert!(message.contains("sslrootcert") && message.contains("nowhere.pem"), "{message}");
+    let message = guarded.refusal("").await;
+    assert!(message.contains("no encryption"), "nothing is sent in the clear unless configured: {message}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_for_another_host_is_accepted_only_without_name_verification() {
     let Some(guarded) = Guarded::start("elsewhere.example").await else { return };
     let ours = root(&guarded.authority);
-    let told = guarded.refusal(&format!("&sslmode=verify-full{ours}")).await;
-    assert!(told.contains("not valid for name"), "{told}");
+    let message = guarded.refusal(&format!("&sslmode=verify-full{ours}")).await;
+    assert!(message.contains("not valid for name"), "{message}");
     for options in [format!("&sslmode=verify-ca{ours}"), format!("&sslmode=require{ours}")] {
         guarded.open(&options).await.expect(&options);
     }
@@ -114,13 +114,13 @@ async fn a_certificate_for_another_host_is_accepted_only_without_name_verificati
 async fn the_password_file_is_read_at_every_connection() {
     let Some(guarded) = Guarded::start("127.0.0.1").await else { return };
     guarded.server.write("password", "wrong");
-    let told = guarded.refusal("&sslmode=require").await;
-    assert!(told.contains("password authentication failed"), "{told}");
+    let message = guarded.refusal("&sslmode=require").await;
+    assert!(message.contains("password authentication failed"), "{message}");
     guarded.server.write("password", PASSWORD);
     guarded.open("&sslmode=require").await.expect("the right one");
     let url = format!("postgres://postgres@{}/postgres?sslmode=require", guarded.server.host());
-    let told = guarded.open_at(&format!("{url}&password_file=nowhere")).await.expect_err("no such file");
-    assert!(told.contains("password_file") && told.contains("nowhere"), "{told}");
+    let message = guarded.open_at(&format!("{url}&password_file=nowhere")).await.expect_err("no such file");
+    assert!(message.contains("password_file") && message.contains("nowhere"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,7 +128,10 @@ async fn a_server_without_tls_is_refused_if_tls_is_required() {
     let Some(server) = Postgres::start("TLS to PostgreSQL") else { return };
     for mode in ["require", "verify-ca", "verify-full"] {
         let url = format!("{}?sslmode={mode}", server.url());
-        let told = RulesDb::open(&url, Path::new("")).await.map(|_| ()).expect_err(mode).to_string();
-        assert!(told.contains("does not support TLS") || told.contains("no trusted certificates"), "{told}");
+        let message = RulesDb::open(&url, Path::new("")).await.map(|_| ()).expect_err(mode).to_string();
+        assert!(
+            message.contains("does not support TLS") || message.contains("no trusted certificates"),
+            "{message}"
+        );
     }
 }

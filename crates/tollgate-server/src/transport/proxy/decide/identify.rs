@@ -33,8 +33,8 @@ pub struct ProxyDecision {
 
 impl ConnectionContext {
     /// Decides the request, and charges it if it passes.
-    pub async fn decide(&self, visit: &mut ProxiedRequest) -> Result<ProxyDecision, BoxError> {
-        let ProxiedRequest { parts, host, upload, route, snapshot, .. } = visit;
+    pub async fn decide(&self, request: &mut ProxiedRequest) -> Result<ProxyDecision, BoxError> {
+        let ProxiedRequest { parts, host, upload, route, snapshot, .. } = request;
         let gate = &self.proxy.gate;
         let policy = &snapshot.policy;
         let fields = &snapshot.fields;

@@ -17,7 +17,7 @@ pub struct RoundRobinCursor(AtomicUsize);
 pub fn choose<'u>(
     upstreams: &'u [Arc<Upstream>],
     balance: &Balance,
-    turn: &RoundRobinCursor,
+    cursor: &RoundRobinCursor,
     sticky: Option<u64>,
     tried: Option<&Arc<Upstream>>,
     now: Time,
@@ -36,7 +36,7 @@ pub fn choose<'u>(
             up().max_by_key(mark).or_else(|| any().max_by_key(mark))
         }
         (Balance::LeastConnections, _) => {
-            let start = turn.0.fetch_add(1, Ordering::Relaxed);
+            let start = cursor.0.fetch_add(1, Ordering::Relaxed);
             let load = |(n, upstream): &(usize, &Arc<Upstream>)| {
                 (upstream.in_flight.load(Ordering::Relaxed), n.wrapping_sub(start) % upstreams.len())
             };
@@ -44,7 +44,7 @@ pub fn choose<'u>(
             least.map(|(_, upstream)| upstream)
         }
         (Balance::RoundRobin | Balance::Hash(_), _) => {
-            let start = turn.0.fetch_add(1, Ordering::Relaxed);
+            let start = cursor.0.fetch_add(1, Ordering::Relaxed);
             let nth = |count: usize| if count == 0 { 0 } else { start % count };
             up().nth(nth(up().count())).or_else(|| any().nth(nth(any().count())))
         }
@@ -80,10 +80,10 @@ mod tests {
     fn chosen(
         upstreams: &[Arc<Upstream>],
         balance: &Balance,
-        turn: &RoundRobinCursor,
+        cursor: &RoundRobinCursor,
         sticky: Option<u64>,
     ) -> usize {
-        let chosen = choose(upstreams, balance, turn, sticky, None, NOW).expect("there are some");
+        let chosen = choose(upstreams, balance, cursor, sticky, None, NOW).expect("there are some");
         upstreams.iter().position(|each| Arc::ptr_eq(each, chosen)).expect("it is one of them")
     }
 
@@ -96,8 +96,8 @@ mod tests {
     #[test]
     fn round_robin_skips_upstreams_that_are_down() {
         let upstreams = upstreams(3);
-        let turn = RoundRobinCursor::default();
-        let round = |count| (0..count).map(|_| chosen(&upstreams, &Balance::RoundRobin, &turn, None));
+        let cursor = RoundRobinCursor::default();
+        let round = |count| (0..count).map(|_| chosen(&upstreams, &Balance::RoundRobin, &cursor, None));
         assert_eq!(round(4).collect::<Vec<_>>(), [0, 1, 2, 0]);
         put_down(&upstreams[1]);
         assert!(round(10).all(|n| n != 1));
@@ -108,18 +108,18 @@ mod tests {
     #[test]
     fn the_least_busy_is_chosen() {
         let upstreams = upstreams(3);
-        let turn = RoundRobinCursor::default();
+        let cursor = RoundRobinCursor::default();
         upstreams[0].in_flight.store(2, Ordering::Relaxed);
         upstreams[2].in_flight.store(1, Ordering::Relaxed);
-        assert_eq!(chosen(&upstreams, &Balance::LeastConnections, &turn, None), 1);
+        assert_eq!(chosen(&upstreams, &Balance::LeastConnections, &cursor, None), 1);
     }
 
     #[test]
     fn a_key_stays_where_it_is_and_only_keys_of_a_lost_upstream_move() {
         let upstreams = upstreams(4);
-        let turn = RoundRobinCursor::default();
+        let cursor = RoundRobinCursor::default();
         let hash = Balance::Hash(tollgate::internal::identity::Attribute::User);
-        let choose = |n: u64| chosen(&upstreams, &hash, &turn, Some(hash_key(&format!("user {n}"))));
+        let choose = |n: u64| chosen(&upstreams, &hash, &cursor, Some(hash_key(&format!("user {n}"))));
         let before: Vec<_> = (0..1000).map(choose).collect();
         assert!((0..4).all(|n| before.iter().filter(|chosen| **chosen == n).count() > 150));
         put_down(&upstreams[2]);

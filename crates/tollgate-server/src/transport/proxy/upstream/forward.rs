@@ -55,7 +55,7 @@ impl From<ForwardError> for ProblemDetails {
                 (StatusCode::BAD_GATEWAY, "the API server closed the connection before it answered")
             }
             ForwardError::InvalidUpgrade => {
-                (StatusCode::BAD_GATEWAY, "the API server switched protocols without being asked to")
+                (StatusCode::BAD_GATEWAY, "the API server switched protocols without a request to do so")
             }
             ForwardError::Timeout => (StatusCode::GATEWAY_TIMEOUT, "the API server did not answer in time"),
             ForwardError::BadRequestBody => (StatusCode::BAD_REQUEST, "the body could not be read"),

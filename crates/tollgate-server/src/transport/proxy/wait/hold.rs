@@ -67,7 +67,7 @@ impl HoldQueue {
 
     /// Takes the first request if it is due, with the charge of its position.
     fn take_due(&mut self, now: Time) -> Option<(ReleaseSender, Option<ChargeReceipt>)> {
-        let first = self.first().filter(|(turn, _)| *turn <= now)?;
+        let first = self.first().filter(|(release_at, _)| *release_at <= now)?;
         match self.positions.remove(&first) {
             Some(charge) => self.waiting.pop_first().map(|(_, release_tx)| (release_tx, Some(charge))),
             None => self.fixed.remove(&first).map(|release_tx| (release_tx, None)),
@@ -92,7 +92,7 @@ impl HoldQueues {
         self: &Arc<Self>,
         gate: &Arc<Gate>,
         key: Fingerprint,
-        turn: Time,
+        release_at: Time,
         charge: &mut Option<ChargeReceipt>,
         max: usize,
     ) -> Option<HeldRequest> {
@@ -102,7 +102,7 @@ impl HoldQueues {
         }
         queues.waiting += 1;
         queues.next_number += 1;
-        let entered = (turn, queues.next_number);
+        let entered = (release_at, queues.next_number);
         let (release_tx, release_rx) = oneshot::channel();
         let queue = queues.by_key.entry(key).or_default();
         match charge.take() {
@@ -142,15 +142,15 @@ impl HoldQueues {
     /// Schedules a wakeup for the first request of a queue. A queue without requests is removed.
     fn schedule_wakeup(&self, queues: &mut HoldTable, key: Fingerprint) {
         let Some(queue) = queues.by_key.get_mut(&key).filter(|queue| !queue.is_releasing) else { return };
-        let first = queue.first().map(|(turn, _)| turn);
+        let first = queue.first().map(|(release_at, _)| release_at);
         if queue.wakeup != first {
             if let Some(former) = queue.wakeup {
                 queues.wakeups.remove(&(former, key));
             }
             queue.wakeup = first;
-            if let Some(turn) = first {
-                queues.wakeups.insert((turn, key));
-                if queues.wakeups.first() == Some(&(turn, key)) {
+            if let Some(release_at) = first {
+                queues.wakeups.insert((release_at, key));
+                if queues.wakeups.first() == Some(&(release_at, key)) {
                     self.changed.notify_one();
                 }
             }
@@ -175,8 +175,8 @@ impl HoldQueues {
     fn release_some(&self, now: Time) -> Option<Time> {
         let mut queues = self.lock();
         for _ in 0..CHECKS_PER_LOCK {
-            let (turn, key) = *queues.wakeups.first()?;
-            if turn > now {
+            let (release_at, key) = *queues.wakeups.first()?;
+            if release_at > now {
                 break;
             }
             queues.wakeups.pop_first();
@@ -188,7 +188,7 @@ impl HoldQueues {
                 release_tx.send(charge).ok();
             }
         }
-        queues.wakeups.first().map(|(turn, _)| *turn)
+        queues.wakeups.first().map(|(release_at, _)| *release_at)
     }
 
     /// A released request has resumed or is gone: the next one may be released.
@@ -253,7 +253,7 @@ pub async fn watch(queues: Arc<HoldQueues>, gate: Arc<Gate>, mut shutdown: Shutd
     const IDLE: Duration = Duration::from_secs(60);
     loop {
         let next = queues.release_due(gate.now());
-        let pause = next.map_or(IDLE, |turn| turn.since(gate.now()));
+        let pause = next.map_or(IDLE, |release_at| release_at.since(gate.now()));
         tokio::select! {
             () = shutdown_requested(&mut shutdown) => return,
             () = queues.changed.notified() => {}
@@ -319,9 +319,10 @@ mod tests {
     #[test]
     fn held_requests_are_released_at_their_turn_and_in_order() {
         let waiters = Waiters::new();
-        let mut held: Vec<_> =
-            (0..6).map(|n| waiters.enter(NOW).map(|(held, turn)| (n, turn, held)).unwrap()).collect();
-        assert!(held.iter().all(|(n, turn, _)| n == turn) && waiters.enter(NOW).is_none());
+        let mut held: Vec<_> = (0..6)
+            .map(|n| waiters.enter(NOW).map(|(held, release_at)| (n, release_at, held)).unwrap())
+            .collect();
+        assert!(held.iter().all(|(n, release_at, _)| n == release_at) && waiters.enter(NOW).is_none());
         for second in 0..6 {
             waiters.queues.release_due(after(second));
             let called: Vec<_> =
@@ -338,8 +339,8 @@ mod tests {
         waiters.queues.release_due(NOW);
         assert!(waiters.is_called(&mut held[0]));
         drop(held.remove(2)); // its turn was second 2
-        let (last, turn) = waiters.enter(NOW).expect("there is room again");
-        assert_eq!(turn, 5, "at the end of the queue");
+        let (last, release_at) = waiters.enter(NOW).expect("there is room again");
+        assert_eq!(release_at, 5, "at the end of the queue");
         held.push(last);
         for (second, index) in (1..6).zip(1..) {
             waiters.queues.release_due(after(second));
@@ -354,8 +355,8 @@ mod tests {
         let waiters = Waiters::new();
         let mut held: Vec<_> = (0..6).map(|_| waiters.enter(NOW).unwrap().0).collect();
         held.drain(1..4);
-        let (last, turn) = waiters.enter(NOW).expect("there is room again");
-        assert_eq!(turn, 3, "the three that left are not waited for");
+        let (last, release_at) = waiters.enter(NOW).expect("there is room again");
+        assert_eq!(release_at, 3, "the three that left are not waited for");
         held.push(last);
         for second in 0..4 {
             waiters.queues.release_due(after(second));
@@ -384,8 +385,8 @@ mod tests {
         drop(held);
         assert_eq!(waiters.queues.waiting(), 0);
         let again: Vec<_> = std::iter::from_fn(|| waiters.enter(NOW)).collect();
-        let turns: Vec<_> = again.iter().map(|(_, turn)| *turn).collect();
-        assert_eq!(turns, [0, 1, 2, 3, 4, 5]);
+        let release_seconds: Vec<_> = again.iter().map(|(_, release_at)| *release_at).collect();
+        assert_eq!(release_seconds, [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]

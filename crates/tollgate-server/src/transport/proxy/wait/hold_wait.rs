@@ -20,9 +20,9 @@ pub const MAX_READ_AHEAD_BYTES: usize = 64 << 20;
 impl ConnectionContext {
     /// Returns when the request is released. If the client disconnects meanwhile or the queue is full, all charges are
     /// refunded.
-    pub async fn wait_for_turn(
+    pub async fn wait_for_release(
         &self,
-        visit: &mut ProxiedRequest,
+        request: &mut ProxiedRequest,
         charges: &mut UnsettledCharges,
         verdict: &EngineVerdict,
         decided_at: Time,
@@ -36,9 +36,10 @@ impl ConnectionContext {
         let mut stay = RefundOnDrop { gate, charges, is_complete: false };
         let Some((queue, charge)) = stay.charges.take_held() else { return Ok(()) };
         let (rule, mut charge) = charge.unzip();
-        let turn = decided_at + verdict.delay;
-        let max_held = visit.route.config.max_held;
-        let Some(mut held) = self.proxy.hold_queues.enqueue(gate, queue, turn, &mut charge, max_held) else {
+        let release_at = decided_at + verdict.delay;
+        let max_held = request.route.config.max_held;
+        let Some(mut held) = self.proxy.hold_queues.enqueue(gate, queue, release_at, &mut charge, max_held)
+        else {
             self.proxy.counts.hold_rejected.fetch_add(1, Ordering::Relaxed);
             charge.into_iter().for_each(|charge| gate.refund(charge));
             return Err(ExchangeError::HoldQueueFull(verdict.delay));
@@ -46,12 +47,12 @@ impl ConnectionContext {
         self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
         // A part of the body is read ahead: the end of the connection is detected only behind it.
         let mut ahead = BudgetReservation::of(&self.proxy.read_ahead);
-        let mut reads = !visit.parts.headers.contains_key(EXPECT) && ahead.grow_to(READ_AHEAD_BYTES);
+        let mut reads = !request.parts.headers.contains_key(EXPECT) && ahead.grow_to(READ_AHEAD_BYTES);
         let charge = loop {
             tokio::select! {
                 charge = held.wait() => break charge,
-                more = visit.upload.read_ahead(), if reads => {
-                    reads = more.map_err(ForwardError::from)? && visit.upload.prefix().len() < READ_AHEAD_BYTES;
+                more = request.upload.read_ahead(), if reads => {
+                    reads = more.map_err(ForwardError::from)? && request.upload.prefix().len() < READ_AHEAD_BYTES;
                 }
             }
         };

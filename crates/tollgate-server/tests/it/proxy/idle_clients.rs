@@ -28,7 +28,7 @@ fn ten_thousand_idle_connections_and_a_thousand_held_requests_fit_300_mb() {
         let mut client = Client::to(server.proxy);
         assert_eq!(
             client
-                .ask("GET", "/", &[("user-agent", "a browser of some kind"), ("accept", "*/*")], b"")
+                .request("GET", "/", &[("user-agent", "a browser of some kind"), ("accept", "*/*")], b"")
                 .status,
             200
         );
@@ -48,7 +48,7 @@ fn ten_thousand_idle_connections_and_a_thousand_held_requests_fit_300_mb() {
     let resident = resident_kib(server.id());
     assert!(resident < MAX_KIB, "{resident} KiB");
     assert_eq!(get(&server, "/", &[]).status, 200, "others are served");
-    assert_eq!(idle[0].ask("GET", "/", &[], b"").status, 200);
+    assert_eq!(idle[0].request("GET", "/", &[], b"").status, 200);
     drop((idle, held));
     eventually("nobody waits any more", || {
         server.admin("GET", "/metrics", "").text().contains("tollgate_held_requests 0\n")

@@ -5,7 +5,7 @@ use std::thread;
 
 use tollgate::Time;
 use tollgate::internal::Shape;
-use tollgate_testkit::central::{SHAPES, crowd, limit, own};
+use tollgate_testkit::central::{SHAPES, contention, limit, own};
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::stores::redis::{patient, ready};
 
@@ -19,7 +19,7 @@ fn two_four_and_eight_processes_share_one_limit() {
     thread::scope(|scope| {
         for processes in [2, 4, 8] {
             let url = server.url();
-            scope.spawn(move || crowd::check_share(PROCESS, &url, processes, 99));
+            scope.spawn(move || contention::check_share(PROCESS, &url, processes, 99));
         }
     });
 }
@@ -27,9 +27,9 @@ fn two_four_and_eight_processes_share_one_limit() {
 #[tokio::test]
 #[ignore = "a process of the test above"]
 async fn one_of_the_processes() {
-    let Some(order) = crowd::order() else { return };
+    let Some(order) = contention::order() else { return };
     let store = patient(order.split(' ').next().unwrap_or_default());
-    crowd::hammer(store, &order).await;
+    contention::hammer(store, &order).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,7 +37,7 @@ async fn two_nodes_never_both_get_the_last_token() {
     let Some(server) = Redis::start(Make::Redis, "the last token on Redis") else { return };
     let nodes = [ready(&server.url()).await, ready(&server.url()).await];
     for shape in SHAPES {
-        assert_eq!(crowd::race(&nodes, shape).await, 20, "{shape:?}");
+        assert_eq!(contention::race(&nodes, shape).await, 20, "{shape:?}");
     }
 }
 
@@ -52,22 +52,22 @@ async fn no_state_is_used_twice() {
         let store = ready(&server.url()).await;
         let charge = charge.clone();
         tasks.push(tokio::spawn(async move {
-            let mut told = Vec::new();
-            while told.len() < 1000 {
-                told.push(store.charge_with_states(&charge).await.expect("it answers"));
+            let mut charged = Vec::new();
+            while charged.len() < 1000 {
+                charged.push(store.charge_with_states(&charge).await.expect("it answers"));
             }
-            told
+            charged
         }));
     }
-    let mut told = Vec::new();
+    let mut charged = Vec::new();
     for task in tasks {
-        told.extend(task.await.expect("it ends"));
+        charged.extend(task.await.expect("it ends"));
     }
-    told.sort_by_key(|(_, transition)| transition.at);
+    charged.sort_by_key(|(_, transition)| transition.at);
     let mut used = HashSet::new();
     let mut left = HashSet::from([String::new()]);
     let mut last = Time::EPOCH;
-    for (part, transition) in &told {
+    for (part, transition) in &charged {
         assert!(transition.at >= last, "the server's time goes forward");
         last = transition.at;
         if part.decision.is_allowed() {
@@ -78,7 +78,7 @@ async fn no_state_is_used_twice() {
             assert_eq!(transition.before, transition.after, "a denial changes nothing");
         }
     }
-    let unknown = told.iter().find(|(_, transition)| !left.contains(&transition.before));
+    let unknown = charged.iter().find(|(_, transition)| !left.contains(&transition.before));
     assert_eq!(unknown.map(|(_, transition)| transition), None, "a state that nobody has left");
     assert!(used.len() >= 3000, "{} were let through", used.len());
 }

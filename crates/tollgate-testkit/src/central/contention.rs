@@ -13,10 +13,10 @@ use super::{Store, hit, left, limit, now, own};
 use crate::SOON;
 
 const FOR: Duration = Duration::from_secs(10);
-const ORDER: &str = "TOLLGATE_CROWD";
+const ORDER: &str = "TOLLGATE_CONTENTION";
 const RATE: u64 = 20;
 const BURST: u64 = 20;
-/// How often a crowd may try to reach its share.
+/// Attempts to reach the share.
 const TIMES: u32 = 3;
 
 /// Lets processes that run the ignored test `one` (its full path) hammer a key, and checks what they say: in every
@@ -41,11 +41,11 @@ pub fn check_share(one: &str, url: &str, processes: usize, share: u64) {
     panic!("{processes} processes: less than {share} % of {due}, {TIMES} times");
 }
 
-/// When the processes of a crowd were let through, in nanoseconds.
+/// The times of all admissions, in nanoseconds.
 fn admissions(one: &str, order: &str, processes: usize) -> Vec<u64> {
     let this = env::current_exe().expect("the test knows itself");
     let (_, one) = one.split_once("::").expect("a path from the crate down");
-    let mut crowd: Vec<_> = (0..processes)
+    let mut children: Vec<_> = (0..processes)
         .map(|_| {
             let mut command = Command::new(&this);
             command.args(["--ignored", "--exact", one, "--nocapture"]).env(ORDER, order);
@@ -53,14 +53,14 @@ fn admissions(one: &str, order: &str, processes: usize) -> Vec<u64> {
         })
         .collect();
     // None begins before all are there.
-    let mut said: Vec<_> = crowd.iter_mut().map(lines).collect();
+    let mut said: Vec<_> = children.iter_mut().map(lines).collect();
     said.iter_mut().for_each(|lines| assert!(lines.any(|line| line == "ready")));
-    for process in &mut crowd {
+    for process in &mut children {
         process.stdin.take().expect("it listens").write_all(b"go\n").expect("it listens");
     }
     let admitted = said.into_iter().flatten().filter_map(|line| line.strip_prefix("admitted ")?.parse().ok());
     let mut times: Vec<u64> = admitted.collect();
-    crowd.iter_mut().for_each(|process| assert!(process.wait().is_ok_and(|status| status.success())));
+    children.iter_mut().for_each(|process| assert!(process.wait().is_ok_and(|status| status.success())));
     times.sort_unstable();
     times
 }
@@ -85,7 +85,7 @@ fn check_limit(processes: usize, times: &[u64]) {
     }
 }
 
-/// The address and the key that a process of a crowd is to hammer; `None` in any other process.
+/// The address and the key that a child process charges; `None` in any other process.
 pub fn order() -> Option<String> {
     env::var(ORDER).ok()
 }
@@ -95,14 +95,14 @@ pub fn order() -> Option<String> {
 pub async fn race(nodes: &[impl Store; 2], shape: Shape) -> u64 {
     let charge = own("race", "user:1", limit("20/d", shape));
     let at = now();
-    let asked = (0..60).map(|n| {
+    let tasks = (0..60).map(|n| {
         let node = nodes[n % 2].clone();
         let charge = charge.clone();
         tokio::spawn(async move { node.charge(&[charge], at).await })
     });
     let mut passed = 0;
-    for asked in asked.collect::<Vec<_>>() {
-        let outcome = asked.await.expect("it ends");
+    for tasks in tasks.collect::<Vec<_>>() {
+        let outcome = tasks.await.expect("it ends");
         assert!(outcome.limits[0].outcome().is_some(), "{:?}", outcome.limits[0]);
         passed += u64::from(outcome.admitted);
     }
@@ -116,7 +116,7 @@ pub async fn race(nodes: &[impl Store; 2], shape: Shape) -> u64 {
 /// What each process does. What has no answer is not let through.
 pub async fn hammer(store: impl Store, order: &str) {
     let (_, user) = order.split_once(' ').expect("an address and a key");
-    let charge = own("crowd", user, limit("20/s", Shape::Gcra { burst: Some(BURST) }));
+    let charge = own("contention", user, limit("20/s", Shape::Gcra { burst: Some(BURST) }));
     let warm = own("warm", user, limit("1000000/s", Shape::GCRA));
     while hit(&store, &warm).await.is_err() {
         tokio::task::yield_now().await;

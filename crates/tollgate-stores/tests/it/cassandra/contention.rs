@@ -1,21 +1,21 @@
 //! Concurrent charges of one key: never above the limit, hardly below it.
 
-use tollgate_testkit::central::{SHAPES, crowd};
+use tollgate_testkit::central::{SHAPES, contention};
 use tollgate_testkit::stores::cassandra::{initialise, patient, usual};
 
-use crate::cassandra::turn;
+use crate::cassandra::exclusive;
 
 /// The body of each child process.
 const PROCESS: &str = concat!(module_path!(), "::one_of_the_processes");
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_four_and_eight_processes_share_one_limit() {
-    let Some((server, _turn)) = turn("processes on one key of Cassandra").await else { return };
-    let url = server.url("crowd");
+    let Some((server, _exclusive)) = exclusive("processes on one key of Cassandra").await else { return };
+    let url = server.url("contention");
     initialise(&url).await;
     for processes in [2, 4, 8] {
         let url = url.clone();
-        let check = move || crowd::check(PROCESS, &url, processes);
+        let check = move || contention::check(PROCESS, &url, processes);
         tokio::task::spawn_blocking(check).await.expect("the limit holds");
     }
 }
@@ -23,17 +23,17 @@ async fn two_four_and_eight_processes_share_one_limit() {
 #[tokio::test]
 #[ignore = "a process of the test above"]
 async fn one_of_the_processes() {
-    let Some(order) = crowd::order() else { return };
+    let Some(order) = contention::order() else { return };
     let store = usual(order.split(' ').next().unwrap_or_default());
-    crowd::hammer(store, &order).await;
+    contention::hammer(store, &order).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_never_both_get_the_last_token() {
-    let Some((server, _turn)) = turn("the last token on Cassandra").await else { return };
+    let Some((server, _exclusive)) = exclusive("the last token on Cassandra").await else { return };
     let url = server.url("last_token");
     let nodes = [patient(&url).await, patient(&url).await];
     for shape in SHAPES {
-        assert_eq!(crowd::race(&nodes, shape).await, 20, "{shape:?}");
+        assert_eq!(contention::race(&nodes, shape).await, 20, "{shape:?}");
     }
 }

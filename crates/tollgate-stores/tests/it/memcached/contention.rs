@@ -10,7 +10,7 @@ use tollgate::internal::limit::Levels;
 use tollgate::internal::store::Charge;
 use tollgate_stores::counters::StoreError;
 use tollgate_testkit::SOON;
-use tollgate_testkit::central::{FIXED, SHAPES, crowd, hit, limit, now, own};
+use tollgate_testkit::central::{FIXED, SHAPES, contention, hit, limit, now, own};
 use tollgate_testkit::servers::memcached::Memcached;
 use tollgate_testkit::stores::memcached::{patient, usual};
 
@@ -21,16 +21,16 @@ const PROCESS: &str = concat!(module_path!(), "::one_of_the_processes");
 fn two_four_and_eight_processes_share_one_limit() {
     let Some(server) = Memcached::start("processes on one key of memcached") else { return };
     for processes in [2, 4, 8] {
-        crowd::check(PROCESS, &server.url(), processes);
+        contention::check(PROCESS, &server.url(), processes);
     }
 }
 
 #[tokio::test]
 #[ignore = "a process of the test above"]
 async fn one_of_the_processes() {
-    let Some(order) = crowd::order() else { return };
+    let Some(order) = contention::order() else { return };
     let store = usual(order.split(' ').next().unwrap_or_default());
-    crowd::hammer(store, &order).await;
+    contention::hammer(store, &order).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,7 +39,7 @@ async fn two_nodes_never_both_get_the_last_token() {
     let nodes = [patient(&server.url()), patient(&server.url())];
     for shape in SHAPES {
         // A denied caller may have made another one fail; never the other way round.
-        let passed = crowd::race(&nodes, shape).await;
+        let passed = contention::race(&nodes, shape).await;
         assert!((1..=20).contains(&passed), "{passed} of 20 pass, {shape:?}");
     }
 }
