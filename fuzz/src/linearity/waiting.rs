@@ -1,4 +1,4 @@
-//! Requests that wait: held until their turn, or queued and sent later.
+//! Requests that wait: held until their release time, or queued and sent later.
 
 use tollgate_server::testing::enqueue_and_answer;
 use tollgate_server::testing::proxy::{HoldRoom, Leaving, schedule_retries};

@@ -25,7 +25,7 @@ impl MetricsWriter<'_> {
         )?;
         self.gauge(
             "tollgate_held_requests",
-            "Requests that are held until their turn.",
+            "Requests that are held until their release time.",
             proxy.held_requests() as u64,
         )?;
         let counts = &proxy.counts;
@@ -46,7 +46,7 @@ impl MetricsWriter<'_> {
                 "Requests that were rejected as invalid or too slow.",
                 &counts.rejected,
             ),
-            ("tollgate_held_total", "Requests that were held until their turn.", &counts.held),
+            ("tollgate_held_total", "Requests that were held until their release time.", &counts.held),
             (
                 "tollgate_not_held_total",
                 "Requests denied because too many were held already.",

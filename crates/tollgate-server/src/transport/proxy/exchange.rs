@@ -60,7 +60,7 @@ pub struct ProxiedRequest {
     pub parts: Parts,
     pub host: HeaderValue,
     pub upload: Upload,
-    /// The protocol that the client asks to upgrade to.
+    /// The protocol that the client requests an upgrade to.
     pub upgrade: Option<HeaderValue>,
     /// Set for a WebSocket over HTTP/2.
     pub handshake: Option<WebSocketHandshake>,
@@ -82,7 +82,7 @@ impl ConnectionContext {
                 response
             }
             Err(ExchangeError::HoldQueueFull(wait)) => {
-                let detail = "Too many requests are waiting for their turn";
+                let detail = "Too many requests are held already";
                 let problem = ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, detail);
                 let mut response = error_response::problem(problem, ErrorFormat::of(accept.as_ref()));
                 let wait = HeaderValue::from(whole_seconds(wait).as_secs());
@@ -136,15 +136,15 @@ impl ConnectionContext {
         }
     }
 
-    /// Waits for the request's turn; returns the charges to settle after its response.
+    /// Waits for the request's release time; returns the charges to settle after its response.
     async fn admit(
         &self,
         request: &mut ProxiedRequest,
         verdict: &mut EngineVerdict,
         decided_at: Time,
     ) -> Result<Option<Box<UnsettledCharges>>, ExchangeError> {
-        let has_place = self.proxy.hold_queues.has_requests() && UnsettledCharges::any_held(verdict);
-        if !has_place && !UnsettledCharges::any_unsettled(verdict) {
+        let must_wait = self.proxy.hold_queues.has_requests() && UnsettledCharges::any_held(verdict);
+        if !must_wait && !UnsettledCharges::any_unsettled(verdict) {
             return Ok(None);
         }
         let mut open = Box::new(UnsettledCharges::take_from(verdict));
@@ -171,7 +171,7 @@ impl ConnectionContext {
         Ok(response)
     }
 
-    /// Waits for the request's turn and sends it to an upstream.
+    /// Waits for the request's release time and sends it to an upstream.
     async fn forward(
         &self,
         request: &mut ProxiedRequest,
@@ -290,7 +290,7 @@ impl ConnectionContext {
         }
     }
 
-    /// Prepares the request for forwarding; returns the protocol that the client asks to upgrade to.
+    /// Prepares the request for forwarding; returns the protocol that the client requests an upgrade to.
     fn prepare(&self, request: &mut ProxiedRequest) -> Option<HeaderValue> {
         let ProxiedRequest { parts, host, upload, upgrade, route, .. } = request;
         let protocol_wanted = upgrade.take();

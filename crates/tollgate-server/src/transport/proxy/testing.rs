@@ -110,7 +110,7 @@ impl HoldRoom {
                     let released = pin!(held.wait()).poll(&mut Context::from_waker(Waker::noop()));
                     assert!(
                         matches!(released, Poll::Ready(Some(_))),
-                        "request {second} is released in its turn"
+                        "request {second} is released in order"
                     );
                 }
             }

@@ -1,4 +1,4 @@
-//! Requests that wait for their turn.
+//! Requests that are held until their release time.
 
 use std::time::{Duration, Instant};
 
@@ -150,7 +150,7 @@ fn the_number_of_held_requests_is_bounded() {
     eventually("they wait", || metric(&server, "tollgate_held_requests") == 2);
     let denied = get(&server, "/", &[]);
     assert_eq!((denied.status, denied.header("retry-after")), (429, Some("10800")));
-    assert_eq!(denied.json()["detail"], "Too many requests are waiting for their turn");
+    assert_eq!(denied.json()["detail"], "Too many requests are held already");
     assert_eq!(server.used("q", ""), [3], "it charges nothing");
     assert_eq!(metric(&server, "tollgate_not_held_total"), 1);
 }

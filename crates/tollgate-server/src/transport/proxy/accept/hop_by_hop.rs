@@ -67,7 +67,7 @@ fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     lines.flat_map(|line| line.split(',')).map(str::trim)
 }
 
-/// The protocol that a request asks to upgrade to. An upgrade to HTTP/2 is not supported: its requests would bypass the
+/// The protocol that a request names in Upgrade. An upgrade to HTTP/2 is not supported: its requests would bypass the
 /// limits.
 pub fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers.get(UPGRADE)?;

@@ -338,7 +338,7 @@ mod tests {
         let mut held: Vec<_> = (0..6).map(|_| waiters.enter(NOW).unwrap().0).collect();
         waiters.queues.release_due(NOW);
         assert!(waiters.is_called(&mut held[0]));
-        drop(held.remove(2)); // its turn was second 2
+        drop(held.remove(2)); // released at second 2
         let (last, release_at) = waiters.enter(NOW).expect("there is room again");
         assert_eq!(release_at, 5, "at the end of the queue");
         held.push(last);
