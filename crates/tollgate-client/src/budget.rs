@@ -1,0 +1,258 @@
+//! The limits that the caller has given, counted in memory or in a store that several processes share.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+use tollgate::internal::document::Problems;
+use tollgate::internal::engine::EngineSetup;
+use tollgate::internal::limit::{Refill, Shape, WindowStart};
+use tollgate::internal::store::ChargeReceipt;
+#[cfg(feature = "redis")]
+use tollgate::internal::store::DeniedHits;
+use tollgate::internal::{EngineCore, EngineVerdict, Limit, PolicySnapshot};
+use tollgate::{Hit, Time};
+#[cfg(feature = "redis")]
+use tollgate_stores::counters::central::CentralStore;
+
+use crate::BuildError;
+
+/// Memory for counters, reserved and used as keys arrive.
+const MEMORY_BYTES: usize = 64 << 20;
+/// Separates the counters from those of a server that uses the same store.
+const DOMAIN: &str = "client";
+/// A window with at most this many requests is kept exactly.
+const MAX_LOGGED: u64 = 10_000;
+/// Limits in memory are counted by a clock that runs this much slower, as a fraction: a request that is delayed on its
+/// way, followed by one that is not, would otherwise arrive too early for the server.
+const SLOWER_BY: u32 = 50;
+
+/// The limits as they are given.
+#[derive(Clone, Debug, Default)]
+pub struct BudgetSpec {
+    pub limits: Vec<String>,
+    pub burst: Option<u64>,
+    pub algorithm: Option<String>,
+    /// Further options of a rule, as YAML.
+    pub options: Option<String>,
+}
+
+/// The limits of all keys.
+pub struct CallBudget {
+    engine: Arc<EngineCore>,
+    clock: BudgetClock,
+    #[cfg(feature = "redis")]
+    limits: Vec<Limit>,
+    #[cfg(feature = "redis")]
+    store: Option<CentralStore>,
+}
+
+/// The result of charging a call.
+pub enum BudgetResult {
+    /// It may be sent after the delay.
+    Charged { delay: Duration, receipt: Option<Box<ChargeReceipt>> },
+    /// It may be charged after this time at the earliest.
+    Denied { retry_after: Duration },
+    /// The limit admits nothing.
+    Never,
+}
+
+impl BudgetSpec {
+    /// A rule without a name for its limits keeps to them in every window, whatever the server counts by.
+    fn algorithm(&self) -> String {
+        let default = || {
+            let counts = self.limits.iter().filter_map(|limit| limit.split('/').next()?.trim().parse().ok());
+            let largest: u64 = counts.max().unwrap_or_default();
+            if self.burst.is_some() || largest > MAX_LOGGED { "gcra" } else { "sliding-log" }
+        };
+        self.algorithm.clone().unwrap_or_else(|| default().to_owned())
+    }
+
+    /// The configuration with one rule that is equivalent to the limits.
+    fn policy(&self) -> Result<PolicySnapshot, Problems> {
+        let limits: Vec<String> = self.limits.iter().map(|limit| quoted(limit)).collect();
+        let mut rule = format!(
+            "id: budget, key: api_key, on_store_error: local, limits: [{}], algorithm: {}",
+            limits.join(", "),
+            quoted(&self.algorithm())
+        );
+        if let Some(burst) = self.burst {
+            write!(rule, ", burst: {burst}").expect("writing to a string cannot fail");
+        }
+        if let Some(options) = &self.options {
+            write!(rule, ", {options}").expect("writing to a string cannot fail");
+        }
+        PolicySnapshot::from_yaml(&format!("rules: [{{{rule}}}]"))
+    }
+}
+
+/// Text as a YAML string.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+impl CallBudget {
+    /// Counters in memory.
+    pub fn new(spec: &BudgetSpec) -> Result<CallBudget, BuildError> {
+        let policy = spec.policy().map_err(|problems| BuildError::from_problems(&problems))?;
+        let limits: Vec<Limit> = policy
+            .rules()
+            .iter()
+            .flat_map(|rule| rule.all_limits().map(|each| each.limit).collect::<Vec<_>>())
+            .collect();
+        let needed = limits.iter().map(EngineSetup::min_memory_for).max().unwrap_or_default();
+        let setup = EngineSetup { memory_bytes: MEMORY_BYTES.max(needed), ..EngineSetup::default() };
+        setup.check_memory().map_err(|error| BuildError::Memory(error.to_string()))?;
+        let pace =
+            if limits.iter().all(|limit| is_rolling(limit.shape())) { Pace::Slower } else { Pace::Exact };
+        Ok(CallBudget {
+            engine: Arc::new(EngineCore::with_setup(policy, setup)),
+            clock: BudgetClock::new(pace),
+            #[cfg(feature = "redis")]
+            limits,
+            #[cfg(feature = "redis")]
+            store: None,
+        })
+    }
+
+    /// Counters in a store. It decides by its own clock, so the pace is exact. It must be called inside a runtime.
+    #[cfg(feature = "redis")]
+    pub fn in_store_at(self, url: &str) -> Result<CallBudget, BuildError> {
+        use tollgate_stores::counters::central::{CentralAddress, CentralAddressError};
+        use tollgate_stores::counters::name::{NameHash, Naming};
+        let refused = |why: String| BuildError::Store(why);
+        let address = url.parse().map_err(|error: CentralAddressError| refused(error.to_string()))?;
+        for limit in &self.limits {
+            CentralAddress::check(&address, limit, DeniedHits::Free)
+                .map_err(|why| refused(format!("the store cannot hold {limit}: {why}")))?;
+        }
+        let deadline = address.default_deadline();
+        let naming = Naming::Sensitive(NameHash::Unkeyed);
+        let store = CentralStore::open(address, naming, deadline).map_err(refused)?;
+        Ok(CallBudget { clock: BudgetClock::new(Pace::Exact), store: Some(store), ..self })
+    }
+
+    /// Whether other processes may use the same counters.
+    pub fn is_shared(&self) -> bool {
+        #[cfg(feature = "redis")]
+        return self.store.is_some();
+        #[cfg(not(feature = "redis"))]
+        false
+    }
+
+    /// Charges one call. A call that is cancelled meanwhile is not charged.
+    pub async fn charge(&self, key: &str) -> BudgetResult {
+        let now = self.clock.now();
+        #[cfg(feature = "redis")]
+        if let Some(store) = &self.store {
+            return self.charge_central(store.clone(), key.to_owned(), now).await;
+        }
+        self.result(self.engine.check(&hit(key), now))
+    }
+
+    /// In a task of its own: whether a charge that is under way was applied is known only at its end.
+    #[cfg(feature = "redis")]
+    async fn charge_central(&self, store: CentralStore, key: String, now: Time) -> BudgetResult {
+        use tollgate::internal::engine::DecisionMode;
+        let engine = Arc::clone(&self.engine);
+        let (answer, decided) = tokio::sync::oneshot::channel::<EngineVerdict>();
+        tokio::spawn(async move {
+            let policy = engine.policy();
+            let central = engine.decide_central(&policy, &hit(&key), now, DecisionMode::Check, &store).await;
+            let unused = match answer.send(central.verdict) {
+                Ok(()) => central.to_refund,
+                Err(verdict) => verdict.receipt.or(central.to_refund),
+            };
+            if let Some(receipt) = unused {
+                store.refund(receipt, now).await.ok();
+            }
+        });
+        match decided.await {
+            Ok(verdict) => self.result(verdict),
+            Err(_) => BudgetResult::Denied { retry_after: Duration::from_millis(100) }, // the runtime ends
+        }
+    }
+
+    /// Gives back the charge of a call that was not sent.
+    pub fn refund(&self, receipt: ChargeReceipt) {
+        let now = self.clock.now();
+        #[cfg(feature = "redis")]
+        if let Some(store) = self.store.clone() {
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn(async move { store.refund(receipt, now).await.ok() });
+            }
+            return;
+        }
+        self.engine.refund(receipt, now);
+    }
+
+    fn result(&self, verdict: EngineVerdict) -> BudgetResult {
+        let real = |budget_time| self.clock.real(budget_time);
+        match verdict.retry_after {
+            _ if verdict.allowed => {
+                BudgetResult::Charged { delay: real(verdict.delay), receipt: verdict.receipt.map(Box::new) }
+            }
+            Some(retry_after) => BudgetResult::Denied { retry_after: real(retry_after) },
+            None => BudgetResult::Never,
+        }
+    }
+}
+
+fn hit(key: &str) -> Hit<'_> {
+    Hit::on("", "", "").domain(DOMAIN).api_key(key)
+}
+
+/// Whether a limit is the same at any time of the calendar.
+fn is_rolling(shape: Shape) -> bool {
+    match shape {
+        Shape::Gcra { .. }
+        | Shape::LeakyBucket { .. }
+        | Shape::SlidingLog
+        | Shape::SlidingCompact { .. }
+        | Shape::FixedWindow { start: WindowStart::FirstHit } => true,
+        Shape::TokenBucket { refill, .. } => refill == Refill::Continuous,
+        Shape::FixedWindow { start: WindowStart::Aligned }
+        | Shape::SlidingCounter
+        | Shape::TieredWindow { .. }
+        | Shape::Concurrency => false,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    Exact,
+    Slower,
+}
+
+/// The time by which limits in memory are counted.
+struct BudgetClock {
+    started: Instant,
+    started_at: Time,
+    pace: Pace,
+}
+
+impl BudgetClock {
+    fn new(pace: Pace) -> BudgetClock {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        BudgetClock { started: Instant::now(), started_at: Time::EPOCH + unix, pace }
+    }
+
+    fn now(&self) -> Time {
+        let elapsed = self.started.elapsed();
+        self.started_at
+            + match self.pace {
+                Pace::Exact => elapsed,
+                Pace::Slower => elapsed - elapsed / SLOWER_BY,
+            }
+    }
+
+    /// A duration of this clock in real time, rounded up.
+    fn real(&self, duration: Duration) -> Duration {
+        match self.pace {
+            Pace::Exact => duration,
+            Pace::Slower if duration.is_zero() => duration,
+            Pace::Slower => duration + duration / (SLOWER_BY - 1) + Duration::from_nanos(2),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What responses have taught about the limits of one key, and when the next call may be sent.
+//!
+//! A call is *in flight* from its start to its response. The server may have counted it at any time between the two, so
+//! it is counted as sent from its start, and as leaving the server's window a window after its response. Time is passed
+//! in. A server cannot stop the calls for longer than [`LearnSettings::max_wait`] at a time.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::headers::ServerLimits;
+
+mod limit;
+
+use limit::LearnedLimit;
+
+/// Limits that are remembered for one key; further ones replace the oldest.
+const MAX_LEARNED: usize = 16;
+/// Responses that are remembered, for quotas up to this number.
+const MAX_ANSWERED: usize = 4096;
+/// How long other calls wait for the response to the first one.
+const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The wait after a first refusal without any header; it doubles with each further one.
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
+
+/// How much is learned from a server.
+#[derive(Clone, Copy, Debug)]
+pub struct LearnSettings {
+    /// Whether the first call waits for its response before others are sent: only then is a limit that nobody stated
+    /// known before it is exceeded.
+    pub first_call: FirstCall,
+    /// The longest wait that a response can cause.
+    pub max_wait: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FirstCall {
+    Alone,
+    WithOthers,
+}
+
+/// When a call may be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Readiness {
+    Now,
+    At(Instant),
+    /// A response may allow it earlier.
+    OnResponseOrAt(Instant),
+}
+
+/// What a response means for the calls that follow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResponseKind {
+    /// The server has processed and counted the request.
+    Served,
+    /// The server has refused it for its rate, and has not counted it.
+    Refused,
+}
+
+/// A call that was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct SentCall {
+    number: u64,
+    at: Instant,
+}
+
+/// What is known about the limits of one key.
+#[derive(Debug)]
+pub struct Learned {
+    settings: LearnSettings,
+    limits: Vec<LearnedLimit>,
+    refused_until: Option<Instant>,
+    /// Consecutive refusals.
+    refusals: u32,
+    is_first_answered: bool,
+    first_sent: Option<Instant>,
+    traffic: Traffic,
+}
+
+/// The calls of one key.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    next_number: u64,
+    in_flight: u64,
+    /// The times of the latest responses, oldest first.
+    answered: VecDeque<Instant>,
+}
+
+impl Traffic {
+    /// Own calls that a window which ends at `now` may contain.
+    fn in_window(&self, window: Duration, now: Instant) -> u64 {
+        let expired = self.answered.partition_point(|at| *at + window <= now);
+        (self.answered.len() - expired) as u64 + self.in_flight
+    }
+
+    /// Responses that left the window between two times.
+    fn expired(&self, window: Duration, since: Instant, now: Instant) -> u64 {
+        let before = self.answered.partition_point(|at| *at + window <= since);
+        let after = self.answered.partition_point(|at| *at + window <= now);
+        (after - before) as u64
+    }
+
+    /// When the `count`-th response after `since` leaves the window.
+    fn expires_at(&self, window: Duration, since: Instant, count: u64) -> Option<Instant> {
+        let before = self.answered.partition_point(|at| *at + window <= since);
+        let index = usize::try_from(count.checked_sub(1)?).ok()?;
+        self.answered.get(before.checked_add(index)?).map(|at| *at + window)
+    }
+
+    fn answer(&mut self, now: Instant) {
+        if self.answered.len() == MAX_ANSWERED {
+            self.answered.pop_front();
+        }
+        self.answered.push_back(now);
+    }
+}
+
+impl Learned {
+    pub fn new(settings: LearnSettings) -> Learned {
+        Learned {
+            settings,
+            limits: Vec::new(),
+            refused_until: None,
+            refusals: 0,
+            is_first_answered: settings.first_call == FirstCall::WithOthers,
+            first_sent: None,
+            traffic: Traffic::default(),
+        }
+    }
+
+    /// When the next call may be sent.
+    pub fn readiness(&mut self, now: Instant) -> Readiness {
+        if let Some(until) = self.refused_until.filter(|until| *until > now) {
+            return Readiness::At(until);
+        }
+        self.refused_until = None;
+        let traffic = &self.traffic;
+        self.limits.retain_mut(|limit| limit.reset_if_due(traffic, now));
+        if let Some(sent) = self.first_sent.filter(|_| !self.is_first_answered && traffic.in_flight > 0) {
+            let at_latest = sent + FIRST_RESPONSE_TIMEOUT;
+            if at_latest > now {
+                return Readiness::OnResponseOrAt(at_latest);
+            }
+        }
+        let ready_at = self.limits.iter().filter_map(|limit| limit.ready_at(traffic, now)).max();
+        match ready_at {
+            None => Readiness::Now,
+            Some(at) if traffic.in_flight > 0 => Readiness::OnResponseOrAt(at),
+            Some(at) => Readiness::At(at),
+        }
+    }
+
+    /// Records that a call is sent.
+    pub fn send(&mut self, now: Instant) -> SentCall {
+        let number = self.traffic.next_number;
+        self.traffic.next_number += 1;
+        self.traffic.in_flight += 1;
+        self.first_sent.get_or_insert(now);
+        self.limits.iter_mut().for_each(LearnedLimit::spend);
+        SentCall { number, at: now }
+    }
+
+    /// Records that a call was not sent after all.
+    pub fn revert(&mut self) {
+        self.traffic.in_flight = self.traffic.in_flight.saturating_sub(1);
+        self.limits.iter_mut().for_each(LearnedLimit::unspend);
+    }
+
+    /// Records that a call ended without a response: the server may have counted it.
+    pub fn fail(&mut self, now: Instant) {
+        self.traffic.in_flight = self.traffic.in_flight.saturating_sub(1);
+        self.traffic.answer(now);
+    }
+
+    /// Records a response. Returns how long calls wait if it is a refusal.
+    pub fn observe(
+        &mut self,
+        call: SentCall,
+        kind: ResponseKind,
+        stated: &ServerLimits,
+        now: Instant,
+    ) -> Option<Duration> {
+        self.traffic.in_flight = self.traffic.in_flight.saturating_sub(1);
+        self.is_first_answered = true;
+        if kind == ResponseKind::Served {
+            self.traffic.answer(now);
+        }
+        for reported in &stated.limits {
+            let known = self.limits.iter_mut().find(|limit| limit.is_about(reported));
+            match known {
+                Some(limit) => {
+                    limit.update(reported, call, &self.traffic, now, self.settings.max_wait);
+                }
+                None => {
+                    if self.limits.len() == MAX_LEARNED {
+                        self.limits.remove(0);
+                    }
+                    let learned =
+                        LearnedLimit::new(reported, call, &self.traffic, now, self.settings.max_wait);
+                    self.limits.extend(learned);
+                }
+            }
+        }
+        match kind {
+            ResponseKind::Served => {
+                self.refusals = 0;
+                None
+            }
+            ResponseKind::Refused => Some(self.refuse(stated, now)),
+        }
+    }
+
+    fn refuse(&mut self, stated: &ServerLimits, now: Instant) -> Duration {
+        self.limits.iter_mut().for_each(LearnedLimit::distrust);
+        let exhausted = stated.limits.iter().filter(|limit| limit.remaining == Some(0));
+        let reset = exhausted.filter_map(|limit| limit.reset).max();
+        let backoff = FIRST_BACKOFF.saturating_mul(1 << self.refusals.min(16)).min(MAX_BACKOFF);
+        let wait = stated.retry_after.or(reset).unwrap_or(backoff).min(self.settings.max_wait);
+        self.refusals = self.refusals.saturating_add(1);
+        self.refused_until = self.refused_until.max(Some(now + wait));
+        wait
+    }
+
+    /// Whether a fresh state would decide the same.
+    pub fn is_idle(&self, now: Instant) -> bool {
+        self.traffic.in_flight == 0
+            && self.refused_until.is_none_or(|until| until <= now)
+            && self.limits.iter().all(|limit| limit.is_reset(now))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! Waiting for a turn, by a paused clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tollgate_client::{BuildError, Throttle, ThrottleError};
+
+const KEY: &str = "api.example.com";
+
+fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+    let line = |(name, value): &(&'static str, &str)| {
+        (HeaderName::from_static(name), HeaderValue::from_str(value).expect("a header value"))
+    };
+    lines.iter().map(line).collect()
+}
+
+async fn call(throttle: &Throttle, status: u16, lines: &[(&'static str, &str)]) {
+    let permit = throttle.acquire(KEY).await.expect("a call without a deadline is sent");
+    permit.observe(StatusCode::from_u16(status).expect("a status"), &headers(lines));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_window_has_more_calls_than_the_limit() {
+    let throttle = Throttle::new("10/s").unwrap();
+    let start = Instant::now();
+    let mut sent = Vec::new();
+    for _ in 0..60 {
+        call(&throttle, 200, &[]).await;
+        sent.push(start.elapsed());
+    }
+    for (first, last) in sent.iter().zip(&sent[10..]) {
+        assert!(*last - *first >= Duration::from_secs(1), "{first:?} {last:?}");
+    }
+    assert!(start.elapsed() < Duration::from_millis(5_250), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_is_followed_by_evenly_spaced_calls() {
+    let throttle = Throttle::builder().limit("10/s").burst(3).build().unwrap();
+    let start = Instant::now();
+    let mut sent = Vec::new();
+    for _ in 0..6 {
+        call(&throttle, 200, &[]).await;
+        sent.push(start.elapsed().as_millis());
+    }
+    assert_eq!(sent[..3], [0, 0, 0]);
+    assert!(sent[3..].windows(2).all(|pair| (100..=105).contains(&(pair[1] - pair[0]))), "{sent:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_of_several_limits_apply() {
+    let throttle = Throttle::builder().limit("5/s").limit("8/m").build().unwrap();
+    let start = Instant::now();
+    for _ in 0..8 {
+        call(&throttle, 200, &[]).await;
+    }
+    assert!((1..3).contains(&start.elapsed().as_secs()));
+    call(&throttle, 200, &[]).await;
+    assert!((60..63).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_waiting_calls_are_served_in_order_at_the_rate() {
+    const CALLS: usize = 10_000;
+    let throttle = Throttle::builder().limit("100/s").burst(2).build().unwrap();
+    let served = Arc::new(AtomicUsize::new(0));
+    let start = Instant::now();
+    let mut calls = JoinSet::new();
+    for n in 0..CALLS {
+        let throttle = throttle.clone();
+        let served = Arc::clone(&served);
+        calls.spawn(async move {
+            let permit = throttle.acquire(KEY).await.unwrap();
+            assert_eq!(served.fetch_add(1, Ordering::Relaxed), n);
+            permit.observe(StatusCode::OK, &HeaderMap::new());
+        });
+    }
+    while let Some(done) = calls.join_next().await {
+        done.unwrap();
+    }
+    let took = start.elapsed().as_secs_f64();
+    assert!((101.0..=103.0).contains(&took), "{took}: the rate is 2 % below the limit");
+    assert_eq!(throttle.waiting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_do_not_wait_for_each_other() {
+    let throttle = Throttle::new("1/h").unwrap();
+    for key in ["a", "b", "c"] {
+        throttle
+            .acquire_within(key, Duration::ZERO)
+            .await
+            .unwrap()
+            .observe(StatusCode::OK, &HeaderMap::new());
+    }
+    assert!(throttle.acquire_within("a", Duration::ZERO).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_cannot_be_met_fails_at_once() {
+    let throttle = Throttle::builder().limit("1/m").max_wait(Duration::from_secs(10)).build().unwrap();
+    call(&throttle, 200, &[]).await;
+    let start = Instant::now();
+    let Err(ThrottleError::TooLate { retry_after }) = throttle.acquire(KEY).await else {
+        panic!("it waited")
+    };
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert!((60..63).contains(&retry_after.as_secs()), "{retry_after:?}");
+    assert!(throttle.acquire_within(KEY, Duration::from_secs(62)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_leaves_no_trace() {
+    let throttle = Throttle::new("1/m").unwrap();
+    call(&throttle, 200, &[]).await;
+    for _ in 0..100 {
+        let waiting = throttle.acquire(KEY);
+        tokio::time::timeout(Duration::from_millis(1), waiting).await.expect_err("it waits");
+    }
+    assert_eq!(throttle.waiting(), 0);
+    let start = Instant::now();
+    call(&throttle, 200, &[]).await;
+    assert!(start.elapsed() < Duration::from_secs(62), "{:?}", start.elapsed());
+    let permit = throttle.acquire(KEY).await.unwrap();
+    permit.cancel();
+    let start = Instant::now();
+    call(&throttle, 200, &[]).await;
+    assert_eq!(start.elapsed(), Duration::ZERO, "a permit that was given back is available again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_stops_all_calls_of_the_key() {
+    for status in [429, 503] {
+        let throttle = Throttle::learning();
+        call(&throttle, status, &[("retry-after", "30")]).await;
+        let start = Instant::now();
+        call(&throttle, 200, &[]).await;
+        assert!((30.0..=31.0).contains(&start.elapsed().as_secs_f64()), "{:?}", start.elapsed());
+    }
+    let throttle = Throttle::learning();
+    call(&throttle, 301, &[("retry-after", "30")]).await;
+    let start = Instant::now();
+    call(&throttle, 200, &[]).await;
+    assert_eq!(start.elapsed(), Duration::ZERO, "a redirect is not a refusal");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_wait_that_a_server_can_cause_is_set() {
+    let throttle = Throttle::builder().max_server_wait(Duration::from_secs(5)).build().unwrap();
+    call(&throttle, 429, &[("retry-after", "86400")]).await;
+    let start = Instant::now();
+    call(&throttle, 200, &[]).await;
+    assert!(start.elapsed() <= Duration::from_secs(6), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_ignored_teaches_nothing() {
+    let throttle = Throttle::builder().limit("5/s").ignore_server().build().unwrap();
+    let start = Instant::now();
+    call(&throttle, 429, &[("retry-after", "30"), ("x-ratelimit-remaining", "0")]).await;
+    call(&throttle, 200, &[]).await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_call_is_sent_when_a_response_shows_more_room() {
+    let throttle = Throttle::learning();
+    call(&throttle, 200, &[("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "60")]).await;
+    let first = throttle.acquire(KEY).await.unwrap();
+    let waiting = tokio::spawn({
+        let throttle = throttle.clone();
+        async move { throttle.acquire(KEY).await.map(drop) }
+    });
+    tokio::task::yield_now().await;
+    let start = Instant::now();
+    first.observe(StatusCode::OK, &headers(&[("x-ratelimit-remaining", "5"), ("x-ratelimit-reset", "60")]));
+    waiting.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[test]
+fn a_limit_that_is_not_valid_is_named() {
+    let message = |built: Result<Throttle, BuildError>| built.expect_err("not valid").to_string();
+    assert!(
+        message(Throttle::new("5/parsec")).starts_with("limits[0]: "),
+        "{}",
+        message(Throttle::new("5/parsec"))
+    );
+    let unknown = message(Throttle::builder().limit("5/s").algorithm("magic").build());
+    assert!(unknown.contains("magic"), "{unknown}");
+    let injected = message(Throttle::new("5/s\"], key: ip, limits: [\"1/s"));
+    assert!(injected.starts_with("limits[0]: "), "{injected}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_zero_never_allows_a_call() {
+    let throttle = Throttle::new("0/m").unwrap();
+    assert_eq!(throttle.acquire(KEY).await.err(), Some(ThrottleError::Never));
+}
