@@ -112,6 +112,7 @@ impl AuditConfig {
         let Some(mut audit) = map.optional_map("audit") else { return default };
         let keep = read_keep(&mut audit, "keep").unwrap_or(default.keep);
         let automatic_bans = read_keep(&mut audit, "automatic_bans").unwrap_or(default.automatic_bans);
+        audit.finish();
         AuditConfig { keep, automatic_bans }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// Maximum number of problems that are kept; the rest are counted.
 pub const MAX_PROBLEMS: usize = 100;
 
-/// Maximum number of characters of a message, a path or a file's name.
-pub(crate) const MAX_TEXT_CHARS: usize = 400;
+/// Maximum number of characters of a message, a path or a file's name: enough for the list of all settings.
+pub(crate) const MAX_TEXT_CHARS: usize = 800;
 
 /// Maximum length of a word for [`did_you_mean`].
 const MAX_WORD_CHARS: usize = 64;

@@ -94,11 +94,13 @@ fn automatic_bans_leave_the_log_after_a_day_and_bans_by_hand_stay() {
 }
 
 #[test]
-fn a_retention_that_is_too_short_is_rejected() {
+fn a_retention_that_is_too_short_or_misspelt_is_rejected() {
     let folder = Folder::new();
-    let config = folder.configure("audit: { keep: 10m, automatic_bans: soon }");
+    let config = folder.configure("audit: { keep: 10m, automatic_bans: soon, kep: 1d }");
     let ran = tollgate_testkit::tollgate(&["serve", "-c", config.to_str().expect("a path")]);
     assert_eq!(ran.code, Some(3), "{}", ran.stderr);
     assert!(ran.stderr.contains("audit.keep") && ran.stderr.contains("at least 1h"), "{}", ran.stderr);
     assert!(ran.stderr.contains("audit.automatic_bans"), "{}", ran.stderr);
+    // Regression: a misspelt key of this map was ignored.
+    assert!(ran.stderr.contains("audit: unknown key 'kep'"), "{}", ran.stderr);
 }
