@@ -122,6 +122,9 @@ fn sentence(verdict: &Value, allowed: bool) -> String {
             "allow_list" => "allowed: on the allow list".to_owned(),
             reason => format!("allowed: {reason}"),
         },
-        (false, _) => format!("denied: {}", text("message")),
+        (false, _) => {
+            let message = text("message");
+            format!("denied: {}", message.strip_prefix("Denied: ").unwrap_or(&message))
+        }
     }
 }
