@@ -1,6 +1,6 @@
 """Runs the fenced examples of Markdown pages as a reader would, and compares what they print with what the page says.
 
-    scripts/doc-examples [--verbose] [PAGE …]      README.md and docs/*.md by default
+    scripts/doc-examples [--verbose] [PAGE …]      README.md and the pages of docs/ by default
 
 | block | what happens |
 |---|---|
@@ -84,7 +84,7 @@ def run_page(page: pages.Page) -> tuple[int, int]:
 def main(arguments: list[str]) -> int:
     verbose = "--verbose" in arguments
     names = [name for name in arguments if name != "--verbose"]
-    paths = [Path(name).resolve() for name in names] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    paths = [Path(name).resolve() for name in names] or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if not TOLLGATE.exists():
         print(f"{TOLLGATE} is not there: run cargo build --release", file=sys.stderr)
         return 2

@@ -7,7 +7,7 @@ import re
 # What differs from run to run, and by what it is replaced on both sides.
 VOLATILE = [
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
-    (re.compile(r'"[0-9a-f]{8}-\d+-\d+"'), '"ID"'),
+    (re.compile(r'"[0-9a-f]{8}(-\d+){2,3}"'), '"ID"'),
     (re.compile(r'((?:age_ms|age_seconds|_bytes)":) ?\d+'), r"\1 N"),
     (re.compile(r'(_ms":) ?[1-9]\d*'), r"\1 N"),
     (re.compile(r";t=\d+"), ";t=N"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import process
 from process import ROOT, free_port
-from servers import Api, Memcached, Postgres, Redis
+from servers import Api, Memcached, Postgres, Redis, need
 
 WITHIN = 90.0
 """Seconds that a block may take."""
@@ -17,7 +17,15 @@ WITHIN = 90.0
 TOLLGATE = Path(os.environ.get("TOLLGATE", ROOT / "target/release/tollgate"))
 
 # The pages use default ports; each run has its own.
-PORTS = [8080, 7070, 8000, 3000, 7071, 6379, 11211, 5432]
+PORTS = [8080, 7070, 8000, 3000, 7071, 8090, 8888, 6379, 11211, 5432]
+
+# Programs that pages run in front of Tollgate, and where each comes from.
+PROGRAMS = {
+    "nginx": "the Debian package nginx",
+    "caddy": "the Debian package caddy",
+    "envoy": "scripts/servers",
+    "traefik": "scripts/servers",
+}
 
 # Commands as a reader types them, with this run's addresses. A terminal shows no progress of curl, and begins a line
 # after its output.
@@ -36,11 +44,11 @@ tollgate() {
 curl() { if [ -p /dev/stdout ]; then command curl -sS "$@"; else command curl -sS "$@"; local code=$?; echo; return $code; fi; }
 redis-cli() { command redis-cli -p "$PORT_6379" "$@"; }
 psql() { command psql -h 127.0.0.1 -p "$PORT_5432" "$@"; }
-until_ready() { # the process, and the port of its listener
+until_ready() { # the process, its port, and "admin" if that is where /readyz is
   local waited=0
   for _ in $(seq 600); do
     kill -0 "$1" 2>/dev/null || { cat serve.log; return 1; }
-    if [ "$2" = "$PORT_7070" ]; then
+    if [ "${3:-}" = admin ]; then
       case "$(command curl -s "http://127.0.0.1:$2/readyz")" in
         *'"ready"'*) return ;;
         *'"waiting '*) waited=$((waited + 1)); [ "$waited" -lt 30 ] || return 0 ;; # as the page wants it
@@ -54,15 +62,23 @@ until_ready() { # the process, and the port of its listener
 }
 """
 
+# A server that a page starts in the background.
+BACKGROUND = re.compile(
+    rf"^(?P<line>(?P<program>tollgate serve|tollgate proxy|python3 api.py|{'|'.join(PROGRAMS)})\b[^#\n]*&)[ \t]*(#.*)?$", re.MULTILINE
+)
+
 
 class Shell:
     def __init__(self, name: str, needs: list[str]):
         self.folder = process.folder(name)
         self.ports = {port: free_port() for port in PORTS}
         (self.folder / "examples").symlink_to(ROOT / "examples")
-        for need in needs:
-            self._start(need)
-        environment = dict(os.environ, TOLLGATE=str(TOLLGATE))
+        self.programs: list[str] = []
+        for server in needs:
+            self._start(server)
+        folders = [str(Path(program).parent) for program in self.programs]
+        path = os.pathsep.join([*folders, os.environ["PATH"]])
+        environment = dict(os.environ, TOLLGATE=str(TOLLGATE), PATH=path)
         environment |= {f"PORT_{port}": str(own) for port, own in self.ports.items()}
         self.bash = subprocess.Popen(
             ["bash"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -71,8 +87,8 @@ class Shell:
         self.bash.stdin.write(PRELUDE)
         self.blocks = 0
 
-    def _start(self, need: str) -> None:
-        match need:
+    def _start(self, server: str) -> None:
+        match server:
             case "redis":
                 self.ports[6379] = Redis().port
             case "memcached":
@@ -81,12 +97,14 @@ class Shell:
                 self.ports[5432] = Postgres().port
             case "api":
                 self.ports[3000] = Api().server.server_port
+            case program if program in PROGRAMS:
+                self.programs.append(need(program, PROGRAMS[program]))
             case _:
-                raise ValueError(f"unknown server '{need}'")
+                raise ValueError(f"unknown server '{server}'")
 
     def here(self, text: str) -> str:
         """A page's text with this run's ports."""
-        return re.sub(r"(?<=:)(\d{4,5})\b", lambda port: str(self.ports.get(int(port[1]), port[1])), text)
+        return re.sub(r"(?:(?<=:)|(?<=port_value: ))(\d{4,5})\b", lambda port: str(self.ports.get(int(port[1]), port[1])), text)
 
     def there(self, text: str) -> str:
         """Output with the page's ports and paths."""
@@ -113,9 +131,7 @@ class Shell:
         self.blocks += 1
         script, out, code = (self.folder / f".{self.blocks}.{kind}" for kind in ("sh", "out", "code"))
         command = self.here(command)
-        for subcommand, port in (("serve", 7070), ("proxy", 8000)):
-            in_background = re.compile(rf"^(tollgate {subcommand}\b[^#\n]*&)[ \t]*(#.*)?$", re.MULTILINE)
-            command = in_background.sub(rf'\1 until_ready $! "$PORT_{port}"', command)
+        command = BACKGROUND.sub(self._with_wait, command)
         script.write_text(command)
         self.bash.stdin.write(f"source {script} >{out} 2>&1; echo $? >{code}.new; mv {code}.new {code}\n")
         self.bash.stdin.flush()
@@ -125,6 +141,20 @@ class Shell:
                 raise AssertionError(f"not done within {WITHIN:.0f} s; printed so far:\n{out.read_text()}")
             time.sleep(0.01)
         return int(code.read_text()), self.there(out.read_text(errors="replace"))
+
+    def _with_wait(self, found: re.Match) -> str:
+        """A command that starts a server, and waits until it is ready."""
+        program, line = found["program"], found["line"]
+        if program in PROGRAMS:
+            return f"{line} until_ready $! {self.ports[8888]}"
+        if program == "tollgate proxy":
+            return f"{line} until_ready $! {self.ports[8000]}"
+        if program == "python3 api.py":
+            return f"{line} until_ready $! {self.ports[3000]}"
+        file = re.search(r"-c (\S+)", line)
+        text = (self.folder / file[1]).read_text() if file else ""
+        admin = re.search(r'admin: "127\.0\.0\.1:(\d+)"', text)
+        return f"{line} until_ready $! {admin[1] if admin else self.ports[7070]} admin"
 
     def close(self) -> None:
         """Ends the shell and the servers that the page has started."""

@@ -273,7 +273,10 @@ class Postgres:
 
 
 class Api:
-    """The API behind the proxy: answers 200 and remembers what reached it, with the time."""
+    """The API behind the proxy: answers 200 and remembers what reached it, with the time.
+
+    A body with a password that is `wrong` is answered with 401.
+    """
 
     def __init__(self, status: int = 200):
         self.requests: list[tuple[float, str, str, dict, bytes]] = []
@@ -286,11 +289,12 @@ class Api:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 api.requests.append((time.monotonic(), self.command, self.path, headers, body))
-                self.send_response(status)
+                is_refused = b'"password":"wrong"' in body
+                self.send_response(401 if is_refused else status)
                 self.send_header("content-length", "2")
                 self.end_headers()
                 if self.command != "HEAD":
-                    self.wfile.write(b"ok")
+                    self.wfile.write(b"no" if is_refused else b"ok")
 
             do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer
 

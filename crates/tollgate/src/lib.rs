@@ -170,4 +170,7 @@ mod doc_examples {
 
     #[doc = include_str!("../../../docs/decision-api.md")]
     struct DecisionApi;
+
+    #[doc = include_str!("../../../docs/migrate/governor.md")]
+    struct FromGovernor;
 }
