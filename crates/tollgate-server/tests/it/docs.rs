@@ -60,6 +60,7 @@ fn every_metric_is_documented() {
     let pages = read("docs/operations.md") + &read("docs/rules-db.md");
     let docs = names(&pages, "tollgate_");
     check_same("metrics", &metrics, &docs);
+    check_same("metrics", &metrics, &names(&read("docs/reference/metrics.md"), "tollgate_"));
 }
 
 #[test]
