@@ -122,20 +122,20 @@ impl FleetBanSync {
     /// Resets a key in the store in the background; its ban is lifted here already.
     pub fn forgive_later(&self, key: Key, now: Time) {
         self.lock().record_lift(&key, now);
-        self.push(key, |waiting| &mut waiting.lifted);
+        self.push(key, |pending| &mut pending.lifted);
         self.wake.notify_one();
     }
 
     /// `false` if the list of announcements is full.
     fn announce(&self, event: BanEvent, decided_by: Option<String>) -> bool {
-        let is_queued = self.push(Announcement { event, decided_by }, |waiting| &mut waiting.events);
+        let is_queued = self.push(Announcement { event, decided_by }, |pending| &mut pending.events);
         self.wake.notify_one();
         is_queued
     }
 
     fn push<T>(&self, item: T, queue: impl FnOnce(&mut PendingBanEvents) -> &mut VecDeque<T>) -> bool {
-        let mut waiting = self.lock();
-        let queue = queue(&mut waiting);
+        let mut pending = self.lock();
+        let queue = queue(&mut pending);
         let has_room = queue.len() < MAX_PENDING;
         match has_room {
             true => queue.push_back(item),
@@ -146,10 +146,10 @@ impl FleetBanSync {
 
     /// Announces pending events, and puts decided bans in force; events that cannot be announced stay pending.
     async fn announce_pending(&self, gate: &Gate) -> Result<(), StoreError> {
-        let waiting: Vec<Announcement> = self.lock().events.drain(..).collect();
-        let events: Vec<BanEvent> = waiting.iter().map(|each| each.event.clone()).collect();
+        let pending: Vec<Announcement> = self.lock().events.drain(..).collect();
+        let events: Vec<BanEvent> = pending.iter().map(|each| each.event.clone()).collect();
         let announced = self.shared.publish(&events, gate.now()).await;
-        for Announcement { event, decided_by } in &waiting {
+        for Announcement { event, decided_by } in &pending {
             if let (BanEvent::Banned { key, ban }, Some(rule)) = (event, decided_by) {
                 gate.extend_field_selection(&FieldSelection::of_key(key));
                 gate.engine.apply_decided_ban(rule, key, ban, gate.now());
@@ -157,9 +157,9 @@ impl FleetBanSync {
         }
         if announced.is_err() {
             // In their order, before newer events: a lift follows its ban.
-            let again = events.into_iter().map(|event| Announcement { event, decided_by: None });
+            let unannounced = events.into_iter().map(|event| Announcement { event, decided_by: None });
             let mut queue = self.lock();
-            again.rev().for_each(|announcement| queue.events.push_front(announcement));
+            unannounced.rev().for_each(|announcement| queue.events.push_front(announcement));
         }
         announced
     }
@@ -178,8 +178,8 @@ impl FleetBanSync {
     }
 
     /// Whether a ban was lifted here, and the store may not know that yet.
-    fn is_lifted(&self, key: &Key, began: Time) -> bool {
-        self.lock().lifts.get(key).is_some_and(|lifted_at| *lifted_at >= began)
+    fn is_lifted(&self, key: &Key, started_at: Time) -> bool {
+        self.lock().lifts.get(key).is_some_and(|lifted_at| *lifted_at >= started_at)
     }
 
     async fn count(&self, gate: &Gate, violations: Violations) {
@@ -195,8 +195,8 @@ impl FleetBanSync {
                 }
                 &self.counts.fleet
             }
-            Ok(ViolationOutcome::AlreadyBanned { ban, started_at: began }) => {
-                if now.since(began) > ANNOUNCE_TIMEOUT && !self.is_lifted(key, began) {
+            Ok(ViolationOutcome::AlreadyBanned { ban, started_at }) => {
+                if now.since(started_at) > ANNOUNCE_TIMEOUT && !self.is_lifted(key, started_at) {
                     gate.extend_field_selection(&FieldSelection::of_key(key));
                     gate.engine.apply_fleet_ban(key, &ban, now);
                     self.announce(BanEvent::Banned { key: key.clone(), ban }, None);
@@ -252,11 +252,11 @@ pub async fn run(gate: Arc<Gate>, mut shutdown: Shutdown) {
         () = announce_loop(&gate, bans) => {}
         () = read_loop(&gate, bans) => {}
     }
-    let last = async {
+    let final_flush = async {
         send(&gate).await;
         announce(&gate, bans).await.ok();
     };
-    timeout(STORE_TIMEOUT, last).await.ok();
+    timeout(STORE_TIMEOUT, final_flush).await.ok();
 }
 
 async fn send_loop(gate: &Arc<Gate>) {
@@ -269,19 +269,19 @@ async fn send_loop(gate: &Arc<Gate>) {
 }
 
 async fn send(gate: &Arc<Gate>) {
-    let mut under_way = JoinSet::new();
+    let mut counting = JoinSet::new();
     for violations in gate.engine.take_violations() {
-        if under_way.len() >= MAX_IN_FLIGHT {
-            under_way.join_next().await;
+        if counting.len() >= MAX_IN_FLIGHT {
+            counting.join_next().await;
         }
         let gate = Arc::clone(gate);
-        under_way.spawn(async move {
+        counting.spawn(async move {
             if let Some(central) = gate.central.get() {
                 central.bans.count(&gate, violations).await;
             }
         });
     }
-    while under_way.join_next().await.is_some() {}
+    while counting.join_next().await.is_some() {}
 }
 
 async fn announce_loop(gate: &Gate, bans: &FleetBanSync) {

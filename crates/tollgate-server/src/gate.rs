@@ -111,11 +111,11 @@ impl Gate {
 
     /// Corrects the cost of a verdict's charges.
     pub fn settle(&self, receipt: ChargeReceipt, real_cost: u64) {
-        let (here, there) = receipt.split_by_store();
-        if let Some(receipt) = here {
+        let (local, remote) = receipt.split_by_store();
+        if let Some(receipt) = local {
             self.engine.settle(receipt, real_cost, self.now());
         }
-        if let (Some(receipt), Some(central)) = (there, self.central.get()) {
+        if let (Some(receipt), Some(central)) = (remote, self.central.get()) {
             central.settle(receipt, real_cost, self.now());
         }
     }
@@ -254,15 +254,15 @@ impl GateSnapshot {
     /// Adds the claims of a verified bearer token. A token that does not verify adds nothing; rules that count by a
     /// claim deny a request with two different tokens.
     pub fn identify<'a>(&self, hit: Hit<'a>, now: Time) -> Hit<'a> {
-        let wanted = &self.fields.claims;
-        let Some(keys) = self.live.jwt.as_ref().filter(|_| !wanted.is_empty()) else { return hit };
+        let claims_needed = &self.fields.claims;
+        let Some(keys) = self.live.jwt.as_ref().filter(|_| !claims_needed.is_empty()) else { return hit };
         let claims = match single_token(&hit) {
             Ok(Some(token)) => keys.verify(token, now.secs()),
             Ok(None) => return hit,
             Err(SeveralTokens) => return hit::with_too_many_values(hit, FieldSource::Jwt),
         };
         let Ok(claims) = claims else { return hit };
-        wanted.iter().fold(hit, |hit, name| match claims.get(name) {
+        claims_needed.iter().fold(hit, |hit, name| match claims.get(name) {
             Some(value) => hit.field(FieldSource::Jwt, name.to_string(), value.into_owned()),
             None => hit,
         })

@@ -80,7 +80,7 @@ struct FollowerState {
 }
 
 impl RulesFollower {
-    pub fn new(config: &RulesDbConfig, means: NodeCapabilities) -> RulesFollower {
+    pub fn new(config: &RulesDbConfig, capabilities: NodeCapabilities) -> RulesFollower {
         RulesFollower {
             address: config.address.clone(),
             folder: config.folder.clone(),
@@ -93,7 +93,7 @@ impl RulesFollower {
             state: Mutex::default(),
             changes_since_trim: AtomicU64::new(0),
             reload_requested: Notify::new(),
-            capabilities: means,
+            capabilities,
         }
     }
 
@@ -115,8 +115,8 @@ impl RulesFollower {
         now: Time,
     ) -> Result<Vec<ItemChange>, DbError> {
         let author = Author { name: author_name.to_owned(), at: now };
-        let made = self.db_for_edits()?.edit(author, edits).await;
-        let changes = self.record_write(made)?;
+        let result = self.db_for_edits()?.edit(author, edits).await;
+        let changes = self.record_write(result)?;
         self.wait_until_applied(&changes).await;
         Ok(changes)
     }
@@ -144,8 +144,8 @@ impl RulesFollower {
         now: Time,
     ) -> Result<Vec<ItemChange>, DbError> {
         let author = Author { name: author_name.to_owned(), at: now };
-        let made = self.db_for_edits()?.rollback(author, version).await;
-        let changes = self.record_write(made)?;
+        let result = self.db_for_edits()?.rollback(author, version).await;
+        let changes = self.record_write(result)?;
         self.wait_until_applied(&changes).await;
         Ok(changes)
     }
@@ -167,15 +167,16 @@ impl RulesFollower {
     /// Waits until a change is in force here; returns whether it is.
     pub async fn wait_for_version(&self, version: Version, within: Duration) -> bool {
         let mut in_force = self.in_force.subscribe();
-        let there = in_force.wait_for(|seen| seen.is_some_and(|seen| seen >= version));
-        matches!(timeout(within, there).await, Ok(Ok(_)))
+        let applied = in_force.wait_for(|seen| seen.is_some_and(|seen| seen >= version));
+        matches!(timeout(within, applied).await, Ok(Ok(_)))
     }
 
     /// Waits until requests may be decided: the first rules are in force, or the node starts without them.
     pub async fn wait_for_first_rules(&self) {
         let mut in_force = self.in_force.subscribe();
-        let goes_without = || self.on_error == OnRulesError::Open && self.state().read_error.is_some();
-        in_force.wait_for(|seen| seen.is_some() || goes_without()).await.ok();
+        let starts_without_rules =
+            || self.on_error == OnRulesError::Open && self.state().read_error.is_some();
+        in_force.wait_for(|seen| seen.is_some() || starts_without_rules()).await.ok();
     }
 
     /// Waits until the first rules are in force.
@@ -219,15 +220,15 @@ impl RulesFollower {
     }
 
     /// Records whether the database is writable.
-    fn record_write<T>(&self, made: Result<T, DbError>) -> Result<T, DbError> {
-        match &made {
+    fn record_write<T>(&self, result: Result<T, DbError>) -> Result<T, DbError> {
+        match &result {
             Ok(_) => self.state().write_error = None,
             Err(error @ DbError::Unwritable { .. }) => {
                 self.state().write_error = Some(error.to_string());
             }
             Err(_) => {}
         }
-        made
+        result
     }
 
     /// Records the state of the local copy, and the error that keeps it from being up to date.

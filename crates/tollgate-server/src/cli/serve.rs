@@ -172,15 +172,15 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             }
         }
         if let Some(listener) = http.map(BoundSocket::listen).transpose()? {
-            let door = CallerAccess::new(listener.local_addr()?, tokens);
-            if matches!(door.allowed_callers, AllowedCallers::Anyone) {
+            let access = CallerAccess::new(listener.local_addr()?, tokens);
+            if matches!(access.allowed_callers, AllowedCallers::Anyone) {
                 tracing::warn!(
                     "http can be reached from outside and requires no token: any client can use up the limits of others; \
                      put a line 'check TOKEN' into tokens_file or TOLLGATE_TOKENS"
                 );
             }
             let shares = per_address(&gate, "http", config);
-            servers.spawn(serve_http(listener, shares, shutdown.clone(), Arc::clone(&gate), Arc::new(door)));
+            servers.spawn(serve_http(listener, shares, shutdown.clone(), Arc::clone(&gate), Arc::new(access)));
         }
         if let (Some(reserved), Some(proxy)) = (proxied, &proxy) {
             let shares = per_address(&gate, "proxy", config);
@@ -352,9 +352,9 @@ pub async fn serve_http(
     per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
     gate: Arc<Gate>,
-    door: Arc<CallerAccess>,
+    access: Arc<CallerAccess>,
 ) {
-    let handler = move |request, _peer| http::handle(Arc::clone(&gate), Arc::clone(&door), request);
+    let handler = move |request, _peer| http::handle(Arc::clone(&gate), Arc::clone(&access), request);
     connection::serve(listener, per_address, shutdown, Arc::new(handler)).await;
 }
 

@@ -95,8 +95,8 @@ impl<'a> PolicyUpdate<'a> {
     fn remove_item(&mut self, item: &ItemId) -> Result<(), String> {
         match item.kind {
             ItemKind::Rule => {
-                let held = self.draft.policy().rule(&item.name).filter(|rule| rule.is_added());
-                match held.map(|rule| rule.id.clone()) {
+                let existing = self.draft.policy().rule(&item.name).filter(|rule| rule.is_added());
+                match existing.map(|rule| rule.id.clone()) {
                     Some(id) => self.change(policy::PolicyChange::Remove(id)),
                     None => Ok(()),
                 }
@@ -155,7 +155,7 @@ pub(super) fn unsupported_reason(
     capabilities: &NodeCapabilities,
     rule: &Rule,
 ) -> Option<String> {
-    if policy.rule(rule.id.as_str()).is_some_and(|held| !held.is_added()) {
+    if policy.rule(rule.id.as_str()).is_some_and(|existing| !existing.is_added()) {
         return Some(format!("a rule of the configuration file has the id '{}'", rule.id));
     }
     capabilities.unsupported_reason(rule)

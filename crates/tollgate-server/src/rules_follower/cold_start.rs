@@ -20,9 +20,9 @@ pub(super) async fn open(follower: &RulesFollower) -> Result<&RulesDb, DbError> 
     if follower.is_ready() || !has_copy {
         return follower.open().await;
     }
-    let late =
+    let timed_out =
         || DbError::Unreadable { location: follower.name.clone(), why: "no answer in time".to_owned() };
-    tokio::time::timeout(OPEN_TIMEOUT, follower.open()).await.unwrap_or_else(|_| Err(late()))
+    tokio::time::timeout(OPEN_TIMEOUT, follower.open()).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
 /// Puts the local copy in force, if there is a complete one; returns how the start continues.
@@ -48,20 +48,20 @@ pub(super) async fn without_database(follower: &RulesFollower, gate: &Arc<Gate>)
 }
 
 async fn start_from_copy(follower: &RulesFollower, gate: &Arc<Gate>) -> Result<String, CopyError> {
-    let keeper = follower.copy.as_ref().ok_or(CopyError::Missing)?;
-    let copy = keeper.open().await?;
+    let writer = follower.copy.as_ref().ok_or(CopyError::Missing)?;
+    let copy = writer.open().await?;
     let verified = run_blocking(move || {
         let copy = copy.verified()?;
         Ok((copy.past()?, copy))
     });
-    let (past, verified) = keeper.quarantine_if_damaged(verified.await)?;
+    let (past, verified) = writer.quarantine_if_damaged(verified.await)?;
     let copy = CopyStatus::of(verified.copy());
-    let last = verified.copy().last_change();
+    let last_change = verified.copy().last_change();
     let read =
         move |each: load::BatchSink| verified.load(each).map_err(|error| DbError::Corrupt(error.to_string()));
     let version = load::load_from(follower, gate, "local copy", past, read).await;
     let version = version.map_err(|error| CopyError::Unusable(error.to_string()))?;
-    follower.started_from_copy(version, copy, last);
+    follower.started_from_copy(version, copy, last_change);
     let age = copy.age(gate.now()).as_secs();
     Ok(format!("started from the local copy, version {version}, which was confirmed {age} s ago"))
 }

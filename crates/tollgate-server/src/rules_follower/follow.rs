@@ -146,24 +146,28 @@ async fn cleanup_loop(follower: &RulesFollower, gate: &Gate) {
         ticks.tick().await;
         // A bulk import is likely to be over by now.
         if follower.changes_since_trim.swap(0, Ordering::Relaxed) >= TRIM_AFTER_CHANGES {
-            let settle = || {
+            let compact_memory = || {
                 allocator::trim();
                 allocator::use_huge_pages();
             };
-            tokio::task::spawn_blocking(settle).await.ok();
+            tokio::task::spawn_blocking(compact_memory).await.ok();
         }
         let Some(db) = follower.db.get() else { continue };
         // By then they have expired on every node's clock: a ban that is removed earlier would count as lifted.
-        let over = || gate.now() - MAX_CLOCK_SKEW;
-        while db.remove_expired(over(), CLEANUP_BATCH).await.is_ok_and(|removed| removed == CLEANUP_BATCH) {}
-        let AuditConfig { keep, automatic_bans } = follower.audit;
-        let oldest = || gate.now() - keep;
-        while db.prune_log(oldest(), CLEANUP_BATCH).await.is_ok_and(|removed| removed == CLEANUP_BATCH) {}
-        let oldest = || gate.now() - automatic_bans;
+        let expired_before = || gate.now() - MAX_CLOCK_SKEW;
         while db
-            .prune_automatic_bans(oldest(), CLEANUP_BATCH)
+            .remove_expired(expired_before(), CLEANUP_BATCH)
             .await
-            .is_ok_and(|looked| looked == CLEANUP_BATCH)
+            .is_ok_and(|removed| removed == CLEANUP_BATCH)
+        {}
+        let AuditConfig { keep, automatic_bans } = follower.audit;
+        let keep_after = || gate.now() - keep;
+        while db.prune_log(keep_after(), CLEANUP_BATCH).await.is_ok_and(|removed| removed == CLEANUP_BATCH) {}
+        let keep_after = || gate.now() - automatic_bans;
+        while db
+            .prune_automatic_bans(keep_after(), CLEANUP_BATCH)
+            .await
+            .is_ok_and(|removed| removed == CLEANUP_BATCH)
         {}
     }
 }

@@ -74,23 +74,23 @@ pub(super) async fn load(
     db: &RulesDb,
 ) -> Result<Version, DbError> {
     // At a start, counters may exist that were made under earlier limits; the log has these limits.
-    let former = if follower.is_ready() { Vec::new() } else { db.log(None, RECENT_CHANGES).await? };
+    let recent_changes = if follower.is_ready() { Vec::new() } else { db.log(None, RECENT_CHANGES).await? };
     let source = db.clone();
-    let (alive, stopped) = oneshot::channel::<()>();
+    let (cancel_on_drop, cancelled) = oneshot::channel::<()>();
     let read = move |each: BatchSink| {
-        let why = || DbError::Unreadable {
+        let stopping = || DbError::Unreadable {
             location: "the rules database".to_owned(),
             why: "the node is stopping".to_owned(),
         };
         Handle::current().block_on(async {
             tokio::select! {
                 version = source.load(each) => version,
-                _ = stopped => Err(why()),
+                _ = cancelled => Err(stopping()),
             }
         })
     };
-    let version = load_from(follower, gate, "rules database", former, read).await;
-    drop(alive); // a stop does not wait for the rest
+    let version = load_from(follower, gate, "rules database", recent_changes, read).await;
+    drop(cancel_on_drop); // a stop does not wait for the rest
     version
 }
 
@@ -99,7 +99,7 @@ pub(super) async fn load_from(
     follower: &RulesFollower,
     gate: &Arc<Gate>,
     source: &'static str,
-    former: Vec<ChangeLogEntry>,
+    recent_changes: Vec<ChangeLogEntry>,
     read: impl FnOnce(BatchSink) -> Result<Version, DbError> + Send + 'static,
 ) -> Result<Version, DbError> {
     let mut batches = Vec::with_capacity(PARSERS);
@@ -120,10 +120,10 @@ pub(super) async fn load_from(
     });
     let gate = Arc::clone(gate);
     let capabilities = follower.capabilities.clone();
-    let incoming = LoadStream { batches: RoundRobin::new(loaded), source };
-    let taking = spawn_blocking(move || apply_load(&gate, &capabilities, &incoming, former));
-    let broken = |why: String| DbError::Unreadable { location: follower.name.clone(), why };
-    let (version, left_out) = taking.await.map_err(|error| broken(error.to_string()))??;
+    let stream = LoadStream { batches: RoundRobin::new(loaded), source };
+    let applied = spawn_blocking(move || apply_load(&gate, &capabilities, &stream, recent_changes));
+    let unreadable = |why: String| DbError::Unreadable { location: follower.name.clone(), why };
+    let (version, left_out) = applied.await.map_err(|error| unreadable(error.to_string()))??;
     follower.state().left_out = left_out;
     spawn_blocking(allocator::use_huge_pages); // not awaited: the rules are in force without it
     Ok(version)
@@ -173,8 +173,8 @@ type LeftOut = BTreeMap<ItemId, String>;
 fn apply_load(
     gate: &Gate,
     capabilities: &NodeCapabilities,
-    incoming: &LoadStream,
-    former: Vec<ChangeLogEntry>,
+    stream: &LoadStream,
+    recent_changes: Vec<ChangeLogEntry>,
 ) -> Result<(Version, LeftOut), DbError> {
     let mut left_out = LeftOut::new();
     let mut version = Version::ZERO;
@@ -183,7 +183,7 @@ fn apply_load(
     let revised = gate.engine.revise(|old| {
         let mut stale = in_force(old);
         let mut update = PolicyUpdate::new(gate, capabilities, old.draft(), now);
-        version = receive_batches(incoming, |parsed| {
+        version = receive_batches(stream, |parsed| {
             let (item, put) = match parsed {
                 Parsed::Rule(item, rule) => {
                     let put = update.put_parsed(&item, rule);
@@ -206,7 +206,7 @@ fn apply_load(
         .map_err(LoadAbort::Failed)?;
         stale.iter().for_each(|item| _ = update.remove(item));
         let mut draft = update.finish().ok_or(LoadAbort::Unchanged)?;
-        replay_edits(&mut draft, former, version);
+        replay_edits(&mut draft, recent_changes, version);
         Ok(draft.finish())
     });
     if let Err(LoadAbort::Failed(error)) = revised {
@@ -227,13 +227,13 @@ fn in_force(policy: &PolicySnapshot) -> HashSet<ItemId> {
 }
 
 /// Receives batches, and logs the progress of a long load.
-fn receive_batches(incoming: &LoadStream, mut each: impl FnMut(Parsed)) -> Result<Version, DbError> {
-    let source = incoming.source;
+fn receive_batches(stream: &LoadStream, mut each: impl FnMut(Parsed)) -> Result<Version, DbError> {
+    let source = stream.source;
     let start = Instant::now();
     let mut last_progress = Instant::now();
     let mut count = 0;
     loop {
-        match incoming.batches.next().recv_timeout(STALL_TIMEOUT) {
+        match stream.batches.next().recv_timeout(STALL_TIMEOUT) {
             Ok(LoadMessage::Batch(batch, total)) => {
                 count += batch.len() as u64;
                 batch.into_iter().for_each(&mut each);
@@ -262,21 +262,21 @@ fn receive_batches(incoming: &LoadStream, mut each: impl FnMut(Parsed)) -> Resul
 
 /// Replays the logged edits of recently edited rules, so that each rule has its predecessors (counters of earlier
 /// limits).
-fn replay_edits(draft: &mut PolicyDraft, former: Vec<ChangeLogEntry>, version: Version) {
-    let mut lives: HashMap<RuleId, Vec<ChangeLogEntry>> = HashMap::new();
-    for logged in former.into_iter().rev() {
+fn replay_edits(draft: &mut PolicyDraft, recent_changes: Vec<ChangeLogEntry>, version: Version) {
+    let mut edits_by_rule: HashMap<RuleId, Vec<ChangeLogEntry>> = HashMap::new();
+    for logged in recent_changes.into_iter().rev() {
         let ItemChange { item, version: at, .. } = &logged.change;
         if let Some(id) = RuleId::new(&item.name).filter(|_| item.kind == ItemKind::Rule && *at <= version) {
-            lives.entry(id).or_default().push(logged);
+            edits_by_rule.entry(id).or_default().push(logged);
         }
     }
     // A rule that is not in force was left out or removed: it needs no predecessors.
-    lives.retain(|id, _| draft.policy().rule(id.as_str()).is_some_and(|rule| rule.is_added()));
-    for (id, life) in lives {
+    edits_by_rule.retain(|id, _| draft.policy().rule(id.as_str()).is_some_and(|rule| rule.is_added()));
+    for (id, edits) in edits_by_rule {
         draft.apply(policy::PolicyChange::Remove(id.clone()), Time::EPOCH).ok();
-        let born = life.first().and_then(|first| Some((first.before.as_deref()?, first.at)));
-        let later = life.iter().map(|logged| (logged.change.text.as_deref(), logged.at));
-        for (text, at) in born.map(|(text, at)| (Some(text), at)).into_iter().chain(later) {
+        let original = edits.first().and_then(|first| Some((first.before.as_deref()?, first.at)));
+        let later = edits.iter().map(|logged| (logged.change.text.as_deref(), logged.at));
+        for (text, at) in original.map(|(text, at)| (Some(text), at)).into_iter().chain(later) {
             let rule = text.and_then(|text| apply::parse_rule(text).ok());
             let step =
                 rule.map_or_else(|| policy::PolicyChange::Remove(id.clone()), policy::PolicyChange::Put);

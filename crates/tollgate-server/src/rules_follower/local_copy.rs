@@ -95,12 +95,12 @@ impl CopyWriter {
 
     /// Passes on changes that came into force after a version.
     pub(super) fn push_changes(&self, after: Version, changes: &[ItemChange]) {
-        let mut held = self.lock_pending();
-        let follows = held.changes.last().is_some_and(|last| last.version == after);
-        if !follows || held.changes.len() + changes.len() > MAX_PENDING_CHANGES {
-            *held = PendingChanges { after, changes: Vec::new() };
+        let mut pending = self.lock_pending();
+        let follows = pending.changes.last().is_some_and(|last| last.version == after);
+        if !follows || pending.changes.len() + changes.len() > MAX_PENDING_CHANGES {
+            *pending = PendingChanges { after, changes: Vec::new() };
         }
-        held.changes.extend_from_slice(changes);
+        pending.changes.extend_from_slice(changes);
     }
 
     /// Wakes the writer: another version is in force.
@@ -115,18 +115,18 @@ impl CopyWriter {
 
 /// Runs for ever.
 pub(super) async fn run(follower: &RulesFollower, gate: &Gate) {
-    let Some(keeper) = &follower.copy else { return std::future::pending().await };
+    let Some(writer) = &follower.copy else { return std::future::pending().await };
     let mut ticks = interval(CONFIRM_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut copy = None;
     let mut retry = MIN_RETRY_DELAY;
     loop {
         tokio::select! {
-            () = keeper.wake.notified() => {}
+            () = writer.wake.notified() => {}
             _ = ticks.tick() => {}
         }
         let (Some(db), Some(version)) = (follower.db.get(), follower.followed_version()) else { continue };
-        let updated = update(keeper, db, &mut copy, version, gate.now()).await;
+        let updated = update(writer, db, &mut copy, version, gate.now()).await;
         let result = match updated {
             Ok(()) => confirm_and_clean(follower, &mut copy, version, gate.now()).await,
             Err(CopyUpdateError::Copy(error)) => Err(error),
@@ -141,23 +141,23 @@ pub(super) async fn run(follower: &RulesFollower, gate: &Gate) {
         } else {
             sleep(retry).await;
             retry = (retry * 2).min(MAX_RETRY_DELAY);
-            keeper.wake();
+            writer.wake();
         }
     }
 }
 
 /// Updates the copy to at least a version.
 async fn update(
-    keeper: &CopyWriter,
+    writer: &CopyWriter,
     db: &RulesDb,
     copy: &mut Option<LocalCopy>,
     version: Version,
     now: Time,
 ) -> Result<(), CopyUpdateError> {
     if copy.is_none() {
-        *copy = open_verified(keeper, db).await?;
+        *copy = open_verified(writer, db).await?;
     }
-    let PendingChanges { after, changes } = std::mem::take(&mut *keeper.lock_pending());
+    let PendingChanges { after, changes } = std::mem::take(&mut *writer.lock_pending());
     if !changes.is_empty() && copy.as_ref().is_some_and(|copy| copy.version() == after) {
         with_copy(copy, move |copy| copy.apply(&changes, now)).await?;
     }
@@ -174,14 +174,14 @@ async fn update(
         }
     }
     if copy.is_none() {
-        *copy = Some(rewrite_copy(keeper, db, now).await?);
+        *copy = Some(rewrite_copy(writer, db, now).await?);
     }
     Ok(())
 }
 
 /// The copy, if it is complete and in this database's history.
-async fn open_verified(keeper: &CopyWriter, db: &RulesDb) -> Result<Option<LocalCopy>, CopyUpdateError> {
-    let copy = match keeper.open().await {
+async fn open_verified(writer: &CopyWriter, db: &RulesDb) -> Result<Option<LocalCopy>, CopyUpdateError> {
+    let copy = match writer.open().await {
         Ok(copy) => copy,
         Err(CopyError::Unusable(why)) => return Err(CopyError::Unusable(why).into()),
         Err(_) => return Ok(None),
@@ -194,7 +194,7 @@ async fn open_verified(keeper: &CopyWriter, db: &RulesDb) -> Result<Option<Local
     let _stop = InterruptOnDrop(copy.interrupt_handle());
     let mut copy = Some(copy);
     let verified = with_copy(&mut copy, |copy| copy.verify()).await;
-    match keeper.quarantine_if_damaged(verified) {
+    match writer.quarantine_if_damaged(verified) {
         Err(CopyError::Damaged(_)) => Ok(None),
         verified => Ok(verified.map(|()| copy)?),
     }
@@ -212,13 +212,13 @@ impl Drop for InterruptOnDrop {
 pub(super) async fn is_in_history(
     db: &RulesDb,
     version: Version,
-    mark: ChangeDigest,
+    digest: ChangeDigest,
 ) -> Result<bool, DbError> {
     if version == Version::ZERO {
         return Ok(true);
     }
     match db.logged(version).await? {
-        Some(logged) => Ok(ChangeDigest::of(&logged.change) == mark),
+        Some(logged) => Ok(ChangeDigest::of(&logged.change) == digest),
         None => Ok(db.changes_since(version, 1).await? != ChangeFeed::Diverged),
     }
 }
@@ -237,10 +237,10 @@ async fn confirm_and_clean(
         return Ok(());
     }
     // As in the database: by then they have expired on every node's clock.
-    let over = now - MAX_CLOCK_SKEW;
+    let expired_before = now - MAX_CLOCK_SKEW;
     with_copy(copy, move |copy| {
         for _ in 0..EXPIRED_BATCHES {
-            if copy.remove_expired(over, EXPIRED_BATCH)? < EXPIRED_BATCH {
+            if copy.remove_expired(expired_before, EXPIRED_BATCH)? < EXPIRED_BATCH {
                 break;
             }
         }
@@ -254,30 +254,30 @@ async fn with_copy(
     copy: &mut Option<LocalCopy>,
     job: impl FnOnce(&mut LocalCopy) -> Result<(), CopyError> + Send + 'static,
 ) -> Result<(), CopyError> {
-    let Some(mut held) = copy.take() else { return Err(CopyError::Missing) };
+    let Some(mut open_copy) = copy.take() else { return Err(CopyError::Missing) };
     let work = run_blocking(move || {
-        let done = job(&mut held);
-        Ok((held, done))
+        let done = job(&mut open_copy);
+        Ok((open_copy, done))
     });
-    let (held, done) = work.await?;
+    let (open_copy, done) = work.await?;
     if matches!(done, Ok(()) | Err(CopyError::Unusable(_))) {
-        *copy = Some(held);
+        *copy = Some(open_copy);
     }
     done
 }
 
 /// Rewrites the whole copy, over a connection of its own.
-async fn rewrite_copy(keeper: &CopyWriter, db: &RulesDb, now: Time) -> Result<LocalCopy, CopyUpdateError> {
-    let (alive, stopped) = oneshot::channel();
-    let path = keeper.path.clone();
-    let source = keeper.source.clone();
+async fn rewrite_copy(writer: &CopyWriter, db: &RulesDb, now: Time) -> Result<LocalCopy, CopyUpdateError> {
+    let (cancel_on_drop, cancelled) = oneshot::channel();
+    let path = writer.path.clone();
+    let source = writer.source.clone();
     let db = db.clone();
     let job = spawn_blocking(move || {
         let new = NewCopy::create(&path, &source)?;
-        Handle::current().block_on(copy_all(&db, new, stopped, now))
+        Handle::current().block_on(copy_all(&db, new, cancelled, now))
     });
     let done = timeout(REWRITE_TIMEOUT, job).await;
-    drop(alive); // held until here: dropping this future ends the job, too
+    drop(cancel_on_drop); // held until here: dropping this future ends the job, too
     let broken = |why: String| CopyUpdateError::Copy(CopyError::Unusable(why));
     let copy = done.map_err(|_| broken("writing the copy takes too long".to_owned()))?;
     let copy = copy.map_err(|error| broken(error.to_string()))??;
@@ -288,7 +288,7 @@ async fn rewrite_copy(keeper: &CopyWriter, db: &RulesDb, now: Time) -> Result<Lo
 async fn copy_all(
     db: &RulesDb,
     new: NewCopy,
-    stopped: oneshot::Receiver<()>,
+    cancelled: oneshot::Receiver<()>,
     now: Time,
 ) -> Result<LocalCopy, CopyUpdateError> {
     let new = Arc::new(Mutex::new((new, Ok(()))));
@@ -308,7 +308,7 @@ async fn copy_all(
     let loaded = tokio::select! {
         loaded = db.load(each) => Some(loaded?),
         () = failed.notified() => None,
-        _ = stopped => return Err(stop()),
+        _ = cancelled => return Err(stop()),
     };
     let new = Arc::into_inner(new).ok_or_else(stop)?;
     let (new, put) = new.into_inner().unwrap_or_else(PoisonError::into_inner);

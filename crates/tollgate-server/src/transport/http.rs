@@ -62,16 +62,16 @@ pub enum AllowedCallers {
 
 impl CallerAccess {
     pub fn new(address: SocketAddr, tokens: Option<Arc<Tokens>>) -> CallerAccess {
-        let admits = match tokens.filter(|tokens| tokens.has_check()) {
+        let allowed_callers = match tokens.filter(|tokens| tokens.has_check()) {
             Some(tokens) => AllowedCallers::Tokens(tokens),
             None if address.ip().to_canonical().is_loopback() => AllowedCallers::Local,
             None => AllowedCallers::Anyone,
         };
-        CallerAccess { allowed_callers: admits, refusals: LogLimiter::default() }
+        CallerAccess { allowed_callers, refusals: LogLimiter::default() }
     }
 
     fn authorize(&self, request: &Request<Incoming>) -> Result<(), ProblemDetails> {
-        let judged = match &self.allowed_callers {
+        let authorized = match &self.allowed_callers {
             AllowedCallers::Tokens(tokens) => {
                 caller_auth::authorize_token(tokens, request.headers(), Role::Check).map(|_name| ())
             }
@@ -80,7 +80,7 @@ impl CallerAccess {
             }
             AllowedCallers::Local | AllowedCallers::Anyone => Ok(()),
         };
-        judged.map_err(|refused| {
+        authorized.map_err(|refused| {
             caller_auth::log_refused(&self.refusals, "decision", request, &refused);
             refused.1
         })
@@ -88,12 +88,12 @@ impl CallerAccess {
 }
 
 /// Handles one request.
-pub async fn handle(gate: Arc<Gate>, door: Arc<CallerAccess>, request: Request<Incoming>) -> FullResponse {
-    let answered = match door.authorize(&request) {
+pub async fn handle(gate: Arc<Gate>, access: Arc<CallerAccess>, request: Request<Incoming>) -> FullResponse {
+    let result = match access.authorize(&request) {
         Ok(()) => route(&gate, request).await,
         Err(problem) => Err(problem),
     };
-    answered.unwrap_or_else(|problem| {
+    result.unwrap_or_else(|problem| {
         let unauthorised = problem.status == StatusCode::UNAUTHORIZED;
         let mut answer = FullResponse::from(problem);
         if unauthorised {

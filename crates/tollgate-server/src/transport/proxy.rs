@@ -129,7 +129,7 @@ impl Proxy {
     /// The number of workers whose heartbeat has stopped.
     pub fn stuck_workers(&self) -> usize {
         let now = self.gate.now();
-        self.heartbeats.iter().filter(|pulse| pulse.is_stalled(now)).count()
+        self.heartbeats.iter().filter(|heartbeat| heartbeat.is_stalled(now)).count()
     }
 
     /// The number of held requests.

@@ -87,7 +87,7 @@ impl Breaker {
         let reason = match &*state {
             BreakerState::Closed => return Ok(()),
             BreakerState::Open { reason, .. } => reason.clone(),
-            BreakerState::RampingUp { probed_at: from, .. } => match admitted_share(*from) {
+            BreakerState::RampingUp { probed_at, .. } => match admitted_share(*probed_at) {
                 Some(share) if fastrand::f32() >= share => "it is returning gradually".to_owned(),
                 _ => return Ok(()),
             },
@@ -107,15 +107,15 @@ impl Breaker {
     /// Records a missing reply.
     pub fn record_failure(&self, reason: &str) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        let lasting = {
+        let has_lasted = {
             let mut since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
             if failures == 1 {
                 *since = Instant::now();
             }
             since.elapsed() >= MIN_FAILING_TIME
         };
-        let returning = matches!(*self.lock(), BreakerState::RampingUp { .. });
-        if (failures >= FAILURE_THRESHOLD && lasting) || returning {
+        let is_ramping_up = matches!(*self.lock(), BreakerState::RampingUp { .. });
+        if (failures >= FAILURE_THRESHOLD && has_lasted) || is_ramping_up {
             self.trip(reason);
         }
     }
@@ -186,9 +186,9 @@ impl Breaker {
     }
 
     pub fn probe_failed(&self, why: &str) {
-        if let BreakerState::Open { probe_at, probe_interval: pause, reason, .. } = &mut *self.lock() {
-            *pause = (*pause * 2).min(MAX_PROBE_INTERVAL);
-            *probe_at = Instant::now() + jittered(*pause);
+        if let BreakerState::Open { probe_at, probe_interval, reason, .. } = &mut *self.lock() {
+            *probe_interval = (*probe_interval * 2).min(MAX_PROBE_INTERVAL);
+            *probe_at = Instant::now() + jittered(*probe_interval);
             *reason = why.to_owned();
         }
     }
@@ -210,8 +210,8 @@ impl Breaker {
     /// Locks the state; closes the breaker if the ramp-up is complete.
     fn lock_after_ramp_up(&self) -> MutexGuard<'_, BreakerState> {
         let mut state = self.lock();
-        if let BreakerState::RampingUp { since, probed_at: from } = *state
-            && admitted_share(from).is_none()
+        if let BreakerState::RampingUp { since, probed_at } = *state
+            && admitted_share(probed_at).is_none()
         {
             self.close(&mut state, since);
         }
@@ -231,13 +231,13 @@ impl Breaker {
 }
 
 /// The share of requests admitted this long after a successful probe; `None` once the ramp-up is complete.
-fn admitted_share(from: Instant) -> Option<f32> {
-    RAMP_UP_SHARES.get((from.elapsed().as_millis() / RAMP_UP_STEP.as_millis()) as usize).copied()
+fn admitted_share(probed_at: Instant) -> Option<f32> {
+    RAMP_UP_SHARES.get((probed_at.elapsed().as_millis() / RAMP_UP_STEP.as_millis()) as usize).copied()
 }
 
-/// A random duration between 0.5 and 1.5 times `pause`, so that nodes do not probe in lockstep.
-pub fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + fastrand::f64())
+/// A random duration between 0.5 and 1.5 times `interval`, so that nodes do not probe in lockstep.
+pub fn jittered(interval: Duration) -> Duration {
+    interval.mul_f64(0.5 + fastrand::f64())
 }
 
 #[cfg(test)]

@@ -66,8 +66,8 @@ pub(crate) struct PartitionExecutor<C> {
 }
 
 impl<C: CasStore + 'static> PartitionExecutor<C> {
-    pub(crate) fn new(cells: C) -> Arc<PartitionExecutor<C>> {
-        Arc::new(PartitionExecutor { store: cells, queues: Mutex::default(), contended: AtomicU64::new(0) })
+    pub(crate) fn new(store: C) -> Arc<PartitionExecutor<C>> {
+        Arc::new(PartitionExecutor { store, queues: Mutex::default(), contended: AtomicU64::new(0) })
     }
 
     /// Jobs that failed because every attempt ended in a conflict.
@@ -86,13 +86,13 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
         let (answer, answered) = oneshot::channel();
         let job = TransactionJob { work, timing, answer };
         match self.lock().entry(partition) {
-            Entry::Occupied(driven) if driven.get().len() >= MAX_QUEUED => {
+            Entry::Occupied(queue) if queue.get().len() >= MAX_QUEUED => {
                 return Err(StoreError::Busy { server });
             }
-            Entry::Occupied(mut driven) => driven.get_mut().push_back(job),
-            Entry::Vacant(idle) => {
-                tokio::spawn(self.clone().run_queue(idle.key().clone()));
-                idle.insert(VecDeque::from([job]));
+            Entry::Occupied(mut queue) => queue.get_mut().push_back(job),
+            Entry::Vacant(vacant) => {
+                tokio::spawn(self.clone().run_queue(vacant.key().clone()));
+                vacant.insert(VecDeque::from([job]));
             }
         }
         match timeout_at(timing.deadline, answered).await {
@@ -103,26 +103,26 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
 
     /// Runs queued jobs of a partition until the queue is empty.
     async fn run_queue(self: Arc<Self>, partition: String) {
-        let driving = QueueGuard { executor: &self, partition: &partition };
+        let queue_guard = QueueGuard { executor: &self, partition: &partition };
         while let Some(mut jobs) = self.next_batch(&partition) {
             self.run_transaction(&partition, &mut jobs).await;
         }
-        std::mem::forget(driving);
+        std::mem::forget(queue_guard);
     }
 
     fn next_batch(&self, partition: &str) -> Option<Vec<TransactionJob>> {
         let mut queues = self.lock();
-        let waiting = queues.get_mut(partition)?;
-        if waiting.is_empty() {
+        let queue = queues.get_mut(partition)?;
+        if queue.is_empty() {
             queues.remove(partition);
             return None;
         }
-        let count = waiting.len().min(MAX_TRANSACTION_JOBS);
-        Some(waiting.drain(..count).collect())
+        let count = queue.len().min(MAX_TRANSACTION_JOBS);
+        Some(queue.drain(..count).collect())
     }
 
     async fn run_transaction(&self, partition: &str, jobs: &mut Vec<TransactionJob>) {
-        for tried in 0..MAX_TRIES {
+        for attempt in 0..MAX_TRIES {
             // Drop jobs whose caller has given up or whose deadline has passed: they must not be charged.
             jobs.retain(|job| !job.answer.is_closed() && Instant::now() < job.timing.deadline);
             let Some(deadline) = jobs.iter().map(|job| job.timing.deadline).max() else { return };
@@ -131,7 +131,7 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
                     let answered = jobs.drain(..).zip(answers);
                     return answered.for_each(|(job, answer)| drop(job.answer.send(answer)));
                 }
-                Ok(None) => sleep(C::RETRY_BACKOFF.mul_f64(f64::from(tried + 1) * fastrand::f64())).await,
+                Ok(None) => sleep(C::RETRY_BACKOFF.mul_f64(f64::from(attempt + 1) * fastrand::f64())).await,
                 Err(error) => {
                     return jobs.drain(..).for_each(|job| drop(job.answer.send(Err(error.clone()))));
                 }
@@ -155,11 +155,11 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
         names.sort_unstable();
         names.dedup();
         let loaded = self.store.load(partition, &names, deadline).await?;
-        let mut board = WorkingSet::new(names, loaded);
+        let mut working_set = WorkingSet::new(names, loaded);
         let foreign = || self.foreign_value(partition);
-        let run = |job: &TransactionJob| board.run(&job.work, job.timing.now).ok_or_else(foreign);
+        let run = |job: &TransactionJob| working_set.run(&job.work, job.timing.now).ok_or_else(foreign);
         let answers = jobs.iter().map(run).collect();
-        let writes = board.writes();
+        let writes = working_set.writes();
         if writes.is_empty() {
             return Ok(Some(answers));
         }

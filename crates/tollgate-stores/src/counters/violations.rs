@@ -83,22 +83,22 @@ pub struct SharedBans {
 }
 
 /// Evaluates `$call` with the [`CasStore`] of the backend.
-macro_rules! with_cells {
-    ($store:expr, |$cells:ident| $call:expr) => {
+macro_rules! with_cas_store {
+    ($store:expr, |$cas_store:ident| $call:expr) => {
         match $store {
             #[cfg(feature = "redis")]
             CentralStore::Redis(store) => {
-                let $cells = &store.values();
+                let $cas_store = &store.values();
                 $call
             }
             #[cfg(feature = "memcached")]
             CentralStore::Memcached(store) => {
-                let $cells = store.values();
+                let $cas_store = store.values();
                 $call
             }
             #[cfg(feature = "cassandra")]
             CentralStore::Cassandra(store) => {
-                let $cells = store.rows()?;
+                let $cas_store = store.rows()?;
                 $call
             }
         }
@@ -131,7 +131,7 @@ impl SharedBans {
             RecordChange::Unchanged => (record.outcome(write_id, now), None),
             RecordChange::Changed => (record.outcome(write_id, now), Some(record.expires_at().since(now))),
         };
-        with_cells!(&self.store, |cells| update(cells, &name, change).await)
+        with_cas_store!(&self.store, |cas_store| update(cas_store, &name, change).await)
     }
 
     /// Clears the violations and bans of a key; returns when its ban would have ended, if it was banned.
@@ -144,48 +144,48 @@ impl SharedBans {
                 false => (None, None),
             }
         };
-        with_cells!(&self.store, |cells| update(cells, &name, change).await)
+        with_cas_store!(&self.store, |cas_store| update(cas_store, &name, change).await)
     }
 
     /// Appends events to the log that all nodes read, this one included.
     pub async fn publish(&self, events: &[BanEvent], now: Time) -> Result<(), StoreError> {
-        let lives = |event: &BanEvent| match event {
+        let lifetime = |event: &BanEvent| match event {
             BanEvent::Banned { ban, .. } => ban.until.since(now),
             BanEvent::Lifted { until, .. } => until.since(now),
         };
         let entries: Vec<_> =
-            events.iter().map(|event| (log::encode(event, &self.seal), lives(event))).collect();
-        with_cells!(&self.store, |cells| log::append(cells, entries).await)
+            events.iter().map(|event| (log::encode(event, &self.seal), lifetime(event))).collect();
+        with_cas_store!(&self.store, |cas_store| log::append(cas_store, entries).await)
     }
 
     /// Events since the last call; in the first call, all that have not expired. Unreadable entries are skipped.
     pub async fn read_events(&self) -> Result<Vec<BanEvent>, StoreError> {
         let mut position = self.position.lock().await;
-        let entries = with_cells!(&self.store, |cells| log::read(cells, &mut position).await)?;
+        let entries = with_cas_store!(&self.store, |cas_store| log::read(cas_store, &mut position).await)?;
         Ok(entries.iter().filter_map(|bytes| log::decode(bytes, &self.seal)).collect())
     }
 }
 
 /// Updates a record by CAS; `change` returns its result, and the lifetime of the record if it changed.
 async fn update<C: CasStore, T>(
-    cells: &C,
+    store: &C,
     name: &str,
     change: impl Fn(&mut OffenderRecord) -> (T, Option<Duration>),
 ) -> Result<T, StoreError> {
     let deadline = Instant::now() + UPDATE_TIMEOUT;
     let mut failed = None;
-    for tried in 1..=MAX_TRIES {
-        let CasValue { bytes, token } = load_one(cells, name, name, deadline).await?;
+    for attempt in 1..=MAX_TRIES {
+        let CasValue { bytes, token } = load_one(store, name, name, deadline).await?;
         let mut record = match bytes {
             Some(bytes) => {
-                OffenderRecord::decode(&bytes).ok_or_else(|| foreign_value(cells.server(name), name))?
+                OffenderRecord::decode(&bytes).ok_or_else(|| foreign_value(store.server(name), name))?
             }
             None => OffenderRecord::default(),
         };
         let (answer, lifetime) = change(&mut record);
         let Some(lifetime) = lifetime else { return Ok(answer) };
         let write = CasWrite { name: name.to_owned(), token, bytes: record.encode(), lifetime };
-        match cells.swap(name, &[write], round_trip_deadline(deadline)).await {
+        match store.swap(name, &[write], round_trip_deadline(deadline)).await {
             Ok(CasOutcome::Applied) => return Ok(answer),
             Ok(CasOutcome::Conflict) => {}
             // The write may have been applied: the retry finds its id in the record.
@@ -197,20 +197,20 @@ async fn update<C: CasStore, T>(
         if Instant::now() >= deadline {
             break;
         }
-        sleep(C::RETRY_BACKOFF.mul_f64(f64::from(tried) * fastrand::f64())).await;
+        sleep(C::RETRY_BACKOFF.mul_f64(f64::from(attempt) * fastrand::f64())).await;
     }
-    Err(failed.unwrap_or_else(|| StoreError::Contended { server: cells.server(name) }))
+    Err(failed.unwrap_or_else(|| StoreError::Contended { server: store.server(name) }))
 }
 
 async fn load_one<C: CasStore>(
-    cells: &C,
+    store: &C,
     partition: &str,
     name: &str,
     deadline: Instant,
 ) -> Result<CasValue<C::Token>, StoreError> {
-    let loaded = cells.load(partition, &[name.to_owned()], round_trip_deadline(deadline)).await?;
+    let loaded = store.load(partition, &[name.to_owned()], round_trip_deadline(deadline)).await?;
     let missing = || StoreError::Refused {
-        server: cells.server(partition),
+        server: store.server(partition),
         reason: "the response lacks a value that was read".to_owned(),
     };
     loaded.into_iter().next().ok_or_else(missing)

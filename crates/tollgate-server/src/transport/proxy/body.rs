@@ -75,16 +75,16 @@ impl Drop for Upload {
 
 /// Delays the body until the upstream sends 100.
 struct ContinueWait {
-    wanted: Pin<Box<OwnedNotified>>,
+    continue_received: Pin<Box<OwnedNotified>>,
     timeout: Pin<Box<Sleep>>,
 }
 
 impl Upload {
-    pub fn new(rest: Incoming, pace: StallLimits) -> Upload {
+    pub fn new(rest: Incoming, limits: StallLimits) -> Upload {
         let rest = Some(rest).filter(|rest| !rest.is_end_stream());
         let mut upload = Upload::empty();
         upload.rest = rest;
-        upload.stall_timer = StallTimer::new(pace);
+        upload.stall_timer = StallTimer::new(limits);
         upload
     }
 
@@ -108,21 +108,22 @@ impl Upload {
     }
 
     /// Filters the trailers when they are sent.
-    pub fn filter_trailers(&mut self, screen: TrailerFilter) {
-        self.trailer_filter = Some(Box::new(screen));
+    pub fn filter_trailers(&mut self, filter: TrailerFilter) {
+        self.trailer_filter = Some(Box::new(filter));
     }
 
     fn filtered(&self, mut frame: Frame<Bytes>) -> Frame<Bytes> {
-        if let (Some(screen), Some(trailers)) = (&self.trailer_filter, frame.trailers_mut()) {
-            screen.remove_forbidden(trailers);
+        if let (Some(filter), Some(trailers)) = (&self.trailer_filter, frame.trailers_mut()) {
+            filter.remove_forbidden(trailers);
         }
         frame
     }
 
     /// Sends nothing before the notice or the end of [`CONTINUE_TIMEOUT`].
-    pub fn wait_for_continue(&mut self, wanted: Arc<Notify>) {
+    pub fn wait_for_continue(&mut self, continue_received: Arc<Notify>) {
         let timeout = Box::pin(sleep_until(Instant::now() + CONTINUE_TIMEOUT));
-        self.continue_wait = Some(ContinueWait { wanted: Box::pin(wanted.notified_owned()), timeout });
+        self.continue_wait =
+            Some(ContinueWait { continue_received: Box::pin(continue_received.notified_owned()), timeout });
     }
 
     /// The progress of the upload; `None` if there is nothing to send.
@@ -182,9 +183,9 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(waiting) = &mut self.continue_wait {
-            if waiting.wanted.as_mut().poll(cx).is_pending() {
-                ready!(waiting.timeout.as_mut().poll(cx));
+        if let Some(continue_wait) = &mut self.continue_wait {
+            if continue_wait.continue_received.as_mut().poll(cx).is_pending() {
+                ready!(continue_wait.timeout.as_mut().poll(cx));
             }
             self.continue_wait = None;
         }
@@ -261,8 +262,8 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
             ResponseBody::Full(full) => Pin::new(full).poll_frame(cx).map_err(|never| match never {}),
-            ResponseBody::Streamed(Download { rest, stall_timer: patience, in_flight }) => {
-                let frame = ready!(patience.poll_frame(rest, cx));
+            ResponseBody::Streamed(Download { rest, stall_timer, in_flight }) => {
+                let frame = ready!(stall_timer.poll_frame(rest, cx));
                 if frame.is_none() {
                     in_flight.release_connection();
                 }
@@ -321,8 +322,8 @@ struct RateWindow {
 }
 
 impl StallTimer {
-    fn new(pace: StallLimits) -> StallTimer {
-        StallTimer { limits: pace, deadline: None, idle_since: None, window: RateWindow::default() }
+    fn new(limits: StallLimits) -> StallTimer {
+        StallTimer { limits, deadline: None, idle_since: None, window: RateWindow::default() }
     }
 
     fn poll_frame(
@@ -369,8 +370,8 @@ impl StallTimer {
 }
 
 impl RateWindow {
-    fn is_too_slow(&self, pace: StallLimits) -> bool {
-        pace.min_rate.is_some_and(|rate| self.bytes < u64::from(rate) * RATE_WINDOW.as_secs())
+    fn is_too_slow(&self, limits: StallLimits) -> bool {
+        limits.min_rate.is_some_and(|rate| self.bytes < u64::from(rate) * RATE_WINDOW.as_secs())
     }
 }
 

@@ -147,9 +147,9 @@ impl ConnectionContext {
         if !must_wait && !UnsettledCharges::any_unsettled(verdict) {
             return Ok(None);
         }
-        let mut open = Box::new(UnsettledCharges::take_from(verdict));
-        Box::pin(self.wait_for_release(request, &mut open, verdict, decided_at)).await?;
-        Ok(Some(open))
+        let mut charges = Box::new(UnsettledCharges::take_from(verdict));
+        Box::pin(self.wait_for_release(request, &mut charges, verdict, decided_at)).await?;
+        Ok(Some(charges))
     }
 
     /// Answers a status query for a queued request. Limits and bans apply to it as to any request.
@@ -163,10 +163,10 @@ impl ConnectionContext {
     ) -> Result<Response<ResponseBody>, ExchangeError> {
         let mut charges = self.admit(request, verdict, decided_at).await?;
         let _permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
-        let shown = queue.status(&request.parts.method, id).await;
-        let status = shown.as_ref().map_or_else(|problem| problem.status, |shown| shown.status());
+        let answer = queue.status(&request.parts.method, id).await;
+        let status = answer.as_ref().map_or_else(|problem| problem.status, |answer| answer.status());
         self.settle(charges, status, &HeaderMap::new());
-        let mut response = shown.map_err(ExchangeError::Problem)?.map(ResponseBody::Full);
+        let mut response = answer.map_err(ExchangeError::Problem)?.map(ResponseBody::Full);
         response::write_headers(&mut response, verdict, request.snapshot.live.headers);
         Ok(response)
     }
@@ -201,8 +201,8 @@ impl ConnectionContext {
         in_flight.attach_permits(permits);
         self.settle(charges, response.status(), response.headers());
         hop_by_hop::remove_from_response(response.headers_mut());
-        let client = client.map(|(end, protocol)| PendingUpgrade {
-            client: end,
+        let client = client.map(|(client, protocol)| PendingUpgrade {
+            client,
             protocol,
             handshake: request.handshake.take(),
             active_stream: self.stream_activity.as_ref().map(ActiveStream::new),
@@ -227,7 +227,7 @@ impl ConnectionContext {
             }
             return Ok(response.map(|rest| ResponseBody::Streamed(Download::new(rest, idle, in_flight))));
         }
-        self.framing_check.iter().for_each(|heads| heads.stop());
+        self.framing_check.iter().for_each(|check| check.stop());
         Ok(client.ok_or(ForwardError::InvalidUpgrade)?.complete(response, in_flight)?)
     }
 
@@ -245,7 +245,7 @@ impl ConnectionContext {
         let queued = queue
             .enqueue(&self.proxy.gate, &snapshot, (&parts, &host), upload, sender, (verdict, decided_at))
             .await;
-        let id = queued.map_err(|not| ExchangeError::Problem(not.into()))?;
+        let id = queued.map_err(|error| ExchangeError::Problem(error.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
         let mut response = queue.accepted_response(&id, verdict);
         response::write_headers(&mut response, verdict, snapshot.live.headers);
@@ -260,7 +260,7 @@ impl ConnectionContext {
 
     /// The requested host. Rejects ambiguous requests.
     fn inspect(&self, parts: &Parts, policy: &PolicySnapshot) -> Result<HeaderValue, ProblemDetails> {
-        self.framing_check.as_ref().map_or(Ok(()), |heads| heads.check(parts))?;
+        self.framing_check.as_ref().map_or(Ok(()), |check| check.check(parts))?;
         inspect::check(parts)?;
         let host = inspect::host(parts)?;
         // The API would use its default host, and rules for that host would not match.
@@ -279,11 +279,11 @@ impl ConnectionContext {
         fields: &Arc<FieldSelection>,
     ) {
         hop_by_hop::remove_from_request(headers);
-        let sent = match self.peer.is_trusted(&route.config.trusted) {
+        let origin = match self.peer.is_trusted(&route.config.trusted) {
             true => RequestOrigin::TrustedProxy,
             false => RequestOrigin::Client,
         };
-        sanitize::sanitize_headers(headers, &route.config.strip_headers, &fields.headers, sent);
+        sanitize::sanitize_headers(headers, &route.config.strip_headers, &fields.headers, origin);
         if !upload.is_end_stream() {
             let field_selection = Arc::clone(fields);
             upload.filter_trailers(TrailerFilter { route: Arc::clone(route), field_selection });
@@ -293,14 +293,14 @@ impl ConnectionContext {
     /// Prepares the request for forwarding; returns the protocol that the client requests an upgrade to.
     fn prepare(&self, request: &mut ProxiedRequest) -> Option<HeaderValue> {
         let ProxiedRequest { parts, host, upload, upgrade, route, .. } = request;
-        let protocol_wanted = upgrade.take();
+        let protocol = upgrade.take();
         self.peer.write_forwarding_headers(&mut parts.headers, host, route.trust());
         if route.config.host == HostHeader::Keep {
             parts.headers.insert(HOST, host.clone());
         } else {
             parts.headers.remove(HOST);
         }
-        if let Some(protocol) = &protocol_wanted {
+        if let Some(protocol) = &protocol {
             parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
             parts.headers.insert(UPGRADE, protocol.clone());
         } else {
@@ -309,7 +309,7 @@ impl ConnectionContext {
         if parts.headers.contains_key(EXPECT) {
             self.wait_for_continue(parts, upload);
         }
-        protocol_wanted
+        protocol
     }
 
     /// Delays the body until the upstream sends 100; only then does the client get its own 100.
@@ -318,12 +318,12 @@ impl ConnectionContext {
             parts.headers.remove(EXPECT);
             return;
         }
-        let body_wanted = Arc::new(Notify::new());
-        upload.wait_for_continue(Arc::clone(&body_wanted));
+        let continue_received = Arc::new(Notify::new());
+        upload.wait_for_continue(Arc::clone(&continue_received));
         let mut carrier = Request::new(());
         hyper::ext::on_informational(&mut carrier, move |response| {
             if response.status() == StatusCode::CONTINUE {
-                body_wanted.notify_one();
+                continue_received.notify_one();
             }
         });
         parts.extensions.extend(std::mem::take(carrier.extensions_mut()));

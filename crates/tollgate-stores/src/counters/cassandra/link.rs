@@ -53,17 +53,17 @@ impl CassandraLink {
     pub(super) fn open(address: CassandraAddress) -> CassandraLink {
         let server = address.name();
         let breaker = Arc::new(Breaker::new(server.as_str()));
-        let (made, ready) = watch::channel(None);
-        let tender = tokio::spawn(maintain_session(address, breaker.clone(), made));
-        CassandraLink { server, breaker, statements: ready, task: tender }
+        let (session_tx, ready) = watch::channel(None);
+        let task = tokio::spawn(maintain_session(address, breaker.clone(), session_tx));
+        CassandraLink { server, breaker, statements: ready, task }
     }
 
     /// The statements, once there is a session.
     pub(super) async fn statements(&self, deadline: Instant) -> Result<Arc<PreparedSession>, StoreError> {
         let mut ready = self.statements.clone();
-        let made = timeout_at(deadline, ready.wait_for(Option::is_some)).await;
-        let made = made.ok().and_then(|made| made.ok()?.clone());
-        made.ok_or_else(|| StoreError::Unreachable {
+        let session = timeout_at(deadline, ready.wait_for(Option::is_some)).await;
+        let session = session.ok().and_then(|session| session.ok()?.clone());
+        session.ok_or_else(|| StoreError::Unreachable {
             server: self.server.clone(),
             reason: "there is no session yet".to_owned(),
         })
@@ -80,7 +80,7 @@ impl Drop for CassandraLink {
 async fn maintain_session(
     address: CassandraAddress,
     breaker: Arc<Breaker>,
-    made: watch::Sender<Option<Arc<PreparedSession>>>,
+    session_tx: watch::Sender<Option<Arc<PreparedSession>>>,
 ) {
     let mut statements = loop {
         match open_session(&address).await {
@@ -89,7 +89,7 @@ async fn maintain_session(
         }
     };
     breaker.probe_succeeded();
-    made.send_replace(Some(statements.clone()));
+    session_tx.send_replace(Some(statements.clone()));
     let mut renew_at = Instant::now();
     loop {
         breaker.probe_due().await;
@@ -102,7 +102,7 @@ async fn maintain_session(
                 match timeout(RENEW_TIMEOUT, open_session(&address)).await {
                     Ok(Ok(renewed)) => {
                         statements = renewed;
-                        made.send_replace(Some(statements.clone()));
+                        session_tx.send_replace(Some(statements.clone()));
                         breaker.probe_succeeded();
                     }
                     _ => breaker.probe_failed(&reason),
@@ -201,8 +201,8 @@ async fn prepare(session: &Session, address: &CassandraAddress) -> Result<[Prepa
 impl PreparedSession {
     /// Reads a row that does not exist, the same way as charges read.
     async fn probe(&self) -> Result<(), String> {
-        let nobody: (&str, Vec<&str>) = ("nobody", vec![""]);
-        let response = self.session.execute_unpaged(&self.read, nobody).await;
+        let no_row: (&str, Vec<&str>) = ("nobody", vec![""]);
+        let response = self.session.execute_unpaged(&self.read, no_row).await;
         response.map(|_| ()).map_err(|error| error_chain(&error))
     }
 }

@@ -98,7 +98,7 @@ impl CasStore for CassandraRows {
         Err(StoreError::Deadline { server: self.link.server.clone() })
     }
 
-    fn server(&self, _lane: &str) -> String {
+    fn server(&self, _partition: &str) -> String {
         self.link.server.clone()
     }
 }
@@ -203,7 +203,7 @@ impl CassandraRows {
         let server = self.link.server.clone();
         let reason = error_chain(error);
         let error = match error {
-            ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, _)) => match answer {
+            ExecutionError::LastAttemptError(RequestAttemptError::DbError(reply, _)) => match reply {
                 DbError::ReadTimeout { .. } | DbError::WriteTimeout { .. } => StoreError::Deadline { server },
                 DbError::Unavailable { .. } | DbError::Overloaded | DbError::IsBootstrapping => {
                     StoreError::Unreachable { server, reason: reason.clone() }
@@ -245,7 +245,7 @@ fn outcome_of(rows: &[CounterRow], writes: &[CasWrite<Option<i64>>], nonce: i64)
 /// Whether an error guarantees that nothing was applied.
 fn proves_not_applied(error: &ExecutionError) -> bool {
     match error {
-        ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, _)) => match answer {
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(reply, _)) => match reply {
             DbError::SyntaxError
             | DbError::Invalid
             | DbError::Unauthorized
@@ -313,8 +313,8 @@ mod tests {
     #[test]
     fn only_missing_serial_replicas_mean_that_nothing_was_done() {
         let unavailable = |consistency| {
-            let answer = DbError::Unavailable { consistency, required: 2, alive: 1 };
-            ExecutionError::LastAttemptError(RequestAttemptError::DbError(answer, String::new()))
+            let reply = DbError::Unavailable { consistency, required: 2, alive: 1 };
+            ExecutionError::LastAttemptError(RequestAttemptError::DbError(reply, String::new()))
         };
         assert!(proves_not_applied(&unavailable(Consistency::Serial)));
         assert!(proves_not_applied(&unavailable(Consistency::LocalSerial)));

@@ -143,11 +143,14 @@ impl ConnectionTask {
             match timeout(CONNECT_TIMEOUT, self.open()).await {
                 Ok(Ok(stream)) => {
                     self.breaker.probe_succeeded();
-                    let begun = Instant::now();
+                    let connected_at = Instant::now();
                     match self.serve(stream).await {
                         Ok(()) => return,
                         // Possibly closed for idleness: no outage if a new connection can be established.
-                        Err(_) if begun.elapsed() > MIN_CONNECTION_LIFETIME && !self.breaker.is_open() => {
+                        Err(_)
+                            if connected_at.elapsed() > MIN_CONNECTION_LIFETIME
+                                && !self.breaker.is_open() =>
+                        {
                             continue;
                         }
                         Err(reason) => self.breaker.trip(&reason),
@@ -173,8 +176,8 @@ impl ConnectionTask {
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         if let Some(Credentials { user, password }) = &self.credentials {
             let secret = format!("{user} {password}");
-            let question = format!("set login 0 0 {}\r\n{secret}\r\n", secret.len());
-            let answer = request_line(&mut stream, question.as_bytes()).await?;
+            let request = format!("set login 0 0 {}\r\n{secret}\r\n", secret.len());
+            let answer = request_line(&mut stream, request.as_bytes()).await?;
             if answer != "STORED" {
                 return Err(format!("it rejects the user or the password: {answer}"));
             }
@@ -263,9 +266,9 @@ fn deliver_replies(input: &mut Vec<u8>, in_flight: &mut VecDeque<InFlight>) -> R
 }
 
 /// Sends one line and reads one line, on a connection that is not yet shared.
-async fn request_line(stream: &mut TcpStream, question: &[u8]) -> Result<String, String> {
+async fn request_line(stream: &mut TcpStream, request: &[u8]) -> Result<String, String> {
     const MAX_ANSWER_BYTES: usize = 512;
-    stream.write_all(question).await.map_err(|error| error.to_string())?;
+    stream.write_all(request).await.map_err(|error| error.to_string())?;
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n") {
         let read = stream.read_buf(&mut answer).await.map_err(|error| error.to_string())?;

@@ -68,8 +68,8 @@ impl Windows {
             ChargeMode::Charge | ChargeMode::CountDenied if counted => charge.cost.min(limit.rate().count()),
             _ => 0,
         };
-        let takes = mode == ChargeMode::Charge && fits && !counted;
-        if takes && self.denied.is_likely_denied(target.name, charge.cost) {
+        let adds_first = mode == ChargeMode::Charge && fits && !counted;
+        if adds_first && self.denied.is_likely_denied(target.name, charge.cost) {
             let peek = |state: &mut QuotaState| decide::charge(charge, ChargeMode::Peek, state, timing.now);
             let peeked = self.add_and_decide(&target, 0, timing, peek).await?.result;
             if !peeked.outcome.decision.is_allowed() {
@@ -77,13 +77,13 @@ impl Windows {
             }
         }
         let run = |state: &mut QuotaState| decide::charge(charge, mode, state, timing.now);
-        let ran = self.add_and_decide(&target, amount, timing, run).await?.result;
-        match ran.outcome.decision.is_allowed() {
-            true if takes => self.denied.record_allowed(target.name, charge.cost),
-            false if takes => self.denied.record_denied(target.name, charge.cost),
+        let charged = self.add_and_decide(&target, amount, timing, run).await?.result;
+        match charged.outcome.decision.is_allowed() {
+            true if adds_first => self.denied.record_allowed(target.name, charge.cost),
+            false if adds_first => self.denied.record_denied(target.name, charge.cost),
             _ => {}
         }
-        Ok(ran)
+        Ok(charged)
     }
 
     pub async fn settle(
@@ -96,15 +96,15 @@ impl Windows {
     ) -> Result<(), StoreError> {
         let limit = &item.counter().limit;
         let target = self.target(kind, name, limit, timing.now);
-        let real_cost_here = item.unit_cost.saturating_mul(real_cost);
-        let most = limit.rate().count().saturating_mul(2);
-        match real_cost_here.checked_sub(item.grant.cost) {
+        let weighted_cost = item.unit_cost.saturating_mul(real_cost);
+        let max_debt = limit.rate().count().saturating_mul(2);
+        match weighted_cost.checked_sub(item.grant.cost) {
             Some(0) => Ok(()),
             Some(more) => {
                 let settle = |state: &mut QuotaState| decide::settle(item, real_cost, state, timing.now);
-                self.add_and_decide(&target, more.min(most), timing, settle).await
+                self.add_and_decide(&target, more.min(max_debt), timing, settle).await
             }
-            None => self.refund(&target, item.grant.at, item.grant.cost - real_cost_here, timing).await,
+            None => self.refund(&target, item.grant.at, item.grant.cost - weighted_cost, timing).await,
         }
     }
 
@@ -128,14 +128,14 @@ impl Windows {
         Ok(replies.contains(&MemcachedReply::Done))
     }
 
-    /// Adds `amount` to the current window, lets `act` decide on the state before, and subtracts what `act` has not
+    /// Adds `amount` to the current window, lets `decide_on` decide on the state before, and subtracts what it has not
     /// charged.
     async fn add_and_decide<T>(
         &self,
         target: &WindowTarget<'_>,
         amount: u64,
         timing: CallTiming,
-        act: impl FnOnce(&mut QuotaState) -> T,
+        decide_on: impl FnOnce(&mut QuotaState) -> T,
     ) -> Result<T, StoreError> {
         let index = target.index_at(timing.now);
         let key = target.key(index);
@@ -146,22 +146,22 @@ impl Windows {
             }
         }];
         let previous_index = index.saturating_sub(1);
-        let known = match target.kind {
+        let known_previous = match target.kind {
             WindowKind::Fixed => Some(0),
             WindowKind::Sliding => self.closed.get(target.name, previous_index),
         };
-        if known.is_none() {
+        if known_previous.is_none() {
             commands.push(MemcachedCommand::Get { key: target.key(previous_index) });
         }
         let mut replies = target.server.execute(commands, timing.deadline).await?.into_iter();
         let mut next_count = || parse_count(target.server, replies.next());
         let sum = next_count()?;
-        let previous = known.map_or_else(next_count, Ok)?;
-        if known.is_none() && timing.now.since(target.start_of(index)) >= CLOSED_AFTER {
+        let previous = known_previous.map_or_else(next_count, Ok)?;
+        if known_previous.is_none() && timing.now.since(target.start_of(index)) >= CLOSED_AFTER {
             self.closed.insert(target.name, previous_index, previous);
         }
         let mut state = target.state(index, sum.saturating_sub(amount), previous);
-        let answer = act(&mut state);
+        let answer = decide_on(&mut state);
         let excess = sum.saturating_sub(count_of(&state)).min(amount);
         if excess > 0 {
             target.server.execute_detached(vec![MemcachedCommand::Subtract { key, amount: excess }]);

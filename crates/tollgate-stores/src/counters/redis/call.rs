@@ -91,9 +91,9 @@ impl Topology {
             ))),
             RedisDeployment::Sentinel { sentinels, service } => {
                 let sentinel_options = options(address.sentinel_credentials, 0);
-                let route =
+                let discovery =
                     RedisDiscovery::Sentinels(Sentinels { sentinels, service, options: sentinel_options });
-                Topology::Single(Arc::new(RedisLink::open(route, store_options, Arc::default())))
+                Topology::Single(Arc::new(RedisLink::open(discovery, store_options, Arc::default())))
             }
             RedisDeployment::Cluster(seeds) => Topology::Cluster(ClusterTopology::open(seeds, store_options)),
         })
@@ -114,7 +114,7 @@ impl Topology {
         let ScriptCall { slot, op, at, entries, deadline } = *call;
         let mut link = self.link(slot, deadline).await?;
         let mut asking = false;
-        let mut late = 0;
+        let mut deadline_retries = 0;
         for _ in 0..MAX_TRIES {
             let until = link.clock().lower_bound_at(deadline);
             let write = |out: &mut Vec<u8>| script::write_call(out, op, at, until, entries);
@@ -131,8 +131,8 @@ impl Topology {
                     // low: retry.
                     Some(ScriptReply::DeadlinePassed { server_us }) => {
                         link.clock().observe(server_us, Instant::now());
-                        late += 1;
-                        if late < MAX_DEADLINE_RETRIES && Instant::now() < deadline {
+                        deadline_retries += 1;
+                        if deadline_retries < MAX_DEADLINE_RETRIES && Instant::now() < deadline {
                             continue;
                         }
                         return Err(StoreError::Deadline { server: link.server().to_owned() });

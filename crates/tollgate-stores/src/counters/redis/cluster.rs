@@ -62,17 +62,17 @@ impl ClusterTopology {
         let slots = (0..SLOTS).map(|_| None).collect();
         let map = Mutex::new(SlotMap { slots, links: HashMap::new() });
         let shared = Arc::new(ClusterShared { options, map, refresh: Arc::default() });
-        let (sender, known) = watch::channel(Err("the cluster has not answered yet".to_owned()));
+        let (sender, ready) = watch::channel(Err("the cluster has not answered yet".to_owned()));
         let task = tokio::spawn(refresh_loop(Arc::clone(&shared), seeds, sender)).abort_handle();
-        ClusterTopology { shared, ready: known, task }
+        ClusterTopology { shared, ready, task }
     }
 
     /// The server of a slot. Waits only for the first map.
     pub(super) async fn link(&self, slot: u16, deadline: Instant) -> Result<Arc<RedisLink>, StoreError> {
         let unreachable = |reason| StoreError::Unreachable { server: "cluster".to_owned(), reason };
         if self.ready.borrow().is_err() {
-            let mut known = self.ready.clone();
-            let first = timeout_at(deadline, known.wait_for(Result::is_ok)).await;
+            let mut ready = self.ready.clone();
+            let first = timeout_at(deadline, ready.wait_for(Result::is_ok)).await;
             if !matches!(first, Ok(Ok(_))) {
                 return Err(unreachable(self.ready.borrow().clone().err().unwrap_or_default()));
             }
@@ -119,8 +119,8 @@ impl Drop for ClusterTopology {
 impl ClusterShared {
     fn link(&self, endpoint: Endpoint) -> Arc<RedisLink> {
         let open = |endpoint: &Endpoint| {
-            let route = RedisDiscovery::Fixed(endpoint.clone());
-            Arc::new(RedisLink::open(route, self.options.clone(), Arc::clone(&self.refresh)))
+            let discovery = RedisDiscovery::Fixed(endpoint.clone());
+            Arc::new(RedisLink::open(discovery, self.options.clone(), Arc::clone(&self.refresh)))
         };
         Arc::clone(self.lock().links.entry(endpoint).or_insert_with_key(open))
     }
@@ -169,23 +169,23 @@ impl ClusterShared {
 async fn refresh_loop(
     shared: Arc<ClusterShared>,
     seeds: Vec<Endpoint>,
-    known: watch::Sender<Result<(), String>>,
+    ready: watch::Sender<Result<(), String>>,
 ) {
-    let mut in_trouble_since = None;
+    let mut degraded_since = None;
     loop {
         match fetch_slots(&shared, &seeds).await {
             Ok(ranges) => {
                 shared.install(&ranges);
-                known.send_replace(Ok(())).ok();
+                ready.send_replace(Ok(())).ok();
             }
-            Err(reason) if known.borrow().is_err() => {
-                known.send_replace(Err(reason)).ok();
+            Err(reason) if ready.borrow().is_err() => {
+                ready.send_replace(Err(reason)).ok();
             }
             Err(reason) => tracing::debug!(%reason, "the slot map of the cluster cannot be read"),
         }
-        let in_trouble = shared.is_degraded() || known.borrow().is_err();
-        in_trouble_since = if in_trouble { in_trouble_since.or(Some(Instant::now())) } else { None };
-        match in_trouble_since {
+        let is_degraded_now = shared.is_degraded() || ready.borrow().is_err();
+        degraded_since = if is_degraded_now { degraded_since.or(Some(Instant::now())) } else { None };
+        match degraded_since {
             // No wait for `refresh`: failing requests notify it continuously and would raise the rate.
             Some(since) if since.elapsed() > LONG_DEGRADED_AFTER => sleep(LONG_DEGRADED_REFRESH).await,
             Some(_) => sleep(DEGRADED_REFRESH).await,

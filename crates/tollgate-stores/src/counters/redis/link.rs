@@ -51,11 +51,11 @@ struct RedisLinkShared {
 impl RedisLink {
     /// Maintains a connection until drop; `in_trouble` is notified when the server may be unreachable.
     pub(super) fn open(
-        route: RedisDiscovery,
+        discovery: RedisDiscovery,
         options: RedisConnectOptions,
-        in_trouble: Arc<Notify>,
+        suspected: Arc<Notify>,
     ) -> RedisLink {
-        let server = match &route {
+        let server = match &discovery {
             RedisDiscovery::Fixed(endpoint) => endpoint.to_string(),
             RedisDiscovery::Sentinels(sentinels) => sentinels.service.clone(),
         };
@@ -65,11 +65,11 @@ impl RedisLink {
             breaker,
             clock: ServerClock::new(),
             deadline_missed: Notify::new(),
-            suspected: in_trouble,
+            suspected,
         });
         let (sender, current) = watch::channel(None);
         let task =
-            tokio::spawn(maintain_connection(Arc::clone(&shared), route, options, sender)).abort_handle();
+            tokio::spawn(maintain_connection(Arc::clone(&shared), discovery, options, sender)).abort_handle();
         RedisLink { shared, current, task }
     }
 
@@ -183,14 +183,14 @@ impl Drop for RedisLink {
 
 async fn maintain_connection(
     shared: Arc<RedisLinkShared>,
-    route: RedisDiscovery,
+    discovery: RedisDiscovery,
     options: RedisConnectOptions,
     current: watch::Sender<Option<Arc<RedisConnection>>>,
 ) {
     let RedisLinkShared { breaker, clock, .. } = &*shared;
     let mut last: Option<Endpoint> = None;
     loop {
-        let primary = match &route {
+        let primary = match &discovery {
             RedisDiscovery::Fixed(endpoint) => connect(endpoint, &options, breaker, clock).await,
             RedisDiscovery::Sentinels(sentinels) => sentinels.find_primary(&options, breaker, clock).await,
         };

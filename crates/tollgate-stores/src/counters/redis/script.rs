@@ -98,19 +98,19 @@ impl<'c> ScriptEntry<'c> {
     }
 
     fn write(&self, command: &mut CommandWriter<'_>) {
-        let terms = ScriptLimit::of(self.limit);
-        let flags = self.flags + if terms.queue { 4 } else { 0 };
-        command.arg(terms.kind);
+        let script_limit = ScriptLimit::of(self.limit);
+        let flags = self.flags + if script_limit.queue { 4 } else { 0 };
+        command.arg(script_limit.kind);
         match u64::try_from(self.cost) {
             Ok(cost) => command.number(cost),
             Err(_) => command.arg(self.cost.to_string()),
         };
         command.number(flags);
-        for number in terms.numbers {
+        for number in script_limit.numbers {
             command.number(number);
         }
-        command.arg(&terms.calendar);
-        match terms.hold {
+        command.arg(&script_limit.calendar);
+        match script_limit.hold {
             Some((Some(max_wait), ahead)) => command.arg(format!("{max_wait} {ahead}")),
             Some((None, ahead)) => command.arg(format!(" {ahead}")),
             None => command.arg(""),

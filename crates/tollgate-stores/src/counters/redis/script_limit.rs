@@ -75,15 +75,15 @@ impl ScriptLimit {
             }
             Shape::TokenBucket { refill: Refill::Continuous, .. } => ScriptLimit::bucket(limit),
             Shape::LeakyBucket { release, .. } => {
-                let terms = ScriptLimit::bucket(limit);
+                let script_limit = ScriptLimit::bucket(limit);
                 let hold = match release {
                     Release::Hold { max_wait, after } => {
-                        let ahead = after.saturating_mul(terms.numbers[0]).min(MAX_EXACT as u64);
+                        let ahead = after.saturating_mul(script_limit.numbers[0]).min(MAX_EXACT as u64);
                         Some((max_wait.map(micros), ahead))
                     }
                     Release::AtOnce => None,
                 };
-                ScriptLimit { hold, queue: true, ..terms }
+                ScriptLimit { hold, queue: true, ..script_limit }
             }
             Shape::FixedWindow { start: WindowStart::Aligned } => {
                 ScriptLimit { calendar: calendar(period), ..window("f", 1) }

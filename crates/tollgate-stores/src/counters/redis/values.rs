@@ -27,7 +27,7 @@ impl CasStore for RedisValues<'_> {
 
     async fn load(
         &self,
-        _lane: &str,
+        _partition: &str,
         names: &[String],
         deadline: Instant,
     ) -> Result<Vec<CasValue<Self::Token>>, StoreError> {
@@ -43,7 +43,7 @@ impl CasStore for RedisValues<'_> {
 
     async fn swap(
         &self,
-        _lane: &str,
+        _partition: &str,
         writes: &[CasWrite<Self::Token>],
         deadline: Instant,
     ) -> Result<CasOutcome, StoreError> {
@@ -61,7 +61,7 @@ impl CasStore for RedisValues<'_> {
         }
     }
 
-    fn server(&self, _lane: &str) -> String {
+    fn server(&self, _partition: &str) -> String {
         "redis".to_owned()
     }
 }

@@ -14,48 +14,50 @@ const MAX_TRIES: u32 = 12;
 
 /// Adds a delta to a record by compare-and-swap.
 pub(crate) async fn add<C: CasStore>(
-    cells: &C,
+    store: &C,
     partition: &str,
     name: &str,
     delta: &Delta,
 ) -> Result<(), StoreError> {
     let deadline = Instant::now() + TRACK_TIMEOUT;
-    for tried in 1..=MAX_TRIES {
-        let (mut record, token) = load(cells, partition, name, deadline).await?;
+    for attempt in 1..=MAX_TRIES {
+        let (mut record, token) = load(store, partition, name, deadline).await?;
         if !record.add(delta) {
             return Ok(());
         }
         let bytes = record.write().into_bytes();
         let lifetime = delta.tracking.keep();
         let write = CasWrite { name: name.to_owned(), token, bytes, lifetime };
-        match cells.swap(partition, &[write], deadline).await? {
+        match store.swap(partition, &[write], deadline).await? {
             CasOutcome::Applied => return Ok(()),
-            CasOutcome::Conflict => sleep(C::RETRY_BACKOFF.mul_f64(f64::from(tried) * fastrand::f64())).await,
+            CasOutcome::Conflict => {
+                sleep(C::RETRY_BACKOFF.mul_f64(f64::from(attempt) * fastrand::f64())).await
+            }
         }
     }
-    Err(StoreError::Contended { server: cells.server(partition) })
+    Err(StoreError::Contended { server: store.server(partition) })
 }
 
 /// Reads a record.
 pub(crate) async fn read<C: CasStore>(
-    cells: &C,
+    store: &C,
     partition: &str,
     name: &str,
 ) -> Result<TrackRecord, StoreError> {
-    Ok(load(cells, partition, name, Instant::now() + TRACK_TIMEOUT).await?.0)
+    Ok(load(store, partition, name, Instant::now() + TRACK_TIMEOUT).await?.0)
 }
 
 async fn load<C: CasStore>(
-    cells: &C,
+    store: &C,
     partition: &str,
     name: &str,
     deadline: Instant,
 ) -> Result<(TrackRecord, C::Token), StoreError> {
-    let mut loaded = cells.load(partition, &[name.to_owned()], deadline).await?;
-    let missing = || StoreError::Refused { server: cells.server(partition), reason: "no answer".to_owned() };
+    let mut loaded = store.load(partition, &[name.to_owned()], deadline).await?;
+    let missing = || StoreError::Refused { server: store.server(partition), reason: "no answer".to_owned() };
     let CasValue { bytes, token } = loaded.pop().ok_or_else(missing)?;
     let record =
-        bytes.map_or(Ok(TrackRecord::default()), |bytes| TrackRecord::read(&bytes, &cells.server(partition)));
+        bytes.map_or(Ok(TrackRecord::default()), |bytes| TrackRecord::read(&bytes, &store.server(partition)));
     Ok((record?, token))
 }
 

@@ -29,8 +29,8 @@ struct PendingState {
 impl<Token: Clone> WorkingSet<Token> {
     /// `names` must be sorted.
     pub(super) fn new(names: Vec<String>, loaded: Vec<CasValue<Token>>) -> WorkingSet<Token> {
-        let cells = loaded.into_iter().map(|loaded| WorkingValue { loaded, pending: None }).collect();
-        WorkingSet { names, values: cells }
+        let values = loaded.into_iter().map(|loaded| WorkingValue { loaded, pending: None }).collect();
+        WorkingSet { names, values }
     }
 
     /// Runs the work; `None` if a value was not written by tollgate.
@@ -68,25 +68,25 @@ impl<Token: Clone> WorkingSet<Token> {
 
     /// The state of a value under `limit`, and whether it had to be converted or clamped.
     fn state_of(&self, name: &String, limit: &Limit, now: Time) -> Option<(QuotaState, bool)> {
-        let held = &self.values[self.index_of(name)];
-        let (under, mut state) = match (&held.pending, &held.loaded.bytes) {
-            (Some(left), _) => (left.limit, left.state.clone()),
+        let value = &self.values[self.index_of(name)];
+        let (stored_limit, mut state) = match (&value.pending, &value.loaded.bytes) {
+            (Some(pending), _) => (pending.limit, pending.state.clone()),
             (None, Some(bytes)) => state::decode(limit, bytes)?,
             (None, None) => return Some((Quota::new(limit).fresh(), false)),
         };
-        let clamped = Quota::new(&under).clamp(&mut state, now);
-        if state::interchangeable(&under, limit) {
+        let clamped = Quota::new(&stored_limit).clamp(&mut state, now);
+        if state::interchangeable(&stored_limit, limit) {
             return Some((state, clamped));
         }
-        let adopted = Quota::new(limit).adopt(&Quota::new(&under), state.clone(), now);
+        let adopted = Quota::new(limit).adopt(&Quota::new(&stored_limit), state.clone(), now);
         // If only the burst differs, a rewrite would change nothing else.
-        let same = under.rate() == limit.rate() && adopted == state;
+        let same = stored_limit.rate() == limit.rate() && adopted == state;
         Some((adopted, clamped || !same))
     }
 
-    fn set_state(&mut self, name: &String, left: PendingState) {
+    fn set_state(&mut self, name: &String, pending: PendingState) {
         let index = self.index_of(name);
-        self.values[index].pending = Some(left);
+        self.values[index].pending = Some(pending);
     }
 
     fn index_of(&self, name: &String) -> usize {
@@ -95,11 +95,11 @@ impl<Token: Clone> WorkingSet<Token> {
 
     /// The values that have changed.
     pub(super) fn writes(&self) -> Vec<CasWrite<Token>> {
-        let changed = self.names.iter().zip(&self.values).filter_map(|(name, held)| {
-            let PendingState { limit, state, at } = held.pending.as_ref()?;
+        let changed = self.names.iter().zip(&self.values).filter_map(|(name, value)| {
+            let PendingState { limit, state, at } = value.pending.as_ref()?;
             let bytes = state::encode(limit, state, *at);
             let lifetime = Quota::new(limit).expires_at(state).since(*at);
-            Some(CasWrite { name: name.clone(), token: held.loaded.token.clone(), bytes, lifetime })
+            Some(CasWrite { name: name.clone(), token: value.loaded.token.clone(), bytes, lifetime })
         });
         changed.collect()
     }

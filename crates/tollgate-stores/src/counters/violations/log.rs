@@ -57,64 +57,64 @@ pub(super) struct BanLogCursor {
 
 /// Appends entries, each with its lifetime. After an error some of them may be in the log.
 pub(super) async fn append<C: CasStore>(
-    cells: &C,
+    store: &C,
     entries: Vec<(Vec<u8>, Duration)>,
 ) -> Result<(), StoreError> {
     if entries.is_empty() {
         return Ok(());
     }
-    let numbers = allocate_numbers(cells, entries.len() as u64).await?;
+    let numbers = allocate_numbers(store, entries.len() as u64).await?;
     let entries: Vec<_> = numbers.zip(entries).collect();
     // If one transaction can write several values, parallel transactions on one partition conflict.
     let in_parallel = PAGE / C::MAX_WRITES.pow(2);
     for page in entries.chunks(in_parallel.max(1) * C::MAX_WRITES) {
-        let written = page.chunks(C::MAX_WRITES).map(|entries| write_entries(cells, entries));
+        let written = page.chunks(C::MAX_WRITES).map(|entries| write_entries(store, entries));
         join_all(written).await.into_iter().collect::<Result<(), _>>()?;
     }
     Ok(())
 }
 
-async fn allocate_numbers<C: CasStore>(cells: &C, count: u64) -> Result<RangeInclusive<u64>, StoreError> {
+async fn allocate_numbers<C: CasStore>(store: &C, count: u64) -> Result<RangeInclusive<u64>, StoreError> {
     let deadline = Instant::now() + UPDATE_TIMEOUT;
     let name = head_name();
     for tried in 1..=MAX_TRIES {
-        let CasValue { bytes, token } = load_one(cells, LOG_PARTITION, &name, deadline).await?;
-        let head = read_head(cells, bytes)?;
+        let CasValue { bytes, token } = load_one(store, LOG_PARTITION, &name, deadline).await?;
+        let head = read_head(store, bytes)?;
         let BanLogHead { epoch, last } =
             head.unwrap_or_else(|| BanLogHead { epoch: fastrand::u64(1..), last: 0 });
         let next = BanLogHead { epoch, last: last + count };
         let write = CasWrite { name: name.clone(), token, bytes: next.encode(), lifetime: HEAD_LIFETIME };
-        if cells.swap(LOG_PARTITION, &[write], round_trip_deadline(deadline)).await? == CasOutcome::Applied {
+        if store.swap(LOG_PARTITION, &[write], round_trip_deadline(deadline)).await? == CasOutcome::Applied {
             return Ok(last + 1..=next.last);
         }
         sleep(C::RETRY_BACKOFF.mul_f64(f64::from(tried) * fastrand::f64())).await;
     }
-    Err(StoreError::Contended { server: cells.server(LOG_PARTITION) })
+    Err(StoreError::Contended { server: store.server(LOG_PARTITION) })
 }
 
 async fn write_entries<C: CasStore>(
-    cells: &C,
+    store: &C,
     entries: &[(u64, (Vec<u8>, Duration))],
 ) -> Result<(), StoreError> {
     let deadline = Instant::now() + UPDATE_TIMEOUT;
     let names: Vec<_> = entries.iter().map(|(number, _)| entry_name(*number)).collect();
-    let loaded = cells.load(LOG_PARTITION, &names, round_trip_deadline(deadline)).await?;
+    let loaded = store.load(LOG_PARTITION, &names, round_trip_deadline(deadline)).await?;
     let write =
         |((name, CasValue { token, .. }), (_, (bytes, lifetime))): ((_, CasValue<_>), &(_, (Vec<u8>, _)))| {
             CasWrite { name, token, bytes: bytes.clone(), lifetime: *lifetime }
         };
     let writes: Vec<_> = names.into_iter().zip(loaded).zip(entries).map(write).collect();
-    cells.swap(LOG_PARTITION, &writes, round_trip_deadline(deadline)).await.map(|_| ())
+    store.swap(LOG_PARTITION, &writes, round_trip_deadline(deadline)).await.map(|_| ())
 }
 
 /// The entries after the cursor, in order; in the first call, all that have not expired.
 pub(super) async fn read<C: CasStore>(
-    cells: &C,
+    store: &C,
     position: &mut BanLogCursor,
 ) -> Result<Vec<Vec<u8>>, StoreError> {
     let deadline = Instant::now() + UPDATE_TIMEOUT;
-    let loaded = load_one(cells, LOG_PARTITION, &head_name(), deadline).await?;
-    let Some(head) = read_head(cells, loaded.bytes)? else {
+    let loaded = load_one(store, LOG_PARTITION, &head_name(), deadline).await?;
+    let Some(head) = read_head(store, loaded.bytes)? else {
         *position = BanLogCursor::default();
         return Ok(Vec::new());
     };
@@ -123,7 +123,7 @@ pub(super) async fn read<C: CasStore>(
     for page in numbers.chunks(PAGE) {
         let names: Vec<_> = page.iter().map(|number| entry_name(*number)).collect();
         let loaded =
-            cells.load(LOG_PARTITION, &names, round_trip_deadline(Instant::now() + UPDATE_TIMEOUT)).await?;
+            store.load(LOG_PARTITION, &names, round_trip_deadline(Instant::now() + UPDATE_TIMEOUT)).await?;
         for (number, loaded) in page.iter().zip(loaded) {
             match loaded.bytes {
                 Some(bytes) => entries.push((*number, bytes)),
@@ -138,8 +138,8 @@ pub(super) async fn read<C: CasStore>(
 }
 
 /// Decodes the head, if there is one; a value that was not written by tollgate is an error.
-fn read_head<C: CasStore>(cells: &C, bytes: Option<Vec<u8>>) -> Result<Option<BanLogHead>, StoreError> {
-    let foreign = || foreign_value(cells.server(LOG_PARTITION), &head_name());
+fn read_head<C: CasStore>(store: &C, bytes: Option<Vec<u8>>) -> Result<Option<BanLogHead>, StoreError> {
+    let foreign = || foreign_value(store.server(LOG_PARTITION), &head_name());
     bytes.map(|bytes| BanLogHead::decode(&bytes).ok_or_else(foreign)).transpose()
 }
 

@@ -40,53 +40,53 @@ pub async fn serve_client(
     tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) {
-    let entrance = |scheme| ConnectionContext {
+    let context = |scheme| ConnectionContext {
         proxy,
         worker,
         peer: Peer::new(from, scheme),
         framing_check: None,
         stream_activity: None,
     };
-    let ended = match tls {
+    let result = match tls {
         None => match timeout(IDLE_TIMEOUT, ClientStream::detect_protocol(stream)).await {
             Ok(Ok((stream, ClientProtocol::Http2))) => {
-                serve_http2(stream, entrance(Scheme::Http), shutdown).await
+                serve_http2(stream, context(Scheme::Http), shutdown).await
             }
             Ok(Ok((stream, ClientProtocol::Http1))) => {
-                serve_http1(stream, entrance(Scheme::Http), shutdown).await
+                serve_http1(stream, context(Scheme::Http), shutdown).await
             }
             Ok(Err(_)) | Err(_) => return,
         },
         Some(config) => match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await {
             Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
-                Box::pin(serve_http2(ClientStream::new(stream), entrance(Scheme::Https), shutdown)).await
+                Box::pin(serve_http2(ClientStream::new(stream), context(Scheme::Https), shutdown)).await
             }
             Ok(Ok(stream)) => {
-                Box::pin(serve_http1(ClientStream::new(stream), entrance(Scheme::Https), shutdown)).await
+                Box::pin(serve_http1(ClientStream::new(stream), context(Scheme::Https), shutdown)).await
             }
             Ok(Err(_)) | Err(_) => return,
         },
     };
-    if let Err(error) = ended {
+    if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
     }
 }
 
 pub(in crate::transport::proxy) async fn serve_http1<S>(
     stream: ClientStream<S>,
-    entrance: ConnectionContext,
+    context: ConnectionContext,
     mut shutdown: Shutdown,
 ) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (stream, heads) = stream.with_framing_check();
-    let entrance = Arc::new(ConnectionContext { framing_check: Some(heads), ..entrance });
+    let (stream, framing_check) = stream.with_framing_check();
+    let context = Arc::new(ConnectionContext { framing_check: Some(framing_check), ..context });
     let service = service_fn(move |request| {
-        let entrance = Arc::clone(&entrance);
+        let context = Arc::clone(&context);
         let is_long = has_long_head(&request);
         // Boxed: the future is large, and an idle connection has none.
-        Box::pin(async move { Ok::<_, Infallible>(closing_if(is_long, entrance.exchange(request).await)) })
+        Box::pin(async move { Ok::<_, Infallible>(closing_if(is_long, context.exchange(request).await)) })
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -97,7 +97,7 @@ where
         .with_upgrades();
     tokio::pin!(connection);
     tokio::select! {
-        ended = connection.as_mut() => ended,
+        result = connection.as_mut() => result,
         () = shutdown_requested(&mut shutdown) => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -107,22 +107,22 @@ where
 
 pub(in crate::transport::proxy) async fn serve_http2<S>(
     stream: ClientStream<S>,
-    entrance: ConnectionContext,
+    context: ConnectionContext,
     mut shutdown: Shutdown,
 ) -> hyper::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let traffic = Arc::new(StreamActivity::default());
-    let idle = entrance.proxy.route.load().config.timeouts.idle;
-    let counted = Arc::clone(&traffic);
-    let entrance = Arc::new(ConnectionContext { stream_activity: Some(Arc::clone(&traffic)), ..entrance });
+    let activity = Arc::new(StreamActivity::default());
+    let idle = context.proxy.route.load().config.timeouts.idle;
+    let streams = Arc::clone(&activity);
+    let context = Arc::new(ConnectionContext { stream_activity: Some(Arc::clone(&activity)), ..context });
     let service = service_fn(move |request| {
-        let entrance = Arc::clone(&entrance);
-        let under_way = ActiveStream::new(&counted);
+        let context = Arc::clone(&context);
+        let active_stream = ActiveStream::new(&streams);
         async move {
-            let response = entrance.exchange(request).await;
-            Ok::<_, Infallible>(response.map(|reply| WatchedBody::new(reply, under_way)))
+            let response = context.exchange(request).await;
+            Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, active_stream)))
         }
     });
     let connection = http2::Builder::new(StreamExecutor { idle })
@@ -136,9 +136,9 @@ where
         .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream)), service);
     tokio::pin!(connection);
     tokio::select! {
-        ended = connection.as_mut() => return ended,
+        result = connection.as_mut() => return result,
         () = shutdown_requested(&mut shutdown) => {}
-        () = traffic.wait_idle() => {}
+        () = activity.wait_idle() => {}
     }
     connection.as_mut().graceful_shutdown();
     // Without the timeout, data buffered for a client that reads nothing would keep the connection open for ever.
@@ -171,10 +171,10 @@ impl StreamActivity {
 pub struct ActiveStream(Arc<StreamActivity>);
 
 impl ActiveStream {
-    pub fn new(traffic: &Arc<StreamActivity>) -> ActiveStream {
-        traffic.started.fetch_add(1, Ordering::Relaxed);
-        traffic.active.fetch_add(1, Ordering::Relaxed);
-        ActiveStream(Arc::clone(traffic))
+    pub fn new(activity: &Arc<StreamActivity>) -> ActiveStream {
+        activity.started.fetch_add(1, Ordering::Relaxed);
+        activity.active.fetch_add(1, Ordering::Relaxed);
+        ActiveStream(Arc::clone(activity))
     }
 }
 

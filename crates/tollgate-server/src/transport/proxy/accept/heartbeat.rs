@@ -36,11 +36,11 @@ mod tests {
 
     #[test]
     fn a_worker_is_stuck_after_some_missed_heartbeats() {
-        let pulse = Heartbeat::default();
+        let heartbeat = Heartbeat::default();
         let now = Time::from_secs(1_000);
-        assert!(!pulse.is_stalled(now), "a worker that has not started is not stuck");
-        pulse.0.store(now.nanos(), Ordering::Relaxed);
-        assert!(!pulse.is_stalled(now + STALLED_AFTER - BEAT_EVERY));
-        assert!(pulse.is_stalled(now + STALLED_AFTER));
+        assert!(!heartbeat.is_stalled(now), "a worker that has not started is not stuck");
+        heartbeat.0.store(now.nanos(), Ordering::Relaxed);
+        assert!(!heartbeat.is_stalled(now + STALLED_AFTER - BEAT_EVERY));
+        assert!(heartbeat.is_stalled(now + STALLED_AFTER));
     }
 }

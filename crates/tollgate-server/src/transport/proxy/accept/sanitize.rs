@@ -47,31 +47,31 @@ pub fn sanitize_headers(
     headers: &mut HeaderMap,
     strip: &[HeaderName],
     counted: &[HeaderName],
-    sent: RequestOrigin,
+    origin: RequestOrigin,
 ) {
     for name in strip {
         // A trusted proxy may name the client's address in this header, too.
-        if *name != X_REAL_IP || sent == RequestOrigin::Client {
+        if *name != X_REAL_IP || origin == RequestOrigin::Client {
             headers.remove(name);
         }
     }
     let has_underscore = |name: &HeaderName| name.as_str().contains('_');
     // Only then can a name with hyphens be an alias.
-    let all = counted.iter().chain(strip).any(has_underscore);
-    let others = headers.keys().filter(|name| all || has_underscore(name));
-    let others: Vec<HeaderName> = others.filter(|name| is_alias(name, strip, counted)).cloned().collect();
-    for name in others {
+    let any_name_may_be_alias = counted.iter().chain(strip).any(has_underscore);
+    let aliases = headers.keys().filter(|name| any_name_may_be_alias || has_underscore(name));
+    let aliases: Vec<HeaderName> = aliases.filter(|name| is_alias(name, strip, counted)).cloned().collect();
+    for name in aliases {
         headers.remove(name);
     }
 }
 
 /// Whether a name is another spelling of a header that the proxy sets, strips or counts by.
 fn is_alias(name: &HeaderName, strip: &[HeaderName], counted: &[HeaderName]) -> bool {
-    let is_other = |known: &HeaderName| known != name && is_same(known, name);
+    let is_other_spelling = |known: &HeaderName| known != name && is_same(known, name);
     if counted.contains(name) || MANAGED_HEADERS.contains(name) || strip.contains(name) {
         return false;
     }
-    MANAGED_HEADERS.iter().chain(strip).chain(counted).any(is_other)
+    MANAGED_HEADERS.iter().chain(strip).chain(counted).any(is_other_spelling)
 }
 
 /// Whether two names are equal if `-` and `_` are.
@@ -95,9 +95,9 @@ impl TrailerFilter {
             &self.route.config.strip_headers,
             &self.field_selection.headers,
         ];
-        let is_refused =
+        let is_forbidden =
             |name: &&HeaderName| lists.iter().copied().flatten().any(|known| is_same(known, name));
-        let names: Vec<HeaderName> = trailers.keys().filter(is_refused).cloned().collect();
+        let names: Vec<HeaderName> = trailers.keys().filter(is_forbidden).cloned().collect();
         for name in names {
             trailers.remove(name);
         }
@@ -114,14 +114,14 @@ mod tests {
         given: &[&'static str],
         strip: &[&'static str],
         counted: &[&'static str],
-        sent: RequestOrigin,
+        origin: RequestOrigin,
     ) -> Vec<String> {
         let names = |names: &[&'static str]| -> Vec<HeaderName> {
             names.iter().map(|name| HeaderName::from_static(name)).collect()
         };
         let mut headers: HeaderMap =
             names(given).into_iter().map(|name| (name, HeaderValue::from_static("x"))).collect();
-        sanitize_headers(&mut headers, &names(strip), &names(counted), sent);
+        sanitize_headers(&mut headers, &names(strip), &names(counted), origin);
         let mut kept: Vec<String> = headers.keys().map(ToString::to_string).collect();
         kept.sort();
         kept

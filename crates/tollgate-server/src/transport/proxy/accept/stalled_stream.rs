@@ -39,12 +39,12 @@ impl StreamWatch {
         tokio::pin!(deadline);
         let mut known = 0;
         poll_fn(|cx| {
-            let handed = self.last_frame.load(Ordering::Relaxed);
-            if handed != known {
-                known = handed;
+            let frame_number = self.last_frame.load(Ordering::Relaxed);
+            if frame_number != known {
+                known = frame_number;
                 deadline.as_mut().reset(Instant::now() + idle);
             }
-            if handed == 0 { Poll::Pending } else { deadline.as_mut().poll(cx) }
+            if frame_number == 0 { Poll::Pending } else { deadline.as_mut().poll(cx) }
         })
         .await;
     }
@@ -89,18 +89,18 @@ impl<B, G> WatchedBody<B, G> {
     pub fn new(body: B, guard: G) -> WatchedBody<B, G> {
         let stream = STREAM.try_with(Arc::clone).ok();
         let mut watched = WatchedBody { body, rest: Bytes::new(), frames: 0, stream, _guard: guard };
-        watched.frame_handed_over();
+        watched.frame_passed();
         watched
     }
 
-    fn frame_handed_over(&mut self) {
+    fn frame_passed(&mut self) {
         self.frames += 1;
-        self.wait_for(self.frames);
+        self.set_last_frame(self.frames);
     }
 
-    fn wait_for(&self, handed: u64) {
+    fn set_last_frame(&self, frame_number: u64) {
         if let Some(stream) = &self.stream {
-            stream.last_frame.store(handed, Ordering::Relaxed);
+            stream.last_frame.store(frame_number, Ordering::Relaxed);
         }
     }
 }
@@ -113,20 +113,20 @@ impl<B: Body<Data = Bytes> + Unpin, G: Unpin> Body for WatchedBody<B, G> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        self.wait_for(0);
+        self.set_last_frame(0);
         if self.rest.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => self.rest = data,
                     Err(trailers) => {
-                        self.frame_handed_over();
+                        self.frame_passed();
                         return Poll::Ready(Some(Ok(trailers)));
                     }
                 },
                 ended => return Poll::Ready(ended),
             }
         }
-        self.frame_handed_over();
+        self.frame_passed();
         let piece = self.rest.len().min(PIECE_BYTES);
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
     }

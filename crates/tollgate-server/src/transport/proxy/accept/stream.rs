@@ -33,18 +33,18 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
 
     /// Reads until the protocol is certain.
     pub async fn detect_protocol(mut stream: S) -> io::Result<(ClientStream<S>, ClientProtocol)> {
-        let mut greeting = BytesMut::with_capacity(PREFACE.len());
+        let mut preface = BytesMut::with_capacity(PREFACE.len());
         loop {
-            let missing = (PREFACE.len() - greeting.len()) as u64;
-            let read = (&mut stream).take(missing).read_buf(&mut greeting).await?;
+            let missing = (PREFACE.len() - preface.len()) as u64;
+            let read = (&mut stream).take(missing).read_buf(&mut preface).await?;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let http2 = greeting[..] == PREFACE[..greeting.len()];
-            if !http2 || greeting.len() == PREFACE.len() {
+            let http2 = preface[..] == PREFACE[..preface.len()];
+            if !http2 || preface.len() == PREFACE.len() {
                 let protocol = if http2 { ClientProtocol::Http2 } else { ClientProtocol::Http1 };
                 return Ok((
-                    ClientStream { stream, read_ahead: greeting.freeze(), framing_check: None },
+                    ClientStream { stream, read_ahead: preface.freeze(), framing_check: None },
                     protocol,
                 ));
             }
@@ -53,8 +53,8 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
 
     /// Tracks the framing of all bytes read from now on.
     pub fn with_framing_check(self) -> (ClientStream<S>, Arc<FramingCheck>) {
-        let heads = Arc::new(FramingCheck::default());
-        (ClientStream { framing_check: Some(Arc::clone(&heads)), ..self }, heads)
+        let framing_check = Arc::new(FramingCheck::default());
+        (ClientStream { framing_check: Some(Arc::clone(&framing_check)), ..self }, framing_check)
     }
 
     fn poll_stream(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -82,8 +82,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = self.poll_stream(cx, buf);
-        if let Some(heads) = &self.framing_check {
-            heads.add(&buf.filled()[before..]);
+        if let Some(framing_check) = &self.framing_check {
+            framing_check.add(&buf.filled()[before..]);
         }
         read
     }

@@ -55,12 +55,12 @@ pub async fn serve(
         let (Ok(slot), accepted) = accepted else { break };
         match accepted.and_then(|(stream, from)| Ok((stream.into_std()?, from))) {
             Ok((stream, from)) => {
-                let Some(share) = per_address.admit(from.ip()) else { continue };
+                let Some(address_slot) = per_address.admit(from.ip()) else { continue };
                 let least =
                     workers.iter().min_by_key(|worker| worker.connection_count.load(Ordering::Relaxed));
                 let Some(worker) = least else { break };
                 worker.connection_count.fetch_add(1, Ordering::Relaxed);
-                worker.connections.send(Accepted { stream, from, permits: (slot, share) }).ok();
+                worker.connections.send(Accepted { stream, from, permits: (slot, address_slot) }).ok();
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -91,14 +91,14 @@ impl Worker {
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
         let (connections, accepted) = mpsc::unbounded_channel();
         let (done, ended) = oneshot::channel();
-        let busy = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&busy);
-        let work = move || {
-            runtime.block_on(run_worker(proxy, number, accepted, counted, tls, shutdown));
+        let connection_count = Arc::new(AtomicUsize::new(0));
+        let shared_count = Arc::clone(&connection_count);
+        let run = move || {
+            runtime.block_on(run_worker(proxy, number, accepted, shared_count, tls, shutdown));
             done.send(()).ok();
         };
-        thread::Builder::new().name(format!("proxy-{number}")).spawn(work).context("no thread")?;
-        Ok(Worker { connections, connection_count: busy, ended })
+        thread::Builder::new().name(format!("proxy-{number}")).spawn(run).context("no thread")?;
+        Ok(Worker { connections, connection_count, ended })
     }
 }
 
@@ -106,7 +106,7 @@ async fn run_worker(
     proxy: Arc<Proxy>,
     number: usize,
     mut accepted: mpsc::UnboundedReceiver<Accepted>,
-    busy: Arc<AtomicUsize>,
+    connection_count: Arc<AtomicUsize>,
     tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) {
@@ -116,13 +116,13 @@ async fn run_worker(
         let proxy = Arc::clone(&proxy);
         let tls = tls.clone();
         let shutdown = shutdown.clone();
-        let busy = Arc::clone(&busy);
+        let connection_count = Arc::clone(&connection_count);
         connections.spawn(async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
                 stream.set_nodelay(true).ok();
                 serve_client(proxy, number, stream, from, tls, shutdown).await;
             }
-            busy.fetch_sub(1, Ordering::Relaxed);
+            connection_count.fetch_sub(1, Ordering::Relaxed);
             drop(slot);
         });
         while connections.try_join_next().is_some() {}

@@ -52,27 +52,27 @@ impl BodyPrefix {
         content_type: Option<&HeaderValue>,
     ) -> Result<BodyPrefix, BoxError> {
         let mut nesting = Nesting::default();
-        let shape = FormEncoding::of(content_type);
-        let mut fed = 0;
-        let whole = loop {
-            nesting.feed(&upload.prefix()[fed..]);
-            fed = upload.prefix().len();
-            let is_read = nesting.is_closed() && matches!(shape, FormEncoding::Other);
-            if is_read || fed >= MAX_PREFIX_BYTES {
+        let encoding = FormEncoding::of(content_type);
+        let mut scanned = 0;
+        let is_complete = loop {
+            nesting.feed(&upload.prefix()[scanned..]);
+            scanned = upload.prefix().len();
+            let json_has_ended = nesting.is_closed() && matches!(encoding, FormEncoding::Other);
+            if json_has_ended || scanned >= MAX_PREFIX_BYTES {
                 break false;
             }
             if !upload.read_ahead().await? {
                 break true;
             }
         };
-        let bytes = upload.prefix()[..fed.min(MAX_PREFIX_BYTES)].to_vec();
-        Ok(BodyPrefix { bytes, is_complete: whole, encoding: shape })
+        let bytes = upload.prefix()[..scanned.min(MAX_PREFIX_BYTES)].to_vec();
+        Ok(BodyPrefix { bytes, is_complete, encoding })
     }
 
     /// A prefix that was read elsewhere.
     #[cfg(feature = "testing")]
-    pub fn of(content_type: Option<&HeaderValue>, bytes: &[u8], whole: bool) -> BodyPrefix {
-        BodyPrefix { bytes: bytes.to_vec(), is_complete: whole, encoding: FormEncoding::of(content_type) }
+    pub fn of(content_type: Option<&HeaderValue>, bytes: &[u8], is_complete: bool) -> BodyPrefix {
+        BodyPrefix { bytes: bytes.to_vec(), is_complete, encoding: FormEncoding::of(content_type) }
     }
 
     /// The values of a field, without duplicates.
@@ -103,7 +103,7 @@ impl BodyPrefix {
         // A pair that is cut off has no complete value, and white space before it is part of its name or value.
         let text = match self.is_complete {
             true => text.trim_ascii(),
-            false => text.rsplit_once('&').map_or("", |(whole, _)| whole).trim_ascii_start(),
+            false => text.rsplit_once('&').map_or("", |(pairs, _)| pairs).trim_ascii_start(),
         };
         fields::parameters(text, name).map(Cow::into_owned).collect()
     }
@@ -115,13 +115,9 @@ mod tests {
 
     #[test]
     fn a_form_is_read_up_to_its_last_whole_pair() {
-        let values = |text: &str, whole| {
-            BodyPrefix {
-                bytes: text.as_bytes().to_vec(),
-                is_complete: whole,
-                encoding: FormEncoding::UrlEncoded,
-            }
-            .values(FieldSource::Form, "email")
+        let values = |text: &str, is_complete| {
+            BodyPrefix { bytes: text.as_bytes().to_vec(), is_complete, encoding: FormEncoding::UrlEncoded }
+                .values(FieldSource::Form, "email")
         };
         assert_eq!(values("a=1&email=ann%40example.com", true), ["ann@example.com"]);
         assert!(values("a=1&email=ann%40exam", false).is_empty());

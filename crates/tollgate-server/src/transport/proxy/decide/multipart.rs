@@ -25,7 +25,7 @@ pub fn fields(body: &[u8], boundary: &str, name: &str) -> Vec<String> {
 }
 
 /// Calls `visit` with every complete part.
-fn each_part<'b>(body: &'b [u8], boundary: &str, mut visit: impl FnMut(&'b [u8])) -> Option<()> {
+fn each_part<'b>(body: &'b [u8], boundary: &str, mut on_part: impl FnMut(&'b [u8])) -> Option<()> {
     let delimiter = format!("\r\n--{boundary}");
     // The first delimiter of a body has no line break before it.
     let mut rest = match body.strip_prefix(&delimiter.as_bytes()[2..]).map(after_delimiter) {
@@ -35,7 +35,7 @@ fn each_part<'b>(body: &'b [u8], boundary: &str, mut visit: impl FnMut(&'b [u8])
     };
     loop {
         let (part, next) = split(rest, delimiter.as_bytes())?;
-        visit(part);
+        on_part(part);
         rest = next?;
     }
 }

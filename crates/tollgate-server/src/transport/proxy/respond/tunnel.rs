@@ -16,13 +16,13 @@ const MAX_IDLE: Duration = Duration::from_secs(3600);
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Joins the two ends; `held` is dropped when the tunnel ends.
-pub fn spawn(client: OnUpgrade, upstream: OnUpgrade, held: impl Send + 'static) {
+pub fn spawn(client: OnUpgrade, upstream: OnUpgrade, guard: impl Send + 'static) {
     tokio::spawn(async move {
         let ends = tokio::try_join!(client, upstream);
         if let Ok((client, upstream)) = ends {
             tunnel(client, upstream).await;
         }
-        drop(held);
+        drop(guard);
     });
 }
 

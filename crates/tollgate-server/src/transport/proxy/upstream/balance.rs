@@ -32,8 +32,8 @@ pub fn choose<'u>(
         (Balance::Hash(_), Some(key)) => {
             // Rendezvous hashing: the upstream with the highest score for this key. When an upstream is removed, only
             // its keys move.
-            let mark = |upstream: &&Arc<Upstream>| rendezvous_score(key, upstream);
-            up().max_by_key(mark).or_else(|| any().max_by_key(mark))
+            let score = |upstream: &&Arc<Upstream>| rendezvous_score(key, upstream);
+            up().max_by_key(score).or_else(|| any().max_by_key(score))
         }
         (Balance::LeastConnections, _) => {
             let start = cursor.0.fetch_add(1, Ordering::Relaxed);

@@ -90,17 +90,17 @@ pub async fn forward(
     worker: usize,
     outgoing: &mut Option<OutgoingRequest>,
 ) -> Result<(Response<Incoming>, InFlightGuard), ForwardError> {
-    let replay = outgoing.as_ref().and_then(RetryableRequest::of);
+    let retryable = outgoing.as_ref().and_then(RetryableRequest::of);
     let sticky = outgoing.as_ref().and_then(|outgoing| outgoing.sticky);
     let now = || proxy.gate.now();
     let choose =
         |tried| choose(&route.upstreams, &route.config.balance, &route.round_robin, sticky, tried, now());
     let mut upstream = choose(None);
-    let mut line = ConnectionChoice::Pooled;
+    let mut connection = ConnectionChoice::Pooled;
     let mut retried = false;
     while let Some(target) = upstream {
         let started = Instant::now();
-        let tried = match attempt(route, target, worker, outgoing, line).await {
+        let tried = match attempt(route, target, worker, outgoing, connection).await {
             Ok(done) => {
                 proxy.latencies.record(started.elapsed());
                 target.record_success();
@@ -109,17 +109,17 @@ pub async fn forward(
             Err(tried) => tried,
         };
         if outgoing.is_none() && tried.error.is_repeatable() {
-            *outgoing = replay.as_ref().map(RetryableRequest::to_outgoing);
+            *outgoing = retryable.as_ref().map(RetryableRequest::to_outgoing);
         }
         if tried.is_stale && outgoing.is_some() {
-            line = ConnectionChoice::New;
+            connection = ConnectionChoice::New;
             continue;
         }
         tried.error.record(proxy, target, now());
         let other = choose(Some(target)).filter(|_| !retried && outgoing.is_some());
         let Some(other) = other else { return Err(tried.error) };
         proxy.counts.retried.fetch_add(1, Ordering::Relaxed);
-        (upstream, line, retried) = (Some(other), ConnectionChoice::Pooled, true);
+        (upstream, connection, retried) = (Some(other), ConnectionChoice::Pooled, true);
     }
     Err(ForwardError::Unreachable("no upstream".to_owned()))
 }
@@ -164,9 +164,9 @@ struct RetryableRequest {
 impl RetryableRequest {
     fn of(outgoing: &OutgoingRequest) -> Option<RetryableRequest> {
         let parts = &outgoing.parts;
-        let harmless = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
-        let empty = hyper::body::Body::is_end_stream(&outgoing.upload);
-        (harmless && empty && outgoing.requires == Requires::Any).then(|| RetryableRequest {
+        let is_safe = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
+        let has_no_body = hyper::body::Body::is_end_stream(&outgoing.upload);
+        (is_safe && has_no_body && outgoing.requires == Requires::Any).then(|| RetryableRequest {
             method: parts.method.clone(),
             uri: parts.uri.clone(),
             headers: parts.headers.clone(),
@@ -188,19 +188,19 @@ async fn attempt(
     upstream: &Arc<Upstream>,
     worker: usize,
     outgoing: &mut Option<OutgoingRequest>,
-    line: ConnectionChoice,
+    connection: ConnectionChoice,
 ) -> Result<(Response<Incoming>, InFlightGuard), FailedAttempt> {
     let timeouts = &route.config.timeouts;
     let mut in_flight = InFlightGuard::new(Arc::clone(upstream), worker);
     let pool = upstream.pool(worker);
     let requires = outgoing.as_ref().map_or(Requires::Any, |outgoing| outgoing.requires);
-    let waiting = match (line, requires) {
+    let pooled = match (connection, requires) {
         (ConnectionChoice::New, _) => None,
         (ConnectionChoice::Pooled, Requires::Any) => pool.take(timeouts.keep_alive),
         (ConnectionChoice::Pooled, Requires::Http1) => pool.take_http1(timeouts.keep_alive),
     };
-    let reused = waiting.is_some();
-    let mut sender = match waiting {
+    let reused = pooled.is_some();
+    let mut sender = match pooled {
         Some(sender) => sender,
         // Boxed: the future is large, and rarely needed.
         None => match Box::pin(connect(upstream, &route.tls.load_full(), requires, timeouts)).await {
@@ -246,8 +246,9 @@ pub fn build_request(
         parts.headers.insert(HOST, upstream.host.clone());
     } else if !parts.headers.contains_key(HOST) {
         // The request was written for HTTP/2 by an earlier attempt, or its client sent no Host.
-        let named = parts.uri.authority().and_then(|named| HeaderValue::from_str(named.as_str()).ok());
-        parts.headers.insert(HOST, named.unwrap_or_else(|| upstream.host.clone()));
+        let authority =
+            parts.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+        parts.headers.insert(HOST, authority.unwrap_or_else(|| upstream.host.clone()));
     }
     match sender {
         UpstreamSender::Http1(_) => {
@@ -286,14 +287,14 @@ async fn send(
         return Err(ForwardError::InvalidUpgrade);
     };
     let progress = upload.progress();
-    let within = route.config.timeouts.response;
+    let timeout_after = route.config.timeouts.response;
     let request = build_request(parts, upload, sender, upstream, route.config.host);
     let answered = match sender {
         UpstreamSender::Http1(sender) => {
-            await_response(sender.try_send_request(request), progress, within).await
+            await_response(sender.try_send_request(request), progress, timeout_after).await
         }
         UpstreamSender::Http2(sender) => {
-            await_response(sender.try_send_request(request), progress, within).await
+            await_response(sender.try_send_request(request), progress, timeout_after).await
         }
     };
     answered.map_err(|(failure, unsent)| {
@@ -309,12 +310,12 @@ async fn send(
 async fn await_response(
     sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Upload>>>>,
     progress: Option<Arc<UploadProgress>>,
-    within: Duration,
+    timeout_after: Duration,
 ) -> Result<Response<Incoming>, (ForwardError, Option<Request<Upload>>)> {
     tokio::pin!(sending);
     let mut frames_sent = 0;
     loop {
-        match timeout(within, sending.as_mut()).await {
+        match timeout(timeout_after, sending.as_mut()).await {
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(mut error)) => {
                 let unsent = error.take_message();

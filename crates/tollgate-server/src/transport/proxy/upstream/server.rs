@@ -67,9 +67,9 @@ impl Upstream {
     pub fn record_failure(&self, now: Time) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         if failures >= MAX_FAILURES {
-            let rested =
+            let was_ejected =
                 self.ejected_until.swap((now + EJECTION_TIME).nanos(), Ordering::Relaxed) > now.nanos();
-            if !rested {
+            if !was_ejected {
                 tracing::warn!(upstream = %self.address, failures, "an upstream is down: its requests go to others");
             }
         }

@@ -89,8 +89,8 @@ impl RequestQueue {
         sender: RequestSender,
         (verdict, decided_at): (&EngineVerdict, Time),
     ) -> Result<String, EnqueueError> {
-        let mut share = BudgetReservation::of(&self.body_budget);
-        let body = self.read_body(&mut upload, &mut share).await?;
+        let mut reservation = BudgetReservation::of(&self.body_budget);
+        let body = self.read_body(&mut upload, &mut reservation).await?;
         let policy = &snapshot.policy;
         let now = gate.now();
         // The sender's identity is replayed as the rules saw it, so the API recognises the same sender.
@@ -135,10 +135,10 @@ impl RequestQueue {
     async fn read_body(
         &self,
         upload: &mut Upload,
-        share: &mut BudgetReservation,
+        reservation: &mut BudgetReservation,
     ) -> Result<Vec<u8>, EnqueueError> {
         loop {
-            if !share.grow_to(upload.prefix().len()) {
+            if !reservation.grow_to(upload.prefix().len()) {
                 return Err(EnqueueError::Queue(QueueError::Full));
             }
             if upload.prefix().len() > self.config.max_body {
@@ -169,9 +169,9 @@ impl RequestQueue {
         if !matches!(*method, Method::GET | Method::HEAD) {
             return Err(ProblemDetails::method_not_allowed("GET, HEAD"));
         }
-        let broken =
+        let unavailable =
             |error: QueueError| ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string());
-        let found = self.backend.find(id).await.map_err(broken)?;
+        let found = self.backend.find(id).await.map_err(unavailable)?;
         let item = found.ok_or_else(|| {
             ProblemDetails::new(StatusCode::NOT_FOUND, "no such request, or it has expired")
         })?;
@@ -186,8 +186,8 @@ impl RequestQueue {
 }
 
 impl From<EnqueueError> for ProblemDetails {
-    fn from(not: EnqueueError) -> ProblemDetails {
-        match not {
+    fn from(error: EnqueueError) -> ProblemDetails {
+        match error {
             EnqueueError::Body(_) => {
                 ProblemDetails::new(StatusCode::BAD_REQUEST, "the body could not be read")
             }

@@ -60,9 +60,9 @@ type ReleaseSender = oneshot::Sender<Option<ChargeReceipt>>;
 
 impl HoldQueue {
     fn first(&self) -> Option<HoldPosition> {
-        let moving = self.positions.first_key_value().map(|(position, _)| *position);
+        let movable = self.positions.first_key_value().map(|(position, _)| *position);
         let fixed = self.fixed.first_key_value().map(|(position, _)| *position);
-        moving.into_iter().chain(fixed).min()
+        movable.into_iter().chain(fixed).min()
     }
 
     /// Takes the first request if it is due, with the charge of its position.
@@ -204,7 +204,7 @@ impl HoldQueues {
     fn remove(&self, key: Fingerprint, entered: HoldPosition) -> Option<ChargeReceipt> {
         let mut queues = self.lock();
         let queue = queues.by_key.get_mut(&key)?;
-        let left_over = match queue.waiting.remove(&entered.1) {
+        let surplus_charge = match queue.waiting.remove(&entered.1) {
             Some(_) => queue.positions.pop_last().map(|(_, charge)| charge),
             None => {
                 queue.fixed.remove(&entered)?;
@@ -213,7 +213,7 @@ impl HoldQueues {
         };
         queues.waiting -= 1;
         self.schedule_wakeup(&mut queues, key);
-        left_over
+        surplus_charge
     }
 
     fn lock(&self) -> MutexGuard<'_, HoldTable> {

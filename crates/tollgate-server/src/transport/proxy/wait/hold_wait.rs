@@ -27,14 +27,15 @@ impl ConnectionContext {
         verdict: &EngineVerdict,
         decided_at: Time,
     ) -> Result<(), ExchangeError> {
-        let behind = charges.queue().is_some_and(|queue| self.proxy.hold_queues.has_requests_for(queue));
-        if verdict.delay.is_zero() && !behind {
+        let queue_is_busy =
+            charges.queue().is_some_and(|queue| self.proxy.hold_queues.has_requests_for(queue));
+        if verdict.delay.is_zero() && !queue_is_busy {
             charges.finish_wait(None);
             return Ok(());
         }
         let gate = &self.proxy.gate;
-        let mut stay = RefundOnDrop { gate, charges, is_complete: false };
-        let Some((queue, charge)) = stay.charges.take_held() else { return Ok(()) };
+        let mut refund_guard = RefundOnDrop { gate, charges, is_complete: false };
+        let Some((queue, charge)) = refund_guard.charges.take_held() else { return Ok(()) };
         let (rule, mut charge) = charge.unzip();
         let release_at = decided_at + verdict.delay;
         let max_held = request.route.config.max_held;
@@ -46,18 +47,19 @@ impl ConnectionContext {
         };
         self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
         // A part of the body is read ahead: the end of the connection is detected only behind it.
-        let mut ahead = BudgetReservation::of(&self.proxy.read_ahead);
-        let mut reads = !request.parts.headers.contains_key(EXPECT) && ahead.grow_to(READ_AHEAD_BYTES);
+        let mut reservation = BudgetReservation::of(&self.proxy.read_ahead);
+        let mut may_read_ahead =
+            !request.parts.headers.contains_key(EXPECT) && reservation.grow_to(READ_AHEAD_BYTES);
         let charge = loop {
             tokio::select! {
                 charge = held.wait() => break charge,
-                more = request.upload.read_ahead(), if reads => {
-                    reads = more.map_err(ForwardError::from)? && request.upload.prefix().len() < READ_AHEAD_BYTES;
+                more = request.upload.read_ahead(), if may_read_ahead => {
+                    may_read_ahead = more.map_err(ForwardError::from)? && request.upload.prefix().len() < READ_AHEAD_BYTES;
                 }
             }
         };
-        stay.is_complete = true;
-        stay.charges.finish_wait(rule.zip(charge));
+        refund_guard.is_complete = true;
+        refund_guard.charges.finish_wait(rule.zip(charge));
         Ok(())
     }
 }
