@@ -22,7 +22,6 @@ mod histogram;
 mod proxy;
 mod rules_db;
 mod state;
-mod tracking;
 mod writer;
 
 pub use histogram::LatencyHistogram;

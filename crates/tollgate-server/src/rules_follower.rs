@@ -24,17 +24,14 @@ use tollgate_stores::rules::{
 use crate::config::{AuditConfig, OnRulesError, RulesDbConfig};
 
 mod apply;
-mod capabilities;
 mod cold_start;
 mod follow;
-mod lifted_bans;
 mod load;
 mod local_copy;
 mod pending_bans;
 mod status;
 
-pub use apply::parse_rule;
-pub use capabilities::NodeCapabilities;
+pub use apply::{NodeCapabilities, parse_rule};
 pub use follow::follow;
 use local_copy::CopyWriter;
 pub use status::{CopyStatus, RulesDbStatus, RulesSource};

@@ -1,12 +1,14 @@
-//! Metrics of the central store.
+//! Metrics of the central store, and of the records of tracked keys in it.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
 
 use tollgate::internal::EngineCore;
 use tollgate::internal::ban::ViolationCounter;
+use tollgate::internal::track::Outbox;
 
 use crate::gate::CentralBackend;
+use crate::gate::tracking::TrackWrites;
 use crate::metrics::writer::MetricsWriter;
 
 impl MetricsWriter<'_> {
@@ -65,6 +67,23 @@ impl MetricsWriter<'_> {
             "tollgate_ban_events_dropped_total",
             "Bans and lifts that were not published to other nodes: too many at once.",
             counts.dropped_events.load(Ordering::Relaxed),
+        )
+    }
+
+    pub(super) fn tracking(&mut self, outbox: &Outbox, writes: &TrackWrites) -> fmt::Result {
+        let mut results =
+            self.counters("tollgate_tracking_writes_total", "Writes of tracked keys, by result.")?;
+        results.sample(&[("result", "written")], writes.written())?;
+        results.sample(&[("result", "failed")], writes.failed())?;
+        self.counter(
+            "tollgate_tracking_dropped_total",
+            "Tries of tracked keys that were not recorded: too many keys wait for the store.",
+            outbox.dropped(),
+        )?;
+        self.gauge(
+            "tollgate_tracking_pending_keys",
+            "Tracked keys that wait for the store, or were written less than a second ago.",
+            outbox.keys() as u64,
         )
     }
 }

@@ -7,12 +7,13 @@ use tollgate::internal::Enforce;
 use tollgate::internal::document::{self, Problems};
 use tollgate::internal::identity::Key;
 use tollgate::internal::policy::{self, PolicyDraft, PolicySnapshot};
-use tollgate::internal::rule::{Rule, Warnings, parse};
+use tollgate::internal::rule::{OnExceed, Rule, Warnings, parse};
 use tollgate_stores::rules::{ItemChange, ItemId, ItemKind, parse_ban};
 
+use crate::config::{Config, StoreConfig, memory};
 use crate::gate::{FieldSelection, Gate};
 use crate::notice;
-use crate::rules_follower::{NodeCapabilities, RulesFollower};
+use crate::rules_follower::RulesFollower;
 
 /// A policy update from items of the database.
 pub(super) struct PolicyUpdate<'a> {
@@ -208,4 +209,33 @@ fn set_enforce(gate: &Gate, enforce: Enforce) {
 
 fn parse_key(item: &ItemId) -> Result<Key, String> {
     Key::parse(&item.name).map_err(|error| error.to_string())
+}
+
+/// What this node supports beside what the library does; a rule may require more.
+#[derive(Clone)]
+pub struct NodeCapabilities {
+    /// The central store, if counters are not in memory.
+    store: Option<StoreConfig>,
+    memory_bytes: usize,
+    /// Whether it is a proxy without a request queue.
+    lacks_queue: bool,
+}
+
+impl NodeCapabilities {
+    pub fn from_config(config: &Config) -> NodeCapabilities {
+        let lacks_queue = config.proxy.is_some() && config.queue.is_none();
+        NodeCapabilities { store: config.store.clone(), memory_bytes: config.memory_bytes, lacks_queue }
+    }
+
+    /// Why a rule cannot be in force here.
+    fn unsupported_reason(&self, rule: &Rule) -> Option<String> {
+        if self.lacks_queue && rule.on_exceed == OnExceed::Queue {
+            let why = "on_exceed: queue needs a queue: add queue: {} to the configuration file and restart";
+            return Some(why.to_owned());
+        }
+        match &self.store {
+            Some(store) => store.unsupported_reason(rule),
+            None => memory::unsupported_reason(self.memory_bytes, rule),
+        }
+    }
 }

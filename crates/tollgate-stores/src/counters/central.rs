@@ -13,6 +13,8 @@ use tollgate::Time;
 use tollgate::internal::Limit;
 use tollgate::internal::store::central::CentralCounterStore;
 use tollgate::internal::store::{Charge, ChargeReceipt, DeniedHits};
+use tollgate::internal::track::Delta;
+use tollgate::internal::track::central::{CentralTrackStore, SharedTrack};
 
 use crate::counters::breaker::ServerHealth;
 #[cfg(feature = "cassandra")]
@@ -22,7 +24,7 @@ use crate::counters::memcached::{self, MemcachedAddress, MemcachedSetup, Memcach
 use crate::counters::name::Naming;
 #[cfg(feature = "redis")]
 use crate::counters::redis::{self, RedisAddress, RedisSetup, RedisStore};
-use crate::counters::{CentralCounter, CentralOutcome, StoreError};
+use crate::counters::{CentralCounter, CentralOutcome, CounterId, StoreError};
 
 /// The address of a central store.
 #[derive(Clone, Debug)]
@@ -136,8 +138,6 @@ macro_rules! with_store {
     };
 }
 
-mod track;
-
 impl CentralCounterStore for CentralStore {
     async fn charge(&self, charges: &[Charge], now: Time) -> CentralOutcome {
         with_store!(self, |store| store.charge(charges, now).await)
@@ -196,6 +196,20 @@ impl CentralStore {
     /// Charges that failed because every attempt ended in a CAS conflict.
     pub fn contended(&self) -> u64 {
         with_store!(self, |store| store.contended())
+    }
+}
+
+impl CentralTrackStore for CentralStore {
+    async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
+        with_store!(self, |store| store.add_track(delta).await)
+    }
+
+    async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
+        with_store!(self, |store| store.read_track(counter, writer).await)
+    }
+
+    async fn forget_track(&self, counter: &CounterId) -> Result<(), StoreError> {
+        with_store!(self, |store| store.forget_track(counter).await)
     }
 }
 

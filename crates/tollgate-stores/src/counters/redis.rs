@@ -18,6 +18,7 @@ mod script;
 mod script_limit;
 mod sentinels;
 mod store;
+mod track;
 mod values;
 
 pub use address::{RedisAddress, RedisAddressError};

@@ -3,12 +3,10 @@
 pub(super) mod client_connection;
 pub(super) mod forwarded;
 pub(super) mod framing;
-pub(super) mod framing_check;
 pub(super) mod heartbeat;
 pub(super) mod hop_by_hop;
 pub(super) mod inspect;
 pub(super) mod sanitize;
 pub(super) mod stalled_stream;
-pub(super) mod stream;
 pub(super) mod websocket;
 pub(super) mod worker;

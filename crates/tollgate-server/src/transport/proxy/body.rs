@@ -20,7 +20,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::transport::proxy::accept::sanitize::TrailerFilter;
-use crate::transport::proxy::upstream::in_flight::InFlightGuard;
+use crate::transport::proxy::upstream::server::InFlightGuard;
 
 /// How long an upstream's 100 is awaited before the body is sent without it (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,6 +1,5 @@
 //! Turns a request into a hit and gets a verdict.
 
-pub(super) mod body_fields;
 pub(super) mod identify;
 pub(super) mod json;
 pub(super) mod multipart;

@@ -4,6 +4,4 @@ pub(super) mod balance;
 pub(super) mod connect;
 pub(super) mod forward;
 pub(super) mod health;
-pub(super) mod in_flight;
-pub(super) mod pool;
 pub(super) mod server;

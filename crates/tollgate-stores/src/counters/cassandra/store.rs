@@ -6,6 +6,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tollgate::internal::store::{Charge, LimitOutcome, ReceiptItem};
+use tollgate::internal::track::Delta;
+use tollgate::internal::track::central::SharedTrack;
 
 use super::address::CassandraAddress;
 use super::link::CassandraLink;
@@ -14,10 +16,9 @@ use crate::counters::breaker::ServerHealth;
 use crate::counters::client_clock::{ClientClockAddress, ClientClockSetup};
 use crate::counters::name::{Naming, hash_tag};
 use crate::counters::request::{Batch, CallTiming, ChargeMode, ChargeResult, CounterBackend, CounterStore};
+use crate::counters::track::{TRACK_TIMEOUT, cas_update};
 use crate::counters::transactions::{PartitionExecutor, Work};
-use crate::counters::{CentralCounter, StoreError};
-
-mod track;
+use crate::counters::{CentralCounter, CounterId, StoreError};
 
 pub type CassandraSetup = ClientClockSetup<CassandraAddress>;
 
@@ -136,5 +137,32 @@ impl CounterBackend for CassandraBackend {
 
     fn contended(&self) -> u64 {
         self.rows.contended()
+    }
+}
+
+/// Records of tracked keys: one row each, in a partition of its own. Transactions of one partition are serialised, so in
+/// the owner's partition a record would delay decisions.
+impl CassandraStore {
+    /// Adds a delta to the record of its key. Idempotent: a resent delta counts once.
+    pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
+        let name = self.backend.naming.track_name(&delta.counter);
+        let rows = &self.backend.rows.store;
+        rows.link.breaker.admit()?;
+        cas_update::add(rows, &name, &name, delta).await
+    }
+
+    /// The record of a key; empty if there is none.
+    pub async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
+        let name = self.backend.naming.track_name(counter);
+        let rows = &self.backend.rows.store;
+        rows.link.breaker.admit()?;
+        Ok(cas_update::read(rows, &name, &name).await?.into_shared(writer))
+    }
+
+    pub async fn forget_track(&self, counter: &CounterId) -> Result<(), StoreError> {
+        let name = self.backend.naming.track_name(counter);
+        let rows = &self.backend.rows.store;
+        rows.link.breaker.admit()?;
+        rows.delete(&name, &name, Instant::now() + TRACK_TIMEOUT).await.map(drop)
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tollgate::internal::store::{Charge, LimitOutcome, ReceiptItem};
+use tollgate::internal::track::Delta;
+use tollgate::internal::track::central::SharedTrack;
 
 use super::address::MemcachedAddress;
 use super::layout::CounterLayout;
@@ -17,10 +19,9 @@ use super::wire::{MemcachedCommand, MemcachedReply};
 use crate::counters::breaker::ServerHealth;
 use crate::counters::client_clock::{ClientClockAddress, ClientClockSetup};
 use crate::counters::request::{Batch, CallTiming, ChargeMode, ChargeResult, CounterBackend, CounterStore};
+use crate::counters::track::{TRACK_TIMEOUT, cas_update};
 use crate::counters::transactions::{PartitionExecutor, Work};
-use crate::counters::{CentralCounter, StoreError};
-
-mod track;
+use crate::counters::{CentralCounter, CounterId, StoreError};
 
 /// Deleting a tiered window can take many round trips.
 const RESET_DEADLINE: Duration = Duration::from_secs(10);
@@ -170,5 +171,29 @@ impl MemcachedBackend {
     ) -> Result<Vec<ChargeResult>, StoreError> {
         self.pool.server(name).admit()?;
         self.values.run(name.to_owned(), work, timing).await
+    }
+}
+
+/// Records of tracked keys: one value each, replaced by compare-and-swap.
+impl MemcachedStore {
+    /// Adds a delta to the record of its key. Idempotent: a resent delta counts once.
+    pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
+        let name = self.backend.pool.track_name(&delta.counter);
+        cas_update::add(&self.backend.values.store, &name, &name, delta).await
+    }
+
+    /// The record of a key; empty if there is none.
+    pub async fn read_track(&self, counter: &CounterId, writer: u64) -> Result<SharedTrack, StoreError> {
+        let name = self.backend.pool.track_name(counter);
+        Ok(cas_update::read(&self.backend.values.store, &name, &name).await?.into_shared(writer))
+    }
+
+    pub async fn forget_track(&self, counter: &CounterId) -> Result<(), StoreError> {
+        let name = self.backend.pool.track_name(counter);
+        let server = self.backend.pool.server(&name);
+        server
+            .execute_one(MemcachedCommand::Delete { key: name }, Instant::now() + TRACK_TIMEOUT)
+            .await
+            .map(drop)
     }
 }

@@ -18,8 +18,6 @@ use crate::counters::name::Naming;
 use crate::counters::request::{Batch, CallTiming, ChargeMode, ChargeResult, CounterBackend, CounterStore};
 use crate::counters::{CentralCounter, StoreError};
 
-mod track;
-
 /// Address, naming and deadline of a store.
 #[derive(Clone, Debug)]
 pub struct RedisSetup {
@@ -45,8 +43,8 @@ pub type RedisStore = CounterStore<RedisBackend>;
 
 /// The servers, and the naming of counters.
 pub struct RedisBackend {
-    topology: Arc<Topology>,
-    naming: Naming,
+    pub(super) topology: Arc<Topology>,
+    pub(super) naming: Naming,
     clock: RedisClock,
 }
 

@@ -16,8 +16,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::config::{Timeouts, UpstreamProtocol};
 use crate::connection::WriteTimeoutStream;
-use crate::transport::proxy::upstream::pool::UpstreamSender;
-use crate::transport::proxy::upstream::server::Upstream;
+use crate::transport::proxy::upstream::server::{Upstream, UpstreamSender};
 
 /// Responses with longer heads are not forwarded.
 const MAX_HEAD_BYTES: usize = 64 << 10;

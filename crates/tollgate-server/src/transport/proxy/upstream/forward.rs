@@ -19,9 +19,7 @@ use crate::response::ProblemDetails;
 use crate::transport::proxy::body::{BoxError, Stalled, Upload, UploadProgress};
 use crate::transport::proxy::upstream::balance::choose;
 use crate::transport::proxy::upstream::connect::{ConnectError, Requires, connect};
-use crate::transport::proxy::upstream::in_flight::InFlightGuard;
-use crate::transport::proxy::upstream::pool::UpstreamSender;
-use crate::transport::proxy::upstream::server::Upstream;
+use crate::transport::proxy::upstream::server::{InFlightGuard, Upstream, UpstreamSender};
 use crate::transport::proxy::{Proxy, RouteSnapshot};
 
 /// A request to be sent to an upstream.

@@ -12,8 +12,7 @@ use crate::connection::{Shutdown, shutdown_requested};
 use crate::transport::proxy::body::Upload;
 use crate::transport::proxy::upstream::connect::{Requires, connect};
 use crate::transport::proxy::upstream::forward;
-use crate::transport::proxy::upstream::pool::UpstreamSender;
-use crate::transport::proxy::upstream::server::Upstream;
+use crate::transport::proxy::upstream::server::{Upstream, UpstreamSender};
 use crate::transport::proxy::{Proxy, RouteSnapshot};
 
 /// How often idle connections and the settings are checked where there are no health checks.

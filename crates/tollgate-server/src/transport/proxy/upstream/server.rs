@@ -1,13 +1,17 @@
-//! One upstream: its address, its health, and the connections to it.
+//! One upstream: its address, its health, the exchanges in flight, and a pool of idle connections per worker.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hyper::client::conn::{http1, http2};
 use hyper::header::HeaderValue;
+use tokio::time::Instant;
 use tollgate::Time;
 
 use crate::config::UpstreamAddress;
-use crate::transport::proxy::upstream::pool::ConnectionPool;
+use crate::transport::proxy::body::Upload;
+use crate::transport::proxy::wait::settlement::Permits;
 
 /// Consecutive failures after which an upstream is ejected.
 const MAX_FAILURES: u32 = 3;
@@ -86,5 +90,123 @@ impl Upstream {
             }
             _ => {}
         }
+    }
+}
+
+/// Counts as one exchange of its upstream until it is dropped. Its connection is reused only if it was released
+/// explicitly.
+pub struct InFlightGuard {
+    upstream: Arc<Upstream>,
+    worker: usize,
+    sender: Option<UpstreamSender>,
+    /// Concurrency permits, released on drop.
+    permits: Option<Permits>,
+}
+
+impl InFlightGuard {
+    pub fn new(upstream: Arc<Upstream>, worker: usize) -> InFlightGuard {
+        upstream.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlightGuard { upstream, worker, sender: None, permits: None }
+    }
+
+    /// Attaches permits that are released when the exchange is over, however it ends.
+    pub fn attach_permits(&mut self, permits: Option<Permits>) {
+        self.permits = permits;
+    }
+
+    /// Attaches the connection to be released later.
+    pub fn attach_connection(&mut self, sender: UpstreamSender) {
+        self.sender = Some(sender);
+    }
+
+    /// The exchange has ended cleanly: its connection returns to the pool.
+    pub fn release_connection(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            self.upstream.pool(self.worker).put(sender);
+        }
+    }
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.upstream.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Idle connections to one upstream per worker.
+const MAX_IDLE: usize = 256;
+
+/// The sending half of a connection.
+pub enum UpstreamSender {
+    Http1(http1::SendRequest<Upload>),
+    /// Multiplexed: exchanges share it.
+    Http2(http2::SendRequest<Upload>),
+}
+
+#[derive(Default)]
+pub struct ConnectionPool(Mutex<Connections>);
+
+#[derive(Default)]
+struct Connections {
+    /// Ordered by last use, the latest last.
+    idle: Vec<(http1::SendRequest<Upload>, Instant)>,
+    shared: Option<http2::SendRequest<Upload>>,
+}
+
+impl Connections {
+    /// The most recently used connection that is ready now. One whose upstream does not read the rest of an upload may
+    /// stay busy for long.
+    fn take_idle(&mut self, keep_alive: Duration) -> Option<UpstreamSender> {
+        for n in (0..self.idle.len()).rev() {
+            let (sender, since) = &self.idle[n];
+            if sender.is_closed() || since.elapsed() >= keep_alive {
+                self.idle.remove(n);
+            } else if sender.is_ready() {
+                return Some(UpstreamSender::Http1(self.idle.remove(n).0));
+            }
+        }
+        None
+    }
+}
+
+impl ConnectionPool {
+    /// A connection that appears to be open.
+    pub fn take(&self, keep_alive: Duration) -> Option<UpstreamSender> {
+        let mut connections = self.lock();
+        if let Some(shared) = &connections.shared {
+            if !shared.is_closed() {
+                return Some(UpstreamSender::Http2(shared.clone()));
+            }
+            connections.shared = None;
+        }
+        connections.take_idle(keep_alive)
+    }
+
+    /// An HTTP/1.1 connection: an upgrade needs a connection of its own.
+    pub fn take_http1(&self, keep_alive: Duration) -> Option<UpstreamSender> {
+        self.lock().take_idle(keep_alive)
+    }
+
+    /// Returns a connection to the pool; its idle time begins now.
+    pub fn put(&self, sender: UpstreamSender) {
+        let mut connections = self.lock();
+        match sender {
+            UpstreamSender::Http1(sender) if !sender.is_closed() && connections.idle.len() < MAX_IDLE => {
+                connections.idle.push((sender, Instant::now()));
+            }
+            UpstreamSender::Http1(_) => {}
+            UpstreamSender::Http2(sender) => connections.shared = Some(sender),
+        }
+    }
+
+    /// Closes connections that are idle too long.
+    pub fn sweep(&self, keep_alive: Duration) {
+        let mut connections = self.lock();
+        connections.idle.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < keep_alive);
+        connections.shared.take_if(|shared| shared.is_closed());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

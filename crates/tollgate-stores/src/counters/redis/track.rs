@@ -4,33 +4,24 @@
 
 use std::sync::LazyLock;
 
-use ring::digest;
 use tokio::time::Instant;
 use tollgate::internal::track::Delta;
 use tollgate::internal::track::central::SharedTrack;
 
-use super::super::cluster::slot_of;
-use super::super::resp::RedisReply;
-use super::RedisStore;
+use super::call::Script;
+use super::cluster::slot_of;
+use super::resp::RedisReply;
+use super::store::RedisStore;
 use crate::counters::track::{MAX_WRITERS, TRACK_TIMEOUT, TrackRecord, micros, write_times};
 use crate::counters::{CounterId, StoreError};
 
-const SOURCE: &str = include_str!("../script/track.lua");
-
-static SHA: LazyLock<String> = LazyLock::new(|| {
-    let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, SOURCE.as_bytes());
-    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-});
+static ADD: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("script/track.lua")));
 
 impl RedisStore {
     /// Adds a delta to the record of its key. Idempotent: a resent delta counts once.
     pub async fn add_track(&self, delta: &Delta) -> Result<(), StoreError> {
         let name = self.backend.naming.track_name(&delta.counter);
-        let words = [
-            "EVALSHA".to_owned(),
-            SHA.clone(),
-            "1".to_owned(),
-            name.clone(),
+        let arguments = [
             format!("{:016x}", delta.writer),
             delta.sequence.to_string(),
             delta.track.tries.to_string(),
@@ -41,16 +32,9 @@ impl RedisStore {
             delta.tracking.keep().as_millis().to_string(),
             MAX_WRITERS.to_string(),
         ];
-        let slot = slot_of(&name);
+        let arguments = arguments.each_ref().map(|argument| argument.as_bytes());
         let deadline = Instant::now() + TRACK_TIMEOUT;
-        let topology = &self.backend.topology;
-        match topology.command(slot, &words, deadline).await {
-            Err(StoreError::Refused { reason, .. }) if reason.starts_with("NOSCRIPT") => {
-                topology.command(slot, &["SCRIPT", "LOAD", SOURCE], deadline).await?;
-                topology.command(slot, &words, deadline).await.map(drop)
-            }
-            answered => answered.map(drop),
-        }
+        self.backend.topology.run_script(&ADD, &[&name], &arguments, deadline).await.map(drop)
     }
 
     /// The record of a key; empty if there is none.
