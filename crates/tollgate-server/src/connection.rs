@@ -22,13 +22,16 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+mod acceptor;
 mod per_address;
 
-pub use per_address::{AddressLimiter, AddressSlot};
+pub use acceptor::{AcceptedConnection, Acceptor, ConnectionPermits};
+pub use per_address::AddressLimiter;
+use per_address::AddressSlot;
 
 /// Open connections per listener; more wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 16_384;
@@ -49,8 +52,6 @@ const MAX_READ_BYTES: u64 = (16 << 10) - 1;
 const MAX_KEPT_HEAD_BYTES: usize = 16 << 10;
 /// How long requests in flight may take to finish at a stop.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after an error of `accept`, such as running out of file descriptors.
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub type FullResponse = Response<Full<Bytes>>;
 
@@ -66,41 +67,25 @@ pub async fn shutdown_requested(shutdown: &mut Shutdown) {
 pub async fn serve<H, F, B>(
     listener: TcpListener,
     per_address: Arc<AddressLimiter>,
-    mut shutdown: Shutdown,
+    shutdown: Shutdown,
     handler: Arc<H>,
 ) where
     H: Fn(Request<Incoming>, SocketAddr) -> F + Send + Sync + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut acceptor = Acceptor::new(listener, per_address, shutdown.clone());
     let mut connections = JoinSet::new();
-    loop {
-        let slot = Arc::clone(&slots).acquire_owned();
-        let accepted = tokio::select! {
-            () = shutdown_requested(&mut shutdown) => break,
-            accepted = async { (slot.await, listener.accept().await) } => accepted,
-        };
-        let (Ok(slot), accepted) = accepted else { break };
-        match accepted {
-            Ok((stream, peer)) => {
-                let Some(share) = per_address.admit(peer.ip()) else { continue };
-                stream.set_nodelay(true).ok();
-                let handler = Arc::clone(&handler);
-                let shutdown = shutdown.clone();
-                connections.spawn(async move {
-                    serve_connection(stream, peer, shutdown, handler).await;
-                    drop((slot, share));
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
+    while let Some(AcceptedConnection { stream, peer, permits }) = acceptor.next().await {
+        let handler = Arc::clone(&handler);
+        let shutdown = shutdown.clone();
+        connections.spawn(async move {
+            serve_connection(stream, peer, shutdown, handler).await;
+            drop(permits);
+        });
         while connections.try_join_next().is_some() {}
     }
-    drop(listener);
+    drop(acceptor);
     let drained = async { while connections.join_next().await.is_some() {} };
     if timeout(DRAIN_TIMEOUT, drained).await.is_err() {
         tracing::warn!("some connections did not finish in time and were closed");

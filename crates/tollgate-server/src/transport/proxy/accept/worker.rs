@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::Context;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::connection::{
-    ACCEPT_PAUSE, AddressLimiter, AddressSlot, DRAIN_TIMEOUT, MAX_CONNECTIONS, Shutdown, shutdown_requested,
+    AcceptedConnection, Acceptor, AddressLimiter, ConnectionPermits, DRAIN_TIMEOUT, Shutdown,
 };
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::accept::client_connection::serve_client;
@@ -22,53 +22,44 @@ use crate::transport::proxy::accept::client_connection::serve_client;
 /// After [`DRAIN_TIMEOUT`], the time for a worker to notice the end.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 
-/// An accepted connection, before its worker has it.
-struct Accepted {
+/// A connection on its way to its worker's runtime.
+struct Assigned {
     stream: std::net::TcpStream,
     from: SocketAddr,
-    permits: (OwnedSemaphorePermit, AddressSlot),
+    permits: ConnectionPermits,
 }
 
 struct Worker {
-    connections: mpsc::UnboundedSender<Accepted>,
+    connections: mpsc::UnboundedSender<Assigned>,
     connection_count: Arc<AtomicUsize>,
     ended: oneshot::Receiver<()>,
 }
 
-/// Accepts connections until the shutdown turns true, and passes each to the worker with the fewest.
+/// Accepts connections until the shutdown, and passes each to the worker with the fewest.
 pub async fn serve(
     proxy: Arc<Proxy>,
     listener: TcpListener,
     per_address: Arc<AddressLimiter>,
     tls: Option<Arc<ServerConfig>>,
-    mut shutdown: Shutdown,
+    shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let start = |number| Worker::start(Arc::clone(&proxy), number, tls.clone(), shutdown.clone());
     let workers: Vec<_> = (0..proxy.workers).map(start).collect::<anyhow::Result<_>>()?;
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let slot = Arc::clone(&slots).acquire_owned();
-        let accepted = tokio::select! {
-            () = shutdown_requested(&mut shutdown) => break,
-            accepted = async { (slot.await, listener.accept().await) } => accepted,
-        };
-        let (Ok(slot), accepted) = accepted else { break };
-        match accepted.and_then(|(stream, from)| Ok((stream.into_std()?, from))) {
-            Ok((stream, from)) => {
-                let Some(address_slot) = per_address.admit(from.ip()) else { continue };
-                let least =
-                    workers.iter().min_by_key(|worker| worker.connection_count.load(Ordering::Relaxed));
-                let Some(worker) = least else { break };
-                worker.connection_count.fetch_add(1, Ordering::Relaxed);
-                worker.connections.send(Accepted { stream, from, permits: (slot, address_slot) }).ok();
-            }
+    let mut acceptor = Acceptor::new(listener, per_address, shutdown);
+    while let Some(AcceptedConnection { stream, peer, permits }) = acceptor.next().await {
+        let stream = match stream.into_std() {
+            Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                sleep(ACCEPT_PAUSE).await;
+                tracing::warn!(%error, "an accepted connection cannot be passed to a worker");
+                continue;
             }
-        }
+        };
+        let least = workers.iter().min_by_key(|worker| worker.connection_count.load(Ordering::Relaxed));
+        let Some(worker) = least else { break };
+        worker.connection_count.fetch_add(1, Ordering::Relaxed);
+        worker.connections.send(Assigned { stream, from: peer, permits }).ok();
     }
-    drop(listener);
+    drop(acceptor);
     // A worker that hangs must not keep the process alive.
     let deadline = Instant::now() + DRAIN_TIMEOUT + STOP_GRACE;
     for worker in workers {
@@ -89,12 +80,12 @@ impl Worker {
     ) -> anyhow::Result<Worker> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-        let (connections, accepted) = mpsc::unbounded_channel();
+        let (connections, assigned) = mpsc::unbounded_channel();
         let (done, ended) = oneshot::channel();
         let connection_count = Arc::new(AtomicUsize::new(0));
         let shared_count = Arc::clone(&connection_count);
         let run = move || {
-            runtime.block_on(run_worker(proxy, number, accepted, shared_count, tls, shutdown));
+            runtime.block_on(run_worker(proxy, number, assigned, shared_count, tls, shutdown));
             done.send(()).ok();
         };
         thread::Builder::new().name(format!("proxy-{number}")).spawn(run).context("no thread")?;
@@ -105,25 +96,24 @@ impl Worker {
 async fn run_worker(
     proxy: Arc<Proxy>,
     number: usize,
-    mut accepted: mpsc::UnboundedReceiver<Accepted>,
+    mut assigned: mpsc::UnboundedReceiver<Assigned>,
     connection_count: Arc<AtomicUsize>,
     tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) {
     tokio::spawn(Arc::clone(&proxy).run_heartbeat(number));
     let mut connections = JoinSet::new();
-    while let Some(Accepted { stream, from, permits: slot }) = accepted.recv().await {
+    while let Some(Assigned { stream, from, permits }) = assigned.recv().await {
         let proxy = Arc::clone(&proxy);
         let tls = tls.clone();
         let shutdown = shutdown.clone();
         let connection_count = Arc::clone(&connection_count);
         connections.spawn(async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                stream.set_nodelay(true).ok();
                 serve_client(proxy, number, stream, from, tls, shutdown).await;
             }
             connection_count.fetch_sub(1, Ordering::Relaxed);
-            drop(slot);
+            drop(permits);
         });
         while connections.try_join_next().is_some() {}
     }
