@@ -85,9 +85,12 @@ fn check_limit(processes: usize, times: &[u64]) {
     }
 }
 
-/// The address and the key that a child process charges; `None` in any other process.
-pub fn order() -> Option<String> {
-    env::var(ORDER).ok()
+/// The body of a child process: charges the key of its order until the time is over. Returns at once in a process that
+/// is not such a child.
+pub async fn run_child<S: Store>(open: impl FnOnce(&str) -> S) {
+    let Ok(order) = env::var(ORDER) else { return };
+    let (url, user) = order.split_once(' ').expect("an address and a key");
+    hammer(open(url), user).await;
 }
 
 /// Sixty callers of two nodes at the same time for a limit of twenty: how many pass. What was denied is refunded
@@ -113,9 +116,8 @@ pub async fn race(nodes: &[impl Store; 2], shape: Shape) -> u64 {
     passed
 }
 
-/// What each process does. What has no answer is not let through.
-pub async fn hammer(store: impl Store, order: &str) {
-    let (_, user) = order.split_once(' ').expect("an address and a key");
+/// A charge without an answer counts as denied.
+async fn hammer(store: impl Store, user: &str) {
     let charge = own("contention", user, limit("20/s", Shape::Gcra { burst: Some(BURST) }));
     let warm = own("warm", user, limit("1000000/s", Shape::GCRA));
     while hit(&store, &warm).await.is_err() {

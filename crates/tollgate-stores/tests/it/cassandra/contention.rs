@@ -23,9 +23,7 @@ async fn two_four_and_eight_processes_share_one_limit() {
 #[tokio::test]
 #[ignore = "a process of the test above"]
 async fn one_of_the_processes() {
-    let Some(order) = contention::order() else { return };
-    let store = usual(order.split(' ').next().unwrap_or_default());
-    contention::hammer(store, &order).await;
+    contention::run_child(usual).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

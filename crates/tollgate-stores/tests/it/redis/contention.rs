@@ -27,9 +27,7 @@ fn two_four_and_eight_processes_share_one_limit() {
 #[tokio::test]
 #[ignore = "a process of the test above"]
 async fn one_of_the_processes() {
-    let Some(order) = contention::order() else { return };
-    let store = patient(order.split(' ').next().unwrap_or_default());
-    contention::hammer(store, &order).await;
+    contention::run_child(patient).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
